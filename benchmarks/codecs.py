@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from alternating import seconds
+from loops import seconds
 
 from fedloom import FedAvg
 from fedloom.compression.codecs import index_coding as indices

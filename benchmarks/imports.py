@@ -11,9 +11,9 @@ import argparse
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable
+from functools import partial
 
-from alternating import seconds
+from loops import seconds
 
 CASES = {
     "python": "pass",
@@ -31,11 +31,9 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=7)
     repeats = parser.parse_args().repeats
 
-    def process(code: str) -> Callable[[], object]:
-        command = [sys.executable, "-c", code]
-        return lambda: subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-
-    times = seconds({name: process(code) for name, code in CASES.items()}, repeats)
+    run = partial(subprocess.run, check=True, stdout=subprocess.DEVNULL)
+    calls = {name: partial(run, [sys.executable, "-c", code]) for name, code in CASES.items()}
+    times = seconds(calls, repeats)
     for name, found in times.items():
         print(f"{name:32} {statistics.median(found):8.3f} s")
 

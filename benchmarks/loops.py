@@ -1,5 +1,5 @@
 """The loops that people write by hand, which fedloom's rounds are measured against: FedAvg with
-shuffled batches, weights by number of examples, and one mean.
+shuffled batches, weights by number of examples, and one mean; and how calls are timed.
 """
 
 from __future__ import annotations
@@ -7,7 +7,9 @@ from __future__ import annotations
 import contextlib
 import copy
 import multiprocessing
-from typing import Any, Protocol
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +17,21 @@ from torch.func import functional_call, grad, vmap
 
 from fedloom.data import FederatedData
 from fedloom.federation.local import Local
+
+K = TypeVar("K")
+
+
+def seconds(calls: Mapping[K, Callable[[], object]], repeats: int) -> dict[K, list[float]]:
+    """Seconds of every call, one of each after the other, so that a busy minute of the machine
+    meets all of them; the first turn is left out.
+    """
+    times: dict[K, list[float]] = {name: [] for name in calls}
+    for _ in range(repeats + 1):
+        for name, call in calls.items():
+            started = time.perf_counter()
+            call()
+            times[name].append(time.perf_counter() - started)
+    return {name: found[1:] for name, found in times.items()}
 
 
 class Loop(Protocol):

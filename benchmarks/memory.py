@@ -1,24 +1,21 @@
 """What codecs add to the peak memory of a round: a ResNet-18's 11.2 million values, FedAvg.
 
-    python benchmarks/memory.py [--clients 4] [--rounds 2] [--codecs topk:0.1 sign] [--repeats 1]
-                                [--live]
+    python benchmarks/memory.py [--clients 4] [--rounds 2] [--codecs topk:0.1 sign] [--live]
 
 Every line is a process of its own: one linear layer of 3345 x 3340 and its bias, all clients take
 part, one step of two examples each, engine serial. Codecs go with residual feedback, or with none
 where it would not converge. peak: the most that the process held in the rounds, less what it held
 after the imports, in vectors of the model's length (45 MB); over: that, over the same without a
-codec; kept: of it, what clients remember between rounds, which is feedback's and no codec's; ratio:
-peak over that without a codec, and the same less what is kept. Engines ask the C library to keep
-freed vectors for the next ones; the gaps between these differ by two vectors from run to run.
---live: without that, and with every vector in pages of its own: the peak is what is in use, the
-same in every run. Linux only.
+codec; kept: of it, what clients remember between rounds, which is feedback's and no codec's.
+Engines ask the C library to keep freed vectors for the next ones; the gaps between these differ by
+two vectors from run to run. --live: without that, and with every vector in pages of its own: the
+peak is what is in use, the same in every run. Linux only.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import statistics
 import subprocess
 import sys
 
@@ -85,18 +82,15 @@ def child(text: str, clients: int, rounds: int, live: bool) -> None:
 
 
 def measured(text: str, options: argparse.Namespace) -> tuple[float, float]:
-    """-> peak and kept in vectors, medians."""
-    found = []
+    """-> peak and kept in vectors."""
     fixed = dict.fromkeys(("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"), "131072")
     environment = os.environ | (fixed if options.live else {})
-    for _ in range(options.repeats):
-        command = [sys.executable, __file__, "--child", text, *["--live"][: options.live]]
-        command += ["--clients", str(options.clients), "--rounds", str(options.rounds)]
-        done = subprocess.run(command, capture_output=True, text=True, env=environment)
-        if done.returncode:
-            sys.exit(f"{text}: {done.stderr}")
-        found.append([int(n) / (4 * D) for n in done.stdout.split()])
-    peak, kept = map(statistics.median, zip(*found, strict=True))
+    command = [sys.executable, __file__, "--child", text, *["--live"][: options.live]]
+    command += ["--clients", str(options.clients), "--rounds", str(options.rounds)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    if done.returncode:
+        sys.exit(f"{text}: {done.stderr}")
+    peak, kept = (int(n) / (4 * D) for n in done.stdout.split())
     return peak, kept
 
 
@@ -105,7 +99,6 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--clients", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--live", action="store_true")
     parser.add_argument("--codecs", nargs="*", default=CODECS)
     parser.add_argument("--child", help=argparse.SUPPRESS)
@@ -115,12 +108,10 @@ def main() -> None:
         return
     base, _ = measured(NONE, options)
     print(f"{D:,} values, {options.clients} clients, {options.rounds} rounds; vectors of 4 d bytes")
-    print(f"{'codec':16} {'peak':>6} {'over':>6} {'kept':>6} {'ratio':>6} {'ratio less kept':>16}")
-    print(f"{NONE:16} {base:6.2f}")
+    print(f"{'codec':16} {'peak':>6} {'over':>6} {'kept':>6}\n{NONE:16} {base:6.2f}")
     for text in options.codecs:
         peak, kept = measured(text, options)
-        ratios = f"{peak / base:6.2f} {(peak - kept) / base:16.2f}"
-        print(f"{text:16} {peak:6.2f} {peak - base:6.2f} {kept:6.2f} {ratios}", flush=True)
+        print(f"{text:16} {peak:6.2f} {peak - base:6.2f} {kept:6.2f}", flush=True)
 
 
 if __name__ == "__main__":

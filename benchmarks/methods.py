@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import time
 
 import torch
+from loops import seconds
 
 from fedloom import Experiment
 from fedloom.algorithms import FAFED, FedACG, FedAvg, FedDyn, FedSMOO, Scaffold
@@ -20,11 +20,20 @@ from fedloom.compression.codecs import QSGD, TopK
 from fedloom.compression.error_feedback import Residual
 from fedloom.compression.link import Via
 from fedloom.data import from_clients
-from fedloom.engines.client_results import Asked
 from fedloom.federation.local import Local
 from fedloom.models import cnn_fafed_fashion
 
 CLIENTS, IMAGES = 5, 500
+METHODS = {
+    "fedavg": (FedAvg(), None),
+    "scaffold": (Scaffold(), None),
+    "fedacg": (FedACG(), None),
+    "feddyn": (FedDyn(), None),
+    "fafed": (FAFED(), None),
+    "fedsmoo": (FedSMOO(), None),
+    "top-k 1 %, residual": (FedAvg(), Via(TopK(ratio=0.01), Residual())),
+    "qsgd 8 bits, residual": (FedAvg(), Via(QSGD(), Residual())),
+}
 
 
 def main() -> None:
@@ -37,18 +46,8 @@ def main() -> None:
     data = from_clients(
         [(torch.randn(IMAGES, 1, 28, 28), torch.randint(0, 10, (IMAGES,))) for _ in range(CLIENTS)]
     )
-    methods = {
-        "fedavg": (FedAvg(), None),
-        "scaffold": (Scaffold(), None),
-        "fedacg": (FedACG(), None),
-        "feddyn": (FedDyn(), None),
-        "fafed": (FAFED(), None),
-        "fedsmoo": (FedSMOO(), None),
-        "top-k 1 %, residual": (FedAvg(), Via(TopK(ratio=0.01), Residual())),
-        "qsgd 8 bits, residual": (FedAvg(), Via(QSGD(), Residual())),
-    }
-    loops, times = {}, {name: [] for name in methods}
-    for name, (algorithm, link) in methods.items():
+    runs = {}
+    for name, (algorithm, link) in METHODS.items():
         loop = Experiment(
             algorithm=algorithm,
             model=cnn_fafed_fashion,
@@ -61,24 +60,15 @@ def main() -> None:
         ).build()
         loop.engine.open(loop.plan, loop.fed, loop.net)
         loop.begin()
-        loops[name] = loop
-    for t in range(options.repeats + 1):
-        for name, loop in loops.items():
-            memories = loop.memory.get(loop.cohorts.of(t))
-            message = loop.plan.algorithm.broadcast(loop.srv)
-            started = time.perf_counter()
-            answers = loop.engine.round(
-                Asked(message, loop.buffers, memories, loop.cohorts.of(t), t)
-            )
-            times[name].append(time.perf_counter() - started)
-            loop.memory.put(answers.memories)
-    for loop in loops.values():
+        runs[name] = loop
+    rounds = {name: lambda loop=loop: loop.run(loop.round + 1) for name, loop in runs.items()}
+    times = seconds(rounds, options.repeats)
+    for loop in runs.values():
         loop.engine.close()
-    base = times["fedavg"][1:]
     print(f"{'method':24} {'ms per round':>13} {'of FedAvg':>10}")
     for name, found in times.items():
-        ratio = statistics.median(f / b for f, b in zip(found[1:], base, strict=True))
-        print(f"{name:24} {1e3 * statistics.median(found[1:]):13.1f} {ratio:10.2f}")
+        ratio = statistics.median(f / b for f, b in zip(found, times["fedavg"], strict=True))
+        print(f"{name:24} {1e3 * statistics.median(found):13.1f} {ratio:10.2f}")
 
 
 if __name__ == "__main__":

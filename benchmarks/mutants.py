@@ -1,54 +1,60 @@
 """A mutation run: how many small, seeded mistakes in the code do the tests notice?
 
     python benchmarks/mutants.py [--mutants 500] [--seed 0] [--record mutants.jsonl] [--jobs 2]
-        [--budget 20] [--seconds 120] [--tests PATH ...] [--again]
+        [--budget 20] [--seconds 120] [--tests PATH ...]
 
 Cosmic Ray's operators (cosmic-ray, pytest-cov: `make mutants` installs them) change one place each
 in the code below TARGETS: an operator, a comparison, a number, a condition, a decorator, a loop.
 A change of types, words or annotations alone is none. The places are drawn at random, one mutant
 each.
 
-The suite runs once first. What it shows is kept beside the record: which tests run which line, and
-the seconds of each. A mutant gets the tests of its line, the quickest first, until their seconds,
-and 0.3 for each file of tests, are above --budget. It is killed if one of them fails, or if they
-take --seconds. This process loads the libraries once and forks for each mutant; the tests run in
-the fork, in a copy of the checkout. Tests that fail so on the unchanged code are left out.
+The suite, or the tests of --tests, run once first. What that shows is kept beside the record: which
+tests run which line, the seconds of each, and no test that fails. A mutant gets the tests of its
+line, the quickest first, until their seconds, and 0.3 for each file of tests, are above --budget.
+It is killed if one of them fails, or if they take --seconds. They run in a copy of the checkout.
 
 Every finished mutant is a line of the record: the same command goes on with it. The end says the
-score, killed / all, and the survivors. `--again` tries the survivors of the record once more, and
-finds them by the text of their change; `--tests` measures the tests of some paths again.
+score, killed / all, and the survivors. To try a survivor again, take its line away.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import compileall
+import contextlib
 import difflib
 import json
+import os
+import queue
 import random
+import shutil
+import signal
 import subprocess
+import sys
 import tempfile
 import time
+import xml.etree.ElementTree as Tree
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from itertools import islice
 from pathlib import Path
+from py_compile import PycInvalidationMode
 from typing import Any, NamedTuple
 
-import forked_tests
-from forked_tests import ROOT
+from fedloom.core.commit import own_commit
 
-TARGETS = (
-    "algorithm.py",
-    "algorithms",
-    "compression",
-    "engines/summation.py",
-    "server/server_step.py",
-    "storage",
-)
+ROOT = Path(__file__).resolve().parents[1]
+COPIED = ("src", "tests", "docs", "examples", "benchmarks", "requirements", "pyproject.toml")
+COPIED += ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "Makefile", "LICENSE")
+PYTEST = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow"]
+
+TARGETS = ("algorithm.py", "algorithms", "compression", "storage")
+TARGETS += ("engines/summation.py", "server/server_step.py")
 SPARED = {"VariableReplacer", "VariableInserter"}  # they make names that mean nothing here
 ARITHMETIC = {"Add", "Sub", "Mul", "Div", "FloorDiv", "Mod", "Pow"}  # others would only raise
-SURVIVED, GONE = "survived", "gone with its code"
+SURVIVED = "survived"
 LOADING = 0.3  # seconds to load a file of tests
 
 
@@ -59,9 +65,6 @@ class Mutant(NamedTuple):
     line: int
     operator: str
     occurrence: int
-
-
-Choice = tuple[Mutant, Mutant, str]  # its name in the record, its place today, the file's text
 
 
 def files() -> list[Path]:
@@ -152,33 +155,80 @@ def change(code: str, changed: str) -> list[str]:
     return [line for line in diff if line[:1] in "+-" and line[:3] not in ("+++", "---")]
 
 
-def found_again(line: dict[str, Any]) -> tuple[Mutant, str] | None:
-    """The mutant of a line of the record, in the code of today; None if that code is gone."""
-    file = ROOT / line["file"]
-    if not file.exists():
-        return None
-    nearest = sorted(places(file).items(), key=lambda at: abs(at[0] - line["line"]))
-    for mutant in (m for _, of in nearest for m in of if m.operator == line["operator"]):
-        changed = mutated(file, mutant.operator, mutant.occurrence)
-        if changed is not None and change(file.read_text("utf-8"), changed) == line["diff"]:
-            return mutant, changed
-    return None
-
-
 # ---------------------------------------------------------------------------------------- the tests
+def copy_of(folder: Path) -> Path:
+    """The checkout without its history, in a folder of its own, compiled: a file that is changed
+    later is compiled anew, by its text and not by its time.
+    """
+    folder.mkdir()
+    for name in COPIED:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        elif source.exists():
+            shutil.copy(source, folder / name)
+    for name in ("src", "tests"):
+        mode = PycInvalidationMode.CHECKED_HASH
+        compileall.compile_dir(folder / name, quiet=2, invalidation_mode=mode)
+    return folder
+
+
+def tested(folder: Path, words: Sequence[str], seconds: float | None = None) -> int | None:
+    """Run pytest in a copy -> its exit code, None if it takes longer. What it started ends, too."""
+    own = {
+        "PYTHONPATH": str(folder / "src"),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    silent = None if seconds is None else subprocess.DEVNULL
+    process = subprocess.Popen(
+        [*PYTEST, *words],
+        cwd=folder,
+        env=os.environ | own,
+        stdout=silent,
+        stderr=silent,
+        start_new_session=True,
+    )
+    try:
+        return process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
 def coverage(place: Path, tests: Sequence[str], jobs: int) -> dict[str, Any]:
-    """What measured() says, kept in a file; tests below the paths given are measured anew."""
-    kept = json.loads(place.read_text("utf-8")) if place.exists() else {"lines": {}, "seconds": {}}
-    if place.exists() and not tests:
-        return dict(kept)
-    now = forked_tests.measured([str(f.relative_to(ROOT)) for f in files()], tests, jobs)
-    stays = {test for test in kept["seconds"] if not test.startswith(tuple(tests))}
-    seconds = {t: s for t, s in kept["seconds"].items() if t in stays} | now["seconds"]
-    lines: dict[str, dict[str, list[str]]] = now["lines"]
-    for file, of_file in kept["lines"].items():
-        for line, names in of_file.items():
-            more = lines.setdefault(file, {}).setdefault(line, [])
-            more += [test for test in names if test in stays]
+    """{"lines": {file: {line: [test]}}, "seconds": {test: s}} of the suite or of some tests, of
+    those that pass; kept in a file, which is read if it is there.
+    """
+    import coverage as library
+
+    if place.exists():
+        return dict(json.loads(place.read_text("utf-8")))
+    with tempfile.TemporaryDirectory() as name:
+        folder = copy_of(Path(name) / "copy")
+        targets = {str(f.relative_to(ROOT)): str(folder / f.relative_to(ROOT)) for f in files()}
+        text = "[run]\ninclude =\n    " + "\n    ".join(targets.values())
+        (folder / "coverage.ini").write_text(text)
+        options = ["--cov", "--cov-config=coverage.ini", "--cov-context=test", "--cov-report="]
+        options += ["--junitxml=t.xml", "-o", "junit_family=xunit1", "-n", str(jobs)]
+        tested(folder, [*options, "--dist=worksteal", *tests])
+        seconds = {
+            f"{case.get('file')}::{case.get('name')}": float(case.get("time") or 0)
+            for case in Tree.parse(folder / "t.xml").iter("testcase")
+            if case.find("failure") is None and case.find("error") is None
+        }
+        data = library.CoverageData(str(folder / ".coverage"))
+        data.read()
+        lines = {
+            file: {
+                str(line): sorted({c.split("|")[0] for c in names if c} & {*seconds})
+                for line, names in data.contexts_by_lineno(target).items()
+            }
+            for file, target in targets.items()
+        }
     place.write_text(json.dumps({"lines": lines, "seconds": seconds}), encoding="utf-8")
     return {"lines": lines, "seconds": seconds}
 
@@ -202,88 +252,30 @@ def tests_of(mutant: Mutant, known: dict[str, Any], budget: float) -> list[str]:
 
 
 # --------------------------------------------------------------------------------------- the trials
-class Given(NamedTuple):
-    """A mutant to try: its name in the record, its file's text, its tests."""
-
-    mutant: Mutant
-    changed: str
-    tests: list[str]
-
-
-class Trial(NamedTuple):
-    """A mutant while its tests run in a copy, whose text was another before."""
-
-    given: Given
-    code: str
-    folder: Path
-    process: int
-    began: float
-
-
-def begun(given: Given, folder: Path) -> Trial:
-    """Change a copy, and begin to run the tests."""
-    file = folder / given.mutant.file
+def tried(mutant: Mutant, changed: str, tests: list[str], folder: Path, seconds: float) -> Any:
+    """Run a mutant's tests in a copy, which has its own text again then -> a line of the record."""
+    file, began = folder / mutant.file, time.monotonic()
     code = file.read_text("utf-8")
-    file.write_text(given.changed, encoding="utf-8")
-    process = forked_tests.forked(folder, given.tests, "-x")
-    return Trial(given, code, folder, process, time.monotonic())
-
-
-def finished(trial: Trial, code: int) -> dict[str, Any]:
-    """Change the copy back -> a line of the record."""
-    file, tests = trial.given.mutant.file, trial.given.tests
-    (trial.folder / file).write_text(trial.code, encoding="utf-8")
-    return trial.given.mutant._asdict() | {
-        "killed": code != 0,
-        "how": {0: SURVIVED, forked_tests.TOO_LONG: "took too long"}.get(code, "a test failed"),
-        "by": next(iter(forked_tests.seen(trial.folder)["failed"]), ""),
+    file.write_text(changed, encoding="utf-8")
+    (folder / "tests.txt").write_text("\n".join(tests), encoding="utf-8")
+    try:
+        ended = tested(folder, ["-x", "--assert=plain", "@tests.txt"], seconds) if tests else 0
+    finally:
+        file.write_text(code, encoding="utf-8")
+    return mutant._asdict() | {
+        "killed": ended != 0,
+        "how": {0: SURVIVED, None: "took too long"}.get(ended, "a test failed"),
         "tests": len(tests),
-        "seconds": round(time.monotonic() - trial.began, 1),
-        "diff": change(trial.code, trial.given.changed),
+        "seconds": round(time.monotonic() - began, 1),
+        "diff": change(code, changed),
     }
 
 
-def tried(todo: Iterable[Given], copies: list[Path], seconds: float) -> Iterator[dict[str, Any]]:
-    """Run each mutant's tests, as many mutants at once as there are copies."""
-    waiting, free, running = iter(todo), list(copies), list[Trial]()
-    while True:
-        while free and (given := next(waiting, None)) is not None:
-            running.append(begun(given, free.pop()))
-        if not running:
-            return
-        for trial in list(running):
-            code = forked_tests.ended(trial.process, trial.began + seconds)
-            if code is not None:
-                running.remove(trial)
-                free.append(trial.folder)
-                yield finished(trial, code)
-        time.sleep(0.02)
-
-
 # ------------------------------------------------------------------------------------------ the run
-def commit() -> str:
-    """The commit, for the record."""
-    words = ["git", "rev-parse", "--short", "HEAD"]
-    return subprocess.run(words, cwd=ROOT, capture_output=True, text=True).stdout.strip()
-
-
-def identity(line: dict[str, Any]) -> Mutant:
-    """The mutant of a line, by the name that it got first."""
-    return Mutant(*(line[key] for key in Mutant._fields))
-
-
-def read(record: Path) -> dict[Mutant, dict[str, Any]]:
-    """The last line of each mutant."""
-    text = record.read_text("utf-8") if record.exists() else ""
-    return {identity(line): line for line in map(json.loads, text.splitlines())}
-
-
 def score(lines: list[dict[str, Any]]) -> str:
-    """How many are killed, of all and without those whose code is gone."""
+    """How many are killed."""
     killed = sum(line["killed"] for line in lines)
-    there = sum(line["how"] != GONE for line in lines)
-    text = f"{killed} of {there} killed, {100 * killed / max(1, there):.1f} %"
-    return text + (f"; the code of {len(lines) - there} more is gone" if there < len(lines) else "")
+    return f"{killed} of {len(lines)} killed, {100 * killed / max(1, len(lines)):.1f} %"
 
 
 def report(lines: list[dict[str, Any]]) -> str:
@@ -309,54 +301,40 @@ def options() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--budget", type=float, default=20.0, help="seconds of tests for a mutant")
     parser.add_argument("--seconds", type=float, default=120.0, help="when a mutant is given up")
-    parser.add_argument("--tests", nargs="+", default=[], help="paths to measure again")
-    parser.add_argument("--again", action="store_true", help="try the survivors once more")
+    parser.add_argument("--tests", nargs="+", default=[], help="paths of the tests to take")
     return parser.parse_args()
-
-
-def written(record: Path, line: dict[str, Any]) -> dict[str, Any]:
-    """Add a line to the record."""
-    with open(record, "a", encoding="utf-8") as file:
-        file.write(json.dumps(line) + "\n")
-    print(f"{line['how']} {line['file']}:{line['line']}", flush=True)
-    return line
-
-
-def chosen(given: argparse.Namespace, done: dict[Mutant, dict[str, Any]]) -> Iterator[Choice]:
-    """The mutants that have no line yet; again, the survivors that the code still has."""
-    if not given.again:
-        for mutant, changed in islice(drawn(given.seed), given.mutants):
-            if mutant not in done:
-                yield mutant, mutant, changed
-        return
-    for mutant, line in done.items():
-        if line["how"] == SURVIVED:
-            now = found_again(line)
-            if now is None:
-                done[mutant] = written(given.record, line | {"how": GONE})
-            else:
-                yield mutant, *now
 
 
 def main() -> None:
     """Draw, try what has no line yet, and report."""
     given = options()
-    done = read(given.record)
+    text = given.record.read_text("utf-8") if given.record.exists() else ""
+    lines = [json.loads(line) for line in text.splitlines()]
+    done = {Mutant(*(line[key] for key in Mutant._fields)) for line in lines}
     known = coverage(given.record.with_suffix(".coverage.json"), given.tests, given.jobs)
-    picked = list(chosen(given, done))
-    tests = [tests_of(now, known, given.budget) for _, now, _ in picked]
-    said = {"budget": given.budget, "commit": commit()}
-    forked_tests.load_libraries()
-    with tempfile.TemporaryDirectory() as name:
-        copies = [forked_tests.copy_of(Path(name) / str(job)) for job in range(given.jobs)]
-        sound = forked_tests.sound({test for of in tests for test in of}, copies)
-        todo = [
-            Given(mutant, changed, [test for test in of if test in sound])
-            for (mutant, _, changed), of in zip(picked, tests, strict=True)
-        ]
-        for line in tried(todo, copies, given.seconds):
-            done[identity(line)] = written(given.record, line | said)
-    print(report(list(done.values())))
+    drawn_now = islice(drawn(given.seed), given.mutants)
+    todo = [(mutant, changed) for mutant, changed in drawn_now if mutant not in done]
+    said, copies = {"budget": given.budget, "commit": own_commit()}, queue.SimpleQueue[Path]()
+
+    def one(mutant: Mutant, changed: str) -> dict[str, Any]:
+        folder = copies.get()
+        try:
+            return said | tried(
+                mutant, changed, tests_of(mutant, known, given.budget), folder, given.seconds
+            )
+        finally:
+            copies.put(folder)
+
+    with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(given.jobs) as pool:
+        for job in range(given.jobs):
+            copies.put(copy_of(Path(name) / str(job)))
+        for found in as_completed([pool.submit(one, *mutant) for mutant in todo]):
+            line = found.result()
+            lines.append(line)
+            with open(given.record, "a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+            print(f"{line['how']} {line['file']}:{line['line']}", flush=True)
+    print(report(lines))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,7 @@
-"""Two ranks against two workers, and the exchange of a large model's sum, on this machine.
+"""The exchange of a large model's sum between two ranks on this machine, and a model of it.
 
-    python benchmarks/ranks.py            both
-    python benchmarks/ranks.py exchange   11.2 million parameters between two ranks, on loopback
-    python benchmarks/ranks.py model      what docs/clusters.md predicts from the recorded numbers
-
-The first needs Fashion-MNIST (fedloom data fetch fashion_mnist). It starts torchrun itself.
+python benchmarks/ranks.py            11.2 million parameters, on loopback; starts torchrun
+python benchmarks/ranks.py model      what docs/clusters.md predicts from the recorded numbers
 """
 
 from __future__ import annotations
@@ -14,9 +11,6 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
-import time
-from pathlib import Path
 
 import torch
 
@@ -26,9 +20,6 @@ from fedloom.engines import Ranks, Serial
 from fedloom.engines.client_round import RangeResult, Stats
 
 PARAMETERS = 11_173_962  # ResNet-18 with ten classes
-ROUNDS = 10
-RUN = ["run", "fashion_dirichlet", "algorithm=scaffold", f"rounds={ROUNDS}", "cohort=20"]
-RUN += ["local.steps=5", "local.epochs=none", "evaluate.every=0", "device=cpu"]
 
 
 def exchange() -> None:
@@ -57,29 +48,6 @@ def exchange() -> None:
             f"exchange of {PARAMETERS / 1e6:.1f} million parameters, {engine.group.size} ranks: "
             f"{statistics.median(times[1:]):.3f} s, {sent:.0f} MB sent by a rank"
         )
-
-
-def _torchrun(*command: str) -> None:
-    words = ["--standalone", "--nproc-per-node", "2", *command]
-    own = os.environ | {"OMP_NUM_THREADS": "1"}
-    subprocess.run([sys.executable, "-m", "torch.distributed.run", *words], env=own, check=True)
-
-
-def rounds() -> None:
-    """The same run by two workers and by two ranks: seconds of a round."""
-    import json
-
-    with tempfile.TemporaryDirectory() as place:
-        for name in ("workers:2", "ranks"):
-            out, started = str(Path(place) / name.partition(":")[0]), time.perf_counter()
-            if name == "ranks":
-                _torchrun("-m", "fedloom", *RUN, "engine=serial", "--out", out, "--quiet")
-            else:
-                command = ["-m", "fedloom", *RUN, f"engine={name}", "--out", out, "--quiet"]
-                subprocess.run([sys.executable, *command], check=True)
-            whole = time.perf_counter() - started
-            each = json.loads((Path(out) / "summary.json").read_text())["seconds_per_round"]
-            print(f"{name:<10} {each:.3f} s a round, {whole:.1f} s with start and report")
 
 
 # Measured, see benchmarks/records/2026-11-23_clusters: a rank needs LOCAL seconds to pack, copy and
@@ -115,6 +83,6 @@ if __name__ == "__main__":
     elif sys.argv[1:] == ["rank"]:
         exchange()
     else:
-        _torchrun(__file__, "rank")
-        if sys.argv[1:] != ["exchange"]:
-            rounds()
+        words = ["--standalone", "--nproc-per-node", "2", __file__, "rank"]
+        own = os.environ | {"OMP_NUM_THREADS": "1"}
+        subprocess.run([sys.executable, "-m", "torch.distributed.run", *words], env=own, check=True)

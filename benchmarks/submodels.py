@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import time
+from functools import partial
 
 import torch
+from loops import seconds
 from torch import Tensor
 
 from fedloom.algorithms import FedAvg
@@ -89,16 +90,18 @@ def main() -> None:
         x, cohort = client.net.init(), list(range(len(CAPACITIES)))
         found = client.shares(Asked(rec(x=x), x[:0], {}, cohort, 0))
         shares[name] = [found[c] for c in CAPACITIES]
-    times: dict[tuple[str, int], list[float]] = {}
-    for _ in range(options.repeats + 1):
-        for name, client in clients.items():
-            for i, share in enumerate(shares[name]):
-                first = client.first_memory(client.net.init(), i, share.view)
-                synchronise(options.device)
-                started = time.perf_counter()
-                client.train(share, first, i, 0)
-                synchronise(options.device)
-                times.setdefault((name, i), []).append(time.perf_counter() - started)
+
+    places = [(name, i) for name in clients for i in range(len(CAPACITIES))]
+    first = {
+        (name, i): clients[name].first_memory(clients[name].net.init(), i, shares[name][i].view)
+        for name, i in places
+    }
+
+    def step(name: str, i: int) -> None:
+        clients[name].train(shares[name][i], first[name, i], i, 0)
+        synchronise(options.device)
+
+    times = seconds({place: partial(step, *place) for place in places}, options.repeats)
     print(
         f"{'rule':10} {'capacity':>9} {'held':>7} {'ms':>8} {'MiB':>8} "
         f"{'KiB down':>9} {'KiB up':>8}"
@@ -109,7 +112,7 @@ def main() -> None:
             held = view.layout.d / client.net.layout.d
             print(
                 f"{name:10} {CAPACITIES[i]:9.4f} {held:7.2%} "
-                f"{1e3 * statistics.median(times[name, i][1:]):8.2f} "
+                f"{1e3 * statistics.median(times[name, i]):8.2f} "
                 f"{memory(client, share, i, options.device) / 2**20:8.1f} "
                 f"{sum(share.down.values()) / 1024:9.1f} {share.msg.x.nbytes / 1024:8.1f}"
             )

@@ -10,10 +10,10 @@ from page import MISSING, Page, Plot, table
 from study import Study
 
 from fedloom.config import resolve
-from fedloom.papers.figures import curves_side_by_side
+from fedloom.papers.figures import curves_side_by_side, one_legend
 from fedloom.papers.lines import Line
 from fedloom.papers.series import band, points
-from fedloom.report.style import legend_below, numbered
+from fedloom.report.style import numbered
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -23,7 +23,7 @@ SHARES = ("0.1", "0.2", "0.3", "0.4")
 
 def accuracy(study: Study, name: str, row: str) -> float | None:
     """The accuracy at the end of a row's run, in per cent; None without a line."""
-    line = study.finished(name, row).get(0)
+    line = study.first(name, row)
     return None if line is None else 100 * [*points(line, "curve").values()][-1]
 
 
@@ -38,7 +38,7 @@ def _drawn(found: dict[str, dict[str, dict[float, float]]], x: str, log: bool = 
     made, axes, drawn = curves_side_by_side(grid, look, x, "test accuracy, %", 2, shared=True)
     for place in axes:
         place.set_xscale("log" if log else "linear")
-    legend_below(made, [*drawn[0].values()], [*drawn[0]])
+    one_legend(made, drawn, {})
     return made
 
 
@@ -63,7 +63,7 @@ def private(study: Study, words: str) -> Page:
     clips = [*study.tables[noises[0]].rows]
     rows, curves = [], {clip: dict[float, float]() for clip in clips}
     for name in noises:
-        lines = [line for clip in clips if (line := study.finished(name, clip).get(0))]
+        lines = [line for clip in clips if (line := study.first(name, clip))]
         spent = epsilons(lines[0]) if lines else ()
         found = {clip: accuracy(study, name, clip) for clip in clips}
         costs = [f"{e:.2f}" for e in spent] or [MISSING] * 2

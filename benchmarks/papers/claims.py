@@ -72,6 +72,11 @@ class Reader:
         return [place for at in words.get("at", [""]) for place in known.get(at, [at])]
 
 
+def middle(values: Values) -> float:
+    """The mean over the seeds."""
+    return mean([*values.values()]) or 0.0
+
+
 def named(at: str) -> str:
     """A place in words: 1/64 for the size 0.015625."""
     return f"size {human_size(float(at))}" if at[:1].isdigit() else at
@@ -103,9 +108,9 @@ class _Compared:
 
 
 def _pairs(of: Reader, words: Words) -> Iterator[Case]:
-    """Whether the first row of each pair is above the second (`times` its value), or above the number
-    `than`; with `lower` below it. Of two measures "a | b" the second is the other row's, or the
-    same row's. p is corrected for how many there are, unless `holm` is false.
+    """Whether the first row of each pair is above the second (`times` its value), or above the
+    number `than`; with `lower` below it. Of two measures "a | b" the second is the other row's, or
+    the same row's. p is corrected for how many there are, unless `holm` is false.
     """
     found = list(_compared(of, words))
     gaps = {i: one.gap for i, one in enumerate(found) if one.gap and not one.unequal}
@@ -155,38 +160,46 @@ def _tables(of: Reader, words: Words) -> Sequence[str]:
 
 def _numbers(words: Words, one: _Compared, gap: Paired) -> str:
     """The numbers of a comparison as its claim shows them; A, B: a, b in per cent."""
-    a, b = (mean([*side.values()]) or 0.0 for side in (one.ours, one.theirs))
+    a, b = middle(one.ours), middle(one.theirs)
     shown: str = words.get("shows", "{gap}")
     known = {"gap": tested(gap), "p": p_text(gap.p), "A": per_cent(a), "B": per_cent(b)}
-    known["chosen"] = one.chosen
-    return shown.format(a=a, b=b, saved=per_cent(1 - a / b) if b else "", **known)
+    known |= {"chosen": one.chosen, "saved": per_cent(1 - a / b) if b else ""}
+    return shown.format(a=a, b=b, **known)
+
+
+def _sides(of: Reader, words: Words, at: str) -> tuple[Values, dict[str, Values], bool]:
+    """The values of a row, those of its rivals with runs, the best first, and whether all have."""
+    name = words["measure"].format(at=at)
+    rivals = [row for row in words["rivals"] if of.has([row])]
+    known = {row: values for row in rivals if (values := of.values(row, name))}
+    ranked = sorted(known, key=lambda row: (-middle(known[row]), row))
+    return (
+        of.values(words["own"], name),
+        {row: known[row] for row in ranked},
+        len(known) == len(rivals),
+    )
 
 
 def _first(of: Reader, words: Words) -> Iterator[Case]:
     """Whether a row is clear of each of its rivals; beside the best of them those without a clear
     difference are listed.
     """
-    own, rivals = words["own"], [row for row in words["rivals"] if of.has([row])]
     for at in of.places(words):
-        name = words["measure"].format(at=at)
-        ours, known = of.values(own, name), {m: v for m in rivals if (v := of.values(m, name))}
+        ours, known, whole = _sides(of, words, at)
         if not ours or not known:
             yield Case(named(at), "not measured")
             continue
-        means = {m: mean([*v.values()]) or 0.0 for m, v in known.items()}
-        middle, ranked = mean([*ours.values()]) or 0.0, sorted(known, key=lambda m: (-means[m], m))
-        numbers = f"{per_cent(middle)}, place {1 + sum(v > middle for v in means.values())}"
-        numbers += f" of {1 + len(ranked)}"
-        if reason := of.unequal(own, ranked[0]):
+        first, place = next(iter(known)), 1 + sum(middle(v) > middle(ours) for v in known.values())
+        numbers = f"{per_cent(middle(ours))}, place {place} of {1 + len(known)}"
+        if reason := of.unequal(words["own"], first):
             yield Case(named(at), "not judged", f"{numbers}; {reason}")
             continue
-        gaps = against(ours, {m: known[m] for m in ranked})
-        verdicts = {m: verdict_on(gaps.get(m), noise=NOISE) for m in ranked}
-        verdict = _of_all([*verdicts.values()], whole=len(known) == len(rivals))
-        numbers += f", clear of {[*verdicts.values()].count('holds')} of {len(ranked)}"
-        shown = [m for m in ranked if m == ranked[0] or verdicts[m] != "holds"]
-        beside = "".join(f"; less {m} {tested(gaps.get(m))}" for m in shown)
-        yield Case(named(at), verdict, numbers + beside)
+        gaps = against(ours, known)
+        verdicts = {row: verdict_on(gaps.get(row), noise=NOISE) for row in known}
+        numbers += f", clear of {[*verdicts.values()].count('holds')} of {len(known)}"
+        shown = [row for row in known if row == first or verdicts[row] != "holds"]
+        beside = "".join(f"; less {row} {tested(gaps.get(row))}" for row in shown)
+        yield Case(named(at), _of_all([*verdicts.values()], whole), numbers + beside)
 
 
 def _of_all(verdicts: Sequence[Any], whole: bool) -> str:
@@ -197,22 +210,16 @@ def _of_all(verdicts: Sequence[Any], whole: bool) -> str:
 
 def _best(of: Reader, words: Words) -> Iterator[Case]:
     """Whether a row is by `bound` ahead of the best of its rivals."""
-    own, rivals, bound = words["own"], [r for r in words["rivals"] if of.has([r])], words["bound"]
     for at in of.places(words):
-        name = words["measure"].format(at=at)
-        ours, known = of.values(own, name), {m: v for m in rivals if (v := of.values(m, name))}
-        means = {m: mean([*v.values()]) or 0.0 for m, v in known.items()}
-        best = max(means, key=lambda m: means[m], default="")
+        ours, known, whole = _sides(of, words, at)
+        best = max(known, key=lambda m: middle(known[m]), default="")
         gap = paired(ours, known.get(best, {}))
-        verdict = verdict_on(gap and gap.less(bound), noise=NOISE)
-        numbers = ", ".join(
-            [
-                per_cent(mean([*ours.values()])),
-                *([f"{best} {per_cent(means[best])}"] if best else []),
-            ]
-        )
-        spread = f", less it {_beside(gap, bound)}" if gap and gap.sd is not None else ""
-        yield Case(named(at), _of_all([verdict], len(known) == len(rivals)), numbers + spread)
+        verdict = verdict_on(gap and gap.less(words["bound"]), noise=NOISE)
+        numbers = per_cent(mean([*ours.values()]))
+        numbers += f", {best} {per_cent(middle(known[best]))}" if best else ""
+        if gap and gap.sd is not None:
+            numbers += f", less it {_beside(gap, words['bound'])}"
+        yield Case(named(at), _of_all([verdict], whole), numbers)
 
 
 def _within(of: Reader, words: Words) -> Iterator[Case]:
@@ -233,7 +240,7 @@ def _beside(gap: Paired, bound: float) -> str:
     return points_of(gap) + ("" if p is None else f", p against {100 * bound:g} {p_text(p)}")
 
 
-# ------------------------------------------------------------------------------------ orders, counts
+# ----------------------------------------------------------------------------------- orders, counts
 def seen(found: bool) -> str:
     """The verdict on what is counted and not tested."""
     return "holds" if found else "does not hold"
@@ -263,7 +270,7 @@ def _chain(of: Reader, words: Words) -> Iterator[Case]:
     found = {at: of.values(words["own"], words["measure"].format(at=at)) for at in places}
     known = {at: values for at, values in found.items() if values}
     verdict = overall([verdict_on(paired(a, b), noise=0.0) for a, b in pairwise(known.values())])
-    numbers = ", ".join(f"{named(at)} {per_cent(mean([*v.values()]))} %" for at, v in known.items())
+    numbers = ", ".join(f"{named(at)} {per_cent(middle(v))} %" for at, v in known.items())
     yield Case("", verdict if len(known) == len(places) else "not measured", numbers)
 
 
@@ -274,7 +281,7 @@ def _fewest(of: Reader, words: Words) -> Iterator[Case]:
     for at in of.places(words):
         found = {row: of.values(row, words["measure"].format(at=at)) for row in there}
         numbers = ", ".join(
-            f"{row} {mean([*rounds.values()]):.0f}" + _share(rounds, of.runs(of.table, row))
+            f"{row} {middle(rounds):.0f}" + _share(rounds, of.runs(of.table, row))
             for row, rounds in found.items()
             if rounds
         )
@@ -297,7 +304,7 @@ def _rises(of: Reader, words: Words) -> Iterator[Case]:
     """Whether most steps from a place to the next are up, and the last value is above the first."""
     for row in (r for r in words["rows"] if of.has([r])):
         found = [of.values(row, words["measure"].format(at=at)) for at in of.places(words)]
-        values = [mean([*v.values()]) or 0.0 for v in found if v]
+        values = [middle(v) for v in found if v]
         if len(values) <= len(of.sizes):
             yield Case(row, "not measured")
             continue
@@ -308,8 +315,8 @@ def _rises(of: Reader, words: Words) -> Iterator[Case]:
 
 
 def _near(of: Reader, words: Words) -> Iterator[Case]:
-    """Whether a single run is within `bound` of another, or above it; undecided where the last value
-    of one of them is further than that from its own moving average.
+    """Whether a single run is within `bound` of another, or above it; undecided where the last
+    value of one of them is further than that from its own moving average.
     """
     for pair, table in product(words["pairs"], words["on"]):
         runs = [x for row in pair for x in of.runs(table, row).values()]
@@ -330,7 +337,7 @@ def _both_kinds(of: Reader, words: Words) -> Iterator[Case]:
     rows = [words["than"], *(row for kind in words["kinds"] for row in kind)]
     for at in of.places(words):
         name = words["measure"].format(at=at)
-        found = {row: (mean([*of.values(row, name).values()]) or 0.0) for row in rows}
+        found = {row: middle(of.values(row, name)) for row in rows}
         numbers = ", ".join(f"{row} {per_cent(v)}" for row, v in found.items() if v)
         ahead = all(max(found[r] for r in kind) > found[words["than"]] for kind in words["kinds"])
         whole = all(of.runs(of.table, row) for row in rows)

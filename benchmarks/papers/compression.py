@@ -12,12 +12,12 @@ from page import MISSING, Page, Plot, claims_table, mib, per_cent, table
 from study import Study, late
 
 from fedloom.core.curves import at
-from fedloom.papers.figures import curves_side_by_side
+from fedloom.papers.figures import curves_side_by_side, one_legend
 from fedloom.papers.lines import Line
 from fedloom.papers.series import Band, band, points, roughness
 from fedloom.recipes import RECIPES
 from fedloom.report.curve_data import mean
-from fedloom.report.style import Style, legend_below
+from fedloom.report.style import Style
 from fedloom.report.tables import fixed
 
 if TYPE_CHECKING:
@@ -48,6 +48,9 @@ BOTH = (10.0, 20.0, 60.0, 100.0)  # model sizes; a round without compression has
 
 
 # --------------------------------------------------------------------------------------- the lines
+Curve = Callable[[Line], dict[float, float]]
+
+
 def share(changes: Sequence[str]) -> float:
     """The share of the coordinates that a way sends.
 
@@ -85,8 +88,8 @@ def by_both_ways(line: Line) -> dict[float, float]:
 
 
 def by_uplink(line: Line, true: bool) -> dict[float, float]:
-    """{model sizes that one client has sent: accuracy}: nominal (the kept share, CFedAvg's unit), or
-    true bytes; every round has the same share of the run's bytes.
+    """{model sizes that one client has sent: accuracy}: nominal (the kept share, CFedAvg's unit),
+    or true bytes; every round has the same share of the run's bytes.
     """
     each = sent(line) if true else share(line["changes"])
     return {each * t: v for t, v in points(line, "curve").items()}
@@ -126,21 +129,15 @@ def fifth(curve: Mapping[int, float], number: int) -> float | None:
     return math.fsum(own) / len(own) if own else None
 
 
-class Runs:
-    """The finished runs: of(table, row) is a line or None."""
+def there(study: Study) -> list[str]:
+    """The tables of Fashion-MNIST with a finished run."""
+    return [table for table in TABLES if study.there(table)]
 
-    def __init__(self, study: Study) -> None:
-        self.study = study
-        self.there = [table for table in TABLES if study.there(table)]
 
-    def of(self, of: str, row: str) -> Line | None:
-        """The run of a row, if it is finished."""
-        return self.study.finished(of, row).get(0)
-
-    def each(self, rows: Sequence[str]) -> list[tuple[str, str, Line]]:
-        """(table, row, line) of these ways on Fashion-MNIST."""
-        found = [(p, way, self.of(p, way)) for p in TABLES for way in rows]
-        return [(p, way, line) for p, way, line in found if line]
+def fashion(study: Study, rows: Sequence[str]) -> list[tuple[str, str, Line]]:
+    """(table, row, line) of these ways on Fashion-MNIST."""
+    found = [(p, way, study.first(p, way)) for p in TABLES for way in rows]
+    return [(p, way, line) for p, way, line in found if line]
 
 
 # -------------------------------------------------------------------------------------- the tables
@@ -165,40 +162,30 @@ def _row(name: str, line: Line, plain: Line | None) -> list[str]:
     ]
 
 
-def ways(runs: Runs, p: str) -> str:
+def ways(study: Study, p: str) -> str:
     """The ways of compression with so many classes per client."""
-    plain, found = runs.of(p, PLAIN), {w: runs.of(p, w) for w in runs.study.tables[p].rows}
+    plain, found = study.first(p, PLAIN), {w: study.first(p, w) for w in study.tables[p].rows}
     rows = [[*_row(w, x, plain), f"{share(x['changes']):g}"] for w, x in found.items() if x]
     return table(["way", *HEAD, "nominal"], rows)
 
 
-def named(runs: Runs, of: str, before: str = "") -> str:
+def named(study: Study, of: str, before: str = "") -> str:
     """The runs of another table, each beside the uncompressed one."""
-    rows = []
-    for row in runs.study.tables[of].rows:
-        plain = PLAIN if before else row.partition(",")[0]
-        if line := runs.of(of, row):
-            rows.append(_row(before + row, line, runs.of(of, plain)))
+    found = {row: study.first(of, row) for row in study.tables[of].rows}
+    plain = {row: study.first(of, PLAIN if before else row.partition(",")[0]) for row in found}
+    rows = [_row(before + row, line, plain[row]) for row, line in found.items() if line]
     return table(["run", *HEAD], rows)
 
 
-def budgets(runs: Runs) -> str:
-    """Accuracy when a client has sent so many model sizes, nominal and true."""
-    head = ["p", "way", *(f"{b:g}, {u}" for u in ("nominal", "true") for b in BUDGETS)]
+def after_models(study: Study, heads: Sequence[str], *curves: tuple[Curve, Sequence[float]]) -> str:
+    """Accuracy when a client has sent so many model sizes. curves: what gives a run's curve by
+    model sizes, and the sizes.
+    """
     rows = []
-    for p, way, line in runs.each(FEEDBACK):
-        curves = [by_uplink(line, true) for true in (False, True)]
-        rows.append([p[2:], way, *(per_cent(after(c, b)) for c in curves for b in BUDGETS)])
-    return table(head, rows, texts=2)
-
-
-def both_ways(runs: Runs) -> str:
-    """Accuracy when a client has sent and received so many model sizes."""
-    rows = [
-        [p[2:], way, *(per_cent(after(by_both_ways(line), b)) for b in BOTH)]
-        for p, way, line in runs.each(FEEDBACK)
-    ]
-    return table(["p", "way", *(f"{b:g}" for b in BOTH)], rows, texts=2)
+    for p, way, line in fashion(study, FEEDBACK):
+        found = [after(curve(line), size) for curve, sizes in curves for size in sizes]
+        rows.append([p[2:], way, *map(per_cent, found)])
+    return table(["p", "way", *heads], rows, texts=2)
 
 
 # ------------------------------------------------------------------------------------- the pictures
@@ -224,40 +211,39 @@ def _drawn(
     made, axes, drawn = curves_side_by_side(grid, LOOK, x, y, across, shared=True)
     for place in axes[below:]:
         place.set(**{f"{axis}scale": "log" for axis in log})
-    handles = {name: line for panel in drawn for name, line in panel.items()}
-    legend_below(made, [*handles.values()], [*handles])
+    one_legend(made, drawn, {})
     return made
 
 
-def by_round(runs: Runs) -> list[str | Plot]:
+def by_round(study: Study) -> list[str | Plot]:
     """Accuracy and training loss by round, with feedback, and with and without."""
     out: list[str | Plot] = []
     for name, rows, says in (
         ("rounds", FEEDBACK, "with error feedback (as in Figure 4)"),
         ("feedback", WITHOUT, "with and without error feedback (as in Figure 7)"),
     ):
-        if found := runs.each(rows):
+        if found := fashion(study, rows):
             last = "; ".join(f"{p}, {way} {per_cent(late(line))}" for p, way, line in found)
             alt = f"Test accuracy and training loss by round, {says}. {LATE}: {last}"
             grid: Grid = [
                 (f"{p}: {said}", {w: _curve(x, key) for q, w, x in found if q == p})
                 for key, said in (("curve", "accuracy"), ("train_loss", "training loss"))
-                for p in runs.there
+                for p in there(study)
             ]
-            wide, ys = len(runs.there), ["test accuracy (%)", "training loss"]
+            wide, ys = len(there(study)), ["test accuracy (%)", "training loss"]
             draw = partial(_drawn, grid, "rounds", ys, wide, "y", wide)
             out.append(Plot(f"compression-{name}", alt, draw))
     return out
 
 
-def errors(runs: Runs) -> list[str | Plot]:
+def errors(study: Study) -> list[str | Plot]:
     """The mean squared norms of update and error."""
     grid: Grid = [
         (
             f"{p}: {way}",
             {"‖Δ‖²": _curve(line, "delta_square"), "‖e‖²": _curve(line, "residual_square")},
         )
-        for p, way, line in runs.each(FEEDBACK[1:])
+        for p, way, line in fashion(study, FEEDBACK[1:])
     ]
     if not any(curve for _, curves in grid for curve in curves.values()):
         return []
@@ -266,25 +252,25 @@ def errors(runs: Runs) -> list[str | Plot]:
     return [Plot("compression-errors", f"{alt} (as in Figure 9)", draw)]
 
 
-def uplink(runs: Runs) -> list[str | Plot]:
+def uplink(study: Study) -> list[str | Plot]:
     """Accuracy against what one client has sent, nominal and true."""
-    found = runs.each(FEEDBACK)
+    found = fashion(study, FEEDBACK)
     if not found:
         return []
     grid: Grid = [
         (f"{p}: {said}", {w: _percent(by_uplink(x, true)) for q, w, x in found if q == p})
         for true, said in ((False, "nominal"), (True, "true bytes"))
-        for p in runs.there
+        for p in there(study)
     ]
     words = "model sizes sent by a client"
-    draw = partial(_drawn, grid, words, "test accuracy (%)", len(runs.there), "x")
+    draw = partial(_drawn, grid, words, "test accuracy (%)", len(there(study)), "x")
     alt = "Test accuracy against the model sizes that a client has sent, nominal and in true bytes"
     return [Plot("compression-uplink", f"{alt} (as in Figure 2, without its baseline)", draw)]
 
 
-def two(runs: Runs, of: str, alt: str) -> list[str | Plot]:
+def two(study: Study, of: str, alt: str) -> list[str | Plot]:
     """The runs of another table by round, and by what a client has sent; nothing without a run."""
-    found = {row: x for row in runs.study.tables[of].rows if (x := runs.of(of, row))}
+    found = {row: x for row in study.tables[of].rows if (x := study.first(of, row))}
     if not found:
         return []
     grid: Grid = [
@@ -307,65 +293,42 @@ def state(study: Study) -> str:
 
 def make(study: Study, words: str) -> Page:
     """The page."""
-    runs = Runs(study)
     parts: list[str | Plot] = ["## What there is", state(study)]
     if any(study.there(name) for name in study.tables):
         reader = Reader(study, "p=5", measured, study.finished)
         parts += ["## CFedAvg's and FedACG's claims"]
-        parts += [claims_table(claims(reader), one_seed=True), NOTE]
-    if runs.there:
-        parts += ["## Fashion-MNIST, 20 clients", LEGEND]
-        for p in runs.there:
+        parts += [claims_table(claims(reader), one_seed=True), study.text("note")]
+    if there(study):
+        parts += ["## Fashion-MNIST, 20 clients", study.text("legend")]
+        for p in there(study):
             classes = "1 class" if p == "p=1" else f"{p[2:]} classes"
-            parts += [f"### {p}: {classes} per client", ways(runs, p)]
-        parts += ["### By round", *by_round(runs)]
-        parts += ["### At equal bytes, both ways", BOTH_WAYS, both_ways(runs)]
-        parts += ["### At equal uplink", UPLINK, budgets(runs), *uplink(runs)]
-        if norms := errors(runs):
+            parts += [f"### {p}: {classes} per client", ways(study, p)]
+        parts += ["### By round", *by_round(study)]
+        parts += [
+            "### At equal bytes, both ways",
+            study.text("both_ways"),
+            after_models(study, [f"{b:g}" for b in BOTH], (by_both_ways, BOTH)),
+        ]
+        heads = [f"{b:g}, {unit}" for unit in ("nominal", "true") for b in BUDGETS]
+        both = ((partial(by_uplink, true=true), BUDGETS) for true in (False, True))
+        parts += ["### At equal uplink", study.text("uplink"), after_models(study, heads, *both)]
+        parts += uplink(study)
+        if norms := errors(study):
             parts += ["### Error norms", *norms]
     if study.there("fedpaq"):
         alt = "Test accuracy of FedAvg and FedACG with FedPAQ by round and by models sent"
-        parts += ["## FedACG with FedPAQ", FEDPAQ, named(runs, "fedpaq"), *two(runs, "fedpaq", alt)]
+        parts += [
+            "## FedACG with FedPAQ",
+            study.text("fedpaq"),
+            named(study, "fedpaq"),
+            *two(study, "fedpaq", alt),
+        ]
     if study.there("mnist"):
         alt = "Test accuracy on MNIST by round and by what a client has sent"
-        parts += ["## MNIST, CFedAvg's network", MNIST, named(runs, "mnist", "mnist p=1, ")]
-        parts += two(runs, "mnist", alt)
+        parts += [
+            "## MNIST, CFedAvg's network",
+            study.text("mnist"),
+            named(study, "mnist", "mnist p=1, "),
+        ]
+        parts += two(study, "mnist", alt)
     return Page("compression", words, parts)
-
-
-NOTE = (
-    "One seed: nothing here is tested, and a verdict says what single runs did. Judged on the "
-    "mean of the last tenth of the evaluations that the lines keep, unless said otherwise; what "
-    "differs by less than a point is *undecided*. *Within two points* stands for *almost the "
-    "same*, and is undecided where a run's last value is more than two points from its own moving "
-    "average. Counted ratios and orders are compared as they are. Roughness: mean of "
-    "(a_t - m_t)^2 in squared points, m_t the centred mean of five evaluations, five rounds apart. "
-    "Growing: the mean of ‖e‖² over the last fifth of the rounds is more than a twentieth above "
-    "that over the fifth before. *Failed*: less than half of the uncompressed run's accuracy."
-)
-LEGEND = (
-    "Accuracies in per cent on the whole test set. *Last tenth* is the mean of the last tenth of "
-    "the evaluations that the lines keep, three of 21; verdicts are on it. *EMA* is the debiased "
-    "moving average (0.9 per round), on which rounds to the target were read, every round. MiB "
-    "count all clients, *to target* up and down; *model sizes an answer*: true bytes of what one "
-    "client sends in a round, positions and headers included, over four times the number of "
-    "parameters."
-)
-BOTH_WAYS = (
-    "The accuracy where a client has sent and received so many models together, in true bytes; "
-    "between two evaluations on a straight line. Only the way up is compressed: a round costs 2 "
-    "models without compression, about 1.1 with Top-k .9 and RD .9, and 1.01 with Top-k .99 and "
-    "RD .99."
-)
-UPLINK = (
-    "The accuracy where a client has sent so many models; between two evaluations on a straight "
-    "line, of a run that sends less in all its end, and nothing before the first evaluation. "
-    "*Nominal*: the kept share of the coordinates, CFedAvg's unit, which counts no positions. "
-    "*True*: bytes, every round at the run's mean. Evaluations that the lines keep are five rounds "
-    "apart."
-)
-MNIST = "Of the seven evaluations that these lines keep, the last tenth is the last one."
-FEDPAQ = (
-    "100 clients, 5 a round, Dirichlet 0.3, 5 local epochs: FedACG's protocol. FedACG's Table 6 "
-    "(CIFAR-100, ResNet-18, 1,000 rounds) has FedAvg 47.83, FedPAQ 41.99, FedACG with FedPAQ 50.53."
-)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from study import LINES, STUDIES, Study, Table, place
@@ -22,6 +22,7 @@ from study import LINES, STUDIES, Study, Table, place
 from fedloom.cli.paper_progress import run_plan
 from fedloom.errors import FedloomError, did_you_mean
 from fedloom.papers.plan import Plan, plan
+from fedloom.papers.tune import grid_plans
 
 
 def lacking(study: Study, made: Plan) -> Plan:
@@ -33,28 +34,18 @@ def lacking(study: Study, made: Plan) -> Plan:
 
 def trials(study: Study, table: Table, rows: Sequence[str], more: Sequence[str]) -> Plan:
     """The runs that try the values of rows, at the first seed."""
-    of = study.tables[table.tuned]
-    entry = None
-    for row in rows:
-        key, values = of.tried(row)
-        for value in values:
-            one = of.entry({row: {key: value}})
-            named = [replace(r, label=f"{row} {key}={value}") for r in one.rows]
-            entry = replace(one, rows=(*(entry.rows if entry else ()), *named))
-    entry = entry or of.entry({})
-    return lacking(study, plan(entry, "paper", LINES, more=[*study.tuning, *more]))
+    entry = study.tables[table.tuned].entry({row: {} for row in rows})
+    grids = grid_plans(entry, "paper", LINES, entry.rows, [*study.tuning, *more])
+    return lacking(study, grids[0] if grids else plan(replace(entry, rows=()), "paper", LINES))
 
 
 def finals(
     study: Study, table: Table, rows: Sequence[str], seeds: int, more: Sequence[str]
 ) -> Plan:
-    """The runs of rows at what was chosen; a row that has no choice yet has none."""
-    choices: dict[str, Mapping[str, str]] = {}
-    for row in rows:
-        if (choice := study.chosen(table.name, row)) is not None:
-            choices[row] = choice
-    made = plan(table.entry(choices), "paper", LINES, seeds=seeds, more=more)
-    return lacking(study, made)
+    """The runs of rows at what was chosen; none of a row before all its values are tried."""
+    chosen = {row: study.chosen(table.name, row) for row in rows}
+    entry = table.entry({row: choice for row, choice in chosen.items() if choice is not None})
+    return lacking(study, plan(entry, "paper", LINES, seeds=seeds, more=more))
 
 
 def run(options: argparse.Namespace, table: Table, rows: Sequence[str]) -> None:
@@ -80,9 +71,8 @@ def _run(made: Plan, jobs: int) -> None:
 def chosen(given: str | None, known: Sequence[str]) -> list[str]:
     """The names asked for, of all that there are. Raises FedloomError for an unknown one."""
     names = given.split(";") if given else [*known]
-    for name in names:
-        if name not in known:
-            raise FedloomError(f"there is no '{name}'; {did_you_mean(name, known)}")
+    for name in {*names} - {*known}:
+        raise FedloomError(f"there is no '{name}'; {did_you_mean(name, known)}")
     return names
 
 

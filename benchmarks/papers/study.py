@@ -77,18 +77,21 @@ class Table:
         return [*self.changes, *shared, *(f"{k}={v}" for k, v in (choice or {}).items())]
 
     def entry(self, choices: Mapping[str, Mapping[str, str]]) -> Entry:
-        """The table as `fedloom.papers` runs one, of the rows that have a choice."""
-        protocol = Protocol(name=self.name, recipe=self.recipe, dataset=self.title)
-        rows = [
-            Row(method=row, changes=" ".join(self.typed(row, choice)))
-            for row, choice in choices.items()
-        ]
+        """The table as `fedloom.papers` runs one, of these rows, each at its choice; a row's grid
+        is what is tried of it.
+        """
+        rows = []
+        for row, choice in choices.items():
+            key, values = self.tried(row)
+            grid = {key: tuple(map(float, values))} if key else {}
+            changes = " ".join(self.typed(row, choice))
+            rows.append(Row(method=row, changes=changes, grid=grid))
         return Entry(
             paper="study",
             name=self.name,
             title=self.title,
             rows=tuple(rows),
-            protocols=(protocol,),
+            protocols=(Protocol(name=self.name, recipe=self.recipe, dataset=self.title),),
             measures=("test_acc_pct",),
         )
 
@@ -107,6 +110,10 @@ class Study:
         for line in self.lines:
             at = place(line["recipe"], line["changes"])
             self._at.setdefault(at, {})[line["seed"]] = line
+
+    def text(self, name: str) -> str:
+        """What stands beside a table or picture of its page."""
+        return str(self.words["texts"][name])
 
     def _tables(self) -> Iterator[Table]:
         for name, words in self.words["tables"].items():
@@ -174,6 +181,10 @@ class Study:
     def finished(self, table: str, row: str) -> dict[int, Line]:
         """{seed: line} of a row's runs that came to their end."""
         return {s: x for s, x in self.finals(table, row).items() if x["state"] == "finished"}
+
+    def first(self, table: str, row: str) -> Line | None:
+        """The finished run of a row at seed 0, if there is one."""
+        return self.finished(table, row).get(0)
 
     def there(self, table: str) -> list[str]:
         """The rows of a table with a finished run."""

@@ -25,13 +25,13 @@ from page import (
 from study import Study, Table
 
 from fedloom.core.curves import crossing, last_tenth, whole_round
-from fedloom.papers.figures import curves_side_by_side, histograms
+from fedloom.papers.figures import curves_side_by_side, histograms, one_legend
 from fedloom.papers.lines import Line
 from fedloom.papers.series import Band, band, points
 from fedloom.recipes import RECIPES
 from fedloom.report.curve_data import mean
 from fedloom.report.statistics import Paired, paired
-from fedloom.report.style import legend_below, numbered
+from fedloom.report.style import numbered
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -226,8 +226,7 @@ def _drawn(part: Part, grid: Sequence[tuple[str, Mapping[str, Band]]], x: str, y
     """Panels with one legend below; each method has its style in all pictures."""
     look = {m: numbered(i) for i, m in enumerate([*part.table.rows, *map(named, part.sizes)])}
     made, axes, drawn = curves_side_by_side(grid, look, x, y)
-    handles = {name: line for panel in drawn for name, line in panel.items()}
-    legend_below(made, [*handles.values()], [*handles])
+    one_legend(made, drawn, {})
     if x.startswith("size"):
         ticks = {4.0**-i: named(str(4.0**-i)) for i in range(5)}
         for place in axes:
@@ -329,7 +328,11 @@ def explored(part: Part) -> list[str | Plot]:
 # ----------------------------------------------------------------------------------------- the page
 def section(part: Part) -> list[str | Plot]:
     """All of a part."""
-    out: list[str | Plot] = [f"## {part.table.title}", LEGEND, "### Local accuracy"]
+    out: list[str | Plot] = [
+        f"## {part.table.title}",
+        part.study.text("legend"),
+        "### Local accuracy",
+    ]
     out += [accuracies(part, "local"), "### Global accuracy", accuracies(part, "global")]
     out += [
         "### Local accuracy, mean of the last 10 evaluations",
@@ -354,29 +357,5 @@ def make(study: Study, words: str) -> Page:
         out += [] if part is not there[0] else ["## FIARSE's claims"]
         one = max(len(part.runs(m)) for m in part.there) == 1
         out += [f"### {part.table.title}", claims_table(claims(part.reader), one_seed=one)]
-    out += [NOTE] if there else []
+    out += [study.text("note")] if there else []
     return Page("submodels", words, [*out, *(piece for part in there for piece in section(part))])
-
-
-NOTE = (
-    "Accuracies in per cent, means over the seeds of the last tenth of evaluations (two of 20), "
-    "but for sizes that nobody trained and the clients, which are measured after the last round. "
-    "Differences in points are paired by seed, over the seeds that all rows of a comparison have, "
-    "with the 95 % interval (±) and the p of Student's t (three seeds: 4.303 standard errors). "
-    "Undecided: p is 0.05 or more, by Holm for the rivals, or for local and global together. "
-    "*First* needs a clear difference from every rival: beside the best of them, those without one "
-    "are listed. *Within* and *at least* so many points are tested against that number. A part "
-    "with one seed has no test: its verdicts say what single runs did, by more than a point. Not "
-    "measured: a rule that could be better has no run. *Last* and *last 10*: the difference after "
-    "the last round, and of the means of the last ten evaluations, not judged; FIARSE does not say "
-    "which one it reports. *ScaleFL* has what its widths and exits allow: see what each size "
-    "holds, under *Messages and rounds*."
-)
-LEGEND = (
-    "In per cent, mean ± standard deviation over the seeds; unless said otherwise the mean of the "
-    "last tenth of the evaluations of a run: two of 20, ten rounds apart. *Local*: the clients of "
-    "a size, each with the sub-model of that size, on its own test set (the client's own label "
-    "shares); the mean is over all clients. *Global*: the sub-model on the whole test set; the "
-    "mean is over the sizes. In the pictures a line is the mean over the seeds, its band from the "
-    "lowest to the highest."
-)

@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from claims import NOISE, Reader, claims
 from page import (
@@ -52,11 +52,9 @@ def gradients(algorithm: str) -> float:
     return costs(make_algorithm(algorithm)).gradients
 
 
-@dataclass(frozen=True)
-class Published:
-    """A column of a paper's table: accuracies in per cent by method, with FedAvg among them.
-
-    own: the method that the paper proposes.
+class Published(NamedTuple):
+    """A column of a paper's table: where it is, the method that the paper proposes, and accuracies
+    in per cent by method, with FedAvg among them.
     """
 
     source: str
@@ -94,23 +92,14 @@ class Zoo:
         """{name: its changes of the recipe}."""
         return self.study.tables[self.tuned].rows
 
-    def words_of(self, part: str) -> str:
-        """What a part is."""
-        return self.study.tables[part].title
-
     def tried(self, name: str) -> tuple[str, list[str]]:
         """The setting that is tuned, and its values; of one that is not its last setting."""
         key, _, values = self.methods[name][-1].partition("=")
         return key, values.split(",")
 
-    def tuning(self, name: str) -> dict[str, Line]:
-        """{value: line}."""
+    def trials(self, name: str) -> dict[str, Line]:
+        """{value: line} of what was tried."""
         return self.study.trials(self.tuned, name)
-
-    def untuned(self) -> list[str]:
-        """The methods of which not every value has been tried; one value needs no trial."""
-        counts = {n: (len(self.tuning(n)), len(self.tried(n)[1])) for n in self.methods}
-        return [n for n, (done, all_) in counts.items() if done < all_ and all_ > 1]
 
     def chosen(self, name: str) -> str | None:
         """The value with the best held-out accuracy, or the only one."""
@@ -125,7 +114,7 @@ class Zoo:
         """A method with the better alpha by the held-out data, where both were tuned."""
 
         def score(n: str) -> float:
-            line = self.tuning(n).get(self.chosen(n) or "", {})
+            line = self.trials(n).get(self.chosen(n) or "", {})
             return held_out(line) if line else 0.0
 
         return max(self.variants(name), key=score, default=name)
@@ -211,19 +200,7 @@ def claims_of(zoo: Zoo) -> list[str | Plot]:
         }
         for column in columns(zoo.study)
     ]
-    return [claims_table(claims(reader, best)), NOTE]
-
-
-NOTE = (
-    "On the mean of the last tenth of evaluations, but for the roughness. A claim holds or does "
-    "not by Student's t on paired differences of the seeds (p below 0.05, two-sided, two degrees "
-    "of freedom with three seeds), corrected by Holm for the comparisons of the claim; undecided "
-    "otherwise, not measured until the runs are there; not corrected for the number of claims. "
-    "*Best* needs a clear difference from every rival; those without one are listed; FedCM and "
-    "MoFedSAM count with the decay that suits them better. *Not judged*: other settings than the "
-    "rivals'. Roughness: mean of (a_t - m_t)^2 in squared points, m_t the centred mean of five "
-    "evaluations, five rounds apart."
-)
+    return [claims_table(claims(reader, best)), zoo.study.text("note")]
 
 
 # -------------------------------------------------------------------------------------- the tables
@@ -295,19 +272,7 @@ def beside_the_papers(zoo: Zoo) -> list[str | Plot]:
             cells = [c for g in own for c in (points_of(g), _p(g))]
             rows.append([name, f"{gap:+.2f}", *cells, _sign(zoo, name, gap, own)])
         out += [f"### Less {BASE}, in points: {column.source}", table([*head, "sign"], rows)]
-    return [*out, SIGNS] if out else []
-
-
-SIGNS = (
-    "On the mean of the last tenth of evaluations. *As there* and *the other way*: p is below "
-    "0.05, by Student's t on the paired differences of the seeds (three seeds: the interval "
-    "reaches 4.303 standard errors either way), corrected by Holm for the judged rows of the "
-    f"column; *undecided* otherwise. Where {BASE} also ran at the best of its further rates, a "
-    "sign needs both comparisons; *at the common rate only* has the first alone. *Not judged*: the "
-    "runs differ in a setting that is not the method's, or the method was not tuned; its p is "
-    "uncorrected, in brackets. Data, network and rounds differ from the paper's: signs compare, "
-    "sizes do not."
-)
+    return [*out, zoo.study.text("signs")] if out else []
 
 
 def _gaps(zoo: Zoo, names: Sequence[str], base: str) -> dict[str, Paired]:
@@ -341,46 +306,37 @@ def at_the_higher_rate(zoo: Zoo, high: Zoo) -> list[str | Plot]:
     """
     rows = []
     for name in high.methods:
-        lines, (key, values) = high.tuning(name), high.tried(name)
+        lines, (key, values) = high.trials(name), high.tried(name)
         if not lines:
             continue
         tried = ", ".join(f"{v}: {per_cent(held_out(x))}" for v, x in lines.items())
         missing = f"; {len(values) - len(lines)} of {len(values)} not tried"
-        runs = (
-            of.study.finished(part, name).get(0)
-            for of, part in ((high, "higher"), (zoo, zoo.tuned))
-        )
+        runs = (of.study.first(part, name) for of, part in ((high, "higher"), (zoo, zoo.tuned)))
         ends = [per_cent(late(x)) if x else MISSING for x in runs]
         tried += missing if len(lines) < len(values) else ""
         rows.append([name, f"`{key}`", tried, high.chosen(name) or MISSING, *ends])
     if not rows:
         return []
     head = ["method", "setting", "held-out accuracy, %", "chosen", "at 0.4, seed 0"]
-    return [HIGHER_TITLE, HIGHER, table([*head, "at 0.2, seed 0"], rows, texts=4)]
-
-
-HIGHER_TITLE = "## At rate 0.4, as far as it was run"
-HIGHER = (
-    "`--table higher` gives every method FedAvg's better rate; it was stopped. The last two "
-    "columns are the mean of the last tenth of evaluations of one seed, at 0.4 and at the common "
-    "rate, each with what was chosen there. One seed is no test: nothing is claimed."
-)
+    return [
+        "## At rate 0.4, as far as it was run",
+        zoo.study.text("higher"),
+        table([*head, "at 0.2, seed 0"], rows, texts=4),
+    ]
 
 
 def tuning(zoo: Zoo) -> str:
     """Every value that was tried, with its held-out accuracy; the chosen one in bold."""
     rows = []
     for name in zoo.methods:
-        lines, (key, values) = zoo.tuning(name), zoo.tried(name)
+        lines, (key, values) = zoo.trials(name), zoo.tried(name)
         if not lines:
             continue
-        best = zoo.chosen(name)
-        cells = []
+        best, cells = zoo.chosen(name), []
         for value in values:
-            line = lines.get(value)
-            shown = "open" if line is None else "failed"
-            if line is not None and line["state"] == "finished":
-                shown = per_cent(held_out(line))
+            shown = "open" if value not in lines else "failed"
+            if value in lines and lines[value]["state"] == "finished":
+                shown = per_cent(held_out(lines[value]))
             cells.append(f"**{value}: {shown}**" if value == best else f"{value}: {shown}")
         edge = "at the edge" if best in (values[0], values[-1]) else ""
         rows.append([name, f"`{key}`", ", ".join(cells), edge])
@@ -392,10 +348,10 @@ def failures(zoo: Zoo) -> str:
     rows = []
     for name in zoo.methods:
         key = zoo.tried(name)[0]
-        ended = [("tuning", v, x) for v, x in zoo.tuning(name).items()]
+        ended = [("tuning", v, x) for v, x in zoo.trials(name).items()]
         for part in zoo.parts:
             finals = zoo.study.finals(part, name).values()
-            ended += [(zoo.words_of(part), zoo.chosen(name) or "", x) for x in finals]
+            ended += [(zoo.study.tables[part].title, zoo.chosen(name) or "", x) for x in finals]
         for stage, value, x in ended:
             if x["state"] == "failed":
                 why = (x.get("reason") or x.get("why") or "no reason given").splitlines()[0]
@@ -404,8 +360,9 @@ def failures(zoo: Zoo) -> str:
 
 
 def state(zoo: Zoo) -> str:
-    """What is there, and what is not."""
-    untuned = zoo.untuned()
+    """What is there, and what is not; a method with one value needs no tuning."""
+    every = {n: len(zoo.tried(n)[1]) for n in zoo.methods}
+    untuned = [n for n, count in every.items() if len(zoo.trials(n)) < count and count > 1]
     said = f"- {len(zoo.methods) - len(untuned)} of {len(zoo.methods)} methods are tuned.\n"
     said += f"- Not yet tuned: {', '.join(untuned)}.\n" if untuned else ""
     return said + zoo.study.state(zoo.parts)
@@ -416,7 +373,7 @@ def plots(zoo: Zoo, part: str) -> list[str | Plot]:
     """The part's pictures."""
     if not zoo.ranked(part):
         return []
-    words, short = zoo.words_of(part), "" if part == "dirichlet" else f"-{part}"
+    words, short = zoo.study.tables[part].title, "" if part == "dirichlet" else f"-{part}"
     ends = {n: mean([*zoo.values(n, part).values()]) or 0.0 for n in zoo.ranked(part)}
     last = ", ".join(f"{n} {fixed(100 * end, 1)}" for n, end in ends.items())
     average = "Moving average of the test accuracy by"
@@ -488,7 +445,7 @@ def _ranking(zoo: Zoo) -> Figure:
     }
     there = {part: [row for row in own if row[1]] for part, own in rows.items()}
     words = "mean of the last tenth of evaluations (%)"
-    return dots([(zoo.words_of(part), words, own) for part, own in there.items() if own])
+    return dots([(zoo.study.tables[part].title, words, own) for part, own in there.items() if own])
 
 
 # ----------------------------------------------------------------------------------------- the page
@@ -497,39 +454,17 @@ def make(study: Study, words: str) -> Page:
     zoo, high = Zoo(study), Zoo(study, "higher", ("higher",))
     parts: list[str | Plot] = ["## What there is", state(zoo)]
     for part in zoo.parts:
-        said = zoo.words_of(part)[0].upper() + zoo.words_of(part)[1:]
+        said = zoo.study.tables[part].title[0].upper() + zoo.study.tables[part].title[1:]
         if any(study.finals(part, n) for n in zoo.methods):
-            parts += [f"## {said}", LEGEND, results(zoo, part)]
+            parts += [f"## {said}", study.text("legend"), results(zoo, part)]
             parts += plots(zoo, part)
             parts += beside_the_papers(zoo) if part == zoo.tuned else []
         if part == "dirichlet":
             parts += at_the_higher_rate(zoo, high)
     if parts[-1] != parts[1]:
         parts += ["## The papers' claims", *claims_of(zoo)]
-    if any(zoo.tuning(n) for n in zoo.methods):
-        parts += ["## Tuning", TUNING, tuning(zoo)]
+    if any(zoo.trials(n) for n in zoo.methods):
+        parts += ["## Tuning", study.text("tuning"), tuning(zoo)]
     if failed := failures(zoo):
         parts += ["## Failed runs", failed]
     return Page("zoo", words, parts)
-
-
-LEGEND = (
-    "Accuracies in per cent on the whole test set, mean ± standard deviation over the seeds. *Last "
-    "tenth* is the mean of the last tenth of the evaluations: all verdicts are on it. "
-    f"*Less {BASE}* is that of the method less that of {BASE}, in points, paired by seed, with the "
-    "95 % interval by Student's t (three seeds: 4.303 standard errors); its two-sided p is "
-    "corrected by Holm for the rows of this table. *EMA* is the debiased moving average (0.9 per "
-    "round): it is shown, not tested; rounds to the target are read from it, on straight lines "
-    f"between evaluations. MiB count up and down, all clients. *At {BASE}'s MiB*: the accuracy "
-    f"after as much was sent as {BASE} does, at the last tenth of {BASE}'s evaluations, between "
-    "the method's own ones on straight lines. "
-    "*Gradients* are those of a batch per local step (MOON's, FedNTD's and FedMLB's need further "
-    "passes through the network, which only the time shows); seconds are medians on a shared "
-    "machine. In the pictures a line is the mean over the seeds, its band from the lowest to the "
-    "highest."
-)
-TUNING = (
-    "One seed, 150 rounds, the last accuracy on a tenth of every client's samples that was held "
-    "out; in bold what was taken. *At the edge*: the best of what was tried was its first or last "
-    "value, so that a better one may lie outside."
-)

@@ -21,10 +21,7 @@ from fedloom.papers import ENTRIES
 from fedloom.papers.board import shown
 from fedloom.papers.lines import NAME, read
 
-ZOO_RUNS, SUBMODELS, PUBLISHED = (
-    importlib.import_module(f"evidence.{name}")
-    for name in ("zoo_runs", "submodel_runs", "published")
-)
+ZOO, SUBMODELS = (importlib.import_module(name) for name in ("zoo", "submodels"))
 STUDY = importlib.import_module("study")
 
 
@@ -60,7 +57,7 @@ def clear(ours: Sequence[float], rivals: Mapping[str, Sequence[float]]) -> set[s
 # --------------------------------------------------------------------------------------------- zoo
 @functools.cache
 def zoo(part: str) -> Any:
-    return ZOO_RUNS.Zoo(STUDY.Study("zoo"), part, (part,))
+    return ZOO.Zoo(STUDY.Study("zoo"), part, (part,))
 
 
 @functools.cache
@@ -83,7 +80,7 @@ def ends(name: str, part: str = "dirichlet") -> list[float]:
 
 
 def rivals_of(paper: str, part: str = "dirichlet") -> dict[str, list[float]]:
-    (column,) = [c for c in PUBLISHED.columns(zoo(part).study) if c.own == paper]
+    (column,) = [c for c in ZOO.columns(zoo(part).study) if c.own == paper]
     return {v: ends(v, part) for n in column.values if (v := zoo(part).variant(n)) and n != paper}
 
 
@@ -109,7 +106,7 @@ def test_sentences_on_fedacg_and_fedsmoo() -> None:
     correction = np.subtract(smoo, ends("FedSpeed"))
     assert f"{100 * fmean(correction):.2f}" == "0.10" and p_of(correction) > 0.05
     assert all("0.10" in page for page in (text, front, readme))
-    gain = np.subtract(ends(ZOO_RUNS.OWN_RATE), avg)
+    gain = np.subtract(ends(ZOO.OWN_RATE), avg)
     assert f"gains {100 * fmean(gain):.2f} points" in text and p_of(gain) > 0.05
     lifts = {n: np.subtract(ends(f"{n} + ACG"), ends(n)) for n in ("FedLC", "FedDecorr", "FedMLB")}
     p = by_holm({n: p_of(g) for n, g in lifts.items()})
@@ -121,7 +118,7 @@ def test_sentences_on_fedacg_and_fedsmoo() -> None:
 def test_rounds_to_a_target_lie_between_evaluations() -> None:
     def rounds(name: str) -> float:
         found = []
-        for line in zoo("dirichlet").finished(name, "dirichlet").values():
+        for line in zoo("dirichlet").study.finished("dirichlet", name).values():
             places, values = zip(*line["curves"]["curve"], strict=True)
             total = weight = 0.0
             average, before = [], 0

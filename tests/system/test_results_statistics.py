@@ -13,11 +13,12 @@ from results_lines import RESULTS, SCRIPTS, load, sub_line, zoo_line, zoo_lines
 
 from fedloom.core.commit import commit
 from fedloom.papers.lines import made_by
+from fedloom.papers.table import verdict_on
 from fedloom.report.statistics import Paired
 
 PAGES = load("results_pages", SCRIPTS / "pages.py")
-PAGE, ZOO_RUNS, SUBMODELS = (
-    importlib.import_module(f"evidence.{name}") for name in ("page", "zoo_runs", "submodel_runs")
+PAGE, CLAIMS, ZOO, SUBMODELS = (
+    importlib.import_module(name) for name in ("page", "claims", "zoo", "submodels")
 )
 STUDY = importlib.import_module("study")
 
@@ -25,22 +26,21 @@ STUDY = importlib.import_module("study")
 # -------------------------------------------------------------------------------------- Student's t
 def test_one_seed_has_no_p() -> None:
     assert PAGE.tested(Paired(0.5, None, 1)) == "+50.00"
-    assert PAGE.judged(Paired(0.5, None, 1)) == "yes", (
-        "single runs that differ by more than a point"
-    )
+    assert verdict_on(Paired(0.5, None, 1)) == "undecided"
+    assert verdict_on(Paired(0.5, None, 1), noise=0.01) == "holds", "further apart than a point"
 
 
 def test_a_bound_is_tested_and_not_only_the_mean() -> None:
     # 11 points, sd 8: "at least 10" is undecided, and so is "at most"
-    assert PAGE.judged(Paired(0.11, 0.08, 3), 0.10) == "undecided"
-    assert PAGE.judged(Paired(0.11, 0.001, 3), 0.10) == "yes"
-    assert PAGE.judged(Paired(0.05, 0.001, 3), 0.10) == "no"
+    assert verdict_on(Paired(0.11, 0.08, 3).less(0.10)) == "undecided"
+    assert verdict_on(Paired(0.11, 0.001, 3).less(0.10)) == "holds"
+    assert verdict_on(Paired(0.05, 0.001, 3).less(0.10)) == "does not hold"
 
 
 # ------------------------------------------------------------------------------ what is not judged
 def zoo_of(folder: Path, lines: list[dict[str, Any]]) -> Any:
     (folder / "zoo.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    return ZOO_RUNS.Zoo(STUDY.Study("zoo", folder))
+    return ZOO.Zoo(STUDY.Study("zoo", folder))
 
 
 def test_another_weight_decay_is_said_and_no_sign_claimed(tmp_path: Path) -> None:
@@ -79,18 +79,21 @@ def test_fewest_rounds_in_every_seed_means_every_seed(tmp_path: Path) -> None:
             line = sub_line(method, seed, 0.8, [f"submodel={method.lower()}"])
             line["curves"]["test_accuracy@0.25"] = {"10": 0.1, str(at): 0.9}
             lines.append(line)
+
+    def fewest(part: Any) -> str:
+        found = CLAIMS.claims(part.reader)
+        ((case,),) = (c.cases for c in found if "needs the fewest rounds to 80 %" in c.says)
+        return str(case.verdict)
+
     part = part_of(lines)
-    claims = importlib.import_module("evidence.submodel_claims")
-    (case,) = claims._rounds(part).cases
-    assert case.verdict == "open", "two rules have no run"
+    assert fewest(part) == "not measured", "two rules have no run"
     for rule, own in (("FedRolex", ["submodel=fedrolex"]), ("ScaleFL", None)):
         own = own or [*part.table.rows[rule]]
         for seed in range(3):
             line = sub_line(rule, seed, 0.8, own)
             line["curves"]["test_accuracy@0.25"] = {"10": 0.1}
             lines.append(line)
-    (case,) = claims._rounds(part_of(lines)).cases
-    assert case.verdict == "no"
+    assert fewest(part_of(lines)) == "does not hold"
 
 
 # ------------------------------------------------------------------------- what a line says of code
@@ -139,14 +142,14 @@ def by_hand(values: list[float]) -> float:
 
 
 def test_every_sign_on_the_page_follows_from_the_lines() -> None:
-    zoo = ZOO_RUNS.Zoo(STUDY.Study("zoo"))
+    zoo = ZOO.Zoo(STUDY.Study("zoo"))
     text = (RESULTS / "zoo.md").read_text(encoding="utf-8")
     blocks = text.split("### Less FedAvg, in points: ")[1:]
     assert len(blocks) == 3, "of three papers"
     checked = 0
     for block in blocks:
         rows = [x for x in block.split("\n\n")[1].splitlines()[2:] if x.startswith("| ")]
-        bases = [b for b in ("FedAvg", ZOO_RUNS.OWN_RATE) if b in zoo.methods]
+        bases = [b for b in ("FedAvg", ZOO.OWN_RATE) if b in zoo.methods]
         cells = [[c.strip() for c in r.strip("|").split("|")] for r in rows]
         judged = [row[0] for row in cells if not row[-1].startswith("not judged")]
         seen: dict[str, list[str]] = {name: [] for name in judged}
@@ -183,7 +186,8 @@ def lately(study: Any, name: str, base: str) -> list[float]:
     ends = []
     for one in (name, base):
         curves = [
-            [a for _, a in x["curves"]["curve"]] for x in study.finished(one, study.tuned).values()
+            [a for _, a in x["curves"]["curve"]]
+            for x in study.study.finished(study.tuned, one).values()
         ]
         ends.append([sum(c[-(len(c) // 10) :]) / (len(c) // 10) for c in curves])
     assert len(ends[0]) == len(ends[1]) == 3

@@ -22,22 +22,17 @@ _SEEDS = 3
 def listing(entries: Sequence[Entry], scales: Sequence[str], out: Path, measure: bool) -> str:
     """A paper's tables and figures, a line each."""
     lines = read(out / NAME)
-    arithmetic, unknown = False, False
+    unknown = False
     shown = [["", "", "runs", *scales, "done"]]
     for entry in entries:
         costs = [] if entry.fact else [cost(entry, s, _SEEDS, measure) for s in scales]
-        arithmetic |= any(not c.measured for c in costs)
         unknown |= any(c.unknown for c in costs)
         runs = "-" if entry.fact else str(_SEEDS * len(pairs(entry)))
         times = [_cost(c) for c in costs] or ["-"] * len(scales)
         shown.append([entry.id, entry.title, runs, *times, _state(entry, lines)])
     said = [aligned(shown, columns())]
-    if arithmetic and measure:
-        said.append(
-            "  ~ is arithmetic (operations over a processor's usual speed), not a measurement"
-        )
-    if not measure:
-        said.append("  costs are arithmetic (operations over a processor's usual speed)")
+    speed = "this processor's speed" if measure else "a usual processor's speed"
+    said.append(f"  costs are arithmetic: the operations of all steps over {speed}")
     if unknown:
         said.append("  + and what could not be estimated: see --dry-run")
     return "\n".join(said)
@@ -54,7 +49,7 @@ def _cost(found: Cost) -> str:
     if not found.seconds:
         return "-" if not found.unknown else "?"
     more = "+" if found.unknown else ""
-    return f"{'' if found.measured else '~'}{_rough(found.seconds)}{more}"
+    return f"{_rough(found.seconds)}{more}"
 
 
 def _rough(seconds: float) -> str:

@@ -10,8 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedloom.papers import Entry, Protocol, Row, Wanted
-from fedloom.papers.arithmetic import work
-from fedloom.papers.cost import cost
+from fedloom.papers.cost import cost, work
 from fedloom.papers.entry import Claim
 from fedloom.papers.facts import Fact, facts
 from fedloom.papers.measure import LOWER, title
@@ -78,8 +77,8 @@ def planned(
     said.append(f"  {len(plan.runs)} runs, {len(plan.runs) - len(left)} of them have a line")
     found = cost(entry, plan.scale, len(plan.seeds), measure)
     share = len(left) / max(1, len(pairs(entry)) * len(plan.seeds))
-    how = "measured step" if found.measured else "arithmetic"
-    said.append(f"  about {human_seconds(found.seconds * share)} here ({how} x steps), at most")
+    how = "this processor's speed" if measure else "a usual processor's speed"
+    said.append(f"  about {human_seconds(found.seconds * share)} here, by {how}, at most")
     if tune or halving:
         grids = grid_plans(entry, plan.scale, out, plan.rows, changes)
         runs = f"{sum(len(g.runs) for g in grids)} runs of grids"

@@ -56,7 +56,7 @@ papers_command.add_command(papers_run_command)
 @click.option(
     "--measure/--no-measure",
     default=True,
-    help="Time one step of each model, once; without it costs are arithmetic.",
+    help="Measure this processor's speed; without it costs are those of a usual one.",
 )
 @click.option("--board", is_flag=True, help="Show which claims held, and whose lines say so.")
 def papers_list_command(
@@ -71,8 +71,8 @@ def papers_list_command(
     fedloom paper fedsmoo:8        runs one
     fedloom papers run             runs a list of them; see `fedloom papers run --help`
 
-    The cost is that of three runs per row (the time of a step, measured once and remembered, times
-    the steps), one after the other. The state is how many of the runs have a line of evidence.
+    The cost is that of three runs per row, one after the other: the operations of all their steps
+    over the speed of this processor. The state is how many of the runs have a line of evidence.
     """
     from fedloom.papers import PAPERS, TITLES, entries_of
 
@@ -128,7 +128,7 @@ def papers_list_command(
 @figure_options("Draw the table or figure into this folder.")
 @click.option("--quiet", is_flag=True, help="Print the table alone, no progress.")
 @click.option(
-    "--measure/--no-measure", default=True, help="Of --dry-run: time a step of each model."
+    "--measure/--no-measure", default=True, help="Of --dry-run: measure the processor's speed."
 )
 def paper_command(
     words: tuple[str, ...],

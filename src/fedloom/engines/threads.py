@@ -4,7 +4,7 @@ Operations on single entries have the same bits with any number of threads. A su
 MKL may cut it where a thread's part ends. Where they cut is a matter of shapes and of the number of
 threads, not of values. So a step of a new shape is computed both ways, and if the bits of its
 results are the same several times, on other data each time, they are taken to be the same for this
-shape. benchmarks/threads.py looks for an operation that breaks this.
+shape. No operation was found that breaks this (benchmarks/records/2026-11-24_exchange).
 """
 
 from __future__ import annotations

@@ -1,26 +1,90 @@
-"""What a table costs here: the time of a step, measured once, times the steps; or arithmetic."""
+"""What a protocol amounts to, and what a table costs here: arithmetic, from the settings alone."""
 
 from __future__ import annotations
 
 import ast
 import functools
+import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ..config import Config, resolve
 from ..engines.base import one_thread, processors
 from ..errors import FedloomError
 from ..models import make_model
-from .arithmetic import SETS, TOKENS, work
-from .entry import Entry, Protocol, Row
+from .entry import Entry, Row
 from .plan import changes_of
-from .step_times import key_of, remember, remembered
 
+# training samples, test samples, shape of an input, classes; as published
+SETS: dict[str, tuple[int, int, tuple[int, ...], int]] = {
+    "digits": (1438, 359, (1, 8, 8), 10),
+    "mnist": (60_000, 10_000, (1, 28, 28), 10),
+    "fashion_mnist": (60_000, 10_000, (1, 28, 28), 10),
+    "cifar10": (50_000, 10_000, (3, 32, 32), 10),
+    "cifar100": (50_000, 10_000, (3, 32, 32), 100),
+    "tiny_imagenet": (100_000, 10_000, (3, 64, 64), 200),
+    "femnist": (805_263 * 9 // 10, 805_263 // 10, (1, 28, 28), 62),
+    "celeba": (200_288 * 9 // 10, 200_288 // 10, (3, 84, 84), 2),
+    "shakespeare": (4_226_158 * 9 // 10, 4_226_158 // 10, (80,), 80),
+    "wikitext2": (2_088_628 // 35, 245_569 // 35, (35,), 33_278),
+    "ag_news": (120_000, 7_600, (64,), 4),
+}
+# clients where each is a person: LEAF's numbers
+_PEOPLE = {"femnist": 3550, "celeba": 9343, "shakespeare": 1129}
+TOKENS = ("shakespeare", "wikitext2", "ag_news")
+
+
+@dataclass(frozen=True)
+class Work:
+    """clients: of all; active: of a round; each: training samples of a client; steps: local steps
+    of a client in a round; samples: of a round; evaluations: of the test set.
+    """
+
+    clients: int
+    active: int
+    each: float
+    steps: int
+    rounds: int
+    samples: float
+    evaluations: int
+    tests: int
+
+
+def work(values: Mapping[str, Any]) -> Work:
+    """The work of a complete configuration; of unequal clients that of the mean one."""
+    data, local = values["data"], values["local"]
+    training, tests, _, _ = SETS[data["name"]]
+    if str(data.get("part", "")).startswith("train-10k"):
+        training = 10_001
+    elif data.get("part") == "valid":
+        training = 217_646 // data["length"]
+    tests = min(tests, data.get("test_samples") or tests)
+    partition = data["partition"]
+    people = _PEOPLE.get(data["name"])
+    clients = int(partition.get("clients") or people or 1)
+    each = training / (people if people and partition["name"] == "natural" else clients)
+    if partition["name"] == "replicated":
+        each = training
+    each = min(each, partition.get("samples") or each)
+    there = values.get("churn", {}).get("active", clients)
+    cohort = values["cohort"]
+    active = round(cohort * there) if isinstance(cohort, float) else int(cohort)
+    batch = local.get("batch") or each
+    per_epoch = math.ceil(each / batch - 1e-9)
+    steps = local.get("steps") or math.ceil(local["epochs"] * per_epoch - 1e-9)
+    samples = active * (local["steps"] * batch if local.get("steps") else local["epochs"] * each)
+    every = values["evaluate"]["every"]
+    rounds = values["rounds"]
+    evaluations = rounds // every + bool(rounds % every) if every else 1
+    return Work(clients, active, each, steps, rounds, samples, evaluations, tests)
+
+
+# ----------------------------------------------------------------------------------------- the time
 # gradients and passes of a local step, FedAvg's: 1
 FACTORS = {
     "fedntd": 1.33,
@@ -39,180 +103,117 @@ FACTORS = {
     "fjord": 0.33,
 }
 MACS = {"roberta_base": 5.4e9}  # of a forward pass of 64 tokens: its weights are a download
-SPEED = 6e10  # FLOP a second of one processor, for estimates without a measurement
+SPEED = 6e10  # FLOP a second of one usual processor
 # Beside the arithmetic, of one processor, as the committed lines took (tests/unit/test_papers.py):
 SAMPLE = 2e-5  # seconds of a sample: it is prepared, and small layers wait for memory
 CALL = 1e-4  # seconds of a local step, for each tensor of weights
-_EXAMPLES = 16  # at most, of a step that is timed
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds of all runs of a table here. measured: False for arithmetic; parts that nothing can
-    estimate are left out, and named in unknown.
-    """
+    """Seconds of all runs of a table. unknown: the protocols that nothing can estimate."""
 
     seconds: float
-    measured: bool
     unknown: tuple[str, ...] = ()
 
 
-def factor(values: Mapping[str, Any]) -> float:
-    """How many times FedAvg's step a step of this configuration costs."""
-    names = [values["algorithm"]["name"], values["objective"]["name"]]
-    names.append(values.get("submodel", {}).get("name", ""))
-    found = 1.0
-    for name in names:
-        found *= FACTORS.get(name, 1.0)
-    return found
-
-
 def cost(entry: Entry, scale: str, seeds: int, timed: bool = True) -> Cost:
-    """All runs of a table, each set of settings as often as the table shows it."""
-    total, measured = 0.0, timed
-    unknown: list[str] = []
+    """All runs of a table, each set of settings as often as the table shows it. timed: by the speed
+    of this processor, see `speed`.
+    """
+    total, unknown = 0.0, list[str]()
     for protocol in entry.protocols:
         if scale == "cpu" and protocol.cpu is None:
             continue
         try:
             for rows in _alike(entry.rows):
-                config = _config(protocol, rows[0], scale)
-                one, was = seconds(config, timed)
-                measured &= was
-                plain = factor(config.values)
-                total += seeds * sum(one * _factor(row, plain) for row in rows)
+                changes = changes_of(protocol, rows[0], scale)
+                one = seconds(resolve(protocol.recipe_at(scale), changes), timed)
+                factors = [_factor(_words(row.changes.split())) for row in rows]
+                total += seeds * one * sum(factors) / factors[0]
         except FedloomError:
             unknown.append(protocol.name)
-    return Cost(total, measured, tuple(unknown))
+    return Cost(total, tuple(unknown))
 
 
 def _alike(rows: Sequence[Row]) -> list[list[Row]]:
     """Rows with the same number of local steps; their times differ by a factor only."""
     groups: dict[str, list[Row]] = {}
     for row in rows:
-        steps = next((w for w in row.changes.split() if w.startswith("local.steps=")), "")
-        groups.setdefault(steps, []).append(row)
+        groups.setdefault(_words(row.changes.split()).get("local.steps", ""), []).append(row)
     return list(groups.values())
 
 
-def _config(protocol: Protocol, row: Row, scale: str) -> Config:
-    return resolve(protocol.recipe_at(scale), changes_of(protocol, row, scale))
+def _words(changes: Iterable[str]) -> dict[str, str]:
+    return dict(word.split("=", 1) for word in changes)
 
 
-def _factor(row: Row, first: float) -> float:
-    """A row's factor, relative to that of the row whose time is known."""
-    words = dict(word.split("=", 1) for word in row.changes.split())
-    names = [words.get(key, "") for key in ("algorithm", "objective", "submodel")]
-    found = 1.0
-    for name in names:
-        found *= FACTORS.get(name, 1.0)
-    return found / first
+def seconds(config: Config, timed: bool = True) -> float:
+    """One run's seconds here: the operations of its steps and evaluations over a speed."""
+    values, done = config.values, work(config.values)
+    forward = operations(config) / (speed() if timed else SPEED)
+    name = values["model"]["name"]
+    net = None if name in MACS else _made(name, repr(config.options("model")))
+    tensors = 200 if net is None else len([*net.parameters()])
+    steps = done.active * done.steps * CALL * tensors
+    one_round = done.samples * (3 * forward + SAMPLE) + steps
+    tests = done.evaluations * done.tests * (forward + SAMPLE)
+    on_cpu = values["device"] in ("auto", "cpu") and not torch.cuda.is_available()
+    parts = {
+        key: str(values.get(key, {}).get("name", ""))
+        for key in ("algorithm", "objective", "submodel")
+    }
+    whole = one_round * done.rounds * _factor(parts) + tests
+    return whole / (processors() if on_cpu else 1)
 
 
-def seconds(config: Config, timed: bool = True) -> tuple[float, bool]:
-    """One run's seconds, and whether a step was measured for it."""
-    done = work(config.values)
-    train, test, measured = per_sample(config, timed)
-    one_round = done.samples * (train + SAMPLE) + done.active * done.steps * CALL * _tensors(config)
-    tests = done.evaluations * done.tests * (test + SAMPLE)
-    whole = one_round * done.rounds * factor(config.values) + tests
-    return whole / _share(config), measured
-
-
-def _share(config: Config) -> int:
-    """By how many processors the work is divided."""
-    on_cpu = config.values["device"] in ("auto", "cpu") and not torch.cuda.is_available()
-    return processors() if on_cpu else 1
-
-
-def per_sample(config: Config, timed: bool) -> tuple[float, float, bool]:
-    """Seconds of one sample in training and in a test, on one processor, and if it was measured."""
-    values = config.values
-    shape, batch = SETS[values["data"]["name"]][2], values["local"].get("batch") or _EXAMPLES
-    shape = (values["data"].get("length") or shape[0],) if len(shape) == 1 else shape
-    kind = (repr(values["model"]), shape, min(batch, _EXAMPLES) if timed else 0)
-    if kind not in _KNOWN:
-        _KNOWN[kind] = _per_sample(config, shape, batch, timed)
-    return _KNOWN[kind]
-
-
-_KNOWN: dict[Any, tuple[float, float, bool]] = {}  # of this process
-
-
-def _per_sample(
-    config: Config, shape: tuple[int, ...], batch: int, timed: bool
-) -> tuple[float, float, bool]:
-    name, model = config.values["model"]["name"], repr(config.values["model"])
-    if not timed or name in MACS:
-        flop = 2 * (MACS.get(name) or macs(config, shape))
-        return 3 * flop / SPEED, flop / SPEED, False
-    key = key_of(model, shape, min(batch, _EXAMPLES))
-    found = remembered(key)
-    if found is None:
-        found = _timed(config, shape, batch)
-        remember(key, found)
-    return *found, True
-
-
-def _inputs(config: Config, shape: tuple[int, ...], count: int) -> Tensor:
-    values = config.values
-    if values["data"]["name"] not in TOKENS:
-        return torch.zeros(count, *shape)
-    symbols = [values["model"].get(k) for k in ("vocabulary", "characters")]
-    top = next((s for s in symbols if s), 2)
-    return torch.arange(count * shape[0]).view(count, *shape) % top
+def _factor(names: Mapping[str, str]) -> float:
+    """How many times FedAvg's step a step with this algorithm, objective and submodel costs."""
+    parts = (names.get(key, "") for key in ("algorithm", "objective", "submodel"))
+    return math.prod(FACTORS.get(name, 1.0) for name in parts)
 
 
 @functools.cache
-def _tensors_of(name: str, options: str) -> int:
+def _made(name: str, options: str) -> nn.Module:
+    """A model without memory."""
     with torch.device("meta"):
-        net = make_model(name, **ast.literal_eval(options))
-    return len([*net.parameters()])
+        return make_model(name, **ast.literal_eval(options)).eval()
 
 
-def _tensors(config: Config) -> int:
-    """How many tensors of weights a model has; of one that must be fetched, about so many."""
-    name = config.values["model"]["name"]
-    return 200 if name in MACS else _tensors_of(name, repr(config.options("model")))
+def operations(config: Config) -> float:
+    """Operations of a forward pass of one sample: two for a multiplication."""
+    name, data = config.values["model"]["name"], config.values["data"]
+    if name in MACS:
+        return 2 * MACS[name]
+    shape = SETS[data["name"]][2]
+    shape = (data.get("length") or shape[0],) if data["name"] in TOKENS else shape
+    return _counted(name, repr(config.options("model")), shape)
 
 
-def macs(config: Config, shape: tuple[int, ...]) -> float:
-    """Multiplications of a forward pass of one sample, counted by torch; nothing is computed."""
+@functools.cache
+def _counted(name: str, options: str, shape: tuple[int, ...]) -> float:
+    """The same of a model with inputs of a shape, counted by torch; nothing is computed."""
     from torch.utils.flop_counter import FlopCounterMode
 
     counter = FlopCounterMode(display=False)
     with torch.device("meta"), torch.no_grad():
-        net = make_model(config.values["model"]["name"], **config.options("model")).eval()
+        inputs = torch.zeros(1, *shape, dtype=torch.long if len(shape) == 1 else None)
         with counter:
-            net(_inputs(config, shape, 1))
-    return float(counter.get_total_flops()) / 2
+            _made(name, options)(inputs)
+    return float(counter.get_total_flops())
 
 
-def _timed(config: Config, shape: tuple[int, ...], batch: int) -> tuple[float, float]:
-    """Seconds per sample of a gradient, and of a forward pass."""
-    net = config.net().module
+@functools.cache
+def speed() -> float:
+    """FLOP a second of one processor here: of a step of a small convolutional network, the fastest
+    of three.
+    """
+    net, inputs = make_model("resnet8", classes=10), torch.zeros(16, 3, 32, 32)
+    times = []
     with one_thread():
-        few = _inputs(config, shape, 2)
-        _step(net, few)  # the first pass has costs that no later one has
-        started = time.perf_counter()
-        _step(net, few)
-        slow = time.perf_counter() - started > 0.5
-        inputs = few if slow else _inputs(config, shape, min(batch, _EXAMPLES))
-        train = min(_clock(lambda: _step(net, inputs)) for _ in range(1 if slow else 3))
-        net.eval()
-        with torch.no_grad():
-            test = min(_clock(lambda: net(inputs)) for _ in range(1 if slow else 3))
-    return train / len(inputs), test / len(inputs)
-
-
-def _clock(do: Any) -> float:
-    started = time.perf_counter()
-    do()
-    return time.perf_counter() - started
-
-
-def _step(net: nn.Module, inputs: Tensor) -> None:
-    """A gradient; the loss does not matter for the time."""
-    out = net(inputs)
-    outputs = out if isinstance(out, Tensor) else out[0]
-    torch.autograd.grad(outputs.square().mean(), [p for p in net.parameters() if p.requires_grad])
+        for _ in range(4):  # the first has costs that no later one has
+            started = time.perf_counter()
+            torch.autograd.grad(net(inputs).square().mean(), [*net.parameters()])
+            times.append(time.perf_counter() - started)
+    one = _counted("resnet8", repr({"classes": 10}), (3, 32, 32))
+    return 3 * len(inputs) * one / min(times[1:])

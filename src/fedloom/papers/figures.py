@@ -23,7 +23,7 @@ from ..report.style import (
     panels,
     plain,
 )
-from .entry import Protocol, Row, Wanted
+from .entry import Protocol, Wanted
 from .lines import Line, latest
 from .measure import METRICS, title
 from .published_tables import settings_of
@@ -118,7 +118,7 @@ def _curves(
     made, axes, drawn = curves_side_by_side(filled, look, "round", one.words)
     for place in axes:
         place.xaxis.get_major_locator().set_params(integer=True, nbins=5)
-    handles = _legend(made, found.plan.rows, drawn)
+    handles = one_legend(made, drawn, {row.key: row.name for row in found.plan.rows})
     alt = f"{one.words} by round: {len(filled)} panel(s), {handles} row(s)."
     return Picture(
         _file(found, one.name or one.column), f"{found.entry.id}: {one.words}", alt, made
@@ -136,7 +136,8 @@ def curves_side_by_side(
     """Draw curves with their bands, {name: curve} in each panel; empty ones are left out.
 
     look: each name's style; x, y: words for the axes, y of all or of each row; shared: the panels
-    of a row have one vertical scale. Returns the figure, its axes, and of each panel {name: line}; a legend is the caller's.
+    of a row have one vertical scale. Returns the figure, its axes, and of each panel {name: line};
+    a legend is the caller's.
     """
     made, axes = panels(len(grid), 3.6, 2.8 if len(grid) > 1 else HEIGHT, across, shared and "row")
     drawn: list[Handles] = []
@@ -167,7 +168,7 @@ def _histograms(found: Table, owns: Mapping[str, Own], look: Mapping[str, Style]
     if not filled:
         return None
     made, drawn = histograms(filled, look, "accuracy of a client, %", "% of clients")
-    handles = _legend(made, found.plan.rows, drawn)
+    handles = one_legend(made, drawn, {row.key: row.name for row in found.plan.rows})
     alt = f"Histograms of the clients' accuracy: {len(filled)} panel(s), {handles} row(s)."
     return Picture(_file(found, "clients"), f"{found.entry.id}: clients", alt, made)
 
@@ -265,11 +266,13 @@ def dots(grid: Sequence[tuple[str, str, Dots]]) -> Figure:
 
 
 # ------------------------------------------------------------------------------------------- common
-def _legend(made: Figure, rows: Sequence[Row], drawn: Sequence[Handles]) -> int:
-    """Name the rows that were drawn -> how many."""
+def one_legend(made: Figure, drawn: Sequence[Handles], names: Mapping[str, str]) -> int:
+    """Name what was drawn in all panels below them, in the order of names {key: name}, all if there
+    are none -> how many.
+    """
     handles = {key: handle for panel in drawn for key, handle in panel.items()}
-    shown = [row for row in rows if row.key in handles]
-    legend_below(made, [handles[row.key] for row in shown], [row.name for row in shown])
+    shown = [key for key in names or handles if key in handles]
+    legend_below(made, [handles[key] for key in shown], [names.get(key, key) for key in shown])
     return len(handles)
 
 
