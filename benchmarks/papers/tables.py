@@ -23,7 +23,7 @@ from fedloom.core.curves import at, at_equal
 from fedloom.papers import ENTRIES, Protocol
 from fedloom.papers.board import HEADS, SEEDS, Shown, board, shown
 from fedloom.papers.figures import dots, pictures
-from fedloom.papers.lines import NAME, Line, latest, read
+from fedloom.papers.lines import NAME, Line, read
 from fedloom.papers.series import points
 from fedloom.papers.table import Number, Table
 from fedloom.papers.tune import ETA, RUNGS
@@ -38,25 +38,21 @@ HEAD, BOARD = (
 NOTHING = "\nNo run has a line yet.\n"
 
 
-def equal_bytes(found: Table, lines: Sequence[Line]) -> list[str]:
+def equal_bytes(found: Table) -> list[str]:
     """What a table's own method is, beside each rival of its first claim, after the rival's bytes,
     as lines of the page; nothing for measures that are no accuracy, and of rivals that send more.
     """
     entry, protocol = found.entry, found.entry.protocols[0]
     if not entry.claims or "acc_" not in entry.claims[0].metric:
         return []
-    claim, seen = entry.claims[0], latest(lines)
-
-    def runs(row: str) -> dict[int, Line]:
-        seeds = found.seeds[protocol.name]
-        places = {s: (found.plan.digests[protocol.name, row, s], s) for s in seeds}
-        return {s: seen[place] for s, place in places.items() if place in seen}
-
-    ours = runs(claim.better[0])
+    claim = entry.claims[0]
+    ours = found.lines(protocol, claim.better[0])
     both: dict[str, list[dict[int, float]]] = {}  # {rival: [our accuracy, its] by seed}
     ends: dict[str, float] = {}  # {rival: our last round that counts}
     for rival in claim.than:
-        theirs = {s: by_bytes(line) for s, line in runs(rival).items() if s in ours}
+        theirs = {
+            s: by_bytes(line) for s, line in found.lines(protocol, rival).items() if s in ours
+        }
         found_at = {s: at_equal(by_bytes(ours[s]), curve) for s, curve in theirs.items()}
         pairs = {s: pair for s, pair in found_at.items() if pair is not None}
         both[rival] = [{s: pair[i] for s, pair in pairs.items()} for i in (0, 1)]
@@ -89,12 +85,9 @@ def equal_bytes(found: Table, lines: Sequence[Line]) -> list[str]:
 def text(
     tables: Sequence[Shown],
     drawn: Sequence[Sequence[Picture]],
-    lines: Sequence[Line] = (),
     others: Sequence[Shown] = (),
 ) -> str:
-    """The page. drawn: the pictures of each table; lines: those of its runs; others: what has lines
-    and is not yet a table.
-    """
+    """The page. drawn: each table's pictures; others: what has lines and is not yet a table."""
     out = [HEAD]
     if others:
         names = ", ".join(f"{one.found.entry.id} ({one.plan.scale})" for one in others)
@@ -103,7 +96,7 @@ def text(
         entry, made = one.found.entry, one.plan
         out.append(f"## {entry.id}, scale {made.scale}\n")
         out.append(f"```\n{printed(one.found, ())}\n```\n")
-        out += equal_bytes(one.found, lines)
+        out += equal_bytes(one.found)
         if one.choices:
             done, whole = one.grid
             said = f"Grids at seed 0: {done} of {whole} runs."
@@ -122,7 +115,7 @@ def text(
 
 def board_text(lines: Sequence[Line]) -> str:
     """The page of the board."""
-    rows = [one.cells for one in board(lines, LINES, ENTRIES.values())]
+    rows = [*board(lines, LINES, ENTRIES.values())]
     return f"{BOARD}\n{markdown(HEADS, rows, texts=2)}\n"
 
 
@@ -178,13 +171,13 @@ def main() -> None:
     lines = read(options.lines / NAME)
     found = list(shown(lines, LINES, ENTRIES.values()))
     tables, others = [t for t in found if t.whole], [t for t in found if not t.whole]
-    drawn = [pictures(one.found, lines) for one in tables]
+    drawn = [pictures(one.found) for one in tables]
     for own in drawn:
         save_pictures(own, options.out / "pictures", ["png"])
     if options.out == RESULTS:
         save_pictures([measured_and_published(found)], RESULTS.parent / "pictures")
     for name, page in (
-        ("tables", text(tables, drawn, lines, others)),
+        ("tables", text(tables, drawn, others)),
         ("board", board_text(lines)),
     ):
         file = options.out / f"{name}.md"

@@ -367,8 +367,8 @@ def test_the_committed_tables_are_what_the_lines_say(names: list[str]) -> None:
     every = list(shown(there, tables.LINES, [ENTRIES[name] for name in names]))
     found = [one for one in every if one.whole]
     others = [one for one in every if one not in found]
-    drawn = [tables.pictures(one.found, there) for one in found]
-    text = tables.text(found, drawn, there, others)
+    drawn = [tables.pictures(one.found) for one in found]
+    text = tables.text(found, drawn, others)
     page = (tables.RESULTS / "tables.md").read_text()
     assert text.removeprefix(tables.HEAD) in page, (
         "make it again: python benchmarks/papers/tables.py"
@@ -382,7 +382,7 @@ def test_a_table_of_which_less_than_half_is_run_is_named_alone() -> None:
     entries = [ENTRIES[name] for name in ("fedacg:4", "fedacg:5a")]
     whole, part = shown(read(tables.LINES / NAME), tables.LINES, entries)
     assert whole.whole and not part.whole
-    text = tables.text([whole], [[]], (), [part])
+    text = tables.text([whole], [[]], [part])
     assert "not yet a table (fewer than half of the rows are run): fedacg:5a (cpu).\n" in text
     assert "## fedacg:4" in text and "## fedacg:5a" not in text
 

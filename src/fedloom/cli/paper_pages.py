@@ -2,31 +2,38 @@
 
 from __future__ import annotations
 
+import collections
 import csv
 import io
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from fedloom.papers import Entry, Protocol, Row, Wanted
-from fedloom.papers.cost import cost, work
+from fedloom.papers import SCALES, Entry, Protocol, Row, Wanted
+from fedloom.papers.board import HEADS, board
+from fedloom.papers.cost import Cost, cost, work
 from fedloom.papers.entry import Claim
 from fedloom.papers.facts import Fact, facts
+from fedloom.papers.lines import NAME, Line, read
 from fedloom.papers.measure import LOWER, title
-from fedloom.papers.plan import Plan
+from fedloom.papers.plan import Plan, changes_of
 from fedloom.papers.run import missing
 from fedloom.papers.table import Table
 from fedloom.papers.tune import RUNGS, grid_plans
 from fedloom.report import human_seconds
 from fedloom.report.table_files import tabular
 from fedloom.report.table_text import Column, chosen
+from fedloom.storage.identity import FREE
 
 from .paper_columns import measured, measures_of, rows_of
 from .printing import page_width
 from .printing import table as aligned
 
 _PIPED = 100  # columns without a terminal and COLUMNS: the width of the pages in docs/results
+
+
+_SEEDS = 3
 
 
 def columns() -> int:
@@ -43,6 +50,61 @@ def pairs(entry: Entry) -> list[tuple[Protocol, Row]]:
     """The protocols and rows of which an entry wants a number."""
     found = {(w.protocol.name, w.row.key): (w.protocol, w.row) for w in entry.wanted()}
     return list(found.values())
+
+
+# --------------------------------------------------------------------------------------- the list
+def listing(entries: Sequence[Entry], scales: Sequence[str], out: Path, measure: bool) -> str:
+    """A paper's tables and figures, a line each."""
+    lines = read(out / NAME)
+    unknown = False
+    shown = [["", "", "runs", *scales, "done"]]
+    for entry in entries:
+        costs = [] if entry.fact else [cost(entry, s, _SEEDS, measure) for s in scales]
+        unknown |= any(c.unknown for c in costs)
+        runs = "-" if entry.fact else str(_SEEDS * len(pairs(entry)))
+        times = [_cost(c) for c in costs] or ["-"] * len(scales)
+        shown.append([entry.id, entry.title, runs, *times, _state(entry, lines)])
+    said = [aligned(shown, columns())]
+    said.append(f"  costs are arithmetic: the operations of all steps over {_speed(measure)}")
+    if unknown:
+        said.append("  + and what could not be estimated: see --dry-run")
+    return "\n".join(said)
+
+
+def standings(entries: Sequence[Entry], out: Path) -> str:
+    """The board: of every table the scale, runs and claims of which there are lines in a folder."""
+    return aligned([HEADS, *board(read(out / NAME), out, entries)], columns())
+
+
+def _speed(measure: bool) -> str:
+    return "this processor's speed" if measure else "a usual processor's speed"
+
+
+def _cost(found: Cost) -> str:
+    if not found.seconds:
+        return "-" if not found.unknown else "?"
+    return human_seconds(found.seconds) + ("+" if found.unknown else "")
+
+
+def _state(entry: Entry, lines: Iterable[Line]) -> str:
+    """Of how many runs there is a line, by scale, at any point of a row's grid and on any engine;
+    matched by what was typed, without reading settings.
+    """
+    if entry.fact:
+        return "check"
+    found = collections.Counter[str]()
+    for scale in SCALES:
+        for protocol, row in pairs(entry):
+            free = {*FREE, *row.grid, *protocol.grid}
+            wanted = _kept(changes_of(protocol, row, scale), free)
+            recipe = protocol.recipe_at(scale)
+            of = [x for x in lines if (x.get("recipe"), x.get("scale")) == (recipe, scale)]
+            found[scale] += len({x["seed"] for x in of if _kept(x["changes"], free) == wanted})
+    return ", ".join(f"{scale}:{done}" for scale, done in found.items() if done) or "none"
+
+
+def _kept(changes: Iterable[str], free: Collection[str]) -> set[str]:
+    return {word for word in changes if word.partition("=")[0] not in free}
 
 
 # --------------------------------------------------------------------------------------- the plan
@@ -77,8 +139,7 @@ def planned(
     said.append(f"  {len(plan.runs)} runs, {len(plan.runs) - len(left)} of them have a line")
     found = cost(entry, plan.scale, len(plan.seeds), measure)
     share = len(left) / max(1, len(pairs(entry)) * len(plan.seeds))
-    how = "this processor's speed" if measure else "a usual processor's speed"
-    said.append(f"  about {human_seconds(found.seconds * share)} here, by {how}, at most")
+    said.append(f"  about {human_seconds(found.seconds * share)}, by {_speed(measure)}, at most")
     if tune or halving:
         grids = grid_plans(entry, plan.scale, out, plan.rows, changes)
         runs = f"{sum(len(g.runs) for g in grids)} runs of grids"

@@ -76,7 +76,7 @@ def papers_list_command(
     """
     from fedloom.papers import PAPERS, TITLES, entries_of
 
-    from .paper_list import listing, standings
+    from .paper_pages import listing, standings
 
     chosen = [paper] if paper else [*PAPERS]
     if board:
@@ -227,8 +227,7 @@ def _draw(made: Plan, out: Path, asked: Figures) -> None:
     from fedloom.papers.table import table
     from fedloom.report.style import save_pictures
 
-    lines = read(out / NAME)
-    drawn = pictures(table(made, lines), lines)
+    drawn = pictures(table(made, read(out / NAME)))
     for file in save_pictures(drawn, *asked):
         click.echo(f"picture: {quote(str(file))}", err=True)
     if not drawn:

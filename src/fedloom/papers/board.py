@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from .entry import Entry
@@ -89,54 +89,33 @@ def _shown(entry: Entry, scale: str, lines: Sequence[Line], out: Path) -> Shown 
     return Shown(table(made, lines), choices, (done, count), short)
 
 
-@dataclass(frozen=True)
-class Standing:
-    """A table or figure on the board. scale: "" if no run has a line; done, runs: how many of three
-    seeds' runs have one, and there are; claims: {verdict: how many}; commits: that made its lines,
-    the newest first.
-    """
-
-    entry: Entry
-    scale: str = ""
-    done: int = 0
-    runs: int = 0
-    claims: Mapping[Verdict, int] = field(default_factory=dict)
-    commits: tuple[str, ...] = ()
-
-    @property
-    def cells(self) -> tuple[str, ...]:
-        """Its row, below HEADS."""
-        words = {"paper": "paper's", "cpu": "reduced", "": "command only"}
-        state = "no runs" if self.entry.fact else words[self.scale]
-        if not self.scale:
-            return (self.entry.id, state, "", "", "", "", "")
-        verdicts: tuple[Verdict, ...] = ("holds", "does not hold", "undecided")
-        counts = (str(self.claims.get(verdict, 0)) for verdict in verdicts)
-        more = f" +{len(self.commits) - 1}" if len(self.commits) > 1 else ""
-        commit = f"{self.commits[0][:9]}{more}" if self.commits else "unknown"
-        return (self.entry.id, state, f"{self.done}/{self.runs}", *counts, commit)
-
-
 HEADS = ("table", "scale", "runs", "hold", "do not", "undecided", "commit")
 
 
-def board(lines: Sequence[Line], out: Path, entries: Iterable[Entry]) -> Iterator[Standing]:
-    """Every table and figure, at each scale of which there are lines. out: the folder of runs."""
-    for entry in entries:
-        there = [_standing(entry, one, lines) for one in shown(lines, out, [entry])]
-        yield from there or [Standing(entry)]
-
-
-def _standing(entry: Entry, one: Shown, lines: Sequence[Line]) -> Standing:
+def board(lines: Sequence[Line], out: Path, entries: Iterable[Entry]) -> Iterator[tuple[str, ...]]:
+    """The cells below HEADS of every table and figure, at each scale of which there are lines: how
+    many of three seeds' runs have one, how many claims have each verdict, and which commit made the
+    newest line. out: the folder of runs.
+    """
     seen = latest(lines)
+    for entry in entries:
+        there = [_standing(one, seen) for one in shown(lines, out, [entry])]
+        state = "no runs" if entry.fact else "command only"
+        yield from there or [(entry.id, state, *[""] * (len(HEADS) - 2))]
+
+
+def _standing(one: Shown, seen: Mapping[tuple[str, int], Line]) -> tuple[str, ...]:
     places = {(digest, seed) for (_, _, seed), digest in one.plan.digests.items()}
-    mine = [line for place, line in seen.items() if place in places]
     wanted = {place for place in places if place[1] < SEEDS}
-    return Standing(
-        entry,
-        one.plan.scale,
-        len(wanted & {*seen}),
-        len(wanted),
-        Counter(judged.verdict for judged in one.found.claims),
-        tuple(dict.fromkeys(str(x["commit"]) for x in reversed(mine) if x.get("commit"))),
+    claims = Counter(judged.verdict for judged in one.found.claims)
+    verdicts: tuple[Verdict, ...] = ("holds", "does not hold", "undecided")
+    mine = [line.get("commit") for place, line in seen.items() if place in places]
+    commits = [*dict.fromkeys(str(commit) for commit in reversed(mine) if commit)] or ["unknown"]
+    more = f" +{len(commits) - 1}" if len(commits) > 1 else ""
+    return (
+        one.found.entry.id,
+        {"paper": "paper's", "cpu": "reduced"}[one.plan.scale],
+        f"{len(wanted & {*seen})}/{len(wanted)}",
+        *(str(claims[verdict]) for verdict in verdicts),
+        f"{commits[0][:9]}{more}",
     )

@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..report.curve_data import mean
@@ -24,77 +23,36 @@ from ..report.style import (
     plain,
 )
 from .entry import Protocol, Wanted
-from .lines import Line, latest
 from .measure import METRICS, title
 from .published_tables import settings_of
 from .series import Band, Series
 from .table import Number, Table
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _HISTOGRAM = "client_acc_pct"
 _BINS = 20
 Handles = dict[str, Any]  # what a legend names
-Own = dict[str, list[Line]]  # {row: its finished lines, one per seed}
 
 
-@dataclass(frozen=True)
-class _Panel:
-    """One pair of axes: a protocol, and at sub-models one size."""
-
-    title: str
-    lines: Own
-
-
-def pictures(found: Table, lines: Iterable[Line]) -> list[Picture]:
+def pictures(found: Table) -> list[Picture]:
     """Every picture of a table for which there are lines: of each kind of curve one, of the
     clients' accuracy one, and one of each number that is printed or no point of a curve.
 
     Raises ConfigError if matplotlib is missing.
     """
-    seen = latest(lines)
     look = {row.key: numbered(i) for i, row in enumerate(found.plan.rows)}
-    owns = {p.name: _own(found, p, seen) for p in found.entry.protocols}
     wanted = [n.wanted for n in found.numbers]
-    drawn = [
-        _curves(found, one, _panels(found, one, wanted, owns), look)
-        for one in dict.fromkeys(METRICS[w.metric].series for w in wanted)
-        if one is not None
-    ]
+    kinds = dict.fromkeys(METRICS[w.metric].series for w in wanted)
+    drawn = [_curves(found, one, wanted, look) for one in kinds if one is not None]
     if any(w.metric == _HISTOGRAM for w in wanted):
-        drawn.append(_histograms(found, owns, look))
+        drawn.append(_histograms(found, look))
     drawn += [_numbers(found, metric, at) for metric, at in _scalars(found)]
     return [picture for picture in drawn if picture is not None]
 
 
-def _own(found: Table, protocol: Protocol, seen: Mapping[tuple[str, int], Line]) -> Own:
-    out: Own = {}
-    for (place, row, seed), digest in found.plan.digests.items():
-        line = seen.get((digest, seed))
-        counts = place == protocol.name and seed in found.seeds[place]
-        if counts and line is not None and line["state"] == "finished":
-            out.setdefault(row, []).append(line)
-    return out
-
-
 # ------------------------------------------------------------------------------------------- curves
-def _panels(
-    found: Table, one: Series, wanted: Sequence[Wanted], owns: Mapping[str, Own]
-) -> list[tuple[_Panel, str]]:
-    """The panels of a kind of curve, and the size of each ("" where there are none)."""
-    out: dict[tuple[str, str], _Panel] = {}
-    for w in wanted:
-        size = settings_of(w.at).get("size", "")
-        if METRICS[w.metric].series == one and owns[w.protocol.name]:
-            name = f"{_words(found, w.protocol)}{f', size {size}' if size else ''}"
-            out.setdefault((w.protocol.name, size), _Panel(name, owns[w.protocol.name]))
-    order = [protocol.name for protocol in found.entry.protocols]
-    places = sorted(out, key=lambda place: order.index(place[0]))  # the sizes of one side by side
-    return [(out[place], place[1]) for place in places]
-
-
 def _words(found: Table, protocol: Protocol) -> str:
     several = len({p.dataset for p in found.entry.protocols}) < len(found.entry.protocols)
     setting = protocol.setting.replace("=", " ").replace(";", ", ").replace("|", ", ")
@@ -102,17 +60,21 @@ def _words(found: Table, protocol: Protocol) -> str:
 
 
 def _curves(
-    found: Table,
-    one: Series,
-    panels: Sequence[tuple[_Panel, str]],
-    look: Mapping[str, Style],
+    found: Table, one: Series, wanted: Sequence[Wanted], look: Mapping[str, Style]
 ) -> Picture | None:
-    """A kind of curve by round: mean over the seeds, and the band of the seeds."""
+    """A kind of curve by round: mean over the seeds, and the band of the seeds; a panel for each
+    protocol and size of a sub-model ("" without any).
+    """
+    own = [w for w in wanted if METRICS[w.metric].series == one]
     filled = []
-    for panel, size in panels:
-        curves = {key: one.band(lines, size) for key, lines in panel.lines.items()}
-        if any(curves.values()):
-            filled.append((panel.title, curves))
+    for protocol in found.entry.protocols:
+        sizes = (settings_of(w.at).get("size", "") for w in own if w.protocol is protocol)
+        for size in dict.fromkeys(sizes):
+            lines = {key: found.lines(protocol, key).values() for key in look}
+            curves = {key: one.band([*own], size) for key, own in lines.items()}
+            if any(curves.values()):
+                more = f", size {size}" if size else ""
+                filled.append((f"{_words(found, protocol)}{more}", curves))
     if not filled:
         return None
     made, axes, drawn = curves_side_by_side(filled, look, "round", one.words)
@@ -132,36 +94,37 @@ def curves_side_by_side(
     y: str | Sequence[str],
     across: int = 3,
     shared: bool = False,
-) -> tuple[Figure, list[Axes], list[Handles]]:
+) -> tuple[Figure, list[Any], list[Handles]]:
     """Draw curves with their bands, {name: curve} in each panel; empty ones are left out.
 
     look: each name's style; x, y: words for the axes, y of all or of each row; shared: the panels
     of a row have one vertical scale. Returns the figure, its axes, and of each panel {name: line};
     a legend is the caller's.
     """
-    made, axes = panels(len(grid), 3.6, 2.8 if len(grid) > 1 else HEIGHT, across, shared and "row")
+    made, axes = _axes(len(grid), across, shared)
     drawn: list[Handles] = []
     for n, (place, (words, curves)) in enumerate(zip(axes, grid, strict=True)):
         handles = {}
         for name, points in curves.items():
             if points:
-                columns = zip(*points, strict=True)
-                handles[name] = line_with_band(place, *columns, look[name])
+                along, middle, low, high = zip(*points, strict=True)
+                handles[name] = line_with_band(place, along, middle, low, high, look[name])
         drawn.append(handles)
-        high = y if isinstance(y, str) else y[n // across]
-        plain(place, x, high if is_first(place) else "")
+        up = y if isinstance(y, str) else y[n // across]
+        plain(place, x, up if is_first(place) else "")
         named(place, words)
     return made, axes, drawn
 
 
 # -------------------------------------------------------------------------------------- the clients
-def _histograms(found: Table, owns: Mapping[str, Own], look: Mapping[str, Style]) -> Picture | None:
+def _histograms(found: Table, look: Mapping[str, Style]) -> Picture | None:
     """How many clients have which accuracy, seeds together."""
     filled = []
     for protocol in found.entry.protocols:
+        lines = {key: found.lines(protocol, key).values() for key in look}
         by_row = {
-            key: [100 * float(v) for line in lines for v in line["clients"] if v is not None]
-            for key, lines in owns[protocol.name].items()
+            key: [100 * float(v) for line in own for v in line["clients"] if v is not None]
+            for key, own in lines.items()
         }
         if known := {key: v for key, v in by_row.items() if v}:
             filled.append((_words(found, protocol), known))
@@ -182,7 +145,7 @@ def histograms(
     """Draw {name: values} as outlines of how many per cent of the values are where, in each panel
     -> the figure, and of each panel {name: outline}.
     """
-    made, axes = panels(len(grid), 3.6, 2.8 if len(grid) > 1 else HEIGHT, 3)
+    made, axes = _axes(len(grid))
     drawn: list[Handles] = []
     for place, (words, known) in zip(axes, grid, strict=True):
         together = list(itertools.chain(*known.values()))
@@ -250,8 +213,9 @@ def dots(grid: Sequence[tuple[str, str, Dots]]) -> Figure:
             (handles["here, each seed"],) = place.plot(
                 known, [y] * len(known), "o", color="#0072B2", alpha=0.35, ms=5, mew=0
             )
+            middle = [v for v in [mean(values)] if v is not None]
             (handles["here, mean"],) = place.plot(
-                mean(values), y, "|", color="#0072B2", ms=13, mew=2
+                middle, [y] * len(middle), "|", color="#0072B2", ms=13, mew=2
             )
             if published is not None:
                 (handles["paper"],) = place.plot(
@@ -266,6 +230,11 @@ def dots(grid: Sequence[tuple[str, str, Dots]]) -> Figure:
 
 
 # ------------------------------------------------------------------------------------------- common
+def _axes(count: int, across: int = 3, shared: bool = False) -> tuple[Figure, list[Any]]:
+    """Axes for curves or histograms: one as a report's, of several three in a row."""
+    return panels(count, 3.6, 2.8 if count > 1 else HEIGHT, across, shared and "row")
+
+
 def one_legend(made: Figure, drawn: Sequence[Handles], names: Mapping[str, str]) -> int:
     """Name what was drawn in all panels below them, in the order of names {key: name}, all if there
     are none -> how many.

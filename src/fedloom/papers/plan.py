@@ -12,10 +12,11 @@ from ..config import Config, resolve
 from ..core.own_parts import is_own, named_here, short, split
 from ..errors import ConfigError, FedloomError, did_you_mean
 from ..recipes import RECIPES
+from ..storage.atomic import write_atomic
 from ..storage.identity import run_digest
 from .entry import SCALES, Entry, Protocol, Row
-from .smoke_text import write_text
 
+_SYMBOLS = 18  # of the small text of scale smoke; and <eos>, <unk>: twenty
 _AMOUNTS = ("local.steps", "local.epochs")
 
 
@@ -191,3 +192,28 @@ def digest_of(values: Mapping[str, Any]) -> str:
     """
     data = {k: v for k, v in values["data"].items() if k != "seed"}
     return run_digest({k: v for k, v in values.items() if k != "seed"} | {"data": data})
+
+
+# ------------------------------------------------------------------- the small text of scale smoke
+def write_text(folder: Path) -> Path:
+    """Write a text of a few hundred words in WikiText-2's layout below a folder, if it is not there
+    -> the folder's whole path.
+    """
+    home = folder / "wikitext-2"
+    home.mkdir(parents=True, exist_ok=True)
+    for name, length in (("valid", 1200), ("test", 200)):
+        file = home / f"wiki.{name}.tokens"
+        if not file.is_file():
+            words = ["<unk>", *_words(length)]
+            lines = (" ".join(words[at : at + 20]) for at in range(0, len(words), 20))
+            write_atomic(file, "\n".join(lines) + "\n")
+    return folder.absolute()
+
+
+def _words(length: int) -> list[str]:
+    """Words in an order of no meaning, always the same (a linear congruential sequence)."""
+    out, state = [], 1
+    for _ in range(length):
+        state = (1_103_515_245 * state + 12_345) % 2**31
+        out.append(f"w{(state >> 16) % _SYMBOLS}")
+    return out

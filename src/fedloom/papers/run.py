@@ -4,24 +4,42 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from typing import Protocol as Interface
 
 from ..core.interrupts import stoppable
 from ..core.jobs import Jobs
 from ..data import FederatedData
 from ..errors import DataError, FedloomError
+from ..measures import Cka, Divergence, Hessian, Measure, Plane, Surface
 from ..storage.identity import digest
 from ..sweep import FAILURE, Trial, run_trial, state_of
-from .afterwards import afterwards, needed
-from .lines import NAME, Line, append, latest, line_of, made_by, read
+from .entry import Entry
+from .lines import NAME, append, latest, line_of, made_by, read
+from .measure import METRICS
 from .plan import PaperRun, Plan
 
 PAUSE = "pause"  # a file; while it is there, runs wait
 _POLL = 1.0  # seconds
+_SMALL: dict[type[Measure], dict[str, int]] = {  # at scale smoke
+    Hessian: {"examples": 100, "steps": 5, "probes": 3},
+    Surface: {"examples": 50, "points": 3},
+    Plane: {"examples": 50, "points": 3},
+    Cka: {"examples": 50},
+}
+# of each metric its measure, and the column that is it
+_COLUMNS: dict[str, tuple[Callable[..., Measure], str]] = {
+    "client_divergence": (Divergence, "divergence"),
+    "local_cka": (Cka, "cka"),
+    "local_loss": (Plane, "plane_loss"),
+    "local_distance": (Plane, "plane_distance"),
+    "hessian_top_eigenvalue": (Hessian, "hessian_top"),
+    "hessian_trace": (Hessian, "hessian_trace"),
+    "loss_sharpness": (Surface, "surface_rise"),
+}
 
 
 class Watch(Interface):
@@ -71,9 +89,12 @@ def run_all(plan: Plan, out: Path, watch: Watch, jobs: int = 1) -> Outcome:
     work = Work(out / PAUSE)
     made_by()  # the code may change while the runs run
     outcome, left = Outcome(), missing(plan, out)
-    known = latest(read(out / NAME)) if left else {}
-    metrics = needed(plan.entry)
-    pieces = [_piece(run, known, metrics) for run in left]
+    seen, metrics = latest(read(out / NAME)) if left else {}, needed(plan.entry)
+    known = [seen.get((run.digest, run.seed), {}).get("afterwards", {}) for run in left]
+    pieces = [
+        (run, tuple(metric for metric in metrics if metric not in there))
+        for run, there in zip(left, known, strict=True)
+    ]
 
     def begin(n: int) -> None:
         watch.begin(left[n])
@@ -88,35 +109,23 @@ def run_all(plan: Plan, out: Path, watch: Watch, jobs: int = 1) -> Outcome:
         elif done.state == "no data":
             outcome.no_data.setdefault(run.protocol.dataset, done.why)
         else:
-            line = line_of(run, done.why)
-            append(out / NAME, line if done.why else line | {"afterwards": done.afterwards})
+            more = {} if done.why else {"afterwards": {**known[n], **done.afterwards}}
+            append(out / NAME, line_of(run, done.why) | more)
         watch.end(run, done.state if done.state in ("finished", "failed") else "refused")
     return outcome
 
 
-@dataclass(frozen=True)
-class Piece:
-    """A run to do. known: what was measured on it afterwards; metrics: what still is to be."""
-
-    run: PaperRun
-    known: Mapping[str, float]
-    metrics: tuple[str, ...]
+Piece = tuple[PaperRun, tuple[str, ...]]  # a run, and what is to be measured on it afterwards
 
 
-@dataclass(frozen=True)
-class Done:
+class Done(NamedTuple):
     """What came of a run. state: "finished", "failed", "refused" or "no data"; why: of all but the
     first.
     """
 
     state: str
     why: str = ""
-    afterwards: Mapping[str, float] = field(default_factory=dict)
-
-
-def _piece(run: PaperRun, lines: Mapping[tuple[str, int], Line], metrics: tuple[str, ...]) -> Piece:
-    known = lines.get((run.digest, run.seed), {}).get("afterwards", {})
-    return Piece(run, known, tuple(metric for metric in metrics if metric not in known))
+    afterwards: Mapping[str, float] = {}
 
 
 def _results(
@@ -148,7 +157,7 @@ class Work:
 
     def __call__(self, piece: Piece, on_row: Callable[[Any], None]) -> Done:
         """Run one, or go on with it, and measure it."""
-        run = piece.run
+        run, metrics = piece
         try:
             data = self._of(run)
         except DataError as error:
@@ -169,8 +178,7 @@ class Work:
             return Done("refused", " ".join(str(error).split()))
         if state == "failed":
             return Done(state, (run.folder / FAILURE).read_text("utf-8").strip())
-        found = afterwards(run, data, piece.metrics) if piece.metrics else {}
-        return Done(state, "", {**piece.known, **found})
+        return Done(state, "", afterwards(run, data, metrics) if metrics else {})
 
     def _of(self, run: PaperRun) -> FederatedData:
         """The data of a run."""
@@ -180,3 +188,28 @@ class Work:
             self._key, self._data = "", None  # the old ones first, for both may not fit
             self._key, self._data = key, run.config.data()
         return self._data
+
+
+# ------------------------------------------------------------------------------- on finished runs
+def needed(entry: Entry) -> tuple[str, ...]:
+    """The metrics of a table that are measured on finished runs."""
+    return tuple(dict.fromkeys(w.metric for w in entry.wanted() if METRICS[w.metric].after))
+
+
+def afterwards(run: PaperRun, data: FederatedData, metrics: Iterable[str]) -> dict[str, float]:
+    """{metric: number} of a finished run, at its last checkpoint; the run stays as it is.
+
+    Raises CheckpointError if its folder has none.
+    """
+    loop = run.config.experiment(data=data).open(run.folder)
+    known: dict[Any, dict[str, float]] = {}
+    out = {}
+    for metric in metrics:
+        make, column = _COLUMNS[metric]
+        if make not in known:
+            options = _SMALL.get(make, {}) if run.scale == "smoke" else {}  # type: ignore[call-overload]
+            one = make(**options)
+            known[make] = one.columns(one.of(loop))
+        if column in known[make]:
+            out[metric] = known[make][column]
+    return out

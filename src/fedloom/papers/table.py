@@ -17,6 +17,7 @@ from .published_tables import settings_of
 
 Verdict = Literal["holds", "does not hold", "undecided", "not measured"]
 Values = Mapping[int, float]  # {seed: value}
+Own = Mapping[str, Mapping[int, Line]]  # of one protocol: {row: {seed: its line}}
 
 
 @dataclass(frozen=True)
@@ -65,9 +66,9 @@ class Judged:
 
 @dataclass(frozen=True)
 class Table:
-    """A table as far as there are lines. comparisons: how many pairs the verdicts rest on; seeds:
-    of each protocol those that all its rows have, which alone count; more: of each protocol
-    {row: its further seeds}.
+    """A table as far as there are lines. comparisons: how many pairs the verdicts rest on; own: of
+    each protocol {row: {seed: line}} of the finished runs; seeds: those that all its rows have,
+    which alone count.
     """
 
     entry: Entry
@@ -75,8 +76,26 @@ class Table:
     numbers: tuple[Number, ...]
     claims: tuple[Judged, ...]
     comparisons: int
+    own: Mapping[str, Own]
     seeds: Mapping[str, Sequence[int]]
-    more: Mapping[str, Mapping[str, Sequence[int]]]
+
+    @property
+    def more(self) -> dict[str, dict[str, list[int]]]:
+        """{protocol: {row's name: its further seeds}}."""
+        names = {row.key: row.name for row in self.plan.rows}
+        return {
+            place: {
+                names[row]: sorted({*lines} - {*self.seeds[place]})
+                for row, lines in rows.items()
+                if {*lines} - {*self.seeds[place]}
+            }
+            for place, rows in self.own.items()
+        }
+
+    def lines(self, protocol: Protocol, row: str) -> dict[int, Line]:
+        """{seed: line} of a row's runs that count."""
+        found = self.own[protocol.name].get(row, {})
+        return {seed: found[seed] for seed in self.seeds[protocol.name] if seed in found}
 
     def round_of(self, at: str, protocol: Protocol) -> int | None:
         """The round here that stands for a printed one; None where none is printed."""
@@ -93,9 +112,12 @@ class Table:
 
 def table(plan: Plan, lines: Iterable[Line]) -> Table:
     """The numbers and verdicts of a plan's rows, from the lines of its runs."""
-    entry = plan.entry
-    seen = _seen(plan, lines)
-    contexts = {p.name: _contexts(plan, p, seen) for p in entry.protocols}
+    entry, own = plan.entry, _finished(plan, latest(lines))
+    seeds = {
+        place: common_seeds(dict.fromkeys(found, 0.0) for found in rows.values())
+        for place, rows in own.items()
+    }
+    contexts = {p.name: _contexts(plan, p, own[p.name], seeds[p.name]) for p in entry.protocols}
     numbers = tuple(
         _number(w, contexts[w.protocol.name]) for w in entry.wanted() if w.row in plan.rows
     )
@@ -104,48 +126,21 @@ def table(plan: Plan, lines: Iterable[Line]) -> Table:
         judged, compared = _judge(claim, plan, contexts)
         claims.append(judged)
         count += compared
-    counted = {name: sorted(own) for name, own in contexts.items()}
-    more = {p.name: _more(plan, p, seen, counted[p.name]) for p in entry.protocols}
-    return Table(entry, plan, numbers, tuple(claims), count, counted, more)
+    return Table(entry, plan, numbers, tuple(claims), count, own, seeds)
 
 
-def _seen(plan: Plan, lines: Iterable[Line]) -> dict[tuple[str, str, int], Line]:
-    """{(protocol, row, seed): the last line of its settings}."""
-    found = latest(lines)
-    pairs = ((place, found.get((digest, place[2]))) for place, digest in plan.digests.items())
-    return {place: line for place, line in pairs if line is not None}
+def _finished(plan: Plan, seen: Mapping[tuple[str, int], Line]) -> dict[str, Own]:
+    """Of each protocol the lines of its rows' finished runs."""
+    own: dict[str, dict[str, dict[int, Line]]] = {p.name: {} for p in plan.entry.protocols}
+    for (place, row, seed), digest in plan.digests.items():
+        line = seen.get((digest, seed))
+        if line is not None and line["state"] == "finished":
+            own[place].setdefault(row, {})[seed] = line
+    return {**own}
 
 
-Own = Mapping[str, Mapping[int, Line]]  # of one protocol: {row: {seed: its line}}
-
-
-def _finished(plan: Plan, protocol: Protocol, seen: Mapping[tuple[str, str, int], Line]) -> Own:
-    own: dict[str, dict[int, Line]] = {}
-    for (place, row, seed), line in seen.items():
-        if place == protocol.name and line["state"] == "finished":
-            own.setdefault(row, {})[seed] = line
-    return own
-
-
-def _more(
-    plan: Plan,
-    protocol: Protocol,
-    seen: Mapping[tuple[str, str, int], Line],
-    counted: Sequence[int],
-) -> dict[str, list[int]]:
-    """{row's name: its seeds that do not count, since not all rows have them}."""
-    names = {row.key: row.name for row in plan.rows}
-    own = _finished(plan, protocol, seen)
-    found = {names[row]: sorted({*lines} - {*counted}) for row, lines in own.items()}
-    return {name: seeds for name, seeds in found.items() if seeds}
-
-
-def _contexts(
-    plan: Plan, protocol: Protocol, seen: Mapping[tuple[str, str, int], Line]
-) -> dict[int, Context]:
+def _contexts(plan: Plan, protocol: Protocol, own: Own, seeds: Sequence[int]) -> dict[int, Context]:
     """{seed: what metrics need of a protocol}, of the seeds that all its rows with lines have."""
-    own = _finished(plan, protocol, seen)
-    seeds = common_seeds([dict.fromkeys(lines, 0.0) for lines in own.values()])
     base = [line for s, line in own.get(base_of(plan.entry).key, {}).items() if s in seeds]
     found = goals(plan.entry, protocol, base, plan.scale)
     by_seed = {s: {row: lines[s] for row, lines in own.items()} for s in seeds}
