@@ -175,11 +175,9 @@ def copy_of(folder: Path) -> Path:
 
 def tested(folder: Path, words: Sequence[str], seconds: float | None = None) -> int | None:
     """Run pytest in a copy -> its exit code, None if it takes longer. What it started ends, too."""
-    own = {
-        "PYTHONPATH": str(folder / "src"),
-        "OMP_NUM_THREADS": "1",
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
+    paths = [str(folder / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    own = {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
+    own["PYTHONDONTWRITEBYTECODE"] = "1"
     silent = None if seconds is None else subprocess.DEVNULL
     process = subprocess.Popen(
         [*PYTEST, *words],

@@ -124,13 +124,7 @@ def accuracies(found: Table, protocol: Protocol) -> list[Number]:
     for three seeds, as an accuracy.
     """
     measure = found.entry.headline(protocol)
-    own = [
-        number
-        for number in found.numbers
-        if number.wanted.protocol is protocol
-        and (number.wanted.metric, number.wanted.at) == measure
-        and number.published is not None
-    ]
+    own = [n for n in found.numbers_of(protocol, measure) if n.published is not None]
     here = [number for number in own if len(number.values) >= SEEDS]
     return here if "acc" in measure[0] and len(here) >= max(2, len(own) - 1) else []
 

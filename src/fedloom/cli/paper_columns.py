@@ -19,23 +19,19 @@ Measure = tuple[str, str]  # metric, at
 
 def rows_of(found: Table, protocol: Protocol) -> list[Row]:
     """The rows of which a protocol wants a number."""
-    own = {n.wanted.row.key for n in found.numbers if n.wanted.protocol is protocol}
+    own = {n.wanted.row.key for n in found.numbers_of(protocol)}
     return [row for row in found.plan.rows if row.key in own]
 
 
 def measures_of(found: Table, protocol: Protocol) -> list[Measure]:
     """The measures of a protocol, in the paper's order."""
-    own = (n.wanted for n in found.numbers if n.wanted.protocol is protocol)
-    return list(dict.fromkeys((wanted.metric, wanted.at) for wanted in own))
+    own = found.numbers_of(protocol)
+    return list(dict.fromkeys((n.wanted.metric, n.wanted.at) for n in own))
 
 
 def _numbers(found: Table, protocol: Protocol, measure: Measure) -> list[Number | None]:
     """A number for each row of `rows_of`; None where it is not wanted."""
-    own = {
-        n.wanted.row.key: n
-        for n in found.numbers
-        if n.wanted.protocol is protocol and (n.wanted.metric, n.wanted.at) == measure
-    }
+    own = {n.wanted.row.key: n for n in found.numbers_of(protocol, measure)}
     return [own.get(row.key) for row in rows_of(found, protocol)]
 
 

@@ -174,7 +174,7 @@ def page(found: Table, changes: Sequence[str]) -> str:
     """The table as text: a block per protocol, split where it is too wide; then the claims."""
     said = [_heading(found.plan, changes, max(map(len, found.seeds.values()), default=0))]
     for protocol in found.entry.protocols:
-        own = [n for n in found.numbers if n.wanted.protocol is protocol]
+        own = found.numbers_of(protocol)
         if own and not (found.plan.scale == "cpu" and protocol.cpu is None):
             said += ["", f"{protocol.dataset}, {_words(protocol)}"]
             empty = all(n.wanted.cell is None and not n.values for n in own)

@@ -26,7 +26,7 @@ from .entry import Protocol, Wanted
 from .measure import METRICS, title
 from .published_tables import settings_of
 from .series import Band, Series
-from .table import Number, Table
+from .table import Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -177,23 +177,23 @@ def _scalars(found: Table) -> list[tuple[str, str]]:
 
 def _numbers(found: Table, metric: str, at: str) -> Picture | None:
     """A measure of every row: mean and each seed here, and what the paper prints."""
-    own = [n for n in found.numbers if (n.wanted.metric, n.wanted.at) == (metric, at)]
-    by_protocol: dict[str, list[Number]] = {}
-    for n in own:
-        if n.mean is not None and math.isfinite(n.mean):
-            by_protocol.setdefault(n.wanted.protocol.name, []).append(n)
-    if not by_protocol:
-        return None
-    rows = max(map(len, by_protocol.values()))
     grid = []
-    for numbers in by_protocol.values():
-        place = numbers[0].wanted.protocol
+    for protocol in found.entry.protocols:
+        numbers = [
+            n
+            for n in found.numbers_of(protocol, (metric, at))
+            if n.mean is not None and math.isfinite(n.mean)
+        ]
         shown = [(n.wanted.row.name, [*n.values.values()], n.published) for n in numbers]
-        words = title(metric, at, found.round_of(at, place))
-        grid.append((_words(found, place), words, shown))
+        if shown:
+            words = title(metric, at, found.round_of(at, protocol))
+            grid.append((_words(found, protocol), words, shown))
+    if not grid:
+        return None
+    rows = max(len(shown) for _, _, shown in grid)
     made = dots(grid)
     name = "-".join(filter(None, (metric, at.replace("=", "").replace("/", "of"))))
-    alt = f"{title(metric, at)}: {len(by_protocol)} panel(s), up to {rows} row(s)."
+    alt = f"{title(metric, at)}: {len(grid)} panel(s), up to {rows} row(s)."
     return Picture(_file(found, name), f"{found.entry.id}: {title(metric, at)}", alt, made)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ..algorithms.registry import ALGORITHMS
 from ..config import Config, resolve
@@ -17,6 +17,7 @@ from ..storage.identity import run_digest
 from .entry import SCALES, Entry, Protocol, Row
 
 _SYMBOLS = 18  # of the small text of scale smoke; and <eos>, <unk>: twenty
+T = TypeVar("T")
 _AMOUNTS = ("local.steps", "local.epochs")
 
 
@@ -85,14 +86,21 @@ def paper_rounds(protocol: Protocol) -> int:
 
 def rows_of(entry: Entry, names: Sequence[str] = ()) -> tuple[Row, ...]:
     """The rows of these names, all without any. Raises ConfigError for an unknown one."""
-    if not names:
-        return entry.rows
-    known = {row.key: row for row in entry.rows}
+    return _named({row.key: row for row in entry.rows}, names, f"{entry.id} has no row")
+
+
+def with_protocols(entry: Entry, names: Sequence[str]) -> Entry:
+    """A table with some of its protocols, all without a name. Raises ConfigError."""
+    known = {p.name.lower(): p for p in entry.protocols}
+    return replace(entry, protocols=_named(known, names, f"{entry.id} has no protocol"))
+
+
+def _named(known: Mapping[str, T], names: Sequence[str], unknown: str) -> tuple[T, ...]:
     for name in names:
         if name.lower() not in known:
-            raise ConfigError(f"{entry.id} has no row '{name}'; {did_you_mean(name, known)}")
-    wanted = {name.lower() for name in names}
-    return tuple(row for key, row in known.items() if key in wanted)
+            raise ConfigError(f"{unknown} '{name}'; {did_you_mean(name, known)}")
+    wanted = {name.lower() for name in names} or {*known}
+    return tuple(one for key, one in known.items() if key in wanted)
 
 
 def with_own(entry: Entry, names: Sequence[str]) -> tuple[Entry, list[str]]:

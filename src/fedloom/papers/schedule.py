@@ -8,7 +8,7 @@ later one may change numbers, so a table that was begun is gone on with from whe
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -26,7 +26,7 @@ from ..errors import ConfigError, did_you_mean
 from . import entry as entry_of
 from .entry import Entry
 from .lines import NAME, latest, made_by, read
-from .plan import Plan, plan, rows_of
+from .plan import Plan, plan, rows_of, with_protocols
 from .run import Outcome
 from .tune import Choice, at_best_points
 
@@ -102,16 +102,6 @@ def entry_at(item: Item) -> Entry:
     known = {key.lower(): words for key, words in item.points.items()}
     rows = (replace(r, on={**r.on, **at(known.get(r.key, ""))}) for r in found.rows)
     return replace(found, rows=tuple(rows)) if known else found
-
-
-def with_protocols(entry: Entry, names: Sequence[str]) -> Entry:
-    """A table with some of its protocols, all without a name. Raises ConfigError."""
-    known = {p.name.lower(): p for p in entry.protocols}
-    for name in names:
-        if name.lower() not in known:
-            raise ConfigError(f"{entry.id} has no protocol '{name}'; {did_you_mean(name, known)}")
-    wanted = {name.lower() for name in names} or set(known)
-    return replace(entry, protocols=tuple(p for key, p in known.items() if key in wanted))
 
 
 # ------------------------------------------------------------------------------------------ running

@@ -97,6 +97,16 @@ class Table:
         found = self.own[protocol.name].get(row, {})
         return {seed: found[seed] for seed in self.seeds[protocol.name] if seed in found}
 
+    def numbers_of(
+        self, protocol: Protocol, measure: tuple[str, str] | None = None
+    ) -> list[Number]:
+        """The numbers of a protocol, all or those of a (metric, at)."""
+        return [
+            n
+            for n in self.numbers
+            if n.wanted.protocol is protocol and measure in (None, (n.wanted.metric, n.wanted.at))
+        ]
+
     def round_of(self, at: str, protocol: Protocol) -> int | None:
         """The round here that stands for a printed one; None where none is printed."""
         return _round_of(self.plan, at, protocol)
