@@ -15,7 +15,7 @@ from fedloom.report.table_text import Column, chosen, columns
 from fedloom.report.tables import human_size, human_target, human_value
 from fedloom.storage.seal import Seal
 
-from .printing import folded, page_width
+from .printing import folded, page_width, table
 
 if TYPE_CHECKING:
     from fedloom.experiment.result import Result
@@ -90,8 +90,7 @@ def summarise(result: Result) -> str:
         )
         said = f"{ranks['number']}; training: slowest {slowest}, mean {mean}; exchange "
         lines.append(("ranks", said + human_seconds(ranks["exchange_seconds"])))
-    width = max(len(name) for name, _ in lines)
-    return "\n".join(f"  {name:<{width}}  {value}" for name, value in lines)
+    return table(lines)
 
 
 def _clients(run: Path | None) -> list[tuple[str, str]]:

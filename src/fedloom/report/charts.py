@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .curve_data import mean
 from .runs import Floats, Group, Ints, Run
 from .style import Picture, Style, figure, plain, shorten
 from .tables import human_bytes, human_value
@@ -40,16 +41,8 @@ def field_bytes(group: Group) -> list[FieldBytes]:
     for direction in ("down", "up"):
         for field in dict.fromkeys(f for one in ledgers for f in one.get(direction, {})):
             totals = [float(one.get(direction, {}).get(field, 0)) for one in ledgers]
-            found_each = (_each(run, direction, field) for run in runs)
-            each = [one for one in found_each if one is not None]
-            found.append(
-                FieldBytes(
-                    direction,
-                    field,
-                    sum(totals) / len(totals),
-                    sum(each) / len(each) if each else None,
-                )
-            )
+            each = mean([_each(run, direction, field) for run in runs])
+            found.append(FieldBytes(direction, field, mean(totals) or 0.0, each))
     return found
 
 

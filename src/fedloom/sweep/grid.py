@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import math
 import re
-import statistics
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,11 +12,10 @@ from typing import Any
 from ..config import Config, parse_override, resolve
 from ..config.labels import folder_name
 from ..config.overrides import METRICS, canonical
-from ..core.arithmetic import average
 from ..core.curves import last_tenth
 from ..engines import is_auto
 from ..errors import ClientError, ConfigError, FedloomError
-from ..report.curve_data import measured
+from ..report.curve_data import mean, measured, sd
 from ..report.runs import Run, load_run
 from ..storage.atomic import write_atomic
 from ..storage.identity import bits_of, run_digest
@@ -283,15 +280,9 @@ def _lately(run: Run, split: str) -> float | None:
 
 
 def _mean(values: Sequence[float | None]) -> tuple[float, float | None] | None:
-    there = [v for v in values if v is not None]
-    if not there or len(there) < len(values):
-        return None
-    if len(there) < 2:
-        return average(there), None
-    try:
-        return average(there), statistics.stdev(there)
-    except (OverflowError, ValueError, AttributeError):  # of numbers that a diverged run gives
-        return average(there), math.nan
+    """Mean and standard deviation over seeds; None if one of them has no value."""
+    middle = mean(values)
+    return None if middle is None or None in values else (middle, sd(values))
 
 
 def best_of(rows: Sequence[Row], seeds: int, by: str, higher: bool | None = True) -> Row | None:
