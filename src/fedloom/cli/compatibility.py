@@ -6,6 +6,7 @@ allowed combinations run in every engine.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -141,28 +142,15 @@ def table(name: str) -> Table:
     if name not in AXES:
         raise ConfigError(unknown("axis", name, AXES))
     axis = AXES[name]
-    rows, net = _ROWS[axis.rows], _net()
+    with torch.random.fork_rng(devices=[]):  # it has named blocks, features, layers to be sliced
+        net = Net(MODELS["mlp"]())
     reasons = {}
-    for row in rows:
-        for column in axis.names:
-            if why := _refusal(name, row, column, net):
-                reasons[row, column] = why
-    return Table(axis, rows, reasons)
-
-
-def _net() -> Net:
-    """A small model for digits: it has named blocks, features, and layers that can be sliced."""
-    with torch.random.fork_rng(devices=[]):
-        return Net(MODELS["mlp"]())
-
-
-def _refusal(axis: str, row: str, column: str, net: Net) -> str:
-    """Why a row and a column of an axis are refused; "" if they are not."""
-    try:
-        _make(axis, row, column, net)
-    except CompositionError as error:
-        return str(error)
-    return ""
+    for row, column in itertools.product(_ROWS[axis.rows], axis.names):
+        try:
+            _make(name, row, column, net)
+        except CompositionError as error:
+            reasons[row, column] = str(error)
+    return Table(axis, _ROWS[axis.rows], reasons)
 
 
 def _make(axis: str, row: str, column: str, net: Net) -> None:
