@@ -17,7 +17,7 @@ import torch
 from fedloom.core.ranks import join
 from fedloom.core.vector import rec
 from fedloom.engines import Ranks, Serial
-from fedloom.engines.client_round import RangeResult, Stats
+from fedloom.engines.client_round import ClientCost, RangeResult
 
 PARAMETERS = 11_173_962  # ResNet-18 with ten classes
 
@@ -31,7 +31,7 @@ def exchange() -> None:
         def once(self) -> float:
             rank = self.group.rank
             total = rec(n=1.0, delta=torch.full((PARAMETERS,), float(rank)))
-            stats = [Stats(rank, True, 0.0, 0, 0, {}, {})]
+            stats = [ClientCost(rank, True, 0.0, 0, 0, {}, {})]
             done = RangeResult([(0, rank, total)], {}, stats)
             before = self.exchanging
             found = self._exchanged(lambda: done, 0, "a round").nodes[0][2]

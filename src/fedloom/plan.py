@@ -1,24 +1,35 @@
-"""The method of a run: the axes put together. What goes with what is in rules.py."""
+"""The method of a run: the axes put together, and every rule of what goes with what.
+
+A rule is a small function of the plan that gives the reason of a refusal, or None. REFUSALS are
+asked in order when a Plan is made, WARNINGS before the first round; `fedloom matrix` and
+docs/compatibility.md are what the rules say of every pair.
+"""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .aggregation import Aggregation, Mean
-from .algorithm import Algorithm, LocalSGD, Trait
-from .compression.link import Link
+from .algorithm import ACCUMULATED, CHANGE, MEAN, Algorithm, LocalSGD, Trait
+from .algorithms.registry import name_of
+from .compression.error_feedback import EF21
+from .compression.link import LONGEST, Link, Via
 from .core.arithmetic import total
 from .errors import CompositionError, ConfigError
 from .federation.local import Local
-from .objectives import Objective
-from .rules import REFUSALS, WARNINGS
-from .stage import Stage
+from .objectives import Needs, Objective
+from .stage import Stage, cannot_join
 from .submodels.base import Rule
-from .submodels.private import Private
+from .submodels.private import Private, unfit
 from .trace import Trace, plain_means, traced
-from .wrappers.base import method_in
+from .wrappers.base import Wrapper, layers, method_in
+from .wrappers.client import Clip, LocalOpt, PerStep, Prox, Sam, WeightDecay
+from .wrappers.optimisers import Momentum
+from .wrappers.registry import SERVERS
+from .wrappers.server import Lookahead, ServerOpt
 
 
 class Setting(NamedTuple):
@@ -111,3 +122,472 @@ class Plan:
                 "before"
             )
         return rates
+
+
+# ------------------------------------------------------------------------------ wrapper and method
+def wrapper_and_method(plan: Plan) -> str | None:
+    """The first wrapper that has no meaning around what it wraps."""
+    for wrapper in layers(plan.algorithm):
+        for kind, rule in AROUND:
+            if isinstance(wrapper, kind) and (why := rule(wrapper, wrapper.inner.traits)):
+                return f"{_setting(wrapper)} and {name_of(wrapper.inner)}: {why}"
+        if isinstance(wrapper, PerStep) and (why := _per_step(plan.averaged, wrapper)):
+            return f"{type(wrapper).__name__} and {name_of(wrapper.inner)}: {why}"
+    return None
+
+
+def _setting(wrapper: Wrapper) -> str:
+    """What was asked for, as a configuration writes it; the class of what only Python has."""
+    if isinstance(wrapper, LocalOpt):
+        return "local.momentum" if isinstance(wrapper.opt, Momentum) else "local.optimiser"
+    if isinstance(wrapper, ServerOpt):
+        return f"server={next((n for n, o in SERVERS.items() if o is type(wrapper.opt)), '')}"
+    return {Sam: "local.sam", Lookahead: "server=lookahead"}.get(
+        type(wrapper), type(wrapper).__name__
+    )
+
+
+Around = Callable[[Any, frozenset[Trait]], "str | None"]
+
+
+def _if(trait: Trait, why: str) -> Around:
+    return lambda wrapper, traits: why if trait in traits else None
+
+
+def _local_optimiser(wrapper: LocalOpt, traits: frozenset[Trait]) -> str | None:
+    if traits & {Trait.READS_THE_MOVE, Trait.REPLAYS_THE_MOVE}:
+        scaffold = getattr(method_in(wrapper), "option", 1) == 2 and Trait.PERTURBS not in traits
+        also = ", or algorithm.option=1" if scaffold else ""
+        return (
+            "it takes its move for the sum of its directions, which a local optimiser changes; "
+            f"take plain steps, local.optimiser=sgd with local.momentum=0{also}"
+        )
+    if Trait.DIVIDES_BY_RATES in traits and not wrapper.opt.linear:
+        return (
+            f"it divides by the weights of its gradients, and {type(wrapper.opt).__name__} gives "
+            "them none; take local.momentum, or plain steps"
+        )
+    return None
+
+
+def _per_step(averaged: tuple[str, ...], wrapper: PerStep) -> str | None:
+    inner: Any = wrapper.inner
+    reads = {Trait.READS_THE_MOVE, Trait.REPLAYS_THE_MOVE} & inner.traits
+    if reads or averaged:
+        return "its server reads more than the mean move, and reads that whole"
+    while inner is not None:
+        if isinstance(inner, PerStep) or getattr(inner, "per_step", False):
+            return "it sends the mean move per step already"
+        inner = getattr(inner, "inner", None)
+    return None
+
+
+_SEVERAL = "it would move x alone of the models that this method's server has"
+_RECURSION = "its direction is a recursion over gradients; use ClipGrad"
+AROUND: tuple[tuple[type[Wrapper], Around], ...] = (
+    (
+        Prox,
+        _if(
+            Trait.DIVIDES_BY_RATES,
+            "it divides by the weights of its gradients, of which a pull makes the earlier ones "
+            "smaller, unknown to it; use one of them",
+        ),
+    ),
+    (Sam, _if(Trait.PERTURBS, "it perturbs its own gradients already; use one of them")),
+    (Clip, _if(Trait.RECURSIVE, _RECURSION)),
+    (WeightDecay, _if(Trait.RECURSIVE, _RECURSION)),
+    (LocalOpt, _local_optimiser),
+    (
+        ServerOpt,
+        _if(
+            Trait.STARTS_AHEAD,
+            "its clients start along its server's own last move, which an optimiser would change; "
+            "take the look-ahead around the optimiser, as algorithm=fedadam server=lookahead does",
+        ),
+    ),
+    (ServerOpt, _if(Trait.SEVERAL_MODELS, _SEVERAL)),
+    (Lookahead, _if(Trait.SEVERAL_MODELS, _SEVERAL)),
+    (Lookahead, _if(Trait.STARTS_AHEAD, "its clients start ahead of the server's model already")),
+)
+
+
+# ----------------------------------------------------------------------------- compression, uplink
+def _ways(plan: Plan) -> Iterator[tuple[str, Via, str]]:
+    """Every compressed field of an update: its name, its Reaches, its codec's name."""
+    assert not isinstance(plan.link.up, Via | str)  # spelled out
+    for name, via in plan.link.up.items():
+        yield name, via, type(via.codec).__name__
+
+
+def _mirrors(plan: Plan, field: str = "") -> bool:
+    """True if the server keeps EF21's mean of any field, or of this one."""
+    ways = [name for name, via, _ in _ways(plan) if isinstance(via.feedback, EF21)]
+    return field in ways if field else bool(ways)
+
+
+def uplink_field(plan: Plan) -> str | None:
+    """Only what reaches the server through means may be compressed."""
+    sent = plan.algorithm.sent
+    for name, _, codec in _ways(plan):
+        if name not in sent:
+            return (
+                f"{codec} for '{name}' and {plan.algorithm.method}: only fields that reach the "
+                f"server through means may be compressed, here {', '.join(sent) or 'none'}"
+            )
+    return None
+
+
+def codec_and_submodel(plan: Plan) -> str | None:
+    """Matrices need whole layers, and a count of zeros needs exact values."""
+    rule = plan.rule
+    for name, via, codec in _ways(plan) if rule is not None else ():
+        assert rule is not None
+        if via.codec.matrices and not rule.cuts:
+            return (
+                f"{codec} and {rule.name}: the coordinates that a client holds do not form matrices"
+            )
+        if rule.counts_values and name == "delta" and codec != "Dense":
+            return (
+                f"{codec} and {rule.name}: its count looks at which entries of an update are zero, "
+                "and a codec makes others zero; take submodel.count = holders, or compress = none"
+            )
+    return None
+
+
+def ef21(plan: Plan) -> str | None:
+    """EF21 keeps the mean of all clients' updates: it must be one that the server needs."""
+    alg, forgets = plan.algorithm, plan.setting.forgets
+    for name, via, _ in _ways(plan):
+        if not isinstance(via.feedback, EF21):
+            continue
+        if plan.rule is not None:
+            return (
+                f"EF21 and {plan.rule.name}: the server keeps the mean of all clients' updates, "
+                "and needs whole ones; take compress.feedback=residual"
+            )
+        if name not in ("delta", *plan.averaged):
+            return (
+                f"EF21 for '{name}' and {alg.method}: its server has no mean of '{name}' that EF21 "
+                "could stand in for; take compress.feedback=residual"
+            )
+        if other := sorted(set(plan.averaged) - set(alg.sent)):
+            return (
+                f"EF21 and {alg.method}: its server also needs the cohort's own mean of "
+                f"{', '.join(other)}, not EF21's of all clients; take compress.feedback=residual"
+            )
+        cohorts = name in plan.averaged and alg.sent[name] is MEAN and name not in plan.plain
+        if cohorts and plan.setting.unequal:
+            return (
+                f"EF21 and {alg.method}: its server divides the mean of '{name}' by this cohort's "
+                "weights, which differ from client to client, and EF21 has that of all clients; "
+                "take compress.feedback=residual, or weighting=uniform"
+            )
+        if forgets and alg.sent[name] is not CHANGE:
+            return (
+                "EF21 and churn.forget: the server keeps the mean of what all clients remember, "
+                "so none may be deleted; take compress.feedback=residual, or churn.forget=false"
+            )
+    return None
+
+
+def bounded_feedback(plan: Plan) -> str | None:
+    """Error feedback needs a codec that loses less than all."""
+    return next((why for _, via, _ in _ways(plan) if (why := via.unfit(plan.d))), None)
+
+
+# --------------------------------------------------------------------------- compression, downlink
+def downlink(plan: Plan) -> str | None:
+    """What clients may hold an approximation of, and only if everybody holds all of it."""
+    fields = plan.algorithm.approximate
+    for name, codec in plan.link.codes_down.items():
+        kind = type(codec).__name__
+        if name not in fields:
+            return (
+                f"{kind} down for '{name}' and {plan.algorithm.method}: its clients need the exact "
+                f"'{name}'; what they may hold an approximation of: "
+                f"{', '.join(fields) or 'nothing'}"
+            )
+        if plan.rule is not None:
+            return (
+                f"{kind} down and {plan.rule.name}: a message of changes is for those who hold "
+                "what was there before, and a client of a part held other coordinates; compress up "
+                "only"
+            )
+        if why := codec.unfit(LONGEST if plan.d is None else plan.d):
+            return f"the server's feedback around {kind} down: {why}"
+    return None
+
+
+# ------------------------------------------------------------------ sub-models, objective, the data
+def whole_model(plan: Plan) -> str | None:
+    """Some methods need every client to hold all coordinates."""
+    alg = plan.algorithm
+    if plan.rule is None or not (Trait.WHOLE_MODEL in alg.traits or alg.personalises):
+        return None
+    why = "the method needs every client to hold all coordinates"
+    return f"{plan.rule.name} and {plan.algorithm.method}: {why}"
+
+
+def exits(plan: Plan) -> str | None:
+    """Who trains several exits needs a loss that asks them all."""
+    rule = plan.rule
+    if rule is None or rule.trains is not Needs.EXITS or plan.objective.needs is Needs.EXITS:
+        return None
+    return (
+        f"{rule.name} and {plan.objective.name}: a client trains every exit it has, which "
+        "this loss does not ask; take objective = self_distillation"
+    )
+
+
+def drawn_parts(plan: Plan) -> str | None:
+    """A loss that distils into a drawn part needs a scheme that draws."""
+    drawn = plan.rule is not None and plan.rule.trains is Needs.DRAWN_PARTS
+    if plan.objective.needs is not Needs.DRAWN_PARTS or drawn:
+        return None
+    other = "whole models" if plan.rule is None else plan.rule.name
+    return (
+        f"{plan.objective.name} and {other}: it distils into the narrower parts that FjORD draws; "
+        "take submodel = fjord"
+    )
+
+
+def text_order(plan: Plan) -> str | None:
+    """A state that is carried along a text needs batches that follow each other."""
+    if plan.objective.needs is not Needs.TEXT_ORDER or plan.setting.order == "text":
+        return None
+    return (
+        f"{plan.objective.name} and local.order = {plan.setting.order}: the objective needs "
+        "batches that follow each other as the text does; give local.order = text"
+    )
+
+
+def private_layers(plan: Plan) -> str | None:
+    """Private layers are the client's alone: nothing else may be about them."""
+    private, trace = plan.private, plan.trace
+    if private is None or trace is None:
+        return None
+    more = "compressed broadcasts" if plan.link.codes_down else ""
+    more = "a sub-model" if plan.rule is not None else more
+    more = "EF21" if _mirrors(plan) else more
+    return unfit(private, plan.algorithm.method, trace.msg, trace.mem, more)
+
+
+# ----------------------------------------------------------------------- aggregation, and attacks
+def aggregation(plan: Plan) -> str | None:
+    """An aggregation must leave the method what its server needs."""
+    rule = plan.aggregation
+    for ask in () if rule.plain else BESIDE:
+        if found := ask(plan, rule):
+            return f"{rule.name} and {found[0]}: {found[1]}"
+    return None
+
+
+def _parts(plan: Plan, rule: Aggregation) -> tuple[str, str] | None:
+    if plan.rule is None or (rule.sums and rule.parts):
+        return None
+    if rule.private:
+        why = "how many clients hold a coordinate would be told, and no noise hides it"
+    elif rule.sums:
+        why = "all clients must send vectors of one length"
+    else:
+        why = (
+            "it compares whole client updates, and a client of a part has no value at the other "
+            "coordinates; take norm_bound"
+        )
+    return plan.rule.name, why
+
+
+def _codecs(plan: Plan, rule: Aggregation) -> tuple[str, str] | None:
+    if _mirrors(plan):
+        return "EF21", (
+            "the server keeps the mean of what all clients remember, and needs their plain mean; "
+            "take compress.feedback = residual"
+        )
+    codecs = [codec for _, _, codec in _ways(plan) if codec != "Dense"]
+    if rule.codecs or not codecs:
+        return None
+    return codecs[0], (
+        "clients send every value as an integer of the ring, so that nothing is saved; take "
+        "compress = none"
+    )
+
+
+def _quotient(plan: Plan, rule: Aggregation) -> tuple[str, str] | None:
+    alg, traits = plan.algorithm, plan.algorithm.traits
+    divides = Trait.DIVIDES_BY_RATES in traits and (rule.apart or rule.private)
+    itself = Trait.WEIGHS_ITSELF in traits and (rule.apart or rule.bounded)
+    if Trait.SECOND_MOMENT in traits and (rule.apart or rule.bounded):
+        what = "one mean by the root of another, which is of squares"
+    elif plan.averaged and (divides or itself):
+        what = "the mean of one field by that of another"
+    else:
+        return None
+    return alg.method, (
+        f"its server divides {what}: both must be of the same clients, and neither shortened; take "
+        "krum"
+    )
+
+
+def _answers(plan: Plan, rule: Aggregation) -> tuple[str, str] | None:
+    if rule.exact or not plan.algorithm.asks:
+        return None
+    return plan.algorithm.method, (
+        "what clients answer before the round is averaged plainly, neither bounded nor hidden, "
+        "whatever becomes of their updates"
+    )
+
+
+def _secrets(plan: Plan, rule: Aggregation) -> tuple[str, str] | None:
+    if rule.private and plan.algorithm.probes:
+        why = "what every client sends before round 1 is neither bounded nor hidden by noise"
+        return plan.algorithm.method, why
+    if rule.private and plan.setting.unequal:
+        return "weighting by examples", (
+            "a client's share must not depend on how much it holds; take weighting=uniform"
+        )
+    return None
+
+
+Beside = Callable[[Plan, Aggregation], "tuple[str, str] | None"]
+BESIDE: tuple[Beside, ...] = (_parts, _codecs, _quotient, _answers, _secrets)
+
+
+def forger(plan: Plan) -> str | None:
+    """An attack that makes its updates of all honest ones needs whole ones."""
+    attack = plan.setting.forger
+    if attack and plan.rule is not None:
+        return (
+            f"{attack} and {plan.rule.name}: its updates are made of whole honest ones, and a "
+            "client of a part has no value at the other coordinates; take another attack"
+        )
+    if attack and _mirrors(plan):
+        return (
+            f"{attack} and EF21: the server keeps the mean of what all clients remember, and no "
+            "client remembers a forged update; take compress.feedback=residual"
+        )
+    return None
+
+
+# --------------------------------------------------------------------------------------- the clock
+def asynchronous(plan: Plan) -> str | None:
+    """Under an asynchronous clock the updates of a step were made from different broadcasts."""
+    alg, exponent = plan.algorithm, plan.setting.staleness
+    if exponent is None:
+        return None
+    what, why = alg.method, ""
+    if alg.asks:
+        why = "a cohort answers before it trains, and under this clock there is none"
+    elif Trait.ONE_BROADCAST in alg.traits:
+        why = "its server takes every update to be made from its newest broadcast"
+    elif exponent and alg.sent.get("delta") in (ACCUMULATED, CHANGE):
+        why = (
+            "clients add their whole move to their own state, and the server less of an older one: "
+            "the two would drift apart; take clock.staleness = 0"
+        )
+    elif plan.aggregation.private:
+        what = plan.aggregation.name
+        why = "a client's share of the steps is not the one that is accounted for"
+    elif exponent and _mirrors(plan, "delta"):
+        what = "EF21"
+        why = (
+            "the server keeps the mean of what all clients remember, and would add less of an "
+            "older change; use Residual, or take clock.staleness = 0"
+        )
+    elif plan.setting.forgets:
+        what = "churn that forgets"
+        why = "a client may leave while it is under way; take churn.forget = false"
+    return f"an asynchronous clock and {what}: {why}" if why else None
+
+
+REFUSALS: tuple[Callable[[Plan], str | None], ...] = (
+    wrapper_and_method,
+    text_order,
+    uplink_field,
+    codec_and_submodel,
+    ef21,
+    bounded_feedback,
+    downlink,
+    whole_model,
+    exits,
+    drawn_parts,
+    private_layers,
+    lambda plan: cannot_join(plan.stages, plan.rule, plan.private),
+    aggregation,
+    forger,
+    asynchronous,
+)
+
+
+# ---------------------------------------------------------------------------------------- warnings
+def _adds(algorithm: Algorithm) -> list[str]:
+    return [name for name, how in algorithm.sent.items() if how in (ACCUMULATED, CHANGE)]
+
+
+def lost_for_good(plan: Plan) -> str | None:
+    """What a codec loses is lost if clients have added it to their own state."""
+    lost = [name for name in plan.link.losing if name in _adds(plan.algorithm)]
+    if not lost:
+        return None
+    return (
+        f"{plan.algorithm.method} without error feedback: clients add '{lost[0]}' to their "
+        "state, the server adds what is left of it, and the two drift apart: the run ends at "
+        "another point. Take compress.feedback=residual"
+    )
+
+
+def forgotten_sums(plan: Plan) -> str | None:
+    """What a client has added to the server's sum stays there when the client is forgotten."""
+    if not plan.setting.forgets or not _adds(plan.algorithm):
+        return None
+    return (
+        f"{plan.algorithm.method} and churn.forget: what clients have added to the server's sum "
+        "stays in it when they are forgotten; with churn.forget=false they go on where they were"
+    )
+
+
+def two_means(plan: Plan) -> str | None:
+    """Plain means beside a weighted one belong to two objectives."""
+    alg, rule = plan.algorithm, plan.aggregation
+    if not plan.setting.unequal or Trait.WEIGHS_ITSELF in alg.traits:
+        return None
+    if plan.plain:
+        return (
+            f"{alg.method} averages {' and '.join(plan.plain)} plainly, and the models with "
+            "weights that differ from client to client: two means are two objectives; take "
+            "weighting=uniform, or multiply by job.relative_weight in uniform()"
+        )
+    forger = plan.setting.forger
+    if plan.averaged and (forger or not rule.sums):
+        return (
+            f"{alg.method} and {forger or rule.name}: {' and '.join(plan.averaged)} would be "
+            "weighted sums, which it does not make, and clients have different weights; take "
+            "weighting=uniform"
+        )
+    return None
+
+
+def other_sums(plan: Plan) -> str | None:
+    """What clients add up for themselves must be what the server adds up."""
+    rule, own = plan.aggregation, _adds(plan.algorithm)
+    if rule.plain or rule.exact or not own:
+        return None
+    return (
+        f"{plan.algorithm.method} and {rule.name}: clients add '{own[0]}' to their own state, and "
+        "the server what the aggregation makes of it: the two drift apart"
+    )
+
+
+def without_its_clock(plan: Plan) -> str | None:
+    """A method of the asynchronous clock in rounds is another one."""
+    if Trait.BUFFERED not in plan.algorithm.traits or plan.setting.staleness is not None:
+        return None
+    return f"{plan.algorithm.method} in rounds is FedAvg; take clock=asynchronous"
+
+
+WARNINGS: tuple[Callable[[Plan], str | None], ...] = (
+    lost_for_good,
+    forgotten_sums,
+    two_means,
+    other_sums,
+    without_its_clock,
+)

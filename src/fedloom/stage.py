@@ -28,12 +28,13 @@ Squares = tuple[float, float] | None
 
 class At(NamedTuple):
     """Where in a run something happens: what a stage may draw its randomness from. client: -1 is
-    the server.
+    the server. scale: of the moves, as the server takes older ones under an asynchronous clock.
     """
 
     seed: int
     round: int
     client: int
+    scale: float = 1.0
 
 
 class Share(NamedTuple):
@@ -65,14 +66,14 @@ class Share(NamedTuple):
         return buffers if index is None else like.index_copy(0, index.to(like.device), buffers)
 
 
-class Done(NamedTuple):
+class LocalResult(NamedTuple):
     """The result of local training. up: the client update. memory: the client's state (d,).
     buffers: the module's after training (b,), of those that do not travel the server's.
-    gradients, passes, values, value_passes: see Stats. x (m,): where the steps ended, until the
-    next client's steps overwrite it.
+    gradients, passes, values, value_passes: see ClientCost. x (m,): where the steps ended, until
+    the next client's steps overwrite it.
 
     Once it is sent: up is what the server reads, or {field: bytes} where these travel; sizes:
-    {field: bytes}; squares: see Stats; memory holds if the server takes the update. why: why
+    {field: bytes}; squares: see ClientCost; memory holds if the server takes the update. why: why
     nothing can be sent, or "".
     """
 
@@ -128,7 +129,7 @@ class Stage(Part):
         """
         return d
 
-    def send(self, done: Done, own: Rec, share: Share, at: At) -> tuple[Done, Rec]:
+    def send(self, done: LocalResult, own: Rec, share: Share, at: At) -> tuple[LocalResult, Rec]:
         """-> the result as the client sends it, done.up and done.buffers, and the stage's new
         client state, which holds if the server takes the update. Vectors of up are (m,).
         """

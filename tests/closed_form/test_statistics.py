@@ -94,7 +94,7 @@ def test_a_run_without_sub_models_is_evaluated_alike(statistics):
     loop = built(None, statistics)
     got = loop.scores()["test"]
     with_sizes = built(FIARSE(), statistics)
-    with_sizes.srv, with_sizes.buffers = loop.srv, loop.buffers
+    with_sizes.state = with_sizes.state._replace(srv=loop.srv, buffers=loop.buffers)
     want = with_sizes.scores()["test"]
     assert got.loss == want.loss and got.examples == want.examples
     other = built(None, "batch" if statistics == "static" else "static")

@@ -12,7 +12,7 @@ from fedloom.core.rng import key, substream
 from fedloom.core.vector import tree
 from fedloom.engines import Serial
 from fedloom.engines.client_round import Client
-from fedloom.stage import Done
+from fedloom.stage import LocalResult
 from fedloom.wrappers.base import trajectory_parts
 
 
@@ -88,7 +88,7 @@ class NaiveClient(Client):
         memory = memory._replace(alg=fresh(own))
         calls, values = calls + len(passes), values + len(value_passes)
         costs = (calls, msg.x[:0], x, len(passes), values, len(value_passes))
-        return Done(fresh(up), memory, job, loss, *costs)
+        return LocalResult(fresh(up), memory, job, loss, *costs)
 
     def whole(self, ask, x, share, obj, i, round, passes):
         """What is asked of the gradient of each chunk of all data, averaged."""

@@ -30,7 +30,7 @@ from fedloom.compression.error_feedback import EF21, Residual
 from fedloom.compression.link import Link, Via
 from fedloom.core.vector import rec
 from fedloom.deployment.shapes import refuse
-from fedloom.errors import CompositionError
+from fedloom.errors import CompositionError, NotFiniteError
 from fedloom.federation.attacks import ATTACKS, Alie, InnerProduct, LabelFlip, SignFlip
 from fedloom.storage.run_directory import Checkpoint
 from fedloom.submodels import HeteroFL
@@ -140,6 +140,16 @@ def test_what_a_round_of_rows_costs_is_what_the_updates_cost() -> None:
     assert loop.ledger.up["delta"] == 2 * plain.ledger.up["delta"]
     loop = [*trace(small(FedAvg(), aggregation="integer_ring", **_with_statistics()), 1)][-1]
     assert loop.ledger.up["buffers"] == 8 * loop.ledger.answers * len(loop.buffers)
+
+
+def test_integers_of_a_client_that_leave_the_sum_no_room_are_refused() -> None:
+    none = torch.zeros(0, dtype=torch.int64)
+    part = rec(
+        n=1.0, mass=3.0, weight=3.0, delta=torch.tensor([1 << 43]), uniform=rec(), buffers=none
+    )
+    assert IntegerRing().arrived(part).mass == 3 and IntegerRing().arrived(part).n == 1.0
+    with pytest.raises(NotFiniteError, match="its integers are too large to be added up"):
+        IntegerRing().arrived(part._replace(delta=-part.delta - 1))
 
 
 class _Overwritten(NormBound):

@@ -121,6 +121,9 @@ PARTS = {
     "down": {"algorithm": FedACG(), "compress": Link(down=TopK(ratio=0.1)), "rounds": 4},
     "both ways": {"compress": Link(Via(TopK(ratio=0.1), Residual()), down=QSGD()), "rounds": 4},
     "median": {"aggregation": "median"},
+    "ring": {"aggregation": "integer_ring", "algorithm": Scaffold()},
+    "ring, running statistics": {"aggregation": "integer_ring", **normed()},
+    "ring, private norms": {"aggregation": "integer_ring", "private": FedBN(), **normed()},
     "kept optimiser": {
         "algorithm": make_algorithm("diloco"),
         "local": Local(epochs=1, batch=4, lr=0.01, optimiser="adamw"),
@@ -397,7 +400,6 @@ def test_what_cannot_be_deployed_is_refused_by_name(tmp_path):
     for settings, said in (
         ({"algorithm": Anchored(), **levels}, "Anchored and FedRolex cannot be deployed together"),
         ({"attack": SignFlip(share=0.2)}, "an attack is of a simulation"),
-        ({"aggregation": "integer_ring"}, "cannot be deployed yet: its integers"),
     ):
         given = experiment(**({"algorithm": FedAvg()} | settings))
         given.engine = FederationEngine(lambda *_: {})

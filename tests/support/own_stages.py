@@ -11,7 +11,7 @@ from torch import Tensor
 from fedloom.core.layout import Layout
 from fedloom.core.rng import generator
 from fedloom.core.vector import Rec, rec, tree
-from fedloom.stage import At, Done, Share, Stage
+from fedloom.stage import At, LocalResult, Share, Stage
 from fedloom.submodels.base import View
 
 
@@ -21,7 +21,7 @@ class Noise(Stage):
     clip: float = 0.5
     noise: float = 0.01
 
-    def send(self, done: Done, own: Rec, share: Share, at: At) -> tuple[Done, Rec]:
+    def send(self, done: LocalResult, own: Rec, share: Share, at: At) -> tuple[LocalResult, Rec]:
         draw = generator(at.seed, "local noise", at.round, at.client)
         vectors = [v for v in done.up if isinstance(v, Tensor) and v.ndim]
         norm = math.sqrt(sum(float(v.double().square().sum()) for v in vectors))
@@ -66,7 +66,7 @@ class Signs(Stage):
         near = share.msg.x + 0.5 * own.count / (1 + own.count) * (own.x - share.msg.x)
         return share._replace(msg=share.msg._replace(x=near))
 
-    def send(self, done: Done, own: Rec, share: Share, at: At) -> tuple[Done, Rec]:
+    def send(self, done: LocalResult, own: Rec, share: Share, at: At) -> tuple[LocalResult, Rec]:
         up = done.up._replace(delta=self._turned(done.up.delta, at))
         return done._replace(up=up), rec(count=own.count + 1.0, x=done.x.clone())
 

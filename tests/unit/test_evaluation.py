@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedloom import Evaluation
-from fedloom.engines.client_round import Stats
+from fedloom.engines.client_round import ClientCost
 from fedloom.engines.evaluation import Score, add, per_example
 from fedloom.errors import DataError
 from fedloom.server.evaluation import Curve
@@ -109,7 +109,7 @@ def test_a_ledger_counts_what_was_sent_whether_it_was_used_or_not():
     ledger = Ledger()
     known = {"client": 1, "loss": 0.5, "steps": 4, "gradients": 8}
     for answered in (True, False):
-        cost = Stats(
+        cost = ClientCost(
             **known, answered=answered, bytes_up={"delta": 40}, bytes_down={"x": 80, "c": 8}
         )
         ledger.add([cost, cost], 1.5)

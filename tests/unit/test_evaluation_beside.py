@@ -14,7 +14,7 @@ from fedloom.algorithms import Scaffold
 from fedloom.checks.compare import unequal
 from fedloom.engines import Workers
 from fedloom.engines.workers import Beside
-from fedloom.server import rounds
+from fedloom.server.checkpoints import Checkpoints
 from tiny import clusters, small, timeless
 
 DATA = clusters(sizes=[8] * 6)
@@ -62,14 +62,14 @@ def test_rows_are_written_in_order_before_a_checkpoint_that_counts_them(
     engine_of, used, tmp_path, monkeypatch
 ):
     file = tmp_path / "run" / "rounds.jsonl"
-    saved, save = [], rounds.Loop.save
+    saved, save = [], Checkpoints.save
 
-    def watched(self, *given, **more):
+    def watched(self, loop, *given, **more):
         written = [json.loads(line)["round"] for line in file.read_text().splitlines()]
-        saved.append((self.round, written))
-        save(self, *given, **more)
+        saved.append((loop.round, written))
+        save(self, loop, *given, **more)
 
-    monkeypatch.setattr(rounds.Loop, "save", watched)
+    monkeypatch.setattr(Checkpoints, "save", watched)
     keep = Checkpoint(every_rounds=2, every_seconds=None)
     parts = {"engine": engine_of("workers:2"), "checkpoint": keep, "data": DATA, "cohort": 3}
     small(FedAvg(), rounds=5, **parts).run(tmp_path / "run")

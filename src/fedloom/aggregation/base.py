@@ -43,6 +43,7 @@ class Aggregation(Part):
     # apart: each field is aggregated by itself, so that they may be of different clients
     # private: nothing else of a client may be told, not even its loss
     # unkeyed: its noise is not made from the run's seed
+    # at_clients: clients make their leaves themselves, and send these: see engines/stages.py
     plain: ClassVar[bool] = False
     exact: ClassVar[bool] = False
     sums: ClassVar[bool] = True
@@ -53,6 +54,7 @@ class Aggregation(Part):
     apart: ClassVar[bool] = False
     private: ClassVar[bool] = False
     unkeyed: ClassVar[bool] = False
+    at_clients: ClassVar[bool] = False
 
     @property
     def name(self) -> str:
@@ -94,11 +96,11 @@ class Aggregation(Part):
         """Columns of the row of a round (from 0), after it."""
         return {}
 
-    def billed(self, sent: dict[str, int], up: Rec) -> dict[str, int]:
-        """{field: bytes} of an update on the wire. sent: as it is without this aggregation; up: has
-        the module's buffers too, as they travel.
+    def arrived(self, part: Rec) -> Rec:
+        """A leaf that came from a client (`at_clients`), with numbers as the sums need them. Raises
+        NotFiniteError for one that cannot be added.
         """
-        return sent
+        return part
 
     def summary(self, state: Rec, rounds: int) -> Mapping[str, Any]:
         """Entries of summary.json, after so many rounds."""

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from ..core.hyper import hyper
-from ..core.vector import Rec, Vec, rec, tree
+from ..core.vector import Rec, Vec, leaves, rec, tree
 from ..errors import NotFiniteError
 from .base import Aggregated, Aggregation, means, weighted
 
@@ -28,6 +28,7 @@ class IntegerRing(Aggregation):
     exact = True
     parts = False
     codecs = False
+    at_clients = True
     bits: int = hyper(24, "binary places", "with 24 weighted values up to 524288", low=0, high=40)
 
     def init(self, x: Vec, expected: float, share: float) -> Rec:
@@ -40,9 +41,7 @@ class IntegerRing(Aggregation):
 
     def _whole(self, v: Any) -> Any:
         """A value in units of 2^-bits: int64, or a Python integer."""
-        most = 2.0 ** (63 - _CLIENTS - self.bits)
-        largest = float(v.abs().max()) if isinstance(v, Tensor) and v.numel() else 0.0
-        largest = largest if isinstance(v, Tensor) else abs(float(v))
+        most, largest = 2.0 ** (63 - _CLIENTS - self.bits), _largest(v)
         if not largest < most:
             raise NotFiniteError(
                 f"its update times its weight has {largest:.3g}, and aggregation.bits = "
@@ -63,8 +62,15 @@ class IntegerRing(Aggregation):
         up, buffers = means(tree(read, total._replace(n=total.n * unit)))
         return Aggregated(tree(back, up), back(buffers), state)
 
-    def billed(self, sent: dict[str, int], up: Rec) -> dict[str, int]:
-        def size(v: Any) -> int:
-            return 8 * (v.numel() if isinstance(v, Tensor) else 1)
+    def arrived(self, part: Rec) -> Rec:
+        part = tree(lambda v: v if isinstance(v, Tensor) else int(v), part)
+        if max(map(_largest, leaves(part))) > 2.0 ** (63 - _CLIENTS):
+            raise NotFiniteError("its integers are too large to be added up")
+        return part._replace(n=1.0)
 
-        return {name: size(getattr(up, name, None)) for name in sent}
+
+def _largest(v: Any) -> float:
+    """The largest absolute value of a vector, or of a number."""
+    if isinstance(v, Tensor):
+        return float(v.double().abs().max()) if v.numel() else 0.0
+    return abs(float(v))

@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 from ..core.net import Net
-from ..core.vector import Rec, Vec, rec
+from ..core.vector import Rec
 from ..core.wire import pack
 from ..engines import Serial
 from ..engines.client_results import Asked
@@ -32,10 +32,10 @@ class Audited(Serial):
         super().open(plan, fed, net)
         self._client = _Weighing(plan, fed, net, self)
 
-    def probe(self, x: Vec, buffers: Vec, clients: list[int], first: int = 0) -> RangeResult:
-        out = super().probe(x, buffers, clients, first)
-        for _ in clients:
-            self.down.update(_sizes(rec(x=x)))
+    def probe(self, asked: Asked) -> RangeResult:
+        out = super().probe(asked)
+        for _ in asked.cohort:
+            self.down.update(_sizes(asked.msg))
             self.up.update(_sizes(root(out.nodes).up))
         return out
 

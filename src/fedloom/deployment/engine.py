@@ -23,7 +23,7 @@ from ..core.vector import Rec, Vec, rec, tree
 from ..core.wire import nbytes, pack
 from ..engines.base import keep_memory, one_thread
 from ..engines.client_results import Asked, cost
-from ..engines.client_round import Client, RangeResult, Stats
+from ..engines.client_round import Client, ClientCost, RangeResult
 from ..engines.evaluation import Score, scores_of
 from ..engines.extra_exchanges import weighed, weighed_probe
 from ..engines.summation import finite, push
@@ -144,7 +144,7 @@ class FederationEngine:
         shares = self._shares(asked)
         last = _last(asked.memories, asked.cohort)
 
-        def take(i: int) -> tuple[Rec, Stats]:
+        def take(i: int) -> tuple[Rec, ClientCost]:
             return self._taken(i, shares[self._fed.capacity(i)], round, last[i])
 
         out = self._exchanged(Asking("round", round, last, asked.first), shares, take)
@@ -166,35 +166,35 @@ class FederationEngine:
             )
         round, shares = asked.round, self._shares(asked)
 
-        def take(i: int) -> tuple[Rec, Stats]:
+        def take(i: int) -> tuple[Rec, ClientCost]:
             head, packet = self._opened(i, "question", round)
             share = shares[self._fed.capacity(i)]
             answer = read(packet, share.view.take(self._answer), "the answer")
             part = weighed(self._client, answer, share, i)
             _check_sum(part, len(asked.cohort))
             costs = (head.gradients, share.down, nbytes(answer), None, head.passes)
-            return part, Stats(i, True, 0.0, 0, *costs, head.values, head.value_passes)
+            return part, ClientCost(i, True, 0.0, 0, *costs, head.values, head.value_passes)
 
         asking = Asking("question", round, _last(asked.memories, asked.cohort), asked.first)
         out = self._exchanged(asking, shares, take)
         self.attendance.questioned(out, self.refused, round)
         return out
 
-    def probe(self, x: Vec, buffers: Vec, clients: list[int], first: int = 0) -> RangeResult:
+    def probe(self, asked: Asked) -> RangeResult:
         """Ask clients once before round 1. Raises ConfigError if nobody answers."""
-        like = probe_of(self._plan, self._net)
-        share = self._client.share(self._client.views.whole, msg := rec(x=x), buffers)
-        share = share._replace(down=nbytes(msg), wire=share.view, shared_buffers=None)
+        like, clients = probe_of(self._plan, self._net), asked.cohort
+        share = self._client.share(self._client.views.whole, asked.msg, asked.buffers)
+        share = share._replace(down=nbytes(asked.msg), wire=share.view, shared_buffers=None)
 
-        def take(i: int) -> tuple[Rec, Stats]:
+        def take(i: int) -> tuple[Rec, ClientCost]:
             head, packet = self._opened(i, "probe", -1)
             up = read(packet, like, "the answer before round 1")
             part = weighed_probe(self._fed, up, i)
             _check_sum(part, len(clients))
             costs = (head.gradients, share.down, nbytes(up))
-            return part, Stats(i, True, 0.0, 0, *costs, values=head.values)
+            return part, ClientCost(i, True, 0.0, 0, *costs, values=head.values)
 
-        asking = Asking("probe", -1, dict.fromkeys(clients, -1), first)
+        asking = Asking("probe", -1, dict.fromkeys(clients, -1), asked.first)
         shares = dict.fromkeys(map(self._fed.capacity, clients), share)
         out = self._exchanged(asking, shares, take)
         if not any(s.answered for s in out.stats):
@@ -239,7 +239,10 @@ class FederationEngine:
             return self._client.shares(asked)
 
     def _exchanged(
-        self, asking: Asking, shares: dict[float, Share], take: Callable[[int], tuple[Rec, Stats]]
+        self,
+        asking: Asking,
+        shares: dict[float, Share],
+        take: Callable[[int], tuple[Rec, ClientCost]],
     ) -> RangeResult:
         """Ask clients, and add up the parts that `take` makes of their answers."""
         packets = {c: self._packet(share) for c, share in shares.items()}
@@ -257,7 +260,7 @@ class FederationEngine:
                 how, why = HOW.get(type(error), "refused"), one_line(str(error))
                 self.refused.append(Refused(asking.round, i, why, how))
                 _log.warning("round %d: client %d: not counted: %s", asking.round + 1, i, why)
-                cost = Stats(i, False, 0.0, 0, 0, shares[self._fed.capacity(i)].down, {})
+                cost = ClientCost(i, False, 0.0, 0, 0, shares[self._fed.capacity(i)].down, {})
             out.stats.append(cost)
             push(out.nodes, 0, place, part)
         return out
@@ -300,7 +303,7 @@ class FederationEngine:
             raise WireError(f"an answer of the kind '{head.kind}', not an update")
         return head, packet
 
-    def _taken(self, i: int, share: Share, round: int, last: int) -> tuple[Rec, Stats]:
+    def _taken(self, i: int, share: Share, round: int, last: int) -> tuple[Rec, ClientCost]:
         """A client's part of the sums, and its cost. Raises WireError for what cannot be taken."""
         head, packet = self._opened(i, "round", round)
         self._down.forget(i, False)
@@ -312,14 +315,19 @@ class FederationEngine:
         if head.lost:
             _log.warning("round %d: client %d has lost its state and begins anew", round + 1, i)
         mine = packet.pop("buffers", b"")
-        like = rec(buffers=share.travelling(share.buffers))
-        sent_buffers = read({"buffers": mine}, like, "the answer").buffers
-        own = share.arrived(sent_buffers, share.buffers)
+        leaves, buffers = self._client.leaves, share.buffers
         link, like = self._client.link.link, share.wire.take(share.view.take(self._like))
-        weight = LONGEST if self._weighs_itself else self._fed.weight(i)
+        itself = self._weighs_itself
+        weight = LONGEST if itself else self._fed.weight(i)
         try:
+            if leaves is not None:  # of integers
+                known = leaves.known(1.0 if itself else weight, buffers)
+                weight, buffers = 2.0**63 if itself else known.weight, known.buffers
+            travelling = rec(buffers=share.travelling(buffers))
+            sent_buffers = read({"buffers": mine}, travelling, "the answer").buffers
+            own = share.arrived(sent_buffers, buffers)
             up = link.receive(packet, share.wire.layout, like, weight)
-            if not self._weighs_itself:
+            if not itself:
                 up = up._replace(weight=weight)  # a client does not say how much it counts
             rates = self._client.steps.rates(i, round)
             job = self._client.steps.job(i, round, last, share, rates)

@@ -91,7 +91,7 @@ class Ask(Head):
 
 class Update(Head):
     """A node's answer: an update, or what it was asked for. lost: the client state that the server
-    counts on is gone. gradients and what follows: see client_results.Stats.
+    counts on is gone. gradients and what follows: see client_results.ClientCost.
     """
 
     kind: Literal["update"] = "update"

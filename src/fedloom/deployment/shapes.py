@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..aggregation.base import Aggregation
 from ..algorithm import Job, Oracle
 from ..core.net import Net
 from ..core.rng import Draws
@@ -31,7 +30,11 @@ def trace_of(plan: Plan, net: Net) -> Trace:
     typed = Trace(*(tree(lambda v: _typed(v, net.dtype), part) for part in found))
     aggregation = plan.aggregation
     state = aggregation.init(net.init(), 1.0, 1.0)  # clients are told no more than its shape
-    return typed._replace(msg=aggregation.tell(typed.msg, state), up=numbers(typed.up))
+    up = numbers(typed.up)
+    if aggregation.at_clients:  # leaves travel, see engines/stages.py
+        up = rec(delta=up.delta, weight=up.weight, **numbers(typed.averaged)._asdict())
+        up = tree(lambda v: v.long() if isinstance(v, Tensor) else v, up)
+    return typed._replace(msg=aggregation.tell(typed.msg, state), up=up)
 
 
 def probe_of(plan: Plan, net: Net) -> Rec:
@@ -59,11 +62,6 @@ def refuse(plan: Plan) -> None:
         raise CompositionError(
             f"{private.name} and {aggregation.name} cannot be deployed together: the "
             "noise also moves private layers at the server, which a node does not receive"
-        )
-    if type(aggregation).billed is not Aggregation.billed:
-        raise CompositionError(
-            f"{aggregation.name} cannot be deployed yet: its integers would have to be made "
-            "at the clients; take norm_bound or a robust rule"
         )
     found = plan.trace
     if rule is None or rule.fixed or found is None:

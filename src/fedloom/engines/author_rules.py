@@ -16,7 +16,8 @@ from torch import Tensor
 from ..algorithm import OPTIONAL, Algorithm, Job, Reaches, Round, Trait
 from ..core.own_parts import line_of
 from ..core.vector import Rec, Vec, fields, is_rec, leaves
-from ..errors import AuthorError, FedloomError
+from ..errors import AuthorError, ClientError, FedloomError
+from .heartbeat import beat
 
 # what a rule is about, AuthorError.rule: a row of `fedloom check`
 DECLARED, SHAPES, FIELDS = "methods and declarations", "lengths and types", "declared fields"
@@ -362,3 +363,26 @@ def in_words(error: Exception) -> str:
     advice = next((f"; {a}" for signs, a in _ADVICE if any(sign in text for sign in signs)), "")
     where = f" ({line})" if (line := line_of(error)) else ""
     return f"{place}{type(error).__name__}{where}: {text}{advice}" if text else type(error).__name__
+
+
+class Explained:
+    """Names algorithm, client and round of an exception raised inside: ClientError.
+
+    A class, because contextlib's generator costs three times as much, once per client.
+    """
+
+    __slots__ = ("client", "method", "round")
+
+    def __init__(self, method: str, client: int, round: int) -> None:
+        self.method, self.client, self.round = method, client, round
+
+    def __enter__(self) -> None:
+        beat()
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if not isinstance(error, Exception) or isinstance(error, MemoryError):
+            return
+        if isinstance(error, FedloomError) and not isinstance(error, AuthorError):
+            return
+        place = f"{self.method}: client {self.client}, round {self.round + 1}"
+        raise ClientError(f"{place}: {in_words(error)}") from error

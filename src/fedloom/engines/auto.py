@@ -99,9 +99,9 @@ class Auto:
         """Ask a cohort before its local steps."""
         return self._timed(asked.round, 0.0, lambda: self._now.ask(asked, losses))
 
-    def probe(self, x: Vec, buffers: Vec, clients: list[int], first: int = 0) -> RangeResult:
+    def probe(self, asked: Asked) -> RangeResult:
         """Ask clients once before round 1."""
-        return self._safely(lambda: self._now.probe(x, buffers, clients, first))
+        return self._safely(lambda: self._now.probe(asked))
 
     def scores(
         self, x: Vec, buffers: Vec, inputs: Tensor, targets: Tensor, first: int = 0

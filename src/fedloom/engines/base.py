@@ -19,7 +19,7 @@ from ..errors import FedloomError
 from ..federation.federation import Federation
 from ..plan import Plan
 from .client_results import Asked
-from .client_round import RangeResult, Stats
+from .client_round import ClientCost, RangeResult
 from .evaluation import Score
 
 
@@ -38,14 +38,12 @@ class Engine(Protocol):
     def round(self, asked: Asked) -> RangeResult:
         """Train a cohort, or a range of one."""
 
-    def probe(self, x: Vec, buffers: Vec, clients: list[int], first: int = 0) -> RangeResult:
-        """Ask these clients (sorted) once before round 1, for algorithms that need it; first: see
-        Asked.
-        """
+    def probe(self, asked: Asked) -> RangeResult:
+        """Ask clients once before round 1, for algorithms that need it; the message has x alone."""
 
     def ask(self, asked: Asked, losses: bool = False) -> RangeResult:
         """Ask a cohort before its local steps, for algorithms that need it. losses: for its losses
-        over all data instead, in Stats.loss.
+        over all data instead, in ClientCost.loss.
         """
 
     def scores(
@@ -67,7 +65,7 @@ class TooFewError(FedloomError, RuntimeError):
     """
 
     def __init__(
-        self, said: str, lost: list[Stats], kept: dict[int, Stats], again: bool = True
+        self, said: str, lost: list[ClientCost], kept: dict[int, ClientCost], again: bool = True
     ) -> None:
         super().__init__(said)
         self.lost, self.kept, self.again = lost, kept, again

@@ -16,7 +16,7 @@ from ..models import with_statistics
 from ..plan import Plan
 from .evaluation import EVALUATION_BATCH, Score, score_of
 from .gradient import seed_torch
-from .prefetch import rows_of
+from .padded_batches import rows_of
 
 BATCH = 256  # the largest batch for gathering statistics; half of it is still 128
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)

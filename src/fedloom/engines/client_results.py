@@ -9,7 +9,7 @@ from ..stage import Sizes, Squares
 from .summation import Node
 
 
-class Stats(NamedTuple):
+class ClientCost(NamedTuple):
     """What a client's round cost. bytes_down, bytes_up: {field: bytes} of the two messages.
     squares: ||delta||^2, and ||e||^2 of the error feedback of delta, if delta is compressed.
     passes: how many of the gradients belong to passes over all data of the client (Job.full).
@@ -32,10 +32,10 @@ class Stats(NamedTuple):
 
 def cost(
     client: int, steps: int, work: Any, down: Sizes, up: Sizes, squares: Squares = None
-) -> Stats:
+) -> ClientCost:
     """What these local steps cost. work: says its loss, gradients, passes, values, value_passes."""
     more = (squares, work.passes, work.values, work.value_passes)
-    return Stats(client, True, work.loss, steps, work.gradients, down, up, *more)
+    return ClientCost(client, True, work.loss, steps, work.gradients, down, up, *more)
 
 
 class Asked(NamedTuple):
@@ -62,4 +62,4 @@ class RangeResult(NamedTuple):
 
     nodes: list[Node]
     memories: dict[int, Rec]
-    stats: list[Stats]
+    stats: list[ClientCost]

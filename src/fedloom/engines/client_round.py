@@ -23,23 +23,39 @@ from ..errors import ClientError, NotFiniteError
 from ..federation.federation import Federation
 from ..objectives import Objective
 from ..plan import Plan
-from ..stage import At, Done, Share, Sizes, asked
+from ..stage import At, LocalResult, Share, asked
 from ..submodels.base import View
 from .author_checks import counters, first_memory
-from .author_rules import noted
-from .client_results import Asked, RangeResult, Stats, cost
+from .author_rules import Explained, noted
+from .client_results import Asked, ClientCost, RangeResult, cost
 from .client_step import ClientStep
 from .client_views import ClientViews
-from .error_context import Explained
 from .gradient import NOTHING, Buffers, FullGradient, Gradient, seed_torch, storage, storages
-from .objective_init import First
-from .stages import Coding, stages_of
+from .stages import Coding, Leaves, stages_of
 from .summation import finite, numbers, push, spread, uniform_of
 
-__all__ = ["Client", "Done", "RangeResult", "Share", "Stats"]
+__all__ = ["Client", "ClientCost", "LocalResult", "RangeResult", "Share"]
 
 
 NOTHING_KEPT = rec()  # of a stage without a name
+
+
+class First:
+    """What Objective.init receives for a client that takes part for the first time. Labels are
+    counted only if they are asked for.
+    """
+
+    def __init__(self, fed: Federation, client: int, x: Vec, net: Net) -> None:
+        self._fed, self._client, self._x = fed, client, x
+        self.d, self.net = x.numel(), net
+        self.examples, self.batches = fed.pass_of(client)
+
+    @property
+    def counts(self) -> Tensor:
+        data = self._fed.data
+        if data.classes is None:
+            return self._x.new_zeros(0)
+        return data.label_counts_of(self._client).to(self._x)
 
 
 class Client:
@@ -56,6 +72,7 @@ class Client:
         self.views, self.aggregation = ClientViews(plan.rule, fed, net), plan.aggregation
         self.stages = stages_of(plan, fed, net, coding)
         self.link = self.stages[-1]
+        self.leaves = next((s for s in self.stages if isinstance(s, Leaves)), None)
         self.receiving, self._sending = asked(self.stages, "receive"), asked(self.stages, "send")
         self._addressing, self._reading = asked(self.stages, "address"), asked(self.stages, "read")
         self.steps = ClientStep(plan, fed, self.stages)
@@ -121,7 +138,7 @@ class Client:
         return share
 
     def take_in(
-        self, out: RangeResult, done: Done, share: Share, place: int, i: int, round: int
+        self, out: RangeResult, done: LocalResult, share: Share, place: int, i: int, round: int
     ) -> None:
         """Add what a client sent, its state and its cost to the result of a range. Raises
         ClientError.
@@ -158,20 +175,23 @@ class Client:
             share = noted(f"{type(stage).__name__}.receive()", stage.receive, share, own)
         return share
 
-    def client_half(self, share: Share, memory: Rec, i: int, round: int) -> Done:
+    def client_half(self, share: Share, memory: Rec, i: int, round: int) -> LocalResult:
         """All that a client does in a round. memory: its state (d,)."""
         return self.send(self.train(self.receive(share, memory), memory, i, round), share, i, round)
 
-    def send(self, done: Done, share: Share, i: int, round: int) -> Done:
+    def send(self, done: LocalResult, share: Share, i: int, round: int) -> LocalResult:
         """What leaves a client after its steps."""
         if self._sending or share.buffers.numel():
             done = done._replace(buffers=share.net.buffers())
-        for stage in self._sending:
-            own = getattr(done.memory, stage.name, NOTHING_KEPT)
-            given = done, own, share, At(self.fed.seed, round, i)
-            done, own = noted(f"{type(stage).__name__}.send()", stage.send, *given)
-            if stage.name:
-                done = done._replace(memory=done.memory._replace(**{stage.name: own}))
+        try:
+            for stage in self._sending:
+                own = getattr(done.memory, stage.name, NOTHING_KEPT)
+                given = done, own, share, At(self.fed.seed, round, i, self.scale)
+                done, own = noted(f"{type(stage).__name__}.send()", stage.send, *given)
+                if stage.name:
+                    done = done._replace(memory=done.memory._replace(**{stage.name: own}))
+        except NotFiniteError as error:
+            return done._replace(why=str(error))
         up, mine, why = numbers(done.up), done.buffers, "its update is not finite"
         if done.loss is not None and not math.isfinite(done.loss):
             why = f"its loss was {done.loss}"
@@ -179,23 +199,15 @@ class Client:
             up = up if share.wire is share.view else share.wire.take(up)
             try:
                 read, sizes, link = self.link.coded(up, done.memory.link, share, round, i)
-                sizes = self.billed(sizes, up, share.travelling(mine))
+                if (buffers := share.travelling(mine)).numel():
+                    sizes["buffers"] = buffers.nbytes
                 memory = done.memory._replace(link=link, last=float(round))
                 squares = self.link.link.squares(up, link)  # a vector more, so before the sum
-                return Done(read, memory, *done[2:-3], sizes, squares)  # _replace takes longer
+                # _replace takes longer
+                return LocalResult(read, memory, *done[2:-3], sizes, squares)
             except NotFiniteError as error:  # what is sent is more than the update: a residual is
                 why = str(error)  # added, and the sum may overflow
         return done._replace(why=why)
-
-    def billed(self, sizes: Sizes, up: Rec, buffers: Vec) -> Sizes:
-        """{field: bytes} of all that leaves a client with these sizes of an update. buffers: those
-        that travel.
-        """
-        if buffers.numel():
-            sizes["buffers"] = buffers.nbytes
-        if self.aggregation.plain:
-            return sizes
-        return self.aggregation.billed(sizes, rec(**up._asdict(), buffers=buffers))
 
     def server_half(self, up: Rec, mine: Vec, job: Job, share: Share, i: int, round: int) -> Rec:
         """A client update as the server reads it, and the client's buffers -> the leaf of the
@@ -205,6 +217,8 @@ class Client:
         for stage in reversed(self._reading):
             at = At(self.fed.seed, round, i)
             up = noted(f"{type(stage).__name__}.read()", stage.read, up, share, at)
+        if self.leaves is not None:
+            return spread(self.leaves.part(up, mine), share.wire)
         if self.scale != 1:
             up = up._replace(delta=self.scale * up.delta)
         weight, rule = float(up.weight), self.aggregation
@@ -261,7 +275,7 @@ class Client:
         return self._first[2:]
 
     # --------------------------------------------------------------------------------- one client
-    def train(self, share: Share, memory: Rec, i: int, round: int) -> Done:
+    def train(self, share: Share, memory: Rec, i: int, round: int) -> LocalResult:
         """One client's local training. The client state has length d, before and after."""
         fed, steps, guard = self.fed, self.steps, self.steps.guard
         view, net, msg = share.view, share.net, share.msg
@@ -300,7 +314,7 @@ class Client:
         self._gradients.give_away(held)
         calls, values = oracle.calls + full.calls, oracle.values + full.values
         costs = (calls, msg.x[:0], x, full.calls, values, full.values)
-        return Done(up, memory, job, _mean_loss(oracle.losses), *costs)
+        return LocalResult(up, memory, job, _mean_loss(oracle.losses), *costs)
 
     def explained(self, i: int, round: int) -> Explained:
         """Name algorithm, client and round in an error that is raised inside."""

@@ -19,27 +19,25 @@ from ..errors import ClientError
 from ..federation.federation import Federation
 from ..stage import Share
 from .author_checks import counters, probed
-from .client_results import Asked, RangeResult, Stats
+from .client_results import Asked, ClientCost, RangeResult
 from .client_round import Client
 from .gradient import Buffers, FullGradient, Gradient, seed_torch
 from .summation import finite, numbers, push, root, spread
 
 
-def probe_range(
-    client: Client, x: Vec, buffers: Vec, clients: list[int], first: int = 0
-) -> RangeResult:
+def probe_range(client: Client, asked: Asked) -> RangeResult:
     """Ask clients once before round 1. The nodes are sums of what they send, times their relative
     weights.
     """
     out = RangeResult([], {}, [])
-    for place, i in enumerate(clients, first):
-        up, cost = probe_of(client, x, buffers, i)
+    for place, i in enumerate(asked.cohort, asked.first):
+        up, cost = probe_of(client, asked.msg.x, asked.buffers, i)
         out.stats.append(cost)
         push(out.nodes, 0, place, weighed_probe(client.fed, up, i))
     return out
 
 
-def probe_of(client: Client, x: Vec, buffers: Vec, i: int) -> tuple[Rec, Stats]:
+def probe_of(client: Client, x: Vec, buffers: Vec, i: int) -> tuple[Rec, ClientCost]:
     """What a client sends before round 1, and its cost. Raises ClientError."""
     plan, fed, net = client.plan, client.fed, client.net
     with client.explained(i, -1):
@@ -57,7 +55,7 @@ def probe_of(client: Client, x: Vec, buffers: Vec, i: int) -> tuple[Rec, Stats]:
                 "not finite; is the model's loss finite on its data?"
             )
     sizes = nbytes(rec(x=x)), nbytes(up)
-    return up, Stats(i, True, 0.0, 0, oracle.calls, *sizes, values=oracle.values)
+    return up, ClientCost(i, True, 0.0, 0, oracle.calls, *sizes, values=oracle.values)
 
 
 def weighed_probe(fed: Federation, up: Rec, i: int) -> Rec:
@@ -69,7 +67,7 @@ def weighed_probe(fed: Federation, up: Rec, i: int) -> Rec:
 def ask_range(client: Client, asked: Asked, losses: bool = False) -> RangeResult:
     """Ask a range of the cohort before its local steps: see Algorithm.ask. The nodes are sums of
     what the clients answer, times their weights. losses: ask for their losses over all data
-    instead, which go into Stats.loss; there are no nodes. Raises ClientError.
+    instead, which go into ClientCost.loss; there are no nodes. Raises ClientError.
     """
     msg, _, memories, cohort, round, first, _ = asked
     out, shares = RangeResult([], {}, []), client.shares(asked)
@@ -91,21 +89,21 @@ def ask_range(client: Client, asked: Asked, losses: bool = False) -> RangeResult
                 "is not finite; is the model's loss finite on its data?"
             )
         costs = (full.calls, share.down, client.answer_bytes(answer), None, full.calls)
-        out.stats.append(Stats(i, answered, 0.0, 0, *costs, full.values, full.values))
+        out.stats.append(ClientCost(i, answered, 0.0, 0, *costs, full.values, full.values))
         part = weighed(client, answer, share, i) if answered else None
         push(out.nodes, 0, place, part)
     client.forget_first()
     return out
 
 
-def _loss(client: Client, share: Share, memory: Rec, i: int, round: int) -> Stats:
+def _loss(client: Client, share: Share, memory: Rec, i: int, round: int) -> ClientCost:
     """A client's loss over all its data at the received model, and what it cost."""
     seed = key(client.fed.seed, "ask", round, i)
     full = _full(client, share, memory, i, round, seed)
     share.net.train()
     value = float(full.loss(share.msg.x))
     costs = (share.down, client.answer_bytes(rec(loss=value)))
-    return Stats(i, True, value, 0, 0, *costs, None, 0, full.values, full.values)
+    return ClientCost(i, True, value, 0, 0, *costs, None, 0, full.values, full.values)
 
 
 def _full(client: Client, share: Share, memory: Rec, i: int, round: int, seed: int) -> FullGradient:
@@ -147,7 +145,7 @@ class Answers(NamedTuple):
     """What a cohort answered: the means, what each client's answer cost, changed client states."""
 
     mean: Rec
-    stats: list[Stats]
+    stats: list[ClientCost]
     memories: dict[int, Rec]
 
 

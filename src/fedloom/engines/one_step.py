@@ -10,7 +10,7 @@ import torch
 
 from ..core.bfloat16 import has_bfloat16
 from ..core.net import Net
-from ..core.vector import tree
+from ..core.vector import rec, tree
 from ..federation.federation import Federation
 from ..plan import Plan
 from .author_checks import at_server
@@ -80,7 +80,7 @@ def _asked(plan: Plan, fed: Federation, net: Net, members: list[int]) -> Asked:
     if alg.probes:
         one = Serial()
         one.open(plan, fed, net)
-        total = root(one.probe(x, net.init_buffers(), members[:1]).nodes)
+        total = root(one.probe(Asked(rec(x=x), net.init_buffers(), {}, members[:1], -1)).nodes)
         up = tree(lambda v: v / total.n, total.up)
     begun = at_server(alg, fed.seed, "server_init", 0, x, up)
     msg = at_server(alg, fed.seed, "broadcast", 0, begun)

@@ -149,6 +149,10 @@ class Ranks:
         """Ask a cohort before its local steps: see round()."""
         return self._shared_out(functools.partial(self._run.ask, losses=losses), asked)
 
+    def probe(self, asked: Asked) -> RangeResult:
+        """Ask clients once before round 1: see round()."""
+        return self._shared_out(self._run.probe, asked)
+
     def _shared_out(self, do: Callable[[Asked], RangeResult], asked: Asked) -> RangeResult:
         """What the inner engine does for a cohort, with the sums of all ranks."""
         mine = asked.range(*self.cut(asked.cohort)[self.group.rank])
@@ -156,19 +160,8 @@ class Ranks:
         def work() -> RangeResult:
             return do(mine) if mine.cohort else RangeResult([], {}, [])
 
-        seen = _checksum(asked.msg, asked.buffers)
-        return self._exchanged(work, seen, f"round {asked.round + 1}")
-
-    def probe(self, x: Vec, buffers: Vec, clients: list[int], first: int = 0) -> RangeResult:
-        """Ask clients once before round 1."""
-        a, b = self.cut(clients)[self.group.rank]
-
-        def work() -> RangeResult:
-            if a == b:
-                return RangeResult([], {}, [])
-            return self._run.probe(x, buffers, clients[a:b], first + a)
-
-        return self._exchanged(work, _checksum(x, buffers), "the first message")
+        what = f"round {asked.round + 1}" if asked.round >= 0 else "the first message"
+        return self._exchanged(work, _checksum(asked.msg, asked.buffers), what)
 
     def _exchanged(self, work: Callable[[], RangeResult], seen: int, what: str) -> RangeResult:
         """The results of all ranks, with one sum. A failure at one rank is raised at all of them,

@@ -31,10 +31,10 @@ class InProcess:
         with one_thread(self._fed.local.precision):
             return self._train(asked)
 
-    def probe(self, x: Vec, buffers: Vec, clients: list[int], first: int = 0) -> RangeResult:
+    def probe(self, asked: Asked) -> RangeResult:
         """Ask clients once before round 1."""
         with one_thread(self._fed.local.precision):
-            return probe_range(self._client, x, buffers, clients, first)
+            return probe_range(self._client, asked)
 
     def ask(self, asked: Asked, losses: bool = False) -> RangeResult:
         """Ask a cohort before its local steps."""

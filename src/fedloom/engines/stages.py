@@ -6,15 +6,17 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from ..algorithm import Job
+from ..aggregation import Aggregation
+from ..algorithm import Algorithm, Job
 from ..compression.link import Link
 from ..core.net import Net
-from ..core.vector import Rec, Vec
+from ..core.vector import Rec, Vec, rec
 from ..federation.attacks import Attack
 from ..federation.federation import Federation
 from ..plan import Plan
-from ..stage import At, Done, Share, Sizes, Stage
+from ..stage import At, LocalResult, Share, Sizes, Stage
 from ..submodels.private import Kept, Private
+from .summation import finite, numbers, uniform_of
 
 
 def stages_of(
@@ -27,10 +29,12 @@ def stages_of(
     if fed.attack is not None and fed.hostile:
         found.append(Hostile(attack=fed.attack, who=fed.hostile))
     found += plan.stages
-    private, link = plan.private, plan.link
+    private, link, aggregation = plan.private, plan.link, plan.aggregation
     if private is not None:
         kind = InTurns if private.alternates else PrivateLayers
         found.append(kind(scheme=private, net=net))
+    if aggregation.at_clients and not fed.forges:
+        found.append(Leaves(aggregation=aggregation, algorithm=plan.algorithm))
     return *found, (coding or Coding)(link=link, seed=fed.seed)
 
 
@@ -47,10 +51,10 @@ class Hostile(Stage):
     attack: Attack
     who: frozenset[int]
 
-    def send(self, done: Done, own: Rec, share: Share, at: At) -> tuple[Done, Rec]:
+    def send(self, done: LocalResult, own: Rec, share: Share, at: At) -> tuple[LocalResult, Rec]:
         if at.client not in self.who:
             return done, own
-        return done._replace(up=self.attack.sent(done.up, *at)), own
+        return done._replace(up=self.attack.sent(done.up, *at[:3])), own
 
 
 class Coding(Stage):
@@ -66,8 +70,8 @@ class Coding(Stage):
         return self.link.init(x, share.wire.layout, self.seed)
 
     def coded(self, up: Rec, own: Rec, share: Share, *place: int) -> tuple[Any, Sizes, Rec]:
-        """An update, vectors as long as they travel -> see Done: up and sizes, without buffers; the
-        new client state. place: round, client. Raises NotFiniteError.
+        """An update, vectors as long as they travel -> up and sizes of a LocalResult, without
+        buffers; the new client state. place: round, client. Raises NotFiniteError.
         """
         return self.link.deliver(up, own, share.wire, self.seed, *place)
 
@@ -84,6 +88,40 @@ class Packing(Coding):
     def coded(self, up: Rec, own: Rec, share: Share, *place: int) -> tuple[Any, Sizes, Rec]:
         packet, own = self.link.send(up, own, share.wire, self.seed, *place)
         return packet, {}, own
+
+
+class Leaves(Stage):
+    """Clients make the leaves of the sums, as a secure sum needs them: they travel in place of
+    delta, of the fields of uniform(), of the weight and of the buffers.
+    """
+
+    aggregation: Aggregation
+    algorithm: Algorithm
+
+    def send(self, done: LocalResult, own: Rec, share: Share, at: At) -> tuple[LocalResult, Rec]:
+        up, weight = numbers(done.up), float(done.up.weight)
+        if not finite(up):  # the client says so
+            return done, own
+        means = numbers(uniform_of(self.algorithm, up, done.job))
+        delta = up.delta if at.scale == 1 else at.scale * up.delta
+        part = rec(n=1.0, mass=weight, weight=weight, delta=delta, uniform=means)
+        part = rec(**part._asdict(), buffers=done.buffers)
+        part = self.aggregation.leaf(part, share.msg, *at[:3])
+        up = rec(delta=part.delta, weight=part.weight, **part.uniform._asdict())
+        return done._replace(up=up, buffers=part.buffers), own
+
+    def part(self, up: Rec, buffers: Vec) -> Rec:
+        """What travelled -> the leaf."""
+        more = {k: v for k, v in up._asdict().items() if k not in ("delta", "weight")}
+        part = rec(n=1.0, mass=up.weight, weight=up.weight, delta=up.delta, uniform=rec(**more))
+        return self.aggregation.arrived(rec(**part._asdict(), buffers=buffers))
+
+    def known(self, weight: float, buffers: Vec) -> Rec:
+        """What the server knows of the leaf of a client with this weight: `weight`, and `buffers`
+        (b,) as if training had not changed them.
+        """
+        part = rec(n=1.0, mass=weight, weight=weight, delta=buffers[:0], uniform=rec())
+        return self.aggregation.leaf(rec(**part._asdict(), buffers=buffers), rec(), 0, 0, 0)
 
 
 class PrivateLayers(Stage):
@@ -111,7 +149,7 @@ class PrivateLayers(Stage):
         msg = share.msg._replace(x=self.kept.filled(share.msg.x, own))
         return share._replace(msg=msg, buffers=self.kept.filled_buffers(share.buffers, own))
 
-    def send(self, done: Done, own: Rec, share: Share, at: At) -> tuple[Done, Rec]:
+    def send(self, done: LocalResult, own: Rec, share: Share, at: At) -> tuple[LocalResult, Rec]:
         index = self.kept.buffers.to(done.buffers.device)
         sent = done.buffers.index_copy(0, index, share.buffers.index_select(0, index))
         return done._replace(buffers=sent), self.kept.state(done.x, done.buffers)

@@ -15,7 +15,7 @@ from ..plan import Plan
 from .base import keep_memory, processors
 from .client_results import Asked
 from .client_round import RangeResult
-from .prefetch import Prefetcher
+from .padded_batches import Prefetcher
 from .serial import InProcess
 from .threads import Threads, repeatable
 from .vmap_range import VmapRange, default_chunk

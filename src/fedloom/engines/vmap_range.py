@@ -16,14 +16,14 @@ from ..core.wire import nbytes
 from ..errors import ClientError, FedloomError
 from ..federation.federation import Federation
 from ..plan import Plan
-from ..stage import Done, Share
+from ..stage import LocalResult, Share
 from ..submodels.base import whole
 from .author_rules import noted
 from .base import one_thread
 from .client_results import Asked
-from .client_round import Client, RangeResult, Stats
+from .client_round import Client, ClientCost, RangeResult
 from .gradient import blamed
-from .prefetch import Prefetcher
+from .padded_batches import Prefetcher
 from .summation import finite, push_rows
 from .threads import Threads
 from .vmap_refusals import refuse_changes
@@ -93,7 +93,7 @@ class VmapRange:
         """
         members, client, round = list(start), self.client, part.round
         groups = self._groups(members)
-        sent: dict[int, Done] = {}
+        sent: dict[int, LocalResult] = {}
         for group in groups:
             share = shares[self.fed.capacity(group[0])]
             with client.explained(group[0], round):
@@ -195,7 +195,7 @@ class VmapRange:
         for r, i in enumerate(part.cohort):
             steps, (calls, *costs) = trained.work.steps[r], trained.costs(r)
             counted = (trained.losses[r], steps, calls, share.down, sent, None)
-            out.stats.append(Stats(i, True, *counted, *costs))
+            out.stats.append(ClientCost(i, True, *counted, *costs))
             out.memories[i] = trained.memory(r)._replace(last=float(part.round))
 
 

@@ -11,9 +11,8 @@ from ..core.vector import Vec
 from ..errors import CompositionError
 from ..federation.federation import Federation
 from ..plan import Plan
-from .author_rules import noted
+from .author_rules import Explained, noted
 from .base import one_thread
-from .error_context import Explained
 
 _RANDOM = (
     nn.Dropout1d,

@@ -16,14 +16,13 @@ from ..core.dropout import seeded
 from ..core.grad_and_value import grad_and_value
 from ..core.rng import Draws, key, substreams
 from ..core.vector import Rec, Vec, tree, zeros
-from ..stage import Done, Share
+from ..stage import LocalResult, Share
 from .author_checks import counters
 from .author_rules import noted
 from .client_round import Client
 from .gradient import blamed, check_point
 from .heartbeat import beat
-from .padded_batches import Batches
-from .prefetch import Prefetcher
+from .padded_batches import Batches, Prefetcher
 from .summation import uniform_of
 from .threads import Threads
 
@@ -75,7 +74,7 @@ class VmapResult(NamedTuple):
         own, obj = tree(copy, self.own), tree(copy, self.obj)
         return work.client.steps.remembered(work.share.view, old, own, obj)
 
-    def done(self, r: int) -> Done:
+    def done(self, r: int) -> LocalResult:
         """One client's result, as training it alone gives it."""
         work = self.work
         up = tree(lambda v: v[r].clone(), self.up)
@@ -84,7 +83,7 @@ class VmapResult(NamedTuple):
         empty = work.share.msg.x[:0]
         calls, passes, *values = self.costs(r)
         costs = (calls, empty, self.x[r], passes, *values)
-        return Done(up, self.memory(r), job, self.losses[r], *costs)
+        return LocalResult(up, self.memory(r), job, self.losses[r], *costs)
 
     def costs(self, r: int) -> tuple[int, int, int, int]:
         """A client's gradients, those in full passes, and the same of losses; without padding."""

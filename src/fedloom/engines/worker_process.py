@@ -102,11 +102,10 @@ def _asked(post: str, memories: bytes, rest: Rest) -> Asked:
     return Asked(msg, buffers, unpacked(memories, _HERE["folder"]), *rest)
 
 
-def probe(post: str, clients: list[int], first: int) -> RangeResult:
-    """Ask a range of clients: see Engine.probe."""
-    x, buffers = _loaded("message", post)
+def probe(post: str, memories: bytes, rest: Rest) -> RangeResult:
+    """Ask a range of clients: see Engine.probe, and train()."""
     with one_thread(_HERE["fed"].local.precision):
-        return probe_range(_one_by_one(), x, buffers, clients, first)
+        return probe_range(_one_by_one(), _asked(post, memories, rest))
 
 
 def ask(post: str, memories: bytes, rest: Rest, losses: bool = False) -> RangeResult:

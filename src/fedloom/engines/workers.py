@@ -7,8 +7,10 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import wait
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from ..core.net import Net
@@ -19,7 +21,6 @@ from ..plan import Plan
 from . import heartbeat as pulse
 from . import worker_pool, worker_process
 from .base import one_thread, processors
-from .beside import Beside
 from .client_results import Asked
 from .client_round import RangeResult
 from .evaluation import Score, evaluation_batch, scores_of
@@ -158,6 +159,10 @@ class Workers:
         """Ask a cohort before its local steps."""
         return self._shared_out(worker_process.losses if losses else worker_process.ask, asked)
 
+    def probe(self, asked: Asked) -> RangeResult:
+        """Ask clients once before round 1."""
+        return self._shared_out(worker_process.probe, asked)
+
     def _shared_out(self, do: Callable[..., RangeResult], asked: Asked) -> RangeResult:
         """The results of a function of worker_process for the ranges of a cohort, as one."""
         assert self._board is not None
@@ -170,8 +175,8 @@ class Workers:
         sent = [self._board.pack(rows) for rows in mine]
 
         def task(part: Asked, rows: bytes) -> _Task:
-            what = f"{listed(part.cohort)} of round {part.round + 1}"
-            return _Task(what, do, (post, rows, part[3:]))
+            when = f"of round {part.round + 1}" if part.round >= 0 else "before round 1"
+            return _Task(f"{listed(part.cohort)} {when}", do, (post, rows, part[3:]))
 
         try:
             tasks = [task(part, rows.raw) for part, rows in zip(parts, sent, strict=True)]
@@ -197,22 +202,6 @@ class Workers:
         size = self.chunk << (spare.bit_length() - 1)
         costs = [sum(costs[a : a + size]) for a in range(0, len(costs), size)]
         return [(a * size, b * size) for a, b in ranges(costs, pieces)]
-
-    def probe(self, x: Vec, buffers: Vec, clients: list[int], first: int = 0) -> RangeResult:
-        """Ask clients once before round 1."""
-        assert self._board is not None
-        self._waited()
-        post = self._board.post((x, buffers))
-        cuts = self._cut([1.0] * len(clients))
-
-        def task(a: int, b: int) -> _Task:
-            what = f"{listed(clients[a:b])} before round 1"
-            return _Task(what, worker_process.probe, (post, clients[a:b], first + a))
-
-        try:
-            return _joined(self._each([task(a, b) for a, b in cuts]))
-        finally:
-            self._board.remove(post)
 
     def scores(
         self, x: Vec, buffers: Vec, inputs: Tensor, targets: Tensor, first: int = 0
@@ -349,6 +338,31 @@ class Workers:
         """Inside, the processes of an engine like this one start while the data are loaded."""
         fits = self._number <= PER_PROCESSOR * processors()  # else it is refused later
         return worker_pool.started_early(self._number) if fits else nullcontext()
+
+
+@dataclass
+class Beside:
+    """A model, what it is evaluated on, and the results: parts that are on their way, or found."""
+
+    x: Vec
+    buffers: Vec
+    inputs: Tensor
+    targets: Tensor
+    post: str  # of the model, see shared_memory.Board
+    results: Iterator[Any] | None = None
+    found: list[Score] | None = None
+
+    def wait(self) -> None:
+        """Wait for results that are on their way."""
+        results, self.results = self.results, None  # an interrupt leaves none
+        if results is not None:
+            self.found = [score for part in results for score in part]
+
+    def of(self, x: Vec, buffers: Vec, inputs: Tensor, targets: Tensor) -> list[Score] | None:
+        """The scores of this model on these data, if they were found."""
+        same = inputs is self.inputs and targets is self.targets
+        same = same and torch.equal(x, self.x) and torch.equal(buffers, self.buffers)
+        return self.found if same else None
 
 
 class _Task(NamedTuple):

@@ -42,7 +42,7 @@ from ..federation.sampling import Churn, Cohorts
 from ..objectives import METHODS, CrossEntropy, Objective, SquaredError, UserLoss
 from ..plan import Plan
 from ..server.arrivals import chooser
-from ..server.callbacks import Measuring
+from ..server.callbacks import Measuring, RunLog
 from ..server.checkpoints import Checkpoints
 from ..server.client_evaluation import untested
 from ..server.divergence import Watch
@@ -51,7 +51,6 @@ from ..server.evaluation import Curve, Evaluation
 from ..server.evaluator import Evaluator
 from ..server.progress import Progress, say, wanted
 from ..server.rounds import Loop
-from ..server.run_log import RunLog
 from ..stage import Stage
 from ..storage.run_directory import Checkpoint, RunDirectory
 from ..submodels.base import Rule

@@ -62,7 +62,7 @@ def by_class(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 class Needs(Enum):
-    """What an objective needs from the rest of the method; rules.py reads it."""
+    """What an objective needs from the rest of the method; the rules in plan.py read it."""
 
     EXITS = "a model of several exits, which it asks all"
     DRAWN_PARTS = "a sub-model scheme that draws a part of the client's part for every step"

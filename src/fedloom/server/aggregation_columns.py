@@ -6,7 +6,7 @@ from typing import Any
 
 from ..aggregation import Aggregation
 from ..core.vector import Rec
-from ..engines.client_round import Stats
+from ..engines.client_round import ClientCost
 from ..errors import CheckpointError
 from ..federation.federation import Federation
 from ..storage.run_directory import State
@@ -38,7 +38,7 @@ def check_spent(rule: Aggregation, done: int, state: State | None) -> None:
 
 
 def aggregated(
-    rule: Aggregation, state: Rec, round: int, stats: list[Stats], fed: Federation
+    rule: Aggregation, state: Rec, round: int, stats: list[ClientCost], fed: Federation
 ) -> dict[str, Any]:
     """Columns of a round's row (from 0): hostile clients, what the aggregation reports; empty ones
     instead of what a private aggregation may not tell.

@@ -12,15 +12,17 @@ from typing import Any
 
 from ..compression import downlink
 from ..core.vector import Rec
-from ..engines.client_round import Stats
+from ..engines.client_round import ClientCost
 from ..federation.federation import Federation
 from ..storage.client_state import ClientStates
 from .client_selection import Participants
 
-Exchanges = list[list[Stats]]
+Exchanges = list[list[ClientCost]]
 
 
-def billed(stats: list[Stats], at_down: Rec, missed: Mapping[int, int | None]) -> list[Stats]:
+def billed(
+    stats: list[ClientCost], at_down: Rec, missed: Mapping[int, int | None]
+) -> list[ClientCost]:
     """The costs with the bytes that their clients were really sent."""
     if not at_down:
         return stats
@@ -30,7 +32,7 @@ def billed(stats: list[Stats], at_down: Rec, missed: Mapping[int, int | None]) -
 
 def all_billed(
     chosen: Participants, exchanges: Exchanges, at_down: Rec, memory: ClientStates, round: int
-) -> tuple[Exchanges, list[Stats]]:
+) -> tuple[Exchanges, list[ClientCost]]:
     """The costs of a server step's exchanges, and of its absent clients, with the bytes that were
     really sent.
     """
@@ -43,7 +45,7 @@ def all_billed(
     return [billed(some, at_down, missed) for some in exchanges], billed(absent, at_down, missed)
 
 
-def together(exchanges: Exchanges) -> tuple[list[Stats], list[Stats]]:
+def together(exchanges: Exchanges) -> tuple[list[ClientCost], list[ClientCost]]:
     """-> the costs of the cohort over all exchanges, and those of candidates outside of it."""
     *before, last = exchanges
     if not any(before):
@@ -55,7 +57,7 @@ def together(exchanges: Exchanges) -> tuple[list[Stats], list[Stats]]:
     return list(cohort.values()), others
 
 
-def _plus(s: Stats, a: Stats) -> Stats:
+def _plus(s: ClientCost, a: ClientCost) -> ClientCost:
     """The cost of an update with that of an answer before it."""
     names = [*s.bytes_up, *(k for k in a.bytes_up if k not in s.bytes_up)]
     return s._replace(
@@ -67,7 +69,7 @@ def _plus(s: Stats, a: Stats) -> Stats:
     )
 
 
-def wasted(columns: Mapping[str, Any], absent: list[Stats]) -> dict[str, Any]:
+def wasted(columns: Mapping[str, Any], absent: list[ClientCost]) -> dict[str, Any]:
     """A row's columns about who did not answer. columns: the others of the choice of clients."""
     if "dropped" not in columns:
         return {**columns}

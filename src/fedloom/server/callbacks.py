@@ -1,4 +1,4 @@
-"""A user's functions and measures, called after a round or an evaluation."""
+"""The rows of a run, and who hears of them: a user's functions and measures."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from torch import nn
+
+from .divergence import Watch
+from .ledger import Ledger
 
 Row = dict[str, Any]
 
@@ -54,3 +57,27 @@ class Measuring(Protocol):
     def every(self) -> int: ...
 
     def __call__(self, loop: Any, /) -> Mapping[str, float]: ...
+
+
+class RunLog:
+    """What is known of a run's rounds. round: how many are done; history: their rows; logged: how
+    many of these are evaluated and written; ledger: what they cost. watch: says what to warn of.
+    on_round, on_evaluation: of the user, called with a row; watching: may hear it a round later.
+    """
+
+    def __init__(
+        self,
+        watch: Watch,
+        on_round: Sequence[Callable[[Row], object]] = (),
+        on_evaluation: Sequence[Callable[..., object]] = (),
+    ) -> None:
+        self.round, self.logged = 0, 0
+        self.history: list[Row] = []
+        self.ledger, self.watch = Ledger(), watch
+        self.on_round, self.on_evaluation = [*on_round], [*on_evaluation]
+        self.watching: list[Callable[[Row], None]] = []
+
+    @property
+    def pending(self) -> list[Row]:
+        """The rows that are neither evaluated nor written: one at most."""
+        return self.history[self.logged :]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..core.interrupts import undisturbed
 from ..core.ranks import Group
 from ..core.vector import Rec, Vec
-from ..engines.client_results import Asked, Stats
+from ..engines.client_results import Asked, ClientCost
 from ..federation.choice import ClientChoice, Known, checked
 from ..federation.federation import Federation
 from ..federation.sampling import Cohorts
@@ -61,8 +61,8 @@ class Participants(NamedTuple):
     """
 
     parts: list[Asked]
-    candidates: list[Stats]
-    absent: list[Stats]
+    candidates: list[ClientCost]
+    absent: list[ClientCost]
     columns: dict[str, Any]
     named: bool = True
     waited: float = 0.0
@@ -116,7 +116,7 @@ class Chooser:
 
     def _named(
         self, told: Broadcast, run: Loop, round: int, now: float, attempt: int
-    ) -> tuple[list[int], list[Stats]]:
+    ) -> tuple[list[int], list[ClientCost]]:
         """Who is asked, and what asking the candidates cost."""
         rule = self.rule
         if rule is None:
@@ -139,6 +139,6 @@ class Chooser:
         return checked(rule, "cohort", found, known), stats
 
 
-def unanswered(client: int, down: dict[str, int]) -> Stats:
+def unanswered(client: int, down: dict[str, int]) -> ClientCost:
     """The cost of a client that was sent the model and gives no update."""
-    return Stats(client, False, 0.0, 0, 0, down, {})
+    return ClientCost(client, False, 0.0, 0, 0, down, {})

@@ -91,6 +91,12 @@ class Durations:
             return torch.randn(v.shape, generator=draw).to(x) if vector else v
 
         up = share.wire.take(numbers(tree(typical, found)))
+        buffers = share.travelling(share.buffers)
+        if client.leaves is not None:  # of integers of 8 bytes
+            up, buffers = (
+                tree(lambda v: v.long() if isinstance(v, Tensor) else v, up),
+                buffers.long(),
+            )
         own = client.link.client_init(x, share)
-        up, sent, _ = client.link.coded(up, own, share, 0, 0)
-        return sum(client.billed(sent, up, share.travelling(share.buffers)).values())
+        _, sent, _ = client.link.coded(up, own, share, 0, 0)
+        return sum(sent.values()) + buffers.nbytes

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ..core.arithmetic import average, plain_number
-from ..engines.client_round import Stats
+from ..engines.client_round import ClientCost
 from ..engines.evaluation import Score
 from ..errors import ConfigError
 
@@ -33,10 +33,10 @@ class Ledger:
 
     def add(
         self,
-        stats: Iterable[Stats],
+        stats: Iterable[ClientCost],
         seconds: float,
         simulated: float = 0.0,
-        others: Iterable[Stats] = (),
+        others: Iterable[ClientCost] = (),
     ) -> None:
         """One more round. others: of candidates that did not take part."""
         for cost in stats:
@@ -49,7 +49,7 @@ class Ledger:
         self.seconds += seconds
         self.simulated += simulated
 
-    def _pay(self, cost: Stats) -> None:
+    def _pay(self, cost: ClientCost) -> None:
         for name, count in cost.bytes_down.items():
             self.down[name] = self.down.get(name, 0) + count
         for name, count in cost.bytes_up.items():
@@ -92,7 +92,7 @@ class Ledger:
 
 
 def skipped(
-    stats: list[Stats], round: int, names: Sequence[str] = (), explained: bool = False
+    stats: list[ClientCost], round: int, names: Sequence[str] = (), explained: bool = False
 ) -> Row:
     """The clients whose updates are left out; with a warning that they were not finite, unless the
     engine has explained it.
@@ -108,8 +108,8 @@ def skipped(
 
 
 def row_of(
-    stats: list[Stats],
-    others: list[Stats],
+    stats: list[ClientCost],
+    others: list[ClientCost],
     round: int,
     named: bool,
     names: Sequence[str] = (),
@@ -161,7 +161,7 @@ def bytes_of(way: str, now: Mapping[str, int], before: Mapping[str, int]) -> dic
     return {f"bytes_{way}": sum(moved.values()), **fields}
 
 
-def squares(stats: list[Stats]) -> dict[str, float]:
+def squares(stats: list[ClientCost]) -> dict[str, float]:
     """The means over the updates of ||delta||^2 and ||e||^2, if delta is compressed: the error
     norms of CFedAvg's figures.
     """

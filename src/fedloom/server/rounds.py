@@ -13,10 +13,10 @@ from ..aggregation import Aggregation
 from ..core.interrupts import stoppable, undisturbed
 from ..core.net import Net
 from ..core.ranks import ALONE, Group
-from ..core.vector import Rec, Vec
+from ..core.vector import Rec, Vec, rec
 from ..engines.author_checks import at_server
 from ..engines.base import Engine, Remote
-from ..engines.client_round import Stats
+from ..engines.client_results import Asked, ClientCost
 from ..engines.evaluation import Score
 from ..errors import FedloomError
 from ..federation.federation import Federation
@@ -26,14 +26,13 @@ from ..storage.client_state import ClientStates
 from .aggregation_columns import aggregated, published
 from .arrivals import Arrivals
 from .billing import all_billed, simulated_seconds, together, wasted
-from .callbacks import tell
+from .callbacks import RunLog, tell
 from .checkpoints import Checkpoints
 from .client_selection import Broadcast, Chooser
 from .evaluation import Curve
 from .evaluator import Evaluator
 from .exchanges import RoundOutcome, exchanged
 from .ledger import Ledger, bytes_of, own_columns, row_of, squares
-from .run_log import RunLog
 from .server_step import ServerState, Step
 
 _log = logging.getLogger(__name__)
@@ -161,8 +160,9 @@ class Loop:
         """The mean of the exchange before round 1 with all available clients (or the first)."""
         started, cohorts = time.perf_counter(), self.cohorts
         everybody = cohorts.present(0, cohorts.waits(0.0)) or cohorts.example
-        results = self.engine.probe(x, buffers, everybody)
-        up = self.step.probed(self.engine, x, buffers, results)
+        asked = Asked(rec(x=x), buffers, {}, everybody, -1)
+        results = self.engine.probe(asked)
+        up = self.step.probed(self.engine, asked, results)
         self.ledger.add(results.stats, time.perf_counter() - started)
         return up
 
@@ -227,8 +227,8 @@ class Loop:
         self,
         done: RoundOutcome,
         started: float,
-        exchanges: list[list[Stats]],
-        absent: list[Stats],
+        exchanges: list[list[ClientCost]],
+        absent: list[ClientCost],
         own: Row,
     ) -> None:
         """The only place where the state of the run changes. exchanges: what candidates, answers

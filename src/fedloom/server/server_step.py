@@ -25,7 +25,7 @@ from ..core.net import Net
 from ..core.vector import Rec, Vec, fields, leaves, rec, tree
 from ..engines.author_checks import at_server
 from ..engines.base import Engine, Remote
-from ..engines.client_round import RangeResult, Stats
+from ..engines.client_results import Asked, ClientCost, RangeResult
 from ..engines.stages import stages_of
 from ..engines.summation import finite, rate, rested, root
 from ..errors import ClientError
@@ -33,8 +33,8 @@ from ..federation.federation import Federation
 from ..federation.sampling import Cohorts
 from ..plan import Plan
 from ..stage import At, asked
+from .exchanges import RoundTraining
 from .submodel_evaluation import holding
-from .training import RoundTraining
 
 _log = logging.getLogger(__name__)
 _HINT = "lower local.lr, set local.clip"
@@ -138,14 +138,14 @@ class Step:
         alg = self.plan.algorithm
         return at_server(alg, self.fed.seed, "report", t, srv) if alg.reports else {}
 
-    def probed(self, engine: Engine, x: Vec, buffers: Vec, results: RangeResult) -> Rec:
+    def probed(self, engine: Engine, asked: Asked, results: RangeResult) -> Rec:
         """The mean of what clients sent before round 1. Raises ClientError if it is not finite."""
         added = root(results.nodes)
         up = tree(lambda v: v / added.n, added.up)
         if finite(up):
             return up
-        asked = [s.client for s in results.stats]
-        sizes = {i: largest(root(engine.probe(x, buffers, [i]).nodes).up) for i in asked}
+        alone = {s.client: asked._replace(cohort=[s.client]) for s in results.stats}
+        sizes = {i: largest(root(engine.probe(one).nodes).up) for i, one in alone.items()}
         i = max(sizes, key=lambda i: sizes[i])
         raise ClientError(
             f"{self.plan.algorithm.method}: client {i}: what it sent before round 1 is "
@@ -183,7 +183,7 @@ class Step:
         rows = forged(added, attack.forged, self.fed.hostile)
         return behind(rule, rows, rule.tell(rec(), state), self.fed.seed, t)
 
-    def _last_rate(self, t: int, stats: Sequence[Stats]) -> float:
+    def _last_rate(self, t: int, stats: Sequence[ClientCost]) -> float:
         """The local rate of a round's last step: of the clients with as many, of the one with the
         shortest pass over its data.
         """
