@@ -9,24 +9,30 @@ import textwrap
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
+
+import click
 
 from fedloom.papers import SCALES, Entry, Protocol, Row, Wanted
 from fedloom.papers.board import HEADS, board
 from fedloom.papers.cost import Cost, cost, work
 from fedloom.papers.entry import Claim
 from fedloom.papers.facts import Fact, facts
-from fedloom.papers.lines import NAME, Line, read
+from fedloom.papers.figures import pictures
+from fedloom.papers.lines import NAME, Line, others, read
 from fedloom.papers.measure import LOWER, title
-from fedloom.papers.plan import Plan, changes_of
-from fedloom.papers.run import missing
-from fedloom.papers.table import Table
+from fedloom.papers.plan import Plan, changes_of, pairs
+from fedloom.papers.run import Outcome, missing
+from fedloom.papers.table import Table, table
 from fedloom.papers.tune import RUNGS, grid_plans
 from fedloom.report import human_seconds
+from fedloom.report.style import save_pictures
 from fedloom.report.table_files import tabular
 from fedloom.report.table_text import Column, chosen
 from fedloom.storage.identity import FREE
 
-from .paper_columns import measured, measures_of, rows_of
+from .compare_and_report import Figures
+from .paper_columns import as_latex, measured, measures_of, rows_of
 from .printing import page_width
 from .printing import table as aligned
 
@@ -46,12 +52,6 @@ def wrapped(text: str, indent: str = "  ") -> str:
     return textwrap.fill(text, columns(), initial_indent=indent, subsequent_indent=indent)
 
 
-def pairs(entry: Entry) -> list[tuple[Protocol, Row]]:
-    """The protocols and rows of which an entry wants a number."""
-    found = {(w.protocol.name, w.row.key): (w.protocol, w.row) for w in entry.wanted()}
-    return list(found.values())
-
-
 # --------------------------------------------------------------------------------------- the list
 def listing(entries: Sequence[Entry], scales: Sequence[str], out: Path, measure: bool) -> str:
     """A paper's tables and figures, a line each."""
@@ -61,7 +61,7 @@ def listing(entries: Sequence[Entry], scales: Sequence[str], out: Path, measure:
     for entry in entries:
         costs = [] if entry.fact else [cost(entry, s, _SEEDS, measure) for s in scales]
         unknown |= any(c.unknown for c in costs)
-        runs = "-" if entry.fact else str(_SEEDS * len(pairs(entry)))
+        runs = "-" if entry.fact else str(_SEEDS * len([*pairs(entry, entry.rows)]))
         times = [_cost(c) for c in costs] or ["-"] * len(scales)
         shown.append([entry.id, entry.title, runs, *times, _state(entry, lines)])
     said = [aligned(shown, columns())]
@@ -94,7 +94,7 @@ def _state(entry: Entry, lines: Iterable[Line]) -> str:
         return "check"
     found = collections.Counter[str]()
     for scale in SCALES:
-        for protocol, row in pairs(entry):
+        for protocol, row in pairs(entry, entry.rows):
             free = {*FREE, *row.grid, *protocol.grid}
             wanted = _kept(changes_of(protocol, row, scale), free)
             recipe = protocol.recipe_at(scale)
@@ -138,7 +138,7 @@ def planned(
     left = missing(plan, out)
     said.append(f"  {len(plan.runs)} runs, {len(plan.runs) - len(left)} of them have a line")
     found = cost(entry, plan.scale, len(plan.seeds), measure)
-    share = len(left) / max(1, len(pairs(entry)) * len(plan.seeds))
+    share = len(left) / max(1, len([*pairs(entry, entry.rows)]) * len(plan.seeds))
     said.append(f"  about {human_seconds(found.seconds * share)}, by {_speed(measure)}, at most")
     if tune or halving:
         grids = grid_plans(entry, plan.scale, out, plan.rows, changes)
@@ -176,7 +176,7 @@ def page(found: Table, changes: Sequence[str]) -> str:
     for protocol in found.entry.protocols:
         own = found.numbers_of(protocol)
         if own and not (found.plan.scale == "cpu" and protocol.cpu is None):
-            said += ["", f"{protocol.dataset}, {_words(protocol)}"]
+            said += ["", f"{protocol.dataset}, {protocol.words}"]
             empty = all(n.wanted.cell is None and not n.values for n in own)
             said += ["  no run has a line yet"] if empty else _blocks(found, protocol)
             said += _left_out(found, protocol)
@@ -202,11 +202,6 @@ _GOALS = (
     "Targets are the paper's, times the accuracy of FedAvg (without it, of the first row) here "
     "over its accuracy there: at another scale the printed ones say nothing."
 )
-
-
-def _words(protocol: Protocol) -> str:
-    """The setting of a protocol."""
-    return " ".join(protocol.setting.replace("=", " ").replace("|", ", ").split(";")).strip()
 
 
 def _blocks(found: Table, protocol: Protocol) -> list[str]:
@@ -345,3 +340,43 @@ def facts_page(entry: Entry, style: str | None, names: Sequence[str] | None = No
 
 def _agrees(fact: Fact) -> str:
     return {True: "agrees", False: "DIFFERS", None: "-"}[fact.agrees]
+
+
+# ------------------------------------------------------------------------------------ on the screen
+def tell(
+    made: Plan,
+    outcome: Outcome,
+    out: Path,
+    style: str | None,
+    changes: Sequence[str],
+    names: Sequence[str] | None,
+) -> None:
+    """Print the table of a plan, and on stderr what must be known of it. names: of LaTeX's
+    columns.
+    """
+    lines = read(out / NAME)
+    found = table(made, lines)
+    if style == "csv":
+        click.echo(as_csv(found), nl=False)
+    elif style == "latex":
+        click.echo(as_latex(found, names), nl=False)
+    else:
+        click.echo(page(found, changes))
+    for name, why in outcome.no_data.items():
+        click.echo(f"no data: {name}: {why}", err=True)
+    refused = {f"{p}, {row}": why for (p, row), why in made.refused.items()} | outcome.refused
+    for name, why in refused.items():
+        click.echo(f"not run: {name}: {why}", err=True)
+    for said in others(lines, made.runs):
+        click.echo(f"note: {said}", err=True)
+    if not style:
+        click.echo(f"lines of evidence: {quote(str(out / NAME))}", err=True)
+
+
+def draw(made: Plan, out: Path, asked: Figures) -> None:
+    """Draw what there are lines for, and say where."""
+    drawn = pictures(table(made, read(out / NAME)))
+    for file in save_pictures(drawn, *asked):
+        click.echo(f"picture: {quote(str(file))}", err=True)
+    if not drawn:
+        click.echo("nothing is drawn: no run has a line yet", err=True)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING
 
 import click
 
 from fedloom.errors import ConfigError, did_you_mean
 
-from .compare_and_report import Figures, figure_options, wanted
+from .compare_and_report import figure_options, wanted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from fedloom.papers.plan import Plan
     from fedloom.papers.run import Outcome
     from fedloom.papers.schedule import Item
-    from fedloom.papers.table import Table
     from fedloom.papers.tune import Choice
 
 OUT, PLAN, COMMITTED = "runs/papers", "docs/results/plan.toml", "docs/results/papers"
@@ -271,6 +269,10 @@ def paper_command(
     from fedloom.config.overrides import refuse_repeats
     from fedloom.papers import entry
     from fedloom.papers.plan import plan, with_own, with_protocols
+    from fedloom.papers.table import table
+
+    from .paper_columns import check_names
+    from .paper_pages import draw, facts_page, planned, tell
 
     names = [word for word in words if "=" not in word]
     changes = [word for word in words if "=" in word]
@@ -282,8 +284,6 @@ def paper_command(
         raise ConfigError(f"'{own[0]}': a table has seeds from 0; give --seeds, their number")
     found = entry(names[0])
     if found.fact:
-        from .paper_pages import facts_page
-
         click.echo(facts_page(found, style, shown))
         return
     found = with_protocols(found, _names(protocols))
@@ -291,19 +291,18 @@ def paper_command(
     count = seeds or _SEEDS.get(scale, 3)
     folder, silent = Path(out), quiet or bool(style)
     made = plan(found, scale, folder, chosen, count, changes)
-    _check_columns(made, shown)
+    if shown is not None:
+        check_names(table(made, ()), shown)
     if dry_run:
-        from .paper_pages import planned
-
         click.echo(planned(made, folder, changes, tune, halving, measure))
         return
     if tune or halving:
         found = _tuned(made, folder, jobs, silent, changes, halving)
         made = plan(found, scale, folder, chosen, count, changes)
     outcome = _run(made, folder, jobs, silent)
-    _tell(made, outcome, folder, style, changes, shown)
+    tell(made, outcome, folder, style, changes, shown)
     if asked is not None:
-        _draw(made, folder, asked)
+        draw(made, folder, asked)
 
 
 def _columns(words: str | None, style: str | None) -> list[str] | None:
@@ -313,32 +312,8 @@ def _columns(words: str | None, style: str | None) -> list[str] | None:
     return None if words is None else _names(words)
 
 
-def _check_columns(made: Plan, names: Sequence[str] | None) -> None:
-    """Refuse a column that the table has not, before anything is run."""
-    from fedloom.papers.table import table
-
-    from .paper_columns import check_names
-
-    if names is not None:
-        check_names(table(made, ()), names)
-
-
 def _names(words: str | None) -> list[str]:
     return [name.strip() for name in words.split(",")] if words else []
-
-
-def _draw(made: Plan, out: Path, asked: Figures) -> None:
-    """Draw what there are lines for, and say where."""
-    from fedloom.papers.figures import pictures
-    from fedloom.papers.lines import NAME, read
-    from fedloom.papers.table import table
-    from fedloom.report.style import save_pictures
-
-    drawn = pictures(table(made, read(out / NAME)))
-    for file in save_pictures(drawn, *asked):
-        click.echo(f"picture: {quote(str(file))}", err=True)
-    if not drawn:
-        click.echo("nothing is drawn: no run has a line yet", err=True)
 
 
 def _tuned(
@@ -368,37 +343,3 @@ def _run(made: Plan, out: Path, jobs: int, quiet: bool) -> Outcome:
 
     with repeatable(f"the runs in '{out}'"):
         return run_plan(made, out, jobs, quiet)
-
-
-def _tell(
-    made: Plan,
-    outcome: Outcome,
-    out: Path,
-    style: str | None,
-    changes: Sequence[str],
-    columns: Sequence[str] | None,
-) -> None:
-    """Print the table, and what must be known of it."""
-    from fedloom.papers.lines import NAME, others, read
-    from fedloom.papers.table import table
-
-    from .paper_columns import as_latex
-    from .paper_pages import as_csv, page
-
-    lines = read(out / NAME)
-    found: Table = table(made, lines)
-    if style == "csv":
-        click.echo(as_csv(found), nl=False)
-    elif style == "latex":
-        click.echo(as_latex(found, columns), nl=False)
-    else:
-        click.echo(page(found, changes))
-    for name, why in outcome.no_data.items():
-        click.echo(f"no data: {name}: {why}", err=True)
-    refused = {f"{p}, {row}": why for (p, row), why in made.refused.items()} | outcome.refused
-    for name, why in refused.items():
-        click.echo(f"not run: {name}: {why}", err=True)
-    for said in others(lines, made.runs):
-        click.echo(f"note: {said}", err=True)
-    if not style:
-        click.echo(f"lines of evidence: {quote(str(out / NAME))}", err=True)

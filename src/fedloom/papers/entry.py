@@ -34,6 +34,11 @@ class Protocol:
     tiny: str = ""
     grid: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
+    @property
+    def words(self) -> str:
+        """Its setting, as pages say it."""
+        return " ".join(self.setting.replace("=", " ").replace("|", ", ").split(";")).strip()
+
     def fits(self, cell: Cell) -> bool:
         """True if a cell is one of this protocol's."""
         return cell.dataset == self.dataset and cell.has(settings_of(self.setting))

@@ -55,8 +55,8 @@ def pictures(found: Table) -> list[Picture]:
 # ------------------------------------------------------------------------------------------- curves
 def _words(found: Table, protocol: Protocol) -> str:
     several = len({p.dataset for p in found.entry.protocols}) < len(found.entry.protocols)
-    setting = protocol.setting.replace("=", " ").replace(";", ", ").replace("|", ", ")
-    return f"{protocol.dataset}, {setting}" if several and setting else protocol.dataset
+    words = protocol.words if several else ""
+    return f"{protocol.dataset}, {words}" if words else protocol.dataset
 
 
 def _curves(

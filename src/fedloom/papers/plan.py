@@ -152,7 +152,7 @@ def plan(
     refused: dict[tuple[str, str], str] = {}
     digests: dict[tuple[str, str, int], str] = {}
     problems: list[FedloomError] = []
-    for protocol, row in _pairs(entry, chosen):
+    for protocol, row in pairs(entry, chosen):
         if scale == "cpu" and protocol.cpu is None:
             refused[protocol.name, row.key] = f"not at scale cpu: {protocol.why}"
             continue
@@ -169,7 +169,7 @@ def plan(
     return Plan(entry, scale, numbers, chosen, tuple(runs.values()), refused, digests)
 
 
-def _pairs(entry: Entry, rows: Sequence[Row]) -> Iterator[tuple[Protocol, Row]]:
+def pairs(entry: Entry, rows: Sequence[Row]) -> Iterator[tuple[Protocol, Row]]:
     """A protocol's rows one after the other, as far as the paper prints or we measure them."""
     wanted = {(w.protocol.name, w.row.key) for w in entry.wanted()}
     for protocol in entry.protocols:

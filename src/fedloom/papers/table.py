@@ -109,7 +109,11 @@ class Table:
 
     def round_of(self, at: str, protocol: Protocol) -> int | None:
         """The round here that stands for a printed one; None where none is printed."""
-        return _round_of(self.plan, at, protocol)
+        where = settings_of(at)
+        rounds = max((r.rounds for r in self.plan.runs if r.protocol is protocol), default=0)
+        if "round" not in where or not rounds:
+            return None
+        return round_here(float(where["round"]), rounds, protocol)
 
     def judged(self, protocol: Protocol) -> set[tuple[str, str]]:
         """The measures that claims compare in a protocol, as (metric, at)."""
@@ -155,14 +159,6 @@ def _contexts(plan: Plan, protocol: Protocol, own: Own, seeds: Sequence[int]) ->
     found = goals(plan.entry, protocol, base, plan.scale)
     by_seed = {s: {row: lines[s] for row, lines in own.items()} for s in seeds}
     return {s: Context(plan.entry, protocol, rows, found) for s, rows in by_seed.items()}
-
-
-def _round_of(plan: Plan, at: str, protocol: Protocol) -> int | None:
-    where = settings_of(at)
-    rounds = max((run.rounds for run in plan.runs if run.protocol is protocol), default=0)
-    if "round" not in where or not rounds:
-        return None
-    return round_here(float(where["round"]), rounds, protocol)
 
 
 def _number(wanted: Wanted, contexts: Mapping[int, Context]) -> Number:
