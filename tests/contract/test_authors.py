@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import functools
 import inspect
 import json
 import re
@@ -16,17 +15,15 @@ import torch
 
 from fedloom import Local, algorithms
 from fedloom.algorithm import Algorithm, Job
-from fedloom.algorithms import FedExP
 from fedloom.algorithms.registry import ALGORITHMS, make_algorithm, options
 from fedloom.checks import purity
 from fedloom.checks.audit import Audited
 from fedloom.core import wire
 from fedloom.core.hyper import Hyper
 from fedloom.core.vector import fields, tree
-from fedloom.federation.schedules import Exponential
 from fedloom.plan import traced
 from fedloom.storage.records import freeze, thaw
-from tiny import bits, imprint, quadratics, same, small, trace
+from tiny import imprint, same, small, trace
 
 CASES = {name: (name, {}) for name in ALGORITHMS} | {
     "scaffold, option I": ("scaffold", {"option": 1})
@@ -206,85 +203,6 @@ def test_an_option_has_a_range_and_a_source(name, key):
     option = next(o for o in options(name) if o.name == key)
     assert option.source and (option.allowed != "any" or option.default is None)
     assert option.default is not inspect.Parameter.empty
-
-
-def another(option):
-    """A value that is allowed for an option, and is not its default."""
-    default = option.default
-    if isinstance(default, str):
-        named = option.allowed.removeprefix("one of ").split(", ")
-        return next(choice for choice in named if choice != default)
-    if default is None or isinstance(default, bool):
-        return 0.5 if default is None else not default
-    if isinstance(default, int):
-        return 1 if default == 2 else 2
-    return default * 0.5 or 0.3
-
-
-@functools.cache
-def end(algorithm):
-    if isinstance(algorithm, FedExP):  # whose clients must differ enough
-        return bits([*trace(quadratics(algorithm), 3)][-1].srv.x)
-    loop = [*trace(small(algorithm, cohort=5), 3)][-1]
-    rows = imprint(*(row.alg for row in loop.memory.get(range(7)).values()))
-    return bits(loop.srv.x), str(rows)  # a personal model is of the clients alone
-
-
-@pytest.mark.parametrize(("name", "key"), OPTIONS)
-def test_an_option_changes_the_run(name, key):
-    option = next(o for o in options(name) if o.name == key)
-    default = option.default
-    plain, same, other = (
-        make_algorithm(name, **values) for values in ({}, {key: default}, {key: another(option)})
-    )
-    assert same == plain and end(plain) != end(other)
-
-
-LOCAL_CHANGES = {
-    "epochs": 1,
-    "steps": 3,
-    "batch": 3,
-    "lr": 0.05,
-    "schedule": Exponential(decay=0.5),
-    "momentum": 0.5,
-    "weight_decay": 0.1,
-    "clip": 0.1,
-    "clip_pull": False,
-    "drop_last": True,
-    "order": "text",
-    "optimiser": "adam",
-    "beta1": 0.5,
-    "beta2": 0.5,
-    "probe_batch": 1,
-    "sam": 0.1,
-}
-
-
-def test_every_part_of_local_training_is_tried_below():
-    # devices: tests/closed_form/test_cfedavg.py; float32: tests/unit/test_precision.py
-    own = {"seconds", "precision"}
-    assert {f.name for f in dataclasses.fields(Local)} == set(LOCAL_CHANGES) | own
-
-
-@pytest.mark.parametrize("key", LOCAL_CHANGES)
-def test_a_setting_of_local_training_changes_the_run(key):
-    base = {"epochs": 2, "batch": 2, "lr": 0.1}
-    if key.startswith("beta"):
-        base["optimiser"] = "adamw"
-    if key == "clip_pull":
-        base["clip"] = 0.1
-    changed = base | {key: LOCAL_CHANGES[key]}
-    if key == "steps":
-        del changed["epochs"]
-    method = {"probe_batch": "fafed", "clip_pull": "feddyn"}.get(key, "fedavg")
-    sizes = (3, 5, 4, 7, 3, 8, 5)
-    from tiny import clusters
-
-    runs = [
-        [*trace(small(build(method), local=Local(**own), data=clusters(sizes=sizes)), 3)][-1]
-        for own in (base, changed)
-    ]
-    assert bits(runs[0].srv.x) != bits(runs[1].srv.x)
 
 
 def test_every_hyper_parameter_of_the_parts_has_a_source():

@@ -10,26 +10,11 @@ import torch
 
 from fedloom import Local
 from fedloom.algorithms.registry import make_algorithm
-from fedloom.checks.tiny_federation import (
-    CAPACITIES,
-    Trial,
-    exits,
-    experiment,
-    finish,
-    network,
-    run,
-)
+from fedloom.checks.tiny_federation import CAPACITIES, Trial, exits, experiment, finish, run
 from fedloom.core.vector import leaves
 from fedloom.engines import Serial
 from fedloom.engines.client_results import Asked
-from fedloom.errors import CompositionError
-from fedloom.objectives import (
-    CrossEntropy,
-    FedNTD,
-    MaskedCrossEntropy,
-    OrderedDistillation,
-    SelfDistillation,
-)
+from fedloom.objectives import FedNTD, MaskedCrossEntropy, OrderedDistillation, SelfDistillation
 from fedloom.submodels import FIARSE, VIEWS, FedRolex, FjORD, HeteroFL, ScaleFL, greedy
 from tiny import agree, same
 
@@ -138,36 +123,6 @@ def test_the_sizes_are_in_the_log_and_a_smaller_client_costs_less(case):
     up = [sum(s.bytes_up.values()) for s in stats]  # capacities 1, 1/2, 1/4
     down = [sum(s.bytes_down.values()) for s in stats]
     assert up[0] > up[1] >= up[2] and down[0] > down[1] >= down[2]  # a small net has few widths
-
-
-REFUSED = {
-    "exits without the loss that asks them": (
-        {"submodel": ScaleFL(), "objective": CrossEntropy()},
-        "ScaleFL and CrossEntropy.*self_distillation",
-    ),
-    "no exits": (
-        {"submodel": ScaleFL(), "model": network}, "self_distillation and .*one exit"
-    ),
-    "distillation into what nobody draws": (
-        {"submodel": HeteroFL(), "objective": OrderedDistillation()},
-        "OrderedDistillation and HeteroFL",
-    ),
-    "distillation of whole models": (
-        {"objective": OrderedDistillation(), "submodel": None, "capacities": None},
-        "OrderedDistillation and whole models"
-    ),
-    "a shard that fits nothing": (
-        {"submodel": FIARSE(group="shard", shards=("third.*",))},
-        r"FIARSE and Sequential: the shard 'third\.\*' fits no parameter",
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_has_no_meaning_is_refused_before_anything_runs(case):
-    parts, message = REFUSED[case]
-    with pytest.raises(CompositionError, match=message):
-        experiment(**({"capacities": CAPACITIES} | parts)).build()
 
 
 def test_greedy_pruning_is_called_by_its_name():

@@ -59,15 +59,6 @@ def test_lists_are_saved_and_used_again(fedloom: Fedloom) -> None:
     assert {k: v for k, v in one.items() if not k.startswith("lists in")} == other
 
 
-def test_a_run_with_saved_lists_is_the_run_with_the_partition(fedloom: Fedloom) -> None:
-    fedloom("partition", "--save", "split.npz")
-    small = ("rounds=2", "local.epochs=1", "--quiet")
-    fedloom("run", *small, "--out", "a")
-    fedloom("run", *small, "partition=lists", "partition.file=split.npz", "--out", "b")
-    curves = [(Path(x) / "summary.json").read_text() for x in ("a", "b")]
-    assert json.loads(curves[0])["last"] == json.loads(curves[1])["last"]
-
-
 def test_matched_test_sets_are_what_clients_are_measured_on(fedloom: Fedloom) -> None:
     fedloom("run", "tests=matched", "rounds=2", "--out", "a", "--quiet")
     assert tomllib.loads(Path("a/config.toml").read_text())["data"]["tests"] == "matched"

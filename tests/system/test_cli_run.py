@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import json
-import runpy
 import shutil
-import signal
-import subprocess
-import sys
-import time
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -22,7 +17,6 @@ from fedloom import Experiment, load_runs
 from fedloom.cli.__main__ import cli
 from fedloom.cli.dry_run import measure
 from fedloom.config import resolve
-from fedloom.data import digits
 from fedloom.report import human_seconds
 from fedloom.storage.run_directory import RunDirectory
 from fedloom.storage.seal import seal
@@ -116,15 +110,6 @@ def test_progress_counts_the_bytes_before_a_run_went_on(fedloom: Fedloom) -> Non
     assert shown(fedloom("resume", "b", "rounds=4").output)[-1] == whole[-1]
 
 
-def test_seeds_are_one_group(fedloom: Fedloom) -> None:
-    text = fedloom("run", *SMALL, "seed=3", "--seeds", 2, "--out", "both").output
-    made = [summary(f"both/seed{k}") for k in (3, 4)]
-    assert [s["seed"] for s in made] == [3, 4]
-    assert made[0]["group"] == made[1]["group"]
-    row = next(x for x in text.splitlines() if x.startswith("FedAvg  "))
-    assert row.split()[1] == "2"
-
-
 def test_a_run_is_repeated_by_its_own_configuration(fedloom: Fedloom) -> None:
     fedloom("run", "algorithm=scaffold", *SMALL, "out=a", "--quiet")
     fedloom("run", "a/config.toml", "--out", "b", "--quiet")
@@ -144,15 +129,6 @@ def test_the_command_line_and_python_give_the_same_bits(fedloom: Fedloom) -> Non
     assert last == result.last
 
 
-def test_a_finished_run_is_extended(fedloom: Fedloom) -> None:
-    fedloom("run", *SMALL, "algorithm=fedacg", "--out", "a", "--quiet")
-    fedloom("resume", "a", "rounds=5", "evaluate.target=0.01", "--quiet")
-    fedloom("run", "a/config.toml", "--out", "b", "--quiet")
-    assert summary("a")["rounds"] == 5
-    assert summary("a")["target"] == 0.01
-    assert weights("a/model.safetensors") == weights("b/model.safetensors")
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("pictures")
 def test_a_run_leaves_pictures_and_a_report(fedloom: Fedloom) -> None:
@@ -160,27 +136,6 @@ def test_a_run_leaves_pictures_and_a_report(fedloom: Fedloom) -> None:
     assert "report in a/report.html" in text
     assert Path("a/pictures/accuracy_by_round.png").read_bytes()[:4] == b"\x89PNG"
     assert "data:image/png;base64," in Path("a/report.html").read_text()
-
-
-@pytest.mark.slow
-def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path, fedloom: Fedloom) -> None:
-    command = [sys.executable, "-m", "fedloom", "run", "rounds=100000", "--out", "a"]
-    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
-    rows = tmp_path / "a" / "rounds.jsonl"
-    until = time.monotonic() + 60
-    while time.monotonic() < until and not (rows.exists() and rows.read_bytes().count(b"\n") > 3):
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130, errors
-    assert errors.strip().endswith("go on with: fedloom resume a")
-    assert "Traceback" not in errors
-    done = rows.read_bytes().count(b"\n")
-    assert done > 3
-    fedloom("resume", "a", f"rounds={done + 2}", "--quiet")
-    undisturbed = resolve("digits", [f"rounds={done + 2}"]).experiment().run()
-    ours = {k: v.tolist() for k, v in undisturbed.model.state_dict().items()}
-    assert weights("a/model.safetensors") == ours
 
 
 # ------------------------------------------------------------------------------------- an estimate
@@ -295,20 +250,6 @@ def test_report_writes_one_page(fedloom: Fedloom) -> None:
 
 
 # ------------------------------------------------------------------------------------------- export
-def test_an_exported_model_is_loaded_with_plain_torch(fedloom: Fedloom) -> None:
-    fedloom("run", *SMALL, "--out", "a", "--quiet")
-    text = fedloom("export", "a").output
-    code = Path("a/export.py")
-    assert f"{code}: prepare(), outputs(), predict() and score()" in text
-    assert "import fedloom" not in code.read_text() and "from fedloom" not in code.read_text()
-    made = runpy.run_path(str(code))
-    assert made["about"]()["torch"] == torch.__version__
-    model = made["load"]()
-    data = digits()
-    assert data.test_inputs is not None
-    with torch.no_grad():
-        right = model(data.test_inputs).argmax(1) == data.test_targets
-    assert float(right.double().mean()) == pytest.approx(summary("a")["last"]["value"], abs=1e-12)
 
 
 @pytest.mark.parametrize(("kind", "end"), [("safetensors", "safetensors"), ("state_dict", "pt")])

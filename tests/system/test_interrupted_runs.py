@@ -104,13 +104,6 @@ def test_kill_9_at_twenty_random_moments(engine, runs, undisturbed, tmp_path, en
     assert killed >= runs
 
 
-@pytest.mark.slow
-def test_kill_9_in_workers_and_resume_in_workers(undisturbed, tmp_path, engine_of):
-    process = begin(tmp_path / "run", "workers:2", 13)
-    assert stop(process, signal.SIGKILL, random.uniform(0, 0.03)) == -signal.SIGKILL
-    agree(experiment(engine_of("workers:2")).resume(tmp_path / "run"), undisturbed)
-
-
 @pytest.fixture(scope="module", params=["everything", "fafed"])
 def with_all_of_it(request, tmp_path_factory):
     """A kind with every part that remembers something, and its undisturbed run."""
@@ -174,24 +167,6 @@ def test_ctrl_c_saves_every_round_that_is_done(engine, undisturbed, tmp_path, en
     agree(experiment(engine_of(engine)).resume(tmp_path / "run"), undisturbed)
 
 
-@pytest.mark.parametrize(
-    ("number", "engine"),
-    [
-        (signal.SIGTERM, "serial"),
-        (signal.SIGHUP, "serial"),
-        pytest.param(signal.SIGTERM, "workers:2", marks=pytest.mark.slow),
-        pytest.param(signal.SIGHUP, "workers:2", marks=pytest.mark.slow),
-    ],
-)
-def test_other_signals_save_as_ctrl_c_does(number, engine, undisturbed, tmp_path, engine_of):
-    process = begin(tmp_path / "run", engine, 9)
-    assert process.stop(number) == (128 + number, "")
-    done = process.rounds[-1]
-    saved = max(int(p.name) for p in (tmp_path / "run" / "checkpoints").iterdir())
-    assert 0 < done < ROUNDS and saved == done
-    agree(experiment(engine_of(engine)).resume(tmp_path / "run"), undisturbed)
-
-
 def test_signals_while_it_saves_and_closes_change_nothing(whole, tmp_path, monkeypatch):
     """A scheduler sends several, to every process of a group."""
     from fedloom.core import interrupts
@@ -224,31 +199,6 @@ def test_signals_while_it_saves_and_closes_change_nothing(whole, tmp_path, monke
     assert getattr(caught.value, "code", None) == 128 + signal.SIGHUP and len(came) == 2
     monkeypatch.undo()
     assert (tmp_path / "run" / "checkpoints" / "00000007").is_dir()
-    agree(experiment(rounds=10).resume(tmp_path / "run"), whole)
-
-
-def test_who_is_told_of_the_last_row_may_fail(whole, tmp_path):
-    """As a terminal that is gone, which is why the signal came."""
-    from fedloom.server.rounds import Loop
-
-    def broken(row):
-        if row["round"] == 8:
-            raise OSError(errno.EIO, "gone")
-
-    commit = Loop._commit
-
-    def commit_and_hang_up(self, *arguments):
-        commit(self, *arguments)
-        if self.round == 8:
-            signal.raise_signal(signal.SIGHUP)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Loop, "_commit", commit_and_hang_up)
-        with pytest.raises(OSError, match="gone"):
-            experiment(rounds=10, checkpoint=Checkpoint(every_seconds=None), on_round=[broken]).run(
-                tmp_path / "run"
-            )
-    assert (tmp_path / "run" / "checkpoints" / "00000008").is_dir()
     agree(experiment(rounds=10).resume(tmp_path / "run"), whole)
 
 
@@ -301,10 +251,6 @@ def test_a_second_ctrl_c_while_saving_does_not_lose_the_state(whole, tmp_path, m
         if row["round"] == 5:
             signal.raise_signal(signal.SIGINT)
 
-    def stop_in_round_5(row):
-        if row["round"] == 4:
-            raise KeyboardInterrupt
-
     monkeypatch.setattr(RunDirectory, "append_round", interrupted)
     with pytest.raises(KeyboardInterrupt):
         experiment(rounds=10, checkpoint=Checkpoint(every_seconds=None)).run(tmp_path / "run")
@@ -327,29 +273,6 @@ def test_a_second_ctrl_c_while_saving_does_not_lose_the_state(whole, tmp_path, m
     assert (tmp_path / "run" / "checkpoints" / "00000005").is_dir()
     monkeypatch.undo()
     agree(experiment(rounds=10).resume(tmp_path / "run"), whole)
-
-
-def test_the_handler_of_ctrl_c_is_put_back():
-    before = signal.getsignal(signal.SIGINT)
-    experiment(rounds=2, resident_bytes=None).run()
-    assert signal.getsignal(signal.SIGINT) is before
-
-
-def test_ctrl_c_that_is_ignored_stays_ignored(monkeypatch, tmp_path):
-    from fedloom.storage.client_state import ClientMemory
-
-    put = ClientMemory.put
-
-    def interrupted(self, rows):
-        signal.raise_signal(signal.SIGINT)
-        return put(self, rows)
-
-    monkeypatch.setattr(ClientMemory, "put", interrupted)
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        assert len(experiment(rounds=2, resident_bytes=None).run().history) == 2
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 # ---------------------------------------------------------------------------------------- workers
@@ -390,15 +313,6 @@ def test_workers_that_keep_dying_are_an_error_of_one_line(tmp_path):
     with pytest.raises(WorkerError, match="died 3 times") as caught:
         deadly(tmp_path / "all", "workers:1", 10**6).run()
     assert "\n" not in str(caught.value)
-
-
-def test_nothing_is_left_in_shared_memory(tmp_path, engine_of):
-    def mine():
-        return list(Path("/dev/shm").glob(f"fedloom.board-{os.getpid()}-*"))
-
-    before = mine()
-    experiment(engine_of("workers:2"), rounds=2, resident_bytes=None).run()
-    assert mine() == before
 
 
 # -------------------------------------------------------------------------------------- full disks

@@ -19,7 +19,7 @@ from fedloom.core.vector import leaves
 from fedloom.errors import CompositionError
 from fedloom.objectives import MOON
 from fedloom.submodels import FIARSE, HeteroFL
-from fedloom.wrappers.registry import SERVERS, with_server
+from fedloom.wrappers.registry import SERVERS
 from tiny import Fedloom, small, trace
 
 table = functools.cache(compatibility.table)
@@ -86,47 +86,6 @@ def test_a_cell_says_what_a_run_says(axis: str, row: str, column: str) -> None:
         config.experiment().plan()
     assert str(caught.value) == why
     assert "\n" not in why
-
-
-def test_what_has_no_meaning_is_no_and_only_that() -> None:
-    def refused(axis: str, column: str) -> set[str]:
-        return {row for row, name in table(axis).reasons if name == column}
-
-    sums = {"scaffold", "fedgamma", "fafed", "fedcm", "feddc", "mofedsam", "stem", "scaffnew"}
-    assert refused("local", "momentum") == sums
-    for column in ("adam", "adamw"):
-        assert refused("local", column) == sums | {"fednova"}  # no weights to divide by
-    assert refused("local", "sam") == {"fedsmoo", "fedsam", "mofedsam", "fedgamma", "fedspeed"}
-    assert refused("local", "sgd") == set()
-    for column in SERVERS:
-        several = {"ifca"}  # models at the server
-        assert refused("server", column) == {"fedacg"} | several
-    norms = {"fedexp", "qfedavg", "afl", "ifca", "ditto", "scaffnew"}  # and personal models
-    for column in ("fiarse", "heterofl"):
-        assert refused("submodel", column) == {"fafed", "stem", "fedcm", "mofedsam"} | norms
-
-
-# a server for every method, in turn; all pairs are the contract suite's
-PAIRS = [
-    (name, server)
-    for name, server in zip(ALGORITHMS, itertools.cycle(SERVERS), strict=False)
-    if (name, server) not in table("server").reasons
-]
-
-
-@pytest.mark.parametrize(
-    ("name", "server"),
-    [pytest.param(*p, marks=[pytest.mark.slow] if n % 3 else []) for n, p in enumerate(PAIRS)],
-)
-def test_a_server_around_a_method_is_the_same_in_every_engine(name: str, server: str) -> None:
-    ends = []
-    for engine in ("serial", "vectorised:3"):
-        algorithm = with_server(make_algorithm(name), server, {})
-        experiment = small(algorithm, torch.float64, engine=engine)
-        ends.append([*trace(experiment, 3)][-1].srv)
-    for a, b in zip(leaves(ends[0]), leaves(ends[1]), strict=True):
-        torch.testing.assert_close(a, b, rtol=0, atol=1e-9)
-    assert all(bool(torch.isfinite(v).all()) for v in leaves(ends[0]))
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ from fedloom import Experiment, FedAvg, Local
 from fedloom.config.resolve import resolve
 from fedloom.data import from_clients
 from fedloom.errors import ConfigError
-from tiny import small, weights
 
 torchmetrics = pytest.importorskip("torchmetrics")
 
@@ -150,17 +149,6 @@ def test_a_name_may_have_another_name_beside_functions():
     row, z, y = run(federation(two_classes, 2), metrics=metrics)
     right = (z.argmax(1) == y)[y == 1].double().mean()
     assert row["test_sensitivity"] == pytest.approx(float(right), abs=1e-6)
-
-
-@pytest.mark.parametrize("engine", ["workers:2", "vectorised:2"])
-def test_every_engine_measures_the_same(engine, engine_of):
-    one = small(FedAvg(), metrics=["auc", "f1"]).run()
-    other = small(FedAvg(), metrics=["auc", "f1"], engine=engine_of(engine)).run()
-    for name in ("auc", "f1"):
-        seen = [r.history[-1][f"test_{name}"] for r in (one, other)]
-        assert seen[0] == pytest.approx(seen[1], abs=1e-6)
-    if engine.startswith("workers"):
-        assert weights(one.model) == weights(other.model)
 
 
 # --------------------------------------------------------------------------- by file and by line

@@ -150,14 +150,6 @@ def test_an_object_is_measured_on_the_whole_set(engine, engine_of):
     assert asked.labels[0].tolist() == [0]  # the user's own object is left alone
 
 
-def test_a_run_with_an_object_goes_on_with_the_same_numbers(tmp_path):
-    whole = classified(rounds=4).run()
-    classified(rounds=2).run(tmp_path / "run")
-    again = classified(rounds=4).resume(tmp_path / "run")
-    for a, b in zip(whole.history, again.history, strict=True):
-        assert a | {"seconds": 0} == b | {"seconds": 0}
-
-
 class LateAuc(Auc):
     """Nothing is known in the first two evaluations: NaN, and infinity."""
 
@@ -206,15 +198,6 @@ def test_a_function_that_gives_nan_on_a_batch_is_said_once(caplog):
     said = [r.getMessage() for r in caplog.records]
     assert len(said) == 1 and "round 1: metric 'auc' is nan" in said[0]
     assert "update() and compute()" in said[0]
-
-
-def test_compute_gives_one_number():
-    class Odd(Auc):
-        def compute(self):
-            return torch.ones(2)
-
-    with pytest.raises(DataError, match=r"metric 'auc': compute\(\) gave shape \[2\]"):
-        classified(metrics={"auc": Odd()}).run()
 
 
 # ------------------------------------------------------------------------------- what they give

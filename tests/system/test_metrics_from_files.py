@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -60,10 +59,6 @@ def few(outputs, targets):
     return outputs[:2, 0]
 
 
-def rooted(outputs, targets):
-    return (outputs[:, 0] * 0 - 1).sqrt()
-
-
 def fails(outputs, targets):
     return {}["row"]
 
@@ -77,7 +72,7 @@ def unsaid(outputs, targets):
     return outputs[:, 0]
 
 
-few.higher_is_better = rooted.higher_is_better = fails.higher_is_better = True
+few.higher_is_better = fails.higher_is_better = True
 number = 3
 '''
 HELPER = "def wanted(outputs):\n    return outputs.argmax(1)\n"
@@ -225,22 +220,10 @@ def test_a_mistake_is_one_line(here: Fedloom, metrics: str, said: str) -> None:
     assert not Path("runs").exists() or not list(Path("runs").iterdir())
 
 
-def test_a_metric_that_is_no_number_is_said(here: Fedloom) -> None:
-    output = here("run", "digits", "metrics=my_metrics.py:rooted", *QUIET, "--out", "one").output
-    assert "round 2: metric 'rooted' is nan" in output
-    assert math.isnan(rows("one")[-1]["test_rooted"])
-
-
 def test_an_error_inside_names_the_metric_and_the_line(here: Fedloom) -> None:
     line = METRICS[: METRICS.index('"row"')].count("\n") + 1
     output = here("run", "digits", "metrics=my_metrics.py:fails", *QUIET, code=1).output
     assert f"metric 'fails': KeyError (my_metrics.py, line {line}): 'row'" in output
-
-
-def test_an_export_says_that_it_lacks_the_metric(here: Fedloom) -> None:
-    here("run", "digits", "metrics=my_metrics.py:Share,accuracy", *QUIET, "--out", "one")
-    output = here("export", "one", "--out", "model").output
-    assert "not exported: the metric 'Share', code that is not fedloom's: no --check" in output
 
 
 def test_fedloom_check_says_how_a_metric_is_tried(here: Fedloom) -> None:

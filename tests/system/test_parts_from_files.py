@@ -242,20 +242,6 @@ def test_a_rule_of_submodels_may_be_ones_own(here: Fedloom) -> None:
     assert own == run(here, "theirs", "submodel=heterofl", *words)
 
 
-@pytest.mark.parametrize(
-    "engine", ["vectorised:3", pytest.param("workers:2", marks=pytest.mark.slow)]
-)
-def test_every_engine_runs_it(here: Fedloom, engine: str) -> None:
-    parts = ("algorithm=my_method.py:AdaptiveProx", "compress=my_parts.py:Half")
-    serial = run(here, "serial", *parts)
-    here("run", *parts, *SMALL[:3], f"engine={engine}", "--out", "other", "--quiet")
-    found = weights("other")
-    if engine == "workers:2":
-        assert found == serial
-    for name, values in serial.items():  # FP16 moves with the last bits
-        assert torch.allclose(torch.tensor(found[name]), torch.tensor(values), atol=1e-3)
-
-
 def test_worker_processes_get_it_by_value(here: Fedloom, monkeypatch: pytest.MonkeyPatch) -> None:
     module = load("my_method.py")
     _Pickler(out := io.BytesIO()).dump(module.AdaptiveProx(mu=0.5))

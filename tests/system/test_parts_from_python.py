@@ -134,34 +134,6 @@ def test_all_gradients_of_a_step_see_the_same_randomness(module):
     assert torch.equal(before.srv.x, after.srv.x)
 
 
-def test_dropout_differs_between_steps_clients_and_rounds():
-    # a linear model with nothing but dropout: the gradient says which inputs were kept
-    seen = []
-
-    class Look(LocalSGD):
-        def direction(self, x, loc, msg, mem, grad, job):
-            seen.append(tuple((grad(x) != 0).tolist()))
-            return torch.zeros_like(x), loc
-
-    pairs = [(np.ones((2, 16)), np.zeros((2, 1)))] * 3
-    model = nn.Sequential(nn.Dropout(0.5), nn.Linear(16, 1, bias=False))
-    loss = lambda outputs, targets: outputs.sum()
-    local = Local(steps=4, batch=1, lr=0.1)
-    data = from_clients(pairs)
-    exp = Experiment(
-        algorithm=Look(),
-        model=model,
-        data=data,
-        rounds=2,
-        objective=loss,
-        local=local,
-        device="cpu",
-    )
-    exp.run()
-    seen = [kept for kept in seen if any(kept)]  # a plan is tried on zeros before
-    assert len(seen) == 24 and len(set(seen)) > 20
-
-
 @pytest.mark.parametrize("engine", ["workers:1", "workers:2", "workers:3"])
 @pytest.mark.parametrize("module", [Masks, Noise, HalfFrozen, Tied])
 def test_unusual_models_have_the_same_bits_in_workers(module, engine, engine_of):
@@ -170,12 +142,6 @@ def test_unusual_models_have_the_same_bits_in_workers(module, engine, engine_of)
     )
     assert weights(one.model) == weights(other.model)
     assert timeless(one.history) == timeless(other.history)
-
-
-def test_a_model_without_anything_to_train_is_refused():
-    module = nn.Linear(5, 3).requires_grad_(False)
-    with pytest.raises(DataError, match="nothing to train"):
-        small(FedAvg(), model=module).run()
 
 
 def test_the_callers_model_is_left_alone():

@@ -66,15 +66,6 @@ def test_a_link_is_refused_and_what_it_leads_to_stays(name, run, tmp_path):
     assert "\n" not in str(caught.value) and content(tmp_path) == before
 
 
-def test_a_link_named_as_a_later_checkpoint_is_refused(run, tmp_path):
-    (tmp_path / "home").mkdir()
-    (tmp_path / "home" / "notes.txt").write_text("mine")
-    (run / "checkpoints" / "00000009").symlink_to(tmp_path / "home")
-    with pytest.raises(CheckpointError, match="00000009' is a link"):
-        experiment(rounds=10).resume(run)
-    assert (tmp_path / "home" / "notes.txt").read_text() == "mine"
-
-
 def test_a_log_with_two_names_is_refused(run, tmp_path):
     """As `cp -al` makes them: the copy would be written too."""
     os.link(run / "rounds.jsonl", tmp_path / "copy")

@@ -15,7 +15,6 @@ import sys
 import tempfile
 import threading
 import time
-import timeit
 from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
@@ -366,20 +365,6 @@ def test_a_stop_of_the_parent_is_nobodys_silence(scene):
         assert seen.wait(1) is None
         seen.now += 3600  # Ctrl-Z
     assert seen.watch.look() is None
-
-
-def test_a_beat_is_cheap(tmp_path):
-    before = pulse._words
-    try:
-        pulse.begin(tmp_path)
-        assert (
-            min(timeit.repeat(pulse.beat, timer=time.process_time, number=1000, repeat=50))
-            < 2e-6 * 1000
-        )
-        (count,) = (words[0] for words in pulse.Watch(tmp_path, 1)._pulses().values())
-        assert count == 50_000
-    finally:
-        pulse._words = before
 
 
 # -------------------------------------------------------------------------------------- how many
