@@ -177,7 +177,7 @@ def test_a_tokeniser_that_cannot_be_used_is_named(news, tmp_path, monkeypatch):
     load = lambda **options: ag_news(iid(1), data_dir=tmp_path, **options)
     refused(lambda: load(tokeniser="x", vocabulary=9), "vocabulary = 9 is for words")
     monkeypatch.setitem(sys.modules, "transformers", None)
-    refused(lambda: load(tokeniser="x"), "tokeniser 'x' needs the package transformers", "[text]")
+    refused(lambda: load(tokeniser="x"), "tokeniser 'x' needs transformers", "[text]")
 
     class Absent:
         @staticmethod
