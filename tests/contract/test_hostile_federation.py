@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import re
+import signal
 import stat
 import struct
 import sys
@@ -421,6 +422,14 @@ def test_what_does_not_end_is_ended_with_what_it_started(tmp_path, monkeypatch):
         while len(found := (tmp_path / "log").read_text().split()) < 2:
             children.check()
     until(lambda: not any(alive(int(pid)) for pid in found), "both have ended", 10)
+
+
+def test_a_process_that_waited_hears_signals_as_before(tmp_path):
+    before = signal.getsignal(signal.SIGTERM)
+    with Children() as children, pytest.raises(FlowerError, match="ended"):
+        children.start(Program([sys.executable, "-c", ""], tmp_path / "log", os.environ))
+        children.wait()
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_a_runs_folder_has_no_token(monkeypatch):

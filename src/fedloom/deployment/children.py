@@ -82,11 +82,14 @@ class Children:
         def stop(*_: Any) -> None:
             raise KeyboardInterrupt
 
-        signal.signal(signal.SIGTERM, stop)
-        with contextlib.suppress(KeyboardInterrupt):
-            while True:
-                self.check()
-                time.sleep(_POLL)
+        before = signal.signal(signal.SIGTERM, stop)
+        try:
+            with contextlib.suppress(KeyboardInterrupt):
+                while True:
+                    self.check()
+                    time.sleep(_POLL)
+        finally:
+            signal.signal(signal.SIGTERM, before)
 
 
 @dataclass
