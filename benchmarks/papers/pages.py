@@ -18,7 +18,7 @@ import compression
 import submodels
 import zoo
 from page import Page
-from study import RESULTS, STUDIES, Study
+from study import RESULTS, Study
 
 from fedloom.errors import DataError, FedloomError, did_you_mean
 
@@ -35,8 +35,8 @@ def page(name: str, lines: Path = RESULTS) -> Page:
     """A page from the lines of a folder; a missing file is no lines yet. Raises DataError for an
     unknown name, a folder that is not there, or lines that cannot be read.
     """
-    if name not in STUDIES:
-        raise DataError(f"there is no page '{name}'. {did_you_mean(name, STUDIES)}")
+    if name not in MAKERS:
+        raise DataError(f"there is no page '{name}'. {did_you_mean(name, [*MAKERS])}")
     if not lines.is_dir():
         raise DataError(f"there is no folder '{lines}'; --lines takes the one with {name}.jsonl")
     words = (RESULTS / "words" / f"{name}.md").read_text(encoding="utf-8")
@@ -46,11 +46,11 @@ def page(name: str, lines: Path = RESULTS) -> Page:
 def main() -> None:
     """Write the pages."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(STUDIES))
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(MAKERS))
     parser.add_argument("--lines", type=Path, default=RESULTS, help="folder with NAME.jsonl")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder for pages and pictures")
     options = parser.parse_args()
-    for name in options.names or STUDIES:
+    for name in options.names or MAKERS:
         for file in page(name, options.lines).write(options.out):
             print(file)
 
