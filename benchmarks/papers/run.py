@@ -4,7 +4,8 @@
         [--jobs 2] [--list] [KEY=VALUE ...]
 
 The studies are zoo, compression, submodels, robust, private and precision: studies/NAME.toml has
-their tables. Of a row that is tuned every value is tried first, at seed 0 on held-out data, and the best is run.
+their tables. Of a row that is tuned every value is tried first, at seed 0 on held-out data, and the
+best is run.
 Each finished run adds its line to docs/results/papers/lines.jsonl. Stop it at any time: the same
 command goes on, and what has a line is not run again. Fashion-MNIST, MNIST and CIFAR-10 must be
 there (FEDLOOM_DATA); `private` needs dp-accounting.
