@@ -88,6 +88,24 @@ def test_a_cell_says_what_a_run_says(axis: str, row: str, column: str) -> None:
     assert "\n" not in why
 
 
+def test_what_has_no_meaning_is_no_and_only_that() -> None:
+    def refused(axis: str, column: str) -> set[str]:
+        return {row for row, name in table(axis).reasons if name == column}
+
+    sums = {"scaffold", "fedgamma", "fafed", "fedcm", "feddc", "mofedsam", "stem", "scaffnew"}
+    assert refused("local", "momentum") == sums
+    for column in ("adam", "adamw"):
+        assert refused("local", column) == sums | {"fednova"}  # no weights to divide by
+    assert refused("local", "sam") == {"fedsmoo", "fedsam", "mofedsam", "fedgamma", "fedspeed"}
+    assert refused("local", "sgd") == set()
+    for column in SERVERS:
+        several = {"ifca"}  # models at the server
+        assert refused("server", column) == {"fedacg"} | several
+    norms = {"fedexp", "qfedavg", "afl", "ifca", "ditto", "scaffnew"}  # and personal models
+    for column in ("fiarse", "heterofl"):
+        assert refused("submodel", column) == {"fafed", "stem", "fedcm", "mofedsam"} | norms
+
+
 @pytest.mark.parametrize(
     ("name", "options", "parts"),
     [
