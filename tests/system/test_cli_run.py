@@ -110,6 +110,15 @@ def test_progress_counts_the_bytes_before_a_run_went_on(fedloom: Fedloom) -> Non
     assert shown(fedloom("resume", "b", "rounds=4").output)[-1] == whole[-1]
 
 
+def test_seeds_are_one_group(fedloom: Fedloom) -> None:
+    text = fedloom("run", *SMALL, "seed=3", "--seeds", 2, "--out", "both").output
+    made = [summary(f"both/seed{k}") for k in (3, 4)]
+    assert [s["seed"] for s in made] == [3, 4]
+    assert made[0]["group"] == made[1]["group"]
+    row = next(x for x in text.splitlines() if x.startswith("FedAvg  "))
+    assert row.split()[1] == "2"
+
+
 def test_a_run_is_repeated_by_its_own_configuration(fedloom: Fedloom) -> None:
     fedloom("run", "algorithm=scaffold", *SMALL, "out=a", "--quiet")
     fedloom("run", "a/config.toml", "--out", "b", "--quiet")
