@@ -512,3 +512,15 @@ def test_connections_without_a_request_and_headers_without_an_end_are_closed(ser
         place.sendall(b"POST /v1/fleet/get-run HTTP/1.1\r\nhost: ")
         assert place.recv(1) == b""
         assert time.monotonic() - began < 20
+
+
+def test_a_node_that_waits_when_the_server_ends_is_told_to_ask_again(served, key):
+    """After a 500 Flower's node asks nobody any more, though it stays alive."""
+    with served.open() as place:
+        place.settimeout(30)
+        given = signed(key) | {"content-length": "1000"}
+        told = "".join(f"{k}: {v}\r\n" for k, v in given.items())
+        place.sendall(f"POST {FLEET}push-object HTTP/1.1\r\nhost: x\r\n{told}\r\nbegun".encode())
+        time.sleep(1)  # it waits for the rest
+        served.process.terminate()
+        assert place.recv(12) == b"HTTP/1.1 503"

@@ -23,7 +23,10 @@ from .clients import read_clients
 from .folder import Folder, check_secret, write, write_secret
 
 # a node that says this will not connect again by itself, though it stays alive
-GAVE_UP = "Giving up reconnection|SSL/TLS handshake error detected"
+GAVE_UP = (
+    "Giving up reconnection|SSL/TLS handshake error detected|"
+    r"ERROR\s*(\x1b\[0m)?:\s+(Server|Client) error '"
+)
 # of Flower: at a node's port these give a task only to who knows a secret; another one may not
 PROTECTED = ("1.41", "1.42")
 _SECONDS = 60  # for a command that asks the server

@@ -106,6 +106,8 @@ def application(fed: Folder, refusals: Refusals | None = None) -> Router:
             )
         except (ClientDisconnect, TimeoutError):  # it is gone, or does not take its answer
             return
+        except asyncio.CancelledError:  # this server ends; a node asks again, but after a 500 never
+            await Response(status_code=503)(scope, receive, send)
 
     return Router(default=asked, lifespan=life)  # no routes: none of its own answers keeps a body
 
