@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from .aggregation import Aggregation, Mean
 from .algorithm import ACCUMULATED, CHANGE, MEAN, Algorithm, LocalSGD, Trait
@@ -19,17 +19,15 @@ from .compression.error_feedback import EF21
 from .compression.link import LONGEST, Link, Via
 from .core.arithmetic import total
 from .errors import CompositionError, ConfigError
+from .federation.clock import untimely
 from .federation.local import Local
 from .objectives import Needs, Objective
 from .stage import Stage, cannot_join
 from .submodels.base import Rule
 from .submodels.private import Private, unfit
 from .trace import Trace, plain_means, traced
-from .wrappers.base import Wrapper, layers, method_in
-from .wrappers.client import Clip, LocalOpt, PerStep, Prox, Sam, WeightDecay
-from .wrappers.optimisers import Momentum
-from .wrappers.registry import SERVERS
-from .wrappers.server import Lookahead, ServerOpt
+from .wrappers.base import method_in
+from .wrappers.rules import misplaced
 
 
 class Setting(NamedTuple):
@@ -127,88 +125,7 @@ class Plan:
 # ------------------------------------------------------------------------------ wrapper and method
 def wrapper_and_method(plan: Plan) -> str | None:
     """The first wrapper that has no meaning around what it wraps."""
-    for wrapper in layers(plan.algorithm):
-        for kind, rule in AROUND:
-            if isinstance(wrapper, kind) and (why := rule(wrapper, wrapper.inner.traits)):
-                return f"{_setting(wrapper)} and {name_of(wrapper.inner)}: {why}"
-        if isinstance(wrapper, PerStep) and (why := _per_step(plan.averaged, wrapper)):
-            return f"{type(wrapper).__name__} and {name_of(wrapper.inner)}: {why}"
-    return None
-
-
-def _setting(wrapper: Wrapper) -> str:
-    """What was asked for, as a configuration writes it; the class of what only Python has."""
-    if isinstance(wrapper, LocalOpt):
-        return "local.momentum" if isinstance(wrapper.opt, Momentum) else "local.optimiser"
-    if isinstance(wrapper, ServerOpt):
-        return f"server={next((n for n, o in SERVERS.items() if o is type(wrapper.opt)), '')}"
-    return {Sam: "local.sam", Lookahead: "server=lookahead"}.get(
-        type(wrapper), type(wrapper).__name__
-    )
-
-
-Around = Callable[[Any, frozenset[Trait]], "str | None"]
-
-
-def _if(trait: Trait, why: str) -> Around:
-    return lambda wrapper, traits: why if trait in traits else None
-
-
-def _local_optimiser(wrapper: LocalOpt, traits: frozenset[Trait]) -> str | None:
-    if traits & {Trait.READS_THE_MOVE, Trait.REPLAYS_THE_MOVE}:
-        scaffold = getattr(method_in(wrapper), "option", 1) == 2 and Trait.PERTURBS not in traits
-        also = ", or algorithm.option=1" if scaffold else ""
-        return (
-            "it takes its move for the sum of its directions, which a local optimiser changes; "
-            f"take plain steps, local.optimiser=sgd with local.momentum=0{also}"
-        )
-    if Trait.DIVIDES_BY_RATES in traits and not wrapper.opt.linear:
-        return (
-            f"it divides by the weights of its gradients, and {type(wrapper.opt).__name__} gives "
-            "them none; take local.momentum, or plain steps"
-        )
-    return None
-
-
-def _per_step(averaged: tuple[str, ...], wrapper: PerStep) -> str | None:
-    inner: Any = wrapper.inner
-    reads = {Trait.READS_THE_MOVE, Trait.REPLAYS_THE_MOVE} & inner.traits
-    if reads or averaged:
-        return "its server reads more than the mean move, and reads that whole"
-    while inner is not None:
-        if isinstance(inner, PerStep) or getattr(inner, "per_step", False):
-            return "it sends the mean move per step already"
-        inner = getattr(inner, "inner", None)
-    return None
-
-
-_SEVERAL = "it would move x alone of the models that this method's server has"
-_RECURSION = "its direction is a recursion over gradients; use ClipGrad"
-AROUND: tuple[tuple[type[Wrapper], Around], ...] = (
-    (
-        Prox,
-        _if(
-            Trait.DIVIDES_BY_RATES,
-            "it divides by the weights of its gradients, of which a pull makes the earlier ones "
-            "smaller, unknown to it; use one of them",
-        ),
-    ),
-    (Sam, _if(Trait.PERTURBS, "it perturbs its own gradients already; use one of them")),
-    (Clip, _if(Trait.RECURSIVE, _RECURSION)),
-    (WeightDecay, _if(Trait.RECURSIVE, _RECURSION)),
-    (LocalOpt, _local_optimiser),
-    (
-        ServerOpt,
-        _if(
-            Trait.STARTS_AHEAD,
-            "its clients start along its server's own last move, which an optimiser would change; "
-            "take the look-ahead around the optimiser, as algorithm=fedadam server=lookahead does",
-        ),
-    ),
-    (ServerOpt, _if(Trait.SEVERAL_MODELS, _SEVERAL)),
-    (Lookahead, _if(Trait.SEVERAL_MODELS, _SEVERAL)),
-    (Lookahead, _if(Trait.STARTS_AHEAD, "its clients start ahead of the server's model already")),
-)
+    return misplaced(plan.algorithm, plan.averaged, name_of)
 
 
 # ----------------------------------------------------------------------------- compression, uplink
@@ -471,32 +388,12 @@ def forger(plan: Plan) -> str | None:
 # --------------------------------------------------------------------------------------- the clock
 def asynchronous(plan: Plan) -> str | None:
     """Under an asynchronous clock the updates of a step were made from different broadcasts."""
-    alg, exponent = plan.algorithm, plan.setting.staleness
+    exponent, rule = plan.setting.staleness, plan.aggregation
     if exponent is None:
         return None
-    what, why = alg.method, ""
-    if alg.asks:
-        why = "a cohort answers before it trains, and under this clock there is none"
-    elif Trait.ONE_BROADCAST in alg.traits:
-        why = "its server takes every update to be made from its newest broadcast"
-    elif exponent and alg.sent.get("delta") in (ACCUMULATED, CHANGE):
-        why = (
-            "clients add their whole move to their own state, and the server less of an older one: "
-            "the two would drift apart; take clock.staleness = 0"
-        )
-    elif plan.aggregation.private:
-        what = plan.aggregation.name
-        why = "a client's share of the steps is not the one that is accounted for"
-    elif exponent and _mirrors(plan, "delta"):
-        what = "EF21"
-        why = (
-            "the server keeps the mean of what all clients remember, and would add less of an "
-            "older change; use Residual, or take clock.staleness = 0"
-        )
-    elif plan.setting.forgets:
-        what = "churn that forgets"
-        why = "a client may leave while it is under way; take churn.forget = false"
-    return f"an asynchronous clock and {what}: {why}" if why else None
+    private = rule.name if rule.private else ""
+    forgets, ef21 = plan.setting.forgets, _mirrors(plan, "delta")
+    return untimely(exponent, plan.algorithm, private, ef21, forgets)
 
 
 REFUSALS: tuple[Callable[[Plan], str | None], ...] = (
