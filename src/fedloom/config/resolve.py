@@ -376,7 +376,8 @@ def _named(
     table = named_table(place, key)
     name = table.pop("name", default)
     if name is None:
-        raise ConfigError(f"{origin.source}: {path}.name is missing; known: {', '.join(registry)}")
+        where = origin.of(f"{path}.{next(iter(table), 'name')}")  # which has a setting of it
+        raise ConfigError(f"{where}: {path}.name is missing; known: {', '.join(registry)}")
     if not isinstance(name, str):
         raise ConfigError(f"{origin.of(f'{path}.name')}: {path} must be a name, got {name!r}")
     name = ALIASES.get((path, name), name)
