@@ -49,8 +49,9 @@ EQUAL = clusters(sizes=[8] * 6)  # rounds of one length
 
 
 # -------------------------------------------------------------------------------------- the rule
-def family(model, clients=100, shares=1, algorithm=None):
-    parts = {"model": model, "data": MANY, "rounds": 1, "engine": "serial"}
+def family(model, clients=100, shares=1, algorithm=None, batch=8):
+    local = Local(batch=batch)
+    parts = {"model": model, "data": MANY, "rounds": 1, "engine": "serial", "local": local}
     loop = Experiment(algorithm=algorithm or FedAvg(), **parts).build()
     return family_of(loop.plan, loop.fed, loop.net, clients, shares)
 
@@ -93,12 +94,22 @@ class Branching(FedAvg):
         (mlp(), 40, 3, "serial", "of a cohort are too few"),
         (Sized(1 << 17), 50, 1, "vectorised:50", "cohorts of 50"),
         (Sized((1 << 17) + 1), 50, 1, "serial", "131,073 parameters"),
-        (Convolving(), 100, 1, "serial", "convolutions"),
+        (Convolving(), 100, 1, "vectorised:25", "cohorts of 100"),
+        (Convolving(), 130, 1, "vectorised:26", "cohorts of 130"),
+        (Convolving(), 100, 4, "vectorised:25", "cohorts of 100"),
+        (Convolving(), 100, 6, "serial", "of a cohort are too few"),
+        (Convolving(), 99, 1, "serial", "in cohorts of 100"),
     ],
 )
 def test_the_table_of_the_rule(model, clients, shares, wanted, why):
     found = family(model, clients, shares)
     assert found.family == wanted and why in found.why and wanted in str(found)
+
+
+def test_convolutions_for_many_at_once_need_a_small_batch():
+    assert family(Convolving(), batch=10).family == "vectorised:25"
+    found = family(Convolving(), batch=11)
+    assert found.family == "serial" and "batches of at most 10" in found.why
 
 
 def test_large_linear_layers_are_computed_in_onednn(monkeypatch):
