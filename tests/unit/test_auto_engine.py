@@ -166,7 +166,7 @@ class Ways:
 
     def __init__(self, monkeypatch, engine_of=None, alone=1.0, many=1.0, ready=1):
         self.alone, self.many, self.polls, self.ready = alone, many, 0, ready
-        self.opened, self.closed, self.ways = 0, 0, []
+        self.opened, self.closed, self.ways, self.pieces = 0, 0, [], []
         self.now = 0.0
         ways = self
 
@@ -203,7 +203,8 @@ class Ways:
 
     def timed(self, way, round):
         def run(asked):
-            self.ways.append(way)
+            self.ways[asked.round :] = [way]  # of a round in pieces the last one's
+            self.pieces.append((way, len(asked.cohort)))
             took = getattr(self, way)
             self.now += (took(asked.round) if callable(took) else took) * len(asked.cohort)
             return round(asked)
@@ -264,6 +265,23 @@ def test_short_rounds_are_compared_in_turns(monkeypatch, busy):
     assert turns[:4] == ["alone", "many"] * 2 and ways.ways[-300:] == ["many"] * 300
 
 
+def test_a_machine_that_was_busy_is_asked_again_ever_more_rarely(monkeypatch):
+    """Processes lose in the first 30 rounds, of 1.6 s alone, while another program runs."""
+    ways = Ways(monkeypatch, alone=0.4, many=lambda r: 0.8 if r < 30 else 0.2)
+    run(200)
+    lost = ways.ways.index("alone", ways.ways.index("many"))
+    again = ways.ways.index("many", lost)
+    waited = 1.6 * (again - lost)
+    assert 60.0 < waited < 260.0 and ways.ways[again:] == ["many"] * (200 - again)
+
+    never = Ways(monkeypatch, alone=0.4, many=0.8)
+    run(400)
+    trials = [t for t in range(1, 400) if (never.ways[t - 1], never.ways[t]) == ("alone", "many")]
+    gaps = [b - a for a, b in itertools.pairwise(trials)]
+    assert gaps and all(b > 1.5 * a for a, b in itertools.pairwise(gaps))
+    assert never.ways.count("many") < 0.06 * 400
+
+
 def test_the_first_round_after_a_change_does_not_count(monkeypatch):
     first = {0: 0.45, 3: 50.0}
     ways = Ways(monkeypatch, alone=lambda r: first.get(r, 0.4), many=lambda r: first.get(r, 0.2))
@@ -279,22 +297,33 @@ def test_processes_start_only_if_what_is_left_is_worth_it(monkeypatch, each, rou
     assert (ways.opened == 1) == starts
 
 
-def test_a_long_first_round_says_enough(monkeypatch):
+def test_processes_take_over_within_a_long_first_round(monkeypatch):
+    """Of 16 s: the first client says it, and the next one is trained while processes start."""
     ways = Ways(monkeypatch, alone=4.0, many=1.0)
-    run(6)
-    assert ways.ways[:3] == ["alone", "alone", "many"]
+    found = run(6)
+    assert ways.pieces[:3] == [("alone", 1), ("alone", 1), ("many", 2)]
+    assert ways.ways == ["many"] * 6 and ways.opened == 1
+    assert timeless(found.history) == plain(6)
+
+
+def test_a_long_first_round_goes_on_in_one_process_if_none_can_start(monkeypatch):
+    ways = Ways(monkeypatch, alone=4.0, ready=10**9)
+    found = run(3)
+    assert [way for way, _ in ways.pieces] == ["alone"] * len(ways.pieces) and ways.opened == 1
+    assert timeless(found.history) == plain(3)
 
 
 def test_rounds_that_become_slower_by_half_ask_again_each_time_later(monkeypatch):
     """Processes win at first, and lose from round 30 on, as on a machine that became busy."""
-    ways = Ways(monkeypatch, alone=1.0, many=lambda r: 0.5 if r < 30 else 4.0)
+    ways = Ways(monkeypatch, alone=0.4, many=lambda r: 0.2 if r < 30 else 1.6)
     run(70)
     assert ways.ways[3:30] == ["many"] * 27
     after = ways.ways[30:]
     assert after[:3] == ["many"] * 3  # the median of the last five rounds has to see it
     assert after[3:] == ["alone"] * 37 and ways.opened == 1  # it is no slower than decided since
 
-    slow = Ways(monkeypatch, alone=lambda r: 2.0 ** (r // 10), many=lambda r: 2.0 ** (r // 10))
+    growing = lambda r: 0.4 * 2.0 ** (r // 10)
+    slow = Ways(monkeypatch, alone=growing, many=growing)
     run(130)
     trials = [t for t in range(1, 130) if (slow.ways[t - 1], slow.ways[t]) == ("alone", "many")]
     gaps = [b - a for a, b in itertools.pairwise(trials)]
@@ -322,29 +351,58 @@ def test_switches_at_any_round_change_no_bit(monkeypatch, engine_of, name, metho
     assert timeless(found.history) == timeless(whole.history)
 
 
-@pytest.mark.slow
-def test_real_processes_start_beside_the_run_and_take_over(monkeypatch):
-    for name, value in (("WORTH", 0.0), ("LONG", 0.0), ("FASTER", 1e9)):
-        monkeypatch.setattr(auto, name, value)
-    monkeypatch.setattr(auto, "processors", lambda: 2)
+def opened(monkeypatch) -> list[Auto]:
+    """The engines of runs to come, with two processors, of rounds that are worth processes."""
     engines: list[Auto] = []
     real = Auto.open
+    for name, value in (("WORTH", 0.0), ("FASTER", 1e9), ("processors", lambda: 2)):
+        monkeypatch.setattr(auto, name, value)
+    for name in ("LONG", "TURNS", "LASTING"):  # the first rounds of each way decide
+        monkeypatch.setattr(f"fedloom.engines.pace.{name}", 0.0)
     monkeypatch.setattr(
         Auto, "open", lambda self, *parts: (engines.append(self), real(self, *parts))
     )
-    ways: list[str] = []
+    return engines
+
+
+def wait(engine: Auto) -> None:
+    until = time.monotonic() + 60
+    while engine._workers and not engine._workers.ready() and time.monotonic() < until:
+        time.sleep(0.01)
+
+
+@pytest.mark.slow
+def test_real_processes_start_beside_the_run_and_take_over(monkeypatch):
+    engines, ways = opened(monkeypatch), []
 
     def watch(row):
-        (engine,) = engines
-        ways.append(engine._now.name)
-        until = time.monotonic() + 60
-        while row["round"] == 4 and not engine._workers.ready() and time.monotonic() < until:
-            time.sleep(0.01)
+        ways.append(engines[0]._now.name)
+        if row["round"] == 4:
+            wait(engines[0])
 
     found = run(8, on_round=watch)
     assert ways == ["serial"] * 4 + ["workers"] * 4
     assert engines[0]._workers is None  # they have ended
     assert timeless(found.history) == plain(8)
+
+
+@pytest.mark.slow
+def test_real_processes_take_over_within_the_first_round(monkeypatch):
+    opened(monkeypatch)
+    ways, real = [], Auto._part
+    monkeypatch.setattr(auto, "LONG", 0.0)
+
+    def part(engine, asked):
+        wait(engine)
+        found = real(engine, asked)
+        ways.append((asked.round, engine._now.name, len(asked.cohort)))
+        return found
+
+    monkeypatch.setattr(Auto, "_part", part)
+    found = run(3)
+    assert ways[0] == (0, "serial", 1) and (0, "workers") in {way[:2] for way in ways}
+    assert sum(n for t, _, n in ways if t == 0) == 4
+    assert timeless(found.history) == plain(3)
 
 
 @pytest.mark.parametrize("when", ["round", "scores"])

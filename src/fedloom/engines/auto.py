@@ -1,16 +1,17 @@
 """The engine `auto`: the run begins at once in one process, and its own rounds are the measurement.
 
-Worker processes start beside a run that is long enough, and take over between two rounds when they
-are ready. That changes no bit, because they compute the same family (see family.py). The faster way
-stays. When rounds become slower by half, the other way is tried again, each time after twice as
-many rounds.
+Worker processes start beside a run that is long enough, and take over between two rounds, or within
+a long first one, when they are ready. That changes no bit, because they compute the same family
+(see family.py). The faster way stays. When rounds become slower by half, the other way is tried
+again, each time after twice as many rounds; and else from time to time, ever more rarely, because
+the machine may have been busy.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from torch import Tensor
@@ -27,15 +28,17 @@ from .evaluation import Score
 from .pace import Comparison, Pace
 from .serial import Serial
 from .vectorised import Vectorised
-from .workers import Workers
+from .workers import Workers, joined
 
 T = TypeVar("T")
 WORTH = 8.0  # seconds that what is left of a run must last before processes are started for it
 LONG = 2.0  # seconds of a first round that says enough
+PIECE = 1.0  # seconds of the pieces of a long first round, between which processes may take over
 FASTER = 0.95  # times as long: processes must gain that much, for they need more of the machine
 SLOWER = 1.5  # times as long as when it was decided: then the other way is tried again
 STARTING = 300.0  # seconds that processes may take to start
 PATIENCE = 20  # rounds before the other way is tried again, the first time
+REVIEW, RARELY = 60.0, 20.0  # seconds, and times as long as a comparison took, before the next one
 
 _log = logging.getLogger(__name__)
 
@@ -58,6 +61,7 @@ class Auto:
         self._compared: Comparison | None = None
         self._decided = 0.0  # the pace when it was decided
         self._again, self._patience = 0, PATIENCE
+        self._review = 0.0  # the time of the next comparison, if nothing becomes slower
 
     @property
     def text(self) -> str:
@@ -92,8 +96,35 @@ class Auto:
     # ------------------------------------------------------------------------------------ the work
     def round(self, asked: Asked) -> RangeResult:
         """Train a cohort, or a range of one."""
+        begun = self._pace.first or self._decided or self._compared is not None
+        if self._most < 2 or begun:
+            return self._part(asked)
+        return joined(self._pieces(asked))
+
+    def _part(self, asked: Asked) -> RangeResult:
         work = sum(map(self._fed.cost, asked.cohort))
         return self._timed(asked.round, work, lambda: self._now.round(asked))
+
+    def _pieces(self, asked: Asked) -> Iterator[RangeResult]:
+        """The first round in pieces of whole chunks, which change no bit: the first piece says
+        whether the round is long. Then processes start, and take over when they are ready.
+        """
+        at, size, began = 0, self.chunk, time.perf_counter()
+        while at < (clients := len(asked.cohort)):
+            yield self._part(asked.range(at, at + size))
+            at += size
+            each = (time.perf_counter() - began) / min(at, clients)
+            left = each * clients * (self._rounds - asked.round)
+            if self._most < 2 or self._many or each * clients < LONG or left <= WORTH:
+                size = clients  # the rest
+            elif self._workers is None:
+                self._start()
+            elif self._workers.ready():
+                self._pace.end()
+                self._compare()
+                size = clients
+            else:
+                size = self.chunk * max(1, int(PIECE / (each * self.chunk)))
 
     def ask(self, asked: Asked, losses: bool = False) -> RangeResult:
         """Ask a cohort before its local steps."""
@@ -158,8 +189,9 @@ class Auto:
         pace = self._pace
         if not pace.rounds and pace.first < LONG:
             return False
-        slower = not self._decided or pace.usual > SLOWER * self._decided
-        return slower and pace.a_round * (self._rounds - round) > WORTH
+        due = not self._decided or pace.usual > SLOWER * self._decided
+        due = due or time.perf_counter() > self._review
+        return due and pace.a_round * (self._rounds - round) > WORTH
 
     def _start(self) -> None:
         """Start processes beside the run."""
@@ -219,6 +251,8 @@ class Auto:
         elif not self._many:
             self._change()
         self._decided = compared.least
+        wait = max(REVIEW, RARELY * compared.lasted) * self._patience / PATIENCE
+        self._review = time.perf_counter() + wait
         self._again, self._patience = round + self._patience, 2 * self._patience
 
     def _end(self) -> None:

@@ -89,7 +89,7 @@ class Comparison:
     """One process and many, in turns, so that whatever else the machine does hits both alike.
 
     many: the way of the rounds so far, whose pace counts as a turn if its rounds are long. Short
-    ones are done anew, because processes were starting beside them.
+    ones are done anew, because processes were starting beside them. lasted: seconds of all turns.
 
     >>> found = Comparison(many=False, a_round=2.0, usual=0.5)
     >>> found.turn(many=True, usual=0.4, lasted=6.0)
@@ -98,7 +98,7 @@ class Comparison:
     """
 
     def __init__(self, many: bool, a_round: float, usual: float) -> None:
-        self.long, self._lasted = a_round >= LONG, 0.0
+        self.long, self.lasted = a_round >= LONG, 0.0
         self._turns: tuple[list[float], list[float]] = [], []  # of one process, of many
         if self.long:
             self._turns[many].append(usual)
@@ -106,13 +106,13 @@ class Comparison:
     def turn(self, many: bool, usual: float, lasted: float) -> None:
         """Take note of a turn: seconds for a unit of work, and in all."""
         self._turns[many].append(usual)
-        self._lasted += lasted
+        self.lasted += lasted
 
     @property
     def over(self) -> bool:
         """True if both ways had as many turns, and time enough."""
         alone, many = map(len, self._turns)
-        return alone == many and self._lasted >= TURNS
+        return alone == many and self.lasted >= TURNS
 
     @property
     def ratio(self) -> float:

@@ -182,10 +182,10 @@ class Workers:
             tasks = [task(part, rows.raw) for part, rows in zip(parts, sent, strict=True)]
             beside = self._beside
             if beside is None or beside.found is not None:
-                return _joined(self._each(tasks))
+                return joined(self._each(tasks))
             last = self._evaluating(beside.post, beside.inputs, beside.targets, pieces=_PIECES)
             results = self._each([*tasks, *last])
-            found = _joined(itertools.islice(results, len(tasks)))
+            found = joined(itertools.islice(results, len(tasks)))
             beside.results = results
             return found
         finally:
@@ -387,7 +387,7 @@ def _said(hung: Hung, tasks: list[_Task]) -> str:
     )
 
 
-def _joined(parts: Iterable[RangeResult]) -> RangeResult:
+def joined(parts: Iterable[RangeResult]) -> RangeResult:
     """The results of ranges, in order, as one."""
     out = RangeResult([], {}, [])
     for part in parts:
