@@ -1,121 +1,127 @@
-"""What a step of a sub-model costs: time, memory and bytes of a message, by capacity and rule.
+"""What a weak client holds and computes, by scheme and capacity: bytes, time, and layer by layer.
 
-    python benchmarks/submodels.py [--repeats 15] [--batch 20] [--device cpu]
+    python benchmarks/submodels.py [--model resnet8|cnn_femnist] [--repeats 5] [--layers]
+                                   [--weights FILE.safetensors] [--device cpu]
 
-LEAF's FEMNIST network (6,603,710 parameters; for ScaleFL FAFED's Fashion-MNIST network eight times
-as wide, with exits), random images. Milliseconds: the median of one local step; rules alternate.
-Memory: what a step holds at its peak: model, gradient, and what the forward pass keeps for the
-backward one; on a GPU, torch's own count. Bytes: the messages of one round, as they are billed.
+Random images, batch 20, one core. "sgd", "adam": the most bytes of tensors that exist at once in a
+local step; "kept": between two rounds, of SCAFFOLD. ms: the median of `repeats` measurements, each
+the fastest of three steps; schemes alternate. --layers: what of each layer is held, and how many of
+its rows (outputs) and columns (inputs) hold nothing, at the first weights or at those of a run
+(`fedloom export RUN --format safetensors`).
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
-from functools import partial
 
 import torch
-from loops import seconds
-from torch import Tensor
+from safetensors.torch import load_file
 
-from fedloom.algorithms import FedAvg
+from fedloom.algorithms import FedAvg, Scaffold
 from fedloom.core.net import Net
-from fedloom.core.vector import Vec, rec
+from fedloom.core.vector import rec
 from fedloom.data import from_clients
 from fedloom.engines.client_results import Asked
 from fedloom.engines.client_round import Client
+from fedloom.engines.one_step import StepCost, step_costs
 from fedloom.federation.federation import Federation
 from fedloom.federation.local import Local
-from fedloom.models import cnn_fafed_fashion, cnn_femnist
+from fedloom.models import MODELS
 from fedloom.objectives import CrossEntropy, SelfDistillation
 from fedloom.plan import Plan
-from fedloom.stage import Share
-from fedloom.submodels import FIARSE, FedRolex, FjORD, HeteroFL, Rule, ScaleFL
+from fedloom.submodels import FIARSE, FedRolex, FjORD, HeteroFL, Rule, ScaleFL, greedy
 
 CAPACITIES = (1.0, 1 / 4, 1 / 16, 1 / 64)
+SHAPES = {"resnet8": (3, 32, 32), "cnn_femnist": (1, 28, 28)}
+RULES: dict[str, Rule] = {
+    "HeteroFL": HeteroFL(exact=False),
+    "FedRolex": FedRolex(exact=False),
+    "FjORD": FjORD(),
+    "ScaleFL": ScaleFL(exact=False),
+    "greedy": greedy(),
+    "FIARSE": FIARSE(),
+}
 
 
-def client_of(rule: Rule, batch: int, device: str) -> Client:
-    """One client for each capacity, with a batch of random images."""
+def made(
+    rule: Rule, options: argparse.Namespace, method: type[FedAvg] = FedAvg, optimiser: str = "sgd"
+) -> tuple[Plan, Federation, Net]:
+    """A federation of one client of each capacity."""
     torch.manual_seed(0)
-    shallow = isinstance(rule, ScaleFL)
-    model = cnn_fafed_fashion(classes=62, widen=8, exits=True) if shallow else cnn_femnist()
-    net = Net(model).to(device)
-    one = (torch.randn(batch, 1, 28, 28).to(device), torch.randint(0, 62, (batch,)).to(device))
-    data = from_clients([one] * len(CAPACITIES))
-    objective = SelfDistillation() if shallow else CrossEntropy()
-    fed = Federation(data, Local(steps=1, batch=batch, lr=0.01), capacities=CAPACITIES)
-    plan = Plan(FedAvg(), objective, rule=rule.settled(CAPACITIES), d=net.layout.d)
-    return Client(plan, fed, net)
+    scale = isinstance(rule, ScaleFL)
+    more = {"exits": True} if scale else {}
+    net = Net(MODELS.make(options.model, **more)).to(options.device)
+    if options.weights and not scale:
+        net.start_from(load_file(options.weights))
+    shape = SHAPES[options.model]
+    one = (torch.randn(20, *shape), torch.randint(0, 10, (20,)))
+    data = from_clients([tuple(t.to(options.device) for t in one)] * len(CAPACITIES))
+    local = Local(steps=1, batch=20, lr=0.01, optimiser=optimiser)
+    fed = Federation(data, local, capacities=CAPACITIES)
+    objective = SelfDistillation() if scale else CrossEntropy()
+    return Plan(method(), objective, rule=rule.settled(CAPACITIES), d=net.layout.d), fed, net
 
 
-def synchronise(device: str) -> None:
-    """Wait until a GPU has done what it was given."""
-    if device != "cpu":
-        torch.cuda.synchronize()
+def bytes_and_times(rules: dict[str, Rule], options: argparse.Namespace) -> None:
+    """Print what each scheme's clients hold, and how long a step takes."""
+    sgd = {name: made(rule, options) for name, rule in rules.items()}
+    rounds: list[dict[str, dict[float, StepCost]]] = []
+    for _ in range(options.repeats):
+        rounds.append({name: step_costs(*parts) for name, parts in sgd.items()})
+    print(
+        f"{'scheme':10}{'capacity':>9}{'held':>9}{'KiB':>9}{'sgd':>9}{'adam':>9}{'kept':>9}{'ms':>8}"
+    )
+    for name, rule in rules.items():
+        adam = step_costs(*made(rule, options, optimiser="adam"))
+        scaffold = step_costs(*made(rule, options, method=Scaffold))
+        whole = sgd[name][2].layout.d * sgd[name][2].init().element_size()
+        for p in CAPACITIES:
+            cost = rounds[0][name][p]
+            sizes = (cost.held, cost.peak, adam[p].peak, scaffold[p].kept)
+            kib = "".join(f"{n / 1024:9,.0f}" for n in sizes)
+            ms = 1e3 * statistics.median(found[name][p].seconds for found in rounds)
+            print(f"{name:10}{p:9.4f}{cost.held / whole:9.2%}{kib}{ms:8.2f}")
 
 
-def memory(client: Client, share: Share, i: int, device: str) -> float:
-    """Bytes that a step holds at its peak."""
-    x: Vec = share.msg.x
-    first = client.first_memory(client.net.init(), i, share.view)
-    if device != "cpu":
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        client.train(share, first, i, 0)
-        return float(torch.cuda.max_memory_allocated() - before)
-    kept: dict[int, int] = {}
-
-    def note(t: Tensor) -> Tensor:
-        kept[t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes()
-        return t
-
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda t: t):
-        client.train(share, first, i, 0)
-    return float(sum(kept.values()) + 2 * x.nbytes)
+def layers(rule: Rule, options: argparse.Namespace) -> None:
+    """Print what of each layer is held, and how many of its rows and columns are empty."""
+    plan, fed, net = made(rule, options)
+    x = net.init()
+    asked = Asked(rec(x=x), net.init_buffers(), {}, list(range(len(CAPACITIES))), 0)
+    shares = Client(plan, fed, net).shares(asked)
+    print(f"\n{rule.name}: held, and rows / columns / all of the layer that hold nothing")
+    small = CAPACITIES[1:]
+    print(f"{'layer':28}{'weights':>10}" + "".join(f"{p:>24.4f}" for p in small))
+    marks = {p: torch.zeros_like(x).index_fill_(0, shares[p].view.held, 1.0) for p in small}
+    for i, (name, shape) in enumerate(zip(net.layout.names, net.layout.shapes, strict=True)):
+        if len(shape) < 2:
+            continue
+        cells = ""
+        for p in small:
+            held = net.layout.pieces(marks[p])[i].reshape(shape[0], shape[1], -1).sum(2)
+            rows, columns = (float((held.sum(axis) == 0).float().mean()) for axis in (1, 0))
+            cells += (
+                f"{float(held.sum()) / len(x[: net.layout.sizes[i]]):8.1%}{rows:8.0%}{columns:8.0%}"
+            )
+        print(f"{name:28}{net.layout.sizes[i]:10,}{cells}")
 
 
 def main() -> None:
-    """Print a table."""
+    """Print the tables."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--repeats", type=int, default=15)
-    parser.add_argument("--batch", type=int, default=20)
+    parser.add_argument("--model", choices=[*SHAPES], default="resnet8")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--weights")
+    parser.add_argument("--layers", action="store_true")
     parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    rules: list[Rule] = [HeteroFL(), FedRolex(), FjORD(), ScaleFL(), FIARSE()]
-    clients = {rule.name: client_of(rule, options.batch, options.device) for rule in rules}
-    shares = {}
-    for name, client in clients.items():
-        x, cohort = client.net.init(), list(range(len(CAPACITIES)))
-        found = client.shares(Asked(rec(x=x), x[:0], {}, cohort, 0))
-        shares[name] = [found[c] for c in CAPACITIES]
-
-    places = [(name, i) for name in clients for i in range(len(CAPACITIES))]
-    first = {
-        (name, i): clients[name].first_memory(clients[name].net.init(), i, shares[name][i].view)
-        for name, i in places
-    }
-
-    def step(name: str, i: int) -> None:
-        clients[name].train(shares[name][i], first[name, i], i, 0)
-        synchronise(options.device)
-
-    times = seconds({place: partial(step, *place) for place in places}, options.repeats)
-    print(
-        f"{'rule':10} {'capacity':>9} {'held':>7} {'ms':>8} {'MiB':>8} "
-        f"{'KiB down':>9} {'KiB up':>8}"
-    )
-    for name, client in clients.items():
-        for i, share in enumerate(shares[name]):
-            view = client.plan.rule.view(client.net.init(), client.net, CAPACITIES[i], 0)
-            held = view.layout.d / client.net.layout.d
-            print(
-                f"{name:10} {CAPACITIES[i]:9.4f} {held:7.2%} "
-                f"{1e3 * statistics.median(times[name, i]):8.2f} "
-                f"{memory(client, share, i, options.device) / 2**20:8.1f} "
-                f"{sum(share.down.values()) / 1024:9.1f} {share.msg.x.nbytes / 1024:8.1f}"
-            )
+    rules = {k: v for k, v in RULES.items() if k != "ScaleFL" or options.model == "resnet8"}
+    if options.layers:
+        layers(RULES["FIARSE"], options)
+    else:
+        bytes_and_times(rules, options)
 
 
 if __name__ == "__main__":

@@ -55,7 +55,8 @@ def test_a_report_has_the_sizes(fedloom: Fedloom) -> None:
     heads, lines = size_cells_of(Path("a"))
     assert heads == ["algorithm", "measured", "size 1/4", "size 1", "mean"]
     kinds = ["local", "global", "local, mean of last 10", "global, mean of last 10"]
-    assert [line[1] for line in lines] == [*kinds, "held, of all parameters"]
+    more = ["held, of all parameters", "time of a step", "memory of a step"]
+    assert [line[1] for line in lines] == kinds + more
     curve = load_run("a").columns["test_accuracy@0.25"]
     assert lines[1][2] == f"{100 * curve[-1]:.2f} %"
     assert lines[3][2] == f"{50 * (curve[-1] + curve[-2]):.2f} %"

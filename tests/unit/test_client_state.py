@@ -38,6 +38,21 @@ def again(folder, index, **options):
     return memory
 
 
+def test_of_a_part_of_the_model_only_that_is_kept(tmp_path):
+    whole = torch.zeros(6400)
+    whole[:100] = torch.randn(100, generator=torch.Generator().manual_seed(1))
+    rows = {i: rec(alg=rec(c=whole * (i + 1)), last=2.0) for i in range(4)}
+    kept = 4 * 100 + 6400 // 8 + 2 * 8  # values, places, their number and the round
+    memory = ClientMemory(tmp_path, resident_bytes=2 * kept, parts=True)
+    memory.put(rows)
+    assert len(memory._rows) == 2 and memory._bytes == 2 * kept
+    other = again(tmp_path, commit(memory), parts=True)
+    for one in (memory, other):
+        got = one.get(range(4))
+        assert all(same(got[i], rows[i]) for i in rows) and one.last([3]) == {3: 2}
+    assert sum(p.stat().st_size for p in tmp_path.iterdir()) < 4 * whole.nbytes / 4
+
+
 def test_the_last_participation_is_known_without_a_row(tmp_path, monkeypatch):
     memory = ClientMemory(tmp_path)
     memory.put({i: row(i, version=i) for i in range(3)})

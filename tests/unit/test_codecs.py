@@ -116,17 +116,15 @@ def test_a_message_is_decoded_to_the_type_that_is_asked_for(name):
 
 
 HEADS = {  # name: what is said of another value type, index coding, or number of values
-    "dense": (None, "{k} of {d} values; it needs all", "{k} of {d} values; it needs all"),
+    "dense": (None, "index coding 1", "{k} of {d} values; it needs all"),
     "dropping": (None, "coding 1 and 8 bytes", None),
     "sign": ("of float16; it has", "coding 1 and {k} mag", "{k} magnitudes; it takes 1"),
-    "natural": ("as float32", "as float32", "{k} of {d} values; it needs all"),
-    "half": ("values as float32; it needs all, as float16", "as float16", "{k} of {d} values"),
-    "bfloat": ("values as float16; it needs all, as bfloat16", "as bfloat16", "{k} of {d} values"),
-    "int8": ("as float32 steps", "as float32 steps", "{k} of {d} values"),
-    "8 bit": ("as float32 norms", "as float32 norms", "{k} of {d} values"),
+    "natural": ("it needs all as float32", "index coding 1", "{k} of {d} values as float32"),
+    "half": ("values as float32; it needs all as float16", "index coding 1", "{k} of {d} values"),
+    "bfloat": ("as float16; it needs all as bfloat16", "index coding 1", "{k} of {d} values"),
+    "int8": ("as float32 steps", "index coding 1", "{k} of {d} values"),
+    "8 bit": ("as float32 norms", "index coding 1", "{k} of {d} values"),
     "rank 1": (None, "index coding 1; it", "{k} values; rank 1 of this layout takes {n}"),
-    "strom": ("value type float16; this run has 0.5 and float32", None, None),
-    "top, int8": ("codecs 1 and 13; this run has 1 and 13", None, None),
     "zipped": ("this run has 0", "this run has 0", "this run has 0"),
 }
 

@@ -106,7 +106,7 @@ def test_only_the_shortest_coding_of_the_places_is_read():
     codec = TopK(ratio=5 / D)
     index, value = [3, 17, 18, 300, 430], [1.0, 2.0, 3.0, 4.0, 5.0]
     best = indices.plan(np.array(index), D)
-    known = {Coding.RAW: [0], Coding.BITMAP: [0], Coding.VARINT: [0], Coding.RICE: range(12)}
+    known = {Coding.BITMAP: [0], Coding.VARINT: [0], Coding.RICE: range(12)}
     for coding, parameters in known.items():
         for r in parameters:
             raw = sparse(codec, index, value, coding, r)
@@ -124,8 +124,8 @@ def test_a_chain_is_read_only_if_both_of_its_parts_are_as_written():
     wide, raw = (codec.pack(encode(codec, v)) for v in (p, p.float()))
     assert codec.read(raw, LAYOUT, F32)[index].tolist() == [-2.0] * 5
     refused(codec, wide)  # the indices in the shortest coding, a scale of eight bytes
-    block = indices.write(np.array(index), D, indices.Plan(Coding.RAW, 0, 0))
-    head = Header(codec.code, F32, Coding.RAW, D, 5).bytes()
+    block = indices.write(np.array(index), D, indices.Plan(Coding.BITMAP, 0, 0))
+    head = Header(codec.code, F32, Coding.BITMAP, D, 5).bytes()
     own = struct.pack("<BBI", 1, inner.code, len(block))
     refused(codec, head + own + block + raw[-17:])
     for one, two in ((0, inner.code), (2, inner.code), (1, inner.code - 1), (1, inner.code + 1)):

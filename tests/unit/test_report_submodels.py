@@ -31,7 +31,8 @@ def group(tmp_path: Path) -> Group:
         {"capacity": c, "trained": c == 0.5, "global": c, "outside": None} for c in (0.25, 0.5)
     ]
     held = {"0.5": {"counted": 40, "of": 80, "all": 60}, "1": {"counted": 80, "of": 80, "all": 100}}
-    sizes = {"held": held, "global": {"0.5": 0.5, "1": 0.7}, "unseen": unseen}
+    cost = {"0.5": {"seconds": 0.002, "peak": 2048}, "1": {"seconds": 0.004, "peak": 4096}}
+    sizes = {"held": held, "cost": cost, "global": {"0.5": 0.5, "1": 0.7}, "unseen": unseen}
     (run / "summary.json").write_text(json.dumps(summary | {"parameters": 100, "sizes": sizes}))
     return group_runs([load_run(run)])[0]
 
@@ -44,6 +45,8 @@ def test_the_table_has_last_values_means_of_ten_and_what_is_held(group: Group) -
         "global, mean of last 10": ["64.50 %", "70.00 %"],
         "held, of what counts": ["50.00 %", "100.00 %"],
         "held, of all parameters": ["60.00 %", "100.00 %"],
+        "time of a step": ["2.00 ms", "4.00 ms"],
+        "memory of a step": ["2.00 KiB", "4.00 KiB"],
     }
 
 

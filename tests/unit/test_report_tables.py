@@ -99,6 +99,16 @@ def test_rounds_to_a_target_written_or_found_anew(
         assert row["bytes_to_target"] is None and row["rounds_to_target"] is None
 
 
+def test_gradients_to_a_target_stand_beside_rounds_if_a_round_costs_some_rows_more(
+    tmp_path: Path,
+) -> None:
+    row, _ = comparison(groups_of(tmp_path), 0.7)
+    twice = row | {"label": "FAFED", "gradients_to_target": 2 * row["gradients_to_target"]}
+    assert "gradients to 70 %" not in table_cells([row, row])[0]
+    heads, (_, line) = table_cells([row, twice])
+    assert dict(zip(heads, line, strict=True))["gradients to 70 %"] == "250"
+
+
 def test_without_a_target_there_is_no_column_for_it(tmp_path: Path) -> None:
     groups = groups_of(tmp_path)
     assert "rounds to" not in as_text(comparison(groups))

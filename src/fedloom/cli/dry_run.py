@@ -18,10 +18,12 @@ from fedloom.engines.base import processors
 from fedloom.engines.client_results import Asked
 from fedloom.engines.client_round import RangeResult
 from fedloom.engines.extra_exchanges import answered
+from fedloom.engines.one_step import StepCost, step_costs
 from fedloom.engines.stages import sums_suffice
 from fedloom.experiment.experiment import Experiment
 from fedloom.federation.clock import Asynchronous
 from fedloom.report import human_bytes, human_seconds
+from fedloom.report.tables import human_size
 from fedloom.server.billing import together
 from fedloom.server.rounds import Loop
 
@@ -53,6 +55,7 @@ class Cost:
     updates: int  # bytes of a round's updates at the server, if it needs each of them
     privacy: tuple[float, float, int]  # epsilon, delta, rounds; 0 rounds: none is kept
     bf16: float | None  # part of a step's time, see bfloat16_gain
+    sizes: dict[float, StepCost]  # by capacity, if the run has sub-models
 
 
 def estimate(config: Config, seeds: int) -> str:
@@ -104,10 +107,24 @@ def estimate(config: Config, seeds: int) -> str:
         rows.append(
             ["bf16", f"{cost.bf16:.2f} of a step", "with local.precision = bf16, by one step"]
         )
+    rows += _sizes(cost)
     text = f"estimate of one run ({cost.parameters:,} parameters)\n{table(rows)}"
     if seeds > 1:
         text += f"\n  {seeds} seeds run one after another: {seeds} times the time, disk and traffic"
     return text
+
+
+def _sizes(cost: Cost) -> list[list[str]]:
+    """A line for every size of client: the time and the memory of a local step."""
+    return [
+        [
+            f"size {human_size(capacity)}",
+            f"{human_seconds(one.seconds)} a step",
+            f"{human_bytes(one.peak)} at its peak, {human_bytes(one.held)} of them the model's "
+            f"part; keeps {human_bytes(one.kept)} between rounds",
+        ]
+        for capacity, one in cost.sizes.items()
+    ]
 
 
 def measure(experiment: Experiment) -> Cost:
@@ -181,8 +198,10 @@ def _cost(
     coded = downlink.sizes(loop.plan.link.codes_down, msg, loop.at_down, loop.net.layout)
     down = [sum((s.bytes_down | coded).values()) for s in results.stats]
     up = [sum(s.bytes_up.values()) for s in results.stats]
-    rows = [_nbytes(row) for row in results.memories.values()]
-    row = max(rows, default=0)
+    sizes = step_costs(loop.plan, loop.fed, loop.net) if loop.fed.capacities else {}
+    row = max(map(_nbytes, results.memories.values()), default=0)
+    if loop.fed.parted:  # each keeps as much as its part: the mean
+        row = round(sum(sizes[c].kept for c in loop.fed.capacities) / loop.fed.population)
     return Cost(
         cohort=words,
         client_rounds=round(sum(map(len, cohorts)) * scale),
@@ -201,6 +220,7 @@ def _cost(
         updates=_updates(loop),
         privacy=_privacy(experiment, loop),
         bf16=bfloat16_gain(loop.plan, loop.fed, loop.net),
+        sizes=sizes,
     )
 
 

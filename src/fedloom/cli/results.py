@@ -39,6 +39,7 @@ _DROPPABLE = (
     "worst client",
     "bytes",
     "seeds",
+    "gradients to target",
     "bytes to target",
     "rounds to target",
 )
@@ -109,6 +110,8 @@ def _by_size(s: Mapping[str, Any], unit: str) -> list[tuple[str, str]]:
             if size in about.get(kind, {})
         ]
         said.append(f"holds {held['all']:,} of {s['parameters']:,} parameters")
+        if cost := about.get("cost", {}).get(size):
+            said.append(f"a step takes {human_bytes(cost['peak'])}")
         lines.append((f"size {human_size(float(size))}", ", ".join(said)))
     return lines
 

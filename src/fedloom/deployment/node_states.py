@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from ..core.vector import Rec
 from ..errors import CheckpointError
 from ..storage.manifest import ROUND
-from ..storage.records import freeze, thaw, write_tensors
+from ..storage.records import filled, freeze, thaw, thinned, write_tensors
 
 
 class NodeStates:
@@ -51,9 +51,9 @@ class NodeStates:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # it tells of the data
 
     def put(self, round: int, version: Rec) -> None:
-        """Write the version after a round. Raises OSError."""
+        """Write the version after a round, of a part of the model only that. Raises OSError."""
         self._make()  # it may have been removed since this node began
-        shape, tensors = freeze(version)
+        shape, tensors = freeze(thinned(version))
         write_tensors(self._path(round), tensors, {"shape": json.dumps(shape)})
 
     def _path(self, round: int) -> Path:
@@ -66,7 +66,7 @@ class NodeStates:
                 raise ValueError("it is a link")
             with safe_open(path, framework="pt") as file:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-                return thaw(json.loads(file.metadata()["shape"]), tensors)
+                return filled(thaw(json.loads(file.metadata()["shape"]), tensors))
         except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
             raise CheckpointError(
                 f"the client state '{path}' cannot be read ({str(error).splitlines()[0]}); put "

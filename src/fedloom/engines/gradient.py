@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..core.dropout import seeded
+from ..core.net import Net
 from ..core.rng import key, substream
 from ..core.vector import Rec, Vec, leaves
 from ..errors import AuthorError, FedloomError
@@ -17,7 +19,7 @@ from ..federation.federation import Federation
 from ..objectives import Objective
 from ..plan import Plan
 from ..stage import Share
-from ..submodels.base import View
+from ..submodels.base import View, behind_mask
 from .heartbeat import beat
 
 NOTHING: set[int] = set()
@@ -83,6 +85,37 @@ def storages(*records: Any) -> set[int]:
     return found
 
 
+class Mask:
+    """The coordinates held (m,) of a net that computes with zeros elsewhere, for all steps of a
+    client: beside the weights' gradients no step makes a vector of the net's length.
+    """
+
+    def __init__(self, view: View, net: Net) -> None:
+        assert view.held is not None
+        self.held, self._view = view.held, view
+        self._sizes = behind_mask(view.held, net.layout).layout.sizes
+        firsts = itertools.accumulate(net.layout.sizes, initial=0)
+        parts = torch.split(view.held, self._sizes)
+        self._places = [(own - at).int() for own, at in zip(parts, firsts, strict=False)]
+        self._whole: Vec | None = None
+
+    def embedded(self, x: Vec) -> Vec:
+        """x (m,) as the net computes with it, (d,); the next call overwrites it."""
+        if self._whole is None:
+            self._whole = self._view.seen(x)
+        else:
+            self._whole.index_copy_(0, self.held, x)
+        return self._whole
+
+    def gather(self, layers: Sequence[Tensor | None], out: Vec) -> None:
+        """Write the held ones of every layer's values, zeros for None, into out (m,)."""
+        for v, own, place in zip(layers, self._places, torch.split(out, self._sizes), strict=True):
+            if v is None:
+                place.zero_()
+            else:
+                torch.index_select(v.reshape(-1), 0, own, out=place)
+
+
 class Gradient:
     """The gradient function of one step: x (d,) -> gradient (d,) of the minibatch's mean loss. All
     calls of a step see the same randomness.
@@ -96,6 +129,7 @@ class Gradient:
         self.batch: tuple[Any, ...] = ()
         self.memory: Rec = None
         self.seed, self.fresh = 0, True
+        self._mask = None if self.view.held is None or self.view.net else Mask(self.view, share.net)
 
     def at(self, batch: tuple[Any, ...], memory: Rec, seed: int) -> None:
         """Begin the next step."""
@@ -122,16 +156,13 @@ class Gradient:
         return value.detach().clone()
 
     def _of_part(self, x: Vec) -> Vec:
-        """The plain gradient of the held coordinates."""
-        view = self.view
-        if view.held is None or view.net is not None:
-            return self._of_net(x)
-        return self._of_net(view.seen(x)).index_select(0, view.held)
-
-    def _of_net(self, x: Vec) -> Vec:
-        """The plain gradient of all parameters of the net, in a vector of the engine's."""
-        parts, direct = self._pieces(x)
+        """The plain gradient of the held coordinates, in a vector of the engine's."""
+        mask = self._mask
+        parts, direct = self._pieces(x if mask is None else mask.embedded(x))
         g = self.buffers.take(x)
+        if mask is not None:
+            mask.gather(parts, g)
+            return g if direct is None else g.add_(direct.index_select(0, mask.held))
         flat = [
             p.new_zeros(p.numel()) if part is None else part.reshape(-1)
             for part, p in zip(parts, self.net.params, strict=True)

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+import weakref
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from ..core.bfloat16 import has_bfloat16
 from ..core.net import Net
-from ..core.vector import rec, tree
+from ..core.vector import leaves, rec, tree
+from ..core.wire import nbytes
 from ..federation.federation import Federation
 from ..plan import Plan
+from ..storage.records import thinned
 from .author_checks import at_server
-from .base import Engine
+from .base import Engine, one_thread
 from .client_results import Asked
 from .extra_exchanges import answered
 from .serial import Serial
@@ -39,6 +47,92 @@ def try_step(
         net.load_buffers(net.init_buffers())
 
 
+class StepCost(NamedTuple):
+    """What a client needs for a local step. seconds: in the fastest of three times two. Bytes:
+    held, its part of the model; peak, all tensors that exist at once, its part and its places too,
+    its data not; kept, its state between two rounds.
+    """
+
+    seconds: float
+    held: int
+    peak: int
+    kept: int
+
+
+def step_costs(plan: Plan, fed: Federation, net: Net) -> dict[float, StepCost]:
+    """{capacity: what one of these clients needs}, measured at the model before round 1. The net
+    stays as it was. Raises FedloomError.
+    """
+    first: dict[float, int] = {}
+    for i in range(fed.population):
+        first.setdefault(fed.capacity(i), i)
+    # two: an optimiser's state is there from the second on
+    fed = replace(fed, local=replace(fed.local, epochs=None, steps=2))
+    engine, found = _OneByOne(), {}
+    with _as_it_was(net):
+        engine.open(plan, fed, net)
+        for capacity, i in sorted(first.items()):
+            asked = _asked(plan, fed, net, [i])
+            asked = answered(engine.ask, plan.algorithm, asked)[0]
+            with one_thread(fed.local.precision):
+                found[capacity] = engine.cost(asked, i)
+    return found
+
+
+class _OneByOne(Serial):
+    """The reference engine, which measures a client."""
+
+    def cost(self, asked: Asked, i: int) -> StepCost:
+        """What client i needs, from what it is asked."""
+        client = self._client
+        (share,) = client.shares(asked).values()
+        memory = asked.memories.get(i) or client.first_memory(asked.msg.x, i, share.view)
+        held = sum(v.nbytes for v in leaves(share.msg, share.view.fit) if isinstance(v, Tensor))
+        held += 0 if share.view.held is None else share.view.held.nbytes
+
+        def train() -> Any:
+            return client.train(client.receive(share, memory), memory, i, asked.round)
+
+        took = min(_seconds(train, asked.msg.x) for _ in range(3))
+        with _Allocated() as allocated:
+            done = train()
+        kept = client.send(done, share, i, asked.round).memory
+        kept_bytes = sum(nbytes(thinned(kept)).values())
+        return StepCost(took / 2, share.msg.x.nbytes, held + allocated.peak, kept_bytes)
+
+
+def _seconds(train: Callable[[], Any], like: Tensor) -> float:
+    began = time.perf_counter()
+    train()
+    if like.is_cuda:
+        torch.cuda.synchronize(like.device)
+    return time.perf_counter() - began
+
+
+class _Allocated(TorchDispatchMode):
+    """peak: the most bytes of tensors that operations inside made and that existed at once, without
+    what an operation frees before it ends.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.peak = 0
+        self._made: weakref.WeakKeyDictionary[torch.UntypedStorage, int] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = set(map(id, _storages((args, kwargs))))
+        out = func(*args, **(kwargs or {}))
+        self._made |= {s: s.nbytes() for s in _storages(out) if id(s) not in given}
+        self.peak = max(self.peak, sum(self._made.values()))
+        return out
+
+
+def _storages(values: Any) -> list[torch.UntypedStorage]:
+    return [v.untyped_storage() for v in tree_leaves(values) if isinstance(v, Tensor)]
+
+
 def bfloat16_gain(plan: Plan, fed: Federation, net: Net) -> float | None:
     """The part of a step's time that `local.precision = bf16` would take, by the second of two
     steps each; None for a run that is not on a CPU with bfloat16, or not in float32 throughout. The
@@ -48,17 +142,25 @@ def bfloat16_gain(plan: Plan, fed: Federation, net: Net) -> float | None:
         return None
     if fed.local.precision != "full":
         return None
-    took, ways, buffers = [], (net.onednn, net.bf16), net.buffers().clone()
-    try:
+    took, onednn = [], net.onednn
+    with _as_it_was(net):
         for precision in ("full", "bf16"):
             local = replace(fed.local, precision=precision)
-            clock = _Clocked(net.onednn)
+            clock = _Clocked(onednn)
             try_step(plan, replace(fed, local=local), net, clock, [0], times=2)
             took.append(clock.took)
+    return took[1] / took[0]
+
+
+@contextlib.contextmanager
+def _as_it_was(net: Net) -> Iterator[None]:
+    """Afterwards the net's buffers, and the way that it computes, are those of before."""
+    ways, buffers = (net.onednn, net.bf16), net.buffers().clone()
+    try:
+        yield
     finally:
         net.onednn, net.bf16 = ways
         net.load_buffers(buffers)
-    return took[1] / took[0]
 
 
 class _Clocked(Serial):

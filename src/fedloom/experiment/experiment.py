@@ -255,7 +255,7 @@ class Experiment(Settings):
             engine,
             self._cohorts,
             chooser(self.clock, self.choose, self._group, *drawn),
-            processes.states_for(engine, None, self.resident_bytes, net.device),
+            processes.states_for(engine, None, self.resident_bytes, net.device, fed.parted),
             Evaluator(plan, fed, net, self.evaluate, curve, self._measures),
             Checkpoints(self.checkpoint),
             RunLog(watch, self._on_round, self._on_evaluation),
@@ -356,7 +356,8 @@ class Experiment(Settings):
 
     def _attach(self, loop: Loop, folder: RunDirectory) -> None:
         loop.checkpoints.folder, where = folder, folder.memory_folder
-        loop.memory = processes.states_for(loop.engine, where, self.resident_bytes, loop.net.device)
+        own = (where, self.resident_bytes, loop.net.device, loop.fed.parted)
+        loop.memory = processes.states_for(loop.engine, *own)
 
     @stoppable()
     def _go(self, loop: Loop, progress: bool | None, begin: Callable[[], None]) -> Result:

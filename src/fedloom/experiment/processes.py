@@ -117,16 +117,20 @@ def check_bound(folder: RunDirectory | None, resident_bytes: int | None) -> None
 
 
 def states_for(
-    engine: Engine, folder: Path | None, resident_bytes: int | None, device: torch.device
+    engine: Engine,
+    folder: Path | None,
+    resident_bytes: int | None,
+    device: torch.device,
+    parts: bool,
 ) -> ClientStates:
-    """Where client states are between rounds; folder: where they are on disk. Raises ConfigError if
-    not all ranks see that.
+    """Where client states are between rounds; folder: where they are on disk. parts: clients may
+    hold a part of the model. Raises ConfigError if not all ranks see the folder.
     """
     if not isinstance(engine, Ranks):
-        return ClientMemory(folder, resident_bytes, device)
+        return ClientMemory(folder, resident_bytes, device, parts=parts)
     if folder is not None:
         check_shared(folder.parent, engine.group)
-    own = ClientMemory(folder, resident_bytes, device, f"r{engine.group.rank}-")
+    own = ClientMemory(folder, resident_bytes, device, f"r{engine.group.rank}-", parts)
     return RankStates(own, engine.group, engine.cut, device)
 
 

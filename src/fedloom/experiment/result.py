@@ -18,6 +18,7 @@ from ..core.vector import Rec, tree
 from ..engines import Ranks
 from ..engines.base import Remote
 from ..engines.evaluation import add
+from ..engines.one_step import step_costs
 from ..errors import CheckpointError, ConfigError, unknown
 from ..server.client_evaluation import PerClient
 from ..server.evaluation import Curve
@@ -305,6 +306,7 @@ def _by_size(loop: Loop) -> tuple[dict[str, Any], dict[str, Any]]:
     summary = {
         "rule": sizes.rule.name,
         "held": {text(c): sizes.held(x, c, loop.round) for c in sizes.levels},
+        **_size_costs(loop),
         "global": _of(columns, f"test_{sizes.metric}@"),
         "local": _of(columns, f"local_{sizes.metric}@"),
         "outside_clients": len(outside),
@@ -312,6 +314,14 @@ def _by_size(loop: Loop) -> tuple[dict[str, Any], dict[str, Any]]:
         **sizes.explored(),
     }
     return {"submodel": part | {"values": local, "basis": basis}}, {"sizes": summary}
+
+
+def _size_costs(loop: Loop) -> dict[str, Any]:
+    """What a local step of a client of each size takes, where clients are of this process."""
+    if isinstance(loop.engine, Remote):
+        return {}
+    costs = step_costs(loop.plan, loop.fed, loop.net)
+    return {"cost": {text(c): cost._asdict() for c, cost in costs.items()}}
 
 
 def _of(columns: Mapping[str, float], start: str) -> dict[str, float]:

@@ -23,7 +23,7 @@ from .style import (
     plain,
     shorten,
 )
-from .tables import MISSING, human_size, human_value
+from .tables import MISSING, human_bytes, human_seconds, human_size, human_value
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -48,7 +48,8 @@ def sizes_of(groups: Sequence[Group]) -> list[str]:
 def size_cells(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
     """Headings, and for each group a line of local and one of global values per size and on
     average, as the papers' tables have them: means over the seeds, with their deviation. Then the
-    same of the mean of the last ten evaluations, and how much of the model every size holds.
+    same of the mean of the last ten evaluations, how much of the model every size holds, and what
+    a local step takes.
     """
     sizes = sizes_of(groups)
     if not sizes:
@@ -63,7 +64,7 @@ def size_cells(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
                 if any(v is not None for column in values for v in column):
                     cells = [_cell(column, group.metric.unit) for column in values]
                     lines.append([group.label, f"{said}{more}", *cells])
-        lines += _held_lines(group, sizes)
+        lines += _held_lines(group, sizes) + _cost_lines(group, sizes)
     heads = (f"size {human_size(float(s))}" for s in sizes)
     return ["algorithm", "measured", *heads, "mean"], lines
 
@@ -89,6 +90,20 @@ def _held_lines(group: Group, sizes: Sequence[str]) -> list[list[str]]:
     if not any(of_all):
         return []
     return lines[1:] if lines[0][2:] == lines[1][2:] else lines
+
+
+def _cost_lines(group: Group, sizes: Sequence[str]) -> list[list[str]]:
+    """The time and the memory of a local step of every size, as measured after the run."""
+    costs = [(run.summary.get("sizes") or {}).get("cost") or {} for run in group.counted]
+    lines = []
+    for said, key, text in (
+        ("time of a step", "seconds", human_seconds),
+        ("memory of a step", "peak", human_bytes),
+    ):
+        values = [mean([cost.get(size, {}).get(key) for cost in costs]) for size in sizes]
+        if any(v is not None for v in values):
+            lines.append([group.label, said, *map(text, values), MISSING])
+    return lines
 
 
 def _cell(values: Sequence[float | None], unit: str) -> str:

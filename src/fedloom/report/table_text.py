@@ -35,8 +35,6 @@ TESTED_HEADS: Mapping[Value, str] = {
 # of the metric beside what is tested: the name, the row's key
 _OTHERS = {"last": "last_mean", "best": "best_mean", "EMA last": "ema_mean"}
 _FURTHER = re.compile(r"client_(.+)_worst")  # the key of a further metric
-# the lines below a printed table have the first two
-ON_REQUEST = ("difference", "p", "gradients to target")
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,8 @@ class Column:
     """name: how one asks for it; head: what stands above it; cells: a text for each row.
 
     values: the numbers that say which row is best, None for a row that cannot be; empty if no row
-    is best. low: whether low is good. like_best: whether no test tells a row from the best.
+    is best. low: whether low is good. like_best: whether no test tells a row from the best. asked:
+    the column is left out unless it is asked for.
     """
 
     name: str
@@ -53,6 +52,7 @@ class Column:
     values: Sequence[float | None] = ()
     low: bool = True
     like_best: Sequence[bool] = ()
+    asked: bool = False
 
 
 def columns(rows: Sequence[Row]) -> list[Column]:
@@ -113,8 +113,19 @@ def _costs(rows: Sequence[Row]) -> list[Column]:
             cells = [said(row[key]) for row in rows]
         missed = [name.endswith("target") and row["not_reached"] for row in rows]
         values = [None if m else row[key] for m, row in zip(missed, rows, strict=True)]
-        made.append(Column(name, name.replace("target", goal), cells, values))
+        asked = name == "gradients to target" and _pay_alike(rows)
+        made.append(Column(name, name.replace("target", goal), cells, values, asked=asked))
     return made
+
+
+def _pay_alike(rows: Sequence[Row]) -> bool:
+    """Whether rows compute as many gradients a round, within a hundredth: rounds say it then."""
+    each = [
+        row["gradients_to_target"] / row["rounds_to_target"]
+        for row in rows
+        if row["gradients_to_target"] and row["rounds_to_target"]
+    ]
+    return not each or max(each) <= 1.01 * min(each)
 
 
 def _count(n: float | None) -> str:
@@ -141,7 +152,11 @@ def _tests(rows: Sequence[Row]) -> list[Column]:
     base = next(row["against"] for row in rows if row.get("against"))
     gaps = [interval(row, "difference") for row in rows]
     p = [p_text(row["p"] if row["p_holm"] is None else row["p_holm"]) for row in rows]
-    return [Column("difference", f"less {base}", gaps), Column("p", "p (Holm)", p)]
+    # the lines below a printed table have the two
+    return [
+        Column("difference", f"less {base}", gaps, asked=True),
+        Column("p", "p (Holm)", p, asked=True),
+    ]
 
 
 def interval(row: Row, key: str) -> str:
@@ -157,10 +172,10 @@ def interval(row: Row, key: str) -> str:
 
 def chosen(made: Sequence[Column], names: Iterable[str] | None) -> list[Column]:
     """The algorithm and the columns with these names or headings, in their order; without names
-    all but those of ON_REQUEST. Raises ConfigError for a name that the table has not.
+    all that need not be asked for. Raises ConfigError for a name that the table has not.
     """
     if names is None:
-        return [column for column in made if column.name not in ON_REQUEST]
+        return [column for column in made if not column.asked]
     known = {column.head: column for column in made} | {column.name: column for column in made}
     wanted: dict[str, Column] = {}
     for name in ["algorithm", *names]:

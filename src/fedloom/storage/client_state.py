@@ -30,7 +30,7 @@ from ..core.parsing import parse_json
 from ..core.vector import Rec, as_bytes, leaves
 from ..errors import CheckpointError
 from .atomic import checksum, remedy
-from .records import freeze, thaw, write_tensors
+from .records import filled, freeze, thaw, thinned, write_tensors
 
 _SEGMENT = re.compile(r"(r[0-9]{1,9}-)?[0-9]{8,20}\.safetensors")  # other files are not ours
 SPARE = 1.25  # rows in the current segments for each current row; 1.4 writes a fifth less
@@ -71,7 +71,8 @@ class ClientMemory:
 
     resident_bytes: how much may stay in memory; beyond that the least recently used rows are on
     disk only. None: no bound. prefix: of the names of segments, where several processes write into
-    one folder: "r3-" of rank 3.
+    one folder: "r3-" of rank 3. parts: clients may hold a part of the model, and of a row only that
+    is kept.
 
     >>> from fedloom.core.vector import rec
     >>> memory = ClientMemory()
@@ -86,9 +87,10 @@ class ClientMemory:
         resident_bytes: int | None = None,
         device: torch.device | str = "cpu",
         prefix: str = "",
+        parts: bool = False,
     ) -> None:
         self._folder, self._bound, self._device = folder, resident_bytes, device
-        self._prefix = prefix
+        self._prefix, self._parts = prefix, parts
         self._last: dict[int, int] = {}  # client -> round of its last participation
         self._saved: dict[int, int | None] = {}  # the same of the rows on disk
         self._rows: OrderedDict[int, Rec] = OrderedDict()  # in memory, least recently used first
@@ -117,12 +119,14 @@ class ClientMemory:
             for i, row in self._read(name, rows).items():
                 self._keep(i, row)
                 found[i] = row
-        return {i: found[i] for i in clients if i in found}
+        return {i: filled(found[i]) if self._parts else found[i] for i in clients if i in found}
 
     def put(self, rows: dict[int, Rec]) -> None:
         """Store new versions of these clients' rows. Raises CheckpointError if the bound requires
         writing rows, and that fails.
         """
+        if self._parts:
+            rows = {i: thinned(row) for i, row in rows.items()}
         for i, row in rows.items():
             self._keep(i, row)
             self._dirty.add(i)

@@ -70,6 +70,26 @@ class Reader:
             raise WireError(f"a {self._name} message is for {d} coordinates, not for {layout.d}")
         self.header = Header(code, _DTYPES[kind], coding, d, k)
 
+    def dense(self, dtype: torch.dtype | None = None, what: str = "") -> int:
+        """d of a message that has all d values, of this type if one is given, and no indices. what:
+        the values, for the error.
+        """
+        _, found, coding, d, k = self.header
+        if coding:
+            raise WireError(f"a {self._name} message has index coding {coding}; it has no indices")
+        if k != d or dtype not in (None, found):
+            got, need = (f" as {str(t)[6:]}" if dtype else "" for t in (found, dtype))
+            raise WireError(
+                f"a {self._name} message has {k} of {d} values{got}; it needs all{need}{what}"
+            )
+        return d
+
+    def agree(self, form: struct.Struct, what: str, *own: float) -> None:
+        """Read the codec's parameters. Raises WireError unless they are the run's own."""
+        if (found := self.numbers(form)) != own:
+            got, need = (" and ".join(map(str, numbers)) for numbers in (found, own))
+            raise WireError(f"a {self._name} message has {what} {got}; this run has {need}")
+
     @property
     def left(self) -> int:
         """Number of bytes that are not read yet."""
@@ -289,9 +309,10 @@ class Codec(Part, ABC):
 
 
 class Plain(Codec):
-    """Send every value in one type, the message's."""
+    """Send every value in one type, `kind`; None: in that of the vector."""
 
     on_device = True
+    kind: ClassVar[torch.dtype | None] = None
 
     def decode(self, message: Rec, layout: Layout, dtype: torch.dtype | None = None) -> Vec:
         expect(message, layout)
@@ -301,6 +322,12 @@ class Plain(Codec):
     def pack(self, message: Rec) -> bytes:
         d, value = int(message.size), message.value
         return Header(self.code, value.dtype, 0, d, d).bytes() + raw(value)
+
+    def unpack(self, raw: bytes, layout: Layout | None = None) -> Rec:
+        reader = Reader(raw, self, layout)
+        value = reader.values(d := reader.dense(self.kind))
+        reader.end()
+        return rec(size=torch.tensor([d]), value=value)
 
     def nbytes(self, message: Rec) -> int:
         return HEADER_BYTES + int(message.value.nbytes)
@@ -322,15 +349,6 @@ class Dense(Plain):
     def encode(self, p: Vec, state: Rec, layout: Layout, draw: torch.Generator) -> tuple[Rec, Rec]:
         p = checked(p, layout, there=True)
         return rec(size=torch.tensor([len(p)]), value=p), state
-
-    def unpack(self, raw: bytes, layout: Layout | None = None) -> Rec:
-        reader = Reader(raw, self, layout)
-        header = reader.header
-        if header.k != header.d or header.coding:
-            raise WireError(f"a Dense message has {header.k} of {header.d} values; it needs all")
-        value = reader.values(header.d)
-        reader.end()
-        return rec(size=torch.tensor([header.d]), value=value)
 
     def canonical(self, message: Rec, raw: bytes, dtype: torch.dtype) -> bool:
         return bool(message.value.dtype == dtype)  # the rest is the length

@@ -15,7 +15,8 @@ from ...core.vector import Rec, Vec, rec
 from ...errors import CompositionError, ConfigError, WireError
 from .base import HEADER_BYTES, Codec, Dense, Header, Reader, expect
 
-_STAGES = struct.Struct("<BBI")  # codes of the two, bytes of the index block
+_STAGES = struct.Struct("<BB")  # codes of the two
+_LENGTH = struct.Struct("<I")  # bytes of the index block
 _PACKED = struct.Struct("<BI")  # code of the inner one, its bytes
 _ROOM = 9  # no message has more bytes per coordinate, plus _MORE
 _MORE = 4096
@@ -86,18 +87,14 @@ class Chain(Codec):
         d, k = int(message.size), int(message.then_size)
         coding, block = self.first.where(self._first(message, torch.empty(0)))
         head = Header(self.code, torch.float32, coding, d, k).bytes()
-        return b"".join((head, _STAGES.pack(self.first.code, self.then.code, len(block)), block))
+        stages = _STAGES.pack(self.first.code, self.then.code)
+        return b"".join((head, stages, _LENGTH.pack(len(block)), block))
 
     def unpack(self, raw: bytes, layout: Layout | None = None) -> Rec:
         reader = Reader(raw, self, layout)
-        _, dtype, coding, d, k = reader.header
-        one, two, length = reader.numbers(_STAGES)
-        if (one, two) != (self.first.code, self.then.code) or dtype != torch.float32:
-            raise WireError(
-                f"a Chain message has the codecs {one} and {two}; this run has {self.first.code} "
-                f"and {self.then.code}"
-            )
-        block = reader.block(length)
+        _, _, coding, d, k = reader.header
+        reader.agree(_STAGES, "the codecs", self.first.code, self.then.code)
+        block = reader.block(*reader.numbers(_LENGTH))
         values = self.then.unpack(reader.rest(), _values(k))  # first, because they may be missing
         found = self.first.there(coding, block, d, k)
         places = {f"first_{n}": v for n, v in found._asdict().items() if n != "size"}
@@ -111,7 +108,7 @@ class Chain(Codec):
     def nbytes(self, message: Rec) -> int:
         _, block = self.first.where(self._first(message, torch.empty(0)))
         inner = self.then.nbytes(rec(**_stage(message, "then_")))
-        return HEADER_BYTES + _STAGES.size + len(block) + inner
+        return HEADER_BYTES + _STAGES.size + _LENGTH.size + len(block) + inner
 
     def most(self, d: int) -> int:
         return self.then.most(self.first.most(d))

@@ -35,18 +35,6 @@ class _Half(Plain):
             place.copy_(part if p.dtype == self.kind else part.clamp(-largest, largest))
         return rec(size=torch.tensor([len(p)]), value=value), state
 
-    def unpack(self, raw: bytes, layout: Layout | None = None) -> Rec:
-        reader = Reader(raw, self, layout)
-        _, dtype, coding, d, k = reader.header
-        if k != d or coding or dtype != self.kind:
-            raise WireError(
-                f"a {type(self).__name__} message has {k} of {d} values as {str(dtype)[6:]}; it "
-                f"needs all, as {str(self.kind)[6:]}"
-            )
-        value = reader.values(d)
-        reader.end()
-        return rec(size=torch.tensor([d]), value=value)
-
 
 class FP16(_Half):
     """Send every value as IEEE half, rounded to the nearest, ties to even.
@@ -140,15 +128,9 @@ class Int8(Codec):
 
     def unpack(self, raw: bytes, layout: Layout | None = None) -> Rec:
         reader = Reader(raw, self, layout)
-        _, dtype, coding, d, k = reader.header
-        if k != d or coding or dtype != torch.float32:
-            raise WireError(
-                f"an Int8 message has {k} of {d} values; it needs all, as float32 steps"
-            )
-        (bucket,) = reader.numbers(_BUCKET)
-        if bucket != self.bucket:
-            raise WireError(f"an Int8 message has buckets of {bucket}; this run has {self.bucket}")
-        if reader.left != 4 * (number := buckets.count([d], bucket)) + d:
+        d = reader.dense(torch.float32, " steps")
+        reader.agree(_BUCKET, "buckets of", self.bucket)
+        if reader.left != 4 * (number := buckets.count([d], self.bucket)) + d:
             raise WireError(
                 f"an Int8 message has {reader.left} bytes of steps and values; {d} coordinates "
                 f"take {4 * number + d}"

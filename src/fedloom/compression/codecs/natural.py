@@ -65,9 +65,7 @@ class Natural(Codec):
 
     def unpack(self, raw: bytes, layout: Layout | None = None) -> Rec:
         reader = Reader(raw, self, layout)
-        _, dtype, coding, d, k = reader.header
-        if k != d or coding or dtype != torch.float32:
-            raise WireError(f"a Natural message has {k} of {d} values; it needs all, as float32")
+        d = reader.dense(torch.float32)
         exponent = torch.from_numpy(reader.block(d).copy())
         negative = reader.bits(d)
         reader.end()

@@ -147,9 +147,7 @@ class PowerSGD(Codec):
                 f"a PowerSGD message has {header.k} values for {header.d} coordinates and index "
                 f"coding {header.coding}; it has at most one each, and coding 0"
             )
-        (rank,) = reader.numbers(_RANK)
-        if rank != self.rank:
-            raise WireError(f"a PowerSGD message has rank {rank}; this run has {self.rank}")
+        reader.agree(_RANK, "rank", self.rank)
         if layout is not None:
             self._need(header.k, layout)
         value = reader.values(header.k)

@@ -132,14 +132,8 @@ class QSGD(Codec):
 
     def unpack(self, raw: bytes, layout: Layout | None = None) -> Rec:
         reader = Reader(raw, self, layout)
-        _, dtype, index, d, k = reader.header
-        if k != d or index or dtype != torch.float32:
-            raise WireError(f"a QSGD message has {k} of {d} values; it needs all, as float32 norms")
-        if (own := reader.numbers(_PARAMETERS)) != (self.levels, self.bucket):
-            raise WireError(
-                f"a QSGD message has {own[0]} levels and buckets of {own[1]}; "
-                f"this run has {self.levels} and {self.bucket}"
-            )
+        d = reader.dense(torch.float32, " norms")
+        reader.agree(_PARAMETERS, "levels and buckets of", self.levels, self.bucket)
         nbytes = -(-d * self.width // 8)
         number = (reader.left - nbytes) // 4  # the layers decide, or the length of the message
         if layout is not None or self.scope == "global":

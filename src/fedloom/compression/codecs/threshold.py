@@ -10,7 +10,6 @@ from torch import Tensor
 from ...core.hyper import NonNegative, Positive, hyper
 from ...core.layout import Layout
 from ...core.vector import Rec, Vec, rec
-from ...errors import WireError
 from . import index_coding as indices
 from .base import HEADER_BYTES, Codec, Header, Reader, checked, expect, packed_bits
 from .sparse import Sparse
@@ -85,13 +84,8 @@ class Strom(Codec):
 
     def unpack(self, raw: bytes, layout: Layout | None = None) -> Rec:
         reader = Reader(raw, self, layout)
-        _, dtype, coding, d, k = reader.header
-        (tau,) = reader.numbers(_TAU)
-        if tau != self.tau or dtype != torch.float32:
-            raise WireError(
-                f"a Strom message has tau {tau:g} and value type {str(dtype)[6:]}; this run has "
-                f"{self.tau:g} and float32"
-            )
+        _, _, coding, d, k = reader.header
+        reader.agree(_TAU, "tau", self.tau)
         block = reader.block(reader.left - -(-k // 8))
         indices.bound(block, d)
         index = indices.read(block, coding, d, k)
