@@ -1,19 +1,21 @@
 """What a weak client holds and computes, by scheme and capacity: bytes, time, and layer by layer.
 
-    python benchmarks/submodels.py [--model resnet8|cnn_femnist] [--repeats 5] [--layers]
-                                   [--weights FILE.safetensors] [--device cpu]
+    python benchmarks/submodels.py [--model resnet8|cnn_femnist] [--repeats 5] [--processor]
+                                   [--layers [--weights FILE.safetensors]] [--device cpu]
 
-Random images, batch 20, one core. "sgd", "adam": the most bytes of tensors that exist at once in a
-local step; "kept": between two rounds, of SCAFFOLD. ms: the median of `repeats` measurements, each
-the fastest of three steps; schemes alternate. --layers: what of each layer is held, and how many of
-its rows (outputs) and columns (inputs) hold nothing, at the first weights or at those of a run
-(`fedloom export RUN --format safetensors`).
+Random images, batch 20, one core; KiB. part: of the model, which travels up; down: the message;
+sgd, adam: the most bytes of tensors that exist at once in local steps; kept: between rounds, of
+SCAFFOLD. ms: of a step, the median of `repeats` measurements; schemes alternate. --processor:
+processor time, which other work changes less. --layers: what of each layer is held, how many rows
+(outputs) and columns (inputs) hold nothing, at the first weights or those of a run (`fedloom export
+RUN --format safetensors`).
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
+import time
 
 import torch
 from safetensors.torch import load_file
@@ -30,7 +32,8 @@ from fedloom.federation.local import Local
 from fedloom.models import MODELS
 from fedloom.objectives import CrossEntropy, SelfDistillation
 from fedloom.plan import Plan
-from fedloom.submodels import FIARSE, FedRolex, FjORD, HeteroFL, Rule, ScaleFL, greedy
+from fedloom.stage import Share
+from fedloom.submodels import FIARSE, FedRolex, FjORD, HeteroFL, Rule, ScaleFL
 
 CAPACITIES = (1.0, 1 / 4, 1 / 16, 1 / 64)
 SHAPES = {"resnet8": (3, 32, 32), "cnn_femnist": (1, 28, 28)}
@@ -39,7 +42,6 @@ RULES: dict[str, Rule] = {
     "FedRolex": FedRolex(exact=False),
     "FjORD": FjORD(),
     "ScaleFL": ScaleFL(exact=False),
-    "greedy": greedy(),
     "FIARSE": FIARSE(),
 }
 
@@ -59,8 +61,14 @@ def made(
     data = from_clients([tuple(t.to(options.device) for t in one)] * len(CAPACITIES))
     local = Local(steps=1, batch=20, lr=0.01, optimiser=optimiser)
     fed = Federation(data, local, capacities=CAPACITIES)
-    objective = SelfDistillation() if scale else CrossEntropy()
-    return Plan(method(), objective, rule=rule.settled(CAPACITIES), d=net.layout.d), fed, net
+    loss, rule = SelfDistillation() if scale else CrossEntropy(), rule.settled(CAPACITIES)
+    return Plan(local.around(method()), loss, rule=rule, d=net.layout.d), fed, net
+
+
+def received(plan: Plan, fed: Federation, net: Net) -> dict[float, Share]:
+    """What clients of each capacity receive in round 1."""
+    asked = Asked(rec(x=net.init()), net.init_buffers(), {}, list(range(len(CAPACITIES))), 0)
+    return Client(plan, fed, net).shares(asked)
 
 
 def bytes_and_times(rules: dict[str, Rule], options: argparse.Namespace) -> None:
@@ -69,28 +77,26 @@ def bytes_and_times(rules: dict[str, Rule], options: argparse.Namespace) -> None
     rounds: list[dict[str, dict[float, StepCost]]] = []
     for _ in range(options.repeats):
         rounds.append({name: step_costs(*parts) for name, parts in sgd.items()})
-    print(
-        f"{'scheme':10}{'capacity':>9}{'held':>9}{'KiB':>9}{'sgd':>9}{'adam':>9}{'kept':>9}{'ms':>8}"
-    )
+    heads = ("part", "down", "sgd", "adam", "kept", "ms")
+    print(f"{'scheme':10}{'capacity':>9}{'held':>9}" + "".join(f"{head:>9}" for head in heads))
     for name, rule in rules.items():
         adam = step_costs(*made(rule, options, optimiser="adam"))
         scaffold = step_costs(*made(rule, options, method=Scaffold))
-        whole = sgd[name][2].layout.d * sgd[name][2].init().element_size()
+        whole, shares = sgd[name][2].init().nbytes, received(*sgd[name])
         for p in CAPACITIES:
             cost = rounds[0][name][p]
-            sizes = (cost.held, cost.peak, adam[p].peak, scaffold[p].kept)
+            down = sum(shares[p].down.values())
+            sizes = (cost.held, down, cost.peak, adam[p].peak, scaffold[p].kept)
             kib = "".join(f"{n / 1024:9,.0f}" for n in sizes)
             ms = 1e3 * statistics.median(found[name][p].seconds for found in rounds)
-            print(f"{name:10}{p:9.4f}{cost.held / whole:9.2%}{kib}{ms:8.2f}")
+            print(f"{name:10}{p:9.4f}{cost.held / whole:9.2%}{kib}{ms:9.2f}")
 
 
 def layers(rule: Rule, options: argparse.Namespace) -> None:
     """Print what of each layer is held, and how many of its rows and columns are empty."""
     plan, fed, net = made(rule, options)
-    x = net.init()
-    asked = Asked(rec(x=x), net.init_buffers(), {}, list(range(len(CAPACITIES))), 0)
-    shares = Client(plan, fed, net).shares(asked)
-    print(f"\n{rule.name}: held, and rows / columns / all of the layer that hold nothing")
+    x, shares = net.init(), received(plan, fed, net)
+    print(f"{rule.name}: held, and rows and columns that hold nothing")
     small = CAPACITIES[1:]
     print(f"{'layer':28}{'weights':>10}" + "".join(f"{p:>24.4f}" for p in small))
     marks = {p: torch.zeros_like(x).index_fill_(0, shares[p].view.held, 1.0) for p in small}
@@ -101,9 +107,8 @@ def layers(rule: Rule, options: argparse.Namespace) -> None:
         for p in small:
             held = net.layout.pieces(marks[p])[i].reshape(shape[0], shape[1], -1).sum(2)
             rows, columns = (float((held.sum(axis) == 0).float().mean()) for axis in (1, 0))
-            cells += (
-                f"{float(held.sum()) / len(x[: net.layout.sizes[i]]):8.1%}{rows:8.0%}{columns:8.0%}"
-            )
+            share = float(held.sum()) / net.layout.sizes[i]
+            cells += f"{share:8.1%}{rows:8.0%}{columns:8.0%}"
         print(f"{name:28}{net.layout.sizes[i]:10,}{cells}")
 
 
@@ -114,8 +119,11 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--weights")
     parser.add_argument("--layers", action="store_true")
+    parser.add_argument("--processor", action="store_true")
     parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
+    if options.processor:
+        time.perf_counter = time.process_time
     torch.set_num_threads(1)
     rules = {k: v for k, v in RULES.items() if k != "ScaleFL" or options.model == "resnet8"}
     if options.layers:

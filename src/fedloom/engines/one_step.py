@@ -109,13 +109,13 @@ def _seconds(train: Callable[[], Any], like: Tensor) -> float:
     return time.perf_counter() - began
 
 
-class _Allocated(TorchDispatchMode):
+class _Allocated(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types here
     """peak: the most bytes of tensors that operations inside made and that existed at once, without
     what an operation frees before it ends.
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.peak = 0
         self._made: weakref.WeakKeyDictionary[torch.UntypedStorage, int] = (
             weakref.WeakKeyDictionary()
