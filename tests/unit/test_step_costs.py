@@ -12,6 +12,7 @@ from fedloom.cli import dry_run
 from fedloom.data import from_clients
 from fedloom.engines import one_step
 from fedloom.engines.one_step import StepCost, step_costs
+from fedloom.experiment import result
 from fedloom.experiment.experiment import Experiment
 from fedloom.submodels import FIARSE, HeteroFL
 
@@ -87,3 +88,13 @@ def test_a_dry_run_says_it_of_every_size_and_a_run_keeps_it():
     assert summary["sizes"]["cost"]["0.0625"]["held"] == cost.sizes[1 / 16].held
     plain = dry_run.measure(experiment(None, capacities=None))
     assert plain.sizes == {}
+
+
+def test_a_finished_run_keeps_its_summary_when_a_step_after_it_fails(monkeypatch, caplog):
+    def broken(*_):
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(result, "step_costs", broken)
+    summary = experiment(FIARSE()).run(progress=False).summary
+    assert "held" in summary["sizes"] and "cost" not in summary["sizes"]
+    assert "not in the summary: out of memory" in caplog.text

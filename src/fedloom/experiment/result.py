@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import math
 import statistics
 from collections.abc import Mapping
@@ -36,6 +37,8 @@ from .provenance import engine_text
 
 if TYPE_CHECKING:
     import pandas
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -317,10 +320,16 @@ def _by_size(loop: Loop) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _size_costs(loop: Loop) -> dict[str, Any]:
-    """What a local step of a client of each size takes, where clients are of this process."""
+    """What a local step of a client of each size takes, where clients are of this process and a
+    step of each works.
+    """
     if isinstance(loop.engine, Remote):
         return {}
-    costs = step_costs(loop.plan, loop.fed, loop.net)
+    try:
+        costs = step_costs(loop.plan, loop.fed, loop.net)
+    except Exception as error:  # also a stranger's: the run is over, and its summary is worth more
+        _log.warning("what a step of each size takes is not in the summary: %s", error)
+        return {}
     return {"cost": {text(c): cost._asdict() for c, cost in costs.items()}}
 
 
