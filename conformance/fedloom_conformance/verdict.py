@@ -1,0 +1,154 @@
+"""From an adapter's models to a verdict: right, right under a reading, wrong, or not there."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from .cases import Case, Row
+from .federation import Federation
+from .methods import METHODS
+from .networks import Array, State
+from .problems import NotThereError, Problem
+
+Train = Callable[[Problem, str, dict[str, Any]], Sequence[State]]
+TOLERANCE = 1e-6  # of the largest number of the round's right model, or of 1
+PAPER = "the paper"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Where a run leaves every reading: the case, the first round, and by how much there."""
+
+    case: str
+    round: int
+    size: float
+    smallest: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a framework does with a row. kind: right, reading, wrong, absent or error."""
+
+    kind: str
+    reading: str = ""
+    fault: Fault | None = None
+    words: str = ""
+    right_cases: int = 0
+    cases: int = 0
+
+    def record(self) -> dict[str, Any]:
+        """The same for JSON."""
+        return asdict(self)
+
+
+def reference(case: Case, reading: str = PAPER) -> list[Array]:
+    """The right vectors after every round."""
+    method = METHODS[case.method]
+    more = {} if reading == PAPER else method.readings[reading]
+    return [*method.recurrence(Federation(case.problem), **case.settings | more)]
+
+
+def differences(case: Case, found: Sequence[State], reading: str = PAPER) -> list[float]:
+    """One number per round: the largest difference over TOLERANCE's unit."""
+    right = reference(case, reading)
+    if len(found) != len(right):
+        raise ValueError(f"{len(found)} models of {len(right)} rounds")
+    fed = Federation(case.problem)
+    vectors = [fed.flat({k: np.asarray(v, float) for k, v in s.items()}) for s in found]
+    if case.method == "dp_noise":
+        return _deviations(fed.start, vectors, right)
+    return [
+        float(np.max(np.abs(x - y)) / max(1.0, np.max(np.abs(y))))
+        for x, y in zip(vectors, right, strict=True)
+    ]
+
+
+def _deviations(start: Array, vectors: list[Array], right: list[Array]) -> list[float]:
+    """What is over five standard errors of a deviation estimated from d numbers, per round."""
+    moves = np.diff(np.stack([start, *vectors]), axis=0)
+    off = np.abs(moves.std(1) / np.concatenate(right) - 1)
+    return [float(x) for x in np.maximum(0.0, off - 5 / np.sqrt(2 * moves.shape[1]))]
+
+
+def judge(row: Row, train: Train) -> Verdict:
+    """Run every case; a reading must hold in all of them."""
+    try:
+        found = [(c, train(c.problem, c.method, c.settings)) for c in row.cases]
+    except NotThereError as error:
+        return Verdict("absent", words=str(error))
+    except Exception as error:
+        traceback.print_exc()
+        return Verdict("error", words=f"{type(error).__name__}: {error}"[:300])
+    right = sum(_holds(case, models, PAPER) for case, models in found)
+    count = {"right_cases": right, "cases": len(found)}
+    for reading in (PAPER, *METHODS[row.cases[0].method].readings):
+        if all(_holds(case, models, reading) for case, models in found):
+            return Verdict("right" if reading == PAPER else "reading", reading, **count)
+    case, models = next((c, m) for c, m in found if not _holds(c, m, PAPER))
+    return Verdict("wrong", fault=_fault(case, models, train), **count)
+
+
+def _holds(case: Case, found: Sequence[State], reading: str) -> bool:
+    """Whether every round is right under the reading; NaN is not."""
+    return all(size <= TOLERANCE for size in differences(case, found, reading))
+
+
+def _fault(case: Case, found: Sequence[State], train: Train) -> Fault:
+    """The first round in which the run is not the nearest reading's, and the smallest such case."""
+    readings = (PAPER, *METHODS[case.method].readings)
+    sizes = min((differences(case, found, r) for r in readings), key=_goes_wrong_late)
+    at = next(k for k, size in enumerate(sizes) if not size <= TOLERANCE)
+    return Fault(case.problem.name, at + 1, sizes[at], _smallest(case, train))
+
+
+def _goes_wrong_late(sizes: list[float]) -> tuple[int, float]:
+    """Of two readings the one that holds for more rounds is nearer, then the one that is closer."""
+    first = next((k for k, size in enumerate(sizes) if not size <= TOLERANCE), len(sizes))
+    return -first, sizes[min(first, len(sizes) - 1)]
+
+
+def _smallest(case: Case, train: Train) -> str:
+    """Take away what can go while the run stays wrong -> what is left, in words."""
+    shrunk = True
+    while shrunk:
+        shrunk = False
+        for problem in case.problem.smaller():
+            smaller = replace(case, problem=problem)
+            if _is_wrong(smaller, train):
+                case, shrunk = smaller, True
+                break
+    found = train(case.problem, case.method, case.settings)
+    return _described(case, found)
+
+
+def _is_wrong(case: Case, train: Train) -> bool:
+    """Whether no reading holds; a run that stops is no answer."""
+    try:
+        found = train(case.problem, case.method, case.settings)
+        readings = (PAPER, *METHODS[case.method].readings)
+        return not any(_holds(case, found, reading) for reading in readings)
+    except Exception:
+        return False
+
+
+def _described(case: Case, found: Sequence[State]) -> str:
+    """Rounds, clients, steps, size, and the number that is furthest off."""
+    problem, fed = case.problem, Federation(case.problem)
+    x, right = fed.flat(found[-1]), reference(case)[-1]
+    many = lambda n, what: f"{n} {what}{'' if n == 1 else 's'}"
+    steps = sorted({problem.steps(i) for i in range(fed.number)})
+    parts = [
+        many(len(problem.cohorts), "round"),
+        many(fed.number, "client"),
+        "K = " + ", ".join(map(str, steps)),
+        many(int(fed.start.size), "number"),
+    ]
+    if case.method != "dp_noise":
+        at = int(np.argmax(np.abs(x - right)))
+        parts.append(f"{x[at]:.9g}, right is {right[at]:.9g}")
+    return "; ".join(parts)
