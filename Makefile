@@ -11,6 +11,7 @@
 # make mutants       a mutation run: how many of 500 seeded mistakes the tests notice (about an hour)
 # make test-newest   make test with the newest versions of everything that pyproject.toml allows
 # make wheel         build the package, check it, and run the demo from it in an environment of its own
+# make conformance   Flower, pfl, fluke and fedloom beside the papers' recurrences, each in an environment of its own
 # make site          the pages as a site, build/site/index.html; a link that leads nowhere is an error
 # make check         formatting, lints, types
 # make format        let ruff put things in order
@@ -37,7 +38,7 @@ LOWEST_LOCK = requirements/lowest.txt
 TRACKERS = .venv-trackers
 FLOWER = .venv-flower
 FLOWER_LOCK = requirements/flower.txt
-CODE = src tests examples benchmarks docs requirements site
+CODE = src tests examples benchmarks docs requirements site conformance
 
 DEVICE ?= cuda
 KILLS ?= 100
@@ -47,7 +48,7 @@ MUTANTS ?= 500
 # Dozens of processes import fedloom in a test run: the first compiles it for all of them.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo test test-all test-brief test-pythons test-newest test-lowest gpu test-trackers test-flower soak mutants wheel site check format bench docs results evidence lock clean
+.PHONY: demo test test-all test-brief test-pythons test-newest test-lowest gpu test-trackers test-flower conformance soak mutants wheel site check format bench docs results evidence lock clean
 
 # PyTorch first, which chooses its build; then what builds fedloom, so that nothing is fetched unlocked.
 # Python compiles what is imported: pip would take 50 s for 11,000 files, of which few are used.
@@ -146,6 +147,25 @@ $(FLOWER)/installed: pyproject.toml $(FLOWER_LOCK) requirements/get_torch.py
 test-flower: $(FLOWER)/installed
 	$(FLOWER)/bin/python -m pytest tests/flower
 
+# Each framework has an environment of its own; fedloom is judged in VENV. The build of PyTorch comes first.
+FRAMEWORKS = pfl flwr fluke
+.venv-conformance-%/installed: conformance/adapters/%/requirements.txt requirements/get_torch.py
+	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	! grep -q ^torch== $< || $(@D)/bin/python requirements/get_torch.py $(TORCH) --lock $<
+	$(@D)/bin/pip install --quiet --no-compile -c $< -r $(<:.txt=.in)
+	touch $@
+
+conformance: $(INSTALLED) $(FRAMEWORKS:%=.venv-conformance-%/installed)
+	mkdir -p build conformance/results && rm -f conformance/results/*.json
+	for name in fedloom $(FRAMEWORKS); do \
+		python=.venv-conformance-$$name/bin/python; test $$name != fedloom || python=$(RUN)/python; \
+		PYTHONPATH=conformance $$python -m fedloom_conformance conformance/adapters/$$name/adapter.py \
+			--out conformance/results/$$name.json 2> build/conformance-$$name.log \
+			|| test -s conformance/results/$$name.json || exit 1; \
+	done
+	PYTHONPATH=conformance $(RUN)/python -m fedloom_conformance.page --words docs/results/words/conformance.md \
+		--out docs/results/conformance.md $(patsubst %,conformance/results/%.json,fedloom $(FRAMEWORKS))
+
 soak: $(INSTALLED)
 	$(RUN)/python benchmarks/soak.py --kills $(KILLS) --messages $(MESSAGES) --record soak.json
 
@@ -188,6 +208,9 @@ lock:
 	.venv-lock/bin/uv pip compile --quiet --python-version 3.11 --python-platform linux --resolution lowest-direct \
 		--strip-extras --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
 		--extra dev --output-file $(LOWEST_LOCK) pyproject.toml
+	for name in $(FRAMEWORKS); do .venv-lock/bin/uv pip compile --quiet --universal --python-version 3.11 \
+		--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
+		--output-file conformance/adapters/$$name/requirements.txt conformance/adapters/$$name/requirements.in; done
 	for name in site wheel; do .venv-lock/bin/uv pip compile --quiet --universal --python-version 3.11 \
 		--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
 		--output-file requirements/$$name.txt requirements/$$name.in; done

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import torch
-from fedloom_conformance import BatchNorm, Linear, Problem, State
 from torch import nn
+
+from fedloom_conformance import BatchNorm, Linear, Problem, State
 
 
 def module_of(problem: Problem) -> nn.Sequential:

@@ -15,7 +15,8 @@ from .verdict import Train, judge
 
 def load(path: Path) -> tuple[Train, str]:
     """-> the adapter's train, and what it says its framework is: FRAMEWORK, "name version"."""
-    sys.path.insert(0, str(path.resolve().parent))
+    folder = path.resolve().parent
+    sys.path[:0] = [str(folder), str(folder.parent)]  # its table, and what adapters share
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         raise SystemExit(f"{path} cannot be read as a Python file; give the adapter's file")

@@ -70,7 +70,9 @@ def _servers() -> list[Row]:
     nesterov = {"server_lr": 0.7, "beta": 0.9, "decay": 0.01}
     return [
         _row("fedavgm", "FedAvgM", problems, *momentum),
-        _row("fedavgm batchnorm", "FedAvgM, batch norm", [normalised(), normalised(SOME)], *momentum),
+        _row(
+            "fedavgm batchnorm", "FedAvgM, batch norm", [normalised(), normalised(SOME)], *momentum
+        ),
         _row("fedadam", "FedAdam", problems, adaptive, gentle),
         _row("fedyogi", "FedYogi", problems, adaptive, gentle),
         _row("fedadagrad", "FedAdagrad", problems, *plain),

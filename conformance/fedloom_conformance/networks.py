@@ -81,9 +81,7 @@ class BatchNorm:
         }
         return normal * own["weight"] + own["bias"], (normal, root), new
 
-    def backward(
-        self, own: State, kept: tuple[Array, Array], slope: Array
-    ) -> tuple[Array, State]:
+    def backward(self, own: State, kept: tuple[Array, Array], slope: Array) -> tuple[Array, State]:
         normal, root = kept
         grads = {"weight": (slope * normal).sum(0), "bias": slope.sum(0)}
         inner = slope * own["weight"]

@@ -99,7 +99,9 @@ def unequal_steps(cohorts: Sequence[Sequence[int]] = ALL, seed: int = 2) -> Prob
 
 def curved(cohorts: Sequence[Sequence[int]] = ALL, seed: int = 3) -> Problem:
     """A network with a hidden layer, whose loss is no quadratic."""
-    return _made("curved", Network((Linear(3, 4), Tanh(), Linear(4, 2))), cohorts, [4, 6, 5, 9], seed)
+    return _made(
+        "curved", Network((Linear(3, 4), Tanh(), Linear(4, 2))), cohorts, [4, 6, 5, 9], seed
+    )
 
 
 def normalised(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import fedloom
-from fedloom.data import from_clients
 from table import parts_of
 from torch_network import module_of, state_of
+
+import fedloom
+from fedloom.data import from_clients
 
 FRAMEWORK = f"fedloom {fedloom.__version__}"
 

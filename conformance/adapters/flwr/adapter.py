@@ -11,6 +11,7 @@ FRAMEWORK = f"flwr {__version__}"
 
 class Loop:
     """A Grid: its nodes are the round's cohort, and answer at once; for FedProx they add mu."""
+
     def __init__(self, problem):
         self.fed, self.states, even = Federation(problem), [], [1] * len(problem.data)
         self.sizes = problem.sizes if problem.weights == "sizes" else even
@@ -31,6 +32,7 @@ class Loop:
 
 
 records = lambda state: ArrayRecord({name: Array(value) for name, value in state.items()})
+
 
 def train(problem, method, settings):
     loop = Loop(problem)

@@ -64,18 +64,7 @@ METHODS: dict[str, Method] = {
     ),
     "diloco": Method("DiLoCo", diloco, {"AdamW begins anew in every round": {"anew": True}}),
     "cfedavg": Method("CFedAvg, top-k", cfedavg),
-    "fiarse": Method(
-        "FIARSE",
-        fiarse,
-        {
-            "no bias factor (its code)": {"biased": False},
-            "mean over moves that are not 0": {"count": "nonzero"},
-            "no bias factor, mean over moves that are not 0 (its code)": {
-                "biased": False,
-                "count": "nonzero",
-            },
-        },
-    ),
+    "fiarse": Method("FIARSE", fiarse, {"no bias factor (its code)": {"biased": False}}),
     "dp_clip": Method("DP: the clip", dp_clip),
     "dp_noise": Method("DP: the noise", dp_noise),
     "median": Method("median", median),

@@ -10,18 +10,17 @@ from ..federation import Federation
 from ..networks import Array
 
 
-def fiarse(fed: Federation, biased: bool = True, count: str = "holders") -> Iterator[Array]:
+def fiarse(fed: Federation, biased: bool = True) -> Iterator[Array]:
     """FIARSE: Wu et al., NeurIPS 2024 (arXiv 2406.12752), Algorithm 1, Eq. 2 and 3, one threshold.
 
     theta_i is the floor(gamma_i d)-th largest |x|, 0 for gamma = 1, fixed for a round. A step: M =
     1[|y| >= theta]; y <- y - eta grad(y M) M (1 + 2 |y| theta / (|y| + theta)^2). A coordinate
-    moves by the mean of the clients that hold it at the round's start (Appendix C.1), count
-    "nonzero": of those whose move is not 0 (section 3). biased False: without the last factor,
-    which is what the authors' code does.
+    moves by the mean of the clients that hold it at the round's start (Appendix C.1). biased False:
+    without the last factor, which is what the authors' code does.
     """
     x = fed.start
     for cohort in fed.cohorts:
-        moves, counts = [], []
+        moves, holders = [], []
         for i in cohort:
             gamma = fed.problem.capacities[i]
             theta = 0.0 if gamma == 1 else np.sort(np.abs(x))[-int(gamma * len(x))]
@@ -32,6 +31,6 @@ def fiarse(fed: Federation, biased: bool = True, count: str = "holders") -> Iter
                 factor = 1 + 2 * size * theta / (size + theta) ** 2 if theta and biased else 1.0
                 y = y - fed.lr * fed.grad(i, y * mask) * mask * factor
             moves.append(y - x)
-            counts.append(np.abs(x) >= theta if count == "holders" else y != x)
-        x = x + np.sum(moves, 0) / np.maximum(1, np.sum(counts, 0))
+            holders.append(np.abs(x) >= theta)
+        x = x + np.sum(moves, 0) / np.maximum(1, np.sum(holders, 0))
         yield x

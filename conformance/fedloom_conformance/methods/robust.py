@@ -28,7 +28,9 @@ def trimmed_mean(fed: Federation, trim: float) -> Iterator[Array]:
     beta fraction of the largest and of the smallest values of every coordinate.
     """
     out = lambda rows: int(trim * len(rows) + 1e-9)
-    return _aggregated(fed, lambda rows: np.sort(rows, 0)[out(rows) : len(rows) - out(rows)].mean(0))
+    return _aggregated(
+        fed, lambda rows: np.sort(rows, 0)[out(rows) : len(rows) - out(rows)].mean(0)
+    )
 
 
 def krum(fed: Federation, hostile: int) -> Iterator[Array]:

@@ -1,4 +1,4 @@
-"""Methods whose server treats the mean move as a gradient: momentum, adaptive, look-ahead, DiLoCo."""
+"""Methods whose server treats the mean move as a gradient: momentum, adaptive, DiLoCo."""
 
 from __future__ import annotations
 
@@ -104,8 +104,8 @@ def diloco(
         reached = []
         for i in cohort:
             y, (u, v, t) = x, moments.get(i, (0 * x, 0 * x, 0))
-            for t in range(t + 1, t + 1 + fed.steps(i)):
-                g = fed.grad(i, y)
+            for _ in range(fed.steps(i)):
+                g, t = fed.grad(i, y), t + 1
                 u, v = 0.9 * u + 0.1 * g, 0.999 * v + 0.001 * g * g
                 scaled = u / (1 - 0.9**t) / (np.sqrt(v / (1 - 0.999**t)) + 1e-8)
                 y = y - fed.lr * (scaled + decay * y)
