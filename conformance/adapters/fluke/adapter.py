@@ -27,7 +27,8 @@ def train(problem, method, settings):
 
     def seen(eligible, models):
         aggregate(eligible, models)
-        states.append(state_of(run.server.model, problem))
+        model = getattr(run.server, "cld_mdl", run.server.model)  # FedDyn broadcasts that one
+        states.append(state_of(model, problem))
 
     who = lambda _: [run.clients[i] for i in problem.cohorts[len(states)]]
     run.server.get_eligible_clients, run.server.aggregate = who, seen

@@ -1,8 +1,8 @@
 """Flower: the strategies of flwr.serverapp around clients in numpy, in one process."""
 
 from flwr import __version__
-from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
-from table import strategy_of
+from flwr.app import Message, MetricRecord, RecordDict
+from table import records, strategy_of
 
 from fedloom_conformance.federation import Federation
 
@@ -29,9 +29,6 @@ class Loop:
         y = self.fed.state(self.fed.local(node, x, lambda y, g: g + mu * (y - x)))
         reply = {"arrays": records(y), "metrics": MetricRecord({"num-examples": self.sizes[node]})}
         return Message(RecordDict(reply), reply_to=message)
-
-
-records = lambda state: ArrayRecord({name: Array(value) for name, value in state.items()})
 
 
 def train(problem, method, settings):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from flwr.app import Array, ArrayRecord
 from flwr.serverapp import strategy as fl
 from flwr.supercore.task_identity import TaskIdentity
 
@@ -41,3 +42,8 @@ def strategy_of(method, s, cohort):
     if method not in makers:
         raise NotThereError("no strategy of this name")
     return makers[method]()
+
+
+def records(state):
+    """-> a state as Flower sends it."""
+    return ArrayRecord({name: Array(value) for name, value in state.items()})
