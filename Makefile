@@ -147,23 +147,28 @@ $(FLOWER)/installed: pyproject.toml $(FLOWER_LOCK) requirements/get_torch.py
 test-flower: $(FLOWER)/installed
 	$(FLOWER)/bin/python -m pytest tests/flower
 
-# Each framework has an environment of its own; fedloom is judged in VENV. The build of PyTorch comes first.
+# Each framework has an environment of its own, where the build of PyTorch comes first.
 FRAMEWORKS = pfl flwr fluke
+.venv-conformance-fedloom/installed: conformance/adapters/fedloom/requirements.txt pyproject.toml requirements/get_torch.py
+	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	$(@D)/bin/python requirements/get_torch.py $(TORCH) --lock $<
+	$(@D)/bin/pip install --quiet --no-compile -c $< hatchling editables
+	$(@D)/bin/pip install --quiet --no-compile -c $< --no-build-isolation -e ".[privacy]"
+	touch $@
 .venv-conformance-%/installed: conformance/adapters/%/requirements.txt requirements/get_torch.py
 	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
 	! grep -q ^torch== $< || $(@D)/bin/python requirements/get_torch.py $(TORCH) --lock $<
 	$(@D)/bin/pip install --quiet --no-compile -c $< -r $(<:.txt=.in)
 	touch $@
 
-conformance: $(INSTALLED) $(FRAMEWORKS:%=.venv-conformance-%/installed)
+conformance: $(patsubst %,.venv-conformance-%/installed,fedloom $(FRAMEWORKS))
 	mkdir -p build conformance/results && rm -f conformance/results/*.json
 	for name in fedloom $(FRAMEWORKS); do \
-		python=.venv-conformance-$$name/bin/python; test $$name != fedloom || python=$(RUN)/python; \
-		PYTHONPATH=conformance $$python -m fedloom_conformance conformance/adapters/$$name/adapter.py \
+		PYTHONPATH=conformance .venv-conformance-$$name/bin/python -m fedloom_conformance conformance/adapters/$$name/adapter.py \
 			--out conformance/results/$$name.json 2> build/conformance-$$name.log \
 			|| test -s conformance/results/$$name.json || exit 1; \
 	done
-	PYTHONPATH=conformance $(RUN)/python -m fedloom_conformance.page --words docs/results/words/conformance.md \
+	PYTHONPATH=conformance .venv-conformance-fedloom/bin/python -m fedloom_conformance.page --words docs/results/words/conformance.md \
 		--out docs/results/conformance.md $(patsubst %,conformance/results/%.json,fedloom $(FRAMEWORKS))
 
 soak: $(INSTALLED)
@@ -208,6 +213,9 @@ lock:
 	.venv-lock/bin/uv pip compile --quiet --python-version 3.11 --python-platform linux --resolution lowest-direct \
 		--strip-extras --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
 		--extra dev --output-file $(LOWEST_LOCK) pyproject.toml
+	.venv-lock/bin/uv pip compile --quiet --universal --python-version 3.11 --fork-strategy fewest \
+		--strip-extras --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
+		--extra privacy --output-file conformance/adapters/fedloom/requirements.txt pyproject.toml requirements/held.in
 	for name in $(FRAMEWORKS); do .venv-lock/bin/uv pip compile --quiet --universal --python-version 3.11 \
 		--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
 		--output-file conformance/adapters/$$name/requirements.txt conformance/adapters/$$name/requirements.in; done

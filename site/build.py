@@ -21,7 +21,10 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = ROOT / "build" / "site-pages"
 # words of which other pages are made
 LEFT_OUT = ("docs/results/words", "benchmarks/records/performance.md")
-COPIED = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs", "benchmarks/records", "examples")
+COPIED = (
+    *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs", "benchmarks/records", "examples"),
+    "conformance/README.md",
+)
 TEXT = {
     ".py": "python",
     ".cff": "yaml",

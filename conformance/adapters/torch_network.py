@@ -15,11 +15,12 @@ def module_of(problem: Problem) -> nn.Sequential:
         if isinstance(layer, Linear):
             made.append(nn.Linear(layer.inputs, layer.outputs, layer.bias))
         elif isinstance(layer, BatchNorm):
-            made.append(nn.BatchNorm1d(layer.width, layer.eps, layer.momentum))
+            made.append(nn.BatchNorm1d(layer.width))
         else:
             made.append(nn.Tanh())
     module = nn.Sequential(*made).double()
-    module.load_state_dict({k: torch.as_tensor(v) for k, v in problem.start.items()})
+    start = {name: torch.as_tensor(value) for name, value in problem.start.items()}
+    module.load_state_dict(start, strict=False)  # without batch norm's counter
     return module
 
 

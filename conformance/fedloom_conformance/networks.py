@@ -54,30 +54,23 @@ class Tanh:
 
 @dataclass(frozen=True)
 class BatchNorm:
-    """torch.nn.BatchNorm1d(width, eps, momentum) in training: the batch's own mean and variance.
-
-    The running variance takes the unbiased one. momentum None: the running statistics are plain
-    means over all batches, for which torch divides by the counter num_batches_tracked.
+    """torch.nn.BatchNorm1d(width) in training: the batch's own mean and variance, 0.1 of which go
+    into the running ones; the running variance takes the unbiased one. torch's counter of batches,
+    which this one does not read, is left out.
     """
 
     width: int
-    momentum: float | None = 0.1
-    eps: float = 1e-5
-    buffers = ("running_mean", "running_var", "num_batches_tracked")
+    buffers = ("running_mean", "running_var")
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        names = ("weight", "bias", "running_mean", "running_var")
-        return dict.fromkeys(names, (self.width,)) | {"num_batches_tracked": ()}
+        return dict.fromkeys(("weight", "bias", "running_mean", "running_var"), (self.width,))
 
     def forward(self, own: State, u: Array) -> tuple[Array, tuple[Array, Array], State]:
-        mean, root = u.mean(0), np.sqrt(u.var(0) + self.eps)
+        mean, root = u.mean(0), np.sqrt(u.var(0) + 1e-5)
         normal = (u - mean) / root
-        count = own["num_batches_tracked"] + 1
-        part = 1 / count if self.momentum is None else self.momentum
         new = {
-            "running_mean": (1 - part) * own["running_mean"] + part * mean,
-            "running_var": (1 - part) * own["running_var"] + part * u.var(0, ddof=1),
-            "num_batches_tracked": count,
+            "running_mean": 0.9 * own["running_mean"] + 0.1 * mean,
+            "running_var": 0.9 * own["running_var"] + 0.1 * u.var(0, ddof=1),
         }
         return normal * own["weight"] + own["bias"], (normal, root), new
 

@@ -83,9 +83,7 @@ def importing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 # ------------------------------------------------------------------------------- the recurrences
-@pytest.mark.parametrize(
-    "problem", [quadratics(), curved(), normalised(), normalised(momentum=None)]
-)
+@pytest.mark.parametrize("problem", [quadratics(), curved(), normalised()])
 def test_gradients_are_those_of_the_loss(problem: Problem) -> None:
     fed = Federation(problem)
 
@@ -204,7 +202,7 @@ def test_what_is_not_there_and_what_stops() -> None:
 
 # ---------------------------------------------------------------------------- adapters and the page
 @pytest.mark.parametrize("name", sorted(ROWS))
-def test_fedloom_is_right(name: str) -> None:
+def test_fedloom_is_right(name: str, accounts_at_hand: None) -> None:
     train, _ = load(SUITE / "adapters" / "fedloom" / "adapter.py")
     verdict = judge(ROWS[name], train)
     assert verdict.kind == "right", verdict

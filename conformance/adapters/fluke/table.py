@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+
+import torch
+
+if sys.platform == "linux" and torch.version.cuda is None:
+    # torchvision has one build for Linux, for CUDA; fluke imports it and needs no operator of it
+    for name in ("nms", "qnms"):
+        torch.library.define(f"torchvision::{name}", "(Tensor a, Tensor b, float c) -> Tensor")
+
 from fluke.algorithms import CentralizedFL
 from fluke.algorithms.fedavgm import FedAVGM
 from fluke.algorithms.feddyn import FedDyn
