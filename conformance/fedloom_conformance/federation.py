@@ -71,8 +71,8 @@ class Federation:
         """p_i of the clients of a round, with sum 1."""
         sizes = np.array([self.problem.sizes[i] for i in cohort], float)
         counts = sizes if self.problem.weights == "sizes" else np.ones_like(sizes)
-        return counts / counts.sum()
+        return np.asarray(counts / counts.sum())
 
     def mean(self, cohort: Sequence[int], rows: Sequence[Array]) -> Array:
         """sum of p_i rows_i."""
-        return self.shares(cohort) @ np.stack(rows)
+        return np.asarray(self.shares(cohort) @ np.stack(rows))

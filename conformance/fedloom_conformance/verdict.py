@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -85,12 +86,12 @@ def judge(row: Row, train: Train) -> Verdict:
         traceback.print_exc()
         return Verdict("error", words=f"{type(error).__name__}: {error}"[:300])
     right = sum(_holds(case, models, PAPER) for case, models in found)
-    count = {"right_cases": right, "cases": len(found)}
+    judged = partial(Verdict, right_cases=right, cases=len(found))
     for reading in (PAPER, *METHODS[row.cases[0].method].readings):
         if all(_holds(case, models, reading) for case, models in found):
-            return Verdict("right" if reading == PAPER else "reading", reading, **count)
+            return judged("right" if reading == PAPER else "reading", reading)
     case, models = next((c, m) for c, m in found if not _holds(c, m, PAPER))
-    return Verdict("wrong", fault=_fault(case, models, train), **count)
+    return judged("wrong", fault=_fault(case, models, train))
 
 
 def _holds(case: Case, found: Sequence[State], reading: str) -> bool:
@@ -140,15 +141,19 @@ def _described(case: Case, found: Sequence[State]) -> str:
     """Rounds, clients, steps, size, and the number that is furthest off."""
     problem, fed = case.problem, Federation(case.problem)
     x, right = fed.flat(found[-1]), reference(case)[-1]
-    many = lambda n, what: f"{n} {what}{'' if n == 1 else 's'}"
     steps = sorted({problem.steps(i) for i in range(fed.number)})
     parts = [
-        many(len(problem.cohorts), "round"),
-        many(fed.number, "client"),
+        _many(len(problem.cohorts), "round"),
+        _many(fed.number, "client"),
         "K = " + ", ".join(map(str, steps)),
-        many(int(fed.start.size), "number"),
+        _many(fed.start.size, "number"),
     ]
     if case.method != "dp_noise":
         at = int(np.argmax(np.abs(x - right)))
         parts.append(f"{x[at]:.9g}, right is {right[at]:.9g}")
     return "; ".join(parts)
+
+
+def _many(n: int, what: str) -> str:
+    """A number and its noun."""
+    return f"{n} {what}{'' if n == 1 else 's'}"

@@ -6,8 +6,18 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ..federation import Federation
+from ..federation import Direction, Federation
 from ..networks import Array
+
+
+def _along(more: Array, pull: float = 0.0, to: Array | float = 0.0) -> Direction:
+    """The direction gradient + more + pull (y - to)."""
+    return lambda y, g: g + more + pull * (y - to)
+
+
+def _unit(q: Array) -> Array:
+    """q over its norm."""
+    return np.asarray(q / (np.linalg.norm(q) + 1e-7))
 
 
 def scaffold(fed: Federation, server_lr: float, option: int) -> Iterator[Array]:
@@ -22,7 +32,7 @@ def scaffold(fed: Federation, server_lr: float, option: int) -> Iterator[Array]:
     for cohort in fed.cohorts:
         moves, changes = [], []
         for i in cohort:
-            y = fed.local(i, x, lambda y, g, i=i, c=c: g - own[i] + c)
+            y = fed.local(i, x, _along(c - own[i]))
             new = own[i] - c + (x - y) / (fed.steps(i) * fed.lr)
             if option == 1:
                 new = fed.grad(i, x)
@@ -48,9 +58,8 @@ def feddyn(fed: Federation, alpha: float, scaled: bool = False) -> Iterator[Arra
     for cohort in fed.cohorts:
         ends = []
         for i in cohort:
-            a = strength[i]
-            y = fed.local(i, x, lambda y, g, i=i, a=a, x=x: g - duals[i] + a * (y - x))
-            duals[i] = duals[i] - a * (y - x)
+            y = fed.local(i, x, _along(-duals[i], strength[i], x))
+            duals[i] = duals[i] - strength[i] * (y - x)
             ends.append(y)
         h = h - alpha / fed.number * np.sum([y - x for y in ends], 0)
         x = np.mean(ends, 0) - h / alpha
@@ -65,7 +74,6 @@ def fedsmoo(fed: Federation, rho: float, beta: float, last: bool = True) -> Iter
     v / ||v|| of v = mean(mu_i - s_i). Lines 18, 19: as FedDyn. last False: their code, in which v
     is the mean of the mu_i alone.
     """
-    unit = lambda q: q / (np.linalg.norm(q) + 1e-7)
     x, s, h = fed.start, np.zeros_like(fed.start), np.zeros_like(fed.start)
     mu, moved = np.zeros((2, fed.number, len(x)))
     for cohort in fed.cohorts:
@@ -73,13 +81,13 @@ def fedsmoo(fed: Federation, rho: float, beta: float, last: bool = True) -> Iter
         for i in cohort:
             y = x
             for _ in range(fed.steps(i)):
-                own = rho * unit(fed.grad(i, y) - mu[i] - s)
+                own = rho * _unit(fed.grad(i, y) - mu[i] - s)
                 mu[i] = mu[i] + own - s
                 y = y - fed.lr * (fed.grad(i, y + own) + (moved[i] + y - x) / beta)
             moved[i] = moved[i] + y - x
             ends.append(y)
             sent.append(mu[i] - own if last else mu[i].copy())
-        s = rho * unit(np.mean(sent, 0))
+        s = rho * _unit(np.mean(sent, 0))
         h = h + np.sum([y - x for y in ends], 0) / fed.number
         x = np.mean(ends, 0) + h
         yield x

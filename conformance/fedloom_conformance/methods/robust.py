@@ -27,10 +27,12 @@ def trimmed_mean(fed: Federation, trim: float) -> Iterator[Array]:
     """The coordinate-wise trimmed mean: Yin et al. (arXiv 1803.01498), Definition 2: without the
     beta fraction of the largest and of the smallest values of every coordinate.
     """
-    out = lambda rows: int(trim * len(rows) + 1e-9)
-    return _aggregated(
-        fed, lambda rows: np.sort(rows, 0)[out(rows) : len(rows) - out(rows)].mean(0)
-    )
+
+    def kept(rows: Array) -> Array:
+        out = int(trim * len(rows) + 1e-9)  # 0.3 * 10 is 3
+        return np.asarray(np.sort(rows, 0)[out : len(rows) - out].mean(0))
+
+    return _aggregated(fed, kept)
 
 
 def krum(fed: Federation, hostile: int) -> Iterator[Array]:
