@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from . import rows
-from .cases import Row
+from .cases import Case
 
 NOTE = "<!-- Made by `make conformance` from words/conformance.md and results: write there. -->\n\n"
 CELLS = {"right": "right", "reading": "right, as read", "wrong": "**wrong**", "absent": "-"}
@@ -75,19 +75,18 @@ def _words(verdict: Mapping[str, Any]) -> str:
 
 def _cases() -> str:
     """The cases of every row."""
-    lines = [f"| {row.label} | {_of(row)} |" for row in rows()]
-    return "\n".join(["| method | cases |", "|:--|:--|", *lines])
+    return "\n".join(
+        f"- **{row.label}**: {'; '.join(map(_described, row.cases))}." for row in rows()
+    )
 
 
-def _of(row: Row) -> str:
-    said = []
-    for case in row.cases:
-        values = ", ".join(f"{k} {v}" for k, v in case.settings.items())
-        problem = case.problem
-        some = len({len(who) for who in problem.cohorts} | {len(problem.data)}) > 1
-        who = "some clients" if some else "all clients"
-        said.append(f"{problem.name}, {who}{': ' if values else ''}{values}")
-    return "; ".join(said)
+def _described(case: Case) -> str:
+    """A case's federation, cohorts and settings."""
+    problem = case.problem
+    some = {len(who) for who in problem.cohorts} != {len(problem.data)}
+    values = ", ".join(f"{name} {value}" for name, value in case.settings.items())
+    parts = [problem.name, "some clients" if some else "", values]
+    return ", ".join(part for part in parts if part)
 
 
 def main() -> int:
