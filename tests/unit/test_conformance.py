@@ -201,10 +201,14 @@ def test_what_is_not_there_and_what_stops() -> None:
 
 
 # ---------------------------------------------------------------------------- adapters and the page
+@pytest.fixture(scope="module")
+def fedloom_trains() -> Train:
+    return load(SUITE / "adapters" / "fedloom" / "adapter.py")[0]
+
+
 @pytest.mark.parametrize("name", sorted(ROWS))
-def test_fedloom_is_right(name: str, accounts_at_hand: None) -> None:
-    train, _ = load(SUITE / "adapters" / "fedloom" / "adapter.py")
-    verdict = judge(ROWS[name], train)
+def test_fedloom_is_right(name: str, fedloom_trains: Train, accounts_at_hand: None) -> None:
+    verdict = judge(ROWS[name], fedloom_trains)
     assert verdict.kind == "right", verdict
 
 

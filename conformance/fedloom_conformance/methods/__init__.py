@@ -20,13 +20,12 @@ from .servers import diloco, fedacg, fedavgm, fedopt
 
 @dataclass(frozen=True)
 class Method:
-    """A recurrence(federation, **settings) -> the server's vector after every round.
+    """A recurrence: (federation, **settings) -> the server's vector after every round.
 
     readings: other ways to read the paper that its authors' code or a known library has: a name ->
     the arguments that make it.
     """
 
-    label: str
     recurrence: Callable[..., Iterator[Array]]
     readings: dict[str, dict[str, Any]] = field(default_factory=dict)
 
@@ -42,32 +41,31 @@ _CORRECTED = {
 _BUFFERS = {"statistics move as parameters do": {"buffers": "moved"}}
 
 METHODS: dict[str, Method] = {
-    "fedavg": Method("FedAvg", fedavg),
-    "fedprox": Method("FedProx", fedprox, {"mu without the half": {"half": False}}),
-    "fednova": Method("FedNova", fednova),
-    "fedavgm": Method("FedAvgM", fedavgm, {"Delta counts 1 - beta": {"damped": True}} | _BUFFERS),
-    "fedadam": Method("FedAdam", partial(fedopt, second="adam"), _ZERO | _CORRECTED),
-    "fedyogi": Method("FedYogi", partial(fedopt, second="yogi"), _ZERO),
-    "fedadagrad": Method("FedAdagrad", partial(fedopt, second="adagrad"), _ZERO),
-    "scaffold1": Method("SCAFFOLD, option I", partial(scaffold, option=1)),
-    "scaffold2": Method("SCAFFOLD, option II", partial(scaffold, option=2)),
-    "feddyn": Method("FedDyn", feddyn, {"alpha over n_i / mean n (its code)": {"scaled": True}}),
-    "fedacg": Method("FedACG", fedacg),
-    "fedsmoo": Method("FedSMOO", fedsmoo, {"v without the last s_i (its code)": {"last": False}}),
+    "fedavg": Method(fedavg),
+    "fedprox": Method(fedprox, {"mu without the half": {"half": False}}),
+    "fednova": Method(fednova),
+    "fedavgm": Method(fedavgm, {"Delta counts 1 - beta": {"damped": True}} | _BUFFERS),
+    "fedadam": Method(partial(fedopt, second="adam"), _ZERO | _CORRECTED),
+    "fedyogi": Method(partial(fedopt, second="yogi"), _ZERO),
+    "fedadagrad": Method(partial(fedopt, second="adagrad"), _ZERO),
+    "scaffold1": Method(partial(scaffold, option=1)),
+    "scaffold2": Method(partial(scaffold, option=2)),
+    "feddyn": Method(feddyn, {"alpha over n_i / mean n (its code)": {"scaled": True}}),
+    "fedacg": Method(fedacg),
+    "fedsmoo": Method(fedsmoo, {"v without the last s_i (its code)": {"last": False}}),
     "fafed": Method(
-        "FAFED",
         fafed,
         {
             "line 3 with A_0": {"divided_first": True},
             "old A at the end of a round (its code)": {"old_matrix": True},
         },
     ),
-    "diloco": Method("DiLoCo", diloco, {"AdamW begins anew in every round": {"anew": True}}),
-    "cfedavg": Method("CFedAvg, top-k", cfedavg),
-    "fiarse": Method("FIARSE", fiarse, {"no bias factor (its code)": {"biased": False}}),
-    "dp_clip": Method("DP: the clip", dp_clip),
-    "dp_noise": Method("DP: the noise", dp_noise),
-    "median": Method("median", median),
-    "trimmed_mean": Method("trimmed mean", trimmed_mean),
-    "krum": Method("Krum", krum),
+    "diloco": Method(diloco, {"AdamW begins anew in every round": {"anew": True}}),
+    "cfedavg": Method(cfedavg),
+    "fiarse": Method(fiarse, {"no bias factor (its code)": {"biased": False}}),
+    "dp_clip": Method(dp_clip),
+    "dp_noise": Method(dp_noise),
+    "median": Method(median),
+    "trimmed_mean": Method(trimmed_mean),
+    "krum": Method(krum),
 }
