@@ -80,18 +80,24 @@ def judge(row: Row, train: Train) -> Verdict:
     """Run every case; a reading must hold in all of them."""
     try:
         found = [(c, train(c.problem, c.method, c.settings)) for c in row.cases]
+        right = sum(_holds(case, models, PAPER) for case, models in found)
     except NotThereError as error:
         return Verdict("absent", words=str(error))
     except Exception as error:
         traceback.print_exc()
         return Verdict("error", words=f"{type(error).__name__}: {error}"[:300])
-    right = sum(_holds(case, models, PAPER) for case, models in found)
     judged = partial(Verdict, right_cases=right, cases=len(found))
-    for reading in (PAPER, *METHODS[row.cases[0].method].readings):
-        if all(_holds(case, models, reading) for case, models in found):
-            return judged("right" if reading == PAPER else "reading", reading)
-    case, models = next((c, m) for c, m in found if not _holds(c, m, PAPER))
-    return judged("wrong", fault=_fault(case, models, train))
+    held = {r: [_holds(c, m, r) for c, m in found] for r in _readings(row.cases[0])}
+    nearest = max(held, key=lambda reading: sum(held[reading]))  # of equals the first, the paper
+    if all(held[nearest]):
+        return judged("right" if nearest == PAPER else "reading", nearest)
+    case, models = found[held[nearest].index(False)]
+    return judged("wrong", fault=_fault(case, models, nearest, train))
+
+
+def _readings(case: Case) -> tuple[str, ...]:
+    """The names of a method's readings, the paper's first."""
+    return PAPER, *METHODS[case.method].readings
 
 
 def _holds(case: Case, found: Sequence[State], reading: str) -> bool:
@@ -99,18 +105,11 @@ def _holds(case: Case, found: Sequence[State], reading: str) -> bool:
     return all(size <= TOLERANCE for size in differences(case, found, reading))
 
 
-def _fault(case: Case, found: Sequence[State], train: Train) -> Fault:
-    """The first round in which the run is not the nearest reading's, and the smallest such case."""
-    readings = (PAPER, *METHODS[case.method].readings)
-    sizes = min((differences(case, found, r) for r in readings), key=_goes_wrong_late)
+def _fault(case: Case, found: Sequence[State], reading: str, train: Train) -> Fault:
+    """The first round in which a run is not the reading's, and the smallest such case."""
+    sizes = differences(case, found, reading)
     at = next(k for k, size in enumerate(sizes) if not size <= TOLERANCE)
     return Fault(case.problem.name, at + 1, sizes[at], _smallest(case, train))
-
-
-def _goes_wrong_late(sizes: list[float]) -> tuple[int, float]:
-    """Of two readings the one that holds for more rounds is nearer, then the one that is closer."""
-    first = next((k for k, size in enumerate(sizes) if not size <= TOLERANCE), len(sizes))
-    return -first, sizes[min(first, len(sizes) - 1)]
 
 
 def _smallest(case: Case, train: Train) -> str:
@@ -131,8 +130,7 @@ def _is_wrong(case: Case, train: Train) -> bool:
     """Whether no reading holds; a run that stops is no answer."""
     try:
         found = train(case.problem, case.method, case.settings)
-        readings = (PAPER, *METHODS[case.method].readings)
-        return not any(_holds(case, found, reading) for reading in readings)
+        return not any(_holds(case, found, reading) for reading in _readings(case))
     except Exception:
         return False
 

@@ -198,6 +198,17 @@ def test_what_is_not_there_and_what_stops() -> None:
     assert (verdict.kind, verdict.words) == ("error", "RuntimeError: out of paper")
     nothing = lambda problem, *_: [{k: v * np.nan for k, v in problem.start.items()}] * 4
     assert judge(ROWS["krum"], nothing).kind == "wrong"
+    assert judge(ROWS["krum"], lambda *_: []).words == "ValueError: 0 models of 4 rounds"
+
+
+def test_a_reading_holds_in_all_cases_or_not_at_all() -> None:
+    """A method that reads the paper one way here and another way there is wrong."""
+    plain = trained_by("fedloom_conformance")
+    zero = trained_by("fedloom_conformance", v0="0")
+    mixed = lambda problem, *rest: (zero if "curved" in problem.name else plain)(problem, *rest)
+    verdict = judge(ROWS["fedyogi"], mixed)
+    assert (verdict.kind, verdict.right_cases) == ("wrong", 2)
+    assert verdict.fault is not None and verdict.fault.case == "curved"
 
 
 # ---------------------------------------------------------------------------- adapters and the page
