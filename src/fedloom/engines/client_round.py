@@ -283,7 +283,7 @@ class Client:
         seed_torch(seed, net.params[0])  # start() may draw
         own, obj = steps.begun(share, memory, i, round, seed)
         rates = steps.rates(i, round)
-        oracle = Gradient(self.plan, share, self._gradients)
+        oracle = self.oracle(share)
         full = FullGradient(self.plan, fed, share, obj, round, i)
         job = steps.job(i, round, memory.last, share, rates, full)
         net.train()
@@ -315,6 +315,10 @@ class Client:
         calls, values = oracle.calls + full.calls, oracle.values + full.values
         costs = (calls, msg.x[:0], x, full.calls, values, full.values)
         return LocalResult(up, memory, job, _mean_loss(oracle.losses), *costs)
+
+    def oracle(self, share: Share) -> Gradient:
+        """The gradient function of a client's steps."""
+        return Gradient(self.plan, share, self._gradients)
 
     def explained(self, i: int, round: int) -> Explained:
         """Name algorithm, client and round in an error that is raised inside."""

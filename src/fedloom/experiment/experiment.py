@@ -25,7 +25,7 @@ from ..core.net import Net
 from ..core.ranks import ALONE, Group, join
 from ..core.rng import key
 from ..data import FederatedData
-from ..engines import Choice, is_auto, numberless
+from ..engines import Choice, bits_of, is_auto, numberless
 from ..engines.base import Engine
 from ..engines.metric_names import by_name
 from ..engines.ranks import RankSettings
@@ -69,6 +69,7 @@ from .federation_checks import (
 from .method_checks import check_evaluation, check_parts, direction, warn_of, words_for
 from .model_checks import check_fit, check_shapes, takes_channels_last, weights_of
 from .provenance import check_same, configuration, describe
+from .replay import Replay, check_repeatable, replayed
 from .result import Result, finish
 from .settings import Settings
 from .tracking import Tracking, trackers_of
@@ -329,6 +330,24 @@ class Experiment(Settings):
         loop.checkpoints.take(loop, state)
         loop.checkpoints.folder = None
         return loop
+
+    def replay(
+        self, out: str | Path, round: int, engine: str | None = None
+    ) -> AbstractContextManager[Replay]:
+        """A round (from 1) of a run's directory once more, in memory: no file changes. engine: with
+        the bits of the run's, by default in this process. Raises CheckpointError for a run of
+        another configuration, and for one that cannot be repeated.
+        """
+        folder = RunDirectory(out)
+        check_repeatable(folder)
+        began = str(folder.read_config().get("engine", "serial"))
+        if isinstance(self.engine, str):
+            self.engine = self._kept = engine or bits_of(began)
+        loop = self.build()
+        check_same(folder, configuration(self, loop), self.data, loop)
+        loop.checkpoints.folder, place = folder, (folder.memory_folder, None, loop.net.device)
+        loop.memory = processes.states_for(loop.engine, *place)  # without a bound none is written
+        return replayed(loop, round)
 
     def _resume(self, folder: RunDirectory, progress: bool | None) -> Result:
         began = str(folder.read_config().get("engine", "serial"))

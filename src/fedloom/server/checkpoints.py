@@ -90,6 +90,25 @@ class Checkpoints:
             loop.log.watch.see(row)
         loop.log.history = history + unlogged
 
+    def before(self, loop: Loop, round: int) -> list[dict[str, Any]]:
+        """Go to the newest checkpoint before this round (from 1), or to the beginning if none is
+        kept -> all rows of the log. From now on the run's folder is left alone.
+        """
+        folder = self.folder
+        assert folder is not None
+        rows, state = folder.read_log(), folder.load(loop.memory, loop.net.device, before=round)
+        self.folder = None
+        if state is None:
+            loop.begin()
+            return rows
+        self.take(loop, state)
+        loop.log.ledger = Ledger(**state.extra["ledger"])
+        if len(rows) < state.round:
+            rows += state.extra.get("unlogged", [])
+        loop.log.history = rows[: state.round]
+        loop.log.logged = state.round
+        return rows
+
     def take(self, loop: Loop, state: State) -> None:
         """Go to the round of a checkpoint, without its history; the client states are there."""
         record, sizes = state.srv, loop.evaluator.sizes

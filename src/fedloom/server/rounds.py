@@ -190,6 +190,16 @@ class Loop:
             raise
         self.checkpoints.save(self, final=True)
 
+    def repeat(self, logged: Row | None = None) -> Row:
+        """Do the next round without evaluating the model -> its row so far. logged: the row in the
+        log, with what was measured then; it stands in the history instead.
+        """
+        self._round(self.round + 1)
+        row = self.history[-1]
+        self.history[-1] = row if logged is None else logged
+        self.log.logged = len(self.history)
+        return row
+
     def _round(self, rounds: int) -> None:
         if not self.evaluator.beside(self):
             self._finish_row(rounds)

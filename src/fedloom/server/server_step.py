@@ -108,14 +108,14 @@ class Step:
         as it was.
         """
         results, mean = work.run(), work.answers.mean
-        new = self._made(now, round, results, mean)
+        new = self.made(now, round, results, mean)
         where = _spoilt(new, now)
         if where is None:
             return results, new
         sizes, t = self._sizes(work.run, results), round + 1
         for out in _sets(sizes):
             again = work.run([i for i in work.cohort if i in sizes and i not in out])
-            new = self._made(now, round, again, mean)
+            new = self.made(now, round, again, mean)
             if _spoilt(new, now) is not None:
                 continue
             if self.plan.nonfinite == "stop":
@@ -153,7 +153,7 @@ class Step:
             "data?"
         )
 
-    def _made(self, now: ServerState, t: int, results: RangeResult, mean: Rec) -> ServerState:
+    def made(self, now: ServerState, t: int, results: RangeResult, mean: Rec) -> ServerState:
         """The server after a round; unchanged if no update arrived."""
         added, rule = root(results.nodes), self.aggregation
         if added is None:

@@ -268,6 +268,13 @@ class RunDirectory:
         """The log's rows up to a checkpoint: so many bytes, a row per round. Or CheckpointError."""
         return self.group.first(lambda: self._log.read(log_bytes, rounds))
 
+    def read_log(self) -> list[dict[str, Any]]:
+        """All rows of the log; of a last one that is half written there is none. Raises
+        CheckpointError.
+        """
+        raw = self.rounds.read_bytes() if self.rounds.exists() else b""
+        return self.read_rounds(raw.rfind(b"\n") + 1, raw.count(b"\n"))
+
     def least_rounds(self) -> int:
         """How many rounds are done for sure, whether their checkpoints can be read or not: of the
         log's last row there may be none, if the process was killed.
@@ -326,16 +333,22 @@ class RunDirectory:
         memory.discard(kept)
 
     def load(
-        self, memory: ClientStates, device: torch.device | str = "cpu", older: bool = True
+        self,
+        memory: ClientStates,
+        device: torch.device | str = "cpu",
+        older: bool = True,
+        before: int | None = None,
     ) -> State | None:
         """The newest whole checkpoint, with the client states set to it; None if none was ever
-        written.
+        written. before: the newest one before this round (from 1); None if none is kept.
 
         A damaged one is skipped with a warning if an older one is whole. Raises CheckpointError if
         none is, or, without `older`, if the newest is damaged.
         """
         problems = []
         for folder in self.group.first(lambda: numbered(self.checkpoints))[::-1]:
+            if before is not None and int(folder.name) >= before:
+                continue
             try:
                 state, index = self.group.first(functools.partial(self._load, folder))
                 memory.restore(index)
@@ -347,6 +360,8 @@ class RunDirectory:
                 continue
             move = lambda v: v.to(device) if isinstance(v, Tensor) else v
             return state._replace(srv=tree(move, state.srv), buffers=state.buffers.to(device))
+        if before is not None and not problems:
+            return None
         if problems:
             raise CheckpointError(
                 f"no checkpoint of '{self.path}' can be read ({'; '.join(problems)}); "

@@ -1,0 +1,254 @@
+"""A round of a run once more: who took part, what a client did in it, and who spoilt it.
+
+The run goes on in memory from its newest checkpoint before the round, and its folder stays as it
+is. A round is a function of the settings, so it has the same bits as then.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..core.vector import Rec, Vec, tree
+from ..engines.base import one_thread
+from ..engines.client_results import Asked, RangeResult
+from ..engines.summation import push, root, spread
+from ..engines.traced import ClientTrace, Stop, traced
+from ..errors import CheckpointError, ConfigError, FedloomError
+from ..server.exchanges import RoundTraining
+from ..server.rounds import Loop
+from ..server.server_step import ServerState, Step
+from ..storage.identity import bits_of
+from ..storage.manifest import deployed
+from ..storage.run_directory import RunDirectory
+from .provenance import engine_text
+
+Row = dict[str, Any]
+_CLOCK = "seconds"  # the column of a row that no round has twice
+
+
+class Blamed(NamedTuple):
+    """What a client did to a round. norm: of its update as the server read it; cosine: with the
+    mean of the others'; loss: of the model of the round without it, None if nothing tells; why: why
+    it sent nothing, or "".
+    """
+
+    client: int
+    examples: int
+    norm: float
+    cosine: float
+    loss: float | None
+    why: str
+
+
+def check_repeatable(folder: RunDirectory) -> None:
+    """Raise CheckpointError for a run whose rounds cannot be computed here."""
+    folder.open()
+    if deployed(folder.path):
+        raise CheckpointError(
+            f"'{folder.path}' is a federation's run: the data of its clients are at the nodes, and "
+            "what hides private updates there is drawn from no seed; its rounds cannot be repeated"
+        )
+
+
+@contextmanager
+def replayed(loop: Loop, round: int) -> Iterator[Replay]:
+    """A run before a round (from 1), with its engine open inside. loop: at its folder, before its
+    first round. Raises ConfigError for a round that the run has not reached.
+    """
+    folder = loop.checkpoints.folder
+    assert folder is not None
+    if loop.aggregation.unkeyed:
+        raise CheckpointError(
+            f"'{folder.path}': its noise is drawn from no seed, so that nobody can take it off; "
+            "its rounds cannot be repeated"
+        )
+    loop.engine.open(loop.plan, loop.fed, loop.net)
+    try:
+        rows = loop.checkpoints.before(loop, round)
+        if not 1 <= round <= len(rows) + 1:
+            raise ConfigError(
+                f"round {round} of '{folder.path}' has not been run; it has rounds 1 to {len(rows)}"
+                f", and may have failed in round {len(rows) + 1}"
+            )
+        yield Replay(loop, round, rows)
+    finally:
+        loop.engine.close()
+
+
+class Replay:
+    """A round of a run. began: rounds that were done at the beginning; rows: of the log; row: of
+    the round, as it came out here, and error: why there is none; unlike: (the first round, its
+    columns) that differ from the log. before, after: the server's model (d,).
+    """
+
+    def __init__(self, loop: Loop, round: int, rows: list[Row]) -> None:
+        self.loop, self.round, self.rows, self.began = loop, round, rows, loop.round
+        self.unlike: tuple[int, list[str]] | None = None
+        self.row: Row | None = None
+        self.error = ""
+
+    @property
+    def seconds(self) -> float:
+        """How long these rounds took in the run."""
+        return math.fsum(row.get(_CLOCK, 0.0) for row in self.rows[self.began : self.round])
+
+    @property
+    def logged(self) -> Row | None:
+        """The round's row in the log; None if it failed there."""
+        return self.rows[self.round - 1] if self.round <= len(self.rows) else None
+
+    def go(self) -> None:
+        """Repeat the rounds up to this one, and this one. Raises FedloomError if it fails before
+        its clients train.
+        """
+        loop = self.loop
+        while loop.round < self.round - 1:
+            logged = self.rows[loop.round]
+            self._compare(loop.repeat(logged), logged)
+        self.before = self.after = loop.model().clone()
+        loop.step = self._step = _Watched(loop)
+        try:
+            self.row = loop.repeat(self.logged)
+        except FedloomError as error:
+            if self._step.work is None:
+                raise
+            self.error = str(error)
+            return
+        self.after = loop.model()
+        if self.logged is not None:
+            self._compare(self.row, self.logged)
+
+    def _compare(self, row: Row, logged: Row) -> None:
+        other = [k for k in row if k != _CLOCK and json.dumps(row[k]) != json.dumps(logged.get(k))]
+        if other and self.unlike is None:
+            self.unlike = row["round"], other
+
+    # ------------------------------------------------------------------------------- its clients
+    @property
+    def cohort(self) -> list[int]:
+        """The clients that trained."""
+        return sorted(i for part in self._step.parts for i in part.cohort)
+
+    def name(self, i: int) -> str:
+        """A client's name, or its number."""
+        names = self.loop.fed.data.client_names
+        return names[i] if names else str(i)
+
+    def number(self, name: str) -> int:
+        """The client of a name or number. Raises ConfigError if it did not train in this round."""
+        found = [i for i in self.cohort if name in (self.name(i), str(i))]
+        if not found:
+            who = ", ".join(map(self.name, self.cohort)) or "nobody"
+            raise ConfigError(
+                f"client {name} did not train in round {self.round}; those that did: {who}"
+            )
+        return next((i for i in found if self.name(i) == name), found[0])
+
+    def client(self, i: int, step: int | None = None, stop: Stop | None = None) -> ClientTrace:
+        """A client's round, with the run's bits. step: whose points are kept, from 0; stop: for a
+        debugger, see traced(); the client is then computed alone, in every engine.
+        """
+        engine = self.loop.engine
+        chunk = (
+            getattr(engine, "chunk", 1) if "vectorised" in bits_of(engine_text(engine)) else None
+        )
+        return self._traced(i, None if stop else chunk, step, stop)
+
+    def _traced(self, i: int, *more: Any) -> ClientTrace:
+        loop, states = self.loop, self._step.states
+        part = next(part for part in self._step.parts if i in part.cohort)
+        part = part._replace(memories={j: states[j] for j in part.cohort if j in states})
+        with one_thread(loop.fed.local.precision):
+            return traced(loop.plan, loop.fed, loop.net, part, i, *more)
+
+    def delta(self, trace: ClientTrace) -> Vec:
+        """A client's move as the server read it, (d,), float64; zeros if it sent none."""
+        if trace.sent is None or trace.sent.why:
+            return torch.zeros_like(self.before, dtype=torch.float64)
+        whole: Vec = spread(trace.sent.up.delta, trace.share.wire)
+        return whole.double()
+
+    # ------------------------------------------------------------------------------ who spoilt it
+    def blame(self) -> list[Blamed]:
+        """The clients of the round, the one without which its model would have the least loss
+        first. Each is computed alone.
+        """
+        traces = {i: self._traced(i) for i in self.cohort}
+        leaves = {i: leaf for i, t in traces.items() if (leaf := _leaf(t)) is not None}
+        deltas = {i: self.delta(t) for i, t in traces.items()}
+        whole = torch.stack([*deltas.values()]).sum(0)
+        found = []
+        for i, t in traces.items():
+            rest = {j: leaf for j, leaf in leaves.items() if j != i}
+            why = t.error or (t.sent.why if t.sent else "")
+            close = cosine(deltas[i], whole - deltas[i])
+            size, examples = float(deltas[i].norm()), int(self.loop.fed.data.sizes[i])
+            found.append(Blamed(i, examples, size, close, self._loss(rest, traces), why))
+        worst = lambda b: (not b.why, _or_last(b.loss), -b.norm)
+        return sorted(found, key=worst)
+
+    def loss(self) -> float | None:
+        """The loss of the model after the round; None if it failed, or nothing measures it."""
+        return None if self.error else self._measured()
+
+    def _loss(self, leaves: Mapping[int, Rec], traces: Mapping[int, ClientTrace]) -> float | None:
+        """The loss if these clients alone had taken part."""
+        stack: list[Any] = []
+        for place, leaf in enumerate(leaves.values()):  # the sums write into the first ones
+            push(stack, 0, place, tree(lambda v: v.clone() if isinstance(v, Tensor) else v, leaf))
+        results = [t.result for i, t in traces.items() if i in leaves and t.result]
+        stats = [cost for result in results for cost in result.stats]
+        loop, step, now = self.loop, self._step, self.loop.state
+        assert step.work is not None
+        loop.state = step.made(
+            step.now, self.round - 1, RangeResult(stack, {}, stats), step.work.answers.mean
+        )
+        try:
+            return self._measured()
+        finally:
+            loop.state = now
+
+    def _measured(self) -> float | None:
+        """The loss of the loop's model on the test set, or else on the validation split."""
+        scores = self.loop.scores()
+        score = scores.get("test") or scores.get("validation")
+        return None if score is None else score.loss / score.examples
+
+
+class _Watched(Step):
+    """Keeps what the step of a round is made of, before it changes anything."""
+
+    def __init__(self, loop: Loop) -> None:
+        super().__init__(loop.plan, loop.fed, loop.net)
+        self._memory = loop.memory
+        self.work: RoundTraining | None = None
+        self.parts: list[Asked] = []
+        self.states: dict[int, Rec] = {}
+
+    def checked(
+        self, work: RoundTraining, now: ServerState, round: int
+    ) -> tuple[RangeResult, ServerState]:
+        self.work, self.parts, self.now = work, work.parts, now
+        self.states = self._memory.get(work.cohort) | work.answers.memories
+        return super().checked(work, now, round)
+
+
+def cosine(a: Vec, b: Vec) -> float:
+    """The cosine between two vectors; nan if one is zero or not finite."""
+    return float(a @ b / (a.norm() * b.norm()))
+
+
+def _leaf(trace: ClientTrace) -> Rec:
+    """A client's part of the sums; None if it sent nothing."""
+    return None if trace.result is None else root(trace.result.nodes)
+
+
+def _or_last(loss: float | None) -> float:
+    return math.inf if loss is None or math.isnan(loss) else loss
