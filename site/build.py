@@ -29,6 +29,7 @@ TEXT = {
     ".py": "python",
     ".cff": "yaml",
     ".toml": "toml",
+    ".json": "json",
     ".jsonl": "json",
     "": "text",
     ".txt": "text",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,8 @@ import click
 
 from fedloom.core.own_parts import load
 from fedloom.errors import ConfigError, did_you_mean
+
+from .printing import as_json
 
 if TYPE_CHECKING:
     import types
@@ -29,7 +32,8 @@ _STYLES = {True: "green", False: "bold red", None: "dim"}
 @click.option(
     "--data", metavar="NAME", help="And on these data of it: a FederatedData or a function."
 )
-def check_command(target: str, model: str | None, data: str | None) -> None:
+@click.option("--json", "program", is_flag=True, help="For programs (docs/schemas/check.json).")
+def check_command(target: str, model: str | None, data: str | None, program: bool) -> None:
     """Check an algorithm, objective, sub-model scheme, codec or aggregation of your own.
 
     \b
@@ -44,16 +48,18 @@ def check_command(target: str, model: str | None, data: str | None) -> None:
     from fedloom.checks import check, parts_of
 
     path, name = _split(target)
-    failed = 0
+    reports = []
     module = load(path)
     own = {"model": _own(module, model), "data": _own(module, data)}
     if own["data"] is not None and not hasattr(own["data"], "clients"):
         own["data"] = own["data"]()
     for label, part in parts_of(module, name).items():
-        report = check(part, name=label, **own)
-        _print(report, path)
-        failed += len(report.failures)
-    if failed:
+        reports.append(check(part, name=label, **own))
+        if not program:
+            _print(reports[-1], path)
+    if program:
+        click.echo(as_json({"parts": [_told(report) for report in reports]}))
+    if failed := sum(len(report.failures) for report in reports):
         what = "one check" if failed == 1 else f"{failed} checks"
         raise click.ClickException(f"{what} of '{path}' failed")
 
@@ -75,6 +81,16 @@ def _split(target: str) -> tuple[Path, str]:
         return Path(target), ""
     path, _, name = target.rpartition(":")
     return Path(path), name
+
+
+def _told(report: Report) -> dict[str, Any]:
+    checks = [dataclasses.asdict(outcome) for outcome in report.outcomes]
+    return {
+        "part": report.part,
+        "kind": report.kind,
+        "passed": report.passed,
+        "checks": checks,
+    }
 
 
 def _print(report: Report, path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from fedloom.compression import downlink
@@ -55,34 +55,46 @@ class Cost:
     updates: int  # bytes of a round's updates at the server, if it needs each of them
     privacy: tuple[float, float, int]  # epsilon, delta, rounds; 0 rounds: none is kept
     bf16: float | None  # part of a step's time, see bfloat16_gain
+    keep: int  # checkpoints
     sizes: dict[float, StepCost]  # by capacity, if the run has sub-models
+
+    @property
+    def seconds(self) -> float:
+        """Of the whole run."""
+        return self.seconds_training + self.seconds_evaluation
+
+    @property
+    def traffic(self) -> int:
+        """Bytes of all messages."""
+        return self.before + self.client_rounds * (self.down + self.up)
+
+    @property
+    def disk(self) -> int:
+        """Bytes of the run's folder, if every client takes part."""
+        return self.keep * self.checkpoint + self.memory_all + 4 * self.parameters
 
 
 def estimate(config: Config, seeds: int) -> str:
     """Time, bytes and memory of a run, or of so many seeds, as a table for the terminal."""
     experiment = config.experiment()
     cost = measure(experiment)
-    keep = experiment.checkpoint.keep
-    traffic = cost.before + cost.client_rounds * (cost.down + cost.up)
-    disk = keep * cost.checkpoint + cost.memory_all + 4 * cost.parameters
-    whole = cost.seconds_training + cost.seconds_evaluation
     lines = [
         (
             "time",
-            human_seconds(whole),
+            human_seconds(cost.seconds),
             f"{human_seconds(cost.seconds_training)} of training, "
             f"{human_seconds(cost.seconds_evaluation)} of evaluation",
         ),
         ("memory", human_bytes(cost.resident), "with every client's state in memory"),
         (
             "disk",
-            human_bytes(disk),
-            f"{keep} checkpoints of {human_bytes(cost.checkpoint)}, client states "
+            human_bytes(cost.disk),
+            f"{cost.keep} checkpoints of {human_bytes(cost.checkpoint)}, client states "
             f"{human_bytes(cost.memory_all)} if all take part",
         ),
         (
             "traffic",
-            human_bytes(traffic),
+            human_bytes(cost.traffic),
             f"{human_bytes(cost.down)} down and {human_bytes(cost.up)} up, "
             f"{cost.client_rounds} times",
         ),
@@ -125,6 +137,17 @@ def _sizes(cost: Cost) -> list[list[str]]:
         ]
         for capacity, one in cost.sizes.items()
     ]
+
+
+def as_object(config: Config, seeds: int) -> dict[str, Any]:
+    """The settings of a run, and the costs of one of so many seeds."""
+    experiment = config.experiment()
+    cost = measure(experiment)
+    sums = {"seconds": cost.seconds, "traffic": cost.traffic, "disk": cost.disk}
+    costs = asdict(cost) | sums | {"privacy": cost.privacy if cost.privacy[2] else None}
+    costs["sizes"] = [{"capacity": c, **one._asdict()} for c, one in cost.sizes.items()]
+    engine = str(experiment.taken)
+    return {"settings": dict(config.values), "seeds": seeds, "engine": engine, "costs": costs}
 
 
 def measure(experiment: Experiment) -> Cost:
@@ -220,6 +243,7 @@ def _cost(
         updates=_updates(loop),
         privacy=_privacy(experiment, loop),
         bf16=bfloat16_gain(loop.plan, loop.fed, loop.net),
+        keep=experiment.checkpoint.keep,
         sizes=sizes,
     )
 

@@ -20,7 +20,7 @@ from fedloom.storage.atomic import write_out
 from fedloom.storage.locks import holder
 from fedloom.storage.seal import Seal
 
-from .printing import reflowed, table
+from .printing import as_json, reflowed, table
 from .text_cache import names, remembered
 
 if TYPE_CHECKING:
@@ -56,7 +56,8 @@ _DEPTH = ("*", "*/*", "*/*/*")  # how deep runs may be below the folder runs
 
 @click.command("list", short_help="List what a configuration can name, or your runs.")
 @click.argument("topic", type=click.Choice(TOPICS), required=False, metavar="[TOPIC]")
-def list_command(topic: str | None) -> None:
+@click.option("--json", "program", is_flag=True, help="For programs (docs/schemas/list.json).")
+def list_command(topic: str | None, program: bool) -> None:
     """List what can be named in a configuration, or the runs below the folder runs.
 
     Topics: recipes, algorithms, servers (what one does with the mean update), models, data,
@@ -67,8 +68,12 @@ def list_command(topic: str | None) -> None:
     optimisers (of clients), settings (tables without a name), runs.
     Without one: everything but the runs.
     """
+    if program:
+        page = as_json({"runs": _runs()}) if topic == "runs" else _remembered_json(topic)
+        click.echo(page)
+        return
     if topic == "runs":
-        lines = _runs()
+        lines = [_line(facts) for facts in _runs()]
         none = "  no runs below the folder runs; start one with: fedloom run digits"
         click.echo(table([["folder", "state", "result"], *lines]) if lines else none)
         return
@@ -79,6 +84,20 @@ def _remembered(words: str, make: Callable[[], str]) -> str:
     """A text as wide as the terminal, if there is one: see remembered()."""
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
     return remembered(f"{words}, {width}", make)
+
+
+def _remembered_json(topic: str | None) -> str:
+    """The same as _listed(), as JSON."""
+
+    def make() -> str:
+        known = {name: registry_of(name) for name in ([topic] if topic else _WHERE)}
+        return as_json({"topics": {name: _names(names) for name, names in known.items()}})
+
+    return remembered(f"list {topic or ''} --json", make)
+
+
+def _names(known: Registry[Any]) -> list[dict[str, str]]:
+    return [{"name": key, "about": known.first_line(key)} for key in known]
 
 
 def _listed(topic: str | None) -> str:
@@ -169,30 +188,48 @@ def registry_of(topic: str) -> Registry[Any]:
     return found
 
 
-def _runs() -> list[list[str]]:
+def _runs() -> list[dict[str, Any]]:
+    """What is known of every run below the folder runs, see _facts()."""
     from fedloom.report import load_run
 
-    lines = []
+    found = []
     folders = [p.parent for depth in _DEPTH for p in Path("runs").glob(f"{depth}/config.toml")]
     for folder in sorted(folders):
         try:
-            lines.append(_line(load_run(folder)))
+            found.append(_facts(load_run(folder)))
         except FedloomError as error:
-            lines.append([str(folder), "damaged", str(error)])
-    return lines
+            found.append({"folder": str(folder), "damaged": str(error)})
+    return found
 
 
-def _line(run: Run) -> list[str]:
+def _facts(run: Run) -> dict[str, Any]:
+    """A run's folder, state and result; value: None if its last round was not evaluated."""
+    last = run.columns.get(run.metric.column)
+    known = last is not None and len(last) and last[-1] == last[-1]
+    return {
+        "folder": str(run.path),
+        "rounds": int(run.rounds[-1]) if run.rounds.size else 0,
+        "planned": run.planned,
+        "finished": run.finished,
+        "running": holder(run.path / ".lock") is not None,
+        "metric": run.metric.name,
+        "unit": run.metric.unit,
+        "value": float(last[-1]) if known else None,
+    }
+
+
+def _line(facts: dict[str, Any]) -> list[str]:
     """Folder, state and result of a run."""
     from fedloom.report.tables import human_value
 
-    done = int(run.rounds[-1]) if run.rounds.size else 0
-    some = "round" if run.planned == 1 else "rounds"
-    state = f"{done} {some}" if run.finished else f"{done} of {run.planned} {some}"
-    state += ", running now" if holder(run.path / ".lock") else ""
-    last = run.columns.get(run.metric.column)
-    value = None if last is None or not len(last) or last[-1] != last[-1] else float(last[-1])
-    return [str(run.path), state, f"{run.metric.name} {human_value(value, run.metric.unit)}"]
+    if "damaged" in facts:
+        return [facts["folder"], "damaged", facts["damaged"]]
+    done, planned = facts["rounds"], facts["planned"]
+    some = "round" if planned == 1 else "rounds"
+    state = f"{done} {some}" if facts["finished"] else f"{done} of {planned} {some}"
+    state += ", running now" if facts["running"] else ""
+    result = f"{facts['metric']} {human_value(facts['value'], facts['unit'])}"
+    return [facts["folder"], state, result]
 
 
 def _run(folder: Path) -> str:
@@ -202,7 +239,7 @@ def _run(folder: Path) -> str:
 
     Seal(folder).check_all()
     run = load_run(folder)
-    _, state, shown = _line(run)
+    _, state, shown = _line(_facts(run))
     page = table([["run", run.label], ["state", state], ["result", shown]])
     if found := attendance(folder, names_of(run)):
         page += "\n\n" + "\n".join([table([found.heads, *found.lines]), *found.why])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import json
+import math
 import os
 import shlex
 import shutil
@@ -10,7 +12,7 @@ import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -41,6 +43,23 @@ def told(text: str) -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())  # what Python still holds goes there at its end
         os.close(nowhere)
+
+
+def as_json(value: Any) -> str:
+    """JSON for other programs, of a kind that docs/schemas describes: NaN and infinity are null.
+
+    >>> as_json({"loss": [0.5, float("nan")]})
+    '{\n "loss": [\n  0.5,\n  null\n ]\n}'
+    """
+    return json.dumps(_finite(value), indent=1, ensure_ascii=False, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _finite(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def illustrate(run: Path) -> Path | None:

@@ -14,7 +14,7 @@ from fedloom.errors import CheckpointError, ConfigError, FedloomError
 from fedloom.storage.atomic import reason, remedy
 from fedloom.storage.identity import LATER, differing
 
-from .printing import run_folders, told
+from .printing import as_json, run_folders, told
 from .text_cache import settings_argument
 
 if TYPE_CHECKING:
@@ -33,6 +33,9 @@ INTERRUPTED = 130
 @click.option("--quiet", is_flag=True, help="Print nothing but the run's folder.")
 @click.option("--dry-run", is_flag=True, help="Print the settings and an estimate; write nothing.")
 @click.option(
+    "--json", "program", is_flag=True, help="--dry-run for programs (docs/schemas/dry-run.json)."
+)
+@click.option(
     "--seeds",
     type=click.IntRange(min=1),
     default=1,
@@ -48,6 +51,7 @@ def run_command(
     out: str | None,
     quiet: bool,
     dry_run: bool,
+    program: bool,
     seeds: int,
     resume_if_begun: bool,
 ) -> None:
@@ -67,9 +71,14 @@ def run_command(
 
     source, changes, out = sorted_out(settings, out)
     first = resolve(source, changes)
+    if program and not dry_run:
+        raise ConfigError("--json is of --dry-run: give it too, or read the run's folder")
     if dry_run:
-        from .dry_run import estimate
+        from .dry_run import as_object, estimate
 
+        if program:
+            click.echo(as_json(as_object(first, seeds)))
+            return
         click.echo(first.to_toml())
         click.echo(estimate(first, seeds))
         return

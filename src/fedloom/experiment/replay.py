@@ -16,10 +16,12 @@ import torch
 from torch import Tensor
 
 from ..core.vector import Rec, Vec, tree
+from ..engines import Auto, Vectorised, Workers
 from ..engines.base import one_thread
 from ..engines.client_results import Asked, RangeResult
 from ..engines.summation import push, root, spread
-from ..engines.traced import ClientTrace, Stop, traced
+from ..engines.traced import ClientTrace as Trace
+from ..engines.traced import Stop, traced
 from ..errors import CheckpointError, ConfigError, FedloomError
 from ..server.exchanges import RoundTraining
 from ..server.rounds import Loop
@@ -141,34 +143,37 @@ class Replay:
         names = self.loop.fed.data.client_names
         return names[i] if names else str(i)
 
-    def number(self, name: str) -> int:
-        """The client of a name or number. Raises ConfigError if it did not train in this round."""
-        found = [i for i in self.cohort if name in (self.name(i), str(i))]
-        if not found:
-            who = ", ".join(map(self.name, self.cohort)) or "nobody"
+    def number(self, name: int | str) -> int:
+        """The client of a number, or of a name. Raises ConfigError if it did not train in this
+        round.
+        """
+        own = {self.name(i): i for i in self.cohort}
+        found = own.get(str(name), int(name) if str(name).isdecimal() else -1)
+        if found not in self.cohort:
+            who = ", ".join(own) or "nobody"
             raise ConfigError(
                 f"client {name} did not train in round {self.round}; those that did: {who}"
             )
-        return next((i for i in found if self.name(i) == name), found[0])
+        return found
 
-    def client(self, i: int, step: int | None = None, stop: Stop | None = None) -> ClientTrace:
+    def client(self, name: int | str, step: int | None = None, stop: Stop | None = None) -> Trace:
         """A client's round, with the run's bits. step: whose points are kept, from 0; stop: for a
-        debugger, see traced(); the client is then computed alone, in every engine.
+        debugger, see traced(); the client is then computed alone, in every engine. Raises
+        ConfigError if it did not train in this round.
         """
         engine = self.loop.engine
-        chunk = (
-            getattr(engine, "chunk", 1) if "vectorised" in bits_of(engine_text(engine)) else None
-        )
-        return self._traced(i, None if stop else chunk, step, stop)
+        many = "vectorised" in bits_of(engine_text(engine))
+        chunk = engine.chunk if many and isinstance(engine, Auto | Vectorised | Workers) else None
+        return self._traced(self.number(name), None if stop else chunk, step, stop)
 
-    def _traced(self, i: int, *more: Any) -> ClientTrace:
+    def _traced(self, i: int, *more: Any) -> Trace:
         loop, states = self.loop, self._step.states
         part = next(part for part in self._step.parts if i in part.cohort)
         part = part._replace(memories={j: states[j] for j in part.cohort if j in states})
         with one_thread(loop.fed.local.precision):
             return traced(loop.plan, loop.fed, loop.net, part, i, *more)
 
-    def delta(self, trace: ClientTrace) -> Vec:
+    def delta(self, trace: Trace) -> Vec:
         """A client's move as the server read it, (d,), float64; zeros if it sent none."""
         if trace.sent is None or trace.sent.why:
             return torch.zeros_like(self.before, dtype=torch.float64)
@@ -198,7 +203,7 @@ class Replay:
         """The loss of the model after the round; None if it failed, or nothing measures it."""
         return None if self.error else self._measured()
 
-    def _loss(self, leaves: Mapping[int, Rec], traces: Mapping[int, ClientTrace]) -> float | None:
+    def _loss(self, leaves: Mapping[int, Rec], traces: Mapping[int, Trace]) -> float | None:
         """The loss if these clients alone had taken part."""
         stack: list[Any] = []
         for place, leaf in enumerate(leaves.values()):  # the sums write into the first ones
@@ -245,7 +250,7 @@ def cosine(a: Vec, b: Vec) -> float:
     return float(a @ b / (a.norm() * b.norm()))
 
 
-def _leaf(trace: ClientTrace) -> Rec:
+def _leaf(trace: Trace) -> Rec:
     """A client's part of the sums; None if it sent nothing."""
     return None if trace.result is None else root(trace.result.nodes)
 

@@ -1,0 +1,244 @@
+"""A round of a run once more has the bits of the run, whatever the run is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from fedloom import Checkpoint, Experiment, Local
+from fedloom.aggregation import DifferentialPrivacy, Median
+from fedloom.algorithm import FedAvg
+from fedloom.algorithms import FAFED, FedACG, FedDyn, Mime, Scaffold
+from fedloom.checks.tiny_federation import Trial, experiment
+from fedloom.compression.codecs import QSGD, TopK
+from fedloom.compression.error_feedback import Residual
+from fedloom.compression.link import Link, Via
+from fedloom.core.parsing import parse_json
+from fedloom.core.vector import Rec, rec
+from fedloom.errors import CheckpointError, ClientError, ConfigError
+from fedloom.federation.attacks import SignFlip
+from fedloom.federation.availability import Availability
+from fedloom.federation.choice import PowerOfChoice
+from fedloom.federation.clock import Asynchronous
+from fedloom.federation.devices import LogNormal
+from fedloom.objectives import MOON
+from fedloom.stage import At, LocalResult, Share, Stage
+from fedloom.storage.client_state import ClientMemory
+from fedloom.submodels import FIARSE, FedPer, HeteroFL
+from support import ranks
+from support.rank_cases import stateful
+from tiny import same
+
+KEPT = Checkpoint(every_rounds=1, every_seconds=None, keep=99)
+
+
+class Remember(Stage):
+    """Keeps what a client has trained in its state, so that the run's own checkpoint has it."""
+
+    name = "kept"
+
+    def client_init(self, x: torch.Tensor, share: Share) -> Rec:
+        return rec(delta=torch.zeros_like(share.msg.x), loss=0.0, steps=0.0)
+
+    def send(self, done: LocalResult, own: Rec, share: Share, at: At) -> tuple[LocalResult, Rec]:
+        steps = float(done.job.steps)
+        return done, rec(delta=done.up.delta.clone(), loss=float(done.loss or 0.0), steps=steps)
+
+
+def _kind(**changes: Any) -> Callable[[], Trial]:
+    return lambda: experiment(**{"checkpoint": KEPT, "stages": [Remember()]} | changes)
+
+
+TOPK = Link(Via(TopK(ratio=0.2), Residual()), down=Via(QSGD(bits=8)))
+CASES: dict[str, Callable[[], Trial]] = {
+    "serial": _kind(algorithm=Scaffold()),
+    "workers": _kind(algorithm=FedDyn(), engine="workers:2"),
+    "vectorised": _kind(algorithm=FAFED(), engine="vectorised:3"),
+    "vectorised, in one sum": _kind(algorithm=Scaffold(), engine="vectorised:3", stages=()),
+    "a loss of a whole batch": _kind(algorithm=FedAvg(), engine="vectorised:3", objective=MOON()),
+    "an exchange before the steps": _kind(algorithm=Mime()),
+    "asynchronous": _kind(clock=Asynchronous(buffer=2, concurrency=4), devices=LogNormal()),
+    "noise of the seed": _kind(
+        aggregation=DifferentialPrivacy(clip=0.3, noise=0.4), sampling="poisson"
+    ),
+    "rows": _kind(aggregation=Median(), attack=SignFlip(share=0.2)),
+    "widths": _kind(submodel=HeteroFL(), capacities=(1.0, 0.5)),
+    "masks": _kind(submodel=FIARSE(), capacities=(1.0, 0.5)),
+    "feedback": _kind(algorithm=FedACG(), compress=TOPK),
+    "private layers": _kind(private=FedPer()),
+    "client states of a loss": _kind(objective=MOON()),
+    "chosen by losses": _kind(choose=PowerOfChoice(among=5), cohort=3),
+    "who is late": _kind(
+        availability=Availability(dropout=0.2, over_selection=1.5), devices=LogNormal()
+    ),
+}
+
+
+@pytest.fixture(autouse=True)
+def _without_accounts(accounts_at_hand: None) -> None:
+    """dp-accounting is an extra."""
+
+
+def content(folder: Path) -> dict[Path, bytes]:
+    return {p.relative_to(folder): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def states(run: Path, round: int) -> tuple[dict[int, Rec], dict[str, torch.Tensor]]:
+    """Client states and the server's tensors as the run wrote them after a round."""
+    folder, memory = run / "checkpoints" / f"{round:08d}", ClientMemory(run / "memory")
+    memory.restore(parse_json((folder / "memory.json").read_text()))
+    return memory.get(range(100)), load_file(folder / "state.safetensors")
+
+
+def agree(make: Callable[[], Experiment], run: Path, round: int) -> int:
+    """Replay a round, and all its clients -> how many were compared with the run's files."""
+    then, server = states(run, round)
+    with make().replay(run, round) as replay:
+        replay.go()
+        assert replay.unlike is None and not replay.error
+        assert same(replay.loop.buffers, server["buffers"])
+        assert same(replay.after, server.get("srv/srv.x", replay.after))
+        for i in replay.cohort:
+            trace = replay.client(i, step=0)
+            assert not trace.error and trace.sent is not None and trace.result is not None
+            assert same(trace.sent.memory, then[i]), i
+            assert same(trace.result.memories[i], replay.loop.memory.get([i])[i]), i
+            assert trace.done is not None and len(trace.steps) == int(trace.done.job.steps)
+            losses = [s.loss for s in trace.steps if s.loss is not None]
+            assert trace.done.loss == pytest.approx(sum(losses) / len(losses), rel=1e-6)
+            x, there = trace.points
+            norm = float((there - x).norm())
+            assert trace.steps[0].norm == norm > 0
+        return len(replay.cohort)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_clients_and_server_are_those_of_the_run(name: str, tmp_path: Path) -> None:
+    """From the newest checkpoint before the round, and from the beginning."""
+    make, run = CASES[name], tmp_path / "run"
+    make().run(run, progress=False)
+    before, compared = content(run), 0
+    for round in (1, 3):
+        compared += agree(make, run, round)
+    if name in ("serial", "asynchronous", "feedback"):
+        for folder in (run / "checkpoints").iterdir():
+            if folder.name in ("00000001", "00000002"):
+                (folder / "manifest.json").rename(tmp_path / folder.name)
+        compared += agree(make, run, 3)
+        for folder in ("00000001", "00000002"):
+            (tmp_path / folder).rename(run / "checkpoints" / folder / "manifest.json")
+    assert compared and content(run) == before
+
+
+def test_a_run_of_two_ranks_is_repeated_in_one_process(tmp_path: Path) -> None:
+    """Also a round that the ranks would run next."""
+    run = tmp_path / "run"
+    ends = ranks.run(2, "story", run, "5")
+    assert not any(end.code for end in ends), ends
+    before = content(run)
+    assert agree(lambda: stateful(5), run, 5)
+    assert content(run) == before
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A short run."""
+    CASES["serial"]().run(tmp_path / "run", progress=False)
+    return tmp_path / "run"
+
+
+def test_another_row_is_named(run: Path) -> None:
+    with CASES["serial"]().replay(run, 4) as replay:
+        replay.began = 0
+        replay.rows[3] = replay.rows[3] | {"train_loss": 0.0, "lr": 5.0}
+        replay.go()
+        assert replay.unlike == (4, ["lr", "train_loss"])
+
+
+def test_what_cannot_be_repeated_is_one_line(run: Path, tmp_path: Path) -> None:
+    def refused(error: type[Exception], words: str, make: Any = CASES["serial"], round: int = 2):
+        with pytest.raises(error, match=words) as found, make().replay(run, round) as replay:
+            replay.go()
+            replay.number("9")
+        assert "\n" not in str(found.value)
+
+    refused(ConfigError, "has not been run; it has rounds 1 to 4", round=6)
+    refused(ConfigError, r"client 9 did not train in round 2; those that did: \d, \d, \d, \d$")
+    refused(CheckpointError, "algorithm differ", CASES["workers"])
+    for folder in (run / "checkpoints").iterdir():
+        (folder / "memory.json").write_text("[]")
+    refused(CheckpointError, "no checkpoint of")
+    (tmp_path / "federation.toml").touch()
+    refused(CheckpointError, "at the nodes, and what hides private updates")
+
+
+class Secret(DifferentialPrivacy):
+    """Noise that is not made from the seed, as in a deployment."""
+
+    unkeyed = True
+
+
+def test_secret_noise_is_a_reason_to_refuse(tmp_path: Path) -> None:
+    make = _kind(aggregation=Secret(clip=0.3, noise=0.4), sampling="poisson")
+    make().run(tmp_path / "run", progress=False)
+    with pytest.raises(CheckpointError, match="its noise is drawn from no seed"):
+        next(iter(_entered(make().replay(tmp_path / "run", 2))))
+
+
+def _entered(context: Any) -> Iterator[Any]:
+    with context as inside:
+        yield inside
+
+
+def test_the_round_that_stopped_a_run_is_the_one_after_its_last_row(tmp_path: Path) -> None:
+    """Its client is opened up to the step that failed."""
+
+    def make() -> Experiment:
+        return _kind(local=Local(steps=4, batch=4, lr=1e18))()
+
+    run = tmp_path / "run"
+    with pytest.raises(ClientError) as stopped:
+        make().run(run, progress=False)
+    assert not (run / "rounds.jsonl").exists()
+    with make().replay(run, 1) as replay:
+        replay.go()
+        assert replay.error == str(stopped.value) and replay.row is None
+        i = int(replay.error.partition("client ")[2].partition(",")[0])
+        trace = replay.client(i)
+        assert trace.error == replay.error and trace.sent is not None and trace.sent.why
+        assert trace.steps[0].norm > 1e6
+        found = replay.blame()
+        assert found[0].why and replay.loss() is None
+
+
+@pytest.mark.parametrize("engine", ["serial", "vectorised:3"])
+def test_the_hostile_client_is_blamed(engine: str, tmp_path: Path) -> None:
+    make = _kind(attack=SignFlip(share=0.2, strength=5.0), cohort=6, engine=engine, seed=3)
+    make().run(tmp_path / "run", progress=False)
+    (bad,) = make().attack.hostile(6, 3)
+    with make().replay(tmp_path / "run", 3) as replay:
+        replay.go()
+        found = replay.blame()
+        whole = replay.loss()
+    assert found[0].client == bad and found[0].cosine < 0
+    assert found[0].loss is not None and whole is not None and found[0].loss < whole
+    assert {b.client for b in found} == set(range(6))
+
+
+def test_a_debugger_sees_the_loop_of_steps(run: Path) -> None:
+    """At the first step, or at the one that is asked for; the bits are the same."""
+    seen = []
+    with CASES["serial"]().replay(run, 2) as replay:
+        replay.go()
+        i = replay.cohort[-1]
+        whole = replay.client(i)
+        for step in (None, 1):
+            trace = replay.client(i, step, lambda frame: seen.append(dict(frame.f_locals)))
+            assert same(trace.sent, whole.sent)
+    assert [local["k"] for local in seen] == [0, 1]
+    assert {"x", "msg", "own", "batch", "i"} <= seen[0].keys() and seen[0]["i"] == i

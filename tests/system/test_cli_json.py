@@ -1,0 +1,80 @@
+"""`--json`: what a program needs without reading tables, as the schemas of docs/schemas say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fedloom.checks import check as contract
+from support.schema import SCHEMAS, check
+from tiny import Fedloom
+
+MINE = """
+from fedloom.compression.codecs import Codec, TopK
+
+sparse = TopK(ratio=0.3)
+
+
+class Half(Codec):
+    pass
+"""
+
+
+def test_names_are_those_of_the_table(fedloom: Fedloom) -> None:
+    every = check("list", fedloom("list", "--json").stdout)["topics"]
+    table = fedloom("list", "algorithms").stdout.splitlines()
+    assert [entry["name"] for entry in every["algorithms"]] == [line.split()[0] for line in table]
+    one = check("list", fedloom("list", "codecs", "--json").stdout)
+    assert one == {"topics": {"codecs": every["codecs"]}}
+
+
+def test_runs_have_numbers_and_a_damaged_one_says_why(fedloom: Fedloom) -> None:
+    assert check("list", fedloom("list", "runs", "--json").stdout) == {"runs": []}
+    fedloom("run", "digits", "rounds=2", "--quiet", "--out", "runs/a")
+    (one,) = check("list", fedloom("list", "runs", "--json").stdout)["runs"]
+    last = json.loads(Path("runs/a/rounds.jsonl").read_text().splitlines()[-1])
+    assert one["value"] == last["test_accuracy"] and one["finished"] and not one["running"]
+    assert (one["folder"], one["rounds"], one["planned"]) == ("runs/a", 2, 2)
+    Path("runs/a/config.toml").write_text("=")
+    (one,) = check("list", fedloom("list", "runs", "--json").stdout)["runs"]
+    assert "config.toml" in one["damaged"]
+
+
+@pytest.mark.usefixtures("accounts_at_hand")
+def test_a_dry_run_has_the_settings_and_the_estimate(fedloom: Fedloom) -> None:
+    words = ["run", "digits", "rounds=2", "--dry-run", "--seeds", "3"]
+    found = check("dry-run", fedloom(*words, "--json").stdout)
+    assert found["settings"]["rounds"] == 2 and found["seeds"] == 3 and found["privacy"] is None
+    assert found["traffic_bytes"] == found["client_rounds"] * (
+        found["bytes_down"] + found["bytes_up"]
+    )
+    assert not Path("runs").exists()
+    private = ["sampling=poisson", "aggregation=dp", "aggregation.noise=2"]
+    found = check("dry-run", fedloom(*words, *private, "--json").stdout)
+    assert found["privacy"]["rounds"] == 2 and found["privacy"]["epsilon"] > 0
+
+
+def test_json_of_a_run_is_of_its_dry_run(fedloom: Fedloom) -> None:
+    end = fedloom("run", "digits", "--json")
+    assert end.exit_code == 2 and "--dry-run" in end.stderr and end.stderr.count("\n") == 1
+
+
+def test_checks_tell_what_failed(fedloom: Fedloom, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contract, "__defaults__", (("vectorised:3",), "", None, None))
+    Path("mine.py").write_text(MINE)
+    end = fedloom("check", "mine.py", "--json")
+    parts = {part["part"]: part for part in check("check", end.stdout)["parts"]}
+    assert end.exit_code == 1 and "failed" in end.stderr
+    assert parts["sparse"]["passed"] and not parts["Half"]["passed"]
+    failed = [c for c in parts["Half"]["checks"] if c["passed"] is False]
+    assert failed and all(c["why"] for c in failed)
+
+
+def test_a_schema_refuses_another_value() -> None:
+    """The check of the tests sees a wrong type, a missing and an unknown key."""
+    assert {p.stem for p in SCHEMAS.glob("*.json")} >= {"list", "dry-run", "check"}
+    for wrong in ('{"runs": 3}', "{}", '{"topics": {"a": [{"name": "x"}]}}', '{"runs": [NaN]}'):
+        with pytest.raises(AssertionError):
+            check("list", wrong)
