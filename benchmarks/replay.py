@@ -80,7 +80,7 @@ def experiment(**changes: Any) -> Experiment:
     return Experiment(**(settings | changes))
 
 
-LOSSY = Link(Via(TopK(ratio=0.1), Residual()), down=Via(QSGD(bits=8)))
+LOSSY = Link(Via(TopK(ratio=0.1), Residual()), down=QSGD())
 KINDS: dict[str, Callable[[], dict[str, Any]]] = {
     "serial, SCAFFOLD": lambda: {"algorithm": Scaffold()},
     "workers, FedDyn": lambda: {"algorithm": FedDyn(), "engine": "workers:2"},
@@ -90,6 +90,7 @@ KINDS: dict[str, Callable[[], dict[str, Any]]] = {
     "private noise of the seed": lambda: {
         "aggregation": DifferentialPrivacy(clip=1.0, noise=0.3),
         "sampling": "poisson",
+        "weighting": "uniform",
     },
     "HeteroFL, two widths": lambda: {"submodel": HeteroFL(), "capacities": (1.0, 0.5)},
     "FIARSE, two sizes": lambda: {"submodel": FIARSE(), "capacities": (1.0, 0.5)},

@@ -32,7 +32,7 @@ from fedloom.storage.client_state import ClientMemory
 from fedloom.submodels import FIARSE, FedPer, HeteroFL
 from support import ranks
 from support.rank_cases import stateful
-from tiny import same
+from tiny import clusters, same, small
 
 KEPT = Checkpoint(every_rounds=1, every_seconds=None, keep=99)
 
@@ -54,7 +54,8 @@ def _kind(**changes: Any) -> Callable[[], Trial]:
     return lambda: experiment(**{"checkpoint": KEPT, "stages": [Remember()]} | changes)
 
 
-TOPK = Link(Via(TopK(ratio=0.2), Residual()), down=Via(QSGD(bits=8)))
+TOPK = Link(Via(TopK(ratio=0.2), Residual()), down=QSGD())
+POISSON = {"sampling": "poisson", "weighting": "uniform"}
 CASES: dict[str, Callable[[], Trial]] = {
     "serial": _kind(algorithm=Scaffold()),
     "workers": _kind(algorithm=FedDyn(), engine="workers:2"),
@@ -63,9 +64,7 @@ CASES: dict[str, Callable[[], Trial]] = {
     "a loss of a whole batch": _kind(algorithm=FedAvg(), engine="vectorised:3", objective=MOON()),
     "an exchange before the steps": _kind(algorithm=Mime()),
     "asynchronous": _kind(clock=Asynchronous(buffer=2, concurrency=4), devices=LogNormal()),
-    "noise of the seed": _kind(
-        aggregation=DifferentialPrivacy(clip=0.3, noise=0.4), sampling="poisson"
-    ),
+    "noise of the seed": _kind(aggregation=DifferentialPrivacy(clip=0.3, noise=0.4), **POISSON),
     "rows": _kind(aggregation=Median(), attack=SignFlip(share=0.2)),
     "widths": _kind(submodel=HeteroFL(), capacities=(1.0, 0.5)),
     "masks": _kind(submodel=FIARSE(), capacities=(1.0, 0.5)),
@@ -167,7 +166,7 @@ def test_what_cannot_be_repeated_is_one_line(run: Path, tmp_path: Path) -> None:
             replay.number("9")
         assert "\n" not in str(found.value)
 
-    refused(ConfigError, "has not been run; it has rounds 1 to 4", round=6)
+    refused(ConfigError, "has not been run; it has 4 rounds$", round=5)
     refused(ConfigError, r"client 9 did not train in round 2; those that did: \d, \d, \d, \d$")
     refused(CheckpointError, "algorithm differ", CASES["workers"])
     for folder in (run / "checkpoints").iterdir():
@@ -184,7 +183,7 @@ class Secret(DifferentialPrivacy):
 
 
 def test_secret_noise_is_a_reason_to_refuse(tmp_path: Path) -> None:
-    make = _kind(aggregation=Secret(clip=0.3, noise=0.4), sampling="poisson")
+    make = _kind(aggregation=Secret(clip=0.3, noise=0.4), **POISSON)
     make().run(tmp_path / "run", progress=False)
     with pytest.raises(CheckpointError, match="its noise is drawn from no seed"):
         next(iter(_entered(make().replay(tmp_path / "run", 2))))
@@ -199,7 +198,7 @@ def test_the_round_that_stopped_a_run_is_the_one_after_its_last_row(tmp_path: Pa
     """Its client is opened up to the step that failed."""
 
     def make() -> Experiment:
-        return _kind(local=Local(steps=4, batch=4, lr=1e18))()
+        return _kind(local=Local(steps=4, batch=4, lr=3e38))()
 
     run = tmp_path / "run"
     with pytest.raises(ClientError) as stopped:
@@ -218,16 +217,21 @@ def test_the_round_that_stopped_a_run_is_the_one_after_its_last_row(tmp_path: Pa
 
 @pytest.mark.parametrize("engine", ["serial", "vectorised:3"])
 def test_the_hostile_client_is_blamed(engine: str, tmp_path: Path) -> None:
-    make = _kind(attack=SignFlip(share=0.2, strength=5.0), cohort=6, engine=engine, seed=3)
+    attack, data = SignFlip(share=0.125, strength=3.0), clusters(sizes=[12] * 8)
+    parts = {"data": data, "cohort": 8, "attack": attack, "engine": engine, "seed": 3}
+
+    def make() -> Experiment:
+        return small(FedAvg(), **parts)
+
     make().run(tmp_path / "run", progress=False)
-    (bad,) = make().attack.hostile(6, 3)
+    (bad,) = attack.hostile(8, 3)
     with make().replay(tmp_path / "run", 3) as replay:
         replay.go()
         found = replay.blame()
         whole = replay.loss()
     assert found[0].client == bad and found[0].cosine < 0
     assert found[0].loss is not None and whole is not None and found[0].loss < whole
-    assert {b.client for b in found} == set(range(6))
+    assert {b.client for b in found} == set(range(8))
 
 
 def test_a_debugger_sees_the_loop_of_steps(run: Path) -> None:
@@ -239,6 +243,6 @@ def test_a_debugger_sees_the_loop_of_steps(run: Path) -> None:
         whole = replay.client(i)
         for step in (None, 1):
             trace = replay.client(i, step, lambda frame: seen.append(dict(frame.f_locals)))
-            assert same(trace.sent, whole.sent)
+            assert trace.sent and whole.sent and same(trace.sent.memory, whole.sent.memory)
     assert [local["k"] for local in seen] == [0, 1]
     assert {"x", "msg", "own", "batch", "i"} <= seen[0].keys() and seen[0]["i"] == i

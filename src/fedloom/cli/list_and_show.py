@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import math
 import shutil
 import sys
 from collections.abc import Callable, Sequence
@@ -204,8 +205,8 @@ def _runs() -> list[dict[str, Any]]:
 
 def _facts(run: Run) -> dict[str, Any]:
     """A run's folder, state and result; value: None if its last round was not evaluated."""
-    last = run.columns.get(run.metric.column)
-    known = last is not None and len(last) and last[-1] == last[-1]
+    column = run.columns.get(run.metric.column)
+    last = math.nan if column is None or not len(column) else float(column[-1])
     return {
         "folder": str(run.path),
         "rounds": int(run.rounds[-1]) if run.rounds.size else 0,
@@ -214,7 +215,7 @@ def _facts(run: Run) -> dict[str, Any]:
         "running": holder(run.path / ".lock") is not None,
         "metric": run.metric.name,
         "unit": run.metric.unit,
-        "value": float(last[-1]) if known else None,
+        "value": None if math.isnan(last) else last,
     }
 
 

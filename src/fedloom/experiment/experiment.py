@@ -347,7 +347,7 @@ class Experiment(Settings):
         check_same(folder, configuration(self, loop), self.data, loop)
         loop.checkpoints.folder, place = folder, (folder.memory_folder, None, loop.net.device)
         loop.memory = processes.states_for(loop.engine, *place)  # without a bound none is written
-        return replayed(loop, round)
+        return replayed(loop, round, self.rounds)
 
     def _resume(self, folder: RunDirectory, progress: bool | None) -> Result:
         began = str(folder.read_config().get("engine", "serial"))

@@ -20,8 +20,7 @@ from ..engines import Auto, Vectorised, Workers
 from ..engines.base import one_thread
 from ..engines.client_results import Asked, RangeResult
 from ..engines.summation import push, root, spread
-from ..engines.traced import ClientTrace as Trace
-from ..engines.traced import Stop, traced
+from ..engines.traced import ClientTrace, Stop, traced
 from ..errors import CheckpointError, ConfigError, FedloomError
 from ..server.exchanges import RoundTraining
 from ..server.rounds import Loop
@@ -60,9 +59,9 @@ def check_repeatable(folder: RunDirectory) -> None:
 
 
 @contextmanager
-def replayed(loop: Loop, round: int) -> Iterator[Replay]:
-    """A run before a round (from 1), with its engine open inside. loop: at its folder, before its
-    first round. Raises ConfigError for a round that the run has not reached.
+def replayed(loop: Loop, round: int, rounds: int) -> Iterator[Replay]:
+    """A run before a round (from 1) of all its rounds, with its engine open inside. loop: at its
+    folder, before its first round. Raises ConfigError for a round that the run has not reached.
     """
     folder = loop.checkpoints.folder
     assert folder is not None
@@ -74,10 +73,11 @@ def replayed(loop: Loop, round: int) -> Iterator[Replay]:
     loop.engine.open(loop.plan, loop.fed, loop.net)
     try:
         rows = loop.checkpoints.before(loop, round)
-        if not 1 <= round <= len(rows) + 1:
+        done = len(rows)
+        if not 1 <= round <= min(done + 1, max(rounds, done)):
+            more = f", and may have failed in round {done + 1}" if done < rounds else ""
             raise ConfigError(
-                f"round {round} of '{folder.path}' has not been run; it has rounds 1 to {len(rows)}"
-                f", and may have failed in round {len(rows) + 1}"
+                f"round {round} of '{folder.path}' has not been run; it has {done} rounds{more}"
             )
         yield Replay(loop, round, rows)
     finally:
@@ -156,7 +156,9 @@ class Replay:
             )
         return found
 
-    def client(self, name: int | str, step: int | None = None, stop: Stop | None = None) -> Trace:
+    def client(
+        self, name: int | str, step: int | None = None, stop: Stop | None = None
+    ) -> ClientTrace:
         """A client's round, with the run's bits. step: whose points are kept, from 0; stop: for a
         debugger, see traced(); the client is then computed alone, in every engine. Raises
         ConfigError if it did not train in this round.
@@ -166,14 +168,14 @@ class Replay:
         chunk = engine.chunk if many and isinstance(engine, Auto | Vectorised | Workers) else None
         return self._traced(self.number(name), None if stop else chunk, step, stop)
 
-    def _traced(self, i: int, *more: Any) -> Trace:
+    def _traced(self, i: int, *more: Any) -> ClientTrace:
         loop, states = self.loop, self._step.states
         part = next(part for part in self._step.parts if i in part.cohort)
         part = part._replace(memories={j: states[j] for j in part.cohort if j in states})
         with one_thread(loop.fed.local.precision):
             return traced(loop.plan, loop.fed, loop.net, part, i, *more)
 
-    def delta(self, trace: Trace) -> Vec:
+    def delta(self, trace: ClientTrace) -> Vec:
         """A client's move as the server read it, (d,), float64; zeros if it sent none."""
         if trace.sent is None or trace.sent.why:
             return torch.zeros_like(self.before, dtype=torch.float64)
@@ -188,7 +190,9 @@ class Replay:
         traces = {i: self._traced(i) for i in self.cohort}
         leaves = {i: leaf for i, t in traces.items() if (leaf := _leaf(t)) is not None}
         deltas = {i: self.delta(t) for i, t in traces.items()}
-        whole = torch.stack([*deltas.values()]).sum(0)
+        whole = torch.zeros_like(self.before, dtype=torch.float64)
+        for delta in deltas.values():
+            whole += delta
         found = []
         for i, t in traces.items():
             rest = {j: leaf for j, leaf in leaves.items() if j != i}
@@ -203,7 +207,7 @@ class Replay:
         """The loss of the model after the round; None if it failed, or nothing measures it."""
         return None if self.error else self._measured()
 
-    def _loss(self, leaves: Mapping[int, Rec], traces: Mapping[int, Trace]) -> float | None:
+    def _loss(self, leaves: Mapping[int, Rec], traces: Mapping[int, ClientTrace]) -> float | None:
         """The loss if these clients alone had taken part."""
         stack: list[Any] = []
         for place, leaf in enumerate(leaves.values()):  # the sums write into the first ones
@@ -250,7 +254,7 @@ def cosine(a: Vec, b: Vec) -> float:
     return float(a @ b / (a.norm() * b.norm()))
 
 
-def _leaf(trace: Trace) -> Rec:
+def _leaf(trace: ClientTrace) -> Rec:
     """A client's part of the sums; None if it sent nothing."""
     return None if trace.result is None else root(trace.result.nodes)
 
