@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import random
 import shutil
 import subprocess
@@ -188,6 +189,7 @@ def main() -> None:
     parser.add_argument("--only", help=argparse.SUPPRESS)  # a rank's part
     parser.add_argument("--into", help=argparse.SUPPRESS)
     given = parser.parse_args()
+    logging.getLogger("fedloom").setLevel(logging.ERROR)
     if given.into:
         of(given.only).run(given.into, progress=False)
         return

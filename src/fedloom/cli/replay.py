@@ -149,11 +149,9 @@ def _cohort(replay: Replay) -> str:
 def _blamed(replay: Replay) -> str:
     """A table of the clients, the worst first."""
     found, whole = replay.blame(), replay.loss()
-    middle = sorted(b.norm for b in found)[len(found) // 2]
     lines = [["client", "examples", "update", "of median", "cosine", "loss without it", ""]]
     for b in found:
-        ratio = f"{b.norm / middle:.2f}" if middle else "-"
-        cells = [_number(b.norm), ratio, _number(b.cosine), _number(b.loss), b.why]
+        cells = [_number(b.norm), f"{b.ratio:.2f}", _number(b.cosine), _number(b.loss), b.why]
         lines.append([replay.name(b.client), str(b.examples), *cells])
     end = "  the round failed" if replay.error else f"  loss with all of them: {_number(whole)}"
     return f"{table(lines)}\n{end}; cosine: with the others' mean"

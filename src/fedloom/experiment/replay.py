@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -31,11 +32,13 @@ from ..storage.run_directory import RunDirectory
 from .provenance import engine_text
 
 Row = dict[str, Any]
+FAR = 5.0  # times the median: such an update outweighs the others
 _CLOCK = "seconds"  # the column of a row that no round has twice
 
 
 class Blamed(NamedTuple):
-    """What a client did to a round. norm: of its update as the server read it; cosine: with the
+    """What a client did to a round. norm: of its update as the server read it; ratio: norm over the
+    median of all; cosine: with the
     mean of the others'; loss: of the model of the round without it, None if nothing tells; why: why
     it sent nothing, or "".
     """
@@ -43,6 +46,7 @@ class Blamed(NamedTuple):
     client: int
     examples: int
     norm: float
+    ratio: float
     cosine: float
     loss: float | None
     why: str
@@ -184,8 +188,8 @@ class Replay:
 
     # ------------------------------------------------------------------------------ who spoilt it
     def blame(self) -> list[Blamed]:
-        """The clients of the round, the one without which its model would have the least loss
-        first. Each is computed alone.
+        """The clients of the round, each computed alone: first those that failed, then those with
+        far longer updates than the others, then by the loss that the model would have without them.
         """
         traces = {i: self._traced(i) for i in self.cohort}
         leaves = {i: leaf for i, t in traces.items() if (leaf := _leaf(t)) is not None}
@@ -193,14 +197,17 @@ class Replay:
         whole = torch.zeros_like(self.before, dtype=torch.float64)
         for delta in deltas.values():
             whole += delta
+        norms = {i: float(delta.norm()) for i, delta in deltas.items()}
+        middle = statistics.median(norms.values()) if norms else 0.0
         found = []
         for i, t in traces.items():
             rest = {j: leaf for j, leaf in leaves.items() if j != i}
             why = t.error or (t.sent.why if t.sent else "")
             close = cosine(deltas[i], whole - deltas[i])
-            size, examples = float(deltas[i].norm()), int(self.loop.fed.data.sizes[i])
-            found.append(Blamed(i, examples, size, close, self._loss(rest, traces), why))
-        worst = lambda b: (not b.why, _or_last(b.loss), -b.norm)
+            ratio, examples = norms[i] / (middle or 1.0), int(self.loop.fed.data.sizes[i])
+            loss = self._loss(rest, traces)
+            found.append(Blamed(i, examples, norms[i], ratio, close, loss, why))
+        worst = lambda b: (not b.why, -b.norm if b.ratio > FAR else 0.0, _or_last(b.loss), -b.norm)
         return sorted(found, key=worst)
 
     def loss(self) -> float | None:
