@@ -49,14 +49,14 @@ def test_runs_have_numbers_and_a_damaged_one_says_why(fedloom: Fedloom) -> None:
 def test_a_dry_run_has_the_settings_and_the_estimate(fedloom: Fedloom) -> None:
     words = ["run", "digits", "rounds=2", "--dry-run", "--seeds", "3"]
     found = check("dry-run", fedloom(*words, "--json").stdout)
-    assert found["settings"]["rounds"] == 2 and found["seeds"] == 3 and found["privacy"] is None
-    assert found["traffic_bytes"] == found["client_rounds"] * (
-        found["bytes_down"] + found["bytes_up"]
-    )
+    assert found["settings"]["rounds"] == 2 and found["seeds"] == 3
+    costs = found["costs"]
+    assert costs["traffic"] == costs["client_rounds"] * (costs["down"] + costs["up"])
+    assert costs["privacy"] is None
     assert not Path("runs").exists()
     private = ["sampling=poisson", "weighting=uniform", "aggregation=dp", "aggregation.noise=2"]
     found = check("dry-run", fedloom(*words, *private, "--json").stdout)
-    assert found["privacy"]["rounds"] == 2 and found["privacy"]["epsilon"] > 0
+    assert found["costs"]["privacy"][2] == 2 and found["costs"]["privacy"][0] > 0
 
 
 def test_json_of_a_run_is_of_its_dry_run(fedloom: Fedloom) -> None:
@@ -70,7 +70,7 @@ def test_checks_tell_what_failed(fedloom: Fedloom, monkeypatch: pytest.MonkeyPat
     parts = {part["part"]: part for part in check("check", end.stdout)["parts"]}
     assert "failed" in end.stderr
     assert parts["sparse"]["passed"] and not parts["Steep"]["passed"]
-    failed = [c for c in parts["Steep"]["checks"] if c["passed"] is False]
+    failed = [c for c in parts["Steep"]["outcomes"] if c["passed"] is False]
     assert failed and all(c["why"] for c in failed)
 
 

@@ -43,7 +43,7 @@ def test_a_round_a_client_and_a_step(fedloom: Fedloom, run: str) -> None:
     assert len(who) == 3
     words = ["replay", run, "--round", 3, "--client", who[1], "--step", 2, "--out", "x.safetensors"]
     page = fedloom(*words).stdout
-    assert "step 2: examples" in page and "cosine with this update" in page
+    assert "step 2: examples" in page and "with the model's move" in page
     with safe_open("x.safetensors", framework="pt") as f:
         about = json.loads(f.metadata()["about"])
         names = set(f.keys())

@@ -70,8 +70,9 @@ def list_command(topic: str | None, program: bool) -> None:
     Without one: everything but the runs.
     """
     if program:
-        page = as_json({"runs": _runs()}) if topic == "runs" else _remembered_json(topic)
-        click.echo(page)
+        make = lambda: _as_json(topic)
+        own = topic == "runs"
+        click.echo(as_json({"runs": _runs()}) if own else remembered(f"json {topic or ''}", make))
         return
     if topic == "runs":
         lines = [_line(facts) for facts in _runs()]
@@ -87,18 +88,13 @@ def _remembered(words: str, make: Callable[[], str]) -> str:
     return remembered(f"{words}, {width}", make)
 
 
-def _remembered_json(topic: str | None) -> str:
-    """The same as _listed(), as JSON."""
-
-    def make() -> str:
-        known = {name: registry_of(name) for name in ([topic] if topic else _WHERE)}
-        return as_json({"topics": {name: _names(names) for name, names in known.items()}})
-
-    return remembered(f"list {topic or ''} --json", make)
-
-
-def _names(known: Registry[Any]) -> list[dict[str, str]]:
-    return [{"name": key, "about": known.first_line(key)} for key in known]
+def _as_json(topic: str | None) -> str:
+    """The same for programs."""
+    topics: dict[str, list[dict[str, str]]] = {}
+    for name in [topic] if topic else _WHERE:
+        known = registry_of(name)
+        topics[name] = [{"name": key, "about": known.first_line(key)} for key in known]
+    return as_json({"topics": topics})
 
 
 def _listed(topic: str | None) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -38,6 +39,14 @@ __all__ = ["Client", "ClientCost", "LocalResult", "RangeResult", "Share"]
 
 
 NOTHING_KEPT = rec()  # of a stage without a name
+
+
+class Look(Protocol):
+    """Sees a client's steps: x (m,) before step k, or after the last one, and the losses so far."""
+
+    client: int
+
+    def __call__(self, k: int, x: Vec, losses: Sequence[Tensor]) -> None: ...
 
 
 class First:
@@ -77,6 +86,7 @@ class Client:
         self._addressing, self._reading = asked(self.stages, "address"), asked(self.stages, "read")
         self.steps = ClientStep(plan, fed, self.stages)
         self.scale = 1.0  # of the moves, see server_half()
+        self.look: Look | None = None  # at the steps of a replay
         self._later = False  # whether client updates are checked when they are summed
         loss, kind = type(plan.objective), type(plan.algorithm)
         # most losses have no client state, and need not be asked for each client
@@ -283,7 +293,7 @@ class Client:
         seed_torch(seed, net.params[0])  # start() may draw
         own, obj = steps.begun(share, memory, i, round, seed)
         rates = steps.rates(i, round)
-        oracle = self.oracle(share)
+        oracle = Gradient(self.plan, share, self._gradients)
         full = FullGradient(self.plan, fed, share, obj, round, i)
         job = steps.job(i, round, memory.last, share, rates, full)
         net.train()
@@ -295,6 +305,8 @@ class Client:
             batch = fed.batch(index, fed.draws(i, round, k, len(index)))
             at = substream(seed, k)
             oracle.at(batch, obj, at)
+            if self.look is not None:
+                self.look(k, x, oracle.losses)
             if plain:
                 oracle.descend(x, rates[k])
                 continue
@@ -305,6 +317,8 @@ class Client:
             x = torch.sub(x, d, alpha=rates[k], out=self._points.next(x, held))
             self._points.settle(held | {storage(x)} if held else held)
             self._gradients.settle(held)
+        if self.look is not None:
+            self.look(len(rates), x, oracle.losses)
         job = job.at(lr=rates[-1], step=float(len(rates) - 1))
         up, kept, obj = steps.end(x, loc, obj, share, own, job)
         guard.unchanged(before, msg, own)
@@ -315,10 +329,6 @@ class Client:
         calls, values = oracle.calls + full.calls, oracle.values + full.values
         costs = (calls, msg.x[:0], x, full.calls, values, full.values)
         return LocalResult(up, memory, job, _mean_loss(oracle.losses), *costs)
-
-    def oracle(self, share: Share) -> Gradient:
-        """The gradient function of a client's steps."""
-        return Gradient(self.plan, share, self._gradients)
 
     def explained(self, i: int, round: int) -> Explained:
         """Name algorithm, client and round in an error that is raised inside."""

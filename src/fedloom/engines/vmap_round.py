@@ -168,6 +168,7 @@ class VmapRound:
         for k, (data, weight) in enumerate(self.batches):
             now = now._replace(loc=loc, data=data, weight=weight, live=self.batches.live[:, k])
             now = now._replace(seed=self.seeds[:, k], lr=self.lr[:, k])
+            self._look(k, x, losses)
             shared = k == 0 and self.at_msg
             dims = (None if shared else 0, *[0] * len(now))
             step = vmap(lambda x, *now, k=k: self._step(k, x, _Client(*now)), in_dims=dims)
@@ -178,10 +179,18 @@ class VmapRound:
             now = now._replace(obj=obj)
             if self.calls[k, -1]:
                 losses[k] = loss
+        self._look(len(self.batches), x, losses)
         end = vmap(lambda x, loc, *now: self._end(x, _Client(*[*now, loc])))
         up, uniform, own, obj = end(x, loc, *now[:6], self.lr[:, -1])
         guard.unchanged(before, msg, now.own)
         return VmapResult(self, x, up, uniform, own, obj, self._means(losses))
+
+    def _look(self, k: int, x: Tensor, losses: dict[int, Tensor]) -> None:
+        """Let a replay look at its client. x (C, d); losses: {step: (C,)}."""
+        look = self.client.look
+        if look is not None and look.client in self.group:
+            r = self.group.index(look.client)
+            look(k, x[r], [loss[r] for loss in losses.values()])
 
     def _means(self, losses: dict[int, Tensor]) -> list[float | None]:
         """Each client's mean over its own steps; losses: {step: (C,)}."""

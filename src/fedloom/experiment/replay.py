@@ -32,15 +32,14 @@ from ..storage.run_directory import RunDirectory
 from .provenance import engine_text
 
 Row = dict[str, Any]
-FAR = 5.0  # times the median: such an update outweighs the others
+FAR = 3.0  # times the median: such an update outweighs the others
 _CLOCK = "seconds"  # the column of a row that no round has twice
 
 
 class Blamed(NamedTuple):
-    """What a client did to a round. norm: of its update as the server read it; ratio: norm over the
-    median of all; cosine: with the
-    mean of the others'; loss: of the model of the round without it, None if nothing tells; why: why
-    it sent nothing, or "".
+    """What a client did to a round. norm: of its update as the server read it; ratio: that over the
+    median of all; cosine: with the mean of the others'; loss: of the model of the round without it,
+    None if nothing tells; why: why it sent nothing, or "".
     """
 
     client: int
@@ -179,7 +178,11 @@ class Replay:
         with one_thread(loop.fed.local.precision):
             return traced(loop.plan, loop.fed, loop.net, part, i, *more)
 
-    def delta(self, trace: ClientTrace) -> Vec:
+    def cosine(self, trace: ClientTrace) -> float:
+        """Between a client's update and the move of the model."""
+        return _cosine(self._delta(trace), (self.after - self.before).double())
+
+    def _delta(self, trace: ClientTrace) -> Vec:
         """A client's move as the server read it, (d,), float64; zeros if it sent none."""
         if trace.sent is None or trace.sent.why:
             return torch.zeros_like(self.before, dtype=torch.float64)
@@ -193,7 +196,7 @@ class Replay:
         """
         traces = {i: self._traced(i) for i in self.cohort}
         leaves = {i: leaf for i, t in traces.items() if (leaf := _leaf(t)) is not None}
-        deltas = {i: self.delta(t) for i, t in traces.items()}
+        deltas = {i: self._delta(t) for i, t in traces.items()}
         whole = torch.zeros_like(self.before, dtype=torch.float64)
         for delta in deltas.values():
             whole += delta
@@ -203,7 +206,7 @@ class Replay:
         for i, t in traces.items():
             rest = {j: leaf for j, leaf in leaves.items() if j != i}
             why = t.error or (t.sent.why if t.sent else "")
-            close = cosine(deltas[i], whole - deltas[i])
+            close = _cosine(deltas[i], whole - deltas[i])
             ratio, examples = norms[i] / (middle or 1.0), int(self.loop.fed.data.sizes[i])
             loss = self._loss(rest, traces)
             found.append(Blamed(i, examples, norms[i], ratio, close, loss, why))
@@ -256,7 +259,7 @@ class _Watched(Step):
         return super().checked(work, now, round)
 
 
-def cosine(a: Vec, b: Vec) -> float:
+def _cosine(a: Vec, b: Vec) -> float:
     """The cosine between two vectors; nan if one is zero or not finite."""
     return float(a @ b / (a.norm() * b.norm()))
 
