@@ -41,6 +41,7 @@ PICTURE = re.compile(r"!\[([^\]]*)\]\(([^)]+)\)")
 REFERENCE = {
     "fedloom.experiment.experiment": "An experiment and its settings",
     "fedloom.experiment.result": "What a run leaves",
+    "fedloom.experiment.replay": "A round of a run once more",
     "fedloom.algorithm": "What an algorithm is",
     "fedloom.algorithms": "The algorithms",
     "fedloom.data": "Data and partitions",

@@ -134,6 +134,27 @@ def test_clients_and_server_are_those_of_the_run(name: str, tmp_path: Path) -> N
     assert compared and content(run) == before
 
 
+@pytest.mark.parametrize("engine", ["serial", "vectorised:3"])
+def test_the_update_is_the_way_from_the_message_to_the_last_point(
+    engine: str, tmp_path: Path
+) -> None:
+    """Also where the sums write into an update that nobody else holds."""
+
+    def make() -> Experiment:
+        return experiment(algorithm=FedAvg(), engine=engine)
+
+    make().run(tmp_path / "run", progress=False)
+    with make().replay(tmp_path / "run", 2) as replay:
+        replay.go()
+        for i in replay.cohort:
+            trace = replay.client(i)
+            assert trace.done is not None and trace.sent is not None
+            assert torch.equal(trace.sent.up.delta, trace.done.up.delta)
+            way = trace.done.x - trace.share.msg.x
+            torch.testing.assert_close(trace.sent.up.delta.abs(), way.abs())
+            assert float(trace.sent.up.weight) == float(replay.loop.fed.data.sizes[i])
+
+
 def test_a_run_of_two_ranks_is_repeated_in_one_process(tmp_path: Path) -> None:
     """Also a round that the ranks would run next."""
     run = tmp_path / "run"

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import pdb
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from fedloom.errors import CheckpointError, ConfigError
-from fedloom.report import human_bytes, human_seconds
 
 from .printing import table
 
@@ -62,6 +60,8 @@ def replay_command(
     if client is None and (step or debug or out):
         given = "--step" if step else "--pdb" if debug else "--out"
         raise ConfigError(f"{given} is about a client of the round: give --client too")
+    from fedloom.report import human_seconds
+
     with _opened(run, number, changes, changed_code) as replay:
         slow = human_seconds(replay.seconds)
         click.echo(f"repeats rounds {replay.began + 1} to {number} ({slow} then)", err=True)
@@ -107,14 +107,15 @@ class _LeftError(BaseException):
     """The debugger was left; no error of a client's, which would be explained."""
 
 
-class _Debugger(pdb.Pdb):
-    def set_quit(self) -> None:
-        super().set_quit()
-        raise _LeftError
-
-
 def _debug(frame: FrameType) -> None:
-    _Debugger(nosigint=True).set_trace(frame)
+    from pdb import Pdb
+
+    class Debugger(Pdb):
+        def set_quit(self) -> None:
+            super().set_quit()
+            raise _LeftError
+
+    Debugger(nosigint=True).set_trace(frame)
 
 
 # -------------------------------------------------------------------------------------- the text
@@ -145,6 +146,8 @@ def _blamed(replay: Replay) -> str:
 
 def _client(replay: Replay, trace: ClientTrace) -> str:
     """What a client did in the round, and its steps."""
+    from fedloom.report import human_bytes
+
     fed, i, last = replay.loop.fed, trace.client, int(trace.before.last)
     lines = [
         ("client", f"{replay.name(i)}, {fed.data.sizes[i]} examples, weight {fed.weight(i):g}"),

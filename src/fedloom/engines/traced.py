@@ -10,12 +10,12 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from ..core.net import Net
-from ..core.vector import Rec, Vec
+from ..core.vector import Rec, Vec, tree
 from ..errors import ClientError, FedloomError
 from ..federation.federation import Federation
 from ..plan import Plan
@@ -82,10 +82,11 @@ def traced(
             done = None if chunk is None else _together(plan, fed, net, asked, chunk, look)
             seen = client.receive(share, memory)
             done = done or client.train(seen, memory, i, round)
-            found.done = done._replace(x=done.x.clone())
-            found.sent = client.send(found.done, share, i, round)
+            found.done = done._replace(up=tree(_copy, done.up), x=done.x.clone())
+            sent = client.send(done, share, i, round)
+            found.sent = sent._replace(up=tree(_copy, sent.up))  # the sums may write into it
             found.result = RangeResult([], {}, [])
-            client.take_in(found.result, found.sent, share, 0, i, round)
+            client.take_in(found.result, sent, share, 0, i, round)
     except FedloomError as error:
         found.error = str(error)
     batches, rates = fed.batches(i, round), client.steps.rates(i, round)
@@ -93,6 +94,10 @@ def traced(
         found.steps.append(TracedStep(*made))
     found.points = look.points
     return found
+
+
+def _copy(v: Any) -> Any:
+    return v.clone() if isinstance(v, Tensor) else v
 
 
 def _together(
