@@ -30,7 +30,7 @@ from tiny import Fedloom
 # signatures: before a flag is added here, ask whether it is a setting of a run.
 FLAGS = {
     "": {"--version", "--debug", "--help"},
-    "run": {"--out", "--quiet", "--dry-run", "--seeds", "--resume-if-begun"},
+    "run": {"--out", "--quiet", "--dry-run", "--json", "--seeds", "--resume-if-begun"},
     "resume": {"--quiet", "--changed-code"},
     "sweep": {"--seeds", "--by", "--trials", "--out", "--quiet"},
     "compare": {
@@ -46,7 +46,11 @@ FLAGS = {
     },
     "report": {"--out", "--target", "--figures", "--format", "--column", "--value"},
     "measure": {"--out"},
-    "list": set(),
+    "replay": {
+        *("--round", "--blame", "--client", "--step", "--pdb"),
+        *("--out", "--changed-code"),
+    },
+    "list": {"--json"},
     "show": set(),
     "matrix": {"--out"},
     "export": {"--out", "--format", "--capacity", "--test-set"},
@@ -70,7 +74,7 @@ FLAGS = {
         "--format",
         "--column",
     },
-    "check": {"--data", "--model"},
+    "check": {"--data", "--json", "--model"},
     "data": set(),  # of get, list and check: --data-dir, as the loaders have it
     "init": set(),
     # of new: --out, --clients; of node: --client, --data, --trust-local-accounts; of run: --quiet

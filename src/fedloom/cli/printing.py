@@ -48,8 +48,8 @@ def told(text: str) -> None:
 def as_json(value: Any) -> str:
     """JSON for other programs, of a kind that docs/schemas describes: NaN and infinity are null.
 
-    >>> as_json({"loss": [0.5, float("nan")]})
-    '{\n "loss": [\n  0.5,\n  null\n ]\n}'
+    >>> as_json([0.5, float("nan")]).split()
+    ['[', '0.5,', 'null', ']']
     """
     return json.dumps(_finite(value), indent=1, ensure_ascii=False, allow_nan=False)
 
