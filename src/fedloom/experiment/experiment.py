@@ -345,8 +345,8 @@ class Experiment(Settings):
             self.engine = self._kept = engine or bits_of(began)
         loop = self.build()
         check_same(folder, configuration(self, loop), self.data, loop)
-        loop.checkpoints.folder, place = folder, (folder.memory_folder, None, loop.net.device)
-        loop.memory = processes.states_for(loop.engine, *place)  # without a bound none is written
+        self.resident_bytes = None  # without a bound no client state is written
+        self._attach(loop, folder)
         return replayed(loop, round, self.rounds)
 
     def _resume(self, folder: RunDirectory, progress: bool | None) -> Result:
