@@ -52,7 +52,10 @@ def test_a_dry_run_has_the_settings_and_the_estimate(fedloom: Fedloom) -> None:
     assert found["settings"]["rounds"] == 2 and found["seeds"] == 3
     costs = found["costs"]
     assert costs["traffic"] == costs["client_rounds"] * (costs["down"] + costs["up"])
-    assert costs["privacy"] is None
+    assert costs["privacy"] is None and costs["sizes"] == []
+    parts = ["submodel=heterofl", "submodel.capacities=[0.5, 1.0]"]
+    found = check("dry-run", fedloom(*words, *parts, "--json").stdout)
+    assert [size["capacity"] for size in found["costs"]["sizes"]] == [0.5, 1.0]
     assert not Path("runs").exists()
     private = ["sampling=poisson", "weighting=uniform", "aggregation=dp", "aggregation.noise=2"]
     found = check("dry-run", fedloom(*words, *private, "--json").stdout)
