@@ -224,14 +224,16 @@ def _best(of: Reader, words: Words) -> Iterator[Case]:
 
 def _within(of: Reader, words: Words) -> Iterator[Case]:
     """Whether two rows are within `bound` of each other."""
-    for (row, other), at in product(words["pairs"], of.places(words)):
-        gap = paired(*(of.values(r, words["measure"].format(at=at)) for r in (row, other)))
+    for (row, other), table, at in product(words["pairs"], _tables(of, words), of.places(words)):
+        here, name = replace(of, table=table), words.get("name", "{row} less {other}")
+        gap = paired(*(here.values(r, words["measure"].format(at=at)) for r in (row, other)))
         sides = [
             g and verdict_on(g.less(-words["bound"]), noise=NOISE)
             for g in (gap, gap and gap.turned)
         ]
         verdict = overall([side or "not measured" for side in sides])
-        yield Case(f"{row} less {other}", verdict, _beside(gap, words["bound"]) if gap else "")
+        said = name.format(row=row, other=other, table=table)
+        yield Case(said, verdict, _beside(gap, words["bound"]) if gap else "")
 
 
 def _beside(gap: Paired, bound: float) -> str:

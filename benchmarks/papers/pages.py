@@ -2,10 +2,10 @@
 
     python benchmarks/papers/pages.py [NAME ...] [--lines FOLDER] [--out FOLDER]
 
-NAME is zoo, compression, submodels, robust or private; without one all. Tables, claims and
-pictures are made from the lines; what is written by hand is in docs/results/words/NAME.md. Lines
-that are not there yet are said to be missing. --lines reads them from another folder, --out writes
-elsewhere.
+NAME is zoo, compression, submodels, robust, private or precision; without one all. Tables, claims
+and pictures are made from the lines; what is written by hand is in docs/results/words/NAME.md.
+Lines that are not there yet are said to be missing. --lines reads them from another folder, --out
+writes elsewhere.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 
 import aggregation
 import compression
+import precision
 import submodels
 import zoo
 from page import Page
@@ -28,6 +29,7 @@ MAKERS = {
     "submodels": submodels.make,
     "robust": aggregation.robust,
     "private": aggregation.private,
+    "precision": precision.make,
 }
 
 
