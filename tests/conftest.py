@@ -50,8 +50,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Of pytest-xdist: every process counts the same cases, so that any one's number will do."""
-    node.config.stash[LEFT_OUT] = node.workeroutput.get("left_out", 0)
+    """Of pytest-xdist: every process counts the same cases, so that any one's number will do. One
+    that died has told nothing.
+    """
+    if told := getattr(node, "workeroutput", {}):
+        node.config.stash[LEFT_OUT] = told.get("left_out", 0)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
