@@ -275,6 +275,32 @@ def test_a_second_ctrl_c_while_saving_does_not_lose_the_state(whole, tmp_path, m
     agree(experiment(rounds=10).resume(tmp_path / "run"), whole)
 
 
+@pytest.mark.parametrize("error", [OSError, SystemExit])
+def test_a_callback_that_fails_when_it_is_interrupted_loses_no_round(
+    error, whole, tmp_path, monkeypatch
+):
+    """It writes to a terminal that is gone, or ends the program."""
+    from fedloom.server.rounds import Loop
+
+    commit = Loop._commit
+
+    def commit_and_interrupt(self, *arguments):
+        commit(self, *arguments)
+        if self.round == 5:
+            signal.raise_signal(signal.SIGINT)
+
+    def fail(row):
+        if row["round"] == 5:
+            raise error
+
+    free = {"rounds": 10, "checkpoint": Checkpoint(every_seconds=None)}
+    with monkeypatch.context() as patch, pytest.raises(error):
+        patch.setattr(Loop, "_commit", commit_and_interrupt)
+        experiment(**free, on_round=[fail]).run(tmp_path / "run")
+    assert (tmp_path / "run" / "checkpoints" / "00000005").is_dir()
+    agree(experiment(rounds=10).resume(tmp_path / "run"), whole)
+
+
 # ---------------------------------------------------------------------------------------- workers
 class Deadly(torch.nn.Module):
     """Kills its own process once; a file says whether it has."""
