@@ -68,6 +68,8 @@ class Job(NamedTuple):
     around: tuple[Any, ...] = ()  # what changes a direction before the move: see begin() and move()
     relative_weight: Num = 1.0  # w_i N / sum of all w, of the aggregation weights of all clients
     draws: Any = None  # the client's random numbers at this place: see draw()
+    client: Num = -1.0  # its number among all clients: 0, 1, ...
+    layers: Any = None  # ("head.*", ...) -> (m,): 1 in the layers of these names, 0 elsewhere
 
     def at(self, lr: Num, step: Num) -> Job:
         """The same at another step: _replace(lr=lr, step=step) in half the time."""
@@ -207,6 +209,11 @@ class Algorithm(Part, ABC):
         return type(self).ask is not Algorithm.ask
 
     @property
+    def arrives(self) -> bool:
+        """True if the method overrides arrived(): clients decode what they have sent."""
+        return type(self).arrived is not Algorithm.arrived
+
+    @property
     def personalises(self) -> bool:
         """True if the method overrides personal(): clients use models of their own."""
         return type(self).personal is not Algorithm.personal
@@ -289,6 +296,12 @@ class Algorithm(Part, ABC):
         """
         return rec(), mem
 
+    def arrived(self, up: Rec, mem: Rec) -> Rec:
+        """-> mem, once the client knows its update as the server reads it, behind the codecs; up
+        has the fields of finish(). It holds if the server takes the update, as that of finish().
+        """
+        return mem
+
     def personal(self, msg: Rec, mem: Rec) -> Vec:
         """-> the model that a client would use itself, from the next message and its state; it is
         evaluated on the client's own test set.
@@ -306,7 +319,7 @@ class Algorithm(Part, ABC):
         return None
 
 
-OPTIONAL = ("ask", "personal", "pull_strength", "report")
+OPTIONAL = ("arrived", "ask", "personal", "pull_strength", "report")
 
 
 class LocalSGD(Algorithm):

@@ -365,8 +365,17 @@ def _secrets(plan: Plan, rule: Aggregation) -> tuple[str, str] | None:
     return None
 
 
+def _arrivals(plan: Plan, rule: Aggregation) -> tuple[str, str] | None:
+    if not (rule.at_clients and plan.algorithm.arrives):
+        return None
+    return plan.algorithm.method, (
+        "clients send parts of the sums, and not the update that its arrived() would read; take "
+        "another aggregation"
+    )
+
+
 Beside = Callable[[Plan, Aggregation], "tuple[str, str] | None"]
-BESIDE: tuple[Beside, ...] = (_parts, _codecs, _quotient, _answers, _secrets)
+BESIDE: tuple[Beside, ...] = (_parts, _codecs, _quotient, _answers, _secrets, _arrivals)
 
 
 def forger(plan: Plan) -> str | None:

@@ -10,6 +10,7 @@ plan's: an attack, the user's own stages, private layers, the link.
 
 from __future__ import annotations
 
+import fnmatch
 from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
@@ -18,6 +19,7 @@ from .algorithm import Job
 from .core.hyper import Part
 from .core.net import Net
 from .core.vector import Rec, Vec, rec
+from .errors import AuthorError
 from .submodels.base import Masked, View
 
 # fields of the client's state and of the server's that are no stage's of a user
@@ -54,6 +56,18 @@ class Share(NamedTuple):
     buffers: Vec
     shared_buffers: Tensor | None = None
     masked: Masked | None = None
+
+    def layers(self, *patterns: str) -> Vec:
+        """(m,): 1 in the layers whose names fit a pattern such as "head.*", 0 elsewhere. Raises
+        AuthorError where the whole model has none of them.
+        """
+        layout = self.view.layout
+        if self.view.held is None and not any(fnmatch.filter(layout.names, p) for p in patterns):
+            raise AuthorError(
+                f"no layer fits {' or '.join(map(repr, patterns)) or 'no name'}; the model has "
+                f"{', '.join(layout.names)}"
+            )
+        return layout.where(*patterns).to(self.msg.x)
 
     def travelling(self, buffers: Vec) -> Vec:
         """Those of the buffers (b,) that travel."""

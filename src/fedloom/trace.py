@@ -32,14 +32,15 @@ def traced(algorithm: Algorithm, d: int, full: Oracle | None = None) -> Trace:
     probe = algorithm.probe(x, grad) if algorithm.probes else None
     msg = algorithm.broadcast(algorithm.server_init(x, probe))
     mem = algorithm.client_init(msg.x)
-    job = _JOB._replace(full=full, draws=Draws(0, x))
+    layers = lambda *patterns: zeros(x)
+    job = _JOB._replace(full=full, draws=Draws(0, x), layers=layers)
     if algorithm.asks:
         answer, mem = algorithm.ask(msg, mem, job)
         msg = rec(**msg._asdict(), **answer._asdict())
     start, loc = algorithm.start(msg, mem, job)
     _, loc = algorithm.direction(start, loc, msg, mem, grad, job)
     up, mem = algorithm.finish(start, loc, msg, mem, job)
-    averaged = algorithm.uniform(up, _JOB)
+    averaged = algorithm.uniform(up, job._replace(full=None, draws=None))
     return Trace(msg, mem, up, averaged)
 
 
@@ -48,9 +49,10 @@ def plain_means(algorithm: Algorithm, up: Rec) -> tuple[str, ...]:
     fields of an update.
     """
     ones = tree(lambda v: torch.ones_like(v) if isinstance(v, Tensor) else 1.0, up)
+    job = _JOB._replace(layers=lambda *patterns: zeros(up.delta))
     heavy = ones._replace(weight=2.0 * ones.weight)
-    one = algorithm.uniform(ones, _JOB)
-    two = algorithm.uniform(heavy, _JOB._replace(weight=2.0, relative_weight=2.0))
+    one = algorithm.uniform(ones, job)
+    two = algorithm.uniform(heavy, job._replace(weight=2.0, relative_weight=2.0))
 
     def same(name: str) -> bool:
         found = [fields(rec(value=getattr(r, name))).values() for r in (one, two)]

@@ -72,6 +72,8 @@ class NaiveClient(Client):
             size=fed.relative_size(i),
             around=trajectory_parts(plan.algorithm),
             relative_weight=fed.relative_weight(i),
+            client=float(i),
+            layers=share.layers,
         )
         net.train()
         x, loc = alg.start(fresh(msg), fresh(own), job)

@@ -49,7 +49,8 @@ def question_of(plan: Plan, trace: Trace) -> tuple[Rec, Rec]:
     if not plan.algorithm.asks:
         return trace.msg, rec()
     full, draws = Oracle(zeros, torch.sum), Draws(0, trace.msg.x)
-    job = Job(1.0, 1.0, 0.1, 0.1, 0.0, 0.0, -1.0, full=full, draws=draws)
+    layers = lambda *patterns: zeros(trace.msg.x)
+    job = Job(1.0, 1.0, 0.1, 0.1, 0.0, 0.0, -1.0, full=full, draws=draws, layers=layers)
     answer = numbers(plan.algorithm.ask(trace.msg, trace.mem, job)[0])
     before = {k: v for k, v in trace.msg._asdict().items() if k not in answer._fields}
     return rec(**before), answer

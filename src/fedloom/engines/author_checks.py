@@ -110,6 +110,10 @@ class Guard:
         self.watched = False
         return found
 
+    def arrived(self, up: Rec, mem: Rec) -> Rec:
+        """Call arrived()."""
+        return rules.check_arrived(self._call("arrived", up, mem), mem)
+
     def ask(self, msg: Rec, mem: Rec, job: Job) -> tuple[Rec, Rec]:
         """Call ask()."""
         return rules.check_ask(self._call("ask", msg, mem, job), msg, mem)

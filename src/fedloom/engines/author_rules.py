@@ -54,8 +54,8 @@ _ADVICE = (
     ),
     (
         ("'Job' object has no attribute",),
-        f"job has {', '.join(Job._fields)}, begin() and move(), and does not say which client it "
-        "is: what one client alone needs goes into its state mem",
+        f"job has {', '.join(Job._fields)}, begin(), move() and draw(); what one client alone "
+        "needs goes into its state mem",
     ),
     (
         ("'Round' object has no attribute",),
@@ -157,6 +157,12 @@ def check_ask(found: Any, msg: Rec, mem: Rec) -> tuple[Rec, Rec]:
         )
     _memory(mem, new, "ask")
     return answer, new
+
+
+def check_arrived(found: Any, mem: Rec) -> Rec:
+    """arrived() gives a client state like the last."""
+    _memory(mem, found, "arrived")
+    return found
 
 
 def check_server(method: str, found: Any, x: Vec, srv: Rec = None) -> None:

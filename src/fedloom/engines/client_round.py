@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from ..algorithm import Job, LocalSGD, Trait
 from ..core.arithmetic import average
 from ..core.net import Net
 from ..core.rng import key, substream
-from ..core.vector import Rec, Vec, rec
+from ..core.vector import Rec, Vec, is_rec, rec
 from ..core.wire import nbytes
 from ..errors import ClientError, NotFiniteError
 from ..federation.federation import Federation
@@ -93,9 +93,11 @@ class Client:
         self._remembers = loss.init is not Objective.init
         usual = kind.finish is LocalSGD.finish and kind.uniform is LocalSGD.uniform
         self._codes, parted = self.link.link.codes, self.views.scheme is not None
+        arrives = plan.algorithm.arrives
         # x - msg.x, which no client state holds
-        self._fresh = usual and not (plan.stages or parted or self._codes)
-        changes = parted or self._codes or self._sending or self._reading or self._addressing
+        self._fresh = usual and not (plan.stages or parted or self._codes or arrives)
+        coded = parted or self._codes or arrives
+        changes = coded or self._sending or self._reading or self._addressing
         # whether updates may be added as they are
         self.sends_as_trained = self.aggregation.plain and not changes
 
@@ -212,6 +214,9 @@ class Client:
                 if (buffers := share.travelling(mine)).numel():
                     sizes["buffers"] = buffers.nbytes
                 memory = done.memory._replace(link=link, last=float(round))
+                if self.plan.algorithm.arrives:
+                    own = self._arrived(read, numbers(done.up), memory.alg, share, i, round)
+                    memory = memory._replace(alg=own)
                 squares = self.link.link.squares(up, link)  # a vector more, so before the sum
                 # _replace takes longer
                 return LocalResult(read, memory, *done[2:-3], sizes, squares)
@@ -219,14 +224,30 @@ class Client:
                 why = str(error)  # added, and the sum may overflow
         return done._replace(why=why)
 
+    def _arrived(self, sent: Any, up: Rec, own: Rec, share: Share, i: int, round: int) -> Rec:
+        """The method's state (d,) after the client has read its own update as the server will.
+        sent: the update behind the codecs, or its bytes; up: as it was before them.
+        """
+        layout, whole = share.wire.layout, share.wire is share.view
+        if not is_rec(sent):
+            sent = self.link.link.receive(sent, layout, up if whole else share.wire.take(up))
+        read = self._read(sent, share, i, round)
+        read = read if whole else share.wire.put(read, up)  # what does not travel is the client's
+        return share.view.put(self.steps.guard.arrived(read, share.view.take(own)), own)
+
+    def _read(self, up: Rec, share: Share, i: int, round: int) -> Rec:
+        """An update as it arrived -> without what stages have put on it."""
+        for stage in reversed(self._reading):
+            at = At(self.fed.seed, round, i)
+            up = noted(f"{type(stage).__name__}.read()", stage.read, up, share, at)
+        return up
+
     def server_half(self, up: Rec, mine: Vec, job: Job, share: Share, i: int, round: int) -> Rec:
         """A client update as the server reads it, and the client's buffers -> the leaf of the
         sums. job: of the last step. The move counts `scale` times, as an older one may count less;
         other fields are what they are. Raises NotFiniteError.
         """
-        for stage in reversed(self._reading):
-            at = At(self.fed.seed, round, i)
-            up = noted(f"{type(stage).__name__}.read()", stage.read, up, share, at)
+        up = self._read(up, share, i, round)
         if self.leaves is not None:
             return spread(self.leaves.part(up, mine), share.wire)
         if self.scale != 1:

@@ -77,6 +77,8 @@ class ClientStep:
             around=self._around if masked is None else (*self._around, masked),
             relative_weight=fed.relative_weight(i),
             draws=Draws(key(fed.seed, "author", round, i), share.msg.x),
+            client=float(i),
+            layers=share.layers,
         )
 
     def plain(self, view: View) -> bool:

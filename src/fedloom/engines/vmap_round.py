@@ -27,7 +27,7 @@ from .summation import uniform_of
 from .threads import Threads
 
 # the fields of a job that each client has; the others belong to a step, or are functions
-_NUMBERS = ("weight", "steps", "lr_sum", "round", "last", "size", "relative_weight")
+_NUMBERS = ("weight", "steps", "lr_sum", "round", "last", "size", "relative_weight", "client")
 
 
 class NeedsFullError(Exception):
@@ -141,7 +141,7 @@ class VmapRound:
         own, obj = (_stack([*some], msg.x) for some in zip(*begun, strict=True))
         seen = [client.received(share, memories[i]).msg for i in group if client.receiving]
         own_msg = _stack(seen, msg.x) if seen else ()
-        numbered = torch.tensor(numbers, **like)  # (C, 7)
+        numbered = torch.tensor(numbers, **like)  # (C, 8)
         self.first = _Client(own, numbered, (), own_msg, both[:, K], obj, self.lr[:, 0])
         self.at_msg = False  # all begin at the server's point: one matrix for all in the first step
 

@@ -24,6 +24,7 @@ from fedloom.models.layers import Residual, with_statistics
 from fedloom.models.multi_exit import MultiExit, with_exits
 from fedloom.models.recurrent import LSTM, lstm_language_model, lstm_shakespeare
 from fedloom.models.resnet import resnet8, resnet18, resnet18_fedsmoo, resnet18_fiarse
+from fedloom.models.several_inputs import SeveralInputs, joined
 from fedloom.models.transformer import transformer_text
 
 _ALL: tuple[Callable[..., nn.Module], ...] = (
@@ -40,6 +41,7 @@ __all__ = [
     "MODELS",
     "MultiExit",
     "Residual",
+    "SeveralInputs",
     "cnn_celeba",
     "cnn_cfedavg",
     "cnn_fafed_cifar",
@@ -47,6 +49,7 @@ __all__ = [
     "cnn_fafed_mnist",
     "cnn_femnist",
     "huggingface_text",
+    "joined",
     "logistic",
     "lstm_language_model",
     "lstm_shakespeare",

@@ -29,6 +29,10 @@ class Wrapper(Algorithm):
         return self.inner.asks
 
     @property
+    def arrives(self) -> bool:
+        return self.inner.arrives
+
+    @property
     def personalises(self) -> bool:
         return self.inner.personalises
 
@@ -78,6 +82,9 @@ class Wrapper(Algorithm):
 
     def ask(self, msg: Rec, mem: Rec, job: Job) -> tuple[Rec, Rec]:
         return self.inner.ask(msg, mem, job)
+
+    def arrived(self, up: Rec, mem: Rec) -> Rec:
+        return self.inner.arrived(up, mem)
 
     def personal(self, msg: Rec, mem: Rec) -> Vec:
         return self.inner.personal(msg, mem)

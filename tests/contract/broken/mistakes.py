@@ -38,7 +38,7 @@ class BranchEqual(FedAvg):
 
 class AsksWho(FedAvg):
     def finish(self, x, loc, msg, mem, job):
-        return rec(delta=x - msg.x, weight=job.weight + job.client), mem
+        return rec(delta=x - msg.x, weight=job.weight + job.name), mem
 
 
 class ChangesX(FedAvg):
@@ -196,7 +196,7 @@ AT_CLIENTS = {
     BranchEqual: (RUNS, r"start\(\) branches on a tensor's value.*torch.where"),
     AsksWho: (
         RUNS,
-        r"no attribute 'client'; job has weight, .*, begin\(\) and move\(\), and does not say",
+        r"no attribute 'name'; job has weight, .*, client, layers, begin\(\), move\(\) and draw",
     ),
     ChangesX: (ARGUMENTS, r"direction\(\) changes x( and msg.x)? in place.*return a new value"),
     ChangesMessage: (

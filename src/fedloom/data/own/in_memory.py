@@ -254,8 +254,8 @@ def join(
 
 
 ONE_ARRAY = (
-    "several inputs per sample are not supported; join them, as in "
-    "torch.cat([a.flatten(1), b.flatten(1)], 1), and let the model's forward() take them apart"
+    "make one of them with fedloom.models.joined(inputs), and give the model "
+    "SeveralInputs(net, inputs), which takes it apart"
 )
 
 
