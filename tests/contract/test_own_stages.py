@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +27,17 @@ from support.own_stages import Frozen, Noise, Signs, Slow
 from support.rank_cases import CASES as RANK_CASES
 from tiny import agree, near, same
 
+PAGE = (Path(__file__).parents[2] / "docs/architecture.md").read_text(encoding="utf-8")
+
+
+def of_the_page() -> Stage:
+    """The stage that docs/architecture.md shows."""
+    made: dict[str, Any] = {"__name__": __name__}
+    exec(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[1], made)
+    stage: Stage = made["Heavy"]()
+    return stage
+
+
 EF = Link(Via(TopK(ratio=0.2), EF21()))
 CASES: dict[str, dict[str, Any]] = {
     "noise": {"stages": (Noise(),), "algorithm": FedSMOO(), "compress": "topk:0.2"},
@@ -33,6 +46,7 @@ CASES: dict[str, dict[str, Any]] = {
     "frozen, top-k": {"stages": (Frozen(),), "compress": "topk:0.2"},
     "signs": {"stages": (Signs(),), "algorithm": FedAvg()},
     "signs, private": {"stages": (Signs(), Noise()), "private": FedPer(), "compress": "qsgd"},
+    "the page's": {"stages": (of_the_page(),), "compress": "topk:0.2"},
     "slow": {"stages": (Slow(), Signs()), "compress": EF},
     "signs, median": {"stages": (Signs(),), "aggregation": "median", "algorithm": Scaffold()},
 }
