@@ -207,6 +207,12 @@ def test_layers_that_do_not_travel_arrive_as_they_are_at_the_client():
         assert delta[~head].count_nonzero() == round(0.1 * int((~head).sum()))
 
 
+def test_an_update_arrives_without_what_stages_have_put_on_it():
+    plain, signed = (run(made("last", rounds=1, stages=s)).memory for s in ((), (Signs(),)))
+    assert plain.keys() == signed.keys()
+    assert all(torch.equal(plain[i].alg.sent, signed[i].alg.sent) for i in plain)
+
+
 def test_nothing_arrives_of_what_clients_send_as_parts_of_sums():
     with pytest.raises(CompositionError, match=r"IntegerRing and Last: .*arrived\(\)"):
         made("last", aggregation="integer_ring").plan()

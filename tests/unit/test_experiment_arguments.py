@@ -114,8 +114,8 @@ ROWS, LABELS = torch.ones(6, 3), torch.tensor([0, 1, 0, 1, 0, 1])
     [
         (ROWS.long(), LABELS, "integer inputs stay integers.*give floats, such as inputs.float()"),
         (ROWS, LABELS + 1, "the labels are 1 to 2, but classes are counted from 0: subtract 1"),
-        ((ROWS, ROWS), LABELS, "client 0: inputs are 2 arrays of 6 samples.*not supported; join"),
-        ({"a": ROWS, "b": ROWS}, LABELS, "inputs are a dictionary of a, b.*not supported; join"),
+        ((ROWS, ROWS), LABELS, "client 0: inputs are 2 arrays of 6 samples.*joined"),
+        ({"a": ROWS, "b": ROWS}, LABELS, "inputs are a dictionary of a, b.*joined"),
     ],
 )
 def test_data_that_a_model_cannot_take_are_explained(inputs: Any, targets: Any, words: str) -> None:
