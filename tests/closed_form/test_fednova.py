@@ -9,11 +9,8 @@ import torch
 from fedloom import FedAvg, Local
 from fedloom.algorithms import FedNova
 from fedloom.core.net import Variables
-from fedloom.errors import CompositionError
 from fedloom.federation.schedules import Exponential
-from fedloom.objectives import CrossEntropy, Function
-from fedloom.plan import Plan
-from fedloom.wrappers import Momentum, Prox, ServerOpt
+from fedloom.objectives import Function
 from tiny import A, B, models, near, quadratics
 
 SIZES = np.array([1, 4, 2, 7])  # of examples, which are the K_i of an epoch of batches of one
@@ -178,21 +175,3 @@ def test_rounds_with_momentum_follow_the_formula(weighting):
             mean += share * (y - x) / norm
             tau += share * norm
         x = x + tau * mean
-
-
-@pytest.mark.parametrize(
-    ("wrong", "names"),
-    [
-        (lambda: Local(optimiser="adam").around(FedNova()), "local.optimiser and FedNova"),
-        (lambda: Local(optimiser="adamw").around(FedNova()), "local.optimiser and FedNova"),
-        (
-            lambda: Local(optimiser="adam").around(ServerOpt(inner=FedNova(), opt=Momentum())),
-            "Nova",
-        ),
-        (lambda: Prox(inner=FedNova(), mu=0.1), "Prox and FedNova"),
-    ],
-)
-def test_rules_whose_weights_are_not_known_are_refused(wrong, names):
-    with pytest.raises(CompositionError, match=names) as caught:
-        Plan(wrong(), CrossEntropy())
-    assert "\n" not in str(caught.value)

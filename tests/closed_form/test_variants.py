@@ -12,7 +12,6 @@ from fedloom.algorithms import (
     STEM,
     FedCM,
     FedDyn,
-    FedSMOO,
     Scaffold,
     fedadagrad,
     fedadam,
@@ -25,12 +24,10 @@ from fedloom.algorithms import (
 )
 from fedloom.core.net import Variables
 from fedloom.data import from_clients
-from fedloom.errors import CompositionError, ConfigError
-from fedloom.objectives import CrossEntropy, Function
-from fedloom.plan import Plan
+from fedloom.errors import ConfigError
+from fedloom.objectives import Function
 from fedloom.wrappers import (
     Average,
-    Lookahead,
     Momentum,
     Sam,
     ServerAdagrad,
@@ -137,29 +134,6 @@ def test_fedadagrad_takes_ever_smaller_steps_along_a_constant_gradient():
 
 
 # ------------------------------------------------------------------------------- what has no sense
-@pytest.mark.parametrize(
-    ("wrong", "names"),
-    [
-        (lambda: Sam(inner=FedSMOO()), "local.sam and FedSMOO"),
-        (lambda: Sam(inner=fedsam()), "local.sam and FedSAM"),
-        (lambda: Sam(inner=mofedsam()), "local.sam and MoFedSAM"),
-        (lambda: Sam(inner=Lookahead(inner=fedspeed())), "local.sam and FedSpeed"),
-        (lambda: Local(sam=0.1).around(FedSMOO()), "local.sam and FedSMOO"),
-        (lambda: Lookahead(inner=Lookahead(inner=FedAvg())), "server=lookahead and FedAvg"),
-        (
-            lambda: ServerOpt(inner=Lookahead(inner=FedAvg()), opt=Momentum()),
-            "server=momentum and FedAvg",
-        ),
-        (lambda: Local(momentum=0.9).around(FedCM()), "local.momentum and FedCM"),
-        (lambda: Local(optimiser="adam").around(STEM()), "local.optimiser and STEM"),
-    ],
-)
-def test_combinations_without_a_meaning_name_both_parts(wrong, names):
-    with pytest.raises(CompositionError, match=names) as caught:
-        Plan(wrong(), CrossEntropy())
-    assert "\n" not in str(caught.value)
-
-
 def test_fedams_without_any_floor_is_refused():
     with pytest.raises(ConfigError, match=r"eps.*start.*above 0"):
         fedams(eps=0.0)

@@ -125,22 +125,14 @@ MIXES = [
     ("devices=lognormal devices.sigma=1e12", "steps a second"),
     ("evaluate.target=95", "give 0.95 for 95 %"),
     ("algorithm=fedsam local.sam=0.1", "local.sam and FedSAM: it perturbs"),
-    ("algorithm=fedspeed local.sam=0.1", "local.sam and FedSpeed: it perturbs"),
-    ("algorithm=mofedsam local.sam=0.1", "local.sam and MoFedSAM: it perturbs"),
-    ("algorithm=fedsmoo local.sam=0.1", "local.sam and FedSMOO: it perturbs"),
     (
         "algorithm=scaffold local.momentum=0.9",
         "local.momentum and Scaffold: it takes its move for the sum of its directions, which a ",
         "local optimiser changes; take plain steps, local.optimiser=sgd with local.momentum=0, or ",
         "algorithm.option=1",
     ),
-    (
-        "algorithm=fedcm local.optimiser=adamw",
-        "take plain steps, local.optimiser=sgd with local.momentum=0",
-    ),
     ("server=amsgrad server.eps=0", "[server]", "eps = 0 and start = 0"),
     ("algorithm=fedacg server=adam", "server=adam and FedACG: its clients start"),
-    ("algorithm=fedacg server=lookahead", "server=lookahead and FedACG: its"),
     (
         "compress=topk compress.feedback=ef21 algorithm=feddyn submodel=greedy",
         "take compress.feedback=residual",

@@ -11,7 +11,7 @@ import torch
 
 from fedloom import FedAvg, LocalSGD
 from fedloom.algorithm import CHANGE, MEAN, Algorithm, Job, Oracle, Round, Trait
-from fedloom.algorithms import FedACG, Scaffold, fedavgm, fedprox
+from fedloom.algorithms import FedACG, FedNova, Scaffold, fedavgm, fedprox
 from fedloom.algorithms.registry import ALGORITHMS, label_of, make_algorithm, options
 from fedloom.core.hyper import hyper
 from fedloom.core.vector import clip, rec
@@ -140,6 +140,14 @@ def test_combinations_without_a_meaning_name_both_parts():
         Plan(Clip(inner=Recursive(), norm=1.0), CrossEntropy())
     with pytest.raises(CompositionError, match=r"WeightDecay and Recursive"):
         Plan(WeightDecay(inner=Prox(inner=Recursive(), mu=0.0), wd=1.0), CrossEntropy())
+    for outside, name in (
+        (Lookahead(inner=Lookahead(inner=FedAvg())), "server=lookahead"),
+        (ServerOpt(inner=Lookahead(inner=FedAvg()), opt=Momentum()), "server=momentum"),
+    ):
+        with pytest.raises(CompositionError, match=f"{name} and FedAvg"):
+            Plan(outside, CrossEntropy())
+    with pytest.raises(CompositionError, match="Prox and FedNova"):
+        Plan(Prox(inner=FedNova(), mu=0.1), CrossEntropy())
 
 
 WRAPPED = [
