@@ -16,7 +16,7 @@ from fedloom.core.vector import leaves
 from fedloom.errors import CompositionError, ConfigError
 from fedloom.objectives import CrossEntropy
 from fedloom.plan import Plan
-from fedloom.submodels import VIEWS
+from fedloom.submodels import SUBMODELS
 from tiny import A, B, quadratics, same, small, timeless, trace
 
 LOCAL = Local(steps=3, batch=1, lr=0.1)
@@ -158,7 +158,7 @@ def test_what_has_no_meaning_is_refused():
     wrong = [
         (Link(down={"v": TopK()}), FAFED(), None, "exact 'v'"),
         (Link(down={"c": TopK()}), FedAvg(), None, "exact 'c'"),
-        (Link(down=TopK()), FedAvg(), VIEWS["heterofl"](), "held other coordinates"),
+        (Link(down=TopK()), FedAvg(), SUBMODELS["heterofl"](), "held other coordinates"),
         (Link(down=QSGD(levels=1)), FedAvg(), None, "variance factor"),
         (Link(down=RandomDropping(ratio=0.9, scaled=True)), FedAvg(), None, "without feedback"),
     ]

@@ -23,7 +23,7 @@ from fedloom.compression.link import Via
 from fedloom.federation.schedules import Exponential
 from fedloom.objectives import OBJECTIVES, Needs
 from fedloom.plan import traced
-from fedloom.submodels import VIEWS
+from fedloom.submodels import SUBMODELS
 from fedloom.trace import plain_means
 from fedloom.wrappers import Adam, Lookahead, Momentum, PerStep, Prox, ServerOpt
 
@@ -54,7 +54,9 @@ AXES: dict[str, dict[str, Any]] = {
     "view": {
         "none": None,
         **{
-            name: rule for name, make in VIEWS.items() if (rule := make()).trains is not Needs.EXITS
+            name: rule
+            for name, make in SUBMODELS.items()
+            if (rule := make()).trains is not Needs.EXITS
         },
     },
     "codec": {

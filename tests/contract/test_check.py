@@ -37,7 +37,7 @@ from fedloom.objectives import (
     Objective,
     SquaredError,
 )
-from fedloom.submodels import FIARSE, VIEWS
+from fedloom.submodels import FIARSE, SUBMODELS
 from fedloom.wrappers import LocalOpt, Prox, WeightDecay
 
 ENGINE = ("vectorised:3",)
@@ -75,7 +75,7 @@ def test_a_fault_is_found_and_explained(kind, make, name, words):
 REGISTERED = [
     *(("algorithm", n, make_algorithm) for n in ALGORITHMS),
     *(("objective", n, lambda n: OBJECTIVES[n]()) for n in OBJECTIVES),
-    *(("sub-model scheme", n, lambda n: VIEWS[n]()) for n in VIEWS),
+    *(("sub-model scheme", n, lambda n: SUBMODELS[n]()) for n in SUBMODELS),
     *(("codec", n, lambda n: CODECS[n]()) for n in CODECS),
 ]
 FAST = {"scaffold", "fiarse"}
@@ -290,7 +290,7 @@ def test_other_values_are_legal_and_differ():
     ):
         found = values(rule, value)
         assert found and all(rule.allows(v) and v is not value and v != value for v in found)
-    for make in [*ALGORITHMS.values(), *OBJECTIVES.values(), *VIEWS.values(), *CODECS.values()]:
+    for make in [*ALGORITHMS.values(), *OBJECTIVES.values(), *SUBMODELS.values(), *CODECS.values()]:
         for name, (_, changed) in variants(make()).items():
             assert changed, f"no other value of {name} is legal"
 

@@ -32,7 +32,7 @@ from fedloom.data import from_clients
 from fedloom.federation.schedules import CubeRoot, FAFEDTheory, Milestones, Schedule, STEMTheory
 from fedloom.models import lstm_language_model
 from fedloom.objectives import OBJECTIVES, Needs, Objective
-from fedloom.submodels import FIARSE, VIEWS, Private, Rule
+from fedloom.submodels import FIARSE, SUBMODELS, Private, Rule
 from fedloom.wrappers import Adam, Clip, LocalOpt, Optimiser, PerStep, ServerOpt, Wrapper
 
 HOMES = (
@@ -225,7 +225,7 @@ def test_the_same_values_give_the_same_run(name):
 
 def test_nothing_is_forgotten():
     known = set(classes())
-    for registry in (OBJECTIVES, VIEWS, ALGORITHMS):
+    for registry in (OBJECTIVES, SUBMODELS, ALGORITHMS):
         for make in registry.values():
             for part in walk(make()):
                 assert not declared(type(part)) or type(part).__name__ in known
@@ -270,7 +270,7 @@ def test_local_optimisers_and_wrappers_without_options_differ():
         ({}, {"cohort": [[0, 1, 2, 3]]}),
         ({"cohort": 0.5}, {"cohort": 0.5, "sampling": "bernoulli"}),
         ({}, {"weighting": "uniform"}),
-        ({}, {"submodel": VIEWS["heterofl"](), "capacities": [0.5, 1.0]}),
+        ({}, {"submodel": SUBMODELS["heterofl"](), "capacities": [0.5, 1.0]}),
     ],
     ids=lambda changes: ", ".join(changes),
 )

@@ -15,12 +15,12 @@ from fedloom.core.vector import leaves
 from fedloom.engines import Serial
 from fedloom.engines.client_results import Asked
 from fedloom.objectives import FedNTD, MaskedCrossEntropy, OrderedDistillation, SelfDistillation
-from fedloom.submodels import FIARSE, VIEWS, FedRolex, FjORD, HeteroFL, ScaleFL, greedy
+from fedloom.submodels import FIARSE, SUBMODELS, FedRolex, FjORD, HeteroFL, ScaleFL, greedy
 from tiny import agree, same
 
 SCALEFL: dict[str, Any] = {"submodel": ScaleFL(), "objective": SelfDistillation(), "model": exits}
 CASES: dict[str, dict[str, Any]] = {
-    **{name: {"submodel": make()} for name, make in VIEWS.items() if name != "scalefl"},
+    **{name: {"submodel": make()} for name, make in SUBMODELS.items() if name != "scalefl"},
     "scalefl": SCALEFL,
     "scalefl, as its code": SCALEFL | {"objective": SelfDistillation(beta=1.0, after=2, code=True)},
     "fjord, distilled": {"submodel": FjORD(), "objective": OrderedDistillation(alpha=0.5, tau=2.0)},
@@ -44,7 +44,8 @@ CASES: dict[str, dict[str, Any]] = {
 
 # one case of each rule in `make test`, and all of them in `make test-all`
 EVERY = [
-    pytest.param(case, marks=[] if case in VIEWS else pytest.mark.slow, id=case) for case in CASES
+    pytest.param(case, marks=[] if case in SUBMODELS else pytest.mark.slow, id=case)
+    for case in CASES
 ]
 
 
@@ -127,7 +128,7 @@ def test_the_sizes_are_in_the_log_and_a_smaller_client_costs_less(case):
 
 def test_greedy_pruning_is_called_by_its_name():
     assert (greedy().name, FIARSE().name) == ("Pruning-Greedy", "FIARSE")
-    assert [make().name for make in VIEWS.values()][2:] == [
+    assert [make().name for make in SUBMODELS.values()][2:] == [
         "HeteroFL",
         "FedRolex",
         "ScaleFL",

@@ -31,7 +31,7 @@ from fedloom.federation.clock import Asynchronous
 from fedloom.federation.schedules import Exponential
 from fedloom.models import mlp
 from fedloom.objectives import OBJECTIVES, Needs
-from fedloom.submodels import VIEWS
+from fedloom.submodels import SUBMODELS
 
 FILE = Path(__file__).with_name("runs.json")
 Parts = dict[str, Any]
@@ -67,7 +67,7 @@ def runs() -> dict[str, Callable[[], Parts]]:
         # what is not for labels, or asks for a model or a rule of its own, is proven elsewhere
         if name != "squared_error" and not make.needs:
             out[f"objective {name}"] = lambda make=make: {"objective": make()}
-    for name, make in VIEWS.items():
+    for name, make in SUBMODELS.items():
         if make().trains is Needs.EXITS:
             continue
         out[f"view {name}"] = lambda make=make: {"submodel": make(), "capacities": [0.3, 1.0]}

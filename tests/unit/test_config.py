@@ -25,7 +25,7 @@ from fedloom.objectives import MOON
 from fedloom.recipes import RECIPES
 from fedloom.server.evaluation import Evaluation
 from fedloom.storage.run_directory import Checkpoint
-from fedloom.submodels import VIEWS
+from fedloom.submodels import SUBMODELS
 from tiny import small
 
 
@@ -91,7 +91,7 @@ def test_a_run_from_python_is_called_alike() -> None:
     method = make_algorithm("scaffold")
     assert small(method).called == "SCAFFOLD"
     assert small(method, objective=MOON()).called == "SCAFFOLD + MOON"
-    rule = VIEWS["heterofl"]()
+    rule = SUBMODELS["heterofl"]()
     assert small(method, objective=MOON(), submodel=rule).called == "SCAFFOLD + MOON + HeteroFL"
     assert small(method, objective=MOON(), name="mine").called == "mine"
 

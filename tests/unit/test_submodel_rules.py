@@ -18,7 +18,16 @@ from fedloom.core.net import Net, Variables
 from fedloom.core.vector import rec
 from fedloom.errors import CompositionError, ConfigError, DataError
 from fedloom.models.layers import Residual
-from fedloom.submodels import FIARSE, VIEWS, FedRolex, FjORD, HeteroFL, Rule, behind_mask, greedy
+from fedloom.submodels import (
+    FIARSE,
+    SUBMODELS,
+    FedRolex,
+    FjORD,
+    HeteroFL,
+    Rule,
+    behind_mask,
+    greedy,
+)
 from tiny import small
 
 pytestmark = pytest.mark.usefixtures("seed_zero")
@@ -165,7 +174,7 @@ def test_a_capacity_is_a_share(rule, capacity):
 
 
 def test_the_registry_makes_every_rule():
-    made = {name: make() for name, make in VIEWS.items()}
+    made = {name: make() for name, make in SUBMODELS.items()}
     assert all(isinstance(rule, Rule) for rule in made.values())
     assert [rule.fixed for rule in made.values()] == [False, False, True, False, True, True]
     assert hash(made["fiarse"]) == hash(FIARSE())

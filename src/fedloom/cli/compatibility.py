@@ -24,7 +24,7 @@ from ..federation.local import Local
 from ..models import MODELS
 from ..objectives import OBJECTIVES, Needs
 from ..plan import Plan, Setting
-from ..submodels import VIEWS
+from ..submodels import SUBMODELS
 from ..wrappers.registry import SERVERS, with_server
 
 NOTHING = "none"
@@ -81,7 +81,10 @@ AXES: dict[str, Axis] = {
         "algorithm=ROW local.optimiser=adam, local.momentum=0.9, local.sam=0.1, ...",
     ),
     "submodel": Axis(
-        "Algorithm and sub-models", "algorithm", (NOTHING, *VIEWS), "algorithm=ROW submodel=COLUMN"
+        "Algorithm and sub-models",
+        "algorithm",
+        (NOTHING, *SUBMODELS),
+        "algorithm=ROW submodel=COLUMN",
     ),
     "compress": Axis(
         "Algorithm and compression with feedback",
@@ -120,7 +123,7 @@ AXES: dict[str, Axis] = {
         "compress=CODEC compress.feedback=FEEDBACK aggregation=COLUMN weighting=uniform",
     ),
 }
-_ROWS = {"algorithm": tuple(ALGORITHMS), "submodel": tuple(VIEWS), "compress": tuple(LINKS)}
+_ROWS = {"algorithm": tuple(ALGORITHMS), "submodel": tuple(SUBMODELS), "compress": tuple(LINKS)}
 
 
 @dataclass(frozen=True)
@@ -165,10 +168,10 @@ def _make(axis: str, row: str, column: str, net: Net) -> None:
     if "local" in asked:
         algorithm = Local(**LOCALS[column]).around(algorithm)
     if asked.get("submodel", NOTHING) != NOTHING:
-        rule = parts["rule"] = VIEWS[asked["submodel"]]()
+        rule = parts["rule"] = SUBMODELS[asked["submodel"]]()
         objective = "self_distillation" if rule.trains is Needs.EXITS else objective
     elif OBJECTIVES[objective].needs is Needs.DRAWN_PARTS:
-        parts["rule"] = VIEWS["fjord"]()
+        parts["rule"] = SUBMODELS["fjord"]()
     if "compress" in asked:
         codec, _, feedback = asked["compress"].partition(", ")
         parts["link"] = Link(Via(CODECS[codec](), FEEDBACKS[feedback or "forget"]()))

@@ -36,7 +36,7 @@ _WHERE = {  # topic: the registry of its names, and where a file has the options
     "data": ("fedloom.data:SOURCES", "data"),
     "partitions": ("fedloom.data:PARTITIONS", "data.partition"),
     "objectives": ("fedloom.objectives:OBJECTIVES", "objective"),
-    "submodels": ("fedloom.submodels:VIEWS", "submodel"),
+    "submodels": ("fedloom.submodels:SUBMODELS", "submodel"),
     "private": ("fedloom.submodels:PRIVATE", "private"),
     "schedules": ("fedloom.federation.schedules:SCHEDULES", "local.schedule"),
     "codecs": ("fedloom.compression.codecs:MAKERS", "compress"),

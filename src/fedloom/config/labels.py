@@ -14,7 +14,7 @@ from ..compression.codecs import MAKERS
 from ..core.own_parts import each_stage, is_own
 from ..federation.attacks import ATTACKS
 from ..objectives import METHODS, OBJECTIVES
-from ..submodels import VIEWS
+from ..submodels import SUBMODELS
 from .validation import live
 
 
@@ -45,7 +45,7 @@ def method_parts(values: Mapping[str, Any]) -> dict[str, str]:
         parts["server"] = values["server"]["name"]
     if "submodel" in values:
         rule = values["submodel"]["name"]
-        parts["submodel"] = VIEWS.label(rule) if is_own(rule) else VIEWS[rule]().name
+        parts["submodel"] = SUBMODELS.label(rule) if is_own(rule) else SUBMODELS[rule]().name
     if "clock" in values and Trait.BUFFERED not in traits_of(values["algorithm"]):
         parts["clock"] = "asynchronous"
     for key, known in (("aggregation", AGGREGATIONS), ("attack", ATTACKS)):

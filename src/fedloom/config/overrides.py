@@ -33,7 +33,7 @@ from ..models import MODELS
 from ..objectives import OBJECTIVES
 from ..server.evaluation import Evaluation
 from ..storage.run_directory import Checkpoint
-from ..submodels import PRIVATE, VIEWS
+from ..submodels import PRIVATE, SUBMODELS
 from ..trackers import TRACKERS
 from ..wrappers.registry import SERVERS
 from .validation import NOTHING, known
@@ -53,7 +53,7 @@ REGISTRIES: dict[str, Registry[Any]] = {
     "data.partition": PARTITIONS,
     "local.schedule": SCHEDULES,
     "objective": OBJECTIVES,
-    "submodel": VIEWS,
+    "submodel": SUBMODELS,
     "private": PRIVATE,
     "compress": MAKERS,
     "compress.down": MAKERS,

@@ -34,7 +34,7 @@ from ..engines.metrics import told
 from ..errors import CheckpointError
 from ..server.rounds import Loop
 from ..storage.atomic import concerns, remedy, write_atomic
-from ..storage.identity import SUBMODELS, TURNOVER, bits_of, digest, fixed_parts, flatten
+from ..storage.identity import OLD_SUBMODELS, TURNOVER, bits_of, digest, fixed_parts, flatten
 from ..storage.manifest import deployed
 from ..storage.run_directory import RunDirectory
 from ..storage.seal import FIRST, resealed
@@ -231,7 +231,7 @@ def fingerprint(
     parts = {k: told(v) for k, v in fixed_parts(config).items()}
     parts = {k: v for k, v in parts.items() if not (python and k in _ELSEWHERE)}
     if scheme == "1" and python and "submodel" in parts:
-        was = {new: old for old, new in SUBMODELS.items()}  # what the class was called then
+        was = {new: old for old, new in OLD_SUBMODELS.items()}  # what the class was called then
         name = parts["submodel"]["name"]
         parts["submodel"] = parts["submodel"] | {"name": was.get(name, name)}
     hashes = {k: digest(v) for k, v in parts.items()}

@@ -17,7 +17,7 @@ from ..core.own_parts import is_own, short
 Table = Mapping[str, Any]
 
 # sub-models by their names in run folders of fedloom 0.1 -> their names now
-SUBMODELS = {
+OLD_SUBMODELS = {
     "Depth": "ScaleFL",
     "Importance": "FIARSE",
     "Ordered": "FjORD",
@@ -194,7 +194,7 @@ def in_new_names(config: Table) -> dict[str, Any]:
     out, table = _as_then(config), config.get("submodel")
     if isinstance(table, Mapping):
         name = str(table.get("name"))
-        out["submodel"] = {**table, "name": SUBMODELS.get(name, name)}
+        out["submodel"] = {**table, "name": OLD_SUBMODELS.get(name, name)}
     _rename(out, "turnover", "churn", "Churn")
     return out
 

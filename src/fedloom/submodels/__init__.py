@@ -14,7 +14,7 @@ from .private import PRIVATE, FedBN, FedPer, FedRep, Private
 from .scalefl import ScaleFL
 from .slicing.flow import Cuttable, Flow, Part
 
-VIEWS: Registry[Callable[..., Rule]] = Registry(
+SUBMODELS: Registry[Callable[..., Rule]] = Registry(
     "rule of sub-models",
     {
         "fiarse": FIARSE,
@@ -30,7 +30,7 @@ VIEWS: Registry[Callable[..., Rule]] = Registry(
 __all__ = [
     "FIARSE",
     "PRIVATE",
-    "VIEWS",
+    "SUBMODELS",
     "Cuttable",
     "FedBN",
     "FedPer",
