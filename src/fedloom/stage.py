@@ -40,7 +40,7 @@ class At(NamedTuple):
 
 
 class Share(NamedTuple):
-    """What all clients of one capacity receive in a round.
+    """The download: what all clients of one capacity receive in a round.
 
     view: what they hold, m of d coordinates. net: the module of their steps. msg: the broadcast,
     vectors (m,). down: {field: bytes}. wire: the view of what travels, both ways. buffers: of the

@@ -39,7 +39,7 @@ def cost(
 
 
 class Asked(NamedTuple):
-    """What an engine is asked in a round, of a cohort (sorted) or a range of one, which begins at
+    """The task of an engine in a round, for a cohort (sorted) or a range of one, which begins at
     place `first`. memories: {client: state} of those that took part before. scale: the factor of
     each move as the server takes it.
     """
