@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from fedloom.algorithm import Algorithm
 from fedloom.core.net import Variables
 from fedloom.core.vector import as_bytes, fields, leaves
 from fedloom.data import FederatedData, from_clients
+from fedloom.data.client_test_sets import proportional
 from fedloom.engines import worker_process
 from fedloom.engines.workers import Workers
 from fedloom.federation.schedules import Exponential
@@ -105,6 +107,13 @@ def clusters(
 
     pairs = [sample(n, draw.dirichlet([0.5] * 3)) for n in sizes]
     return from_clients(pairs, test=sample(40, [1 / 3] * 3), dtype=dtype)
+
+
+def with_tests(data: FederatedData) -> FederatedData:
+    """The same federation, with test sets of the clients' own."""
+    assert data.test_targets is not None
+    lists = proportional(data.targets, data.clients, data.test_targets, 0)
+    return dataclasses.replace(data, test_clients=lists)
 
 
 def small(algorithm: Algorithm, dtype: torch.dtype = torch.float32, **changes: Any) -> Experiment:

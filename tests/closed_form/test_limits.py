@@ -6,11 +6,34 @@ import pytest
 import torch
 
 from fedloom import FedAvg, Local, LocalSGD
-from fedloom.algorithms import FedACG, Scaffold, fedavgm, fedprox
+from fedloom.algorithms import (
+    FAFED,
+    FedACG,
+    FedCM,
+    FedDyn,
+    Scaffold,
+    fedadam,
+    fedavgm,
+    fedgamma,
+    fedprox,
+    fedsam,
+    fedspeed,
+    mofedsam,
+)
 from fedloom.core.vector import rec
 from fedloom.engines.client_results import Asked
 from fedloom.federation.schedules import Exponential
-from fedloom.wrappers import Clip, Lookahead, Momentum, Prox, ServerOpt, WeightDecay
+from fedloom.wrappers import (
+    Average,
+    Clip,
+    Lookahead,
+    Momentum,
+    Prox,
+    Sam,
+    ServerAdam,
+    ServerOpt,
+    WeightDecay,
+)
 from tiny import quadratics, same, small, trace
 
 EQUAL = {
@@ -29,6 +52,25 @@ EQUAL = {
     ),
     "a clip out of reach is none": (Clip(inner=FedAvg(), norm=1e9), FedAvg()),
     "no weight decay is none": (WeightDecay(inner=FedAvg(), wd=0.0), FedAvg()),
+    "FedSAM(rho 0) is FedAvg": (fedsam(rho=0.0), FedAvg()),
+    "FedSpeed(rho 0) is FedDyn": (fedspeed(alpha=0.3, rho=0.0), FedDyn(alpha=0.3)),
+    "FedSpeed(mix 0) is FedDyn": (fedspeed(alpha=0.3, rho=0.2, mix=0.0), FedDyn(alpha=0.3)),
+    "FedGAMMA(rho 0) is SCAFFOLD": (fedgamma(rho=0.0), Scaffold()),
+    "FedGAMMA is SCAFFOLD with SAM": (fedgamma(rho=0.2), Sam(inner=Scaffold(), rho=0.2)),
+    "FedCM(alpha 1) is FedAvg": (FedCM(alpha=1.0), FedAvg()),
+    "MoFedSAM(rho 0) is FedCM": (mofedsam(alpha=0.3, rho=0.0), FedCM(alpha=0.3)),
+    "MoFedSAM(alpha 1) is FedSAM": (mofedsam(alpha=1.0, rho=0.1), fedsam(rho=0.1)),
+    "Sam(rho 0) is nothing": (Sam(inner=Scaffold(), rho=0.0), Scaffold()),
+    "Sam(rho 0) is nothing around FAFED": (Sam(inner=FAFED(), rho=0.0), FAFED()),
+    "Average(1) is nothing": (ServerOpt(inner=LocalSGD(), opt=Average()), LocalSGD()),
+    "server momentum of FedAvg is FedAvgM": (
+        ServerOpt(inner=FedAvg(), opt=Momentum(beta=0.6)),
+        fedavgm(beta=0.6),
+    ),
+    "FedAdam is a server optimiser": (
+        fedadam(server_lr=0.2),
+        ServerOpt(inner=FedAvg(), opt=ServerAdam(lr=0.2)),
+    ),
 }
 # torch.equal, not the bytes: x + 0 m may turn -0 into 0
 

@@ -13,20 +13,12 @@ from fedloom.compression.codecs import TopK
 from fedloom.compression.error_feedback import EF21
 from fedloom.compression.link import Via
 from fedloom.core.vector import rec
-from fedloom.data.client_test_sets import proportional
 from fedloom.errors import CompositionError
 from fedloom.submodels import FIARSE, FedBN, FedPer, FedRep
 from fedloom.wrappers import Prox
-from tiny import clusters, same, small, timeless, trace
+from tiny import clusters, same, small, timeless, trace, with_tests
 
-
-def with_tests(dtype=torch.float32):
-    """The clusters, with test sets of the clients' own."""
-    from dataclasses import replace
-
-    data = clusters(dtype)
-    lists = proportional(data.targets, data.clients, data.test_targets, 0)
-    return replace(data, test_clients=lists)
+OWN = with_tests(clusters())
 
 
 # --------------------------------------------------------------------------------- private layers
@@ -55,7 +47,7 @@ def test_the_last_layer_stays_at_its_client(engine, engine_of):
 
 @pytest.mark.parametrize("method", [FedAvg(), Prox(inner=FedAvg(), mu=0.1), fedadam()])
 def test_a_run_with_private_layers_goes_on_after_a_stop(method, tmp_path):
-    given = {"private": FedPer(layers=("0",)), "compress": "topk:0.2", "data": with_tests()}
+    given = {"private": FedPer(layers=("0",)), "compress": "topk:0.2", "data": OWN}
     whole = small(method, rounds=4, **given)
     straight = [*trace(whole, 4)][-1]
     small(method, rounds=2, **given).run(tmp_path / "run")
@@ -92,7 +84,7 @@ def normed():
 def test_the_statistics_of_private_norms_are_private(scheme, engine_of):
     given = {"model": normed, "cohort": [[3, 4, 6]], "local": Local(steps=2, batch=None, lr=0.1)}
     runs = [
-        [*trace(small(FedAvg(), private=scheme, engine=e, data=with_tests(), **given), 2)][-1]
+        [*trace(small(FedAvg(), private=scheme, engine=e, data=OWN, **given), 2)][-1]
         for e in ("serial", engine_of("workers:2"))
     ]
     assert same(runs[0].srv, runs[1].srv) and torch.equal(runs[0].buffers, runs[1].buffers)
@@ -142,7 +134,12 @@ def test_personal_models_are_measured_on_the_clients_own_tests(engine_of):
     rows = []
     for engine in ("serial", engine_of("workers:2"), "vectorised:3"):
         loop = [
-            *trace(small(Ditto(), torch.float64, engine=engine, data=with_tests(torch.float64)), 3)
+            *trace(
+                small(
+                    Ditto(), torch.float64, engine=engine, data=with_tests(clusters(torch.float64))
+                ),
+                3,
+            )
         ][-1]
         rows.append(loop.history[-1])
         found = loop.evaluator.client_values(loop, None)
@@ -162,7 +159,7 @@ def test_personal_models_are_measured_on_the_clients_own_tests(engine_of):
 
 
 def test_common_models_have_the_same_columns_and_compare_shows_them(tmp_path):
-    result = small(FedAvg(), rounds=2, data=with_tests()).run(tmp_path / "run")
+    result = small(FedAvg(), rounds=2, data=OWN).run(tmp_path / "run")
     row, values = result.history[-1], [v for v in result.clients if v is not None]
     assert row["client_accuracy_worst"] == min(values)
     assert row["client_accuracy_spread"] == pytest.approx(float(np.std(values)))
@@ -181,4 +178,4 @@ def test_a_personal_model_of_another_length_is_refused():
     from fedloom.errors import ClientError
 
     with pytest.raises(ClientError, match=r"Short: client \d, round 1: personal\(\) gives a model"):
-        [*trace(small(Short(), data=with_tests()), 1)]
+        [*trace(small(Short(), data=OWN), 1)]

@@ -23,8 +23,6 @@ from fedloom.checks.tiny_federation import run as alone
 from fedloom.compression.codecs import QSGD, TopK
 from fedloom.compression.error_feedback import EF21, Residual
 from fedloom.compression.link import Link, Via
-from fedloom.data import FederatedData
-from fedloom.data.client_test_sets import proportional
 from fedloom.engines import Serial
 from fedloom.engines.client_results import Asked, RangeResult
 from fedloom.errors import ClientError
@@ -36,7 +34,7 @@ from fedloom.objectives import MOON
 from fedloom.storage.rank_states import RankStates
 from fedloom.submodels import FIARSE, FedPer, HeteroFL
 from support.own_stages import Noise, Signs
-from tiny import clusters, mlp, same
+from tiny import clusters, mlp, same, with_tests
 
 SIZES = (1, 3, 5, 8, 11, 2, 13, 4, 6)
 Make = Callable[[], Trial]
@@ -60,10 +58,12 @@ def trial(algorithm: Any, engine: str = "serial", **changes: Any) -> Trial:
 class Spike(Scaffold):
     """Client 4, who has 11 samples, sends one huge entry in rounds 1 and 3."""
 
+    huge = 1e38
+
     def finish(self, x: Any, loc: Any, msg: Any, mem: Any, job: Any) -> Any:
         up, mem = super().finish(x, loc, msg, mem, job)
         now = torch.as_tensor((job.weight == 11.0) & (job.round != 1))
-        spike = torch.zeros_like(x).index_fill(0, torch.tensor([3]), 1e38)
+        spike = torch.zeros_like(x).index_fill(0, torch.tensor([3]), self.huge)
         return up._replace(delta=up.delta + torch.where(now, spike, 0.0)), mem
 
 
@@ -95,8 +95,8 @@ def _parts() -> dict[str, Make]:
         "skip": lambda: trial(Spike(), nonfinite="skip"),
         "mime, heterofl": lambda: trial(Mime(), submodel=HeteroFL(), capacities=levels),
         "choice": lambda: trial(FedAvg(), cohort=3, rounds=4, choose=PowerOfChoice(among=6)),
-        "fedper": lambda: trial(FedAvg(), private=FedPer(), data=_with_tests()),
-        "personal": lambda: trial(Ditto(), data=_with_tests(), cohort=4),
+        "fedper": lambda: trial(FedAvg(), private=FedPer(), data=with_tests(clusters(sizes=SIZES))),
+        "personal": lambda: trial(Ditto(), data=with_tests(clusters(sizes=SIZES)), cohort=4),
         "poisson": lambda: trial(Scaffold(), cohort=0.2, sampling="poisson", rounds=5),
         "krum": lambda: trial(Scaffold(), aggregation=Krum(several=3)),
         "clipping": lambda: trial(Scaffold(), "vectorised:2", aggregation=CentredClipping()),
@@ -108,14 +108,6 @@ def _parts() -> dict[str, Make]:
             FedAvg(), aggregation="median", model=_normed(), data=clusters(sizes=[4, 8, 12] * 3)
         ),
     }
-
-
-def _with_tests() -> FederatedData:
-    """The clusters, with test sets of the clients' own."""
-    data = clusters(sizes=SIZES)
-    assert data.test_targets is not None
-    lists = proportional(data.targets, data.clients, data.test_targets, 0)
-    return dataclasses.replace(data, test_clients=lists)
 
 
 def _normed() -> torch.nn.Module:

@@ -19,22 +19,11 @@ from fedloom.core.arithmetic import average, total
 from fedloom.core.vector import leaves, rec
 from fedloom.errors import ClientError
 from fedloom.wrappers import ServerAdam, ServerOpt
+from support.rank_cases import Spike
 from tiny import small, trace
 
 ENGINES = ["serial", "workers:2", "vectorised:2"]
 COHORTS = [[0, 4, 5], [1, 4, 6], [0, 2, 3, 4, 6]]
-
-
-class Attack(Scaffold):
-    """Client 4, who has 11 samples, sends one huge entry in rounds 1 and 3."""
-
-    huge = 1e38
-
-    def finish(self, x, loc, msg, mem, job):
-        up, mem = super().finish(x, loc, msg, mem, job)
-        now = torch.as_tensor((job.weight == 11.0) & (job.round != 1))
-        spike = torch.zeros_like(x).index_fill(0, torch.tensor([3]), self.huge)
-        return up._replace(delta=up.delta + torch.where(now, spike, 0.0)), mem
 
 
 def attacked(algorithm, engine, **changes):
@@ -50,7 +39,7 @@ def peaceful(engine, **changes):
 @pytest.mark.parametrize("engine", ENGINES)
 def test_one_huge_finite_answer_is_left_out(engine, engine_of):
     """The round is that of a cohort without the client: server, memories and the log."""
-    told = [*trace(attacked(Attack(), engine_of(engine), nonfinite="skip"), 3)][-1]
+    told = [*trace(attacked(Spike(), engine_of(engine), nonfinite="skip"), 3)][-1]
     want = [*trace(peaceful(engine_of(engine), nonfinite="skip"), 3)][-1]
     assert torch.equal(told.srv.x, want.srv.x) and torch.equal(told.srv.c, want.srv.c)
     for i in range(7):
@@ -67,7 +56,7 @@ def test_one_huge_finite_answer_is_left_out(engine, engine_of):
 def test_who_made_the_server_not_finite_is_named_and_what_was_learnt_stays(
     engine, engine_of, tmp_path
 ):
-    class Later(Attack):
+    class Later(Spike):
         def finish(self, x, loc, msg, mem, job):
             return super().finish(x, loc, msg, mem, job._replace(round=job.round + 1))
 
@@ -115,9 +104,7 @@ def test_clients_are_left_out_until_the_server_is_finite():
 def test_the_residual_of_a_client_that_was_left_out_stays_as_it_was():
     """Error feedback would send the huge answer's rest in the next round."""
     link = Via(TopK(ratio=0.1), Residual())
-    run = small(
-        Attack(), cohort=[[1, 4], [0, 4], [1, 4]], rounds=3, nonfinite="skip", compress=link
-    )
+    run = small(Spike(), cohort=[[1, 4], [0, 4], [1, 4]], rounds=3, nonfinite="skip", compress=link)
     loops = [loop.memory.get([4]).get(4) for loop in trace(run, 3)]
     assert loops[1] is None
     assert torch.equal(loops[2].link.delta.e, loops[3].link.delta.e)
