@@ -20,6 +20,7 @@ from fedloom.data import from_clients
 from fedloom.errors import ClientError, CompositionError, DataError
 from fedloom.models import SeveralInputs, joined
 from fedloom.submodels import FedPer, HeteroFL
+from fedloom.wrappers import Prox
 from support.own_stages import Signs
 from tiny import agree, near
 
@@ -90,6 +91,16 @@ class Last(FedAvg):
         return rec(sent=up.delta)
 
 
+class Heads(FedAvg):
+    """Asks for gradients of the head, and averages its move, at the server."""
+
+    def ask(self, msg, mem, job):
+        return rec(c=job.layers("head.*") * job.full(msg.x)), mem
+
+    def uniform(self, up, job):
+        return rec(h=job.layers("head.*") * up.delta)
+
+
 class Two(nn.Module):
     """A network of a word and of three numbers."""
 
@@ -116,8 +127,13 @@ CASES: dict[str, dict[str, Any]] = {
     "PermK": {"algorithm": PermK(), **FULL},
     "FedBABU": {"algorithm": FedBABU()},
     "FedBABU, parts": {"algorithm": FedBABU(), "submodel": HeteroFL(), "capacities": CAPACITIES},
+    "heads": {"algorithm": Heads()},
     "DASHA": {"algorithm": DASHA(), "compress": "topk:0.2", **FULL},
-    "DASHA, random": {"algorithm": DASHA(a=0.2), "compress": "qsgd", **FULL},
+    "DASHA, random": {
+        "algorithm": Prox(inner=DASHA(a=0.2), mu=0.0),
+        "compress": "qsgd",
+        **FULL,
+    },
     "last": {"algorithm": Last()},
     "last, parts": {
         "algorithm": Last(),
@@ -179,6 +195,10 @@ def test_layers_are_found_by_name_and_missing_ones_named():
 
     with pytest.raises(ClientError, match=r"no layer fits 'hed\.\*'; the model has first\.0"):
         run(made("FedBABU", algorithm=Typo()))
+
+
+def test_the_server_knows_which_means_of_layers_are_plain():
+    assert made("heads").plan().plain == ("h",)
 
 
 @pytest.mark.parametrize("name", ["DASHA", "DASHA, random"])
