@@ -93,7 +93,7 @@ class Client:
         self._remembers = loss.init is not Objective.init
         usual = kind.finish is LocalSGD.finish and kind.uniform is LocalSGD.uniform
         self._codes, parted = self.link.link.codes, self.views.scheme is not None
-        arrives = plan.algorithm.arrives
+        self._arrives = arrives = plan.algorithm.arrives
         # x - msg.x, which no client state holds
         self._fresh = usual and not (plan.stages or parted or self._codes or arrives)
         coded = parted or self._codes or arrives
@@ -214,7 +214,7 @@ class Client:
                 if (buffers := share.travelling(mine)).numel():
                     sizes["buffers"] = buffers.nbytes
                 memory = done.memory._replace(link=link, last=float(round))
-                if self.plan.algorithm.arrives:
+                if self._arrives:
                     own = self._arrived(read, numbers(done.up), memory.alg, share, i, round)
                     memory = memory._replace(alg=own)
                 squares = self.link.link.squares(up, link)  # a vector more, so before the sum
