@@ -255,6 +255,31 @@ def test_a_worker_that_stops_while_it_hands_over_a_result_can_be_ended(monkeypat
     assert not process.is_alive() and future.exception() is not None
 
 
+def test_what_was_done_when_a_worker_died_is_not_done_again(monkeypatch):
+    from loky.process_executor import BrokenProcessPool
+
+    engine, asked = Workers(2), []
+
+    def submit(take, number, *task):
+        asked.append(number)
+        future = Future()
+        if len(asked) == 1:
+            future.set_exception(BrokenProcessPool("killed"))
+        else:
+            future.set_result(f"result {number}")
+        return future
+
+    engine._executor = SimpleNamespace(submit=submit)
+    engine._board = SimpleNamespace(stem=str, take=str)
+    engine._watch = SimpleNamespace(begin=lambda: None)
+    for name in ("_end", "_start"):
+        monkeypatch.setattr(engine, name, lambda: None)
+    monkeypatch.setattr(engine, "_result", lambda future: future.result())
+    tasks = [workers._Task("a part", int, ())] * 2
+    assert [*engine._each(tasks)] == ["result 1", "result 2"]
+    assert asked == [1, 2, 1]
+
+
 def test_a_result_is_added_up_while_the_others_are_computed():
     engine, tasks = Workers(1), [workers._Task("nothing", int, ())] * 3
     engine._board = Board()
