@@ -1,6 +1,6 @@
 """fedloom as it comes against every engine by hand, on 24 works: is the default's choice good?
 
-    python benchmarks/grid.py [--work TEXT ...] [--turns 3] [--record F]
+    python benchmarks/grid.py [--work TEXT ...] [--turns 3] [--without E ...] [--apart] [--record F]
 
 Four models (logistic regression, FAFED's Fashion-MNIST network, LEAF's FEMNIST network, a residual
 network of 78,042 parameters with group norm) x cohort 5 and 100 x batch 10 (5 steps) and 100 (2
@@ -12,7 +12,8 @@ An engine whose first three rounds are all slower than twice auto's pace ends at
 memory to the others. Then all do two seconds of rounds in turn (a round at least). A run of n
 rounds takes what came before the first round, and what early rounds took beyond the later pace, and
 n times the median pace. n is what the best engine by hand does in 30 s, and in 300 s. The table has
-the ratio of the default to the best engine by hand for both.
+the ratio of the default to the best engine by hand for both. With --apart each engine runs alone
+for a minute, and the mean of the later half of its rounds is its pace.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import multiprocessing
 import os
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -173,7 +174,19 @@ class Contender:
         self.process.join()
 
 
-def measured(work: str, turns: int, without: Sequence[str] = ()) -> dict[str, Any]:
+def apart(work: str, without: Sequence[str]) -> dict[str, Any]:
+    """One contender after another, which would not fit into memory together -> a line."""
+    found = []
+    for engine in ("auto", *WORKS[work].by_hand()):
+        if not any(word in engine for word in without):
+            found.append(one := Contender(work, engine))
+            one.first = one.do(2 * ALONE)
+            one.turns = [one.first[len(one.first) // 2 :]]
+            one.close()
+    return line_of(work, found[0], found[1:], dict.fromkeys(without, "left out"))
+
+
+def measured(work: str, turns: int, without: Sequence[str]) -> dict[str, Any]:
     """All contenders of a work in turn, but for those `without` -> a line of the record."""
     auto = Contender(work, "auto")
     if auto.start is None:
@@ -199,6 +212,13 @@ def measured(work: str, turns: int, without: Sequence[str] = ()) -> dict[str, An
             one.turns.append(one.do(TURN))
     for one in (auto, *others):
         one.close()
+    return line_of(work, auto, others, out)
+
+
+def line_of(
+    work: str, auto: Contender, others: Sequence[Contender], out: Mapping[str, str]
+) -> dict[str, Any]:
+    """What was measured, and the default's time to that of the best by hand."""
     line: dict[str, Any] = {"work": work, "took": auto.said, "out": out}
     line["engines"] = {
         one.engine: {"pace": round(one.pace, 5), "extra": round(one.extra, 3)}
@@ -220,12 +240,17 @@ def main() -> None:
     parser.add_argument("--work", nargs="+", default=list(WORKS), choices=list(WORKS))
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--without", nargs="+", default=[], help="engines with this in their name")
+    parser.add_argument("--apart", action="store_true", help="one engine after another, a minute")
     parser.add_argument("--record", type=Path, help="a JSON line per work is added to it")
     options = parser.parse_args()
     print("| work | as it comes takes | best by hand | 30 s | 300 s |\n|:--|:--|:--|--:|--:|")
     for work in options.work:
         load = os.getloadavg()[0]
-        line = measured(work, options.turns, options.without) | {"load": round(load, 2)}
+        if options.apart:
+            line = apart(work, options.without)
+        else:
+            line = measured(work, options.turns, options.without)
+        line["load"] = round(load, 2)
         cells = [line["took"], line["best 300"], line["ratio 30"], line["ratio 300"]]
         print(f"| {work} | {' | '.join(map(str, cells))} |", flush=True)
         if options.record:
