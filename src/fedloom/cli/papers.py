@@ -171,8 +171,9 @@ def _left(items: Sequence[Item], out: Path) -> str:
 
 def _run_item(item: Item, out: Path, jobs: int, mix: bool, quiet: bool, end: float | None) -> bool:
     """Run what an item lacks; False if time is up."""
+    from fedloom.core.interrupts import TimeUpError
     from fedloom.papers.run import missing
-    from fedloom.papers.schedule import TimeUpError, others_commit, run_item
+    from fedloom.papers.schedule import others_commit, run_item
 
     from .paper_progress import run_plan
     from .run import repeatable

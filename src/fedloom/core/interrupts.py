@@ -33,6 +33,10 @@ class Stopped(KeyboardInterrupt, SystemExit):
         return Stopped, (self.number,)  # another rank may have to hear of it
 
 
+class TimeUpError(KeyboardInterrupt):
+    """The time for several runs is over: what runs is saved, as after Ctrl-C."""
+
+
 @dataclass
 class _State:
     before: dict[int, Any] = field(default_factory=dict)  # the handlers that ours replace

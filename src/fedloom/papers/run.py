@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
-from typing import Protocol as Interface
 
-from ..core.interrupts import stoppable
-from ..core.jobs import Jobs
 from ..data import FederatedData
 from ..errors import DataError, FedloomError
 from ..measures import Cka, Divergence, Hessian, Measure, Plane, Surface
-from ..storage.identity import digest
-from ..sweep import FAILURE, Trial, run_trial, state_of
+from ..sweep import FAILURE, KeptData, Trial, Watch, in_jobs, run_trial, state_of
 from .entry import Entry
 from .lines import NAME, append, latest, line_of, made_by, read
 from .measure import METRICS
@@ -40,19 +35,6 @@ _COLUMNS: dict[str, tuple[Callable[..., Measure], str]] = {
     "hessian_trace": (Hessian, "hessian_trace"),
     "loss_sharpness": (Surface, "surface_rise"),
 }
-
-
-class Watch(Interface):
-    """What wants to know how far a table is."""
-
-    def begin(self, run: PaperRun) -> None:
-        """A run begins, or goes on."""
-
-    def row(self, run: PaperRun, row: Mapping[str, Any]) -> None:
-        """A round is done."""
-
-    def end(self, run: PaperRun, state: str) -> None:
-        """A run is over: "finished", "failed", "there" (its line was), or "refused"."""
 
 
 @dataclass
@@ -96,13 +78,7 @@ def run_all(plan: Plan, out: Path, watch: Watch, jobs: int = 1) -> Outcome:
         for run, there in zip(left, known, strict=True)
     ]
 
-    def begin(n: int) -> None:
-        watch.begin(left[n])
-
-    def row(n: int, found: Any) -> None:
-        watch.row(left[n], found)
-
-    for n, done in _results(work, pieces, jobs, begin, row):
+    for n, done in in_jobs(work, pieces, left, jobs, watch):
         run = left[n]
         if done.state == "refused":
             outcome.refused[run.title] = done.why
@@ -128,23 +104,6 @@ class Done(NamedTuple):
     afterwards: Mapping[str, float] = {}
 
 
-def _results(
-    work: Work,
-    pieces: Sequence[Piece],
-    jobs: int,
-    begin: Callable[[int], None],
-    row: Callable[[int, Any], None],
-) -> Iterator[tuple[int, Done]]:
-    """(number, what came of it) of every run, as they end."""
-    if jobs > 1 and len(pieces) > 1:
-        with stoppable():
-            yield from Jobs(work, jobs).run(pieces, begin, row)
-        return
-    for n, piece in enumerate(pieces):
-        begin(n)
-        yield n, work(piece, functools.partial(row, n))
-
-
 class Work:
     """Runs one after the other; the data of the last one are kept for the next. Between two rounds
     it waits while the file `pause` is there.
@@ -152,14 +111,13 @@ class Work:
 
     def __init__(self, pause: Path) -> None:
         self._pause = pause
-        self._key = ""
-        self._data: FederatedData | None = None
+        self._kept = KeptData()
 
     def __call__(self, piece: Piece, on_row: Callable[[Any], None]) -> Done:
         """Run one, or go on with it, and measure it."""
         run, metrics = piece
         try:
-            data = self._of(run)
+            data = self._kept.of(run.config)
         except DataError as error:
             return Done("no data", " ".join(str(error).split()))
 
@@ -179,15 +137,6 @@ class Work:
         if state == "failed":
             return Done(state, (run.folder / FAILURE).read_text("utf-8").strip())
         return Done(state, "", afterwards(run, data, metrics) if metrics else {})
-
-    def _of(self, run: PaperRun) -> FederatedData:
-        """The data of a run."""
-        values = run.config.values
-        key = digest([values["data"], values["dtype"]])
-        if key != self._key or self._data is None:
-            self._key, self._data = "", None  # the old ones first, for both may not fit
-            self._key, self._data = key, run.config.data()
-        return self._data
 
 
 # ------------------------------------------------------------------------------- on finished runs

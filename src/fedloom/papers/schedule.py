@@ -105,10 +105,6 @@ def entry_at(item: Item) -> Entry:
 
 
 # ------------------------------------------------------------------------------------------ running
-class TimeUpError(KeyboardInterrupt):
-    """The hours are over: what runs is saved, as after Ctrl-C."""
-
-
 def run_item(
     item: Item, out: Path, run: Callable[[Plan], Outcome], tell: Callable[[Choice], None]
 ) -> Outcome:

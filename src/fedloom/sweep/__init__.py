@@ -7,6 +7,7 @@ from __future__ import annotations
 from .grid import (
     FAILURE,
     PRUNED,
+    Base,
     Row,
     Trial,
     best_of,
@@ -19,15 +20,22 @@ from .grid import (
     state_of,
 )
 from .search import Search
+from .work import KeptData, RunTrials, Shown, Watch, in_jobs
 
 __all__ = [
     "FAILURE",
     "PRUNED",
+    "Base",
+    "KeptData",
     "Row",
+    "RunTrials",
     "Search",
+    "Shown",
     "Trial",
+    "Watch",
     "best_of",
     "check_all",
+    "in_jobs",
     "plan",
     "results",
     "run_trial",
