@@ -32,7 +32,7 @@ LAYERS = {
     10: ["checks", "recipes", "report"],
     11: ["config"],
     12: ["deployment", "sweep"],
-    13: ["papers"],
+    13: ["papers", "referee"],
     14: ["cli"],
     15: ["__main__"],
 }

@@ -85,16 +85,25 @@ def options(name: str) -> list[Option]:
     """
     make = ALGORITHMS.known(name)
     hints = typing.get_type_hints(make, include_extras=True)
-    declared = [f for part in _parts(make()) for f in dataclasses.fields(part)]
-    rules = {f.name: f.metadata["hyper"] for f in declared if "hyper" in f.metadata}
-    aliases = {"server_lr": "lr"}  # what an optimiser at the server calls lr
-    out = []
+    rules, out = rules_of(make), []
     for key, parameter in inspect.signature(make).parameters.items():
-        rule: Hyper = rules.get(key) or rules.get(aliases.get(key, ""), Hyper())
-        own = Hyper().within(hints.get(key, Any))
+        rule, own = rules[key], Hyper().within(hints.get(key, Any))
         told = (own.meaning or rule.meaning, own.source or rule.source)
         out.append(Option(key, parameter.default, rule.text(), *told))
     return out
+
+
+def rules_of(make: Callable[..., Any], **given: Any) -> dict[str, Hyper]:
+    """{parameter: its range} of what makes a part, read off what it is built of with these values.
+
+    >>> rules_of(papers.FedProx)["mu"].text()
+    'in [0, inf)'
+    """
+    declared = [f for part in _parts(make(**given)) for f in dataclasses.fields(part)]
+    rules = {f.name: f.metadata["hyper"] for f in declared if "hyper" in f.metadata}
+    aliases = {"server_lr": "lr"}  # what an optimiser at the server calls lr
+    names = inspect.signature(make).parameters
+    return {n: rules.get(n) or rules.get(aliases.get(n, ""), Hyper()) for n in names}
 
 
 def _parts(part: Any) -> list[Any]:

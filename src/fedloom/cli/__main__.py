@@ -33,6 +33,7 @@ from .measure import measure_command
 from .papers import paper_command, papers_command
 from .partition import partition_command
 from .replay import replay_command
+from .referee import referee_command
 from .run import resume_command, run_command
 from .sweep import sweep_command
 
@@ -174,6 +175,7 @@ for _command in (
     resume_command,
     sweep_command,
     compare_command,
+    referee_command,
     report_command,
     measure_command,
     replay_command,

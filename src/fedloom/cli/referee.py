@@ -1,0 +1,127 @@
+"""`fedloom referee`: is a method better than its rivals, with equal effort and enough seeds?"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+import time
+from pathlib import Path
+
+import click
+
+from fedloom.errors import ConfigError
+from fedloom.storage.atomic import write_out
+
+
+@click.command("referee", short_help="Decide whether a method is better than its rivals.")
+@click.argument("words", nargs=-1, required=True, metavar="METHOD [RECIPE ...] [KEY=VALUE ...]")
+@click.option(
+    "--against", required=True, metavar="A,B,C", help="The rivals; each may have changes."
+)
+@click.option(
+    "--vary", default="algorithm", show_default=True, help="What METHOD and rivals are values of."
+)
+@click.option("--tune", multiple=True, metavar="KEY=A,B,C", help="Try these values, no others.")
+@click.option(
+    "--trials",
+    type=click.IntRange(min=1),
+    default=8,
+    show_default=True,
+    help="Of the main settings of each method in each cell; 1: tune nothing.",
+)
+@click.option(
+    "--seeds", type=click.IntRange(min=2), default=30, show_default=True, help="At most so many."
+)
+@click.option(
+    "--delta",
+    type=click.FloatRange(min=0, min_open=True),
+    help="The difference that does not matter.  [default: 0.01 of shares, one point]",
+)
+@click.option("--target", type=float, help="Of rounds and bytes to it.  [default: the recipe's]")
+@click.option(
+    "--minutes",
+    type=click.FloatRange(min=0, min_open=True),
+    default=30,
+    show_default=True,
+    help="The time for all of it; the same command goes on later.",
+)
+@click.option(
+    "--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Runs at once."
+)
+@click.option("--out", help="The study's folder.  [default: runs/referee-METHOD]")
+@click.option("--json", "as_json", is_flag=True, help="Print the JSON, and not the Markdown.")
+@click.option("--quiet", is_flag=True, help="No progress.")
+def referee_command(
+    words: tuple[str, ...],
+    against: str,
+    vary: str,
+    tune: tuple[str, ...],
+    trials: int,
+    seeds: int,
+    delta: float | None,
+    target: float | None,
+    minutes: float,
+    jobs: int,
+    out: str | None,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Compare a method with rivals until every comparison is decided, or the time is over.
+
+    \b
+    fedloom referee my_method.py:Mine --against fedavg,fedprox,scaffold
+    fedloom referee my_method.py:Mine --against fedavg my.toml cohort=0.1,0.5 --minutes 240
+    fedloom referee topk:0.05 --against topk:0.01,qsgd:8 --vary compress digits
+
+    Without a recipe it compares on digits, in two heterogeneities and two participations; a change
+    with several values makes a cell of each. Every method gets the same trials of its main settings
+    on a validation split. Then seeds are added to all methods alike, by a plan that is fixed before
+    the first test. The verdicts are in referee.md, for a pull request, and in referee.json.
+    """
+    from fedloom.referee import Study, as_markdown, asked
+    from fedloom.referee.page import as_json as found_in
+
+    from .paper_progress import Progress
+    from .run import repeatable
+
+    method, *more = words
+    if "=" in method:
+        raise ConfigError(f"give the method first, as my_method.py:Mine, got '{method}'")
+    folder = Path(out or f"runs/referee-{_name(method)}")
+    question = asked(method, against, more, vary, tune, trials, seeds, delta, target, folder)
+    with (
+        repeatable(f"the runs in '{folder}'"),
+        Progress((), quiet, time.monotonic() + 60 * minutes) as progress,
+    ):
+        study = Study(question, minutes, jobs, progress)
+        study.run()
+    found = found_in(study, shlex.join(["fedloom", *sys.argv[1:]]))
+    text = json.dumps(found, indent=1, ensure_ascii=False) + "\n"
+    page = as_markdown(found, _drawn(found, folder))
+    write_out(folder / "referee.json", text)
+    write_out(folder / "referee.md", page)
+    click.echo(text if as_json else page, nl=False)
+    if study.over:
+        click.echo("time is up; the same command goes on", err=True)
+
+
+def _name(method: str) -> str:
+    """A method's name as a part of a folder's."""
+    from fedloom.core.own_parts import is_own, split
+
+    return (split(method)[1] if is_own(method) else method).replace("/", "-").replace(":", "-")
+
+
+def _drawn(found: dict[str, object], folder: Path) -> str:
+    """Draw the figure -> its name; "" if it cannot be drawn, which a line reports."""
+    from fedloom.report.forest import forest
+    from fedloom.report.style import save_pictures
+
+    from .printing import say_undrawn
+
+    try:
+        return save_pictures([forest(found)], folder)[0].name
+    except Exception as error:  # drawing may raise anything; the study is whole
+        say_undrawn(error, "the same command")
+        return ""

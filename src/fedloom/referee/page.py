@@ -1,0 +1,214 @@
+"""What a study found, as JSON, and as the one page of Markdown that is made of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from .._version import __version__
+from ..core.commit import own_commit
+from ..core.curves import VALUE_WORDS
+from ..report import as_markdown as table_of
+from ..report import comparison, group_runs
+from ..report.curve_data import value_of
+from ..report.sequential import RHO, Decision
+from ..report.statistics import LEVEL, shown
+from .question import Cell, Method
+from .study import Study
+
+Found = dict[str, Any]
+FORMAT = "fedloom-referee-1"  # docs/schemas/referee.json
+_BESIDE = ("seeds", "rounds to target", "bytes to target", "worst client")  # of the page
+_VERDICTS = ("better", "worse", "no difference", "undecided")
+
+
+def as_json(study: Study, command: str) -> Found:
+    """All that a study found; command: repeats it. docs/schemas/referee.json explains the keys."""
+    question, metric, decided = study.question, study.metric, study.decisions()
+    mine, *rivals = question.methods
+    cells = [
+        {
+            "name": cell.name,
+            "source": cell.source,
+            "changes": [f"{key}={value}" for key, value in cell.words.items()],
+            "seeds": study.seeds(cell),
+            "methods": [_method(study, cell, method) for method in question.methods],
+            "comparisons": [_pair(study, cell, r, decided[cell, r]) for r in rivals],
+            "rows": _rows(study, cell),
+        }
+        for cell in question.cells
+    ]
+    return {
+        "format": FORMAT,
+        "version": __version__,
+        "commit": own_commit(),
+        "command": command,
+        "vary": question.vary,
+        "method": mine.name,
+        "against": [rival.name for rival in rivals],
+        "metric": metric.name,
+        "unit": metric.unit,
+        "delta": study.delta,
+        "error": round(1 - LEVEL, 9),
+        "looks": list(study.looks),
+        "ended": "time" if study.over else "plan",
+        "trials": question.trials,
+        "cells": cells,
+        "alike": [list(pair) for pair in study.alike()],
+    }
+
+
+def _method(study: Study, cell: Cell, method: Method) -> Found:
+    """What a method was run with, and what was compared, seed by seed (None: it failed)."""
+    tuned = study.tuned[cell, method]
+    return {
+        "name": method.name,
+        "settings": {**method.words, **tuned.choice},
+        "trials": tuned.trials,
+        "failed_trials": tuned.failed,
+        "edges": list(tuned.edges),
+        "without_effect": list(tuned.without_effect),
+        "first_seed": study.trial(cell, method, 1).seed,
+        "values": [run and value_of(run) for run in study.runs(cell, method)],
+    }
+
+
+def _pair(study: Study, cell: Cell, rival: Method, decision: Decision) -> Found:
+    """A comparison: the verdict, and the difference of the method and its rival."""
+    found = decision.found
+    better = "above" if study.metric.higher_is_better else "below"
+    verdicts = {better: "better", "within": "no difference", "undecided": "undecided"}
+    return {
+        "against": rival.name,
+        "verdict": verdicts.get(decision.verdict, "worse"),
+        "pairs": found and found.n,
+        "difference": found and found.mean,
+        "sd": found and found.sd,
+        "low": found and _finite(found.low),
+        "high": found and _finite(found.high),
+        "level": found and found.level,
+        "p": found and found.p,
+        "bound": decision.bound,
+        "failures": study.failures(cell, rival),
+    }
+
+
+def _rows(study: Study, cell: Cell) -> list[dict[str, Any]]:
+    """The methods of a cell as `fedloom compare --json` has them."""
+    runs = [run for m in study.question.methods for run in study.runs(cell, m) if run is not None]
+    rows = comparison(group_runs(runs), study.question.target)
+    return [{k: _finite(v) if isinstance(v, float) else v for k, v in r.items()} for r in rows]
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+# ------------------------------------------------------------------------------------------ page
+def as_markdown(found: Mapping[str, Any], picture: str = "") -> str:
+    """The page for a pull request; picture: the file of its figure, if there is one."""
+    lines = [f"# {found['method']} against {', '.join(found['against'])}", ""]
+    lines += [f"- {said}" for said in _summary(found)] + ["", *_decided(found)]
+    if picture:
+        lines += ["", f"![Differences with their intervals]({picture})"]
+    for cell in found["cells"]:
+        lines += ["", f"## {cell['name']}", ""]
+        if cell["rows"]:
+            tested = found["metric"].replace("_", " ")
+            names = [name for name in (tested, *_BESIDE) if name in _heads(cell["rows"])]
+            lines += [table_of(cell["rows"], names).rstrip(), ""]
+        lines += map(_settings, cell["methods"])
+    lines += ["", "## How it was decided", "", *(f"- {said}" for said in _plan(found))]
+    return "\n".join(lines) + "\n"
+
+
+def _heads(rows: list[dict[str, Any]]) -> set[str]:
+    from ..report.table_text import columns
+
+    return {column.name for column in columns(rows)}
+
+
+def _summary(found: Mapping[str, Any]) -> list[str]:
+    """Of each rival in how many cells the method is better, worse, ...; and what is odd."""
+    out = []
+    for name in found["against"]:
+        pairs = [c for cell in found["cells"] for c in cell["comparisons"] if c["against"] == name]
+        verdicts = [pair["verdict"] for pair in pairs]
+        counts = [
+            f"{_words(verdict, found)} in {verdicts.count(verdict)} of {len(verdicts)} cells"
+            for verdict in _VERDICTS
+            if verdict in verdicts
+        ]
+        out.append(f"**{name}**: {', '.join(counts)}.")
+        if failed := [why for pair in pairs for why in pair["failures"]]:
+            out.append(
+                f"{len(failed)} runs failed beside {name}, so that no test is made: {failed[0]}"
+            )
+    for one, other in found["alike"]:
+        out.append(f"**{one} and {other} are the same algorithm**: all their curves are equal.")
+    for cell in found["cells"]:
+        for method in cell["methods"]:
+            for key in method["without_effect"]:
+                out.append(f"**{key} has no effect** on {method['name']} in {cell['name']}.")
+    return out
+
+
+def _words(verdict: str, found: Mapping[str, Any]) -> str:
+    return f"no difference larger than {_delta(found)}" if verdict == "no difference" else verdict
+
+
+def _delta(found: Mapping[str, Any]) -> str:
+    points = " points" if found["unit"] == "share" else ""
+    return shown(found["delta"], found["unit"]).removeprefix("+") + points
+
+
+def _decided(found: Mapping[str, Any]) -> list[str]:
+    """The table of verdicts."""
+    points = ", points" if found["unit"] == "share" else ""
+    lines = [f"| cell | against | difference{points} | p | seeds | verdict |", "|:--" * 6 + "|"]
+    for cell in found["cells"]:
+        for one in cell["comparisons"]:
+            gap = p = "-"
+            if one["difference"] is not None:
+                ends = [one["difference"], one["low"], one["high"]]
+                said = ["-" if v is None else shown(v, found["unit"]) for v in ends]
+                gap = f"{said[0]} ({said[1]} to {said[2]})"
+            if one["p"] is not None:
+                p = f"{one['p']:.2g} {'≤' if one['p'] <= one['bound'] else '>'} {one['bound']:.2g}"
+            cells = [cell["name"], one["against"], gap, p, str(one["pairs"] or cell["seeds"])]
+            lines.append(f"| {' | '.join(cells)} | **{_words(one['verdict'], found)}** |")
+    return lines
+
+
+def _settings(method: Mapping[str, Any]) -> str:
+    """What a method was run with, as a line."""
+    notes = [f"{method['trials']} trials"] if method["trials"] else ["nothing to tune"]
+    notes += [f"{method['failed_trials']} of them failed"] if method["failed_trials"] else []
+    notes += [f"{key} at the edge of what was tried" for key in method["edges"]]
+    words = " ".join(f"{key}={value}" for key, value in method["settings"].items())
+    return f"- `{words}` ({', '.join(notes)})"
+
+
+def _plan(found: Mapping[str, Any]) -> list[str]:
+    """How settings were chosen, and how verdicts were made: what a reviewer must know."""
+    count = sum(len(cell["comparisons"]) for cell in found["cells"])
+    looks = ", ".join(map(str, found["looks"]))
+    said = [
+        f"Tested is the {VALUE_WORDS['last-tenth']} of the {found['metric']} on the test set, "
+        "paired by seed. Rounds and bytes to the target and the worst client stand beside it.",
+        f"Every method with a setting to tune had {found['trials']} trials in each cell, chosen by "
+        "a validation split at a seed that the comparison does not use.",
+        f"Seeds were added to all methods of a cell at once, from "
+        f"{found['cells'][0]['methods'][0]['first_seed']} on. The plan was fixed before the first "
+        f"test: a look after {looks} seeds."
+        + (" Time was up before its end." if found["ended"] == "time" else ""),
+        f"Student's t, two-sided. {100 * found['error']:g} % is the error of all {count} "
+        f"comparisons and all looks together: (n / N)^{RHO:g} of it is spent after n of N seeds "
+        "(Lan and DeMets; Kim and DeMets), with Holm's rule at every look. A difference counts if "
+        "its p is at most what stands behind it. The intervals hold together, at every look.",
+    ]
+    if found["delta"] is not None:
+        said.append(f"No difference larger than {_delta(found)}: the interval lies within that.")
+    commit = f", commit {found['commit']}" if found["commit"] else ""
+    return [*said, f"fedloom {found['version']}{commit}; again: `{found['command']}`"]

@@ -1,0 +1,152 @@
+"""What a referee is asked: which methods are compared, in which cells, by which plan."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..config import Config, resolve
+from ..config.overrides import REGISTRIES, canonical, parse_override, refuse_repeats
+from ..core.own_parts import short
+from ..core.parsing import is_file
+from ..errors import ConfigError, unknown
+from ..storage.identity import digest, run_digest
+from ..sweep import Base, Trial, split_grid, split_values
+from ..sweep.grid import VALIDATION, values_of
+
+# two heterogeneities x two participations, if nobody says where to compare
+USUAL = {"data.alpha": ["0.1", "1"], "cohort": ["0.1", "0.4"]}
+Words = Mapping[str, str]  # {key: value as it was typed}
+
+
+@dataclass(frozen=True, eq=False)
+class Method:
+    """One of the methods. name: in tables; words: its changes, what is compared first."""
+
+    name: str
+    words: Words
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """Where methods are compared: a recipe or file, with changes."""
+
+    name: str
+    source: str
+    words: Words
+
+    @property
+    def folder(self) -> str:
+        """The name of its folder."""
+        return re.sub(r"[^\w.=+-]+", "-", self.name).strip("-")[:100]
+
+
+@dataclass(frozen=True, eq=False)
+class Question:
+    """methods: the candidate first; tune: {setting: values}, empty for the declared ones; trials:
+    of each method in each cell; most: seeds of a cell; delta: the difference that does not matter,
+    in the metric's unit, and target, None: the metric's and the recipe's own.
+    """
+
+    vary: str
+    methods: tuple[Method, ...]
+    cells: tuple[Cell, ...]
+    tune: Mapping[str, list[str]]
+    trials: int
+    most: int
+    delta: float | None
+    target: float | None
+    out: Path
+
+    def config(self, cell: Cell, method: Method, more: Words | None = None) -> Config:
+        """The settings of a method in a cell."""
+        words = {**cell.words, **method.words, **(more or {})}
+        return resolve(cell.source, [f"{key}={value}" for key, value in words.items()])
+
+    def trial(self, cell: Cell, method: Method, choice: Words, seed: int) -> Trial:
+        """One run. seed: from the recipe's own, 0, which is that of all tuning: it holds out a part
+        of the training data, and no seed of the comparison has been seen before.
+        """
+        words = [f"{key}={value}" for key, value in cell.words.items()]
+        start = self.config(cell, method).values
+        if not seed and not start["evaluate"].get("validation"):
+            words.append(f"evaluate.validation={VALIDATION}")
+        first = int(start["seed"]) + seed
+        base = Base(cell.source, tuple(words), self.out / cell.folder, first, 1)
+        return base.trials({**method.words, **choice})[0]
+
+    def digest(self) -> str:
+        """The same for the same question: other settings, files or plans are another study."""
+        runs = [run_digest(self.config(c, m).values) for c in self.cells for m in self.methods]
+        plan = [self.trials, self.most, self.delta, self.target, dict(self.tune)]
+        return digest([runs, self.vary, plan])
+
+
+def asked(
+    method: str,
+    against: str,
+    words: Sequence[str],
+    vary: str,
+    tune: Sequence[str],
+    trials: int,
+    most: int,
+    delta: float | None,
+    target: float | None,
+    out: Path,
+) -> Question:
+    """The question of a command line. words: recipes, files and changes KEY=VALUE; a change with
+    several values makes a cell of each. Raises ConfigError for whatever is wrong with any of them.
+    """
+    if vary not in REGISTRIES:
+        raise ConfigError(f"--vary: {unknown('setting that names a part', vary, REGISTRIES)}")
+    methods = [_method(text, vary) for text in (method, *split_values(against))]
+    names = [one.name for one in methods]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ConfigError(f"'{twice[0]}' is there twice; it cannot be compared with itself")
+    tried = {}
+    for word in canonical(tune):
+        key, values = parse_override(word)[0], values_of(word)
+        if len(values) < 2 or "" in values or len(set(values)) < len(values):
+            raise ConfigError(f"--tune {word}: give two or more values, as local.lr=0.03,0.1,0.3")
+        tried[key] = values
+    return Question(
+        vary, tuple(methods), tuple(_cells(words)), tried, trials, most, delta, target, out
+    )
+
+
+def _method(text: str, vary: str) -> Method:
+    """A method as it is typed: its name, and changes of its own behind it."""
+    name, *changes = text.split() or [""]
+    if not name or "=" in name:
+        raise ConfigError(f"--against: a method is a name, as fedprox, got '{text}'")
+    words = {vary: name, **dict(_pair(word) for word in canonical(changes))}
+    return Method(" ".join([short(name), *changes]), words)
+
+
+def _pair(word: str) -> tuple[str, str]:
+    parse_override(word)
+    key, _, value = word.partition("=")
+    return key.strip(), value.strip()
+
+
+def _cells(words: Sequence[str]) -> list[Cell]:
+    sources = [word for word in words if "=" not in word or is_file(word)]
+    changes = [word for word in words if word not in sources]
+    refuse_repeats(changes)
+    shared, axes = split_grid(changes)
+    fixed = dict(map(_pair, shared))
+    if not sources and not axes:
+        axes = {key: values for key, values in USUAL.items() if key not in fixed}
+    if "seed" in fixed:
+        raise ConfigError(f"'seed={fixed['seed']}': the referee counts seeds; leave it out")
+    out = []
+    for source in sources or ["digits"]:
+        for values in itertools.product(*axes.values()):
+            own = dict(zip(axes, values, strict=True))
+            said = [f"{key.rpartition('.')[2]}={value}" for key, value in own.items()]
+            name = " ".join([Path(source).stem if is_file(source) else source, *said])
+            out.append(Cell(name, source, {**fixed, **own}))
+    return out

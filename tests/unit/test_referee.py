@@ -1,0 +1,134 @@
+"""What a referee is asked, and how settings are searched with equal effort."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedloom.core.hyper import Hyper
+from fedloom.errors import ConfigError
+from fedloom.referee import Question, asked
+from fedloom.referee.tune import Ladder, chosen, proposed, space_of
+
+
+def ask(method: str = "fedprox", against: str = "fedavg", *words: str, **more: Any) -> Question:
+    usual: dict[str, Any] = {
+        "vary": "algorithm",
+        "tune": (),
+        "trials": 8,
+        "most": 30,
+        "delta": None,
+        "target": None,
+        "out": Path("o"),
+    }
+    return asked(method, against, words, **usual | more)
+
+
+def search(space: dict[str, Ladder], value: Any, trials: int) -> dict[tuple[str, ...], float]:
+    scores: dict[tuple[str, ...], float] = {}
+    while new := proposed(space, scores, trials):
+        scores |= {point: value(*map(float, point)) for point in new}
+    return scores
+
+
+# ------------------------------------------------------------------------------------ the question
+def test_without_a_recipe_there_are_two_heterogeneities_and_two_participations() -> None:
+    names = [cell.name for cell in ask().cells]
+    assert names == [f"digits alpha={a} cohort={c}" for a in ("0.1", "1") for c in ("0.1", "0.4")]
+    assert [cell.name for cell in ask("fedprox", "fedavg", "cohort=5").cells] == [
+        "digits alpha=0.1",
+        "digits alpha=1",
+    ]
+
+
+def test_recipes_and_changes_with_several_values_are_cells() -> None:
+    cells = ask("fedprox", "fedavg", "digits", "mnist_iid", "rounds=5,7", "local.batch=9").cells
+    assert [cell.name for cell in cells] == [
+        f"{name} rounds={n}" for name in ("digits", "mnist_iid") for n in (5, 7)
+    ]
+    config = ask("fedprox", "fedavg", "digits", "local.batch=9").config
+    question = ask("fedprox algorithm.mu=0.5", "fedavg,fedacg", "digits", "local.batch=9")
+    mine = question.config(question.cells[0], question.methods[0]).values
+    assert mine["algorithm"] == {"name": "fedprox", "mu": 0.5, "server_lr": 1.0} or (
+        mine["algorithm"]["mu"] == 0.5
+    )
+    assert mine["local"]["batch"] == 9 and config is not None
+
+
+def test_tuning_holds_out_data_at_a_seed_that_the_comparison_has_not() -> None:
+    question = ask("fedprox", "fedavg", "digits")
+    at = question.cells[0], question.methods[0]
+    tuning, first = (question.trial(*at, {"local.lr": "0.3"}, seed) for seed in (0, 1))
+    assert (tuning.seed, first.seed) == (0, 1)
+    assert tuning.config.values["evaluate"]["validation"] == 0.1
+    assert not first.config.values["evaluate"].get("validation")
+    assert first.config.values["local"]["lr"] == 0.3 and tuning.folder.parent == first.folder.parent
+
+
+@pytest.mark.parametrize(
+    ("method", "against", "words", "more", "said"),
+    [
+        ("fedprox", "fedprox", (), {}, "there twice"),
+        ("fedprox", "fedavg,", (), {}, "a method is a name"),
+        ("fedprox", "local.lr=0.1", (), {}, "a method is a name"),
+        ("fedprox", "fedavg", (), {"vary": "algoritm"}, "did you mean 'algorithm'"),
+        ("fedprox", "fedavg", (), {"tune": ("local.lr=0.1",)}, "two or more values"),
+        ("fedprox", "fedavg", ("seed=3",), {}, "counts seeds"),
+        ("fedprox", "fedavg", ("digits", "seed=3,4"), {}, "seed"),
+    ],
+)
+def test_what_cannot_be_asked_is_one_line(
+    method: str, against: str, words: tuple[str, ...], more: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said) as caught:
+        ask(method, against, *words, **more)
+    assert "\n" not in str(caught.value)
+
+
+def test_another_question_has_another_digest() -> None:
+    assert ask().digest() == ask().digest()
+    others = [ask(trials=9), ask(delta=0.1), ask("fedprox", "fedavg", "rounds=3"), ask("fedacg")]
+    assert len({ask().digest(), *(other.digest() for other in others)}) == 5
+
+
+# -------------------------------------------------------------------------------------- the search
+def test_main_settings_are_the_rate_and_declared_numbers_that_nobody_set() -> None:
+    def keys(question: Question, at: int = 0) -> list[str]:
+        return list(space_of(question, question.cells[0], question.methods[at]))
+
+    assert keys(ask("fedprox", "fedavg")) == ["local.lr", "algorithm.mu"]
+    assert keys(ask("fedprox", "fedavg"), 1) == ["local.lr"]
+    assert keys(ask("fedprox algorithm.mu=1", "fedavg", "digits", "local.lr=0.1")) == []
+    tuned = ask("fedprox", "fedavg", tune=("algorithm.mu=0.1,1", "local.batch=5,10"))
+    assert keys(tuned) == ["algorithm.mu", "local.batch"] and keys(tuned, 1) == ["local.batch"]
+    assert keys(ask("topk:0.1", "qsgd:8", vary="compress")) == ["local.lr"]
+
+
+@pytest.mark.parametrize("trials", [1, 2, 5, 8, 20])
+def test_every_search_has_its_trials_and_follows_the_edge(trials: int) -> None:
+    one = {"local.lr": Ladder("0.1", (), Hyper(low=0, open_low=True))}
+    two = one | {"algorithm.mu": Ladder("1.0", (), Hyper(low=0))}
+    narrow = search(one, lambda lr: -abs(math.log(lr / 8.1)), trials)
+    wide = search(two, lambda lr, mu: -abs(math.log(lr / 8.1)) - abs(math.log(mu / 3)), trials)
+    assert len(narrow) == min(trials, len(narrow)) and len(wide) == trials
+    if trials == 20:
+        assert float(max(narrow, key=lambda p: narrow[p])[0]) == pytest.approx(8.1, rel=0.1)
+
+
+def test_a_decay_is_searched_by_its_distance_from_one() -> None:
+    ladder = Ladder("0.9", (), Hyper(low=0, high=1, open_high=True))
+    assert ladder.beside("0.9") == ["0.967", "0.7"] and ladder.beside("0.5") == ["0.833"]
+
+
+def test_edges_and_settings_without_effect_are_named() -> None:
+    space = {"a": Ladder("2", ("1", "2", "4")), "b": Ladder("1.0", (), Hyper(low=0))}
+    scores = search(space, lambda a, b: a, 12)
+    curves = {point: (float(point[0]),) for point in scores}
+    found = chosen(space, scores, curves)
+    assert found.choice["a"] == "4" and found.edges == ("a",) and found.without_effect == ("b",)
+    lost = dict.fromkeys(scores, -math.inf)
+    assert chosen(space, lost, {}).failed == len(scores)
+    assert proposed({}, {}, 8) == []
