@@ -44,6 +44,10 @@ FLAGS = {
         "--wide",
         "--columns",
     },
+    "referee": {
+        *("--against", "--vary", "--tune", "--trials", "--seeds", "--delta", "--target"),
+        *("--minutes", "--jobs", "--out", "--json", "--quiet"),
+    },
     "report": {"--out", "--target", "--figures", "--format", "--column", "--value"},
     "measure": {"--out"},
     "replay": {

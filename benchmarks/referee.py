@@ -1,0 +1,175 @@
+"""Is a verdict of `fedloom referee` what it says? Comparisons resampled from recorded runs.
+
+    python benchmarks/referee.py record FOLDER [--seeds 60] [--jobs 2]   240 runs of digits
+    python benchmarks/referee.py calibrate FOLDER [--comparisons 4000]
+
+`record` runs four methods with the same seeds and writes FOLDER/runs.jsonl: of each run its
+accuracy at every fifth round. `calibrate` needs these lines alone. It draws comparisons from them,
+seed by seed with replacement, and lets the referee's own rule decide each one:
+
+- without a difference: two methods whose differences are shifted so that their mean over all seeds
+  is zero, or one method at other seeds than itself;
+- with a planted one, of 0.5, 1, 1.5 or 2 standard deviations of such differences.
+
+Half of the comparisons are of each kind. The false rate is the share of the first half in which a
+difference was found; its interval is Wilson's, 95 %. A last table is of whole studies, three rivals
+in four cells, without any difference: the share with one false verdict or more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+import statistics
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedloom.core.curves import last_tenth
+from fedloom.report.curve_data import measured
+from fedloom.report.runs import load_run
+from fedloom.report.sequential import decide, looks
+from fedloom.sweep import RunTrials, in_jobs, plan
+
+METHODS = ("fedavg", "fedprox", "fedavgm", "scaffold")
+EFFECTS = (0.5, 1.0, 1.5, 2.0)  # standard deviations of the differences
+MOST = 30  # seeds, the command's default
+Values = dict[str, dict[int, float]]  # {method: {seed: what is compared}}
+
+
+class Silent:
+    """Progress that says a line a run."""
+
+    def add(self, runs: Sequence[Any]) -> None: ...
+    def begin(self, run: Any) -> None: ...
+    def row(self, run: Any, row: Any) -> None: ...
+    def end(self, run: Any, state: str) -> None: ...
+
+
+def record(folder: Path, seeds: int, jobs: int) -> None:
+    """Run all methods with all seeds, and write a line for each run."""
+    words = [f"algorithm={','.join(METHODS)}", "evaluate.every=5", "evaluate.clients=false"]
+    with tempfile.TemporaryDirectory() as out:
+        trials = plan("digits", words, seeds, out, by="test")
+        for n, state in in_jobs(RunTrials(), trials, trials, jobs, Silent()):
+            print(f"{n + 1}/{len(trials)} {trials[n].choice} {trials[n].seed}: {state}", flush=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / "runs.jsonl").open("w", encoding="utf-8") as file:
+            for trial in trials:
+                values = measured(load_run(trial.folder), "test_accuracy")[1]
+                line = {
+                    "method": trial.choice["algorithm"],
+                    "seed": trial.seed,
+                    "curve": [round(float(v), 4) for v in values],
+                }
+                file.write(json.dumps(line) + "\n")
+
+
+def read(folder: Path) -> Values:
+    """What is compared of every recorded run."""
+    out: Values = {}
+    for text in (folder / "runs.jsonl").read_text("utf-8").splitlines():
+        line = json.loads(text)
+        value = last_tenth(line["curve"])
+        assert value is not None
+        out.setdefault(line["method"], {})[line["seed"]] = value
+    return out
+
+
+def pools(values: Values) -> list[list[float]]:
+    """Differences whose mean is zero: of every two methods, and of each with itself."""
+    out = []
+    for one, other in itertools.combinations(values, 2):
+        gaps = [values[one][s] - values[other][s] for s in sorted(values[one])]
+        out.append([gap - statistics.fmean(gaps) for gap in gaps])
+    for own in values.values():
+        out.append([a - b for a, b in itertools.permutations(own.values(), 2)])
+    return out
+
+
+def wilson(hits: int, of: int) -> tuple[float, float]:
+    """The 95 % interval of a share."""
+    z, share = 1.959964, hits / of
+    middle, half = (
+        share + z * z / (2 * of),
+        z * math.sqrt(share * (1 - share) / of + (z / of) ** 2 / 4),
+    )
+    return (middle - half) / (1 + z * z / of), (middle + half) / (1 + z * z / of)
+
+
+def calibrate(folder: Path, count: int) -> dict[str, Any]:
+    """Draw and decide all comparisons."""
+    draw, known, at = np.random.default_rng(0), pools(read(folder)), looks(MOST)
+
+    def gaps(effect: float, pool: list[float]) -> list[float]:
+        shift = effect * statistics.stdev(pool)
+        return [shift + pool[i] for i in draw.integers(len(pool), size=MOST)]
+
+    def look(effect: float) -> tuple[str, int]:
+        found = decide({0: gaps(effect, known[draw.integers(len(known))])}, at)[0]
+        assert found.found is not None
+        return found.verdict, found.found.n
+
+    half = count // 2
+    false = sum(look(0.0)[0] != "undecided" for _ in range(half))
+    power = {}
+    for effect in EFFECTS:
+        seen = [look(effect) for _ in range(half // len(EFFECTS))]
+        hits = [n for verdict, n in seen if verdict == "above"]
+        power[str(effect)] = {
+            "found": len(hits) / len(seen),
+            "wrong_side": sum(verdict == "below" for verdict, _ in seen) / len(seen),
+            "seeds": statistics.fmean(n for _, n in seen),
+        }
+    studies = 1000
+    whole = sum(
+        any(
+            one.verdict != "undecided"
+            for one in decide(
+                {k: gaps(0.0, known[draw.integers(len(known))]) for k in range(12)}, at
+            ).values()
+        )
+        for _ in range(studies)
+    )
+    deviations = {
+        f"{one} less {other}": statistics.stdev(values)
+        for (one, other), values in zip(itertools.combinations(METHODS, 2), known, strict=False)
+    }
+    return {
+        "comparisons": count,
+        "looks": at,
+        "false": false / half,
+        "false_interval": wilson(false, half),
+        "power": power,
+        "studies": studies,
+        "false_studies": whole / studies,
+        "false_studies_interval": wilson(whole, studies),
+        "seed_deviation_of_differences": deviations,
+        "seed_deviation": {m: statistics.stdev(v.values()) for m, v in read(folder).items()},
+    }
+
+
+def main() -> None:
+    """Do what is asked."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("what", choices=("record", "calibrate"))
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--seeds", type=int, default=60)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--comparisons", type=int, default=4000)
+    asked = parser.parse_args()
+    if asked.what == "record":
+        record(asked.folder, asked.seeds, asked.jobs)
+        return
+    found = json.dumps(calibrate(asked.folder, asked.comparisons), indent=1)
+    (asked.folder / "calibration.json").write_text(found + "\n", encoding="utf-8")
+    print(found)
+
+
+if __name__ == "__main__":
+    main()

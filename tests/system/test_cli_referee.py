@@ -1,0 +1,134 @@
+"""fedloom referee: three strangers' methods, going on after a stop, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedloom.core.interrupts import TimeUpError
+from fedloom.experiment.experiment import Experiment
+from support.schema import check
+from tiny import Fedloom
+
+STRANGERS = Path(__file__).parents[2] / "examples" / "referee" / "strangers.py"
+SMALL = ("digits", "data.clients=20", "data.alpha=0.1", "cohort=4", "local.epochs=1")
+QUICK = (*SMALL, "rounds=2", "--trials", "2", "--seeds", "2", "--quiet")
+
+
+def verdicts(found: dict[str, Any]) -> dict[str, str]:
+    return {c["against"]: c["verdict"] for cell in found["cells"] for c in cell["comparisons"]}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "verdict"), [("Calm", "better"), ("Shy", "worse"), ("Anchored", "no difference")]
+)
+def test_a_strangers_method_gets_the_right_verdict(
+    name: str, verdict: str, fedloom: Fedloom
+) -> None:
+    words = (f"{STRANGERS}:{name}", "--against", "fedavg", *SMALL, "rounds=30")
+    page = fedloom("referee", *words, "--trials", "5", "--seeds", "9", "--quiet").stdout
+    found = check("referee", Path(f"runs/referee-{name}/referee.json").read_text("utf-8"))
+    assert verdicts(found) == {"fedavg": verdict}
+    alike = [["strangers.py:Anchored", "fedavg"]] if name == "Anchored" else []
+    assert found["alike"] == alike and ("same algorithm" in page) == bool(alike)
+    idle = ["algorithm.mu"] if alike else []
+    assert found["cells"][0]["methods"][0]["without_effect"] == idle
+    assert ("algorithm.mu has no effect" in page) == bool(alike)
+    assert page == Path(f"runs/referee-{name}/referee.md").read_text("utf-8")
+    assert Path(f"runs/referee-{name}/referee.png").is_file() and "(referee.png)" in page
+
+
+def test_everybody_has_the_same_trials_and_seeds(fedloom: Fedloom) -> None:
+    said = fedloom("referee", "fedprox", "--against", "fedavg,scaffold", *QUICK, "--json")
+    found = check("referee", said.stdout)
+    (cell,) = found["cells"]
+    assert {m["trials"] for m in cell["methods"]} == {2} and cell["seeds"] == 2
+    assert {len(m["values"]) for m in cell["methods"]} == {2}
+    assert {m["first_seed"] for m in cell["methods"]} == {1}
+    assert found["looks"] == [2] and [row["label"] for row in cell["rows"]] == [
+        *("FedProx", "FedAvg", "SCAFFOLD")
+    ]
+    first = cell["methods"][0]["values"][0] - cell["methods"][1]["values"][0]
+    second = cell["methods"][0]["values"][1] - cell["methods"][1]["values"][1]
+    assert cell["comparisons"][0]["difference"] == pytest.approx((first + second) / 2)
+
+
+def test_the_same_command_goes_on(fedloom: Fedloom, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("referee", "fedprox", "--against", "fedavg", *QUICK, "--out", "here")
+    run, calls = Experiment.run, list[int]()
+
+    def stopped(self: Experiment, *args: Any, **kwargs: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return run(self, *args, **kwargs)
+
+    monkeypatch.setattr(Experiment, "run", stopped)
+    assert "the same command goes on" in fedloom(*words, code=130).output
+    monkeypatch.setattr(Experiment, "run", run)
+    page = fedloom(*words).stdout
+    before = {file: file.stat().st_mtime_ns for file in Path("here").glob("*/*/summary.json")}
+    assert len(before) == 2 * (2 + 2)
+    assert fedloom(*words).stdout == page
+    assert {file: file.stat().st_mtime_ns for file in before} == before, "nothing runs again"
+    said = fedloom(*words[:-1], "here", "--delta", "0.5", code=2).output
+    assert "holds a study of something else" in said and "choose another --out" in said
+
+
+def test_time_that_is_up_keeps_what_is_whole(
+    fedloom: Fedloom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seeds count of which every method of a cell has a run."""
+    run, calls = Experiment.run, list[int]()
+
+    def slow(self: Experiment, *args: Any, **kwargs: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 8:  # four trials, the first seed of both, the second of one
+            raise TimeUpError
+        return run(self, *args, **kwargs)
+
+    monkeypatch.setattr(Experiment, "run", slow)
+    words = ("referee", "fedprox", "--against", "fedavg", *QUICK, "--json")
+    done = fedloom(*words)
+    found = check("referee", done.stdout)
+    assert found["ended"] == "time" and "the same command goes on" in done.stderr
+    assert found["cells"][0]["seeds"] == 1 and verdicts(found) == {"fedavg": "undecided"}
+    assert json.loads(fedloom(*words).stdout)["ended"] == "plan"
+
+
+def test_too_little_time_says_what_it_would_take(fedloom: Fedloom) -> None:
+    said = fedloom(
+        "referee", "fedprox", "--against", "fedavg", *QUICK, "--minutes", "0.0001", code=2
+    )
+    (line,) = said.stderr.splitlines()
+    assert "minutes are too few to tune all methods and run one seed of each" in line
+    assert "give --minutes 1" in line
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("algorithm=fedprox", "--against", "fedavg"), "give the method first"),
+        (("fedprx", "--against", "fedavg"), "did you mean 'fedprox'"),
+        (("no.py:Mine", "--against", "fedavg"), "does not exist"),
+        (("fedprox", "--against", "fedavg", "digits", "local.lr=x"), "local.lr"),
+        (("fedprox", "--against", "fedavg", "nothing"), "nothing"),
+    ],
+)
+def test_what_is_asked_wrongly_is_one_line(
+    words: tuple[str, ...], said: str, fedloom: Fedloom
+) -> None:
+    (line,) = fedloom("referee", *words, code=2).stderr.splitlines()
+    assert line.startswith("error: ") and said in line
+
+
+def test_codecs_are_compared_too(fedloom: Fedloom) -> None:
+    words = ("topk:0.1", "--against", "topk:0.5", "--vary", "compress", *QUICK, "--json")
+    found = check("referee", fedloom("referee", *words).stdout)
+    methods = found["cells"][0]["methods"]
+    assert [m["settings"]["compress"] for m in methods] == ["topk:0.1", "topk:0.5"]
+    assert found["cells"][0]["rows"][0]["bytes"] < found["cells"][0]["rows"][1]["bytes"]
