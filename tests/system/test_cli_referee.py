@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from fedloom.cli.__main__ import cli
 from fedloom.core.interrupts import TimeUpError
 from fedloom.experiment.experiment import Experiment
 from support.schema import check
@@ -68,7 +70,8 @@ def test_the_same_command_goes_on(fedloom: Fedloom, monkeypatch: pytest.MonkeyPa
         return run(self, *args, **kwargs)
 
     monkeypatch.setattr(Experiment, "run", stopped)
-    assert "the same command goes on" in fedloom(*words, code=130).output
+    done = CliRunner().invoke(cli, words, prog_name="fedloom")
+    assert done.exit_code == 130 and "the same command goes on" in done.output
     monkeypatch.setattr(Experiment, "run", run)
     page = fedloom(*words).stdout
     before = {file: file.stat().st_mtime_ns for file in Path("here").glob("*/*/summary.json")}

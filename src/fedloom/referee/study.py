@@ -10,8 +10,7 @@ import contextlib
 import json
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -34,19 +33,6 @@ _SPARE = 0.9  # of the time that is left, what the plan counts with
 _ALIKE = 1e-5  # relative: curves closer than that are of one algorithm
 Place = tuple[Cell, Method]
 Curves = tuple[tuple[float, ...], ...]
-
-
-@dataclass(frozen=True, eq=False)
-class Piece:
-    """A run as progress shows it."""
-
-    trial: Trial
-    title: str
-
-    @property
-    def rounds(self) -> int:
-        """How many rounds it has."""
-        return int(self.trial.config.values["rounds"])
 
 
 class Study:
@@ -97,31 +83,29 @@ class Study:
             return
         at, began = self.places[0], time.monotonic()
         start = {key: ladder.start for key, ladder in self.spaces[at].items()}
-        piece = Piece(self.question.trial(*at, start, 0), f"{at[0].name}, {at[1].name}, first run")
+        first = self.question.trial(*at, start, 0)
         with contextlib.suppress(TimeUpError):
-            self._run([piece])
-        run = self._found(piece.trial)
-        if run is None and state_of(piece.trial.folder) != "failed":
-            least, why = 2 * self._minutes, "the first run did not end in that time"
-        else:
-            each = max(time.monotonic() - began, _seconds(run))
-            searches = sum(map(bool, self.spaces.values()))
-            count = searches * self.question.trials + len(self.places)
-            least = count * each / self._jobs / 60
-            why = f"{count} runs of {each:.2g} s take about {least:.2g} minutes"
+            self._run([first])
+        done = first.rounds
+        if state_of(first.folder) == "begun":
+            done = max(1, load_run(first.folder).rounds.size)
+        each = (time.monotonic() - began) * first.rounds / done
+        each = max(each, _seconds(self._found(first)))
+        count = sum(map(bool, self.spaces.values())) * self.question.trials + len(self.places)
+        least = count * each / self._jobs / 60
         if least > self._minutes:
             raise ConfigError(
                 f"{self._minutes:g} minutes are too few to tune all methods and run one seed of "
-                f"each: {why} with --jobs {self._jobs}; give --minutes {math.ceil(2 * least)}, or "
-                "fewer --trials, methods or cells"
+                f"each: {count} runs of {each:.2g} s with --jobs {self._jobs} take about "
+                f"{least:.2g} minutes; give --minutes {math.ceil(2 * least)}, or fewer --trials, "
+                "methods or cells"
             )
 
-    def _run(self, pieces: Iterable[Piece]) -> None:
+    def _run(self, trials: Iterable[Trial]) -> None:
         """Run what is not over of these."""
-        left = [p for p in pieces if state_of(p.trial.folder) not in ("finished", "failed")]
+        left = [t for t in trials if state_of(t.folder) not in ("finished", "failed")]
         self._watch.add(left)
-        trials = [piece.trial for piece in left]
-        for n, state in in_jobs(self._work, trials, left, self._jobs, self._watch):
+        for n, state in in_jobs(self._work, left, left, self._jobs, self._watch):
             self._watch.end(left[n], state)
 
     def _found(self, trial: Trial) -> Run | None:
@@ -141,10 +125,7 @@ class Study:
             }
             if not trials:
                 break
-            self._run(
-                Piece(t, f"{cell.name}, {method.name}, trial {len(tried[cell, method]) + 1}")
-                for ((cell, method), _), t in trials.items()
-            )
+            self._run(trials.values())
             for (at, point), trial in trials.items():
                 tried[at][point] = self._found(trial)
         for at, runs in tried.items():
@@ -155,9 +136,9 @@ class Study:
 
     def _plan(self) -> tuple[int, ...]:
         """The looks of a new study: as many seeds as there is time for after the first of each."""
-        first, began = [*self._seeds(self.question.cells, 1)], time.monotonic()
+        first, began = self._seeds(self.question.cells, 1), time.monotonic()
         self._run(first)
-        spent = sum(_seconds(self._found(piece.trial)) for piece in first) / self._jobs
+        spent = sum(_seconds(self._found(trial)) for trial in first) / self._jobs
         each = max(time.monotonic() - began, spent, 1e-3)
         more = int(_SPARE * max(0.0, self._until - time.monotonic()) / each)
         found = looks(min(self.question.most, 1 + more))
@@ -165,13 +146,10 @@ class Study:
         write_atomic(self.question.out / PLAN, json.dumps(plan) + "\n")
         return found
 
-    def _seeds(self, cells: Sequence[Cell], count: int) -> Iterator[Piece]:
+    def _seeds(self, cells: Sequence[Cell], count: int) -> list[Trial]:
         """The runs of so many seeds, every method of a cell with each of them."""
-        for seed in range(1, count + 1):
-            for cell in cells:
-                for method in self.question.methods:
-                    title = f"{cell.name}, {method.name}, seed {seed}"
-                    yield Piece(self.trial(cell, method, seed), title)
+        seeds, methods = range(1, count + 1), self.question.methods
+        return [self.trial(cell, m, seed) for seed in seeds for cell in cells for m in methods]
 
     def _open(self) -> list[Cell]:
         """The cells in which something is undecided that more seeds could decide."""

@@ -36,6 +36,17 @@ class Trial:
     config: Config
     folder: Path
 
+    @property
+    def title(self) -> str:
+        """What it is, for progress."""
+        words = [f"{key}={value}" for key, value in self.choice.items()]
+        return f"{self.folder.parent.name}: {' '.join([*words, f'seed={self.seed}'])}"
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds it has in all."""
+        return int(self.config.values["rounds"])
+
 
 @dataclass(frozen=True)
 class Row:
