@@ -45,7 +45,7 @@ FLAGS = {
         "--columns",
     },
     "referee": {
-        *("--against", "--vary", "--tune", "--trials", "--seeds", "--delta", "--target"),
+        *("--against", "--vary", "--tune", "--trials", "--seeds", "--delta"),
         *("--minutes", "--jobs", "--out", "--json", "--quiet"),
     },
     "report": {"--out", "--target", "--figures", "--format", "--column", "--value"},

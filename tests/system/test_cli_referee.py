@@ -33,15 +33,19 @@ def test_a_strangers_method_gets_the_right_verdict(
 ) -> None:
     words = (f"{STRANGERS}:{name}", "--against", "fedavg", *SMALL, "rounds=30")
     page = fedloom("referee", *words, "--trials", "5", "--seeds", "9", "--quiet").stdout
-    found = check("referee", Path(f"runs/referee-{name}/referee.json").read_text("utf-8"))
+    found = check(
+        "referee", Path(f"runs/referee-strangers.py-{name}/referee.json").read_text("utf-8")
+    )
     assert verdicts(found) == {"fedavg": verdict}
     alike = [["strangers.py:Anchored", "fedavg"]] if name == "Anchored" else []
     assert found["alike"] == alike and ("same algorithm" in page) == bool(alike)
     idle = ["algorithm.mu"] if alike else []
     assert found["cells"][0]["methods"][0]["without_effect"] == idle
     assert ("algorithm.mu has no effect" in page) == bool(alike)
-    assert page == Path(f"runs/referee-{name}/referee.md").read_text("utf-8")
-    assert Path(f"runs/referee-{name}/referee.png").is_file() and "(referee.png)" in page
+    assert page == Path(f"runs/referee-strangers.py-{name}/referee.md").read_text("utf-8")
+    assert (
+        Path(f"runs/referee-strangers.py-{name}/referee.png").is_file() and "(referee.png)" in page
+    )
 
 
 def test_everybody_has_the_same_trials_and_seeds(fedloom: Fedloom) -> None:

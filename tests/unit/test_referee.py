@@ -21,7 +21,6 @@ def ask(method: str = "fedprox", against: str = "fedavg", *words: str, **more: A
         "trials": 8,
         "most": 30,
         "delta": None,
-        "target": None,
         "out": Path("o"),
     }
     return asked(method, against, words, **usual | more)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import sys
 import time
@@ -38,7 +39,6 @@ from fedloom.storage.atomic import write_out
     type=click.FloatRange(min=0, min_open=True),
     help="The difference that does not matter.  [default: 0.01 of shares, one point]",
 )
-@click.option("--target", type=float, help="Of rounds and bytes to it.  [default: the recipe's]")
 @click.option(
     "--minutes",
     type=click.FloatRange(min=0, min_open=True),
@@ -60,7 +60,6 @@ def referee_command(
     trials: int,
     seeds: int,
     delta: float | None,
-    target: float | None,
     minutes: float,
     jobs: int,
     out: str | None,
@@ -79,6 +78,7 @@ def referee_command(
     on a validation split. Then seeds are added to all methods alike, by a plan that is fixed before
     the first test. The verdicts are in referee.md, for a pull request, and in referee.json.
     """
+    from fedloom.core.own_parts import short
     from fedloom.referee import Study, as_markdown, asked
     from fedloom.referee.page import as_json as found_in
 
@@ -88,8 +88,9 @@ def referee_command(
     method, *more = words
     if "=" in method:
         raise ConfigError(f"give the method first, as my_method.py:Mine, got '{method}'")
-    folder = Path(out or f"runs/referee-{_name(method)}")
-    question = asked(method, against, more, vary, tune, trials, seeds, delta, target, folder)
+    name = re.sub(r"[^\w.-]+", "-", short(method))
+    folder = Path(out or f"runs/referee-{name}")
+    question = asked(method, against, more, vary, tune, trials, seeds, delta, folder)
     with (
         repeatable(f"the runs in '{folder}'"),
         Progress((), quiet, time.monotonic() + 60 * minutes) as progress,
@@ -104,13 +105,6 @@ def referee_command(
     click.echo(text if as_json else page, nl=False)
     if study.over:
         click.echo("time is up; the same command goes on", err=True)
-
-
-def _name(method: str) -> str:
-    """A method's name as a part of a folder's."""
-    from fedloom.core.own_parts import is_own, split
-
-    return (split(method)[1] if is_own(method) else method).replace("/", "-").replace(":", "-")
 
 
 def _drawn(found: dict[str, object], folder: Path) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .._version import __version__
@@ -12,8 +12,10 @@ from ..core.curves import VALUE_WORDS
 from ..report import as_markdown as table_of
 from ..report import comparison, group_runs
 from ..report.curve_data import value_of
+from ..report.runs import Run
 from ..report.sequential import RHO, Decision
 from ..report.statistics import LEVEL, shown
+from ..report.table_text import columns
 from .question import Cell, Method
 from .study import Study
 
@@ -25,20 +27,8 @@ _VERDICTS = ("better", "worse", "no difference", "undecided")
 
 def as_json(study: Study, command: str) -> Found:
     """All that a study found; command: repeats it. docs/schemas/referee.json explains the keys."""
-    question, metric, decided = study.question, study.metric, study.decisions()
+    question, metric = study.question, study.metric
     mine, *rivals = question.methods
-    cells = [
-        {
-            "name": cell.name,
-            "source": cell.source,
-            "changes": [f"{key}={value}" for key, value in cell.words.items()],
-            "seeds": study.seeds(cell),
-            "methods": [_method(study, cell, method) for method in question.methods],
-            "comparisons": [_pair(study, cell, r, decided[cell, r]) for r in rivals],
-            "rows": _rows(study, cell),
-        }
-        for cell in question.cells
-    ]
     return {
         "format": FORMAT,
         "version": __version__,
@@ -54,12 +44,37 @@ def as_json(study: Study, command: str) -> Found:
         "looks": list(study.looks),
         "ended": "time" if study.over else "plan",
         "trials": question.trials,
-        "cells": cells,
+        "cells": _cells(study),
         "alike": [list(pair) for pair in study.alike()],
     }
 
 
-def _method(study: Study, cell: Cell, method: Method) -> Found:
+def _cells(study: Study) -> list[Found]:
+    out, decided = [], study.decisions()
+    for cell in study.question.cells:
+        found = [*zip(study.question.methods, study.runs(cell), strict=True)]
+        rows = comparison(group_runs(run for _, runs in found for run in runs if run is not None))
+        out.append(
+            {
+                "name": cell.name,
+                "source": cell.source,
+                "changes": [f"{key}={value}" for key, value in cell.words.items()],
+                "seeds": len(found[0][1]),
+                "methods": [_method(study, cell, method, runs) for method, runs in found],
+                "comparisons": [
+                    _pair(study, rival, decided[cell, rival], [*found[0][1], *runs].count(None))
+                    for rival, runs in found[1:]
+                ],
+                "rows": [
+                    {k: _finite(v) if isinstance(v, float) else v for k, v in row.items()}
+                    for row in rows
+                ],
+            }
+        )
+    return out
+
+
+def _method(study: Study, cell: Cell, method: Method, runs: Sequence[Run | None]) -> Found:
     """What a method was run with, and what was compared, seed by seed (None: it failed)."""
     tuned = study.tuned[cell, method]
     return {
@@ -70,11 +85,11 @@ def _method(study: Study, cell: Cell, method: Method) -> Found:
         "edges": list(tuned.edges),
         "without_effect": list(tuned.without_effect),
         "first_seed": study.trial(cell, method, 1).seed,
-        "values": [run and value_of(run) for run in study.runs(cell, method)],
+        "values": [run and value_of(run) for run in runs],
     }
 
 
-def _pair(study: Study, cell: Cell, rival: Method, decision: Decision) -> Found:
+def _pair(study: Study, rival: Method, decision: Decision, failures: int) -> Found:
     """A comparison: the verdict, and the difference of the method and its rival."""
     found = decision.found
     better = "above" if study.metric.higher_is_better else "below"
@@ -90,15 +105,8 @@ def _pair(study: Study, cell: Cell, rival: Method, decision: Decision) -> Found:
         "level": found and found.level,
         "p": found and found.p,
         "bound": decision.bound,
-        "failures": study.failures(cell, rival),
+        "failures": failures,
     }
-
-
-def _rows(study: Study, cell: Cell) -> list[dict[str, Any]]:
-    """The methods of a cell as `fedloom compare --json` has them."""
-    runs = [run for m in study.question.methods for run in study.runs(cell, m) if run is not None]
-    rows = comparison(group_runs(runs), study.question.target)
-    return [{k: _finite(v) if isinstance(v, float) else v for k, v in r.items()} for r in rows]
 
 
 def _finite(value: float) -> float | None:
@@ -115,18 +123,12 @@ def as_markdown(found: Mapping[str, Any], picture: str = "") -> str:
     for cell in found["cells"]:
         lines += ["", f"## {cell['name']}", ""]
         if cell["rows"]:
-            tested = found["metric"].replace("_", " ")
-            names = [name for name in (tested, *_BESIDE) if name in _heads(cell["rows"])]
+            wanted = (cell["rows"][0]["metric"].replace("_", " "), *_BESIDE)
+            names = [c.name for c in columns(cell["rows"]) if c.name in wanted]
             lines += [table_of(cell["rows"], names).rstrip(), ""]
         lines += map(_settings, cell["methods"])
     lines += ["", "## How it was decided", "", *(f"- {said}" for said in _plan(found))]
     return "\n".join(lines) + "\n"
-
-
-def _heads(rows: list[dict[str, Any]]) -> set[str]:
-    from ..report.table_text import columns
-
-    return {column.name for column in columns(rows)}
 
 
 def _summary(found: Mapping[str, Any]) -> list[str]:
@@ -141,10 +143,8 @@ def _summary(found: Mapping[str, Any]) -> list[str]:
             if verdict in verdicts
         ]
         out.append(f"**{name}**: {', '.join(counts)}.")
-        if failed := [why for pair in pairs for why in pair["failures"]]:
-            out.append(
-                f"{len(failed)} runs failed beside {name}, so that no test is made: {failed[0]}"
-            )
+        if failed := sum(pair["failures"] for pair in pairs):
+            out.append(f"{failed} runs of it and of {name} failed: no test is made there.")
     for one, other in found["alike"]:
         out.append(f"**{one} and {other} are the same algorithm**: all their curves are equal.")
     for cell in found["cells"]:

@@ -48,7 +48,7 @@ class Cell:
 class Question:
     """methods: the candidate first; tune: {setting: values}, empty for the declared ones; trials:
     of each method in each cell; most: seeds of a cell; delta: the difference that does not matter,
-    in the metric's unit, and target, None: the metric's and the recipe's own.
+    in the metric's unit, None: a point of shares.
     """
 
     vary: str
@@ -58,7 +58,6 @@ class Question:
     trials: int
     most: int
     delta: float | None
-    target: float | None
     out: Path
 
     def config(self, cell: Cell, method: Method, more: Words | None = None) -> Config:
@@ -81,7 +80,7 @@ class Question:
     def digest(self) -> str:
         """The same for the same question: other settings, files or plans are another study."""
         runs = [run_digest(self.config(c, m).values) for c in self.cells for m in self.methods]
-        plan = [self.trials, self.most, self.delta, self.target, dict(self.tune)]
+        plan = [self.trials, self.most, self.delta, dict(self.tune)]
         return digest([runs, self.vary, plan])
 
 
@@ -94,7 +93,6 @@ def asked(
     trials: int,
     most: int,
     delta: float | None,
-    target: float | None,
     out: Path,
 ) -> Question:
     """The question of a command line. words: recipes, files and changes KEY=VALUE; a change with
@@ -112,9 +110,7 @@ def asked(
         if len(values) < 2 or "" in values or len(set(values)) < len(values):
             raise ConfigError(f"--tune {word}: give two or more values, as local.lr=0.03,0.1,0.3")
         tried[key] = values
-    return Question(
-        vary, tuple(methods), tuple(_cells(words)), tried, trials, most, delta, target, out
-    )
+    return Question(vary, tuple(methods), tuple(_cells(words)), tried, trials, most, delta, out)
 
 
 def _method(text: str, vary: str) -> Method:
@@ -143,7 +139,7 @@ def _cells(words: Sequence[str]) -> list[Cell]:
     if "seed" in fixed:
         raise ConfigError(f"'seed={fixed['seed']}': the referee counts seeds; leave it out")
     out = []
-    for source in sources or ["digits"]:
+    for source in dict.fromkeys(sources or ["digits"]):
         for values in itertools.product(*axes.values()):
             own = dict(zip(axes, values, strict=True))
             said = [f"{key.rpartition('.')[2]}={value}" for key, value in own.items()]

@@ -7,6 +7,7 @@ look at a comparison and never changes. So the same command goes on after any st
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import math
 import time
@@ -23,7 +24,7 @@ from ..report.curve_data import measured, value_of
 from ..report.runs import Metric, Run, load_run
 from ..report.sequential import Decision, decide, looks
 from ..storage.atomic import write_atomic
-from ..sweep import FAILURE, RunTrials, Trial, Watch, check_all, in_jobs, state_of
+from ..sweep import RunTrials, Trial, Watch, check_all, in_jobs, state_of
 from .question import Cell, Method, Question
 from .tune import Point, Tuned, chosen, proposed, space_of
 
@@ -153,15 +154,16 @@ class Study:
 
     def _open(self) -> list[Cell]:
         """The cells in which something is undecided that more seeds could decide."""
-        found = self.decisions()
-        return [
-            cell
-            for cell in self.question.cells
-            if any(
-                found[cell, rival].verdict == "undecided" and not self.failures(cell, rival)
-                for rival in self.question.methods[1:]
+        decided = self.decisions()
+
+        def waits(cell: Cell) -> bool:
+            mine, *rivals = self.runs(cell)
+            return any(
+                decided[cell, rival].verdict == "undecided" and None not in [*mine, *runs]
+                for rival, runs in zip(self.question.methods[1:], rivals, strict=True)
             )
-        ]
+
+        return [cell for cell in self.question.cells if waits(cell)]
 
     # -------------------------------------------------------------------------- what came of it
     def trial(self, cell: Cell, method: Method, seed: int) -> Trial:
@@ -172,23 +174,18 @@ class Study:
             self._trials[key] = self.question.trial(cell, method, choice, seed)
         return self._trials[key]
 
-    def seeds(self, cell: Cell) -> int:
-        """The seeds of which all methods of a cell have a run that is over."""
+    def runs(self, cell: Cell) -> list[list[Run | None]]:
+        """The runs of each method in a cell, seed by seed as far as every method has one; None of
+        one that failed.
+        """
+        out: list[list[Run | None]] = [[] for _ in self.question.methods]
         for seed in range(1, self.looks[-1] + 1):
-            states = {state_of(self.trial(cell, m, seed).folder) for m in self.question.methods}
-            if not states <= {"finished", "failed"}:
-                return seed - 1
-        return self.looks[-1]
-
-    def runs(self, cell: Cell, method: Method) -> list[Run | None]:
-        """The runs of a method in a cell, seed by seed; None of one that failed."""
-        return [self._found(self.trial(cell, method, s + 1)) for s in range(self.seeds(cell))]
-
-    def failures(self, cell: Cell, rival: Method) -> list[str]:
-        """Why runs of the candidate or of this rival failed in a cell."""
-        pair, seeds = (self.question.methods[0], rival), range(1, self.seeds(cell) + 1)
-        files = [self.trial(cell, m, seed).folder / FAILURE for m in pair for seed in seeds]
-        return [file.read_text("utf-8").strip() for file in files if file.is_file()]
+            trials = [self.trial(cell, method, seed) for method in self.question.methods]
+            if not {state_of(trial.folder) for trial in trials} <= {"finished", "failed"}:
+                break
+            for own, trial in zip(out, trials, strict=True):
+                own.append(self._found(trial))
+        return out
 
     @property
     def metric(self) -> Metric:
@@ -213,20 +210,21 @@ class Study:
         """{(cell, rival): what is known of the candidate less that rival}."""
         gaps: dict[Place, list[float]] = {}
         for cell in self.question.cells:
-            mine, *rivals = (map(_value, self.runs(cell, m)) for m in self.question.methods)
-            ours = [*mine]
+            mine, *rivals = ([_value(run) for run in runs] for runs in self.runs(cell))
             for rival, theirs in zip(self.question.methods[1:], rivals, strict=True):
-                gaps[cell, rival] = [a - b for a, b in zip(ours, theirs, strict=True)]
+                gaps[cell, rival] = [a - b for a, b in zip(mine, theirs, strict=True)]
         return decide(gaps, self.looks, self.delta)
 
     def alike(self) -> list[tuple[str, str]]:
         """The pairs of methods whose curves agree in every cell and seed."""
-        methods = self.question.methods
+        every = [
+            [*zip(self.question.methods, self.runs(c), strict=True)] for c in self.question.cells
+        ]
+        pairs = zip(*(itertools.combinations(cell, 2) for cell in every), strict=True)
         return [
-            (one.name, other.name)
-            for n, one in enumerate(methods)
-            for other in methods[n + 1 :]
-            if all(_agree(self.runs(c, one), self.runs(c, other)) for c in self.question.cells)
+            (cells[0][0][0].name, cells[0][1][0].name)
+            for cells in pairs
+            if all(_agree(one, other) for (_, one), (_, other) in cells)
         ]
 
 
