@@ -133,6 +133,17 @@ def test_what_is_asked_wrongly_is_one_line(
     assert line.startswith("error: ") and said in line
 
 
+def test_a_method_that_fails_is_named_and_not_judged(fedloom: Fedloom) -> None:
+    words = ("fedprox", "--against", "fedavg local.lr=1e30,fedavg", *QUICK)
+    page = fedloom("referee", *words).stdout
+    found = check("referee", Path("runs/referee-fedprox/referee.json").read_text("utf-8"))
+    pairs = {c["against"]: c for c in found["cells"][0]["comparisons"]}
+    assert pairs["fedavg local.lr=1e30"]["failures"] == 2 and pairs["fedavg"]["failures"] == 0
+    assert pairs["fedavg local.lr=1e30"]["verdict"] == "undecided"
+    assert pairs["fedavg local.lr=1e30"]["difference"] is None
+    assert "2 runs of it and of fedavg local.lr=1e30 failed" in page
+
+
 def test_codecs_are_compared_too(fedloom: Fedloom) -> None:
     words = ("topk:0.1", "--against", "topk:0.5", "--vary", "compress", *QUICK, "--json")
     found = check("referee", fedloom("referee", *words).stdout)

@@ -52,8 +52,7 @@ class Study:
         self.tuned: dict[Place, Tuned] = {}
         self.looks = _kept_plan(question)
         self.over = False  # whether time was up before the end of the plan
-        for cell in question.cells:
-            check_all([question.trial(cell, m, {}, 0) for m in question.methods])
+        check_all([question.trial(*place, {}, 0) for place in self.places])
 
     # ------------------------------------------------------------------------------------ running
     def run(self) -> None:

@@ -8,6 +8,7 @@ from .grid import (
     FAILURE,
     PRUNED,
     Base,
+    KeptData,
     Row,
     Trial,
     best_of,
@@ -20,7 +21,7 @@ from .grid import (
     state_of,
 )
 from .search import Search
-from .work import KeptData, RunTrials, Shown, Watch, in_jobs
+from .work import RunTrials, Shown, Watch, in_jobs
 
 __all__ = [
     "FAILURE",

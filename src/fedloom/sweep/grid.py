@@ -13,12 +13,13 @@ from ..config import Config, parse_override, resolve
 from ..config.labels import folder_name
 from ..config.overrides import METRICS, canonical
 from ..core.curves import last_tenth
+from ..data import FederatedData
 from ..engines import is_auto
 from ..errors import ClientError, ConfigError, FedloomError
 from ..report.curve_data import mean, measured, sd
 from ..report.runs import Run, load_run
 from ..storage.atomic import write_atomic
-from ..storage.identity import bits_of, run_digest
+from ..storage.identity import bits_of, digest, run_digest
 from ..storage.run_directory import RunDirectory
 from ..storage.seal import Seal
 
@@ -198,20 +199,38 @@ class Base:
         return out
 
 
+class KeptData:
+    """The data of the last run, kept for the next one that shares them."""
+
+    def __init__(self) -> None:
+        self._key = ""
+        self._data: FederatedData | None = None
+
+    def of(self, config: Config) -> FederatedData:
+        """The data of a configuration. Raises ConfigError or DataError."""
+        values = config.values
+        drawn = values["seed"] if "tests" in values["data"] else None  # of clients' test sets
+        key = digest([values["data"], values["dtype"], drawn])
+        if key != self._key or self._data is None:
+            self._key, self._data = "", None  # the old ones first, for both may not fit
+            self._key, self._data = key, config.data()
+        return self._data
+
+
 def check_all(trials: Sequence[Trial]) -> None:
     """Build every combination that has not begun, with its data and its model, and train nothing,
     so that errors come now and not hours later.
 
     Raises ConfigError, naming the combination.
     """
-    seen: set[tuple[str, ...]] = set()
+    seen, kept = set[tuple[Any, ...]](), KeptData()
     for trial in trials:
-        key = tuple(trial.choice.values())
+        key = (trial.folder.parent, *trial.choice.values())
         if key in seen or state_of(trial.folder) != "new":
             continue
         seen.add(key)
         try:
-            experiment = trial.config.experiment()
+            experiment = trial.config.experiment(data=kept.of(trial.config))
             experiment.engine = "serial" if is_auto(experiment.engine) else experiment.engine
             experiment.build()
         except FedloomError as error:

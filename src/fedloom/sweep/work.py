@@ -6,12 +6,9 @@ import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from ..config import Config
 from ..core.interrupts import stoppable
 from ..core.jobs import Jobs, Say, Work
-from ..data import FederatedData
-from ..storage.identity import digest
-from .grid import Trial, run_trial
+from .grid import KeptData, Trial, run_trial
 
 
 class Shown(Protocol):
@@ -40,24 +37,6 @@ class Watch(Protocol):
 
     def end(self, run: Shown, state: str) -> None:
         """A run is over: "finished", "failed" or "refused"."""
-
-
-class KeptData:
-    """The data of the last run, kept for the next one that shares them."""
-
-    def __init__(self) -> None:
-        self._key = ""
-        self._data: FederatedData | None = None
-
-    def of(self, config: Config) -> FederatedData:
-        """The data of a configuration. Raises ConfigError or DataError."""
-        values = config.values
-        drawn = values["seed"] if "tests" in values["data"] else None  # of clients' test sets
-        key = digest([values["data"], values["dtype"], drawn])
-        if key != self._key or self._data is None:
-            self._key, self._data = "", None  # the old ones first, for both may not fit
-            self._key, self._data = key, config.data()
-        return self._data
 
 
 class RunTrials:
