@@ -17,7 +17,7 @@ from tiny import Fedloom
 
 STRANGERS = Path(__file__).parents[2] / "examples" / "referee" / "strangers.py"
 SMALL = ("digits", "data.clients=20", "data.alpha=0.1", "cohort=4", "local.epochs=1")
-QUICK = (*SMALL, "rounds=2", "--trials", "2", "--seeds", "2", "--quiet")
+QUICK = (*SMALL, "rounds=2", "--trials", "2", "--seeds", "4", "--quiet")
 
 
 def verdicts(found: dict[str, Any]) -> dict[str, str]:
@@ -52,15 +52,15 @@ def test_everybody_has_the_same_trials_and_seeds(fedloom: Fedloom) -> None:
     said = fedloom("referee", "fedprox", "--against", "fedavg,scaffold", *QUICK, "--json")
     found = check("referee", said.stdout)
     (cell,) = found["cells"]
-    assert {m["trials"] for m in cell["methods"]} == {2} and cell["seeds"] == 2
-    assert {len(m["values"]) for m in cell["methods"]} == {2}
+    assert {m["trials"] for m in cell["methods"]} == {2} and cell["seeds"] == 4
+    assert {len(m["values"]) for m in cell["methods"]} == {4}
     assert {m["first_seed"] for m in cell["methods"]} == {1}
-    assert found["looks"] == [2] and [row["label"] for row in cell["rows"]] == [
+    assert found["looks"] == [4] and [row["label"] for row in cell["rows"]] == [
         *("FedProx", "FedAvg", "SCAFFOLD")
     ]
-    first = cell["methods"][0]["values"][0] - cell["methods"][1]["values"][0]
-    second = cell["methods"][0]["values"][1] - cell["methods"][1]["values"][1]
-    assert cell["comparisons"][0]["difference"] == pytest.approx((first + second) / 2)
+    mine, theirs = (m["values"] for m in cell["methods"][:2])
+    gaps = [a - b for a, b in zip(mine, theirs, strict=True)]
+    assert cell["comparisons"][0]["difference"] == pytest.approx(sum(gaps) / 4)
 
 
 def test_the_same_command_goes_on(fedloom: Fedloom, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +79,7 @@ def test_the_same_command_goes_on(fedloom: Fedloom, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(Experiment, "run", run)
     page = fedloom(*words).stdout
     before = {file: file.stat().st_mtime_ns for file in Path("here").glob("*/*/summary.json")}
-    assert len(before) == 2 * (2 + 2)
+    assert len(before) == 2 * (2 + 4)
     assert fedloom(*words).stdout == page
     assert {file: file.stat().st_mtime_ns for file in before} == before, "nothing runs again"
     said = fedloom(*words[:-1], "here", "--delta", "0.5", code=2).output
@@ -124,6 +124,7 @@ def test_too_little_time_says_what_it_would_take(fedloom: Fedloom) -> None:
         (("no.py:Mine", "--against", "fedavg"), "does not exist"),
         (("fedprox", "--against", "fedavg", "digits", "local.lr=x"), "local.lr"),
         (("fedprox", "--against", "fedavg", "nothing"), "nothing"),
+        (("fedprox", "--against", "fedavg", "--tune", "algorithm.nu=1,2"), "no method has"),
     ],
 )
 def test_what_is_asked_wrongly_is_one_line(
@@ -138,10 +139,10 @@ def test_a_method_that_fails_is_named_and_not_judged(fedloom: Fedloom) -> None:
     page = fedloom("referee", *words).stdout
     found = check("referee", Path("runs/referee-fedprox/referee.json").read_text("utf-8"))
     pairs = {c["against"]: c for c in found["cells"][0]["comparisons"]}
-    assert pairs["fedavg local.lr=1e30"]["failures"] == 2 and pairs["fedavg"]["failures"] == 0
+    assert pairs["fedavg local.lr=1e30"]["failures"] == 4 and pairs["fedavg"]["failures"] == 0
     assert pairs["fedavg local.lr=1e30"]["verdict"] == "undecided"
     assert pairs["fedavg local.lr=1e30"]["difference"] is None
-    assert "2 runs of it and of fedavg local.lr=1e30 failed" in page
+    assert "4 runs of it and of fedavg local.lr=1e30 failed" in page
 
 
 def test_codecs_are_compared_too(fedloom: Fedloom) -> None:

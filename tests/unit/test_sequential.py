@@ -23,12 +23,12 @@ def found(at: tuple[int, ...], error: float, repeats: int, gap: float = 0.0) -> 
 
 
 def test_looks_grow_by_half_and_end_at_the_plan() -> None:
-    for most in range(2, 100):
+    for most in range(4, 100):
         at = looks(most)
-        assert at[-1] == most and list(at) == sorted(set(at)) and (len(at) == 1 or at[0] >= 4)
+        assert at[-1] == most and list(at) == sorted(set(at)) and at[0] >= 4
 
 
-@pytest.mark.parametrize("most", [2, 5, 6, 12, 30])
+@pytest.mark.parametrize("most", [4, 6, 12, 30])
 @pytest.mark.parametrize("error", [0.05, 0.05 / 3])
 def test_the_error_is_at_most_the_plans_and_not_far_below(most: int, error: float) -> None:
     assert math.fsum(levels(looks(most), error)) == pytest.approx(error)

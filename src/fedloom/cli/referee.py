@@ -32,7 +32,7 @@ from fedloom.storage.atomic import write_out
     help="Of the main settings of each method in each cell; 1: tune nothing.",
 )
 @click.option(
-    "--seeds", type=click.IntRange(min=2), default=30, show_default=True, help="At most so many."
+    "--seeds", type=click.IntRange(min=4), default=30, show_default=True, help="At most so many."
 )
 @click.option(
     "--delta",

@@ -22,7 +22,7 @@ from ..core.parsing import parse_json
 from ..errors import ConfigError, FedloomError
 from ..report.curve_data import measured, value_of
 from ..report.runs import Metric, Run, load_run
-from ..report.sequential import Decision, decide, looks
+from ..report.sequential import FIRST, Decision, decide, looks
 from ..storage.atomic import write_atomic
 from ..sweep import RunTrials, Trial, Watch, check_all, in_jobs, state_of
 from .question import Cell, Method, Question
@@ -49,6 +49,9 @@ class Study:
         self._trials: dict[tuple[Cell, Method, int], Trial] = {}
         self.places = [(cell, m) for cell in question.cells for m in question.methods]
         self.spaces = {place: space_of(question, *place) for place in self.places}
+        for key in question.tune:
+            if not any(key in space for space in self.spaces.values()):
+                raise ConfigError(f"--tune {key}: no method has this setting free to be tuned")
         self.tuned: dict[Place, Tuned] = {}
         self.looks = _kept_plan(question)
         self.over = False  # whether time was up before the end of the plan
@@ -141,7 +144,7 @@ class Study:
         spent = sum(_seconds(self._found(trial)) for trial in first) / self._jobs
         each = max(time.monotonic() - began, spent, 1e-3)
         more = int(_SPARE * max(0.0, self._until - time.monotonic()) / each)
-        found = looks(min(self.question.most, 1 + more))
+        found = looks(max(FIRST, min(self.question.most, 1 + more)))
         plan = {"question": self.question.digest(), "looks": found}
         write_atomic(self.question.out / PLAN, json.dumps(plan) + "\n")
         return found

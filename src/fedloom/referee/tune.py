@@ -62,7 +62,7 @@ def space_of(question: Question, cell: Cell, method: Method) -> Space:
     """
     config = question.config(cell, method)
     rules = {"local.lr": keys_of(Local)["lr"].rule}
-    if question.vary in _TUNED:
+    if question.vary in _TUNED and question.vary in config.values:
         make = REGISTRIES[question.vary][config.values[question.vary]["name"]]
         shared = {one.name for one in fields(FedAvg)}
         for key, rule in rules_of(make, **config.options(question.vary)).items():

@@ -24,14 +24,14 @@ from .statistics import LEVEL, Paired, paired
 K = TypeVar("K")
 Verdict = Literal["above", "below", "within", "undecided"]
 RHO = 1.5  # 1 spends early, as Pocock's bounds; 3 late, as O'Brien and Fleming's
-FIRST, GROWTH = 4, 1.5  # seeds at the first look; of each look to the one before
+FIRST, GROWTH = 4, 1.5  # seeds at the first look, at least; of each look to the one before
 
 
 def looks(most: int) -> tuple[int, ...]:
     """The numbers of seeds after which comparisons are tested, of at most `most` seeds.
 
-    >>> looks(30), looks(5), looks(2)
-    ((4, 6, 9, 13, 20, 30), (5,), (2,))
+    >>> looks(30), looks(5)
+    ((4, 6, 9, 13, 20, 30), (5,))
     """
     out = [most]
     while (before := round(out[0] / GROWTH)) >= FIRST:
