@@ -51,6 +51,7 @@ def test_differences_are_decided_at_the_first_look_that_shows_them() -> None:
         "small": list(0.001 * noise),
         "failed": [*(5 + noise)[:-1], math.nan],
         "short": [5.0, 5.1],
+        "constant": [5.0] * 20,
     }
     out = decide(gaps, at, delta=0.1)
     assert {k: d.verdict for k, d in out.items()} == {
@@ -59,6 +60,7 @@ def test_differences_are_decided_at_the_first_look_that_shows_them() -> None:
         "small": "within",
         "failed": "undecided",
         "short": "undecided",
+        "constant": "undecided",
     }
     large = out["large"].found
     assert large is not None and large.n == at[0] and out["short"].found is None

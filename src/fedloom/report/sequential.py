@@ -70,7 +70,8 @@ def decide(
     error: float = 1 - LEVEL,
 ) -> dict[K, Decision]:
     """The decisions of all comparisons of a study. differences: of each, one number a seed, in the
-    order of seeds; a comparison with too few, or with NaN among them, waits undecided.
+    order of seeds; a comparison with too few, or with NaN among them, waits undecided, and so does
+    one whose differences are all alike: Student's t has nothing to measure them by.
 
     Each difference is tested at error / (comparisons less those in which a difference was found),
     which is Holm's rule look by look (Ye, Li, Liu and Yao, Statistics in Medicine 2013). It is
@@ -94,7 +95,7 @@ def decide(
             for key, pairs in waiting:
                 if out[key].verdict == "undecided" and pairs is not None:
                     out[key] = replace(out[key], bound=bound)
-                    if pairs.p is not None and pairs.p <= bound:
+                    if pairs.sd and pairs.p is not None and pairs.p <= bound:
                         side: Verdict = "above" if pairs.mean > 0 else "below"
                         out[key] = replace(out[key], verdict=side)
                         found, again = found + 1, True
