@@ -151,3 +151,12 @@ def test_codecs_are_compared_too(fedloom: Fedloom) -> None:
     methods = found["cells"][0]["methods"]
     assert [m["settings"]["compress"] for m in methods] == ["topk:0.1", "topk:0.5"]
     assert found["cells"][0]["rows"][0]["bytes"] < found["cells"][0]["rows"][1]["bytes"]
+
+
+def test_the_json_of_a_comparison_is_as_its_schema_says(fedloom: Fedloom) -> None:
+    for method in ("fedavg", "fedprox"):
+        words = (*SMALL, "rounds=2", f"algorithm={method}", "--quiet", "--out", f"runs/{method}")
+        fedloom("run", *words)
+    rows = check("compare", fedloom("compare", "runs", "--json", "-").stdout)
+    assert [row["label"] for row in rows] == ["FedAvg", "FedProx"]
+    assert rows[1]["against"] == "FedAvg" and rows[0]["difference"] is None
