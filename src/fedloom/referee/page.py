@@ -204,9 +204,10 @@ def _plan(found: Mapping[str, Any]) -> list[str]:
         f"test: a look after {looks} seeds."
         + (" Time was up before its end." if found["ended"] == "time" else ""),
         f"Student's t, two-sided. {100 * found['error']:g} % is the error of all "
-        f"comparisons ({count}) and all looks together: (n / N)^{RHO:g} of it is spent after n of N seeds "
-        "(Lan and DeMets; Kim and DeMets), with Holm's rule at every look. A difference counts if "
-        "its p is at most what stands behind it. The intervals hold together, at every look.",
+        f"comparisons ({count}) and all looks together: (n / N)^{RHO:g} of it is spent "
+        "after n of N seeds (Lan and DeMets; Kim and DeMets), with Holm's rule at every look. "
+        "A difference counts if its p is at most what stands behind it. The intervals hold "
+        "together, at every look.",
     ]
     if found["delta"] is not None:
         said.append(f"No difference larger than {_delta(found)}: the interval lies within that.")
