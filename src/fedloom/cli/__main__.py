@@ -32,8 +32,8 @@ from .list_and_show import list_command, matrix_command, show_command
 from .measure import measure_command
 from .papers import paper_command, papers_command
 from .partition import partition_command
-from .replay import replay_command
 from .referee import referee_command
+from .replay import replay_command
 from .run import resume_command, run_command
 from .sweep import sweep_command
 
