@@ -203,9 +203,9 @@ def _plan(found: Mapping[str, Any]) -> list[str]:
         f"{found['cells'][0]['methods'][0]['first_seed']} on. The plan was fixed before the first "
         f"test: a look after {looks} seeds."
         + (" Time was up before its end." if found["ended"] == "time" else ""),
-        f"Student's t, two-sided. {100 * found['error']:g} % is the error of all "
-        f"comparisons ({count}) and all looks together: (n / N)^{RHO:g} of it is spent "
-        "after n of N seeds (Lan and DeMets; Kim and DeMets), with Holm's rule at every look. "
+        f"Student's t, two-sided. For differences that are about normal, {100 * found['error']:g} "
+        f"% is the error of all comparisons ({count}) and all looks: (n / N)^{RHO:g} of it is "
+        "spent after n of N seeds (Lan and DeMets; Kim and DeMets), with Holm's rule at each look. "
         "A difference counts if its p is at most what stands behind it. The intervals hold "
         "together, at every look.",
     ]
