@@ -39,10 +39,8 @@ def make(study: Study, words: str) -> Page:
     for name, one in study.tables.items():
         for row in one.rows:
             runs = study.finished(name, row).values()
-            seconds = sorted(x["seconds_per_round"] for x in runs)
-            middle = f"{seconds[len(seconds) // 2]:.2f}" if seconds else "-"
-            lines.append([one.title, row, f"{len(runs)}", seeds_cell([*map(late, runs)]), middle])
-    head = ["task", "local.precision", "seeds", "accuracy, %", "seconds a round, median"]
+            lines.append([one.title, row, f"{len(runs)}", seeds_cell([*map(late, runs)])])
+    head = ["task", "local.precision", "seeds", "accuracy, %"]
     parts: list[str | Plot] = ["## What there is", study.state(), table(head, lines, texts=2)]
     reader = Reader(study, "", lambda line, measure: late(line), study.finished)
     alt = "Test accuracy by round in float32 and in bfloat16, mean and range of five seeds"

@@ -70,7 +70,7 @@ def test_a_shell_completes_commands_options_and_names() -> None:
         assert done.returncode == 0 and b"_FEDLOOM_COMPLETE" in done.stdout, done.stderr
     made = ShellComplete(cli, {}, "fedloom", "_FEDLOOM_COMPLETE")
     offered = {item.value for item in made.get_completions([], "re")}
-    assert offered == {"report", "resume"}
+    assert offered == {"referee", "replay", "report", "resume"}
     assert {i.value for i in made.get_completions(["compare"], "--l")} == {"--latex"}
     assert {i.value for i in made.get_completions(["run"], "digi")} == {"digits"}
     assert "scaffold" in {i.value for i in made.get_completions(["show"], "scaf")}

@@ -297,7 +297,7 @@ def test_what_a_table_is_said_to_cost_is_what_its_lines_took() -> None:
     """Within a factor of two for every table with committed lines, each line on one processor."""
     lines = read(Path(__file__).parents[2] / "docs/results/papers" / NAME)
     took, said = Counter[str](), Counter[str]()
-    for line in lines:
+    for line in (line for line in lines if line["paper"] in PAPERS):  # others are of our studies
         config = resolve(line["recipe"], line["changes"])
         partition = config.values["data"]["partition"]["name"]
         table = f"{line['paper']} {config.values['data']['name']} {partition}"
