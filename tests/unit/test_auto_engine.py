@@ -297,6 +297,15 @@ def test_processes_start_only_if_what_is_left_is_worth_it(monkeypatch, each, rou
     assert (ways.opened == 1) == starts
 
 
+@pytest.mark.parametrize(("each", "starts"), [(0.002, False), (0.003, True)])
+def test_no_process_starts_for_rounds_shorter_than_an_exchange(monkeypatch, each, starts):
+    """Rounds of 8 and of 12 ms."""
+    monkeypatch.setattr(auto, "WORTH", 1.0)
+    ways = Ways(monkeypatch, alone=each, many=each / 2)
+    run(200)
+    assert (ways.opened == 1) == starts
+
+
 def test_processes_take_over_within_a_long_first_round(monkeypatch):
     """Of 16 s: the first client says it, and the next one is trained while processes start."""
     ways = Ways(monkeypatch, alone=4.0, many=1.0)
@@ -355,7 +364,8 @@ def opened(monkeypatch) -> list[Auto]:
     """The engines of runs to come, with two processors, of rounds that are worth processes."""
     engines: list[Auto] = []
     real = Auto.open
-    for name, value in (("WORTH", 0.0), ("FASTER", 1e9), ("processors", lambda: 2)):
+    values = {"WORTH": 0.0, "SHORT": 0.0, "FASTER": 1e9, "processors": lambda: 2}
+    for name, value in values.items():
         monkeypatch.setattr(auto, name, value)
     for name in ("LONG", "TURNS", "LASTING"):  # the first rounds of each way decide
         monkeypatch.setattr(f"fedloom.engines.pace.{name}", 0.0)

@@ -32,6 +32,7 @@ from .workers import Workers, joined
 
 T = TypeVar("T")
 WORTH = 8.0  # seconds that what is left of a run must last before processes are started for it
+SHORT = 0.01  # seconds of a round to which processes add more than they save (5 ms alone, 7 in two)
 LONG = 2.0  # seconds of a first round that says enough
 PIECE = 1.0  # seconds of the pieces of a long first round, between which processes may take over
 FASTER = 0.95  # times as long: processes must gain that much, for they need more of the machine
@@ -191,7 +192,8 @@ class Auto:
             return False
         due = not self._decided or pace.usual > SLOWER * self._decided
         due = due or time.perf_counter() > self._review
-        return due and pace.a_round * (self._rounds - round) > WORTH
+        worth = pace.a_round >= SHORT and pace.a_round * (self._rounds - round) > WORTH
+        return due and worth
 
     def _start(self) -> None:
         """Start processes beside the run."""
