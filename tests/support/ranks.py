@@ -49,6 +49,7 @@ def begin(
     own = environment()
     own["PYTHONPATH"] += os.pathsep + str(HERE.parents[1])
     own |= {"WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size), "OMP_NUM_THREADS": "1"}
+    own["PYTHONFAULTHANDLER"] = "1"  # a rank that aborts says where
     own |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port or free_port())} | more
     return [
         subprocess.Popen(
