@@ -155,7 +155,7 @@ def _compared(of: Reader, words: Words) -> Iterator[_Compared]:
 
 def _tables(of: Reader, words: Words) -> Sequence[str]:
     """The tables that a claim is about."""
-    return words.get("on", [of.table])  # type: ignore[no-any-return]
+    return words.get("on", [of.table])  # type: ignore[no-any-return]  # TOML holds anything
 
 
 def _numbers(words: Words, one: _Compared, gap: Paired) -> str:

@@ -407,7 +407,7 @@ def _band(zoo: Zoo, name: str, part: str, by_bytes: bool) -> Band:
     if not by_bytes:
         return found
     sent = {t: mean([sent_by(x)(t) for x in runs]) or 0.0 for t, *_ in found}
-    return [(sent[t] / 2**20, *values) for t, *values in found]  # type: ignore[misc]
+    return [(sent[t] / 2**20, *values) for t, *values in found]  # type: ignore[misc]  # mypy loses the length at *
 
 
 def _curves(zoo: Zoo, part: str, by_bytes: bool) -> Figure:

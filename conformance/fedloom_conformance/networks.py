@@ -103,15 +103,16 @@ class Network:
         self, state: Mapping[str, Array], inputs: Array, targets: Array
     ) -> tuple[State, State]:
         """-> gradients of the mean of (output - target)^2 over all entries, and the new buffers."""
-        u, kept = inputs, {}
+        u = inputs
+        kept: dict[int, Any] = {}  # what each kind of layer needs on the way back
         new: State = {}
         for at, layer in self._layers():
-            u, kept[at], own = layer.forward(self._own(state, at), u)  # type: ignore[assignment]
+            u, kept[at], own = layer.forward(self._own(state, at), u)
             new |= {f"{at}.{name}": value for name, value in own.items()}
         slope = 2 * (u - targets) / targets.size
         grads: State = {}
         for at, layer in reversed([*self._layers()]):
-            slope, own = layer.backward(self._own(state, at), kept[at], slope)  # type: ignore[arg-type]
+            slope, own = layer.backward(self._own(state, at), kept[at], slope)
             grads |= {f"{at}.{name}": value for name, value in own.items()}
         return grads, new
 

@@ -83,7 +83,7 @@ def judge(row: Row, train: Train) -> Verdict:
         right = sum(_holds(case, models, PAPER) for case, models in found)
     except NotThereError as error:
         return Verdict("absent", words=str(error))
-    except Exception as error:
+    except Exception as error:  # whatever a framework raises is the verdict of its row
         traceback.print_exc()
         return Verdict("error", words=f"{type(error).__name__}: {error}"[:300])
     judged = partial(Verdict, right_cases=right, cases=len(found))
@@ -131,7 +131,7 @@ def _is_wrong(case: Case, train: Train) -> bool:
     try:
         found = train(case.problem, case.method, case.settings)
         return not any(_holds(case, found, reading) for reading in _readings(case))
-    except Exception:
+    except Exception:  # whatever it raises: a smaller case that stops shows nothing
         return False
 
 
