@@ -182,7 +182,7 @@ KINDS: dict[str, Callable[[Any, dict[str, Any]], Tensor]] = {
     "numbers": _numbers,
     "cells": _cells,
     **dict.fromkeys(("words", "characters", "running", "subwords"), _texts),
-    **dict.fromkeys(("own", "unknown"), lambda samples, how: _tensor(samples)),
+    **dict.fromkeys(("own", "unknown", "cells_per_client"), lambda samples, how: _tensor(samples)),
 }
 
 

@@ -10,7 +10,7 @@ from ..config.resolve import Config
 from ..config.validation import NOTHING
 from ..data import FederatedData, iid, table
 from ..data.own.preparation import Preparation, preparation_of, rules_of
-from ..data.own.tables import files_of
+from ..data.own.files import files_of
 from ..data.raw_inputs import Words
 from ..errors import CompositionError, ConfigError, DataError
 

@@ -23,6 +23,7 @@ from .plan import changes_of
 # training samples, test samples, shape of an input, classes; as published
 SETS: dict[str, tuple[int, int, tuple[int, ...], int]] = {
     "digits": (1438, 359, (1, 8, 8), 10),
+    "heart": (486, 254, (13,), 2),
     "mnist": (60_000, 10_000, (1, 28, 28), 10),
     "fashion_mnist": (60_000, 10_000, (1, 28, 28), 10),
     "cifar10": (50_000, 10_000, (3, 32, 32), 10),
