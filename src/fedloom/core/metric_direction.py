@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-HIGHER_IS_BETTER = ("accuracy", "balanced_accuracy", "f1", "auc", "auroc", "r2")
+HIGHER_IS_BETTER = ("accuracy", "balanced_accuracy", "f1", "auc", "auroc", "r2", "concordance")
 LOWER_IS_BETTER = ("loss", "error", "mse", "rmse", "mae", "nll", "perplexity")
 
 

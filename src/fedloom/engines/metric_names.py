@@ -22,7 +22,7 @@ from ..objectives import Objective
 from ..objectives.base import by_class
 from .metrics import default_metrics, is_whole
 
-_OWN = ("accuracy", "perplexity")
+_OWN = ("accuracy", "perplexity", "concordance")
 # names that people use -> a class of torchmetrics, and what it is given
 _SHORT: dict[str, tuple[str, dict[str, Any]]] = {
     "auc": ("AUROC", {}),
@@ -116,6 +116,11 @@ def _one(
     if name in own:
         found: Callable[..., Any] = own[name]
         return found
+    if name == "concordance":
+        raise ConfigError(
+            "metrics: 'concordance' is for times and events: give objective=cox, and both columns "
+            "as targets"
+        )
     if name == "perplexity":
         raise ConfigError("metrics: 'perplexity' is for texts, and the targets are no tokens")
     kind, labels = _kind_of(name), data.classes is not None

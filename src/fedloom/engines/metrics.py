@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
@@ -22,8 +22,9 @@ from torch import Tensor
 from ..data import FederatedData
 from ..errors import DataError
 from ..objectives import Objective, SquaredError
-from ..objectives.base import by_class, example_mean
+from ..objectives.base import Needs, by_class, example_mean, is_one
 from .author_rules import noted
+from .concordance import Concordance
 
 
 def is_whole(metric: Any) -> bool:
@@ -63,13 +64,15 @@ def _number(name: str, value: Any) -> float:
 
 def accuracy(outputs: Any, targets: Any) -> Tensor:
     """1 where the largest output is the target's, else 0: (B, C) and (B,) -> (B,); sequences (B, T,
-    C) or (B, C, T) -> their share.
+    C) or (B, C, T) -> their share. One output (B, 1) is the logit of class 1.
 
     >>> import torch
     >>> accuracy(torch.tensor([[0.1, 0.9], [0.8, 0.2]]), torch.tensor([1, 1]))
     tensor([1., 0.])
     """
-    right: Tensor = (by_class(outputs, targets).argmax(1) == targets).float()
+    one = is_one(outputs, targets)
+    told = (outputs[:, 0] > 0).long() if one else by_class(outputs, targets).argmax(1)
+    right: Tensor = (told == targets).float()
     return right if right.ndim == 1 else right.flatten(1).mean(1)
 
 
@@ -138,12 +141,12 @@ def told(metrics: Mapping[str, Any], objective: Objective) -> dict[str, Any] | N
     return {"kind": "squared error"} if not metrics and type(objective) is SquaredError else None
 
 
-def default_metrics(
-    objective: Objective, data: FederatedData
-) -> dict[str, Callable[[Any, Any], Tensor]]:
+def default_metrics(objective: Objective, data: FederatedData) -> dict[str, Any]:
     """Accuracy if the targets are labels, perplexity and accuracy if they are the tokens of a text,
-    none for numbers: there the loss is the measure.
+    concordance for times to an event, none for numbers: there the loss is the measure.
     """
+    if objective.needs is Needs.SURVIVAL:
+        return {"concordance": Concordance()}
     if data.classes is None:
         return {}
     if data.targets.ndim == 1:
