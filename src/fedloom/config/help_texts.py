@@ -42,6 +42,7 @@ class Setting:
 # tables without a name; their docstrings explain them
 TABLES: Registry[Callable[..., Any]] = Registry("table of settings", {"run": Settings, **PLAIN})
 # what a file says for itself
+_NAMED = ("schedule", "passes")  # tables within local, which are told by themselves
 _MADE = {"name": "the recipe's, the file's", "label": "made from the parts", "dtype": "float32"}
 # keys beside the options of a table's entry
 EXTRA: dict[str, tuple[Setting, ...]] = {
@@ -79,7 +80,7 @@ EXTRA: dict[str, tuple[Setting, ...]] = {
 
 def settings_in(name: str) -> list[Setting]:
     """The settings of a table without a name, in the code's order."""
-    path, skip = "" if name == "run" else f"{name}.", ("schedule",) if name == "local" else ()
+    path, skip = "" if name == "run" else f"{name}.", _NAMED if name == "local" else ()
     found = _of(TABLES[name], path, skip)
     return [replace(s, default=_MADE.get(s.key, s.default)) for s in found]
 

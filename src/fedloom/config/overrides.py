@@ -27,6 +27,7 @@ from ..federation.choice import CHOICES
 from ..federation.clock import CLOCKS
 from ..federation.devices import DEVICES
 from ..federation.local import Local
+from ..federation.passes import PASSES
 from ..federation.sampling import Churn
 from ..federation.schedules import SCHEDULES
 from ..models import MODELS
@@ -52,6 +53,7 @@ REGISTRIES: dict[str, Registry[Any]] = {
     "data": SOURCES,
     "data.partition": PARTITIONS,
     "local.schedule": SCHEDULES,
+    "local.passes": PASSES,
     "objective": OBJECTIVES,
     "submodel": SUBMODELS,
     "private": PRIVATE,

@@ -365,6 +365,8 @@ def _plain(raw: Mapping[str, Any], path: str, origin: Origin) -> dict[str, Any]:
         if rates.get("name") == "cosine" and type(raw.get("rounds")) is int:
             rates.setdefault("rounds", raw["rounds"])  # a longer continuation keeps these
         values["schedule"] = _named({"schedule": rates}, "local.schedule", origin, "constant")
+        if named_table(table, "passes").get("name", NOTHING) != NOTHING:
+            values["passes"] = _named(table, "local.passes", origin)
     return values
 
 

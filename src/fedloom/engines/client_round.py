@@ -32,7 +32,7 @@ from .client_results import Asked, ClientCost, RangeResult, cost
 from .client_step import ClientStep
 from .client_views import ClientViews
 from .gradient import NOTHING, Buffers, FullGradient, Gradient, seed_torch, storage, storages
-from .stages import Coding, Leaves, stages_of
+from .stages import Coding, Leaves, stages_of, steps_before
 from .summation import finite, numbers, push, spread, uniform_of
 
 __all__ = ["Client", "ClientCost", "LocalResult", "RangeResult", "Share"]
@@ -322,7 +322,7 @@ class Client:
         x, loc = guard.start(msg, own, job)
         if plain := steps.plain(view):
             x = self._points.take(x).copy_(x)
-        for k, index in enumerate(fed.batches(i, round)):
+        for k, index in enumerate(fed.batches(i, round, steps_before(memory))):
             batch = fed.batch(index, fed.draws(i, round, k, len(index)))
             at = substream(seed, k)
             oracle.at(batch, obj, at)

@@ -57,7 +57,7 @@ class Batches:
     """The batches of C clients in a round: K steps of B examples. like: a vector of the model's
     type and device. whole: the loss is of a whole batch and is never padded, so that all clients'
     k-th batches have one size. ahead: fetches the samples of the next step while this one is
-    computed.
+    computed. done: each client's steps before this round, see Federation.order.
     """
 
     def __init__(
@@ -68,14 +68,16 @@ class Batches:
         like: Vec,
         whole: bool,
         ahead: Prefetcher | None,
+        done: Sequence[int],
     ) -> None:
         self.fed, self.group, self.round, self.whole, self.ahead = fed, group, round, whole, ahead
         self._like = like
-        self._sizes = [fed.sizes(i) for i in group]
+        self._sizes = [fed.sizes(*now) for now in zip(group, done, strict=True)]
         self.steps = [len(s) for s in self._sizes]
         live = torch.arange(max(self.steps)) < torch.tensor(self.steps)[:, None]  # (C, K)
         self.live = live.to(like.device)
-        index, weight = _tables([fed.order(i, round) for i in group], self._sizes)
+        orders = [fed.order(i, round, before) for i, before in zip(group, done, strict=True)]
+        index, weight = _tables(orders, self._sizes)
         self.index, self.weight = index.to(like.device), weight.to(like)  # (C, K, B)
         self._first: Rows | None = self._fetched(0)
 

@@ -24,6 +24,7 @@ from .client_results import Asked
 from .client_round import Client, ClientCost, RangeResult
 from .gradient import blamed
 from .padded_batches import Prefetcher
+from .stages import steps_before
 from .summation import finite, push_rows
 from .threads import Threads
 from .vmap_refusals import refuse_changes
@@ -92,7 +93,7 @@ class VmapRange:
         Raises TooManyError, and then `out` is as it was.
         """
         members, client, round = list(start), self.client, part.round
-        groups = self._groups(members)
+        groups = self._groups(start)
         sent: dict[int, LocalResult] = {}
         for group in groups:
             share = shares[self.fed.capacity(group[0])]
@@ -156,13 +157,13 @@ class VmapRange:
         except torch.OutOfMemoryError:
             raise TooManyError from None
 
-    def _groups(self, members: list[int]) -> list[list[int]]:
+    def _groups(self, start: dict[int, Rec]) -> list[list[int]]:
         """Clients that can be computed together: they share a view; with a batch-level loss, also
         the sizes of their batches.
         """
         alike: dict[Any, list[int]] = {}
-        for i in members:
-            sizes = self.fed.sizes(i) if self._whole else ()
+        for i, memory in start.items():
+            sizes = self.fed.sizes(i, steps_before(memory)) if self._whole else ()
             alike.setdefault((self.fed.capacity(i), sizes), []).append(i)
         return list(alike.values())
 

@@ -23,6 +23,7 @@ from .client_round import Client
 from .gradient import blamed, check_point
 from .heartbeat import beat
 from .padded_batches import Batches, Prefetcher
+from .stages import steps_before
 from .summation import uniform_of
 from .threads import Threads
 
@@ -120,7 +121,8 @@ class VmapRound:
         self.values: Counter[tuple[int, int]] = Counter()
         self.whole, self.threads = whole, threads or Threads(1)
         like: dict[str, Any] = {"dtype": msg.x.dtype, "device": msg.x.device}
-        self.batches = Batches(fed, group, round, msg.x, whole, ahead)
+        done = [steps_before(memories[i]) for i in group]
+        self.batches = Batches(fed, group, round, msg.x, whole, ahead, done)
         self.steps, K = self.batches.steps, max(self.batches.steps)
         self.rates = [steps.rates(i, round) for i in group]
         self.jobs = [

@@ -21,6 +21,7 @@ from ..core.hyper import (
 )
 from ..errors import ConfigError
 from ..wrappers import Adam, Momentum, Optimiser, build
+from .passes import PASSES, Passes
 from .schedules import Constant, Schedule
 
 
@@ -112,6 +113,12 @@ class Local:
         "none: one batch",
         source="FAFED's first batch B = b q",
     )
+    passes: Passes | str | None = hyper(
+        None,
+        "continue: a client's pass over its data goes on in its next round; or an order of your "
+        "own; none: each round begins a new pass",
+        example="none, 'continue' or an object such as Continue()",
+    )
     order: str = hyper(
         "shuffled",
         "shuffled: drawn again in every epoch; text: in the order of the text, for language models",
@@ -138,6 +145,13 @@ class Local:
             raise ConfigError(
                 f"local.epochs = {self.epochs} and local.steps = {self.steps} are both given; "
                 "keep one of them"
+            )
+        if isinstance(self.passes, str):
+            object.__setattr__(self, "passes", PASSES.make(self.passes))
+        if self.passes is not None and self.order != "shuffled":
+            raise ConfigError(
+                f"local.passes goes with order shuffled, not {self.order}: a text's batches go on "
+                "from round to round by themselves; drop one of them"
             )
         if self.momentum and self.optimiser != "sgd":
             raise ConfigError(

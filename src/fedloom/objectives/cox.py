@@ -36,6 +36,7 @@ def columns(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """Targets (n, 2) -> times (n,) and events (n,), for outputs of one value each. Raises
     DataError.
 
+    >>> import torch
     >>> columns(torch.zeros(2, 1), torch.tensor([[5.0, 1.0], [7.0, 0.0]]))
     (tensor([5., 7.]), tensor([1., 0.]))
     """
