@@ -276,7 +276,8 @@ def _found(path: str, value: Any) -> Any:
     try:
         if path == METRICS and isinstance(value, list):
             return [named_here(name) for name in value]
-        return named_here(value) if _is_name(path, value) or path.endswith(".of") else value
+        own = path.endswith((".of", ".preparation")) or _is_name(path, value)
+        return named_here(value) if own else value
     except ConfigError as error:
         raise ConfigError(f"command line: {path}: {error}") from error
 

@@ -35,7 +35,7 @@ from ..experiment.experiment import Experiment
 from ..storage.identity import digest, fixed_parts
 from .agreement import Agreement, described, fitted, parsed, read_agreement, sums_of
 from .clients import Clients, read_clients
-from .columns import as_agreed, preparation_in, refuse_own_words, refuse_unagreed
+from .columns import as_agreed, preparation_in, refuse_own_words, refuse_unagreed, scale_in
 from .folder import Deployment, Folder, write
 from .message import ASK, Ask, Refusal, What, check_addressee, disclosed, opened, sealed
 from .node import Node
@@ -63,6 +63,7 @@ def run_of(fed: Folder, config: Config) -> str:
     kept = {k: v for k, v in fixed_parts(config.values).items() if k != "data"}
     if data.get("rules"):
         kept |= {"rules": data["rules"], "class_names": data["class_names"]}
+    kept |= scale_in(data)
     return f"{fed.settings().run}@{digest(kept)}"
 
 

@@ -95,6 +95,15 @@ def is_number(value: Any) -> bool:
     return True
 
 
+def odd(value: Any) -> str:
+    """What a cell is that people take for a number, and what to do; empty if nothing is known."""
+    if re.fullmatch(r"\s*[+-]?\d*,\d+\s*", str(value)):
+        return f'{short(value)} has a decimal comma; give decimal = ","'
+    if re.match(r"\s*(\d{4}-\d\d?-\d|\d\d?[./]\d\d?[./]\d\d)", str(value)):
+        return f"{short(value)} is a date; leave the column out of inputs, or write days since one"
+    return ""
+
+
 def finite(cells: Series) -> Floats:
     """Cells as numbers (n,). Raises DataError naming the first that is no finite number."""
     try:
@@ -103,7 +112,8 @@ def finite(cells: Series) -> Floats:
         numbers = np.array([float(cell) if is_number(cell) else math.nan for cell in cells])
     wrong = cells[~(np.abs(numbers) <= LARGEST)]  # NaN is not
     if len(wrong):
-        raise DataError(f"{at(wrong)}: {short(wrong.iloc[0])} is no finite number")
+        first = wrong.iloc[0]
+        raise DataError(f"{at(wrong)}: {odd(first) or f'{short(first)} is no finite number'}")
     return numbers
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from fedloom.data.own.columns import Table, at, finite, in_order, name_of, number_name, short
+from fedloom.data.own.columns import Table, at, finite, in_order, name_of, number_name, odd, short
 from fedloom.data.own.preparation import (
     KINDS,
     Column,
@@ -138,10 +138,9 @@ def all_empty(cells: Series) -> DataError:
 
 def no_rule(found: Series) -> DataError:
     """The error for a column of texts of which nothing says how it becomes numbers."""
-    return DataError(
-        f"{at(found)}: {short(found.iloc[0])} is a text; write columns.{found.name} = one_hot, or "
-        "ordinal, or its values in order; or leave it out of inputs"
-    )
+    how = f"write columns.{found.name} = one_hot, or ordinal, or its values in order; or leave it"
+    said = odd(found.iloc[0]) or f"{short(found.iloc[0])} is a text; {how} out of inputs"
+    return DataError(f"{at(found)}: {said}")
 
 
 def _number_for(there: Series, how: str | float) -> float:
