@@ -75,7 +75,7 @@ def as_agreed(given: Mapping[str, Any], run: Mapping[str, Any], file: Path) -> d
                 "run.toml (data.rules, data.class_names) alone; take it out here"
             )
         try:
-            refuse_unagreed(agreed | given)
+            refuse_unagreed({**agreed, **given})
         except CompositionError as error:
             raise ConfigError(f"file '{file}': {error}") from None
     elif rules:
