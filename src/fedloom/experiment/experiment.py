@@ -69,7 +69,7 @@ from .federation_checks import (
 from .method_checks import check_evaluation, check_parts, direction, warn_of, words_for
 from .model_checks import check_fit, check_shapes, takes_channels_last, weights_of
 from .provenance import check_same, configuration, describe
-from .replay import Replay, check_repeatable, replayed
+from .replay import Replay, Traces, check_repeatable, replayed
 from .result import Result, finish
 from .settings import Settings
 from .tracking import Tracking, trackers_of
@@ -339,7 +339,7 @@ class Experiment(Settings):
         another configuration, and for one that cannot be repeated.
         """
         folder = RunDirectory(out)
-        check_repeatable(folder)
+        check_repeatable(folder, isinstance(self.engine, Traces))
         began = str(folder.read_config().get("engine", "serial"))
         if isinstance(self.engine, str):
             self.engine = self._kept = engine or bits_of(began)
