@@ -84,7 +84,7 @@ def test_rows_with_an_empty_cell_that_counts_are_dropped(tmp_path):
     data = table(iid(1), path=path, inputs=["a"], missing="drop")
     assert data.inputs.flatten().tolist() == [1, 3, 7], "b is no input, and 5 has no label"
     empty = published.write(tmp_path / "u.csv", "a,b,day,label\n1,,x,0\n")
-    says = "client 'u': every row has an empty cell, most often in column 'b', so missing = drop"
+    says = "u.csv: every row has an empty cell, most often in column 'b', so missing = drop"
     refused(lambda: table([path, empty], inputs=["a", "b"], missing="drop"), says)
     says = "missing = drop is for all columns, not for one"
     refused(lambda: table([path], inputs=["a"], missing={"a": "drop"}), says)
@@ -201,7 +201,7 @@ def test_each_client_fills_and_scales_by_its_own(tmp_path):
     says = "b.csv, column 'x' is empty in every row; leave it out"
     refused(lambda: table(f"{tmp_path}/*.csv", per_client=True, **ways), says)
     one = published.write(tmp_path / "c.csv", "x,s,label\n1,f,0\n")
-    says = "client 'c', column 'x': 1 training rows have no deviation with ddof = 1"
+    says = "c.csv, column 'x': 1 training rows have no deviation with ddof = 1"
     refused(lambda: table([one], per_client=True, standardise=True, ddof=1, **ways), says)
 
 

@@ -67,7 +67,7 @@ def as_agreed(given: Mapping[str, Any], run: Mapping[str, Any], file: Path) -> d
     rules, name = run.get("rules"), given.get("name")
     keys = ("target", "rules", "class_names", "preparation", *_SCALE, *_USUAL)
     both = name == run.get("name") == "table"
-    agreed = {key: run[key] for key in keys if key in run} if both else {}
+    whole = {**{key: run[key] for key in keys if key in run and both}, **given}
     if name == "table":
         if twice := given.keys() & (_AGREED if rules else ("rules", "class_names")):
             raise ConfigError(
@@ -75,7 +75,7 @@ def as_agreed(given: Mapping[str, Any], run: Mapping[str, Any], file: Path) -> d
                 "run.toml (data.rules, data.class_names) alone; take it out here"
             )
         try:
-            refuse_unagreed({**agreed, **given})
+            refuse_unagreed(whole)
         except CompositionError as error:
             raise ConfigError(f"file '{file}': {error}") from None
     elif rules:
@@ -83,7 +83,7 @@ def as_agreed(given: Mapping[str, Any], run: Mapping[str, Any], file: Path) -> d
             f"file '{file}': data '{name}' has no columns, and run.toml has rules for columns "
             "(data.rules); take name = 'table', a CSV or Parquet file"
         )
-    return {**agreed, **given}
+    return whole
 
 
 def refuse_own_words(own: FederatedData, name: str, file: Path) -> None:

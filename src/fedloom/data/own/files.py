@@ -7,9 +7,13 @@ import os
 from collections import Counter
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fedloom.data.own.columns import Table, joined
 from fedloom.errors import DataError
+
+if TYPE_CHECKING:
+    from pandas import Series
 
 FILE = "(file)"  # the column that says from which file a row is
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -80,3 +84,17 @@ def joined_files(
         table.frame[FILE] = name
     where = os.fspath(path) if isinstance(path, str | os.PathLike) else f"{tables[0].where}, ..."
     return joined(tables, where)
+
+
+def parts_of(table: Table, clients: Series | None) -> dict[str, Table]:
+    """The rows of each client by its name, which errors name by its file, or by its name where a
+    column has that. clients: whose each row is (n,); None: all are one's, "".
+    """
+    if clients is None:
+        return {"": table}
+    parts = {}
+    for name, frame in table.frame.groupby(clients.to_numpy()):
+        file = frame.index[0][0]
+        where = file if clients.name == FILE else f"{file}, client '{name}'"
+        parts[str(name)] = Table(where, frame)
+    return parts

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fedloom.core.own_parts import find, is_own
 from fedloom.data.own.columns import Table, first_line, numbers_of, words_of
+from fedloom.data.own.files import parts_of
 from fedloom.data.own.fitting import DROP, Finding, Kinds, fit, no_rule
 from fedloom.data.own.preparation import (
     Preparation,
@@ -174,17 +175,10 @@ class Making:
     def _of_each(
         self, shared: Preparation, table: Table, clients: Series | None
     ) -> dict[str, Preparation]:
-        parts = (
-            {"": table.frame}
-            if clients is None
-            else dict(iter(table.frame.groupby(clients.to_numpy())))
-        )
-        out = {}
-        for name, frame in parts.items():
-            where = Table(f"{table.where}, client '{name}'" if name else table.where, frame)
-            columns = tuple(self.finding.of(column, where) for column in shared.columns)
-            out[str(name)] = Preparation(columns)
-        return out
+        return {
+            name: Preparation(tuple(self.finding.of(column, part) for column in shared.columns))
+            for name, part in parts_of(table, clients).items()
+        }
 
     def _transformed(
         self, tables: Sequence[Table], names: Sequence[str]

@@ -59,7 +59,8 @@ class Reading:
             frame = pandas.read_csv(io.StringIO(text), na_values=[*self.na_values], **how)
         except (pandas.errors.ParserError, pandas.errors.EmptyDataError, ValueError) as error:
             raise DataError(
-                f"{path} is no whole CSV file: {first_line(error)}; get it again"
+                f"{path} is no whole CSV file: {first_line(error)}; look there (a text with a "
+                f"{short(self.sep)} in it needs quotes), or get it again"
             ) from error
         header = [*self.names] or [str(name).strip() for name in frame.iloc[0]]
         if len(header) == 1 and (mark := next((m for m in ";\t" if m in header[0]), "")):

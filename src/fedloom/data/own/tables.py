@@ -25,7 +25,7 @@ from fedloom.data.own.columns import (
     short,
 )
 from fedloom.data.own.conditions import ANSWERS, columns_in, is_condition, with_condition
-from fedloom.data.own.files import FILE, Paths, files_of, joined_files, several
+from fedloom.data.own.files import FILE, Paths, files_of, joined_files, parts_of, several
 from fedloom.data.own.fitting import DROP, Finding
 from fedloom.data.own.making import Making, Transformer
 from fedloom.data.own.preparation import Preparation, Rules, empty
@@ -211,19 +211,16 @@ class Files:
         has none.
         """
         used = [*names, *self._targets(table.columns)]
-        gaps = np.stack([empty(table.of(name)) for name in used])
-        rows = ~gaps.any(axis=0)
-        owner = self.owner if self.owner in table.columns else None
-        clients = None if owner is None else table.of(owner)
-        there = {""} if clients is None else {*clients[rows]}
-        lost = [] if clients is None else [name for name in clients.unique() if name not in there]
-        if lost or not rows.any():
-            who = f", client '{lost[0]}'" if lost else ""
-            worst = used[int(gaps.sum(axis=1).argmax())]
-            raise DataError(
-                f"{table.where}{who}: every row has an empty cell, most often in column '{worst}', "
-                "so missing = drop leaves none; take the column out of inputs, or fill it"
-            )
+        clients = table.of(self.owner) if self.owner in table.columns else None
+        for part in parts_of(table, clients).values():
+            gaps = np.stack([empty(part.of(name)) for name in used])
+            if gaps.any(axis=0).all():
+                worst = used[int(gaps.sum(axis=1).argmax())]
+                raise DataError(
+                    f"{part.where}: every row has an empty cell, most often in column '{worst}', "
+                    "so missing = drop leaves none; take the column out of inputs, or fill it"
+                )
+        rows = ~np.stack([empty(table.of(name)) for name in used]).any(axis=0)
         return Table(table.where, table.frame[rows])
 
     def _divided(self, whole: Table, classes: Sequence[str]) -> tuple[list[Table], Sequence[str]]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from fedloom.core.extras import need
 from fedloom.data.own.columns import Table, at, short
-from fedloom.data.own.files import Paths
+from fedloom.data.own.files import Paths, parts_of
 from fedloom.errors import DataError
 
 if TYPE_CHECKING:
@@ -57,8 +57,8 @@ def split_by_share(
     chosen = need("sklearn.model_selection", "test_share", "tables", DataError).train_test_split
     names = np.zeros(len(table.frame)) if clients is None else clients.to_numpy()
     test = np.zeros(len(names), dtype=bool)
-    for name in dict.fromkeys(names.tolist()):
-        rows = (names == name).nonzero()[0]
+    for name, part in parts_of(table, clients).items():
+        rows = (names == name).nonzero()[0] if name else np.arange(len(names))
         own = None if labels is None else labels.numpy()[rows]
         counts = np.unique(own, return_counts=True)[1] if own is not None else np.array([0])
         held_out = math.ceil(held.share * len(rows))
@@ -68,10 +68,9 @@ def split_by_share(
         try:
             test[rows[chosen(np.arange(len(rows)), stratify=own, **how)[1]]] = True
         except ValueError:
-            who = table.where if clients is None else f"{table.where}, client '{name}'"
             raise DataError(
-                f"{who} has {len(rows)} rows, too few for test_share = {held.share:g}; leave the "
-                "client out, or take another share"
+                f"{part.where} has {len(rows)} rows, too few for test_share = {held.share:g}; "
+                "leave the client out, or take another share"
             ) from None
     return Table(table.where, table.frame[~test]), Table(table.where, table.frame[test])
 
