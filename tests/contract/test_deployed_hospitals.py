@@ -4,6 +4,8 @@ of bad ones, a deployment does too.
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 
@@ -76,7 +78,9 @@ def test_each_hospital_scales_its_own_rows_and_no_scale_leaves_it(tmp_path, hosp
     assert all(torch.equal(v, fields(simulated.state)[k]) for k, v in fields(ours.state).items())
     assert "ill" in fed.agreed_file.read_text()
     told = "".join(file.read_text() for file in fed.run.glob("*.json*"))
-    assert '"cells_per_client"' in told and '"clients": {}' in told
+    assert '"cells_per_client"' in told and '"sites": {}' in told
+    mine = json.loads((fed.node(0).path / "preparation.json").read_text())
+    assert mine == same.raw.numbers("cleveland") and len(mine["cp"]["mean"]) == 3
 
 
 @pytest.mark.parametrize(

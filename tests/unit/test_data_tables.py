@@ -193,7 +193,11 @@ def test_each_client_fills_and_scales_by_its_own(tmp_path):
     expected += [[-20 / spread[1], 1, 0], [0, 1, 0], [20 / spread[1], 1, 0]]
     assert np.allclose(data.inputs, expected)
     about = data.raw.about()
-    assert about["kind"] == "cells_per_client" and about["clients"]["b"][0]["fill"] == 30
+    assert about["kind"] == "cells_per_client" and about["sites"]["b"]["x"] == {
+        "fill": 30,
+        "mean": 30,
+        "std": spread[1],
+    }
     assert about["rules"][0]["fill"] is None and about["rules"][1]["values"] == ["f", "m"]
     says = "take partition = natural, or per_client = false"
     refused(lambda: table(iid(2), path=f"{tmp_path}/*.csv", per_client=True, **ways), says)

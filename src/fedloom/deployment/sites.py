@@ -5,6 +5,7 @@ client, both of the same settings.
 from __future__ import annotations
 
 import dataclasses
+import json
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,6 +23,7 @@ from ..core.own_parts import hash_of, is_own, short
 from ..data import SOURCES, FederatedData, iid
 from ..data.client_indices import Ragged
 from ..data.federated import Roll
+from ..data.own.making import PerClient
 from ..engines.batch_statistics import keeps_no_statistics
 from ..errors import (
     CompositionError,
@@ -153,6 +155,9 @@ class Place:
         else:
             found = own_data(table, data, self._config.values["data"])
             self._own = found.astype(getattr(torch, self._config.values["dtype"]))
+        if data is not None and isinstance(raw := self._own.raw, PerClient):
+            mine = json.dumps(raw.numbers(""), indent=1)  # for predictions here; nobody gets it
+            write(fed.path / "preparation.json", mine + "\n")
         agreed, self._node = read_agreement(fed.agreed_file), None
         if agreed is not None:
             self._check(agreed)

@@ -61,12 +61,19 @@ class PerClient(Raw):
                 out[torch.from_numpy(rows)] = how.of(Table(table.where, table.frame[rows]))
         return out
 
+    def numbers(self, client: str) -> dict[str, dict[str, Any]]:
+        """What was found at a client: {column: {fill, mean, std}}, fit for JSON."""
+        rules = {column.name: column.rule() for column in self.own[client].columns}
+        found = ("fill", "mean", "std")
+        return {name: {key: rule[key] for key in found} for name, rule in rules.items()}
+
     def about(self) -> dict[str, Any]:
-        """Kind "cells_per_client": the columns' rules without a scale, and those of each client."""
-        rules = {name: [c.rule() for c in how.columns] for name, how in self.own.items()}
+        """Kind "cells_per_client": the columns' rules without fill and scale, how these are found,
+        and those of each client ("sites").
+        """
         found = {k: v for k, v in vars(self.finding).items() if v not in (None, False, 0)}
-        shared = self.shared.about()
-        return shared | {"kind": "cells_per_client", "found": found, "clients": rules}
+        sites = {name: self.numbers(name) for name in self.own}
+        return self.shared.about() | {"kind": "cells_per_client", "found": found, "sites": sites}
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,10 @@ class Reading:
     sep: str = ","
     decimal: str = "."
 
+    def __post_init__(self) -> None:
+        if len(self.sep) != 1:
+            raise DataError(f"sep must be one character, got {short(self.sep)}")
+
     def table(self, path: Path) -> Table:
         """A CSV file, every cell a text; or a Parquet file, by its ending. Raises DataError; needs
         pandas, and pyarrow for Parquet.

@@ -66,7 +66,7 @@ def table(
     na_values: Sequence[str | float] = (),
     encoding: str | Mapping[str, str] = "utf-8",
     sep: str = ",",
-    decimal: str = ".",
+    decimal: Literal[".", ","] = ".",
     per_client: bool = False,
     ddof: NonNegativeInt = 0,
     test_share: ShareBelow1 = 0.0,
