@@ -27,6 +27,7 @@ from ..core.rng import key
 from ..data import FederatedData
 from ..engines import Choice, bits_of, is_auto, numberless
 from ..engines.base import Engine
+from ..engines.decision import Threshold
 from ..engines.metric_names import by_name
 from ..engines.ranks import RankSettings
 from ..errors import CheckpointError, ConfigError
@@ -222,7 +223,8 @@ class Experiment(Settings):
         self._trackers = trackers_of(self.tracker)
         net = self.net()
         data = on_device(flipped(self.data, self.attack, self.seed), net.device, self._dtype)
-        metrics = by_name(self._metrics, self.loss_at_clients, data)
+        threshold = Threshold(self.evaluate.threshold)
+        metrics = by_name(self._metrics, self.loss_at_clients, data, threshold)
         there = {name: self._there(metric) for name, metric in metrics.items()}
         check_targets(self.data, self.objective is None)
         check_shapes(net, data, self.loss_at_clients, there)
@@ -257,7 +259,7 @@ class Experiment(Settings):
             self._cohorts,
             chooser(self.clock, self.choose, self._group, *drawn),
             processes.states_for(engine, None, self.resident_bytes, net.device, fed.parted),
-            Evaluator(plan, fed, net, self.evaluate, curve, self._measures),
+            Evaluator(plan, fed, net, self.evaluate, curve, self._measures, threshold),
             Checkpoints(self.checkpoint),
             RunLog(watch, self._on_round, self._on_evaluation),
             self._group,

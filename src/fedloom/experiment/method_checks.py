@@ -11,7 +11,7 @@ from ..core.metric_direction import higher_is_better
 from ..core.net import Net
 from ..data import FederatedData
 from ..engines.base import Remote
-from ..engines.metrics import accuracy
+from ..engines.metrics import exported
 from ..errors import CompositionError, ConfigError
 from ..federation.attacks import ATTACKS, Attack
 from ..federation.federation import Federation
@@ -120,7 +120,7 @@ def check_evaluation(
     Raises ConfigError for a target that an accuracy, if the headline metric is ours, cannot reach.
     """
     target = evaluation.target
-    if headline is accuracy and target is not None:
+    if exported(headline) == "accuracy" and target is not None:
         check_share(target, f"evaluate.target = {target:g}")
     if target is not None and data.test_inputs is None and not isinstance(engine, Remote):
         _log.warning(

@@ -68,6 +68,7 @@ NEW: dict[str, tuple[Any, str | None]] = {
     "data.ddof": (0, "table"),
     "data.test_share": (0.0, "table"),
     "data.test_seed": (0, "table"),
+    "evaluate.threshold": (0.5, None),
     "data.mean": ([0.0] * 3, "celeba"),
     "data.std": ([1.0] * 3, "celeba"),
 }
