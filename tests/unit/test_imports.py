@@ -145,7 +145,7 @@ ONLY_IN = {
     "pyarrow": {"data"},
     "datasets": {"data"},
     "click": {"cli"},
-    "argparse": set(),
+    "argparse": {"cli"},  # of the script of an export, which has no click
     "pydantic": {"deployment", "papers"},
     "sklearn": {"data"},
     "loky": {"engines"},
