@@ -13,7 +13,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from fedloom.engines import Engine, Serial
+from fedloom.engines import Engine, Serial, Workers
 from tiny import Shared
 
 # FEDLOOM_TEST_SEED=N draws everything anew: what passes for one seed only is no test
@@ -134,6 +134,18 @@ def engine_of() -> Iterator[Callable[[str], Engine | str]]:
     yield make
     if pool is not None:
         pool.shutdown(wait=True, kill_workers=True)
+
+
+@pytest.fixture
+def shared_workers(
+    engine_of: Callable[[str], Engine | str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Engines that a run makes by their name use the processes of engine_of, too."""
+    made = engine_of("workers:1")
+    assert isinstance(made, Shared)
+    monkeypatch.setattr(Workers, "_pool", made._pool, raising=False)
+    monkeypatch.setattr(Workers, "_start", Shared._start)
+    monkeypatch.setattr(Workers, "_end", Shared._end)
 
 
 @pytest.fixture

@@ -116,6 +116,7 @@ def agree(make: Callable[[], Experiment], run: Path, round: int) -> int:
         return len(replay.cohort)
 
 
+@pytest.mark.usefixtures("shared_workers")
 @pytest.mark.parametrize("name", CASES)
 def test_clients_and_server_are_those_of_the_run(name: str, tmp_path: Path) -> None:
     """From the newest checkpoint before the round, and from the beginning."""
