@@ -30,8 +30,6 @@ from fedloom.objectives import MOON
 from fedloom.stage import At, LocalResult, Share, Stage
 from fedloom.storage.client_state import ClientMemory
 from fedloom.submodels import FIARSE, FedPer, HeteroFL
-from support import ranks
-from support.rank_cases import stateful
 from tiny import clusters, same, small
 
 KEPT = Checkpoint(every_rounds=1, every_seconds=None, keep=99)
@@ -154,16 +152,6 @@ def test_the_update_is_the_way_from_the_message_to_the_last_point(
             way = trace.done.x - trace.share.msg.x
             torch.testing.assert_close(trace.sent.up.delta.abs(), way.abs())
             assert float(trace.sent.up.weight) == float(replay.loop.fed.data.sizes[i])
-
-
-def test_a_run_of_two_ranks_is_repeated_in_one_process(tmp_path: Path) -> None:
-    """Also a round that the ranks would run next."""
-    run = tmp_path / "run"
-    ends = ranks.run(2, "story", run, "5")
-    assert not any(end.code for end in ends), ends
-    before = content(run)
-    assert agree(lambda: stateful(5), run, 5)
-    assert content(run) == before
 
 
 @pytest.fixture
