@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import gc
 import os
 import signal
 import zlib
@@ -55,6 +56,12 @@ def pytest_testnodedown(node: Any) -> None:
     """
     if told := getattr(node, "workeroutput", {}):
         node.config.stash[LEFT_OUT] = told.get("left_out", 0)
+
+
+def pytest_collection_finish() -> None:
+    """Twelve thousand cases stay until the end: whoever looks for garbage need not look at them."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
