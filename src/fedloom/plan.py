@@ -25,7 +25,7 @@ from .objectives import Needs, Objective
 from .stage import Stage, cannot_join
 from .submodels.base import Rule
 from .submodels.private import Private, unfit
-from .trace import Trace, plain_means, traced
+from .trace import Trace, looks_of, plain_means, traced
 from .wrappers.base import method_in
 from .wrappers.rules import misplaced
 
@@ -38,6 +38,7 @@ class Setting(NamedTuple):
     unequal: bool = False  # aggregation weights differ from client to client
     staleness: float | None = None  # see Asynchronous.staleness; None: all train in rounds
     forger: str = ""  # the name of an attack that makes its updates of all honest ones
+    examples: bool = False  # clients hide their single examples, see Local.dp
 
 
 @dataclass(frozen=True)
@@ -289,6 +290,34 @@ def private_layers(plan: Plan) -> str | None:
     return unfit(private, plan.algorithm.method, trace.msg, trace.mem, more)
 
 
+def private_examples(plan: Plan) -> str | None:
+    """DP-SGD accounts for one gradient of a batch in every step, and nothing else."""
+    alg, loss, whose = plan.algorithm, plan.objective, method_in(plan.algorithm)
+    if not plan.setting.examples:
+        return None
+    if alg.probes or alg.asks:
+        name, why = alg.method, "what clients answer before their local steps is of their data"
+    elif loss.carries:
+        name, why = loss.name, "it keeps a state of one batch for the next"
+    elif looks := _looks(whose, plan.d or 2):
+        name, why = alg.method, f"it asks for {looks[0]}"
+    elif looks := _looks(alg, plan.d or 2):
+        name, why = type(alg).__name__, f"it asks for {looks[0]}"
+    else:
+        return None
+    return (
+        f"local.dp and {name}: {why}, and the accounts are of one gradient a step; take a method "
+        "such as fedavg, fedprox or scaffold, or leave out local.dp"
+    )
+
+
+def _looks(algorithm: Algorithm, d: int) -> list[str]:
+    try:
+        return looks_of(algorithm, d)
+    except Exception:  # as in Plan.trace; the first client's round refuses what is too much
+        return []
+
+
 # ----------------------------------------------------------------------- aggregation, and attacks
 def aggregation(plan: Plan) -> str | None:
     """An aggregation must leave the method what its server needs."""
@@ -417,6 +446,7 @@ REFUSALS: tuple[Callable[[Plan], str | None], ...] = (
     exits,
     drawn_parts,
     private_layers,
+    private_examples,
     lambda plan: cannot_join(plan.stages, plan.rule, plan.private),
     aggregation,
     forger,

@@ -20,7 +20,7 @@ from ..core.net import Net
 from ..core.rng import key, substream
 from ..core.vector import Rec, Vec, is_rec, rec
 from ..core.wire import nbytes
-from ..errors import ClientError, NotFiniteError
+from ..errors import ClientError, CompositionError, NotFiniteError
 from ..federation.federation import Federation
 from ..objectives import Objective
 from ..plan import Plan
@@ -32,6 +32,7 @@ from .client_results import Asked, ClientCost, RangeResult, cost
 from .client_step import ClientStep
 from .client_views import ClientViews
 from .gradient import NOTHING, Buffers, FullGradient, Gradient, seed_torch, storage, storages
+from .private_gradient import PrivateGradient, Untold
 from .stages import Coding, Leaves, stages_of, steps_before
 from .summation import finite, numbers, push, spread, uniform_of
 
@@ -62,6 +63,11 @@ class First:
     @property
     def counts(self) -> Tensor:
         data = self._fed.data
+        if self._fed.local.dp is not None:
+            raise CompositionError(
+                "local.dp and a loss that counts the labels of a client: the accounts are of "
+                "gradients alone; take another objective"
+            )
         if data.classes is None:
             return self._x.new_zeros(0)
         return data.label_counts_of(self._client).to(self._x)
@@ -314,8 +320,7 @@ class Client:
         seed_torch(seed, net.params[0])  # start() may draw
         own, obj = steps.begun(share, memory, i, round, seed)
         rates = steps.rates(i, round)
-        oracle = Gradient(self.plan, share, self._gradients)
-        full = FullGradient(self.plan, fed, share, obj, round, i)
+        oracle, full = self._oracles(share, obj, i, round)
         job = steps.job(i, round, memory.last, share, rates, full)
         net.train()
         before = counters(msg, own)
@@ -350,6 +355,17 @@ class Client:
         calls, values = oracle.calls + full.calls, oracle.values + full.values
         costs = (calls, msg.x[:0], x, full.calls, values, full.values)
         return LocalResult(up, memory, job, _mean_loss(oracle.losses), *costs)
+
+    def _oracles(
+        self, share: Share, obj: Rec, i: int, round: int
+    ) -> tuple[Gradient, FullGradient]:
+        """What a client's method may ask of its data: of a batch, and of all."""
+        plan, dp, of = self.plan, self.fed.local.dp, (self.fed, share, obj, round, i)
+        if dp is None:
+            return Gradient(plan, share, self._gradients), FullGradient(plan, *of)
+        expected = self.fed.pass_of(i)[0]
+        noises = dp.noises(expected, self.fed.seed, round, i)
+        return PrivateGradient(plan, share, dp.clip, expected, noises), Untold(plan, *of)
 
     def explained(self, i: int, round: int) -> Explained:
         """Name algorithm, client and round in an error that is raised inside."""

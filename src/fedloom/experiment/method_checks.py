@@ -12,6 +12,7 @@ from ..core.net import Net
 from ..data import FederatedData
 from ..engines.base import Remote
 from ..engines.metrics import exported
+from ..engines.private_refusals import refuse_examples
 from ..errors import CompositionError, ConfigError
 from ..federation.attacks import ATTACKS, Attack
 from ..federation.federation import Federation
@@ -34,6 +35,7 @@ def check_parts(
     check_precision(fed.local, net)
     check_singles(net, fed, scheme, cohorts)
     check_aggregation(aggregation, net, cohorts, most, rounds)
+    refuse_examples(plan, fed, net)
     fed.check_devices()
     if private is not None:
         private.kept(net)  # refuses a model of which all or nothing would be private

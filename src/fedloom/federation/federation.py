@@ -263,14 +263,24 @@ class Federation:
         work = self._work(client)
         return work.size, work.per_epoch
 
+    def example_share(self, client: int) -> float:
+        """The size of a client's full batch over its number of examples: q of DP-SGD."""
+        return self._work(client).size / int(self._sizes[client])
+
     def pace(self, client: int) -> int:
         """Steps of a pass over a client's data, if its rates depend on it; else 0."""
         return self._work(client).per_epoch if self.local.by_epoch else 0
 
     def batches(self, client: int, round: int, done: int = 0) -> Sequence[Tensor]:
-        """The indices (B,) of every local step of a client in a round, on the data's device. done:
-        see order().
+        """The indices (B,) of every local step of a client in a round, on the data's device. With
+        local.dp they are drawn anew by every call where the draws are the system's. done: see
+        order().
         """
+        if self.local.dp is not None:
+            own, there = self.data.clients.of(client), self.data.inputs.device
+            drawn = self.seed, round, client
+            steps, share = self.steps(client), self.example_share(client)
+            return [i.to(there) for i in self.local.dp.batches(own, share, steps, *drawn)]
         order = self.order(client, round, done).to(
             self.data.inputs.device
         )  # all at once, not step by step

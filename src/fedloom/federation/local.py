@@ -22,6 +22,7 @@ from ..core.hyper import (
 from ..errors import ConfigError
 from ..wrappers import Adam, Momentum, Optimiser, build
 from .passes import PASSES, Passes
+from .private_examples import ExamplePrivacy
 from .schedules import Constant, Schedule
 
 
@@ -138,6 +139,9 @@ class Local:
         "leave out an epoch's last batch where it is smaller",
         source="False in all five papers' code",
     )
+    dp: ExamplePrivacy | None = hyper(
+        None, example="a table local.dp, see `fedloom show local.dp`; in Python ExamplePrivacy(...)"
+    )
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -168,6 +172,13 @@ class Local:
                     f"local.{name} = {getattr(self, name)} goes with optimiser adam or adamw, not "
                     "sgd; drop it, or take local.optimiser = adamw"
                 )
+        odd = "local.order = text" if self.order == "text" else ""
+        odd = "local.drop_last" if self.drop_last else odd
+        if self.dp is not None and odd:
+            raise ConfigError(
+                f"{odd} and local.dp: every example is in a batch by itself, so that batches have "
+                "neither an order nor a size; leave one of them out"
+            )
 
     @property
     def work(self) -> tuple[float | None, int | Sequence[int] | None]:
