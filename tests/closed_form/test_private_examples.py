@@ -1,4 +1,4 @@
-"""Example-level privacy at a client (local.dp) against its formula: clipped sums, noise, batches."""
+"""Example-level privacy (local.dp) against its formula: clipped sums, noise, batches, accounts."""
 
 from __future__ import annotations
 
@@ -29,9 +29,7 @@ def linear(noise: float, clip: float, steps: int = 1, **changes: Any) -> Experim
         "model": Variables(torch.zeros(2, dtype=torch.float64)),
         "data": from_clients([(a, a) for a in rows], dtype=torch.float64),
         "objective": Function(f=lambda x, a, b: (a * x).sum(1).mean()),
-        "local": Local(
-            steps=steps, lr=0.5, batch=None, dp=ExamplePrivacy(noise=noise, clip=clip)
-        ),
+        "local": Local(steps=steps, lr=0.5, batch=None, dp=ExamplePrivacy(noise=noise, clip=clip)),
         "rounds": 1,
         "engine": "serial",
         "device": "cpu",

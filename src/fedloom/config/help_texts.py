@@ -12,7 +12,7 @@ from typing import Any
 
 from ..core.registry import Registry
 from ..experiment.settings import Settings
-from .overrides import NESTED, PLAIN, REGISTRIES, current
+from .overrides import INNER, NESTED, PLAIN, REGISTRIES, current
 from .validation import known
 
 # local.optimiser
@@ -40,7 +40,9 @@ class Setting:
 
 
 # tables without a name; their docstrings explain them
-TABLES: Registry[Callable[..., Any]] = Registry("table of settings", {"run": Settings, **PLAIN})
+TABLES: Registry[Callable[..., Any]] = Registry(
+    "table of settings", {"run": Settings, **PLAIN, **INNER}
+)
 # what a file says for itself
 _NAMED = ("schedule", "passes")  # tables within local, which are told by themselves
 _MADE = {"name": "the recipe's, the file's", "label": "made from the parts", "dtype": "float32"}

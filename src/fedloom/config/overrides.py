@@ -28,6 +28,7 @@ from ..federation.clock import CLOCKS
 from ..federation.devices import DEVICES
 from ..federation.local import Local
 from ..federation.passes import PASSES
+from ..federation.private_examples import ExamplePrivacy
 from ..federation.sampling import Churn
 from ..federation.schedules import SCHEDULES
 from ..models import MODELS
@@ -75,6 +76,8 @@ PLAIN: Makers = {
     "availability": Availability,
     "ranks": RankSettings,
 }
+# tables without a name inside of these, written out only if they are given
+INNER: Makers = {"local.dp": ExamplePrivacy}
 METRICS = "metrics"  # the key whose list may name own parts
 OPTIONAL = ("churn", "availability", "ranks")  # written out only if they are given
 RUN = known(Settings)  # the keys outside of all tables
@@ -255,7 +258,8 @@ def apply(raw: dict[str, Any], overrides: Sequence[str]) -> frozenset[str]:
         place = raw
         for name in tables:
             place = _table(place, name, path)
-        if isinstance(place.get(key), dict) and not isinstance(value, dict):
+        left_out = path in INNER and value == NOTHING
+        if isinstance(place.get(key), dict) and not isinstance(value, dict) and not left_out:
             raise ConfigError(
                 f"command line: {path} is a table; set one of its keys, {path}.KEY=..."
             )

@@ -52,11 +52,11 @@ class Look(Protocol):
 
 class First:
     """What Objective.init receives for a client that takes part for the first time. Labels are
-    counted only if they are asked for.
+    counted only if they are asked for. loss: its name.
     """
 
-    def __init__(self, fed: Federation, client: int, x: Vec, net: Net) -> None:
-        self._fed, self._client, self._x = fed, client, x
+    def __init__(self, fed: Federation, client: int, x: Vec, net: Net, loss: str) -> None:
+        self._fed, self._client, self._x, self._loss = fed, client, x, loss
         self.d, self.net = x.numel(), net
         self.examples, self.batches = fed.pass_of(client)
 
@@ -65,7 +65,7 @@ class First:
         data = self._fed.data
         if self._fed.local.dp is not None:
             raise CompositionError(
-                "local.dp and a loss that counts the labels of a client: the accounts are of "
+                f"local.dp and {self._loss}: it counts a client's labels, and the accounts are of "
                 "gradients alone; take another objective"
             )
         if data.classes is None:
@@ -297,7 +297,8 @@ class Client:
         obj = rec()
         if self._remembers:
             seed_torch(key(self.fed.seed, "init", i), x)
-            obj = self.plan.objective.init(First(self.fed, i, x, self.net))
+            loss = self.plan.objective
+            obj = loss.init(First(self.fed, i, x, self.net, loss.name))
         return rec(**{"alg": alg, "obj": obj, "link": own["link"], "last": -1.0} | own)
 
     def _common_memory(self, x: Vec, view: View) -> tuple[Rec, dict[str, Rec]]:
@@ -356,9 +357,7 @@ class Client:
         costs = (calls, msg.x[:0], x, full.calls, values, full.values)
         return LocalResult(up, memory, job, _mean_loss(oracle.losses), *costs)
 
-    def _oracles(
-        self, share: Share, obj: Rec, i: int, round: int
-    ) -> tuple[Gradient, FullGradient]:
+    def _oracles(self, share: Share, obj: Rec, i: int, round: int) -> tuple[Gradient, FullGradient]:
         """What a client's method may ask of its data: of a batch, and of all."""
         plan, dp, of = self.plan, self.fed.local.dp, (self.fed, share, obj, round, i)
         if dp is None:

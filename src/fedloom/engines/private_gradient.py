@@ -30,7 +30,9 @@ _APART = 1 << 20  # calls of dropout layers in an example's forward pass, at mos
 ExampleLoss = Callable[[Vec, Tensor, Tensor, Tensor], Tensor]
 
 
-def example_loss(plan: Plan, share: Share, ref: Vec, memory: Rec, seed: int | Tensor) -> ExampleLoss:
+def example_loss(
+    plan: Plan, share: Share, ref: Vec, memory: Rec, seed: int | Tensor
+) -> ExampleLoss:
     """The loss of an example alone. ref (d,): the received model; memory: of the objective; seed:
     of the step.
     """
@@ -106,7 +108,7 @@ class PrivateGradient(Gradient):
 
 
 class Untold(FullGradient):
-    """Stands for the gradient over all of a client's data, which would be outside of the accounts."""
+    """Stands for the gradient over all of a client's data, which is outside of the accounts."""
 
     def __call__(self, x: Vec) -> NoReturn:
         raise untold(self._plan, "job.full")

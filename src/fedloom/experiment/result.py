@@ -159,6 +159,8 @@ def finish(loop: Loop, names: Mapping[str, str], rounds: int, config: Mapping[st
     if folder is not None:
         about = {"round": loop.round, "metric": loop.headline, "basis": found.basis}
         about |= {"values": clients, "metrics": found.values, "why_none": found.why}
+        if loop.accounts is not None and not loop.aggregation.unkeyed:
+            about |= {"example_epsilon": loop.accounts.values()}
         about |= by_client | ({"names": list(names_of)} if names_of else {}) | _tests(loop)
         try:
             write = functools.partial(_write, folder, module, loop.ledger.as_dict())
@@ -224,6 +226,7 @@ def _summary(loop: Loop, names: Mapping[str, str], rounds: int, group: str) -> d
         },
         **names,
         **loop.aggregation.summary(loop.state.aggregation, loop.round),
+        **(loop.accounts.summary() if loop.accounts and not loop.aggregation.unkeyed else {}),
         **loop.log.watch.verdict,
         "seed": loop.fed.seed,
         "rounds": loop.round,
