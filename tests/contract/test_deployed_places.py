@@ -7,6 +7,7 @@ import errno
 import json
 import re
 import shlex
+import shutil
 import socket
 import stat
 import threading
@@ -24,7 +25,9 @@ from fedloom.deployment.clients import read_clients
 from fedloom.deployment.folder import check_secret, deployment_of, write_secret
 from fedloom.deployment.local_socket import LocalSocket, asked, blocks
 from fedloom.deployment.message import ANSWER, Ask, opened, sealed
+from fedloom.deployment.node import Node
 from fedloom.deployment.privacy import system_normals
+from fedloom.deployment.private_examples import system_uniforms
 from fedloom.deployment.server import serve
 from fedloom.deployment.sites import Place
 from fedloom.errors import (
@@ -427,3 +430,58 @@ def test_a_server_that_is_slow_is_not_told_to_be_started(tmp_path, monkeypatch) 
         monkeypatch.setattr(programs, "asked", answer)
         with pytest.raises(programs.FlowerError, match=words):
             programs.register(Folder(tmp_path), lambda: None)
+
+
+EXAMPLES = ["local.batch=160", "local.dp.noise=2", "local.dp.clip=0.5", "local.dp.delta=1e-3"]
+
+
+def test_private_examples_of_a_node_cannot_be_made_again(tmp_path):
+    """Of two runs with the same seed; a rehearsal's can, which the two halves equal. No loss leaves
+    a node, and its own account counts what it has computed.
+    """
+    pytest.importorskip("dp_accounting")
+    config = resolve("digits", [*SMALL, *EXAMPLES])
+    sizes = [int(n) for n in config.data().sizes]
+    made = [folder(tmp_path / str(k), config, sizes, classes=10) for k in range(2)]
+    found = check(made[0])
+    assert found.difference == 0 and found.bills and not found.refused
+    assert "loss" not in found.told
+    ends = [serve(fed, lambda roll, fed=fed: Here(fed)) for fed in made]
+    assert not torch.equal(*[fields(end.state)["x"] for end in ends])
+    rows = ends[0].history
+    assert all(row["train_loss"] is None for row in rows)
+    assert 0 < rows[0]["example_epsilon"] < rows[1]["example_epsilon"]
+    for i in range(3):
+        counted = json.loads((made[0].node(i).path / "states/examples.json").read_text())
+        assert list(counted.values()) == [2]
+
+    uniform = system_uniforms(100_001)
+    assert float(uniform.min()) >= 0 and float(uniform.max()) < 1
+    assert abs(float((uniform < 0.1).double().mean()) - 0.1) < 0.005
+    with pytest.raises(CompositionError, match="standardise = true would tell sums"):
+        Place(folder(tmp_path / "told", config, sizes, classes=10, standardise=True).node(0))
+    loop = config.experiment().build()
+    with pytest.raises(CompositionError, match=r"local\.dp: who knows the seed"):
+        Node(loop.plan, loop.fed, loop.net, 0, tmp_path / "node")
+
+
+def test_a_node_sends_nothing_beyond_its_budget(tmp_path):
+    """Whatever the server counts: here it begins the same run again, in a new folder."""
+    pytest.importorskip("dp_accounting")
+    config = resolve("digits", [*SMALL, *EXAMPLES, "local.dp.max_epsilon=12"])
+    sizes = [int(n) for n in config.data().sizes]
+    fed = folder(tmp_path, config, sizes, classes=10)
+    here = Here(fed)
+    first = serve(fed, lambda roll: here)
+    assert first.history[-1]["answered"] == 3
+    file = fed.node(0).path / "states/examples.json"
+    counted = json.loads(file.read_text())
+    allowed = config.experiment().build().accounts.allowed(0)
+    file.write_text(json.dumps(dict.fromkeys(counted, allowed)))
+    shutil.rmtree(fed.run)
+    rows = serve(fed, lambda roll: here).history
+    assert [row["answered"] for row in rows] == [2, 2]
+    assert json.loads(file.read_text()) == dict.fromkeys(counted, allowed)
+    file.write_text("{")
+    shutil.rmtree(fed.run)
+    assert serve(fed, lambda roll: here).history[0]["answered"] == 2

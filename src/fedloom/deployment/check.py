@@ -106,7 +106,7 @@ class _Nodes:
     def _node(self, i: int) -> Node:
         if i not in self._nodes:
             at, loop = self._folder / str(i), self._loop
-            self._nodes[i] = Node(loop.plan, loop.fed, loop.net, i, at, self._run)
+            self._nodes[i] = Node(loop.plan, loop.fed, loop.net, i, at, self._run, rehearsal=True)
         return self._nodes[i]
 
 

@@ -42,6 +42,7 @@ from .folder import Deployment, Folder, write
 from .message import ASK, Ask, Refusal, What, check_addressee, disclosed, opened, sealed
 from .node import Node
 from .own_files import OwnFiles
+from .private_examples import with_system_draws
 
 _log = logging.getLogger(__name__)
 
@@ -54,6 +55,7 @@ def settings_of(fed: Folder, parts: Sequence[Path] = (), site: Path | None = Non
         raise ConfigError(f"'{fed.path}' has no run.toml; copy the folder from where it was made")
     config = resolve(fed.run_file, ["engine=serial"], OwnFiles(fed, parts, site))
     refuse_settings(config)
+    refuse_told(config, fed.settings())
     return config
 
 
@@ -67,6 +69,15 @@ def run_of(fed: Folder, config: Config) -> str:
         kept |= {"rules": data["rules"], "class_names": data["class_names"]}
     kept |= scale_in(data)
     return f"{fed.settings().run}@{digest(kept)}"
+
+
+def refuse_told(config: Config, settings: Deployment) -> None:
+    """Raise CompositionError for settings that would tell what local.dp hides."""
+    if settings.standardise and "dp" in config.values["local"]:
+        raise CompositionError(
+            "local.dp: standardise = true would tell sums of the examples that have no noise; take "
+            "standardise = false"
+        )
 
 
 def refuse_settings(config: Config) -> None:
@@ -174,7 +185,7 @@ class Place:
     def _made(self, roll: Roll, agreed: Agreement | None) -> Node:
         data = at_client(self._own, self.client, roll, agreed)
         loop = experiment_of(self._config, self._clients, data).build()
-        parts = loop.plan, loop.fed, loop.net
+        parts = loop.plan, with_system_draws(loop.fed), loop.net
         return Node(*parts, self.client, self._fed.path / "states", self._run)
 
     def _check(self, agreed: Agreement) -> None:

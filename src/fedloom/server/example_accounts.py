@@ -22,6 +22,7 @@ class ExampleAccounts:
     def __init__(self, fed: Federation, dp: ExamplePrivacy) -> None:
         self._fed, self._dp = fed, dp
         self.rounds: dict[int, int] = {}
+        self._spent(0, 1)  # what is missing is missed now
         if self.over:
             least = min(self._spent(i, 1) for i in range(fed.population))
             raise ConfigError(
