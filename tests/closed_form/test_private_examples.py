@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,14 +13,19 @@ import pytest
 import torch
 from torch import nn
 
-from fedloom import Experiment, Local
-from fedloom.algorithms import FedAvg, FedProx, Scaffold
+from fedloom import Evaluation, Experiment, Local
+from fedloom.algorithms import FAFED, FedAvg, FedProx, Mime, Scaffold
+from fedloom.algorithms.registry import make_algorithm
 from fedloom.core.net import Variables
 from fedloom.data import from_clients
+from fedloom.errors import CompositionError, ConfigError
+from fedloom.federation.choice import PowerOfChoice
+from fedloom.federation.clock import Asynchronous
 from fedloom.federation.private_examples import ExamplePrivacy
-from fedloom.objectives import Function
+from fedloom.objectives import FedDecorr, FedLC, Function
 from tiny import models, small
 
+pytestmark = pytest.mark.usefixtures("accounts_at_hand")  # a step costs 0.5
 TINY = 1e-12  # noise that no digit of a test shows
 
 
@@ -105,7 +113,7 @@ def noisy(algorithm: Any, engine: str) -> Any:
     """A run with dropout, of clients of 1 to 13 examples."""
     net = lambda: nn.Sequential(nn.Linear(5, 9), nn.Dropout(0.4), nn.Linear(9, 3)).double()
     local = Local(epochs=2, batch=4, lr=0.1, dp=ExamplePrivacy(noise=0.5, clip=0.7))
-    return small(algorithm, torch.float64, model=net, local=local, engine=engine).run()
+    return small(algorithm, torch.float64, model=net, local=local, engine=engine, rounds=2).run()
 
 
 @pytest.mark.parametrize("algorithm", [FedProx(mu=0.1), Scaffold()])
@@ -153,9 +161,103 @@ def test_sums_are_those_of_opacus() -> None:
     ("noise", "batches", "spent"),
     [(2.109, 50, 1.45), (2.266, 43, 1.57), (5.0, 8, 4.10), (3.086, 22, 2.29)],
 )
-def test_epsilon_is_that_of_opacus_accountant(noise: float, batches: int, spent: float) -> None:
+def test_epsilon_is_that_of_opacus_accountant(
+    noise: float, batches: int, spent: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """FLamby's four centres: sigma for (1, 1e-4) in 15 passes, and what its 1,500 steps cost."""
     pytest.importorskip("dp_accounting")
+    monkeypatch.undo()  # the library's own
     dp = ExamplePrivacy(noise=noise, delta=1e-4)
     assert dp.epsilon(1 / batches, 15 * batches) == pytest.approx(1.0, abs=0.02)
     assert dp.epsilon(1 / batches, 1500) == pytest.approx(spent, abs=0.02)
+    within = dataclasses.replace(dp, max_epsilon=1.0).rounds_within(1 / batches, batches, 99)
+    assert dp.epsilon(1 / batches, within * batches) <= 1 < dp.epsilon(1 / batches, 16 * batches)
+
+
+# -------------------------------------------------------------------------------------- the budget
+def test_a_budget_stops_a_client_and_then_the_run(tmp_path: Path) -> None:
+    """A step costs 0.5 here, and the budget is 3: client 0 has two rounds of three steps, client 1
+    three of two. Nobody takes the place of client 0. A resumed run knows what is spent.
+    """
+    dp = ExamplePrivacy(noise=3.0, delta=1e-3, max_epsilon=3.0)
+    local = Local(steps=[3, 2], lr=0.1, batch=1, dp=dp)
+    first = linear(1.0, 1.0, local=local, rounds=1).run(tmp_path / "run")
+    result = linear(1.0, 1.0, local=local, rounds=99).resume(tmp_path / "run")
+    told = ("cohort", "example_epsilon", "spent_clients")
+    assert [tuple(row[k] for k in told) for row in result.history] == [
+        (2, 1.5, 0),
+        (2, 3.0, 1),
+        (1, 3.0, 2),
+    ]
+    assert first.history == result.history[:1]
+    assert result.summary["finished"] and result.summary["example_delta"] == 1e-3
+    kept = json.loads((tmp_path / "run/clients.json").read_text())
+    assert kept["example_epsilon"] == [3.0, 3.0]
+    again = linear(1.0, 1.0, local=local, rounds=99).run()
+    assert torch.equal(again.state.x, result.state.x) and len(again.history) == 3
+    poor = dataclasses.replace(local, dp=dataclasses.replace(dp, max_epsilon=0.9))
+    with pytest.raises(ConfigError, match=r"max_epsilon = 0.9 is less than the 1 that one round"):
+        linear(1.0, 1.0, local=poor).build()
+
+
+def test_a_budget_stops_clients_under_an_asynchronous_clock() -> None:
+    """A client that is under way is counted when it arrives, and not sent another model. What the
+    last round has learnt is evaluated.
+    """
+    local = Local(steps=1, batch=2, lr=0.1, dp=ExamplePrivacy(max_epsilon=1.5))
+    given = {"clock": Asynchronous(buffer=2), "evaluate": Evaluation(every=50)}
+    rows = small(FedAvg(), local=local, cohort=4, rounds=99, **given).run().history
+    assert sum(row["cohort"] for row in rows) == 3 * 7
+    assert rows[-1]["spent_clients"] == 7 and "test_accuracy" in rows[-1]
+
+
+# ---------------------------------------------------------------------------------------- refusals
+class Twice(FedAvg):
+    """Looks at all data in every step."""
+
+    def direction(self, x: Any, loc: Any, msg: Any, mem: Any, grad: Any, job: Any) -> Any:
+        return grad(x) + 0 * job.full(x), loc
+
+
+class Later(FedAvg):
+    """Asks for a second gradient where no trace of a first step does."""
+
+    def direction(self, x: Any, loc: Any, msg: Any, mem: Any, grad: Any, job: Any) -> Any:
+        later = isinstance(job.step, torch.Tensor) or job.step > 0
+        return grad(x) + (grad(msg.x) if later else 0), loc
+
+
+def batch_norm() -> nn.Module:
+    return nn.Sequential(nn.Linear(5, 9), nn.BatchNorm1d(9), nn.Linear(9, 3))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "changes", "said"),
+    [
+        (FAFED(), {}, "local.dp and FAFED: what clients answer before"),
+        (make_algorithm("fedsmoo"), {}, "local.dp and FedSMOO: it asks for a second gradient"),
+        (Mime(), {}, "local.dp and Mime: what clients answer before"),
+        (Twice(), {}, "local.dp and Twice: it asks for job.full"),
+        (FedAvg(), {"sam": 0.1}, "local.dp and Sam: it asks for a second gradient"),
+        (FedAvg(), {"objective": FedLC()}, "local.dp and FedLC: it counts"),
+        (FedAvg(), {"objective": FedDecorr()}, "local.dp and FedDecorr: the loss of a batch"),
+        (FedAvg(), {"model": batch_norm()}, r"local.dp and BatchNorm1d \('1'\): it mixes"),
+        (FedAvg(), {"order": "text"}, "local.order = text and local.dp"),
+        (FedAvg(), {"choose": PowerOfChoice(among=5)}, "PowerOfChoice: its candidates tell"),
+    ],
+)
+def test_what_is_outside_of_the_accounts_is_refused_by_name(
+    algorithm: Any, changes: dict[str, Any], said: str
+) -> None:
+    given = {k: v for k, v in changes.items() if k in ("sam", "order")}
+    more = {k: v for k, v in changes.items() if k not in given}
+    with pytest.raises((CompositionError, ConfigError), match=said):
+        small(algorithm, local=Local(dp=ExamplePrivacy(), **given), **more).build()
+
+
+@pytest.mark.parametrize("engine", ["serial", "vectorised:2"])
+def test_a_second_gradient_that_shows_in_a_run_alone_is_refused_there(engine: str) -> None:
+    """From the second step on, which no trial of one step sees."""
+    local = Local(steps=2, batch=2, dp=ExamplePrivacy())
+    with pytest.raises(CompositionError, match="Later: it asks for a second gradient"):
+        small(Later(), local=local, engine=engine).run()

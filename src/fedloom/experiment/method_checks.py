@@ -33,9 +33,9 @@ def check_parts(
     """
     scheme, aggregation, private = plan.rule, plan.aggregation, plan.private
     check_precision(fed.local, net)
+    refuse_examples(plan, fed, net)
     check_singles(net, fed, scheme, cohorts)
     check_aggregation(aggregation, net, cohorts, most, rounds)
-    refuse_examples(plan, fed, net)
     fed.check_devices()
     if private is not None:
         private.kept(net)  # refuses a model of which all or nothing would be private
