@@ -81,6 +81,12 @@ AXES: dict[str, Axis] = {
         tuple(LOCALS),
         "algorithm=ROW local.optimiser=adam, local.momentum=0.9, local.sam=0.1, ...",
     ),
+    "dp": Axis(
+        "Algorithm and private examples",
+        "algorithm",
+        (NOTHING, "local.dp"),
+        "algorithm=ROW local.dp.noise=1",
+    ),
     "submodel": Axis(
         "Algorithm and sub-models",
         "algorithm",
@@ -176,6 +182,8 @@ def _make(axis: str, row: str, column: str, net: Net) -> None:
     if "compress" in asked:
         codec, _, feedback = asked["compress"].partition(", ")
         parts["link"] = Link(Via(CODECS[codec](), FEEDBACKS[feedback or "forget"]()))
+    if asked.get("dp", NOTHING) != NOTHING:
+        parts["setting"] = Setting(examples=True)
     if "clock" in asked:
         parts["setting"] = Setting(staleness=_STALENESS[column])
     if "aggregation" in asked:

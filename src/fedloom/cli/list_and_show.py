@@ -113,7 +113,7 @@ def _listed(topic: str | None) -> str:
 def matrix_command(axis: str | None, out: Path | None) -> None:
     """Say which algorithms go with which other parts, and why the rest is refused.
 
-    AXIS: objective, server, clock, local, submodel, compress, submodel_compress, aggregation,
+    AXIS: objective, server, clock, local, dp, submodel, compress, submodel_compress, aggregation,
     submodel_aggregation or compress_aggregation; without one, all.
     Asked of the parts themselves, without training.
     """
@@ -136,8 +136,8 @@ def matrix_command(axis: str | None, out: Path | None) -> None:
 def show_command(name: str) -> None:
     """Explain an algorithm, server optimiser, recipe, model, data set, partition, objective, rule
     of sub-models, schedule, order of passes, codec, device profile, clock, aggregation, attack,
-    engine, measure, local optimiser or table of settings (run, local, evaluate, checkpoint, churn,
-    availability, ranks).
+    engine, measure, local optimiser or table of settings (run, local, local.dp, evaluate,
+    checkpoint, churn, availability, ranks).
 
     Of an algorithm: state, messages and cost, measured on a small problem, and its options. Of the
     folder of a run (runs/one, ./one): how far it is, its result, and who answered if its clients
