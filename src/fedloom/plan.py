@@ -21,11 +21,12 @@ from .core.arithmetic import total
 from .errors import CompositionError, ConfigError
 from .federation.clock import untimely
 from .federation.local import Local
+from .federation.private_examples import unaccounted
 from .objectives import Needs, Objective
 from .stage import Stage, cannot_join
 from .submodels.base import Rule
 from .submodels.private import Private, unfit
-from .trace import Trace, looks_of, plain_means, traced
+from .trace import Trace, plain_means, traced
 from .wrappers.base import method_in
 from .wrappers.rules import misplaced
 
@@ -38,7 +39,7 @@ class Setting(NamedTuple):
     unequal: bool = False  # aggregation weights differ from client to client
     staleness: float | None = None  # see Asynchronous.staleness; None: all train in rounds
     forger: str = ""  # the name of an attack that makes its updates of all honest ones
-    examples: bool = False  # clients hide their single examples, see Local.dp
+    dp: bool = False  # see Local.dp
 
 
 @dataclass(frozen=True)
@@ -239,11 +240,10 @@ def downlink(plan: Plan) -> str | None:
 # ------------------------------------------------------------------ sub-models, objective, the data
 def whole_model(plan: Plan) -> str | None:
     """Some methods need every client to hold all coordinates."""
-    alg = plan.algorithm
-    if plan.rule is None or not (Trait.WHOLE_MODEL in alg.traits or alg.personalises):
+    alg, rule = plan.algorithm, plan.rule
+    if rule is None or not (Trait.WHOLE_MODEL in alg.traits or alg.personalises):
         return None
-    why = "the method needs every client to hold all coordinates"
-    return f"{plan.rule.name} and {plan.algorithm.method}: {why}"
+    return f"{rule.name} and {alg.method}: the method needs every client to hold all coordinates"
 
 
 def exits(plan: Plan) -> str | None:
@@ -288,34 +288,6 @@ def private_layers(plan: Plan) -> str | None:
     more = "a sub-model" if plan.rule is not None else more
     more = "EF21" if _mirrors(plan) else more
     return unfit(private, plan.algorithm.method, trace.msg, trace.mem, more)
-
-
-def private_examples(plan: Plan) -> str | None:
-    """DP-SGD accounts for one gradient of a batch in every step, and nothing else."""
-    alg, loss, whose = plan.algorithm, plan.objective, method_in(plan.algorithm)
-    if not plan.setting.examples:
-        return None
-    if alg.probes or alg.asks:
-        name, why = alg.method, "what clients answer before their local steps is of their data"
-    elif loss.carries:
-        name, why = loss.name, "it keeps a state of one batch for the next"
-    elif looks := _looks(whose, plan.d or 2):
-        name, why = alg.method, f"it asks for {looks[0]}"
-    elif looks := _looks(alg, plan.d or 2):
-        name, why = type(alg).__name__, f"it asks for {looks[0]}"
-    else:
-        return None
-    return (
-        f"local.dp and {name}: {why}, and the accounts are of one gradient a step; take a method "
-        "such as fedavg, fedprox or scaffold, or leave out local.dp"
-    )
-
-
-def _looks(algorithm: Algorithm, d: int) -> list[str]:
-    try:
-        return looks_of(algorithm, d)
-    except Exception:  # as in Plan.trace; the first client's round refuses what is too much
-        return []
 
 
 # ----------------------------------------------------------------------- aggregation, and attacks
@@ -388,9 +360,8 @@ def _secrets(plan: Plan, rule: Aggregation) -> tuple[str, str] | None:
         why = "what every client sends before round 1 is neither bounded nor hidden by noise"
         return plan.algorithm.method, why
     if rule.private and plan.setting.unequal:
-        return "weighting by examples", (
-            "a client's share must not depend on how much it holds; take weighting=uniform"
-        )
+        why = "a client's share must not depend on how much it holds; take weighting=uniform"
+        return "weighting by examples", why
     return None
 
 
@@ -446,7 +417,7 @@ REFUSALS: tuple[Callable[[Plan], str | None], ...] = (
     exits,
     drawn_parts,
     private_layers,
-    private_examples,
+    lambda plan: unaccounted(plan.algorithm, plan.objective, plan.d) if plan.setting.dp else None,
     lambda plan: cannot_join(plan.stages, plan.rule, plan.private),
     aggregation,
     forger,

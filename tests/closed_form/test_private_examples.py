@@ -23,6 +23,7 @@ from fedloom.federation.choice import PowerOfChoice
 from fedloom.federation.clock import Asynchronous
 from fedloom.federation.private_examples import ExamplePrivacy
 from fedloom.objectives import FedDecorr, FedLC, Function
+from fedloom.submodels import HeteroFL
 from tiny import models, small
 
 pytestmark = pytest.mark.usefixtures("accounts_at_hand")  # a step costs 0.5
@@ -242,6 +243,11 @@ def batch_norm() -> nn.Module:
         (FedAvg(), {"objective": FedLC()}, "local.dp and FedLC: it counts"),
         (FedAvg(), {"objective": FedDecorr()}, "local.dp and FedDecorr: the loss of a batch"),
         (FedAvg(), {"model": batch_norm()}, r"local.dp and BatchNorm1d \('1'\): it mixes"),
+        (
+            FedAvg(),
+            {"submodel": HeteroFL(owners=True), "capacities": [1.0]},
+            "HeteroFL: it averages",
+        ),
         (FedAvg(), {"order": "text"}, "local.order = text and local.dp"),
         (FedAvg(), {"choose": PowerOfChoice(among=5)}, "PowerOfChoice: its candidates tell"),
     ],

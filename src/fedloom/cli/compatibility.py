@@ -183,7 +183,7 @@ def _make(axis: str, row: str, column: str, net: Net) -> None:
         codec, _, feedback = asked["compress"].partition(", ")
         parts["link"] = Link(Via(CODECS[codec](), FEEDBACKS[feedback or "forget"]()))
     if asked.get("dp", NOTHING) != NOTHING:
-        parts["setting"] = Setting(examples=True)
+        parts["setting"] = Setting(dp=True)
     if "clock" in asked:
         parts["setting"] = Setting(staleness=_STALENESS[column])
     if "aggregation" in asked:

@@ -21,8 +21,8 @@ _WHO = Who("local.dp", "")
 
 
 def refuse_examples(plan: Plan, fed: Federation, net: Net) -> None:
-    """Raise CompositionError for a model or a loss that cannot be computed example by example. It
-    is tried on a few samples.
+    """Raise CompositionError for a model or a loss that cannot be computed example by example,
+    which is tried on a few samples, and for what tells the labels.
     """
     dp = fed.local.dp
     if dp is None:
@@ -31,6 +31,11 @@ def refuse_examples(plan: Plan, fed: Federation, net: Net) -> None:
         if isinstance(part, nn.modules.batchnorm._BatchNorm):
             why = "mixes the examples of a batch; use nn.GroupNorm"
             raise refusal(part, name, why, _WHO)
+    if plan.rule is not None and plan.rule.rows(net) is not None:
+        raise CompositionError(
+            f"local.dp and {plan.rule.name}: it averages a class's row over the clients that have "
+            "the class, which tells their labels; take submodel.owners = false"
+        )
     refuse_model(plan, fed, net, _WHO)
     client, x, objective = Client(plan, fed, net), net.init(), plan.objective
     batch = fed.trial(fed.data.tried[:8])

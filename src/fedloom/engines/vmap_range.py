@@ -24,6 +24,7 @@ from .client_results import Asked
 from .client_round import Client, ClientCost, RangeResult
 from .gradient import blamed
 from .padded_batches import Prefetcher
+from .private_gradient import AT_ONCE
 from .stages import steps_before
 from .summation import finite, push_rows
 from .threads import Threads
@@ -216,7 +217,8 @@ def _bytes_of_client(client: Client) -> int:
         kept += t.nbytes
         return t
 
-    x, batch = net.init(), fed.trial(fed.batches(0, 0)[0])
+    x, size = net.init(), fed.pass_of(0)[0]
+    batch = fed.trial(fed.data.clients.of(0)[:size])
     net.train()
     counted = torch.autograd.graph.saved_tensors_hooks(count, lambda t: t)
     short = contextlib.suppress(torch.OutOfMemoryError)  # then it takes more than was counted
@@ -225,4 +227,6 @@ def _bytes_of_client(client: Client) -> int:
         plan.objective.mean(net, net.live(x), batch, x, memory.obj)
     # the batch of the next step is there too
     taken: int = VECTORS * x.nbytes + 2 * kept + 2 * sum(t.nbytes for t in batch)
+    if fed.local.dp is not None:  # gradients of single examples
+        taken += 3 * min(len(batch[1]) * x.nbytes, AT_ONCE * x.itemsize)
     return taken

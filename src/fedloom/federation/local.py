@@ -140,7 +140,10 @@ class Local:
         source="False in all five papers' code",
     )
     dp: ExamplePrivacy | None = hyper(
-        None, example="a table local.dp, see `fedloom show local.dp`; in Python ExamplePrivacy(...)"
+        None,
+        "hides single examples: fedloom show local.dp",
+        source="DP-SGD",
+        example="none, or a table; in Python ExamplePrivacy(...)",
     )
 
     def __post_init__(self) -> None:
@@ -174,6 +177,7 @@ class Local:
                 )
         odd = "local.order = text" if self.order == "text" else ""
         odd = "local.drop_last" if self.drop_last else odd
+        odd = "local.passes" if self.passes is not None else odd
         if self.dp is not None and odd:
             raise ConfigError(
                 f"{odd} and local.dp: every example is in a batch by itself, so that batches have "
