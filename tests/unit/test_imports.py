@@ -172,7 +172,8 @@ def test_flower_is_met_in_its_folder_only():
     """All else works, and is tested, where it is not installed."""
     brought = ("httpx", "starlette", "uvicorn")
     places = dict.fromkeys(("flwr", *brought), ("deployment/flower_app/",))
-    places["cryptography"] = ("deployment/flower_app/", "deployment/certificates.py")
+    own = ("certificates", "kept_updates", "masked_sums")
+    places["cryptography"] = ("deployment/flower_app/", *(f"deployment/{n}.py" for n in own))
     for package, where in places.items():
         users = [p.relative_to(SOURCE).as_posix() for p in PATHS if package in outside(p)]
         assert all(path.startswith(where) for path in users), users
