@@ -282,11 +282,8 @@ def _per_client(loop: Loop) -> PerClient:
     none = PerClient(dict.fromkeys([*loop.fed.metrics] or ["loss"], nobody), {}, NOT_MEASURED)
     if loop.evaluator.settings.clients and loop.evaluator.at_nodes:
         return loop.evaluator.client_values(loop, add([*loop.evaluator.at_nodes.values()]))
-    folder = loop.checkpoints.folder if isinstance(loop.engine, Remote) else None
-    if folder is not None and (folder.path / "clients.json").is_file():
-        kept = folder.read_object("clients.json")  # nodes are not asked again at the end
-        if kept.get("round") == loop.round:
-            return PerClient(kept["metrics"], kept["why_none"], kept["basis"])
+    if kept := _kept(loop):
+        return PerClient(kept["metrics"], kept["why_none"], kept["basis"])
     if not loop.evaluator.settings.clients or data.test_inputs is None or not loop.fed.metrics:
         return none
     assert data.test_targets is not None
@@ -295,6 +292,15 @@ def _per_client(loop: Loop) -> PerClient:
         return none
     known = loop.size_scores().get(1.0)  # the whole model
     return loop.evaluator.client_values(loop, known or loop.evaluator.tested(loop))
+
+
+def _kept(loop: Loop) -> dict[str, Any]:
+    """The clients' file of a deployed run that has ended: nodes are not asked again."""
+    folder = loop.checkpoints.folder if isinstance(loop.engine, Remote) else None
+    if folder is None or not (folder.path / "clients.json").is_file():
+        return {}
+    kept = folder.read_object("clients.json")
+    return kept if kept.get("round") == loop.round else {}
 
 
 def _tests(loop: Loop) -> dict[str, Any]:
@@ -310,6 +316,8 @@ def _tests(loop: Loop) -> dict[str, Any]:
         bins = torch.stack([*told.values()]).sum(0).tolist() if told else []
         curve = {"reliability": {"bins": bins, "clients": each}} if told else {}
         return {"test_rows": count} | curve
+    if kept := _kept(loop):
+        return {key: kept[key] for key in ("test_rows", "reliability") if key in kept}
     tests = data.test_clients
     found: dict[str, Any] = {} if tests is None else {"test_rows": tests.sizes.tolist()}
     if data.test_inputs is None or not any(metric is brier for metric in metrics.values()):

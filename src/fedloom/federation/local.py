@@ -118,6 +118,7 @@ class Local:
         None,
         "continue: a client's pass over its data goes on in its next round; or an order of your "
         "own; none: each round begins a new pass",
+        "FLamby (du Terrail et al., 2022)",
         example="none, 'continue' or an object such as Continue()",
     )
     order: str = hyper(
