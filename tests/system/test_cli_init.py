@@ -25,7 +25,7 @@ def test_the_starter_runs_at_once(
     assert "is not empty" in fedloom("init", "study", code=2).output
     monkeypatch.chdir("study")
     text = fedloom("run", "config.toml", "rounds=8", "--out", "runs/config").output
-    assert "8 with 15 to 57 samples (Gini 0.22), label distance 0.23 of 1" in text
+    assert "4 with 77 to 199 samples (Gini 0.21), label distance 0.33 of 1" in text
     assert json.loads(Path("runs/config/summary.json").read_text())["last"]["value"] > 0.7
     assert "label distance" not in fedloom("partition", "config.toml").output
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
 
 import click
-import numpy as np
 import pytest
 
 from fedloom.cli.__main__ import cli
@@ -69,30 +69,25 @@ def test_a_doctoral_student_compares_methods_and_draws_them(fedloom: Fedloom) ->
 
 
 def test_a_hospitals_engineer_trains_on_own_tables(
-    fedloom: Fedloom, capsys: pytest.CaptureFixture[str]
+    fedloom: Fedloom, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    draw = np.random.default_rng(0)
-    Path("hospitals").mkdir()
-    for name in ("lyon", "bonn"):
-        rows = ["age,sex,stage,admitted,outcome"]
-        for i in range(12):
-            sex, stage = draw.choice(["f", "m", ""]), draw.choice(["I", "II", "III"])
-            day, out = f"2024-0{1 + i // 3}-02", draw.choice(["home", "ward"])
-            rows.append(f"{draw.integers(20, 90)},{sex},{stage},{day},{out}")
-        Path(f"hospitals/{name}.csv").write_text("\n".join(rows))
     page = section("docs/data.md", "Your own data")
     python, toml = (
         re.search(rf"```{kind}\n([^`]*hospitals/\*.csv.*?)```", page, re.DOTALL)[1]  # type: ignore[index]
         for kind in ("python", "toml")
     )
+    fedloom("init", "study")
+    monkeypatch.chdir("study")
     exec(python, {})
     said = capsys.readouterr().out
-    assert "'hospitals': 2 clients, 12 samples (6 to 6 each), inputs (4,)" in said
-    assert "('bonn', 'lyon') ('home', 'ward')" in said and "stage: 0 to 2 for I < II < III" in said
+    assert "'hospitals': 4 clients, 551 samples (80 to 199 each), inputs (7,)" in said
+    assert "'switzerland', 'va') 82 rows with an empty cell" in said
     Path("my.toml").write_text(toml)
     told = [fedloom(*words).output for words in commands(page)[-5:]]
     assert "worst client" in told[3] and "SCAFFOLD" in told[3]
     assert "checked: accuracy" in told[4]
+    scores = json.loads(next(Path("runs").glob("*fedavg*/clients.json")).read_text())
+    assert scores["names"][0] == "cleveland" and len(scores["metrics"]["auc"]) == 4
 
 
 def test_a_student_changes_one_thing(fedloom: Fedloom) -> None:

@@ -24,6 +24,8 @@ def init_command(folder: Path) -> None:
     fedloom run config.toml
     python train.py
     """
+    from fedloom.data.published.heart import COLUMNS, heart_files
+
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"'{folder}' exists and is not empty; give a new folder")
     try:
@@ -33,6 +35,10 @@ def init_command(folder: Path) -> None:
             if name.endswith(_PYTHON):
                 name = name.removesuffix(".txt")
             (folder / name).write_text(source.read_text(encoding="utf-8"), encoding="utf-8")
+        (folder / "hospitals").mkdir()
+        for file in heart_files():
+            rows = ",".join(COLUMNS) + "\n" + file.read_text(encoding="utf-8")
+            (folder / "hospitals" / f"{file.stem}.csv").write_text(rows, encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"'{folder}' cannot be written: {error.strerror}") from None
     click.echo(f"a starter is in {folder}; try:")
