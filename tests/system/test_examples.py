@@ -53,6 +53,6 @@ def test_a_notebook_runs_from_top_to_bottom(path, tmp_path, monkeypatch, capsys)
     said = shown + capsys.readouterr().out
     for part in {
         "01": ("<iframe", "scaffold: accuracy 0."),
-        "02": ("<table", "switzerland", "180 rows left out"),
+        "02": ("<table", "switzerland", "90 rows left out"),
     }[path.stem[:2]]:
         assert part in said
