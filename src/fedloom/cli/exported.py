@@ -179,19 +179,24 @@ def _cells(samples: Any, how: dict[str, Any]) -> Tensor:
 
 def _cell(value: Any, rule: dict[str, Any], strict: bool) -> list[float]:
     """The numbers that a cell becomes."""
-    kind, values = rule["kind"], rule["values"]
+    kind = rule["kind"]
     if _empty(value, rule):
         if rule["fill"] is None:
             raise ValueError("it is empty, and in training no such cell was")
         value = rule["fill"]
     if kind == "number":
-        return [(_number(value) - rule["mean"]) / rule["std"]]
-    text = _category(value, rule["numeric"])
-    if text not in values and (strict or kind == "ordinal"):
-        raise ValueError(f"{text!r} is none of {', '.join(values)}")
-    if kind == "one_hot":
-        return [float(text == known) for known in values]
-    return [float(values.index(text))]
+        numbers = [_number(value)]
+    else:
+        text, values = _category(value, rule["numeric"]), rule["values"]
+        if text not in values and (strict or kind != "one_hot"):
+            raise ValueError(f"{text!r} is none of {', '.join(values)}")
+        wide = [float(text == known) for known in values[kind == "dummy" :]]
+        numbers = wide if kind != "ordinal" else [float(values.index(text))]
+    means, by = (
+        np.broadcast_to(rule["mean"], len(numbers)),
+        np.broadcast_to(rule["std"], len(numbers)),
+    )
+    return [(n - m) / s for n, m, s in zip(numbers, means.tolist(), by.tolist(), strict=True)]
 
 
 def _empty(value: Any, rule: dict[str, Any]) -> bool:
