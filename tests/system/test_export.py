@@ -29,9 +29,11 @@ from fedloom.cli.__main__ import cli
 from fedloom.cli.export_check import Told, describe
 from fedloom.cli.export_network import write_script
 from fedloom.config import resolve
-from fedloom.data import Images, digits, from_arrays, iid
+from fedloom.data import Images, digits, from_arrays, heart, iid
 from fedloom.data.own.columns import as_table
+from fedloom.data.own.making import PerClient
 from fedloom.data.own.preparation import Column, Preparation
+from fedloom.data.published.heart import INPUTS
 from fedloom.data.published.shakespeare import ALPHABET
 from fedloom.data.raw_inputs import Characters, Columns, Pixels, Running, Words, recipe
 from fedloom.models import MODELS, mlp
@@ -97,7 +99,7 @@ def written(
 ) -> dict[str, Any]:
     """An export of this module -> the names of its script."""
     about: dict[str, Any] = {"dtype": str(dtype).removeprefix("torch."), "metric": None}
-    about |= {"classes": [], "outcome": "classes", "threshold": 0.5, "ranges": {}}
+    about |= {"classes": [], "outcome": "classes", "threshold": 0.5, "ranges": {}, "reading": {}}
     row = describe(about, how, None, folder)
     write_script(folder, module, Told(about, row, None, "", False))
     return runpy.run_path(str(folder / "predict.py"))
@@ -666,7 +668,7 @@ def test_a_patients_file_becomes_the_runs_own_scores(
         ("31,m,II", "31,m", "row 2 has 3 cells, and the header 4"),
         ("sex", "gender", "no column 'sex'; there are age, gender, stage, dose"),
         ("sex", "age", "two columns are called 'age'"),
-        (",", ";", "its cells are not separated by commas; save it so"),
+        (",", ";", "its cells are not separated by ','; save it so"),
         ("40,f,I,0.5\n31,m,II,0.1\n", "", "it has no rows below a header"),
         ("31,m,II", "31,m,é", "it is not UTF-8; save it so"),
     ],
@@ -705,3 +707,36 @@ def test_an_export_keeps_its_neighbours_and_leaves_no_older_network(fedloom: Fed
     assert Path("nets.py").read_text() == NETS
     text = fedloom("export", "Net", "--out", "nets.safetensors", code=2).output
     assert "an export is a folder; give its name without .safetensors" in text
+
+
+def test_a_hospitals_patients_are_prepared_by_its_own_numbers(fedloom: Fedloom, check: Any) -> None:
+    """Which the folder has of a simulation, and a file at the node's place has of a deployment."""
+    metrics = "metrics=auc,brier,accuracy"
+    fedloom("run", "heart", metrics, "evaluate.target=none", "--out", "a", "--quiet")
+    assert "checked: auc" in fedloom("export", "a").output
+    data, own = heart(), json.loads(Path("a/clients.json").read_text())["metrics"]
+    assert data.test_inputs is not None and data.test_targets is not None and data.test_clients
+    assert isinstance(data.raw, PerClient)
+    for i, site in enumerate(data.client_names):
+        rows = data.test_clients.of(i)
+        cells = data.raw.own[site].back(data.test_inputs[rows])
+        pandas.DataFrame(cells, columns=[*INPUTS]).to_csv(f"{site}.csv", index=False)
+        words = (f"{site}.csv", "--site", site, "--out", f"{site}.scores.csv")
+        assert check("a/export/predict.py", *words)[0] == 0
+        likely = pandas.read_csv(f"{site}.scores.csv")["probability_ill"]
+        ill = data.test_targets[rows].numpy()
+        assert ((likely - ill) ** 2).mean() == pytest.approx(own["brier"][i], abs=1e-6)
+        assert roc_auc_score(ill, likely) == pytest.approx(own["auc"][i], abs=1e-6)
+    code, output = check("a/export/predict.py", "va.csv")
+    said = "every site prepared its columns by its own rows: give --site, one of cleveland, hung"
+    assert code == 2 and output.startswith(f"error: va.csv: {said}")
+    about = json.loads(Path("a/export/about.json").read_text())
+    Path("preparation.json").write_text(json.dumps(about["inputs"].pop("sites")["va"]))
+    Path("a/export/about.json").write_text(
+        json.dumps(about | {"inputs": about["inputs"] | {"sites": {}}})
+    )  # as of a deployed run
+    for site, said in (
+        ("va", "by its own rows, and 'va' is none: give --site, the file preparation.json of the"),
+        ("preparation.json", Path("va.scores.csv").read_text()),
+    ):
+        assert said in check("a/export/predict.py", "va.csv", "--site", site)[1]

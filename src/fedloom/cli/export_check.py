@@ -18,6 +18,7 @@ from fedloom._version import __version__
 from fedloom.cli.exported import prepare
 from fedloom.config import Config
 from fedloom.data import FederatedData
+from fedloom.data.own.making import PerClient
 from fedloom.data.own.preparation import EMPTY, Column
 from fedloom.data.raw_inputs import recipe
 from fedloom.engines.base import one_thread
@@ -104,6 +105,7 @@ def ask(
         "said": _said(found, name, round, share),
         "samples": elsewhere if tests is None else len(tests),
         "ranges": found.partition.get("ranges") or {},
+        "reading": _reading(found),
         "scores": _scores(found) if share is None and found.clients.get("round") == round else {},
     }
     how = dict(inputs) if isinstance(inputs, Mapping) and "kind" in inputs else {"kind": "unknown"}
@@ -132,10 +134,11 @@ def describe(
             how["words"] = {word: i for i, word in enumerate(how["words"])}
         for rule in how.get("rules", ()):
             column = Column("", rule["kind"], tuple(rule["values"]), rule["fill"])
-            rule |= {"numeric": column.numeric, "empty": sorted(EMPTY)}
-        if data is not None and how["kind"] not in ("own", "unknown"):
+            missing = map(str, about.get("reading", {}).get("na_values", ()))
+            rule |= {"numeric": column.numeric, "empty": sorted({*EMPTY, *missing})}
+        if data is not None and how["kind"] not in ("own", "unknown", "cells_per_client"):
             return prepare(_back(data, data.inputs[:1]), about)
-        if data is not None:
+        if data is not None and how["kind"] != "cells_per_client":
             row = data.ready(data.inputs[:1])
             return row.to(getattr(torch, about["dtype"])) if row.is_floating_point() else row
         if not {"shape", "dtype"} <= how.keys():
@@ -175,6 +178,13 @@ def _threshold(run: Run, round: int) -> float:
     return float(given) if isinstance(given, int | float) else 0.5
 
 
+def _reading(run: Run) -> dict[str, Any]:
+    """How the files of a table are read, where it is not as usual."""
+    data = run.config.get("data") or {}
+    given = {k: data.get(k) for k in ("names", "na_values", "encoding", "sep", "decimal")}
+    return {k: v for k, v in given.items() if v and (k != "encoding" or isinstance(v, str))}
+
+
 def _scores(run: Run) -> dict[str, Any]:
     """Every metric of every site by its name, on what it was measured, on how many test rows of its
     own (if they are known), and why it was not.
@@ -207,36 +217,52 @@ def verify(code: Path, told: Told, module: nn.Module | None, npz: Path | None) -
     run's. module: for a script without a network. npz: where to write the test set. Raises
     CheckpointError if it differs, ConfigError if there is nothing to write.
     """
-    about, data, samples = told.about, told.data, None
-    if data is not None and data.test_inputs is not None and data.test_targets is not None:
-        samples = _back(data, data.test_inputs), data.test_targets.numpy()
+    about, data = told.about, told.data
+    tests = None if data is None else data.test_targets
     if npz is not None:
-        if samples is None:
+        if data is None or data.test_inputs is None or tests is None:
             raise ConfigError(f"--test-set: {told.why if data is None else 'there is none'}")
-        _save(npz, *samples)
-    if samples is None or about["metric"] is None:
-        why = "the run has no test set" if data is not None else told.why
-        click.echo(f"not checked: {why if samples is None else 'see above'}")
+        if about["inputs"]["kind"] == "cells_per_client":
+            raise ConfigError("--test-set: each site prepares its rows by numbers of its own")
+        _save(npz, _back(data, data.test_inputs), tests.numpy())
+    if data is None or tests is None or about["metric"] is None:
+        why = "the run has no test set" if data is not None and tests is None else told.why
+        click.echo(f"not checked: {'see above' if data is not None and tests is not None else why}")
         return
     if about["inputs"]["kind"] in ("own", "unknown"):
         click.echo("not checked: the inputs' transform is not in the script")
         return
     script = runpy.run_path(str(code))
     with one_thread():  # as in a run
-        found = script["score"](*samples, None if about["torch"] else module)
-    said, line = about["said"], f"{about['name']} {found:.6g} on {len(samples[1])} raw test samples"
+        found = _score(script, data, None if about["torch"] else module)
+    said, line = about["said"], f"{about['name']} {found:.6g} on {len(tests)} raw test samples"
     if said is None or told.by_batch:
         how = (
             "measured by the statistics of test batches" if told.by_batch else "did not measure it"
         )
         click.echo(f"checked: {line}; the run {how}")
-    elif script["agrees"](found, len(samples[1])):
+    elif script["agrees"](found, len(tests)):
         click.echo(f"checked: {line}, and the run said {said:.6g}")
     else:
         raise CheckpointError(
             f"'{code}' has {line}, but the run said {said:.6g}: the data or this fedloom are not "
             "those of the run; do not use it before you know why"
         )
+
+
+def _score(script: Mapping[str, Any], data: FederatedData, network: nn.Module | None) -> float:
+    """The script's score of the test set; of sites with numbers of their own site by site."""
+    inputs, targets, tests = data.test_inputs, data.test_targets, data.test_clients
+    assert inputs is not None and targets is not None
+    if not isinstance(data.raw, PerClient) or tests is None:
+        return float(script["score"](_back(data, inputs), targets.numpy(), network))
+    parts = []
+    for i, site in enumerate(data.client_names):
+        if len(rows := tests.of(i)):
+            samples = data.raw.own[site].back(inputs[rows])
+            parts.append((script["outputs"](samples, network, site), targets[rows]))
+    whole = [tuple(torch.cat(column) for column in zip(*parts, strict=True))]
+    return float(script["measured"](whole))
 
 
 def _back(data: FederatedData, inputs: Tensor) -> Any:

@@ -17,7 +17,7 @@ import logging
 import math
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -148,14 +148,7 @@ def _named(samples: Any) -> bool:
 
 
 # the rule of a column of numbers that stay as they are
-PLAIN: dict[str, Any] = {
-    "kind": "number",
-    "values": [],
-    "fill": None,
-    "mean": 0.0,
-    "std": 1.0,
-    "empty": [],
-}
+PLAIN: dict[str, Any] = {"kind": "number", "fill": None, "mean": 0.0, "std": 1.0}
 
 
 def _cells(samples: Any, how: dict[str, Any]) -> Tensor:
@@ -200,7 +193,7 @@ def _cell(value: Any, rule: dict[str, Any], strict: bool) -> list[float]:
 
 
 def _empty(value: Any, rule: dict[str, Any]) -> bool:
-    return value is None or value != value or value in rule["empty"]
+    return value is None or value != value or value in rule.get("empty", ())
 
 
 def _number(value: Any) -> float:
@@ -258,9 +251,9 @@ def _tokeniser(source: str) -> Any:
 KINDS: dict[str, Callable[[Any, dict[str, Any]], Tensor]] = {
     "pixels": _pixels,
     "numbers": _numbers,
-    "cells": _cells,
+    **dict.fromkeys(("cells", "cells_per_client"), _cells),
     **dict.fromkeys(("words", "characters", "running", "subwords"), _texts),
-    **dict.fromkeys(("own", "unknown", "cells_per_client"), lambda samples, how: _tensor(samples)),
+    **dict.fromkeys(("own", "unknown"), lambda samples, how: _tensor(samples)),
 }
 
 
@@ -285,7 +278,7 @@ def chances(out: Tensor) -> Tensor | None:
     """The probabilities of classes (n, classes) of a network's outputs; None where an outcome is no
     class. One output is that of the second class.
     """
-    if about()["outcome"] == "marks" and out[:1].numel() == 1:
+    if about()["outcome"] in ("classes", "marks") and out[:1].numel() == 1:
         one = out.reshape(-1).sigmoid()
         return torch.stack([1 - one, one], 1)
     return out.softmax(1) if about()["outcome"] == "classes" else None
@@ -332,17 +325,27 @@ def outside(samples: Any) -> list[str]:
     return lines
 
 
-def score(samples: Any, targets: Any, network: Any = None) -> float:
+def score(samples: Any, targets: Any, network: Any = None, site: str | None = None) -> float:
     """The run's metric on raw samples and their targets, as the run measured it."""
+    size = max(1, BATCH // about()["tokens"])
+    starts = range(0, len(targets), size)
+    if (about()["metric"] or {}).get("kind") == "auc":
+        starts, size = range(1), len(targets)  # of the whole set
+    return measured(
+        (outputs(samples[a : a + size], network, site), _tensor(targets[a : a + size]))
+        for a in starts
+    )
+
+
+def measured(parts: Iterable[tuple[Tensor, Tensor]]) -> float:
+    """The run's metric of outputs and targets, batch by batch; an AUC is of one batch."""
     metric, total, count = about()["metric"], 0.0, 0
     if metric is None:
         raise ValueError(f"the metric {about()['name']!r} is not in this script")
-    if metric["kind"] == "auc":
-        return _auc(outputs(samples, network), _tensor(targets))
-    size = max(1, BATCH // about()["tokens"])
-    for start in range(0, len(targets), size):
-        wanted = _tensor(targets[start : start + size])
-        each = _each(metric, outputs(samples[start : start + size], network), wanted)
+    for out, wanted in parts:
+        if metric["kind"] == "auc":
+            return _auc(out, wanted)
+        each = _each(metric, out, wanted)
         total, count = total + float(each.double().sum()), count + each.numel()
     return math.exp(total / count) if metric["kind"] == "perplexity" else total / count
 
@@ -409,23 +412,29 @@ def read(file: str) -> Any:
     if path.suffix in (".npy", ".npz"):
         found = np.load(path, allow_pickle=False)
         return found["inputs"] if path.suffix == ".npz" else found
+    how = about()["reading"]
+    encoding = how.get("encoding", "utf-8")
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = path.read_text(encoding="utf-8-sig" if encoding == "utf-8" else encoding)
     except UnicodeDecodeError:
-        raise ValueError("it is not UTF-8; save it so") from None
+        raise ValueError(f"it is not {encoding.upper()}; save it so") from None
     if path.suffix == ".txt":
         return text.splitlines()
-    heads, *rows = [row for row in csv.reader(text.splitlines(keepends=True)) if row] or [[]]
-    heads = [head.strip() for head in heads]
+    sep, names = how.get("sep", ","), how.get("names") or ()
+    rows = [row for row in csv.reader(text.splitlines(keepends=True), delimiter=sep) if row]
+    heads = [*names] or [head.strip() for head in (rows or [[]])[0]]
+    rows = rows if names else rows[1:]
     if not rows:
         raise ValueError("it has no rows below a header")
-    if len(heads) == 1 and (";" in heads[0] or "\t" in heads[0]):
-        raise ValueError("its cells are not separated by commas; save it so")
+    if len(heads) == 1 and any(mark in heads[0] for mark in ";,\t"):
+        raise ValueError(f"its cells are not separated by {sep!r}; save it so")
     if twice := [head for head in heads if heads.count(head) > 1]:
         raise ValueError(f"two columns are called {twice[0]!r}")
     for number, row in enumerate(rows, 1):
         if len(row) != len(heads):
             raise ValueError(f"row {number} has {len(row)} cells, and the header {len(heads)}")
+    if how.get("decimal") == ",":
+        rows = [[re.sub(r"^\s*([+-]?\d*),(\d+)\s*$", r"\1.\2", c) for c in row] for row in rows]
     return [dict(zip(heads, row, strict=True)) for row in rows]
 
 

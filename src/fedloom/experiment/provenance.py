@@ -28,7 +28,7 @@ from ..core.commit import own_commit
 from ..core.vector import as_bytes
 from ..data import FederatedData
 from ..data.heterogeneity import by_client
-from ..data.own.preparation import ranges
+from ..data.own.ranges import ranges
 from ..data.raw_inputs import recipe
 from ..engines.base import processors
 from ..engines.metrics import told
@@ -392,7 +392,7 @@ def _describe(
                 "inputs": recipe(data.raw, data.transform, data.inputs),
                 "metric": told(loop.fed.metrics, loop.plan.objective),
                 "outcome": data.outcome,
-                "ranges": {} if data.roll is not None else ranges(data.raw, data.inputs),
+                "ranges": ranges(data),
                 # of a federation whose nodes measure the model: how many test samples they have
                 "tests_elsewhere": data.about.get("tests_elsewhere", 0),
             },

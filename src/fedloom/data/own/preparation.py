@@ -290,24 +290,6 @@ def rules_of(raw: Raw | None) -> list[dict[str, Any]]:
     return found
 
 
-def ranges(raw: Raw | None, inputs: Tensor) -> dict[str, list[float]]:
-    """The lowest and the highest number in each column of numbers of a table, in its own unit, to
-    seven digits, which are those of float32; inputs: (n, k). Nothing for inputs of another kind.
-    """
-    if isinstance(raw, Columns) and inputs.ndim == 2:
-        raw = Preparation(tuple(Column(name, "number") for name in raw.names))
-    if not isinstance(raw, Preparation):
-        return {}
-    lows, highs = inputs.double().amin(0).tolist(), inputs.double().amax(0).tolist()
-    found, at = {}, 0
-    for column in raw.columns:
-        if column.kind == "number":
-            ends = (v[at] * column.std + column.mean for v in (lows, highs))
-            found[column.name] = [float(f"{end:.7g}") for end in ends]
-        at += len(column.heads)
-    return found
-
-
 def refuse_besides(given: Mapping[str, Any], what: str) -> None:
     """Raise DataError for an option of `table` that another one, `what`, decides."""
     for name, value in given.items():

@@ -1,0 +1,55 @@
+"""Between which numbers the columns of a table lie, for whoever uses a model of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from fedloom.data.federated import FederatedData
+from fedloom.data.own.making import PerClient
+from fedloom.data.own.preparation import Column, Preparation
+from fedloom.data.raw_inputs import Columns
+
+Ranges = dict[str, list[float]]
+
+
+def ranges(data: FederatedData) -> Ranges:
+    """The lowest and the highest number of all training rows in each column of numbers, in the
+    column's own unit. Nothing for inputs of another kind, and where rows are elsewhere.
+    """
+    raw = data.raw
+    if data.roll is not None or data.inputs.ndim != 2:
+        return {}
+    if isinstance(raw, PerClient):
+        named = enumerate(data.client_names)
+        parts = [_of(raw.own[name], data.client(i)[0]) for i, name in named if name in raw.own]
+        return _joined(parts)
+    if isinstance(raw, Columns):
+        raw = Preparation(tuple(Column(name, "number") for name in raw.names))
+    return _of(raw, data.inputs) if isinstance(raw, Preparation) else {}
+
+
+def _of(how: Preparation, inputs: Tensor) -> Ranges:
+    """inputs: (n, k), in float32, so to seven digits of the largest number of a column."""
+    lows, highs = inputs.double().amin(0).numpy(), inputs.double().amax(0).numpy()
+    found, place = {}, 0
+    for column in how.columns:
+        if column.kind == "number":
+            mean, std = column.mean, column.std
+            assert isinstance(mean, float) and isinstance(std, float)  # lists are of categories
+            ends = [float(v[place] * std + mean) for v in (lows, highs)]
+            digits = 6 - math.floor(math.log10(max(std, *map(abs, ends))))
+            found[column.name] = [round(end, digits) for end in ends]
+        place += len(column.heads)
+    return found
+
+
+def _joined(parts: list[Ranges]) -> Ranges:
+    """The ranges of all parts."""
+    out: Ranges = {}
+    for name, (low, high) in (pair for part in parts for pair in part.items()):
+        known: Mapping[str, list[float]] = {name: [math.inf, -math.inf], **out}
+        out[name] = [min(low, known[name][0]), max(high, known[name][1])]
+    return out
