@@ -38,10 +38,12 @@ def write_card(out: Path, run: Run, told: Told) -> None:
 
 
 def _use(about: Mapping[str, Any]) -> str:
-    kind = about["inputs"]["kind"]
-    file = {"cells": "patients.csv", "numbers": "patients.csv"}.get(kind, "samples.npy")
-    file = file if "words" not in about["inputs"] else "texts.txt"
-    code = f"```\npython predict.py {file} --out scores.csv\n```"
+    how = about["inputs"]
+    file = (
+        "patients.csv" if how.get("columns") else "texts.txt" if "words" in how else "samples.npy"
+    )
+    site = " --site SITE" if how["kind"] == "cells_per_client" else ""
+    code = f"```\npython predict.py {file} --out scores.csv{site}\n```"
     classes = about["classes"]
     if not classes:
         return code
@@ -117,7 +119,7 @@ def _limits(run: Run, told: Told) -> Iterable[str]:
         yield f"Sites with fewer than {FEW_ROWS} test rows: {', '.join(few)}."
     if not about["scores"]:
         yield "No score of single sites is recorded for this model."
-    if about["inputs"]["kind"] in ("cells", "numbers"):
+    if about["inputs"].get("columns"):
         yield (
             "`predict.py` refuses categories and texts that training did not have, and counts rows "
             "outside of the training rows' ranges."
