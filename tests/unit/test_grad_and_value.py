@@ -1,8 +1,5 @@
 """The gradient for vmapped steps: torch.func's bits, without torch's compiler."""
 
-import subprocess
-import sys
-
 import pytest
 import torch
 from torch import Tensor, vmap
@@ -45,17 +42,3 @@ def test_an_error_of_the_function_leaves_no_trace() -> None:
     with pytest.raises(ValueError, match="wrong"):
         grad_and_value(wrong, torch.ones(2))
     assert not torch._C._functorch.maybe_current_level()
-
-
-def test_a_vectorised_run_does_not_import_the_compiler() -> None:
-    program = """
-import sys, torch
-from fedloom import Experiment, FedAvg, Local
-from fedloom.data import from_arrays, iid
-from fedloom.models import logistic
-data = from_arrays(torch.randn(20, 3), torch.arange(20) % 2, iid(4))
-Experiment(algorithm=FedAvg(), model=lambda: logistic(3, 2), data=data, rounds=1, cohort=1.0,
-           local=Local(epochs=1, batch=5), engine="vectorised").run()
-assert "torch._dynamo" not in sys.modules
-"""
-    subprocess.run([sys.executable, "-c", program], check=True)
