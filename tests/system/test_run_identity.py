@@ -180,7 +180,7 @@ SCRIPT = """
 from fedloom.experiment.provenance import mark
 def rate(round, step, low=0.5):
     "Falls."
-    return low if round in {"a", "b", "c"} else (lambda x: x * 3.0)(step)
+    return low if round in {"a", "b", "c", "d", "e", "f"} else (lambda x: x * 3.0)(step)
 print(mark(rate))
 """
 
