@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedloom import Evaluation, FedAvg
+from fedloom import Evaluation, FedAvg, Local
 from fedloom.data import from_clients
 from fedloom.report import comparison, group_runs, load_run
 from fedloom.report.clients import client_cells
@@ -129,8 +129,9 @@ def test_a_metric_that_is_a_mean_of_some_batches_is_measured_client_by_client(en
         return found if len(found) == 500 else found.mean()
 
     data = with_tests((3, 5, 8, 542))  # 1,116 examples are 500, 500 and 116
+    short = {"rounds": 2, "local": Local(steps=2, batch=4, lr=0.1), **UPWARDS}
     result = small(
-        FedAvg(), engine=engine_of(engine), metrics={"mixed": mixed}, data=data, **UPWARDS
+        FedAvg(), engine=engine_of(engine), metrics={"mixed": mixed}, data=data, **short
     ).run()
     for i, found in enumerate(result.clients):
         index = data.test_clients.of(i)
