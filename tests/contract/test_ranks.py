@@ -21,7 +21,7 @@ def test_two_ranks_have_the_bits_of_one_process_and_fail_and_go_on_together(tmp_
     """A failure at one rank is everybody's sentence; one process repeats a round of two ranks, and
     goes on where they were.
     """
-    ends = ranks.run(2, "quick", run := tmp_path / "run")
+    ends = ranks.run(2, "quick", run := tmp_path / "run", seconds=300)
     names = [name for name in CASES if name.startswith(("cut:", "own:"))]
     assert ends[0].out.split("\n") == [*names, ""], ends
     for end in ends:
