@@ -119,16 +119,6 @@ def test_seeds_are_one_group(fedloom: Fedloom) -> None:
     assert row.split()[1] == "2"
 
 
-def test_a_run_is_repeated_by_its_own_configuration(fedloom: Fedloom) -> None:
-    fedloom("run", "algorithm=scaffold", *SMALL, "out=a", "--quiet")
-    fedloom("run", "a/config.toml", "--out", "b", "--quiet")
-    assert weights("a/model.safetensors") == weights("b/model.safetensors")
-    assert Path("a/config.toml").read_text() == Path("b/config.toml").read_text()
-    config = tomllib.loads(Path("a/config.toml").read_text())
-    assert config["label"] == "SCAFFOLD"
-    assert config["algorithm"] == {"name": "scaffold", "server_lr": 1.0, "option": 2}
-
-
 def test_the_command_line_and_python_give_the_same_bits(fedloom: Fedloom) -> None:
     fedloom("run", *SMALL, "--out", "a", "--quiet")
     result = resolve("digits", SMALL).experiment().run()
