@@ -34,6 +34,7 @@ def check_parts(
     scheme, aggregation, private = plan.rule, plan.aggregation, plan.private
     check_precision(fed.local, net)
     refuse_examples(plan, fed, net)
+    warn_of_delta(fed)
     check_singles(net, fed, scheme, cohorts)
     check_aggregation(aggregation, net, cohorts, most, rounds)
     fed.check_devices()
@@ -46,6 +47,17 @@ def warn_of(plan: Plan, local: Local, rounds: int) -> None:
     check_rate(local, rounds)
     for said in plan.warnings():
         _log.warning(said)
+
+
+def warn_of_delta(fed: Federation) -> None:
+    """Say that local.dp.delta is too large for the largest client."""
+    dp, most = fed.local.dp, int(fed.data.sizes.max())
+    if dp is not None and dp.delta * most >= 1:
+        _log.warning(
+            "local.dp.delta = %g and a client of %d examples: a method that publishes one of them "
+            "at random would be as private; take a delta well below %.2g",
+            *(dp.delta, most, 1 / most),
+        )
 
 
 def check_rate(local: Local, rounds: int) -> None:
