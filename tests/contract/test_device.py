@@ -39,6 +39,7 @@ from fedloom.core.vector import leaves, rec
 from fedloom.data import Ragged, from_clients
 from fedloom.engines.client_results import Asked
 from fedloom.errors import ClientError, ConfigError, DataError
+from fedloom.federation.private_examples import ExamplePrivacy
 from fedloom.objectives import CrossEntropy, FedMLB
 from fedloom.submodels import FIARSE
 from support.device import DEVICE, REAL, agree, lies_there, rows_agree
@@ -120,6 +121,13 @@ def test_aggregations_and_attacks_compute_what_they_do_on_the_cpu(case, accounts
     cohort = {} if "dp" in case or "krum" in case else {"cohort": SHORT["cohort"]}
     make = functools.partial(test_aggregation.trial, case, torch.float64, local=local, rounds=2)
     ends_agree(*both(make, **cohort, evaluate=SHORT["evaluate"]))
+
+
+@pytest.mark.parametrize("engine", [pytest.param("serial", marks=pytest.mark.slow), "vectorised:3"])
+def test_private_examples_are_drawn_as_on_the_cpu(engine, accounts_at_hand):
+    local = Local(steps=2, batch=4, lr=0.05, dp=ExamplePrivacy(noise=0.5))
+    make = functools.partial(experiment, torch.float64, local=local, **SHORT)
+    ends_agree(*both(make, engine=engine))
 
 
 def test_ragged_work_is_masked_as_on_the_cpu():
