@@ -67,7 +67,7 @@ class Serial(InProcess):
     def open(self, plan: Plan, fed: Federation, net: Net) -> None:
         """Prepare the run."""
         keep_memory()
-        net.onednn = self.onednn
+        net.onednn = self.onednn and fed.local.dp is None  # single examples are too small for it
         self._plan, self._fed, self._net = plan, fed, net
         self._client = Client(plan, fed, net)
 
