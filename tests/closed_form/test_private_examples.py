@@ -90,16 +90,18 @@ def test_every_example_is_in_a_batch_by_itself() -> None:
     assert any(len(a) != len(b) for a, b in zip(drawn, other, strict=True))
 
 
-def test_an_empty_batch_is_a_step_of_noise() -> None:
+@pytest.mark.parametrize("engine", ["serial", "vectorised:2"])
+def test_an_empty_batch_is_a_step_of_noise(engine: str) -> None:
     """The mean is over the expected size, not over that of the batch."""
     local = Local(steps=40, lr=0.5, batch=1, dp=ExamplePrivacy(noise=TINY, clip=100.0))
     one = np.array([[1.0, 0.0]] * 3)
-    data = from_clients([(one, one)], dtype=torch.float64)
-    experiment = linear(1.0, 1.0, local=local, data=data)
+    data = from_clients([(one, one), (one, one)], dtype=torch.float64)
+    experiment = linear(1.0, 1.0, local=local, data=data, engine=engine)
     x = models(experiment, 1)[-1]
-    sizes = [len(i) for i in experiment.build().fed.batches(0, 0)]
-    assert 0 in sizes and max(sizes) > 1
-    np.testing.assert_allclose(x, [-0.5 * sum(sizes), 0.0], atol=1e-8)
+    fed = experiment.build().fed
+    sizes = [len(batch) for i in (0, 1) for batch in fed.batches(i, 0)]
+    assert 0 in sizes[:40] and 0 in sizes[40:] and max(sizes) > 1
+    np.testing.assert_allclose(x, [-0.5 * sum(sizes) / 2, 0.0], atol=1e-8)
 
 
 def test_what_is_not_finite_counts_as_nothing() -> None:

@@ -16,7 +16,7 @@ from ..core.dropout import seeded
 from ..core.grad_and_value import grad_and_value
 from ..core.vector import Rec, Vec, zeros
 from ..errors import CompositionError
-from ..federation.private_examples import Normals
+from ..federation.private_examples import Normals, beside
 from ..plan import Plan
 from ..stage import Share
 from .author_rules import noted
@@ -119,7 +119,4 @@ class Untold(FullGradient):
 
 def untold(plan: Plan, what: str) -> CompositionError:
     """The error about a method that looks at the data beside its one gradient in a step."""
-    return CompositionError(
-        f"local.dp and {plan.algorithm.method}: it asks for {what}, and the accounts are of one "
-        "gradient a step; take a method such as fedavg, fedprox or scaffold, or leave out local.dp"
-    )
+    return CompositionError(beside(plan.algorithm.method, f"it asks for {what}"))

@@ -48,7 +48,7 @@ class VmapRange:
         self.client = Client(plan, fed, net)
         self.ahead: Prefetcher | None = None  # if there is a second processor
         self.threads = Threads(1)
-        self._whole = self._depends()
+        self._whole = fed.local.dp is None and self._depends()
 
     def _depends(self) -> bool:
         """True if an example's loss depends on the rest of its batch, as with batch norm, or if

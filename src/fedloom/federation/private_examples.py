@@ -114,6 +114,11 @@ def unaccounted(algorithm: Algorithm, objective: Objective, d: int | None) -> st
         name, why = type(algorithm).__name__, f"it asks for {looks[0]}"
     else:
         return None
+    return beside(name, why)
+
+
+def beside(name: str, why: str) -> str:
+    """The sentence about a part that looks at the data beside its one gradient in a step."""
     return (
         f"local.dp and {name}: {why}, and the accounts are of one gradient a step; take a method "
         "such as fedavg, fedprox or scaffold, or leave out local.dp"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -22,6 +21,7 @@ class ExampleAccounts:
     def __init__(self, fed: Federation, dp: ExamplePrivacy) -> None:
         self._fed, self._dp = fed, dp
         self.rounds: dict[int, int] = {}
+        self._allowed: dict[tuple[float, int], int] = {}
         self._spent(0, 1)  # what is missing is missed now
         if self.over:
             least = min(self._spent(i, 1) for i in range(fed.population))
@@ -37,10 +37,6 @@ class ExampleAccounts:
     def _spent(self, client: int, rounds: int) -> float:
         share, steps = self._work(client)
         return self._dp.epsilon(share, steps * rounds)
-
-    @functools.cached_property
-    def _allowed(self) -> dict[tuple[float, int], int]:
-        return {}
 
     def allowed(self, client: int) -> int:
         """How many rounds the budget allows a client."""
