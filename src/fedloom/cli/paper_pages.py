@@ -23,7 +23,7 @@ from fedloom.papers.lines import NAME, Line, others, read
 from fedloom.papers.measure import LOWER, title
 from fedloom.papers.plan import Plan, changes_of, pairs
 from fedloom.papers.run import Outcome, missing
-from fedloom.papers.table import Table, table
+from fedloom.papers.table import Number, Table, equal_cells, table
 from fedloom.papers.tune import RUNGS, grid_plans
 from fedloom.report import human_seconds
 from fedloom.report.style import save_pictures
@@ -180,12 +180,34 @@ def page(found: Table, changes: Sequence[str]) -> str:
             empty = all(n.wanted.cell is None and not n.values for n in own)
             said += ["  no run has a line yet"] if empty else _blocks(found, protocol)
             said += _left_out(found, protocol)
+            said += _equal(own) if found.plan.as_published else []
     goals = any("acc=" in n.wanted.at for n in found.numbers)
     if goals and found.plan.scale != "paper":
         said += ["", wrapped(_GOALS)]
     if found.claims:
         said += ["", _claims(found)]
     return "\n".join(said)
+
+
+def _equal(numbers: Sequence[Number]) -> list[str]:
+    """How many published values of single seeds are equal here, and the first that are not."""
+    rows = equal_cells(numbers)
+    cells = sum(row.cells for row in rows.values())
+    equal = sum(row.equal for row in rows.values())
+    by_row = ", ".join(f"{name} {row.equal}/{row.cells}" for name, row in rows.items())
+    said = [wrapped(f"Equal in {equal} of {cells} cells, seed by seed: {by_row or 'none yet'}.")]
+    others = [(name, *other) for name, row in rows.items() for other in row.others]
+    shown = [
+        f"{name}, {title(metric, '')}, seed {seed}: {there:.6g}, here {here:.6g}"
+        for name, metric, seed, there, here in others[:_DIFFERENCES]
+    ]
+    if shown:
+        more = len(others) - len(shown)
+        said.append(wrapped(f"Not: {'; '.join(shown)}{f'; and {more} more' if more else ''}."))
+    return said
+
+
+_DIFFERENCES = 10
 
 
 def _left_out(found: Table, protocol: Protocol) -> list[str]:

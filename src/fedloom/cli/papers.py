@@ -1,4 +1,4 @@
-"""`fedloom papers` and `fedloom paper`: the tables of the five papers, and what runs them."""
+"""`fedloom papers` and `fedloom paper`: the tables of the papers, and what runs them."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def papers_command() -> None:
 def papers_list_command(
     paper: str | None, scale: str | None, out: str | None, measure: bool, board: bool
 ) -> None:
-    """List every table and figure of the five papers: what it compares, its cost here, its state.
+    """List every table and figure of the papers: what it compares, its cost here, its state.
 
     \b
     fedloom papers                 all of them
@@ -215,10 +215,19 @@ def _run_item(item: Item, out: Path, jobs: int, mix: bool, quiet: bool, end: flo
 )
 @click.option("--rows", help="Only these rows, as fedavg,my_method.py:Mine.")
 @click.option("--protocols", help="Only these columns, as c10-100-dir0.3; see --dry-run.")
-@click.option("--seeds", type=click.IntRange(min=1), help="Runs per row.  [default: 3; smoke: 1]")
+@click.option(
+    "--seeds",
+    type=click.IntRange(min=1),
+    help="Runs per row.  [default: 3; smoke: 1; as published: 5]",
+)
 @click.option("--out", default=OUT, show_default=True, help="The folder of runs and lines.")
 @_jobs
 @click.option("--dry-run", is_flag=True, help="Say what would run, and run nothing.")
+@click.option(
+    "--as-published",
+    is_flag=True,
+    help="Of flamby: the authors' weights and random numbers; count equal cells.",
+)
 @click.option(
     "--tune",
     is_flag=True,
@@ -246,6 +255,7 @@ def paper_command(
     out: str,
     jobs: int,
     dry_run: bool,
+    as_published: bool,
     tune: bool,
     halving: bool,
     style: str | None,
@@ -263,6 +273,7 @@ def paper_command(
     fedloom paper fedacg:1a --rows fedavg,fedacg    two rows of it
     fedloom paper fafed:2c --scale paper --seeds 5
     fedloom paper fafed:fig2 --figures pictures --format pdf
+    fedloom paper flamby:heart --as-published       equal cells, seed by seed
 
     The same command goes on after any stop. A row that another table has run with the same settings
     is not run again. Changes KEY=VALUE hold for every row, after all other settings.
@@ -289,9 +300,11 @@ def paper_command(
         return
     found = with_protocols(found, _names(protocols))
     found, chosen = with_own(found, _names(rows))
-    count = seeds or _SEEDS.get(scale, 3)
+    count = seeds or (5 if as_published else _SEEDS.get(scale, 3))
+    if as_published and (tune or halving):
+        raise ConfigError("--as-published runs what was published; drop --tune and --halving")
     folder, silent = Path(out), quiet or bool(style)
-    made = plan(found, scale, folder, chosen, count, changes)
+    made = plan(found, scale, folder, chosen, count, changes, as_published)
     if shown is not None:
         check_names(table(made, ()), shown)
     if dry_run:
@@ -299,7 +312,7 @@ def paper_command(
         return
     if tune or halving:
         found = _tuned(made, folder, jobs, silent, changes, halving)
-        made = plan(found, scale, folder, chosen, count, changes)
+        made = plan(found, scale, folder, chosen, count, changes, as_published)
     outcome = _run(made, folder, jobs, silent)
     tell(made, outcome, folder, style, changes, shown)
     if asked is not None:

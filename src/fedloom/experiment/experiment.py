@@ -211,7 +211,8 @@ class Experiment(Settings):
         """The model, checked on one small batch. Raises DataError if the data do not fit."""
         if self._net is None:
             with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(key(self.seed, "model"))
+                own = key(self.seed, "model")
+                torch.manual_seed(own if self.model_seed is None else self.model_seed)
                 module = arguments.module_of(self.model)
             net = Net(module, self._dtype).to("cpu")  # where it is checked against the data
             if self.weights is not None:

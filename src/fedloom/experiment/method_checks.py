@@ -142,6 +142,19 @@ def check_evaluation(
             "none; give test samples, or leave evaluate.target out",
             *(target, data.name),
         )
+    if evaluation.finetune:
+        if parted or isinstance(engine, Remote):
+            where = "nodes" if isinstance(engine, Remote) else "sub-models"
+            raise ConfigError(
+                f"evaluate.finetune = {evaluation.finetune} is of simulated runs of whole models, "
+                f"and this one has {where}; drop it"
+            )
+        if data.test_clients is None:
+            _log.warning(
+                "evaluate.finetune = %d has no effect: clients have no test rows of their own; "
+                "give data.tests = matched",
+                evaluation.finetune,
+            )
     if parted:
         return
     for key in ("sizes", "sizes_every"):

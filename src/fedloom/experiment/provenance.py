@@ -165,6 +165,7 @@ def configuration(exp: Any, loop: Loop) -> dict[str, Any]:
         devices=exp.devices,
         dtype=None if loop.net.dtype == torch.float32 else str(loop.net.dtype)[6:],
         weights=_begun_from(exp.weights),
+        model_seed=exp.model_seed,
     )
 
 

@@ -291,7 +291,7 @@ def _per_client(loop: Loop) -> PerClient:
     if data.test_clients is None and not by_class:
         return none
     known = loop.size_scores().get(1.0)  # the whole model
-    return loop.evaluator.client_values(loop, known or loop.evaluator.tested(loop))
+    return loop.evaluator.client_values(loop, known or loop.evaluator.tested(loop), last=True)
 
 
 def _kept(loop: Loop) -> dict[str, Any]:

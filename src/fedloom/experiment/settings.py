@@ -32,7 +32,8 @@ class Settings:
         "fixed",
         "fixed: exactly that many, drawn without replacement; bernoulli: each client "
         "independently, with that probability, drawn again if nobody comes; poisson: not drawn "
-        "again, so that a round may have nobody, as aggregation=dp needs it",
+        "again, so that a round may have nobody, as aggregation=dp needs it; cycle: all have their "
+        "turn, in a random order (cohort=1: cyclic weight transfer)",
         choices=SAMPLINGS,
     )
     weighting: Literal["examples", "uniform"] | Sequence[float] = hyper(
@@ -55,6 +56,11 @@ class Settings:
         example="a name such as 'workers:2' (in Python also an Engine)",
     )
     device: str = hyper("auto", "auto takes a CUDA GPU if there is one; cpu, cuda, cuda:1, mps")
+    model_seed: NonNegativeInt | None = hyper(
+        None,
+        "of torch's generator before the model is made, to begin with another system's weights; "
+        "none: by seed",
+    )
     dtype: torch.dtype | str | None = hyper(
         None, "of the model and the numbers sent", example="float32 or float64"
     )

@@ -4,6 +4,7 @@ below Passes.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -74,7 +75,15 @@ class FLamby(Passes):
         "loaders with worker processes: numbers drawn between an earlier seeding and the loaders",
     )
 
+    files: tuple[int, ...] = hyper(
+        (),
+        "of all rows at one client: at which row here each file begins, in their order",
+    )
+
     def order(self, now: Pass) -> Tensor:
+        n = now.examples[now.client]
+        ends = dict(itertools.pairwise([*sorted(self.files), n]))
+        rows = [torch.arange(a, ends[a]) for a in self.files]
         source = torch.Generator().manual_seed(now.seed)
 
         def draw() -> int:
@@ -92,7 +101,8 @@ class FLamby(Passes):
             if (client, number) == (now.client, now.number):
                 break
         order = torch.Generator().manual_seed(seed)
-        return torch.randperm(now.examples[client], generator=order)
+        drawn = torch.randperm(n, generator=order)
+        return torch.cat(rows)[drawn] if rows else drawn
 
     def begun(self, now: Pass) -> Iterator[tuple[int, int]]:
         """(client, number) of every pass in the order in which they begin."""

@@ -14,7 +14,8 @@ from ..core.rng import generator
 from ..errors import ConfigError
 from .availability import Availability, Trace, read_trace
 
-SAMPLINGS = ("fixed", "bernoulli", "poisson")
+SAMPLINGS = ("fixed", "bernoulli", "poisson", "cycle")
+_BY_CHANCE = ("bernoulli", "poisson")  # how many come is drawn too
 
 
 @ranged
@@ -74,7 +75,8 @@ class Cohorts:
     schedule: one list of clients per round, which restarts at its end. sampling: "fixed" draws
     exactly that many without replacement; "bernoulli" lets every client take part with that
     probability, and draws again if nobody does; "poisson" does not draw again, so that a round may
-    have nobody, as the accounts of privacy take it. churn, availability: which clients are
+    have nobody, as the accounts of privacy take it; "cycle" draws that many without replacement
+    until all had their turn, and begins anew. churn, availability: which clients are
     available; a share or number is then of those. Raises ConfigError for a cohort that the
     population does not have; Settings have checked the types. `now` is in simulated seconds, which
     only a trace may ask for.
@@ -109,6 +111,22 @@ class Cohorts:
         if isinstance(self.size, Sequence):
             self._check_lists(self.size)
         self._check_availability()
+        self._check_cycle()
+
+    def _check_cycle(self) -> None:
+        if self.sampling != "cycle":
+            return
+        if self.churn is not None or self.availability is not None:
+            raise ConfigError(
+                "sampling = cycle gives every client its turn, and churn and availability say who "
+                "is there; keep one of them"
+            )
+        if isinstance(self.size, Sequence) or self.population % self._count:
+            got = "lists" if isinstance(self.size, Sequence) else str(self._count)
+            raise ConfigError(
+                f"sampling = cycle needs a cohort that divides the {self.population} clients, got "
+                f"{got}; cohort = 1 is one after the other"
+            )
 
     def _check_availability(self) -> None:
         given = self.availability
@@ -156,14 +174,15 @@ class Cohorts:
         """
         if isinstance(self.size, Sequence):
             return f"{len(self.size)} lists of clients, in turn"
-        near = "" if self.sampling == "fixed" else "about "
+        near = "about " if self.sampling in _BY_CHANCE else ""
         there = "" if self.churn is None else " that are there"
         return f"{near}{self._count} of {self.there} clients{there}"
 
     @property
     def alone(self) -> str:
         """Why a cohort of one client may be a mistake for all clients; empty if it cannot."""
-        if self.size != 1 or not isinstance(self.size, int) or self.there == 1:
+        turns = self.sampling == "cycle"
+        if self.size != 1 or not isinstance(self.size, int) or self.there == 1 or turns:
             return ""
         return (
             f"cohort = 1 is one client of {self.there} in every round; for all of them write "
@@ -198,7 +217,7 @@ class Cohorts:
         """
         if isinstance(self.size, Sequence):
             return max(map(len, self.size))
-        if self.sampling != "fixed":
+        if self.sampling in _BY_CHANCE:
             return self.there
         return self._count
 
@@ -278,7 +297,7 @@ class Cohorts:
 
     def wanted(self, there: int) -> int:
         """How many of so many available clients a round needs."""
-        if isinstance(self.size, Sequence) or self.sampling != "fixed":
+        if isinstance(self.size, Sequence) or self.sampling in _BY_CHANCE:
             return there
         if isinstance(self.size, int):
             return min(self.size, there)
@@ -308,6 +327,8 @@ class Cohorts:
             return sorted({*named} & {*self.present(round, now)})
         there = self.present(round, now)
         n = len(there)
+        if self.sampling == "cycle":
+            return self._turn(round)
         if self.sampling != "fixed" and there:
             for draw in range(1000):
                 draws = torch.rand(n, generator=self._source(round, attempt, draw))
@@ -320,6 +341,14 @@ class Cohorts:
         asked = self.wanted(n)
         asked = asked if self.availability is None else self.availability.asked(asked)
         return sorted(itertools.islice(self.order(there, round, attempt), asked))
+
+    def _turn(self, round: int) -> list[int]:
+        """The clients of a round where all have their turn in a random cycle, drawn again at its
+        end.
+        """
+        cycle, at = divmod(round * self._count, self.population)
+        order = torch.randperm(self.population, generator=generator(self.seed, "cycle", cycle))
+        return sorted(order[at : at + self._count].tolist())
 
 
 def round_half_up(value: float) -> int:

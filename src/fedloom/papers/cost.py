@@ -24,6 +24,7 @@ from .plan import changes_of
 SETS: dict[str, tuple[int, int, tuple[int, ...], int]] = {
     "digits": (1438, 359, (1, 8, 8), 10),
     "heart": (486, 254, (13,), 2),
+    "tcga": (866, 222, (39,), 1),
     "mnist": (60_000, 10_000, (1, 28, 28), 10),
     "fashion_mnist": (60_000, 10_000, (1, 28, 28), 10),
     "cifar10": (50_000, 10_000, (3, 32, 32), 10),
@@ -36,7 +37,7 @@ SETS: dict[str, tuple[int, int, tuple[int, ...], int]] = {
     "ag_news": (120_000, 7_600, (64,), 4),
 }
 # clients where each is a person: LEAF's numbers
-_PEOPLE = {"femnist": 3550, "celeba": 9343, "shakespeare": 1129}
+_PEOPLE = {"femnist": 3550, "celeba": 9343, "shakespeare": 1129, "heart": 4, "tcga": 6}
 TOKENS = ("shakespeare", "wikitext2", "ag_news")
 
 
@@ -77,6 +78,8 @@ def work(values: Mapping[str, Any]) -> Work:
     each = min(each, partition.get("samples") or each)
     there = values.get("churn", {}).get("active", clients)
     cohort = values["cohort"]
+    if isinstance(cohort, list):  # the clients of each round
+        cohort = len(cohort[0])
     active = round(cohort * there) if isinstance(cohort, float) else int(cohort)
     batch = local.get("batch") or each
     per_epoch = math.ceil(each / batch - 1e-9)

@@ -11,6 +11,7 @@ from ..core.curves import at as between
 from ..core.curves import crossing, last_tenth, whole_round
 from ..report.curve_data import mean
 from .entry import Entry, Protocol, Row, Wanted
+from .flamby import METRIC
 from .lines import Line
 from .plan import paper_rounds
 from .published_tables import published, settings_of, tables_of
@@ -277,6 +278,10 @@ METRICS: dict[str, Metric] = {
     "hessian_top_eigenvalue": _after("hessian_top_eigenvalue", "largest eigenvalue of the Hessian"),
     "hessian_trace": _after("hessian_trace", "trace of the Hessian"),
     "loss_sharpness": _after("loss_sharpness", "rise of the loss around the model"),
+}
+METRICS |= {
+    f"{METRIC}{i}": _after(f"{METRIC}{i}", f"test set {i}", lower=False)
+    for i in (*range(6), "pooled")
 }
 LOWER = tuple(name for name, metric in METRICS.items() if metric.lower)
 

@@ -14,6 +14,7 @@ from ..errors import ConfigError, FedloomError, did_you_mean
 from ..recipes import RECIPES
 from ..storage.atomic import write_atomic
 from ..storage.identity import run_digest
+from . import flamby
 from .entry import SCALES, Entry, Protocol, Row
 
 _SYMBOLS = 18  # of the small text of scale smoke; and <eos>, <unk>: twenty
@@ -52,7 +53,8 @@ class PaperRun:
 class Plan:
     """The runs of a table at a scale, and what cannot run: {(protocol, row): reason}.
 
-    digests: {(protocol, row, seed): digest}, of which several may be of one run.
+    digests: {(protocol, row, seed): digest}, of which several may be of one run. as_published: with
+    the authors' weights and random numbers.
     """
 
     entry: Entry
@@ -62,6 +64,7 @@ class Plan:
     runs: tuple[PaperRun, ...]
     refused: Mapping[tuple[str, str], str]
     digests: Mapping[tuple[str, str, int], str] = field(default_factory=dict)
+    as_published: bool = False
 
 
 def changes_of(protocol: Protocol, row: Row, scale: str, text: str = "") -> list[str]:
@@ -139,15 +142,18 @@ def plan(
     rows: Sequence[str] = (),
     seeds: int = 1,
     more: Sequence[str] = (),
+    as_published: bool = False,
 ) -> Plan:
     """Every run of a table; all configurations are checked, no data are read.
 
-    more: changes of every run, after all others. Raises ConfigError for an unknown scale or row,
+    more: changes of every run, after all others. as_published: with the authors' seeds, weights and
+    random numbers, of FLamby. Raises ConfigError for an unknown scale or row,
     and for changes that no row takes.
     """
     if scale not in SCALES:
         raise ConfigError(f"unknown scale '{scale}'; known: {', '.join(SCALES)}")
-    chosen, numbers = rows_of(entry, rows), tuple(range(seeds))
+    chosen = rows_of(entry, rows)
+    numbers = tuple(flamby.seeds_of(seeds) if as_published else range(seeds))
     runs: dict[tuple[str, int], PaperRun] = {}
     refused: dict[tuple[str, str], str] = {}
     digests: dict[tuple[str, str, int], str] = {}
@@ -158,15 +164,17 @@ def plan(
             continue
         try:
             for seed in numbers:
-                made = _run(protocol, row, scale, seed, out, more)
+                own = flamby.as_published(protocol, row, seed) if as_published else []
+                made = _run(protocol, row, scale, seed, out, [*own, *more])
                 runs.setdefault((made.digest, seed), made)
                 digests[protocol.name, row.key, seed] = made.digest
         except FedloomError as error:
             problems.append(error)
             refused[protocol.name, row.key] = " ".join(str(error).split())
-    if problems and more and not runs:
+    if problems and (more or as_published) and not runs:
         raise ConfigError(str(problems[0]))
-    return Plan(entry, scale, numbers, chosen, tuple(runs.values()), refused, digests)
+    all_runs = tuple(runs.values())
+    return Plan(entry, scale, numbers, chosen, all_runs, refused, digests, as_published)
 
 
 def pairs(entry: Entry, rows: Sequence[Row]) -> Iterator[tuple[Protocol, Row]]:

@@ -7,9 +7,11 @@ import functools
 import importlib.resources
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from statistics import fmean, stdev
 
-PAPERS = ("fedacg", "fiarse", "fafed", "cfedavg", "fedsmoo")
+PAPERS = ("fedacg", "fiarse", "fafed", "cfedavg", "fedsmoo", "flamby")
+_BY_SEED = "method,dataset,metric,seed,value\n"  # how a file of single runs begins
 
 
 @dataclass(frozen=True)
@@ -18,7 +20,8 @@ class Cell:
 
     setting: the column's and the row's settings, {"clients": "100", "u": "0.6"}; metric: with its
     unit, such as acc_ema_pct; at: "round=500", "acc=81" (per cent), "size=1/64" or "". value: as
-    printed, None where the paper prints no number, as in "1000+", which is then the text.
+    printed, None where the paper prints no number, as in "1000+", which is then the text. seeds:
+    the value of each seed, of a paper that publishes its runs; value and std are made of them.
     """
 
     method: str
@@ -29,6 +32,7 @@ class Cell:
     value: float | None
     std: float | None
     text: str
+    seeds: Mapping[int, float] = field(default_factory=dict)
 
     def has(self, wanted: Mapping[str, str]) -> bool:
         """True if the cell has all these settings; numbers are compared as numbers.
@@ -70,13 +74,16 @@ def published(paper: str, table: str) -> tuple[Cell, ...]:
 
     A file has blocks, as the printed table: four lines of headings over the columns, of which an
     empty one is that to its left ("-" for none), and a line for each method, with its own settings
-    after a semicolon.
+    after a semicolon. Or a line for each seed, see _BY_SEED.
     """
     file = importlib.resources.files(__package__) / "published" / f"{paper}_table{table}.csv"
     if not file.is_file():
         return ()
+    text = file.read_text(encoding="utf-8")
+    if text.startswith(_BY_SEED):
+        return tuple(_of_runs(text))
     out = []
-    for block in file.read_text(encoding="utf-8").split("\n\n"):
+    for block in text.split("\n\n"):
         lines = [*csv.reader(block.splitlines())]
         columns = [*zip(*(_spanning(heads) for _, *heads in lines[:4]), strict=True)]
         for name, *texts in lines[4:]:
@@ -87,6 +94,17 @@ def published(paper: str, table: str) -> tuple[Cell, ...]:
                     number = _number_of(text)
                     out.append(Cell(method, dataset, settings, metric, at, *number))
     return tuple(out)
+
+
+def _of_runs(text: str) -> Iterator[Cell]:
+    """The cells of a file with a line for each seed."""
+    cells: dict[tuple[str, str, str], dict[int, float]] = {}
+    for row in csv.DictReader(text.splitlines()):
+        place = row["method"], row["dataset"], row["metric"]
+        cells.setdefault(place, {})[int(row["seed"])] = float(row["value"])
+    for (method, dataset, metric), seeds in cells.items():
+        middle, spread = fmean(seeds.values()), stdev(seeds.values())
+        yield Cell(method, dataset, {}, metric, "", middle, spread, "", seeds)
 
 
 def _spanning(heads: Sequence[str]) -> list[str]:

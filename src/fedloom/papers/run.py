@@ -12,6 +12,7 @@ from ..data import FederatedData
 from ..errors import DataError, FedloomError
 from ..measures import Cka, Divergence, Hessian, Measure, Plane, Surface
 from ..sweep import FAILURE, KeptData, Trial, Watch, in_jobs, run_trial, state_of
+from . import flamby
 from .entry import Entry
 from .lines import NAME, append, latest, line_of, made_by, read
 from .measure import METRICS
@@ -152,8 +153,10 @@ def afterwards(run: PaperRun, data: FederatedData, metrics: Iterable[str]) -> di
     """
     loop = run.config.experiment(data=data).open(run.folder)
     known: dict[Any, dict[str, float]] = {}
-    out = {}
-    for metric in metrics:
+    out: dict[str, float] = {}
+    if any(metric.startswith(flamby.METRIC) for metric in metrics):
+        out |= flamby.centres(run.config, run.recipe, loop)
+    for metric in (m for m in metrics if m not in out):
         make, column = _COLUMNS[metric]
         if make not in known:
             options = _SMALL.get(make, {}) if run.scale == "smoke" else {}  # type: ignore[call-overload]

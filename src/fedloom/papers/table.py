@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from ..report.curve_data import mean, sd
 from ..report.statistics import Paired, common_seeds, corrected, paired
@@ -122,6 +122,33 @@ class Table:
             for claim in self.entry.claims
             if not claim.protocols or protocol.name in claim.protocols
         }
+
+
+class Equal(NamedTuple):
+    """How many published values of single seeds a row has, how many are equal here, and the others
+    as (metric, seed, published, here).
+    """
+
+    cells: int
+    equal: int
+    others: tuple[tuple[str, int, float, float], ...]
+
+
+_SAME = 5e-7  # values are kept with six digits; one row of the largest test set counts 1/254
+
+
+def equal_cells(numbers: Iterable[Number]) -> dict[str, Equal]:
+    """{row's name: its cells}, of the rows whose seeds are published."""
+    found: dict[str, Equal] = {}
+    for n in numbers:
+        there = {} if n.wanted.cell is None else n.wanted.cell.seeds
+        both = {s: (there[s], here) for s, here in n.values.items() if s in there}
+        other = [(n.wanted.metric, s, *v) for s, v in both.items() if abs(v[0] - v[1]) > _SAME]
+        if both:
+            cells, equal, others = found.get(n.wanted.row.name, Equal(0, 0, ()))
+            counts = cells + len(both), equal + len(both) - len(other)
+            found[n.wanted.row.name] = Equal(*counts, (*others, *other))
+    return found
 
 
 def table(plan: Plan, lines: Iterable[Line]) -> Table:

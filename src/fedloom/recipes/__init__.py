@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..core.registry import Registry
-from . import cfedavg, fafed, fedacg, fedsmoo, fiarse, short
+from . import cfedavg, fafed, fedacg, fedsmoo, fiarse, flamby, short
 
 __all__ = ["RECIPES", "Recipe"]
 
@@ -18,7 +18,7 @@ Recipe = Callable[[], dict[str, Any]]
 
 _FOUND: dict[str, Recipe] = {
     name: make
-    for file in (cfedavg, fafed, fedacg, fedsmoo, fiarse, short)
+    for file in (cfedavg, fafed, fedacg, fedsmoo, fiarse, flamby, short)
     for name, make in vars(file).items()
     if getattr(make, "__module__", "") == file.__name__ and not name.startswith("_")
 }

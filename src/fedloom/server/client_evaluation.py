@@ -5,10 +5,12 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..algorithm import FedAvg
 from ..core.metric_direction import higher_is_better
 from ..core.net import Net
 from ..core.ranks import Group
@@ -22,6 +24,7 @@ from ..engines.evaluation import Score, score_of
 from ..federation.federation import Federation
 from ..plan import Plan
 from ..storage.client_state import ClientStates
+from .evaluation import Evaluation
 from .submodel_evaluation import NOT_MEASURED, client_values
 
 _AT_ONCE = 64  # clients whose states are read together
@@ -69,9 +72,9 @@ class ClientTests:
     clients whose states it has.
     """
 
-    def __init__(self, plan: Plan, fed: Federation, net: Net, how: str) -> None:
+    def __init__(self, plan: Plan, fed: Federation, net: Net, settings: Evaluation) -> None:
         self.plan, self.fed, self.net = plan, fed, net
-        self._how = how  # statistics of a batch norm that keeps none: see Evaluation.statistics
+        self._how, self._finetune = settings.statistics, settings.finetune
         self._normed = keeps_no_statistics(net.module)
 
     def values(
@@ -82,9 +85,11 @@ class ClientTests:
         told: Callable[[], tuple[Vec, Rec, Vec]],
         round: int,
         nodes: Mapping[int, Score],
+        last: bool = False,
     ) -> PerClient:
         """Every metric of the run per client. score: of the common model on the test set; told:
-        gives the server's model, the next message, and the buffers; nodes: what they measured.
+        gives the server's model, the next message, and the buffers; nodes: what they measured;
+        last: clients fine-tune it first, if they are to.
         """
         data, names = self.fed.data, [*self.fed.metrics] or ["loss"]
         if nodes:
@@ -92,6 +97,9 @@ class ClientTests:
             return self._gathered(
                 seen, names, "own test rows, at the nodes", "no answer, or no test rows"
             )
+        if last and self._finetune and data.test_clients is not None:
+            seen = self._each(memory, group, told(), round, tuned=True)
+            return self._gathered(seen, names, "own test sets, fine-tuned models")
         if self.plan.personalises and data.test_clients is not None:
             seen = self._each(memory, group, told(), round)
             return self._gathered(seen, names, "own test sets, personal models")
@@ -152,10 +160,15 @@ class ClientTests:
         }
 
     def _each(
-        self, memory: ClientStates | None, group: Group, told: tuple[Vec, Rec, Vec], round: int
+        self,
+        memory: ClientStates | None,
+        group: Group,
+        told: tuple[Vec, Rec, Vec],
+        round: int,
+        tuned: bool = False,
     ) -> dict[int, dict[str, float]]:
         """Every client that has test samples on these alone, with its own model, which its state
-        has; memory None: with the common one.
+        has; memory None: with the common one; tuned: with that after its own steps.
         """
         assert self.fed.data.test_clients is not None
         some = [i for i in range(self.fed.population) if len(self.fed.data.test_clients.of(i))]
@@ -168,7 +181,7 @@ class ClientTests:
                 rows, last = memory.get(chunk), memory.last(chunk)
                 new = [i for i in chunk if last[i] is None] if group.rank == 0 else []
                 todo = [i for i in chunk if i in rows or i in new]
-            work = functools.partial(self._some, todo, rows, told, round)
+            work = functools.partial(self._some, todo, rows, told, round, tuned)
             mine, error = group.attempt(work)
             for part in group.gather(mine, error):
                 found |= part or {}
@@ -180,7 +193,10 @@ class ClientTests:
         rows: dict[int, Rec] | None,
         told: tuple[Vec, Rec, Vec],
         round: int,
+        tuned: bool,
     ) -> dict[int, dict[str, float]]:
+        if tuned and rows is not None:
+            return {i: self._tuned(i, rows.get(i), told[0], told[2], round) for i in todo}
         if rows is None:
             return {i: self._means(self._score(i, told[0], told[2])) for i in todo}
         return {i: self._values(i, rows.get(i), *told, round) for i in todo}
@@ -199,6 +215,24 @@ class ClientTests:
                 own = None if row is None else row.alg
                 x = personal_model(self.plan.algorithm, self.net.init(), msg, own)
         return self._means(self._score(i, x, buffers))
+
+    def _tuned(self, i: int, row: Rec, x: Vec, buffers: Vec, round: int) -> dict[str, float]:
+        """One client's metrics after plain local steps from the common model."""
+        client = self._tuner
+        share = client.share(client.views.whole, rec(x=x), buffers)
+        memory = client.first_memory(x, i)
+        if hasattr(row, "passes"):  # its pass over its data goes on
+            memory = memory._replace(passes=row.passes)
+        with Explained(self.plan.algorithm.method, i, max(0, round - 1)):
+            done = client.train(client.receive(share, memory), memory, i, round)
+        return self._means(self._score(i, done.x.clone(), self.net.buffers()))
+
+    @functools.cached_property
+    def _tuner(self) -> Client:
+        """Trains by plain local steps, with the run's local settings."""
+        local = replace(self.fed.local, steps=self._finetune, epochs=None, seconds=None)
+        plain = Plan(local.around(FedAvg()), self.plan.objective, d=self.plan.d)
+        return Client(plain, replace(self.fed, local=local, attack=None), self.net)
 
     @functools.cached_property
     def _client(self) -> Client:

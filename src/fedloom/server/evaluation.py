@@ -49,6 +49,12 @@ class Evaluation:
         "'sensitivity 0.9'",
     )
     clients: bool = hyper(True, "after the last round, the metric of each client too")
+    finetune: NonNegativeInt = hyper(
+        0,
+        "plain local steps that each client adds to the last model on its own data, before it is "
+        "measured on its own test rows; 0: none",
+        source="FLamby: 100; Yu et al., 2020",
+    )
     sizes: tuple[float | str, ...] = hyper(
         (),
         "of sub-models: more capacities to measure after the last round",

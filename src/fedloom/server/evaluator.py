@@ -48,7 +48,7 @@ class Evaluator:
         scheme = plan.rule
         self.sizes = None if scheme is None else Sizes(scheme, plan, fed, net, settings)
         self.at_nodes: dict[int, Score] = {}
-        self._clients = ClientTests(plan, fed, net, settings.statistics)
+        self._clients = ClientTests(plan, fed, net, settings)
         self._held_out = held_out(fed.data)
         self.threshold = threshold or Threshold()
         self._decided: Rec | None = None  # the server state for which the threshold was chosen
@@ -122,13 +122,13 @@ class Evaluator:
             return {}
         return self.sizes.scores(loop.engine, loop.model(), loop.buffers, loop.round, whole)
 
-    def client_values(self, loop: Loop, score: Score) -> PerClient:
+    def client_values(self, loop: Loop, score: Score, last: bool = False) -> PerClient:
         """Every metric per client, with the model that it would use itself. score: of the common
-        model on the test set.
+        model on the test set; last: at the end of the run, see Evaluation.finetune.
         """
         told = lambda: (loop.model(), loop.broadcast(), loop.buffers)
         found = loop.memory, loop.group, told, loop.round, self.at_nodes
-        return self._clients.values(score, *found)
+        return self._clients.values(score, *found, last)
 
     def beside(self, loop: Loop) -> bool:
         """Evaluate the last round beside the next one, if the engine can. A function of the user, a

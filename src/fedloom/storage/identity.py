@@ -55,6 +55,7 @@ SEEDS = ("seed", "data.seed")
 NEW: dict[str, tuple[Any, str | None]] = {
     "local.precision": ("full", None),
     "local.clip_pull": (True, None),
+    "evaluate.finetune": (0, None),
     "algorithm.matrix": ("coordinate", None),
     "data.standardise": (False, "table"),
     "data.rules": ([], "table"),

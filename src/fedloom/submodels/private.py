@@ -57,6 +57,7 @@ class Private(Part):
 
     # what to do with a model of which nothing, or all, would be private
     advice: ClassVar[str] = "take another scheme"
+    alone: ClassVar[bool] = False  # whether all layers may be private
 
     @property
     def name(self) -> str:
@@ -86,7 +87,7 @@ class Private(Part):
         ][-1]
         names = {name for name, m in parts.items() if self.keeps(name, m, last)}
         own = [name.rpartition(".")[0] in names for name in net.layout.names]
-        if not any(own) or all(own):
+        if not any(own) or (all(own) and not self.alone):
             what = "none" if not any(own) else "every one"
             raise CompositionError(
                 f"{self.name}: of the model's layers {what} would be private: {', '.join(parts)}; "
@@ -179,8 +180,21 @@ class FedBN(Private):
         return isinstance(module, NORMS)
 
 
+class Alone(Private):
+    """Local-only training, the baseline of every federation: all layers are each client's own.
+
+    Each client goes on with its own model in every round that it takes part in, nothing travels,
+    and the server's model stays what it was in the beginning.
+    """
+
+    alone = True
+
+    def keeps(self, name: str, module: nn.Module, last: str) -> bool:
+        return True
+
+
 PRIVATE: Registry[type[Private]] = Registry(
-    "private layers", {"fedper": FedPer, "fedrep": FedRep, "fedbn": FedBN}
+    "private layers", {"fedper": FedPer, "fedrep": FedRep, "fedbn": FedBN, "alone": Alone}
 )
 
 
