@@ -60,7 +60,7 @@ def hospitals(tmp_path):
     return resolve(tmp_path / "my.toml"), sites
 
 
-def test_each_hospital_scales_its_own_rows_and_no_scale_leaves_it(tmp_path, hospitals):
+def test_each_hospital_scales_its_own_rows_and_no_scale_leaves_it(tmp_path, hospitals, caplog):
     config, sites = hospitals
     made, same = with_rules(config, elsewhere=True), heart()
     refuse_settings(made)
@@ -68,14 +68,19 @@ def test_each_hospital_scales_its_own_rows_and_no_scale_leaves_it(tmp_path, hosp
     assert rules["cp"] == {"name": "cp", "kind": "dummy", "values": ["1", "2", "3", "4"]}
     assert rules["age"] == {"name": "age", "kind": "number"}
     fed = folder(tmp_path, made, (None,) * 4, evaluate="nodes")
+    caplog.clear()
     here = Here(fed, sites)
+    said = {record.getMessage() for record in caplog.records}
     ours = serve(fed, lambda roll: here)
     for i in range(4):
         own = here.places[i]._node.fed.data
         assert torch.equal(own.inputs, same.client(i)[0])
         assert torch.equal(own.test_inputs, same.test_inputs[same.test_clients.of(i)])
+    caplog.clear()
     simulated = resolve(fed.run_file, ["engine=serial"]).experiment().run()
     assert all(torch.equal(v, fields(simulated.state)[k]) for k, v in fields(ours.state).items())
+    assert said <= {record.getMessage() for record in caplog.records}
+    assert "all training rows of client 'switzerland' (ill) are of one class" in "".join(said)
     assert "ill" in fed.agreed_file.read_text()
     told = "".join(file.read_text() for file in fed.run.glob("*.json*"))
     assert '"cells_per_client"' in told and '"sites": {}' in told
@@ -89,6 +94,7 @@ def test_each_hospital_scales_its_own_rows_and_no_scale_leaves_it(tmp_path, hosp
         ("63,1,4,140,", "63,1,5,140,", "column 'cp', row 1: '5' is none of the agreed values"),
         ("63,1,4,140,", "63,1,4,a,", "column 'trestbps', row 1: 'a' is no finite number"),
         ("63,1,4,140,", "63;1,4,140,", "Expected 13 fields in line 2, saw 14; look there"),
+        (None, "63,1,4,\u00e9", "line 1 is not UTF-8 text; give encoding = cp1252"),
         (None, "", "is empty; it needs a header and rows below it"),
         (None, "63,1,4\n", "has 3 columns, and names has 14; name each"),
         (None, "?,1,4" + ",1" * 11 + "\n", "every row has an empty cell, most often in col"),
@@ -102,7 +108,8 @@ def test_bad_rows_are_told_in_one_sentence_at_a_site_and_in_a_simulation(
     made = with_rules(config, elsewhere=True)
     fed = folder(tmp_path, made, (None,) * 4, evaluate="nodes")
     path = tmp_path / "va.data"
-    path.write_text(new if old is None else path.read_text().replace(old, new, 1))
+    text = new if old is None else path.read_text().replace(old, new, 1)
+    path.write_bytes(text.encode("latin-1"))
     with pytest.raises(DataError) as found:
         Place(fed.node(3), sites[3])
     with pytest.raises(DataError) as simulated:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -130,7 +131,7 @@ class Making:
             return [self.text]
         return [*self.inputs] or [*getattr(self.transformer, "feature_names_in_", ())]
 
-    @property
+    @cached_property
     def transformer(self) -> Any:
         """The preparation, which a function of a user's file may make."""
         made = self.preparation

@@ -79,9 +79,7 @@ class Reading:
             )
         frame = frame if self.names else frame[1:]
         frame.columns = header
-        if self.decimal != ".":
-            frame = frame.replace(_COMMA.replace(",", self.decimal, 1), _POINT, regex=True)
-        return frame
+        return frame.replace(_COMMA, _POINT, regex=True) if self.decimal == "," else frame
 
     def _parquet(self, path: Path) -> DataFrame:
         pyarrow = need("pyarrow", f"to read {path.name}", "tables", DataError)

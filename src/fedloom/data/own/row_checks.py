@@ -39,10 +39,12 @@ def warn_of_one_class(data: FederatedData) -> None:
         return
     alone = ((data.label_counts() > 0).sum(1) == 1).nonzero().flatten().tolist()
     if alone:
-        names = data.class_names or range(data.classes or 0)
-        found = [f"'{data.called(i)}' ({names[int(data.client(i)[1][0])]})" for i in alone[:5]]
+        classes, clients = data.class_names, data.client_names or (data.name,)  # a site's file
+        labels = [int(data.client(i)[1][0]) for i in alone[:5]]
+        said = [classes[label] if classes else label for label in labels]
+        found = [f"'{clients[i]}' ({one})" for i, one in zip(alone, said, strict=False)]
         _log.warning(
-            "%s, column '%s': all training rows of client %s%s are of one class; alone it would "
+            "column '%s': all training rows of client %s%s are of one class; alone it would "
             "learn nothing, and its AUC may be undefined: look whether rows are missing there",
-            *(data.name, data.about["target"], ", ".join(found), ", ..." * (len(alone) > 5)),
+            *(data.about["target"], ", ".join(found), ", ..." * (len(alone) > 5)),
         )
