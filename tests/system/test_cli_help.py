@@ -60,6 +60,7 @@ FLAGS = {
     "matrix": {"--out"},
     "export": {"--out", "--format", "--capacity", "--test-set"},
     "partition": {"--plot", "--save"},
+    "describe": {"--target", "--inputs", "--least", "--json"},
     "papers": set(),  # of the list: --scale, --out, --measure; of run: its own
     "paper": {
         *(

@@ -26,6 +26,7 @@ from .compare_and_report import compare_command, report_command
 from .data import data_command
 from .demo import demo_command
 from .deploy import deploy_command
+from .describe import describe_command
 from .export import export_command
 from .init import init_command
 from .list_and_show import list_command, matrix_command, show_command
@@ -184,6 +185,7 @@ for _command in (
     matrix_command,
     export_command,
     partition_command,
+    describe_command,
     check_command,
     data_command,
     demo_command,

@@ -98,7 +98,7 @@ def measure(data: FederatedData) -> Heterogeneity:
     sizes = data.sizes.numpy()
     labels = None
     if data.classes is not None and data.targets.ndim == 1:
-        labels = _labels(data.label_counts().numpy())
+        labels = labels_of_counts(data.label_counts().numpy())
     tests = None if data.test_clients is None else _tests(data, labels is not None)
     return Heterogeneity(
         clients=data.population,
@@ -130,7 +130,7 @@ def by_client(data: FederatedData) -> dict[str, Any]:
     return out | names | ({} if every == 1 else {"clients": data.population, "every": every})
 
 
-def _labels(counts: Ints) -> Labels:
+def labels_of_counts(counts: Ints) -> Labels:
     """The measures of label counts (N, C), every client having a sample."""
     p = counts / counts.sum(axis=1, keepdims=True)
     g = counts.sum(axis=0) / counts.sum()

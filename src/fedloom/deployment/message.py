@@ -26,14 +26,16 @@ _LENGTH = struct.Struct("<I")
 _LONGEST = 1 << 16  # of a header, in bytes
 _COUNT = 1 << 53
 
+# no control characters: names stand in logs, and end there in a terminal
+PLAIN = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]*$"
+
 Count = Annotated[int, Field(ge=0, le=_COUNT)]
 Place = Annotated[int, Field(ge=-1, le=_COUNT)]  # a round, or -1 for before the first one
 What = Literal["join", "agree", "probe", "question", "round", "evaluate"]
-# no control characters: names stand in logs, and end there in a terminal
-Name = Annotated[str, Field(max_length=64, pattern=r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]*$")]
+Name = Annotated[str, Field(max_length=64, pattern=PLAIN)]
 Square = Annotated[float, Field(ge=0)]
 # name@settings: of a run, and a hash of the settings that decide its numbers
-Run = Annotated[str, Field(max_length=80, pattern=r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]*$")]
+Run = Annotated[str, Field(max_length=80, pattern=PLAIN)]
 # what a site says of itself, and the server computes with: more must be in clients.toml
 Examples = Annotated[int, Field(ge=0, le=10**9)]
 Classes = Annotated[int, Field(ge=0, le=1 << 24)]

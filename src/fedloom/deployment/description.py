@@ -1,0 +1,189 @@
+"""What a table is like, told without telling of anybody: no number is of fewer rows than a least
+count.
+
+- A value is told with the number of its rows, if these are at least so many; a rarer one is not
+  told at all. A rarer one does not follow from the total either: where all rarer ones together are
+  too few, counts of other values are withheld, in the order of their names, until they could be any
+  number.
+- Of a column with more than 10 different numbers the least and the largest are one row's. So the
+  numbers are put in order and cut into groups of at least so many. What is told is the mean of a
+  group, and never of the first or last one; groups do not overlap. The mean and the deviation of
+  all numbers are made with those of the first and last group moved to the value next to them, so
+  that no extreme one shows.
+- All of them are rounded to a tenth of the deviation's first digit or less, because the digits of a
+  mean tell of how many rows it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ..data.heterogeneity import Labels, labels_of_counts
+from ..data.own.columns import Floats, Table, finite, in_order, name_of, number_name
+from ..data.own.preparation import empty, text_cells
+from ..data.own.tables import FILE, read_files
+from ..errors import DataError, WireError
+from .message import PLAIN, Examples, first_of
+
+if TYPE_CHECKING:
+    from pandas import Series
+
+LEAST = 10  # rows
+QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
+_FEW = 10  # different numbers that are told as values
+_GROUPS = 5  # without which only the middle one is told
+_MOST = 1000  # values of a column
+
+Number = Annotated[float, Field(allow_inf_nan=False)]
+Value = Annotated[str, Field(max_length=200, pattern=PLAIN)]
+Kind = Literal["number", "values", "texts"]
+
+
+class ColumnDescription(BaseModel):
+    """A column. kind: many different numbers, few of them, or texts. missing: empty cells, None:
+    some, or not told. counts: rows of each value, None: withheld; none of numbers. mean, deviation:
+    of numbers, None: too few rows; quantiles: about the places 0 (low), 1/4, 1/2, 3/4, 1 (high) of
+    the numbers in order, see above.
+    """
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+    kind: Kind
+    missing: Examples | None
+    counts: dict[Value, Examples | None] = Field(default={}, max_length=_MOST)
+    mean: Number | None = None
+    deviation: Annotated[float, Field(allow_inf_nan=False, ge=0)] | None = None
+    quantiles: list[Number | None] = Field(default=[], max_length=len(QUANTILES))
+
+
+class Description(BaseModel):
+    """A site's table. least: the least count; rows: None if there are fewer, and then nothing else
+    is told. target: the column with the labels, if it is known.
+    """
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+    least: Annotated[int, Field(ge=1, le=10**9)]
+    rows: Examples | None
+    target: Value | None = None
+    columns: dict[Value, ColumnDescription] = Field(default={}, max_length=10_000)
+
+
+def described(table: Table, names: Sequence[str], target: str | None, least: int) -> Description:
+    """What is told of these columns of a site's table, and of its target. Raises DataError."""
+    rows = len(table.frame)
+    if rows < least:
+        return Description(least=least, rows=None, target=target)
+    every = dict.fromkeys([*names, *([] if target is None else [target])])
+    columns = {}
+    for name in every:
+        try:
+            columns[name] = _column(table.of(name), least)
+        except ValidationError as error:
+            said = ": ".join(first_of(error))
+            raise DataError(f"{table.where}, column '{name}' cannot be described: {said}") from None
+    return Description(least=least, rows=rows, target=target, columns=columns)
+
+
+def described_files(
+    files: Sequence[Path], names: Sequence[str], target: str | None, least: int
+) -> dict[str, Description]:
+    """What is told of files, each of a site of its name. names: the inputs, by default all columns.
+    Raises DataError naming a file that lacks one.
+    """
+    needed = [*names, *([] if target is None else [target])]
+    whole = read_files(files, needed, others=not names)
+    every = [name for name in names or whole.columns if name not in (FILE, target)]
+    sites = whole.frame.groupby(whole.frame[FILE], sort=False)
+    tables = {str(name): Table(str(name), rows) for name, rows in sites}
+    return {name: described(table, every, target, least) for name, table in tables.items()}
+
+
+def parsed(raw: bytes) -> Description:
+    """A description from its JSON, which a site sent. Raises WireError."""
+    try:
+        return Description.model_validate_json(raw)
+    except ValidationError as error:
+        where, said = first_of(error)
+        raise WireError(f"the description is wrong at {where}: {said}") from None
+
+
+def _column(cells: Series, least: int) -> ColumnDescription:
+    gaps = empty(cells)
+    there, missing = cells[~gaps], int(gaps.sum())
+    if texts := len(text_cells(cells)) > 0:
+        names = there.map(name_of)
+    else:
+        numbers = finite(there)  # raises with the row of a text among numbers
+        if len(np.unique(numbers)) > _FEW:
+            told = missing if not missing or min(missing, len(there)) >= least else None
+            return ColumnDescription(kind="number", missing=told, **_numbers(numbers, least))
+        names = there.map(number_name)
+    counts = {str(name): int(n) for name, n in names.value_counts().items()}
+    found = _cells(counts | ({"": missing} if missing else {}), least)
+    empties = found.pop("", None) if missing else 0
+    return ColumnDescription(
+        kind="texts" if texts else "values",
+        missing=empties,
+        counts={name: found[name] for name in in_order(found, None if texts else float)},
+    )
+
+
+def _cells(counts: Mapping[str, int], least: int) -> dict[str, int | None]:
+    """What may be told of these counts, whose sum is known. Without it are those below the least
+    count; None: withheld, for they could be computed otherwise.
+
+    >>> _cells({"a": 50, "b": 40, "c": 3}, 10), _cells({"a": 50, "b": 6, "c": 7}, 10)
+    ({'a': None, 'b': 40}, {'a': 50})
+    """
+    told: dict[str, int | None] = {k: n for k, n in sorted(counts.items()) if n >= least}
+    free = sum(n for n in counts.values() if n < least)
+    if not 0 < free < least:
+        return told
+    for name in told:
+        free += counts[name] - least
+        told[name] = None
+        if free >= least - 1:  # now the rarer ones may be from 1 to least - 1
+            return told
+    return {}
+
+
+def _numbers(values: Floats, least: int) -> dict[str, Any]:
+    """Mean, deviation and quantiles of numbers; none of them where they are too few for that."""
+    count = len(values) // least
+    if count < 3:
+        return {}
+    ordered = np.sort(values)
+    groups = np.array_split(ordered, count)
+    inner = np.clip(ordered, groups[1][0], groups[-2][-1])
+    mean, deviation = float(inner.mean()), float(inner.std())
+    digits = 1 - math.floor(math.log10(deviation)) if deviation > 0 else 6
+    shown = [float(round(float(group.mean()), digits)) for group in groups]
+    found: list[float | None] = [None] * len(QUANTILES)
+    for at, quantile in enumerate(QUANTILES):
+        if count >= _GROUPS or quantile == 0.5:
+            found[at] = shown[min(max(round(quantile * (count - 1)), 1), count - 2)]
+    told = {"mean": round(mean, digits), "deviation": round(deviation, digits)}
+    return told | {"quantiles": found}
+
+
+# ------------------------------------------------------------------------------- of several sites
+def labels_of(told: Mapping[str, Description]) -> tuple[list[str], list[list[int]], Labels | None]:
+    """The labels of all sites; the rows of each at every site that tells its rows, and behind them
+    those that are not told; how much they differ. None, if the labels are no values.
+    """
+    sites = [site for site in told.values() if site.rows is not None]
+    columns = [site.columns[site.target] for site in sites if site.target is not None]
+    if not columns or any(column.kind == "number" for column in columns):
+        return [], [], None
+    names = dict.fromkeys(label for column in columns for label in column.counts)
+    numbers = all(number_name(name) == name for name in names)
+    labels = in_order(names, float if numbers else None)
+    counts = [[column.counts.get(label) or 0 for label in labels] for column in columns]
+    for row, site in zip(counts, sites, strict=True):
+        row.append((site.rows or 0) - sum(row))
+    return [*labels], counts, labels_of_counts(np.array(counts))
