@@ -135,10 +135,10 @@ def test_the_rules_of_the_servers_table_are_written_into_run_toml(tmp_path, site
     (tmp_path / "later" / "ulm.csv").unlink()  # a table of numbers need not be at the server
     assert with_rules(numbers, True).values == numbers.values
     texts = resolve(settings(tmp_path, 'columns = {ward = "one_hot"}'))
-    with pytest.raises(
-        DataError, match=r"table needs path=.*; the columns' rules are found in it: "
-    ):
-        with_rules(texts, True)
+    assert with_rules(texts, True).values == texts.values  # its sites can be described
+    away = resolve(settings(tmp_path, 'columns = {ward = "one_hot"}\npath = "away.csv"'))
+    with pytest.raises(DataError, match=r"no file away.csv; the columns' rules are found in it: "):
+        with_rules(away, True)
 
 
 def test_deploy_new_and_check_say_what_a_table_becomes(tmp_path, sites):

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedloom.data.published.heart import COLUMNS, heart_files
 from support.schema import check
 from tiny import Fedloom
 
@@ -42,7 +43,7 @@ def test_tables_are_described_on_a_page(
 
 
 def test_descriptions_as_json(fedloom: Fedloom, sites: list[str]) -> None:
-    end = fedloom("describe", *sites, "--target", "outcome", "--inputs", "age", "--json")
+    end = fedloom("describe", *sites, "--target", "outcome", 'inputs=["age"]', "--json")
     found = check("describe", end.stdout)
     assert [*found["sites"]["bonn"]["columns"]] == ["age", "outcome"]
     assert found["sites"]["ulm"] == {"least": 10, "rows": None, "target": "outcome", "columns": {}}
@@ -67,3 +68,42 @@ def test_a_file_that_cannot_be_described_is_named(fedloom: Fedloom, sites: list[
     Path("kiel.csv").write_bytes(whole.encode("utf-16"))
     assert "kiel.csv" in fedloom("describe", *sites, code=2).stderr
     assert "there is no file away.csv" in fedloom("describe", "away.csv", code=2).stderr
+
+
+HEART = """
+[data]
+name = "table"
+path = {files}
+names = {names}
+na_values = ["?"]
+target = "num > 0"
+class_names = ["healthy", "ill"]
+inputs = ["age", "sex", "chol"]
+"""
+
+
+def test_what_is_described_is_what_a_run_would_train_on(fedloom: Fedloom) -> None:
+    """The hospitals that come along: how files are read, which rows count, what the target is."""
+    files, names = [*map(str, heart_files())], [*COLUMNS]
+    Path("heart.toml").write_text(HEART.format(files=files, names=names), encoding="utf-8")
+
+    def rows(*more: str) -> dict[str, int]:
+        found = check("describe", fedloom("describe", "heart.toml", *more, "--json").stdout)
+        assert all(
+            [*s["columns"]] == ["age", "sex", "chol", "num > 0"] for s in found["sites"].values()
+        )
+        return {name: site["rows"] for name, site in found["sites"].items()}
+
+    assert [*rows().values()] == [303, 294, 123, 200]
+    assert [*rows("missing=drop").values()] == [303, 271, 123, 193]
+    assert [*rows("test_share=0.34").values()] == [199, 194, 81, 132]
+    Path("heart.toml").write_text("[data]\nname = 'digits'\n", encoding="utf-8")
+    assert "only a table can be desc" in fedloom("describe", "heart.toml", code=2).stderr
+    one = ["age,site,y", *(f"{n},{'ab'[n % 2]},{n % 3}" for n in range(60))]
+    Path("one.csv").write_text("\n".join(one) + "\n", encoding="utf-8")
+    end = fedloom("describe", "one.csv", "client=site", "--target", "y", "--json")
+    found = check("describe", end.stdout)["sites"]
+    assert {name: site["rows"] for name, site in found.items()} == {"a": 30, "b": 30}
+    assert [*found["a"]["columns"]] == ["age", "y"]
+    end = fedloom("describe", "one.csv", "client=site", "alpha=1", code=2)
+    assert "has no key 'alpha'" in end.stderr

@@ -60,7 +60,7 @@ FLAGS = {
     "matrix": {"--out"},
     "export": {"--out", "--format", "--capacity", "--test-set"},
     "partition": {"--plot", "--save"},
-    "describe": {"--target", "--inputs", "--least", "--json"},
+    "describe": {"--target", "--least", "--json"},
     "papers": set(),  # of the list: --scale, --out, --measure; of run: its own
     "paper": {
         *(
@@ -83,7 +83,8 @@ FLAGS = {
     "check": {"--data", "--json", "--model"},
     "data": set(),  # of get, list and check: --data-dir, as the loaders have it
     "init": set(),
-    # of new: --out, --clients; of node: --client, --data, --trust-local-accounts; of run: --quiet
+    # of new: --out, --clients; of node: --client, --data, --trust-local-accounts; of run: --quiet;
+    # of describe: --client, --data, --yes, --json
     "deploy": set(),
     "demo": {"--seeds", "--out", "--rounds"},
 }

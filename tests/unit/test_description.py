@@ -49,8 +49,8 @@ def test_no_quantile_is_one_rows_value_and_no_extreme_shows() -> None:
     ordered = np.sort(values)
     assert ordered[9] < found.quantiles[0] < ordered[20]
     assert ordered[-21] < found.quantiles[-1] < ordered[-10]
-    assert found.mean == pytest.approx(values.mean(), abs=1) and found.deviation == 8.0
-    values[:9], values[9:12] = 1e9, -1e9
+    assert found.mean == pytest.approx(values.mean(), abs=1) and found.deviation == 8.4
+    values[:5], values[5:8] = 1e9, -1e9
     worse = told_of([*map(str, values)])
     assert worse.quantiles[2] == pytest.approx(found.quantiles[2], abs=2)
     assert max(worse.quantiles) < 80 and worse.mean < 60 and worse.deviation < 20

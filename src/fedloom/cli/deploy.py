@@ -6,7 +6,7 @@ import contextlib
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,11 @@ import click
 
 from fedloom.errors import ConfigError
 
+from .describe import in_json, in_tables
+from .printing import as_json, folded, page_width
+
 if TYPE_CHECKING:
+    from fedloom.deployment.description import Description
     from fedloom.deployment.folder import Folder
 
 _FOLDER = click.argument("fed", type=click.Path(path_type=Path), metavar="FOLDER")
@@ -30,6 +34,7 @@ def deploy_command() -> None:
     fedloom deploy check fed                             equal to the simulation? what is sent?
     fedloom deploy server fed                            at the server; stays
     fedloom deploy node fed --client 3 --data mine.toml  at each client; stays
+    fedloom deploy describe fed                          what are the tables of clients like?
     fedloom deploy run fed                               at the server: begins, or goes on
     """
 
@@ -54,6 +59,8 @@ def new_command(settings: tuple[str, ...], out: Path, clients: int | None) -> No
     Settings of the deployment are federation.KEY=VALUE: address, port, deadline, ...
     """
     from fedloom.config import parse_override, resolve
+    from fedloom.config.sources import read
+    from fedloom.deployment.columns import unagreed
     from fedloom.deployment.new import make
     from fedloom.deployment.own_files import at_sites, named_files
 
@@ -65,7 +72,13 @@ def new_command(settings: tuple[str, ...], out: Path, clients: int | None) -> No
     config = resolve(source, [c for c in changes if c not in ours])
     fed = make(config, out, clients, given)
     where = quote(str(out))
-    click.echo(f"federation '{fed.settings().run}' in {out}; now: fedloom deploy check {where}")
+    unknown = clients and unagreed(read(fed.run_file)["data"])
+    now = (
+        "start server and nodes, then: fedloom deploy describe"
+        if unknown
+        else "now: fedloom deploy check"
+    )
+    click.echo(f"federation '{fed.settings().run}' in {out}; {now} {where}")
     if files := at_sites(config.values):
         named = ", ".join(f'"{name}"' for name in named_files(config.values))
         click.echo(
@@ -105,6 +118,88 @@ def check_command(fed: Path) -> None:
     click.echo(table(rows))
     if not same:
         raise ConfigError("the two halves are not the simulation; please report this")
+
+
+@deploy_command.command("describe", short_help="Say what sites' tables are like; agree on columns.")
+@_FOLDER
+@click.option("--client", type=click.IntRange(0), help="At this client's site: see, and agree.")
+@click.option(
+    "--data", type=click.Path(path_type=Path), help="At a site: the file that says where data are."
+)
+@click.option("--yes", is_flag=True, help="At a site: agree, and do not ask.")
+@click.option("--json", "json_too", is_flag=True, help="Print JSON, and no table.")
+def describe_command(
+    fed: Path, client: int | None, data: Path | None, yes: bool, json_too: bool
+) -> None:
+    """Say what the sites' tables are like, without a look at any row, and agree on their columns.
+
+    \b
+    fedloom deploy describe fed --client 3 --data mine.toml   at each site: prints it, and asks
+    fedloom deploy describe fed                               at the server, once nodes run
+
+    At a site it prints all that would be told of its table; nothing is told before somebody agreed.
+    Another table is another question. At the server it asks the nodes, prints what they tell, and
+    makes the rules of columns of it (categories, fills, scales), which all sites get in run.toml.
+    """
+    folder = _folder(fed)
+    if client is None:
+        if data is not None or yes:
+            raise ConfigError("--data and --yes are for a site: give its --client too")
+        told, end = _described(folder), _agreed_rules(folder)
+    elif data is None:
+        raise ConfigError("a site is described by its own file: give --data mine.toml")
+    else:
+        from fedloom.deployment.sites import told_at
+
+        told, end = {f"client {client}": told_at(folder.node(client), data)}, ""
+    click.echo(as_json(in_json(told)) if json_too else in_tables(told))
+    if client is not None:
+        end = _asked(folder.node(client), next(iter(told.values())), yes)
+    if end:
+        click.echo(f"\n{end}", err=json_too)
+
+
+def _described(fed: Folder) -> dict[str, Description]:
+    """What the sites tell now. Raises FlowerError."""
+    from fedloom.deployment.describing import descriptions
+    from fedloom.deployment.new import write_app
+    from fedloom.deployment.programs import begin
+
+    write_app(fed)  # that of an older fedloom does not know of this
+    number = begin(fed, describe=True)
+    _ended(fed, number, lambda: None)
+    return descriptions(fed)
+
+
+def _agreed_rules(fed: Folder) -> str:
+    """The rules that all have now, in words."""
+    from fedloom.data.own.preparation import preparation_of
+    from fedloom.deployment.sites import settings_of
+    from fedloom.deployment.telling import Preparation
+
+    made = Preparation.in_table(settings_of(fed).values["data"])
+    said = preparation_of(made.rules).said() or ["numbers as they are"]
+    rules = "\n".join(folded(f"  {line}", page_width()) for line in said)
+    return f"in run.toml at every place, data.rules {made.digest}:\n{rules}"
+
+
+def _asked(fed: Folder, told: Description, yes: bool) -> str:
+    """Ask whether this may be told -> what was agreed. Raises ConfigError if it may not."""
+    from fedloom.deployment.telling import agree_to, agreed_to, digest_of
+
+    name = f"description {digest_of(told)}"
+    if told == agreed_to(fed):
+        return f"{name}: agreed before"
+    try:
+        agreed = yes or click.confirm(
+            f"\n{name}: tell the server this, and nothing else?", err=True
+        )
+    except click.Abort:
+        raise ConfigError("nobody answered; look at it, then give --yes") from None
+    if not agreed:
+        raise ConfigError("nothing is told")
+    agree_to(fed, told)
+    return f"{name}: agreed; it is told when the server asks"
 
 
 @deploy_command.command("server", short_help="Run the server's half, to which nodes connect.")
@@ -167,7 +262,8 @@ def node_command(fed: Path, client: int, data: Path | None, trust_local_accounts
             for program in node(folder, place, not why):
                 children.start(program)
             threading.Thread(target=listening.serve, daemon=True).start()
-            said = f"client {client} of '{half.settings.run}' with {half.examples} examples"
+            has = "a table to be described" if half.waits else f"{half.examples} examples"
+            said = f"client {client} of '{half.settings.run}' with {has}"
             click.echo(f"{said}; Ctrl-C ends")
             children.wait()
         listening.close()
@@ -242,35 +338,46 @@ def status_command(fed: Path) -> None:
 
 def _follow(fed: Folder, number: str) -> None:
     """Show the rounds of a run until it ends. Raises FlowerError if it failed."""
-    from fedloom.deployment.children import FlowerError
-    from fedloom.deployment.programs import runs
     from fedloom.report.runs import read_rows
 
     click.echo(f"run {number}; Ctrl-C ends this view, `fedloom deploy stop {fed.path}` the run")
-    seen, last = len(read_rows(fed.run / "rounds.jsonl")), _end(fed)
-    found, ask = None, 0.0
-    while found is None or not found["status"].startswith("finished"):
-        if _end(fed) != last or time.monotonic() > ask:  # Flower's command takes 2 s of a core
-            last, ask = _end(fed), time.monotonic() + 15
-            found = next((r for r in runs(fed) if r["run-id"] == number), None)
+    seen = len(read_rows(fed.run / "rounds.jsonl"))
+
+    def look() -> None:
+        nonlocal seen
         rows = read_rows(fed.run / "rounds.jsonl")
         for row in rows[seen:]:
             click.echo(_told(row))
         seen = len(rows)
-        time.sleep(0.5)
-    if found["status"] != "finished:completed":
-        raise FlowerError(f"the run ended: {found['status']}; {found['status-details']}")
+
+    _ended(fed, number, look)
     where = quote(str(fed.run))
     click.echo(f"the run is in {where}; see it: fedloom show {where}")
     click.echo(f"  its report, with fedloom[report]: fedloom report {where} --out report.html")
 
 
+def _ended(fed: Folder, number: str, look: Callable[[], None]) -> None:
+    """Wait for the end of a run of Flower, and look twice a second. Raises FlowerError if it
+    failed.
+    """
+    from fedloom.deployment.children import FlowerError
+    from fedloom.deployment.programs import runs
+
+    last, found, ask = _end(fed), None, 0.0
+    while found is None or not found["status"].startswith("finished"):
+        if _end(fed) != last or time.monotonic() > ask:  # Flower's command takes 2 s of a core
+            last, ask = _end(fed), time.monotonic() + 15
+            found = next((r for r in runs(fed) if r["run-id"] == number), None)
+        look()
+        time.sleep(0.5)
+    if found["status"] != "finished:completed":
+        raise FlowerError(f"the run ended: {found['status']}; {found['status-details']}")
+
+
 def _end(fed: Folder) -> int:
-    """When the run ended the last time, by its file; 0 if it never did."""
-    try:
-        return (fed.run / "summary.json").stat().st_mtime_ns
-    except OSError:
-        return 0
+    """When the run, or a description, ended the last time, by its file; 0 if none ever did."""
+    ends = [path for path in (fed.run / "summary.json", fed.told_file) if path.is_file()]
+    return max((path.stat().st_mtime_ns for path in ends), default=0)
 
 
 def _told(row: dict[str, Any]) -> str:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fedloom.errors import ConfigError
+
 from .printing import as_json, folded, page_width, table
 
 if TYPE_CHECKING:
@@ -15,9 +17,8 @@ if TYPE_CHECKING:
 
 
 @click.command("describe", short_help="Say what tables of sites are like, and tell of nobody.")
-@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.argument("words", nargs=-1, required=True, metavar="FILE... [KEY=VALUE ...]")
 @click.option("--target", help="The column with the labels, whose shares are compared.")
-@click.option("--inputs", metavar="A,B,C", help="The other columns.  [default: all]")
 @click.option(
     "--least",
     type=click.IntRange(min=1),
@@ -27,22 +28,51 @@ if TYPE_CHECKING:
 )
 @click.option("--json", "json_too", is_flag=True, help="Print JSON, and no table.")
 def describe_command(
-    files: tuple[str, ...], target: str | None, inputs: str | None, least: int, json_too: bool
+    words: tuple[str, ...], target: str | None, least: int, json_too: bool
 ) -> None:
     """Say what tables are like: rows, empty cells, ranges, categories, shares of labels.
 
     \b
     fedloom describe sites/*.csv --target outcome
-    fedloom describe sites/*.csv --target outcome --inputs age,sex --json
+    fedloom describe sites/*.csv --target "num > 0" 'inputs=["age", "sex"]'
+    fedloom describe my.toml
 
-    A file is a site. Nothing is told of fewer rows than --least. Of a column of numbers low and
-    high are means of several rows, and so are 25 %, median and 75 %: a maximum is one patient's.
+    A file is a site, or of one file a value of the client column. Nothing is told of fewer rows
+    than --least. Of a column of numbers low and high are means of several rows, and so are 25 %,
+    median and 75 %: a maximum is one patient's. Settings are those of a table in [data], as in
+    my.toml, which has them.
     """
-    from fedloom.deployment.description import described_files
+    from fedloom.config import parse_override
+    from fedloom.config.sources import read
+    from fedloom.config.validation import Origin, check, live
+    from fedloom.data import table as of_files
+    from fedloom.deployment.description import described_clients
 
-    names = [] if inputs is None else [name.strip() for name in inputs.split(",")]
-    told = described_files([Path(file) for file in files], names, target, least)
+    paths = [word for word in words if "=" not in word or Path(word).is_file()]
+    given = dict(parse_override(word) for word in words if word not in paths)
+    given |= {} if target is None else {"target": target}
+    source = "command line"
+    if len(paths) == 1 and paths[0].endswith(".toml"):
+        source = f"file '{paths[0]}'"
+        given = _table_of(read(Path(paths[0])), source) | given
+        paths = []
+    origin = Origin(source)
+    options = check(of_files, given, "data", "data 'table'", origin, ("partition", "seed"))
+    kept = live({key: value for key, value in options.items() if key in given})
+    with origin.blame("data", options):
+        told = described_clients(kept | ({"path": paths} if paths else {}), least)
     click.echo(as_json(in_json(told)) if json_too else in_tables(told))
+
+
+def _table_of(settings: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """The options of the table that a run's settings name. Raises ConfigError."""
+    data = settings.get("data", {})
+    if not isinstance(data, dict) or data.get("name") != "table":
+        raise ConfigError(
+            f"{source}: only a table can be described: [data] with name = 'table' and path; "
+            "`fedloom partition` measures others"
+        )
+    return {k: v for k, v in data.items() if k not in ("name", "partition", "seed")}
 
 
 def in_json(told: Mapping[str, Description]) -> dict[str, Any]:
@@ -87,7 +117,7 @@ def _labels(told: Mapping[str, Description]) -> str:
         ]
         rest = [f"not told: {100 * row[-1] / sum(row):.0f} %"] if row and row[-1] else []
         lines.append([name, _count(site.rows), *([", ".join(shown + rest)] if found else [])])
-    if found is None:
+    if found is None or len(told) == 1:
         return table(lines, page_width())
     said = (
         f"distance of two sites' labels {found.pairs:.3f}, of a site's to all {found.from_all:.3f} "

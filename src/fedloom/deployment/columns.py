@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +22,21 @@ _AGREED = ("inputs", "text", "rules", "class_names", "preparation", "columns", *
 # how files are read and tested, of which a site's file may say something else
 _USUAL = ("names", "na_values", "encoding", "sep", "decimal", "test_share", "test_seed", "patient")
 _HOW = (
-    "make the federation with `fedloom deploy new` where a table of these columns is (data.path), "
-    "or write [[data.rules]] into run.toml at every place (docs/data.md)"
+    "run `fedloom deploy describe`; or make the federation with `fedloom deploy new` where a table "
+    "of these columns is (data.path), or write [[data.rules]] into run.toml at every place "
+    "(docs/data.md)"
 )
 
 
 def with_rules(config: Config, elsewhere: bool) -> Config:
     """The settings with the rules of the server's table, and its classes, written out. elsewhere:
-    the clients' data are, so that a table of numbers need not be here. Raises DataError.
+    the clients' data are, so that a table need not be here: a table of numbers needs no rules, and
+    for others sites can be described. Raises DataError.
     """
     data = config.values["data"]
     if data["name"] != "table" or data["rules"]:
         return config
-    if elsewhere and not _looks(data) and not _is_here(data["path"]):
+    if elsewhere and not (data["path"] if _looks(data) else _is_here(data["path"])):
         return config
     try:
         with config.origin.blame("data", data):
@@ -47,19 +49,35 @@ def with_rules(config: Config, elsewhere: bool) -> Config:
     rules = rules_of(raw)
     if found.inputs.ndim != 2 or not rules:  # columns of lists, and texts
         return config
+    return Config(prepared(config.values, rules, found.class_names), config.origin)
+
+
+def prepared(
+    values: Mapping[str, Any], rules: Sequence[Mapping[str, Any]], classes: Sequence[str]
+) -> dict[str, Any]:
+    """Settings with rules in place of what finds them."""
+    data = values["data"]
     told_by_rules = {"inputs", "columns", *(() if data["per_client"] else _SCALE)}
     kept = {k: v for k, v in data.items() if k not in told_by_rules or v == DROP}
-    told = {"rules": rules, "class_names": list(found.class_names)}
-    return Config({**config.values, "data": kept | told}, config.origin)
+    return {**values, "data": kept | {"rules": [*rules], "class_names": [*classes]}}
+
+
+def unagreed(data: Mapping[str, Any]) -> str:
+    """Why a table's rules are still to be agreed on: every site would find them anew. Empty if that
+    is not so.
+    """
+    if data["name"] != "table" or data.get("rules") or not (key := _looks(data)):
+        return ""
+    return (
+        f"data.{key} is found in the rows of a table, by each site in its own, and a column would "
+        f"mean something else at each: {_HOW}"
+    )
 
 
 def refuse_unagreed(data: Mapping[str, Any]) -> None:
     """Raise CompositionError for settings of a table whose rules every site would find anew."""
-    if data["name"] == "table" and not data.get("rules") and (key := _looks(data)):
-        raise CompositionError(
-            f"data.{key} is found in the rows of a table, by each site in its own, and a column "
-            f"would mean something else at each: {_HOW}"
-        )
+    if why := unagreed(data):
+        raise CompositionError(why)
 
 
 def as_agreed(given: Mapping[str, Any], run: Mapping[str, Any], file: Path) -> dict[str, Any]:
@@ -84,6 +102,12 @@ def as_agreed(given: Mapping[str, Any], run: Mapping[str, Any], file: Path) -> d
             "(data.rules); take name = 'table', a CSV or Parquet file"
         )
     return whole
+
+
+def as_described(given: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str, Any]:
+    """The options by which a site's table is read to be described: its own before the run's."""
+    keys = ("target", "inputs", "missing", "class_names", *_USUAL)
+    return {**{key: run[key] for key in keys if key in run}, **given}
 
 
 def refuse_own_words(own: FederatedData, name: str, file: Path) -> None:

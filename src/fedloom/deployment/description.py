@@ -8,7 +8,7 @@ count.
 - Of a column with more than 10 different numbers the least and the largest are one row's. So the
   numbers are put in order and cut into groups of at least so many. What is told is the mean of a
   group, and never of the first or last one; groups do not overlap. The mean and the deviation of
-  all numbers are made with those of the first and last group moved to the value next to them, so
+  all numbers are made with the lowest and highest moved inwards, half the least count of each, so
   that no extreme one shows.
 - All of them are rounded to a tenth of the deviation's first digit or less, because the digits of a
   mean tell of how many rows it is.
@@ -25,17 +25,21 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..data.heterogeneity import Labels, labels_of_counts
-from ..data.own.columns import Floats, Table, finite, in_order, name_of, number_name
+from ..data.own.columns import Floats, Table, finite, in_order, name_of, number_name, present
+from ..data.own.fitting import DROP, Finding
+from ..data.own.making import Making
 from ..data.own.preparation import empty, text_cells
-from ..data.own.tables import FILE, read_files
+from ..data.own.reading import Reading
+from ..data.own.tables import Files
+from ..data.own.test_rows import HeldOut
 from ..errors import DataError, WireError
 from .message import PLAIN, Examples, first_of
 
 if TYPE_CHECKING:
     from pandas import Series
 
-LEAST = 10  # rows
-QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
+_READING = ("names", "na_values", "encoding", "sep", "decimal")  # options of `table`
+_QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
 _FEW = 10  # different numbers that are told as values
 _GROUPS = 5  # without which only the middle one is told
 _MOST = 1000  # values of a column
@@ -58,7 +62,7 @@ class ColumnDescription(BaseModel):
     counts: dict[Value, Examples | None] = Field(default={}, max_length=_MOST)
     mean: Number | None = None
     deviation: Annotated[float, Field(allow_inf_nan=False, ge=0)] | None = None
-    quantiles: list[Number | None] = Field(default=[], max_length=len(QUANTILES))
+    quantiles: list[Number | None] = Field(default=[], max_length=len(_QUANTILES))
 
 
 class Description(BaseModel):
@@ -89,18 +93,39 @@ def described(table: Table, names: Sequence[str], target: str | None, least: int
     return Description(least=least, rows=rows, target=target, columns=columns)
 
 
-def described_files(
-    files: Sequence[Path], names: Sequence[str], target: str | None, least: int
-) -> dict[str, Description]:
-    """What is told of files, each of a site of its name. names: the inputs, by default all columns.
-    Raises DataError naming a file that lacks one.
+def described_table(options: Mapping[str, Any], least: int) -> Description:
+    """What is told of a table's training rows, all of one site. options: those of `table`; what a
+    column becomes counts for nothing. Raises DataError.
     """
-    needed = [*names, *([] if target is None else [target])]
-    whole = read_files(files, needed, others=not names)
-    every = [name for name in names or whole.columns if name not in (FILE, target)]
-    sites = whole.frame.groupby(whole.frame[FILE], sort=False)
-    tables = {str(name): Table(str(name), rows) for name, rows in sites}
-    return {name: described(table, every, target, least) for name, table in tables.items()}
+    found, label, names = _training(options)[1:]
+    return described(found, names, label, least)
+
+
+def described_clients(options: Mapping[str, Any], least: int) -> dict[str, Description]:
+    """The same of each client of a table: of each file, or of each value of its client column."""
+    owner, whole, label, names = _training(options)
+    if owner is None:
+        return {Path(whole.where).stem: described(whole, names, label, least)}
+    rows = whole.frame.groupby(present(whole, owner).map(name_of), sort=True)
+    clients = {str(name): Table(f"{whole.where}, {name}", each) for name, each in rows}
+    return {name: described(each, names, label, least) for name, each in clients.items()}
+
+
+def _training(given: Mapping[str, Any]) -> tuple[str | None, Table, str | None, list[str]]:
+    """Of `table` with these options: the column that says whose a row is, the training rows, the
+    column of the labels, and the others.
+    """
+    get = given.get
+    finding = Finding(DROP if get("missing") == DROP else None)
+    making = Making(get("inputs", ()), None, (1, 1), {}, finding, False, (), None)
+    held = HeldOut(None, get("date"), get("test_from"), get("test_share", 0.0), get("test_seed", 0))
+    how = {key: given[key] for key in _READING if key in given}
+    target = get("target", ())
+    about = target, get("client"), get("patient"), making, held
+    files = Files(given["path"], Reading(**how), *about)
+    found = files.rows(get("class_names", ()))
+    label, others = (target, []) if isinstance(target, str) else (None, [*target])
+    return files.owner, found.tables[0], label, found.inputs + others
 
 
 def parsed(raw: bytes) -> Description:
@@ -159,12 +184,12 @@ def _numbers(values: Floats, least: int) -> dict[str, Any]:
         return {}
     ordered = np.sort(values)
     groups = np.array_split(ordered, count)
-    inner = np.clip(ordered, groups[1][0], groups[-2][-1])
+    inner = np.clip(ordered, ordered[least // 2], ordered[-1 - least // 2])
     mean, deviation = float(inner.mean()), float(inner.std())
     digits = 1 - math.floor(math.log10(deviation)) if deviation > 0 else 6
     shown = [float(round(float(group.mean()), digits)) for group in groups]
-    found: list[float | None] = [None] * len(QUANTILES)
-    for at, quantile in enumerate(QUANTILES):
+    found: list[float | None] = [None] * len(_QUANTILES)
+    for at, quantile in enumerate(_QUANTILES):
         if count >= _GROUPS or quantile == 0.5:
             found[at] = shown[min(max(round(quantile * (count - 1)), 1), count - 2)]
     told = {"mean": round(mean, digits), "deviation": round(deviation, digits)}

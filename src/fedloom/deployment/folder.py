@@ -71,6 +71,9 @@ class Deployment:
     standardise: bool = hyper(
         False, "subtract the clients' common mean of each feature, divide by their deviation"
     )
+    least_count: PositiveInt = hyper(
+        10, "rows below which a site's description tells nothing; each site's own file counts"
+    )
 
     keep_updates: str = hyper(
         "",
@@ -160,6 +163,11 @@ class Folder:
     def agreed_file(self) -> Path:
         """What server and nodes agreed on before round 1."""
         return self.path / "agreed.json"
+
+    @property
+    def told_file(self) -> Path:
+        """At a site: the description that its people agreed to tell; at the server: all sites'."""
+        return self.path / "told.json"
 
     def attendance(self, private: bool) -> Path:
         """Who was asked and who answered, round by round; of a private run it is a secret."""

@@ -31,7 +31,7 @@ PLAIN = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]*$"
 
 Count = Annotated[int, Field(ge=0, le=_COUNT)]
 Place = Annotated[int, Field(ge=-1, le=_COUNT)]  # a round, or -1 for before the first one
-What = Literal["join", "agree", "probe", "question", "round", "evaluate"]
+What = Literal["describe", "prepare", "join", "agree", "probe", "question", "round", "evaluate"]
 Name = Annotated[str, Field(max_length=64, pattern=PLAIN)]
 Square = Annotated[float, Field(ge=0)]
 # name@settings: of a run, and a hash of the settings that decide its numbers
@@ -64,7 +64,8 @@ def disclosed(error: Exception, folder: Path) -> str:
 class Head(BaseModel):
     """What every message says. run: which run it belongs to; what: the probe before round 1, with
     round -1; a question before the local steps; the round itself; a model to be measured; or, with
-    round -1, what a site has, and what all sites agreed on.
+    round -1, what a site has, and what all sites agreed on; before that what its table is like, and
+    how all prepare theirs.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, frozen=True)
@@ -140,6 +141,15 @@ class Site(Head):
     class_names: list[Name] = Field(max_length=1000)
 
 
+class Told(Head):
+    """A node's answer to "describe", with a block that its people agreed to tell, and to "prepare".
+    digest: of what was told, or of the rules that are now in its run.toml.
+    """
+
+    kind: Literal["told"] = "told"
+    digest: Name
+
+
 class Refusal(Head):
     """A node's answer if it has no update. lost: it cannot read a compressed broadcast, because
     what it held before is gone.
@@ -150,9 +160,9 @@ class Refusal(Head):
     why: Annotated[str, Field(max_length=500), AfterValidator(one_line)]
 
 
-Answer = Annotated[Update | Measured | Site | Refusal, Field(discriminator="kind")]
+Answer = Update | Measured | Site | Told | Refusal
 ASK: TypeAdapter[Ask] = TypeAdapter(Ask)
-ANSWER: TypeAdapter[Update | Measured | Site | Refusal] = TypeAdapter(Answer)
+ANSWER: TypeAdapter[Answer] = TypeAdapter(Annotated[Answer, Field(discriminator="kind")])
 H = TypeVar("H", bound=Head)
 
 
@@ -216,9 +226,7 @@ class LateError(WireError):
     """An answer for an earlier round."""
 
 
-def answer_to(
-    about: Head, raw: bytes
-) -> tuple[Update | Measured | Site | Refusal, dict[str, bytes]]:
+def answer_to(about: Head, raw: bytes) -> tuple[Answer, dict[str, bytes]]:
     """An answer to a message with this header. Raises WireError for any other bytes, LateError for
     an earlier answer of this client.
     """

@@ -41,7 +41,7 @@ def make(config: Config, out: Path, clients: int | None, given: Mapping[str, Any
         raise ConfigError(f"'{out}' exists and is not empty; choose another --out")
     check_library()
     config = with_rules(config, elsewhere=clients is not None)
-    refuse_settings(config)
+    refuse_settings(config, agreed=clients is None)
     defaults = {"run": config.values["name"], "evaluate": "nodes" if clients else "server"}
     settings = deployment_of(defaults | dict(given), "command line")
     refuse_told(config, settings)
@@ -99,10 +99,15 @@ def write_folder(fed: Folder, config: Config, settings: Deployment, clients: Cli
     unit = fed.path / f"fedloom-{settings.run}.service"
     command = f"{program} deploy server {quote(str(fed.path))}"
     _write_unit(unit, f"server of {settings.run}", command)
-    for name in _APP:
-        write(fed.app / name, _template(f"app/{name}"))
+    write_app(fed)
     told = dataclasses.asdict(settings) | {"folder": fed.path, "unit": unit.name}
     write(fed.path / "RUNBOOK.md", _template("RUNBOOK.md").format(**told))
+
+
+def write_app(fed: Folder) -> None:
+    """Write what Flower is given. Raises ConfigError."""
+    for name in _APP:
+        write(fed.app / name, _template(f"app/{name}"))
 
 
 def _write_unit(path: Path, what: str, command: str) -> None:

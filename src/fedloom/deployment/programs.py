@@ -233,15 +233,18 @@ def register(fed: Folder, check: Callable[[], None]) -> None:
         new.replace(key)
 
 
-def begin(fed: Folder) -> str:
-    """Begin the run, or go on with it -> Flower's number of it. Raises FlowerError."""
+def begin(fed: Folder, describe: bool = False) -> str:
+    """Begin the run, or go on with it, or have the sites' tables described before it -> Flower's
+    number of it. Raises FlowerError.
+    """
     for run in runs(fed):
         if not run["status"].startswith("finished"):
             raise FlowerError(
                 f"run {run['run-id']} is {run['status']} already; see `fedloom deploy status`, or "
                 "end it with `fedloom deploy stop`"
             )
-    found = asked(fed, "run", str(fed.app), "--run-config", f'folder="{fed.path}"')
+    given = f'folder="{fed.path}"' + (" describe=true" if describe else "")
+    found = asked(fed, "run", str(fed.app), "--run-config", given)
     return str(found["run-id"])
 
 

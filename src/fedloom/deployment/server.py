@@ -18,9 +18,9 @@ from .agreement import Agreement, agree, check_sums, read_agreement
 from .attendance import nobody
 from .clients import Clients, read_clients
 from .engine import Exchange, FederationEngine, oldest_checkpoint
-from .folder import Folder, owned, write
+from .folder import Deployment, Folder, owned, write
 from .kept_updates import KeptUpdates, remove_others
-from .message import Ask, Site, What, answer_to, sealed
+from .message import Answer, Ask, Refusal, Site, What, answer_to, sealed
 from .message_exchange import MessageExchange
 from .privacy import deployed
 from .sites import at_server, must_join, run_of, settings_of
@@ -68,29 +68,53 @@ def _all_sites(
     fed: Folder, clients: Clients, exchange: MessageExchange, what: What, parts: Mapping[str, bytes]
 ) -> list[tuple[Site, dict[str, bytes]]]:
     """What every site answers. Raises DataError naming one that does not."""
-    settings, run = fed.settings(), run_of(fed, settings_of(fed))
+    settings, found = fed.settings(), []
+    run = run_of(fed, settings_of(fed))
+    for i, (site, blocks) in enumerate(answers(settings, clients, exchange, run, what, parts)):
+        try:
+            if not isinstance(site, Site):
+                raise WireError(f"an answer of the kind '{site.kind}'")
+            if settings.standardise:
+                check_sums(blocks.get("sums", b""), site)
+        except WireError as error:
+            raise DataError(f"client {i} cannot join: {error}") from None
+        found.append((site, blocks))
+    return found
+
+
+def answers(
+    settings: Deployment,
+    clients: Clients,
+    exchange: MessageExchange,
+    run: str,
+    what: What,
+    parts: Mapping[str, bytes],
+) -> list[tuple[Answer, dict[str, bytes]]]:
+    """What every site answers before round 1, by number. Raises DataError naming one that does not,
+    or refuses.
+    """
     heads = [
         Ask(run=run, what=what, round=-1, client=i, taken=-1, kept=0)
         for i in range(clients.population)
     ]
     messages = {head.client: sealed(head, parts) for head in heads}
-    answers = exchange(messages, settings.deadline, len(messages))
-    found = []
+    came = exchange(messages, settings.deadline, len(messages))
+    found: list[tuple[Answer, dict[str, bytes]]] = []
+    does = "join" if what in ("join", "agree") else "be described"
     for head in heads:
-        if head.client not in answers:
+        if head.client not in came:
+            past = "joined" if does == "join" else "been described"
             raise DataError(
-                f"client {head.client} has not joined within {settings.deadline:g} s; start its "
+                f"client {head.client} has not {past} within {settings.deadline:g} s; start its "
                 "node, then begin again: all must be there before round 1, and none later"
             )
         try:
-            site, blocks = answer_to(head, answers[head.client])
-            if not isinstance(site, Site):
-                raise WireError(getattr(site, "why", f"an answer of the kind '{site.kind}'"))
-            if settings.standardise:
-                check_sums(blocks.get("sums", b""), site)
+            answer, blocks = answer_to(head, came[head.client])
+            if isinstance(answer, Refusal):
+                raise WireError(answer.why)
         except WireError as error:
-            raise DataError(f"client {head.client} cannot join: {error}") from None
-        found.append((site, blocks))
+            raise DataError(f"client {head.client} cannot {does}: {error}") from None
+        found.append((answer, blocks))
     return found
 
 

@@ -37,24 +37,45 @@ from ..experiment.experiment import Experiment
 from ..storage.identity import digest, fixed_parts
 from .agreement import Agreement, described, fitted, parsed, read_agreement, sums_of
 from .clients import Clients, read_clients
-from .columns import as_agreed, preparation_in, refuse_own_words, refuse_unagreed, scale_in
+from .columns import (
+    as_agreed,
+    preparation_in,
+    prepared,
+    refuse_own_words,
+    refuse_unagreed,
+    scale_in,
+    unagreed,
+)
+from .description import Description
 from .folder import Deployment, Folder, write
-from .message import ASK, Ask, Refusal, What, check_addressee, disclosed, opened, sealed
+from .message import ASK, Ask, Refusal, Told, What, check_addressee, disclosed, opened, sealed
 from .node import Node
 from .own_files import OwnFiles
 from .private_examples import with_system_draws
+from .telling import (
+    Preparation,
+    agreed_to,
+    check_told,
+    described_run,
+    description_of,
+    digest_of,
+    preparation,
+)
 
 _log = logging.getLogger(__name__)
 
 
-def settings_of(fed: Folder, parts: Sequence[Path] = (), site: Path | None = None) -> Config:
+def settings_of(
+    fed: Folder, parts: Sequence[Path] = (), site: Path | None = None, agreed: bool = True
+) -> Config:
     """The settings of the run, which every place computes in the same way. parts: the files of own
-    parts that a node's site file `site` names. Raises ConfigError.
+    parts that a node's site file `site` names; agreed: the rules of a table's columns must be.
+    Raises ConfigError.
     """
     if not fed.run_file.is_file():
         raise ConfigError(f"'{fed.path}' has no run.toml; copy the folder from where it was made")
     config = resolve(fed.run_file, ["engine=serial"], OwnFiles(fed, parts, site))
-    refuse_settings(config)
+    refuse_settings(config, agreed)
     refuse_told(config, fed.settings())
     return config
 
@@ -80,9 +101,12 @@ def refuse_told(config: Config, settings: Deployment) -> None:
         )
 
 
-def refuse_settings(config: Config) -> None:
-    """Raise CompositionError for settings that need all data in one place."""
-    refuse_unagreed(config.values["data"])
+def refuse_settings(config: Config, agreed: bool = True) -> None:
+    """Raise CompositionError for settings that need all data in one place. agreed: the rules of a
+    table's columns must be.
+    """
+    if agreed:
+        refuse_unagreed(config.values["data"])
     share = config.values["evaluate"]["validation"]
     if share:
         raise CompositionError(
@@ -151,25 +175,43 @@ class Place:
 
     def __init__(self, fed: Folder, data: Path | None = None) -> None:
         assert fed.client is not None
-        parts, table = ([], None) if data is None else read_site(data)
-        self._config = settings_of(fed, parts, data)
-        self._fed, self._clients = fed, read_clients(fed.clients_file)
+        self._fed, self._file, self._clients = fed, data, read_clients(fed.clients_file)
+        self._parts, self._table = ([], None) if data is None else read_site(data)
         self.client, self.settings = fed.client, fed.settings()
-        self._run = run_of(fed, self._config)
         if self.client >= self._clients.population:
             raise ConfigError(
                 f"there is no client {self.client}: clients.toml has clients 0 to "
                 f"{self._clients.population - 1}"
             )
-        if data is None or table is None:
-            self._own = alone(self._config.data(), self.client)
+        self._own: FederatedData  # as soon as it is known what a column becomes
+        self._node: Node | None = None
+        self._config = settings_of(fed, self._parts, data, agreed=False)
+        self._run = run_of(fed, self._config)
+        if not self.waits:
+            self._begin()
+        elif self._table is None:
+            raise CompositionError(self.waits)
         else:
-            found = own_data(table, data, self._config.values["data"])
-            self._own = found.astype(getattr(torch, self._config.values["dtype"]))
-        if data is not None and isinstance(raw := self._own.raw, PerClient):
+            self.told()  # it can be described
+
+    @property
+    def waits(self) -> str:
+        """Why this place can only be described yet; empty if it can do more."""
+        return unagreed(self._config.values["data"])
+
+    @property
+    def examples(self) -> int:
+        """How many training examples are here."""
+        return len(self._own.inputs)
+
+    def _begin(self) -> None:
+        """Load the data, and make the node if all is agreed."""
+        self._run = run_of(self._fed, self._config)
+        self._own, self._node = self._loaded(self._config.values["data"]), None
+        if self._file is not None and isinstance(raw := self._own.raw, PerClient):
             mine = json.dumps(raw.numbers(""), indent=1)  # for predictions here; nobody gets it
-            write(fed.path / "preparation.json", mine + "\n")
-        agreed, self._node = read_agreement(fed.agreed_file), None
+            write(self._fed.path / "preparation.json", mine + "\n")
+        agreed = read_agreement(self._fed.agreed_file)
         if agreed is not None:
             self._check(agreed)
             self._node = self._made(agreed.roll, agreed)
@@ -177,10 +219,12 @@ class Place:
             self._check_classes()
             self._node = self._made(self._clients.as_data(), None)
 
-    @property
-    def examples(self) -> int:
-        """How many training examples are here."""
-        return len(self._own.inputs)
+    def _loaded(self, run: Mapping[str, Any]) -> FederatedData:
+        """This place's own data. run: the table [data] of run.toml."""
+        if self._file is None or self._table is None:
+            return alone(self._config.data(), self.client)
+        found = own_data(self._table, self._file, run)
+        return found.astype(getattr(torch, self._config.values["dtype"]))
 
     def _made(self, roll: Roll, agreed: Agreement | None) -> Node:
         data = at_client(self._own, self.client, roll, agreed)
@@ -217,7 +261,12 @@ class Place:
         who["client"] = self.client
         try:
             ask, parts = opened(ASK, raw)
-            who |= {"what": ask.what, "round": ask.round}
+            who |= {"run": ask.run, "what": ask.what, "round": ask.round}
+            if ask.what in ("describe", "prepare"):
+                return self._described(ask, parts)
+            who["run"] = self._run
+            if self.waits:
+                raise WireError("this node waits to be described; run `fedloom deploy describe`")
             self._permit(ask.what)
             if ask.what in ("join", "agree"):
                 return self._joined(ask, parts)
@@ -238,6 +287,52 @@ class Place:
         if what in ("join", "agree") and not must_join(self.settings, self._clients):
             raise WireError("this site joins nothing: its clients.toml and settings say all")
 
+    def told(self) -> Description:
+        """What would be told of this site's table. Raises ConfigError, DataError."""
+        assert self._file is not None
+        data = self._config.values["data"]
+        return description_of(self._fed, self._table or {}, data, self._file)
+
+    def _described(self, ask: Ask, parts: dict[str, bytes]) -> bytes:
+        """What this site's people agreed to tell; or the preparation that all get, which is then
+        kept. What is wrong with a table is said here: it may name a cell.
+        """
+        check_addressee(ask, described_run(self.settings.run), self.client)
+        if self._file is None:
+            raise WireError("this node was started without a site's file; give it --data mine.toml")
+        who = ask.model_dump(include={"run", "what", "round", "client"})
+        try:
+            told = self.told()
+            if told != agreed_to(self._fed):
+                raise WireError(
+                    "its people have not agreed to what would be told of its table now; they see "
+                    "it, and agree, with `fedloom deploy describe` there"
+                )
+            if ask.what == "describe":
+                parts = {"description": told.model_dump_json().encode()}
+                return sealed(Told(**who, digest=digest_of(told)), parts)
+            made = preparation(parts.get("preparation", b""))
+            self._prepare(made, told)
+        except (ConfigError, DataError) as error:
+            _log.error("client %d: %s", self.client, error)
+            raise WireError("its table cannot be used: its node's own output says why") from None
+        return sealed(Told(**who, digest=made.digest), {})
+
+    def _prepare(self, made: Preparation, told: Description) -> None:
+        """Keep rules in run.toml, once it is known that this site's table fits them."""
+        here = self._config.values["data"]
+        if not here["rules"]:
+            check_told(made, told)
+            text = made.written(self._fed.run_file.read_text(encoding="utf-8"))
+            self._loaded(prepared({"data": here}, made.rules, made.class_names)["data"])
+            write(self._fed.run_file, text)
+            self._config = settings_of(self._fed, self._parts, self._file)
+            self._begin()
+        elif made.digest != Preparation.in_table(here).digest:
+            raise WireError(
+                "its run.toml has other rules already; take data.rules out there to agree anew"
+            )
+
     def _joined(self, ask: Ask, parts: dict[str, bytes]) -> bytes:
         """What is here; and if it says so what all agreed on, which is then kept."""
         check_addressee(ask, self._run, self.client)
@@ -249,6 +344,13 @@ class Place:
                 write(self._fed.agreed_file, agreed.model_dump_json() + "\n")
         sums = {"sums": sums_of(self._own)} if self.settings.standardise else {}
         return sealed(described(self._own, ask), sums)
+
+
+def told_at(fed: Folder, file: Path) -> Description:
+    """What would be told of the table of a site's file. Raises ConfigError, DataError."""
+    parts, table = read_site(file)
+    run = settings_of(fed, parts, file, agreed=False).values["data"]
+    return description_of(fed, table or {}, run, file)
 
 
 def must_join(settings: Deployment, clients: Clients) -> bool:

@@ -7,6 +7,7 @@ rules, a list that a file can hold and that every site applies alike (`preparati
 name = "ward"
 kind = "one_hot"                        # number, the default; one_hot; dummy; ordinal
 values = ["Chirurgie", "Innere"]        # of texts, in order
+others = true                           # of one_hot: another value is 0 in all of its inputs
 fill = "Innere"                         # for an empty cell; without it such a cell is an error
 
 Dummy is one_hot without an input for the first value. A number may have mean and std, which are
@@ -55,7 +56,7 @@ class Column:
     """How a column is turned into numbers. values: of a column of texts, in order; fill: stands for
     a missing value, None if none may be missing; missing: of the training rows; mean, std: what is
     taken off and divided by, of categories one for each input; agreed: it was not found in the
-    training rows, so an unknown value is an error.
+    training rows, so an unknown value is an error, but for `others`: then it is 0 everywhere.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Column:
     mean: float | tuple[float, ...] = 0.0
     std: float | tuple[float, ...] = 1.0
     agreed: bool = False
+    others: bool = False
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -96,7 +98,7 @@ class Column:
             names = names.map({name: number_name(name) or name for name in names.unique()})
         found = places(names, self.values).numpy()
         wrong = cells[found < 0]
-        if len(wrong) and (self.agreed or self.kind != "one_hot"):
+        if len(wrong) and (self.kind != "one_hot" or (self.agreed and not self.others)):
             raise self._unknown(wrong)
         if self.kind == "ordinal":
             return found[:, None].astype(np.float64)
@@ -120,6 +122,7 @@ class Column:
     def rule(self) -> dict[str, Any]:
         """What turns a cell into numbers, fit for JSON."""
         kept = {key: getattr(self, key) for key in ("name", "kind", "fill")}
+        kept |= {"others": True} if self.others else {}
         lists = {key: getattr(self, key) for key in ("mean", "std", "values")}
         return kept | {k: [*v] if isinstance(v, tuple) else v for k, v in lists.items()}
 
@@ -160,8 +163,9 @@ class Column:
         """What was done, in words; empty for numbers that stay."""
         words = []
         if self.kind in ("one_hot", "dummy"):
-            first = f" but {self.values[0]}" if self.kind == "dummy" else ""
-            words.append(f"one input for each of {len(self.values)} values{first}")
+            rest = f" but {self.values[0]}" if self.kind == "dummy" else ""
+            rest += ", none for others" if self.others else ""
+            words.append(f"one input for each of {len(self.values)} values{rest}")
         if self.kind == "ordinal":
             words.append(f"0 to {len(self.values) - 1} for {' < '.join(self.values[:10])}")
         if self.fill is not None:
@@ -262,7 +266,7 @@ def categories(values: Iterable[Any], fill: Any = None) -> tuple[str, ...]:
 # --------------------------------------------------------------------------- rules agreed on before
 Rules = Sequence[Mapping[str, Any]]
 _PLAIN: dict[str, Any] = {"values": [], "fill": None, "mean": 0.0, "std": 1.0}
-_KEYS = ("name", "kind", *_PLAIN)
+_KEYS = ("name", "kind", "others", *_PLAIN)
 
 
 def preparation_of(rules: Rules) -> Preparation:
@@ -304,12 +308,14 @@ def _agreed(rule: Mapping[str, Any]) -> Column:
     if not isinstance(name, str) or not name:
         said = shortened(str(dict(rule)))
         raise DataError(f"rules: an entry has no name: {said}; name the column that it is for")
-    wrong = f"rules, column '{name}':"
+    wrong, others = f"rules, column '{name}':", rule.get("others", False)
     for key in rule:
         if key not in _KEYS:
             raise DataError(f"{wrong} unknown key '{key}'; {did_you_mean(str(key), _KEYS)}")
     if kind not in KINDS:
         raise DataError(f"{wrong} {unknown('kind', str(kind), KINDS)}")
+    if others and (kind != "one_hot" or others is not True):
+        raise DataError(f"{wrong} others = true is for one_hot, got {others!r} of {kind}")
     if kind == "number":
         if rule.get("values"):
             raise DataError(f"{wrong} a number has no values; take kind = one_hot or ordinal")
@@ -322,7 +328,7 @@ def _agreed(rule: Mapping[str, Any]) -> Column:
         if filled not in (None, *values):
             known = ", ".join(values[:10])
             raise DataError(f"{wrong} fill must be one of its values ({known}), got '{filled}'")
-        column = Column(name, kind, values, filled, agreed=True)
+        column = Column(name, kind, values, filled, agreed=True, others=others)
     mean, std = (_scale(rule.get(key, _PLAIN[key]), key, column, wrong) for key in ("mean", "std"))
     if np.min(std) <= 0:
         raise DataError(f"{wrong} std must be above 0, got {rule['std']}")

@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -123,6 +123,17 @@ def _called(path: Paths) -> str:
     return first.absolute().parent.name if several(path) else first.stem
 
 
+class Rows(NamedTuple):
+    """Rows for training and, if there are any, for testing; the columns of the inputs; the names of
+    the target's classes; how many rows were left out for an empty cell.
+    """
+
+    tables: list[Table]
+    inputs: list[str]
+    classes: Sequence[str]
+    dropped: int
+
+
 @dataclass(frozen=True)
 class Files:
     """Files, and what their columns are for; see `table`."""
@@ -140,12 +151,13 @@ class Files:
         """The column that says whose a row is."""
         return FILE if several(self.path) and self.client is None else self.client
 
-    def data(self, partition: Partition | None, seed: int, classes: Sequence[str]) -> FederatedData:
-        """The rows as a federation. Raises DataError naming file, column and row."""
+    def rows(self, classes: Sequence[str] = ()) -> Rows:
+        """The rows of the files. classes: those of the target, if they are given. Raises DataError
+        naming file, column and row.
+        """
         found = [self._read(self.path)]
         if self.held.test is not None:
             found.append(self._tests(found[0]))
-        refuse_ownerless(self.owner, partition)
         names = self._inputs(found[0].columns)
         count = sum(len(table.frame) for table in found)
         if self.making.finding.missing == DROP:
@@ -159,12 +171,19 @@ class Files:
                 refuse_twice(table, self.patient, self.owner)
         if len(found) == 1:
             found, classes = self._divided(found[0], classes)
+        return Rows(found, names, classes, count - sum(len(table.frame) for table in found))
+
+    def data(self, partition: Partition | None, seed: int, classes: Sequence[str]) -> FederatedData:
+        """The rows as a federation. Raises DataError naming file, column and row."""
+        refuse_ownerless(self.owner, partition)
+        found, names, classes, dropped = self.rows(classes)
         made, raw = self.making.of(found, names, self._clients(found, partition))
+        target = self.target
         about: dict[str, Any] = {"target": target if isinstance(target, str) else [*target]}
         if isinstance(raw, Preparation) and (lines := raw.said()):
             about["prepared"] = lines
-        if dropped := count - sum(len(table.frame) for table in found):
-            about["dropped"] = dropped  # rows with an empty cell
+        if dropped:
+            about["dropped"] = dropped
         parts = _called(self.path), found, made, target, self.owner, partition, seed, about
         return dealt(*parts, raw=raw, class_names=classes)
 

@@ -10,6 +10,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from ..certificates import as_pem
 from ..clients import Clients
+from ..describing import describe
 from ..folder import Folder
 from ..message import one_line
 from ..message_exchange import MessageExchange, Reply, UnreadableError
@@ -71,7 +72,8 @@ def _reply(message: Message) -> Reply:
 
 def _main(grid: Grid, context: Context) -> None:
     fed = Folder(Path(str(context.run_config["folder"])))
-    serve(fed, lambda clients: MessageExchange(GridTransport(grid, clients, fed.news)))
+    does = describe if context.run_config.get("describe") else serve
+    does(fed, lambda clients: MessageExchange(GridTransport(grid, clients, fed.news)))
 
 
 app.main()(_main)
