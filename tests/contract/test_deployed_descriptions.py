@@ -189,12 +189,11 @@ def test_a_table_that_cannot_be_described_is_named_at_its_site(fed, sites, tmp_p
 
 def rules(*columns, **data):
     of = [ColumnDescription(**{"missing": 0} | column) for column in columns]
+    label = ColumnDescription(kind="values", missing=0, counts={"0": 100})
     told = {
-        f"site {i}": Description(least=10, rows=100, target="y", columns={"a": c})
+        f"site {i}": Description(least=10, rows=100, target="y", columns={"a": c, "y": label})
         for i, c in enumerate(of)
     }
-    for site in told.values():
-        site.columns["y"] = ColumnDescription(kind="values", missing=0, counts={"0": 100})
     plain = {"target": "y", "inputs": (), "columns": {}, "missing": None, "standardise": False}
     return agreed_rules(told, plain | {"class_names": (), "per_client": False} | data)[0]
 
@@ -249,3 +248,7 @@ def test_what_cannot_be_agreed_is_said():
             rules(*given, **data)
     with pytest.raises(DataError, match="no site has as many rows as its least count"):
         agreed_rules({"a": Description(least=10, rows=None)}, {})
+    with pytest.raises(
+        DataError, match=r"site 0 tells nothing of column 'b', which run\.toml name"
+    ):
+        rules(NUMBERS, inputs=["b"])

@@ -56,7 +56,7 @@ def test_a_server_without_data_learns_what_one_with_data_does(tmp_path):
         files.append(site_file(tmp_path / f"{i}.toml", train, test))
     here = Here(fed, files)
     result = serve(fed, lambda roll: here)
-    joining, sums, measuring = besides(fed.settings(), read_clients(fed.clients_file))
+    joining, sums, measuring = besides(fed.settings(), read_clients(fed.clients_file), False)
     fields_of_site = "examples, tests, shape, type, targets, target_shape, columns, classes, "
     fields_of_site += "class_names"
     assert joining == ("when it joins", fields_of_site) and sums[1].startswith("sums of each")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections import defaultdict
 
 import numpy as np
@@ -107,6 +108,11 @@ def test_labels_differ_by_what_is_told() -> None:
     assert labels_of({"d": told["d"]})[2] is None
 
 
+def hostile(**column) -> bytes:
+    told = {"least": 10, "rows": 8, "columns": {"a": {"missing": 0} | column}}
+    return json.dumps(told).encode()
+
+
 def test_a_description_comes_back_from_its_json_or_is_refused() -> None:
     made = described(as_table("x", {"y": ["a"] * 30 + ["b"] * 3}), [], "y", 10)
     assert parsed(made.model_dump_json().encode()) == made
@@ -115,6 +121,11 @@ def test_a_description_comes_back_from_its_json_or_is_refused() -> None:
         (b'{"least": 10, "rows": -1}', "wrong at rows: Input should be greater than"),
         (b'{"least": 10, "rows": 1, "more": 2}', "wrong at more: Extra inputs are not"),
         (b'{"least": 10, "rows": 1, "columns": {"a\\u001b": {}}}', "wrong at columns"),
+        (b'{"least": 10, "rows": 1, "target": "y"}', "the target is no column"),
+        (hostile(kind="values", counts={"x": 1}), "a value is no number"),
+        (hostile(kind="texts", counts={"x": 9}), "a column has more cells than there are rows"),
+        (hostile(kind="number", mean=1.0), "mean, deviation and quantiles are told together"),
+        (hostile(kind="number", mean=1e300), "wrong at columns.a.mean: Input should be less"),
     ):
         with pytest.raises(WireError, match=says):
             parsed(raw)

@@ -96,6 +96,7 @@ def check_command(fed: Path) -> None:
     It needs the data of the settings; where only the clients have data, it takes the settings' data
     in their place.
     """
+    from fedloom.config.sources import read
     from fedloom.deployment.check import besides, check
     from fedloom.deployment.clients import read_clients
 
@@ -103,6 +104,7 @@ def check_command(fed: Path) -> None:
 
     folder = _folder(fed)
     found = check(folder)
+    table_there = read(folder.run_file)["data"]["name"] == "table"
     same = found.difference == 0 and found.bills and not found.refused
     rows = [
         ("compared", f"{found.rounds} rounds of both halves in one process with the simulation"),
@@ -111,7 +113,7 @@ def check_command(fed: Path) -> None:
         *(("to a client", f"{name}: {size:,} bytes a round") for name, size in found.down.items()),
         *(("from a client", f"{name}: {size:,} bytes a round") for name, size in found.up.items()),
         ("and of itself", ", ".join(found.told)),
-        *besides(folder.settings(), read_clients(folder.clients_file)),
+        *besides(folder.settings(), read_clients(folder.clients_file), table_there),
         ("a node keeps", f"{found.state:,} bytes of client states"),
         *(("refused", why) for why in found.refused),
     ]

@@ -40,6 +40,8 @@ def agreed_rules(told: Mapping[str, Description], data: Table) -> tuple[list[Tab
             raise _lacks(first, more[0], name)
     by_site = {c: {place: site.columns[c] for place, site in sites.items()} for c in one.columns}
     inputs = list(data["inputs"]) or [name for name in by_site if name not in targets]
+    if untold := [name for name in [*inputs, *targets] if name not in by_site]:
+        raise DataError(f"{first} tells nothing of column '{untold[0]}', which run.toml names")
     rules = [_rule(name, by_site[name], sites, data) for name in inputs]
     return rules, list(data["class_names"]) or _classes(by_site[targets[0]])
 

@@ -70,9 +70,11 @@ def check(fed: Folder) -> Checked:
     )
 
 
-def besides(settings: Deployment, clients: Clients) -> list[tuple[str, str]]:
-    """What else leaves a site: when, and the fields of those messages."""
+def besides(settings: Deployment, clients: Clients, table: bool) -> list[tuple[str, str]]:
+    """What else leaves a site: when, and the fields of those messages. table: data are a table."""
     out = []
+    if table:
+        out.append(("if it is described", "what its people agree to (`fedloom deploy describe`)"))
     if must_join(settings, clients):
         out.append(("when it joins", ", ".join(_own(Site))))
     if settings.standardise:

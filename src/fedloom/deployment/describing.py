@@ -47,7 +47,11 @@ def describe(fed: Folder, exchange_of: Callable[[Clients], MessageExchange]) -> 
         made = Preparation(rules=[dict(rule) for rule in rules], class_names=classes)
         text = made.written(fed.run_file.read_text(encoding="utf-8"))
         parts = {"preparation": made.model_dump_json().encode()}
-        answers(settings, clients, exchange, run, "prepare", parts)
+        for i, (answer, _) in enumerate(
+            answers(settings, clients, exchange, run, "prepare", parts)
+        ):
+            if not isinstance(answer, Told) or answer.digest != made.digest:
+                raise DataError(f"client {i} did not keep these rules; describe the sites again")
         write(fed.run_file, text)
     sites = {name: site.model_dump() for name, site in told.items()}
     write(fed.told_file, json.dumps(sites, indent=1) + "\n")

@@ -22,10 +22,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from ..data.heterogeneity import Labels, labels_of_counts
-from ..data.own.columns import Floats, Table, finite, in_order, name_of, number_name, present
+from ..data.own.columns import (
+    LARGEST,
+    Floats,
+    Table,
+    finite,
+    in_order,
+    name_of,
+    number_name,
+    present,
+)
 from ..data.own.fitting import DROP, Finding
 from ..data.own.making import Making
 from ..data.own.preparation import empty, text_cells
@@ -44,7 +53,7 @@ _FEW = 10  # different numbers that are told as values
 _GROUPS = 5  # without which only the middle one is told
 _MOST = 1000  # values of a column
 
-Number = Annotated[float, Field(allow_inf_nan=False)]
+Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
 Value = Annotated[str, Field(max_length=200, pattern=PLAIN)]
 Kind = Literal["number", "values", "texts"]
 
@@ -61,8 +70,18 @@ class ColumnDescription(BaseModel):
     missing: Examples | None
     counts: dict[Value, Examples | None] = Field(default={}, max_length=_MOST)
     mean: Number | None = None
-    deviation: Annotated[float, Field(allow_inf_nan=False, ge=0)] | None = None
+    deviation: Annotated[float, Field(ge=0, le=LARGEST)] | None = None
     quantiles: list[Number | None] = Field(default=[], max_length=len(_QUANTILES))
+
+    @model_validator(mode="after")
+    def _fits(self) -> ColumnDescription:
+        if self.kind == "values" and any(number_name(value) != value for value in self.counts):
+            raise ValueError("a value is no number")
+        if (self.mean is None) != (self.deviation is None) or (self.mean is None) == any(
+            number is not None for number in self.quantiles
+        ):
+            raise ValueError("mean, deviation and quantiles are told together")
+        return self
 
 
 class Description(BaseModel):
@@ -75,6 +94,15 @@ class Description(BaseModel):
     rows: Examples | None
     target: Value | None = None
     columns: dict[Value, ColumnDescription] = Field(default={}, max_length=10_000)
+
+    @model_validator(mode="after")
+    def _fits(self) -> Description:
+        if self.rows is not None and self.target is not None and self.target not in self.columns:
+            raise ValueError("the target is no column")
+        for column in self.columns.values():
+            if sum(n or 0 for n in [*column.counts.values(), column.missing]) > (self.rows or 0):
+                raise ValueError("a column has more cells than there are rows")
+        return self
 
 
 def described(table: Table, names: Sequence[str], target: str | None, least: int) -> Description:
