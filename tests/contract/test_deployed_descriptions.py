@@ -194,7 +194,7 @@ def rules(*columns, **data):
         f"site {i}": Description(least=10, rows=100, target="y", columns={"a": c, "y": label})
         for i, c in enumerate(of)
     }
-    plain = {"target": "y", "inputs": (), "columns": {}, "missing": None, "standardise": False}
+    plain = {"target": "y", "inputs": (), "standardise": False}
     return agreed_rules(told, plain | {"class_names": (), "per_client": False} | data)[0]
 
 

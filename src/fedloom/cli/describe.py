@@ -106,17 +106,13 @@ def _labels(told: Mapping[str, Description]) -> str:
     from fedloom.deployment.description import labels_of
 
     names, counts, found = labels_of(told)
-    left = iter(counts)
     lines = [["site", "rows", *(["labels"] if found else [])]]
     for name, site in told.items():
-        row = next(left) if found and site.rows is not None else []
-        shown = [
-            f"{label}: {100 * n / sum(row):.0f} %"
-            for label, n in zip(names, row, strict=False)
-            if n
-        ]
-        rest = [f"not told: {100 * row[-1] / sum(row):.0f} %"] if row and row[-1] else []
-        lines.append([name, _count(site.rows), *([", ".join(shown + rest)] if found else [])])
+        row, shown = counts.get(name, []), []
+        for label, n in zip([*names, "not told"], row, strict=False):
+            about = "about " if label in _withheld(site) else ""
+            shown += [f"{label}: {about}{100 * n / sum(row):.0f} %"] if n else []
+        lines.append([name, _count(site.rows), *([", ".join(shown)] if found else [])])
     if found is None or len(told) == 1:
         return table(lines, page_width())
     said = (
@@ -124,6 +120,12 @@ def _labels(told: Mapping[str, Description]) -> str:
         f"(total variation, mean); to all, Jensen-Shannon {found.jensen_shannon:.3f} bits"
     )
     return table(lines, page_width()) + "\n" + folded(f"  {said}", page_width())
+
+
+def _withheld(site: Description) -> list[str]:
+    """The labels of a site whose rows are not told."""
+    column = None if site.target is None else site.columns.get(site.target)
+    return [] if column is None else [label for label, n in column.counts.items() if n is None]
 
 
 def _columns(told: Mapping[str, Description], numbers: bool) -> list[list[str]]:

@@ -130,7 +130,7 @@ def by_client(data: FederatedData) -> dict[str, Any]:
     return out | names | ({} if every == 1 else {"clients": data.population, "every": every})
 
 
-def labels_of_counts(counts: Ints) -> Labels:
+def labels_of_counts(counts: Ints | Floats) -> Labels:
     """The measures of label counts (N, C), every client having a sample."""
     p = counts / counts.sum(axis=1, keepdims=True)
     g = counts.sum(axis=0) / counts.sum()

@@ -17,7 +17,7 @@ from ..data.own.columns import in_order, number_name
 from ..data.own.fitting import ALL, DROP, FILLS, WITH_CATEGORIES
 from ..data.own.preparation import KINDS, categories
 from ..errors import DataError, unknown
-from .description import ColumnDescription, Description
+from .description import ColumnDescription, Description, counts_of
 
 Columns = Mapping[str, ColumnDescription]
 Table = Mapping[str, Any]
@@ -66,7 +66,7 @@ def _rule(name: str, columns: Columns, sites: Mapping[str, Description], data: T
         raise DataError(
             f"column '{name}' holds numbers at {numbers[0]} and texts at {texts[0]}; write it alike"
         )
-    kinds = data["columns"]
+    kinds = data.get("columns") or {}
     how = kinds.get(name) or (kinds.get(ALL, "") if texts else "number")
     if not how:
         raise DataError(
@@ -75,16 +75,17 @@ def _rule(name: str, columns: Columns, sites: Mapping[str, Description], data: T
         )
     if isinstance(how, str) and how not in KINDS:
         raise DataError(f"data.columns.{name}: {unknown('kind of column', how, KINDS)}")
+    own, missing = data["per_client"], data.get("missing")  # own: each site fills and scales itself
     gap = next((place for place, column in columns.items() if column.missing != 0), "")
-    missing, standardise = data["missing"], data["standardise"]
-    if data["per_client"] or missing == DROP:  # what each site does with its own rows
-        gap, standardise = "", standardise if missing == DROP and not data["per_client"] else False
+    if own or missing == DROP:
+        gap = ""
     fill = missing.get(name, missing.get(ALL)) if isinstance(missing, Mapping) else missing
     if gap and fill is None:
         raise DataError(
             f"column '{name}' has or may have empty cells at {gap}; fill them by data.missing = "
             "median, mean or most_frequent"
         )
+    standardise = False if own else data["standardise"]
     rows = {place: sites[place].rows or 0 for place in columns}
     if how == "number":
         return _number(name, columns, rows, fill if gap else None, bool(standardise))
@@ -103,7 +104,7 @@ def _categories(
     """The rule of categories. Rarer ones, which no site told, are 0 in all inputs of one_hot."""
     found: Counter[str] = Counter()
     for place, column in columns.items():
-        found.update(_counts(column, rows[place]))
+        found.update(counts_of(column, rows[place]))
     if not found:
         raise _untold(name)
     numbers = all(number_name(value) == value for value in found)
@@ -172,20 +173,12 @@ def _known(column: ColumnDescription, rows: int) -> _Known | None:
         told = [number for number in column.quantiles if number is not None]
         places = [(number, there / len(told)) for number in told]
         return _Known(there, column.mean, column.deviation**2, places)
-    places = [(float(value), n) for value, n in _counts(column, rows).items()]
+    places = [(float(value), n) for value, n in counts_of(column, rows).items()]
     if not (total := sum(n for _, n in places)):
         return None
     mean = sum(number * n for number, n in places) / total
     variance = sum(n * (number - mean) ** 2 for number, n in places) / total
     return _Known(total, mean, variance, places)
-
-
-def _counts(column: ColumnDescription, rows: int) -> dict[str, float]:
-    """About how many rows have each value: those that are withheld share what the others leave."""
-    told = {value: float(n) for value, n in column.counts.items() if n is not None}
-    withheld = column.counts.keys() - told.keys()
-    left = rows - (column.missing or 0) - sum(told.values())
-    return told | {value: left / len(withheld) for value in withheld}
 
 
 def _median(known: Sequence[_Known]) -> float:

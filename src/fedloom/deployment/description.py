@@ -225,18 +225,34 @@ def _numbers(values: Floats, least: int) -> dict[str, Any]:
 
 
 # ------------------------------------------------------------------------------- of several sites
-def labels_of(told: Mapping[str, Description]) -> tuple[list[str], list[list[int]], Labels | None]:
-    """The labels of all sites; the rows of each at every site that tells its rows, and behind them
-    those that are not told; how much they differ. None, if the labels are no values.
+def counts_of(column: ColumnDescription, rows: int) -> dict[str, float]:
+    """About how many of a site's rows have each value: those that are withheld share what the
+    others leave.
     """
-    sites = [site for site in told.values() if site.rows is not None]
-    columns = [site.columns[site.target] for site in sites if site.target is not None]
-    if not columns or any(column.kind == "number" for column in columns):
-        return [], [], None
-    names = dict.fromkeys(label for column in columns for label in column.counts)
+    told = {value: float(n) for value, n in column.counts.items() if n is not None}
+    withheld = column.counts.keys() - told.keys()
+    left = rows - (column.missing or 0) - sum(told.values())
+    return told | {value: left / len(withheld) for value in withheld}
+
+
+def labels_of(
+    told: Mapping[str, Description],
+) -> tuple[list[str], dict[str, list[float]], Labels | None]:
+    """The labels of all sites; about how many rows of each there are at every site that tells its
+    rows, and behind them those that are not told; how much they differ. None, if the labels are no
+    values.
+    """
+    sites = {name: site for name, site in told.items() if site.rows is not None}
+    columns = {n: site.columns[site.target] for n, site in sites.items() if site.target is not None}
+    if not columns or any(column.kind == "number" for column in columns.values()):
+        return [], {}, None
+    names = dict.fromkeys(label for column in columns.values() for label in column.counts)
     numbers = all(number_name(name) == name for name in names)
     labels = in_order(names, float if numbers else None)
-    counts = [[column.counts.get(label) or 0 for label in labels] for column in columns]
-    for row, site in zip(counts, sites, strict=True):
-        row.append((site.rows or 0) - sum(row))
-    return [*labels], counts, labels_of_counts(np.array(counts))
+    counts = {}
+    for name, column in columns.items():
+        rows = sites[name].rows or 0
+        found = counts_of(column, rows)
+        counts[name] = [found.get(label, 0.0) for label in labels]
+        counts[name].append(rows - sum(counts[name]))
+    return [*labels], counts, labels_of_counts(np.array([*counts.values()]))
