@@ -13,8 +13,10 @@ from click.testing import CliRunner
 pytest.importorskip("pandas", reason="the extra tables is not installed")
 
 from fedloom.cli.__main__ import cli
+from fedloom.cli.exported import _cell
 from fedloom.config import resolve
 from fedloom.config.sources import read
+from fedloom.data.own.preparation import Column, preparation_of
 from fedloom.deployment.agreed_rules import agreed_rules
 from fedloom.deployment.describing import describe, descriptions
 from fedloom.deployment.description import ColumnDescription, Description
@@ -217,6 +219,15 @@ def test_fills_and_scales_are_those_of_all_rows():
     assert scaled["mean"] == [0.8, 0.2] and scaled["std"] == [0.4, 0.4]
     (scaled,) = rules(withheld, columns={"a": "dummy"}, standardise="with_categories")
     assert scaled["mean"] == [0.2] and "others" not in scaled
+
+
+def test_a_category_that_nobody_told_is_none_in_an_export_too():
+    rule = Column("a", "one_hot", ("x", "y"), agreed=True, others=True).rule() | {"numeric": False}
+    assert _cell("z", rule, strict=True) == [0, 0] and _cell("y", rule, strict=True) == [0, 1]
+    with pytest.raises(ValueError, match="'z' is none of x, y"):
+        _cell("z", rule | {"others": False}, strict=True)
+    with pytest.raises(DataError, match=r"others = true is for one_hot, got True of dummy"):
+        preparation_of([{"name": "a", "kind": "dummy", "others": True}])
 
 
 def test_what_cannot_be_agreed_is_said():

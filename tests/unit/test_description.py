@@ -80,6 +80,9 @@ def test_empty_cells_are_a_value_like_others() -> None:
     numbers = [f"{n}.5" for n in range(60)]
     assert told_of([*numbers, *[""] * 9]).missing is None
     assert told_of([*numbers, *[""] * 10]).missing == 10
+    for rows in (38, 58):  # with 9 or fewer empty cells: what is told is alike
+        told = [told_of([*numbers[: rows - n], *[""] * n]).quantiles for n in (1, 5, 9)]
+        assert len({tuple(v is None for v in quantiles) for quantiles in told}) == 1
     assert told_of([*numbers[:11], *[""] * 9]).kind == "number"
     assert told_of([""] * 40).missing == 40
     assert told_of([""] * 35 + ["I"] * 5).missing is None

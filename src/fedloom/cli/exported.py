@@ -80,7 +80,8 @@ def prepare(
 ) -> Tensor:
     """Raw samples as the network takes them, a transform of your own being missing. known: another
     description than about(); site: where every site has numbers of its own, its name or a file of
-    them; strict: an unknown category is an error, where a run's test set has 0 in all its inputs;
+    them; strict: an unknown category is an error, where a run's test set has 0 in all its inputs
+    (unless the column's rule has `others`);
     first: the number of the first row, for errors.
     """
     known = known or about()
@@ -181,7 +182,8 @@ def _cell(value: Any, rule: dict[str, Any], strict: bool) -> list[float]:
         numbers = [_number(value)]
     else:
         text, values = _category(value, rule["numeric"]), rule["values"]
-        if text not in values and (strict or kind != "one_hot"):
+        zeros = kind == "one_hot" and (not strict or rule.get("others", False))
+        if text not in values and not zeros:
             raise ValueError(f"{text!r} is none of {', '.join(values)}")
         wide = [float(text == known) for known in values[kind == "dummy" :]]
         numbers = wide if kind != "ordinal" else [float(values.index(text))]

@@ -174,7 +174,12 @@ def _column(cells: Series, least: int) -> ColumnDescription:
         numbers = finite(there)  # raises with the row of a text among numbers
         if len(np.unique(numbers)) > _FEW:
             told = missing if not missing or min(missing, len(there)) >= least else None
-            return ColumnDescription(kind="number", missing=told, **_numbers(numbers, least))
+            # whether something is told must not tell how many cells are empty
+            sure = len(there) if told is not None else min(len(there), len(cells) - least + 1)
+            groups = sure // least
+            return ColumnDescription(
+                kind="number", missing=told, **_numbers(numbers, least, groups)
+            )
         names = there.map(number_name)
     counts = {str(name): int(n) for name, n in names.value_counts().items()}
     found = _cells(counts | ({"": missing} if missing else {}), least)
@@ -205,9 +210,8 @@ def _cells(counts: Mapping[str, int], least: int) -> dict[str, int | None]:
     return {}
 
 
-def _numbers(values: Floats, least: int) -> dict[str, Any]:
-    """Mean, deviation and quantiles of numbers; none of them where they are too few for that."""
-    count = len(values) // least
+def _numbers(values: Floats, least: int, count: int) -> dict[str, Any]:
+    """Mean, deviation and quantiles of numbers in so many groups; nothing of fewer than three."""
     if count < 3:
         return {}
     ordered = np.sort(values)
