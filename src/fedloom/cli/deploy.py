@@ -15,8 +15,8 @@ import click
 
 from fedloom.errors import ConfigError
 
-from .describe import in_json, in_tables
-from .printing import as_json, folded, page_width
+from .describe import agreed_rules, asked, in_json, in_tables
+from .printing import as_json
 
 if TYPE_CHECKING:
     from fedloom.deployment.description import Description
@@ -147,7 +147,7 @@ def describe_command(
     if client is None:
         if data is not None or yes:
             raise ConfigError("--data and --yes are for a site: give its --client too")
-        told, end = _described(folder), _agreed_rules(folder)
+        told, end = _described(folder), agreed_rules(folder)
     elif data is None:
         raise ConfigError("a site is described by its own file: give --data mine.toml")
     else:
@@ -156,7 +156,7 @@ def describe_command(
         told, end = {f"client {client}": told_at(folder.node(client), data)}, ""
     click.echo(as_json(in_json(told)) if json_too else in_tables(told))
     if client is not None:
-        end = _asked(folder.node(client), next(iter(told.values())), yes)
+        end = asked(folder.node(client), next(iter(told.values())), yes)
     if end:
         click.echo(f"\n{end}", err=json_too)
 
@@ -171,37 +171,6 @@ def _described(fed: Folder) -> dict[str, Description]:
     number = begin(fed, describe=True)
     _ended(fed, number, lambda: None)
     return descriptions(fed)
-
-
-def _agreed_rules(fed: Folder) -> str:
-    """The rules that all have now, in words."""
-    from fedloom.data.own.preparation import preparation_of
-    from fedloom.deployment.sites import settings_of
-    from fedloom.deployment.telling import Preparation
-
-    made = Preparation.in_table(settings_of(fed).values["data"])
-    said = preparation_of(made.rules).said() or ["numbers as they are"]
-    rules = "\n".join(folded(f"  {line}", page_width()) for line in said)
-    return f"in run.toml at every place, data.rules {made.digest}:\n{rules}"
-
-
-def _asked(fed: Folder, told: Description, yes: bool) -> str:
-    """Ask whether this may be told -> what was agreed. Raises ConfigError if it may not."""
-    from fedloom.deployment.telling import agree_to, agreed_to, digest_of
-
-    name = f"description {digest_of(told)}"
-    if told == agreed_to(fed):
-        return f"{name}: agreed before"
-    try:
-        agreed = yes or click.confirm(
-            f"\n{name}: tell the server this, and nothing else?", err=True
-        )
-    except click.Abort:
-        raise ConfigError("nobody answered; look at it, then give --yes") from None
-    if not agreed:
-        raise ConfigError("nothing is told")
-    agree_to(fed, told)
-    return f"{name}: agreed; it is told when the server asks"
 
 
 @deploy_command.command("server", short_help="Run the server's half, to which nodes connect.")

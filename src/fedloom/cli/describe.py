@@ -1,4 +1,6 @@
-"""`fedloom describe`: what tables are like, told so that no number is of few rows."""
+"""`fedloom describe`: what tables are like, told so that no number is of few rows; and what
+`fedloom deploy describe` says and asks.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +16,7 @@ from .printing import as_json, folded, page_width, table
 
 if TYPE_CHECKING:
     from fedloom.deployment.description import ColumnDescription, Description
+    from fedloom.deployment.folder import Folder
 
 
 @click.command("describe", short_help="Say what tables of sites are like, and tell of nobody.")
@@ -153,3 +156,35 @@ def _values(column: ColumnDescription) -> str:
 
 def _count(n: int | None) -> str:
     return "-" if n is None else f"{n:,}"
+
+
+# ---------------------------------------------------------------- of a federation (deploy describe)
+def agreed_rules(fed: Folder) -> str:
+    """The rules that all have now, in words."""
+    from fedloom.data.own.preparation import preparation_of
+    from fedloom.deployment.sites import settings_of
+    from fedloom.deployment.telling import Preparation
+
+    made = Preparation.in_table(settings_of(fed).values["data"])
+    said = preparation_of(made.rules).said() or ["numbers as they are"]
+    rules = "\n".join(folded(f"  {line}", page_width()) for line in said)
+    return f"in run.toml at every place, data.rules {made.digest}:\n{rules}"
+
+
+def asked(fed: Folder, told: Description, yes: bool) -> str:
+    """Ask whether this may be told -> what was agreed. Raises ConfigError if it may not."""
+    from fedloom.deployment.telling import agree_to, agreed_to, digest_of
+
+    name = f"description {digest_of(told)}"
+    if told == agreed_to(fed):
+        return f"{name}: agreed before"
+    try:
+        agreed = yes or click.confirm(
+            f"\n{name}: tell the server this, and nothing else?", err=True
+        )
+    except click.Abort:
+        raise ConfigError("nobody answered; look at it, then give --yes") from None
+    if not agreed:
+        raise ConfigError("nothing is told")
+    agree_to(fed, told)
+    return f"{name}: agreed; it is told when the server asks"
