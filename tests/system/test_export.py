@@ -508,6 +508,8 @@ def test_a_users_own_transform_and_metric_are_said_to_be_missing(fedloom: Fedloo
     from_python("a", data=data, metrics=own)
     text = fedloom("export", "a").output
     assert "not exported: the transform Halved, your own code; call it in prepare()" in text
+    with pytest.raises(ValueError, match="samples are no numbers, and nothing here says how they"):
+        runpy.run_path("a/export/predict.py")["prepare"](["a", "b"])
     assert "not exported: the metric 'mine', code that is not fedloom's" in text
 
 

@@ -111,7 +111,10 @@ def at_site(how: dict[str, Any], site: str | None) -> list[dict[str, Any]]:
 
 
 def _tensor(samples: Any) -> Tensor:
-    return torch.as_tensor(np.asarray(samples).copy())
+    found = np.asarray(samples)
+    if found.dtype.kind not in "biuf":
+        raise ValueError("samples are no numbers, and nothing here says how they become some")
+    return torch.as_tensor(found.copy())
 
 
 def _shaped(values: Tensor, how: dict[str, Any]) -> Tensor:

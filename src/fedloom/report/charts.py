@@ -211,11 +211,16 @@ def _client_bins(group: Group) -> tuple[dict[str, Floats], list[str]]:
     run = next(run for run in group.counted if run.clients.get("reliability"))
     each = run.clients["reliability"].get("clients") or []
     names = run.clients.get("names") or [f"client {i}" for i in range(len(each))]
-    bins = {str(name): np.array(b) for name, b in zip(names, each, strict=True) if b}
-    enough = {name: b for name, b in bins.items() if b[0].sum() >= FEW_ROWS}
-    if len(bins) > _MOST_CURVES:
+    counts = run.clients.get("test_rows") or [sum(bins[0]) for bins in each]
+    if len(each) > _MOST_CURVES:
         return {}, []
-    return enough, [f"{n} ({b[0].sum():.0f})" for n, b in bins.items() if n not in enough]
+    drawn, few = {}, []
+    for name, bins, count in zip(names, each, counts, strict=False):
+        if bins and sum(bins[0]) >= FEW_ROWS:
+            drawn[str(name)] = np.array(bins)
+        else:
+            few.append(f"{name} ({count:.0f})")
+    return drawn, few
 
 
 def _curve(bins: Floats) -> tuple[Floats, Floats]:

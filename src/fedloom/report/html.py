@@ -197,6 +197,7 @@ def _facts(groups: Sequence[Group]) -> list[tuple[str, str]]:
         "rounds": [_grouped(run.planned) for run in runs],
         "engine": [_shown(run.summary.get("engine")) for run in runs],
         "metric": [_metric(run) for run in runs],
+        "threshold": [_threshold(run) for run in runs],
         "target": ["" if t is None else human_target(t, unit) for t, unit in goals],
     }
     return [
@@ -281,6 +282,17 @@ def _metric(run: Run) -> str:
     if run.metric.higher_is_better is None:
         return name
     return f"{name} ({'higher' if run.metric.higher_is_better else 'lower'} is better)"
+
+
+def _threshold(run: Run) -> str:
+    """The rule of the threshold, and the last one that was chosen by it."""
+    rule, chosen = (
+        (run.config.get("evaluate") or {}).get("threshold", 0.5),
+        run.columns.get("threshold"),
+    )
+    if chosen is not None and chosen.size:
+        return f"{rule}: {chosen[-1]:.3g}"
+    return "" if rule == 0.5 else _shown(rule)
 
 
 def _grouped(value: Any) -> str:

@@ -1,0 +1,72 @@
+"""Nodes measure probabilities: the Brier score, a threshold, and what they tell of a reliability
+curve.
+"""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from fedloom.config import resolve
+from fedloom.deployment.message import Ask, Measured, sealed
+from fedloom.deployment.scores import score_in
+from fedloom.deployment.server import serve
+from fedloom.engines.reliability import BINS, LEAST
+from fedloom.errors import WireError
+from support.places import Here, folder, site_file, table
+
+pytest.importorskip("pandas", reason="the extra tables is not installed")
+SETTINGS = ["model=logistic", "model.inputs=3", "model.classes=2", "cohort=3", "rounds=1"]
+SETTINGS += ["metrics=brier,accuracy", "evaluate.threshold=0.4"]
+
+
+def test_nodes_decide_by_the_threshold_and_tell_no_bin_of_few_rows(tmp_path):
+    two = {"label": lambda y: min(y, 1)}
+    files = [
+        site_file(
+            tmp_path / f"{i}.toml",
+            table(tmp_path / f"{i}.csv", 20, seed=i, **two),
+            table(tmp_path / f"test{i}.csv", tests, seed=9 + i, **two),
+        )
+        for i, tests in enumerate((80, 40, 6))
+    ]
+    fed = folder(tmp_path, resolve("digits", SETTINGS), evaluate="nodes", standardise=True)
+    here = Here(fed, files)
+    ended = serve(fed, lambda roll: here)
+    told = json.loads((fed.run / "clients.json").read_text())
+    assert told["test_rows"] == [80, 40, 6] and not np.any(told["reliability"]["clients"][2])
+    whole = np.zeros((3, BINS))
+    for i in range(3):
+        data = here.places[i]._node.fed.data
+        with torch.no_grad():
+            p = ended.model(data.test_inputs).softmax(1)[:, 1].double().numpy()
+        y = data.test_targets.numpy()
+        assert told["metrics"]["accuracy"][i] == pytest.approx(((p > 0.4) == y).mean())
+        assert told["metrics"]["brier"][i] == pytest.approx(((p - y) ** 2).mean(), rel=1e-5)
+        place = np.minimum((p * BINS).astype(int), BINS - 1)
+        bins = np.array([np.bincount(place, v, BINS) for v in (np.ones_like(p), p, y)])
+        wanted = bins * (bins[0] >= LEAST)
+        whole += wanted
+        np.testing.assert_allclose(told["reliability"]["clients"][i], wanted, atol=1e-5)
+    np.testing.assert_allclose(told["reliability"]["bins"], whole, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "bins",
+    [
+        [[11.0] + [0.0] * 9] * 3,
+        [[5.0] + [0.0] * 9, [6.0] + [0.0] * 9, [0.0] * 10],
+        [[5.0] + [0.0] * 9, [1.0] + [0.0] * 9],
+    ],
+    ids=["more rows than there are", "a probability above 1", "no outcomes"],
+)
+def test_bins_that_cannot_be_are_refused(bins):
+    who = {"run": "r@1", "what": "evaluate", "round": 1, "client": 0}
+    values = {"values": {"brier": 1.0}, "weights": {"brier": 10.0}, "bins": bins}
+    raw = sealed(Measured(**who, examples=10, loss=1.0, **values), {})
+    ask = Ask(**who, taken=-1, kept=0)
+    with pytest.raises(WireError, match="a reliability curve that its examples cannot have"):
+        score_in(raw, ask, 10, {"brier": None})
