@@ -46,7 +46,7 @@ from fedloom.federation.clock import Asynchronous
 from fedloom.federation.devices import LogNormal
 from fedloom.models import mlp
 from fedloom.objectives import MOON
-from fedloom.stage import At, LocalResult, Share, Stage
+from fedloom.stage import At, Download, LocalResult, Stage
 from fedloom.storage.client_state import ClientMemory
 from fedloom.submodels import FIARSE, FedPer, HeteroFL
 
@@ -58,10 +58,10 @@ class Remember(Stage):
 
     name = "kept"
 
-    def client_init(self, x: torch.Tensor, share: Share) -> Rec:
+    def client_init(self, x: torch.Tensor, share: Download) -> Rec:
         return rec(delta=torch.zeros_like(share.msg.x))
 
-    def send(self, done: LocalResult, own: Rec, share: Share, at: At) -> tuple[LocalResult, Rec]:
+    def send(self, done: LocalResult, own: Rec, share: Download, at: At) -> tuple[LocalResult, Rec]:
         return done, rec(delta=done.up.delta.clone())
 
 

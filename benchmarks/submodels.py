@@ -32,7 +32,7 @@ from fedloom.federation.local import Local
 from fedloom.models import MODELS
 from fedloom.objectives import CrossEntropy, SelfDistillation
 from fedloom.plan import Plan
-from fedloom.stage import Share
+from fedloom.stage import Download
 from fedloom.submodels import FIARSE, FedRolex, FjORD, HeteroFL, Rule, ScaleFL
 
 CAPACITIES = (1.0, 1 / 4, 1 / 16, 1 / 64)
@@ -65,7 +65,7 @@ def made(
     return Plan(local.around(method()), loss, rule=rule, d=net.layout.d), fed, net
 
 
-def received(plan: Plan, fed: Federation, net: Net) -> dict[float, Share]:
+def received(plan: Plan, fed: Federation, net: Net) -> dict[float, Download]:
     """What clients of each capacity receive in round 1."""
     asked = Asked(rec(x=net.init()), net.init_buffers(), {}, list(range(len(CAPACITIES))), 0)
     return Client(plan, fed, net).shares(asked)

@@ -41,7 +41,7 @@ class At(NamedTuple):
     scale: float = 1.0
 
 
-class Share(NamedTuple):
+class Download(NamedTuple):
     """The download: what all clients of one capacity receive in a round.
 
     view: what they hold, m of d coordinates. net: the module of their steps. msg: the broadcast,
@@ -125,17 +125,17 @@ class Stage(Part):
         """
         return msg, state
 
-    def address(self, share: Share) -> Share:
+    def address(self, share: Download) -> Download:
         """What of a message travels: share.wire, share.shared_buffers. Server and client ask it
         alike. What does not travel is the model before round 1 when a client receives it.
         """
         return share
 
-    def client_init(self, x: Vec, share: Share) -> Rec:
+    def client_init(self, x: Vec, share: Download) -> Rec:
         """-> the stage's client state before the client's first round. x: the model (d,)."""
         return rec()
 
-    def receive(self, share: Share, own: Rec) -> Share:
+    def receive(self, share: Download, own: Rec) -> Download:
         """What the client's steps see: share.msg and share.buffers."""
         return share
 
@@ -145,13 +145,13 @@ class Stage(Part):
         """
         return d
 
-    def send(self, done: LocalResult, own: Rec, share: Share, at: At) -> tuple[LocalResult, Rec]:
+    def send(self, done: LocalResult, own: Rec, share: Download, at: At) -> tuple[LocalResult, Rec]:
         """-> the result as the client sends it, done.up and done.buffers, and the stage's new
         client state, which holds if the server takes the update. Vectors of up are (m,).
         """
         return done, own
 
-    def read(self, up: Rec, share: Share, at: At) -> Rec:
+    def read(self, up: Rec, share: Download, at: At) -> Rec:
         """-> the update as the server counts it, vectors as long as they travelled."""
         return up
 

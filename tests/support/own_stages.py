@@ -11,7 +11,7 @@ from torch import Tensor
 from fedloom.core.layout import Layout
 from fedloom.core.rng import generator
 from fedloom.core.vector import Rec, rec, tree
-from fedloom.stage import At, LocalResult, Share, Stage
+from fedloom.stage import At, Download, LocalResult, Stage
 from fedloom.submodels.base import View
 
 
@@ -21,7 +21,7 @@ class Noise(Stage):
     clip: float = 0.5
     noise: float = 0.01
 
-    def send(self, done: LocalResult, own: Rec, share: Share, at: At) -> tuple[LocalResult, Rec]:
+    def send(self, done: LocalResult, own: Rec, share: Download, at: At) -> tuple[LocalResult, Rec]:
         draw = generator(at.seed, "local noise", at.round, at.client)
         vectors = [v for v in done.up if isinstance(v, Tensor) and v.ndim]
         norm = math.sqrt(sum(float(v.double().square().sum()) for v in vectors))
@@ -40,7 +40,7 @@ class Frozen(Stage):
 
     trained: int = 2
 
-    def address(self, share: Share) -> Share:
+    def address(self, share: Download) -> Download:
         layout, k = share.view.layout, self.trained
         part = Layout(layout.names[-k:], layout.shapes[-k:])
         places = torch.arange(layout.d - part.d, layout.d)
@@ -57,18 +57,18 @@ class Signs(Stage):
 
     name = "signs"
 
-    def client_init(self, x: Tensor, share: Share) -> Rec:
+    def client_init(self, x: Tensor, share: Download) -> Rec:
         return rec(count=0.0, x=torch.zeros_like(x))
 
-    def receive(self, share: Share, own: Rec) -> Share:
+    def receive(self, share: Download, own: Rec) -> Download:
         near = share.msg.x + 0.5 * own.count / (1 + own.count) * (own.x - share.msg.x)
         return share._replace(msg=share.msg._replace(x=near))
 
-    def send(self, done: LocalResult, own: Rec, share: Share, at: At) -> tuple[LocalResult, Rec]:
+    def send(self, done: LocalResult, own: Rec, share: Download, at: At) -> tuple[LocalResult, Rec]:
         up = done.up._replace(delta=self._turned(done.up.delta, at))
         return done._replace(up=up), rec(count=own.count + 1.0, x=done.x.clone())
 
-    def read(self, up: Rec, share: Share, at: At) -> Rec:
+    def read(self, up: Rec, share: Download, at: At) -> Rec:
         return up._replace(delta=self._turned(up.delta, at))
 
     def _turned(self, v: Tensor, at: At) -> Tensor:

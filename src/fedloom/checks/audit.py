@@ -17,7 +17,7 @@ from ..engines.summation import root
 from ..errors import AuthorError
 from ..federation.federation import Federation
 from ..plan import Plan
-from ..stage import Share, Sizes
+from ..stage import Download, Sizes
 from .compare import unequal
 
 
@@ -52,7 +52,7 @@ class _Coding(Coding):
 
     audit: Audited
 
-    def coded(self, up: Rec, own: Rec, share: Share, *place: int) -> tuple[Any, Sizes, Rec]:
+    def coded(self, up: Rec, own: Rec, share: Download, *place: int) -> tuple[Any, Sizes, Rec]:
         packet, after = self.link.send(up, own, share.wire, self.seed, *place)
         read, sizes, counted = super().coded(up, own, share, *place)
         found = unequal(self.link.receive(packet, share.wire.layout, up), read)
@@ -74,7 +74,7 @@ class _Weighing(Client):
         super().__init__(plan, fed, net, functools.partial(_Coding, audit=audit))
         self.audit = audit
 
-    def shares(self, asked: Asked) -> dict[float, Share]:
+    def shares(self, asked: Asked) -> dict[float, Download]:
         made = super().shares(asked)
         for i in asked.cohort:
             share = made[self.fed.capacity(i)]

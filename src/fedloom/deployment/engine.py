@@ -31,7 +31,7 @@ from ..engines.traced import ClientTrace
 from ..errors import CompositionError, ConfigError, FedloomError, WireError
 from ..federation.federation import Federation
 from ..plan import Plan
-from ..stage import LocalResult, Share
+from ..stage import Download, LocalResult
 from ..storage.manifest import numbered
 from .attendance import HOW, Attendance, DeclinedError, MissingError, Refused, SpareError
 from .downlink import Downlink
@@ -250,14 +250,14 @@ class FederationEngine:
         """The nodes go on waiting."""
 
     # ------------------------------------------------------------------------------------ messages
-    def _shares(self, asked: Asked) -> dict[float, Share]:
+    def _shares(self, asked: Asked) -> dict[float, Download]:
         with one_thread(self._fed.local.precision):
             return self._client.shares(asked)
 
     def _exchanged(
         self,
         asking: Asking,
-        shares: dict[float, Share],
+        shares: dict[float, Download],
         take: Callable[[int], tuple[Rec, ClientCost]],
     ) -> RangeResult:
         """Ask clients, and add up the parts that `take` makes of their answers."""
@@ -281,7 +281,7 @@ class FederationEngine:
             push(out.nodes, 0, place, part)
         return out
 
-    def _packet(self, share: Share) -> dict[str, bytes]:
+    def _packet(self, share: Download) -> dict[str, bytes]:
         """A broadcast, and what a client needs to know its part of the model."""
         sent = rec(msg=share.wire.take(share.msg), buffers=share.travelling(share.buffers))
         packet = pack(sent)
@@ -320,7 +320,7 @@ class FederationEngine:
         return head, packet
 
     def _taken(
-        self, i: int, share: Share, round: int, last: int, look: ClientTrace | None = None
+        self, i: int, share: Download, round: int, last: int, look: ClientTrace | None = None
     ) -> tuple[Rec, ClientCost]:
         """A client's part of the sums, and its cost. look: gets what it sent. Raises WireError for
         what cannot be taken.

@@ -26,7 +26,7 @@ from ..engines.summation import finite
 from ..errors import ClientError, CompositionError, FedloomError, WireError
 from ..federation.federation import Federation
 from ..plan import Plan
-from ..stage import Share
+from ..stage import Download
 from ..submodels.base import View
 from .downlink import LostError, received
 from .message import ASK, Ask, Refusal, Update, check_addressee, disclosed, one_line, opened, sealed
@@ -133,7 +133,7 @@ class Node:
             ask, pack(answer), values=count.values, value_passes=count.values, **work
         )
 
-    def _changed_by(self, ask: Ask, share: Share, memory: Rec) -> tuple[Rec, FullGradient]:
+    def _changed_by(self, ask: Ask, share: Download, memory: Rec) -> tuple[Rec, FullGradient]:
         """What the client answers to the method's question, and what that cost."""
         with self._client.explained(self.i, ask.round):
             share = self._client.receive(share, memory)
@@ -166,7 +166,7 @@ class Node:
         about = {name: getattr(done, name) for name in counted}
         return self._sealed(ask, packet, lost=self._lost, **about)
 
-    def _share(self, ask: Ask, parts: Parts, like: Rec) -> Share:
+    def _share(self, ask: Ask, parts: Parts, like: Rec) -> Download:
         """What the client receives. Raises WireError."""
         self._version = self.states.at(ask.taken, ask.kept)
         seen = None if self._version is None else self._version.seen
@@ -181,7 +181,7 @@ class Node:
         msg = wire.put(rec(**{name: told[name] for name in like._fields}), share.msg)
         return share._replace(msg=msg, buffers=share.arrived(sent.buffers, share.buffers))
 
-    def _before(self, ask: Ask, share: Share) -> Rec:
+    def _before(self, ask: Ask, share: Download) -> Rec:
         """The client state at the beginning of the round."""
         version = self._version
         self._lost = version is None and ask.taken >= 0

@@ -13,13 +13,13 @@ from ..engines.metrics import is_whole
 from ..errors import ClientError, WireError
 from ..federation.federation import Federation
 from ..plan import Plan
-from ..stage import Share
+from ..stage import Download
 from .message import Head, Measured, Refusal, answer_to
 
 _NOTHING = Score(0, 0.0, {}, {}, {}, {})
 
 
-def measured(plan: Plan, fed: Federation, net: Net, sent: Share, about: Head) -> Measured:
+def measured(plan: Plan, fed: Federation, net: Net, sent: Download, about: Head) -> Measured:
     """The sums of a model and its buffers over this node's test examples. A metric of a whole set
     counts as one of all its examples, and as one of none where it is not defined.
     """

@@ -24,7 +24,7 @@ from ..errors import ClientError, CompositionError, NotFiniteError
 from ..federation.federation import Federation
 from ..objectives import Objective
 from ..plan import Plan
-from ..stage import At, LocalResult, Share, asked
+from ..stage import At, Download, LocalResult, asked
 from ..submodels.base import View
 from .author_checks import counters, first_memory
 from .author_rules import Explained, noted
@@ -36,7 +36,7 @@ from .private_gradient import PrivateGradient, Untold
 from .stages import Coding, Leaves, stages_of, steps_before
 from .summation import finite, numbers, push, spread, uniform_of
 
-__all__ = ["Client", "ClientCost", "LocalResult", "RangeResult", "Share"]
+__all__ = ["Client", "ClientCost", "Download", "LocalResult", "RangeResult"]
 
 
 NOTHING_KEPT = rec()  # of a stage without a name
@@ -133,7 +133,7 @@ class Client:
         """Forget this round's x, and the state of clients that begin there."""
         self._first = None
 
-    def shares(self, asked: Asked) -> dict[float, Share]:
+    def shares(self, asked: Asked) -> dict[float, Download]:
         """{capacity: what these clients receive}. A view is made once per capacity and round."""
         msg, made = asked.msg, {}
         for capacity in dict.fromkeys(map(self.fed.capacity, asked.cohort)):
@@ -146,17 +146,17 @@ class Client:
             made[capacity] = share._replace(down=down)
         return made
 
-    def share(self, view: View, msg: Rec, buffers: Vec) -> Share:
+    def share(self, view: View, msg: Rec, buffers: Vec) -> Download:
         """What a client with this view receives, vectors (m,); its bytes are not counted."""
         net = view.net or self.net
         net.bf16, net.onednn = self.net.bf16, self.net.onednn
-        share = Share(view, net, msg, {}, view, buffers, None, self.views.masked(view))
+        share = Download(view, net, msg, {}, view, buffers, None, self.views.masked(view))
         for stage in self._addressing:
             share = stage.address(share)
         return share
 
     def take_in(
-        self, out: RangeResult, done: LocalResult, share: Share, place: int, i: int, round: int
+        self, out: RangeResult, done: LocalResult, share: Download, place: int, i: int, round: int
     ) -> None:
         """Add what a client sent, its state and its cost to the result of a range. Raises
         ClientError.
@@ -180,24 +180,24 @@ class Client:
         push(out.nodes, 0, place, part)
 
     # -------------------------------------------------------------------- at the client, and after
-    def receive(self, share: Share, memory: Rec) -> Share:
+    def receive(self, share: Download, memory: Rec) -> Download:
         """What a client's steps see, in the message and in the net."""
         share = self.received(share, memory)
         share.net.load_buffers(share.buffers)
         return share
 
-    def received(self, share: Share, memory: Rec) -> Share:
+    def received(self, share: Download, memory: Rec) -> Download:
         """What a client's steps see. memory: its state."""
         for stage in reversed(self.receiving):
             own = getattr(memory, stage.name, NOTHING_KEPT)
             share = noted(f"{type(stage).__name__}.receive()", stage.receive, share, own)
         return share
 
-    def client_half(self, share: Share, memory: Rec, i: int, round: int) -> LocalResult:
+    def client_half(self, share: Download, memory: Rec, i: int, round: int) -> LocalResult:
         """All that a client does in a round. memory: its state (d,)."""
         return self.send(self.train(self.receive(share, memory), memory, i, round), share, i, round)
 
-    def send(self, done: LocalResult, share: Share, i: int, round: int) -> LocalResult:
+    def send(self, done: LocalResult, share: Download, i: int, round: int) -> LocalResult:
         """What leaves a client after its steps."""
         if self._sending or share.buffers.numel():
             done = done._replace(buffers=share.net.buffers())
@@ -230,7 +230,7 @@ class Client:
                 why = str(error)  # added, and the sum may overflow
         return done._replace(why=why)
 
-    def _arrived(self, sent: Any, up: Rec, own: Rec, share: Share, i: int, round: int) -> Rec:
+    def _arrived(self, sent: Any, up: Rec, own: Rec, share: Download, i: int, round: int) -> Rec:
         """The method's state (d,) after the client has read its own update as the server will.
         sent: the update behind the codecs, or its bytes; up: as it was before them.
         """
@@ -241,14 +241,14 @@ class Client:
         read = read if whole else share.wire.put(read, up)  # what does not travel is the client's
         return share.view.put(self.steps.guard.arrived(read, share.view.take(own)), own)
 
-    def _read(self, up: Rec, share: Share, i: int, round: int) -> Rec:
+    def _read(self, up: Rec, share: Download, i: int, round: int) -> Rec:
         """An update as it arrived -> without what stages have put on it."""
         for stage in reversed(self._reading):
             at = At(self.fed.seed, round, i)
             up = noted(f"{type(stage).__name__}.read()", stage.read, up, share, at)
         return up
 
-    def server_half(self, up: Rec, mine: Vec, job: Job, share: Share, i: int, round: int) -> Rec:
+    def server_half(self, up: Rec, mine: Vec, job: Job, share: Download, i: int, round: int) -> Rec:
         """A client update as the server reads it, and the client's buffers -> the leaf of the
         sums. job: of the last step. The move counts `scale` times, as an older one may count less;
         other fields are what they are. Raises NotFiniteError.
@@ -313,7 +313,7 @@ class Client:
         return self._first[2:]
 
     # --------------------------------------------------------------------------------- one client
-    def train(self, share: Share, memory: Rec, i: int, round: int) -> LocalResult:
+    def train(self, share: Download, memory: Rec, i: int, round: int) -> LocalResult:
         """One client's local training. The client state has length d, before and after."""
         fed, steps, guard = self.fed, self.steps, self.steps.guard
         view, net, msg = share.view, share.net, share.msg
@@ -357,7 +357,9 @@ class Client:
         costs = (calls, msg.x[:0], x, full.calls, values, full.values)
         return LocalResult(up, memory, job, _mean_loss(oracle.losses), *costs)
 
-    def _oracles(self, share: Share, obj: Rec, i: int, round: int) -> tuple[Gradient, FullGradient]:
+    def _oracles(
+        self, share: Download, obj: Rec, i: int, round: int
+    ) -> tuple[Gradient, FullGradient]:
         """What a client's method may ask of its data: of a batch, and of all."""
         plan, dp, of = self.plan, self.fed.local.dp, (self.fed, share, obj, round, i)
         if dp is None:

@@ -18,7 +18,7 @@ from ..core.vector import Rec, Vec, rec
 from ..federation.federation import Federation
 from ..objectives import Objective
 from ..plan import Plan
-from ..stage import Share, Stage, asked
+from ..stage import Download, Stage, asked
 from ..submodels.base import View
 from ..wrappers.base import trajectory_parts
 from .author_checks import Guard
@@ -39,7 +39,7 @@ class ClientStep:
         self._begins = loss.begin is not Objective.begin
         self._finishes = loss.finish is not Objective.finish
 
-    def begun(self, share: Share, memory: Rec, i: int, round: int, seed: int) -> tuple[Rec, Rec]:
+    def begun(self, share: Download, memory: Rec, i: int, round: int, seed: int) -> tuple[Rec, Rec]:
         """-> own and obj of a client (d,) at the beginning of a round. Torch's generators begin at
         its seed if the objective may draw.
         """
@@ -57,7 +57,7 @@ class ClientStep:
         return self.plan.rates(self.fed.local, round, self.fed.steps(i), self.fed.pace(i))
 
     def job(
-        self, i: int, round: int, last: float, share: Share, rates: list[float], full: Any = None
+        self, i: int, round: int, last: float, share: Download, rates: list[float], full: Any = None
     ) -> Job:
         """What a client is told about its round, at the first step. last: the round of its last
         participation.
@@ -93,7 +93,7 @@ class ClientStep:
         x: Vec,
         loc: Rec,
         obj: Rec,
-        share: Share,
+        share: Download,
         own: Rec,
         job: Job,
         grad: Grad,
@@ -115,7 +115,7 @@ class ClientStep:
         return d, loc, obj
 
     def end(
-        self, x: Vec, loc: Rec, obj: Rec, share: Share, own: Rec, job: Job
+        self, x: Vec, loc: Rec, obj: Rec, share: Download, own: Rec, job: Job
     ) -> tuple[Rec, Rec, Rec]:
         """-> the client update, and the new own and obj. x (m,): where the steps ended."""
         job.draws.at(FINISH)

@@ -17,7 +17,7 @@ from ..core.vector import Rec, Vec, rec, tree
 from ..core.wire import nbytes
 from ..errors import ClientError
 from ..federation.federation import Federation
-from ..stage import Share
+from ..stage import Download
 from .author_checks import counters, probed
 from .client_results import Asked, ClientCost, RangeResult
 from .client_round import Client
@@ -96,7 +96,7 @@ def ask_range(client: Client, asked: Asked, losses: bool = False) -> RangeResult
     return out
 
 
-def _loss(client: Client, share: Share, memory: Rec, i: int, round: int) -> ClientCost:
+def _loss(client: Client, share: Download, memory: Rec, i: int, round: int) -> ClientCost:
     """A client's loss over all its data at the received model, and what it cost."""
     seed = key(client.fed.seed, "ask", round, i)
     full = _full(client, share, memory, i, round, seed)
@@ -106,7 +106,9 @@ def _loss(client: Client, share: Share, memory: Rec, i: int, round: int) -> Clie
     return ClientCost(i, True, value, 0, 0, *costs, None, 0, full.values, full.values)
 
 
-def _full(client: Client, share: Share, memory: Rec, i: int, round: int, seed: int) -> FullGradient:
+def _full(
+    client: Client, share: Download, memory: Rec, i: int, round: int, seed: int
+) -> FullGradient:
     """The gradient of a client's whole objective; its randomness begins at the seed."""
     seed_torch(seed, share.msg.x)
     obj = client.steps.begun(share, memory, i, round, seed)[1]
@@ -114,7 +116,7 @@ def _full(client: Client, share: Share, memory: Rec, i: int, round: int, seed: i
 
 
 def answer_of(
-    client: Client, share: Share, memory: Rec, i: int, round: int
+    client: Client, share: Download, memory: Rec, i: int, round: int
 ) -> tuple[Rec, Rec, FullGradient]:
     """What a client answers; its new state, None if that stays the same; what was computed."""
     steps, view = client.steps, share.view
@@ -131,7 +133,7 @@ def answer_of(
     return numbers(answer), memory._replace(alg=view.put(new, memory.alg)), full
 
 
-def weighed(client: Client, answer: Rec, share: Share, i: int) -> Rec:
+def weighed(client: Client, answer: Rec, share: Download, i: int) -> Rec:
     """The leaf of an answer: see summation.py."""
     weight, held = client.fed.weight(i), share.view.held
     parted = client.views.scheme is not None

@@ -18,7 +18,7 @@ from ..errors import AuthorError, FedloomError
 from ..federation.federation import Federation
 from ..objectives import Objective
 from ..plan import Plan
-from ..stage import Share
+from ..stage import Download
 from ..submodels.base import View, behind_mask
 from .heartbeat import beat
 
@@ -121,7 +121,7 @@ class Gradient:
     calls of a step see the same randomness.
     """
 
-    def __init__(self, plan: Plan, share: Share, buffers: Buffers) -> None:
+    def __init__(self, plan: Plan, share: Download, buffers: Buffers) -> None:
         self.plan, self.net, self.view, self.buffers = plan, share.net, share.view, buffers
         self.masked, self.ref = share.masked, share.view.seen(share.msg.x)
         self.calls = self.values = 0  # gradients; losses without one
@@ -222,7 +222,9 @@ class FullGradient:
     (Job.full); loss(x): that loss. calls, values: gradients and losses of chunks so far.
     """
 
-    def __init__(self, plan: Plan, fed: Federation, share: Share, memory: Rec, *place: int) -> None:
+    def __init__(
+        self, plan: Plan, fed: Federation, share: Download, memory: Rec, *place: int
+    ) -> None:
         self._plan, self._share = plan, share
         self._fed, self._memory, self._place = fed, memory, place  # round, client
         self.calls = self.values = 0

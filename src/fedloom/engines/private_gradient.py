@@ -18,7 +18,7 @@ from ..core.vector import Rec, Vec, zeros
 from ..errors import CompositionError
 from ..federation.private_examples import Normals, beside
 from ..plan import Plan
-from ..stage import Share
+from ..stage import Download
 from .author_rules import noted
 from .gradient import Buffers, FullGradient, Gradient, blamed
 from .heartbeat import beat
@@ -31,7 +31,7 @@ ExampleLoss = Callable[[Vec, Tensor, Tensor, Tensor], Tensor]
 
 
 def example_loss(
-    plan: Plan, share: Share, ref: Vec, memory: Rec, seed: int | Tensor
+    plan: Plan, share: Download, ref: Vec, memory: Rec, seed: int | Tensor
 ) -> ExampleLoss:
     """The loss of an example alone. ref (d,): the received model; memory: of the objective; seed:
     of the step.
@@ -84,7 +84,7 @@ class PrivateGradient(Gradient):
     """
 
     def __init__(
-        self, plan: Plan, share: Share, clip: float, expected: int, noises: Normals
+        self, plan: Plan, share: Download, clip: float, expected: int, noises: Normals
     ) -> None:
         super().__init__(plan, share, Buffers())
         self._share, self._clip, self._expected, self._noises = share, clip, expected, noises

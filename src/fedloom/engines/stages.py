@@ -14,7 +14,7 @@ from ..core.vector import Rec, Vec, rec
 from ..federation.attacks import Attack
 from ..federation.federation import Federation
 from ..plan import Plan
-from ..stage import At, LocalResult, Share, Sizes, Stage
+from ..stage import At, Download, LocalResult, Sizes, Stage
 from ..submodels.private import Kept, Private
 from .summation import finite, numbers, uniform_of
 
@@ -52,10 +52,10 @@ class GoingOn(Stage):
 
     name = "passes"
 
-    def client_init(self, x: Vec, share: Share) -> Rec:
+    def client_init(self, x: Vec, share: Download) -> Rec:
         return rec(done=0.0)
 
-    def send(self, done: LocalResult, own: Rec, share: Share, at: At) -> tuple[LocalResult, Rec]:
+    def send(self, done: LocalResult, own: Rec, share: Download, at: At) -> tuple[LocalResult, Rec]:
         return done, rec(done=own.done + float(done.job.steps))
 
 
@@ -72,7 +72,7 @@ class Hostile(Stage):
     attack: Attack
     who: frozenset[int]
 
-    def send(self, done: LocalResult, own: Rec, share: Share, at: At) -> tuple[LocalResult, Rec]:
+    def send(self, done: LocalResult, own: Rec, share: Download, at: At) -> tuple[LocalResult, Rec]:
         if at.client not in self.who:
             return done, own
         return done._replace(up=self.attack.sent(done.up, *at[:3])), own
@@ -87,10 +87,10 @@ class Coding(Stage):
     link: Link
     seed: int
 
-    def client_init(self, x: Vec, share: Share) -> Rec:
+    def client_init(self, x: Vec, share: Download) -> Rec:
         return self.link.init(x, share.wire.layout, self.seed)
 
-    def coded(self, up: Rec, own: Rec, share: Share, *place: int) -> tuple[Any, Sizes, Rec]:
+    def coded(self, up: Rec, own: Rec, share: Download, *place: int) -> tuple[Any, Sizes, Rec]:
         """An update, vectors as long as they travel -> up and sizes of a LocalResult, without
         buffers; the new client state. place: round, client. Raises NotFiniteError.
         """
@@ -106,7 +106,7 @@ class Coding(Stage):
 class Packing(Coding):
     """The same where updates travel: their bytes."""
 
-    def coded(self, up: Rec, own: Rec, share: Share, *place: int) -> tuple[Any, Sizes, Rec]:
+    def coded(self, up: Rec, own: Rec, share: Download, *place: int) -> tuple[Any, Sizes, Rec]:
         packet, own = self.link.send(up, own, share.wire, self.seed, *place)
         return packet, {}, own
 
@@ -119,7 +119,7 @@ class Leaves(Stage):
     aggregation: Aggregation
     algorithm: Algorithm
 
-    def send(self, done: LocalResult, own: Rec, share: Share, at: At) -> tuple[LocalResult, Rec]:
+    def send(self, done: LocalResult, own: Rec, share: Download, at: At) -> tuple[LocalResult, Rec]:
         up, weight = numbers(done.up), float(done.up.weight)
         if not finite(up):  # the client says so
             return done, own
@@ -159,18 +159,18 @@ class PrivateLayers(Stage):
         """Which coordinates and buffers a client keeps."""
         return self.scheme.kept(self.net)
 
-    def address(self, share: Share) -> Share:
+    def address(self, share: Download) -> Download:
         shared = self.kept.shared_buffers if len(self.kept.buffers) else None
         return share._replace(wire=self.kept.shared, shared_buffers=shared)
 
-    def client_init(self, x: Vec, share: Share) -> Rec:
+    def client_init(self, x: Vec, share: Download) -> Rec:
         return self.kept.state(x, self.net.init_buffers())
 
-    def receive(self, share: Share, own: Rec) -> Share:
+    def receive(self, share: Download, own: Rec) -> Download:
         msg = share.msg._replace(x=self.kept.filled(share.msg.x, own))
         return share._replace(msg=msg, buffers=self.kept.filled_buffers(share.buffers, own))
 
-    def send(self, done: LocalResult, own: Rec, share: Share, at: At) -> tuple[LocalResult, Rec]:
+    def send(self, done: LocalResult, own: Rec, share: Download, at: At) -> tuple[LocalResult, Rec]:
         index = self.kept.buffers.to(done.buffers.device)
         sent = done.buffers.index_copy(0, index, share.buffers.index_select(0, index))
         return done._replace(buffers=sent), self.kept.state(done.x, done.buffers)

@@ -19,7 +19,7 @@ from ..core.vector import Rec, Vec, tree
 from ..errors import ClientError, FedloomError
 from ..federation.federation import Federation
 from ..plan import Plan
-from ..stage import LocalResult, Share
+from ..stage import Download, LocalResult
 from .client_results import Asked, RangeResult
 from .client_round import Client
 from .stages import steps_before
@@ -49,7 +49,7 @@ class ClientTrace:
     """
 
     client: int
-    share: Share
+    share: Download
     before: Rec
     steps: list[TracedStep] = field(default_factory=list)
     points: list[Vec] = field(default_factory=list)
@@ -123,7 +123,7 @@ class _Range(VmapRange):
     found: LocalResult | None = None
 
     def _together(
-        self, share: Share, start: dict[int, Rec], group: list[int], round: int
+        self, share: Download, start: dict[int, Rec], group: list[int], round: int
     ) -> VmapResult | None:
         trained, look = super()._together(share, start, group, round), self.client.look
         if trained is not None and look is not None and look.client in group:

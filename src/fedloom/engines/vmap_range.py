@@ -16,7 +16,7 @@ from ..core.wire import nbytes
 from ..errors import ClientError, FedloomError
 from ..federation.federation import Federation
 from ..plan import Plan
-from ..stage import LocalResult, Share
+from ..stage import Download, LocalResult
 from ..submodels.base import whole
 from .author_rules import noted
 from .base import one_thread
@@ -88,7 +88,7 @@ class VmapRange:
         return out
 
     def _run_chunk(
-        self, out: RangeResult, shares: dict[float, Share], start: dict[int, Rec], part: Asked
+        self, out: RangeResult, shares: dict[float, Download], start: dict[int, Rec], part: Asked
     ) -> None:
         """Train clients at once. start: {client: its state}; part: what these clients are asked.
         Raises TooManyError, and then `out` is as it was.
@@ -119,7 +119,7 @@ class VmapRange:
                 client.take_in(out, sent.pop(i), share, place, i, round)
 
     def _too_many(
-        self, shares: dict[float, Share], start: dict[int, Rec], asked: Asked
+        self, shares: dict[float, Download], start: dict[int, Rec], asked: Asked
     ) -> ClientError:
         """What stops the run, with how many of these clients do fit: as many as half of them, or a
         quarter, are tried. Fewer would change the bits of a run that goes on.
@@ -145,7 +145,7 @@ class VmapRange:
         )
 
     def _together(
-        self, share: Share, start: dict[int, Rec], group: list[int], round: int
+        self, share: Download, start: dict[int, Rec], group: list[int], round: int
     ) -> VmapResult | None:
         """None: not possible, all data in equal batches, and a batch-level loss cannot be
         padded.

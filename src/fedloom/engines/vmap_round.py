@@ -17,7 +17,7 @@ from ..core.grad_and_value import grad_and_value
 from ..core.rng import Draws, key, substreams
 from ..core.vector import Rec, Vec, tree, zeros
 from ..federation.private_examples import ExamplePrivacy
-from ..stage import LocalResult, Share
+from ..stage import Download, LocalResult
 from .author_checks import counters
 from .author_rules import noted
 from .client_round import Client
@@ -107,7 +107,7 @@ class VmapRound:
     def __init__(
         self,
         client: Client,
-        share: Share,
+        share: Download,
         memories: dict[int, Rec],
         group: list[int],
         round: int,
@@ -218,7 +218,7 @@ class VmapRound:
         return forget
 
     # ------------------------------------------------------------------------------ under vmap
-    def _share(self, now: _Client) -> Share:
+    def _share(self, now: _Client) -> Download:
         """What a client received."""
         return self.share._replace(msg=now.msg) if self.client.receiving else self.share
 

@@ -17,7 +17,7 @@ from ..plan import Plan
 from ..server.exchanges import RoundTraining
 from ..server.rounds import Loop
 from ..server.server_step import Step
-from ..stage import LocalResult, Share
+from ..stage import Download, LocalResult
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +72,7 @@ class _Recorder(Client):
         super().__init__(plan, fed, net)
         self.models, self.buffers = dict[int, Vec](), dict[int, Vec]()
 
-    def train(self, share: Share, memory: Rec, i: int, round: int) -> LocalResult:
+    def train(self, share: Download, memory: Rec, i: int, round: int) -> LocalResult:
         """As every client's, and keep the result."""
         done = super().train(share, memory, i, round)
         self.models[i], self.buffers[i] = done.x.clone(), share.net.buffers()

@@ -20,7 +20,7 @@ from ..engines.summation import numbers
 from ..errors import ConfigError
 from ..federation.federation import Federation
 from ..plan import Plan
-from ..stage import Share
+from ..stage import Download
 from ..trace import traced
 from ..wrappers.base import method_in
 
@@ -81,7 +81,7 @@ class Durations:
                 self._sizes[capacity] = share.down, self._up(share, msg.x)
         return self._sizes[capacity]
 
-    def _up(self, share: Share, x: Vec) -> int:
+    def _up(self, share: Download, x: Vec) -> int:
         trace, client = self._plan.trace, self._client
         found = rec(delta=x, weight=1.0) if trace is None else trace.up
         draw = generator(self._fed.seed, "typical")
