@@ -150,19 +150,20 @@ def _listed(items: Sequence[Item], only: str | None) -> list[Item]:
 
 def _left(items: Sequence[Item], out: Path) -> str:
     """A line for each table: how many of its runs have a line."""
+    from fedloom.papers.lines import NAME, read
     from fedloom.papers.plan import plan
     from fedloom.papers.run import missing
     from fedloom.papers.schedule import entry_at
 
     from .printing import page_width, table
 
-    shown = [["table", "runs", "left", "hours", "rows and protocols"]]
+    shown, lines = [["table", "runs", "left", "hours", "rows and protocols"]], read(out / NAME)
     for item in items:
         made = plan(entry_at(item), item.scale, out, item.rows, item.seeds, item.changes)
         part = ", ".join((*item.protocols, *item.rows)) or "all"
         if item.tune != "none":
             part += f"; after its grid ({item.tune})"
-        left = len(missing(made, out))
+        left = len(missing(made, out, lines))
         shown.append(
             [f"{item.id} {item.scale}", str(len(made.runs)), str(left), f"{item.hours:g}", part]
         )

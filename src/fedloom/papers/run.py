@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from ..measures import Cka, Divergence, Hessian, Measure, Plane, Surface
 from ..sweep import FAILURE, KeptData, Trial, Watch, in_jobs, run_trial, state_of
 from . import flamby
 from .entry import Entry
-from .lines import NAME, append, latest, line_of, made_by, read
+from .lines import NAME, Line, append, latest, line_of, made_by, read
 from .measure import METRICS
 from .plan import PaperRun, Plan
 
@@ -46,14 +46,14 @@ class Outcome:
     no_data: dict[str, str] = field(default_factory=dict)
 
 
-def missing(plan: Plan, out: Path) -> list[PaperRun]:
+def missing(plan: Plan, out: Path, lines: Sequence[Line] | None = None) -> list[PaperRun]:
     """The runs whose line is not there, or lacks what this table measures on finished runs; those
-    of the same data one after the other.
+    of the same data one after the other. lines: those of the folder, if they were read before.
     """
     wanted = set(needed(plan.entry))
     have = {
         place
-        for place, line in latest(read(out / NAME)).items()
+        for place, line in latest(read(out / NAME) if lines is None else lines).items()
         if line["state"] == "failed" or wanted <= {*line.get("afterwards", ())}
     }
     left = [run for run in plan.runs if (run.digest, run.seed) not in have]
