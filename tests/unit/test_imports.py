@@ -161,6 +161,7 @@ ONLY_IN = {
     "optuna": {"sweep"},
     "flwr": {"deployment"},
     "cryptography": {"deployment"},
+    "Crypto": {"deployment"},
     "httpx": {"deployment"},
     "starlette": {"deployment"},
     "uvicorn": {"deployment"},
@@ -177,7 +178,8 @@ def test_flower_is_met_in_its_folder_only():
     """All else works, and is tested, where it is not installed."""
     brought = ("httpx", "starlette", "uvicorn")
     places = dict.fromkeys(("flwr", *brought), ("deployment/flower_app/",))
-    places["cryptography"] = ("deployment/flower_app/", "deployment/certificates.py")
+    secrets = ("deployment/certificates.py", "deployment/masked_sums.py")
+    places |= {"Crypto": secrets[1:], "cryptography": ("deployment/flower_app/", *secrets)}
     for package, where in places.items():
         users = [p.relative_to(SOURCE).as_posix() for p in PATHS if package in outside(p)]
         assert all(path.startswith(where) for path in users), users
