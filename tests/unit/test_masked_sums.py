@@ -69,7 +69,7 @@ def summed(there, came, stayed):
         found.take_masked(i, clients[i].masked(found.told(i), values(i), MODEL))
     for i in stayed:
         found.take_shares(i, clients[i].unmask(found.came()))
-    return found.sum() if found.enough else None
+    return found.sum() if found.shares >= SESSION.threshold else None
 
 
 def subsets(of):

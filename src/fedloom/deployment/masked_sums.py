@@ -27,7 +27,7 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -50,6 +50,7 @@ CURVE = ec.SECP384R1()  # of the keys that `fedloom deploy new` makes
 _KEY = 32  # bytes of a mask key, of a secret and of a share of one
 _BLOCK = 16  # of them that Shamir's scheme shares at once
 _TAG = 16
+_DRAWN = 16  # bytes that tell a session from all others
 _CHUNK = 1 << 16  # values of a mask that are made at once
 _SEALED = 2 * _KEY + _TAG  # two shares for one member
 
@@ -87,11 +88,40 @@ class Session(NamedTuple):
         return bytes(i in there for i in self.members)
 
 
+def new_session(
+    run: str, round: int, members: Sequence[int], threshold: int
+) -> tuple[Session, bytes]:
+    """A session that no other one equals, and what its members must be told of it."""
+    drawn = os.urandom(_DRAWN)
+    told = drawn + struct.pack(f"<{len(members)}Q", *members)
+    return Session(_name(run, round, drawn), tuple(members), threshold), told
+
+
+def session_of(run: str, round: int, told: bytes, needed: Callable[[int], int]) -> Session:
+    """The session at a member. needed: the threshold of so many members. Raises WireError."""
+    count, left = divmod(len(told) - _DRAWN, 8)
+    members = struct.unpack_from(f"<{count}Q", told, _DRAWN) if count > 0 and not left else ()
+    if not members or list(members) != sorted(set(members)):
+        raise WireError("who may take part in the masked sum is not said in rising numbers")
+    return Session(_name(run, round, told[:_DRAWN]), members, needed(len(members)))
+
+
+def _name(run: str, round: int, drawn: bytes) -> bytes:
+    return drawn + struct.pack("<q", round) + run.encode()
+
+
 class Identity(NamedTuple):
     """A node's private key, and the public keys of all clients, on CURVE."""
 
     key: ec.EllipticCurvePrivateKey
     clients: Mapping[int, ec.EllipticCurvePublicKey]
+
+    @classmethod
+    def rehearsed(cls, count: int) -> list[Identity]:
+        """New ones for so many clients in one process."""
+        keys = [ec.generate_private_key(CURVE) for _ in range(count)]
+        clients = {i: key.public_key() for i, key in enumerate(keys)}
+        return [cls(key, clients) for key in keys]
 
 
 class _Public(NamedTuple):
@@ -219,9 +249,9 @@ class UnmaskingServer:
         self._shares: dict[int, bytes] = {}
 
     @property
-    def enough(self) -> bool:
-        """Whether as many have sent their shares as are needed."""
-        return len(self._shares) >= self._session.threshold
+    def shares(self) -> int:
+        """How many have sent their shares."""
+        return len(self._shares)
 
     def take_keys(self, client: int, raw: bytes) -> None:
         """What MaskingClient.keys() gave."""
@@ -262,7 +292,7 @@ class UnmaskingServer:
         """The sum (n,) of the values of those whose masked ones came. Raises WireError for shares
         that give no member's secret.
         """
-        assert self.enough
+        assert self.shares >= self._session.threshold
         total: Words = np.sum(list(self._masked.values()), axis=0, dtype="<u8")
         flags = self._session.flags(self._keys)
         for place, i in enumerate(sorted(self._keys)):

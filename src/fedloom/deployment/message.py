@@ -27,7 +27,7 @@ _COUNT = 1 << 53
 
 Count = Annotated[int, Field(ge=0, le=_COUNT)]
 Place = Annotated[int, Field(ge=-1, le=_COUNT)]  # a round, or -1 for before the first one
-What = Literal["join", "agree", "probe", "question", "round", "evaluate"]
+What = Literal["join", "agree", "probe", "question", "keys", "round", "unmask", "evaluate"]
 # no control characters: names stand in logs, and end there in a terminal
 Name = Annotated[str, Field(max_length=64, pattern=r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]*$")]
 Square = Annotated[float, Field(ge=0)]
@@ -60,8 +60,9 @@ def disclosed(error: Exception, folder: Path) -> str:
 
 class Head(BaseModel):
     """What every message says. run: which run it belongs to; what: the probe before round 1, with
-    round -1; a question before the local steps; the round itself; a model to be measured; or, with
-    round -1, what a site has, and what all sites agreed on.
+    round -1; a question before the local steps; the round itself, of a masked sum with its keys
+    before it and its shares behind it; a model to be measured; or, with round -1, what a site has,
+    and what all sites agreed on.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, frozen=True)
@@ -132,6 +133,12 @@ class Site(Head):
     class_names: list[Name] = Field(max_length=1000)
 
 
+class Masks(Head):
+    """A node's answer to "keys" and "unmask", see masked_sums.py."""
+
+    kind: Literal["masks"] = "masks"
+
+
 class Refusal(Head):
     """A node's answer if it has no update. lost: it cannot read a compressed broadcast, because
     what it held before is gone.
@@ -142,9 +149,10 @@ class Refusal(Head):
     why: Annotated[str, Field(max_length=500), AfterValidator(one_line)]
 
 
-Answer = Annotated[Update | Measured | Site | Refusal, Field(discriminator="kind")]
+Answers = Update | Measured | Site | Masks | Refusal
+Answer = Annotated[Answers, Field(discriminator="kind")]
 ASK: TypeAdapter[Ask] = TypeAdapter(Ask)
-ANSWER: TypeAdapter[Update | Measured | Site | Refusal] = TypeAdapter(Answer)
+ANSWER: TypeAdapter[Answers] = TypeAdapter(Answer)
 H = TypeVar("H", bound=Head)
 
 
@@ -208,9 +216,7 @@ class LateError(WireError):
     """An answer for an earlier round."""
 
 
-def answer_to(
-    about: Head, raw: bytes
-) -> tuple[Update | Measured | Site | Refusal, dict[str, bytes]]:
+def answer_to(about: Head, raw: bytes) -> tuple[Answers, dict[str, bytes]]:
     """An answer to a message with this header. Raises WireError for any other bytes, LateError for
     an earlier answer of this client.
     """

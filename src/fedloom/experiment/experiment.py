@@ -244,7 +244,7 @@ class Experiment(Settings):
         higher = direction(self.evaluate.target, name, metrics.get(name), self.higher_is_better)
         on = self.data, self.engine
         check_evaluation(self.evaluate, scheme is not None, metrics.get(name), *on)
-        warn_of(plan, self.local, self.rounds)
+        warn_of(plan, self.local, self.rounds, self.engine)
         engine = self._engine(plan, fed, net)
         curve = Curve(self.evaluate.ema, self.evaluate.target, higher)
         drawn = self._cohorts, fed, Durations(plan, fed, net)

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from ..aggregation import AGGREGATIONS, Aggregation, Krum, Mean, TrimmedMean
+from ..aggregation import AGGREGATIONS, Aggregation, IntegerRing, Krum, Mean, TrimmedMean
 from ..core.metric_direction import higher_is_better
 from ..core.net import Net
 from ..data import FederatedData
@@ -39,9 +39,14 @@ def check_parts(
         private.kept(net)  # refuses a model of which all or nothing would be private
 
 
-def warn_of(plan: Plan, local: Local, rounds: int) -> None:
+def warn_of(plan: Plan, local: Local, rounds: int, engine: Any) -> None:
     """Say what does not do what its paper says, or does nothing."""
     check_rate(local, rounds)
+    if plan.aggregation.masked and not isinstance(engine, Remote):
+        _log.warning(
+            "aggregation.secure = true: a simulation has no masks; its numbers and bytes are those "
+            "of a deployment, where the server sees sums alone"
+        )
     for said in plan.warnings():
         _log.warning(said)
 
@@ -83,7 +88,7 @@ def check_aggregation(
     listed = isinstance(cohorts.size, Sequence)
     drawn = most if cohorts.sampling == "fixed" else round(cohorts.expected)
     count = len(cohorts.example) if listed else drawn
-    if isinstance(rule, Krum):
+    if isinstance(rule, Krum | IntegerRing):
         rule.check(count)
     if isinstance(rule, TrimmedMean) and (said := rule.idle(count)):
         _log.warning(said)

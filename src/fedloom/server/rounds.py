@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ..aggregation import Aggregation
+from ..aggregation import Aggregation, IntegerRing
 from ..core.interrupts import stoppable, undisturbed
 from ..core.net import Net
 from ..core.ranks import ALONE, Group
@@ -25,7 +25,7 @@ from ..plan import Plan
 from ..storage.client_state import ClientStates
 from .aggregation_columns import aggregated, published
 from .arrivals import Arrivals
-from .billing import all_billed, simulated_seconds, together, wasted
+from .billing import all_billed, simulated_seconds, together, wasted, with_masks
 from .callbacks import RunLog, tell
 from .checkpoints import Checkpoints
 from .client_selection import Broadcast, Chooser
@@ -213,6 +213,9 @@ class Loop:
         self._finish_row(rounds)  # what was evaluated beside
         started += time.perf_counter() - paused
         stats = [done.chosen.candidates, done.answers, done.results.stats]
+        rule = self.aggregation
+        if isinstance(rule, IntegerRing) and rule.masked and not isinstance(self.engine, Remote):
+            stats[-1] = with_masks(stats[-1], rule.needed(len(stats[-1])))
         with undisturbed():
             bills = all_billed(done.chosen, stats, states.down, self.memory, self.round)
             self._commit(done, started, *bills, own)

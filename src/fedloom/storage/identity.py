@@ -56,6 +56,8 @@ NEW: dict[str, tuple[Any, str | None]] = {
     "local.precision": ("full", None),
     "local.clip_pull": (True, None),
     "algorithm.matrix": ("coordinate", None),
+    "aggregation.secure": (False, None),
+    "aggregation.threshold": (0.6, None),
     "data.standardise": (False, "table"),
     "data.rules": ([], "table"),
     "data.class_names": ([], "table"),
