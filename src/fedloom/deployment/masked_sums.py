@@ -293,7 +293,9 @@ class UnmaskingServer:
         that give no member's secret.
         """
         assert self.shares >= self._session.threshold
-        total: Words = np.sum(list(self._masked.values()), axis=0, dtype="<u8")
+        total: Words = np.zeros(self._n, dtype="<u8")
+        for values in self._masked.values():
+            total += values
         flags = self._session.flags(self._keys)
         for place, i in enumerate(sorted(self._keys)):
             secret = self._secret(place)
@@ -358,11 +360,11 @@ def _pair(session: Session, secret: bytes, other: bytes, flags: bytes, model: by
 def _add_mask(total: Words, key: bytes, sign: int) -> None:
     """Add a key's pseudo-random values to a vector, or take them off it, in place."""
     stream = Cipher(ChaCha20(key, bytes(16)), None).encryptor()
-    zeros = bytes(8 * min(_CHUNK, len(total)))
+    zeros, mask = bytes(8 * min(_CHUNK, len(total))), np.empty(_CHUNK, dtype="<u8")
     for at in range(0, len(total), _CHUNK):
         part = total[at : at + _CHUNK]
-        mask = np.frombuffer(stream.update(zeros[: part.nbytes]), dtype="<u8")
-        (np.add if sign > 0 else np.subtract)(part, mask, out=part)
+        stream.update_into(zeros[: part.nbytes], memoryview(mask).cast("B"))
+        (np.add if sign > 0 else np.subtract)(part, mask[: len(part)], out=part)
 
 
 def _public(secret: bytes) -> bytes:
