@@ -10,6 +10,7 @@ import torch
 
 pytest.importorskip("cryptography", reason="the extra secure is not installed")
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from fedloom import Checkpoint, Local
 from fedloom.aggregation import IntegerRing
@@ -17,16 +18,22 @@ from fedloom.algorithm import FedAvg
 from fedloom.algorithms import Scaffold
 from fedloom.algorithms.registry import make_algorithm
 from fedloom.checks.tiny_federation import CAPACITIES, experiment, run
+from fedloom.config import resolve
 from fedloom.deployment import masked_sums
+from fedloom.deployment.certificates import identity_of
+from fedloom.deployment.check import check
 from fedloom.deployment.engine import FederationEngine
 from fedloom.deployment.masked_sums import Identity
 from fedloom.deployment.message import ANSWER, ASK, opened, sealed
+from fedloom.deployment.new import make as make_folder
 from fedloom.deployment.node import Node
+from fedloom.deployment.server import experiment_at_server, serve
 from fedloom.errors import CompositionError, ConfigError
 from fedloom.federation.clock import Asynchronous
 from fedloom.federation.devices import LogNormal
 from fedloom.stage import Stage
 from fedloom.submodels import FedBN, HeteroFL
+from support.places import SMALL, Here, folder
 from support.without import Without
 from tiny import clusters, same
 
@@ -265,3 +272,39 @@ def test_a_node_needs_an_identity(tmp_path):
     loop = made()().build()
     with pytest.raises(ConfigError, match="a node needs its key"):
         Node(loop.plan, loop.fed, loop.net, 0, tmp_path)
+
+
+SECURE = ["aggregation=integer_ring", "aggregation.secure=true", "checkpoint.every_rounds=1"]
+
+
+def test_a_folder_has_all_that_masked_sums_need(tmp_path):
+    """Keys are those of the nodes; the run is its simulation, and its check says what is sent."""
+    fed = make_folder(resolve("digits", [*SMALL, *SECURE]), tmp_path / "fed", None, {})
+    here = Here(fed)
+    result, alone = serve(fed, lambda clients: here), resolve(fed.run_file).experiment().run()
+    assert same(result.state, alone.state)
+    found = check(fed)
+    assert not found.difference and found.bills and {*found.up} == {"delta", "weight", "masks"}
+    assert "loss" not in found.told and not found.refused
+    lines = [fed.node(i).secret("node").with_suffix(".pub").read_text() for i in range(3)]
+    other = ec.generate_private_key(ec.SECP256R1()).public_key()
+    lines[1] = other.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+    with pytest.raises(ConfigError, match=r"needs keys on secp384r1 .* one is on secp256r1"):
+        identity_of(fed.node(0), lines)
+    with pytest.raises(ConfigError, match="keys for masked sums cannot be read"):
+        identity_of(fed, lines[:1])
+
+
+@pytest.mark.parametrize(
+    ("words", "given", "why"),
+    [
+        (["checkpoint.every_rounds=2"], {}, "every_rounds = 1 in a deployment"),
+        ([], {"standardise": True}, "sums of each site's features without masks"),
+        (["cohort=3", "data.clients=5"], {"over_selection": 0.5}, "of all that came"),
+    ],
+)
+def test_settings_that_would_tell_more_are_refused(words, given, why, tmp_path):
+    config = resolve("digits", [*SMALL, *SECURE, *words])
+    fed = folder(tmp_path, config, (400, 400, 400, 400, 400)[: 5 if words[1:] else 3], 10, **given)
+    with pytest.raises(CompositionError, match=why):
+        experiment_at_server(fed, None, None)

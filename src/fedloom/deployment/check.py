@@ -105,8 +105,8 @@ class _Nodes:
             self._identities = Made.rehearsed(loop.fed.population)
         self.told: tuple[str, ...] = ()
 
-    def __call__(self, messages: dict[int, bytes], *_: float) -> dict[int, bytes]:
-        answers = {i: self._node(i).answer(raw) for i, raw in messages.items()}
+    def __call__(self, messages: dict[int, bytes], seconds: float, enough: int) -> dict[int, bytes]:
+        answers = {i: self._node(i).answer(raw) for i, raw in [*messages.items()][:enough]}
         for raw in answers.values():
             head = opened(ANSWER, raw)[0]
             said = head.model_dump(exclude={"run", "what", "round", "client", "parts", "kind"})

@@ -363,7 +363,7 @@ def _add_mask(total: Words, key: bytes, sign: int) -> None:
     zeros, mask = bytes(8 * min(_CHUNK, len(total))), np.empty(_CHUNK, dtype="<u8")
     for at in range(0, len(total), _CHUNK):
         part = total[at : at + _CHUNK]
-        stream.update_into(zeros[: part.nbytes], memoryview(mask).cast("B"))
+        stream.update_into(zeros[: part.nbytes], mask.data.cast("B"))
         (np.add if sign > 0 else np.subtract)(part, mask[: len(part)], out=part)
 
 
