@@ -21,7 +21,7 @@ MODEL = bytes(32)
 
 
 def once(clients: int, values: int, vanish: int, needed: int) -> dict[str, float]:
-    """Seconds of the processor for each part of a sum, of all clients together; a client's bytes."""
+    """Seconds of the processor for each part of a sum, all clients together; bytes of a client."""
     own = Identity.rehearsed(clients)
     session, begin = new_session("benchmark", 0, range(clients), needed)
     draw = np.random.default_rng(0)
