@@ -58,6 +58,7 @@ PARTS = {
     "models": "Models",
     "data": "Data sets",
     "schedules": "Learning rates by round",
+    "orders": "Orders of passes that go on from round to round",
     "measures": "Measures",
 }
 
@@ -73,6 +74,7 @@ TITLES = {
     "data": "the examples",
     "data.partition": "which examples belong to which client",
     "local.schedule": "what the local rate is multiplied by",
+    "local.passes": "in which order a client goes on with its data, from round to round",
     "objective": "the loss at the clients",
     "submodel": "which part of the model a weak client holds",
     "private": "which layers each client keeps for itself",

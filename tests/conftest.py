@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import gc
 import os
 import signal
 import zlib
@@ -13,7 +14,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from fedloom.engines import Engine, Serial
+from fedloom.engines import Engine, Serial, Workers
 from tiny import Shared
 
 # FEDLOOM_TEST_SEED=N draws everything anew: what passes for one seed only is no test
@@ -55,6 +56,12 @@ def pytest_testnodedown(node: Any) -> None:
     """
     if told := getattr(node, "workeroutput", {}):
         node.config.stash[LEFT_OUT] = told.get("left_out", 0)
+
+
+def pytest_collection_finish() -> None:
+    """Twelve thousand cases stay until the end: whoever looks for garbage need not look at them."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -137,10 +144,23 @@ def engine_of() -> Iterator[Callable[[str], Engine | str]]:
 
 
 @pytest.fixture
-def accounts_at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A round of privacy costs 0.5, without dp-accounting, which is an extra."""
-    from fedloom.aggregation import accounting, privacy
+def shared_workers(
+    engine_of: Callable[[str], Engine | str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Engines that a run makes by their name use the processes of engine_of, too."""
+    made = engine_of("workers:1")
+    assert isinstance(made, Shared)
+    monkeypatch.setattr(Workers, "_pool", made._pool, raising=False)
+    monkeypatch.setattr(Workers, "_start", Shared._start)
+    monkeypatch.setattr(Workers, "_end", Shared._end)
 
-    for module in (accounting, privacy):
+
+@pytest.fixture
+def accounts_at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A round of privacy, or a step, costs 0.5, without dp-accounting, which is an extra."""
+    from fedloom.aggregation import accounting, privacy
+    from fedloom.federation import private_examples
+
+    for module in (accounting, privacy, private_examples):
         monkeypatch.setattr(module, "epsilon", lambda noise, share, delta, rounds: 0.5 * rounds)
     monkeypatch.setattr(privacy, "tight_epsilon", lambda *given: 0.4)

@@ -21,6 +21,7 @@ from .core.arithmetic import total
 from .errors import CompositionError, ConfigError
 from .federation.clock import untimely
 from .federation.local import Local
+from .federation.private_examples import unaccounted
 from .objectives import Needs, Objective
 from .stage import Stage, asked, cannot_join
 from .submodels.base import Rule
@@ -38,6 +39,7 @@ class Setting(NamedTuple):
     unequal: bool = False  # aggregation weights differ from client to client
     staleness: float | None = None  # see Asynchronous.staleness; None: all train in rounds
     forger: str = ""  # the name of an attack that makes its updates of all honest ones
+    dp: bool = False  # see Local.dp
 
 
 @dataclass(frozen=True)
@@ -238,11 +240,10 @@ def downlink(plan: Plan) -> str | None:
 # ------------------------------------------------------------------ sub-models, objective, the data
 def whole_model(plan: Plan) -> str | None:
     """Some methods need every client to hold all coordinates."""
-    alg = plan.algorithm
-    if plan.rule is None or not (Trait.WHOLE_MODEL in alg.traits or alg.personalises):
+    alg, rule = plan.algorithm, plan.rule
+    if rule is None or not (Trait.WHOLE_MODEL in alg.traits or alg.personalises):
         return None
-    why = "the method needs every client to hold all coordinates"
-    return f"{plan.rule.name} and {plan.algorithm.method}: {why}"
+    return f"{rule.name} and {alg.method}: the method needs every client to hold all coordinates"
 
 
 def exits(plan: Plan) -> str | None:
@@ -359,9 +360,8 @@ def _secrets(plan: Plan, rule: Aggregation) -> tuple[str, str] | None:
         why = "what every client sends before round 1 is neither bounded nor hidden by noise"
         return plan.algorithm.method, why
     if rule.private and plan.setting.unequal:
-        return "weighting by examples", (
-            "a client's share must not depend on how much it holds; take weighting=uniform"
-        )
+        why = "a client's share must not depend on how much it holds; take weighting=uniform"
+        return "weighting by examples", why
     return None
 
 
@@ -413,6 +413,7 @@ REFUSALS: tuple[Callable[[Plan], str | None], ...] = (
     exits,
     drawn_parts,
     private_layers,
+    lambda plan: unaccounted(plan.algorithm, plan.objective, plan.d) if plan.setting.dp else None,
     lambda plan: cannot_join(plan.stages, plan.rule, plan.private),
     aggregation,
     forger,

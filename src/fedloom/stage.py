@@ -23,7 +23,9 @@ from .errors import AuthorError
 from .submodels.base import Masked, View
 
 # fields of the client's state and of the server's that are no stage's of a user
-TAKEN = frozenset({"alg", "obj", "last", "link", "own", "srv", "down", "gathered", "sizes", "told"})
+TAKEN = frozenset(
+    {"alg", "obj", "last", "link", "own", "passes", "srv", "down", "gathered", "sizes", "told"}
+)
 Sizes = dict[str, int]  # {field: bytes}
 Squares = tuple[float, float] | None
 

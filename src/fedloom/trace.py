@@ -23,11 +23,14 @@ class Trace(NamedTuple):
     averaged: Rec  # what uniform() makes of it: the server needs plain means of these
 
 
-def traced(algorithm: Algorithm, d: int, full: Oracle | None = None) -> Trace:
-    """One client's round of a method on vectors (d,) of zeros, with a gradient of zero. full: what
-    stands for the gradient over all data.
+def traced(
+    algorithm: Algorithm, d: int, full: Oracle | None = None, grad: Oracle | None = None
+) -> Trace:
+    """One client's round of a method on vectors (d,) of zeros. full, grad: what stands for the
+    gradient over all data, and for that of a batch, instead of zeros.
     """
-    x, grad = torch.zeros(d), Oracle(zeros, torch.sum)
+    x = torch.zeros(d)
+    grad = Oracle(zeros, torch.sum) if grad is None else grad
     full = grad if full is None else full
     probe = algorithm.probe(x, grad) if algorithm.probes else None
     msg = algorithm.broadcast(algorithm.server_init(x, probe))
@@ -42,6 +45,25 @@ def traced(algorithm: Algorithm, d: int, full: Oracle | None = None) -> Trace:
     up, mem = algorithm.finish(start, loc, msg, mem, job)
     averaged = algorithm.uniform(up, job._replace(full=None, draws=None))
     return Trace(msg, mem, up, averaged)
+
+
+def looks_of(algorithm: Algorithm, d: int) -> list[str]:
+    """What a method asks of a client's data in a round of one step, beside the first gradient of
+    the step.
+    """
+    found: list[str] = []
+
+    def seen(what: str, value: Tensor) -> Tensor:
+        found.append(what)
+        return value
+
+    def oracle(gradient: str, loss: str) -> Oracle:
+        return Oracle(lambda x: seen(gradient, zeros(x)), lambda x: seen(loss, x.sum()))
+
+    traced(algorithm, d, oracle("job.full", "job.full.loss"), oracle("", "the loss of a batch"))
+    if found.count("") > 1:
+        found.append("a second gradient in a step")
+    return [what for what in found if what]
 
 
 def plain_means(algorithm: Algorithm, up: Rec) -> tuple[str, ...]:

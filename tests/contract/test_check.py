@@ -110,14 +110,6 @@ def test_workers_are_real_processes(make):
     ), str(report)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("kind", "make", "name", "words"), BROKEN, ids=lambda v: getattr(v, "__name__", None)
-)
-def test_the_whole_contract_finds_it_too(kind, make, name, words):
-    assert not fedloom.check(make(), engines=ENGINE).passed
-
-
 def test_a_bill_that_is_wrong_is_found(monkeypatch):
     import fedloom.engines.client_round as client
 

@@ -302,7 +302,7 @@ def test_an_export_takes_the_tables_of_the_sites(tmp_path, sites, standardise):
     told = CliRunner().invoke(cli, ["export", str(fed.run)])
     assert told.exit_code == 0, told.output
     assert "not checked: the nodes measured it, on test rows that are not here" in told.output
-    made = runpy.run_path(str(fed.run / "export.py"))
+    made = runpy.run_path(str(fed.run / "export" / "predict.py"))
     about = made["about"]()
     assert about["inputs"]["columns"] == ["age", "ward"] and about["said"] == ended.last
     frames = [pandas.read_csv(tmp_path / "later" / f"{name}.csv") for name in WARDS]

@@ -7,6 +7,7 @@ import errno
 import json
 import re
 import shlex
+import shutil
 import socket
 import stat
 import threading
@@ -24,7 +25,9 @@ from fedloom.deployment.clients import read_clients
 from fedloom.deployment.folder import check_secret, deployment_of, write_secret
 from fedloom.deployment.local_socket import LocalSocket, asked, blocks
 from fedloom.deployment.message import ANSWER, Ask, opened, sealed
+from fedloom.deployment.node import Node
 from fedloom.deployment.privacy import system_normals
+from fedloom.deployment.private_examples import system_uniforms
 from fedloom.deployment.server import serve
 from fedloom.deployment.sites import Place
 from fedloom.errors import (
@@ -427,3 +430,52 @@ def test_a_server_that_is_slow_is_not_told_to_be_started(tmp_path, monkeypatch) 
         monkeypatch.setattr(programs, "asked", answer)
         with pytest.raises(programs.FlowerError, match=words):
             programs.register(Folder(tmp_path), lambda: None)
+
+
+EXAMPLES = ["local.batch=160", "local.dp.noise=2", "local.dp.clip=0.5", "local.dp.delta=1e-3"]
+
+
+@pytest.mark.usefixtures("accounts_at_hand")
+def test_private_examples_of_a_node_cannot_be_made_again(tmp_path):
+    """Of two runs with the same seed; a rehearsal's can, which the two halves equal. No loss leaves
+    a node, and its own account counts what it has computed.
+    """
+    config = resolve("digits", [*SMALL, *EXAMPLES])
+    sizes = [int(n) for n in config.data().sizes]
+    made = [folder(tmp_path / str(k), config, sizes, classes=10) for k in range(2)]
+    found = check(made[0])
+    assert found.difference == 0 and found.bills and not found.refused
+    assert "loss" not in found.told
+    ends = [serve(fed, lambda roll, fed=fed: Here(fed)) for fed in made]
+    assert not torch.equal(*[fields(end.state)["x"] for end in ends])
+    rows = ends[0].history
+    assert all(row["train_loss"] is None for row in rows)
+    assert [row["example_epsilon"] for row in rows] == [1.5, 3.0]
+    for i in range(3):
+        counted = json.loads((made[0].node(i).path / "states/examples.json").read_text())
+        assert list(counted.values()) == [2]
+
+    uniform = system_uniforms(100_001)
+    assert float(uniform.min()) >= 0 and float(uniform.max()) < 1
+    assert abs(float((uniform < 0.1).double().mean()) - 0.1) < 0.005
+    with pytest.raises(CompositionError, match="standardise = true would tell sums"):
+        Place(folder(tmp_path / "told", config, sizes, classes=10, standardise=True).node(0))
+    loop = config.experiment().build()
+    with pytest.raises(CompositionError, match=r"local\.dp: who knows the seed"):
+        Node(loop.plan, loop.fed, loop.net, 0, tmp_path / "node")
+
+
+@pytest.mark.usefixtures("accounts_at_hand")
+def test_a_node_sends_nothing_beyond_its_budget(tmp_path):
+    """Whatever the server counts: here it begins the same run again, in a new folder."""
+    config = resolve("digits", [*SMALL, *EXAMPLES, "local.dp.max_epsilon=4"])
+    sizes = [int(n) for n in config.data().sizes]
+    fed = folder(tmp_path, config, sizes, classes=10)
+    here = Here(fed)
+    assert [row["answered"] for row in serve(fed, lambda roll: here).history] == [3, 3]
+    shutil.rmtree(fed.run)
+    file = fed.node(0).path / "states/examples.json"
+    file.write_text("{")  # damaged
+    (fed.node(1).path / "states/examples.json").unlink()  # a run before
+    assert [row["answered"] for row in serve(fed, lambda roll: here).history] == [1, 1]
+    assert file.read_text() == "{"

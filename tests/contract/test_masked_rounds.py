@@ -52,7 +52,7 @@ class Nodes:
         loop = make().build()
         identities = Identity.rehearsed(loop.fed.population)
         self.make = lambda i: Node(
-            loop.plan, loop.fed, loop.net, i, folder / str(i), "r", identities[i]
+            loop.plan, loop.fed, loop.net, i, folder / str(i), "r", identity=identities[i]
         )
         self.nodes = {i: self.make(i) for i in range(loop.fed.population)}
         self.away, self.bytes, self.sent = away, 0, []
@@ -62,7 +62,7 @@ class Nodes:
         for i, raw in messages.items():
             ask, parts = opened(ASK, raw)
             self.bytes += sum(map(len, parts.values()))
-            if len(out) == enough or self.away(ask.what, ask.round, i):
+            if self.away(ask.what, ask.round, i):
                 continue
             out[i] = self.nodes[i].answer(raw)
             head, parts = opened(ANSWER, out[i])
@@ -277,12 +277,14 @@ def test_a_node_needs_an_identity(tmp_path):
 SECURE = ["aggregation=integer_ring", "aggregation.secure=true", "checkpoint.every_rounds=1"]
 
 
-def test_a_folder_has_all_that_masked_sums_need(tmp_path):
+def test_a_folder_has_all_that_masked_sums_need(tmp_path, caplog):
     """Keys are those of the nodes; the run is its simulation, and its check says what is sent."""
     fed = make_folder(resolve("digits", [*SMALL, *SECURE]), tmp_path / "fed", None, {})
     here = Here(fed)
-    result, alone = serve(fed, lambda clients: here), resolve(fed.run_file).experiment().run()
-    assert same(result.state, alone.state)
+    result, said = serve(fed, lambda clients: here), "a simulation has no masks"
+    assert said not in caplog.text
+    alone = resolve(fed.run_file).experiment().run()
+    assert same(result.state, alone.state) and said in caplog.text
     found = check(fed)
     assert not found.difference and found.bills and {*found.up} == {"delta", "weight", "masks"}
     assert "loss" not in found.told and not found.refused
@@ -299,6 +301,7 @@ def test_a_folder_has_all_that_masked_sums_need(tmp_path):
     ("words", "given", "why"),
     [
         (["checkpoint.every_rounds=2"], {}, "every_rounds = 1 in a deployment"),
+        ([], {"keep_updates": "key"}, "can never be read"),
         ([], {"standardise": True}, "sums of each site's features without masks"),
         (["cohort=3", "data.clients=5"], {"over_selection": 0.5}, "of all that came"),
     ],

@@ -22,9 +22,7 @@ from fedloom.engines.evaluation import add, scores_of
 from fedloom.errors import ClientError, CompositionError, FedloomError
 from fedloom.stage import Stage
 from fedloom.submodels import FedPer, HeteroFL
-from support import ranks
 from support.own_stages import Frozen, Noise, Signs, Slow
-from support.rank_cases import CASES as RANK_CASES
 from tiny import agree, near, same
 
 PAGE = (Path(__file__).parents[2] / "docs/architecture.md").read_text(encoding="utf-8")
@@ -74,13 +72,6 @@ def test_a_federation_has_the_bits_of_the_simulation(name, tmp_path):
     agree_deployed(tmp_path, **CASES[name])
     if name == "frozen":
         assert run(made(name)).up["delta"] * 7 == run(made(name, stages=())).up["delta"]
-
-
-def test_ranks_have_the_bits_of_one_process():
-    ends = ranks.run(2, "agreement", "own")
-    names = [name for name in RANK_CASES if name.startswith("own:")]
-    assert len(names) > 1 and ends[0].out.split("\n") == [*names, ""], ends
-    assert [end.code for end in ends] == [0, 0], ends
 
 
 def test_a_run_goes_on_with_its_stages_and_no_others(tmp_path):

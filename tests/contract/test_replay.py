@@ -30,8 +30,6 @@ from fedloom.objectives import MOON
 from fedloom.stage import At, LocalResult, Share, Stage
 from fedloom.storage.client_state import ClientMemory
 from fedloom.submodels import FIARSE, FedPer, HeteroFL
-from support import ranks
-from support.rank_cases import stateful
 from tiny import clusters, same, small
 
 KEPT = Checkpoint(every_rounds=1, every_seconds=None, keep=99)
@@ -116,6 +114,7 @@ def agree(make: Callable[[], Experiment], run: Path, round: int) -> int:
         return len(replay.cohort)
 
 
+@pytest.mark.usefixtures("shared_workers")
 @pytest.mark.parametrize("name", CASES)
 def test_clients_and_server_are_those_of_the_run(name: str, tmp_path: Path) -> None:
     """From the newest checkpoint before the round, and from the beginning."""
@@ -155,16 +154,6 @@ def test_the_update_is_the_way_from_the_message_to_the_last_point(
             assert float(trace.sent.up.weight) == float(replay.loop.fed.data.sizes[i])
 
 
-def test_a_run_of_two_ranks_is_repeated_in_one_process(tmp_path: Path) -> None:
-    """Also a round that the ranks would run next."""
-    run = tmp_path / "run"
-    ends = ranks.run(2, "story", run, "5")
-    assert not any(end.code for end in ends), ends
-    before = content(run)
-    assert agree(lambda: stateful(5), run, 5)
-    assert content(run) == before
-
-
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     """A short run."""
@@ -194,7 +183,7 @@ def test_what_cannot_be_repeated_is_one_line(run: Path, tmp_path: Path) -> None:
         (folder / "memory.json").write_text("[]")
     refused(CheckpointError, "no checkpoint of")
     (tmp_path / "federation.toml").touch()
-    refused(CheckpointError, "at the nodes, and what hides private updates")
+    refused(CheckpointError, "at the nodes; `fedloom replay` repeats")
 
 
 class Secret(DifferentialPrivacy):

@@ -106,8 +106,10 @@ def story(folder: str, until: str, *options: str) -> None:
 
 
 def quick(folder: str) -> None:
-    """A cut of all cases, then a run that fails at rank 1 in its fourth round."""
-    agreement("cut")
+    """A cut of all cases, stages that src does not know, then a run that fails at rank 1 in its
+    fourth round.
+    """
+    agreement("cut,own")
     from rank_cases import stateful
 
     from fedloom.errors import FedloomError

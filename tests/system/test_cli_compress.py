@@ -162,7 +162,12 @@ def test_a_later_target_is_looked_for_from_the_beginning(fedloom: Fedloom) -> No
 def test_an_export_replaces_nothing_else(fedloom: Fedloom) -> None:
     fedloom("run", "digits", *SMALL, "--out", "a")
     before = Path("a/config.toml").read_text()
-    text = fedloom("export", "a", "--out", "a/config.toml", code=2).output
-    assert "exists, and is no export" in text and Path("a/config.toml").read_text() == before
-    text = fedloom("export", "a", "--out", "/proc/x.safetensors", code=2).output
-    assert "cannot be written" in text and "unexpected" not in text
+    for out, said in (
+        ("a/config.toml", "is a file; an export is a folder"),
+        ("a", "has files that are no export's, such as summary.json"),
+        ("my_net.safetensors", "an export is a folder; give its name without .safetensors"),
+        ("/proc/x", "cannot be written"),
+    ):
+        text = fedloom("export", "a", "--out", out, code=2).output
+        assert said in text and "unexpected" not in text
+    assert Path("a/config.toml").read_text() == before

@@ -17,6 +17,7 @@ from fedloom.compression.codecs import MAKERS
 from fedloom.data import PARTITIONS, SOURCES
 from fedloom.engines import ENGINES
 from fedloom.federation.devices import DEVICES
+from fedloom.federation.passes import PASSES
 from fedloom.federation.schedules import SCHEDULES
 from fedloom.models import MODELS
 from fedloom.objectives import OBJECTIVES
@@ -160,6 +161,7 @@ REGISTRIES = {
     "partitions": PARTITIONS,
     "objectives": OBJECTIVES,
     "schedules": SCHEDULES,
+    "orders": PASSES,
     "codecs": MAKERS,
     "devices": DEVICES,
     "trackers": TRACKERS,

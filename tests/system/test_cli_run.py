@@ -267,14 +267,13 @@ def test_weights_by_name_are_written_where_they_are_asked_for(
 ) -> None:
     fedloom("run", *SMALL, "--out", "a", "--quiet")
     fedloom("export", "a")
-    assert not [*Path("a").glob("export*.safetensors")], "they are in export.pt2"
+    assert not [*Path("a/export").glob("*.safetensors")], "they are in model.pt2"
     want = load_file("a/model.safetensors")
     fedloom("export", "a", "--format", kind)
-    fedloom("export", "a", "--out", f"b.{end}")
-    for file in (f"a/export.{end}", f"b.{end}"):
-        found = load_file(file) if end == "safetensors" else torch.load(file, weights_only=True)
-        assert found.keys() == want.keys()
-        assert all(torch.equal(found[name], want[name]) for name in want)
+    file = f"a/export/weights.{end}"
+    found = load_file(file) if end == "safetensors" else torch.load(file, weights_only=True)
+    assert found.keys() == want.keys()
+    assert all(torch.equal(found[name], want[name]) for name in want)
 
 
 def test_the_newest_model_is_exported(fedloom: Fedloom) -> None:
@@ -285,13 +284,13 @@ def test_the_newest_model_is_exported(fedloom: Fedloom) -> None:
     for name, content in old.items():  # as if the run had been stopped behind round 5 of more
         Path("a", name).write_bytes(content)
     seal(Path("a"), *old)
-    assert "round 5" in fedloom("export", "a", "--out", "new.safetensors").output
-    assert weights("new.safetensors") == newest
+    assert "round 5" in fedloom("export", "a", "--format", "safetensors").output
+    assert weights("a/export/weights.safetensors") == newest
     for name in old:
         Path("a", name).unlink()
     Path("folder").mkdir()
     fedloom("export", "a", "--out", "folder", "--format", "safetensors")
-    assert weights("folder/model.safetensors") == newest
+    assert weights("folder/weights.safetensors") == newest
 
 
 def test_one_command_begins_goes_on_and_ends(fedloom, tmp_path):

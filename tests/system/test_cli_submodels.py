@@ -25,7 +25,7 @@ def test_a_size_that_nobody_trained_is_cut_out_and_computes_what_was_evaluated(
     fedloom("run", "digits", f"submodel={rule}", "submodel.capacities=1/4,1", sizes, *SMALL)
     text = fedloom("export", "a", "--capacity", "1/20").output
     assert "at capacity 0.05" in text
-    module = runpy.run_path("a/export-0.05.py")["load"]()
+    module = runpy.run_path("a/export-0.05/predict.py")["load"]()
     data = digits(iid(2))
     right = (module(data.test_inputs).argmax(1) == data.test_targets).double().mean()
     summary = json.loads(Path("a/summary.json").read_text())["sizes"]
@@ -33,7 +33,7 @@ def test_a_size_that_nobody_trained_is_cut_out_and_computes_what_was_evaluated(
     assert (row["capacity"], row["trained"]) == (0.05, False)
     assert row["global"] == pytest.approx(float(right))
     numbers = sum(p.numel() for p in module.parameters())
-    mask = Path("a/export-0.05.mask.safetensors")
+    mask = Path("a/export-0.05/mask.safetensors")
     assert mask.exists() == (rule == "fiarse") == (numbers == 4810)
     if mask.exists():
         marks = load_file(mask)

@@ -18,11 +18,14 @@ import numpy as np
 import pandas
 import pytest
 import torch
+from click.testing import CliRunner
 from safetensors.torch import load_model
+from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 
 from fedloom import Experiment, FedAvg, Local
 from fedloom.cli import exported
+from fedloom.cli.__main__ import cli
 from fedloom.cli.export_check import Told, describe
 from fedloom.cli.export_network import write_script
 from fedloom.config import resolve
@@ -55,7 +58,7 @@ def check(
             patch.setattr(sys, "argv", [code, *words])
             with pytest.raises(SystemExit) as caught:
                 runpy.run_path(code, run_name="__main__")
-        return caught.value.code, capsys.readouterr().out
+        return caught.value.code, "".join(capsys.readouterr())
 
     return call
 
@@ -94,10 +97,10 @@ def written(
 ) -> dict[str, Any]:
     """An export of this module -> the names of its script."""
     about: dict[str, Any] = {"dtype": str(dtype).removeprefix("torch."), "metric": None}
-    row = describe(about | {"classes": []}, how, None, folder)
-    told = Told(about | {"inputs": how, "tokens": 1, "classes": []}, row, None, "", False)
-    write_script(folder / "m.safetensors", module, told)
-    return runpy.run_path(str(folder / "m.py"))
+    about |= {"classes": [], "outcome": "classes", "threshold": 0.5, "ranges": {}}
+    row = describe(about, how, None, folder)
+    write_script(folder, module, Told(about, row, None, "", False))
+    return runpy.run_path(str(folder / "predict.py"))
 
 
 @pytest.mark.parametrize(("raw", "transform", "stored"), CASES)
@@ -114,7 +117,7 @@ def test_a_script_makes_the_inputs_that_the_model_was_trained_on(
     samples = stored.numpy() if raw is None else raw.back(stored)
     assert torch.equal(made["prepare"](samples), wanted)
     assert made["prepare"](samples).dtype == wanted.dtype
-    assert len(made["predict"](samples)) == len(stored)
+    assert len(made["outputs"](samples)) == len(stored)
     if isinstance(samples[0], str):  # numbers may be given instead of texts
         assert torch.equal(made["prepare"](stored.numpy()), wanted)
 
@@ -134,7 +137,7 @@ def test_published_digits_are_what_a_script_takes(fedloom: Fedloom) -> None:
 
     fedloom("run", *SMALL, "--out", "a", "--quiet")
     assert "checked: accuracy" in fedloom("export", "a").output
-    made, data = runpy.run_path("a/export.py"), digits()
+    made, data = runpy.run_path("a/export/predict.py"), digits()
     assert data.test_inputs is not None
     rows = lambda images: sorted(map(tuple, images.flatten(1).tolist()))
     whole = torch.cat([data.inputs, data.test_inputs])
@@ -157,10 +160,10 @@ def test_names_are_values_and_never_code(fedloom: Fedloom) -> None:
     partition["class_names"] = [f"{EVIL}{i}" for i in range(10)]
     (folder / "partition.json").write_text(json.dumps(partition))
     (folder / "manifest.json").unlink()  # whoever writes here can do that too
-    for ending in ("export.safetensors", "it's\"\n\\.safetensors"):
-        output = fedloom("export", folder, "--out", folder / ending).output
+    for name in ("export", "it's\"\n\\"):
+        output = fedloom("export", folder, "--out", folder / name).output
         assert "checked: accuracy" in output
-        code = (folder / ending).with_suffix(".py")
+        code = folder / name / "predict.py"
         assert code.read_text() == Path(exported.__file__).read_text()
         made = runpy.run_path(str(code))
         about = made["about"]()
@@ -188,13 +191,7 @@ def test_an_altered_description_is_refused(change: dict[str, Any], fedloom: Fedl
     Path("a/manifest.json").unlink()  # the seal would refuse it before
     text = fedloom("export", "a", code=1).output
     assert "a/partition.json' is damaged" in text
-    assert not Path("a/export.py").exists() and not Path("harm").exists()
-
-
-def test_the_runs_own_model_is_not_overwritten(fedloom: Fedloom) -> None:
-    fedloom("run", *SMALL, "--out", "a", "--quiet")
-    text = fedloom("export", "a", "--out", "a/model.safetensors", code=2).output
-    assert "is the run's own model" in text
+    assert not Path("a/export/predict.py").exists() and not Path("harm").exists()
 
 
 # ------------------------------------------------------------------------------------------ checks
@@ -202,24 +199,24 @@ def test_an_export_is_checked_without_fedloom(fedloom: Fedloom, check: Any) -> N
     fedloom("run", *SMALL, "--out", "a", "--quiet")
     assert "359 raw samples" in fedloom("export", "a", "--test-set").output
     last = json.loads(Path("a/summary.json").read_text())["last"]["value"]
-    code, output = check("a/export.py", "--check", "a/export.test.npz")
+    code, output = check("a/export/predict.py", "--check", "a/export/test.npz")
     assert code == 0 and output.count(f"{last:.6g}") == 2 and "the same" in output
-    made = runpy.run_path("a/export.py")
-    with np.load("a/export.test.npz") as arrays:
+    made = runpy.run_path("a/export/predict.py")
+    with np.load("a/export/test.npz") as arrays:
         inputs, targets = arrays["inputs"], arrays["targets"]
     assert inputs.dtype == np.uint8 and int(inputs.max()) == 16
     assert made["score"](inputs, targets) == pytest.approx(last, abs=1e-12)
     np.savez("b.npz", inputs=inputs, targets=(targets + 1) % 10)
-    code, output = check("a/export.py", "--check", "b.npz")
+    code, output = check("a/export/predict.py", "--check", "b.npz")
     assert code == 1 and "NOT THE SAME" in output
     np.savez("c.npz", inputs=inputs)
     for words, said in (
-        (("--check", "c.npz"), "error: c.npz cannot be checked"),
-        (("--check", "none.npz"), "error: none.npz cannot be checked"),
-        ((), "usage: python a/export.py --check FILE.npz"),
+        (("--check", "c.npz"), "error: c.npz: 'targets is not a file in the archive'"),
+        (("--check", "none.npz"), "error: none.npz: [Errno 2] No such file or directory"),
+        ((), "error: give a file of samples, or --check FILE.npz"),
     ):
-        code, output = check("a/export.py", *words)
-        assert code.startswith(said) and not output
+        code, output = check("a/export/predict.py", *words)
+        assert code == 2 and said in output
 
 
 @pytest.mark.slow
@@ -228,7 +225,7 @@ def test_an_export_is_checked_in_a_python_of_its_own(fedloom: Fedloom) -> None:
     fedloom("export", "a", "--test-set")
     start = "import runpy, sys; sys.modules['fedloom'] = None; del sys.argv[0]; "
     start += "runpy.run_path(sys.argv[0], run_name='__main__')"
-    call = [sys.executable, "-c", start, "a/export.py", "--check", "a/export.test.npz"]
+    call = [sys.executable, "-c", start, "a/export/predict.py", "--check", "a/export/test.npz"]
     found = subprocess.run(call, capture_output=True, text=True, check=False)
     assert found.returncode == 0 and "the same" in found.stdout, found.stderr
 
@@ -257,8 +254,8 @@ def test_sub_models_are_checked_too(rule: str, fedloom: Fedloom) -> None:
     ):
         output = fedloom("export", "a", "--capacity", size, "--test-set").output
         assert f"checked: accuracy {said:.6g} on 359 raw test samples, and the run said" in output
-        with np.load(f"a/export-{size}.test.npz") as arrays:
-            made = runpy.run_path(f"a/export-{size}.py")
+        with np.load(f"a/export-{size}/test.npz") as arrays:
+            made = runpy.run_path(f"a/export-{size}/predict.py")
             assert made["score"](arrays["inputs"], arrays["targets"]) == pytest.approx(said)
     assert "did not measure it" in fedloom("export", "a", "--capacity", "0.7").output
 
@@ -284,9 +281,9 @@ def test_texts_bring_their_vocabulary(fedloom: Fedloom, check: Any) -> None:
     fedloom("run", *data, *model, "model.length=6", "cohort=2", *SMALL, "--out", "a", "--quiet")
     output = fedloom("export", "a", "--test-set").output
     assert "checked: accuracy" in output
-    code, said = check("a/export.py", "--check", "a/export.test.npz")
+    code, said = check("a/export/predict.py", "--check", "a/export/test.npz")
     assert code == 0 and "the same" in said
-    made = runpy.run_path("a/export.py")
+    made = runpy.run_path("a/export/predict.py")
     with Path("test.csv").open(newline="") as file:
         texts = [row["text"] for row in csv.DictReader(file)]
     from fedloom.config import from_run
@@ -311,7 +308,7 @@ def test_a_language_model_is_checked_by_its_perplexity(
     fedloom("run", *data, *model, "cohort=2", *SMALL, "--out", "a", "--quiet")
     output = fedloom("export", "a").output
     assert "checked: perplexity" in output
-    made = runpy.run_path("a/export.py")
+    made = runpy.run_path("a/export/predict.py")
     for words in (1, 5, 12):  # of any length
         text = " ".join(["the", "cat", "=", "saw", "<eos>", "dog"][:words] * (1 + words // 6))
         assert made["outputs"]([text]).shape == (1, len(text.split()), 7)
@@ -404,9 +401,9 @@ def test_a_network_that_cannot_be_exported_is_named_in_one_line(
     inputs = torch.ones(2, 3)
     made = written(tmp_path, network, recipe(None, None, inputs))
     output, errors = capfd.readouterr()
-    line, _ = output.splitlines()
+    line, *_ = output.splitlines()
     assert line.startswith("not exported: the network: torch.export refuses ") and said in line
-    assert not errors and not (tmp_path / "m.pt2").exists()
+    assert not errors and not (tmp_path / "model.pt2").exists()
     with pytest.raises(RuntimeError, match="the export has no network"):
         made["outputs"](inputs)
     assert torch.equal(made["outputs"](inputs, network.train()), network(inputs))
@@ -431,14 +428,16 @@ def test_a_network_of_a_users_file_is_exported_or_its_line_is_named(fedloom: Fed
     Path("nets.py").write_text(NETS)
     line = NETS[: NETS.index("return outputs")].count("\n") + 1
     refused = f"torch.export refuses Branch.forward ({Path('nets.py').absolute()}, line {line}): "
-    for name, said in (("Net", "export.pt2: the network"), ("Branch", refused)):
+    for name, said in (("Net", "model.pt2: the network"), ("Branch", refused)):
         fedloom("run", *SMALL, f"model=nets.py:{name}", "--out", name, "--quiet")
         output = fedloom("export", name).output
         assert said in output and "checked: accuracy" in output
-        weights = Path(name, "export.safetensors")  # once: in the network, if there is one
-        assert weights.exists() == (name == "Branch") != Path(name, "export.pt2").exists()
+        weights = Path(
+            name, "export", "weights.safetensors"
+        )  # once: in the network, if there is one
+        assert weights.exists() == (name == "Branch") != Path(name, "export", "model.pt2").exists()
     Path("nets.py").unlink()
-    assert runpy.run_path("Net/export.py")["outputs"](np.zeros((3, 8, 8))).shape == (3, 10)
+    assert runpy.run_path("Net/export/predict.py")["outputs"](np.zeros((3, 8, 8))).shape == (3, 10)
 
 
 def test_another_torch_that_cannot_load_a_network_is_said(
@@ -446,13 +445,15 @@ def test_another_torch_that_cannot_load_a_network_is_said(
 ) -> None:
     made = written(tmp_path, nn.Flatten(), recipe(None, None, torch.ones(2, 3)))
     made["about"]()["torch"] = "9.0.0"
-    (tmp_path / "m.pt2").write_bytes(b"something newer")
-    with pytest.raises(RuntimeError, match=r"m.pt2 was written by torch 9.0.0, and torch "):
+    (tmp_path / "model.pt2").write_bytes(b"something newer")
+    with pytest.raises(RuntimeError, match=r"model.pt2 was written by torch 9.0.0, and torch "):
         made["outputs"](torch.ones(2, 3))
     shown = caplog.text + capfd.readouterr().err
     assert "Traceback" not in shown, "torch shows its own"
-    (tmp_path / "m.pt2").unlink()
-    with pytest.raises(FileNotFoundError, match=r"m.pt2 is missing: it belongs beside the script"):
+    (tmp_path / "model.pt2").unlink()
+    with pytest.raises(
+        FileNotFoundError, match=r"model.pt2 is missing: it belongs beside the script"
+    ):
         made["outputs"](torch.ones(2, 3))
 
 
@@ -488,8 +489,8 @@ def test_a_run_from_python_knows_its_inputs_as_well(fedloom: Fedloom) -> None:
     text = fedloom("export", "a").output
     assert "not checked: the run was started from Python" in text
     assert "not exported: the network: only the Python code that started the run knows it" in text
-    made, data, network = runpy.run_path("a/export.py"), digits(), mlp(64)
-    load_model(network, "a/export.safetensors")
+    made, data, network = runpy.run_path("a/export/predict.py"), digits(), mlp(64)
+    load_model(network, "a/export/weights.safetensors")
     assert data.test_inputs is not None and data.test_targets is not None
     images = Pixels(16).back(data.test_inputs)
     last = json.loads(Path("a/summary.json").read_text())["last"]["value"]
@@ -539,14 +540,14 @@ def test_rows_of_a_table_are_prepared_as_in_training(fedloom: Fedloom, check: An
     (group,) = group_runs([load_run("a")])
     assert prepared([group])[2].startswith("stage: 0 to 2 for I < II < III, missing values as 'I")
     assert "checked: accuracy" in fedloom("export", "a", "--test-set").output
-    assert check("a/export.py", "--check", "a/export.test.npz")[0] == 0
-    made = runpy.run_path("a/export.py")
+    assert check("a/export/predict.py", "--check", "a/export/test.npz")[0] == 0
+    made = runpy.run_path("a/export/predict.py")
     whole = resolve("a/config.toml").data()
     new = pandas.read_csv("bonn.csv").tail(11)
     assert torch.equal(made["prepare"](new), whole.test_inputs[:11])
     assert torch.equal(made["prepare"](new.to_dict("records")), whole.test_inputs[:11])
     assert set(made["predict"](new[["stage", "out", "sex", "age"]])) <= {"home", "ward"}
-    with pytest.raises(ValueError, match="column 'stage': 'IV' is none of I, II, III"):
+    with pytest.raises(ValueError, match="column 'stage', row 1: 'IV' is none of I, II, III"):
         made["prepare"]([{"age": 3, "sex": "x", "stage": "IV"}])
 
     written = json.loads(Path("a/partition.json").read_text())  # as fedloom 0.2.0 wrote it
@@ -570,7 +571,137 @@ def test_data_that_are_gone_are_said(fedloom: Fedloom, monkeypatch: pytest.Monke
     os.unlink("train.csv")
     text = fedloom("export", "a").output
     assert "not checked: the data are not at hand: " in text
-    made = runpy.run_path("a/export.py")
+    made = runpy.run_path("a/export/predict.py")
     assert made["prepare"](["bad zzz"]).tolist()[0][1:] == [1, 0, 0, 0, 0]
     assert made["outputs"](["bad zzz"]).shape == (1, 3)
     assert "--test-set: " in fedloom("export", "a", "--test-set", code=2).output
+
+
+# ------------------------------------------------------------------------------ new rows of a table
+PATIENTS = """
+rounds = 2
+algorithm = "fedavg"
+metrics = ["auc", "brier", "accuracy"]
+model = {name = "logistic", inputs = 5, classes = 2}
+evaluate = {threshold = 0.4}
+[data]
+name = "table"
+path = "sites/*.csv"
+target = "out"
+columns = {sex = "one_hot", stage = ["I", "II", "III"]}
+missing = {age = "median"}
+standardise = true
+date = "day"
+test_from = "2024-01-21"
+partition = "natural"
+"""
+
+
+@pytest.fixture(scope="module")
+def exported_table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on two hospitals' tables, and its export."""
+    folder = tmp_path_factory.mktemp("table")
+    (folder / "sites").mkdir()
+    draw = np.random.default_rng(0)
+    for site in ("bonn", "lyon"):
+        rows = ["age,sex,stage,dose,day,out"]
+        for day in [*range(1, 31)] * 2:
+            age, sex, stage = (
+                draw.integers(20, 90),
+                draw.choice(["f", "m"]),
+                draw.choice(["I", "II"]),
+            )
+            out = "ward" if age + draw.normal() * 20 > 55 else "home"
+            rows.append(f"{age},{sex},{stage},{draw.random():.3f},2024-01-{day:02d},{out}")
+        (folder / "sites" / f"{site}.csv").write_text(
+            "\n".join([*rows, ",m,II,.5,2024-01-02,ward"])
+        )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        Path("my.toml").write_text(PATIENTS)
+        for words in (["run", "my.toml", "--out", "a", "--quiet"], ["export", "a"]):
+            done = CliRunner().invoke(cli, words)
+            assert done.exit_code == 0, done.output
+    assert "checked: auc" in done.output
+    return folder
+
+
+def test_a_patients_file_becomes_the_runs_own_scores(
+    exported_table: Path, check: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Predicted from the files of the sites, by the script alone: AUC, Brier score and accuracy."""
+    monkeypatch.chdir(exported_table)
+    rows = pandas.concat([pandas.read_csv(f, dtype=str) for f in sorted(Path("sites").glob("*"))])
+    tests = rows[rows["day"] >= "2024-01-21"]
+    tests.drop(columns=["out", "day"]).to_csv("patients.csv", index=False)
+    code, output = check("a/export/predict.py", "patients.csv", "--out", "scores.csv")
+    assert code == 0 and all(line.startswith("warning: ") for line in output.splitlines())
+    found = pandas.read_csv("scores.csv")
+    assert [*found] == ["row", "probability_home", "probability_ward", "class"]
+    assert found["row"].tolist() == [*range(1, len(tests) + 1)]
+    likely, ill = found["probability_ward"], (tests["out"] == "ward").to_numpy()
+    assert (found["class"] == np.where(likely > 0.4, "ward", "home")).all()
+    last = json.loads(Path("a/rounds.jsonl").read_text().splitlines()[-1])
+    assert roc_auc_score(ill, likely) == pytest.approx(last["test_auc"], abs=1e-6)
+    assert ((likely - ill) ** 2).mean() == pytest.approx(last["test_brier"], abs=1e-6)
+    right = (found["class"] == tests["out"].to_numpy()).mean()
+    assert right == pytest.approx(last["test_accuracy"], abs=1e-6)
+    about = json.loads(Path("a/export/about.json").read_text())
+    own = json.loads(Path("a/clients.json").read_text())["metrics"]
+    assert about["scores"]["sites"]["lyon"] == {name: own[name][1] for name in own}
+    trained = rows[rows["day"] < "2024-01-21"]["age"].astype(float)
+    assert about["threshold"] == 0.4 and about["ranges"]["age"] == [trained.min(), trained.max()]
+    card = Path("a/export/README.md").read_text()
+    assert f"| lyon | 41 | 20 | {own['auc'][1]:.4f} | {own['brier'][1]:.4f} |" in card
+    assert "- Sites with fewer than 50 test rows: bonn (20), lyon (20)." in card
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("31,m,II", "31,x,II", "column 'sex', row 2: 'x' is none of f, m"),
+        ("31,m,II", "31,m,IV", "column 'stage', row 2: 'IV' is none of I, II, III"),
+        ("31,m,II", "old,m,II", "column 'age', row 2: 'old' is no finite number"),
+        ("31,m,II", "31,,II", "column 'sex', row 2: it is empty, and in training no such cell was"),
+        ("31,m,II", "31,m", "row 2 has 3 cells, and the header 4"),
+        ("sex", "gender", "no column 'sex'; there are age, gender, stage, dose"),
+        ("sex", "age", "two columns are called 'age'"),
+        (",", ";", "its cells are not separated by commas; save it so"),
+        ("40,f,I,0.5\n31,m,II,0.1\n", "", "it has no rows below a header"),
+        ("31,m,II", "31,m,é", "it is not UTF-8; save it so"),
+    ],
+)
+def test_a_row_that_the_model_was_not_trained_for_is_refused(
+    old: str, new: str, said: str, exported_table: Path, check: Any, tmp_path: Path
+) -> None:
+    text = "age,sex,stage,dose\n40,f,I,0.5\n31,m,II,0.1\n".replace(old, new)
+    (tmp_path / "new.csv").write_text(text, encoding="latin-1")
+    code, output = check(
+        str(exported_table / "a/export/predict.py"), str(tmp_path / "new.csv"), "--out", "s.csv"
+    )
+    assert code == 2 and output == f"error: {tmp_path / 'new.csv'}: {said}\n"
+    assert not Path("s.csv").exists()
+
+
+def test_rows_outside_of_the_trained_ranges_are_counted(
+    exported_table: Path, check: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "new.csv").write_text("age,sex,stage,dose\n190,f,I,0.5\n31,m,II,-3\n,m,I,-4\n")
+    code, output = check(str(exported_table / "a/export/predict.py"), str(tmp_path / "new.csv"))
+    header, *rows, ages, doses = output.splitlines()
+    assert code == 0 and header == "row,probability_home,probability_ward,class" and len(rows) == 3
+    assert f"warning: {tmp_path}/new.csv, column 'age': 1 of 3 rows outside 20 to 8" in ages
+    assert "column 'dose': 2 of 3 rows outside 0.0" in doses
+
+
+def test_an_export_keeps_its_neighbours_and_leaves_no_older_network(fedloom: Fedloom) -> None:
+    Path("nets.py").write_text(NETS)
+    for name in ("Net", "Branch"):
+        fedloom("run", *SMALL, f"model=nets.py:{name}", "--out", name, "--quiet")
+        fedloom("export", name, "--out", "nets", "--test-set")
+        there = {path.name for path in Path("nets").iterdir()}
+        files = {"about.json", "predict.py", "README.md", "test.npz"}
+        assert there == files | {"model.pt2" if name == "Net" else "weights.safetensors"}
+    assert Path("nets.py").read_text() == NETS
+    text = fedloom("export", "Net", "--out", "nets.safetensors", code=2).output
+    assert "an export is a folder; give its name without .safetensors" in text

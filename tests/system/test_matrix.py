@@ -44,6 +44,8 @@ def changes(axis: str, row: str, column: str) -> list[str]:
         out = link
     if axis == "local":
         return [*out, *(f"local.{key}={value}" for key, value in LOCALS[column].items())]
+    if axis == "dp":
+        return [*out, "local.dp.noise=1"] if column != NOTHING else out
     if axis.endswith("compress"):
         return [*out, *link]
     if axis == "clock":

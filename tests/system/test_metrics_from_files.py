@@ -150,6 +150,7 @@ def test_seeds_and_a_sweep_have_it(here: Fedloom) -> None:
     assert "test_accuracy" in rows(str(runs[0].parent))[-1]
 
 
+@pytest.mark.usefixtures("shared_workers")
 def test_worker_processes_measure_it(here: Fedloom) -> None:
     config = resolve("digits", ["metrics=my_metrics.py:tenth", *SMALL, "engine=workers:1"])
     at_workers = config.experiment().run().history[-1]["test_tenth"]

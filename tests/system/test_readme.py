@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
+import runpy
 from pathlib import Path
 
 import pytest
 
 from fedloom.algorithms.registry import ALGORITHMS
 from fedloom.cli.__main__ import FIRST, cli
+from tiny import Fedloom
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -42,16 +42,16 @@ def test_readme_names_every_method() -> None:
 
 
 @pytest.mark.parametrize("number", range(len(re.findall("```python", README))))
-def test_its_python_runs(number: int, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("shared_workers")
+def test_its_python_runs(number: int, fedloom: Fedloom) -> None:
     """The first block with fewer rounds; the method is checked by `fedloom check`."""
     block = re.findall(r"```python\n(.*?)```", README, re.DOTALL)[number]
-    file = tmp_path / "part.py"
+    file = Path("part.py")
     file.write_text(block.replace("rounds=60", "rounds=2"), encoding="utf-8")
-    words = [str(file)] if number == 0 else ["-m", "fedloom", "check", f"{file}:Prox"]
-    done = subprocess.run(
-        [sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    if number == 0:
+        runpy.run_path(str(file), run_name="__main__")
+    else:
+        fedloom("check", f"{file}:Prox")
 
 
 def test_help_begins_with_what_a_beginner_needs() -> None:

@@ -97,7 +97,7 @@ def test_one_round_of_the_paper_s_set_up(
     ):
         fedloom("export", "a", "--capacity", text)
         share = f"{1 / int(text[2:]):g}"
-        module = runpy.run_path(f"a/export-{share}.py")["load"]()
+        module = runpy.run_path(f"a/export-{share}/predict.py")["load"]()
         with torch.no_grad():
             right = (module(images).argmax(1) == data.test_targets).double().mean()
         assert measured == pytest.approx(float(right), abs=0.011), text  # one image may be a tie
@@ -105,7 +105,7 @@ def test_one_round_of_the_paper_s_set_up(
         # maps behind a convolution of which nothing is held are constant
         assert spread[0].min() > 0
         assert all(values.isfinite().all() for values in spread)
-        mask = Path(f"a/export-{share}.mask.safetensors")
+        mask = Path(f"a/export-{share}/mask.safetensors")
         assert mask.exists() == (rule == "fiarse")
         if rule == "fiarse":
             held = sum(int(m.sum()) for m in load_file(mask).values())

@@ -476,7 +476,7 @@ def test_a_run_of_a_larger_machine_is_read_and_exported_and_goes_on_with_fewer_w
     with pytest.raises(ConfigError, match="at most 8 workers"):
         from_run(run).experiment().resume(run)
     assert from_run(run, ["engine=workers:2"]).experiment().build().engine.workers == 2
-    done = CliRunner().invoke(cli, ["export", str(run), "--out", str(tmp_path / "x.safetensors")])
+    done = CliRunner().invoke(cli, ["export", str(run), "--out", str(tmp_path / "x")])
     assert done.exit_code == 0, done.output
 
 

@@ -14,12 +14,11 @@ import pytest
 import torch
 from torch import nn
 
-from fedloom import Experiment, FedAvg, Local
+from fedloom import Evaluation, Experiment, FedAvg, Local
 from fedloom.algorithms import FAFED, Scaffold
 from fedloom.checks.compare import unequal
 from fedloom.cli.dry_run import estimate
 from fedloom.config import from_run, resolve
-from fedloom.core.jobs import Jobs
 from fedloom.core.net import Net
 from fedloom.data import from_clients
 from fedloom.engines import (
@@ -216,13 +215,17 @@ class Ways:
         return self.polls >= self.ready
 
 
+# hundreds of rounds, whose seconds are made up: one step each, and nothing is evaluated
+SHORT = {"data": EQUAL, "local": Local(steps=1, batch=4, lr=0.1), "evaluate": Evaluation(every=0)}
+
+
 def run(rounds, algorithm=None, **changes):
-    parts = {"data": EQUAL, "engine": "auto"} | changes
+    parts = SHORT | {"engine": "auto"} | changes
     return small(algorithm or FedAvg(), rounds=rounds, **parts).run()
 
 
-def plain(rounds):
-    return timeless(small(FedAvg(), data=EQUAL, rounds=rounds).run().history)
+def plain(rounds, **changes):
+    return timeless(small(FedAvg(), rounds=rounds, **(SHORT | changes)).run().history)
 
 
 def test_a_run_begins_alone_and_keeps_the_processes_that_are_faster(monkeypatch):
@@ -251,8 +254,8 @@ def test_a_moment_in_which_the_machine_is_busy_decides_nothing(monkeypatch):
         return 0.015 if round < began[1] + 3 else 0.005
 
     ways = Ways(monkeypatch, alone=0.01, many=many)
-    run(400)
-    assert 10 < ways.ways.count("alone") < 30 and ways.ways[-350:] == ["many"] * 350
+    run(300)
+    assert 10 < ways.ways.count("alone") < 30 and ways.ways[-250:] == ["many"] * 250
 
 
 @pytest.mark.parametrize("busy", [(0, 8), (8, 16), (20, 40)])
@@ -260,9 +263,9 @@ def test_short_rounds_are_compared_in_turns(monkeypatch, busy):
     """Rounds of 40 ms alone and of 20 ms by processes; in some, the machine has other work too."""
     slow = lambda r: 4.0 if busy[0] <= r < busy[1] else 1.0
     ways = Ways(monkeypatch, alone=lambda r: 0.01 * slow(r), many=lambda r: 0.005 * slow(r))
-    run(400)
+    run(200)
     turns = [way for way, _ in itertools.groupby(ways.ways)]
-    assert turns[:4] == ["alone", "many"] * 2 and ways.ways[-300:] == ["many"] * 300
+    assert turns[:4] == ["alone", "many"] * 2 and ways.ways[-100:] == ["many"] * 100
 
 
 def test_a_machine_that_was_busy_is_asked_again_ever_more_rarely(monkeypatch):
@@ -353,8 +356,9 @@ def test_switches_at_any_round_change_no_bit(monkeypatch, engine_of, name, metho
         alone.add(engine._now is engine.here)
 
     monkeypatch.setattr(Auto, "_between", between)
-    found = run(10, method(), data=MANY, cohort=7)
-    whole = small(method(), engine=name, rounds=10, data=MANY, cohort=7).run()
+    parts = {"rounds": 10, "data": MANY, "cohort": 4}
+    found = small(method(), engine="auto", **parts).run()
+    whole = small(method(), engine=name, **parts).run()
     assert alone == {True, False}
     assert not unequal(found.state, whole.state)
     assert timeless(found.history) == timeless(whole.history)
@@ -436,10 +440,10 @@ def test_processes_that_keep_dying_leave_the_run_in_one_and_repeat_the_work(
         return workers
 
     monkeypatch.setattr(auto, "Workers", dying)
-    found = run(30)
+    found = run(30, evaluate=Evaluation())
     assert caplog.text.count("died 3 times in the same round; the run goes on in one process") == 1
     assert ways.ways[-20:] == ["alone"] * 20 and ways.opened == ways.closed == 1
-    assert timeless(found.history) == plain(30)
+    assert timeless(found.history) == plain(30, evaluate=Evaluation())
 
 
 @pytest.mark.parametrize("error", [ConfigError("'loss' cannot be sent"), OSError(28, "no space")])
@@ -577,19 +581,17 @@ def test_a_run_from_before_workers_had_their_familys_name_goes_on(tmp_path):
         small(FedAvg(), engine="auto+vectorised:4", rounds=5).resume(out)
 
 
-def test_a_run_in_the_share_of_a_job_has_one_process(monkeypatch, tmp_path):
-    """Jobs of one processor each, as `fedloom paper --jobs` gives to its runs."""
-    if not hasattr(os, "sched_setaffinity"):
-        pytest.skip("this system binds no process to a processor")
-    made = Jobs(_most, 2)
-    if len(os.sched_getaffinity(0)) < 4:  # else a share is more than one
-        assert [found for _, found in made.run([0, 1], lambda n: None, print)] == [1, 1]
-
-
-def _most(piece, say):
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no process is bound here")
+def test_a_run_in_the_share_of_a_job_has_one_process():
+    """Of one processor, as `fedloom paper --jobs` gives to its runs (test_jobs.py)."""
     loop = small(FedAvg(), engine="auto", rounds=20).build()
-    loop.engine.open(loop.plan, loop.fed, loop.net)
-    return loop.engine._most
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    try:
+        loop.engine.open(loop.plan, loop.fed, loop.net)
+    finally:
+        os.sched_setaffinity(0, before)
+    assert loop.engine._most == 1
 
 
 def test_ranks_resolve_the_family_and_run_it_in_one_process_each():
@@ -685,6 +687,7 @@ def test_clients_that_do_not_fit_together_stop_the_run_with_the_size_that_does(
     assert not unequal(small(Scaffold(), engine="vectorised:8", **parts).run().state, whole.state)
 
 
+@pytest.mark.usefixtures("shared_workers")
 @pytest.mark.parametrize("processes", ["", "workers:1+"])
 def test_vectorised_without_a_number_has_the_rules_and_goes_on_with_it(processes, tmp_path):
     """48 clients, of whom 26 take part: chunks of 26, whatever a later round has."""

@@ -13,7 +13,7 @@ import torch
 from fedloom.aggregation import Krum
 from fedloom.algorithms.registry import ALGORITHMS, make_algorithm, options
 from fedloom.config import from_run, parse_override, resolve
-from fedloom.config.help_texts import OPTIMISERS, TABLES, settings_in
+from fedloom.config.help_texts import _NAMED, OPTIMISERS, TABLES, settings_in
 from fedloom.config.overrides import NESTED, REGISTRIES, RUN, refuse_repeats
 from fedloom.config.validation import Origin, check, known
 from fedloom.errors import ConfigError
@@ -411,7 +411,7 @@ def test_a_new_codec_drops_the_feedback_that_went_with_the_old_one() -> None:
 def test_every_key_has_a_meaning_and_what_it_takes(name: str) -> None:
     found = settings_in(name)
     prefix = "" if name == "run" else f"{name}."
-    assert [s.key for s in found] == [prefix + key for key in known(TABLES[name], {"schedule"})]
+    assert [s.key for s in found] == [prefix + key for key in known(TABLES[name], _NAMED)]
     assert all(s.about and s.allowed for s in found)
 
 

@@ -127,7 +127,11 @@ def test_cells_that_do_not_fit_are_named(sites, old, new, says):
             {},
             "fill must be one of its values (x), got 'y'",
         ),
-        ([{"name": "a", "kind": "one_hot", "values": ["x"], "std": 2.0}], {}, "std is for numbers"),
+        (
+            [{"name": "a", "kind": "one_hot", "values": ["x"], "std": 2.0}],
+            {},
+            "std must be 1 numbers, one an input, got 2.0",
+        ),
         ([{"name": "a"}], {"missing": 0}, "rules and missing are both given: rules say it all"),
         ([{"name": "a"}], {"inputs": ["a"]}, "rules and inputs are both given"),
         ([{"name": "a"}], {"text": "a"}, "rules and text are both given"),

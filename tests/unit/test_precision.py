@@ -77,9 +77,9 @@ def network_vector():
     ],
     ids=["scaffold", "moon", "heterofl"],
 )
-def test_engines_agree(data, parts):
+def test_engines_agree(data, parts, engine_of):
     serial = run(data, **parts).state.x
-    assert torch.equal(serial, run(data, engine="workers:2", **parts).state.x)
+    assert torch.equal(serial, run(data, engine=engine_of("workers:2"), **parts).state.x)
     together = run(data, engine="vectorised:4", **parts).state.x
     moved, apart = (serial - network_vector()).norm(), (serial - together).norm()
     assert apart < 0.1 * moved

@@ -25,8 +25,8 @@ def _library() -> Iterator[Any]:
         import dp_accounting.rdp
     except ImportError:
         raise ConfigError(
-            "aggregation = dp needs dp-accounting to say what it costs; install it with: pip "
-            "install 'fedloom[privacy]'"
+            "the accounts of privacy (aggregation = dp, local.dp) need dp-accounting; install it "
+            "with: pip install 'fedloom[privacy]'"
         ) from None
     log = logging.getLogger("absl")
     level = log.level
@@ -39,7 +39,9 @@ def _library() -> Iterator[Any]:
 
 
 def _round(library: Any, noise: float, share: float) -> Any:
-    """One round: normal noise on the sum of clients that are drawn with probability `share`."""
+    """One round, or one step: normal noise on a sum over those that are drawn with probability
+    `share`, clients or examples.
+    """
     return library.PoissonSampledDpEvent(share, library.GaussianDpEvent(noise))
 
 

@@ -120,16 +120,15 @@ class IntegerRing(Aggregation):
         return part._replace(n=float(count))
 
 
-def mask_bytes(count: int) -> tuple[int, int, int]:
-    """What each client of a masked sum of so many is sent beside the broadcast, and sends beside
-    its values, in bytes, if none vanishes: down, up, and up for shares that unmask. See
-    deployment/masked_sums.py.
+def mask_bytes(count: int) -> tuple[int, int]:
+    """The bytes (down, up) of keys and shares for each client of a masked sum of so many, beside
+    its values, if none vanishes: see deployment/masked_sums.py.
 
     >>> mask_bytes(10)
-    (1565, 801, 320)
+    (1565, 1121)
     """
     others, keys, shares = count - 1, 32 + 49, 2 * 32 + 16
-    return 16 + 10 * count + others * (keys + shares), keys + others * shares, 32 * count
+    return 16 + 10 * count + others * (keys + shares), keys + others * shares + 32 * count
 
 
 def _largest(v: Any) -> float:

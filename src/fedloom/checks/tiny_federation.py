@@ -78,6 +78,26 @@ def federation(dtype: torch.dtype, labels: bool = True) -> FederatedData:
     return from_clients(pairs, test=sample(2, 20), dtype=dtype)
 
 
+def one_output() -> nn.Module:
+    """41 parameters that give one number, for times until an event."""
+    return nn.Sequential(nn.Linear(INPUTS, 6), nn.Tanh(), nn.Linear(6, 1))
+
+
+@functools.cache
+def survival(dtype: torch.dtype) -> FederatedData:
+    """The same inputs with a time, and whether the event was seen then: for two of three."""
+    data, draw = federation(dtype), generator(0, "checks", "times")
+
+    def times(n: int) -> torch.Tensor:
+        seen = torch.rand(n, generator=draw) < 2 / 3
+        return torch.stack([torch.rand(n, generator=draw), seen.float()], 1).to(dtype)
+
+    assert data.test_inputs is not None
+    pairs = [(x, times(len(x))) for x, _ in map(data.client, range(data.population))]
+    test = data.test_inputs, times(len(data.test_inputs))
+    return from_clients(pairs, test=test, dtype=dtype)
+
+
 def local_for(loss: Any) -> Local:
     """Rates that fall with rounds and steps; two passes, or for a loss that reads a text on a
     number of steps, so that rounds end within a pass.
@@ -135,12 +155,12 @@ def experiment(dtype: torch.dtype = torch.float32, **changes: Any) -> Trial:
         "device": "cpu",
         "dtype": dtype,
     }
-    return Trial(**(settings | _needed(changes) | changes))
+    return Trial(**(settings | _needed(changes, dtype) | changes))
 
 
-def _needed(changes: dict[str, Any]) -> dict[str, Any]:
+def _needed(changes: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
     """What an objective or a rule does not go without: a model of several exits and the loss that
-    asks them, a rule that draws parts.
+    asks them, a rule that draws parts, times and a model of one output.
     """
     loss, rule = changes.get("objective"), changes.get("submodel")
     out: dict[str, Any] = {}
@@ -148,6 +168,8 @@ def _needed(changes: dict[str, Any]) -> dict[str, Any]:
         out["model"] = exits
     if _of_exits(rule):
         out["objective"] = OBJECTIVES["self_distillation"]()
+    if getattr(loss, "needs", None) is Needs.SURVIVAL:
+        out |= {"model": one_output, "data": survival(dtype)}
     if getattr(loss, "needs", None) is Needs.DRAWN_PARTS:
         out |= {"submodel": FjORD(), "capacities": CAPACITIES}
     return out

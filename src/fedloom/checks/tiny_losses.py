@@ -18,7 +18,16 @@ from ..federation.federation import Federation
 from ..models import lstm_language_model
 from ..objectives import Needs, Objective
 from ..submodels import FIARSE, FjORD, HeteroFL, Rule
-from .tiny_federation import SIZES, SMALL, Given, federation, local_for, network_for
+from .tiny_federation import (
+    SIZES,
+    SMALL,
+    Given,
+    federation,
+    local_for,
+    network_for,
+    one_output,
+    survival,
+)
 
 WORDS, LENGTH = 7, 3  # a vocabulary of another size than a window, so that its axis is known
 _SEED = 5  # of the model and of the dropout masks
@@ -67,6 +76,8 @@ def problems(part: Objective) -> tuple[Problem, ...]:
     numbers = Problem(network, functools.partial(federation, labels=False), rule)
     # recurrent layers cannot be cut, so a client trains them behind a mask
     text = Problem(language_network, texts, FIARSE())
+    if part.needs is Needs.SURVIVAL:
+        return (Problem(one_output, survival, rule),)
     return (text, labels, numbers) if part.needs is Needs.TEXT_ORDER else (labels, numbers, text)
 
 

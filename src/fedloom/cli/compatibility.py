@@ -46,6 +46,7 @@ LINKS = [
     *(f"{codec}, {feedback}" for codec in _KINDS for feedback in FEEDBACKS),
     *(f"{n}, {c.feedback}" for n, c in CODECS.items() if n not in ("dense", *_KINDS)),
 ]
+_OWN_DATA = (Needs.TEXT_ORDER, Needs.SURVIVAL)
 # the exponent that discounts older updates, of each clock; None: there are no older ones
 _STALENESS = {"synchronous": None, "asynchronous": 0.5, "asynchronous, staleness 0": 0.0}
 
@@ -64,8 +65,8 @@ AXES: dict[str, Axis] = {
     "objective": Axis(
         "Algorithm and objective",
         "algorithm",
-        # one that needs a text needs a model and an order of its own: no question of two parts
-        tuple(name for name, make in OBJECTIVES.items() if make.needs is not Needs.TEXT_ORDER),
+        # one that needs a text, or times, needs a model and data of its own: no question of two
+        tuple(n for n, make in OBJECTIVES.items() if make.needs not in _OWN_DATA),
         "algorithm=ROW objective=COLUMN",
     ),
     "server": Axis(
@@ -79,6 +80,12 @@ AXES: dict[str, Axis] = {
         "algorithm",
         tuple(LOCALS),
         "algorithm=ROW local.optimiser=adam, local.momentum=0.9, local.sam=0.1, ...",
+    ),
+    "dp": Axis(
+        "Algorithm and private examples",
+        "algorithm",
+        (NOTHING, "local.dp"),
+        "algorithm=ROW local.dp.noise=1",
     ),
     "submodel": Axis(
         "Algorithm and sub-models",
@@ -175,6 +182,8 @@ def _make(axis: str, row: str, column: str, net: Net) -> None:
     if "compress" in asked:
         codec, _, feedback = asked["compress"].partition(", ")
         parts["link"] = Link(Via(CODECS[codec](), FEEDBACKS[feedback or "forget"]()))
+    if asked.get("dp", NOTHING) != NOTHING:
+        parts["setting"] = Setting(dp=True)
     if "clock" in asked:
         parts["setting"] = Setting(staleness=_STALENESS[column])
     if "aggregation" in asked:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import resource
 import sys
 import time
+from collections import Counter
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedloom.compression import downlink
 from fedloom.config import Config
@@ -33,6 +35,19 @@ _SHORT = 3.0  # seconds that may be spent on a whole cohort
 _COUNTED_ROUNDS = 10_000  # cohorts drawn to count client rounds; beyond that their mean
 
 
+class ExampleCost(NamedTuple):
+    """What local.dp costs the client whose examples are told most of: epsilon, if it takes part in
+    so many rounds, as it is drawn, or as its budget allows. stopped: clients that would take part
+    in more.
+    """
+
+    epsilon: float
+    delta: float
+    client: int
+    rounds: int
+    stopped: int
+
+
 @dataclass(frozen=True)
 class Cost:
     """Costs of one run, in bytes and seconds. client_rounds: every client of every round, counted;
@@ -54,6 +69,7 @@ class Cost:
     workers: int  # processes that the run starts beside its own
     updates: int  # bytes of a round's updates at the server, if it needs each of them
     privacy: tuple[float, float, int]  # epsilon, delta, rounds; 0 rounds: none is kept
+    examples: ExampleCost | None  # with local.dp
     bf16: float | None  # part of a step's time, see bfloat16_gain
     keep: int  # checkpoints
     sizes: dict[float, StepCost]  # by capacity, if the run has sub-models
@@ -107,6 +123,8 @@ def estimate(config: Config, seeds: int) -> str:
     if cost.privacy[2]:
         epsilon, delta, rounds = cost.privacy
         rows.append(["privacy", f"epsilon {epsilon:.3g}", f"delta {delta:g}, in {rounds} rounds"])
+    if cost.examples is not None:
+        rows.append(_examples_row(cost.examples))
     if cost.workers:
         beside = f"not started here: the times are one process's, shared among {cost.workers}"
         rows.insert(0, ["engine", f"{cost.workers} processes", beside])
@@ -124,6 +142,12 @@ def estimate(config: Config, seeds: int) -> str:
     if seeds > 1:
         text += f"\n  {seeds} seeds run one after another: {seeds} times the time, disk and traffic"
     return text
+
+
+def _examples_row(cost: ExampleCost) -> list[str]:
+    why = f"delta {cost.delta:g}: client {cost.client}, {cost.rounds} rounds"
+    why += f"; {cost.stopped} clients are stopped by the budget" if cost.stopped else ""
+    return ["examples", f"epsilon {cost.epsilon:.3g}", why]
 
 
 def _sizes(cost: Cost) -> list[list[str]]:
@@ -145,6 +169,7 @@ def as_object(config: Config, seeds: int) -> dict[str, Any]:
     cost = measure(experiment)
     sums = {"seconds": cost.seconds, "traffic": cost.traffic, "disk": cost.disk}
     costs = asdict(cost) | sums | {"privacy": cost.privacy if cost.privacy[2] else None}
+    costs["examples"] = None if cost.examples is None else cost.examples._asdict()
     costs["sizes"] = [{"capacity": c, **one._asdict()} for c, one in cost.sizes.items()]
     engine = str(experiment.taken)
     return {"settings": dict(config.values), "seeds": seeds, "engine": engine, "costs": costs}
@@ -242,6 +267,7 @@ def _cost(
         workers=workers,
         updates=_updates(loop),
         privacy=_privacy(experiment, loop),
+        examples=_examples(loop, cohorts, scale),
         bf16=bfloat16_gain(loop.plan, loop.fed, loop.net),
         keep=experiment.checkpoint.keep,
         sizes=sizes,
@@ -263,6 +289,19 @@ def _privacy(experiment: Experiment, loop: Loop) -> tuple[float, float, int]:
     if "epsilon_tight" not in said:
         return 0.0, 0.0, 0
     return float(said["epsilon_tight"]), float(said["delta"]), rounds
+
+
+def _examples(loop: Loop, cohorts: list[list[int]], scale: float) -> ExampleCost | None:
+    """cohorts: of the rounds that were counted; scale: all rounds over these."""
+    accounts, dp = loop.accounts, loop.fed.local.dp
+    if accounts is None or dp is None:
+        return None
+    drawn = Counter(i for cohort in cohorts for i in cohort)
+    asked = {i: math.ceil(n * scale) for i, n in drawn.items()}
+    rounds = {i: min(n, accounts.allowed(i)) for i, n in asked.items()}
+    epsilon, client = accounts.worst(rounds)
+    stopped = sum(rounds[i] < asked[i] for i in asked)
+    return ExampleCost(epsilon, dp.delta, client, rounds.get(client, 0), stopped)
 
 
 def _nbytes(record: Any) -> int:

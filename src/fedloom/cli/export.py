@@ -1,7 +1,8 @@
-"""`fedloom export`: a run's model for use without fedloom, and a script that runs it."""
+"""`fedloom export`: a run's model in a folder of its own, for use without fedloom."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,13 +15,17 @@ if TYPE_CHECKING:
 
 
 _SUFFIX = {"safetensors": ".safetensors", "state_dict": ".pt"}
-
-
-@click.command("export", short_help="Write a run's model, with a script that uses it.")
-@click.argument("run", type=click.Path(path_type=Path))
-@click.option(
-    "--out", type=click.Path(path_type=Path), help="The network.  [default: RUN/export.pt2]"
+_WEIGHTS, _MASK = "weights", "mask"
+# what an export may hold; an earlier one is taken away before another is written
+_FILES = (
+    *("model.pt2", "predict.py", "about.json", "README.md", "test.npz"),
+    *(f"{name}{end}" for name in (_WEIGHTS, _MASK) for end in _SUFFIX.values()),
 )
+
+
+@click.command("export", short_help="Write a run's model into a folder, with a script to use it.")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), help="The folder.  [default: RUN/export]")
 @click.option(
     "--format",
     "kind",
@@ -38,11 +43,12 @@ _SUFFIX = {"safetensors": ".safetensors", "state_dict": ".pt"}
 def export_command(
     run: Path, out: Path | None, kind: str | None, capacity: str | None, test_set: bool
 ) -> None:
-    """Write a run's newest model: the network with its weights as torch.export writes it (.pt2),
-    and a script that runs it on raw samples with torch and numpy alone.
+    """Write a run's newest model into a folder: the network with its weights (model.pt2), what a
+    table's columns become, classes, threshold and scores (about.json), a model card (README.md),
+    and a script that needs torch and numpy alone: `python predict.py new.csv --out scores.csv`.
 
     What was written is checked where the data are at hand: it must score on the test set what the
-    run said. `python export.py --check FILE.npz` does so anywhere.
+    run said. `python predict.py --check FILE.npz` does so anywhere.
 
     An unfinished run gives the model of its last checkpoint. A sub-model is a smaller network, or
     for FIARSE and greedy pruning the whole one with zeros, and its mask in a file of its own.
@@ -52,6 +58,7 @@ def export_command(
     from fedloom.report import load_run
 
     from . import export_network as network
+    from .export_card import write_card
     from .export_check import ask, verify
 
     found = load_run(run)
@@ -68,31 +75,44 @@ def export_command(
         module = network.settled(module, config)
     if module is not None:
         weights = network.weights_of(module)
-    out, kind = _place(run, out, name, kind)
-    end = _SUFFIX[kind or "safetensors"]
     told = ask(found, config, round, share, weights)
+    out = _emptied(out or run / name)
+    end = _SUFFIX[kind or "safetensors"]
     click.echo(note or f"{sum(v.numel() for v in weights.values()):,} numbers, round {round}")
     code = network.write_script(out, module, told)
     if kind or told.about["torch"] is None:  # else they are in the network alone
-        network.write_weights(out.with_suffix(end), weights, "the weights by name")
+        network.write_weights(out / f"{_WEIGHTS}{end}", weights, "the weights by name")
     if mask:
-        network.write_weights(out.with_suffix(f".mask{end}"), mask, "which of them it holds")
+        network.write_weights(out / f"{_MASK}{end}", mask, "which of them it holds")
+    write_card(out / "README.md", found, told)
     for line in told.lacking():
         click.echo(line)
-    verify(code, told, module, out.with_suffix(".test.npz") if test_set else None)
+    verify(code, told, module, out / "test.npz" if test_set else None)
 
 
-def _place(run: Path, out: Path | None, name: str, kind: str | None) -> tuple[Path, str | None]:
-    """-> the file of the network, and the kind of a file of weights if one is wanted, as --out may
-    say too. Raises ConfigError for a file that is something else.
+def _emptied(out: Path) -> Path:
+    """The folder of an export without an earlier one. Raises ConfigError for a folder that holds
+    something else, and for a name that `--out` had when an export was a file.
     """
-    out = out or run / f"{name}.pt2"
-    if out.is_dir():
-        out = out / "model.pt2"
-    kind = kind or next((kind for kind, end in _SUFFIX.items() if end == out.suffix), None)
-    if out.suffix not in (".pt2", *_SUFFIX.values()) and out.exists():
-        raise ConfigError(f"'{out}' exists, and is no export; give --out a name that ends in .pt2")
-    own = run / "model.safetensors"
-    if out.with_suffix(own.suffix).resolve() == own.resolve():
-        raise ConfigError(f"'{own}' is the run's own model; give --out another name")
-    return out, kind
+    if out.suffix in (".pt2", *_SUFFIX.values()):
+        raise ConfigError(
+            f"--out '{out}': an export is a folder; give its name without {out.suffix}, and "
+            "--format for the weights by name"
+        )
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"--out '{out}' is a file; an export is a folder, give another name")
+    try:
+        kept = sorted(path.name for path in out.iterdir()) if out.exists() else []
+        about = json.loads((out / "about.json").read_bytes()) if "about.json" in kept else {}
+        if kept and "fedloom" not in about:
+            raise ConfigError(
+                f"--out '{out}' has files that are no export's, such as {kept[-1]}; give a new name"
+            )
+        for name in _FILES:
+            (out / name).unlink(missing_ok=True)
+        out.mkdir(parents=True, exist_ok=True)
+    except ConfigError:
+        raise
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--out '{out}' cannot be written: {error}") from None
+    return out

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedloom._version import __version__
 from fedloom.cli.exported import prepare
 from fedloom.config import Config
 from fedloom.data import FederatedData
@@ -87,17 +88,23 @@ def ask(
         except FedloomError as error:
             why = f"the data are not at hand: {error}"
     metric = metric if isinstance(metric, Mapping) and "kind" in metric else None
+    name = found.metric.name if metric is None else metric.get("name", found.metric.name)
     first = next((v for v in weights.values() if v.is_floating_point()), None)
     tests = None if data is None else data.test_targets
     about = {
+        "fedloom": __version__,
         "run": found.path.name,
         "round": round,
         "dtype": "float32" if first is None else str(first.dtype).removeprefix("torch."),
         "metric": metric,
-        "name": found.metric.name,
+        "name": name,
         "classes": [str(c) for c in found.partition.get("class_names") or ()],
-        "said": _said(found, round, share),
+        "outcome": _outcome(found, data, metric),
+        "threshold": _threshold(found, round),
+        "said": _said(found, name, round, share),
         "samples": elsewhere if tests is None else len(tests),
+        "ranges": found.partition.get("ranges") or {},
+        "scores": _scores(found) if share is None and found.clients.get("round") == round else {},
     }
     how = dict(inputs) if isinstance(inputs, Mapping) and "kind" in inputs else {"kind": "unknown"}
     row = describe(about, how, data, found.path)
@@ -150,13 +157,44 @@ def _from_config(config: Config) -> tuple[FederatedData, dict[str, Any], dict[st
     return data, recipe(data.raw, data.transform, data.inputs), told(metrics, objective)
 
 
-def _said(run: Run, round: int, share: float | None) -> float | None:
+def _outcome(run: Run, data: FederatedData | None, metric: Mapping[str, Any] | None) -> str:
+    """What the targets are; see FederatedData.outcome. Runs of fedloom 0.2 do not say it."""
+    kind = "" if metric is None else metric["kind"]
+    said = run.partition.get("outcome") or ("numbers" if data is None else data.outcome)
+    if said == "marks" and run.partition.get("tests_elsewhere") and kind not in ("auc", "brier"):
+        return "numbers"  # the server has zeros in their place
+    return "classes" if kind == "accuracy" else str(said)
+
+
+def _threshold(run: Run, round: int) -> float:
+    """The threshold of the round's decisions."""
+    row = np.flatnonzero(run.rounds == round)
+    if "threshold" in run.columns and len(row):
+        return float(run.columns["threshold"][row[-1]])
+    given = run.config.get("evaluate", {}).get("threshold", 0.5)
+    return float(given) if isinstance(given, int | float) else 0.5
+
+
+def _scores(run: Run) -> dict[str, Any]:
+    """Every metric of every site by its name, on what it was measured, on how many test rows of its
+    own (if they are known), and why it was not.
+    """
+    metrics = run.clients.get("metrics") or {}
+    count = len(next(iter(metrics.values()), ()))
+    names = run.clients.get("names") or [f"client {i}" for i in range(count)]
+    sites = {name: {k: v[i] for k, v in metrics.items()} for i, name in enumerate(names)}
+    rows = dict(zip(names, run.clients.get("test_rows") or (), strict=False))
+    why = run.clients.get("why_none") or {}
+    return {"basis": run.clients.get("basis"), "sites": sites, "test_rows": rows, "why_none": why}
+
+
+def _said(run: Run, metric: str, round: int, share: float | None) -> float | None:
     """The run's score of this model on the test set; None if there is none."""
     sizes = (run.summary.get("sizes") or {}).get("unseen") or []
     for row in sizes if share is not None and run.summary.get("rounds") == round else []:
         if row["capacity"] == share:
             return float(row["global"])
-    name = run.metric.column if share is None else f"{run.metric.column}@{text(share)}"
+    name = f"test_{metric}" if share is None else f"test_{metric}@{text(share)}"
     row = np.flatnonzero(run.rounds == round)
     if name not in run.columns or not len(row):
         return None

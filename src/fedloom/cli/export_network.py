@@ -142,8 +142,9 @@ def _mask(view: Any, layout: Any) -> dict[str, Tensor]:
 
 # ------------------------------------------------------------------------------- what is written
 def write_script(out: Path, module: nn.Module | None, told: Told) -> Path:
-    """Write the network, what is known of it, and the script that runs it -> the script."""
-    code, file = out.with_suffix(".py"), out.with_suffix(".pt2")
+    """Write the network, what is known of it, and the script that runs it into a folder -> the
+    script.
+    """
     told.about.update(torch=None, state=None)
     try:
         if module is None:
@@ -163,11 +164,13 @@ def write_script(out: Path, module: nn.Module | None, told: Told) -> Path:
                 torch.export.save(made, opened)
 
         told.about.update(torch=torch.__version__, state=state)
-        write_out(file, save)
-        click.echo(f"{file}: the network, by torch {torch.__version__}")
-    write_out(out.with_suffix(".about.json"), json.dumps(told.about, indent=1) + "\n")
-    write_out(code, Path(exported.__file__).read_text(encoding="utf-8"))
-    click.echo(f"{code}: prepare(), outputs(), predict() and score() of raw samples")
+        click.echo(
+            f"{write_out(out / 'model.pt2', save)}: the network, by torch {torch.__version__}"
+        )
+    about = json.dumps(told.about, indent=1, ensure_ascii=False) + "\n"
+    click.echo(f"{write_out(out / 'about.json', about)}: inputs, classes, threshold, scores")
+    code = write_out(out / "predict.py", Path(exported.__file__).read_text(encoding="utf-8"))
+    click.echo(f"{code}: the script that uses them")
     return code
 
 

@@ -1,19 +1,23 @@
 """A model that `fedloom export` wrote, on raw samples: only torch and numpy are needed.
 
-`python export.py --check FILE.npz` scores it on that file's arrays inputs and targets. Beside this
-file lie the network (.pt2, by torch.export) and what the run said of it (.about.json): how inputs
-are made, names of classes, the score, the version of torch.
+    python predict.py patients.csv --out scores.csv    probabilities and class of every row
+    python predict.py --check test.npz                 the run's score, once more
+
+Beside this file lie the network (model.pt2, by torch.export) and what the run said of it
+(about.json): how inputs are made, names of classes, the threshold, scores, the version of torch.
 """
 
 from __future__ import annotations
 
+import argparse
+import csv
 import importlib
 import json
 import logging
 import math
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -24,15 +28,14 @@ import torch.export
 from torch import Tensor
 
 BATCH = 500  # labels, or tokens, that are evaluated at once: as a run does
-HERE = Path(__file__)
+HERE = Path(__file__).parent
 
 
 # ---------------------------------------------------------------------------- what is beside it
 @cache
 def about() -> dict[str, Any]:
     """What the run said of the model."""
-    text = HERE.with_suffix(".about.json").read_text(encoding="utf-8")
-    return dict(json.loads(text))
+    return dict(json.loads((HERE / "about.json").read_text(encoding="utf-8")))
 
 
 @cache
@@ -40,7 +43,7 @@ def load() -> Callable[[Any], Any]:
     """The network in evaluation mode: prepared inputs -> outputs. Raises RuntimeError where the
     export has none or this torch is too old for it, FileNotFoundError where its file is gone.
     """
-    file, wrote = HERE.with_suffix(".pt2"), about()["torch"]
+    file, wrote = HERE / "model.pt2", about()["torch"]
     if wrote is None:
         raise RuntimeError("the export has no network: outputs(samples, network) takes your own")
     if not file.is_file():
@@ -68,13 +71,42 @@ def _by_token(network: Any, tokens: Tensor) -> Tensor:
 
 
 # ----------------------------------------------------------------------- from samples to inputs
-def prepare(samples: Any, known: dict[str, Any] | None = None) -> Tensor:
+def prepare(
+    samples: Any,
+    known: dict[str, Any] | None = None,
+    site: str | None = None,
+    strict: bool = False,
+    first: int = 1,
+) -> Tensor:
     """Raw samples as the network takes them, a transform of your own being missing. known: another
-    description than about().
+    description than about(); site: where every site has numbers of its own, its name or a file of
+    them; strict: an unknown category is an error, where a run's test set has 0 in all its inputs;
+    first: the number of the first row, for errors.
     """
     known = known or about()
-    made = KINDS[known["inputs"]["kind"]](samples, known["inputs"])
+    how = known["inputs"] | {"strict": strict, "first": first}
+    if "rules" in how:
+        how["rules"] = at_site(how, site)
+    made = KINDS[how["kind"]](samples, how)
     return made.to(getattr(torch, known["dtype"])) if made.is_floating_point() else made
+
+
+def at_site(how: dict[str, Any], site: str | None) -> list[dict[str, Any]]:
+    """The rules of columns at a site: those of all sites, with the site's own numbers. Raises
+    ValueError where these are missing.
+    """
+    own = how.get("sites")
+    if own is None:
+        return list(how["rules"])
+    if site is None or not (site in own or Path(site).is_file()):
+        known = f"one of {', '.join(own)}, or " if own else ""
+        given = "" if site is None else f", and {site!r} is none"
+        raise ValueError(
+            f"every site prepared its columns by its own rows{given}: give --site, {known}the file "
+            "preparation.json of the site's node"
+        )
+    mine = own[site] if site in own else json.loads(Path(site).read_text(encoding="utf-8"))
+    return [rule | mine.get(rule["name"], {}) for rule in how["rules"]]
 
 
 def _tensor(samples: Any) -> Tensor:
@@ -102,37 +134,78 @@ def _pixels(samples: Any, how: dict[str, Any]) -> Tensor:
 
 
 def _numbers(samples: Any, how: dict[str, Any]) -> Tensor:
-    """Numbers as they were stored; of a data frame the columns by their names."""
+    """Numbers as they were stored; of a table the columns by their names."""
+    if how.get("columns") and _named(samples):
+        return _cells(samples, how | {"rules": [PLAIN | {"name": n} for n in how["columns"]]})
     named = how.get("columns") and hasattr(samples, "columns")
     values = _tensor(samples[how["columns"]] if named else samples)
     return _shaped(values.to(getattr(torch, how["dtype"])), how)
 
 
+def _named(samples: Any) -> bool:
+    """Whether samples are mappings from names of columns."""
+    return isinstance(samples, list) and bool(samples) and isinstance(samples[0], dict)
+
+
+# the rule of a column of numbers that stay as they are
+PLAIN: dict[str, Any] = {
+    "kind": "number",
+    "values": [],
+    "fill": None,
+    "mean": 0.0,
+    "std": 1.0,
+    "empty": [],
+}
+
+
 def _cells(samples: Any, how: dict[str, Any]) -> Tensor:
     """Rows of a table: a data frame, mappings from names of columns, or cells in their order."""
-    made, rules = [], how["rules"]
-    for row in samples.to_dict("records") if hasattr(samples, "to_dict") else samples:
+    rules, made = how["rules"], []
+    rows = samples.to_dict("records") if hasattr(samples, "to_dict") else samples
+    for number, row in enumerate(rows, how.get("first", 1)):
+        for rule in rules if isinstance(row, dict) else ():
+            if rule["name"] not in row:
+                raise ValueError(f"no column {rule['name']!r}; there are {', '.join(row)}")
         cells = [row[rule["name"]] for rule in rules] if isinstance(row, dict) else row
-        each = zip(cells, rules, strict=True)
-        made.append([number for cell, rule in each for number in _cell(cell, rule)])
+        inputs: list[float] = []
+        for cell, rule in zip(cells, rules, strict=True):
+            try:
+                inputs += _cell(cell, rule, how.get("strict", False))
+            except ValueError as error:
+                raise ValueError(f"column {rule['name']!r}, row {number}: {error}") from None
+        made.append(inputs)
     return torch.tensor(made, dtype=torch.float64).to(getattr(torch, how["dtype"]))
 
 
-def _cell(value: Any, rule: dict[str, Any]) -> list[float]:
+def _cell(value: Any, rule: dict[str, Any], strict: bool) -> list[float]:
     """The numbers that a cell becomes."""
-    name, kind, values = rule["name"], rule["kind"], rule["values"]
-    if value is None or value != value or value in rule["empty"]:
+    kind, values = rule["kind"], rule["values"]
+    if _empty(value, rule):
         if rule["fill"] is None:
-            raise ValueError(f"column {name!r}: a cell is empty, and in training none was")
+            raise ValueError("it is empty, and in training no such cell was")
         value = rule["fill"]
     if kind == "number":
-        return [(float(value) - rule["mean"]) / rule["std"]]
+        return [(_number(value) - rule["mean"]) / rule["std"]]
     text = _category(value, rule["numeric"])
+    if text not in values and (strict or kind == "ordinal"):
+        raise ValueError(f"{text!r} is none of {', '.join(values)}")
     if kind == "one_hot":
         return [float(text == known) for known in values]
-    if text not in values:
-        raise ValueError(f"column {name!r}: {text!r} is none of {', '.join(values)}")
     return [float(values.index(text))]
+
+
+def _empty(value: Any, rule: dict[str, Any]) -> bool:
+    return value is None or value != value or value in rule["empty"]
+
+
+def _number(value: Any) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise ValueError(f"{value!r} is no finite number")
+    return number
 
 
 def _category(value: Any, numeric: bool) -> str:
@@ -182,39 +255,85 @@ KINDS: dict[str, Callable[[Any, dict[str, Any]], Tensor]] = {
     "numbers": _numbers,
     "cells": _cells,
     **dict.fromkeys(("words", "characters", "running", "subwords"), _texts),
-    **dict.fromkeys(("own", "unknown"), lambda samples, how: _tensor(samples)),
+    **dict.fromkeys(("own", "unknown", "cells_per_client"), lambda samples, how: _tensor(samples)),
 }
 
 
 # ---------------------------------------------------------------------------- using and checking
 @torch.no_grad()
-def outputs(samples: Any, network: Any = None) -> Tensor:
+def outputs(
+    samples: Any, network: Any = None, site: str | None = None, strict: bool = False
+) -> Tensor:
     """The network's outputs for raw samples (n, ...). network: another nn.Module than the exported,
-    which is put into evaluation mode.
+    which is put into evaluation mode; site, strict: as in prepare().
     """
     run = load() if network is None else network.eval()
     size = max(1, BATCH // about()["tokens"])
-    starts = range(0, len(samples), size)
-    parts = [run(prepare(samples[start : start + size])) for start in starts]
+    parts = [
+        run(prepare(samples[start : start + size], None, site, strict, start + 1))
+        for start in range(0, len(samples), size)
+    ]
     return torch.cat([getattr(part, "logits", part) for part in parts])
 
 
-def predict(samples: Any, network: Any = None) -> Any:
-    """The likeliest class of each raw sample, by its name if it has one; outputs where there are no
-    classes.
+def chances(out: Tensor) -> Tensor | None:
+    """The probabilities of classes (n, classes) of a network's outputs; None where an outcome is no
+    class. One output is that of the second class.
     """
-    out, classes = outputs(samples, network), about()["classes"]
-    if (about()["metric"] or {}).get("kind") != "accuracy":
+    if about()["outcome"] == "marks" and out[:1].numel() == 1:
+        one = out.reshape(-1).sigmoid()
+        return torch.stack([1 - one, one], 1)
+    return out.softmax(1) if about()["outcome"] == "classes" else None
+
+
+def places(out: Tensor) -> Tensor:
+    """The class of each output by its number: the likeliest; of two the second one where its
+    probability is above the threshold.
+    """
+    likely, threshold = chances(out), float(about()["threshold"])
+    if likely is None or likely.shape[1] != 2:
+        return out.argmax(1)
+    usual = threshold == 0.5 and out.shape == likely.shape  # the same up to rounding
+    return out.argmax(1) if usual else (likely[:, 1] > threshold).long()
+
+
+def predict(samples: Any, network: Any = None, site: str | None = None) -> Any:
+    """The class of each raw sample, by its name if it has one; outputs where there are no classes.
+    Raises ValueError with row and column of a cell that the model was not trained for.
+    """
+    out = outputs(samples, network, site, strict=True)
+    likely, names = chances(out), about()["classes"]
+    if likely is None:
         return out
-    places = out.argmax(1).tolist()
-    return [classes[place] for place in places] if classes else places
+    found = places(out).tolist()
+    return [names[place] for place in found] if names else found
+
+
+def outside(samples: Any) -> list[str]:
+    """The columns with numbers outside of the range that the model was trained on: a line each."""
+    rows = samples.to_dict("records") if hasattr(samples, "to_dict") else samples
+    ranges = about()["ranges"] if len(rows) and isinstance(rows[0], dict) else {}
+    rules = {rule["name"]: rule for rule in about()["inputs"].get("rules", ())}
+    lines = []
+    for name, (low, high) in ranges.items():
+        rounding = 1e-6 * max(abs(low), abs(high))
+        cells = [row[name] for row in rows if not _empty(row[name], rules.get(name, PLAIN))]
+        numbers = map(_number, cells)
+        count = sum(not low - rounding <= number <= high + rounding for number in numbers)
+        if count:
+            lines.append(
+                f"column {name!r}: {count} of {len(rows)} rows outside {low:g} to {high:g}"
+            )
+    return lines
 
 
 def score(samples: Any, targets: Any, network: Any = None) -> float:
     """The run's metric on raw samples and their targets, as the run measured it."""
     metric, total, count = about()["metric"], 0.0, 0
     if metric is None:
-        raise ValueError(f"the metric {about()['name']!r} is code of the run's own")
+        raise ValueError(f"the metric {about()['name']!r} is not in this script")
+    if metric["kind"] == "auc":
+        return _auc(outputs(samples, network), _tensor(targets))
     size = max(1, BATCH // about()["tokens"])
     for start in range(0, len(targets), size):
         wanted = _tensor(targets[start : start + size])
@@ -223,14 +342,33 @@ def score(samples: Any, targets: Any, network: Any = None) -> float:
     return math.exp(total / count) if metric["kind"] == "perplexity" else total / count
 
 
+def _auc(out: Tensor, wanted: Tensor) -> float:
+    """The area under the ROC curve of two classes: how often a row of the second class has a higher
+    probability than one of the first, equal ones counting half.
+    """
+    likely, second = chances(out), wanted.reshape(-1) == 1
+    assert likely is not None
+    _, inverse, counts = torch.unique(likely[:, 1], return_inverse=True, return_counts=True)
+    ranks = (counts.cumsum(0) - (counts - 1) / 2).double()[inverse]
+    ones = int(second.sum())
+    above = float(ranks[second].sum()) - ones * (ones + 1) / 2
+    return above / (ones * (len(second) - ones)) if 0 < ones < len(second) else math.nan
+
+
 def _each(metric: dict[str, Any], out: Tensor, wanted: Tensor) -> Tensor:
     """What each target adds to the mean."""
     kind, ignore = metric["kind"], metric.get("ignore")
     if kind == "squared error":
         return (out.reshape(wanted.shape) - wanted).square()
+    if kind == "brier":
+        likely = chances(out)
+        assert likely is not None
+        if likely.shape[1] == 2:
+            return (likely[:, 1] - wanted.reshape(-1)).square()
+        return (likely - torch.nn.functional.one_hot(wanted, likely.shape[1])).square().sum(1)
     if out.shape[:-1] == wanted.shape:  # a class for every token
         out = out.movedim(-1, 1)
-    each = out.argmax(1) == wanted
+    each = places(out) == wanted
     if kind == "perplexity":
         each = torch.nn.functional.cross_entropy(out, wanted, reduction="none")
     return each if ignore is None else each[wanted != ignore]
@@ -257,10 +395,87 @@ def check(file: str) -> bool:
     return same
 
 
-if __name__ == "__main__":
-    if len(sys.argv) != 3 or sys.argv[1] != "--check":
-        sys.exit(f"usage: python {sys.argv[0]} --check FILE.npz (arrays inputs and targets)")
+# -------------------------------------------------------------------------- from a file to a file
+def read(file: str) -> Any:
+    """Samples of a file: rows of a .csv by the names in its first row, lines of a .txt, the array
+    of a .npy, or `inputs` of a .npz. Raises ValueError.
+    """
+    path = Path(file)
+    if path.suffix in (".npy", ".npz"):
+        found = np.load(path, allow_pickle=False)
+        return found["inputs"] if path.suffix == ".npz" else found
     try:
-        sys.exit(0 if check(sys.argv[2]) else 1)
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise ValueError("it is not UTF-8; save it so") from None
+    if path.suffix == ".txt":
+        return text.splitlines()
+    heads, *rows = [row for row in csv.reader(text.splitlines(keepends=True)) if row] or [[]]
+    heads = [head.strip() for head in heads]
+    if not rows:
+        raise ValueError("it has no rows below a header")
+    if len(heads) == 1 and (";" in heads[0] or "\t" in heads[0]):
+        raise ValueError("its cells are not separated by commas; save it so")
+    if twice := [head for head in heads if heads.count(head) > 1]:
+        raise ValueError(f"two columns are called {twice[0]!r}")
+    for number, row in enumerate(rows, 1):
+        if len(row) != len(heads):
+            raise ValueError(f"row {number} has {len(row)} cells, and the header {len(heads)}")
+    return [dict(zip(heads, row, strict=True)) for row in rows]
+
+
+def scored(samples: Any, site: str | None = None) -> Iterator[list[Any]]:
+    """A header, and a line for each sample: its number, the probability of every class and the
+    class; or the outputs, where an outcome is no class.
+    """
+    out = outputs(samples, None, site, strict=True)
+    likely, names = chances(out), about()["classes"]
+    if likely is None:
+        values = out.flatten(1) if out.ndim > 1 else out[:, None]
+        yield ["row", *(f"output_{i}" for i in range(values.shape[1]))]
+        yield from ([number, *row] for number, row in enumerate(values.tolist(), 1))
+        return
+    names = names or list(map(str, range(likely.shape[1])))
+    yield ["row", *(f"probability_{name}" for name in names), "class"]
+    found = zip(likely.tolist(), places(out).tolist(), strict=True)
+    for number, (row, place) in enumerate(found, 1):
+        yield [number, *row, names[place]]
+
+
+def run(file: str, out: str | None, site: str | None) -> None:
+    """Write what the model says of a file's samples, and say what it was not trained for. Raises
+    ValueError.
+    """
+    samples = read(file)
+    lines = list(scored(samples, site))
+    if out is None:
+        csv.writer(sys.stdout, lineterminator="\n").writerows(lines)
+    else:
+        with open(out, "w", encoding="utf-8", newline="") as opened:
+            csv.writer(opened, lineterminator="\n").writerows(lines)
+    for line in outside(samples):
+        print(f"warning: {file}, {line}, those that it was trained on", file=sys.stderr)
+
+
+def main() -> int:
+    """The command line -> the exit code."""
+    known = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    known.add_argument("samples", nargs="?", help="a .csv, .txt, .npy or .npz file")
+    known.add_argument("--out", help="the file of scores, CSV (default: they are printed)")
+    known.add_argument("--site", help="whose numbers prepare the columns: a name, or a file")
+    known.add_argument("--check", metavar="FILE.npz", help="score its arrays inputs and targets")
+    given = known.parse_args()
+    if (given.samples is None) == (given.check is None):
+        known.error("give a file of samples, or --check FILE.npz")
+    try:
+        if given.check is not None:
+            return 0 if check(given.check) else 1
+        run(given.samples, given.out, given.site)
+        return 0
     except (OSError, KeyError, ValueError, RuntimeError) as error:
-        sys.exit(f"error: {sys.argv[2]} cannot be checked: {error}")
+        print(f"error: {given.samples or given.check}: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

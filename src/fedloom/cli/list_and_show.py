@@ -39,6 +39,7 @@ _WHERE = {  # topic: the registry of its names, and where a file has the options
     "submodels": ("fedloom.submodels:SUBMODELS", "submodel"),
     "private": ("fedloom.submodels:PRIVATE", "private"),
     "schedules": ("fedloom.federation.schedules:SCHEDULES", "local.schedule"),
+    "orders": ("fedloom.federation.passes:PASSES", "local.passes"),
     "codecs": ("fedloom.compression.codecs:MAKERS", "compress"),
     "devices": ("fedloom.federation.devices:DEVICES", "devices"),
     "choices": ("fedloom.federation.choice:CHOICES", "choose"),
@@ -62,12 +63,12 @@ def list_command(topic: str | None, program: bool) -> None:
     """List what can be named in a configuration, or the runs below the folder runs.
 
     Topics: recipes, algorithms, servers (what one does with the mean update), models, data,
-    partitions, objectives, submodels, private (layers of each client), schedules, codecs (how
-    updates are compressed), devices (how fast clients are), choices (of the clients of a round),
-    clocks (when the server makes its step), aggregations (what the server makes of updates),
-    attacks (what hostile clients do), trackers (who else sees a run), engines, measures (of a run),
-    optimisers (of clients), settings (tables without a name), runs.
-    Without one: everything but the runs.
+    partitions, objectives, submodels, private (layers of each client), schedules, orders (of a
+    client's data, from round to round), codecs (how updates are compressed), devices (how fast
+    clients are), choices (of the clients of a round), clocks (when the server makes its step),
+    aggregations (what the server makes of updates), attacks (what hostile clients do), trackers
+    (who else sees a run), engines, measures (of a run), optimisers (of clients), settings (tables
+    without a name), runs. Without one: everything but the runs.
     """
     if program:
         make = lambda: _as_json(topic)
@@ -112,7 +113,7 @@ def _listed(topic: str | None) -> str:
 def matrix_command(axis: str | None, out: Path | None) -> None:
     """Say which algorithms go with which other parts, and why the rest is refused.
 
-    AXIS: objective, server, clock, local, submodel, compress, submodel_compress, aggregation,
+    AXIS: objective, server, clock, local, dp, submodel, compress, submodel_compress, aggregation,
     submodel_aggregation or compress_aggregation; without one, all.
     Asked of the parts themselves, without training.
     """
@@ -134,9 +135,9 @@ def matrix_command(axis: str | None, out: Path | None) -> None:
 @click.argument("name", shell_complete=names)
 def show_command(name: str) -> None:
     """Explain an algorithm, server optimiser, recipe, model, data set, partition, objective, rule
-    of sub-models, schedule, codec, device profile, clock, aggregation, attack, engine, measure,
-    local optimiser or table of settings (run, local, evaluate, checkpoint, churn, availability,
-    ranks).
+    of sub-models, schedule, order of passes, codec, device profile, clock, aggregation, attack,
+    engine, measure, local optimiser or table of settings (run, local, local.dp, evaluate,
+    checkpoint, churn, availability, ranks).
 
     Of an algorithm: state, messages and cost, measured on a small problem, and its options. Of the
     folder of a run (runs/one, ./one): how far it is, its result, and who answered if its clients

@@ -89,8 +89,18 @@ def _opened(
     from fedloom.config import from_run
     from fedloom.config.overrides import canonical, refuse_repeats
     from fedloom.experiment.replay import check_repeatable
+    from fedloom.storage.manifest import deployed
     from fedloom.storage.run_directory import RunDirectory
 
+    if (run / "federation.toml").is_file():
+        run = run / "run"
+    if deployed(run):
+        if changes or changed:
+            more = changes[0] if changes else "--changed-code"
+            raise ConfigError(f"a federation's run is repeated as it was: leave out {more}")
+        from fedloom.deployment.replay import replay
+
+        return replay(run, number)
     check_repeatable(folder := RunDirectory(run))
     if folder.read_config().get("source") == "python":
         raise ConfigError(
@@ -152,7 +162,7 @@ def _client(replay: Replay, trace: ClientTrace) -> str:
     lines = [
         ("client", f"{replay.name(i)}, {fed.data.sizes[i]} examples, weight {fed.weight(i):g}"),
         ("before", "had not taken part" if last < 0 else f"took part in round {last + 1}"),
-        ("its state", _fields(trace.before.alg)),
+        ("its state", _fields(trace.before.alg) if hasattr(trace.before, "alg") else "at its node"),
         ("received", _fields(trace.share.msg)),
     ]
     if trace.done is not None:
@@ -163,6 +173,8 @@ def _client(replay: Replay, trace: ClientTrace) -> str:
         lines.append(("cosine", f"{_number(replay.cosine(trace))}, with the model's move"))
     why = trace.error or (trace.sent.why if trace.sent else "")
     lines += [("failed", why)] if why else []
+    if not trace.steps:  # of a deployed client, or one that failed before
+        return table(lines)
     steps = [["step", "examples", "rate", "loss", "norm of the move"]]
     for k, s in enumerate(trace.steps, 1):
         numbers = [f"{s.rate:.4g}", _number(s.loss), _number(s.norm)]

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..core.registry import Registry
 from ..experiment.settings import Settings
-from .overrides import NESTED, PLAIN, REGISTRIES, current
+from .overrides import INNER, NESTED, PLAIN, REGISTRIES, current
 from .validation import known
 
 # local.optimiser
@@ -40,8 +40,11 @@ class Setting:
 
 
 # tables without a name; their docstrings explain them
-TABLES: Registry[Callable[..., Any]] = Registry("table of settings", {"run": Settings, **PLAIN})
+TABLES: Registry[Callable[..., Any]] = Registry(
+    "table of settings", {"run": Settings, **PLAIN, **INNER}
+)
 # what a file says for itself
+_NAMED = ("schedule", "passes")  # tables within local, which are told by themselves
 _MADE = {"name": "the recipe's, the file's", "label": "made from the parts", "dtype": "float32"}
 # keys beside the options of a table's entry
 EXTRA: dict[str, tuple[Setting, ...]] = {
@@ -79,7 +82,7 @@ EXTRA: dict[str, tuple[Setting, ...]] = {
 
 def settings_in(name: str) -> list[Setting]:
     """The settings of a table without a name, in the code's order."""
-    path, skip = "" if name == "run" else f"{name}.", ("schedule",) if name == "local" else ()
+    path, skip = "" if name == "run" else f"{name}.", _NAMED if name == "local" else ()
     found = _of(TABLES[name], path, skip)
     return [replace(s, default=_MADE.get(s.key, s.default)) for s in found]
 

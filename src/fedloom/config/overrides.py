@@ -27,6 +27,8 @@ from ..federation.choice import CHOICES
 from ..federation.clock import CLOCKS
 from ..federation.devices import DEVICES
 from ..federation.local import Local
+from ..federation.passes import PASSES
+from ..federation.private_examples import ExamplePrivacy
 from ..federation.sampling import Churn
 from ..federation.schedules import SCHEDULES
 from ..models import MODELS
@@ -52,6 +54,7 @@ REGISTRIES: dict[str, Registry[Any]] = {
     "data": SOURCES,
     "data.partition": PARTITIONS,
     "local.schedule": SCHEDULES,
+    "local.passes": PASSES,
     "objective": OBJECTIVES,
     "submodel": SUBMODELS,
     "private": PRIVATE,
@@ -73,6 +76,8 @@ PLAIN: Makers = {
     "availability": Availability,
     "ranks": RankSettings,
 }
+# tables without a name inside of these, written out only if they are given
+INNER: Makers = {"local.dp": ExamplePrivacy}
 METRICS = "metrics"  # the key whose list may name own parts
 OPTIONAL = ("churn", "availability", "ranks")  # written out only if they are given
 RUN = known(Settings)  # the keys outside of all tables
@@ -253,7 +258,8 @@ def apply(raw: dict[str, Any], overrides: Sequence[str]) -> frozenset[str]:
         place = raw
         for name in tables:
             place = _table(place, name, path)
-        if isinstance(place.get(key), dict) and not isinstance(value, dict):
+        left_out = path in INNER and value == NOTHING
+        if isinstance(place.get(key), dict) and not isinstance(value, dict) and not left_out:
             raise ConfigError(
                 f"command line: {path} is a table; set one of its keys, {path}.KEY=..."
             )
@@ -274,7 +280,8 @@ def _found(path: str, value: Any) -> Any:
     try:
         if path == METRICS and isinstance(value, list):
             return [named_here(name) for name in value]
-        return named_here(value) if _is_name(path, value) or path.endswith(".of") else value
+        own = path.endswith((".of", ".preparation")) or _is_name(path, value)
+        return named_here(value) if own else value
     except ConfigError as error:
         raise ConfigError(f"command line: {path}: {error}") from error
 

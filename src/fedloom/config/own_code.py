@@ -17,7 +17,7 @@ from .validation import Origin
 
 CODE = "code"  # the table of a configuration: {file: hash of what was in it}
 _CODECS = ("compress", "compress.up", "compress.down")  # whose values may be chains
-_PLACES = {*REGISTRIES, *_CODECS}
+_PLACES = {*REGISTRIES, *_CODECS, "data.preparation"}
 _log = logging.getLogger(__name__)
 
 

@@ -38,6 +38,7 @@ from .composite_tables import (
 from .labels import method_label, traits_of
 from .overrides import (
     ALIASES,
+    INNER,
     NESTED,
     OPTIONAL,
     PLAIN,
@@ -54,6 +55,7 @@ from .validation import NOTHING, Origin, check, known, live
 
 # named tables that are left out where they are not given
 _EXTRAS = ("submodel", "private", "devices", "choose", "clock", "aggregation", "attack", "tracker")
+_UNNAMED = {**PLAIN, **INNER}
 _TABLES = (*dict.fromkeys(path.partition(".")[0] for path in (*REGISTRIES, *PLAIN)),)
 
 
@@ -126,7 +128,7 @@ class Config:
         """
         table, skip = self._table(path) or {}, ("name", *NESTED.get(path, ()))
         out = live({k: v for k, v in table.items() if k not in skip})
-        named = [k for k in out if f"{path}.{k}" in REGISTRIES]
+        named = [k for k in out if f"{path}.{k}" in (*REGISTRIES, *INNER)]
         return out | {k: self._part(f"{path}.{k}") for k in named}
 
     def _part(self, path: str) -> Any:
@@ -136,8 +138,8 @@ class Config:
             return None
         options = self.options(path)
         with self.origin.blame(path, options):
-            if path in PLAIN:
-                return PLAIN[path](**options)
+            if path in _UNNAMED:
+                return _UNNAMED[path](**options)
             return REGISTRIES[path].make(table["name"], **options)
 
     def _algorithm(self) -> Algorithm:
@@ -350,21 +352,28 @@ def _options(raw: Mapping[str, Any], path: str) -> list[str]:
 
 def _plain(raw: Mapping[str, Any], path: str, origin: Origin) -> dict[str, Any]:
     """A table without a name, complete."""
-    table, make = raw.get(path, {}), PLAIN[path]
+    table, make = raw.get(path.rpartition(".")[2], {}), _UNNAMED[path]
     if not isinstance(table, Mapping):
         raise ConfigError(f"{origin.of(path)}: {path} must be a table, got {table!r}")
-    own = {k: v for k, v in table.items() if f"{path}.{k}" not in REGISTRIES}
+    inside = [p.rpartition(".")[2] for p in INNER if p.startswith(f"{path}.")]
+    given = [key for key in inside if table.get(key, NOTHING) != NOTHING]
+    tables = {key: _plain(table, f"{path}.{key}", origin) for key in given}
+    own = {k: v for k, v in table.items() if k not in inside and f"{path}.{k}" not in REGISTRIES}
     if path == "local" and all(own.get(k) is None for k in ("epochs", "steps", "seconds")):
         own["epochs"] = 1
     inner = [p.partition(".")[2] for p in REGISTRIES if p.startswith(f"{path}.")]
-    values = check(make, own, path, f"[{path}]", origin, inner)
+    values = check(make, own, path, f"[{path}]", origin, [*inner, *inside])
     with origin.blame(path):
-        make(**live(values))
+        parts = {key: _UNNAMED[f"{path}.{key}"](**live(one)) for key, one in tables.items()}
+        make(**live(values), **parts)
+    values |= tables
     if path == "local":
         rates = named_table(table, "schedule")
         if rates.get("name") == "cosine" and type(raw.get("rounds")) is int:
             rates.setdefault("rounds", raw["rounds"])  # a longer continuation keeps these
         values["schedule"] = _named({"schedule": rates}, "local.schedule", origin, "constant")
+        if named_table(table, "passes").get("name", NOTHING) != NOTHING:
+            values["passes"] = _named(table, "local.passes", origin)
     return values
 
 

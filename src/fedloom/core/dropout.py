@@ -22,9 +22,11 @@ _tape: contextvars.ContextVar[list[Tensor | int] | None] = contextvars.ContextVa
 
 
 @contextlib.contextmanager
-def seeded(seed: Tensor | int) -> Iterator[None]:
-    """HashedDropout inside draws from `seed` (int, or 0-d int64 tensor) and the order of calls."""
-    token = _tape.set([seed, 0])
+def seeded(seed: Tensor | int, first: Tensor | int = 0) -> Iterator[None]:
+    """HashedDropout inside draws from `seed` (int, or 0-d int64 tensor) and the order of calls,
+    which are counted from `first` on.
+    """
+    token = _tape.set([seed, first])
     try:
         yield
     finally:
@@ -60,7 +62,7 @@ class HashedDropout(nn.Module):
             return inputs
         if self.p == 1:
             return torch.zeros_like(inputs)
-        tape[1] += 1
+        tape[1] = tape[1] + 1  # not in place: it may be a tensor of the caller's
         start = tape[0] + tape[1]
         if not isinstance(start, Tensor):  # made on the device, not copied there
             start = torch.full((), start, dtype=torch.int64, device=inputs.device)

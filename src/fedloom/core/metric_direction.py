@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-HIGHER_IS_BETTER = ("accuracy", "balanced_accuracy", "f1", "auc", "auroc", "r2")
-LOWER_IS_BETTER = ("loss", "error", "mse", "rmse", "mae", "nll", "perplexity")
+HIGHER_IS_BETTER = ("accuracy", "balanced_accuracy", "f1", "auc", "auroc", "r2", "concordance")
+LOWER_IS_BETTER = ("loss", "error", "brier", "mse", "rmse", "mae", "nll", "perplexity")
 
 
 def higher_is_better(name: str, metric: Any = None) -> bool | None:

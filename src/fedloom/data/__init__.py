@@ -19,9 +19,11 @@ from fedloom.data.own.in_memory import from_arrays, from_clients, from_datasets
 from fedloom.data.own.tables import table
 from fedloom.data.partition import *  # noqa: F403  # its __all__: every partition
 from fedloom.data.published.download import data_root
+from fedloom.data.published.heart import heart
 from fedloom.data.published.images import cifar10, cifar100, digits, fashion_mnist, mnist
 from fedloom.data.published.leaf import celeba, femnist
 from fedloom.data.published.shakespeare import shakespeare
+from fedloom.data.published.tcga import tcga
 from fedloom.data.published.text_classification import ag_news, sst2
 from fedloom.data.published.tiny_imagenet import tiny_imagenet
 from fedloom.data.published.wikitext import wikitext2
@@ -32,8 +34,18 @@ SOURCES: Registry[Callable[..., FederatedData]] = Registry(
     {
         source.__name__: source
         for source in (
-            *(digits, mnist, fashion_mnist, cifar10, cifar100, tiny_imagenet, femnist, celeba),
-            *(shakespeare, wikitext2, ag_news, sst2, folders, table, hugging_face),
+            *(
+                digits,
+                heart,
+                mnist,
+                fashion_mnist,
+                cifar10,
+                cifar100,
+                tiny_imagenet,
+                femnist,
+                celeba,
+            ),
+            *(shakespeare, wikitext2, ag_news, sst2, tcga, folders, table, hugging_face),
         )
     },
     own=FederatedData,
@@ -62,12 +74,14 @@ __all__ = [
     "from_clients",
     "from_datasets",
     "from_partitions",
+    "heart",
     "hugging_face",
     "measure",
     "mnist",
     "shakespeare",
     "sst2",
     "table",
+    "tcga",
     "tiny_imagenet",
     "wikitext2",
     "with_client_tests",

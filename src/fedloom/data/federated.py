@@ -114,6 +114,16 @@ class FederatedData:
             largest = max(largest, int(self.test_targets.max()))
         return largest + 1
 
+    @property
+    def outcome(self) -> str:
+        """What the targets are: "classes", one of an example; "tokens"; "marks", numbers that are
+        all 0 or 1; or "numbers".
+        """
+        if self.classes is not None:
+            return "classes" if self.targets.ndim == 1 else "tokens"
+        marks = bool(((self.targets == 0) | (self.targets == 1)).all())
+        return "marks" if marks else "numbers"
+
     def label_counts(self) -> Tensor:
         """Count the labels, or all tokens, of every client: (N, C) int64.
 

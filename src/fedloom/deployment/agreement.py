@@ -127,7 +127,8 @@ def described(own: FederatedData, about: Head) -> Site:
     told |= {"examples": len(own.inputs), "tests": 0 if tests is None else len(tests)}
     told |= {"shape": list(one.shape[1:]), "target_shape": list(targets.shape[1:])}
     how = recipe(own.raw, own.transform, own.inputs)
-    told |= {"columns": digest({k: v for k, v in how.items() if k != "prepared"})}  # without words
+    # without words, and without what a site found in its own rows
+    told |= {"columns": digest({k: v for k, v in how.items() if k not in ("prepared", "sites")})}
     told |= {"classes": own.classes or 0, "class_names": list(own.class_names)}
     try:
         return Site(**told)

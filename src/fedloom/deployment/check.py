@@ -105,8 +105,8 @@ class _Nodes:
             self._identities = Made.rehearsed(loop.fed.population)
         self.told: tuple[str, ...] = ()
 
-    def __call__(self, messages: dict[int, bytes], seconds: float, enough: int) -> dict[int, bytes]:
-        answers = {i: self._node(i).answer(raw) for i, raw in [*messages.items()][:enough]}
+    def __call__(self, messages: dict[int, bytes], *_: float) -> dict[int, bytes]:
+        answers = {i: self._node(i).answer(raw) for i, raw in messages.items()}
         for raw in answers.values():
             head = opened(ANSWER, raw)[0]
             said = head.model_dump(exclude={"run", "what", "round", "client", "parts", "kind"})
@@ -120,8 +120,9 @@ class _Nodes:
     def _node(self, i: int) -> Node:
         if i not in self._nodes:
             at, loop = self._folder / str(i), self._loop
+            place = loop.plan, loop.fed, loop.net, i, at, self._run
             identity = self._identities[i] if self._identities else None
-            self._nodes[i] = Node(loop.plan, loop.fed, loop.net, i, at, self._run, identity)
+            self._nodes[i] = Node(*place, rehearsal=True, identity=identity)
         return self._nodes[i]
 
 

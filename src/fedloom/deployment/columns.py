@@ -9,13 +9,18 @@ from typing import Any
 from ..config.resolve import Config
 from ..config.validation import NOTHING
 from ..data import FederatedData, iid, table
+from ..data.own.files import files_of
+from ..data.own.fitting import DROP, Finding
+from ..data.own.making import PerClient
 from ..data.own.preparation import Preparation, preparation_of, rules_of
-from ..data.own.tables import files_of
 from ..data.raw_inputs import Words
 from ..errors import CompositionError, ConfigError, DataError
 
 FOUND = ("columns", "missing", "standardise")  # options of `table` that look at rows
-_AGREED = ("inputs", "text", "rules", "class_names", *FOUND)
+_SCALE = ("per_client", "missing", "standardise", "ddof")  # what each site does with its own
+_AGREED = ("inputs", "text", "rules", "class_names", "preparation", "columns", *_SCALE)
+# how files are read and tested, of which a site's file may say something else
+_USUAL = ("names", "na_values", "encoding", "sep", "decimal", "test_share", "test_seed", "patient")
 _HOW = (
     "make the federation with `fedloom deploy new` where a table of these columns is (data.path), "
     "or write [[data.rules]] into run.toml at every place (docs/data.md)"
@@ -38,10 +43,12 @@ def with_rules(config: Config, elsewhere: bool) -> Config:
         if elsewhere:
             raise DataError(f"{error}; the columns' rules are found in it: {_HOW}") from error
         raise
-    rules = rules_of(found.raw)
+    raw = found.raw.shared if isinstance(found.raw, PerClient) else found.raw
+    rules = rules_of(raw)
     if found.inputs.ndim != 2 or not rules:  # columns of lists, and texts
         return config
-    kept = {k: v for k, v in data.items() if k not in ("inputs", *FOUND)}
+    told_by_rules = {"inputs", "columns", *(() if data["per_client"] else _SCALE)}
+    kept = {k: v for k, v in data.items() if k not in told_by_rules or v == DROP}
     told = {"rules": rules, "class_names": list(found.class_names)}
     return Config({**config.values, "data": kept | told}, config.origin)
 
@@ -58,6 +65,9 @@ def refuse_unagreed(data: Mapping[str, Any]) -> None:
 def as_agreed(given: Mapping[str, Any], run: Mapping[str, Any], file: Path) -> dict[str, Any]:
     """The options of a site's own data, with the rules of the run's data. Raises ConfigError."""
     rules, name = run.get("rules"), given.get("name")
+    keys = ("target", "rules", "class_names", "preparation", *_SCALE, *_USUAL)
+    both = name == run.get("name") == "table"
+    whole = {**{key: run[key] for key in keys if key in run and both}, **given}
     if name == "table":
         if twice := given.keys() & (_AGREED if rules else ("rules", "class_names")):
             raise ConfigError(
@@ -65,7 +75,7 @@ def as_agreed(given: Mapping[str, Any], run: Mapping[str, Any], file: Path) -> d
                 "run.toml (data.rules, data.class_names) alone; take it out here"
             )
         try:
-            refuse_unagreed(given)
+            refuse_unagreed(whole)
         except CompositionError as error:
             raise ConfigError(f"file '{file}': {error}") from None
     elif rules:
@@ -73,8 +83,7 @@ def as_agreed(given: Mapping[str, Any], run: Mapping[str, Any], file: Path) -> d
             f"file '{file}': data '{name}' has no columns, and run.toml has rules for columns "
             "(data.rules); take name = 'table', a CSV or Parquet file"
         )
-    agreed = {key: run[key] for key in ("target", "rules", "class_names") if rules}
-    return {**agreed, **given}
+    return whole
 
 
 def refuse_own_words(own: FederatedData, name: str, file: Path) -> None:
@@ -86,16 +95,28 @@ def refuse_own_words(own: FederatedData, name: str, file: Path) -> None:
         )
 
 
-def preparation_in(config: Config) -> Preparation | None:
+def preparation_in(config: Config) -> Preparation | PerClient | None:
     """How all sites make inputs of their tables; None if nothing is agreed."""
-    rules = config.values["data"].get("rules")
-    return preparation_of(rules) if rules else None
+    data = config.values["data"]
+    if not data.get("rules"):
+        return None
+    how = preparation_of(data["rules"])
+    if not data.get("per_client"):
+        return how
+    finding = Finding(data.get("missing"), data["standardise"], data["ddof"])
+    return PerClient(how, finding, {})  # what sites find stays there
+
+
+def scale_in(data: Mapping[str, Any]) -> dict[str, Any]:
+    """How every site fills and scales its rows by its own; nothing where rules say it all."""
+    return {key: data.get(key) for key in _SCALE} if data.get("per_client") else {}
 
 
 def _looks(data: Mapping[str, Any]) -> str:
     """The first option of a table whose rules are found in its rows; empty if there is none."""
-    given = {k: v for k in FOUND if (v := data.get(k)) is not None and v is not False}
-    return next((k for k, v in given.items() if v not in (NOTHING, {})), "")
+    looked = FOUND if not data.get("per_client") else ("columns",)
+    given = {k: v for k in looked if (v := data.get(k)) is not None and v is not False}
+    return next((k for k, v in given.items() if v not in (NOTHING, DROP, {})), "")
 
 
 def _is_here(path: Any) -> bool:

@@ -28,10 +28,11 @@ from ..engines.client_round import Client, ClientCost, RangeResult
 from ..engines.evaluation import Score, scores_of
 from ..engines.extra_exchanges import weighed, weighed_probe
 from ..engines.summation import finite, push
+from ..engines.traced import ClientTrace
 from ..errors import CompositionError, ConfigError, FedloomError, WireError
 from ..federation.federation import Federation
 from ..plan import Plan
-from ..stage import Share
+from ..stage import LocalResult, Share
 from ..storage.manifest import numbered
 from .attendance import HOW, Attendance, DeclinedError, MissingError, Refused, SpareError
 from .certificates import check_masks_library
@@ -264,6 +265,21 @@ class FederationEngine:
                 _log.warning("round %d: client %d: not measured: %s", round, i, error)
         return found
 
+    def traced(self, asked: Asked, i: int) -> ClientTrace:
+        """What a client of the last exchange sent, and what the server makes of it. Its steps and
+        its state are at its node.
+        """
+        share, last = self._shares(asked)[self._fed.capacity(i)], _last(asked.memories, [i])[i]
+        found = ClientTrace(i, share, rec(last=float(last)))
+        try:
+            with one_thread(self._fed.local.precision):
+                part, cost = self._taken(i, share, asked.round, last, found)
+            found.result = RangeResult([], {}, [cost])
+            push(found.result.nodes, 0, 0, part)
+        except WireError as error:
+            found.error = str(error)
+        return found
+
     def close(self) -> None:
         """The nodes go on waiting."""
 
@@ -383,8 +399,12 @@ class FederationEngine:
             )
         _log.warning("round %d: client %d has lost its state and begins anew", round + 1, i)
 
-    def _taken(self, i: int, share: Share, round: int, last: int) -> tuple[Rec, ClientCost]:
-        """A client's part of the sums, and its cost. Raises WireError for what cannot be taken."""
+    def _taken(
+        self, i: int, share: Share, round: int, last: int, look: ClientTrace | None = None
+    ) -> tuple[Rec, ClientCost]:
+        """A client's part of the sums, and its cost. look: gets what it sent. Raises WireError for
+        what cannot be taken.
+        """
         head, packet = self._opened(i, "round", round)
         self._down.forget(i, False)
         if head.lost:
@@ -407,6 +427,11 @@ class FederationEngine:
             rates = self._client.steps.rates(i, round)
             job = self._client.steps.job(i, round, last, share, rates)
             job = job.at(lr=rates[-1], step=len(rates) - 1.0)
+            if look is not None:
+                sizes = {name: len(raw) for name, raw in packet.items()}
+                seen = tree(lambda v: v.clone() if isinstance(v, Tensor) else v, up)
+                told = seen, rec(), job, head.loss, head.gradients, own, look.share.msg.x
+                look.sent = LocalResult(*told, sizes=sizes)
             part = self._client.server_half(up, own, job, share, i, round)
         except FedloomError as error:
             raise WireError(str(error)) from None

@@ -7,6 +7,7 @@ certificates/     ca.pem; at the server also server.pem and, readable by its own
 app/              what Flower is given: three lines that name fedloom's two apps
 nodes/3/          all that client 3 needs: the files above without the server's, and its key
 run/              the run's own folder, at the server
+updates/          what nodes sent, at the server, encrypted (kept_updates.py)
 """
 
 from __future__ import annotations
@@ -69,6 +70,12 @@ class Deployment:
     )
     standardise: bool = hyper(
         False, "subtract the clients' common mean of each feature, divide by their deviation"
+    )
+
+    keep_updates: str = hyper(
+        "",
+        "at the server: a file with the key by which what nodes send is kept, for `fedloom replay` "
+        "(it is made if it is not there); empty: nothing is kept",
     )
 
     def __post_init__(self) -> None:
@@ -143,6 +150,11 @@ class Folder:
     def news(self) -> Path:
         """A file that grows when messages are sent, at the server."""
         return self.home / "news"
+
+    @property
+    def updates(self) -> Path:
+        """What nodes sent, at the server, if it is kept."""
+        return self.path / "updates"
 
     @property
     def agreed_file(self) -> Path:

@@ -102,7 +102,8 @@ class MaskedRound:
                 if set(parts) != {"masks"}:
                     raise WireError("an answer to a masked sum that has not its block")
                 take(i, parts["masks"])
-                self._up[i] += 0 if what == "round" else len(parts["masks"])
+                if what == "keys":
+                    self._up[i] += len(parts["masks"])
                 found[i] = head
             except WireError as error:
                 if what != "unmask":  # whose update is in the sum by then
@@ -126,6 +127,8 @@ class MaskedRound:
     def _unmask(self, left: list[int]) -> None:
         """Ask until enough shares are here. Raises WireError if they do not come."""
         told = self._sum.came()
+        for i in left:  # each sends its shares, of which the server takes those that come first
+            self._up[i] += self._sum.shares_size
         while (wanted := self._needed - self._sum.shares) > 0:
             before = len(left)
             _, left = self._heard(

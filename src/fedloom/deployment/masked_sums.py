@@ -253,6 +253,11 @@ class UnmaskingServer:
         """How many have sent their shares."""
         return len(self._shares)
 
+    @property
+    def shares_size(self) -> int:
+        """The bytes of a client's shares."""
+        return _KEY * len(self._keys)
+
     def take_keys(self, client: int, raw: bytes) -> None:
         """What MaskingClient.keys() gave."""
         others = len(self._session.members) - 1
@@ -284,8 +289,8 @@ class UnmaskingServer:
 
     def take_shares(self, client: int, raw: bytes) -> None:
         """What MaskingClient.unmask() gave."""
-        if len(raw) != _KEY * len(self._keys):
-            raise WireError(f"its shares have {len(raw)} bytes, not {_KEY * len(self._keys)}")
+        if len(raw) != self.shares_size:
+            raise WireError(f"its shares have {len(raw)} bytes, not {self.shares_size}")
         self._shares[client] = raw
 
     def sum(self) -> Words:

@@ -18,6 +18,7 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from ..engines.reliability import BINS
 from ..errors import WireError
 
 _MAGIC = b"FEDLOOM1"
@@ -106,13 +107,18 @@ class Update(Head):
 
 
 class Measured(Head):
-    """A node's answer to "evaluate": sums over its test examples, see evaluation.Score."""
+    """A node's answer to "evaluate": sums over its test examples, see evaluation.Score; bins: see
+    reliability.told.
+    """
 
     kind: Literal["measured"] = "measured"
     examples: Count
     loss: float
     values: dict[Name, float] = Field(max_length=100)
     weights: dict[Name, Square] = Field(max_length=100)
+    bins: list[Annotated[list[Square], Field(min_length=BINS, max_length=BINS)]] = Field(
+        default=[], max_length=3
+    )
 
 
 class Site(Head):

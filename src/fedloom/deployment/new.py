@@ -21,7 +21,7 @@ from .clients import Clients, Entry
 from .columns import with_rules
 from .folder import Deployment, Folder, deployment_of, write
 from .own_files import for_nodes
-from .sites import refuse_settings
+from .sites import refuse_settings, refuse_told
 
 MOST = 1000  # clients: each has a folder and a key
 # Flower's app: it names fedloom's, which is installed at every place; nothing is sent that runs
@@ -44,6 +44,7 @@ def make(config: Config, out: Path, clients: int | None, given: Mapping[str, Any
     refuse_settings(config)
     defaults = {"run": config.values["name"], "evaluate": "nodes" if clients else "server"}
     settings = deployment_of(defaults | dict(given), "command line")
+    refuse_told(config, settings)
     sizes, classes = _known(config, clients)
     if len(sizes) > MOST:
         raise ConfigError(f"{len(sizes)} clients, and a federation has {MOST} at most")

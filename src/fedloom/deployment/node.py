@@ -1,7 +1,7 @@
 """A client's half of a round: a message in, a message out, its client state in a folder of its own.
 
-The same message gives the same answer, for all that is random comes from seed, client and round.
-So a message may be sent again at any time.
+The same message gives the same answer, for all that is random comes from seed, client and round,
+but with local.dp. So a message may be sent again at any time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..engines.extra_exchanges import answer_of, probe_of
 from ..engines.gradient import FullGradient
 from ..engines.stages import Packing
 from ..engines.summation import finite
-from ..errors import ClientError, ConfigError, FedloomError, WireError
+from ..errors import ClientError, CompositionError, ConfigError, FedloomError, WireError
 from ..federation.federation import Federation
 from ..plan import Plan
 from ..stage import Share
@@ -32,6 +32,7 @@ from ..submodels.base import View
 from .certificates import check_masks_library
 from .downlink import LostError, received
 from .message import ASK, Ask, Refusal, Update, check_addressee, disclosed, one_line, opened, sealed
+from .node_account import NodeAccount
 from .node_states import NodeStates
 from .scores import measured
 from .shapes import embedded, question_of, read, refuse, trace_of
@@ -45,9 +46,9 @@ Parts = dict[str, bytes]
 
 
 class Node:
-    """One client. run: the run whose messages it answers, and no others; identity: its key and the
-    others' for masked sums. Raises CompositionError for a plan that cannot be deployed, ConfigError
-    for masked sums without an identity.
+    """One client. run: the run whose messages it answers, and no others; rehearsal: see
+    FederationEngine; identity: its key and the others' for masked sums. Raises CompositionError for
+    a plan that cannot be deployed, ConfigError for masked sums without an identity.
     """
 
     def __init__(
@@ -58,12 +59,20 @@ class Node:
         client: int,
         folder: Path,
         run: str = "",
+        rehearsal: bool = False,
         identity: Identity | None = None,
     ) -> None:
         refuse(plan)
+        dp = fed.local.dp
+        if dp is not None and not (rehearsal or dp.unkeyed):
+            raise CompositionError(
+                "local.dp: who knows the seed could make batches and noise again; deploy the run "
+                "with `fedloom deploy`, which takes the system's"
+            )
         keep_memory()
         self.plan, self.fed, self.net, self.i, self.run = plan, fed, net, client, run
         self.states = NodeStates(folder)
+        self._account = None if dp is None else NodeAccount(folder, run, fed, dp, client)
         trace = trace_of(plan, net)
         trace = trace._replace(msg=trace.msg._replace(x=net.init()))  # what never travels
         self._like, self._question = trace.msg, question_of(plan, trace)[0]
@@ -169,6 +178,8 @@ class Node:
                 question = rec(**{k: told[k] for k in self._question._fields})
                 self._changed_by(ask, share._replace(msg=question), memory)
             memory = self._waiting[1]
+        if self._account is not None:
+            self._account.pay()
         with self._client.explained(self.i, ask.round):
             done = self._client.client_half(share, memory, self.i, ask.round)
         if done.why:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..core.net import Net
+from ..engines import reliability
 from ..engines.evaluation import Score, add, scores_of
 from ..engines.metrics import is_whole
 from ..errors import ClientError, WireError
@@ -34,7 +35,8 @@ def measured(plan: Plan, fed: Federation, net: Net, sent: Share, about: Head) ->
         raise ClientError("what it measured on its test examples is not finite")
     told: dict[str, Any] = about.model_dump(include={"run", "what", "round", "client"})
     told |= {"values": found.values, "weights": found.weights}
-    return Measured(examples=found.examples, loss=found.loss, **told)
+    bins = reliability.told(reliability.binned(found, fed.metrics, data.test_targets))
+    return Measured(examples=found.examples, loss=found.loss, bins=bins, **told)
 
 
 def score_in(raw: bytes | None, about: Head, examples: int, metrics: Mapping[str, Any]) -> Score:
@@ -50,10 +52,19 @@ def score_in(raw: bytes | None, about: Head, examples: int, metrics: Mapping[str
         raise WireError(f"it measured {head.examples} examples, and has {examples}")
     if head.values.keys() != metrics.keys() or head.weights.keys() != metrics.keys():
         raise WireError(f"it measured {', '.join(head.values)}, not {', '.join(metrics)}")
-    found = Score(head.examples, head.loss, head.values, head.weights, {}, {})
+    if head.bins and not _possible(head.bins, examples):
+        raise WireError("it measured a reliability curve that its examples cannot have")
+    found = Score(head.examples, head.loss, head.values, head.weights, {}, {}, head.bins)
     try:
         for name, metric in metrics.items():
             found.mean(name, metric)
     except (ArithmeticError, ValueError) as error:
         raise WireError(f"it measured what no metric can be: {error}") from None
     return found
+
+
+def _possible(bins: Sequence[Sequence[float]], examples: int) -> bool:
+    """Whether so many examples can have these bins: rows, sums of probabilities, second class."""
+    if len(bins) != 3 or sum(bins[0]) > examples:
+        return False
+    return all(max(p, second) <= rows for rows, p, second in zip(*bins, strict=True))

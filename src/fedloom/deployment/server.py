@@ -19,6 +19,7 @@ from .attendance import nobody
 from .clients import Clients, read_clients
 from .engine import Exchange, FederationEngine, oldest_checkpoint
 from .folder import Deployment, Folder, owned, write
+from .kept_updates import KeptUpdates, remove_others
 from .message import Ask, Site, What, answer_to, sealed
 from .message_exchange import MessageExchange
 from .privacy import deployed
@@ -36,7 +37,11 @@ def serve(fed: Folder, exchange_of: Callable[[Clients], MessageExchange]) -> Res
     exchange = exchange_of(clients)
     wait(exchange, clients, settings.startup_timeout)
     agreed = joined(fed, clients, exchange) if must_join(settings, clients) else None
-    return experiment_at_server(fed, exchange, agreed).run(fed.run, go_on=True)
+    keeps: Exchange = exchange
+    if settings.keep_updates:
+        remove_others(fed)
+        keeps = KeptUpdates(fed, run_of(fed, settings_of(fed)), exchange)
+    return experiment_at_server(fed, keeps, agreed).run(fed.run, go_on=True)
 
 
 def joined(fed: Folder, clients: Clients, exchange: MessageExchange) -> Agreement:
@@ -89,8 +94,12 @@ def _all_sites(
     return found
 
 
-def experiment_at_server(fed: Folder, exchange: Exchange, agreed: Agreement | None) -> Experiment:
-    """The run, with its engine. Raises ConfigError, DataError, CompositionError."""
+def experiment_at_server(
+    fed: Folder, exchange: Exchange, agreed: Agreement | None, again: bool = False
+) -> Experiment:
+    """The run, with its engine. again: to repeat rounds, so that no node measures. Raises
+    ConfigError, DataError, CompositionError.
+    """
     settings = fed.settings()
     made, wanted = _over_selected(at_server(fed, agreed), settings.over_selection)
     _check_masked(made, settings)
@@ -100,7 +109,7 @@ def experiment_at_server(fed: Folder, exchange: Exchange, agreed: Agreement | No
             f"federation.min_updates = {settings.min_updates} is more than the {most} clients of a "
             "round; take less of it, or a larger cohort"
         )
-    by_nodes = agreed is not None and settings.evaluate == "nodes"
+    by_nodes = agreed is not None and settings.evaluate == "nodes" and not again
     engine = FederationEngine(
         exchange,
         settings.deadline,
@@ -129,6 +138,10 @@ def _check_masked(made: Experiment, settings: Deployment) -> None:
         raise CompositionError(
             f"{given} needs checkpoint.every_rounds = 1 in a deployment: a node unmasks a round "
             "once, and refuses it when an older checkpoint does it again"
+        )
+    if settings.keep_updates:
+        raise CompositionError(
+            f"{given}: keep_updates would keep what is masked, and can never be read; leave it out"
         )
     if settings.standardise:
         raise CompositionError(

@@ -5,6 +5,7 @@ client, both of the same settings.
 from __future__ import annotations
 
 import dataclasses
+import json
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,6 +23,7 @@ from ..core.own_parts import hash_of, is_own, short
 from ..data import SOURCES, FederatedData, iid
 from ..data.client_indices import Ragged
 from ..data.federated import Roll
+from ..data.own.making import PerClient
 from ..engines.batch_statistics import keeps_no_statistics
 from ..errors import (
     CompositionError,
@@ -36,11 +38,12 @@ from ..storage.identity import digest, fixed_parts
 from .agreement import Agreement, described, fitted, parsed, read_agreement, sums_of
 from .certificates import identity_of
 from .clients import Clients, read_clients
-from .columns import as_agreed, preparation_in, refuse_own_words, refuse_unagreed
+from .columns import as_agreed, preparation_in, refuse_own_words, refuse_unagreed, scale_in
 from .folder import Deployment, Folder, write
 from .message import ASK, Ask, Refusal, What, check_addressee, disclosed, opened, sealed
 from .node import Node
 from .own_files import OwnFiles
+from .private_examples import with_system_draws
 
 _log = logging.getLogger(__name__)
 
@@ -53,6 +56,7 @@ def settings_of(fed: Folder, parts: Sequence[Path] = (), site: Path | None = Non
         raise ConfigError(f"'{fed.path}' has no run.toml; copy the folder from where it was made")
     config = resolve(fed.run_file, ["engine=serial"], OwnFiles(fed, parts, site))
     refuse_settings(config)
+    refuse_told(config, fed.settings())
     return config
 
 
@@ -64,7 +68,17 @@ def run_of(fed: Folder, config: Config) -> str:
     kept = {k: v for k, v in fixed_parts(config.values).items() if k != "data"}
     if data.get("rules"):
         kept |= {"rules": data["rules"], "class_names": data["class_names"]}
+    kept |= scale_in(data)
     return f"{fed.settings().run}@{digest(kept)}"
+
+
+def refuse_told(config: Config, settings: Deployment) -> None:
+    """Raise CompositionError for settings that would tell what local.dp hides."""
+    if settings.standardise and "dp" in config.values["local"]:
+        raise CompositionError(
+            "local.dp: standardise = true would tell sums of the examples that have no noise; take "
+            "standardise = false"
+        )
 
 
 def refuse_settings(config: Config) -> None:
@@ -153,6 +167,9 @@ class Place:
         else:
             found = own_data(table, data, self._config.values["data"])
             self._own = found.astype(getattr(torch, self._config.values["dtype"]))
+        if data is not None and isinstance(raw := self._own.raw, PerClient):
+            mine = json.dumps(raw.numbers(""), indent=1)  # for predictions here; nobody gets it
+            write(fed.path / "preparation.json", mine + "\n")
         agreed, self._node = read_agreement(fed.agreed_file), None
         if agreed is not None:
             self._check(agreed)
@@ -169,10 +186,11 @@ class Place:
     def _made(self, roll: Roll, agreed: Agreement | None) -> Node:
         data = at_client(self._own, self.client, roll, agreed)
         loop = experiment_of(self._config, self._clients, data).build()
-        parts, identity = (loop.plan, loop.fed, loop.net), None
+        parts, identity = (loop.plan, with_system_draws(loop.fed), loop.net), None
         if loop.aggregation.masked:
             identity = identity_of(self._fed, [entry.key for entry in self._clients.client])
-        return Node(*parts, self.client, self._fed.path / "states", self._run, identity)
+        place = self.client, self._fed.path / "states", self._run
+        return Node(*parts, *place, identity=identity)
 
     def _check(self, agreed: Agreement) -> None:
         population = self._clients.population

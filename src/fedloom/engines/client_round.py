@@ -20,7 +20,7 @@ from ..core.net import Net
 from ..core.rng import key, substream
 from ..core.vector import Rec, Vec, is_rec, rec
 from ..core.wire import nbytes
-from ..errors import ClientError, NotFiniteError
+from ..errors import ClientError, CompositionError, NotFiniteError
 from ..federation.federation import Federation
 from ..objectives import Objective
 from ..plan import Plan
@@ -32,7 +32,8 @@ from .client_results import Asked, ClientCost, RangeResult, cost
 from .client_step import ClientStep
 from .client_views import ClientViews
 from .gradient import NOTHING, Buffers, FullGradient, Gradient, seed_torch, storage, storages
-from .stages import Coding, Leaves, stages_of
+from .private_gradient import PrivateGradient, Untold
+from .stages import Coding, Leaves, stages_of, steps_before
 from .summation import finite, numbers, push, spread, uniform_of
 
 __all__ = ["Client", "ClientCost", "LocalResult", "RangeResult", "Share"]
@@ -51,17 +52,22 @@ class Look(Protocol):
 
 class First:
     """What Objective.init receives for a client that takes part for the first time. Labels are
-    counted only if they are asked for.
+    counted only if they are asked for. loss: its name.
     """
 
-    def __init__(self, fed: Federation, client: int, x: Vec, net: Net) -> None:
-        self._fed, self._client, self._x = fed, client, x
+    def __init__(self, fed: Federation, client: int, x: Vec, net: Net, loss: str) -> None:
+        self._fed, self._client, self._x, self._loss = fed, client, x, loss
         self.d, self.net = x.numel(), net
         self.examples, self.batches = fed.pass_of(client)
 
     @property
     def counts(self) -> Tensor:
         data = self._fed.data
+        if self._fed.local.dp is not None:
+            raise CompositionError(
+                f"local.dp and {self._loss}: it counts a client's labels, and the accounts are of "
+                "gradients alone; take another objective"
+            )
         if data.classes is None:
             return self._x.new_zeros(0)
         return data.label_counts_of(self._client).to(self._x)
@@ -291,7 +297,8 @@ class Client:
         obj = rec()
         if self._remembers:
             seed_torch(key(self.fed.seed, "init", i), x)
-            obj = self.plan.objective.init(First(self.fed, i, x, self.net))
+            loss = self.plan.objective
+            obj = loss.init(First(self.fed, i, x, self.net, loss.name))
         return rec(**{"alg": alg, "obj": obj, "link": own["link"], "last": -1.0} | own)
 
     def _common_memory(self, x: Vec, view: View) -> tuple[Rec, dict[str, Rec]]:
@@ -314,15 +321,14 @@ class Client:
         seed_torch(seed, net.params[0])  # start() may draw
         own, obj = steps.begun(share, memory, i, round, seed)
         rates = steps.rates(i, round)
-        oracle = Gradient(self.plan, share, self._gradients)
-        full = FullGradient(self.plan, fed, share, obj, round, i)
+        oracle, full = self._oracles(share, obj, i, round)
         job = steps.job(i, round, memory.last, share, rates, full)
         net.train()
         before = counters(msg, own)
         x, loc = guard.start(msg, own, job)
         if plain := steps.plain(view):
             x = self._points.take(x).copy_(x)
-        for k, index in enumerate(fed.batches(i, round)):
+        for k, index in enumerate(fed.batches(i, round, steps_before(memory))):
             batch = fed.batch(index, fed.draws(i, round, k, len(index)))
             at = substream(seed, k)
             oracle.at(batch, obj, at)
@@ -350,6 +356,15 @@ class Client:
         calls, values = oracle.calls + full.calls, oracle.values + full.values
         costs = (calls, msg.x[:0], x, full.calls, values, full.values)
         return LocalResult(up, memory, job, _mean_loss(oracle.losses), *costs)
+
+    def _oracles(self, share: Share, obj: Rec, i: int, round: int) -> tuple[Gradient, FullGradient]:
+        """What a client's method may ask of its data: of a batch, and of all."""
+        plan, dp, of = self.plan, self.fed.local.dp, (self.fed, share, obj, round, i)
+        if dp is None:
+            return Gradient(plan, share, self._gradients), FullGradient(plan, *of)
+        expected = self.fed.pass_of(i)[0]
+        noises = dp.noises(expected, self.fed.seed, round, i)
+        return PrivateGradient(plan, share, dp.clip, expected, noises), Untold(plan, *of)
 
     def explained(self, i: int, round: int) -> Explained:
         """Name algorithm, client and round in an error that is raised inside."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from numbers import Real
 from typing import Any, NamedTuple
@@ -29,6 +29,7 @@ EVALUATION_BATCH = 500  # labels, or tokens; part of the bits of a loss, hence n
 class Score(NamedTuple):
     """Sums over examples: the loss, and every metric with its weights. each, share: the metrics and
     their weights per example, but for those of a whole set and those that give means of batches.
+    bins: of a node's examples, see reliability.Bins.
     """
 
     examples: int
@@ -37,6 +38,7 @@ class Score(NamedTuple):
     weights: dict[str, float]
     each: dict[str, Tensor]
     share: dict[str, Tensor]
+    bins: Sequence[Sequence[float]] = ()
 
     def mean(self, name: str, metric: Any) -> float:
         """The weighted mean of a metric, after the metric's own `final`."""

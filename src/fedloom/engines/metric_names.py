@@ -13,16 +13,17 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ..core.own_parts import check_pair, explained, find, is_own, short, split
 from ..data import FederatedData
 from ..errors import ConfigError, did_you_mean
 from ..objectives import Objective
-from ..objectives.base import by_class
-from .metrics import default_metrics, is_whole
+from .decision import DecidedAccuracy, Threshold
+from .metrics import accuracy, brier, chances, default_metrics, is_whole
 
-_OWN = ("accuracy", "perplexity")
+_OWN = ("accuracy", "perplexity", "brier", "concordance")
 # names that people use -> a class of torchmetrics, and what it is given
 _SHORT: dict[str, tuple[str, dict[str, Any]]] = {
     "auc": ("AUROC", {}),
@@ -94,39 +95,75 @@ def _by_file(name: str) -> Callable[..., Any]:
 
 
 def by_name(
-    metrics: Mapping[str, Any] | None, objective: Objective, data: FederatedData
+    metrics: Mapping[str, Any] | None,
+    objective: Objective,
+    data: FederatedData,
+    threshold: Threshold | None = None,
 ) -> dict[str, Any]:
     """The same metrics with objects in place of names; None: those that follow from the data.
-    Raises ConfigError for a name that these data have no use for.
+    threshold: of a binary outcome. Raises ConfigError for a name that these data have no use for.
     """
-    own = default_metrics(objective, data)
+    own: dict[str, Any] = dict(default_metrics(objective, data))
+    threshold = threshold or Threshold()
+    if not threshold.usual:
+        _check_binary(threshold, data)
+        if own.get("accuracy") is accuracy:
+            own["accuracy"] = DecidedAccuracy(threshold)
     if metrics is None:
-        return dict(own)
+        return own
     return {
-        name: _one(metric, own, objective, data) if isinstance(metric, str) else metric
+        name: _one(metric, own, objective, data, threshold) if isinstance(metric, str) else metric
         for name, metric in metrics.items()
     }
 
 
+def _binary(data: FederatedData) -> bool:
+    marks = data.outcome == "marks" and data.targets[:1].numel() == 1
+    return marks or (data.outcome == "classes" and data.classes == 2)
+
+
+def _check_binary(threshold: Threshold, data: FederatedData) -> None:
+    """Raise ConfigError for a threshold that nothing is decided by."""
+    if not _binary(data):
+        found = f"{data.classes} classes" if data.outcome == "classes" else data.outcome
+        raise ConfigError(
+            f"evaluate.threshold = {threshold.rule} is for two classes, and the targets are {found}"
+        )
+
+
 def _one(
-    name: str, own: Mapping[str, Any], objective: Objective, data: FederatedData
+    name: str,
+    own: Mapping[str, Any],
+    objective: Objective,
+    data: FederatedData,
+    threshold: Threshold,
 ) -> Callable[..., Any] | Named:
     if is_own(name):
         return _by_file(name)
     if name in own:
         found: Callable[..., Any] = own[name]
         return found
+    if name == "concordance":
+        raise ConfigError(
+            "metrics: 'concordance' is for times and events: give objective=cox, and both columns "
+            "as targets"
+        )
     if name == "perplexity":
         raise ConfigError("metrics: 'perplexity' is for texts, and the targets are no tokens")
+    columns, marks = data.targets[:1].numel(), data.outcome == "marks"
+    if name == "brier":
+        if data.outcome == "classes" or (marks and columns == 1):
+            return brier
+        raise ConfigError("metrics: 'brier' is for classes, one of an example")
     kind, labels = _kind_of(name), data.classes is not None
-    columns = data.targets[:1].numel()
-    marks = not labels and bool(((data.targets == 0) | (data.targets == 1)).all())
     if kind.classes and not (labels or marks):
         raise ConfigError(f"metrics: '{name}' is for classes, and the targets are numbers")
     if not kind.classes and labels:
         raise ConfigError(f"metrics: '{name}' is for numbers, and the targets are classes")
     several = columns if marks and columns > 1 else 0
-    return Named(name, kind, several, getattr(objective, "ignore", None))
+    made = Named(name, kind, several, getattr(objective, "ignore", None), threshold)
+    made.exported = "auc" if kind.name == "AUROC" and _binary(data) else ""
+    return made
 
 
 class Named:
@@ -134,10 +171,17 @@ class Named:
     outputs the model has: with two it is the metric of the second class.
 
     several: labels of an example, 0 for one class. ignore: a target that is not counted.
+    threshold: of two classes, for metrics of classes that are decided for. exported: what an
+    exported script calls it, if it has it.
     """
 
-    def __init__(self, name: str, kind: _Kind, several: int, ignore: int | None) -> None:
+    exported = ""
+
+    def __init__(
+        self, name: str, kind: _Kind, several: int, ignore: int | None, threshold: Threshold
+    ) -> None:
         self.name, self._kind, self._several, self._ignore = name, kind, several, ignore
+        self._threshold = threshold
         try:
             self.higher_is_better = self._made(2).higher_is_better
         except (TypeError, ValueError) as error:
@@ -182,13 +226,18 @@ class Named:
             return (outputs.reshape(targets.shape) if same else outputs), targets, 0
         if self._several:
             return outputs.sigmoid().reshape(targets.shape), targets.long(), self._several
+        likely = chances(outputs, targets)
         if targets.is_floating_point() or outputs.numel() == targets.numel():
-            one = outputs.sigmoid().reshape(-1)
-            chances, targets = torch.stack([1 - one, one], 1), targets.long().reshape(-1)
-        else:
-            chances = by_class(outputs, targets).softmax(1)
-        two = chances.shape[1] == 2 and "task" not in self._kind.options
-        return (chances[:, 1], targets, 1) if two else (chances, targets, chances.shape[1])
+            targets = targets.long().reshape(-1)
+        if not self._threshold.usual and self._decides:
+            likely = F.one_hot(self._threshold.places(likely), 2).to(likely.dtype)
+        two = likely.shape[1] == 2 and "task" not in self._kind.options
+        return (likely[:, 1], targets, 1) if two else (likely, targets, likely.shape[1])
+
+    @property
+    def _decides(self) -> bool:
+        """Whether it is of classes that are decided for, not of probabilities."""
+        return "threshold" in inspect.signature(self._kind.make.__new__).parameters
 
     def _made(self, classes: int) -> Any:
         options, known = dict(self._kind.options), inspect.signature(self._kind.make).parameters

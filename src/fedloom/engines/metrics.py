@@ -11,19 +11,21 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any
+from typing import Any, ClassVar
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from ..data import FederatedData
 from ..errors import DataError
 from ..objectives import Objective, SquaredError
-from ..objectives.base import by_class, example_mean
+from ..objectives.base import Needs, by_class, example_mean, is_one
 from .author_rules import noted
+from .concordance import Concordance
 
 
 def is_whole(metric: Any) -> bool:
@@ -63,14 +65,41 @@ def _number(name: str, value: Any) -> float:
 
 def accuracy(outputs: Any, targets: Any) -> Tensor:
     """1 where the largest output is the target's, else 0: (B, C) and (B,) -> (B,); sequences (B, T,
-    C) or (B, C, T) -> their share.
+    C) or (B, C, T) -> their share. One output (B, 1) is the logit of class 1.
 
     >>> import torch
     >>> accuracy(torch.tensor([[0.1, 0.9], [0.8, 0.2]]), torch.tensor([1, 1]))
     tensor([1., 0.])
     """
-    right: Tensor = (by_class(outputs, targets).argmax(1) == targets).float()
+    one = is_one(outputs, targets)
+    told = (outputs[:, 0] > 0).long() if one else by_class(outputs, targets).argmax(1)
+    right: Tensor = (told == targets).float()
     return right if right.ndim == 1 else right.flatten(1).mean(1)
+
+
+def chances(outputs: Any, targets: Tensor) -> Tensor:
+    """Probabilities of classes (B, C). One output is the logit of the second class of two.
+
+    >>> chances(torch.tensor([0.0]), torch.tensor([1])).tolist()
+    [[0.5, 0.5]]
+    """
+    if targets.is_floating_point() or outputs.numel() == targets.numel():
+        one = outputs.sigmoid().reshape(-1)
+        return torch.stack([1 - one, one], 1)
+    return by_class(outputs, targets).softmax(1)
+
+
+def brier(outputs: Any, targets: Tensor) -> Tensor:
+    """The Brier score (B,) of class labels (B,): (p - y)^2 of two classes, the sum over the classes
+    of more. Source: Brier, Monthly Weather Review 78 (1950), where two classes have twice that.
+
+    >>> brier(torch.tensor([[0.0, 0.0]]), torch.tensor([1]))
+    tensor([0.2500])
+    """
+    likely, wanted = chances(outputs, targets), targets.reshape(-1).long()
+    if likely.shape[1] == 2:
+        return (likely[:, 1] - wanted).square()
+    return (likely - F.one_hot(wanted, likely.shape[1])).square().sum(1)
 
 
 @dataclass(frozen=True)
@@ -78,6 +107,7 @@ class Tokens:
     """A mean over the tokens of all examples. ignore: a target that is not counted."""
 
     ignore: int | None = None
+    exported: ClassVar[str] = ""  # what an exported script calls it
 
     def told(self, targets: Tensor) -> Tensor | None:
         """Mask of the targets that count, of their shape; None: all of them."""
@@ -93,6 +123,8 @@ class Tokens:
 
 class TokenAccuracy(Tokens):
     """The share of tokens whose largest output is the target's."""
+
+    exported = "token accuracy"
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """-> each example's share (B,)."""
@@ -110,6 +142,8 @@ class Perplexity(Tokens):
     5.0
     """
 
+    exported = "perplexity"
+
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """-> each example's mean loss per token (B,)."""
         each = F.cross_entropy(by_class(outputs, targets), targets, reduction="none")
@@ -121,29 +155,35 @@ class Perplexity(Tokens):
         return math.exp(mean) if mean < 700 else math.inf
 
 
+def exported(metric: Any) -> str:
+    """What an exported script calls a metric that it can measure; empty for others."""
+    if metric is accuracy or metric is brier:
+        return str(metric.__name__)
+    return str(getattr(metric, "exported", ""))
+
+
 def told(metrics: Mapping[str, Any], objective: Objective) -> dict[str, Any] | None:
-    """The kind of a run's first metric, or of its loss if it has none, fit for JSON. None for a
-    function of the user's, which no file can hold.
+    """The first metric of a run that an exported script can measure, by its name and kind, or its
+    loss if it has no metric, fit for JSON. None where all are others, such as a user's functions.
 
     >>> from fedloom.objectives import SquaredError
     >>> told({"accuracy": accuracy}, SquaredError()), told({}, SquaredError())
-    ({'kind': 'accuracy'}, {'kind': 'squared error'})
+    ({'name': 'accuracy', 'kind': 'accuracy'}, {'name': 'loss', 'kind': 'squared error'})
     """
-    first = next(iter(metrics.values()), None)
-    if first is accuracy:
-        return {"kind": "accuracy"}
-    for kind, name in ((TokenAccuracy, "token accuracy"), (Perplexity, "perplexity")):
-        if type(first) is kind:
-            return {"kind": name, "ignore": first.ignore}
-    return {"kind": "squared error"} if not metrics and type(objective) is SquaredError else None
+    for name, metric in metrics.items():
+        if kind := exported(metric):
+            more = {"ignore": metric.ignore} if isinstance(metric, Tokens) else {}
+            return {"name": name, "kind": kind, **more}
+    squared = not metrics and type(objective) is SquaredError
+    return {"name": "loss", "kind": "squared error"} if squared else None
 
 
-def default_metrics(
-    objective: Objective, data: FederatedData
-) -> dict[str, Callable[[Any, Any], Tensor]]:
+def default_metrics(objective: Objective, data: FederatedData) -> dict[str, Any]:
     """Accuracy if the targets are labels, perplexity and accuracy if they are the tokens of a text,
-    none for numbers: there the loss is the measure.
+    concordance for times to an event, none for numbers: there the loss is the measure.
     """
+    if objective.needs is Needs.SURVIVAL:
+        return {"concordance": Concordance()}
     if data.classes is None:
         return {}
     if data.targets.ndim == 1:

@@ -57,7 +57,7 @@ class Batches:
     """The batches of C clients in a round: K steps of B examples. like: a vector of the model's
     type and device. whole: the loss is of a whole batch and is never padded, so that all clients'
     k-th batches have one size. ahead: fetches the samples of the next step while this one is
-    computed.
+    computed. done: each client's steps before this round, see Federation.order.
     """
 
     def __init__(
@@ -68,14 +68,25 @@ class Batches:
         like: Vec,
         whole: bool,
         ahead: Prefetcher | None,
+        done: Sequence[int],
     ) -> None:
         self.fed, self.group, self.round, self.whole, self.ahead = fed, group, round, whole, ahead
         self._like = like
-        self._sizes = [fed.sizes(i) for i in group]
+        dp, sizes = fed.local.dp, [fed.sizes(*now) for now in zip(group, done, strict=True)]
+        drawn = [fed.batches(i, round) for i in group] if dp is not None else []
+        self._sizes = [tuple(map(len, own)) for own in drawn] or sizes
         self.steps = [len(s) for s in self._sizes]
         live = torch.arange(max(self.steps)) < torch.tensor(self.steps)[:, None]  # (C, K)
         self.live = live.to(like.device)
-        index, weight = _tables([fed.order(i, round) for i in group], self._sizes)
+        if dp is None:
+            orders = [fed.order(i, round, before) for i, before in zip(group, done, strict=True)]
+            index, weight = _tables(orders, self._sizes)
+            self._noises = []
+        else:
+            expected = [fed.pass_of(i)[0] for i in group]
+            index, weight = _drawn_tables(drawn, expected, int(fed.data.tried[0]))
+            noises = zip(group, expected, strict=True)
+            self._noises = [dp.noises(n, fed.seed, round, i) for i, n in noises]
         self.index, self.weight = index.to(like.device), weight.to(like)  # (C, K, B)
         self._first: Rows | None = self._fetched(0)
 
@@ -92,6 +103,12 @@ class Batches:
             rows = self._fetched(k + 1)
             data = self._data(now(), (len(self.group), size), self._draws(k, size))
             yield data, self.weight[:, k, :size]
+
+    def noise(self, shape: torch.Size) -> Tensor | tuple[()]:
+        """The noise of all clients' next step (C, *shape), with local.dp."""
+        dtype, device = self._like.dtype, self._like.device
+        rows = [noise(shape, dtype) for noise in self._noises]
+        return torch.stack(rows).to(device) if rows else ()
 
     def of_pass(self, r: int) -> int:
         """Number of batches in a pass over all of a client's data."""
@@ -154,10 +171,10 @@ class Batches:
                 return None
             own = self._sizes[r]
             count = own[min(k, len(own) - 1)]  # a short list is padded with its last batch
-            draws = self.fed.draws(i, self.round, k, count)
+            draws = self.fed.draws(i, self.round, k, max(count, 1))
             if draws is None:
                 return None
-            rows.append(draws[torch.arange(size).clamp_max(count - 1)])
+            rows.append(draws[torch.arange(size).clamp_max(max(count, 1) - 1)])
         return torch.stack(rows)
 
 
@@ -177,6 +194,22 @@ def _tables(
     both = [_slots(s, K, B) for s in sizes]
     index = torch.stack([o.take(slots) for o, (slots, _) in zip(orders, both, strict=True)])
     return index, torch.stack([weight for _, weight in both])
+
+
+def _drawn_tables(
+    drawn: Sequence[Sequence[Tensor]], expected: Sequence[int], fill: int
+) -> tuple[Tensor, Tensor]:
+    """_tables() of Poisson batches, whose examples weigh 1 / the expected size. Padding has the
+    index `fill`.
+    """
+    K, largest = max(map(len, drawn)), max(len(batch) for own in drawn for batch in own)
+    B = 8 * (largest // 8 + 1)  # so that few shapes occur
+    index, weight = torch.full((len(drawn), K, B), fill), torch.zeros(len(drawn), K, B).double()
+    for r, own in enumerate(drawn):
+        for k, batch in enumerate(own):
+            index[r, k, : len(batch)] = batch
+            weight[r, k, : len(batch)] = 1 / expected[r]
+    return index, weight
 
 
 @functools.lru_cache(maxsize=4096)

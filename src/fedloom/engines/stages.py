@@ -26,6 +26,8 @@ def stages_of(
     last; None: one whose bytes are counted, and not made.
     """
     found: list[Stage] = []
+    if fed.local.passes is not None:
+        found.append(GoingOn())
     if fed.attack is not None and fed.hostile:
         found.append(Hostile(attack=fed.attack, who=fed.hostile))
     found += plan.stages
@@ -43,6 +45,25 @@ def sums_suffice(plan: Plan, fed: Federation) -> bool:
     nodes of the tree are rows, see aggregation/rows.py.
     """
     return plan.aggregation.sums and not fed.forges
+
+
+class GoingOn(Stage):
+    """A client knows how many steps it has done, so that its pass over its data goes on."""
+
+    name = "passes"
+
+    def client_init(self, x: Vec, share: Share) -> Rec:
+        return rec(done=0.0)
+
+    def send(self, done: LocalResult, own: Rec, share: Share, at: At) -> tuple[LocalResult, Rec]:
+        return done, rec(done=own.done + float(done.job.steps))
+
+
+def steps_before(memory: Rec) -> int:
+    """How many steps a client with this state had done before its round; 0 where passes do not go
+    on.
+    """
+    return int(memory.passes.done) if hasattr(memory, "passes") else 0
 
 
 class Hostile(Stage):

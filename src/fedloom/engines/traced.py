@@ -22,6 +22,7 @@ from ..plan import Plan
 from ..stage import LocalResult, Share
 from .client_results import Asked, RangeResult
 from .client_round import Client
+from .stages import steps_before
 from .vmap_range import VmapRange
 from .vmap_round import VmapResult
 
@@ -89,7 +90,8 @@ def traced(
             client.take_in(found.result, sent, share, 0, i, round)
     except FedloomError as error:
         found.error = str(error)
-    batches, rates = fed.batches(i, round), client.steps.rates(i, round)
+    batches = fed.batches(i, round, steps_before(memory))
+    rates = client.steps.rates(i, round)
     for made in zip(batches, rates, look.by_step(), look.norms, strict=False):
         found.steps.append(TracedStep(*made))
     found.points = look.points

@@ -24,6 +24,8 @@ from .client_results import Asked
 from .client_round import Client, ClientCost, RangeResult
 from .gradient import blamed
 from .padded_batches import Prefetcher
+from .private_gradient import AT_ONCE
+from .stages import steps_before
 from .summation import finite, push_rows
 from .threads import Threads
 from .vmap_refusals import refuse_changes
@@ -92,7 +94,7 @@ class VmapRange:
         Raises TooManyError, and then `out` is as it was.
         """
         members, client, round = list(start), self.client, part.round
-        groups = self._groups(members)
+        groups = self._groups(start)
         sent: dict[int, LocalResult] = {}
         for group in groups:
             share = shares[self.fed.capacity(group[0])]
@@ -156,13 +158,13 @@ class VmapRange:
         except torch.OutOfMemoryError:
             raise TooManyError from None
 
-    def _groups(self, members: list[int]) -> list[list[int]]:
+    def _groups(self, start: dict[int, Rec]) -> list[list[int]]:
         """Clients that can be computed together: they share a view; with a batch-level loss, also
         the sizes of their batches.
         """
         alike: dict[Any, list[int]] = {}
-        for i in members:
-            sizes = self.fed.sizes(i) if self._whole else ()
+        for i, memory in start.items():
+            sizes = self.fed.sizes(i, steps_before(memory)) if self._whole else ()
             alike.setdefault((self.fed.capacity(i), sizes), []).append(i)
         return list(alike.values())
 
@@ -215,7 +217,8 @@ def _bytes_of_client(client: Client) -> int:
         kept += t.nbytes
         return t
 
-    x, batch = net.init(), fed.trial(fed.batches(0, 0)[0])
+    x, size = net.init(), fed.pass_of(0)[0]
+    batch = fed.trial(fed.data.clients.of(0)[:size])
     net.train()
     counted = torch.autograd.graph.saved_tensors_hooks(count, lambda t: t)
     short = contextlib.suppress(torch.OutOfMemoryError)  # then it takes more than was counted
@@ -224,4 +227,6 @@ def _bytes_of_client(client: Client) -> int:
         plan.objective.mean(net, net.live(x), batch, x, memory.obj)
     # the batch of the next step is there too
     taken: int = VECTORS * x.nbytes + 2 * kept + 2 * sum(t.nbytes for t in batch)
+    if fed.local.dp is not None:  # gradients of single examples
+        taken += 3 * min(len(batch[1]) * x.nbytes, AT_ONCE * x.itemsize)
     return taken

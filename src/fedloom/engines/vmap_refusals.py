@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import nn
 
@@ -24,13 +26,23 @@ _RANDOM = (
 )
 
 
-def refuse_model(plan: Plan, fed: Federation, net: Net) -> None:
-    """Raise CompositionError for a model that cannot be computed for many clients at once. One with
-    buffers is run on a few samples, to see whether training changes them.
+class Who(NamedTuple):
+    """Who needs such a model, and what to do without."""
+
+    name: str
+    instead: str
+
+
+VECTORISED = Who("engine vectorised", "; or run engine = serial or workers")
+
+
+def refuse_model(plan: Plan, fed: Federation, net: Net, who: Who = VECTORISED) -> None:
+    """Raise CompositionError for a model that cannot be computed for many clients, or examples, at
+    once. One with buffers is run on a few samples, to see whether training changes them.
     """
     for name, part in net.module.named_modules():
         if why := _why_not(part):
-            raise _refusal(part, name, why)
+            raise refusal(part, name, why, who)
     if not net.buffer_layout.d:
         return
     start, index = net.init_buffers(), fed.data.clients.indices[:8]
@@ -39,12 +51,12 @@ def refuse_model(plan: Plan, fed: Federation, net: Net) -> None:
     try:
         with Explained(plan.algorithm.method, 0, 0), one_thread(), torch.no_grad(), seeded(0):
             noted("the model", net, net.init(), fed.trial(index)[0])
-        refuse_changes(net, start)
+        refuse_changes(net, start, who)
     finally:
         net.load_buffers(start)
 
 
-def refuse_changes(net: Net, loaded: Vec) -> None:
+def refuse_changes(net: Net, loaded: Vec, who: Who = VECTORISED) -> None:
     """Raise CompositionError if training has changed a floating buffer since these were loaded: the
     clients share one module, so that the change would belong to none of them.
     """
@@ -52,7 +64,7 @@ def refuse_changes(net: Net, loaded: Vec) -> None:
         return
     owner, _, key = name.rpartition(".")
     why = f"changes its buffer '{key}' in training, which clients share here; keep it constant"
-    raise _refusal(net.module.get_submodule(owner), owner, why)
+    raise refusal(net.module.get_submodule(owner), owner, why, who)
 
 
 def _why_not(part: nn.Module) -> str:
@@ -68,8 +80,8 @@ def _why_not(part: nn.Module) -> str:
     return ""
 
 
-def _refusal(part: nn.Module, name: str, why: str) -> CompositionError:
+def refusal(part: nn.Module, name: str, why: str, who: Who) -> CompositionError:
+    """The error about a layer, by its name."""
     return CompositionError(
-        f"engine vectorised and {type(part).__name__} ('{name or 'the model'}'): it {why}; "
-        "or run engine = serial or workers"
+        f"{who.name} and {type(part).__name__} ('{name or 'the model'}'): it {why}{who.instead}"
     )

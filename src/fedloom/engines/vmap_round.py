@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor, vmap
@@ -16,6 +16,7 @@ from ..core.dropout import seeded
 from ..core.grad_and_value import grad_and_value
 from ..core.rng import Draws, key, substreams
 from ..core.vector import Rec, Vec, tree, zeros
+from ..federation.private_examples import ExamplePrivacy
 from ..stage import LocalResult, Share
 from .author_checks import counters
 from .author_rules import noted
@@ -23,6 +24,8 @@ from .client_round import Client
 from .gradient import blamed, check_point
 from .heartbeat import beat
 from .padded_batches import Batches, Prefetcher
+from .private_gradient import clipped_sum, example_loss, untold
+from .stages import steps_before
 from .summation import uniform_of
 from .threads import Threads
 
@@ -52,6 +55,7 @@ class _Client(NamedTuple):
     weight: Any = ()
     seed: Any = ()
     live: Any = ()
+    noise: Any = ()
 
 
 class VmapResult(NamedTuple):
@@ -113,6 +117,7 @@ class VmapRound:
     ) -> None:
         self.client, self.share = client, share
         self.plan, fed, msg, steps = client.plan, client.fed, share.msg, client.steps
+        self.dp = fed.local.dp
         self.ref = share.view.seen(msg.x)
         self.old, self.group = memories, group
         # gradients and losses by place, see _gradient
@@ -120,7 +125,8 @@ class VmapRound:
         self.values: Counter[tuple[int, int]] = Counter()
         self.whole, self.threads = whole, threads or Threads(1)
         like: dict[str, Any] = {"dtype": msg.x.dtype, "device": msg.x.device}
-        self.batches = Batches(fed, group, round, msg.x, whole, ahead)
+        done = [steps_before(memories[i]) for i in group]
+        self.batches = Batches(fed, group, round, msg.x, whole, ahead, done)
         self.steps, K = self.batches.steps, max(self.batches.steps)
         self.rates = [steps.rates(i, round) for i in group]
         self.jobs = [
@@ -167,7 +173,8 @@ class VmapRound:
         rows = now.full.weight.shape if now.full else ()
         for k, (data, weight) in enumerate(self.batches):
             now = now._replace(loc=loc, data=data, weight=weight, live=self.batches.live[:, k])
-            now = now._replace(seed=self.seeds[:, k], lr=self.lr[:, k])
+            noise = self.batches.noise(self.share.msg.x.shape)
+            now = now._replace(seed=self.seeds[:, k], lr=self.lr[:, k], noise=noise)
             self._look(k, x, losses)
             shared = k == 0 and self.at_msg
             dims = (None if shared else 0, *[0] * len(now))
@@ -177,7 +184,7 @@ class VmapRound:
             given = (msg.x if shared else x, *now)
             x, loc, obj, loss = self.threads.step(shape, step, given, self._forgets())
             now = now._replace(obj=obj)
-            if self.calls[k, -1]:
+            if self.calls[k, -1] and self.dp is None:
                 losses[k] = loss
         self._look(len(self.batches), x, losses)
         end = vmap(lambda x, loc, *now: self._end(x, _Client(*[*now, loc])))
@@ -259,6 +266,28 @@ class VmapRound:
 
         return Oracle(plain if masked is None else lambda x: masked.grad(plain, x), loss)
 
+    def _private(self, now: _Client, dp: ExamplePrivacy, k: int) -> Oracle:
+        """x (m,) -> the private gradient (m,) of one client's minibatch, once in a step."""
+        view, masked, asked = self.share.view, self.share.masked, list[bool]()
+        ref = view.seen(now.msg.x) if self.client.receiving else self.ref
+        loss = example_loss(self.plan, self.share, ref, now.obj, now.seed)
+        clients = len(self.steps)
+
+        def plain(x: Vec) -> Vec:
+            beat()
+            check_point(x, view)
+            if asked:
+                raise untold(self.plan, "a second gradient in a step")
+            asked.append(True)
+            self.calls[k, -1] += 1
+            mean = clipped_sum(loss, x, now.data, now.weight, dp.clip, clients)
+            return mean.add(now.noise)
+
+        def untold_loss(x: Vec) -> NoReturn:
+            raise untold(self.plan, "the loss of a batch")
+
+        return Oracle(plain if masked is None else lambda x: masked.grad(plain, x), untold_loss)
+
     def _job(self, now: _Client, k: int, place: int = -1) -> Job:
         numbers: dict[str, Any] = dict(zip(_NUMBERS, now.numbers.unbind(), strict=True))
         step = (numbers["steps"] - 1).clamp_max(k)
@@ -277,7 +306,10 @@ class VmapRound:
 
     def _step(self, k: int, x: Vec, now: _Client) -> Any:
         found: list[Any] = []
-        gradient = self._gradient(now, now.data, now.weight, now.seed, found, (k, -1))
+        if self.dp is None:
+            gradient = self._gradient(now, now.data, now.weight, now.seed, found, (k, -1))
+        else:
+            gradient = self._private(now, self.dp, k)
         job, share = self._job(now, k, k), self._share(now)
         before = x, now.loc, now.obj
         d, loc, obj = self.client.steps.step(
@@ -301,6 +333,8 @@ class VmapRound:
         self, ask: Callable[[Oracle], Tensor], total: Tensor, now: _Client, step: int
     ) -> Tensor:
         """What is asked of every batch, averaged over all data of a client; total: zeros."""
+        if self.dp is not None:
+            raise untold(self.plan, "job.full")
         if not (full := now.full):
             raise NeedsFullError
         for m in range(full.seed.shape[0]):

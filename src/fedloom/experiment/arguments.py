@@ -162,5 +162,6 @@ def setting_of(exp: Any) -> Setting:
         forgets=exp.churn is not None and exp.churn.forget,
         unequal=isinstance(weights, list | tuple) and len(set(weights)) > 1,
         staleness=getattr(exp.clock, "staleness", None),
+        dp=exp.local.dp is not None,
         forger=exp.attack.name if exp.attack is not None and exp.attack.omniscient else "",
     )

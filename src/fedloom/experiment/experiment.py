@@ -27,6 +27,7 @@ from ..core.rng import key
 from ..data import FederatedData
 from ..engines import Choice, bits_of, is_auto, numberless
 from ..engines.base import Engine
+from ..engines.decision import Threshold
 from ..engines.metric_names import by_name
 from ..engines.ranks import RankSettings
 from ..errors import CheckpointError, ConfigError
@@ -59,6 +60,7 @@ from ..trackers import Trackers
 from . import arguments, processes
 from .data_checks import check_targets, flipped, on_device
 from .federation_checks import (
+    check_choice,
     check_clock,
     check_simulated,
     checked_capacities,
@@ -66,10 +68,17 @@ from .federation_checks import (
     largest,
     levels_for,
 )
-from .method_checks import check_evaluation, check_parts, direction, warn_of, words_for
+from .method_checks import (
+    check_evaluation,
+    check_parts,
+    direction,
+    say_simulated,
+    warn_of,
+    words_for,
+)
 from .model_checks import check_fit, check_shapes, takes_channels_last, weights_of
 from .provenance import check_same, configuration, describe
-from .replay import Replay, check_repeatable, replayed
+from .replay import Replay, Traces, check_repeatable, replayed
 from .result import Result, finish
 from .settings import Settings
 from .tracking import Tracking, trackers_of
@@ -170,6 +179,7 @@ class Experiment(Settings):
         self._cohorts = Cohorts(self.cohort, *drawn)
         self.devices = devices_for(self.clock, self.devices)
         check_clock(self.clock, self._cohorts, self.choose, self.devices)
+        check_choice(self.choose, self.local.dp)
         if self._cohorts.alone:
             _log.warning("%s", self._cohorts.alone)
 
@@ -222,7 +232,8 @@ class Experiment(Settings):
         self._trackers = trackers_of(self.tracker)
         net = self.net()
         data = on_device(flipped(self.data, self.attack, self.seed), net.device, self._dtype)
-        metrics = by_name(self._metrics, self.loss_at_clients, data)
+        threshold = Threshold(self.evaluate.threshold)
+        metrics = by_name(self._metrics, self.loss_at_clients, data, threshold)
         there = {name: self._there(metric) for name, metric in metrics.items()}
         check_targets(self.data, self.objective is None)
         check_shapes(net, data, self.loss_at_clients, there)
@@ -244,7 +255,7 @@ class Experiment(Settings):
         higher = direction(self.evaluate.target, name, metrics.get(name), self.higher_is_better)
         on = self.data, self.engine
         check_evaluation(self.evaluate, scheme is not None, metrics.get(name), *on)
-        warn_of(plan, self.local, self.rounds, self.engine)
+        warn_of(plan, self.local, self.rounds)
         engine = self._engine(plan, fed, net)
         curve = Curve(self.evaluate.ema, self.evaluate.target, higher)
         drawn = self._cohorts, fed, Durations(plan, fed, net)
@@ -257,7 +268,7 @@ class Experiment(Settings):
             self._cohorts,
             chooser(self.clock, self.choose, self._group, *drawn),
             processes.states_for(engine, None, self.resident_bytes, net.device, fed.parted),
-            Evaluator(plan, fed, net, self.evaluate, curve, self._measures),
+            Evaluator(plan, fed, net, self.evaluate, curve, self._measures, threshold),
             Checkpoints(self.checkpoint),
             RunLog(watch, self._on_round, self._on_evaluation),
             self._group,
@@ -339,7 +350,7 @@ class Experiment(Settings):
         another configuration, and for one that cannot be repeated.
         """
         folder = RunDirectory(out)
-        check_repeatable(folder)
+        check_repeatable(folder, isinstance(self.engine, Traces))
         began = str(folder.read_config().get("engine", "serial"))
         if isinstance(self.engine, str):
             self.engine = self._kept = engine or bits_of(began)
@@ -381,6 +392,7 @@ class Experiment(Settings):
     @stoppable()
     def _go(self, loop: Loop, progress: bool | None, begin: Callable[[], None]) -> Result:
         processes.check_alike(self._group, configuration(self, loop), self.data, loop)
+        say_simulated(loop.aggregation, loop.engine)
         try:
             loop.engine.open(loop.plan, loop.fed, loop.net)
             begin()

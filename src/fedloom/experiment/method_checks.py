@@ -11,7 +11,8 @@ from ..core.metric_direction import higher_is_better
 from ..core.net import Net
 from ..data import FederatedData
 from ..engines.base import Remote
-from ..engines.metrics import accuracy
+from ..engines.metrics import exported
+from ..engines.private_refusals import refuse_examples
 from ..errors import CompositionError, ConfigError
 from ..federation.attacks import ATTACKS, Attack
 from ..federation.federation import Federation
@@ -32,6 +33,7 @@ def check_parts(
     """
     scheme, aggregation, private = plan.rule, plan.aggregation, plan.private
     check_precision(fed.local, net)
+    refuse_examples(plan, fed, net)
     check_singles(net, fed, scheme, cohorts)
     check_aggregation(aggregation, net, cohorts, most, rounds)
     fed.check_devices()
@@ -39,14 +41,18 @@ def check_parts(
         private.kept(net)  # refuses a model of which all or nothing would be private
 
 
-def warn_of(plan: Plan, local: Local, rounds: int, engine: Any) -> None:
-    """Say what does not do what its paper says, or does nothing."""
-    check_rate(local, rounds)
-    if plan.aggregation.masked and not isinstance(engine, Remote):
+def say_simulated(rule: Aggregation, engine: Any) -> None:
+    """Say when a run begins that it does without the masks of a deployment."""
+    if rule.masked and not isinstance(engine, Remote):
         _log.warning(
             "aggregation.secure = true: a simulation has no masks; its numbers and bytes are those "
             "of a deployment, where the server sees sums alone"
         )
+
+
+def warn_of(plan: Plan, local: Local, rounds: int) -> None:
+    """Say what does not do what its paper says, or does nothing."""
+    check_rate(local, rounds)
     for said in plan.warnings():
         _log.warning(said)
 
@@ -125,7 +131,7 @@ def check_evaluation(
     Raises ConfigError for a target that an accuracy, if the headline metric is ours, cannot reach.
     """
     target = evaluation.target
-    if headline is accuracy and target is not None:
+    if exported(headline) == "accuracy" and target is not None:
         check_share(target, f"evaluate.target = {target:g}")
     if target is not None and data.test_inputs is None and not isinstance(engine, Remote):
         _log.warning(

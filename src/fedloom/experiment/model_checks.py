@@ -23,6 +23,7 @@ from ..federation.federation import Federation
 from ..federation.local import Local
 from ..federation.sampling import Cohorts
 from ..objectives import CrossEntropy, Objective, SquaredError
+from ..objectives.base import is_one
 from ..submodels.base import Rule
 from .data_checks import check_classes
 
@@ -121,7 +122,9 @@ def check_fit(net: Net, data: FederatedData, objective: Objective) -> None:
             "take cross_entropy, or give targets.float()"
         )
     if isinstance(objective, CrossEntropy):
-        check_classes(outputs, targets, data)
+        one = type(objective) is CrossEntropy and data.classes == 2 and is_one(outputs, targets)
+        if not one:
+            check_classes(outputs, targets, data)
 
 
 def _hint(module: nn.Module, inputs: Tensor, said: str) -> str:

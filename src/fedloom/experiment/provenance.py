@@ -28,6 +28,7 @@ from ..core.commit import own_commit
 from ..core.vector import as_bytes
 from ..data import FederatedData
 from ..data.heterogeneity import by_client
+from ..data.own.preparation import ranges
 from ..data.raw_inputs import recipe
 from ..engines.base import processors
 from ..engines.metrics import told
@@ -390,6 +391,8 @@ def _describe(
                 # for exports, even if the data are no longer available
                 "inputs": recipe(data.raw, data.transform, data.inputs),
                 "metric": told(loop.fed.metrics, loop.plan.objective),
+                "outcome": data.outcome,
+                "ranges": {} if data.roll is not None else ranges(data.raw, data.inputs),
                 # of a federation whose nodes measure the model: how many test samples they have
                 "tests_elsewhere": data.about.get("tests_elsewhere", 0),
             },

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor, nn
 
 from ..core.curves import Value, tested
@@ -19,7 +20,9 @@ from ..core.vector import Rec, tree
 from ..engines import Ranks
 from ..engines.base import Remote
 from ..engines.evaluation import add
+from ..engines.metrics import brier
 from ..engines.one_step import step_costs
+from ..engines.reliability import binned
 from ..errors import CheckpointError, ConfigError, unknown
 from ..server.client_evaluation import PerClient
 from ..server.evaluation import Curve
@@ -156,7 +159,9 @@ def finish(loop: Loop, names: Mapping[str, str], rounds: int, config: Mapping[st
     if folder is not None:
         about = {"round": loop.round, "metric": loop.headline, "basis": found.basis}
         about |= {"values": clients, "metrics": found.values, "why_none": found.why}
-        about |= by_client | ({"names": list(names_of)} if names_of else {})
+        if loop.accounts is not None and not loop.aggregation.unkeyed:
+            about |= {"example_epsilon": loop.accounts.values()}
+        about |= by_client | ({"names": list(names_of)} if names_of else {}) | _tests(loop)
         try:
             write = functools.partial(_write, folder, module, loop.ledger.as_dict())
             loop.group.first(functools.partial(write, about, summary))
@@ -221,6 +226,7 @@ def _summary(loop: Loop, names: Mapping[str, str], rounds: int, group: str) -> d
         },
         **names,
         **loop.aggregation.summary(loop.state.aggregation, loop.round),
+        **(loop.accounts.summary() if loop.accounts and not loop.aggregation.unkeyed else {}),
         **loop.log.watch.verdict,
         "seed": loop.fed.seed,
         "rounds": loop.round,
@@ -289,6 +295,31 @@ def _per_client(loop: Loop) -> PerClient:
         return none
     known = loop.size_scores().get(1.0)  # the whole model
     return loop.evaluator.client_values(loop, known or loop.evaluator.tested(loop))
+
+
+def _tests(loop: Loop) -> dict[str, Any]:
+    """Entries of the clients' file: the number of each client's own test rows, if they are known;
+    and if `brier` of two classes is measured, the bins of the reliability curve, of all test rows
+    and of each client's.
+    """
+    data, metrics, nodes = loop.fed.data, loop.fed.metrics, loop.evaluator.at_nodes
+    if nodes:
+        count = [nodes[i].examples if i in nodes else 0 for i in range(loop.fed.population)]
+        told = {i: torch.tensor(score.bins) for i, score in nodes.items() if score.bins}
+        each = [told[i].tolist() if i in told else [] for i in range(loop.fed.population)]
+        bins = torch.stack([*told.values()]).sum(0).tolist() if told else []
+        curve = {"reliability": {"bins": bins, "clients": each}} if told else {}
+        return {"test_rows": count} | curve
+    tests = data.test_clients
+    found: dict[str, Any] = {} if tests is None else {"test_rows": tests.sizes.tolist()}
+    if data.test_inputs is None or not any(metric is brier for metric in metrics.values()):
+        return found
+    each_row = binned(loop.evaluator.tested(loop), metrics, data.test_targets)
+    if each_row is None:
+        return found
+    lists = [] if tests is None or tests.count > 1000 else map(tests.of, range(tests.count))
+    own = [each_row[rows].sum(0).tolist() for rows in lists]
+    return found | {"reliability": {"bins": each_row.sum(0).tolist(), "clients": own}}
 
 
 def _by_size(loop: Loop) -> tuple[dict[str, Any], dict[str, Any]]:

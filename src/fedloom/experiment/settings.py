@@ -61,9 +61,9 @@ class Settings:
     channels_last: bool | None = hyper(None, "memory format of images; none: if it is faster")
     metrics: str | Sequence[str] | None = hyper(
         None,
-        "names, the first is the headline: accuracy, perplexity; with torchmetrics auc, f1, "
-        "balanced_accuracy, mae, mse, rmse, r2 or one of its classes; of your own, FILE.py:NAME; "
-        "none: by the data",
+        "names, the first is the headline: accuracy, perplexity, concordance; with torchmetrics "
+        "auc, f1, balanced_accuracy, mae, mse, rmse, r2 or one of its classes; of your own, "
+        "FILE.py:NAME; none: by the data",
         example="a list of names such as ['auc', 'f1']",
     )
     resident_bytes: PositiveInt | None = hyper(

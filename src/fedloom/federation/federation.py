@@ -11,12 +11,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..core.parsing import shortened
 from ..core.rng import generator, key, substream
 from ..data import FederatedData
-from ..errors import ConfigError, DataError
+from ..errors import AuthorError, ConfigError, DataError
 from .attacks import Attack
 from .devices import Devices
 from .local import Local
+from .passes import Pass, Passes
 
 # outputs, targets -> one value per example (B,), or the batch's mean as a scalar
 Metric = Callable[[Any, Any], Tensor]
@@ -192,20 +194,27 @@ class Federation:
         assert self.devices is not None
         return steps / self._speeds[client] + self.devices.travel(bytes_down, bytes_up)
 
-    def sizes(self, client: int) -> tuple[int, ...]:
-        """The size of the batch of every local step of a client."""
-        return self._work(client).sizes
+    def sizes(self, client: int, done: int = 0) -> tuple[int, ...]:
+        """The size of the batch of every local step of a client in a round. done: see order()."""
+        work = self._work(client)
+        if not done % work.per_epoch:
+            return work.sizes
+        begun, n = done % work.per_epoch, int(self._sizes[client])
+        return _sizes(n, work.size, work.per_epoch, begun + work.steps)[begun:]
 
     @functools.cached_property
     def _source(self) -> torch.Generator:
         return torch.Generator()  # one for all clients: a new one costs as much as their order
 
-    def order(self, client: int, round: int) -> Tensor:
+    def order(self, client: int, round: int, done: int = 0) -> Tensor:
         """The indices (sum of the sizes,) of a client's batches of a round in a row, on the CPU:
-        shuffled again in each pass over its data, or (order "text") continued from the last round.
+        shuffled again in each pass over its data, or (order "text", passes) continued from the last
+        round. done: with passes that go on, the client's steps before this round.
         """
         first, end = int(self._offsets[client]), int(self._offsets[client + 1])
         own = self.data.clients.indices[first:end]
+        if isinstance(self.local.passes, Passes):
+            return own.index_select(0, self._gone_on(self.local.passes, client, done))
         source = self._source.manual_seed(key(self.seed, "batches", round, client))
         size, per_epoch, todo, _ = self._work(client)
         if self.local.order == "text":
@@ -219,6 +228,31 @@ class Federation:
             out.append(order if steps * size >= len(order) else order[: steps * size])
         return out[0] if len(out) == 1 else torch.cat(out)
 
+    def _gone_on(self, passes: Passes, client: int, done: int) -> Tensor:
+        """The places (sum of the sizes,) in a client's list, from its step `done` on."""
+        size, per_epoch, todo, _ = self._work(client)
+        out: list[Tensor] = []
+        number, at = divmod(done, per_epoch)
+        while todo:
+            steps = min(per_epoch - at, todo)
+            order = passes.order(Pass(self.seed, client, number, *self._all_work))
+            n = int(self._sizes[client])
+            if order.dtype != torch.int64 or not torch.equal(order.sort().values, torch.arange(n)):
+                raise AuthorError(
+                    f"{passes.name}.order() must give every number from 0 to {n - 1} once, as "
+                    f"torch.randperm({n}) does, and gives {shortened(str(order.tolist()))} for "
+                    f"pass {number} of client {client}"
+                )
+            out.append(order[at * size : (at + steps) * size])
+            number, at, todo = number + 1, 0, todo - steps
+        return torch.cat(out)
+
+    @functools.cached_property
+    def _all_work(self) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
+        """Of every client: examples, batches in a pass, steps of a round."""
+        works = list(map(self._work, range(self.population)))
+        return self._sizes.tolist(), [w.per_epoch for w in works], [w.steps for w in works]
+
     def first(self, client: int, round: int) -> int:
         """The place of a client's first batch of a round in its pass, with order "text"."""
         work = self._work(client)
@@ -229,16 +263,28 @@ class Federation:
         work = self._work(client)
         return work.size, work.per_epoch
 
+    def example_share(self, client: int) -> float:
+        """The size of a client's full batch over its number of examples: q of DP-SGD."""
+        return self._work(client).size / int(self._sizes[client])
+
     def pace(self, client: int) -> int:
         """Steps of a pass over a client's data, if its rates depend on it; else 0."""
         return self._work(client).per_epoch if self.local.by_epoch else 0
 
-    def batches(self, client: int, round: int) -> Sequence[Tensor]:
-        """The indices (B,) of every local step of a client in a round, on the data's device."""
-        order = self.order(client, round).to(
+    def batches(self, client: int, round: int, done: int = 0) -> Sequence[Tensor]:
+        """The indices (B,) of every local step of a client in a round, on the data's device. With
+        local.dp they are drawn anew by every call where the draws are the system's. done: see
+        order().
+        """
+        if self.local.dp is not None:
+            own, there = self.data.clients.of(client), self.data.inputs.device
+            drawn = self.seed, round, client
+            steps, share = self.steps(client), self.example_share(client)
+            return [i.to(there) for i in self.local.dp.batches(own, share, steps, *drawn)]
+        order = self.order(client, round, done).to(
             self.data.inputs.device
         )  # all at once, not step by step
-        sizes = self._work(client).sizes
+        sizes = self.sizes(client, done)
         return (order,) if len(sizes) == 1 else order.split_with_sizes(sizes)
 
     def probe_batch(self, client: int) -> Tensor:

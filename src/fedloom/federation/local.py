@@ -21,6 +21,8 @@ from ..core.hyper import (
 )
 from ..errors import ConfigError
 from ..wrappers import Adam, Momentum, Optimiser, build
+from .passes import PASSES, Passes
+from .private_examples import ExamplePrivacy
 from .schedules import Constant, Schedule
 
 
@@ -112,6 +114,12 @@ class Local:
         "none: one batch",
         source="FAFED's first batch B = b q",
     )
+    passes: Passes | str | None = hyper(
+        None,
+        "continue: a client's pass over its data goes on in its next round; or an order of your "
+        "own; none: each round begins a new pass",
+        example="none, 'continue' or an object such as Continue()",
+    )
     order: str = hyper(
         "shuffled",
         "shuffled: drawn again in every epoch; text: in the order of the text, for language models",
@@ -131,6 +139,12 @@ class Local:
         "leave out an epoch's last batch where it is smaller",
         source="False in all five papers' code",
     )
+    dp: ExamplePrivacy | None = hyper(
+        None,
+        "hides single examples: fedloom show local.dp",
+        source="DP-SGD",
+        example="none, or a table; in Python ExamplePrivacy(...)",
+    )
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -138,6 +152,13 @@ class Local:
             raise ConfigError(
                 f"local.epochs = {self.epochs} and local.steps = {self.steps} are both given; "
                 "keep one of them"
+            )
+        if isinstance(self.passes, str):
+            object.__setattr__(self, "passes", PASSES.make(self.passes))
+        if self.passes is not None and self.order != "shuffled":
+            raise ConfigError(
+                f"local.passes goes with order shuffled, not {self.order}: a text's batches go on "
+                "from round to round by themselves; drop one of them"
             )
         if self.momentum and self.optimiser != "sgd":
             raise ConfigError(
@@ -154,6 +175,14 @@ class Local:
                     f"local.{name} = {getattr(self, name)} goes with optimiser adam or adamw, not "
                     "sgd; drop it, or take local.optimiser = adamw"
                 )
+        odd = "local.order = text" if self.order == "text" else ""
+        odd = "local.drop_last" if self.drop_last else odd
+        odd = "local.passes" if self.passes is not None else odd
+        if self.dp is not None and odd:
+            raise ConfigError(
+                f"{odd} and local.dp: every example is in a batch by itself, so that batches have "
+                "neither an order nor a size; leave one of them out"
+            )
 
     @property
     def work(self) -> tuple[float | None, int | Sequence[int] | None]:

@@ -2,6 +2,7 @@
 
 from ..core.registry import Registry
 from .base import CrossEntropy, Function, Needs, Objective, SquaredError, UserLoss, user_loss
+from .cox import Cox
 from .feddecorr import FedDecorr
 from .fedlc import FedLC
 from .fedmlb import FedMLB
@@ -17,6 +18,7 @@ OBJECTIVES: Registry[type[Objective]] = Registry(
     {
         "cross_entropy": CrossEntropy,
         "squared_error": SquaredError,
+        "cox": Cox,
         "moon": MOON,
         "fedmlb": FedMLB,
         "feddecorr": FedDecorr,
@@ -38,6 +40,7 @@ __all__ = [
     "METHODS",
     "MOON",
     "OBJECTIVES",
+    "Cox",
     "CrossEntropy",
     "FedDecorr",
     "FedLC",

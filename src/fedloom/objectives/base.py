@@ -61,12 +61,18 @@ def by_class(outputs: Tensor, targets: Tensor) -> Tensor:
     return outputs.movedim(-1, 1) if classes_last(outputs, targets) else outputs
 
 
+def is_one(outputs: Tensor, targets: Tensor) -> bool:
+    """True for one logit per label, of class 1 of two: (B, 1) and (B,)."""
+    return outputs.ndim == 2 and outputs.shape[1] == 1 and targets.ndim == 1
+
+
 class Needs(Enum):
     """What an objective needs from the rest of the method; the rules in plan.py read it."""
 
     EXITS = "a model of several exits, which it asks all"
     DRAWN_PARTS = "a sub-model scheme that draws a part of the client's part for every step"
     TEXT_ORDER = "batches that follow each other as a client's text does, see Local.order"
+    SURVIVAL = "targets of two columns, time and event, and a model of one output"
 
 
 # what classes declared in fedloom 0.1 -> what to write now
@@ -182,7 +188,8 @@ def example_mean(each: Tensor, told: Tensor | None) -> Tensor:
 
 class CrossEntropy(Objective):
     """Softmax cross-entropy of class labels (B,) and logits (B, C). For sequences (B, T) it is the
-    mean over an example's tokens, with logits (B, T, C) or (B, C, T).
+    mean over an example's tokens, with logits (B, T, C) or (B, C, T). A model of one output (B, 1)
+    gives the logit of class 1 of two: binary cross-entropy.
 
     ignore: a target that is not counted, such as padding. An example without any other target has
     the loss 0. By default it is what the data call `target_padding` in `about`.
@@ -217,6 +224,9 @@ class CrossEntropy(Objective):
 
 
 def _losses(outputs: Tensor, targets: Tensor, reduction: str) -> Tensor:
+    if is_one(outputs, targets):
+        z = outputs.reshape(-1)
+        return F.binary_cross_entropy_with_logits(z, targets.to(z), reduction=reduction)
     if classes_last(outputs, targets):  # a transposed view would copy a large vocabulary
         outputs, targets = outputs.flatten(0, -2), targets.flatten()
     few = outputs.ndim == 2 and outputs.shape[1] <= FEW and targets.shape == outputs.shape[:1]

@@ -23,6 +23,7 @@ from .plan import changes_of
 # training samples, test samples, shape of an input, classes; as published
 SETS: dict[str, tuple[int, int, tuple[int, ...], int]] = {
     "digits": (1438, 359, (1, 8, 8), 10),
+    "heart": (486, 254, (13,), 2),
     "mnist": (60_000, 10_000, (1, 28, 28), 10),
     "fashion_mnist": (60_000, 10_000, (1, 28, 28), 10),
     "cifar10": (50_000, 10_000, (3, 32, 32), 10),
@@ -42,7 +43,8 @@ TOKENS = ("shakespeare", "wikitext2", "ag_news")
 @dataclass(frozen=True)
 class Work:
     """clients: of all; active: of a round; each: training samples of a client; steps: local steps
-    of a client in a round; samples: of a round; evaluations: of the test set.
+    of a client in a round; samples: of a round; evaluations: of the model, and of each size of it;
+    tests: samples that each goes through.
     """
 
     clients: int
@@ -64,6 +66,8 @@ def work(values: Mapping[str, Any]) -> Work:
     elif data.get("part") == "valid":
         training = 217_646 // data["length"]
     tests = min(tests, data.get("test_samples") or tests)
+    if values["model"].get("norm") == "static_batch":  # statistics are gathered before
+        tests += training if values["evaluate"]["statistics"] == "static" else 0
     partition = data["partition"]
     people = _PEOPLE.get(data["name"])
     clients = int(partition.get("clients") or people or 1)
@@ -81,6 +85,9 @@ def work(values: Mapping[str, Any]) -> Work:
     every = values["evaluate"]["every"]
     rounds = values["rounds"]
     evaluations = rounds // every + bool(rounds % every) if every else 1
+    sizes = len(values.get("submodel", {}).get("capacities", ()))
+    last = len(values["evaluate"]["sizes"]) if sizes else 0
+    evaluations += sizes * evaluations + last
     return Work(clients, active, each, steps, rounds, samples, evaluations, tests)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from .curve_data import mean
 from .runs import Floats, Group, Ints, Run
-from .style import Picture, Style, figure, plain, shorten
+from .style import Picture, Style, figure, legend_below, numbered, plain, shorten
 from .tables import human_bytes, human_value
 
 if TYPE_CHECKING:
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 
 _IN_ORDER = 60  # clients up to which the heat-map keeps their order
+FEW_ROWS = 50  # of a client whose reliability curve is not drawn
+_MOST_CURVES = 10  # clients whose reliability curves are drawn
 _NAMED = 30  # classes up to which each is named
 
 
@@ -156,6 +158,70 @@ def clients_chart(groups: Sequence[Group], look: Mapping[str, Style]) -> Picture
     alt = f"Histogram of {metric.name} per client. {'; '.join(words)}."
     title = f"Clients: {metric.name.replace('_', ' ')} (solid mean, dotted {worst}th percentile)"
     return Picture("clients", title, alt, made)
+
+
+def reliability_chart(groups: Sequence[Group], look: Mapping[str, Style]) -> Picture | None:
+    """Draw how often the second class came against its predicted probability, and below the number
+    of test rows in each bin; of a single group also its clients, but for those with few rows.
+
+    The bins of several seeds are added up.
+    """
+    rows = [(group, bins) for group in groups if (bins := _bins(group)) is not None]
+    if not rows:
+        return None
+    made = figure(5.6, 5.2)
+    top, below = made.subplots(2, 1, sharex=True, height_ratios=[3, 1])
+    top.plot([0, 1], [0, 1], color="#999999", lw=1.0, ls=":")
+    handles: list[Any] = []
+    labels: list[str] = []
+    few: list[str] = []
+    if len(rows) == 1:
+        drawn, few = _client_bins(rows[0][0])
+        for i, (name, bins) in enumerate(drawn.items(), 1):
+            handles += top.plot(*_curve(bins), color=numbered(i).colour, lw=1.0, ls="--")
+            labels.append(f"{shorten(name, 20)}, {bins[0].sum():,.0f} rows")
+    for group, bins in rows:
+        style = look[group.key]
+        handles += top.plot(*_curve(bins), color=style.colour, marker=style.mark, lw=2.0)
+        labels.append(f"{shorten(group.label, 40)}, {bins[0].sum():,.0f} rows")
+        below.stairs(bins[0], np.linspace(0, 1, bins.shape[1] + 1), color=style.colour, lw=1.6)
+    if len(rows) == 1:
+        for i, count in enumerate(rows[0][1][0]):
+            at = (i + 0.5) / rows[0][1].shape[1]
+            below.text(at, count, f"{count:,.0f}", ha="center", va="bottom", fontsize=7.5)
+    plain(top, "", "share of the second class")
+    plain(below, "predicted probability of the second class", "test rows")
+    below.margins(y=0.25)
+    legend_below(made, handles, labels)
+    said = f"; too few rows to be drawn (below {FEW_ROWS}): {', '.join(few)}" if few else ""
+    ends = "; ".join(f"{g.label}: {', '.join(f'{n:.0f}' for n in bins[0])}" for g, bins in rows)
+    alt = f"Line chart of observed share by predicted probability. Rows per bin: {ends}{said}."
+    return Picture("reliability", f"Reliability curve{said}", alt, made)
+
+
+def _bins(group: Group) -> Floats | None:
+    """The bins of a group's seeds, added up: (3, bins)."""
+    found = [(run.clients.get("reliability") or {}).get("bins") for run in group.counted]
+    known = [np.array(bins, dtype=np.float64) for bins in found if bins]
+    return sum(known[1:], start=known[0]) if known else None
+
+
+def _client_bins(group: Group) -> tuple[dict[str, Floats], list[str]]:
+    """The bins of clients with enough rows by name, and the names of the others."""
+    run = next(run for run in group.counted if run.clients.get("reliability"))
+    each = run.clients["reliability"].get("clients") or []
+    names = run.clients.get("names") or [f"client {i}" for i in range(len(each))]
+    bins = {str(name): np.array(b) for name, b in zip(names, each, strict=True) if b}
+    enough = {name: b for name, b in bins.items() if b[0].sum() >= FEW_ROWS}
+    if len(bins) > _MOST_CURVES:
+        return {}, []
+    return enough, [f"{n} ({b[0].sum():.0f})" for n, b in bins.items() if n not in enough]
+
+
+def _curve(bins: Floats) -> tuple[Floats, Floats]:
+    """The mean probability and the share of the second class of bins that have rows."""
+    rows, likely, second = bins[:, bins[0] > 0]
+    return likely / rows, second / rows
 
 
 def ledger_chart(groups: Sequence[Group], look: Mapping[str, Style]) -> Picture | None:

@@ -12,7 +12,7 @@ import numpy as np
 from fedloom.core.curves import VALUE_WORDS, Value
 from fedloom.errors import ConfigError
 
-from .charts import clients_chart, ledger_chart, partition_charts
+from .charts import clients_chart, ledger_chart, partition_charts, reliability_chart
 from .curve_data import Axis, Curve, group_curve, mean, value_of
 from .measures import measure_pictures
 from .runs import Floats, Group, Metric, Run, group_runs
@@ -62,7 +62,7 @@ def save_curves(
     pdf, svg, png; column: the width in inches of the columns of a page that they are for; value: of
     each run the one that is tested, which is marked.  Returns the files: <metric>_by_round,
     _by_bytes, _by_seconds, _by_simulated (where devices were described), train_loss, test_loss,
-    partition, clients, ledger, of sub-models sizes-*, and measures-*.
+    partition, clients, reliability, ledger, of sub-models sizes-*, and measures-*.
     Raises ConfigError if matplotlib is missing or there is no run.
     """
     drawn = all_pictures(_as_groups(run_or_groups), target, value)
@@ -78,6 +78,7 @@ def all_pictures(
     pictures += loss_curves(groups, look)
     pictures += partition_charts(groups)
     pictures += [picture] if (picture := clients_chart(groups, look)) else []
+    pictures += [picture] if (picture := reliability_chart(groups, look)) else []
     pictures += [picture] if (picture := ledger_chart(groups, look)) else []
     pictures += size_pictures(groups, look)
     pictures += measure_pictures(groups, look)

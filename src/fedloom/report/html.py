@@ -160,7 +160,7 @@ def _context(
             pictures, "_by_round", "_by_seconds", "_by_simulated", "train_loss", "test_loss"
         ),
         "traffic": _images(pictures, "_by_bytes", "ledger"),
-        "clients": _images(pictures, "partition", "clients"),
+        "clients": _images(pictures, "partition", "clients", "reliability"),
         "by_client": (_Table(*clients[:2], []), clients[2]),
         "prepared": prepared(groups),
         "attended": _attended(groups),

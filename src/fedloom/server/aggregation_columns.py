@@ -12,6 +12,7 @@ from ..federation.federation import Federation
 from ..storage.run_directory import State
 
 _TELLING = ("cohort", "clients", "client_names", "answered", "skipped", "skipped_names")
+_PRIVATE = ("example_epsilon", "spent_clients")
 _COSTS = ("steps", "gradients", "loss_values", "bytes_up", "bytes_down", "seconds")
 
 
@@ -21,7 +22,9 @@ def published(rule: Aggregation, row: dict[str, Any]) -> dict[str, Any]:
     """
     if not rule.unkeyed:
         return row
-    return {k: v for k, v in row.items() if k.partition(".")[0] not in (*_TELLING, *_COSTS)}
+    return {
+        k: v for k, v in row.items() if k.partition(".")[0] not in (*_TELLING, *_PRIVATE, *_COSTS)
+    }
 
 
 def check_spent(rule: Aggregation, done: int, state: State | None) -> None:

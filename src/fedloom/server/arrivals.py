@@ -151,6 +151,7 @@ class _Step:
         at = self.now if cohorts.trace is not None else 0.0
         if self._order is None or self._order[0] != at:
             there = cohorts.present(self._round, self.now)
+            there = there if self._run.accounts is None else self._run.accounts.left(there)
             self._order = at, list(cohorts.order(there, self._round))
         return self._order[1]
 

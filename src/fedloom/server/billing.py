@@ -46,14 +46,12 @@ def all_billed(
     return [billed(some, at_down, missed) for some in exchanges], billed(absent, at_down, missed)
 
 
-def with_masks(stats: list[ClientCost], needed: int) -> list[ClientCost]:
-    """The costs of a simulated round's clients with the keys of a masked sum, and for so many of
-    them the shares that unmask it.
-    """
-    down, up, shares = mask_bytes(len(stats))
+def with_masks(stats: list[ClientCost]) -> list[ClientCost]:
+    """The costs of a simulated round's clients with the keys and shares of a masked sum."""
+    down, up = mask_bytes(len(stats))
     out = []
-    for place, s in enumerate(stats):
-        sent = {"masks": up + shares * (place < needed)} if s.answered else {}
+    for s in stats:
+        sent = {"masks": up} if s.answered else {}
         told = s.bytes_down | {"masks": down}
         out.append(s._replace(bytes_down=told, bytes_up=s.bytes_up | sent))
     return out

@@ -47,6 +47,8 @@ class Checkpoints:
             return
         extra: dict[str, Any] = {"ledger": loop.ledger.as_dict(), "curve": asdict(loop.curve)}
         extra["population"] = loop.fed.population
+        if loop.accounts is not None:
+            extra["examples"] = {str(i): n for i, n in loop.accounts.rounds.items()}
         if under_way is not None:
             extra["clock"] = as_json(under_way)
         if unlogged:
@@ -114,6 +116,8 @@ class Checkpoints:
         record, sizes = state.srv, loop.evaluator.sizes
         loop.log.round = state.round
         loop.state = loop.step.continued(record, state.buffers, loop.cohorts)
+        if loop.accounts is not None:
+            loop.accounts.rounds = {int(i): n for i, n in state.extra["examples"].items()}
         if "clock" in state.extra:
             loop.chooser.under_way = restored(record.told, state.extra["clock"])
         if sizes is not None:

@@ -93,6 +93,8 @@ class Chooser:
         round, before = len(run.history), run.ledger.simulated
         now = self._cohorts.waits(before)
         cohort, asked = self._named(told, run, round, now, attempt)
+        if run.accounts is not None:  # nobody takes the place of who has no budget left
+            cohort = run.accounts.left(cohort)
         part, given = Asked(told.msg, told.buffers, {}, cohort, round), self._cohorts.availability
         if given is None:
             return Participants([part], asked, [], {}, self.rule is not None or attempt > 0)

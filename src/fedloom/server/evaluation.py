@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..core.hyper import Decay, NonNegativeInt, ShareBelow1, check_settings, hyper, ranged
 from ..data import FederatedData
+from ..engines.decision import parsed
 from ..errors import ConfigError
 from ..federation.capacities import share_of
 
@@ -41,6 +42,12 @@ class Evaluation:
     validation: ShareBelow1 = hyper(
         0.0, "share of each client's training examples held out for choices"
     )
+    threshold: float | str = hyper(
+        0.5,
+        "of two classes: the probability above which an example counts as of the second one; or "
+        "what is chosen on the validation split: youden (sensitivity + specificity), or "
+        "'sensitivity 0.9'",
+    )
     clients: bool = hyper(True, "after the last round, the metric of each client too")
     sizes: tuple[float | str, ...] = hyper(
         (),
@@ -63,6 +70,7 @@ class Evaluation:
 
     def __post_init__(self) -> None:
         check_settings(self)
+        parsed(self.threshold)
         object.__setattr__(self, "sizes", tuple(share_of(s, "evaluate.sizes") for s in self.sizes))
 
     def due(self, round: int) -> bool:

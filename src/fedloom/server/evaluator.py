@@ -11,7 +11,9 @@ from ..core.net import Net
 from ..core.vector import Rec
 from ..engines.base import Expecting, Remote, one_thread
 from ..engines.batch_statistics import evaluate_normed, keeps_no_statistics
-from ..engines.evaluation import Score, add
+from ..engines.decision import Gathered, Threshold
+from ..engines.evaluation import Score, add, evaluate_range, score_of
+from ..errors import ConfigError
 from ..federation.federation import Federation
 from ..plan import Plan
 from .callbacks import Measuring
@@ -39,6 +41,7 @@ class Evaluator:
         settings: Evaluation,
         curve: Curve,
         measures: Sequence[Measuring] = (),
+        threshold: Threshold | None = None,
     ) -> None:
         self.plan, self.fed, self.net = plan, fed, net
         self.settings, self.curve, self.measures = settings, curve, measures
@@ -47,7 +50,35 @@ class Evaluator:
         self.at_nodes: dict[int, Score] = {}
         self._clients = ClientTests(plan, fed, net, settings.statistics)
         self._held_out = held_out(fed.data)
+        self.threshold = threshold or Threshold()
+        self._decided: Rec | None = None  # the server state for which the threshold was chosen
+        if self.threshold.chosen:
+            self._check_choice()
         self._tested: tuple[Rec, Score] | None = None  # the server state that was tested last
+
+    def _check_choice(self) -> None:
+        """Raise ConfigError where a threshold cannot be chosen."""
+        rule = f"evaluate.threshold = {self.threshold.rule}"
+        if self._held_out is None:
+            raise ConfigError(
+                f"{rule} is chosen on the validation split, and there is none; give "
+                "evaluate.validation = 0.1, or a number such as evaluate.threshold = 0.5"
+            )
+        if self.sizes is not None or keeps_no_statistics(self.net.module):
+            what = "sub-models" if self.sizes is not None else "batch norm without statistics"
+            raise ConfigError(f"{rule} does not go with {what}; take a number")
+
+    def _decide(self, loop: Loop) -> None:
+        """Choose the threshold of the current model on the validation split."""
+        if self._decided is loop.srv or self._held_out is None:
+            return
+        seen = Gathered()
+        with one_thread():
+            self.net.load_buffers(loop.buffers)
+            on = (*self._held_out, 0, seen)
+            evaluate_range(self.plan, self.fed, self.net, loop.model(), *on)
+        self.threshold.choose(*seen.all())
+        self._decided = loop.srv
 
     def scores(self, loop: Loop) -> dict[str, Score]:
         """The current model on the test set and on the validation split."""
@@ -71,6 +102,11 @@ class Evaluator:
     def score(self, loop: Loop, inputs: Tensor, targets: Tensor, own: bool = False) -> Score:
         """The current model on data; own: on the common test set."""
         x, on = loop.model(), (inputs, targets)
+        if self.threshold.chosen:  # which the processes of an engine do not hear of
+            self._decide(loop)
+            with one_thread():
+                self.net.load_buffers(loop.buffers)
+                return score_of(self.plan, self.fed, self.net, x, [on])
         if not keeps_no_statistics(self.net.module):
             return add(loop.engine.scores(x, loop.buffers, *on))
         with one_thread():
@@ -104,7 +140,7 @@ class Evaluator:
             return False
         if not loop.log.pending or not self.settings.due(loop.round):
             return False
-        if keeps_no_statistics(self.net.module):
+        if keeps_no_statistics(self.net.module) or self.threshold.chosen:
             return False
         return engine.expect(loop.model(), loop.buffers, inputs, targets)
 
@@ -120,6 +156,8 @@ class Evaluator:
             found = self.client_values(loop, scores["test"])
             better, names = self.curve.higher_is_better, self.fed.data.client_names
             row |= found.columns(self.fed.metrics, better, names)
+        if self.threshold.chosen:
+            row["threshold"] = self.threshold.value
         row |= own_columns(self._measured(loop, last), loop.history[-1], "measures")
         for part, score in scores.items():
             put(row, part, score, self.fed.metrics)

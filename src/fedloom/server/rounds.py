@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ..aggregation import Aggregation, IntegerRing
+from ..aggregation import Aggregation
 from ..core.interrupts import stoppable, undisturbed
 from ..core.net import Net
 from ..core.ranks import ALONE, Group
@@ -31,6 +31,7 @@ from .checkpoints import Checkpoints
 from .client_selection import Broadcast, Chooser
 from .evaluation import Curve
 from .evaluator import Evaluator
+from .example_accounts import accounts_of
 from .exchanges import RoundOutcome, exchanged
 from .ledger import Ledger, bytes_of, own_columns, row_of, squares
 from .server_step import ServerState, Step
@@ -61,6 +62,7 @@ class Loop:
 
     def __post_init__(self) -> None:
         self.step = Step(self.plan, self.fed, self.net)
+        self.accounts = accounts_of(self.fed)
 
     # ------------------------------------------------------------------------------- what is known
     @property
@@ -140,6 +142,8 @@ class Loop:
 
     def allowed(self, rounds: int) -> int:
         """How many of so many rounds are run: a privacy budget may end the run before."""
+        if self.accounts is not None and self.accounts.over:
+            return min(rounds, self.round)
         return self.aggregation.allowed(self.state.aggregation, rounds)
 
     # ------------------------------------------------------------------------------- the beginning
@@ -176,6 +180,9 @@ class Loop:
         try:
             while self.round < rounds:
                 self._round(rounds)
+                if self.accounts is not None and self.accounts.over:
+                    _log.warning("no client has privacy budget left (local.dp): the run ends")
+                    rounds = self.round
                 if self.checkpoints.due(self, last_save):
                     self._finish_row(rounds)
                     self.checkpoints.save(self)
@@ -213,9 +220,8 @@ class Loop:
         self._finish_row(rounds)  # what was evaluated beside
         started += time.perf_counter() - paused
         stats = [done.chosen.candidates, done.answers, done.results.stats]
-        rule = self.aggregation
-        if isinstance(rule, IntegerRing) and rule.masked and not isinstance(self.engine, Remote):
-            stats[-1] = with_masks(stats[-1], rule.needed(len(stats[-1])))
+        if self.aggregation.masked and not isinstance(self.engine, Remote):
+            stats[-1] = with_masks(stats[-1])
         with undisturbed():
             bills = all_billed(done.chosen, stats, states.down, self.memory, self.round)
             self._commit(done, started, *bills, own)
@@ -256,6 +262,10 @@ class Loop:
         sums = self.ledger
         seconds = time.perf_counter() - started if told else 0.0  # who was slow was there
         explained, names = isinstance(self.engine, Remote), self.fed.data.client_names
+        private = {}
+        if self.accounts is not None:
+            self.accounts.add([*stats, *absent])
+            private = self.accounts.columns()
         before = dict(sums.down), dict(sums.up)
         simulated = simulated_seconds(self.fed, chosen, exchanges) if told else None
         billed = (stats, [*others, *absent]) if told else ([], [])
@@ -272,6 +282,7 @@ class Loop:
             **({} if simulated is None else {"simulated_seconds": simulated}),
             **squares(stats),
             **wasted(chosen.columns, absent),
+            **private,
             **aggregated(rule, self.state.aggregation, t, stats, self.fed),
         }
         self.history.append(row := published(rule, row))

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +14,6 @@ from torch import Tensor
 
 from fedloom.core.extras import need
 from fedloom.core.parsing import shortened
-from fedloom.data.published.files import read_text
 from fedloom.data.published.vocabulary import by_frequency, padded
 from fedloom.data.raw_inputs import Words
 from fedloom.errors import DataError, did_you_mean
@@ -24,7 +21,6 @@ from fedloom.errors import DataError, did_you_mean
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
-PARQUET = (".parquet", ".pq")
 LARGEST = float(np.finfo(np.float32).max)
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -52,7 +48,11 @@ class Table:
 
 def no_column(where: str, name: str, known: Iterable[str]) -> DataError:
     """The error for a table that lacks a column."""
-    return DataError(f"{where} has no column '{name}'; {did_you_mean(name, known)}")
+    known = list(known)
+    hint = did_you_mean(name, known)
+    if known and all(map(is_number, known)):
+        hint = f"its first row, {', '.join(known[:5])}, holds no names: give names = [...] for all"
+    return DataError(f"{where} has no column '{name}'; {hint}")
 
 
 def at(cells: Series) -> str:
@@ -76,55 +76,6 @@ def joined(tables: Sequence[Table], where: str) -> Table:
     return Table(where, pandas.concat([table.frame for table in tables], join="inner"))
 
 
-def read_table(path: Path) -> Table:
-    """A CSV file whose first row names the columns, every value a text; or a Parquet file, by its
-    ending. Raises DataError; needs pandas, and pyarrow for Parquet.
-    """
-    if not path.is_file():
-        raise DataError(f"there is no file {path}")
-    names, columns = (_parquet if path.suffix in PARQUET else _csv)(path)
-    if len(set(names)) < len(names):
-        raise DataError(f"{path} names a column twice: {', '.join(names)}")
-    if not len(columns[0]):
-        raise DataError(f"{path} has no rows below its header; is it a table with a header?")
-    return as_table(str(path), dict(zip(names, columns, strict=True)))
-
-
-def _csv(path: Path) -> tuple[list[str], list[Any]]:
-    pandas, text = need("pandas", f"to read {path.name}", "tables", DataError), read_text(path)
-    if not text.strip():
-        raise DataError(f"{path} is empty; it needs a header and rows below it")
-    # the header is read as a row, because pandas would rename duplicates; and cells as texts,
-    # because it would make 1 of 01, and 1.0 of 1 beside an empty cell
-    how = {"header": None, "dtype": object, "keep_default_na": False}
-    try:
-        frame = pandas.read_csv(io.StringIO(text), **how)
-    except (pandas.errors.ParserError, pandas.errors.EmptyDataError) as error:
-        raise DataError(
-            f"{path} is no whole CSV file: {first_line(error)}; get it again"
-        ) from error
-    header = frame.iloc[0].tolist()
-    if len(header) == 1 and (mark := next((m for m in ";\t" if m in header[0]), "")):
-        raise DataError(
-            f"{path} has one column, {short(header[0])}: its cells are separated by "
-            f"{'tabs' if mark != ';' else 'semicolons'}; save it with commas"
-        )
-    return [name.strip() for name in header], [frame[place][1:] for place in frame]
-
-
-def _parquet(path: Path) -> tuple[list[str], list[Any]]:
-    pyarrow = need("pyarrow", f"to read {path.name}", "tables", DataError)
-    from pyarrow import parquet
-
-    try:
-        with parquet.ParquetFile(path) as file:
-            table = file.read()
-    except (OSError, pyarrow.ArrowException) as error:
-        said = first_line(error)
-        raise DataError(f"{path} is no whole Parquet file: {said}; get it again") from error
-    return table.column_names, [column.to_pylist() for column in table.columns]
-
-
 def first_line(error: Exception) -> str:
     """The first line of an error."""
     return str(error).partition("\n")[0]
@@ -144,6 +95,15 @@ def is_number(value: Any) -> bool:
     return True
 
 
+def odd(value: Any) -> str:
+    """What a cell is that people take for a number, and what to do; empty if nothing is known."""
+    if re.fullmatch(r"\s*[+-]?\d*,\d+\s*", str(value)):
+        return f'{short(value)} has a decimal comma; give decimal = ","'
+    if re.match(r"\s*(\d{4}-\d\d?-\d|\d\d?[./]\d\d?[./]\d\d)", str(value)):
+        return f"{short(value)} is a date; leave the column out of inputs, or write days since one"
+    return ""
+
+
 def finite(cells: Series) -> Floats:
     """Cells as numbers (n,). Raises DataError naming the first that is no finite number."""
     try:
@@ -152,7 +112,8 @@ def finite(cells: Series) -> Floats:
         numbers = np.array([float(cell) if is_number(cell) else math.nan for cell in cells])
     wrong = cells[~(np.abs(numbers) <= LARGEST)]  # NaN is not
     if len(wrong):
-        raise DataError(f"{at(wrong)}: {short(wrong.iloc[0])} is no finite number")
+        first = wrong.iloc[0]
+        raise DataError(f"{at(wrong)}: {odd(first) or f'{short(first)} is no finite number'}")
     return numbers
 
 
@@ -236,14 +197,17 @@ def present(table: Table, name: str) -> Series:
 
 
 def labels_of(
-    table: Table, name: str, classes: Sequence[str] = ()
+    table: Table, name: str | Sequence[str], classes: Sequence[str] = ()
 ) -> tuple[Tensor, tuple[str, ...]]:
     """A target column: whole numbers from 0 as labels, other numbers as they are (n,) float32 for
-    regression, texts as classes in ascending order, whose names are handed back.
+    regression, texts as classes in ascending order, whose names are handed back. Several columns
+    are numbers (n, columns) float32.
 
     Raises DataError naming the row for a label below 0, a class that the training data lack, and
     what is no finite number.
     """
+    if not isinstance(name, str):
+        return numbers_of(table, name), ()
     cells = present(table, name)
     if not classes and is_number(cells.iloc[0]):  # a later one that is not is an error
         numbers = torch.from_numpy(finite(cells).astype(np.float32))

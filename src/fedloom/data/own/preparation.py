@@ -5,16 +5,16 @@ rules, a list that a file can hold and that every site applies alike (`preparati
 
 [[data.rules]]
 name = "ward"
-kind = "one_hot"                        # number, the default; one_hot; ordinal
+kind = "one_hot"                        # number, the default; one_hot; dummy; ordinal
 values = ["Chirurgie", "Innere"]        # of texts, in order
 fill = "Innere"                         # for an empty cell; without it such a cell is an error
 
-A number may have mean and std, which are taken off and divided by.
+Dummy is one_hot without an input for the first value. A number may have mean and std, which are
+taken off and divided by; one_hot and dummy lists of them, one for each input.
 """
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,7 +30,6 @@ from fedloom.data.own.columns import (
     Table,
     at,
     finite,
-    in_order,
     is_number,
     name_of,
     number_name,
@@ -44,25 +43,19 @@ if TYPE_CHECKING:
     from pandas import Series
 
 
-_log = logging.getLogger(__name__)
-
-KINDS = ("one_hot", "ordinal", "number")
-FILLS = ("mean", "median", "most_frequent")
+KINDS = ("one_hot", "dummy", "ordinal", "number")
 # what an empty cell is written as
 EMPTY = frozenset({"", "NA", "N/A", "NaN", "nan", "null", "NULL"})
-ALL = "*"  # every column that has no rule of its own
 _STRANGE = "\x01"  # stands for a text that no training row has
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
-Kinds = Mapping[str, str | Sequence[str]]
-Fills = str | float | Mapping[str, str | float]
 
 
 @dataclass(frozen=True)
 class Column:
     """How a column is turned into numbers. values: of a column of texts, in order; fill: stands for
     a missing value, None if none may be missing; missing: of the training rows; mean, std: what is
-    taken off and divided by; agreed: it was not found in the training rows, so an unknown value is
-    an error.
+    taken off and divided by, of categories one for each input; agreed: it was not found in the
+    training rows, so an unknown value is an error.
     """
 
     name: str
@@ -70,46 +63,65 @@ class Column:
     values: tuple[str, ...] = ()
     fill: float | str | None = None
     missing: int = 0
-    mean: float = 0.0
-    std: float = 1.0
+    mean: float | tuple[float, ...] = 0.0
+    std: float | tuple[float, ...] = 1.0
     agreed: bool = False
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The values that have an input each; none of numbers and of an order."""
+        if self.kind not in ("one_hot", "dummy"):
+            return ()
+        return self.values[self.kind == "dummy" :]
 
     @property
     def heads(self) -> tuple[str, ...]:
         """The names of the numbers that it becomes."""
-        if self.kind != "one_hot":
+        if self.kind not in ("one_hot", "dummy"):
             return (self.name,)
-        return tuple(f"{self.name}={value}" for value in self.values)
+        return tuple(f"{self.name}={value}" for value in self.inputs)
 
     def of(self, table: Table) -> Floats:
         """The numbers (n, k) of a table's column. Raises DataError naming file and row."""
-        cells = table.of(self.name)
+        mean, std = np.array(self.mean), np.array(self.std)
+        scaled: Floats = (self._unscaled(table.of(self.name)) - mean) / std
+        return scaled
+
+    def _unscaled(self, cells: Series) -> Floats:
         whole = self._filled(cells)
         if self.kind == "number":
-            return (finite(whole)[:, None] - self.mean) / self.std
+            return finite(whole)[:, None]
         names = whole.map(name_of)
         if self.numeric:
             names = names.map({name: number_name(name) or name for name in names.unique()})
         found = places(names, self.values).numpy()
         wrong = cells[found < 0]
-        if len(wrong) and (self.agreed or self.kind == "ordinal"):
+        if len(wrong) and (self.agreed or self.kind != "one_hot"):
             raise self._unknown(wrong)
-        if self.kind == "one_hot":  # a value that no training row has is 0 everywhere
-            return np.array(np.equal.outer(found, range(len(self.values))), dtype=np.float64)
-        return found[:, None].astype(np.float64)
+        if self.kind == "ordinal":
+            return found[:, None].astype(np.float64)
+        import pandas
+
+        # a value that no training row has is 0 everywhere
+        known = pandas.Categorical.from_codes(found, categories=list(self.values))
+        wide = pandas.get_dummies(known, drop_first=self.kind == "dummy", dtype=float)
+        return wide.to_numpy()  # type: ignore[no-any-return]
 
     def cells(self, numbers: Floats) -> list[str]:
         """Cells that become these numbers (n, k)."""
+        numbers = numbers * np.asarray(self.std) + np.asarray(self.mean)
         if self.kind == "number":
-            return [repr(float(value)) for value in numbers[:, 0] * self.std + self.mean]
-        if self.kind == "one_hot":
-            return [self.values[row.argmax()] if row.any() else _STRANGE for row in numbers]
-        return [self.values[int(place)] for place in numbers[:, 0]]
+            return [repr(float(value)) for value in numbers[:, 0]]
+        if self.kind == "ordinal":
+            return [self.values[round(place)] for place in numbers[:, 0]]
+        none = self.values[0] if self.kind == "dummy" else _STRANGE
+        return [self.inputs[row.argmax()] if (row > 0.5).any() else none for row in numbers]
 
     def rule(self) -> dict[str, Any]:
         """What turns a cell into numbers, fit for JSON."""
-        kept = {key: getattr(self, key) for key in ("name", "kind", "fill", "mean", "std")}
-        return kept | {"values": list(self.values)}
+        kept = {key: getattr(self, key) for key in ("name", "kind", "fill")}
+        lists = {key: getattr(self, key) for key in ("mean", "std", "values")}
+        return kept | {k: [*v] if isinstance(v, tuple) else v for k, v in lists.items()}
 
     @property
     def numeric(self) -> bool:
@@ -147,8 +159,9 @@ class Column:
     def said(self) -> str:
         """What was done, in words; empty for numbers that stay."""
         words = []
-        if self.kind == "one_hot":
-            words.append(f"one input for each of {len(self.values)} values")
+        if self.kind in ("one_hot", "dummy"):
+            first = f" but {self.values[0]}" if self.kind == "dummy" else ""
+            words.append(f"one input for each of {len(self.values)} values{first}")
         if self.kind == "ordinal":
             words.append(f"0 to {len(self.values) - 1} for {' < '.join(self.values[:10])}")
         if self.fill is not None:
@@ -156,7 +169,8 @@ class Column:
             count = "" if self.agreed else f" ({self.missing} in training)"
             words.append(f"missing values as {fill}{count}")
         if (self.mean, self.std) != (0.0, 1.0):
-            words.append(f"less {self.mean:.6g}, divided by {self.std:.6g}")
+            mean, std = (", ".join(f"{v:.6g}" for v in np.ravel(s)) for s in (self.mean, self.std))
+            words.append(f"less {mean}, divided by {std}")
         return f"{self.name}: {', '.join(words)}" if words else ""
 
 
@@ -189,6 +203,7 @@ class Preparation:
         for column in self.columns:
             own, given = given[: len(column.heads)], given[len(column.heads) :]
             if column.kind == "number":
+                assert isinstance(column.mean, float) and isinstance(column.std, float)
                 (first, by), scale = own[0], column.std
                 column = replace(column, mean=column.mean + first * scale, std=by * scale)
             elif any(each != (0.0, 1.0) for each in own):
@@ -235,57 +250,6 @@ def text_cells(cells: Series) -> Series:
     return found if 2 * len(found) > len(there) else there[:0]
 
 
-def fit(
-    table: Table, names: Sequence[str], kinds: Kinds, fills: Fills | None, standardise: bool
-) -> Preparation:
-    """Find in the training rows how columns become inputs; see `table`. Raises DataError."""
-    for option, given in (("columns", kinds), ("missing", fills)):
-        for name in given if isinstance(given, Mapping) else ():
-            if name not in (*names, ALL):
-                raise DataError(
-                    f"{option}.{name}: there is no input of this name; {did_you_mean(name, names)}"
-                )
-    return Preparation(tuple(_column(table, name, kinds, fills, standardise) for name in names))
-
-
-def _column(
-    table: Table, name: str, kinds: Kinds, fills: Fills | None, standardise: bool
-) -> Column:
-    cells = table.of(name)
-    there = cells[~empty(cells)]
-    if not len(there):
-        raise DataError(f"{table.where}, column '{name}' is empty in every row; leave it out")
-    found = text_cells(there)
-    rule = kinds.get(name) or (kinds.get(ALL, "") if len(found) else "number")
-    if not rule:
-        raise no_rule(found)
-    if isinstance(rule, str) and rule not in KINDS:
-        raise DataError(f"columns.{name}: {unknown('kind of column', rule, KINDS)}, or its values")
-    how = fills.get(name, fills.get(ALL)) if isinstance(fills, Mapping) else fills
-    missing = len(cells) - len(there)
-    if rule == "number":
-        column = Column(name, rule, (), None if how is None else _number_for(there, how), missing)
-        if not standardise:
-            return column
-        numbers = column.of(table)
-        return replace(column, mean=float(numbers.mean()), std=float(numbers.std()) or 1.0)
-    names = there.map(name_of)
-    distinct = names.unique().tolist()
-    known = dict(zip(distinct, categories(distinct), strict=True))
-    _warn_of_mixed(table, name, [*dict.fromkeys(known.values())])
-    fill = how if how is None else name_of(how)
-    own = isinstance(fills, Mapping) and name in fills
-    if how in FILLS or not (own or isinstance(how, str | None)):  # a number for all is no text
-        fill = str(names.map(known).mode().iloc[0])  # of several that are most frequent the first
-    if fill is not None and all(map(number_name, known)):
-        fill = number_name(fill) or fill
-    if isinstance(rule, str):
-        values = {*known.values(), *([fill] if missing and fill is not None else [])}
-        order = in_order(values, float if all(map(number_name, values)) else None)
-        return Column(name, rule, order, fill, missing)
-    return Column(name, "ordinal", categories(rule, fill), fill, missing)
-
-
 def categories(values: Iterable[Any], fill: Any = None) -> tuple[str, ...]:
     """The names of cells: of a column of numbers one for each number, 1 for 1.0 and " 1 ". fill:
     may be a text among numbers.
@@ -293,42 +257,6 @@ def categories(values: Iterable[Any], fill: Any = None) -> tuple[str, ...]:
     names = tuple(map(name_of, values))
     numbers = [number_name(name) or (name if name == fill else None) for name in names]
     return names if None in numbers else tuple(map(str, numbers))
-
-
-def _warn_of_mixed(table: Table, name: str, cells: Sequence[str]) -> None:
-    """Say it if one number in two forms gives two values, because some cells are texts."""
-    seen: dict[str, str] = {}
-    for cell in cells:
-        number = number_name(cell)
-        if number and (first := seen.setdefault(number, cell)) != cell:
-            text = next(c for c in cells if number_name(c) is None)
-            said = "%s, column '%s': '%s' and '%s' are two values, because '%s' is a text; if it "
-            said += "stands for a missing cell, leave that empty, else write numbers in one way"
-            _log.warning(said, table.where, name, first, cell, text)
-            return
-
-
-def no_rule(found: Series) -> DataError:
-    """The error for a column of texts of which nothing says how it becomes numbers."""
-    return DataError(
-        f"{at(found)}: {short(found.iloc[0])} is a text; write columns.{found.name} = one_hot, or "
-        "ordinal, or its values in order; or leave it out of inputs"
-    )
-
-
-def _number_for(there: Series, how: str | float) -> float:
-    """What stands for a missing number: of several that are most frequent the smallest."""
-    if not isinstance(how, str):
-        return float(how)
-    if how not in FILLS:
-        raise DataError(
-            f"missing.{there.name} must be mean, median, most_frequent or a number, got '{how}'"
-        )
-    numbers = finite(there)
-    if how == "most_frequent":
-        values, counts = np.unique(numbers, return_counts=True)
-        return float(values[counts.argmax()])
-    return float(np.mean(numbers) if how == "mean" else np.median(numbers))
 
 
 # --------------------------------------------------------------------------- rules agreed on before
@@ -362,11 +290,31 @@ def rules_of(raw: Raw | None) -> list[dict[str, Any]]:
     return found
 
 
-def refuse_besides(given: Mapping[str, Any]) -> None:
-    """Raise DataError for an option of `table` that the rules decide."""
+def ranges(raw: Raw | None, inputs: Tensor) -> dict[str, list[float]]:
+    """The lowest and the highest number in each column of numbers of a table, in its own unit, to
+    seven digits, which are those of float32; inputs: (n, k). Nothing for inputs of another kind.
+    """
+    if isinstance(raw, Columns) and inputs.ndim == 2:
+        raw = Preparation(tuple(Column(name, "number") for name in raw.names))
+    if not isinstance(raw, Preparation):
+        return {}
+    lows, highs = inputs.double().amin(0).tolist(), inputs.double().amax(0).tolist()
+    found, at = {}, 0
+    for column in raw.columns:
+        if column.kind == "number":
+            ends = (v[at] * column.std + column.mean for v in (lows, highs))
+            found[column.name] = [float(f"{end:.7g}") for end in ends]
+        at += len(column.heads)
+    return found
+
+
+def refuse_besides(given: Mapping[str, Any], what: str) -> None:
+    """Raise DataError for an option of `table` that another one, `what`, decides."""
     for name, value in given.items():
         if not (value is None or value is False or value == () or value == []):
-            raise DataError(f"rules and {name} are both given: rules say it all; keep one of them")
+            said = f"{what} and {name} are both given: {what} say"
+            said += "" if what.endswith("s") else "s"
+            raise DataError(f"{said} it all; keep one of them")
 
 
 def _agreed(rule: Mapping[str, Any]) -> Column:
@@ -380,27 +328,40 @@ def _agreed(rule: Mapping[str, Any]) -> Column:
             raise DataError(f"{wrong} unknown key '{key}'; {did_you_mean(str(key), _KEYS)}")
     if kind not in KINDS:
         raise DataError(f"{wrong} {unknown('kind', str(kind), KINDS)}")
-    if kind != "number":
+    if kind == "number":
+        if rule.get("values"):
+            raise DataError(f"{wrong} a number has no values; take kind = one_hot or ordinal")
+        if not (fill is None or _is_finite(fill)):
+            raise DataError(f"{wrong} fill must be a number, got {fill!r}")
+        column = Column(name, kind, (), None if fill is None else float(fill), agreed=True)
+    else:
         values = _values(rule, wrong)
         filled = None if fill is None else number_name(name_of(fill)) or name_of(fill)
         if filled not in (None, *values):
             known = ", ".join(values[:10])
             raise DataError(f"{wrong} fill must be one of its values ({known}), got '{filled}'")
-        return Column(name, kind, values, filled, agreed=True)
-    if rule.get("values"):
-        raise DataError(f"{wrong} a number has no values; take kind = one_hot or ordinal")
-    for key in ("mean", "std", *([] if fill is None else ["fill"])):
-        value = rule.get(key, 1.0)
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, int | float)
-            or not math.isfinite(value)
-        ):
-            raise DataError(f"{wrong} {key} must be a number, got {value!r}")
-    mean, std = float(rule.get("mean", 0.0)), float(rule.get("std", 1.0))
-    if std <= 0:
+        column = Column(name, kind, values, filled, agreed=True)
+    mean, std = (_scale(rule.get(key, _PLAIN[key]), key, column, wrong) for key in ("mean", "std"))
+    if np.min(std) <= 0:
         raise DataError(f"{wrong} std must be above 0, got {rule['std']}")
-    return Column(name, kind, (), None if fill is None else float(fill), 0, mean, std, agreed=True)
+    return replace(column, mean=mean, std=std)
+
+
+def _is_finite(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
+
+
+def _scale(given: Any, key: str, column: Column, wrong: str) -> float | tuple[float, ...]:
+    """A mean or std: a number, or of categories a list with one for each input."""
+    count = len(column.inputs)
+    if not count or given == _PLAIN[key]:
+        if _is_finite(given):
+            return float(given)
+        raise DataError(f"{wrong} {key} must be a number, got {given!r}")
+    listed = isinstance(given, list | tuple) and all(map(_is_finite, given))
+    if not listed or len(given) != count:
+        raise DataError(f"{wrong} {key} must be {count} numbers, one an input, got {given!r}")
+    return tuple(map(float, given))
 
 
 def _values(rule: Mapping[str, Any], wrong: str) -> tuple[str, ...]:
@@ -409,9 +370,6 @@ def _values(rule: Mapping[str, Any], wrong: str) -> tuple[str, ...]:
     listed = isinstance(given, list | tuple) and len(given) > 0
     if not listed or not all(type(value) in (str, int, float) for value in given or ()):
         raise DataError(f"{wrong} values must be a list of texts or numbers, got {given!r}")
-    for key in ("mean", "std"):
-        if rule.get(key, _PLAIN[key]) != _PLAIN[key]:
-            raise DataError(f"{wrong} {key} is for numbers; leave it out")
     values = categories(given or (), rule.get("fill"))
     for value in values:
         if values.count(value) > 1:

@@ -2,43 +2,38 @@
 
 from __future__ import annotations
 
-import glob
 import logging
 import os
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 from torch import Tensor
 
+from fedloom.core.hyper import NonNegativeInt, ShareBelow1
 from fedloom.data.client_indices import Partition
 from fedloom.data.dataset import Arrays
 from fedloom.data.federated import FederatedData
 from fedloom.data.own.columns import (
     Table,
-    at,
     distinct_names,
-    joined,
     labels_of,
     name_of,
-    numbers_of,
     places,
     present,
-    read_table,
     short,
-    words_of,
 )
-from fedloom.data.own.preparation import (
-    Rules,
-    fit,
-    no_rule,
-    preparation_of,
-    refuse_besides,
-    text_cells,
-)
+from fedloom.data.own.conditions import ANSWERS, columns_in, is_condition, with_condition
+from fedloom.data.own.files import FILE, Paths, files_of, joined_files, parts_of, several
+from fedloom.data.own.fitting import DROP, Finding
+from fedloom.data.own.making import Making, Transformer
+from fedloom.data.own.preparation import Preparation, Rules, empty
+from fedloom.data.own.reading import Reading
+from fedloom.data.own.row_checks import refuse_twice, warn_of_one_class
+from fedloom.data.own.test_rows import HeldOut, split_by_date, split_by_share
 from fedloom.data.partition.without_labels import natural
-from fedloom.data.raw_inputs import Columns, Raw
+from fedloom.data.raw_inputs import Raw
 from fedloom.data.transforms import Images
 from fedloom.errors import DataError
 
@@ -46,8 +41,6 @@ if TYPE_CHECKING:
     from pandas import Series
 
 
-FILE = "(file)"  # the column that says from which file a row is
-Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 _log = logging.getLogger(__name__)
 
 
@@ -55,7 +48,7 @@ def table(
     partition: Partition | Paths | None = None,
     seed: int = 0,
     path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = "",
-    target: str = "label",
+    target: str | Sequence[str] = "label",
     client: str | None = None,
     inputs: Sequence[str] = (),
     text: str | None = None,
@@ -64,62 +57,53 @@ def table(
     vocabulary: int = 20_000,
     columns: Mapping[str, str | Sequence[str]] | None = None,
     missing: str | float | Mapping[str, str | float] | None = None,
-    standardise: bool = False,
+    standardise: bool | Literal["with_categories"] = False,
     date: str | None = None,
     test_from: str | None = None,
     rules: Rules = (),
     class_names: Sequence[str] = (),
+    names: Sequence[str] = (),
+    na_values: Sequence[str | float] = (),
+    encoding: str | Mapping[str, str] = "utf-8",
+    sep: str = ",",
+    decimal: Literal[".", ","] = ".",
+    per_client: bool = False,
+    ddof: NonNegativeInt = 0,
+    test_share: ShareBelow1 = 0.0,
+    test_seed: NonNegativeInt = 0,
+    patient: str | None = None,
+    preparation: Transformer | str | None = None,
 ) -> FederatedData:
-    """Load CSV or Parquet files of yours, a row per sample.
+    """Load CSV or Parquet files of yours, a row per sample; docs/data.md has the whole story.
 
     path: a file; or a pattern such as "hospitals/*.csv" or a list, and then every file is a client
-    of its name; in Python it may come first. client: the column that says whose a row is; partition
-    natural (the default then) makes a client of each, any other partition ignores it. target: whole
-    numbers are labels from 0, texts are classes, other numbers are for regression. inputs: columns
-    of numbers, by default all others; or text: one column of texts, as numbers of words (n, length)
-    with a vocabulary made of the training rows, as in `ag_news`. test: files with the same columns;
-    where they say whose a row is, every client is also measured on its own rows. Or date, a column,
-    and test_from: rows from that day on are the test set.
+    of its name. client: the column that says whose a row is; partition natural (the default then)
+    makes a client of each. target: a column of whole numbers (labels from 0), of texts (classes) or
+    of other numbers; several columns of numbers; or a condition, "num > 0" (no, yes). inputs:
+    columns, by default all others; or text: one column of texts. names, na_values, encoding, sep,
+    decimal: as pandas.read_csv has them; names are for files without a header.
 
-    columns: what a column of texts becomes: one_hot, ordinal, or its values in order; "*" stands
-    for all others. missing: what stands for an empty cell: mean, median, most_frequent or a value,
-    for all or by column; where a number is given for all, texts take the most frequent one.
-    standardise: numbers less their mean, divided by their standard deviation. All of it is found in
-    the training rows; or rules, a list with an entry for each column (see
-    fedloom.data.own.preparation), and class_names say it beforehand, so that columns mean the same
-    at every place. Raises DataError naming file, column and row.
+    columns: what a column of texts becomes: one_hot, dummy (without the first value), ordinal, or
+    its values in order; "*" stands for all others. missing: what stands for an empty cell: mean,
+    median, most_frequent or a value, for all or by column; or drop, and such rows are left out.
+    standardise: numbers less their mean, divided by their deviation (n - ddof); with_categories,
+    all inputs. Both are found in the training rows of all clients, or per_client in each one's own.
+    Or rules and class_names, which fix them (fedloom.data.own.preparation); or preparation, a
+    fitted transformer of scikit-learn. test: files of test rows; or date, a column, and test_from,
+    their first day; or test_share of each client's rows, with the classes' shares, drawn from
+    test_seed. patient: a column in which nobody may be twice at a client. Raises DataError naming
+    file, column and row.
     """
     partition, path = _sorted_out(partition, path)
-    how = preparation_of(rules) if rules else None
-    if how is not None:
-        given = {"inputs": inputs, "text": text, "columns": columns, "missing": missing}
-        refuse_besides(given | {"standardise": standardise})
-        inputs = [column.name for column in how.columns]
-    if several(path) and client is None:
-        client = FILE
-    if text is not None and inputs:
-        raise DataError("inputs and text are both given; keep one of them")
-    used = [*inputs, *([] if text is None else [text])]
-    needed = [c for c in (target, date, client, *used) if c not in (None, FILE)]
-    tables = _tables(path, test, (needed, not used), client, (date, test_from))
-    refuse_ownerless(client, partition)
-    names = list(inputs) or [c for c in tables[0].columns if c not in (target, client, date, FILE)]
-    if text is None and not names:
-        raise DataError(f"{path} has no columns besides {target} and {client}; nothing to learn of")
-
-    about: dict[str, Any] = {"target": target}
-    raw: Raw
-    if how is None and text is None and (columns or missing is not None or standardise):
-        how = fit(tables[0], names, columns or {}, missing, standardise)
-    if how is not None:
-        made, raw = [how.of(part) for part in tables], how
-        about |= {"prepared": lines} if (lines := how.said()) else {}
-    elif text is not None:
-        made, raw = words_of(tables, text, length, vocabulary)
-    else:
-        made, raw = _plain(tables, names), Columns(tuple(names))
-    dealing = (_called(path), tables, made, target, client, partition, seed, about)
-    return dealt(*dealing, raw=raw, class_names=class_names)
+    finding = Finding(missing, standardise, ddof)
+    words = (length, vocabulary)
+    making = Making(inputs, text, words, columns or {}, finding, per_client, rules, preparation)
+    held = HeldOut(test, date, test_from, test_share, test_seed)
+    reading = Reading(names, na_values, encoding, sep, decimal)
+    files = Files(path, reading, target, client, patient, making, held)
+    data = files.data(partition, seed, class_names)
+    warn_of_one_class(data)
+    return data
 
 
 def _sorted_out(partition: Any, path: Paths) -> tuple[Partition | None, Paths]:
@@ -139,43 +123,138 @@ def _called(path: Paths) -> str:
     return first.absolute().parent.name if several(path) else first.stem
 
 
-def _tables(
-    path: Paths,
-    test: Paths | None,
-    kept: tuple[Sequence[str], bool],
-    client: str | None,
-    split: tuple[str | None, str | None],
-) -> list[Table]:
-    """The training rows and, if there are any, the test rows. kept: see read_files; split: date,
-    test_from."""
-    whole, (date, test_from) = read_files(path, *kept), split
-    if (date is None) != (test_from is None):
-        raise DataError(
-            "date and test_from go together: the column of dates, and the first day of the test set"
-        )
-    if date is not None and test_from is not None:
-        if test is not None:
-            raise DataError("test and test_from are both given; keep one of them")
-        return [*split_by_date(whole, date, test_from, client)]
-    if test is None:
-        return [whole]
-    own = [name for name in kept[0] if name != client]  # a test file may have no clients
-    tests = read_files(test, own, kept[1])
-    names = set(whole.of(client)) if client == FILE and FILE in tests.columns else set()
-    if names and not names & set(tests.of(FILE)):
-        raise DataError(
-            f"no file of test = {test} is called as one of path = {path}; give a client's files "
-            "the same name"
-        )
-    return [whole, tests]
+@dataclass(frozen=True)
+class Files:
+    """Files, and what their columns are for; see `table`."""
 
+    path: Paths
+    reading: Reading
+    target: str | Sequence[str]
+    client: str | None
+    patient: str | None
+    making: Making
+    held: HeldOut
 
-def _plain(tables: Sequence[Table], names: Sequence[str]) -> list[Tensor]:
-    """Columns of every table as numbers, as they are."""
-    for name in names:
-        if len(found := text_cells(tables[0].of(name))):
-            raise no_rule(found)
-    return [numbers_of(part, names) for part in tables]
+    @property
+    def owner(self) -> str | None:
+        """The column that says whose a row is."""
+        return FILE if several(self.path) and self.client is None else self.client
+
+    def data(self, partition: Partition | None, seed: int, classes: Sequence[str]) -> FederatedData:
+        """The rows as a federation. Raises DataError naming file, column and row."""
+        found = [self._read(self.path)]
+        if self.held.test is not None:
+            found.append(self._tests(found[0]))
+        refuse_ownerless(self.owner, partition)
+        names = self._inputs(found[0].columns)
+        count = sum(len(table.frame) for table in found)
+        if self.making.finding.missing == DROP:
+            found = [self._without_empty(table, names) for table in found]
+        target = self.target
+        if isinstance(target, str) and is_condition(target, found[0].columns):
+            classes = tuple(classes) or ANSWERS
+            found = [with_condition(table, target, classes) for table in found]
+        if self.patient is not None:
+            for table in found:
+                refuse_twice(table, self.patient, self.owner)
+        if len(found) == 1:
+            found, classes = self._divided(found[0], classes)
+        made, raw = self.making.of(found, names, self._clients(found, partition))
+        about: dict[str, Any] = {"target": target if isinstance(target, str) else [*target]}
+        if isinstance(raw, Preparation) and (lines := raw.said()):
+            about["prepared"] = lines
+        if dropped := count - sum(len(table.frame) for table in found):
+            about["dropped"] = dropped  # rows with an empty cell
+        parts = _called(self.path), found, made, target, self.owner, partition, seed, about
+        return dealt(*parts, raw=raw, class_names=classes)
+
+    def _targets(self, columns: Sequence[str]) -> list[str]:
+        """The columns that the target is made of."""
+        if not isinstance(self.target, str):
+            return [*self.target]
+        return columns_in(self.target) if is_condition(self.target, columns) else [self.target]
+
+    def _inputs(self, columns: Sequence[str]) -> list[str]:
+        """The columns of the inputs."""
+        others = {*self._targets(columns), self.owner, self.held.date, self.patient, FILE}
+        names = self.making.named or [name for name in columns if name not in others]
+        if not names:
+            raise DataError(
+                f"{self.path} has no columns besides {self.target} and {self.owner}; nothing to "
+                "learn of"
+            )
+        return names
+
+    def _read(self, path: Paths, tests: bool = False) -> Table:
+        """All rows of one file or of several; of several the column FILE has the names of the
+        files. tests: they may have no clients.
+        """
+        tables = [self.reading.table(file) for file in files_of(path)]
+        needed = [*self._targets(tables[0].columns), self.held.date, *self.making.named]
+        needed += [self.patient, *([] if tests else [self.owner])]
+        named = [name for name in needed if name is not None and name != FILE]
+        return joined_files(path, tables, named, not self.making.named)
+
+    def _tests(self, whole: Table) -> Table:
+        assert self.held.test is not None
+        tests, owner = self._read(self.held.test, tests=True), self.owner
+        names = set(whole.of(FILE)) if owner == FILE and FILE in tests.columns else set()
+        if names and not names & set(tests.of(FILE)):
+            raise DataError(
+                f"no file of test = {self.held.test} is called as one of path = {self.path}; give "
+                "a client's files the same name"
+            )
+        return tests
+
+    def _without_empty(self, table: Table, names: Sequence[str]) -> Table:
+        """The rows without an empty cell in inputs and target. Raises DataError for a client that
+        has none.
+        """
+        used = [*names, *self._targets(table.columns)]
+        clients = table.of(self.owner) if self.owner in table.columns else None
+        for part in parts_of(table, clients).values():
+            gaps = np.stack([empty(part.of(name)) for name in used])
+            if gaps.any(axis=0).all():
+                worst = used[int(gaps.sum(axis=1).argmax())]
+                raise DataError(
+                    f"{part.where}: every row has an empty cell, most often in column '{worst}', "
+                    "so missing = drop leaves none; take the column out of inputs, or fill it"
+                )
+        rows = ~np.stack([empty(table.of(name)) for name in used]).any(axis=0)
+        return Table(table.where, table.frame[rows])
+
+    def _divided(self, whole: Table, classes: Sequence[str]) -> tuple[list[Table], Sequence[str]]:
+        """Training rows, and test rows where a date or a share tells them; names of classes."""
+        held = self.held
+        if held.date is not None and held.test_from is not None:
+            files = FILE if self.owner == FILE else None
+            return [*split_by_date(whole, held.date, held.test_from, files)], classes
+        if not held.share:
+            return [whole], classes
+        labels, classes = labels_of(whole, self.target, classes)
+        who = None if self.owner is None else present(whole, self.owner).map(name_of)
+        known = None if labels.is_floating_point() else labels
+        return [*split_by_share(whole, who, known, held)], classes
+
+    def _clients(self, tables: Sequence[Table], partition: Partition | None) -> list[Series | None]:
+        """Whose each row of each table is, where each one's own rows matter; None: all are one's.
+        Raises DataError if the clients are made by another partition.
+        """
+        natural_ones = partition is None or isinstance(partition, natural)
+        if not self.making.per_client or getattr(partition, "clients", None) == 1:
+            return [None] * len(tables)
+        if self.owner is None or not natural_ones:
+            raise DataError(
+                "per_client = true is for clients that the table itself has; take partition = "
+                "natural, or per_client = false"
+            )
+        owners = [present(t, self.owner).map(name_of) for t in tables if self.owner in t.columns]
+        if len(owners) < len(tables):
+            raise DataError(
+                f"{tables[-1].where} has no column '{self.owner}', so nothing says by whose rows "
+                "it is scaled; give it, or take per_client = false"
+            )
+        return [*owners]
 
 
 def refuse_ownerless(client: str | None, partition: Partition | None) -> None:
@@ -185,7 +264,7 @@ def refuse_ownerless(client: str | None, partition: Partition | None) -> None:
 
 
 def targets_of(
-    tables: Sequence[Table], name: str, classes: Sequence[str] = ()
+    tables: Sequence[Table], name: str | Sequence[str], classes: Sequence[str] = ()
 ) -> tuple[list[Tensor], tuple[str, ...]]:
     """The targets of every table and the names of the classes, which are the first table's if they
     are not given. Raises DataError.
@@ -204,7 +283,7 @@ def dealt(
     name: str,
     tables: Sequence[Table],
     inputs: Sequence[Tensor],
-    target: str,
+    target: str | Sequence[str],
     client: str | None,
     partition: Partition | None,
     seed: int,
@@ -262,112 +341,3 @@ def _test_owners(test: Table, client: str, names: Sequence[str]) -> Tensor:
             *(test.where, len(absent), len(cells), some),
         )
     return owners
-
-
-# --------------------------------------------------- which files, and which rows are for testing
-def several(path: Paths) -> bool:
-    """True if a path stands for several files: a list, or a pattern such as hospitals/*.csv."""
-    if isinstance(path, str | os.PathLike):
-        return glob.has_magic(os.fspath(path)) and not Path(path).is_file()
-    return True
-
-
-def files_of(path: Paths) -> list[Path]:
-    """The files of a path, a pattern or a list, in order. Raises DataError if nothing matches."""
-    if not isinstance(path, str | os.PathLike):
-        if not path:
-            raise DataError("path is an empty list; give at least one file")
-        return [file for one in path for file in files_of(one)]
-    if not several(path):
-        if Path(path).is_dir():
-            raise DataError(f"{path} is a folder; give the files in it, as in {path}/*.csv")
-        return [Path(path)]
-    found = sorted(map(Path, glob.glob(os.fspath(path), recursive=True)))
-    if not found:
-        raise DataError(
-            f"no file matches '{path}' (seen from {os.getcwd()}); give path= files that are there"
-        )
-    return found
-
-
-def names_of(files: Sequence[Path]) -> list[str]:
-    """A name per file: without folder and ending, or with the folders where that is not enough.
-
-    >>> names_of([Path("sites/lyon.csv"), Path("sites/bonn.csv")])
-    ['lyon', 'bonn']
-    >>> names_of([Path("sites/lyon/visits.csv"), Path("sites/bonn/visits.csv")])
-    ['lyon/visits', 'bonn/visits']
-    """
-    if len(set(files)) < len(files):
-        twice = Counter(files).most_common(1)[0][0]
-        raise DataError(f"{twice} is given twice; every file is a client: name it once")
-    names = [file.stem for file in files]
-    if len(set(names)) < len(names):
-        common = os.path.commonpath([file.parent.absolute() for file in files])
-        names = [file.absolute().relative_to(common).with_suffix("").as_posix() for file in files]
-    return names
-
-
-def read_files(path: Paths, needed: Collection[str], others: bool) -> Table:
-    """All rows of one file or of several; of several the column FILE has the names of the files.
-
-    needed: columns that every file must have; others: every file must have the same columns. Those
-    that all files have are kept. Raises DataError naming the file.
-    """
-    files = files_of(path)
-    names = names_of(files) if several(path) else []
-    tables = [read_table(file) for file in files]
-    for table in tables:
-        for name in needed:
-            table.of(name)
-        for one, other in ((tables[0], table), (table, tables[0])) if others else ():
-            if lacking := [name for name in one.columns if name not in other.columns]:
-                raise DataError(
-                    f"{other.where} has no column '{lacking[0]}', which {one.where} has; give all "
-                    "files the same columns, or name those to use in inputs="
-                )
-    if not several(path):
-        return tables[0]
-    for name, table in zip(names, tables, strict=True):
-        table.frame[FILE] = name
-    where = os.fspath(path) if isinstance(path, str | os.PathLike) else f"{files[0]}, ..."
-    return joined(tables, where)
-
-
-def split_by_date(
-    table: Table, date: str, test_from: str, client: str | None
-) -> tuple[Table, Table]:
-    """The rows before a date for training, and those from it on for testing.
-
-    date: a column of dates as in 2024-03-31 or 2024-03-31 14:00. Raises DataError naming the row
-    of a date that cannot be read, and for a side without rows.
-    """
-    import pandas
-
-    def read(values: Any) -> Series:
-        return pandas.to_datetime(values, format="ISO8601", errors="coerce", utc=True)
-
-    cells = table.of(date)
-    border, days = read(test_from), read(cells)
-    if border is pandas.NaT:
-        raise DataError(f"test_from = {short(test_from)} is no date; write it as in 2024-03-31")
-    if len(wrong := cells[days.isna()]):
-        raise DataError(
-            f"{at(wrong)}: {short(wrong.iloc[0])} is no date; write dates as in 2024-03-31 or "
-            "2024-03-31 14:00"
-        )
-    later = days >= border
-    if later.all() or not later.any():
-        lacking = "before" if later.all() else "on or after"
-        raise DataError(
-            f"{table.where} has no rows {lacking} {test_from} in column '{date}' (they go from "
-            f"{days.min():%Y-%m-%d} to {days.max():%Y-%m-%d}); choose test_from between these"
-        )
-    train, test = Table(table.where, table.frame[~later]), Table(table.where, table.frame[later])
-    absent = sorted({*test.of(FILE)} - {*train.of(FILE)}) if client == FILE else []
-    if absent:
-        raise DataError(
-            f"client '{absent[0]}' has no rows before {test_from} in column '{date}', so nothing "
-            "to train on; choose a later test_from, or leave its file out"
-        )
-    return train, test

@@ -18,6 +18,8 @@ from torch import Tensor
 from fedloom.data.published import text_classification as reviews
 from fedloom.data.published.download import PublishedFile, fetch, fetch_archive, md5_of, verify
 from fedloom.data.published.files import read_batch
+from fedloom.data.published.heart import HOME as UCI
+from fedloom.data.published.heart import heart_files
 from fedloom.data.published.images import (
     CIFAR10,
     CIFAR100,
@@ -30,6 +32,8 @@ from fedloom.data.published.images import (
 from fedloom.data.published.leaf import HOME as LEAF
 from fedloom.data.published.leaf import leaf_files, leaf_users, load_femnist
 from fedloom.data.published.shakespeare import load_shakespeare
+from fedloom.data.published.tcga import FOLDER, tcga
+from fedloom.data.published.tcga import HOME as FLAMBY
 from fedloom.data.published.tiny_imagenet import TINY, tiny_files
 from fedloom.data.published.wikitext import WIKITEXT2, words_of
 from fedloom.errors import DataError
@@ -163,6 +167,16 @@ def _look_digits(entry: Entry, folder: Path) -> Finding:
     return _counted(f"{count:,} images inside scikit-learn", (count,), (1_797,))
 
 
+def _look_heart(entry: Entry, folder: Path) -> Finding:
+    return Finding(VERIFIED, f"{len(heart_files())} files by their md5")
+
+
+def _look_tcga(entry: Entry, folder: Path) -> Finding:
+    data = tcga(data_dir=folder.parent)
+    tests = 0 if data.test_inputs is None else len(data.test_inputs)
+    return Finding(VERIFIED, f"{len(data.inputs) + tests:,} patients, 2 files by their md5")
+
+
 def _look_tiny(entry: Entry, folder: Path) -> Finding:
     numbers, train, test = tiny_files(folder)
     missing = [path for path, _ in test if not path.is_file()]
@@ -250,6 +264,12 @@ CATALOGUE: dict[str, Entry] = {
         home="scikit-learn",
         look=_look_digits,
     ),
+    "heart": Entry(
+        about="740 patients of 4 hospitals, 13 measurements, ill or not",
+        place="",
+        home=UCI,
+        look=_look_heart,
+    ),
     "mnist": _images(MNIST),
     "qmnist": Entry(
         about="who wrote MNIST's training images: 539 writers",
@@ -305,5 +325,11 @@ CATALOGUE: dict[str, Entry] = {
         home=reviews.SST2.url,
         archive=reviews.SST2,
         look=_look_sst2,
+    ),
+    "tcga": Entry(
+        about="1,088 patients of 6 regions, 39 measurements, their survival",
+        place=FOLDER,
+        home=f"{FLAMBY}, after you have accepted the terms of the GDC",
+        look=_look_tcga,
     ),
 }

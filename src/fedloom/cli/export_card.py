@@ -1,0 +1,155 @@
+"""The model card of an export: what the run recorded, in Markdown, and nothing else.
+
+Its headings follow Mitchell et al., "Model Cards for Model Reporting" (FAT* 2019).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from fedloom.report import Run
+from fedloom.report.charts import FEW_ROWS
+from fedloom.storage.atomic import write_out
+
+from .export_check import Told
+
+_SITES = 100  # more are counted, and not listed
+_LOCAL = ("epochs", "steps", "batch", "lr", "optimiser")  # settings of local work
+
+
+def write_card(out: Path, run: Run, told: Told) -> None:
+    """Write the card of an exported model."""
+    about = told.about
+    parts = [
+        f"# Model card: {run.name}, {run.label}",
+        _use(about),
+        "## Data\n\n" + _data(run, about),
+        "## Method\n\n" + _method(run, about),
+        "## Scores\n\n" + _scores(run, about),
+        "## Limits\n\n" + _list(_limits(run, told)),
+        "## How it was made\n\n" + _made(run, about),
+    ]
+    click.echo(f"{write_out(out, chr(10).join(f'{part}{chr(10)}' for part in parts))}: the card")
+
+
+def _use(about: Mapping[str, Any]) -> str:
+    kind = about["inputs"]["kind"]
+    file = {"cells": "patients.csv", "numbers": "patients.csv"}.get(kind, "samples.npy")
+    file = file if "words" not in about["inputs"] else "texts.txt"
+    code = f"```\npython predict.py {file} --out scores.csv\n```"
+    classes = about["classes"]
+    if not classes:
+        return code
+    named = f"Classes: {', '.join(classes)}."
+    if len(classes) == 2:
+        named += (
+            f" A row is {classes[1]} where that has a probability above {about['threshold']:g}."
+        )
+    return f"{code}\n\n{named}"
+
+
+def _data(run: Run, about: Mapping[str, Any]) -> str:
+    sizes = run.partition.get("sizes") or []
+    clients = run.summary.get("population", len(sizes))
+    rows = f", {sum(sizes):,} training rows" if sizes and "every" not in run.partition else ""
+    lines = [f"{_name(run, 'data')}: {clients:,} sites{rows}; {about['samples']:,} test rows."]
+    rules = about["inputs"].get("rules") or []
+    columns = [rule["name"] for rule in rules] or about["inputs"].get("columns")
+    if columns:
+        lines.append(f"Columns: {', '.join(columns)}. `about.json` has what each becomes.")
+    else:
+        lines.append(f"An input: {about['inputs']['kind']}, {about['inputs'].get('shape')}.")
+    if prepared := about["inputs"].get("prepared"):
+        lines.append(_list(prepared))
+    return "\n\n".join(lines)
+
+
+def _method(run: Run, about: Mapping[str, Any]) -> str:
+    local = {k: v for k, v in (run.config.get("local") or {}).items() if k in _LOCAL}
+    rows = {
+        "model": f"{_name(run, 'model')}, {run.summary.get('parameters', 'unknown')} parameters",
+        "cohort": str(run.config.get("cohort", "")),
+        "rounds": f"{about['round']} of {run.planned}",
+        "seed": str(run.seed),
+        "local work": ", ".join(f"{k} {v}" for k, v in local.items() if v is not None),
+    }
+    return f"{run.label}. All settings are in the run's `config.toml`.\n\n" + _table(
+        ["setting", "value"], [[key, value] for key, value in rows.items() if value]
+    )
+
+
+def _scores(run: Run, about: Mapping[str, Any]) -> str:
+    """A line for all test rows, one for each site, and their mean and spread."""
+    row = np.flatnonzero(run.rounds == about["round"])
+    names = [n.removeprefix("test_") for n in run.columns if n.startswith("test_") and "@" not in n]
+    names = [name for name in names if not name.endswith("_ema")]
+    names = [name for name in names if name != "loss"] or names
+    values = {n: float(run.columns[f"test_{n}"][row[-1]]) for n in names} if len(row) else {}
+    if not values:
+        return "The run measured nothing after this round."
+    sites, rows = about["scores"].get("sites") or {}, about["scores"].get("test_rows") or {}
+    sizes = dict(zip(sites, run.partition.get("sizes") or (), strict=False))
+    lines = [["all test rows", "", f"{about['samples']:,}", *map(_number, values.values())]]
+    for site, each in list(sites.items())[:_SITES]:
+        own = [str(sizes.get(site, "-")), str(rows.get(site, "-"))]
+        lines.append([site, *own, *(_number(each.get(name)) for name in values)])
+    known = [[e[n] for e in sites.values() if e.get(n) is not None] for n in values]
+    for what, of in (("mean of sites", np.mean), ("standard deviation of sites", np.std)):
+        if any(known):
+            lines.append([what, "", "", *(_number(float(of(v)) if v else None) for v in known)])
+    basis = f"\n\nSites were measured on {about['scores']['basis']}." if sites else ""
+    return _table(["", "training rows", "test rows", *values], lines) + basis
+
+
+def _limits(run: Run, told: Told) -> Iterable[str]:
+    about = told.about
+    for name, reasons in (about["scores"].get("why_none") or {}).items():
+        yield from (
+            f"{name} of {len(some)} sites is missing: {why}" for why, some in reasons.items()
+        )
+    rows = about["scores"].get("test_rows") or {}
+    if few := [f"{site} ({count})" for site, count in rows.items() if count < FEW_ROWS][:_SITES]:
+        yield f"Sites with fewer than {FEW_ROWS} test rows: {', '.join(few)}."
+    if not about["scores"]:
+        yield "No score of single sites is recorded for this model."
+    if about["inputs"]["kind"] in ("cells", "numbers"):
+        yield (
+            "`predict.py` refuses categories and texts that training did not have, and counts rows "
+            "outside of the training rows' ranges."
+            if about["ranges"]
+            else "The ranges of the training rows are not recorded, so `predict.py` cannot say "
+            "whether a row lies outside of them."
+        )
+    yield from map(str, run.summary.get("warnings") or ())
+    yield from told.lacking()
+
+
+def _made(run: Run, about: Mapping[str, Any]) -> str:
+    env = run.environment
+    made = [f"{key} {env[key]}" for key in ("fedloom", "commit", "torch", "python") if key in env]
+    words = [f"The run: {', '.join(made)}."] if made else []
+    words += [f"Its command: `{env['command']}`."] if env.get("command") else []
+    return "\n\n".join([*words, f"Exported from `{run.path.name}` by fedloom {about['fedloom']}."])
+
+
+def _name(run: Run, table: str) -> str:
+    found = run.config.get(table)
+    return str(found.get("name") if isinstance(found, Mapping) else found)
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"
+
+
+def _list(lines: Iterable[str]) -> str:
+    return "\n".join(f"- {line}" for line in lines) or "None is recorded."
+
+
+def _table(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    rows = [heads, ["---"] * len(heads), *lines]
+    return "\n".join(f"| {' | '.join(c.replace('|', '/') for c in row)} |" for row in rows)

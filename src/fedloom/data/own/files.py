@@ -1,0 +1,100 @@
+"""Which files a path stands for, what they are called, and their rows together."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections import Counter
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedloom.data.own.columns import Table, joined
+from fedloom.errors import DataError
+
+if TYPE_CHECKING:
+    from pandas import Series
+
+FILE = "(file)"  # the column that says from which file a row is
+Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+
+def several(path: Paths) -> bool:
+    """True if a path stands for several files: a list, or a pattern such as hospitals/*.csv."""
+    if isinstance(path, str | os.PathLike):
+        return glob.has_magic(os.fspath(path)) and not Path(path).is_file()
+    return True
+
+
+def files_of(path: Paths) -> list[Path]:
+    """The files of a path, a pattern or a list, in order. Raises DataError if nothing matches."""
+    if not isinstance(path, str | os.PathLike):
+        if not path:
+            raise DataError("path is an empty list; give at least one file")
+        return [file for one in path for file in files_of(one)]
+    if not several(path):
+        if Path(path).is_dir():
+            raise DataError(f"{path} is a folder; give the files in it, as in {path}/*.csv")
+        return [Path(path)]
+    found = sorted(map(Path, glob.glob(os.fspath(path), recursive=True)))
+    if not found:
+        raise DataError(
+            f"no file matches '{path}' (seen from {os.getcwd()}); give path= files that are there"
+        )
+    return found
+
+
+def names_of(files: Sequence[Path]) -> list[str]:
+    """A name per file: without folder and ending, or with the folders where that is not enough.
+
+    >>> names_of([Path("sites/lyon.csv"), Path("sites/bonn.csv")])
+    ['lyon', 'bonn']
+    >>> names_of([Path("sites/lyon/visits.csv"), Path("sites/bonn/visits.csv")])
+    ['lyon/visits', 'bonn/visits']
+    """
+    if len(set(files)) < len(files):
+        twice = Counter(files).most_common(1)[0][0]
+        raise DataError(f"{twice} is given twice; every file is a client: name it once")
+    names = [file.stem for file in files]
+    if len(set(names)) < len(names):
+        common = os.path.commonpath([file.parent.absolute() for file in files])
+        names = [file.absolute().relative_to(common).with_suffix("").as_posix() for file in files]
+    return names
+
+
+def joined_files(
+    path: Paths, tables: Sequence[Table], needed: Collection[str], others: bool
+) -> Table:
+    """The rows of a path's files, one after the other, in the columns that all have; of several the
+    column FILE has the names of the files. needed: columns that every file must have; others: every
+    file must have the same columns. Raises DataError naming the file.
+    """
+    for table in tables:
+        for name in needed:
+            table.of(name)
+        for one, other in ((tables[0], table), (table, tables[0])) if others else ():
+            if lacking := [name for name in one.columns if name not in other.columns]:
+                raise DataError(
+                    f"{other.where} has no column '{lacking[0]}', which {one.where} has; give all "
+                    "files the same columns, or name those to use in inputs="
+                )
+    if not several(path):
+        return tables[0]
+    for name, table in zip(names_of(files_of(path)), tables, strict=True):
+        table.frame[FILE] = name
+    where = os.fspath(path) if isinstance(path, str | os.PathLike) else f"{tables[0].where}, ..."
+    return joined(tables, where)
+
+
+def parts_of(table: Table, clients: Series | None) -> dict[str, Table]:
+    """The rows of each client by its name, which errors name by its file, or by its name where a
+    column has that. clients: whose each row is (n,); None: all are one's, "".
+    """
+    if clients is None:
+        return {"": table}
+    parts = {}
+    for name, frame in table.frame.groupby(clients.to_numpy()):
+        file = frame.index[0][0]
+        where = file if clients.name == FILE else f"{file}, client '{name}'"
+        parts[str(name)] = Table(where, frame)
+    return parts

@@ -1,0 +1,157 @@
+"""What a table's columns become, found in training rows: the kind and the values of a column, what
+stands for an empty cell, mean and deviation.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from fedloom.data.own.columns import Table, at, finite, in_order, name_of, number_name, odd, short
+from fedloom.data.own.preparation import (
+    KINDS,
+    Column,
+    Preparation,
+    categories,
+    empty,
+    text_cells,
+)
+from fedloom.errors import DataError, did_you_mean, unknown
+
+if TYPE_CHECKING:
+    from pandas import Series
+
+FILLS = ("mean", "median", "most_frequent")
+DROP = "drop"  # a value of missing: rows with an empty cell are left out
+WITH_CATEGORIES = "with_categories"  # a value of standardise
+ALL = "*"  # every column that has no rule of its own
+Kinds = Mapping[str, str | Sequence[str]]
+Fills = str | float | Mapping[str, str | float]
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What is found in training rows besides categories: missing, standardise, ddof of `table`."""
+
+    missing: Fills | None = None
+    standardise: bool | str = False
+    ddof: int = 0
+
+    def of(self, column: Column, table: Table) -> Column:
+        """The column with its fill, mean and deviation in these rows. Raises DataError."""
+        cells = table.of(column.name)
+        fill = self.fill(cells, column.kind)
+        fill = column.fill if fill is None else fill
+        column = replace(column, fill=fill, missing=int(empty(cells).sum()))
+        if self.standardise != WITH_CATEGORIES and not (
+            self.standardise and column.kind == "number"
+        ):
+            return column
+        numbers = column.of(table)
+        if len(numbers) <= self.ddof:
+            raise DataError(
+                f"{table.where}, column '{column.name}': {len(numbers)} training rows have no "
+                f"deviation with ddof = {self.ddof}; take ddof = 0, or leave the client out"
+            )
+        mean = tuple(float(each.mean()) for each in numbers.T)
+        std = tuple(float(each.std(ddof=self.ddof)) or 1.0 for each in numbers.T)
+        if column.inputs:
+            return replace(column, mean=mean, std=std)
+        return replace(column, mean=mean[0], std=std[0])
+
+    def fill(self, cells: Series, kind: str) -> float | str | None:
+        """What stands for an empty cell of a column."""
+        given, name, there = self.missing, cells.name, cells[~empty(cells)]
+        how = given.get(name, given.get(ALL)) if isinstance(given, Mapping) else given
+        if how in (None, DROP):
+            return None
+        if not len(there):
+            raise all_empty(cells)
+        if kind == "number":
+            return _number_for(there, how)
+        names = there.map(name_of)
+        distinct = names.unique().tolist()
+        known = dict(zip(distinct, categories(distinct), strict=True))
+        own = isinstance(given, Mapping) and name in given
+        fill = name_of(how)
+        if how in FILLS or not (own or isinstance(how, str)):  # a number for all is no text
+            fill = str(names.map(known).mode().iloc[0])  # of several most frequent ones the first
+        return number_name(fill) or fill if all(map(number_name, known)) else fill
+
+
+def fit(table: Table, names: Sequence[str], kinds: Kinds, how: Finding) -> Preparation:
+    """Find in the training rows how columns become inputs; see `table`. Raises DataError."""
+    for option, given in (("columns", kinds), ("missing", how.missing)):
+        for name in given if isinstance(given, Mapping) else ():
+            if name not in (*names, ALL):
+                raise DataError(
+                    f"{option}.{name}: there is no input of this name; {did_you_mean(name, names)}"
+                )
+    return Preparation(tuple(how.of(_column(table, name, kinds, how), table) for name in names))
+
+
+def _column(table: Table, name: str, kinds: Kinds, how: Finding) -> Column:
+    """What kind of column it is, and its values."""
+    cells = table.of(name)
+    there = cells[~empty(cells)]
+    if not len(there):
+        raise all_empty(cells)
+    found = text_cells(there)
+    rule = kinds.get(name) or (kinds.get(ALL, "") if len(found) else "number")
+    if not rule:
+        raise no_rule(found)
+    if isinstance(rule, str) and rule not in KINDS:
+        raise DataError(f"columns.{name}: {unknown('kind of column', rule, KINDS)}, or its values")
+    if rule == "number":
+        return Column(name, rule)
+    fill = how.fill(cells, "")
+    known = dict.fromkeys(categories(there.map(name_of).unique()))
+    _warn_of_mixed(table, name, [*known])
+    if not isinstance(rule, str):
+        return Column(name, "ordinal", categories(rule, fill))
+    values = {*known, *([str(fill)] if len(there) < len(cells) and fill is not None else [])}
+    order = in_order(values, float if all(map(number_name, values)) else None)
+    return Column(name, rule, order)
+
+
+def _warn_of_mixed(table: Table, name: str, cells: Sequence[str]) -> None:
+    """Say it if one number in two forms gives two values, because some cells are texts."""
+    seen: dict[str, str] = {}
+    for cell in cells:
+        number = number_name(cell)
+        if number and (first := seen.setdefault(number, cell)) != cell:
+            text = next(c for c in cells if number_name(c) is None)
+            said = "%s, column '%s': '%s' and '%s' are two values, because '%s' is a text; if it "
+            said += "stands for a missing cell, leave that empty, else write numbers in one way"
+            _log.warning(said, table.where, name, first, cell, text)
+            return
+
+
+def all_empty(cells: Series) -> DataError:
+    """The error for a column without a single value in a file, or at a client."""
+    where = cells.index[0][0]
+    return DataError(f"{where}, column '{cells.name}' is empty in every row; leave it out")
+
+
+def no_rule(found: Series) -> DataError:
+    """The error for a column of texts of which nothing says how it becomes numbers."""
+    how = f"write columns.{found.name} = one_hot, or ordinal, or its values in order; or leave it"
+    said = odd(found.iloc[0]) or f"{short(found.iloc[0])} is a text; {how} out of inputs"
+    return DataError(f"{at(found)}: {said}")
+
+
+def _number_for(there: Series, how: str | float) -> float:
+    """What stands for a missing number: of several that are most frequent the smallest."""
+    if not isinstance(how, str):
+        return float(how)
+    if how not in FILLS:
+        raise DataError(
+            f"missing.{there.name} must be mean, median, most_frequent or a number, got '{how}'"
+        )
+    import pandas
+
+    numbers = pandas.Series(finite(there))
+    return float(numbers.mode().iloc[0] if how == "most_frequent" else numbers.agg(how))

@@ -1,0 +1,219 @@
+"""From the rows of tables to a model's inputs: as they are, by rules or what is found in training
+rows of all clients or of each, as words, or by a transformer of scikit-learn's kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedloom.core.own_parts import find, is_own
+from fedloom.data.own.columns import Table, first_line, numbers_of, words_of
+from fedloom.data.own.files import parts_of
+from fedloom.data.own.fitting import DROP, Finding, Kinds, fit, no_rule
+from fedloom.data.own.preparation import (
+    Preparation,
+    Rules,
+    empty,
+    preparation_of,
+    refuse_besides,
+    text_cells,
+)
+from fedloom.data.raw_inputs import Columns, Raw
+from fedloom.errors import DataError
+
+if TYPE_CHECKING:
+    from pandas import DataFrame, Series
+
+
+@runtime_checkable
+class Transformer(Protocol):
+    """A fitted transformer, as scikit-learn's."""
+
+    def transform(self, frame: Any) -> Any:
+        """Rows of a data frame -> inputs (n, k)."""
+        ...
+
+
+@dataclass(frozen=True)
+class PerClient(Raw):
+    """Columns that mean the same at all clients, with the fills and the scale of each one's own
+    training rows. shared: without these; own: by the client's name, "" for data of one client.
+    """
+
+    shared: Preparation
+    finding: Finding
+    own: Mapping[str, Preparation]
+
+    def of(self, table: Table, clients: Series | None) -> Tensor:
+        """The inputs (n, k) float32 of rows of these clients; rows of others are zeros."""
+        if clients is None:
+            return self.own[""].of(table)
+        out = torch.zeros(len(table.frame), len(self.shared.heads))
+        for name, how in self.own.items():
+            rows = (clients == name).to_numpy(copy=True)
+            if rows.any():
+                out[torch.from_numpy(rows)] = how.of(Table(table.where, table.frame[rows]))
+        return out
+
+    def numbers(self, client: str) -> dict[str, dict[str, Any]]:
+        """What was found at a client: {column: {fill, mean, std}}, fit for JSON."""
+        rules = {column.name: column.rule() for column in self.own[client].columns}
+        found = ("fill", "mean", "std")
+        return {name: {key: rule[key] for key in found} for name, rule in rules.items()}
+
+    def about(self) -> dict[str, Any]:
+        """Kind "cells_per_client": the columns' rules without fill and scale, how these are found,
+        and those of each client ("sites").
+        """
+        found = {k: v for k, v in vars(self.finding).items() if v not in (None, False, 0)}
+        sites = {name: self.numbers(name) for name in self.own}
+        return self.shared.about() | {"kind": "cells_per_client", "found": found, "sites": sites}
+
+
+@dataclass(frozen=True)
+class Transformed(Raw):
+    """What a transformer of the user's makes of columns."""
+
+    name: str
+    columns: tuple[str, ...]
+
+    def about(self) -> dict[str, Any]:
+        """Kind "own": no file can hold the transformer."""
+        return {"kind": "own", "transform": self.name, "columns": list(self.columns)}
+
+
+@dataclass(frozen=True)
+class Making:
+    """How inputs are made; see `table`. Raises DataError for options that do not go together."""
+
+    inputs: Sequence[str]
+    text: str | None
+    words: tuple[int, int]  # length, vocabulary
+    columns: Kinds
+    finding: Finding
+    per_client: bool
+    rules: Rules
+    preparation: Any
+
+    def __post_init__(self) -> None:
+        missing, standardise = self.finding.missing, self.finding.standardise
+        found = {"columns": self.columns or None, "missing": missing, "standardise": standardise}
+        if isinstance(missing, Mapping) and DROP in missing.values():
+            raise DataError("missing = drop is for all columns, not for one; give it alone")
+        if self.per_client and missing is None and not standardise:
+            raise DataError(
+                "per_client = true says where missing and standardise are found; give one of them"
+            )
+        if self.per_client or missing == DROP:
+            found = {"columns": found["columns"]}
+        if self.rules:
+            preparation_of(self.rules)  # refuses rules that cannot be
+            refuse_besides({"inputs": self.inputs, "text": self.text} | found, "rules")
+        if self.preparation is not None:
+            given = {"rules": self.rules, "text": self.text, "per_client": self.per_client}
+            refuse_besides(given | found, "preparation")
+        if self.text is not None and self.inputs:
+            raise DataError("inputs and text are both given; keep one of them")
+
+    @property
+    def named(self) -> list[str]:
+        """The columns that are named as inputs; none where all others are."""
+        if self.rules:
+            return [str(rule.get("name", "")) for rule in self.rules]
+        if self.text is not None:
+            return [self.text]
+        return [*self.inputs] or [*getattr(self.transformer, "feature_names_in_", ())]
+
+    @property
+    def transformer(self) -> Any:
+        """The preparation, which a function of a user's file may make."""
+        made = self.preparation
+        if is_own(made):
+            made = find(made)
+            made = made if isinstance(made, Transformer) else made()
+        if made is not None and not isinstance(made, Transformer):
+            raise DataError(
+                f"preparation is a {type(made).__name__} and has no transform(); give a fitted "
+                "transformer of scikit-learn, or FILE.py:NAME of one"
+            )
+        return made
+
+    def of(
+        self, tables: Sequence[Table], names: Sequence[str], clients: Sequence[Series | None]
+    ) -> tuple[list[Tensor], Raw]:
+        """The inputs of the training rows and perhaps of test rows. clients: whose each row of each
+        table is; None if all are one's. Raises DataError naming file, column and row.
+        """
+        if self.preparation is not None:
+            return self._transformed(tables, names)
+        if self.text is not None:
+            return words_of(tables, self.text, *self.words)
+        if self.per_client:
+            shared = self._shared(tables[0], names)
+            own = self._of_each(shared, tables[0], clients[0])
+            raw = PerClient(shared, self.finding, own)
+            return [raw.of(t, who) for t, who in zip(tables, clients, strict=True)], raw
+        if self.rules or self.columns or self._finds:
+            how = preparation_of(self.rules) if self.rules else None
+            how = how or fit(tables[0], names, self.columns, self.finding)
+            return [how.of(table) for table in tables], how
+        for name in names:
+            if len(found := text_cells(tables[0].of(name))):
+                raise no_rule(found)
+        return [numbers_of(table, names) for table in tables], Columns(tuple(names))
+
+    @property
+    def _finds(self) -> bool:
+        return self.finding.missing not in (None, DROP) or bool(self.finding.standardise)
+
+    def _shared(self, table: Table, names: Sequence[str]) -> Preparation:
+        """What columns become at every client, without fill and scale."""
+        if self.rules:
+            return preparation_of(self.rules)
+        found = fit(table, names, self.columns, replace(self.finding, standardise=False))
+        return Preparation(tuple(replace(c, fill=None, missing=0) for c in found.columns))
+
+    def _of_each(
+        self, shared: Preparation, table: Table, clients: Series | None
+    ) -> dict[str, Preparation]:
+        return {
+            name: Preparation(tuple(self.finding.of(column, part) for column in shared.columns))
+            for name, part in parts_of(table, clients).items()
+        }
+
+    def _transformed(
+        self, tables: Sequence[Table], names: Sequence[str]
+    ) -> tuple[list[Tensor], Raw]:
+        made, how = [], self.transformer
+        for table in tables:
+            try:
+                found = how.transform(_numeric(table, names))
+                array = np.asarray(getattr(found, "toarray", lambda found=found: found)())
+                made.append(torch.from_numpy(array.astype(np.float32)))
+            except (TypeError, ValueError, KeyError, AttributeError) as error:
+                raise DataError(
+                    f"{table.where}: the preparation, a {type(how).__name__}, cannot transform "
+                    f"its rows: {first_line(error)}"
+                ) from error
+        return made, Transformed(type(how).__name__, tuple(names))
+
+
+def _numeric(table: Table, names: Sequence[str]) -> DataFrame:
+    """Columns as a transformer expects them: numbers as numbers, texts as texts, an empty cell as
+    NaN.
+    """
+    import pandas
+
+    columns = {}
+    for name in names:
+        cells = table.of(name).reset_index(drop=True)
+        texts = len(text_cells(cells)) > 0
+        cells = cells.mask(empty(cells))
+        columns[name] = cells if texts else pandas.to_numeric(cells)
+    return pandas.DataFrame(columns)

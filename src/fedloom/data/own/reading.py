@@ -1,0 +1,124 @@
+"""CSV and Parquet files as tables: pandas and pyarrow read them, and errors name the file."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedloom.core.extras import need
+from fedloom.data.own.columns import Table, as_table, first_line, short
+from fedloom.errors import DataError
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+PARQUET = (".parquet", ".pq")
+# a number with a comma for the point: "1,5"; one with points between thousands stays a text
+_COMMA, _POINT = r"^\s*([+-]?\d*),(\d+)\s*$", r"\1.\2"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How files are read; the names are those of pandas.read_csv. names: of the columns of files
+    without a header; na_values: texts and numbers that stand for a missing cell; encoding: of all
+    files, or by a file's name without its ending ("*": of the others).
+    """
+
+    names: Sequence[str] = ()
+    na_values: Sequence[str | float] = ()
+    encoding: str | Mapping[str, str] = "utf-8"
+    sep: str = ","
+    decimal: str = "."
+
+    def __post_init__(self) -> None:
+        if len(self.sep) != 1:
+            raise DataError(f"sep must be one character, got {short(self.sep)}")
+
+    def table(self, path: Path) -> Table:
+        """A CSV file, every cell a text; or a Parquet file, by its ending. Raises DataError; needs
+        pandas, and pyarrow for Parquet.
+        """
+        if not path.is_file():
+            raise DataError(f"there is no file {path}")
+        frame = self._parquet(path) if path.suffix in PARQUET else self._csv(path)
+        names = list(frame)
+        if len(set(names)) < len(names):
+            raise DataError(f"{path} names a column twice: {', '.join(names)}")
+        if not len(frame):
+            raise DataError(f"{path} has no rows below its header; is it a table with a header?")
+        return as_table(str(path), {name: frame[name].array for name in names})
+
+    def _csv(self, path: Path) -> DataFrame:
+        pandas = need("pandas", f"to read {path.name}", "tables", DataError)
+        text = self._text(path)
+        if not text.strip():
+            raise DataError(f"{path} is empty; it needs a header and rows below it")
+        # the header is read as a row, because pandas would rename duplicates; and cells as texts,
+        # because it would make 1 of 01, and 1.0 of 1 beside an empty cell
+        how = {"header": None, "dtype": object, "keep_default_na": False, "sep": self.sep}
+        try:
+            frame = pandas.read_csv(io.StringIO(text), na_values=[*self.na_values], **how)
+        except (pandas.errors.ParserError, pandas.errors.EmptyDataError, ValueError) as error:
+            raise DataError(
+                f"{path} is no whole CSV file: {first_line(error)}; look there (a text with a "
+                f"{short(self.sep)} in it needs quotes), or get it again"
+            ) from error
+        header = [*self.names] or [str(name).strip() for name in frame.iloc[0]]
+        if len(header) == 1 and (mark := next((m for m in ";\t" if m in header[0]), "")):
+            mark, called = (";", "semicolons") if mark == ";" else ("\\t", "tabs")
+            raise DataError(
+                f"{path} has one column, {short(header[0])}: its cells are separated by {called}; "
+                f'give sep = "{mark}", or save it with commas'
+            )
+        if len(header) != len(frame.columns):
+            raise DataError(
+                f"{path} has {len(frame.columns)} columns, and names has {len(header)}; name each"
+            )
+        frame = frame if self.names else frame[1:]
+        frame.columns = header
+        if self.decimal != ".":
+            frame = frame.replace(_COMMA.replace(",", self.decimal, 1), _POINT, regex=True)
+        return frame
+
+    def _parquet(self, path: Path) -> DataFrame:
+        pyarrow = need("pyarrow", f"to read {path.name}", "tables", DataError)
+        import pandas
+        from pyarrow import parquet
+
+        try:
+            with parquet.ParquetFile(path) as file:
+                table = file.read()
+        except (OSError, pyarrow.ArrowException) as error:
+            said = first_line(error)
+            raise DataError(f"{path} is no whole Parquet file: {said}; get it again") from error
+        # column by column: pandas would make 1.0 of 1 beside a missing cell
+        columns = [pandas.Series(column.to_pylist(), dtype=object) for column in table.columns]
+        frame = pandas.concat(columns, axis=1)
+        frame.columns = [*self.names] or table.column_names
+        return frame.mask(frame.isin([*self.na_values])) if self.na_values else frame
+
+    def _text(self, path: Path) -> str:
+        """A file's text. Raises DataError naming the line that is in another encoding."""
+        by_name = self.encoding if isinstance(self.encoding, Mapping) else {"*": self.encoding}
+        encoding = by_name.get(path.stem, by_name.get("*", "utf-8"))
+        raw = b""
+        try:
+            raw = path.read_bytes()
+            return raw.decode("utf-8-sig" if encoding == "utf-8" else encoding)
+        except UnicodeError as error:
+            start = error.start if isinstance(error, UnicodeDecodeError) else 0
+            raise DataError(
+                f"{path}, line {raw[:start].count(10) + 1} is not {encoding.upper()} text; give "
+                "encoding = cp1252 (of Western Europe), utf-16 (Excel's Unicode text) or what it "
+                "was saved in"
+            ) from error
+        except LookupError:
+            raise DataError(
+                f"{path}: encoding = {short(encoding)} is none that Python knows; utf-8, cp1252, "
+                "latin-1, utf-16 are some"
+            ) from None
+        except OSError as error:
+            raise DataError(f"{path} cannot be read: {error.strerror or error}") from error

@@ -1,0 +1,115 @@
+"""Which rows of a table are for testing: other files, those from a day on, or a share of each
+client's, drawn by scikit-learn.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedloom.core.extras import need
+from fedloom.data.own.columns import Table, at, short
+from fedloom.data.own.files import Paths, parts_of
+from fedloom.errors import DataError
+
+if TYPE_CHECKING:
+    from pandas import Series
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """How test rows are told; see `table`. Raises DataError for two ways at once."""
+
+    test: Paths | None = None
+    date: str | None = None
+    test_from: str | None = None
+    share: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if (self.date is None) != (self.test_from is None):
+            raise DataError(
+                "date and test_from go together: the column of dates, and the first day of the "
+                "test set"
+            )
+        if not 0 <= self.share < 1:
+            raise DataError(f"test_share must be in [0, 1), got {self.share}; 0.2 is a fifth")
+        ways = {"test": self.test, "test_from": self.test_from, "test_share": self.share or None}
+        given = [name for name, value in ways.items() if value is not None]
+        if len(given) > 1:
+            raise DataError(f"{given[0]} and {given[1]} are both given; keep one of them")
+
+
+def split_by_share(
+    table: Table, clients: Series | None, labels: Tensor | None, held: HeldOut
+) -> tuple[Table, Table]:
+    """The rows for training and those for testing, both in the table's order: of each client a
+    share that `sklearn.model_selection.train_test_split` draws from held.seed.
+
+    clients: whose each row is (n,), None if all are one's; labels: (n,) int64, None for regression.
+    A client's classes keep their shares (stratify) if it has more than two rows of each. Raises
+    DataError for a client with too few rows.
+    """
+    chosen = need("sklearn.model_selection", "test_share", "tables", DataError).train_test_split
+    names = np.zeros(len(table.frame)) if clients is None else clients.to_numpy()
+    test = np.zeros(len(names), dtype=bool)
+    for name, part in parts_of(table, clients).items():
+        rows = (names == name).nonzero()[0] if name else np.arange(len(names))
+        own = None if labels is None else labels.numpy()[rows]
+        counts = np.unique(own, return_counts=True)[1] if own is not None else np.array([0])
+        held_out = math.ceil(held.share * len(rows))
+        if counts.min() <= 2 or len(counts) > min(held_out, len(rows) - held_out):
+            own = None  # each class must come to both sides
+        how = {"test_size": held.share, "random_state": held.seed}
+        try:
+            test[rows[chosen(np.arange(len(rows)), stratify=own, **how)[1]]] = True
+        except ValueError:
+            raise DataError(
+                f"{part.where} has {len(rows)} rows, too few for test_share = {held.share:g}; "
+                "leave the client out, or take another share"
+            ) from None
+    return Table(table.where, table.frame[~test]), Table(table.where, table.frame[test])
+
+
+def split_by_date(
+    table: Table, date: str, test_from: str, files: str | None
+) -> tuple[Table, Table]:
+    """The rows before a date for training, and those from it on for testing.
+
+    date: a column of dates as in 2024-03-31 or 2024-03-31 14:00; files: the column of their names,
+    where each must have rows to train on. Raises DataError naming the row of a date that cannot be
+    read, and for a side without rows.
+    """
+    import pandas
+
+    def read(values: Any) -> Series:
+        return pandas.to_datetime(values, format="ISO8601", errors="coerce", utc=True)
+
+    cells = table.of(date)
+    border, days = read(test_from), read(cells)
+    if border is pandas.NaT:
+        raise DataError(f"test_from = {short(test_from)} is no date; write it as in 2024-03-31")
+    if len(wrong := cells[days.isna()]):
+        raise DataError(
+            f"{at(wrong)}: {short(wrong.iloc[0])} is no date; write dates as in 2024-03-31 or "
+            "2024-03-31 14:00"
+        )
+    later = days >= border
+    if later.all() or not later.any():
+        lacking = "before" if later.all() else "on or after"
+        raise DataError(
+            f"{table.where} has no rows {lacking} {test_from} in column '{date}' (they go from "
+            f"{days.min():%Y-%m-%d} to {days.max():%Y-%m-%d}); choose test_from between these"
+        )
+    train, test = Table(table.where, table.frame[~later]), Table(table.where, table.frame[later])
+    absent = sorted({*test.of(files)} - {*train.of(files)}) if files is not None else []
+    if absent:
+        raise DataError(
+            f"client '{absent[0]}' has no rows before {test_from} in column '{date}', so nothing "
+            "to train on; choose a later test_from, or leave its file out"
+        )
+    return train, test

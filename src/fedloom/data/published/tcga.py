@@ -1,0 +1,73 @@
+"""FLamby's survival times of 1,088 breast cancer patients in six regions, from files that the user
+fetches.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from fedloom.data.client_indices import Partition
+from fedloom.data.dataset import Arrays
+from fedloom.data.federated import FederatedData
+from fedloom.data.own.columns import Table, numbers_of, present
+from fedloom.data.own.reading import Reading
+from fedloom.data.partition.without_labels import natural
+from fedloom.data.published.download import DataDir, PublishedFile, data_root, fetch
+from fedloom.data.raw_inputs import Columns
+
+FOLDER = "tcga-brca"
+HOME = "https://github.com/owkin/FLamby/tree/main/flamby/datasets/fed_tcga_brca"
+REGIONS = ("Northeast", "South", "West", "Midwest", "Europe", "Canada")  # FLamby's 0 to 5
+FILES = (
+    PublishedFile(
+        name="brca.csv",
+        md5="989df4ddec084f749d9593146d7ba92f",
+        url=f"{HOME} (brca.csv), after you have accepted the terms of the GDC",
+    ),
+    PublishedFile(
+        name="train_test_split.csv",
+        md5="e648057e47463ee7763924d779cd7f2d",
+        url=f"{HOME} (dataset_creation_scripts/train_test_split.csv)",
+    ),
+)
+
+
+def tcga(
+    partition: Partition | None = None, seed: int = 0, data_dir: DataDir = None
+) -> FederatedData:
+    """Load TCGA-BRCA, survival of 1,088 patients, from <root>/tcga-brca: brca.csv and
+    train_test_split.csv, which you fetch from FLamby and whose terms (the GDC's) you accept.
+
+    Inputs are (n, 39) float32 as they are, without a scale: the age in years and 38 columns of 0
+    and 1. Targets are (n, 2) float32: T, days of observation, and E, 1 if the patient died then
+    and 0 if nobody knows later times (censored). The default partition is natural, six regions
+    with their own test rows (866 and 222 in all). Raises DataError for a file that is missing or
+    altered.
+
+    Source: Liu et al., Cell 2018; prepared and divided as in du Terrail et al., FLamby, NeurIPS
+    2022.
+    """
+    folder = data_root(data_dir) / FOLDER
+    patients, folds = (Reading().table(fetch(f, folder, download=False)) for f in FILES)
+    fold = dict(zip(present(folds, "pid"), present(folds, "fold2"), strict=True))
+    of = patients.of("pid").map(fold)
+    table = Table(patients.where, patients.frame[of.notna()])
+    place = of[of.notna()].str.split("_")
+    owners = torch.tensor([int(found[1]) for found in place])
+    test = torch.tensor([found[0] == "test" for found in place])
+    names = [name for name in table.columns if name not in ("pid", "E", "T")]
+    inputs, targets = numbers_of(table, names), numbers_of(table, ["T", "E"])
+    arrays = Arrays(
+        name="tcga",
+        inputs=inputs[~test],
+        targets=targets[~test],
+        test_inputs=inputs[test],
+        test_targets=targets[test],
+        owners=owners[~test],
+        test_owners=owners[test],
+        by="regions",
+        owner_names=REGIONS,
+        raw=Columns(tuple(names)),
+        details={"target": ["T", "E"]},
+    )
+    return arrays.divided(natural() if partition is None else partition, seed)

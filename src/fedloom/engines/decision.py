@@ -1,0 +1,112 @@
+"""The class that a binary outcome is taken for: the second one where its probability is above a
+threshold, which is given or chosen on the validation split.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from ..errors import ConfigError, DataError
+from .metrics import Whole, chances
+
+YOUDEN, SENSITIVITY = "youden", "sensitivity"
+
+
+def parsed(rule: float | str) -> tuple[str, float]:
+    """A rule -> its name, "" for a threshold, and its number. Raises ConfigError.
+
+    >>> parsed(0.3), parsed("youden"), parsed("sensitivity 0.9")
+    (('', 0.3), ('youden', 0.0), ('sensitivity', 0.9))
+    """
+    name, _, rest = str(rule).strip().partition(" ")
+    if name == YOUDEN and not rest:
+        return name, 0.0
+    try:
+        share = float(rest if name == SENSITIVITY else rule)
+    except ValueError:
+        share = 0.0
+    if not 0 < share < 1:
+        raise ConfigError(
+            f"evaluate.threshold must be a probability above 0 and below 1, {YOUDEN}, or "
+            f"'{SENSITIVITY} 0.9', got {rule!r}"
+        )
+    return (name if name == SENSITIVITY else ""), share
+
+
+class Threshold:
+    """The threshold of a run. rule: see Evaluation.threshold; value: the present one; chosen: it is
+    chosen anew at each evaluation.
+    """
+
+    def __init__(self, rule: float | str = 0.5) -> None:
+        self.name, self._share = parsed(rule)
+        self.rule, self.chosen = str(rule), bool(self.name)
+        self.value = 0.5 if self.chosen else self._share
+
+    @property
+    def usual(self) -> bool:
+        """True for the likelier class, which needs no threshold."""
+        return not self.chosen and self.value == 0.5
+
+    def choose(self, likely: Tensor, second: Tensor) -> None:
+        """Take the threshold that the rule has for these examples: their probabilities of the
+        second class (n,), and whether they are of it (n,). Raises DataError for one class.
+
+        youden: the largest sensitivity + specificity - 1 (Youden, Cancer 3, 1950). sensitivity s:
+        the highest threshold with a sensitivity of at least s. Candidates lie half-way between two
+        neighbouring probabilities; of equally good ones the highest counts.
+        """
+        second, likely = second.bool(), likely.double()
+        if bool(second.all()) or not bool(second.any()):
+            raise DataError(
+                f"evaluate.threshold = {self.rule}: the validation split has one class, so none "
+                "can be chosen; take a larger evaluate.validation, or a number"
+            )
+        known, at = torch.unique(likely, return_inverse=True)
+        tried = torch.cat([known[:1] / 2, (known[1:] + known[:-1]) / 2])  # one below each of them
+        above = [
+            torch.bincount(at[which], minlength=len(known)).flip(0).cumsum(0).flip(0)
+            for which in (second, ~second)
+        ]
+        sensitivity, alarms = (count.double() / count[0] for count in above)
+        good = sensitivity - alarms
+        wanted = self._share if self.name == SENSITIVITY else float(good.max())
+        found = sensitivity if self.name == SENSITIVITY else good
+        self.value = float(tried[found >= wanted - 1e-12].max())
+
+    def places(self, likely: Tensor) -> Tensor:
+        """Probabilities (B, 2) -> classes (B,)."""
+        return (likely[:, 1] > self.value).long()
+
+
+@dataclass(frozen=True)
+class DecidedAccuracy:
+    """The share of examples whose class by the threshold is the target's."""
+
+    exported: ClassVar[str] = "accuracy"
+    threshold: Threshold
+
+    def __call__(self, outputs: Any, targets: Tensor) -> Tensor:
+        """Outputs (B, 2) or (B,), targets (B,) -> (B,)."""
+        return (self.threshold.places(chances(outputs, targets)) == targets.reshape(-1)).float()
+
+
+class Gathered(Whole):
+    """What a threshold is chosen of: the probabilities and the targets of all batches."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+        self._parts: list[tuple[Tensor, Tensor]] = []
+
+    def update(self, outputs: Any, targets: Tensor) -> None:
+        """Add one batch."""
+        self._parts.append((chances(outputs, targets)[:, 1].cpu(), targets.reshape(-1).cpu()))
+
+    def all(self) -> tuple[Tensor, Tensor]:
+        """Probabilities of the second class (n,), and whether examples are of it (n,)."""
+        likely, targets = (torch.cat(column) for column in zip(*self._parts, strict=True))
+        return likely, targets == 1

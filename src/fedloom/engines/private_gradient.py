@@ -1,0 +1,125 @@
+"""The private gradient of DP-SGD: every example's gradient shortened, added up, and noise.
+
+Every example is computed as a batch of its own, so that no layer and no loss can mix it with
+others. A sum of shortened gradients changes by at most clip if an example comes or goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NoReturn
+
+import torch
+from torch import Tensor, vmap
+
+from ..core.dropout import seeded
+from ..core.grad_and_value import grad_and_value
+from ..core.vector import Rec, Vec, zeros
+from ..errors import CompositionError
+from ..federation.private_examples import Normals
+from ..plan import Plan
+from ..stage import Share
+from .author_rules import noted
+from .gradient import Buffers, FullGradient, Gradient, blamed
+from .heartbeat import beat
+
+AT_ONCE = 1 << 24  # numbers in the gradients of the examples that are computed together
+_APART = 1 << 20  # calls of dropout layers in an example's forward pass, at most
+
+# x (m,), one example's inputs and target, its place in the batch -> its loss, 0-d
+ExampleLoss = Callable[[Vec, Tensor, Tensor, Tensor], Tensor]
+
+
+def example_loss(
+    plan: Plan, share: Share, ref: Vec, memory: Rec, seed: int | Tensor
+) -> ExampleLoss:
+    """The loss of an example alone. ref (d,): the received model; memory: of the objective; seed:
+    of the step.
+    """
+    objective, net, view = plan.objective, share.net, share.view
+
+    def loss(x: Vec, inputs: Tensor, target: Tensor, place: Tensor) -> Tensor:
+        batch = inputs[None], target[None]
+        with seeded(seed, place * _APART):  # each has dropout masks of its own
+            given = net, view.seen(x), batch, ref, memory
+            value = noted(blamed(objective), objective.loss, *given)
+        return objective.checked(value, batch).reshape(())
+
+    return loss
+
+
+def clipped_sum(
+    loss: ExampleLoss,
+    x: Vec,
+    batch: tuple[Tensor, ...],
+    weights: Tensor,
+    clip: float,
+    clients: int = 1,
+) -> Vec:
+    """The sum over the examples of a batch (B, ...) of their gradients (m,) at x, each shortened to
+    the norm `clip` and then weighted; one that is not finite counts as 0. weights (B,): 0 for
+    padding; clients: that are computed together.
+    """
+    inputs, targets = batch
+    total, few = zeros(x), max(1, AT_ONCE // max(1, x.numel() * clients))
+    places = torch.arange(1, len(targets) + 1, device=x.device)
+
+    def gradient(*example: Tensor) -> Vec:
+        return grad_and_value(lambda y: loss(y, *example), x)[0]
+
+    for at in range(0, len(targets), few):
+        some = slice(at, at + few)
+        each = vmap(gradient)(inputs[some], targets[some], places[some])
+        norms = torch.linalg.vector_norm(each, dim=1)
+        factors = clip / norms.clamp_min(clip) * weights[some]
+        good = norms.isfinite()[:, None]
+        total = total + torch.where(good, each * factors[:, None], 0.0).sum(0)
+    return total
+
+
+class PrivateGradient(Gradient):
+    """The gradient function of one step, which may be called once. Nothing is told of losses.
+
+    clip, expected: see ExamplePrivacy, and the size of a batch; noises: draws the noise of each.
+    """
+
+    def __init__(
+        self, plan: Plan, share: Share, clip: float, expected: int, noises: Normals
+    ) -> None:
+        super().__init__(plan, share, Buffers())
+        self._share, self._clip, self._expected, self._noises = share, clip, expected, noises
+
+    def loss(self, x: Vec) -> NoReturn:
+        raise untold(self.plan, "the loss of a batch")
+
+    def descend(self, x: Vec, lr: float) -> None:
+        x.sub_(self(x), alpha=lr)
+
+    def _of_part(self, x: Vec) -> Vec:
+        if not self.fresh:
+            raise untold(self.plan, "a second gradient in a step")
+        self.fresh = False
+        self.calls += 1
+        beat()
+        loss = example_loss(self.plan, self._share, self.ref, self.memory, self.seed)
+        weights = x.new_full((len(self.batch[1]),), 1 / self._expected)
+        mean = clipped_sum(loss, x, self.batch, weights, self._clip)
+        return mean + self._noises(x.shape, x.dtype).to(x.device)
+
+
+class Untold(FullGradient):
+    """Stands for the gradient over all of a client's data, which is outside of the accounts."""
+
+    def __call__(self, x: Vec) -> NoReturn:
+        raise untold(self._plan, "job.full")
+
+    def loss(self, x: Vec) -> NoReturn:
+        raise untold(self._plan, "job.full.loss")
+
+
+def untold(plan: Plan, what: str) -> CompositionError:
+    """The error about a method that looks at the data beside its one gradient in a step."""
+    return CompositionError(
+        f"local.dp and {plan.algorithm.method}: it asks for {what}, and the accounts are of one "
+        "gradient a step; take a method such as fedavg, fedprox or scaffold, or leave out local.dp"
+    )

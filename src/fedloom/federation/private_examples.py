@@ -1,0 +1,127 @@
+"""Example-level differential privacy: the settings of DP-SGD at a client, its batches and its
+noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ..aggregation.accounting import epsilon, rounds_within
+from ..algorithm import Algorithm
+from ..core.hyper import Positive, check_settings, hyper, ranged
+from ..core.rng import generator
+from ..objectives import Objective
+from ..trace import looks_of
+from ..wrappers.base import method_in
+
+Normals = Callable[[torch.Size, torch.dtype], Tensor]
+
+
+@ranged
+@dataclass(frozen=True, kw_only=True)
+class ExamplePrivacy:
+    """DP-SGD (Abadi et al., CCS 2016, Algorithm 1) in the local steps of every client, for methods
+    that ask for one gradient a step. Every example is in a batch with probability q = batch / n_i
+    by itself; its gradient is shortened to `clip`; the sum gets normal noise of deviation noise *
+    clip in every coordinate, and is divided by the expected batch size. Two clients of which one
+    has an example more give updates that differ by at most (epsilon, delta), in all their rounds.
+
+    n_i, the numbers of steps and rounds, and who takes part are not hidden. The noise of a
+    simulation is made from the run's seed: who knows the seed can take it off.
+    Reference: https://arxiv.org/abs/1607.00133
+    """
+
+    title: ClassVar[str] = "local.dp"
+    unkeyed: ClassVar[bool] = False  # nobody can make the draws again
+    noise: Positive = hyper(1.0, "deviation of the noise over clip", "sigma")
+    clip: Positive = hyper(1.0, "largest norm of the gradient of an example", "C")
+    delta: float = hyper(
+        1e-5,
+        "chance with which epsilon may not hold; below 1 / n_i",
+        low=0,
+        high=1,
+        open_low=True,
+        open_high=True,
+    )
+    max_epsilon: Positive | None = hyper(
+        None, "the budget: a client takes part in no round after which its epsilon would be more"
+    )
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    # ------------------------------------------------------------------------------------ the draws
+    def batches(self, own: Tensor, share: float, steps: int, *place: int) -> list[Tensor]:
+        """The Poisson batches of a client's round, of its examples own (n,): some may be empty.
+        share: q; place: seed, round, client.
+        """
+        uniform = self.uniforms(*place)
+        return [own[uniform(len(own)) < share] for _ in range(steps)]
+
+    def uniforms(self, seed: int, round: int, client: int) -> Callable[[int], Tensor]:
+        """What draws a client's batches in a round: n -> numbers in [0, 1), float64."""
+        source = generator(seed, "example batches", round, client)
+        return lambda n: torch.rand(n, generator=source, dtype=torch.float64)
+
+    def normals(self, seed: int, round: int, client: int) -> Normals:
+        """What draws normal numbers for a client in a round: shape, type -> numbers."""
+        source = generator(seed, "example noise", round, client)
+        return lambda shape, dtype: torch.randn(shape, generator=source, dtype=dtype)
+
+    def noises(self, expected: int, *place: int) -> Normals:
+        """What draws the noise of the mean gradients of a client's round. expected: the size of its
+        batches; place: seed, round, client.
+        """
+        normal, deviation = self.normals(*place), self.noise * self.clip / expected
+        return lambda shape, dtype: deviation * normal(shape, dtype)
+
+    # --------------------------------------------------------------------------------- the accounts
+    def epsilon(self, share: float, steps: int) -> float:
+        """What so many steps cost, with batches of a share q of the examples. Raises ConfigError
+        without dp-accounting.
+        """
+        return epsilon(self.noise, share, self.delta, steps) if steps else 0.0
+
+    def rounds_within(self, share: float, steps: int, most: int) -> int:
+        """How many of so many rounds of these steps the budget allows, which may be none."""
+        if self.max_epsilon is None:
+            return most
+        if self.epsilon(share, steps) > self.max_epsilon:
+            return 0
+        allowed = rounds_within(self.max_epsilon, self.noise, share, self.delta, steps * most)
+        return allowed // steps
+
+
+def unaccounted(algorithm: Algorithm, objective: Objective, d: int | None) -> str | None:
+    """Why a method tells more of a client's data than the accounts know, which are of one gradient
+    of a batch in every step; None if it does not.
+    """
+    if algorithm.probes or algorithm.asks:
+        name, why = (
+            algorithm.method,
+            "what clients answer before their local steps is of their data",
+        )
+    elif objective.carries:
+        name, why = objective.name, "it keeps a state of one batch for the next"
+    elif looks := _looks(method_in(algorithm), d or 2):
+        name, why = algorithm.method, f"it asks for {looks[0]}"
+    elif looks := _looks(algorithm, d or 2):
+        name, why = type(algorithm).__name__, f"it asks for {looks[0]}"
+    else:
+        return None
+    return (
+        f"local.dp and {name}: {why}, and the accounts are of one gradient a step; take a method "
+        "such as fedavg, fedprox or scaffold, or leave out local.dp"
+    )
+
+
+def _looks(algorithm: Algorithm, d: int) -> list[str]:
+    try:
+        return looks_of(algorithm, d)
+    except Exception:  # an author's code may raise anything on zeros; a run refuses it there
+        return []

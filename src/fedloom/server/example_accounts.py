@@ -1,0 +1,102 @@
+"""What local.dp has cost each client so far, and who may still take part."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ..engines.client_results import ClientCost
+from ..errors import ConfigError
+from ..federation.federation import Federation
+from ..federation.private_examples import ExamplePrivacy
+
+_EVER = 10**9  # rounds
+
+
+class ExampleAccounts:
+    """Counts the rounds in which each client has trained. No amplification by the draw of clients
+    is claimed. Raises ConfigError if the budget allows nobody a round, and without dp-accounting.
+    """
+
+    def __init__(self, fed: Federation, dp: ExamplePrivacy) -> None:
+        self._fed, self._dp = fed, dp
+        self.rounds: dict[int, int] = {}
+        self._spent(0, 1)  # what is missing is missed now
+        if self.over:
+            least = min(self._spent(i, 1) for i in range(fed.population))
+            raise ConfigError(
+                f"local.dp.max_epsilon = {dp.max_epsilon:g} is less than the {least:.3g} that one "
+                "round costs; take more local.dp.noise, fewer steps, or a smaller batch"
+            )
+
+    def _work(self, client: int) -> tuple[float, int]:
+        """The share q of a client's batches, and the steps of its round."""
+        return self._fed.example_share(client), self._fed.steps(client)
+
+    def _spent(self, client: int, rounds: int) -> float:
+        share, steps = self._work(client)
+        return self._dp.epsilon(share, steps * rounds)
+
+    @functools.cached_property
+    def _allowed(self) -> dict[tuple[float, int], int]:
+        return {}
+
+    def allowed(self, client: int) -> int:
+        """How many rounds the budget allows a client."""
+        work = self._work(client)
+        if work not in self._allowed:
+            self._allowed[work] = self._dp.rounds_within(*work, _EVER)
+        return self._allowed[work]
+
+    def may(self, client: int) -> bool:
+        """Whether the budget allows a client one more round."""
+        return self.rounds.get(client, 0) < self.allowed(client)
+
+    def left(self, clients: Iterable[int]) -> list[int]:
+        """Those of some clients that may take part."""
+        return [i for i in clients if self.may(i)]
+
+    @property
+    def over(self) -> bool:
+        """Whether nobody may take part any more."""
+        return not any(map(self.may, range(self._fed.population)))
+
+    def add(self, stats: Iterable[ClientCost]) -> None:
+        """Count those that have trained, whether or not their updates were taken."""
+        for cost in stats:
+            if cost.steps:
+                self.rounds[cost.client] = self.rounds.get(cost.client, 0) + 1
+
+    # ------------------------------------------------------------------------------- what is told
+    def worst(self, rounds: Mapping[int, int]) -> tuple[float, int]:
+        """The largest epsilon after so many rounds of some clients, and whose it is; -1: nobody's.
+        A client with fewer steps and a smaller share than another one need not be asked.
+        """
+        found, most = (0.0, -1), 0
+        works = [(*self._work(i), i) for i in rounds]
+        for share, steps, i in sorted(works, key=lambda w: (-w[0], -w[1] * rounds[w[2]])):
+            if steps * rounds[i] > most:
+                most = steps * rounds[i]
+                found = max(found, (self._dp.epsilon(share, most), i))
+        return found
+
+    def columns(self) -> dict[str, Any]:
+        """Of a round's row: the largest epsilon of a client, and how many have no budget left."""
+        found: dict[str, Any] = {"example_epsilon": self.worst(self.rounds)[0]}
+        if self._dp.max_epsilon is not None:
+            found["spent_clients"] = sum(not self.may(i) for i in self.rounds)
+        return found
+
+    def summary(self) -> dict[str, Any]:
+        """Of the run's summary."""
+        return {**self.columns(), "example_delta": self._dp.delta}
+
+    def values(self) -> list[float]:
+        """The epsilon of every client."""
+        return [self._spent(i, self.rounds.get(i, 0)) for i in range(self._fed.population)]
+
+
+def accounts_of(fed: Federation) -> ExampleAccounts | None:
+    """The accounts of a run with local.dp. Raises ConfigError."""
+    return None if fed.local.dp is None else ExampleAccounts(fed, fed.local.dp)
