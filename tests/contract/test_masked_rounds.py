@@ -31,6 +31,7 @@ from fedloom.deployment.server import experiment_at_server, serve
 from fedloom.errors import CompositionError, ConfigError
 from fedloom.federation.clock import Asynchronous
 from fedloom.federation.devices import LogNormal
+from fedloom.federation.private_examples import ExamplePrivacy
 from fedloom.stage import Stage
 from fedloom.submodels import FedBN, HeteroFL
 from support.places import SMALL, Here, folder
@@ -51,8 +52,9 @@ class Nodes:
     def __init__(self, make, folder, away=lambda *_: False):
         loop = make().build()
         identities = Identity.rehearsed(loop.fed.population)
+        place = loop.plan, loop.fed, loop.net
         self.make = lambda i: Node(
-            loop.plan, loop.fed, loop.net, i, folder / str(i), "r", identity=identities[i]
+            *place, i, folder / str(i), "r", rehearsal=True, identity=identities[i]
         )
         self.nodes = {i: self.make(i) for i in range(loop.fed.population)}
         self.away, self.bytes, self.sent = away, 0, []
@@ -120,6 +122,14 @@ def test_bits_and_bills_are_the_simulations(name, tmp_path):
 
 
 SLOW = pytest.mark.slow
+
+
+@pytest.mark.usefixtures("accounts_at_hand")
+def test_noise_that_clients_add_is_summed_under_masks(tmp_path, quick):
+    local = Local(steps=2, batch=None, lr=0.05, dp=ExamplePrivacy(noise=0.5, clip=1.0))
+    make = made(local=local)
+    (ours, _), alone = deployed(make, tmp_path), run(make())
+    assert same(ours.srv, alone.srv) and "example_epsilon" in ours.history[-1]
 
 
 @pytest.mark.parametrize(
