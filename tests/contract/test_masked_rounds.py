@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import shutil
 
 import pytest
 import torch
@@ -18,6 +19,8 @@ from fedloom.algorithm import FedAvg
 from fedloom.algorithms import Scaffold
 from fedloom.algorithms.registry import make_algorithm
 from fedloom.checks.tiny_federation import CAPACITIES, experiment, run
+from fedloom.compression.codecs import QSGD
+from fedloom.compression.link import Link
 from fedloom.config import resolve
 from fedloom.deployment import masked_sums
 from fedloom.deployment.certificates import identity_of
@@ -122,6 +125,23 @@ def test_bits_and_bills_are_the_simulations(name, tmp_path):
 
 
 SLOW = pytest.mark.slow
+
+
+def test_a_node_that_lost_its_folder_gets_a_compressed_broadcast_whole(tmp_path, quick):
+    def away(what, t, i):
+        if (what, t, i) == ("keys", 2, 1):
+            shutil.rmtree(tmp_path / "1")
+            there.nodes[1] = there.make(1)
+        return False
+
+    make = made(compress=Link(down=QSGD()), rounds=5, cohort=6, algorithm=make_algorithm("fedavgm"))
+    there, given = Nodes(make, tmp_path, away), make()
+    given.engine = engine = FederationEngine(there, run="r")
+    ours = run(given)
+    assert [(r.round, r.client) for r in engine.refused] == [(2, 1)]
+    other = make()
+    other.engine = Without({(2, 1)})
+    assert same(ours.srv, run(other).srv)
 
 
 @pytest.mark.usefixtures("accounts_at_hand")

@@ -329,9 +329,10 @@ class FederationEngine:
         for i in last:
             try:
                 head, parts = self._heard(i, what, asked.round)
-                self._down.forget(i, False)
-                if isinstance(head, Update) and head.lost:
-                    self._check_lost(asked.round, i)
+                if isinstance(head, Update):  # it has read the broadcast
+                    self._down.forget(i, False)
+                    if head.lost:
+                        self._check_lost(asked.round, i)
                 out[i] = head, parts
             except WireError as error:
                 out[i] = error
@@ -384,7 +385,8 @@ class FederationEngine:
         about = Head(run=self.run, what=what, round=round, client=i)
         head, packet = answer_to(about, self._answers[i])
         if isinstance(head, Refusal):
-            self._down.forget(i, head.lost)
+            if what not in _BARE:
+                self._down.forget(i, head.lost)
             raise DeclinedError(f"the client said: {' '.join(head.why.split())}")
         if not isinstance(head, Masks if what in _BARE else Update):
             raise WireError(f"an answer of the kind '{head.kind}' to '{what}'")
