@@ -23,7 +23,7 @@ from .federation.clock import untimely
 from .federation.local import Local
 from .federation.private_examples import unaccounted
 from .objectives import Needs, Objective
-from .stage import Stage, cannot_join
+from .stage import Stage, asked, cannot_join
 from .submodels.base import Rule
 from .submodels.private import Private, unfit
 from .trace import Trace, plain_means, traced
@@ -365,17 +365,13 @@ def _secrets(plan: Plan, rule: Aggregation) -> tuple[str, str] | None:
     return None
 
 
-def _arrivals(plan: Plan, rule: Aggregation) -> tuple[str, str] | None:
-    if not (rule.at_clients and plan.algorithm.arrives):
-        return None
-    return plan.algorithm.method, (
-        "clients send parts of the sums, and not the update that its arrived() would read; take "
-        "another aggregation"
-    )
+def _at_clients(plan: Plan, rule: Aggregation) -> tuple[str, str] | None:
+    readers = [type(stage).__name__ for stage in asked(plan.stages, "read")]
+    return rule.beside(plan.algorithm, readers, plan.setting.staleness is not None)
 
 
 Beside = Callable[[Plan, Aggregation], "tuple[str, str] | None"]
-BESIDE: tuple[Beside, ...] = (_parts, _codecs, _quotient, _answers, _secrets, _arrivals)
+BESIDE: tuple[Beside, ...] = (_parts, _codecs, _quotient, _answers, _secrets, _at_clients)
 
 
 def forger(plan: Plan) -> str | None:

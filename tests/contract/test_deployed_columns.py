@@ -142,7 +142,7 @@ def test_the_rules_of_the_servers_table_are_written_into_run_toml(tmp_path, site
 
 
 def test_deploy_new_and_check_say_what_a_table_becomes(tmp_path, sites):
-    pytest.importorskip("cryptography", reason="the extra flower is not installed")
+    pytest.importorskip("flwr", reason="the extra flower is not installed")
     rules = f'path = "{tmp_path}/*.csv"\ncolumns = {{ward = "one_hot"}}\nmissing = "mean"\n'
     out = tmp_path / "fed"
     words = [str(settings(tmp_path, rules)), "--clients", "3", "--out", str(out)]

@@ -15,6 +15,7 @@ METHODS = {
     "scaffold": ["algorithm=scaffold"],
     "fedacg": ["algorithm=fedacg"],
     "topk": ["algorithm=fedavg", "compress=topk:0.1", "compress.feedback=residual"],
+    "masked": ["aggregation=integer_ring", "aggregation.secure=true", "checkpoint.every_rounds=1"],
 }
 
 

@@ -156,6 +156,7 @@ ONLY_IN = {
     "optuna": {"sweep"},
     "flwr": {"deployment"},
     "cryptography": {"deployment"},
+    "Crypto": {"deployment"},
     "httpx": {"deployment"},
     "starlette": {"deployment"},
     "uvicorn": {"deployment"},
@@ -174,6 +175,7 @@ def test_flower_is_met_in_its_folder_only():
     places = dict.fromkeys(("flwr", *brought), ("deployment/flower_app/",))
     own = ("certificates", "kept_updates", "masked_sums")
     places["cryptography"] = ("deployment/flower_app/", *(f"deployment/{n}.py" for n in own))
+    places["Crypto"] = ("deployment/masked_sums.py",)
     for package, where in places.items():
         users = [p.relative_to(SOURCE).as_posix() for p in PATHS if package in outside(p)]
         assert all(path.startswith(where) for path in users), users

@@ -6,12 +6,13 @@ engines/summation.py, and the server reads its mean updates off the root.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
+from ..algorithm import Algorithm
 from ..core.hyper import Part
 from ..core.vector import Rec, Vec, rec, tree
 
@@ -61,6 +62,24 @@ class Aggregation(Part):
         """What errors and legends call it."""
         return type(self).__name__
 
+    @property
+    def masked(self) -> bool:
+        """Whether clients mask their leaves, so that nothing but their sum can be seen."""
+        return False
+
+    def beside(
+        self, algorithm: Algorithm, readers: Sequence[str], asynchronous: bool
+    ) -> tuple[str, str] | None:
+        """What of a run it does not go with, and why. readers: stages that look at each update;
+        asynchronous: whether updates of a step are of several models.
+        """
+        if not (self.at_clients and algorithm.arrives):
+            return None
+        return algorithm.method, (
+            "clients send parts of the sums, and not the update that its arrived() would read; "
+            "take another aggregation"
+        )
+
     def init(self, x: Vec, expected: float, share: float) -> Rec:
         """-> the state before round 1. expected: how many updates a round has on average; share:
         of the clients that are there, the expected cohort.
@@ -96,9 +115,9 @@ class Aggregation(Part):
         """Columns of the row of a round (from 0), after it."""
         return {}
 
-    def arrived(self, part: Rec) -> Rec:
-        """A leaf that came from a client (`at_clients`), with numbers as the sums need them. Raises
-        NotFiniteError for one that cannot be added.
+    def arrived(self, part: Rec, count: int = 1) -> Rec:
+        """A leaf that came from a client (`at_clients`), or the sum of so many, with numbers as the
+        sums need them. Raises NotFiniteError for one that cannot be added.
         """
         return part
 

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
 
+from ..algorithm import Algorithm
 from ..core.hyper import hyper
 from ..core.vector import Rec, Vec, leaves, rec, tree
-from ..errors import NotFiniteError
+from ..errors import ConfigError, NotFiniteError
 from .base import Aggregated, Aggregation, means, weighted
 
 _CLIENTS = 20  # bits of room for the sum: a million clients
+FEWEST, MOST = 3, 50  # clients of a masked sum
 
 
 class IntegerRing(Aggregation):
     """The weighted mean, of which clients send weighted values as whole multiples of 2^-bits modulo
     2^64, as secure aggregation needs them (Bonawitz et al., CCS 2017): such sums are exact in any
-    order, and masks that cancel can be added to them. The masks themselves are not simulated.
+    order, and masks that cancel can be added to them.
+
+    secure: clients do that in a deployment, so that the server learns a round's sum, and nothing of
+    one of them: see deployment/masked_sums.py. Fewer than the threshold have no sum. A simulation
+    has the same numbers, and no masks.
 
     Rounding moves a weighted value by at most 2^-(bits + 1), and so the mean of C updates by at
     most C 2^-(bits + 1) over the sum of their weights. A value takes 8 bytes. Weighted values must
@@ -30,6 +38,49 @@ class IntegerRing(Aggregation):
     codecs = False
     at_clients = True
     bits: int = hyper(24, "binary places", "with 24 weighted values up to 524288", low=0, high=40)
+    secure: bool = hyper(False, "clients mask what they send: the server learns nothing but sums")
+    threshold: float = hyper(
+        0.6,
+        "share of a round's clients that a masked sum needs; the others may vanish",
+        "more than half, so that no server has both secrets of a client",
+        low=0.5,
+        high=1,
+        open_low=True,
+    )
+
+    @property
+    def masked(self) -> bool:
+        return self.secure
+
+    def beside(
+        self, algorithm: Algorithm, readers: Sequence[str], asynchronous: bool
+    ) -> tuple[str, str] | None:
+        if self.secure and (algorithm.asks or algorithm.probes):
+            when = "the round" if algorithm.asks else "round 1"
+            return algorithm.method, (
+                f"what clients answer before {when} would not be masked; take another method, or "
+                "aggregation.secure = false"
+            )
+        if self.secure and readers:
+            return readers[0], "its read() is of single updates, and the server has their sum alone"
+        if self.secure and asynchronous:
+            return "an asynchronous clock", (
+                "a masked sum is of clients who were sent one model; take aggregation.secure = "
+                "false, or rounds"
+            )
+        return super().beside(algorithm, readers, asynchronous)
+
+    def needed(self, count: int) -> int:
+        """How many of so many clients a masked sum needs."""
+        return max(math.ceil(self.threshold * count - 1e-9), count // 2 + 1)  # 0.56 * 25 is 14
+
+    def check(self, count: int) -> None:
+        """Raise ConfigError for a cohort of this many, if no masked sum can be made of it."""
+        if self.secure and not FEWEST <= count <= MOST:
+            raise ConfigError(
+                f"aggregation.secure = true needs {FEWEST} to {MOST} clients in a round, got "
+                f"{count}: every two of them have a mask in common; take another cohort"
+            )
 
     def init(self, x: Vec, expected: float, share: float) -> Rec:
         return rec(like=x.new_zeros(1))
@@ -62,11 +113,22 @@ class IntegerRing(Aggregation):
         up, buffers = means(tree(read, total._replace(n=total.n * unit)))
         return Aggregated(tree(back, up), back(buffers), state)
 
-    def arrived(self, part: Rec) -> Rec:
+    def arrived(self, part: Rec, count: int = 1) -> Rec:
         part = tree(lambda v: v if isinstance(v, Tensor) else int(v), part)
-        if max(map(_largest, leaves(part))) > 2.0 ** (63 - _CLIENTS):
+        if max(map(_largest, leaves(part))) > count * 2.0 ** (63 - _CLIENTS):
             raise NotFiniteError("its integers are too large to be added up")
-        return part._replace(n=1.0)
+        return part._replace(n=float(count))
+
+
+def mask_bytes(count: int) -> tuple[int, int]:
+    """The bytes (down, up) of keys and shares for each client of a masked sum of so many, beside
+    its values, if none vanishes: see deployment/masked_sums.py.
+
+    >>> mask_bytes(10)
+    (1565, 1121)
+    """
+    others, keys, shares = count - 1, 32 + 49, 2 * 32 + 16
+    return 16 + 10 * count + others * (keys + shares), keys + others * shares + 32 * count
 
 
 def _largest(v: Any) -> float:

@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError
 from .folder import Folder, write, write_secret
+
+if TYPE_CHECKING:
+    from .masked_sums import Identity
 
 DAYS = 825  # of the server's certificate; the authority's is valid ten times as long
 
@@ -25,6 +30,38 @@ def check_library() -> None:
         raise ConfigError(
             "a federation needs the library flwr, which is missing; pip install 'fedloom[flower]'"
         ) from None
+
+
+def check_masks_library() -> None:
+    """Raise ConfigError if a library of masked sums is missing."""
+    if lacking := [name for name in ("cryptography", "Crypto") if find_spec(name) is None]:
+        raise ConfigError(
+            f"aggregation.secure = true needs the library {lacking[0]}, which is missing; pip "
+            "install 'fedloom[secure]'"
+        )
+
+
+def identity_of(fed: Folder, lines: Sequence[str]) -> Identity:
+    """A node's key and those of all clients, for masked sums. lines: of clients.toml. Raises
+    ConfigError.
+    """
+    check_masks_library()
+    from cryptography.hazmat.primitives import serialization
+
+    from .masked_sums import CURVE, Identity
+
+    try:
+        raw = fed.secret("node").read_bytes()
+        own: Any = serialization.load_ssh_private_key(raw, None)
+        keys: list[Any] = [serialization.load_ssh_public_key(line.encode()) for line in lines]
+    except (OSError, ValueError, TypeError) as error:
+        raise ConfigError(f"the keys for masked sums cannot be read: {error}") from None
+    if odd := {key.curve.name for key in [own, *keys]} - {CURVE.name}:
+        raise ConfigError(
+            f"aggregation.secure = true needs keys on {CURVE.name} at all nodes, as `fedloom "
+            f"deploy new` makes them, and one is on {min(odd)}"
+        )
+    return Identity(own, dict(enumerate(keys)))
 
 
 def make_authority(fed: Folder, address: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,12 +13,16 @@ from ..core.vector import fields
 from ..engines.serial import Serial
 from ..experiment.experiment import Experiment
 from ..server.rounds import Loop
+from .certificates import check_masks_library
 from .clients import Clients, read_clients
 from .engine import FederationEngine
 from .folder import Deployment, Folder
-from .message import ANSWER, Head, Measured, Site, opened
+from .message import ANSWER, Head, Masks, Measured, Site, opened
 from .node import Node
 from .sites import experiment_of, must_join, settings_of
+
+if TYPE_CHECKING:
+    from .masked_sums import Identity
 
 ROUNDS = 2  # that are compared
 
@@ -95,6 +99,12 @@ class _Nodes:
         loop = made.build()
         self._made, self._folder, self._run, self._loop = made, folder, run, loop
         self._nodes: dict[int, Node] = {}
+        self._identities: list[Identity] = []
+        if loop.aggregation.masked:
+            check_masks_library()
+            from .masked_sums import Identity as Made
+
+            self._identities = Made.rehearsed(loop.fed.population)
         self.told: tuple[str, ...] = ()
 
     def __call__(self, messages: dict[int, bytes], *_: float) -> dict[int, bytes]:
@@ -102,13 +112,19 @@ class _Nodes:
         for raw in answers.values():
             head = opened(ANSWER, raw)[0]
             said = head.model_dump(exclude={"run", "what", "round", "client", "parts", "kind"})
-            self.told = tuple(k for k, v in said.items() if v is not None)
+            self.told = (
+                self.told
+                if isinstance(head, Masks)
+                else tuple(k for k, v in said.items() if v is not None)
+            )
         return answers
 
     def _node(self, i: int) -> Node:
         if i not in self._nodes:
             at, loop = self._folder / str(i), self._loop
-            self._nodes[i] = Node(loop.plan, loop.fed, loop.net, i, at, self._run, rehearsal=True)
+            place = loop.plan, loop.fed, loop.net, i, at, self._run
+            identity = self._identities[i] if self._identities else None
+            self._nodes[i] = Node(*place, rehearsal=True, identity=identity)
         return self._nodes[i]
 
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from safetensors.torch import save
 from torch import Tensor
 
+from ..aggregation.integer_ring import IntegerRing
 from ..algorithm import ACCUMULATED, CHANGE, Trait
 from ..compression.link import LONGEST
 from ..core.hyper import renamed
@@ -34,13 +35,19 @@ from ..plan import Plan
 from ..stage import Download, LocalResult
 from ..storage.manifest import numbered
 from .attendance import HOW, Attendance, DeclinedError, MissingError, Refused, SpareError
+from .certificates import check_masks_library
 from .downlink import Downlink
-from .message import Ask, Head, Refusal, Update, What, answer_to, one_line, sealed
+from .message import Ask, Head, Masks, Refusal, Update, What, answer_to, one_line, sealed
 from .scores import score_in
 from .shapes import probe_of, question_of, read, refuse, trace_of
 
+if TYPE_CHECKING:
+    from .masked_rounds import Answers, Receiving
+
 _log = logging.getLogger(__name__)
 
+Parts = dict[str, bytes]
+_BARE = ("keys", "unmask")  # exchanges without a broadcast
 # {client: message}, seconds, enough -> {client: answer} of those who answered in that time, or
 # until so many had answered
 Exchange = Callable[[dict[int, bytes], float, int], dict[int, bytes]]
@@ -95,6 +102,7 @@ class FederationEngine:
         self.refused: list[Refused] = []
         self._about: tuple[What, int] = ("round", -2)  # what the answers below are about
         self._answers: dict[int, bytes] = {}
+        self._masking: Receiving | None = None
 
     @property
     def private(self) -> bool:
@@ -136,6 +144,11 @@ class FederationEngine:
             _log.warning(said, plan.algorithm.method)
         reaches = {ACCUMULATED, CHANGE} & set(plan.algorithm.sent.values())
         self._mirrors = link.mirrored or bool(reaches)
+        if isinstance(rule, IntegerRing) and rule.masked:
+            check_masks_library()
+            from .masked_rounds import Receiving
+
+            self._masking = Receiving(client, rule, self._like, self._weighs_itself, self.run, self)
 
     def round(self, asked: Asked) -> RangeResult:
         """Ask a cohort, and add up what comes. A client whose update was read once in a round is
@@ -144,6 +157,8 @@ class FederationEngine:
         round, self._client.scale = asked.round, asked.scale
         shares = self._shares(asked)
         last = _last(asked.memories, asked.cohort)
+        if self._masking is not None:
+            return self._masked_round(self._masking, asked, shares)
 
         def take(i: int) -> tuple[Rec, ClientCost]:
             return self._taken(i, shares[self._fed.capacity(i)], round, last[i])
@@ -153,6 +168,25 @@ class FederationEngine:
             kept = not self._plan.algorithm.asks  # with other answers it would be another update
             out = self.attendance.counted(out, self.refused, round, kept)
         # the rest of a client's state is at its node
+        out.memories.update({s.client: rec(last=float(round)) for s in out.stats if s.answered})
+        return out
+
+    def _masked_round(
+        self, masked: Receiving, asked: Asked, shares: dict[float, Download]
+    ) -> RangeResult:
+        """The same where clients mask their updates. Of a round whose sum is known there is no
+        other sum, which could tell single updates: then no update counts.
+        """
+        from .masked_rounds import MaskedRound
+
+        round, cohort = asked.round, asked.cohort
+        if not self.attendance.counts(round):
+            costs = [ClientCost(i, False, 0.0, 0, 0, {}, {}) for i in cohort]
+            return RangeResult([], {}, costs)
+        self._about = ("keys", -2)  # no answer of an earlier draw counts: its masks are others
+        share = next(iter(shares.values()))  # all hold the whole model
+        out = MaskedRound(masked, asked, share, self._packet(share)).result()
+        out = self.attendance.counted(out, self.refused, round, False)
         out.memories.update({s.client: rec(last=float(round)) for s in out.stats if s.answered})
         return out
 
@@ -273,12 +307,35 @@ class FederationEngine:
                     part, cost = take(i)
                 taken += 1
             except WireError as error:
-                how, why = HOW.get(type(error), "refused"), one_line(str(error))
-                self.refused.append(Refused(asking.round, i, why, how))
-                _log.warning("round %d: client %d: not counted: %s", asking.round + 1, i, why)
+                self.refuse(asking.round, i, error)
                 cost = ClientCost(i, False, 0.0, 0, 0, shares[self._fed.capacity(i)].down, {})
             out.stats.append(cost)
             push(out.nodes, 0, place, part)
+        return out
+
+    def refuse(self, round: int, i: int, error: WireError) -> None:
+        """List a client whose update does not count."""
+        how, why = HOW.get(type(error), "refused"), one_line(str(error))
+        self.refused.append(Refused(round, i, why, how))
+        _log.warning("round %d: client %d: not counted: %s", round + 1, i, why)
+
+    def told(
+        self, asked: Asked, what: What, packets: Mapping[int, Parts], wanted: int | None
+    ) -> Answers:
+        """See masked_rounds.Post."""
+        last = {i: n for i, n in _last(asked.memories, asked.cohort).items() if i in packets}
+        self._send(Asking(what, asked.round, last, asked.first), packets, wanted)
+        out: Answers = {}
+        for i in last:
+            try:
+                head, parts = self._heard(i, what, asked.round)
+                if isinstance(head, Update):  # it has read the broadcast
+                    self._down.forget(i, False)
+                    if head.lost:
+                        self._check_lost(asked.round, i)
+                out[i] = head, parts
+            except WireError as error:
+                out[i] = error
         return out
 
     def _packet(self, share: Download) -> dict[str, bytes]:
@@ -289,8 +346,12 @@ class FederationEngine:
             packet["view"] = save({k: v.cpu().contiguous() for k, v in told.items()})
         return packet
 
-    def _send(self, asking: Asking, packets: dict[int, dict[str, bytes]]) -> None:
-        """Exchange messages with those whose answer is not here."""
+    def _send(
+        self, asking: Asking, packets: Mapping[int, Parts], wanted: int | None = None
+    ) -> None:
+        """Exchange messages with those whose answer is not here. wanted: so many answers beside
+        those that are here are enough; None: as many as the round takes.
+        """
         if self._about != (asking.what, asking.round):
             self._about, self._answers = (asking.what, asking.round), {}
         kept, messages = self._kept(), {}
@@ -298,26 +359,47 @@ class FederationEngine:
             if i not in self._answers:
                 what, round = self._about
                 head = Ask(run=self.run, what=what, round=round, client=i, taken=taken, kept=kept)
-                messages[i] = sealed(head, self._down.packet(packets[i], i, taken, round))
+                packet = (
+                    packets[i] if what in _BARE else self._down.packet(packets[i], i, taken, round)
+                )
+                messages[i] = sealed(head, packet)
         if messages:
-            wanted = len(asking.last) if self._wanted is None else self._wanted
-            here = len(asking.last) - len(messages)
-            enough = max(min(len(messages), wanted - here), 1)
+            if wanted is None:
+                most = len(asking.last) if self._wanted is None else self._wanted
+                wanted = most - (len(asking.last) - len(messages))
+            enough = max(min(len(messages), wanted), 1)
             found = self._exchange(messages, self.deadline, enough)
             self._answers |= {i: raw for i, raw in found.items() if i in messages}
 
-    def _opened(self, i: int, what: What, round: int) -> tuple[Update, dict[str, bytes]]:
+    def _opened(self, i: int, what: What, round: int) -> tuple[Update, Parts]:
         """A client's answer. Raises WireError if there is none that says so."""
+        head, packet = self._heard(i, what, round)
+        if not isinstance(head, Update):
+            raise WireError(f"an answer of the kind '{head.kind}', not an update")
+        return head, packet
+
+    def _heard(self, i: int, what: What, round: int) -> tuple[Update | Masks, Parts]:
+        """The same, which may be of keys or shares."""
         if i not in self._answers:
             raise MissingError(f"no answer within {self.deadline:g} s")
         about = Head(run=self.run, what=what, round=round, client=i)
         head, packet = answer_to(about, self._answers[i])
         if isinstance(head, Refusal):
-            self._down.forget(i, head.lost)
+            if what not in _BARE:
+                self._down.forget(i, head.lost)
             raise DeclinedError(f"the client said: {' '.join(head.why.split())}")
-        if not isinstance(head, Update):
-            raise WireError(f"an answer of the kind '{head.kind}', not an update")
+        if not isinstance(head, Masks if what in _BARE else Update):
+            raise WireError(f"an answer of the kind '{head.kind}' to '{what}'")
         return head, packet
+
+    def _check_lost(self, round: int, i: int) -> None:
+        """Say that a client's state is lost. Raises WireError if it cannot go on without."""
+        if self._mirrors:
+            raise WireError(
+                "its client state is lost, and the server's state holds its part: this client "
+                "cannot go on in this run"
+            )
+        _log.warning("round %d: client %d has lost its state and begins anew", round + 1, i)
 
     def _taken(
         self, i: int, share: Download, round: int, last: int, look: ClientTrace | None = None
@@ -327,13 +409,8 @@ class FederationEngine:
         """
         head, packet = self._opened(i, "round", round)
         self._down.forget(i, False)
-        if head.lost and self._mirrors:
-            raise WireError(
-                "its client state is lost, and the server's state holds its part: this client "
-                "cannot go on in this run"
-            )
         if head.lost:
-            _log.warning("round %d: client %d has lost its state and begins anew", round + 1, i)
+            self._check_lost(round, i)
         mine = packet.pop("buffers", b"")
         leaves, buffers = self._client.leaves, share.buffers
         link, like = self._client.link.link, share.wire.take(share.view.take(self._like))

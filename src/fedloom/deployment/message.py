@@ -31,7 +31,18 @@ PLAIN = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]*$"
 
 Count = Annotated[int, Field(ge=0, le=_COUNT)]
 Place = Annotated[int, Field(ge=-1, le=_COUNT)]  # a round, or -1 for before the first one
-What = Literal["describe", "prepare", "join", "agree", "probe", "question", "round", "evaluate"]
+What = Literal[
+    "describe",
+    "prepare",
+    "join",
+    "agree",
+    "probe",
+    "question",
+    "keys",
+    "round",
+    "unmask",
+    "evaluate",
+]
 Name = Annotated[str, Field(max_length=64, pattern=PLAIN)]
 Square = Annotated[float, Field(ge=0)]
 # name@settings: of a run, and a hash of the settings that decide its numbers
@@ -63,9 +74,9 @@ def disclosed(error: Exception, folder: Path) -> str:
 
 class Head(BaseModel):
     """What every message says. run: which run it belongs to; what: the probe before round 1, with
-    round -1; a question before the local steps; the round itself; a model to be measured; or, with
-    round -1, what a site has, and what all sites agreed on; before that what its table is like, and
-    how all prepare theirs.
+    round -1; a question before the local steps; the round itself, of a masked sum with its keys
+    before it and its shares behind it; a model to be measured; or, with round -1, what a site has,
+    and what all sites agreed on; before that what its table is like, and how all prepare theirs.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, frozen=True)
@@ -150,6 +161,12 @@ class Told(Head):
     digest: Name
 
 
+class Masks(Head):
+    """A node's answer to "keys" and "unmask", see masked_sums.py."""
+
+    kind: Literal["masks"] = "masks"
+
+
 class Refusal(Head):
     """A node's answer if it has no update. lost: it cannot read a compressed broadcast, because
     what it held before is gone.
@@ -160,7 +177,7 @@ class Refusal(Head):
     why: Annotated[str, Field(max_length=500), AfterValidator(one_line)]
 
 
-Answer = Update | Measured | Site | Told | Refusal
+Answer = Update | Measured | Site | Told | Masks | Refusal
 ASK: TypeAdapter[Ask] = TypeAdapter(Ask)
 ANSWER: TypeAdapter[Answer] = TypeAdapter(Annotated[Answer, Field(discriminator="kind")])
 H = TypeVar("H", bound=Head)

@@ -9,11 +9,12 @@ from __future__ import annotations
 import hashlib
 import logging
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load
 
+from ..aggregation.integer_ring import IntegerRing
 from ..core.net import Net
 from ..core.vector import Rec, aligned, as_bytes, rec, tree
 from ..core.wire import pack
@@ -23,11 +24,12 @@ from ..engines.extra_exchanges import answer_of, probe_of
 from ..engines.gradient import FullGradient
 from ..engines.stages import Packing
 from ..engines.summation import finite
-from ..errors import ClientError, CompositionError, FedloomError, WireError
+from ..errors import ClientError, CompositionError, ConfigError, FedloomError, WireError
 from ..federation.federation import Federation
 from ..plan import Plan
 from ..stage import Download
 from ..submodels.base import View
+from .certificates import check_masks_library
 from .downlink import LostError, received
 from .message import ASK, Ask, Refusal, Update, check_addressee, disclosed, one_line, opened, sealed
 from .node_account import NodeAccount
@@ -35,13 +37,18 @@ from .node_states import NodeStates
 from .scores import measured
 from .shapes import embedded, question_of, read, refuse, trace_of
 
+if TYPE_CHECKING:
+    from .masked_answers import MaskedAnswers
+    from .masked_sums import Identity
+
 _log = logging.getLogger(__name__)
 Parts = dict[str, bytes]
 
 
 class Node:
     """One client. run: the run whose messages it answers, and no others; rehearsal: see
-    FederationEngine. Raises CompositionError for a plan that cannot be deployed.
+    FederationEngine; identity: its key and the others' for masked sums. Raises CompositionError for
+    a plan that cannot be deployed, ConfigError for masked sums without an identity.
     """
 
     def __init__(
@@ -53,6 +60,7 @@ class Node:
         folder: Path,
         run: str = "",
         rehearsal: bool = False,
+        identity: Identity | None = None,
     ) -> None:
         refuse(plan)
         dp = fed.local.dp
@@ -68,12 +76,28 @@ class Node:
         trace = trace_of(plan, net)
         trace = trace._replace(msg=trace.msg._replace(x=net.init()))  # what never travels
         self._like, self._question = trace.msg, question_of(plan, trace)[0]
+        self._up, self._masks = trace.up, self._masking(identity)
         self._version: Rec = None  # what is here of the round that the server counts on
         self._lost = False
         self._waiting: tuple[tuple[int, int], Rec] = ((-1, -1), None)  # round, taken; client state
         self._said = b"", b""  # the last message's hash, and its answer
         self._client = Client(plan, fed, net, Packing)
         self._codes_down = self._client.link.link.codes_down
+
+    def _masking(self, identity: Identity | None) -> MaskedAnswers | None:
+        """Its part in masked sums, if the run makes them. Raises ConfigError."""
+        rule = self.plan.aggregation
+        if not (isinstance(rule, IntegerRing) and rule.masked):
+            return None
+        check_masks_library()
+        from .masked_answers import MaskedAnswers
+
+        if identity is None:
+            raise ConfigError(
+                "aggregation.secure = true: a node needs its key and those of all clients; give "
+                "identity=, see docs/deployment/python.md"
+            )
+        return MaskedAnswers(rule, self.i, identity, self.states.folder)
 
     def answer(self, raw: bytes) -> bytes:
         """A message of the server -> the answer: an update, or a refusal that says why. The last
@@ -92,6 +116,8 @@ class Node:
                 "round": self._trained,
                 "evaluate": self._measured,
             }
+            if self._masks is not None:
+                does |= {"keys": self._masks.keys, "unmask": self._masks.unmask}
             if ask.what not in does:
                 raise WireError(f"this node has joined, and is asked to {ask.what}")
             self._said = b"", b""  # from here on the client state may change
@@ -143,6 +169,7 @@ class Node:
 
     def _trained(self, ask: Ask, parts: Parts) -> bytes:
         """The answer with an update; the new client state is on the disk before it leaves."""
+        keys = b"" if self._masks is None else self._masks.begun(ask, parts)
         share = self._share(ask, parts, self._like)
         memory = self._before(ask, share)
         if self.plan.algorithm.asks:
@@ -164,6 +191,8 @@ class Node:
             packet["buffers"] = as_bytes(buffers).numpy().tobytes()
         counted = ("loss", "gradients", "passes", "values", "value_passes", "squares")
         about = {name: getattr(done, name) for name in counted}
+        if self._masks is not None:
+            packet, about["loss"] = self._masks.masked(ask, keys, packet, self._up, share), None
         return self._sealed(ask, packet, lost=self._lost, **about)
 
     def _share(self, ask: Ask, parts: Parts, like: Rec) -> Download:

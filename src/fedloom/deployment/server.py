@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..errors import ConfigError, DataError, WireError
+from ..errors import CompositionError, ConfigError, DataError, WireError
 from ..experiment.experiment import Experiment
 from ..experiment.result import Result
 from .agreement import Agreement, agree, check_sums, read_agreement
@@ -126,6 +126,7 @@ def experiment_at_server(
     """
     settings = fed.settings()
     made, wanted = _over_selected(at_server(fed, agreed), settings.over_selection)
+    _check_masked(made, settings)
     most = made._cohorts.largest if wanted is None else wanted
     if settings.min_updates > most:
         raise ConfigError(
@@ -148,6 +149,36 @@ def experiment_at_server(
     # a hostile client would end a run that stops at numbers which are not finite
     made = dataclasses.replace(made, engine=engine, on_round=told, nonfinite="skip")
     return deployed(made, fed)  # at last: a copy of it would draw its cohorts from the seed again
+
+
+def _check_masked(made: Experiment, settings: Deployment) -> None:
+    """Raise CompositionError for what would tell more than masked sums, or needs single updates;
+    say what is told beside them.
+    """
+    if not made._aggregation.masked:
+        return
+    given = "aggregation.secure = true"
+    if made.checkpoint.every_rounds != 1:
+        raise CompositionError(
+            f"{given} needs checkpoint.every_rounds = 1 in a deployment: a node unmasks a round "
+            "once, and refuses it when an older checkpoint does it again"
+        )
+    if settings.keep_updates:
+        raise CompositionError(
+            f"{given}: keep_updates would keep what is masked, and can never be read; leave it out"
+        )
+    if settings.standardise:
+        raise CompositionError(
+            f"{given}: standardise = true would send sums of each site's features without masks; "
+            "take standardise = false, and rules of columns"
+        )
+    if settings.over_selection:
+        raise CompositionError(
+            f"{given}: over_selection = {settings.over_selection:g} takes some of the updates, and "
+            "a masked sum is of all that came; take over_selection = 0, and a smaller threshold"
+        )
+    if settings.evaluate == "nodes":
+        _log.warning("%s masks updates; with evaluate = nodes each site's scores are told", given)
 
 
 def _write_down(fed: Folder, engine: FederationEngine, row: Mapping[str, Any]) -> None:

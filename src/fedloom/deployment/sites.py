@@ -36,6 +36,7 @@ from ..errors import (
 from ..experiment.experiment import Experiment
 from ..storage.identity import digest, fixed_parts
 from .agreement import Agreement, described, fitted, parsed, read_agreement, sums_of
+from .certificates import identity_of
 from .clients import Clients, read_clients
 from .columns import (
     as_agreed,
@@ -229,8 +230,11 @@ class Place:
     def _made(self, roll: Roll, agreed: Agreement | None) -> Node:
         data = at_client(self._own, self.client, roll, agreed)
         loop = experiment_of(self._config, self._clients, data).build()
-        parts = loop.plan, with_system_draws(loop.fed), loop.net
-        return Node(*parts, self.client, self._fed.path / "states", self._run)
+        parts, identity = (loop.plan, with_system_draws(loop.fed), loop.net), None
+        if loop.aggregation.masked:
+            identity = identity_of(self._fed, [entry.key for entry in self._clients.client])
+        place = self.client, self._fed.path / "states", self._run
+        return Node(*parts, *place, identity=identity)
 
     def _check(self, agreed: Agreement) -> None:
         population = self._clients.population

@@ -131,11 +131,11 @@ class Leaves(Stage):
         up = rec(delta=part.delta, weight=part.weight, **part.uniform._asdict())
         return done._replace(up=up, buffers=part.buffers), own
 
-    def part(self, up: Rec, buffers: Vec) -> Rec:
-        """What travelled -> the leaf."""
+    def part(self, up: Rec, buffers: Vec, count: int = 1) -> Rec:
+        """What travelled -> the leaf, or the sum of so many."""
         more = {k: v for k, v in up._asdict().items() if k not in ("delta", "weight")}
         part = rec(n=1.0, mass=up.weight, weight=up.weight, delta=up.delta, uniform=rec(**more))
-        return self.aggregation.arrived(rec(**part._asdict(), buffers=buffers))
+        return self.aggregation.arrived(rec(**part._asdict(), buffers=buffers), count)
 
     def known(self, weight: float, buffers: Vec) -> Rec:
         """What the server knows of the leaf of a client with this weight: `weight`, and `buffers`

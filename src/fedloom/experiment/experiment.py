@@ -68,7 +68,14 @@ from .federation_checks import (
     largest,
     levels_for,
 )
-from .method_checks import check_evaluation, check_parts, direction, warn_of, words_for
+from .method_checks import (
+    check_evaluation,
+    check_parts,
+    direction,
+    say_simulated,
+    warn_of,
+    words_for,
+)
 from .model_checks import check_fit, check_shapes, takes_channels_last, weights_of
 from .provenance import check_same, configuration, describe
 from .replay import Replay, Traces, check_repeatable, replayed
@@ -386,6 +393,7 @@ class Experiment(Settings):
     @stoppable()
     def _go(self, loop: Loop, progress: bool | None, begin: Callable[[], None]) -> Result:
         processes.check_alike(self._group, configuration(self, loop), self.data, loop)
+        say_simulated(loop.aggregation, loop.engine)
         try:
             loop.engine.open(loop.plan, loop.fed, loop.net)
             begin()

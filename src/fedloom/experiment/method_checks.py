@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from ..aggregation import AGGREGATIONS, Aggregation, Krum, Mean, TrimmedMean
+from ..aggregation import AGGREGATIONS, Aggregation, IntegerRing, Krum, Mean, TrimmedMean
 from ..core.metric_direction import higher_is_better
 from ..core.net import Net
 from ..data import FederatedData
@@ -40,6 +40,15 @@ def check_parts(
     fed.check_devices()
     if private is not None:
         private.kept(net)  # refuses a model of which all or nothing would be private
+
+
+def say_simulated(rule: Aggregation, engine: Any) -> None:
+    """Say when a run begins that it does without the masks of a deployment."""
+    if rule.masked and not isinstance(engine, Remote):
+        _log.warning(
+            "aggregation.secure = true: a simulation has no masks; its numbers and bytes are those "
+            "of a deployment, where the server sees sums alone"
+        )
 
 
 def warn_of(plan: Plan, local: Local, rounds: int) -> None:
@@ -97,7 +106,7 @@ def check_aggregation(
     listed = isinstance(cohorts.size, Sequence)
     drawn = most if cohorts.sampling == "fixed" else round(cohorts.expected)
     count = len(cohorts.example) if listed else drawn
-    if isinstance(rule, Krum):
+    if isinstance(rule, Krum | IntegerRing):
         rule.check(count)
     if isinstance(rule, TrimmedMean) and (said := rule.idle(count)):
         _log.warning(said)

@@ -44,10 +44,10 @@ def aggregated(
     rule: Aggregation, state: Rec, round: int, stats: list[ClientCost], fed: Federation
 ) -> dict[str, Any]:
     """Columns of a round's row (from 0): hostile clients, what the aggregation reports; empty ones
-    instead of what a private aggregation may not tell.
+    instead of what a private or masked one may not tell.
     """
     found: dict[str, Any] = {}
-    if rule.private:
+    if rule.private or rule.masked:
         found["train_loss"] = None
         if any(s.squares for s in stats):
             found |= {"delta_square": None, "residual_square": None}

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ..aggregation.integer_ring import mask_bytes
 from ..compression import downlink
 from ..core.vector import Rec
 from ..engines.client_round import ClientCost
@@ -43,6 +44,17 @@ def all_billed(
     everybody = {s.client for some in (*exchanges, absent) for s in some}
     missed = downlink.away(memory.last(everybody), round)
     return [billed(some, at_down, missed) for some in exchanges], billed(absent, at_down, missed)
+
+
+def with_masks(stats: list[ClientCost]) -> list[ClientCost]:
+    """The costs of a simulated round's clients with the keys and shares of a masked sum."""
+    down, up = mask_bytes(len(stats))
+    out = []
+    for s in stats:
+        sent = {"masks": up} if s.answered else {}
+        told = s.bytes_down | {"masks": down}
+        out.append(s._replace(bytes_down=told, bytes_up=s.bytes_up | sent))
+    return out
 
 
 def together(exchanges: Exchanges) -> tuple[list[ClientCost], list[ClientCost]]:

@@ -25,7 +25,7 @@ from ..plan import Plan
 from ..storage.client_state import ClientStates
 from .aggregation_columns import aggregated, published
 from .arrivals import Arrivals
-from .billing import all_billed, simulated_seconds, together, wasted
+from .billing import all_billed, simulated_seconds, together, wasted, with_masks
 from .callbacks import RunLog, tell
 from .checkpoints import Checkpoints
 from .client_selection import Broadcast, Chooser
@@ -220,6 +220,8 @@ class Loop:
         self._finish_row(rounds)  # what was evaluated beside
         started += time.perf_counter() - paused
         stats = [done.chosen.candidates, done.answers, done.results.stats]
+        if self.aggregation.masked and not isinstance(self.engine, Remote):
+            stats[-1] = with_masks(stats[-1])
         with undisturbed():
             bills = all_billed(done.chosen, stats, states.down, self.memory, self.round)
             self._commit(done, started, *bills, own)

@@ -57,6 +57,8 @@ NEW: dict[str, tuple[Any, str | None]] = {
     "local.clip_pull": (True, None),
     "evaluate.finetune": (0, None),
     "algorithm.matrix": ("coordinate", None),
+    "aggregation.secure": (False, None),
+    "aggregation.threshold": (0.6, None),
     "data.standardise": (False, "table"),
     "data.rules": ([], "table"),
     "data.class_names": ([], "table"),
