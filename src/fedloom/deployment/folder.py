@@ -31,7 +31,8 @@ from ..core.hyper import (
     ranged,
 )
 from ..errors import ConfigError
-from ..storage.atomic import reason, write_atomic
+from ..storage import world
+from ..storage.atomic import make_folder, reason, write_atomic
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 # names of federation.toml that older folders have, which go on with them
@@ -209,12 +210,11 @@ def write_secret(path: Path, raw: bytes) -> None:
     """Write a file that only its owner can read. Raises ConfigError."""
     part = path.with_name(f".{path.name}.part")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        part.unlink(missing_ok=True)  # of a process that was killed; what others made is not opened
-        with open(part, "xb", opener=owned) as file:
-            file.write(raw)
-            os.fsync(file.fileno())
-        part.replace(path)
+        make_folder(path.parent, 0o700)
+        world.unlink(part)  # of a process that was killed; what others made is not opened
+        world.write(part, raw, lambda name, flags: owned(name, flags | os.O_EXCL))
+        world.sync(part)
+        world.replace(part, path)
     except OSError as error:
         raise ConfigError(f"'{path}' cannot be written: {reason(error)}") from None
 
@@ -237,7 +237,7 @@ def check_secret(path: Path) -> None:
 def write(path: Path, text: str) -> None:
     """Write a text. Raises ConfigError."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         write_atomic(path, text)
     except OSError as error:
         raise ConfigError(f"'{path}' cannot be written: {reason(error)}") from None

@@ -9,14 +9,14 @@ and to the run. The key is a file that the operator keeps elsewhere.
 from __future__ import annotations
 
 import logging
-import os
 import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from ..errors import CheckpointError, ConfigError
-from ..storage.atomic import reason
+from ..storage import world
+from ..storage.atomic import make_folder, reason
 from .engine import Exchange
 from .folder import Folder, check_secret, owned, write_secret
 from .message import ASK, opened
@@ -50,7 +50,7 @@ class KeptUpdates:
             return self._read(folder, place, messages)
         if place.endswith("-0"):
             for old in folder.glob(f"{head.what}-*"):
-                old.unlink(missing_ok=True)
+                world.unlink(old)
         answers = self._exchange(messages, seconds, enough)
         try:
             self._write(folder, place, answers)
@@ -59,12 +59,11 @@ class KeptUpdates:
         return answers
 
     def _write(self, folder: Path, place: str, answers: dict[int, bytes]) -> None:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_folder(folder, 0o700)
         for i, raw in answers.items():
-            nonce = os.urandom(_NONCE)
+            nonce = world.urandom(_NONCE)
             sealed = self._cipher.encrypt(nonce, raw, self._bound(folder, f"{place}-{i}"))
-            with open(folder / f"{place}-{i}", "wb", opener=owned) as file:
-                file.write(nonce + sealed)
+            world.write(folder / f"{place}-{i}", nonce + sealed, owned)
 
     def check(self, round: int) -> None:
         """Raise CheckpointError for what was kept of a round (from 1) and cannot be read."""
@@ -113,7 +112,7 @@ def _cipher(fed: Folder, new: bool) -> Any:
         )
     path = fed.path / Path(name).expanduser()
     if new and not path.exists() and not kept_rounds(fed):
-        write_secret(path, os.urandom(_KEY).hex().encode())
+        write_secret(path, world.urandom(_KEY).hex().encode())
     check_secret(path)
     try:
         key = bytes.fromhex(path.read_text(encoding="ascii"))

@@ -7,10 +7,10 @@ from __future__ import annotations
 import logging
 import math
 import queue
-import threading
-import time
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Protocol
+
+from ..storage import world
 
 _log = logging.getLogger(__name__)
 _POLL = 0.2  # seconds
@@ -67,9 +67,9 @@ class MessageExchange:
 
     def __call__(self, messages: dict[int, bytes], seconds: float, enough: int) -> dict[int, bytes]:
         """The answers that come in so many seconds, or until there are enough."""
-        end, found = time.monotonic() + seconds, dict[int, bytes]()
+        end, found = world.monotonic() + seconds, dict[int, bytes]()
         todo, pulls = _Todo(messages), _Pulls(self._post)
-        while len(found) < enough and (left := end - time.monotonic()) > 0:
+        while len(found) < enough and (left := end - world.monotonic()) > 0:
             if due := todo.due():
                 sent = self._post.push(due, left)
                 pulls.waiting |= sent
@@ -89,7 +89,7 @@ class MessageExchange:
                     todo.sent([i])
             if len(found) < enough:
                 pause = max(_POLL, _EACH * len(pulls.waiting)) if self._apart else _POLL
-                time.sleep(max(0.0, min(pause, end - time.monotonic())))
+                world.sleep(max(0.0, min(pause, end - world.monotonic())))
         return found
 
 
@@ -102,7 +102,7 @@ class _Todo:
 
     def due(self) -> dict[int, bytes]:
         """What may be sent now."""
-        now = time.monotonic()
+        now = world.monotonic()
         return {i: self._messages[i] for i, at in self._at.items() if at <= now}
 
     def sent(self, clients: Iterable[int]) -> None:
@@ -112,7 +112,7 @@ class _Todo:
 
     def again(self, i: int) -> None:
         """Send a client's again, later each time: a hostile one may refuse as often as it likes."""
-        self._at[i] = time.monotonic() + _AGAIN[min(self._tries[i], len(_AGAIN) - 1)]
+        self._at[i] = world.monotonic() + _AGAIN[min(self._tries[i], len(_AGAIN) - 1)]
         self._tries[i] += 1
 
 
@@ -132,8 +132,8 @@ class _Pulls:
         """Ask for what nobody asks for yet; apart: each by itself."""
         idle = [name for name in self.waiting if name not in self._since]
         for names in [[name] for name in idle] if apart else [idle] if idle else []:
-            self._since |= dict.fromkeys(names, math.inf if len(names) == 1 else time.monotonic())
-            threading.Thread(target=self._pull, args=(names,), daemon=True).start()
+            self._since |= dict.fromkeys(names, math.inf if len(names) == 1 else world.monotonic())
+            world.start(self._pull, names)
 
     def _pull(self, names: list[str]) -> None:
         try:
@@ -143,7 +143,7 @@ class _Pulls:
 
     def stuck(self) -> bool:
         """Whether a pull of several answers hangs; each of them can then be asked for again."""
-        late = time.monotonic() - _STUCK
+        late = world.monotonic() - _STUCK
         names = [name for name, since in self._since.items() if since < late]
         for name in names:
             del self._since[name]
@@ -156,7 +156,7 @@ class _Pulls:
         out: list[tuple[int, Reply | None]] = []
         try:
             while True:
-                names, came = self._ends.get(timeout=seconds)
+                names, came = world.take(self._ends, seconds)
                 seconds = 0.0
                 for name in names:
                     self._since.pop(name, None)

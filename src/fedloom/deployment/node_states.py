@@ -13,6 +13,8 @@ from safetensors import SafetensorError, safe_open
 
 from ..core.vector import Rec
 from ..errors import CheckpointError
+from ..storage import world
+from ..storage.atomic import make_folder
 from ..storage.manifest import ROUND
 from ..storage.records import filled, freeze, thaw, thinned, write_tensors
 
@@ -34,7 +36,7 @@ class NodeStates:
         oldest = max((v for v in here if v <= min(taken, kept - 1)), default=-1)
         for v in here:
             if not oldest <= v <= taken:
-                self._path(v).unlink(missing_ok=True)
+                world.unlink(self._path(v))
         return self._read(taken) if taken in here else None
 
     def newest(self) -> Rec | None:
@@ -48,7 +50,7 @@ class NodeStates:
         return sorted(int(p.stem) for p in found if ROUND.fullmatch(p.stem))
 
     def _make(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # it tells of the data
+        make_folder(self.folder, 0o700)  # it tells of the data
 
     def put(self, round: int, version: Rec) -> None:
         """Write the version after a round, of a part of the model only that. Raises OSError."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import os
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from ..aggregation.privacy import DifferentialPrivacy
 from ..errors import CompositionError, ConfigError
 from ..experiment.experiment import Experiment
 from ..federation.sampling import Cohorts
+from ..storage import world
 from .folder import Folder, check_secret, write_secret
 
 
@@ -39,7 +39,7 @@ def system_normals(shape: torch.Size, dtype: torch.dtype) -> Tensor:
     """Normal numbers of the system's generator (Box and Muller)."""
     count = shape.numel()
     half = (count + 1) // 2
-    whole = np.frombuffer(os.urandom(16 * half), dtype=np.uint64) >> np.uint64(11)
+    whole = np.frombuffer(world.urandom(16 * half), dtype=np.uint64) >> np.uint64(11)
     uniform = (whole.astype(np.float64) + 0.5) * 2.0**-53
     radius, angle = np.sqrt(-2 * np.log(uniform[:half])), 2 * np.pi * uniform[half:]
     drawn = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:count]

@@ -7,13 +7,13 @@ import functools
 import json
 import logging
 import math
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..errors import CompositionError, ConfigError, DataError, WireError
 from ..experiment.experiment import Experiment
 from ..experiment.result import Result
+from ..storage import world
 from .agreement import Agreement, agree, check_sums, read_agreement
 from .attendance import nobody
 from .clients import Clients, read_clients
@@ -195,8 +195,7 @@ def _write_down(fed: Folder, engine: FederationEngine, row: Mapping[str, Any]) -
         answered = [i for i in found["answered"] if i not in left]
         found = {**found, "answered": answered, "refused": found["refused"] | why}
     path = fed.attendance(engine.private)
-    with open(path, "a", encoding="utf-8", opener=owned if engine.private else None) as file:
-        file.write(json.dumps(found) + "\n")
+    world.append(path, json.dumps(found).encode() + b"\n", owned if engine.private else None)
 
 
 def _over_selected(made: Experiment, share: float) -> tuple[Experiment, int | None]:
@@ -218,8 +217,8 @@ def _over_selected(made: Experiment, share: float) -> tuple[Experiment, int | No
 
 def wait(exchange: MessageExchange, clients: Clients, seconds: float) -> None:
     """Wait for the nodes of all clients, so long at most; say who is missing."""
-    end = time.monotonic() + seconds
-    while len(there := exchange.present()) < clients.population and time.monotonic() < end:
-        time.sleep(_POLL)
+    end = world.monotonic() + seconds
+    while len(there := exchange.present()) < clients.population and world.monotonic() < end:
+        world.sleep(_POLL)
     if missing := [str(i) for i in range(clients.population) if i not in there]:
         _log.warning("begins without clients %s; they may still come", ", ".join(missing[:50]))

@@ -22,6 +22,7 @@ from ..errors import FedloomError
 from ..federation.federation import Federation
 from ..federation.sampling import Cohorts
 from ..plan import Plan
+from ..storage import world
 from ..storage.client_state import ClientStates
 from .aggregation_columns import aggregated, published
 from .arrivals import Arrivals
@@ -176,7 +177,7 @@ class Loop:
         """Continue until this many rounds are done in all. KeyboardInterrupt (Ctrl-C, SIGTERM,
         SIGHUP) abandons the current round, saves, and is raised again.
         """
-        last_save, rounds = time.monotonic(), self.allowed(rounds)
+        last_save, rounds = world.monotonic(), self.allowed(rounds)
         try:
             while self.round < rounds:
                 self._round(rounds)
@@ -186,7 +187,7 @@ class Loop:
                 if self.checkpoints.due(self, last_save):
                     self._finish_row(rounds)
                     self.checkpoints.save(self)
-                    last_save = time.monotonic()
+                    last_save = world.monotonic()
             self._finish_row(rounds)
         except KeyboardInterrupt:
             with undisturbed():

@@ -7,12 +7,12 @@ import errno
 import hashlib
 import os
 import re
-import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from ..errors import CheckpointError, ConfigError
+from . import world
 
 _PART = re.compile(r"\..+\.[0-9]+\.part")  # the name of an unfinished file in write_atomic
 _CHUNK = 1 << 20
@@ -26,22 +26,23 @@ def write_atomic(path: Path, content: bytes | str | Callable[[Path], None]) -> N
     """
     part = path.with_name(f".{path.name[:200]}.{os.getpid()}.part")
     try:
-        if callable(content):
-            part.touch()
-            mode = stat.S_IMODE(part.stat().st_mode)  # the mode of a new file under the umask
-            content(part)
-            if stat.S_IMODE(part.stat().st_mode) != mode:  # safetensors makes files of its own
-                part.chmod(mode)
-        else:
-            part.write_bytes(content.encode() if isinstance(content, str) else content)
-        with open(part, "rb+") as f:
-            os.fsync(f.fileno())
-        os.replace(part, path)
+        world.write(part, content.encode() if isinstance(content, str) else content)
+        world.sync(part)
+        world.replace(part, path)
     except BaseException:
         with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)
+            world.unlink(part)
         raise
-    sync_folder(path.parent)
+    world.sync_folder(path.parent)
+
+
+def make_folder(folder: Path, mode: int = 0o777) -> None:
+    """Make a folder, and those above it that are not there. Raises OSError."""
+    if folder.is_dir():
+        return
+    if not folder.parent.exists():
+        make_folder(folder.parent)
+    world.mkdir(folder, mode)
 
 
 def write_out(out: Path, content: bytes | str | Callable[[Path], None]) -> Path:
@@ -49,7 +50,7 @@ def write_out(out: Path, content: bytes | str | Callable[[Path], None]) -> Path:
     place where no file can be, CheckpointError for a disk that takes no more.
     """
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(out.parent)
         write_atomic(out, content)
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO)
@@ -118,13 +119,3 @@ def begun_checksum(path: Path, size: int | None = None) -> Any:
             state.update(raw)
             size = None if size is None else size - len(raw)
     return state
-
-
-def sync_folder(folder: Path) -> None:
-    """Force a folder's entries to the disk, where the system can do that."""
-    with contextlib.suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

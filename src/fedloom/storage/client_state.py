@@ -29,7 +29,8 @@ from torch import Tensor
 from ..core.parsing import parse_json
 from ..core.vector import Rec, as_bytes, leaves
 from ..errors import CheckpointError
-from .atomic import checksum, remedy
+from . import world
+from .atomic import checksum, make_folder, remedy
 from .records import filled, freeze, thaw, thinned, write_tensors
 
 _SEGMENT = re.compile(r"(r[0-9]{1,9}-)?[0-9]{8,20}\.safetensors")  # other files are not ours
@@ -199,7 +200,7 @@ class ClientMemory:
         self._gather_stragglers()
         if not self._dirty:
             return
-        self._folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self._folder)
         tensors: dict[str, Tensor] = {}
         shapes: dict[str, Any] = {}
         sums: dict[str, str] = {}
@@ -218,7 +219,7 @@ class ClientMemory:
         self._changed = 0
         self._evict()  # of what was gathered
         for name in self._written.keys() - self._named - set(self._where.values()):
-            (self._folder / name).unlink(missing_ok=True)
+            world.unlink(self._folder / name)
             del self._written[name]
 
     def _gather_stragglers(self) -> None:
@@ -304,7 +305,7 @@ class ClientMemory:
         named = self._named | set(self._where.values())
         for path in self._folder.iterdir():
             if _SEGMENT.fullmatch(path.name) and path.name not in named:
-                path.unlink(missing_ok=True)
+                world.unlink(path)
         self._written = {k: n for k, n in self._written.items() if k in named}
 
     def _read(self, name: str, clients: list[int]) -> dict[int, Rec]:

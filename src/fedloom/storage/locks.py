@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from . import world
+
 fcntl: Any
 try:
     import fcntl
@@ -72,19 +74,19 @@ def holder(path: Path) -> str | None:
 
 def _locked(path: Path) -> int:
     """A handle of the file with its lock."""
-    until = time.monotonic() + _PATIENCE
+    until = world.monotonic() + _PATIENCE
     while True:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | _NOFOLLOW, 0o666)
+        handle = world.opened(path, os.O_RDWR | os.O_CREAT | _NOFOLLOW)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if path.exists() and not _replaced(handle, path):
                 return handle
         except BlockingIOError as error:
-            if time.monotonic() > until:
+            if world.monotonic() > until:
                 words = _words(handle)
                 os.close(handle)
                 raise BlockingIOError(error.errno, words) from None
-            time.sleep(0.02)
+            world.sleep(0.02)
         except OSError as error:
             _log.warning(
                 "the file system of '%s' has no locks (%s): nothing keeps two processes from "

@@ -18,6 +18,7 @@ from typing import Any
 
 from ..core.parsing import parse_json
 from ..errors import CheckpointError
+from . import world
 from .atomic import checksum, parts, write_atomic
 
 # what wrong kinds of values in a file of JSON raise
@@ -62,8 +63,8 @@ def remove(folder: Path) -> None:
     """
     with contextlib.suppress(OSError):
         for path in (*(folder / name for name in FILES), *parts(folder)):
-            path.unlink(missing_ok=True)
-        folder.rmdir()
+            world.unlink(path)
+        world.rmdir(folder)
 
 
 def write_manifest(folder: Path, content: Mapping[str, Any]) -> None:

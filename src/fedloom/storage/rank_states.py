@@ -20,6 +20,7 @@ from torch import Tensor, from_numpy
 from ..core.ranks import Group
 from ..core.vector import Rec, as_bytes
 from ..errors import ConfigError
+from . import world
 from .atomic import write_atomic
 from .client_state import ClientMemory
 from .records import freeze, thaw
@@ -126,7 +127,7 @@ def check_shared(folder: Path, group: Group) -> None:
     mark, token = folder / ".ranks", group.first(secrets.token_hex)
     group.first(lambda: write_atomic(mark, token))
     seen = group.gather(mark.read_text() if mark.is_file() else "")
-    group.first(lambda: mark.unlink(missing_ok=True))
+    group.first(lambda: world.unlink(mark))
     if other := [r for r, text in enumerate(seen) if text != token]:
         raise ConfigError(
             f"'{folder}' at rank {other[0]} ({group.hosts[other[0]]}) is not the folder of rank 0: "

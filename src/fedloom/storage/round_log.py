@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ..core.parsing import parse_json
 from ..errors import CheckpointError
+from . import world
 from .atomic import begun_checksum
 
 
@@ -25,8 +25,7 @@ class RoundLog:
         """Add a line. Raises OSError."""
         line = json.dumps(row).encode() + b"\n"
         size, state = self.state()
-        with open(self.path, "ab") as f:
-            f.write(line)
+        world.append(self.path, line)
         state.update(line)
         self._state = size + len(line), state
 
@@ -68,11 +67,10 @@ class RoundLog:
     def cut(self, size: int) -> None:
         """Cut the log back to so many bytes."""
         if self.path.exists():
-            os.truncate(self.path, size)
+            world.truncate(self.path, size)
         self._state = None
 
     def sync(self) -> None:
         """Force the log to the disk."""
         if self.path.exists():
-            with open(self.path, "rb+") as f:
-                os.fsync(f.fileno())
+            world.sync(self.path)

@@ -14,7 +14,6 @@ import itertools
 import json
 import logging
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -31,7 +30,8 @@ from ..core.parsing import parse_json, parse_toml
 from ..core.ranks import ALONE, Group
 from ..core.vector import Rec, Vec, tree
 from ..errors import CheckpointError, ConfigError
-from .atomic import checksum, parts, remedy, sync_folder, write_atomic
+from . import world
+from .atomic import checksum, make_folder, parts, remedy, write_atomic
 from .client_state import ClientStates
 from .locks import hold, holder
 from .manifest import (
@@ -75,7 +75,7 @@ class Checkpoint:
         rounds, seconds = self.every_rounds, self.every_seconds
         if rounds is not None and round % rounds == 0:
             return True
-        return seconds is not None and group.first(lambda: time.monotonic() - last > seconds)
+        return seconds is not None and group.first(lambda: world.monotonic() - last > seconds)
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -147,7 +147,7 @@ class RunDirectory:
                 how = f"go on with {self.resume} if it is this run, or {how}"
             raise ConfigError(f"'{self.path}' exists and is not empty; {how}")
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
         except OSError as error:
             raise _unwritable(self.path, error.strerror or str(error)) from None
 
@@ -294,7 +294,7 @@ class RunDirectory:
         if (folder / "manifest.json").exists():
             return
         remove(folder)
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         try:
             shape, held = freeze(state.srv)
             tensors = {f"srv/{k}": v for k, v in held.items()}
@@ -316,7 +316,7 @@ class RunDirectory:
         except BaseException:
             remove(folder)
             raise
-        sync_folder(self.checkpoints)
+        world.sync_folder(self.checkpoints)
         self._prune(memory, keep)
 
     def _prune(self, memory: ClientStates, keep: int) -> None:
@@ -403,7 +403,7 @@ class RunDirectory:
     def _sweep(self, *folders: Path) -> None:
         """Remove temporary files of a killed process."""
         for part in itertools.chain.from_iterable(map(parts, folders)):
-            part.unlink(missing_ok=True)
+            world.unlink(part)
 
 
 def _unwritable(path: Path, why: str) -> ConfigError:
