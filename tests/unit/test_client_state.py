@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import random
 
@@ -16,7 +15,6 @@ from fedloom.storage import client_state
 from fedloom.storage.atomic import checksum
 from fedloom.storage.client_state import ClientMemory
 from fedloom.storage.records import thaw, write_tensors
-from support.kills import killed_at
 from tiny import same
 
 
@@ -220,26 +218,6 @@ def test_the_rows_left_in_an_old_segment_move_on(again, left, tmp_path):
     memory.restore(index)
     back = memory.get(range(12))
     assert all(same(back[i], row(i, int(i < again))) for i in range(12))
-
-
-def test_a_kill_at_any_call_leaves_the_committed_rows(tmp_path):
-    """Every call to the file system is once the last one."""
-
-    for last in itertools.count():
-        folder = tmp_path / str(last)
-        memory = ClientMemory(folder)
-        memory.put({i: row(i) for i in range(4)})
-        index = commit(memory)
-        memory.put({1: row(1, 1), 2: row(2, 1)})
-        killed = killed_at(last, memory.flush)
-        old = again(folder, index)
-        assert all(same(old.get([i])[i], row(i)) for i in range(4))
-        old.put({1: row(1, 5)})
-        new = again(folder, commit(old))
-        assert same(new.get([1])[1], row(1, 5)) and same(new.get([2])[2], row(2))
-        if not killed:
-            break
-    assert last >= 2
 
 
 def test_a_full_disk_changes_nothing(tmp_path, monkeypatch):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import os
 import re
 
@@ -17,7 +16,6 @@ from fedloom.storage.atomic import checksum, concerns, reason, remedy, write_ato
 from fedloom.storage.client_state import ClientMemory
 from fedloom.storage.identity import group_of
 from fedloom.storage.run_directory import Checkpoint, RunDirectory, State
-from support.kills import killed_at
 from tiny import same
 
 
@@ -113,22 +111,6 @@ def test_a_log_that_is_damaged_or_gone_is_said_before_anything_is_removed(run):
     with pytest.raises(CheckpointError, match=r"rounds.jsonl is gone"):
         loaded(run)
     assert len(list(run.checkpoints.glob("*/manifest.json"))) == 2
-
-
-def test_a_kill_at_any_call_leaves_a_whole_checkpoint(tmp_path):
-    for last in itertools.count():
-        run = RunDirectory(tmp_path / str(last))
-        run.create()
-        memory = saved(run, [1])
-        memory.put({1: row(9), 2: row(9)})
-        run.append_round({"round": 2})
-        killed = killed_at(last, lambda run=run, memory=memory: run.save(state(2), memory, 2))
-        got, back = loaded(run)
-        version = 9 if got.round == 2 else 1
-        assert same(got.srv, state(got.round).srv) and same(back.get([1])[1], row(version))
-        if not killed:
-            break
-    assert last > 8 and got.round == 2
 
 
 def test_an_atomic_write_leaves_the_old_file_or_the_new_one(tmp_path, monkeypatch):

@@ -18,7 +18,7 @@ from fedloom.core.parsing import parse_json, parse_toml
 from fedloom.errors import CheckpointError, ConfigError
 from fedloom.storage.identity import deciding, flatten, group_of, in_new_names, varies
 from fedloom.storage.manifest import begun
-from fedloom.storage.seal import Seal, unreadable
+from fedloom.storage.seal import Seal, ended, unreadable
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -195,7 +195,7 @@ def load_run(path: str | Path) -> Run:
         group=group_of(config),
         metric=_metric(summary, columns),
         planned=int(_number(config.get("rounds", summary.get("rounds"))) or rounds),
-        finished=summary.get("finished") is True,
+        finished=ended(path, summary),
         config=in_new_names(config),
         config_text=text,
         summary=summary,

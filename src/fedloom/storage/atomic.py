@@ -37,12 +37,15 @@ def write_atomic(path: Path, content: bytes | str | Callable[[Path], None]) -> N
 
 
 def make_folder(folder: Path, mode: int = 0o777) -> None:
-    """Make a folder, and those above it that are not there. Raises OSError."""
+    """Make a folder, and those above it that are not there, and force their names to the disk:
+    what is written into a folder is lost with its name. Raises OSError.
+    """
     if folder.is_dir():
         return
     if not folder.parent.exists():
         make_folder(folder.parent)
     world.mkdir(folder, mode)
+    world.sync_folder(folder.parent)
 
 
 def write_out(out: Path, content: bytes | str | Callable[[Path], None]) -> Path:

@@ -74,3 +74,4 @@ class RoundLog:
         """Force the log to the disk."""
         if self.path.exists():
             world.sync(self.path)
+            world.sync_folder(self.path.parent)  # its name

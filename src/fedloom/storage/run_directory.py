@@ -127,6 +127,7 @@ class RunDirectory:
         if not os.access(self.path, os.W_OK | os.X_OK):
             raise _unwritable(self.path, "Permission denied")
         with self._held():
+            world.sync_folder(self.path)  # the lock comes first after a crash, too: see free()
             self._make(self.checkpoints)
             self._sweep(self.path)  # of a process that was killed before anything could be resumed
             yield

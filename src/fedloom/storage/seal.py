@@ -9,13 +9,14 @@ while it did, or is of a fedloom that wrote no such manifest.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from shlex import quote
 from typing import Any, NamedTuple
 
 from ..core.parsing import parse_json
 from ..errors import CheckpointError
+from . import world
 from .atomic import checksum
 from .manifest import (
     MALFORMED,
@@ -151,6 +152,8 @@ def seal(run: Path, *names: str) -> None:
     for file in (run / name for name in names):
         files.pop(file.name, None)
         if file.is_file():
+            if file.name in GROWING:
+                world.sync(file)  # else a crash would make the manifest wrong
             files[file.name] = _File(file.stat().st_size, checksum(file))
     _write(run, files)
 
@@ -162,9 +165,13 @@ def unseal(run: Path, *names: str) -> None:
         _write(run, {name: file for name, file in noted.items() if name not in left})
 
 
-def seals(run: Path, name: str) -> bool:
-    """Whether the manifest of a run folder names this file. Raises CheckpointError."""
-    return name in _noted(run)
+def ended(run: Path, summary: Mapping[str, Any]) -> bool:
+    """Whether a run is at its end; summary: what it wrote there. One that has begun to go on from
+    its end, for more rounds, is not: it has taken the log out of the manifest. Raises
+    CheckpointError.
+    """
+    noted = _noted(run)
+    return summary.get("finished") is True and (LOG in noted or not noted)
 
 
 def _noted(run: Path) -> dict[str, _File]:

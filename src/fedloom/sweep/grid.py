@@ -21,7 +21,7 @@ from ..report.runs import Run, load_run
 from ..storage.atomic import write_atomic
 from ..storage.identity import bits_of, digest, run_digest
 from ..storage.run_directory import RunDirectory
-from ..storage.seal import Seal
+from ..storage.seal import Seal, ended
 
 VALIDATION = 0.1  # share held out for the choice if the recipe holds out none
 # in the folder of a run that did not finish, and will not: the reason
@@ -250,7 +250,7 @@ def state_of(folder: Path) -> str:
     for file, state in ((FAILURE, "failed"), (PRUNED, "pruned")):
         if (folder / file).is_file():
             return state
-    if Seal(folder).read_object("summary.json").get("finished"):
+    if ended(folder, Seal(folder).read_object("summary.json")):
         return "finished"
     return "begun" if (folder / "config.toml").is_file() else "new"
 

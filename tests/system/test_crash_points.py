@@ -1,0 +1,234 @@
+"""A small run is crashed at every call that changes a file, and goes on from every state that the
+crash may leave on the disk: see support/disk.py.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedloom import Checkpoint, Evaluation, Local
+from fedloom.algorithm import FedAvg
+from fedloom.algorithms import Scaffold
+from fedloom.errors import CheckpointError, ConfigError, FedloomError
+from fedloom.storage.run_directory import RunDirectory
+from fedloom.storage.seal import Seal
+from fedloom.sweep import state_of
+from support.disk import Disk, key, lay, on
+from tiny import clusters, small, timeless
+
+DATA = clusters(sizes=(2, 3, 2))
+
+
+def experiment(method=Scaffold, rounds=3, **changes):
+    """A checkpoint after every round; SCAFFOLD's client states are in files, too."""
+    torch.manual_seed(1)
+    settings = {
+        "model": torch.nn.Linear(5, 3),
+        "data": DATA,
+        "cohort": 2,
+        "rounds": rounds,
+        "local": Local(steps=1, batch=4, lr=0.1),
+        "evaluate": Evaluation(every=2),
+        "checkpoint": Checkpoint(every_rounds=1, every_seconds=None),
+    }
+    return small(method(), **(settings | changes))
+
+
+def go_on(run: Path, **changes) -> list[int]:
+    """What `fedloom run --resume-if-begun` does -> the rounds that were run now."""
+    rounds = []
+    folder, told = RunDirectory(run), lambda row: rounds.append(row["round"])
+    longer = folder.holds_run() and folder.read_config()["rounds"] < changes["rounds"]
+    if not run.exists() or longer or state_of(run) != "finished":
+        experiment(on_round=[told], **changes).run(run, go_on=True)
+    return rounds
+
+
+def end_of(run: Path) -> list[object]:
+    """What a finished run has come to, without times."""
+    Seal(run).check_all()
+    rows = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+    told = [json.loads((run / f"{name}.json").read_text()) for name in ("ledger", "clients")]
+    summary = json.loads((run / "summary.json").read_text())
+    plain = {k: v for k, v in summary.items() if "seconds" not in k}
+    newest = max(p.name for p in (run / "checkpoints").iterdir())
+    weights = (run / "model.safetensors").read_bytes()
+    return [weights, timeless(rows), timeless(told[0]), told[1], plain, newest]
+
+
+class Acknowledged:
+    """The newest round whose checkpoint is said to be written."""
+
+    def __init__(self, patch) -> None:
+        self.round, save = 0, RunDirectory.save
+
+        def told(run, state, *arguments):
+            save(run, state, *arguments)
+            self.round = state.round
+
+        patch.setattr(RunDirectory, "save", told)
+
+
+class Crashes:
+    """A run in a folder, and its crashes. before: what is on the disk; settings: of the run."""
+
+    def __init__(self, root: Path, before=None, **settings) -> None:
+        self.root, self.before, self.settings = root, before or {}, settings
+        self.acknowledged = settings["rounds"] - 1 if before else 0
+        lay(self.before, root / "whole")
+        go_on(root / "whole" / "out" / "run", **settings)
+        self.whole = end_of(root / "whole" / "out" / "run")
+
+    def check(self, states) -> tuple[int, int]:
+        """Crash before every call, go on from every state -> how many calls and states. states:
+        those of a disk that are looked at.
+        """
+        found, last = {}, self.acknowledged
+        lay(self.before, self.root / "disk")
+        with pytest.MonkeyPatch.context() as patch:
+            said = Acknowledged(patch)
+
+            def look(disk: Disk) -> None:  # what is there before a call is there after a crash
+                for tree in states(disk):
+                    where = f"before call {disk.calls}, after {disk.called[-1:]}: {names(tree)}"
+                    safe = max(said.round, last)
+                    found[key(tree)] = max(
+                        found.get(key(tree), (-1,)), (safe, where, tree), key=first
+                    )
+
+            disk = Disk(self.root / "disk", look)
+            on(disk, lambda: go_on(self.root / "disk" / "out" / "run", **self.settings))
+        look(disk)
+        for safe, where, tree in found.values():
+            self.goes_on(tree, safe, where)
+        return disk.calls, len(found)
+
+    def goes_on(self, tree, said: int, where: str) -> None:
+        """From this state the run comes to its end, and does no round again that is safe."""
+        lay(tree, self.root / "after")
+        run = self.root / "after" / "out" / "run"
+        try:
+            rounds = go_on(run, **self.settings)
+        except FedloomError as error:
+            raise AssertionError(f"{where}\n{error}") from error
+        assert min(rounds, default=said + 1) > said, f"{where}: {said} was acknowledged"
+        assert end_of(run) == self.whole, where
+
+
+def files(tree, above=""):
+    """(path, content) of the files of a state."""
+    for name, value in tree.items():
+        if isinstance(value, bytes):
+            yield above + name, value
+        else:
+            yield from files(value, f"{above}{name}/")
+
+
+def tree_of(folder: Path):
+    """What is in a folder."""
+    return {p.name: tree_of(p) if p.is_dir() else p.read_bytes() for p in folder.iterdir()}
+
+
+def first(of):
+    return of[0]
+
+
+def names(tree, above=""):
+    """The files of a state, with their lengths."""
+    out = {}
+    for name, value in tree.items():
+        if isinstance(value, bytes):
+            out[above + name] = len(value)
+        else:
+            out |= {above + name + "/": -1} | names(value, f"{above}{name}/")
+    return out
+
+
+def lost(disk: Disk):
+    """The state that loses everything that is not safe; of the first calls every state."""
+    return disk.crashes() if disk.calls < 9 else itertools.islice(disk.crashes(), 1, 2)
+
+
+@pytest.mark.parametrize("bound", [None, 1])
+def test_a_crash_at_any_call_loses_nothing_that_is_acknowledged(bound, tmp_path):
+    calls, states = Crashes(tmp_path, rounds=2, resident_bytes=bound).check(lost)
+    assert calls > 70 and states > 15, (calls, states)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bound", [None, 1])
+def test_every_state_after_a_crash_at_any_call(bound, tmp_path):
+    """In whatever order names came to the disk, and wherever a content was cut."""
+    run = Crashes(tmp_path, rounds=2, resident_bytes=bound)
+    assert run.check(lambda disk: disk.crashes())[1] > 300
+
+
+@pytest.mark.slow
+def test_a_log_that_is_cut_at_any_byte(tmp_path):
+    def states(disk: Disk):
+        after = (disk.called or [""])[-1] == "append out/run/rounds.jsonl"
+        return disk.crashes(every=True) if after else ()
+
+    assert Crashes(tmp_path, rounds=2).check(states)[1] > 500
+
+
+@pytest.mark.slow
+def test_a_disk_that_is_full_from_any_call_on(tmp_path):
+    """The run says so in one line, or ends; with room it goes on."""
+    run = Crashes(tmp_path, rounds=2)
+    for call in itertools.count():
+        lay({}, tmp_path / "disk")
+        there, disk = tmp_path / "disk" / "out" / "run", Disk(tmp_path / "disk", full=call)
+        with pytest.MonkeyPatch.context() as patch:
+            said = Acknowledged(patch)
+            try:
+                on(disk, lambda there=there: go_on(there, **run.settings))
+            except (CheckpointError, ConfigError) as error:
+                assert "No space left" in str(error) and "\n" not in str(error)
+        assert not list(tmp_path.glob("disk/**/*.part"))
+        run.goes_on(tree_of(tmp_path / "disk"), said.round, f"full from call {call} on")
+        if call > disk.calls:
+            break
+
+
+@pytest.mark.slow
+def test_a_bit_that_flips_in_any_file(tmp_path):
+    """The run ends as it would have, or says in one line what is damaged."""
+    run, said = Crashes(tmp_path, rounds=2), 0
+    states = {}
+
+    def look(disk: Disk) -> None:
+        tree = next(itertools.islice(disk.crashes(), 1, None))
+        states[key(tree)] = tree
+
+    lay({}, tmp_path / "disk")
+    disk = Disk(tmp_path / "disk", look)
+    on(disk, lambda: go_on(tmp_path / "disk" / "out" / "run", **run.settings))
+    look(disk)
+    for tree in states.values():
+        for name, raw in files(tree):
+            for place in sorted({0, len(raw) // 2, len(raw) - 1} - {-1}):
+                lay(tree, tmp_path / "after")
+                there = tmp_path / "after" / "out" / "run"
+                flipped = raw[:place] + bytes([raw[place] ^ 4]) + raw[place + 1 :]
+                (tmp_path / "after" / name).write_bytes(flipped)
+                try:
+                    go_on(there, **run.settings)
+                    assert end_of(there) == run.whole, (name, place)
+                except FedloomError as error:
+                    assert "\n" not in str(error), (name, place)
+                    said += 1
+    assert said > 50
+
+
+def test_a_longer_run_goes_on_after_a_crash_at_any_call(tmp_path):
+    lay({}, tmp_path / "short")
+    disk = Disk(tmp_path / "short")
+    on(disk, lambda: go_on(tmp_path / "short" / "out" / "run", method=FedAvg, rounds=1))
+    before = next(disk.crashes())
+    Crashes(tmp_path, before, method=FedAvg, rounds=2).check(lost)
