@@ -9,6 +9,7 @@ the values that it has had since, each content any of those, cut anywhere or ful
 from __future__ import annotations
 
 import itertools
+import random
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -34,6 +35,8 @@ class File:
         """The contents that a crash may leave. every: cut at each byte, else in a few places."""
         out = list(dict.fromkeys(self.versions))
         for before, after in itertools.pairwise(self.versions):
+            if before.startswith(after):  # cut on purpose: nothing is written
+                continue
             same = len(before) if after.startswith(before) else 0
             size = len(after) - same
             cuts = range(1, size) if every else sorted({1, size // 2, size - 1} - {0})
@@ -176,6 +179,10 @@ class Disk:
         yield _tree(self.top, 0)
         yield from _trees(self.top, every)
 
+    def crash_state(self, draw: random.Random) -> Tree:
+        """One of these states."""
+        return _drawn(self.top, draw)
+
 
 CHANGES = ("write", "append", "opened", "truncate", "sync", "sync_folder", "replace", "unlink")
 CHANGES = (*CHANGES, "mkdir", "rmdir")
@@ -211,15 +218,15 @@ def _states(values: list[File | Folder | None], every: bool) -> Iterator[Any]:
             yield from value.torn(every)
 
 
-def count(folder: Folder, every: bool = False) -> int:
-    """How many states there are."""
-    total = 1
-    for values in folder.names.values():
-        total *= sum(
-            1 if v is None else count(v, every) if isinstance(v, Folder) else len(v.torn(every))
-            for v in dict.fromkeys(values)
-        )
-    return total
+def _drawn(folder: Folder, draw: random.Random) -> Tree:
+    """A state of a folder, by chance."""
+    out: Tree = {}
+    for name, values in sorted(folder.names.items()):
+        value = draw.choice(values)
+        if value is not None:
+            below = isinstance(value, Folder)
+            out[name] = _drawn(value, draw) if below else draw.choice(value.torn(every=False))
+    return out
 
 
 def lay(tree: Tree, folder: Path) -> None:

@@ -14,6 +14,7 @@ from ..errors import CompositionError, ConfigError, DataError, WireError
 from ..experiment.experiment import Experiment
 from ..experiment.result import Result
 from ..storage import world
+from ..storage.atomic import append_line
 from .agreement import Agreement, agree, check_sums, read_agreement
 from .attendance import nobody
 from .clients import Clients, read_clients
@@ -195,7 +196,7 @@ def _write_down(fed: Folder, engine: FederationEngine, row: Mapping[str, Any]) -
         answered = [i for i in found["answered"] if i not in left]
         found = {**found, "answered": answered, "refused": found["refused"] | why}
     path = fed.attendance(engine.private)
-    world.append(path, json.dumps(found).encode() + b"\n", owned if engine.private else None)
+    append_line(path, json.dumps(found), owned if engine.private else None)
 
 
 def _over_selected(made: Experiment, share: float) -> tuple[Experiment, int | None]:

@@ -48,6 +48,19 @@ def make_folder(folder: Path, mode: int = 0o777) -> None:
     world.sync_folder(folder.parent)
 
 
+def append_line(path: Path, line: str, opener: world.Opener | None = None) -> None:
+    """Add a line to a file and force it to the disk, in the place of what a crash left of another
+    one. Raises OSError.
+    """
+    new = not path.exists()
+    if not new and not path.read_bytes().endswith(b"\n"):
+        world.truncate(path, path.read_bytes().rfind(b"\n") + 1)
+    world.append(path, line.encode() + b"\n", opener)
+    world.sync(path)
+    if new:
+        world.sync_folder(path.parent)
+
+
 def write_out(out: Path, content: bytes | str | Callable[[Path], None]) -> Path:
     """Write a file that a user named, and the folders that it lacks -> it. Raises ConfigError for a
     place where no file can be, CheckpointError for a disk that takes no more.
