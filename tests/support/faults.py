@@ -46,7 +46,7 @@ from tiny import same
 from .disk import CHANGES, REAL, Disk, Killed, lay
 from .without import Without
 
-CLIENTS, ROUNDS = range(6), 5
+CLIENTS, ROUNDS = range(6), 4
 QUIET = 1500.0  # virtual seconds, after which nothing fails any more
 END = 40_000.0  # at which a run must have ended
 CHANCE = {  # of each kind of fault, each time that it may come
@@ -56,10 +56,10 @@ CHANCE = {  # of each kind of fault, each time that it may come
     "damaged": 0.04,
     "unreadable": 0.03,
     "hangs": 0.02,
-    "split": 0.04,
+    "split": 0.01,
     "node": 0.03,
     "server": 0.012,
-    "jump": 0.02,
+    "jump": 0.006,
 }
 
 
@@ -78,6 +78,13 @@ def made(**changes: Any) -> Trial:
         "checkpoint": Checkpoint(every_rounds=2, every_seconds=None),
     }
     return experiment(**(settings | changes))
+
+
+@functools.cache
+def parts() -> tuple[Any, ...]:
+    """What all nodes are made of, which they do not change."""
+    loop = made().build()
+    return loop.plan, loop.fed, loop.net
 
 
 class Faults:
@@ -151,7 +158,8 @@ class Simulation:
         self.acknowledged, self.crashes = 0, 0
         self.sizes: dict[tuple[str, int, int], int] = {}  # bytes of blocks: way, round, client
         self.asked = -1  # the last round that a message was about
-        self.row_losses: dict[int, float] = {}
+        self.last = dict.fromkeys(CLIENTS, 0.0)  # when the last message came to a node
+        self.apart = dict.fromkeys(CLIENTS, 0.0)  # until when a node cannot be reached
 
     # ------------------------------------------------------------------------- time, in the world
     def later(self, seconds: float, task: Callable[..., object], *arguments: Any) -> None:
@@ -267,9 +275,7 @@ class Simulation:
         """A node's program begins."""
         self.sites[i].boot()
         try:
-            loop = made().build()
-            parts = loop.plan, loop.fed, loop.net
-            self.nodes[i] = Node(*parts, i, self.sites[i].root / "states", "r")
+            self.nodes[i] = Node(*parts(), i, self.sites[i].root / "states", "r")
         except Killed:
             self._crash(i)
 
@@ -348,7 +354,10 @@ class Simulation:
 
 
 class Post:
-    """What carries messages, between one life of the server and the nodes."""
+    """What carries messages, between one life of the server and the nodes. As Flower it brings a
+    message to its node once at most, in the order of sending, and not after its time; an answer may
+    come twice, late and in any order.
+    """
 
     def __init__(self, there: Simulation) -> None:
         self._sim, self._faults = there, there.faults
@@ -356,38 +365,49 @@ class Post:
         self._sent = 0
 
     def present(self) -> dict[int, int]:
-        return {i: i for i, node in self._sim.nodes.items() if node is not None}
+        return {i: i for i, node in self._sim.nodes.items() if node and not self._apart(i)}
+
+    def _apart(self, i: int) -> bool:
+        """Whether a node cannot be reached; it then lasts."""
+        if self._faults.comes("split", i):
+            self._sim.apart[i] = self._sim.now + 90.0
+        return self._sim.apart[i] > self._sim.now
 
     def push(self, messages: dict[int, bytes], seconds: float) -> dict[str, int]:
-        names = {}
+        names, there = {}, self.present()
         for i, raw in messages.items():
-            if i not in self.present() or self._faults.comes("split", i):
+            if i not in there:
                 continue
             self._sent += 1
             names[name := f"{self._sim.crashes}.{self._sent}"] = i
-            self._carry(f"to {i}", functools.partial(self._deliver, name, i), raw)
+            if self._faults.comes("lost", f"to {i}"):
+                continue
+            at = max(self._sim.now + self._seconds(f"to {i}"), self._sim.last[i] + 0.001)
+            if at < self._sim.now + seconds:  # else it is too old when its turn comes
+                self._sim.last[i] = at
+                wait = at - self._sim.now
+                self._sim.later(wait, self._deliver, name, i, self._cut(f"to {i}", raw))
         return names
 
     def _deliver(self, name: str, i: int, raw: bytes) -> None:
-        if (said := self._sim.answer(i, raw)) is not None:
-            self._carry(f"from {i}", functools.partial(self._arrive, name), said)
+        said = None if self._apart(i) else self._sim.answer(i, raw)
+        if said is None or self._faults.comes("lost", f"from {i}"):
+            return
+        for _ in range(2 if self._faults.comes("doubled", f"from {i}") else 1):
+            back = self._cut(f"from {i}", said)
+            self._sim.later(self._seconds(f"from {i}"), self._arrive, name, back)
 
     def _arrive(self, name: str, raw: bytes) -> None:
         self._box.setdefault(name, []).append(Reply(name, raw))
 
-    def _carry(self, way: str, arrive: Callable[[bytes], None], raw: bytes) -> None:
-        """Bring bytes to the other side, or do not."""
-        comes = self._faults.comes
-        if comes("lost", way):
-            return
-        if comes("damaged", way):  # TLS lets nothing through whose bytes are others: it is cut
-            raw = raw[: len(raw) // 2]
-        times = 2 if comes("doubled", way) else 1
-        for n in range(times):
-            seconds = 0.05 + 17.0 * n
-            if comes("late", way):
-                seconds += self._faults.draw(f"{way} {self._sim.now}").choice([3.0, 40.0, 130.0])
-            self._sim.later(seconds, arrive, raw)
+    def _cut(self, way: str, raw: bytes) -> bytes:
+        """The bytes that arrive: TLS lets no others through, but they may come to an early end."""
+        return raw[: len(raw) // 2] if self._faults.comes("damaged", way) else raw
+
+    def _seconds(self, way: str) -> float:
+        if not self._faults.comes("late", way):
+            return 0.05
+        return self._faults.draw(f"{way} {self._sim.now}").choice([3.0, 40.0, 130.0])
 
     def pull(self, names: list[str]) -> list[Reply]:
         there = [name for name in names if self._box.get(name)]
