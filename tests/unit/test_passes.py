@@ -157,7 +157,7 @@ def test_names_and_refusals(tmp_path: Path) -> None:
     )
     for name, kind in (("continue", "Continue"), (f"{mine}:Mine", "Mine"), ("none", "NoneType")):
         config = resolve("digits", [f"local.passes={name}"])
-        assert type(config._part("local").passes).__name__ == kind
+        assert type(config.part("local").passes).__name__ == kind
     plain, none = (resolve("digits", w).values for w in ((), ["local.passes=none"]))
     assert plain["local"] == none["local"]
     with pytest.raises(ConfigError, match="continue"):

@@ -60,6 +60,7 @@ def compare_command(
     value of the table, --value. The table fits the page (COLUMNS, the terminal, else 80 columns).
     """
     from fedloom.report import as_markdown, as_text, comparison, group_runs, load_run
+    from fedloom.report.clients import against_alone
     from fedloom.report.differences import as_lines, differences, like_best
     from fedloom.report.frames import find_runs
     from fedloom.report.skew import common
@@ -82,7 +83,8 @@ def compare_command(
     if unequal := common(groups):
         click.echo(f"\n{folded(f'Clients: {unequal}', space)}")
     fence = ["```"] if markdown else []
-    for said in (_settings(groups, space), [folded(line, space) for line in as_lines(beside)]):
+    alone = [folded(line, space) for line in against_alone(groups)]
+    for said in (_settings(groups, space), [folded(x, space) for x in as_lines(beside)], alone):
         if said:
             click.echo("\n".join(["", *fence, *said, *fence]))
     for run in loaded:

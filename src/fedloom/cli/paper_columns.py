@@ -144,7 +144,8 @@ def _number(value: float, metric: str) -> str:
         return f"{value:.0f}"
     if metric.endswith(("_pct", "_s")) or "speedup" in metric or "roughness" in metric:
         return fixed(value, 2)
-    return fixed(value, 4) if metric.endswith("_fraction") else f"{value:.4g}"
+    share = metric.endswith("_fraction") or metric.startswith("centre_")
+    return fixed(value, 4) if share else f"{value:.4g}"
 
 
 def _published(number: Number | None) -> str:
@@ -154,6 +155,8 @@ def _published(number: Number | None) -> str:
     if cell.value is None:
         return cell.text or MISSING
     spread = "" if cell.std is None else f"±{cell.std:g}"
+    if cell.std is not None and cell.seeds:  # a deviation that was made, and not printed
+        spread = f"±{_number(cell.std, cell.metric)}"
     return _number(cell.value, cell.metric) + spread
 
 

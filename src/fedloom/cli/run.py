@@ -42,6 +42,11 @@ INTERRUPTED = 130
     help="Runs, with seeds from `seed`; the same command goes on with their folders.",
 )
 @click.option(
+    "--baselines",
+    is_flag=True,
+    help="Run each client alone, cyclic, pooled and fine-tuned too, and compare.",
+)
+@click.option(
     "--resume-if-begun",
     is_flag=True,
     help="Go on with the folder if it holds this run, as a restarted job has to.",
@@ -53,6 +58,7 @@ def run_command(
     dry_run: bool,
     program: bool,
     seeds: int,
+    baselines: bool,
     resume_if_begun: bool,
 ) -> None:
     """Run a recipe (digits if none is named) or a TOML file.
@@ -61,6 +67,7 @@ def run_command(
     fedloom run digits algorithm=fedacg algorithm.lam=0.9
     fedloom run digits data.alpha=0.1 local.decay=0.99 rounds=50 --seeds 3
     fedloom run my.toml device=cpu --dry-run
+    fedloom run heart --baselines --seeds 3    is it better than each hospital alone?
 
     torchrun --standalone --nproc-per-node 8 -m fedloom run digits    on 8 processors or GPUs
 
@@ -82,12 +89,13 @@ def run_command(
         click.echo(first.to_toml())
         click.echo(estimate(first, seeds))
         return
-    seed = int(first.values["seed"])
-    configs = [first, *(resolve(source, [*changes, f"seed={seed + i}"]) for i in range(1, seeds))]
-    again = resume_if_begun or seeds > 1
-    group = _group(first)
+    configs = _configs(first, source, changes, seeds, baselines)
+    several, group = len(configs) > 1, _group(first)
+    again = resume_if_begun or several
     places = group.first(
-        lambda: [_place(c, out, seeds) if again else (_folder(c, out), "new") for c in configs]
+        lambda: [
+            _place(c, out, seeds, baselines) if again else (_folder(c, out), "new") for c in configs
+        ]
     )
     folders = [folder for folder, _ in places]
     for config, (folder, state) in zip(configs, places, strict=True):
@@ -98,16 +106,46 @@ def run_command(
         try:
             _train(config, folder, quiet, fresh=state == "new")
         except click.exceptions.Exit:
-            if seeds > 1 and group.rank == 0:
+            if several and group.rank == 0:
                 with contextlib.suppress(OSError):
                     click.echo("the same command goes on with it, and with the others", err=True)
             raise
-    if seeds > 1 and not quiet and group.rank == 0:
+    if several and not quiet and group.rank == 0:
         from fedloom.report import comparison, group_runs, load_run
+        from fedloom.report.clients import against_alone
 
+        from .printing import folded, page_width
         from .results import fitted
 
-        told(fitted(comparison(group_runs(load_run(f) for f in folders))))
+        groups = group_runs(load_run(f) for f in folders)
+        told(fitted(comparison(groups)))
+        for said in against_alone(groups):
+            told(folded(said, page_width()))
+
+
+def _configs(
+    first: Config, source: str, changes: Sequence[str], seeds: int, beside: bool
+) -> list[Config]:
+    """The runs of a line: its seeds, and with `beside` the same of every baseline. Clients without
+    test rows of their own get some, where their data can give them.
+    """
+    from fedloom.config import resolve
+
+    rows = {"": list[str]()}
+    if beside:
+        from fedloom.config.baselines import baselines
+
+        data, shared = first.data(), list[str]()
+        if data.test_clients is None and "partition" in first.values["data"]:
+            shared = ["data.tests=matched"]
+        rows |= baselines(first, data)
+        rows = {name: [*shared, *more] for name, more in rows.items()}
+    begin = int(first.values["seed"])
+    return [
+        resolve(source, [*changes, *more, f"seed={seed}"]) if more or seed > begin else first
+        for more in rows.values()
+        for seed in range(begin, begin + seeds)
+    ]
 
 
 @click.command("resume", short_help="Go on with runs, or extend them.")
@@ -291,7 +329,7 @@ def _other(folder: Path, differs: str) -> ConfigError:
     )
 
 
-def _place(config: Config, out: str | None, seeds: int) -> tuple[Path, str]:
+def _place(config: Config, out: str | None, seeds: int, beside: bool) -> tuple[Path, str]:
     """The folder of one run, and whether it is "new", "begun" or "finished" there: the same command
     continues it. Without --out it is the first folder of its name that is free or
     contains this run.
@@ -303,7 +341,8 @@ def _place(config: Config, out: str | None, seeds: int) -> tuple[Path, str]:
         folders = run_folders(config)
         states = ((folder, _state(config, folder)) for folder in folders)
         return next((folder, state) for folder, (state, _) in states if state)
-    folder = Path(out) / f"seed{seed}" if seeds > 1 else Path(out)
+    parts = [str(config.values["label"])] * beside + [f"seed{seed}"] * (seeds > 1)
+    folder = Path(out, *parts)
     state, other = _state(config, folder)
     if not state:
         raise _other(folder, other)

@@ -95,7 +95,7 @@ class Config:
         Raises ConfigError or DataError with the source of a refused value.
         """
         check_loaded(self.values)
-        parts = {p: self._part(p) for p in (*PLAIN, "objective", *_EXTRAS)}
+        parts = {p: self.part(p) for p in (*PLAIN, "objective", *_EXTRAS)}
         run = {k: v for k, v in self.values.items() if k in RUN}
         algorithm, data = self._algorithm(), self.data() if data is None else data
         compress = self.values.get("compress", {})
@@ -129,9 +129,9 @@ class Config:
         table, skip = self._table(path) or {}, ("name", *NESTED.get(path, ()))
         out = live({k: v for k, v in table.items() if k not in skip})
         named = [k for k in out if f"{path}.{k}" in (*REGISTRIES, *INNER)]
-        return out | {k: self._part(f"{path}.{k}") for k in named}
+        return out | {k: self.part(f"{path}.{k}") for k in named}
 
-    def _part(self, path: str) -> Any:
+    def part(self, path: str) -> Any:
         """The object of the table at this path; None if there is none."""
         table = self._table(path)
         if table is None:
@@ -155,7 +155,7 @@ class Config:
 
     def rule(self) -> Rule | None:
         """The sub-model scheme, which knows the capacities; None without one."""
-        made: Rule | None = self._part("submodel")
+        made: Rule | None = self.part("submodel")
         given = capacities_of(self.values.get("submodel", {}))
         return made if made is None or given is None else made.settled(levels_of(given))
 
@@ -173,7 +173,7 @@ class Config:
 
         Raises ConfigError or DataError as experiment() does.
         """
-        table, partition = self.values["data"], self._part("data.partition")
+        table, partition = self.values["data"], self.part("data.partition")
         with self.origin.blame("data", table):
             options = self.options("data") | ({} if partition is None else {"partition": partition})
             data: FederatedData = SOURCES.make(table["name"], **options)

@@ -260,7 +260,8 @@ class Experiment(Settings):
         engine = self._engine(plan, fed, net)
         curve = Curve(self.evaluate.ema, self.evaluate.target, higher)
         drawn = self._cohorts, fed, Durations(plan, fed, net)
-        watch = Watch(fed, untested(plan, fed), plan.objective)
+        alone = plan.private is not None and plan.private.alone
+        watch = Watch(fed, untested(plan, fed), plan.objective, used=not alone)
         return Loop(
             plan,
             fed,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from fedloom.core.curves import VALUE_WORDS
 
+from .clients import against_alone
 from .differences import Difference, tested_values
 from .runs import Group, Metric
 from .statistics import Paired, p_text, paired, shown
@@ -42,7 +43,8 @@ def answer(groups: Sequence[Group], rows: Sequence[Row], found: Sequence[Differe
     middle = [_middle(means.get(row["label"]), row["unit"]) for row in rows]
     cells = zip(name.cells, middle, *(c.cells for c in others), strict=True)
     heads = [name.head, head, *(c.head for c in others)]
-    return Answer(_words(groups, rows, found, means), heads, [list(line) for line in cells])
+    words = _words(groups, rows, found, means) + against_alone(groups)
+    return Answer(words, heads, [list(line) for line in cells])
 
 
 def _middle(found: Paired | None, unit: str) -> str:

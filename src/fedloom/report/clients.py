@@ -61,6 +61,55 @@ def _columns(found: Sequence[tuple[Group, _Floats]]) -> list[tuple[str, _Floats,
     return columns
 
 
+def against_alone(groups: Sequence[Group]) -> list[str]:
+    """Whether clients fare better than alone, a sentence for each row, where one row is of clients
+    that each train alone (private = alone).
+    """
+    alone = next((g for g in groups if (_private(g) == "alone")), None)
+    if alone is None or (theirs := _mean_values(alone)) is None:
+        return []
+    metric, out = alone.metric, []
+    sign = -1.0 if metric.higher_is_better is False else 1.0
+    for group in groups:
+        ours = _mean_values(group)
+        if group is alone or ours is None or len(ours) != len(theirs):
+            continue
+        both = ~np.isnan(ours) & ~np.isnan(theirs)
+        gap = sign * (ours - theirs)[both]
+        if not both.any():
+            continue
+        names = dict(enumerate(name for name, _ in _clients(group.counted[0])))
+        worse = [names.get(int(i), f"client {i}") for i in np.flatnonzero(both)[gap < 0]]
+        means = [human_value(float(v[both].mean()), metric.unit) for v in (ours, theirs)]
+        said = f"{group.label} is better than alone at {(gap > 0).sum()} of {both.sum()} clients"
+        some = ", ".join(worse[:_NAMED]) + (", ..." if len(worse) > _NAMED else "")
+        bad = f"; worse at {len(worse)}: {some}" if worse else ""
+        out.append(f"{said} ({' against '.join(means)} in the mean of the clients){bad}.")
+    return out
+
+
+_NAMED = 5  # clients that are worse off
+
+
+def _private(group: Group) -> str:
+    """The name of a group's private layers."""
+    found = group.runs[0].config.get("private") or {}
+    return str(found.get("name", "")).lower()
+
+
+def _mean_values(group: Group) -> _Floats | None:
+    """The mean of every client's headline over the seeds; NaN where none; None without any."""
+    rows = [
+        [np.nan if value is None else float(value) for value in values]
+        for run in group.counted
+        if (values := _of(run, None))
+    ]
+    if not rows or len({len(row) for row in rows}) > 1:
+        return None
+    means: _Floats = np.array(rows).mean(axis=0)
+    return means
+
+
 def prepared(groups: Sequence[Group]) -> list[str]:
     """What was done with the columns of the users' tables, a line each."""
     runs = [run for group in groups for run in group.runs]

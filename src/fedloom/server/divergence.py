@@ -65,14 +65,17 @@ def untaught(fed: Federation, objective: Objective) -> float:
 
 class Watch:
     """Reads every row of a run, in order. It changes no number. first: said after the first row.
-    objective: tells the loss of a model that knows nothing, if that is known.
+    objective: tells the loss of a model that knows nothing, if that is known. used: whether anybody
+    uses the common model.
     """
 
-    def __init__(self, fed: Federation, first: str, objective: Objective) -> None:
+    def __init__(
+        self, fed: Federation, first: str, objective: Objective, used: bool = True
+    ) -> None:
         tests, classes = fed.data.test_targets, fed.data.classes
         self._guess = 0.0  # an accuracy up to this is no better than a guess
         self._majority = Majority("", 0.0, 0.0)
-        ours = exported(fed.metrics.get("accuracy")) == "accuracy"
+        ours = used and exported(fed.metrics.get("accuracy")) == "accuracy"
         if ours and classes is not None and classes > 1 and tests is not None and len(tests):
             share = 1 / classes
             self._guess = share + 2 * math.sqrt(share * (1 - share) / len(tests))

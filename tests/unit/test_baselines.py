@@ -1,0 +1,112 @@
+"""What a federation is compared with: clients alone, in turns, fine-tuned, and all rows pooled."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fedloom import Experiment, FedAvg, Local
+from fedloom.config import resolve
+from fedloom.config.baselines import baselines
+from fedloom.data import from_clients
+from fedloom.errors import ConfigError
+from fedloom.federation.sampling import Churn, Cohorts
+from fedloom.models import logistic
+from fedloom.report import group_runs, load_run
+from fedloom.report.clients import against_alone
+from fedloom.server.evaluation import Evaluation
+from fedloom.submodels import PRIVATE
+
+DRAW = np.random.default_rng(2)
+ROWS = [(DRAW.normal(size=(n, 3)) + i, DRAW.integers(0, 2, n)) for i, n in enumerate((9, 6, 12))]
+TESTS = [(DRAW.normal(size=(4, 3)) + i, DRAW.integers(0, 2, 4)) for i in range(3)]
+DATA = from_clients(ROWS, client_tests=TESTS, dtype=torch.float64)
+LOCAL = Local(steps=2, batch=None, lr=0.3)
+
+
+def run(folder: Path | None = None, data=DATA, **changes):
+    made = Experiment(
+        algorithm=FedAvg(),
+        model=lambda: logistic(3, 2).double(),
+        data=data,
+        device="cpu",
+        dtype="float64",
+        **{"rounds": 4, "local": LOCAL, "engine": "serial"} | changes,
+    )
+    return made.run(folder, progress=False)
+
+
+@pytest.mark.parametrize("engine", ["serial", "vectorised:3"])
+def test_a_client_that_is_alone_learns_as_if_there_were_no_others(engine: str) -> None:
+    alone = run(private=PRIVATE.make("alone"), engine=engine)
+    for i in range(3):
+        one = from_clients(ROWS[i : i + 1], client_tests=TESTS[i : i + 1], dtype=torch.float64)
+        assert alone.clients[i] == pytest.approx(run(data=one).clients[0])
+    start = run(rounds=1, local=Local(steps=1, batch=None, lr=1e-300))
+    assert torch.equal(alone.state.x, start.state.x), "nothing reaches the server"
+
+
+def test_fine_tuned_clients_take_plain_steps_from_the_last_model() -> None:
+    common, tuned = run(), run(evaluate=Evaluation(finetune=3))
+    assert torch.equal(common.state.x, tuned.state.x)
+    for i, (x, y) in enumerate(ROWS):
+        w = common.model.state_dict()
+        model = logistic(3, 2).double()
+        model.load_state_dict(w)
+        steps = torch.optim.SGD(model.parameters(), lr=0.3)
+        for _ in range(3):
+            steps.zero_grad()
+            loss = torch.nn.functional.cross_entropy(model(torch.tensor(x)), torch.tensor(y))
+            loss.backward()
+            steps.step()
+        right = model(torch.tensor(TESTS[i][0])).argmax(1) == torch.tensor(TESTS[i][1])
+        assert tuned.clients[i] == pytest.approx(float(right.double().mean()))
+    with pytest.raises(ConfigError, match="and this one has sub-models"):
+        resolve("digits", ["evaluate.finetune=2", "submodel=heterofl"]).experiment().build()
+
+
+def test_all_have_their_turn() -> None:
+    cohorts = Cohorts(2, 6, seed=1, sampling="cycle")
+    rounds = [cohorts.of(t) for t in range(9)]
+    for a in (0, 3, 6):
+        assert sorted(itertools.chain(*rounds[a : a + 3])) == [*range(6)]
+    assert rounds[:3] != rounds[3:6] and not cohorts.alone and cohorts.largest == 2
+    for words, size, more in (
+        ("divides the 6", 4, {}),
+        ("got lists", [[0]], {}),
+        ("keep one of them", 1, {"churn": Churn(active=3)}),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            Cohorts(size, 6, sampling="cycle", **more)
+
+
+def test_baselines_have_the_work_of_the_run() -> None:
+    config = resolve("digits", ["local.epochs=2", "cohort=10", "compress=topk:0.1"])
+    found = baselines(config, config.data())
+    assert [*found] == ["alone", "cyclic", "fine-tuned", "pooled"]
+    made = {k: resolve("digits", ["compress=topk:0.1", *w]).values for k, w in found.items()}
+    assert made["cyclic"]["rounds"] == 10 * 150 and made["cyclic"]["evaluate"]["every"] == 10
+    assert made["pooled"]["local"]["epochs"] == pytest.approx(0.4)  # a fifth takes part
+    assert made["pooled"]["data"]["partition"]["clients"] == 1
+    assert [k for k, values in made.items() if "compress" in values] == ["fine-tuned"]
+    assert "pooled" not in baselines(_undivided(config), config.data())
+
+
+def _undivided(config):
+    """As if the data took no partition."""
+    data = {k: v for k, v in config.values["data"].items() if k != "partition"}
+    return type(config)({**config.values, "data": data}, config.origin)
+
+
+def test_the_sentence_says_who_is_better_off(tmp_path: Path) -> None:
+    run(tmp_path / "a", label="together")
+    run(tmp_path / "b", label="alone", private=PRIVATE.make("alone"))
+    groups = group_runs(load_run(tmp_path / name) for name in "ab")
+    (said,) = against_alone(groups)
+    better = [a > b for a, b in zip(*(g.runs[0].clients["values"] for g in groups), strict=True)]
+    assert said.startswith(f"together is better than alone at {sum(better)} of 3 clients (")
+    assert against_alone(groups[:1]) == []

@@ -1,0 +1,94 @@
+"""FLamby's tables: the published runs as data, the authors' changes, and the numbers of one run
+that an independent restatement in numpy gave (weights after round 1 and 15, accuracies).
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedloom.config import resolve
+from fedloom.errors import ConfigError
+from fedloom.papers import entry, published
+from fedloom.papers.flamby import as_published, centres, seeds_of, visits
+from fedloom.papers.lines import NAME, read
+from fedloom.papers.plan import plan
+from fedloom.papers.table import equal_cells, table
+
+LINES = Path(__file__).parents[2] / "docs/results/flamby"
+HEART, TCGA = (entry(f"flamby:{name}") for name in ("heart", "tcga"))
+
+
+def test_published_runs_are_whole() -> None:
+    for name, cells in (("heart", 300), ("tcga", 490)):
+        found = published("flamby", name)
+        assert sum(len(cell.seeds) for cell in found) == cells
+        assert all({*cell.seeds} == {42, 43, 44, 45, 46} for cell in found)
+    fedavg = {c.metric: c.value for c in published("flamby", "heart") if c.method == "FedAvg"}
+    assert fedavg["centre_pooled"] == pytest.approx(0.7480, abs=5e-5)
+
+
+def test_what_makes_a_run_the_authors_own(tmp_path: Path) -> None:
+    rows = {row.key: row for row in TCGA.rows}
+    turns = [visits(seed, 6, 5).count(0) for seed in range(42, 47)]
+    assert turns == [0, 1, 1, 1, 1], "their Cyclic of seed 42 reports an untrained model"
+    found = as_published(TCGA.protocols[0], rows["cyclic-as-published"], 42)
+    assert "local.lr=1e-30" in found and "local.passes.before=67" in found
+    for key in rows:
+        assert as_published(TCGA.protocols[0], rows[key], 43)[0] == "model_seed=43"
+    with pytest.raises(ConfigError, match="publishes 5 seeds"):
+        seeds_of(6)
+    with pytest.raises(ConfigError, match="as-published is of flamby"):
+        plan(entry("fedsmoo:8"), "cpu", tmp_path, as_published=True)
+    made = plan(HEART, "cpu", tmp_path, ["cyclic-transfer", "pooled"], 5, as_published=True)
+    lists = [run.config.values["cohort"] for run in made.runs if run.row.key == "cyclic-transfer"]
+    assert [[i for (i,) in cohort] for cohort in lists] == [visits(s, 4, 15) for s in made.seeds]
+
+
+def begun():
+    """Seed 42, FedAvg, before round 1: its configuration and its loop."""
+    row = next(row for row in HEART.rows if row.key == "fedavg")
+    words = ["local.lr=0.001", *as_published(HEART.protocols[0], row, 42), "seed=42"]
+    config = resolve("flamby_heart", [*words, "engine=serial", "device=cpu"])
+    loop = config.experiment().build()
+    loop.engine.open(loop.plan, loop.fed, loop.net)
+    loop.begin()
+    return config, loop
+
+
+def test_the_weights_of_a_published_run_after_round_1() -> None:
+    """flamby.md, section 13."""
+    _, loop = begun()
+    start = torch.tensor([0.21204484, 0.23020278, -0.06497549, 0.25477493])
+    assert torch.allclose(loop.model()[:4], start, atol=1e-8)
+    assert float(loop.model()[-1]) == pytest.approx(0.03756168, abs=1e-8)
+    loop.run(1)
+    first = torch.tensor([0.2172794, 0.2363949, -0.0605990, 0.2572140])
+    assert torch.allclose(loop.model()[:4], first, atol=2e-7)
+    assert float(loop.model().norm()) == pytest.approx(0.6525703, abs=2e-7)
+
+
+@pytest.mark.slow
+def test_the_end_of_a_published_run() -> None:
+    """flamby.md, section 13."""
+    config, loop = begun()
+    loop.run(15)
+    last = torch.tensor([0.2527853, 0.2993937, -0.0218889, 0.2732516])
+    assert torch.allclose(loop.model()[:4], last, atol=5e-7)
+    found = centres(config, "flamby_heart", loop)
+    accuracies = [0.759615, 0.696629, 0.6875, 0.622222, 0.751969]
+    assert [*found.values()] == pytest.approx(accuracies, abs=1e-6)
+
+
+@pytest.mark.parametrize(("found", "least"), [(HEART, 300), (TCGA, 245)], ids=lambda v: str(v))
+def test_committed_lines_have_the_published_cells(found, least: int, tmp_path: Path) -> None:
+    made = plan(found, "cpu", tmp_path, seeds=5, as_published=True)
+    rows = equal_cells(table(made, read(LINES / NAME)).numbers)
+    federated = {k: row for k, row in rows.items() if not k.startswith(("Pooled", "Local"))}
+    counted = rows if found is HEART else federated
+    assert sum(row.cells for row in counted.values()) == least
+    assert all(row.equal == row.cells and not row.others for row in counted.values())
+    assert json.dumps([row._asdict() for row in rows.values()])
