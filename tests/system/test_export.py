@@ -714,7 +714,7 @@ def test_an_export_keeps_its_neighbours_and_leaves_no_older_network(fedloom: Fed
 def test_a_hospitals_patients_are_prepared_by_its_own_numbers(fedloom: Fedloom, check: Any) -> None:
     """Which the folder has of a simulation, and a file at the node's place has of a deployment."""
     metrics = "metrics=auc,brier,accuracy"
-    fedloom("run", "heart", metrics, "evaluate.target=none", "--out", "a", "--quiet")
+    fedloom("run", "heart", metrics, "rounds=2", "evaluate.target=none", "--out", "a", "--quiet")
     assert "checked: auc" in fedloom("export", "a").output
     data, own = heart(), json.loads(Path("a/clients.json").read_text())["metrics"]
     assert data.test_inputs is not None and data.test_targets is not None and data.test_clients
