@@ -216,6 +216,7 @@ def on_plan(post: str, parent: int, task: Any, *arguments: Any) -> Any:
     if here.get("post") != post:
         worker_process.begin(post, parent)
         here["post"] = post
+        worker_process._follow = lambda parent: None  # the first plan's thread does so for all
     return task(*arguments)
 
 

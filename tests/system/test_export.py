@@ -343,7 +343,13 @@ def test_sizes_are_of_every_model() -> None:
     assert {*SIZES} == {*MODELS} - {"roberta_base", "huggingface_text"}
 
 
-@pytest.mark.parametrize("name", SIZES)
+# their layers are those of resnet18
+ALIKE = {"resnet8", "resnet18_fedsmoo", "resnet18_fiarse"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] if n in ALIKE else []) for n in SIZES]
+)
 def test_every_model_computes_the_same_for_any_number_of_samples(name: str, tmp_path: Path) -> None:
     options, shape = SIZES[name]
     torch.manual_seed(0)
