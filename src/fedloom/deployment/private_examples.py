@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Callable
 
 import numpy as np
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from ..federation.federation import Federation
 from ..federation.private_examples import ExamplePrivacy, Normals
+from ..storage import world
 from .privacy import system_normals
 
 
@@ -31,7 +31,7 @@ class SystemExamples(ExamplePrivacy):
 
 def system_uniforms(count: int) -> Tensor:
     """Numbers in [0, 1), float64, of the system's generator."""
-    whole = np.frombuffer(os.urandom(8 * count), dtype=np.uint64) >> np.uint64(11)
+    whole = np.frombuffer(world.urandom(8 * count), dtype=np.uint64) >> np.uint64(11)
     return torch.from_numpy(whole.astype(np.float64) * 2.0**-53)
 
 
