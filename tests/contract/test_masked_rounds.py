@@ -263,6 +263,34 @@ def test_masks_of_another_broadcast_give_no_sum(tmp_path):
     assert all("too large to be added up" in r.why for r in engine.refused)
 
 
+def test_damaged_keys_and_shares_change_no_sum(tmp_path, quick):
+    """Both ways, at every exchange: an update counts as it is, or not."""
+    make = made(rounds=10, cohort=5, aggregation=IntegerRing(secure=True, threshold=0.51))
+    there, draw, rows = Nodes(make, tmp_path), random.Random(11), []
+
+    def damaged(raw, flips):
+        if draw.random() > 0.06:
+            return raw
+        at = draw.randrange(len(raw))
+        return raw[:at] + (bytes([raw[at] ^ 1 << draw.randrange(8)]) + raw[at + 1 :]) * flips
+
+    def exchange(messages, seconds, enough):
+        what = opened(ASK, next(iter(messages.values())))[0].what
+        answers = {i: there.nodes[i].answer(damaged(raw, True)) for i, raw in messages.items()}
+        return {i: damaged(raw, what != "round") for i, raw in answers.items()}
+
+    given = make(on_round=lambda row: rows.append(given.engine.attendance.row))
+    given.engine = FederationEngine(exchange, run="r")
+    ours = run(given)
+    other = make()
+    other.engine = Without(
+        {(t, i) for t, row in enumerate(rows) for i in row["asked"] if i not in row["answered"]}
+    )
+    assert same(ours.srv, run(other).srv)
+    counts = [len(row["answered"]) for row in rows]
+    assert 5 in counts and 0 in counts and {3, 4} & {*counts}
+
+
 def test_another_sum_of_a_round_is_not_made(tmp_path):
     """Where the server would not be finite, no client is looked for: the model stays."""
     make = made(algorithm=FedAvg(server_lr=1e300), nonfinite="skip", dtype=torch.float64)
