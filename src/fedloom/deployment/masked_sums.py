@@ -25,7 +25,6 @@ shown by Degabriele et al. (CT-RSA 2012).
 from __future__ import annotations
 
 import hashlib
-import os
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -44,6 +43,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from numpy.typing import NDArray
 
 from ..errors import WireError
+from ..storage import world
 
 Words = NDArray[np.uint64]
 CURVE = ec.SECP384R1()  # of the keys that `fedloom deploy new` makes
@@ -92,7 +92,7 @@ def new_session(
     run: str, round: int, members: Sequence[int], threshold: int
 ) -> tuple[Session, bytes]:
     """A session that no other one equals, and what its members must be told of it."""
-    drawn = os.urandom(_DRAWN)
+    drawn = world.urandom(_DRAWN)
     told = drawn + struct.pack(f"<{len(members)}Q", *members)
     return Session(_name(run, round, drawn), tuple(members), threshold), told
 
@@ -143,7 +143,7 @@ class Secrets(NamedTuple):
     @classmethod
     def drawn(cls) -> Secrets:
         """New ones, of the operating system's generator."""
-        return cls(os.urandom(_KEY), os.urandom(_KEY), ec.generate_private_key(CURVE))
+        return cls(world.urandom(_KEY), world.urandom(_KEY), ec.generate_private_key(CURVE))
 
 
 class MaskingClient:
