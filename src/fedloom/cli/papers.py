@@ -279,7 +279,6 @@ def paper_command(
     The same command goes on after any stop. A row that another table has run with the same settings
     is not run again. Changes KEY=VALUE hold for every row, after all other settings.
     """
-    from fedloom.config.overrides import refuse_repeats
     from fedloom.papers import entry
     from fedloom.papers.plan import plan, with_own, with_protocols
     from fedloom.papers.table import table
@@ -287,15 +286,9 @@ def paper_command(
     from .paper_columns import check_names
     from .paper_pages import draw, facts_page, planned, tell
 
-    names = [word for word in words if "=" not in word]
-    changes = [word for word in words if "=" in word]
-    if len(names) != 1:
-        raise ConfigError(f"give one table or figure, got {', '.join(names) or 'none'}")
-    refuse_repeats(changes)
+    name, changes = _name_and_changes(words)
     asked, shown = wanted(figures, kinds, column), _columns(columns, style)
-    if own := [word for word in changes if word.partition("=")[0] in ("seed", "data.seed")]:
-        raise ConfigError(f"'{own[0]}': a table has seeds from 0; give --seeds, their number")
-    found = entry(names[0])
+    found = entry(name)
     if found.fact:
         click.echo(facts_page(found, style, shown))
         return
@@ -318,6 +311,20 @@ def paper_command(
     tell(made, outcome, folder, style, changes, shown)
     if asked is not None:
         draw(made, folder, asked)
+
+
+def _name_and_changes(words: Sequence[str]) -> tuple[str, list[str]]:
+    """A table's name, and KEY=VALUE of every row. Raises ConfigError."""
+    from fedloom.config.overrides import refuse_repeats
+
+    names = [word for word in words if "=" not in word]
+    changes = [word for word in words if "=" in word]
+    if len(names) != 1:
+        raise ConfigError(f"give one table or figure, got {', '.join(names) or 'none'}")
+    refuse_repeats(changes)
+    if own := [word for word in changes if word.partition("=")[0] in ("seed", "data.seed")]:
+        raise ConfigError(f"'{own[0]}': a table has seeds from 0; give --seeds, their number")
+    return names[0], changes
 
 
 def _columns(words: str | None, style: str | None) -> list[str] | None:
