@@ -33,7 +33,14 @@ def test_its_model_has_a_class_for_every_label(name: str) -> None:
     options = {k: v for k, v in values["model"].items() if k != "name"}
     model = MODELS[values["model"]["name"]](**options)
     others = {"cifar100": 100, "femnist": 62, "shakespeare": 80, "wikitext2": 13_777, "ag_news": 4}
-    others |= {"tiny_imagenet": 200, "celeba": 2, "heart": 2, "fafed_wikitext2": 33_278}
+    others |= {
+        "flamby_heart": 1,
+        "flamby_tcga": 1,
+        "tiny_imagenet": 200,
+        "celeba": 2,
+        "heart": 2,
+        "fafed_wikitext2": 33_278,
+    }
     classes = others.get(name) or others.get(values["data"]["name"], 10)
     assert Layout.of(list(model.named_parameters())).shapes[-1] == (classes,)
 
