@@ -31,7 +31,10 @@ from tiny import Fedloom
 # signatures: before a flag is added here, ask whether it is a setting of a run.
 FLAGS = {
     "": {"--version", "--debug", "--help"},
-    "run": {"--out", "--quiet", "--dry-run", "--json", "--seeds", "--resume-if-begun"},
+    "run": {
+        *("--out", "--quiet", "--dry-run", "--json", "--seeds", "--resume-if-begun"),
+        "--baselines",
+    },
     "resume": {"--quiet", "--changed-code"},
     "sweep": {"--seeds", "--by", "--trials", "--out", "--quiet"},
     "compare": {
@@ -66,6 +69,7 @@ FLAGS = {
         *(
             "--scale",
             "--rows",
+            "--as-published",
             "--seeds",
             "--out",
             "--dry-run",

@@ -109,6 +109,7 @@ def test_every_setting_is_written_out() -> None:
     assert set(values) == {*RUN, *tables} - {
         "channels_last",
         "metrics",
+        "model_seed",
         "resident_bytes",
     }, "None"
     for table, owner in (("local", Local()), ("evaluate", Evaluation())):
