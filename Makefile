@@ -8,6 +8,7 @@
 # make test-trackers the tests of trackers and of searches by Optuna, with those libraries
 # make test-flower   a federation over TLS on this machine, with its failures (half an hour)
 # make soak          random kills and hostile messages without end: make soak KILLS=1000 MESSAGES=10000000
+# make faults        federations and run folders under faults that seeds decide, in virtual time: make faults SEEDS=10000
 # make mutants       a mutation run: how many of 500 seeded mistakes the tests notice (about an hour)
 # make test-newest   make test with the newest versions of everything that pyproject.toml allows
 # make wheel         build the package, check it, and run the demo from it in an environment of its own
@@ -44,11 +45,12 @@ DEVICE ?= cuda
 KILLS ?= 100
 MESSAGES ?= 1000000
 MUTANTS ?= 500
+SEEDS ?= 1000
 
 # Dozens of processes import fedloom in a test run: the first compiles it for all of them.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo test test-all test-brief test-pythons test-newest test-lowest gpu test-trackers test-flower conformance soak mutants wheel site check format bench docs results evidence lock clean
+.PHONY: demo test test-all test-brief test-pythons test-newest test-lowest gpu test-trackers test-flower conformance soak faults mutants wheel site check format bench docs results evidence lock clean
 
 # PyTorch first, which chooses its build; then what builds fedloom, so that nothing is fetched unlocked.
 # Python compiles what is imported: pip would take 50 s for 11,000 files, of which few are used.
@@ -173,6 +175,10 @@ conformance: $(patsubst %,.venv-conformance-%/installed,fedloom $(FRAMEWORKS))
 
 soak: $(INSTALLED)
 	$(RUN)/python benchmarks/soak.py --kills $(KILLS) --messages $(MESSAGES) --record soak.json
+
+faults: $(INSTALLED)
+	$(RUN)/pytest tests/system/test_crash_points.py tests/contract/test_faults.py
+	$(RUN)/python benchmarks/faults.py --seeds $(SEEDS)
 
 mutants: $(INSTALLED)
 	$(RUN)/pip install --quiet -c $(LOCK) cosmic-ray==8.7.0 pytest-cov==7.1.0

@@ -40,6 +40,7 @@ from fedloom.errors import FedloomError
 from fedloom.report.runs import read_rows
 from fedloom.storage import world
 from fedloom.storage.client_state import ClientMemory
+from fedloom.storage.manifest import numbered
 from fedloom.storage.run_directory import RunDirectory
 from tiny import same
 
@@ -58,7 +59,8 @@ CHANCE = {  # of each kind of fault, each time that it may come
     "hangs": 0.02,
     "split": 0.01,
     "node": 0.03,
-    "server": 0.012,
+    "server": 0.02,
+    "rot": 0.4,
     "jump": 0.006,
 }
 
@@ -75,7 +77,6 @@ def made(**changes: Any) -> Trial:
         "local": Local(epochs=1, batch=8, lr=0.05),
         "rounds": ROUNDS,
         "cohort": 4,
-        "checkpoint": Checkpoint(every_rounds=2, every_seconds=None),
     }
     return experiment(**(settings | changes))
 
@@ -88,10 +89,10 @@ def parts() -> tuple[Any, ...]:
 
 
 class Faults:
-    """Which faults come. left_out: those that do not, though the seed says so."""
+    """Which faults come. only: of those that the seed says these alone; None: all."""
 
-    def __init__(self, seed: int, left_out: Collection[str] = ()) -> None:
-        self.seed, self.left_out = seed, set(left_out)
+    def __init__(self, seed: int, only: Collection[str] | None = None) -> None:
+        self.seed, self._only = seed, only
         self.came: list[str] = []
         self._counts = Counter[str]()
         self.now: Callable[[], float] = lambda: 0.0
@@ -100,7 +101,7 @@ class Faults:
         """Whether a fault comes now."""
         name = f"{kind} {place} {self._counts[f'{kind} {place}']}"
         self._counts[f"{kind} {place}"] += 1
-        if self.now() > QUIET or name in self.left_out:
+        if self.now() > QUIET or (self._only is not None and name not in self._only):
             return False
         if self.draw(name).random() >= CHANCE[kind]:
             return False
@@ -147,15 +148,15 @@ class Machine:
 class Simulation:
     """A run of a federation under the faults of a seed -> check() says whether all holds."""
 
-    def __init__(self, folder: Path, seed: int, left_out: Collection[str] = ()) -> None:
-        self.faults, self.folder = Faults(seed, left_out), folder
+    def __init__(self, folder: Path, seed: int, only: Collection[str] | None = None) -> None:
+        self.faults, self.folder = Faults(seed, only), folder
         self.now, self._events, self._count = 0.0, list[Any](), 0
         self.faults.now = lambda: self.now
         self.server = Machine(folder / "server", self.faults, "server", "server")
         place = lambda i: Machine(folder / f"node{i}", self.faults, "node", str(i))
         self.sites = {i: place(i) for i in CLIENTS}
         self.nodes: dict[int, Node | None] = dict.fromkeys(CLIENTS)
-        self.acknowledged, self.crashes = 0, 0
+        self.acknowledged, self.crashes, self.rotten = 0, 0, False
         self.sizes: dict[tuple[str, int, int], int] = {}  # bytes of blocks: way, round, client
         self.asked = -1  # the last round that a message was about
         self.last = dict.fromkeys(CLIENTS, 0.0)  # when the last message came to a node
@@ -233,8 +234,21 @@ class Simulation:
             while not self._serve():
                 self.crashes += 1
                 self.server.crash()
+                self._rot()
                 self.sleep(self.faults.draw(f"down {self.crashes}").choice([1.0, 20.0, 200.0]))
                 self.server.boot()
+
+    def _rot(self) -> None:
+        """Damage the newest of several checkpoints, once: the server may go back to the one before,
+        and of two damaged ones it would say that none is left.
+        """
+        found = numbered(self.server.root / "fed" / "run" / "checkpoints")
+        if len(found) > 1 and not self.rotten and self.faults.comes("rot"):
+            self.rotten = True
+            file = found[-1] / "state.safetensors"
+            raw = file.read_bytes()
+            file.write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]))
+            self.acknowledged = int(found[-2].name)
 
     def _serve(self) -> bool:
         """The server's program -> whether it came to its end."""
@@ -248,7 +262,8 @@ class Simulation:
             rounds.append(row["round"])
             _write_down(fed, engine, row)
 
-        given = made(on_round=told)
+        saving = Checkpoint(every_rounds=1 + self.faults.seed % 2, every_seconds=None)
+        given = made(on_round=told, checkpoint=saving)
         given.engine = engine
         try:
             given.run(there / "run", go_on=True)
@@ -416,11 +431,11 @@ class Post:
         return [self._box[name].pop(0) for name in there]
 
 
-def outcome(folder: Path, seed: int, left_out: Collection[str] = ()) -> tuple[str, Simulation]:
+def outcome(folder: Path, seed: int, only: Collection[str] | None = None) -> tuple[str, Simulation]:
     """What does not hold under the faults of a seed, empty if all does; any error is a fault."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
-    simulation = Simulation(folder, seed, left_out)
+    simulation = Simulation(folder, seed, only)
     try:
         simulation.run()
         simulation.check()
@@ -434,10 +449,14 @@ def outcome(folder: Path, seed: int, left_out: Collection[str] = ()) -> tuple[st
 
 
 def smallest(folder: Path, seed: int) -> list[str]:
-    """The faults of a seed that fails, without those that it also fails without."""
-    _, simulation = outcome(folder / "all", seed)
-    left_out, tries = set[str](), simulation.faults.came
-    for n, fault in enumerate(tries):
-        if outcome(folder / str(n), seed, left_out | {fault})[0]:
-            left_out.add(fault)
-    return outcome(folder / "end", seed, left_out)[1].faults.came
+    """Faults of a seed that fails with which it still fails, and without any of them does not."""
+    kept, runs = outcome(folder / "all", seed)[1].faults.came, 0
+    size = len(kept)
+    while size := size // 2:
+        for first in range(0, len(kept), size):
+            fewer = kept[:first] + kept[first + size :]
+            runs += 1
+            if outcome(folder / str(runs), seed, fewer)[0]:
+                kept, size = fewer, 2 * min(size, len(fewer))
+                break
+    return kept

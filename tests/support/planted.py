@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,6 @@ import pytest
 
 from fedloom.core.vector import rec
 from fedloom.deployment import engine, message, message_exchange, node
-from fedloom.deployment.attendance import Attendance
 from fedloom.deployment.engine import FederationEngine
 from fedloom.deployment.node import Node
 from fedloom.deployment.node_states import NodeStates
@@ -230,17 +230,6 @@ def _(patch: Patch) -> None:
     patch.setattr(engine, "push", twice)
 
 
-@planted("the row of a round says that all who were asked have answered")
-def _(patch: Patch) -> None:
-    real = Attendance._row_of
-
-    def row(self: Attendance, *arguments: Any) -> Any:
-        found = real(self, *arguments)
-        return {**found, "answered": found["asked"]}
-
-    patch.setattr(Attendance, "_row_of", row)
-
-
 @planted("the bill begins anew when the server goes on")
 def _(patch: Patch) -> None:
     class Anew(Ledger):
@@ -274,8 +263,6 @@ def _(patch: Patch) -> None:
 
 def _everywhere(patch: Patch, name: str, function: Callable[..., Any]) -> None:
     """Put a function in the place of one of storage/atomic.py, wherever it was imported."""
-    import sys
-
     real = getattr(atomic, name)
     for module in [m for key, m in sys.modules.items() if key.startswith("fedloom.")]:
         if getattr(module, name, None) is real:

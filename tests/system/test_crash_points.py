@@ -198,32 +198,31 @@ def test_a_disk_that_is_full_from_any_call_on(tmp_path):
 
 @pytest.mark.slow
 def test_a_bit_that_flips_in_any_file(tmp_path):
-    """The run ends as it would have, or says in one line what is damaged."""
-    run, said = Crashes(tmp_path, rounds=2), 0
-    states = {}
+    """Half-way or at the end: the run ends as it would have, or says what is damaged in a line."""
+    run, states, said = Crashes(tmp_path, rounds=2), {}, 0
 
     def look(disk: Disk) -> None:
-        tree = next(itertools.islice(disk.crashes(), 1, None))
+        tree = next(disk.crashes())
         states[key(tree)] = tree
 
     lay({}, tmp_path / "disk")
     disk = Disk(tmp_path / "disk", look)
     on(disk, lambda: go_on(tmp_path / "disk" / "out" / "run", **run.settings))
     look(disk)
-    for tree in states.values():
-        for name, raw in files(tree):
-            for place in sorted({0, len(raw) // 2, len(raw) - 1} - {-1}):
-                lay(tree, tmp_path / "after")
-                there = tmp_path / "after" / "out" / "run"
-                flipped = raw[:place] + bytes([raw[place] ^ 4]) + raw[place + 1 :]
-                (tmp_path / "after" / name).write_bytes(flipped)
-                try:
-                    go_on(there, **run.settings)
-                    assert end_of(there) == run.whole, (name, place)
-                except FedloomError as error:
-                    assert "\n" not in str(error), (name, place)
-                    said += 1
-    assert said > 50
+    half = [*states.values()][len(states) // 2]
+    for tree, (name, raw) in [(t, file) for t in (half, next(disk.crashes())) for file in files(t)]:
+        for place in sorted({0, len(raw) // 2, len(raw) - 1} if raw else ()):
+            lay(tree, tmp_path / "after")
+            flipped = raw[:place] + bytes([raw[place] ^ 4]) + raw[place + 1 :]
+            (tmp_path / "after" / name).write_bytes(flipped)
+            there = tmp_path / "after" / "out" / "run"
+            try:
+                go_on(there, **run.settings)
+                assert end_of(there) == run.whole, (name, place)
+            except FedloomError as error:
+                assert "\n" not in str(error), (name, place)
+                said += 1
+    assert said > 30, said
 
 
 def test_a_longer_run_goes_on_after_a_crash_at_any_call(tmp_path):
