@@ -10,7 +10,7 @@ from support.planted import PLANTED
 SEEDS = range(40)  # within which a planted mistake has to be found
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(24))
 def test_nothing_is_lost_or_counted_twice(seed, tmp_path):
     said, simulation = outcome(tmp_path, seed)
     assert not said and simulation.faults.came
