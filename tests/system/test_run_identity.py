@@ -88,7 +88,7 @@ def test_every_argument_is_in_the_configuration_or_decides_nothing():
     )
     told = configuration(exp, exp.build()).keys()
     optional = {"submodel", "private", "aggregation", "attack", "churn", "availability"}
-    optional |= {"choose", "clock", "stages"}
+    optional |= {"choose", "clock", "stages", "model_seed"}
     names = {field.name for field in fields(Experiment)}
     assert names - told - optional == ELSEWHERE.keys() & names
     assert ELSEWHERE.keys() <= names

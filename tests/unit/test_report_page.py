@@ -23,6 +23,7 @@ from fedloom.report.charts import clients_chart, field_bytes, ledger_chart, part
 from fedloom.report.clients import attendance, names_of
 from fedloom.report.curves import metric_curves
 from fedloom.report.style import fit, numbered, save_pictures, styles
+from fedloom.storage import world
 
 NASTY = '_<script>alert("x")</script> & $5_^ $ 数 {{ 7*7 }}'  # no such glyph in the font
 VOID = {"meta", "link", "img", "br", "input", "hr"}
@@ -325,12 +326,12 @@ def test_a_failed_write_leaves_the_old_page(
     out.parent.mkdir()
     out.write_text("old")
 
-    def full(self: Path, data: bytes) -> int:
-        with builtins.open(self, "wb") as file:
+    def full(path: Path, data: bytes) -> None:
+        with builtins.open(path, "wb") as file:
             file.write(data[:10])
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr(world, "write", full)
     with pytest.raises(CheckpointError, match="No space left"):
         write_report(run, out)
     assert out.read_text() == "old"

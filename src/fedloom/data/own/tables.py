@@ -175,8 +175,8 @@ class Files:
 
     def data(self, partition: Partition | None, seed: int, classes: Sequence[str]) -> FederatedData:
         """The rows as a federation. Raises DataError naming file, column and row."""
-        refuse_ownerless(self.owner, partition)
         found, names, classes, dropped = self.rows(classes)
+        refuse_ownerless(self.owner, partition)
         made, raw = self.making.of(found, names, self._clients(found, partition))
         target = self.target
         about: dict[str, Any] = {"target": target if isinstance(target, str) else [*target]}
