@@ -35,6 +35,21 @@ def weights(file: str | Path) -> dict[str, Any]:
 
 
 # ----------------------------------------------------------------------------------- where runs go
+def test_baselines_stand_beside_a_run_and_the_same_command_goes_on(fedloom: Fedloom) -> None:
+    line = ("run", "heart", "rounds=2", "evaluate.target=none", "--baselines", "--seeds", "2")
+    output = fedloom(*line).output
+    runs = sorted(Path("runs").iterdir())
+    assert {"heart-fedavg-seed0", "heart-fedavg-alone-seed1"} <= {run.name for run in runs}
+    labels = [summary(run)["label"] for run in runs]
+    assert {name: labels.count(name) for name in labels} == {
+        **dict.fromkeys(("FedAvg", "alone", "cyclic", "fine-tuned"), 2),
+        **({"pooled": 2} if "pooled" in labels else {}),
+    }
+    assert "than alone at" in output
+    again = fedloom(*line).output
+    assert again.count("is finished") == len(runs) and sorted(Path("runs").iterdir()) == runs
+
+
 def test_runs_are_named_after_what_they_are_and_numbered(fedloom: Fedloom) -> None:
     for end in ("", "-2", "-3"):
         wanted = f"runs/digits-fedacg-seed4{end}"

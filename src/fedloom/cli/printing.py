@@ -23,11 +23,14 @@ if TYPE_CHECKING:
     from fedloom.config import Config
 
 
-def run_folders(config: Config) -> Iterator[Path]:
-    """The default folder of a run, and the same with -2, -3, ... if it is taken."""
+def run_folders(config: Config, more: str = "") -> Iterator[Path]:
+    """The default folder of a run, and the same with -2, -3, ... if it is taken. more: what else is
+    in its name.
+    """
     from fedloom.config.labels import folder_name
 
-    wanted = Path("runs") / f"{folder_name(config.values)}-seed{config.values['seed']}"
+    name = "-".join(filter(None, (folder_name(config.values), more)))
+    wanted = Path("runs") / f"{name}-seed{config.values['seed']}"
     yield wanted
     for number in itertools.count(2):
         yield wanted.with_name(f"{wanted.name}-{number}")

@@ -18,7 +18,7 @@ from .printing import as_json, run_folders, told
 from .text_cache import settings_argument
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from fedloom.config import Config
     from fedloom.core.ranks import Group
@@ -93,9 +93,7 @@ def run_command(
     several, group = len(configs) > 1, _group(first)
     again = resume_if_begun or several
     places = group.first(
-        lambda: [
-            _place(c, out, seeds, baselines) if again else (_folder(c, out), "new") for c in configs
-        ]
+        lambda: _places(configs, out, seeds, baselines) if again else [(_folder(first, out), "new")]
     )
     folders = [folder for folder, _ in places]
     for config, (folder, state) in zip(configs, places, strict=True):
@@ -329,19 +327,35 @@ def _other(folder: Path, differs: str) -> ConfigError:
     )
 
 
-def _place(config: Config, out: str | None, seeds: int, beside: bool) -> tuple[Path, str]:
+def _places(
+    configs: Sequence[Config], out: str | None, seeds: int, beside: bool
+) -> list[tuple[Path, str]]:
+    """The folder of each run, see _place()."""
+    found: dict[Path, str] = {}
+    for config in configs:
+        folder, state = _place(config, out, seeds, beside, found)
+        found[folder] = state
+    return [*found.items()]
+
+
+def _place(
+    config: Config, out: str | None, seeds: int, beside: bool, taken: Collection[Path]
+) -> tuple[Path, str]:
     """The folder of one run, and whether it is "new", "begun" or "finished" there: the same command
-    continues it. Without --out it is the first folder of its name that is free or
-    contains this run.
+    continues it. Without --out it is the first folder of its name that is free or contains this
+    run; taken: those of other runs of the command.
 
     Raises ConfigError if --out contains anything else.
     """
-    seed = config.values["seed"]
+    from fedloom.config.baselines import NAMES
+
+    seed, label = config.values["seed"], str(config.values["label"])
     if out is None:
-        folders = run_folders(config)
+        named = run_folders(config, label if beside and label in NAMES else "")
+        folders = (folder for folder in named if folder not in taken)
         states = ((folder, _state(config, folder)) for folder in folders)
         return next((folder, state) for folder, (state, _) in states if state)
-    parts = [str(config.values["label"])] * beside + [f"seed{seed}"] * (seeds > 1)
+    parts = [label] * beside + [f"seed{seed}"] * (seeds > 1)
     folder = Path(out, *parts)
     state, other = _state(config, folder)
     if not state:

@@ -11,6 +11,7 @@ from ..federation.federation import Federation
 from ..federation.sampling import Cohorts
 from .resolve import Config
 
+NAMES = ("alone", "cyclic", "fine-tuned", "pooled")
 # what a baseline has none of: it takes plain local steps
 _PARTS = ("server", "compress", "submodel", "private", "aggregation", "attack", "choose", "clock")
 
