@@ -23,7 +23,7 @@ from ..data.raw_inputs import Columns, Raw, Untold, recipe
 from ..errors import DataError, WireError
 from ..storage.atomic import reason
 from ..storage.identity import digest
-from .message import Classes, Count, Examples, Head, Name, Site, Targets, Type, first_of
+from .message import Classes, Count, Examples, Head, Name, Site, Targets, Type, first_of, from_json
 
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Above = Annotated[float, Field(allow_inf_nan=False, gt=0)]
@@ -109,11 +109,7 @@ def read_agreement(path: Path) -> Agreement | None:
 
 def parsed(raw: bytes) -> Agreement:
     """An agreement from its JSON. Raises WireError."""
-    try:
-        return Agreement.model_validate_json(raw)
-    except ValidationError as error:
-        where, said = first_of(error)
-        raise WireError(f"the agreement is wrong at {where}: {said}") from None
+    return from_json(Agreement, raw, "agreement")
 
 
 # ------------------------------------------------------------------------------------- at a client

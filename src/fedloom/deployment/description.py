@@ -41,8 +41,8 @@ from ..data.own.preparation import empty, text_cells
 from ..data.own.reading import Reading
 from ..data.own.tables import Files
 from ..data.own.test_rows import HeldOut
-from ..errors import DataError, WireError
-from .message import PLAIN, Examples, first_of
+from ..errors import DataError
+from .message import PLAIN, Examples, first_of, from_json
 
 if TYPE_CHECKING:
     from pandas import Series
@@ -158,11 +158,7 @@ def _training(given: Mapping[str, Any]) -> tuple[str | None, Table, str | None, 
 
 def parsed(raw: bytes) -> Description:
     """A description from its JSON, which a site sent. Raises WireError."""
-    try:
-        return Description.model_validate_json(raw)
-    except ValidationError as error:
-        where, said = first_of(error)
-        raise WireError(f"the description is wrong at {where}: {said}") from None
+    return from_json(Description, raw, "description")
 
 
 def _column(cells: Series, least: int) -> ColumnDescription:

@@ -181,6 +181,7 @@ Answer = Update | Measured | Site | Told | Masks | Refusal
 ASK: TypeAdapter[Ask] = TypeAdapter(Ask)
 ANSWER: TypeAdapter[Answer] = TypeAdapter(Annotated[Answer, Field(discriminator="kind")])
 H = TypeVar("H", bound=Head)
+M = TypeVar("M", bound=BaseModel)
 
 
 def first_of(error: ValidationError) -> tuple[str, str]:
@@ -188,6 +189,15 @@ def first_of(error: ValidationError) -> tuple[str, str]:
     found = error.errors(include_url=False, include_input=False)[0]
     where = one_line(".".join(str(part)[:40] for part in found["loc"]), 100)
     return where or "the whole", one_line(found["msg"], 200)
+
+
+def from_json(kind: type[M], raw: bytes, what: str) -> M:
+    """What another place sent as JSON. what: it is called so in errors. Raises WireError."""
+    try:
+        return kind.model_validate_json(raw)
+    except ValidationError as error:
+        where, said = first_of(error)
+        raise WireError(f"the {what} is wrong at {where}: {said}") from None
 
 
 def sealed(head: Head, parts: Mapping[str, bytes]) -> bytes:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from ..config.validation import Origin, check, live
 from ..core.parsing import parse_toml
@@ -20,7 +20,7 @@ from ..storage.identity import digest
 from .columns import as_described, prepared
 from .description import Description, described_table, parsed
 from .folder import Folder, write
-from .message import Name, first_of
+from .message import Name, from_json
 
 
 class Preparation(BaseModel):
@@ -60,11 +60,7 @@ def digest_of(told: Description) -> str:
 
 def preparation(raw: bytes) -> Preparation:
     """A preparation from its JSON, which the server sent. Raises WireError."""
-    try:
-        return Preparation.model_validate_json(raw)
-    except ValidationError as error:
-        where, said = first_of(error)
-        raise WireError(f"the preparation is wrong at {where}: {said}") from None
+    return from_json(Preparation, raw, "preparation")
 
 
 def description_of(

@@ -45,7 +45,7 @@ class Passes(Part):
         """-> every number from 0 to the client's examples - 1 once, (n,) int64. Batches are cut
         from it in a row; the last one of a pass may be short.
         """
-        raise NotImplementedError
+        raise NotImplementedError  # every order has its own
 
 
 class Continue(Passes):

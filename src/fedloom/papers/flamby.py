@@ -8,6 +8,7 @@ import itertools
 from dataclasses import replace
 
 import numpy as np
+from torch import Tensor
 
 from ..config import Config, resolve
 from ..core.net import Net
@@ -92,12 +93,12 @@ def centres(config: Config, recipe: str, loop: Loop) -> dict[str, float]:
     return found | {f"{METRIC}pooled": _value(loop, every, everybody)}
 
 
-def _value(loop: Loop, data: FederatedData, index: object) -> float:
+def _value(loop: Loop, data: FederatedData, index: Tensor | slice) -> float:
     """The headline on some test rows."""
     assert data.test_inputs is not None and data.test_targets is not None
     net: Net = loop.net
     with one_thread():
         net.load_buffers(loop.buffers)
-        on = data.test_inputs[index], data.test_targets[index]  # type: ignore[index]
+        on = data.test_inputs[index], data.test_targets[index]
         score = score_of(loop.plan, replace(loop.fed, data=data), net, loop.model(), [on])
     return score.mean(loop.headline, loop.fed.metrics[loop.headline])

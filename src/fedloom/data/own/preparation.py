@@ -107,7 +107,8 @@ class Column:
         # a value that no training row has is 0 everywhere
         known = pandas.Categorical.from_codes(found, categories=list(self.values))
         wide = pandas.get_dummies(known, drop_first=self.kind == "dummy", dtype=float)
-        return wide.to_numpy()  # type: ignore[no-any-return]
+        numbers: Floats = wide.to_numpy()
+        return numbers
 
     def cells(self, numbers: Floats) -> list[str]:
         """Cells that become these numbers (n, k)."""
@@ -236,9 +237,10 @@ class Preparation:
 def empty(cells: Series) -> Bools:
     """Which cells (n,) are missing values."""
     try:
-        return (cells.isna() | cells.isin(EMPTY)).to_numpy()  # type: ignore[no-any-return]
+        found: Bools = (cells.isna() | cells.isin(EMPTY)).to_numpy()
     except TypeError:  # lists are in no set
-        return cells.isna().to_numpy()  # type: ignore[no-any-return]
+        found = cells.isna().to_numpy()
+    return found
 
 
 def text_cells(cells: Series) -> Series:
