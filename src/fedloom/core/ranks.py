@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import hashlib
 import os
 import pickle
@@ -194,6 +195,7 @@ def _leave() -> None:
     dist.destroy_process_group()
     _JOINED.clear()
     _STORE.clear()
+    gc.collect()  # of an error that holds a group, too
 
 
 def _rendezvous(wait: timedelta) -> tuple[Any, int, int]:
@@ -237,9 +239,12 @@ def speaks(text: str, times: int = 1) -> bool:
         return True
     name = f"fedloom/said/{times}/{hashlib.sha256(text.encode()).hexdigest()}"
     answer: queue.SimpleQueue[bool] = queue.SimpleQueue()
-    threading.Thread(target=lambda: answer.put(_is_first(name)), daemon=True).start()
+    asking = threading.Thread(target=lambda: answer.put(_is_first(name)), daemon=True)
+    asking.start()
     try:
-        return answer.get(timeout=2 * _MEETING)
+        found = answer.get(timeout=2 * _MEETING)
+        asking.join()  # one that is left in torch when Python ends would abort the process
+        return found
     except queue.Empty:  # the machine with the store is off, and torch waits for it without end
         return True
 
