@@ -17,7 +17,7 @@ import pytest
 from results_lines import RESULTS
 from scipy.stats import ttest_1samp
 
-from fedloom.papers import ENTRIES
+from fedloom.papers import ENTRIES, PAPERS
 from fedloom.papers.board import shown
 from fedloom.papers.lines import NAME, read
 
@@ -26,10 +26,16 @@ STUDY = importlib.import_module("study")
 
 
 def words(name: str) -> str:
-    """A page on one line: README, results (docs/results/README), or what is written by hand."""
-    files = {"README": RESULTS.parents[1] / "README.md", "results": RESULTS / "README.md"}
-    file = files.get(name, RESULTS / "words" / f"{name}.md")
-    return " ".join(file.read_text(encoding="utf-8").split())
+    """Pages on one line: README, results (docs/results/README and what is written by hand of each
+    paper), or what is written by hand of a page.
+    """
+    own = {name: RESULTS / "words" / f"{name}.md" for name in (name, *PAPERS)}
+    files = {
+        "README": [RESULTS.parents[1] / "README.md"],
+        "results": [RESULTS / "README.md", *(own[p] for p in PAPERS if own[p].is_file())],
+    }
+    texts = (file.read_text(encoding="utf-8") for file in files.get(name, [own[name]]))
+    return " ".join(" ".join(texts).split())
 
 
 def tenth(values: Sequence[float]) -> float:
@@ -189,7 +195,7 @@ def test_sentences_on_fafeds_table_2(level: str, place: int, are_clear: set[str]
     assert sum(fmean(row) > fmean(ours) for row in rivals.values()) == place - 1
     means = {name: f"{100 * fmean(row):.1f}" for name, row in rivals.items()}
     own = f"{100 * fmean(ours):.1f}"
-    level_words = {"2a": "At low", "2b": "At medium", "2c": "at high"}[level]
+    level_words = {"2a": "At low", "2b": "At medium", "2c": "At high"}[level]
     assert f"{level_words} heterogeneity {own} %, FedAdam {means['FedAdam']}" in front
     part = front.split(f"{level_words} heterogeneity {own} %")[1][:160]
     for name, value in means.items():
@@ -312,6 +318,30 @@ def test_sentences_on_fedacgs_table_4() -> None:
     assert f"| {first:.1f} points, CIFAR-10" in readme and f"clear, p {p_of(gaps[0]):.3f}" in readme
     assert f"{-second:.2f} below, undecided" in front and p_of(gaps[1]) > 0.05
     assert f"{-second:.1f} points below without it" in readme
+
+
+def test_sentences_on_fedsmoos_table_8() -> None:
+    """The last five of 50 evaluations count."""
+    front, readme = words("results"), words("README")
+    text = (RESULTS / "papers" / "lines.jsonl").read_text(encoding="utf-8")
+    lines = [json.loads(line) for line in text.splitlines()]
+    rows: dict[str, dict[int, float]] = {}
+    for line in lines:
+        if line["recipe"] == "fedsmoo_cifar10" and "data.classes=3" in line["changes"]:
+            (method,) = [c for c in line["changes"] if c.startswith("algorithm=")]
+            part = " without" * ("algorithm.correction=false" in line["changes"])
+            curve = [a for _, a in line["curves"]["curve"]]
+            rows.setdefault(method.partition("=")[2] + part, {})[line["seed"]] = tenth(curve)
+    late = {name: [100 * row[seed] for seed in (0, 1, 2)] for name, row in rows.items()}
+    assert set(late) == {"fedavg", "feddyn", "fedsmoo without", "fedsmoo"}
+    regular = np.subtract(late["feddyn"], late["fedavg"])
+    sam = np.subtract(late["fedsmoo without"], late["feddyn"])
+    correction = np.subtract(late["fedsmoo"], late["fedsmoo without"])
+    assert [p_of(gap) < 0.05 for gap in (regular, sam, correction)] == [False, True, True]
+    assert f"({fmean(regular):.2f} above, undecided), SAM takes {-fmean(sam):.1f} points" in front
+    assert f"gives {fmean(correction):.1f} of them back (clear)" in front
+    assert f"| {fmean(correction):.1f} points, CIFAR-10, 100 of 800 rounds; 0.10 on" in readme
+    assert f"| {-fmean(sam):.1f} points below without it, 100 of 800" in readme
 
 
 # -------------------------------------------------------------------------------------- sub-models

@@ -395,10 +395,10 @@ def test_a_claim_is_about_the_protocols_and_rows_that_a_scale_has(tmp_path: Path
     ]
     judged = table(made, lines).claims[0]
     assert judged.verdict == "holds"
-    assert judged.why[2] == "tiny-100: not at this scale"
+    assert judged.reasons[2] == ("tiny-100", None, "not at this scale")
     made = plan(entry("fiarse:1"), "cpu", tmp_path)
-    why = table(made, []).claims[0].why
-    assert why[2] == "ag-news-4, without scalefl: not measured"
+    reasons = table(made, []).claims[0].reasons
+    assert reasons[2] == ("ag-news-4, without scalefl", "not measured", "not measured")
 
 
 # --------------------------------------------------------------------------------------- the facts

@@ -286,7 +286,7 @@ def _claims(found: Table) -> str:
     lines = ["Claims"]
     for judged in found.claims:
         lines.append(wrapped(f"{judged.verdict.upper()}: {_claim(found, judged.claim)}"))
-        lines += [wrapped(why, "    ") for why in judged.why]
+        lines += [wrapped(f"{r.place}: {r.words}", "    ") for r in judged.reasons]
     if found.comparisons:
         lines.append(
             wrapped(

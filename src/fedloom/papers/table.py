@@ -55,13 +55,27 @@ class Number:
         return None if here is None or there is None or math.isinf(here) else here - there
 
 
+class Reason(NamedTuple):
+    """What a claim is in one protocol: its verdict, None where the scale has none of its rows, and
+    the numbers that carry it.
+    """
+
+    place: str
+    verdict: Verdict | None
+    words: str
+
+
 @dataclass(frozen=True)
 class Judged:
-    """A claim with its verdict, and what carries it, protocol by protocol."""
+    """A claim, protocol by protocol."""
 
     claim: Claim
-    verdict: Verdict
-    why: tuple[str, ...]
+    reasons: tuple[Reason, ...]
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict over all protocols."""
+        return overall([r.verdict for r in self.reasons if r.verdict is not None])
 
 
 @dataclass(frozen=True)
@@ -205,8 +219,7 @@ def _judge(
     row that can run there.
     """
     entry = plan.entry
-    verdicts: list[Verdict] = []
-    why: list[str] = []
+    reasons: list[Reason] = []
     count = 0
     for protocol in entry.protocols:
         if claim.protocols and protocol.name not in claim.protocols:
@@ -214,7 +227,7 @@ def _judge(
         refused = {row for place, row in plan.refused if place == protocol.name}
         pairs = [p for p in _pairs(claim, entry) if not refused & {p[0].key, p[1].key}]
         if not pairs:
-            why.append(f"{protocol.name}: not at this scale")
+            reasons.append(Reason(protocol.name, None, "not at this scale"))
             continue
         metric, at = _measure_of(entry, claim, protocol)
         rows = {
@@ -225,10 +238,9 @@ def _judge(
         known = _gaps(pairs, {key: compared(n) for key, n in rows.items()})
         count += len(known)
         verdict, said = _together(known, len(pairs), rows)
-        verdicts.append(verdict)
         without = f", without {', '.join(sorted(refused))}" if refused else ""
-        why.append(f"{protocol.name}{without}: {said}")
-    return Judged(claim, overall(verdicts), tuple(why)), count
+        reasons.append(Reason(f"{protocol.name}{without}", verdict, said))
+    return Judged(claim, tuple(reasons)), count
 
 
 def _pairs(claim: Claim, entry: Entry) -> list[tuple[Row, Row]]:
@@ -302,14 +314,16 @@ def _together(gaps: Gaps, wanted: int, rows: Mapping[str, Number]) -> tuple[Verd
     sign = -1 if lower else 1
     one, other = min(gaps, key=lambda pair: sign * gaps[pair].mean)
     gap = gaps[one, other]
-    said = f"{clear} of {wanted} clear"
+    said = "" if wanted == 1 else f"{clear} of {wanted} clear"
     if len(gaps) < wanted:
         said += f", {wanted - len(gaps)} not measured"
     p = f"{gap.p_words}, {gap.n} seeds" if gap.p_words else "one seed, no test"
     ours, theirs = (mean(list(compared(rows[key]).values())) for key in (one, other))
-    both = f"{one} {ours:.4g} less {other} {theirs:.4g}"
+    first, second = (rows[key].wanted.row.name for key in (one, other))
+    both = f"{first} {ours:.4g} less {second} {theirs:.4g}"
     better = " (lower is better)" if lower else ""
-    return verdict, f"{said}; hardest: {both} is {gap.mean:+.4g}{better}, {p}"
+    said += "; hardest: " * bool(said)
+    return verdict, f"{said}{both} is {gap.mean:+.4g}{better}, {p}"
 
 
 def overall(verdicts: Sequence[Verdict]) -> Verdict:
