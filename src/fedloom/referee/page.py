@@ -52,18 +52,18 @@ def as_json(study: Study, command: str) -> Found:
 def _cells(study: Study) -> list[Found]:
     out, decided = [], study.decisions()
     for cell in study.question.cells:
-        found = [*zip(study.question.methods, study.runs(cell), strict=True)]
-        rows = comparison(group_runs(run for _, runs in found for run in runs if run is not None))
+        found = study.runs(cell)
+        rows = comparison(group_runs(run for runs in found.values() for run in runs if run))
         out.append(
             {
                 "name": cell.name,
                 "source": cell.source,
                 "changes": [f"{key}={value}" for key, value in cell.words.items()],
-                "seeds": len(found[0][1]),
-                "methods": [_method(study, cell, method, runs) for method, runs in found],
+                "seeds": len(next(iter(found.values()))),
+                "methods": [_method(study, cell, method, runs) for method, runs in found.items()],
                 "comparisons": [
-                    _pair(study, rival, decided[cell, rival], [*found[0][1], *runs].count(None))
-                    for rival, runs in found[1:]
+                    _pair(study, pair, decided[cell, *pair], found)
+                    for pair in study.question.pairs
                 ],
                 "rows": [
                     {k: _finite(v) if isinstance(v, float) else v for k, v in row.items()}
@@ -89,13 +89,19 @@ def _method(study: Study, cell: Cell, method: Method, runs: Sequence[Run | None]
     }
 
 
-def _pair(study: Study, rival: Method, decision: Decision, failures: int) -> Found:
+def _pair(
+    study: Study,
+    pair: tuple[Method, Method],
+    decision: Decision,
+    runs: Mapping[Method, Sequence[Run | None]],
+) -> Found:
     """A comparison: the verdict, and the difference of the method and its rival."""
-    found = decision.found
+    found, failures = decision.found, sum([*runs[method]].count(None) for method in pair)
     better = "above" if study.metric.higher_is_better else "below"
     verdicts = {better: "better", "within": "no difference", "undecided": "undecided"}
     return {
-        "against": rival.name,
+        "method": pair[0].name,
+        "against": pair[1].name,
         "verdict": verdicts.get(decision.verdict, "worse"),
         "pairs": found and found.n,
         "difference": found and found.mean,

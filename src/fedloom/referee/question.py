@@ -46,13 +46,15 @@ class Cell:
 
 @dataclass(frozen=True, eq=False)
 class Question:
-    """methods: the candidate first; tune: {setting: values}, empty for the declared ones; trials:
-    of each method in each cell; most: seeds of a cell; delta: the difference that does not matter,
-    in the metric's unit, None: a point of shares.
+    """methods: all that are run; pairs: which are compared, the first less the second; tune:
+    {setting: values}, empty for the declared ones; trials: of each method in each cell; most: seeds
+    of a cell; delta: the difference that does not matter, in the metric's unit, None: a point of
+    shares.
     """
 
     vary: str
     methods: tuple[Method, ...]
+    pairs: tuple[tuple[Method, Method], ...]
     cells: tuple[Cell, ...]
     tune: Mapping[str, list[str]]
     trials: int
@@ -110,7 +112,9 @@ def asked(
         if len(values) < 2 or "" in values or len(set(values)) < len(values):
             raise ConfigError(f"--tune {word}: give two or more values, as local.lr=0.03,0.1,0.3")
         tried[key] = values
-    return Question(vary, tuple(methods), tuple(_cells(words)), tried, trials, most, delta, out)
+    pairs = tuple((methods[0], rival) for rival in methods[1:])
+    cells = tuple(_cells(words))
+    return Question(vary, tuple(methods), pairs, cells, tried, trials, most, delta, out)
 
 
 def _method(text: str, vary: str) -> Method:

@@ -33,6 +33,7 @@ POINT = 0.01  # the difference of shares that does not matter, if nobody says an
 _SPARE = 0.9  # of the time that is left, what the plan counts with
 _ALIKE = 1e-5  # relative: curves closer than that are of one algorithm
 Place = tuple[Cell, Method]
+Pair = tuple[Cell, Method, Method]
 Curves = tuple[tuple[float, ...], ...]
 
 
@@ -159,10 +160,11 @@ class Study:
         decided = self.decisions()
 
         def waits(cell: Cell) -> bool:
-            mine, *rivals = self.runs(cell)
+            runs = self.runs(cell)
             return any(
-                decided[cell, rival].verdict == "undecided" and None not in [*mine, *runs]
-                for rival, runs in zip(self.question.methods[1:], rivals, strict=True)
+                decided[cell, one, other].verdict == "undecided"
+                and None not in [*runs[one], *runs[other]]
+                for one, other in self.question.pairs
             )
 
         return [cell for cell in self.question.cells if waits(cell)]
@@ -176,16 +178,16 @@ class Study:
             self._trials[key] = self.question.trial(cell, method, choice, seed)
         return self._trials[key]
 
-    def runs(self, cell: Cell) -> list[list[Run | None]]:
+    def runs(self, cell: Cell) -> dict[Method, list[Run | None]]:
         """The runs of each method in a cell, seed by seed as far as every method has one; None of
         one that failed.
         """
-        out: list[list[Run | None]] = [[] for _ in self.question.methods]
+        out: dict[Method, list[Run | None]] = {method: [] for method in self.question.methods}
         for seed in range(1, self.looks[-1] + 1):
             trials = [self.trial(cell, method, seed) for method in self.question.methods]
             if not {state_of(trial.folder) for trial in trials} <= {"finished", "failed"}:
                 break
-            for own, trial in zip(out, trials, strict=True):
+            for own, trial in zip(out.values(), trials, strict=True):
                 own.append(self._found(trial))
         return out
 
@@ -208,20 +210,19 @@ class Study:
         usual = POINT if self.metric.unit == "share" else None
         return usual if self.question.delta is None else self.question.delta
 
-    def decisions(self) -> dict[Place, Decision]:
-        """{(cell, rival): what is known of the candidate less that rival}."""
-        gaps: dict[Place, list[float]] = {}
+    def decisions(self) -> dict[Pair, Decision]:
+        """{(cell, one, other): what is known of one less the other}."""
+        gaps: dict[Pair, list[float]] = {}
         for cell in self.question.cells:
-            mine, *rivals = ([_value(run) for run in runs] for runs in self.runs(cell))
-            for rival, theirs in zip(self.question.methods[1:], rivals, strict=True):
-                gaps[cell, rival] = [a - b for a, b in zip(mine, theirs, strict=True)]
+            values = {m: [_value(run) for run in runs] for m, runs in self.runs(cell).items()}
+            for one, other in self.question.pairs:
+                both = zip(values[one], values[other], strict=True)
+                gaps[cell, one, other] = [a - b for a, b in both]
         return decide(gaps, self.looks, self.delta)
 
     def alike(self) -> list[tuple[str, str]]:
         """The pairs of methods whose curves agree in every cell and seed."""
-        every = [
-            [*zip(self.question.methods, self.runs(c), strict=True)] for c in self.question.cells
-        ]
+        every = [[*self.runs(cell).items()] for cell in self.question.cells]
         pairs = zip(*(itertools.combinations(cell, 2) for cell in every), strict=True)
         return [
             (cells[0][0][0].name, cells[0][1][0].name)
