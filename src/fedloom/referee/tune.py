@@ -7,8 +7,9 @@ smaller steps when both sides are worse, until its trials are used up.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from inspect import signature
 from typing import Any
 
 from ..algorithm import FedAvg
@@ -58,15 +59,17 @@ Space = dict[str, Ladder]
 
 def space_of(question: Question, cell: Cell, method: Method) -> Space:
     """The main settings of a method: the local rate, and the numbers above 0 that it declares with
-    a range, or those of --tune that it has. What a user has set is left as it is.
+    a range, or those of --tune that it has. What a user has set is left as it is, and so is a
+    server's rate that is FedAvg's.
     """
     config = question.config(cell, method)
     rules = {"local.lr": keys_of(Local)["lr"].rule}
     if question.vary in _TUNED and question.vary in config.values:
         make = REGISTRIES[question.vary][config.values[question.vary]["name"]]
-        shared = {one.name for one in fields(FedAvg)}
+        shared, own = _defaults(FedAvg), _defaults(make)
         for key, rule in rules_of(make, **config.options(question.vary)).items():
-            if key not in shared and (rule.low, rule.high) != (None, None):
+            as_fedavg = key in shared and own[key] == shared[key]
+            if not as_fedavg and (rule.low, rule.high) != (None, None):
                 rules[f"{question.vary}.{key}"] = rule
     out = Space()
     for key in question.tune or rules:
@@ -80,6 +83,10 @@ def space_of(question: Question, cell: Cell, method: Method) -> Space:
         elif isinstance(now, float) and now > 0:
             out[key] = Ladder(repr(now), (), rules[key])
     return out
+
+
+def _defaults(make: Callable[..., Any]) -> dict[str, Any]:
+    return {name: one.default for name, one in signature(make).parameters.items()}
 
 
 def _at(values: Any, path: str) -> Any:
