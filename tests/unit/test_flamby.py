@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from fedloom.cli.paper_pages import page
 from fedloom.config import resolve
 from fedloom.errors import ConfigError
 from fedloom.papers import entry, published
 from fedloom.papers.flamby import as_published, centres, seeds_of, visits
 from fedloom.papers.lines import NAME, read
 from fedloom.papers.plan import plan
-from fedloom.papers.table import equal_cells, table
+from fedloom.papers.table import beside_runs, equal_cells, table
 
 LINES = Path(__file__).parents[2] / "docs/results/flamby"
 HEART, TCGA = (entry(f"flamby:{name}") for name in ("heart", "tcga"))
@@ -93,3 +94,37 @@ def test_committed_lines_have_the_published_cells(found, least: int, tmp_path: P
     rows = equal_cells(table(made, read(LINES / NAME)).numbers)
     assert sum(row.cells for row in rows.values()) == least
     assert all(row.equal == row.cells and not row.others for row in rows.values())
+
+
+def test_our_own_runs_are_compared_with_the_published_means(tmp_path: Path) -> None:
+    """Three rows: the published runs, 30 points above them without a spread, one point above."""
+    found = plan(HEART, "cpu", tmp_path, ["fedavg", "fedadam", "scaffold"], 5)
+    there = {(c.method, c.metric): c.seeds for c in published("flamby", "heart")}
+
+    def line(run) -> dict:
+        name, own = run.row.name, {}
+        for metric in ("centre_0", "centre_1", "centre_2", "centre_3", "centre_pooled"):
+            values = there[name, metric]
+            middle, value = sum(values.values()) / 5, values[42 + run.seed]
+            flat = {"FedAvg": value, "FedAdam": middle + 0.3, "SCAFFOLD": value + 0.01}
+            own[metric] = flat[name]
+        head = {"digest": run.digest, "seed": run.seed, "state": "finished", "rounds": 15}
+        return head | {"curves": {}, "afterwards": own}
+
+    made = table(found, [line(run) for run in found.runs])
+    gaps = beside_runs(made.numbers)
+    assert len(gaps) == 15
+    for (row, metric), (gap, side) in gaps.items():
+        right = {"fedavg": 0.0, "fedadam": 0.3, "scaffold": 0.01}[row]
+        assert gap.mean == pytest.approx(right, abs=1e-9), (row, metric)
+        assert (side == "above") == (row == "fedadam"), (row, metric, gap)
+    exact, spread = gaps["fedadam", "centre_0"][0], gaps["fedavg", "centre_0"][0]
+    assert exact.freedom == 4 and spread.freedom == 8, "one side varies, or both alike"
+    deviation = 0.0215 * (2 / 5) ** 0.5
+    assert spread.half == pytest.approx(2.306 * deviation, rel=0.005)
+    said = " ".join(page(made, []).split())
+    assert "+0.3000±" in said and "above" in said
+    assert "Of 15 differences 5 are more than chance" in said and "0 within a point" in said
+    assert "below 0.05 in 5: chance makes about 1 of 15" in said
+    published_too = table(plan(HEART, "cpu", tmp_path, ["fedavg"], 1, as_published=True), [])
+    assert "differences" not in page(published_too, [])

@@ -18,7 +18,15 @@ from fedloom.errors import ConfigError
 from fedloom.report import load_run, load_runs, statistics
 from fedloom.report.differences import as_lines, columns, differences
 from fedloom.report.runs import Group, group_runs
-from fedloom.report.statistics import Paired, against, paired, student_p, student_t
+from fedloom.report.statistics import (
+    Paired,
+    against,
+    apart,
+    corrected,
+    paired,
+    student_p,
+    student_t,
+)
 from fedloom.report.table_files import as_latex
 from fedloom.report.table_text import as_text
 from fedloom.report.tables import comparison, human_value
@@ -58,6 +66,24 @@ def test_pairs_are_by_seed_or_by_place() -> None:
     assert (one.p, one.verdict, one.low, one.high) == (None, "undecided", -math.inf, math.inf)
     assert [Paired(m, 0.0, 3).verdict for m in (-1.0, 0.0, 1.0)] == ["below", "undecided", "above"]
     assert Paired(math.nan, math.nan, 3).verdict == "undecided"  # a run that diverged
+
+
+def test_runs_that_are_no_pairs_are_compared_as_welch_does() -> None:
+    ours, theirs = [0.70, 0.74, 0.73, 0.69, 0.75], [0.76, 0.77, 0.75]
+    found, right = apart(ours, theirs), stats.ttest_ind(ours, theirs, equal_var=False)
+    assert found is not None and found.error == pytest.approx(found.mean / right.statistic)
+    assert found.freedom == math.floor(right.df) < right.df
+    assert found.p == pytest.approx(2 * stats.t.sf(abs(right.statistic), found.freedom))
+    assert found.p > right.pvalue, "rounded down, so never more certain than Welch"
+    assert found.half == pytest.approx(stats.t.ppf(0.975, found.freedom) * found.error)
+    alike = apart([0.1, 0.2, 0.4], [0.7, 0.9, 1.0])  # two groups of equal size and spread: 2n - 2
+    assert alike is not None and alike.freedom == 4
+    assert corrected({0: found, 1: alike})[0].p_holm == pytest.approx(found.p)
+    one, none = apart([0.1], [0.2, 0.3]), apart([], [0.2])
+    assert one is not None and (one.p, one.verdict, one.half) == (None, "undecided", math.inf)
+    assert none is None
+    same = apart([0.5] * 5, [0.5] * 5)
+    assert same is not None and (same.p, same.half, same.verdict) == (1.0, 0.0, "undecided")
 
 
 def groups_of(folder: Path, seeds: int, **gains: tuple[float, ...]) -> list[Group]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from fedloom.papers import Protocol, Row
 from fedloom.papers.measure import LOWER, title
-from fedloom.papers.table import Number, Table, compared
-from fedloom.report.statistics import against, p_text
+from fedloom.papers.table import Number, Side, Table, beside_runs, compared
+from fedloom.report.statistics import Paired, against, p_text
 from fedloom.report.table_files import tabular
 from fedloom.report.table_text import Column, chosen
 from fedloom.report.tables import MISSING, fixed
@@ -36,12 +36,20 @@ def _numbers(found: Table, protocol: Protocol, measure: Measure) -> list[Number 
 
 
 def measured(found: Table, protocol: Protocol, measure: Measure) -> list[Column]:
-    """Published, measured and difference of a measure, as far as there are any; and what claims
-    test of it, if that is not the number itself.
+    """Published, measured and difference of a measure, as far as there are any; what claims test of
+    it, if that is not the number itself; and where a difference to published runs is.
     """
     *shown, late = _columns_of(found, protocol, measure)
     kept = [column for column in shown if column.name == "here" or _filled(column)]
+    if gaps := beside_of(found, protocol):
+        sides = (gaps.get((row.key, measure[0])) for row in rows_of(found, protocol))
+        return [*kept, Column("verdict", "", [MISSING if g is None else g[1] for g in sides])]
     return [*kept, late] if measure in found.judged(protocol) and _filled(late) else kept
+
+
+def beside_of(found: Table, protocol: Protocol) -> Mapping[tuple[str, str], tuple[Paired, Side]]:
+    """The differences to published runs, and where they are; none of runs that repeat them."""
+    return {} if found.plan.as_published else beside_runs(found.numbers_of(protocol))
 
 
 def _filled(column: Column) -> bool:
@@ -57,10 +65,11 @@ def _columns_of(found: Table, protocol: Protocol, measure: Measure) -> list[Colu
     other = any(n is not None and n.tested != n.values for n in numbers)
     late = [n and replace(n, values=n.tested) if other else None for n in numbers]
     published = [None if n is None else n.published for n in numbers]
+    gaps = beside_of(found, protocol)
     return [
         Column("paper", "paper", [_published(n) for n in numbers], published, low),
         _here("here", numbers, low),
-        Column("diff", "diff", [_difference(n) for n in numbers]),
+        Column("diff", "diff (95 %)" if gaps else "diff", [_difference(n, gaps) for n in numbers]),
         _here("last tenth", late, low),
     ]
 
@@ -170,8 +179,12 @@ def _measured(number: Number | None) -> str:
     return said if spread is None else f"{said}±{_number(spread, number.wanted.metric)}"
 
 
-def _difference(number: Number | None) -> str:
+def _difference(number: Number | None, gaps: Mapping[tuple[str, str], tuple[Paired, Side]]) -> str:
+    """Measured less published, and half the interval where both have runs."""
     if number is None or (gap := number.difference) is None:
         return MISSING
-    said = _number(gap, number.wanted.metric)
-    return said if said.startswith("-") else f"+{said}"
+    metric = number.wanted.metric
+    said = _number(gap, metric)
+    said = said if said.startswith("-") else f"+{said}"
+    found = gaps.get((number.wanted.row.key, metric))
+    return said if found is None else f"{said}±{_number(found[0].half, metric)}"

@@ -26,13 +26,14 @@ from fedloom.papers.run import Outcome, missing
 from fedloom.papers.table import Number, Table, equal_cells, table
 from fedloom.papers.tune import RUNGS, grid_plans
 from fedloom.report import human_seconds
+from fedloom.report.statistics import LEVEL
 from fedloom.report.style import save_pictures
 from fedloom.report.table_files import tabular
 from fedloom.report.table_text import Column, chosen
 from fedloom.storage.identity import FREE
 
 from .compare_and_report import Figures
-from .paper_columns import as_latex, measured, measures_of, rows_of
+from .paper_columns import as_latex, beside_of, measured, measures_of, rows_of
 from .printing import page_width
 from .printing import table as aligned
 
@@ -176,11 +177,11 @@ def page(found: Table, changes: Sequence[str]) -> str:
     for protocol in found.entry.protocols:
         own = found.numbers_of(protocol)
         if own and not (found.plan.scale == "cpu" and protocol.cpu is None):
-            said += ["", f"{protocol.dataset}, {protocol.words}"]
+            said += ["", ", ".join(filter(None, (protocol.dataset, protocol.words)))]
             empty = all(n.wanted.cell is None and not n.values for n in own)
             said += ["  no run has a line yet"] if empty else _blocks(found, protocol)
             said += _left_out(found, protocol)
-            said += _equal(own) if found.plan.as_published else []
+            said += _equal(own) if found.plan.as_published else _beside(found, protocol)
     goals = any("acc=" in n.wanted.at for n in found.numbers)
     if goals and found.plan.scale != "paper":
         said += ["", wrapped(_GOALS)]
@@ -208,6 +209,27 @@ def _equal(numbers: Sequence[Number]) -> list[str]:
 
 
 _DIFFERENCES = 10
+
+
+def _beside(found: Table, protocol: Protocol) -> list[str]:
+    """How many means differ from those of published runs."""
+    gaps = [*beside_of(found, protocol).values()]
+    if not gaps:
+        return []
+    sides = [side for _, side in gaps]
+    same, unknown = sides.count("within"), sides.count("undecided")
+    low = sum((gap.p or 1.0) < 1 - LEVEL for gap, _ in gaps)
+    count = len(gaps)
+    return [
+        wrapped(
+            f"Diff: the mean of {len(found.seeds[protocol.name])} seeds here less that of the "
+            f"published ones, with Welch's interval. Of {count} differences "
+            f"{count - same - unknown} are more than chance (above or below; p below 0.05 by Holm "
+            f"for all {count}), {same} within a point with their intervals, {unknown} undecided. "
+            f"Without correction p is below 0.05 in {low}: chance makes about "
+            f"{(1 - LEVEL) * count:.0f} of {count}."
+        )
+    ]
 
 
 def _left_out(found: Table, protocol: Protocol) -> list[str]:

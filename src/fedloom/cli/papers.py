@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 OUT, PLAN, COMMITTED = "runs/papers", "docs/results/plan.toml", "docs/results/papers"
 SCALE = click.Choice(("paper", "cpu", "smoke"))
-_SEEDS = {"smoke": 1}  # three, but where a scale says something else
+_SEEDS = {"smoke": 1}  # where a scale says something else than the table
 _jobs = click.option(
     "--jobs",
     type=click.IntRange(min=1),
@@ -219,7 +219,7 @@ def _run_item(item: Item, out: Path, jobs: int, mix: bool, quiet: bool, end: flo
 @click.option(
     "--seeds",
     type=click.IntRange(min=1),
-    help="Runs per row.  [default: 3; smoke: 1; as published: 5]",
+    help="Runs per row.  [default: 3; smoke: 1; flamby: 5]",
 )
 @click.option("--out", default=OUT, show_default=True, help="The folder of runs and lines.")
 @_jobs
@@ -294,7 +294,8 @@ def paper_command(
         return
     found = with_protocols(found, _names(protocols))
     found, chosen = with_own(found, _names(rows))
-    count = seeds or (5 if as_published else _SEEDS.get(scale, 3))
+    usual = 5 if any(cell.seeds for cell in found.cells()) else 3  # as many as are published
+    count = seeds or _SEEDS.get(scale, usual)
     if as_published and (tune or halving):
         raise ConfigError("--as-published runs what was published; drop --tune and --halving")
     folder, silent = Path(out), quiet or bool(style)

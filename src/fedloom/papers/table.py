@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from ..report.curve_data import mean, sd
-from ..report.statistics import Paired, common_seeds, corrected, paired
+from ..report.sequential import Verdict as Side
+from ..report.statistics import Paired, apart, common_seeds, corrected, paired
 from .entry import Claim, Entry, Protocol, Row, Wanted
 from .lines import Line, latest
 from .measure import LOWER, Context, base_of, goals, measure, round_here, tested
@@ -163,6 +164,28 @@ def equal_cells(numbers: Iterable[Number]) -> dict[str, Equal]:
             counts = cells + len(both), equal + len(both) - len(other)
             found[n.wanted.row.name] = Equal(*counts, (*others, *other))
     return found
+
+
+POINT = 0.01  # means of shares closer than that are called equal
+
+
+def beside_runs(numbers: Iterable[Number]) -> dict[tuple[str, str], tuple[Paired, Side]]:
+    """{(row's key, metric): ours less the published mean, with p by Holm for all of them, and where
+    it is}, of numbers whose single runs are published. within: the interval lies within a point.
+    """
+    gaps = {
+        (n.wanted.row.key, n.wanted.metric): gap
+        for n in numbers
+        if n.wanted.cell is not None and n.wanted.cell.seeds
+        if (gap := apart([*n.values.values()], [*n.wanted.cell.seeds.values()])) is not None
+    }
+    return {place: (gap, _side(gap)) for place, gap in corrected(gaps).items()}
+
+
+def _side(gap: Paired) -> Side:
+    if gap.verdict == "undecided" and -POINT < gap.low <= gap.high < POINT:
+        return "within"
+    return gap.verdict
 
 
 def table(plan: Plan, lines: Iterable[Line]) -> Table:

@@ -2,8 +2,9 @@
 
 Compared is one value for each run, as a rule the mean of the last tenth of its evaluations
 (core.curves.last_tenth). All rows of a comparison count with the seeds that all of them have.
-Differences are paired by seed, because runs of one seed have the same clients, data and start;
-they are tested by Student's t, and p is corrected for the number of rivals by Holm.
+Differences are paired by seed, because runs of one seed have the same clients, data and start
+(those to runs that another code published are not); they are tested by Student's t, and p is
+corrected for the number of rivals by Holm.
 """
 
 from __future__ import annotations
@@ -71,11 +72,19 @@ class Paired:
     p_holm: float | None = field(default=None, repr=False)
 
     @property
+    def error(self) -> float | None:
+        """The mean's standard error; None for one pair."""
+        return None if self.sd is None else self.sd / math.sqrt(self.n)
+
+    @property
+    def freedom(self) -> int:
+        """Degrees of freedom of Student's t."""
+        return self.n - 1
+
+    @property
     def half(self) -> float:
         """Half the width of the mean's interval; infinite for one pair, which has none."""
-        if self.sd is None:
-            return math.inf
-        return student_t(self.level, self.n - 1) * self.sd / math.sqrt(self.n)
+        return math.inf if self.error is None else student_t(self.level, self.freedom) * self.error
 
     @property
     def low(self) -> float:
@@ -94,11 +103,11 @@ class Paired:
         >>> round(Paired(0.01, 0.01, 3).p, 4)  # t = sqrt(3), two degrees: 1 - sqrt(3 / 5)
         0.2254
         """
-        if self.sd is None:
+        if self.error is None:
             return None
-        if self.sd == 0:
+        if self.error == 0:
             return 1.0 if self.mean == 0 else 0.0
-        return student_p(self.mean / (self.sd / math.sqrt(self.n)), self.n - 1)
+        return student_p(self.mean / self.error, self.freedom)
 
     @property
     def verdict(self) -> Side:
@@ -173,6 +182,49 @@ def paired(a: Values, b: Values, level: float = LEVEL) -> Paired | None:
     found = [one[s] - two[s] for s in sorted(set(one) & set(two))]
     middle = mean_of(found)
     return None if middle is None else Paired(middle, sd_of(found), len(found), level)
+
+
+@dataclass(frozen=True)
+class Apart(Paired):
+    """The difference of two means of runs that do not belong together pair by pair, by Welch's test
+    (Biometrika 1947). sd, n: of the first mean's runs; other_sd, other_n: of the second's.
+    """
+
+    other_sd: float = 0.0
+    other_n: int = 1
+
+    @property
+    def error(self) -> float | None:
+        """The difference's standard error; None where one side has one run."""
+        return None if self.sd is None else math.sqrt(sum(self._squares))
+
+    @property
+    def freedom(self) -> int:
+        """Welch's degrees of freedom, rounded down: the test errs towards no difference."""
+        one, two = self._squares
+        if one + two == 0:
+            return self.n + self.other_n - 2
+        each = one**2 / (self.n - 1) + two**2 / (self.other_n - 1)
+        return math.floor((one + two) ** 2 / each + 1e-9)
+
+    @property
+    def _squares(self) -> tuple[float, float]:
+        """The squared standard errors of both means."""
+        return (self.sd or 0.0) ** 2 / self.n, self.other_sd**2 / self.other_n
+
+
+def apart(a: Sequence[float], b: Sequence[float], level: float = LEVEL) -> Apart | None:
+    """The mean of a less that of b, whose runs are independent. None if one has none.
+
+    >>> found = apart([1.0, 3.0, 5.0], [2.0, 2.0, 2.0])
+    >>> found.mean, found.freedom, round(found.p, 4)  # of b nothing varies: t = 1 / (2 / sqrt(3))
+    (1.0, 2, 0.4778)
+    """
+    one, two, ours, theirs = mean_of(a), mean_of(b), sd_of(a), sd_of(b)
+    if one is None or two is None:
+        return None
+    known = None if ours is None or theirs is None else ours
+    return Apart(one - two, known, len(a), level, None, theirs or 0.0, len(b))
 
 
 def holm(p: Sequence[float]) -> list[float]:
