@@ -105,7 +105,7 @@ def test_main_settings_are_the_rate_and_declared_numbers_that_nobody_set() -> No
     assert keys(tuned) == ["algorithm.mu", "local.batch"] and keys(tuned, 1) == ["local.batch"]
     assert keys(ask("topk:0.1", "qsgd:8", vary="compress")) == ["local.lr"]
     adam = keys(ask("fedadam", "fedavg"))
-    assert adam[:2] == ["local.lr", "algorithm.server_lr"], "Adam's rate at the server is no FedAvg's"
+    assert adam[:2] == ["local.lr", "algorithm.server_lr"], "FedAvg's server has no rate"
 
 
 @pytest.mark.parametrize("trials", [1, 2, 5, 8, 20])

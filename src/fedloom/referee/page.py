@@ -62,8 +62,7 @@ def _cells(study: Study) -> list[Found]:
                 "seeds": len(next(iter(found.values()))),
                 "methods": [_method(study, cell, method, runs) for method, runs in found.items()],
                 "comparisons": [
-                    _pair(study, pair, decided[cell, *pair], found)
-                    for pair in study.question.pairs
+                    _pair(study, pair, decided[cell, *pair], found) for pair in study.question.pairs
                 ],
                 "rows": [
                     {k: _finite(v) if isinstance(v, float) else v for k, v in row.items()}
