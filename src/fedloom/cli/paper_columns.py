@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from fedloom.papers import Protocol, Row
 from fedloom.papers.measure import LOWER, title
-from fedloom.papers.table import Number, Side, Table, beside_runs, compared
+from fedloom.papers.table import Number, Table, beside_runs, compared
+from fedloom.report.sequential import Verdict as Side
 from fedloom.report.statistics import Paired, against, p_text
 from fedloom.report.table_files import tabular
 from fedloom.report.table_text import Column, chosen
