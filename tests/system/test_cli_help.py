@@ -48,6 +48,7 @@ FLAGS = {
         "--wide",
         "--columns",
     },
+    "advise": {*("--minutes", "--trials", "--seeds", "--jobs", "--out", "--json", "--quiet")},
     "referee": {
         *("--against", "--vary", "--tune", "--trials", "--seeds", "--delta"),
         *("--minutes", "--jobs", "--out", "--json", "--quiet"),

@@ -21,6 +21,7 @@ from fedloom._version import __version__
 from fedloom.core.commit import own_commit
 from fedloom.errors import CompositionError, ConfigError, DataError, FedloomError
 
+from .advise import advise_command
 from .check import check_command
 from .compare_and_report import compare_command, report_command
 from .data import data_command
@@ -176,6 +177,7 @@ for _command in (
     resume_command,
     sweep_command,
     compare_command,
+    advise_command,
     referee_command,
     report_command,
     measure_command,

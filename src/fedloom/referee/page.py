@@ -44,12 +44,13 @@ def as_json(study: Study, command: str) -> Found:
         "looks": list(study.looks),
         "ended": "time" if study.over else "plan",
         "trials": question.trials,
-        "cells": _cells(study),
+        "cells": cells_of(study),
         "alike": [list(pair) for pair in study.alike()],
     }
 
 
-def _cells(study: Study) -> list[Found]:
+def cells_of(study: Study) -> list[Found]:
+    """What was run and found in every cell."""
     out, decided = [], study.decisions()
     for cell in study.question.cells:
         found = study.runs(cell)
@@ -122,18 +123,24 @@ def _finite(value: float) -> float | None:
 def as_markdown(found: Mapping[str, Any], picture: str = "") -> str:
     """The page for a pull request; picture: the file of its figure, if there is one."""
     lines = [f"# {found['method']} against {', '.join(found['against'])}", ""]
-    lines += [f"- {said}" for said in _summary(found)] + ["", *_decided(found)]
+    lines += [f"- {said}" for said in _summary(found)] + ["", *decided_table(found)]
     if picture:
         lines += ["", f"![Differences with their intervals]({picture})"]
     for cell in found["cells"]:
         lines += ["", f"## {cell['name']}", ""]
-        if cell["rows"]:
-            wanted = (cell["rows"][0]["metric"].replace("_", " "), *_BESIDE)
-            names = [c.name for c in columns(cell["rows"]) if c.name in wanted]
-            lines += [table_of(cell["rows"], names).rstrip(), ""]
-        lines += map(_settings, cell["methods"])
-    lines += ["", "## How it was decided", "", *(f"- {said}" for said in _plan(found))]
+        lines += rows_table(cell)
+        lines += [f"- {settings_line(method)}" for method in cell["methods"]]
+    lines += ["", "## How it was decided", "", *(f"- {said}" for said in plan_lines(found))]
     return "\n".join(lines) + "\n"
+
+
+def rows_table(cell: Mapping[str, Any]) -> list[str]:
+    """The table of a cell's methods; nothing if no run finished."""
+    if not cell["rows"]:
+        return []
+    wanted = (cell["rows"][0]["metric"].replace("_", " "), *_BESIDE)
+    names = [c.name for c in columns(cell["rows"]) if c.name in wanted]
+    return [table_of(cell["rows"], names).rstrip(), ""]
 
 
 def _summary(found: Mapping[str, Any]) -> list[str]:
@@ -160,18 +167,21 @@ def _summary(found: Mapping[str, Any]) -> list[str]:
 
 
 def _words(verdict: str, found: Mapping[str, Any]) -> str:
-    return f"no difference larger than {_delta(found)}" if verdict == "no difference" else verdict
+    return (
+        f"no difference larger than {delta_words(found)}" if verdict == "no difference" else verdict
+    )
 
 
-def _delta(found: Mapping[str, Any]) -> str:
+def delta_words(found: Mapping[str, Any]) -> str:
+    """The difference that does not matter."""
     points = " points" if found["unit"] == "share" else ""
     return shown(found["delta"], found["unit"]).removeprefix("+") + points
 
 
-def _decided(found: Mapping[str, Any]) -> list[str]:
-    """The table of verdicts."""
+def decided_table(found: Mapping[str, Any], first: str = "cell") -> list[str]:
+    """The table of verdicts. first: its first column, cell or method."""
     points = ", points" if found["unit"] == "share" else ""
-    lines = [f"| cell | against | difference{points} | p | seeds | verdict |", "|:--" * 6 + "|"]
+    lines = [f"| {first} | against | difference{points} | p | seeds | verdict |", "|:--" * 6 + "|"]
     for cell in found["cells"]:
         for one in cell["comparisons"]:
             gap = p = "-"
@@ -181,21 +191,22 @@ def _decided(found: Mapping[str, Any]) -> list[str]:
                 gap = f"{said[0]} ({said[1]} to {said[2]})"
             if one["p"] is not None:
                 p = f"{one['p']:.2g} {'≤' if one['p'] <= one['bound'] else '>'} {one['bound']:.2g}"
-            cells = [cell["name"], one["against"], gap, p, str(one["pairs"] or cell["seeds"])]
+            at = cell["name"] if first == "cell" else one["method"]
+            cells = [at, one["against"], gap, p, str(one["pairs"] or cell["seeds"])]
             lines.append(f"| {' | '.join(cells)} | **{_words(one['verdict'], found)}** |")
     return lines
 
 
-def _settings(method: Mapping[str, Any]) -> str:
+def settings_line(method: Mapping[str, Any]) -> str:
     """What a method was run with, as a line."""
     notes = [f"{method['trials']} trials"] if method["trials"] else ["nothing to tune"]
     notes += [f"{method['failed_trials']} of them failed"] if method["failed_trials"] else []
     notes += [f"{key} at the edge of what was tried" for key in method["edges"]]
     words = " ".join(f"{key}={value}" for key, value in method["settings"].items())
-    return f"- `{words}` ({', '.join(notes)})"
+    return f"`{words}` ({', '.join(notes)})"
 
 
-def _plan(found: Mapping[str, Any]) -> list[str]:
+def plan_lines(found: Mapping[str, Any]) -> list[str]:
     """How settings were chosen, and how verdicts were made: what a reviewer must know."""
     count = sum(len(cell["comparisons"]) for cell in found["cells"])
     looks = ", ".join(map(str, found["looks"]))
@@ -215,6 +226,8 @@ def _plan(found: Mapping[str, Any]) -> list[str]:
         "together, at every look.",
     ]
     if found["delta"] is not None:
-        said.append(f"No difference larger than {_delta(found)}: the interval lies within that.")
+        said.append(
+            f"No difference larger than {delta_words(found)}: the interval lies within that."
+        )
     commit = f", commit {found['commit']}" if found["commit"] else ""
     return [*said, f"fedloom {found['version']}{commit}; again: `{found['command']}`"]

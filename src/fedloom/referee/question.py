@@ -64,8 +64,8 @@ class Question:
 
     def config(self, cell: Cell, method: Method, more: Words | None = None) -> Config:
         """The settings of a method in a cell."""
-        words = {**cell.words, **method.words, **(more or {})}
-        return resolve(cell.source, [f"{key}={value}" for key, value in words.items()])
+        words = [*cell.words.items(), *method.words.items(), *(more or {}).items()]
+        return resolve(cell.source, [f"{key}={value}" for key, value in words])
 
     def trial(self, cell: Cell, method: Method, choice: Words, seed: int) -> Trial:
         """One run. seed: from the recipe's own, 0, which is that of all tuning: it holds out a part
@@ -122,11 +122,12 @@ def _method(text: str, vary: str) -> Method:
     name, *changes = text.split() or [""]
     if not name or "=" in name:
         raise ConfigError(f"--against: a method is a name, as fedprox, got '{text}'")
-    words = {vary: name, **dict(_pair(word) for word in canonical(changes))}
+    words = {vary: name, **dict(pair_of(word) for word in canonical(changes))}
     return Method(" ".join([short(name), *changes]), words)
 
 
-def _pair(word: str) -> tuple[str, str]:
+def pair_of(word: str) -> tuple[str, str]:
+    """Key and value of a change KEY=VALUE. Raises ConfigError."""
     parse_override(word)
     key, _, value = word.partition("=")
     return key.strip(), value.strip()
@@ -137,7 +138,7 @@ def _cells(words: Sequence[str]) -> list[Cell]:
     changes = [word for word in words if word not in sources]
     refuse_repeats(changes)
     shared, axes = split_grid(changes)
-    fixed = dict(map(_pair, shared))
+    fixed = dict(map(pair_of, shared))
     if not sources and not axes:
         axes = {key: values for key, values in USUAL.items() if key not in fixed}
     if "seed" in fixed:

@@ -192,6 +192,11 @@ class Study:
         return out
 
     @property
+    def cost(self) -> tuple[int, float]:
+        """How many runs finished, and their seconds in all."""
+        return len(self._runs), sum(map(_seconds, self._runs.values()))
+
+    @property
     def metric(self) -> Metric:
         """What is compared. Raises ConfigError if no run has it, or nobody knows what is better."""
         if not self._runs:

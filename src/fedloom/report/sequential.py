@@ -80,7 +80,7 @@ def decide(
     """
     out = {key: Decision() for key in differences}
     whole, found = len(out), 0
-    for look, n in enumerate(at):
+    for look, n in enumerate(at if out else ()):
         level = 1 - levels(at, error / whole)[look]
         waiting = []
         for key, own in differences.items():

@@ -1,0 +1,220 @@
+"""Is what `fedloom advise` recommends as good as the best of all methods?
+
+    python benchmarks/advise.py run FOLDER [PLACE ...]   what is missing: hours on a busy machine
+    python benchmarks/advise.py page FOLDER              the table of the record
+
+Of each place three steps. *all*: every method has TRIALS trials on a validation split at seed 0, as
+the command gives them, and seeds 1 and 2. *advice*: the command itself. *final*: the three best of
+*all*, the advice and FedAvg with eight seeds by which nothing was chosen (101 to 108): the best
+mean of thirty is too high by chance, and the claim is on seeds that did not choose it. Lines are in
+FOLDER/all.jsonl, advice.jsonl, final.jsonl, the runs in FOLDER/runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import logging
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from fedloom.algorithms.registry import ALGORITHMS
+from fedloom.cli.__main__ import cli
+from fedloom.errors import FedloomError
+from fedloom.referee import Study
+from fedloom.referee.question import Cell, Method, Question
+from fedloom.report.curve_data import value_of
+from fedloom.report.runs import load_run
+from fedloom.report.statistics import paired
+from fedloom.sweep import RunTrials, Trial, in_jobs, state_of
+
+HERE = Path(__file__).resolve().parent
+OWN = HERE / "advise_data.py"
+DIGITS = ("rounds=20", "local.epochs=1", "evaluate.every=2", "evaluate.clients=false")
+HEART = ("rounds=10", "local.epochs=1", "evaluate.clients=false")
+HELD_OUT = {
+    "digits, labels mild": ("digits", "partition.alpha=1", "partition.clients=20", *DIGITS),
+    "digits, labels strong": (
+        *("digits", "data.partition=pathological", "data.partition.classes=2"),
+        *("data.partition.clients=20", "cohort=0.25", *DIGITS),
+    ),
+    "digits, sizes": ("digits", f"data={OWN}:digits_by_size", "cohort=1.0", *DIGITS, "rounds=12"),
+    "digits, features": ("digits", f"data={OWN}:digits_by_hand", *DIGITS),
+    "heart, hospitals": ("heart", *HEART),
+    "heart, labels": (
+        *("heart", "data.partition=dirichlet_unbalanced", "data.partition.alpha=0.5"),
+        *("data.partition.clients=8", "data.partition.min_size=8", *HEART),
+    ),
+    "heart, sizes": ("heart", f"data={OWN}:heart_by_size", *HEART),
+    "heart, features": ("heart", f"data={OWN}:heart_by_age", *HEART),
+}
+# on which rules may be made
+SEEN = {
+    "digits, Dirichlet 0.3": ("digits", "partition.clients=20", "cohort=0.25", *DIGITS),
+    "digits, shards, all take part": (
+        *("digits", "data.partition=shards", "data.partition.clients=10", "cohort=1.0", *DIGITS),
+        "rounds=12",
+    ),
+    "digits, Dirichlet of sizes": (
+        *("digits", "data.partition=dirichlet_unbalanced", "data.partition.alpha=0.3"),
+        *("data.partition.clients=10", "data.partition.min_size=4", "cohort=1.0", *DIGITS),
+        "rounds=12",
+    ),
+    "heart, at random": ("heart", "data.partition=iid", "data.partition.clients=6", *HEART),
+}
+PLACES = HELD_OUT | SEEN
+TRIALS, SEEDS, FRESH = 4, (1, 2), range(101, 109)
+# trains under a clock of its own, and its rounds are others
+LEFT_OUT = {"fedbuff"}
+Line = dict[str, Any]
+
+
+class Silent:
+    """No progress."""
+
+    def add(self, runs: Sequence[Any]) -> None: ...
+    def begin(self, run: Any) -> None: ...
+    def row(self, run: Any, row: Any) -> None: ...
+    def end(self, run: Any, state: str) -> None: ...
+
+
+def cell_of(place: str) -> Cell:
+    """A place as the referee's cell; a key that is there twice counts as it is there last."""
+    source, *words = PLACES[place]
+    return Cell(place, source, dict(word.split("=", 1) for word in words))
+
+
+def question_of(place: str, method: str, out: Path) -> Question:
+    """One method in one place, compared with nothing."""
+    one = Method(method, {"algorithm": method})
+    folder = out / "runs" / cell_of(place).folder / method
+    return Question("algorithm", (one,), (), (cell_of(place),), {}, TRIALS, 4, None, folder)
+
+
+def values(trials: Iterable[Trial]) -> list[float | None]:
+    """Run what is missing -> what is compared of each run; None: it failed."""
+    left = [*trials]
+    for _ in in_jobs(RunTrials(), left, left, 1, Silent()):
+        pass
+    done = [load_run(t.folder) if state_of(t.folder) == "finished" else None for t in left]
+    return [None if run is None else value_of(run) for run in done]
+
+
+def try_all(place: str, out: Path) -> Iterable[Line]:
+    """A line for every method."""
+    for name in ALGORITHMS:
+        if name in LEFT_OUT:
+            continue
+        question = question_of(place, name, out)
+        try:
+            study = Study(question, 60, 1, Silent())
+            study.run()
+        except FedloomError as error:
+            yield {"place": place, "method": name, "refused": str(error)}
+            continue
+        at = question.cells[0], question.methods[0]
+        found = values(study.trial(*at, seed) for seed in SEEDS)
+        yield {
+            "place": place,
+            "method": name,
+            "settings": study.tuned[at].choice,
+            "values": found,
+        }
+
+
+def advice(place: str, out: Path) -> Iterable[Line]:
+    """The line of the command itself."""
+    cell = cell_of(place)
+    folder = out / "runs" / cell.folder / "advice"
+    words = [f"{k}={v}" for k, v in cell.words.items() if k != "evaluate.clients"]
+    plan = ["--trials", f"{TRIALS}", "--seeds", "9", "--minutes", "600", "--quiet"]
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+        cli.main(["advise", cell.source, *words, *plan, "--out", str(folder)])
+    found = json.loads((folder / "advice.json").read_text("utf-8"))
+    kept = ("take", "decided", "why", "settings", "against", "alone", "facts", "methods", "skipped")
+    more = {key: found[key] for key in (*kept, "runs", "seconds", "looks")}
+    yield {"place": place, "candidates": [one["name"] for one in found["candidates"]], **more}
+
+
+def final(place: str, out: Path) -> Iterable[Line]:
+    """A line for each of the three best, the advice and FedAvg."""
+    tried = {line["method"]: line for line in lines(out, "all") if line["place"] == place}
+    whole = [one for one in tried.values() if one.get("values") and None not in one["values"]]
+    best = sorted(whole, key=lambda one: -mean(one["values"]))[:3]
+    rows = [(f"best {n}", one["method"], one["settings"]) for n, one in enumerate(best, 1)]
+    rows.append(("fedavg", "fedavg", tried["fedavg"]["settings"]))
+    (told,) = (line for line in lines(out, "advice") if line["place"] == place)
+    rows.append(("advice", told["take"], told["settings"]))
+    for role, name, settings in rows:
+        question = question_of(place, name, out)
+        at = question.cells[0], question.methods[0]
+        found = values(question.trial(*at, settings, seed) for seed in FRESH)
+        yield {"place": place, "role": role, "method": name, "settings": settings, "values": found}
+
+
+STEPS = {"all": try_all, "advice": advice, "final": final}
+
+
+def lines(out: Path, step: str) -> list[Line]:
+    """The lines of a step that there are."""
+    file = out / f"{step}.jsonl"
+    return [json.loads(t) for t in file.read_text("utf-8").splitlines()] if file.is_file() else []
+
+
+def run(place: str, out: Path) -> None:
+    """What is missing of a place. A step's lines are written when it is whole."""
+    for step, make in STEPS.items():
+        if any(line["place"] == place for line in lines(out, step)):
+            continue
+        made = [*make(place, out)]
+        with (out / f"{step}.jsonl").open("a", encoding="utf-8") as file:
+            file.writelines(json.dumps(line) + "\n" for line in made)
+        print(f"{place}: {step}", flush=True)
+
+
+def page(out: Path) -> str:
+    """The table: per cent, points, and the interval of a difference at 95 %."""
+    rows = [
+        "| place | best of all, seeds 1, 2 | advice | best less advice | FedAvg |",
+        "|:--|:--|:--|:--|--:|",
+    ]
+    for place in HELD_OUT:
+        found = {line["role"]: line for line in lines(out, "final") if line["place"] == place}
+        if not found:
+            continue
+        best, told = found["best 1"], found["advice"]
+        gap = paired(best["values"], told["values"])
+        assert gap is not None
+        ends = f"{100 * gap.mean:+.2f} ({100 * gap.low:+.2f} to {100 * gap.high:+.2f})"
+        cells = [place, *(_cell(found[role]) for role in ("best 1", "advice")), ends]
+        cells.append(f"{100 * mean(found['fedavg']['values']):.2f}")
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def _cell(line: Line) -> str:
+    return f"{line['method']}, {100 * mean(line['values']):.2f}"
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("what", choices=["run", "page"])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("places", nargs="*")
+    given = parser.parse_args()
+    logging.getLogger("fedloom").setLevel(logging.ERROR)
+    given.folder.mkdir(parents=True, exist_ok=True)
+    if given.what == "page":
+        print(page(given.folder))
+        return
+    for place in given.places or HELD_OUT:
+        run(place, given.folder)
+
+
+if __name__ == "__main__":
+    main()

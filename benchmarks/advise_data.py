@@ -1,0 +1,72 @@
+"""Data whose clients differ in size or in their inputs, for benchmarks/advise.py."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from fedloom.core.rng import generator
+from fedloom.data import FederatedData, by_lists, iid
+from fedloom.data.published.heart import heart
+from fedloom.data.published.images import digits
+
+
+def _by_size(n: int, clients: int, seed: int) -> list[list[int]]:
+    """Rows at random; each client has 0.6 times as many as the one before, and at least eight."""
+    shares = 0.6 ** np.arange(clients)
+    sizes = 8 + np.floor((n - 8 * clients) * shares / shares.sum()).astype(int)
+    order = torch.randperm(n, generator=generator(seed, "sizes", 0, 0)).tolist()
+    ends = np.cumsum(sizes)
+    return [order[end - size : end] for size, end in zip(sizes, ends, strict=True)]
+
+
+def digits_by_size(clients: int = 10, seed: int = 0) -> FederatedData:
+    """Digits of which the first client has two fifths."""
+    n = len(digits(iid(1)).inputs)
+    return digits(by_lists(_by_size(n, clients, seed)), seed)
+
+
+def heart_by_size(clients: int = 8, seed: int = 0) -> FederatedData:
+    """Patients of whom the first client has two fifths."""
+    n = len(heart(iid(1)).inputs)
+    return heart(by_lists(_by_size(n, clients, seed)), seed)
+
+
+def heart_by_age(clients: int = 6, seed: int = 0) -> FederatedData:
+    """Patients by age, the youngest at the first client; the seed draws nothing."""
+    rows = heart(iid(1)).inputs[:, 0].argsort(stable=True)
+    return heart(by_lists([part.tolist() for part in rows.chunk(clients)]), seed)
+
+
+def digits_by_hand(clients: int = 20, seed: int = 0) -> FederatedData:
+    """Digits of which each client turns, blurs and spoils its own in its own way, and has all
+    labels; each test image comes from one client.
+    """
+    data = digits(iid(clients), seed)
+    assert data.test_inputs is not None
+    owners = torch.arange(len(data.test_inputs)) % clients
+    inputs, tests = data.inputs.clone(), data.test_inputs.clone()
+    for i in range(clients):
+        own, theirs = data.clients.of(i), owners == i
+        inputs[own] = _seen(inputs[own], i, clients, generator(seed, "noise", 0, i))
+        tests[theirs] = _seen(tests[theirs], i, clients, generator(seed, "noise", 1, i))
+    return replace(data, name="digits_by_hand", inputs=inputs, test_inputs=tests, raw=None)
+
+
+def _seen(images: torch.Tensor, i: int, clients: int, draws: torch.Generator) -> torch.Tensor:
+    """Images (n, 1, 8, 8) as client i sees them: turned by -60 to 60 degrees, every second client
+    blurred, every third with noise of deviation 0.2.
+    """
+    angle = torch.tensor((2 * i / (clients - 1) - 1) * np.pi / 3)
+    turn = torch.stack([angle.cos(), -angle.sin(), angle.sin(), angle.cos()]).view(2, 2)
+    matrix = torch.cat([turn, torch.zeros(2, 1)], 1).expand(len(images), 2, 3)
+    grid = functional.affine_grid(matrix, list(images.shape), align_corners=False)
+    out = functional.grid_sample(images, grid, align_corners=False)
+    if i % 2:
+        out = functional.avg_pool2d(out, 3, stride=1, padding=1)
+    if i % 3 == 0:
+        out = out + 0.2 * torch.randn(out.shape, generator=draws)
+    return out

@@ -1,0 +1,92 @@
+"""`fedloom advise`: which method for these clients, and the settings to deploy."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from pathlib import Path
+
+import click
+
+from fedloom.core.parsing import is_file
+from fedloom.storage.atomic import write_out
+
+from .printing import as_json as in_json
+from .run import repeatable, sorted_out
+from .text_cache import settings_argument
+
+
+@click.command("advise", short_help="Say which method to take for your clients.")
+@settings_argument()
+@click.option(
+    "--minutes",
+    type=click.FloatRange(min=0, min_open=True),
+    default=20,
+    show_default=True,
+    help="The time for all of it; the same command goes on later.",
+)
+@click.option(
+    "--trials",
+    type=click.IntRange(min=1),
+    default=8,
+    show_default=True,
+    help="Of the main settings of each method; 1: tune nothing.",
+)
+@click.option(
+    "--seeds", type=click.IntRange(min=4), default=30, show_default=True, help="At most so many."
+)
+@click.option(
+    "--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Runs at once."
+)
+@click.option("--out", help="Its folder.  [default: runs/advise-NAME]")
+@click.option("--json", "as_json", is_flag=True, help="Print the JSON, and not the Markdown.")
+@click.option("--quiet", is_flag=True, help="No progress.")
+def advise_command(
+    settings: tuple[str, ...],
+    minutes: float,
+    trials: int,
+    seeds: int,
+    jobs: int,
+    out: str | None,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Compare three methods that rules choose for your clients, and write the settings to deploy.
+
+    \b
+    fedloom advise my.toml
+    fedloom advise heart --minutes 5
+    fedloom advise digits data.alpha=0.1 cohort=0.1 --jobs 2
+
+    FedAvg and two others that fit your clients, link and privacy have the same trials on a
+    validation split, and seeds until it is decided; each client alone and all rows in one place
+    stand beside them. The folder has run.toml, for `fedloom run` and `fedloom deploy new`,
+    advice.md and advice.json.
+    """
+    from fedloom.referee import Study, advised
+    from fedloom.referee.advice import taken
+    from fedloom.referee.advice_page import advice_json, advice_page
+
+    from .paper_progress import Progress
+
+    source, changes, out = sorted_out(settings, out)
+    name = Path(source).stem if is_file(source) else source
+    folder = Path(out or f"runs/advise-{name}")
+    asked = advised(source, changes, trials, seeds, folder)
+    with (
+        repeatable(f"the runs in '{folder}'"),
+        Progress((), quiet, time.monotonic() + 60 * minutes) as progress,
+    ):
+        study = Study(asked.question, minutes, jobs, progress)
+        study.run()
+    found = advice_json(study, asked, shlex.join(["fedloom", *sys.argv[1:]]))
+    method = taken(study, asked.candidates).method
+    best = asked.settings(method, study.tuned[asked.question.cells[0], method].choice)
+    write_out(folder / "run.toml", best.to_toml())
+    text, page = f"{in_json(found)}\n", advice_page(found, str(folder))
+    write_out(folder / "advice.json", text)
+    write_out(folder / "advice.md", page)
+    click.echo(text if as_json else page, nl=False)
+    if study.over:
+        click.echo("time is up; the same command goes on", err=True)

@@ -1,0 +1,160 @@
+"""An advice as JSON, and as the page that is made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .._version import __version__
+from ..core.commit import own_commit
+from ..report import group_runs
+from ..report.clients import against_alone
+from ..report.runs import Run
+from ..report.statistics import LEVEL, shown
+from ..report.tables import human_bytes, human_value
+from .advice import Advised, Taken, bytes_of, mean_of, taken
+from .page import cells_of, decided_table, delta_words, plan_lines, rows_table, settings_line
+from .study import Study
+
+Found = dict[str, Any]
+FORMAT = "fedloom-advice-1"  # docs/schemas/advise.json
+
+
+def advice_json(study: Study, advised: Advised, command: str) -> Found:
+    """All that was found; command: repeats it. docs/schemas/advise.json explains the keys."""
+    pick = taken(study, advised.candidates)
+    cell, facts, metric = study.question.cells[0], advised.facts, study.metric
+    runs, seconds = study.cost
+    return {
+        "format": FORMAT,
+        "version": __version__,
+        "commit": own_commit(),
+        "command": command,
+        "source": cell.source,
+        "take": pick.method.name,
+        "decided": pick.decided,
+        "why": pick.why,
+        "settings": {**pick.method.words, **study.tuned[cell, pick.method].choice},
+        "against": [
+            {"name": one.other.name, "verdict": one.verdict, "ahead": _number(one.ahead)}
+            for one in pick.against
+        ],
+        "alone": _against_alone(study, pick),
+        "facts": {
+            **{name: getattr(facts, name) for name in _FACTS},
+            "demands": sorted(facts.demands),
+        },
+        "candidates": [
+            {"name": name, "when": rule.when, "why": rule.why, "evidence": rule.evidence}
+            for name, rule in advised.rules.items()
+        ],
+        "skipped": dict(advised.skipped),
+        "methods": [_method(method.name, own) for method, own in study.runs(cell).items()],
+        "runs": runs,
+        "seconds": round(seconds, 1),
+        "metric": metric.name,
+        "unit": metric.unit,
+        "delta": study.delta,
+        "error": round(1 - LEVEL, 9),
+        "looks": list(study.looks),
+        "ended": "time" if study.over else "plan",
+        "trials": study.question.trials,
+        "cells": cells_of(study),
+    }
+
+
+_FACTS = ("clients", "cohort", "share", "examples", "sizes", "labels")
+
+
+def _number(value: float) -> float | None:
+    return value if value == value else None
+
+
+def _method(name: str, runs: Sequence[Run | None]) -> Found:
+    mean, some = mean_of(runs), [run for run in runs if run is not None]
+    return {"name": name, "mean": mean, "bytes": bytes_of(some) if some else None}
+
+
+def _against_alone(study: Study, pick: Taken) -> str | None:
+    """Whether clients fare better than alone, a sentence; None where that was not run."""
+    runs = study.runs(study.question.cells[0])
+    alone = next((method for method in runs if method.name == "alone"), None)
+    if alone is None:
+        return None
+    both = [run for method in (pick.method, alone) for run in runs[method] if run is not None]
+    return next(iter(against_alone(group_runs(both))), None)
+
+
+# ------------------------------------------------------------------------------------------ page
+def advice_page(found: Mapping[str, Any], folder: str) -> str:
+    """The page; folder: where run.toml is."""
+    cell = found["cells"][0]
+    methods = {method["name"]: method for method in found["methods"]}
+    lines = [f"# Which method for {cell['name']}?", "", _said(found), ""]
+    lines += [f"- {line}" for line in _reasons(found, methods)]
+    lines += ["", "```", f"fedloom run {folder}/run.toml"]
+    lines += [f"fedloom deploy new {folder}/run.toml --out fed", "```", ""]
+    lines += ["## What was compared", "", *rows_table(cell), "", *decided_table(found, "method")]
+    lines += ["", *(f"- {m['name']}: {settings_line(m)}" for m in cell["methods"])]
+    lines += ["", "## Why these", "", _facts(found["facts"]), ""]
+    lines += ["| candidate | holds for | because | evidence |", "|:--" * 4 + "|"]
+    for one in found["candidates"]:
+        lines.append("| " + " | ".join([one["name"], *(one[k] for k in _COLUMNS)]) + " |")
+    lines += [""] * bool(found["skipped"])
+    lines += [f"- Not compared: {name}: {why}." for name, why in found["skipped"].items()]
+    lines += ["", "## How it was decided", "", *(f"- {said}" for said in plan_lines(found))]
+    return "\n".join(lines) + "\n"
+
+
+_COLUMNS = ("when", "why", "evidence")
+
+
+def _said(found: Mapping[str, Any]) -> str:
+    """What to take, in a sentence."""
+    take, others = found["take"], found["against"]
+    if not others:
+        return f"**Take {take}**: nothing else goes with what these settings demand."
+    if found["decided"]:
+        better = all(one["verdict"] == "better" for one in others)
+        return f"**Take {take}**: it is {'better than' if better else 'as good as'} the others."
+    names = [one["name"] for one in others if one["verdict"] == "undecided"]
+    why = {
+        "best": "it is ahead in the mean, which may be chance",
+        "bytes": "it sends fewer bytes, and is hardly behind in the mean",
+        "simpler": "it is the simpler one, and hardly behind in the mean",
+    }[found["why"]]
+    return f"**Undecided** between {take} and {' and '.join(names)}: **take {take}**, {why}."
+
+
+def _reasons(found: Mapping[str, Any], methods: Mapping[str, Any]) -> list[str]:
+    """What there is to say of the others, of clients alone, of pooled rows, and of the cost."""
+    take, unit, out = found["take"], found["unit"], []
+    mine = methods[take]
+    for one in found["against"]:
+        name, other = one["name"], methods[one["name"]]
+        sent = f"{human_bytes(mine['bytes'])} a run against {human_bytes(other['bytes'])}"
+        gap = "its runs failed" if one["ahead"] is None else shown(one["ahead"], unit)
+        gap += " points in the mean" if one["ahead"] is not None and unit == "share" else ""
+        verdict = one["verdict"]
+        if verdict == "no difference":
+            verdict = f"no difference larger than {delta_words(found)}"
+        out.append(f"Against {name}: {verdict} ({gap}; {sent}).")
+    if found["alone"]:
+        out.append(found["alone"])
+    if "pooled" in methods and methods["pooled"]["mean"] is not None:
+        both = [human_value(methods[name]["mean"], unit) for name in ("pooled", take)]
+        out.append(f"With all rows in one place: {both[0]}; {take}: {both[1]}.")
+    out.append(f"This took {found['runs']} runs, {found['seconds'] / 60:.1f} minutes of training.")
+    if found["ended"] == "time":
+        out.append("Time was up before the plan's end; the same command goes on.")
+    return out
+
+
+def _facts(facts: Mapping[str, Any]) -> str:
+    said = [
+        f"{facts['clients']:,} clients, {facts['cohort']:g} in a round",
+        f"{facts['examples']:g} rows each (median), Gini {facts['sizes']:.2f}",
+    ]
+    if facts["labels"] is not None:
+        said.append(f"label distance {facts['labels']:.2f}")
+    return f"{'; '.join([*said, *facts['demands']])}."
