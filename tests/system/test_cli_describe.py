@@ -46,7 +46,11 @@ def test_descriptions_as_json(fedloom: Fedloom, sites: list[str]) -> None:
     end = fedloom("describe", *sites, "--target", "outcome", 'inputs=["age"]', "--json")
     found = check("describe", end.stdout)
     assert [*found["sites"]["bonn"]["columns"]] == ["age", "outcome"]
-    assert found["sites"]["ulm"] == {"least": 10, "rows": None, "target": "outcome", "columns": {}}
+    nothing = {"least": 10, "rows": None, "target": "outcome", "columns": {}, "duplicates": None}
+    assert found["sites"]["ulm"] == nothing
+    rows = (Path(name).read_text("utf-8").splitlines()[1:] for name in sites[:2])
+    bonn, kiel = ({(line.split(",")[0], line.split(",")[2]) for line in of} for of in rows)
+    assert found["sites"]["bonn"]["duplicates"]["shared"] == {"kiel": len(bonn & kiel)}
     assert 0.4 < found["labels"]["pairs"] < 0.8
     end = fedloom("describe", *sites, "--target", "age", "--least", "5", "--json")
     found = check("describe", end.stdout)

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,8 @@ from .printing import as_json, folded, page_width, table
 if TYPE_CHECKING:
     from fedloom.deployment.description import ColumnDescription, Description
     from fedloom.deployment.folder import Folder
+
+_NAMED = 5  # columns that are named
 
 
 @click.command("describe", short_help="Say what tables of sites are like, and tell of nobody.")
@@ -92,8 +95,9 @@ def in_json(told: Mapping[str, Description]) -> dict[str, Any]:
 
 def in_tables(told: Mapping[str, Description]) -> str:
     """Descriptions by site, for a terminal."""
-    least = max(site.least for site in told.values())
-    parts = [f"nothing is told of fewer than {least} rows: '-'", _labels(told)]
+    parts = [f"nothing is told of fewer than {_least(told)} rows: '-'", _labels(told)]
+    if len(told) > 1:
+        parts.append("\n".join(folded(f"  {line}", page_width()) for line in _shared(told)))
     numbers, values = (_columns(told, of) for of in (True, False))
     if numbers:
         heads = ["numbers", "site", "empty", "mean", "std", "low", "25 %", "median", "75 %", "high"]
@@ -123,6 +127,38 @@ def _labels(told: Mapping[str, Description]) -> str:
         f"(total variation, mean); to all, Jensen-Shannon {found.jensen_shannon:.3f} bits"
     )
     return table(lines, page_width()) + "\n" + folded(f"  {said}", page_width())
+
+
+def _shared(told: Mapping[str, Description]) -> list[str]:
+    """How many rows two sites have, pair by pair, and what was not compared."""
+    known = {name: d for name, site in told.items() if (d := site.duplicates) is not None}
+    without = [name for name, site in told.items() if site.rows is not None and name not in known]
+    counts: list[str] = []
+    apart: list[str] = []
+    few = 0
+    for one, other in itertools.combinations(known, 2):
+        if other not in known[one].shared:
+            apart.append(f"{one} and {other}")
+        elif (n := known[one].shared[other]) is None:
+            few += 1
+        else:
+            counts.append(f"{one} and {other}: {n:,}")
+    said = []
+    if counts or few:
+        columns = next(iter(known.values())).columns
+        by = ", ".join(columns) if len(columns) <= _NAMED else f"all {len(columns)} columns"
+        counts += [f"{'of the others ' if counts else ''}fewer than {_least(told)}"] * bool(few)
+        said = [f"rows alike at two sites, by {by}: {'; '.join(counts)}"]
+    if apart:
+        said.append(f"warning: these have different keys (duplicates_key): {', '.join(apart)}")
+    if without:
+        where = ", ".join(without)
+        said.append(f"rows at two sites are not looked for at {where}: no duplicates_key there")
+    return said
+
+
+def _least(told: Mapping[str, Description]) -> int:
+    return max(site.least for site in told.values())
 
 
 def _withheld(site: Description) -> list[str]:
@@ -176,6 +212,9 @@ def asked(fed: Folder, told: Description, yes: bool) -> str:
     from fedloom.deployment.telling import agree_to, agreed_to, digest_of
 
     name = f"description {digest_of(told)}"
+    if (found := told.duplicates) is not None:
+        said = f"and of each row a keyed digest of {', '.join(found.columns)} (docs/describe.md)"
+        click.echo("\n" + folded(f"  {said}", page_width()), err=True)
     if told == agreed_to(fed):
         return f"{name}: agreed before"
     try:

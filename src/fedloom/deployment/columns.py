@@ -20,7 +20,10 @@ FOUND = ("columns", "missing", "standardise")  # options of `table` that look at
 _SCALE = ("per_client", "missing", "standardise", "ddof")  # what each site does with its own
 _AGREED = ("inputs", "text", "rules", "class_names", "preparation", "columns", *_SCALE)
 # how files are read and tested, of which a site's file may say something else
-_USUAL = ("names", "na_values", "encoding", "sep", "decimal", "test_share", "test_seed", "patient")
+_USUAL = (
+    *("names", "na_values", "encoding", "sep", "decimal", "test_share", "test_seed"),
+    *("patient", "identity"),
+)
 _HOW = (
     "run `fedloom deploy describe`; or make the federation with `fedloom deploy new` where a table "
     "of these columns is (data.path), or write [[data.rules]] into run.toml at every place "

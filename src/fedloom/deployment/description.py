@@ -17,6 +17,7 @@ count.
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -42,6 +43,7 @@ from ..data.own.reading import Reading
 from ..data.own.tables import Files
 from ..data.own.test_rows import HeldOut
 from ..errors import DataError
+from .duplicates import SIZE, Duplicates, compared, digested, from_bytes
 from .message import PLAIN, Examples, first_of, from_json
 
 if TYPE_CHECKING:
@@ -86,7 +88,8 @@ class ColumnDescription(BaseModel):
 
 class Description(BaseModel):
     """A site's table. least: the least count; rows: None if there are fewer, and then nothing else
-    is told. target: the column with the labels, if it is known.
+    is told. target: the column with the labels, if it is known; duplicates: of a site whose people
+    gave a key for it.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
@@ -94,6 +97,7 @@ class Description(BaseModel):
     rows: Examples | None
     target: Value | None = None
     columns: dict[Value, ColumnDescription] = Field(default={}, max_length=10_000)
+    duplicates: Duplicates | None = None
 
     @model_validator(mode="after")
     def _fits(self) -> Description:
@@ -121,22 +125,57 @@ def described(table: Table, names: Sequence[str], target: str | None, least: int
     return Description(least=least, rows=rows, target=target, columns=columns)
 
 
-def described_table(options: Mapping[str, Any], least: int) -> Description:
-    """What is told of a table's training rows, all of one site. options: those of `table`; what a
-    column becomes counts for nothing. Raises DataError.
+def described_table(
+    options: Mapping[str, Any], least: int, key: bytes | None = None, run: str = ""
+) -> tuple[Description, bytes]:
+    """What is told of a table's training rows, all of one site, and with a key their digests (see
+    duplicates.py). options: those of `table`; what a column becomes counts for nothing. Raises
+    DataError.
     """
-    found, label, names = _training(options)[1:]
-    return described(found, names, label, least)
+    return _with_digests(*_training(options)[1:], options, least, key, run)
 
 
 def described_clients(options: Mapping[str, Any], least: int) -> dict[str, Description]:
-    """The same of each client of a table: of each file, or of each value of its client column."""
+    """The same of each client of a table: of each file, or of each value of its client column, with
+    the numbers of rows that two have.
+    """
     owner, whole, label, names = _training(options)
-    if owner is None:
-        return {Path(whole.where).stem: described(whole, names, label, least)}
-    rows = whole.frame.groupby(present(whole, owner).map(name_of), sort=True)
-    clients = {str(name): Table(f"{whole.where}, {name}", each) for name, each in rows}
-    return {name: described(each, names, label, least) for name, each in clients.items()}
+    clients = {Path(whole.where).stem: whole}
+    if owner is not None:
+        rows = whole.frame.groupby(present(whole, owner).map(name_of), sort=True)
+        clients = {str(name): Table(f"{whole.where}, {name}", each) for name, each in rows}
+    key = secrets.token_bytes(SIZE)
+    made = {n: _with_digests(t, label, names, options, least, key, "") for n, t in clients.items()}
+    found = with_shared({n: t for n, (t, _) in made.items()}, {n: d for n, (_, d) in made.items()})
+    return found
+
+
+def _with_digests(
+    table: Table,
+    label: str | None,
+    names: Sequence[str],
+    options: Mapping[str, Any],
+    least: int,
+    key: bytes | None,
+    run: str,
+) -> tuple[Description, bytes]:
+    told = described(table, names, label, least)
+    if key is None or told.rows is None:
+        return told, b""
+    named = options.get("identity", ())
+    by = [*named] or [*sorted(names), *([] if label is None else [label])]
+    duplicates, digests = digested(table, by, bool(named), key, run)
+    return told.model_copy(update={"duplicates": duplicates}), digests
+
+
+def with_shared(
+    told: Mapping[str, Description], digests: Mapping[str, bytes]
+) -> dict[str, Description]:
+    """Descriptions with the numbers of rows that two sites have. Raises WireError."""
+    known = {name: site.duplicates for name, site in told.items() if site.duplicates is not None}
+    raw = {name: from_bytes(digests[name], told[name].rows or 0) for name in known}
+    found = compared(known, raw, max((site.least for site in told.values()), default=0))
+    return {n: site.model_copy(update={"duplicates": found.get(n)}) for n, site in told.items()}
 
 
 def _training(given: Mapping[str, Any]) -> tuple[str | None, Table, str | None, list[str]]:
@@ -146,10 +185,11 @@ def _training(given: Mapping[str, Any]) -> tuple[str | None, Table, str | None, 
     get = given.get
     finding = Finding(DROP if get("missing") == DROP else None)
     making = Making(get("inputs", ()), None, (1, 1), {}, finding, False, (), None)
+    who = get("patient"), get("identity", ())
     held = HeldOut(None, get("date"), get("test_from"), get("test_share", 0.0), get("test_seed", 0))
     how = {key: given[key] for key in _READING if key in given}
     target = get("target", ())
-    about = target, get("client"), get("patient"), making, held
+    about = target, get("client"), *who, making, held
     files = Files(given["path"], Reading(**how), *about)
     found = files.rows(get("class_names", ()))
     label, others = (target, []) if isinstance(target, str) else (None, [*target])

@@ -48,6 +48,7 @@ from .columns import (
     unagreed,
 )
 from .description import Description
+from .duplicates import key_of
 from .folder import Deployment, Folder, write
 from .message import ASK, Ask, Refusal, Told, What, check_addressee, disclosed, opened, sealed
 from .node import Node
@@ -177,7 +178,7 @@ class Place:
     def __init__(self, fed: Folder, data: Path | None = None) -> None:
         assert fed.client is not None
         self._fed, self._file, self._clients = fed, data, read_clients(fed.clients_file)
-        self._parts, self._table = ([], None) if data is None else read_site(data)
+        self._parts, self._table, self._key = ([], None, None) if data is None else read_site(data)
         self.client, self.settings = fed.client, fed.settings()
         if self.client >= self._clients.population:
             raise ConfigError(
@@ -291,11 +292,11 @@ class Place:
         if what in ("join", "agree") and not must_join(self.settings, self._clients):
             raise WireError("this site joins nothing: its clients.toml and settings say all")
 
-    def told(self) -> Description:
+    def told(self) -> tuple[Description, bytes]:
         """What would be told of this site's table. Raises ConfigError, DataError."""
         assert self._file is not None
         data = self._config.values["data"]
-        return description_of(self._fed, self._table or {}, data, self._file)
+        return description_of(self._fed, self._table or {}, data, self._file, self._key)
 
     def _described(self, ask: Ask, parts: dict[str, bytes]) -> bytes:
         """What this site's people agreed to tell; or the preparation that all get, which is then
@@ -306,7 +307,7 @@ class Place:
             raise WireError("this node was started without a site's file; give it --data mine.toml")
         who = ask.model_dump(include={"run", "what", "round", "client"})
         try:
-            told = self.told()
+            told, digests = self.told()
             if told != agreed_to(self._fed):
                 raise WireError(
                     "its people have not agreed to what would be told of its table now; they see "
@@ -314,6 +315,7 @@ class Place:
                 )
             if ask.what == "describe":
                 parts = {"description": told.model_dump_json().encode()}
+                parts |= {"digests": digests} if digests else {}
                 return sealed(Told(**who, digest=digest_of(told)), parts)
             made = preparation(parts.get("preparation", b""))
             self._prepare(made, told)
@@ -352,9 +354,9 @@ class Place:
 
 def told_at(fed: Folder, file: Path) -> Description:
     """What would be told of the table of a site's file. Raises ConfigError, DataError."""
-    parts, table = read_site(file)
+    parts, table, key = read_site(file)
     run = settings_of(fed, parts, file, agreed=False).values["data"]
-    return description_of(fed, table or {}, run, file)
+    return description_of(fed, table or {}, run, file, key)[0]
 
 
 def must_join(settings: Deployment, clients: Clients) -> bool:
@@ -369,16 +371,18 @@ def alone(data: FederatedData, client: int) -> FederatedData:
     return dataclasses.replace(found, clients=everything, roll=None)
 
 
-def read_site(file: Path) -> tuple[list[Path], dict[str, Any] | None]:
-    """A site's file, a TOML file with a table [data] as in the settings of a run, and parts: the
-    files of own parts that this site lets run, and that table. Raises ConfigError.
+def read_site(file: Path) -> tuple[list[Path], dict[str, Any] | None, bytes | None]:
+    """A site's file, a TOML file with a table [data] as in the settings of a run: the files of own
+    parts that this site lets run (parts), that table, and the key in the file duplicates_key.
+    Raises ConfigError.
     """
     given = read(file)
-    for key in given.keys() - {"data", "parts"}:
+    for key in given.keys() - {"data", "parts", "duplicates_key"}:
         raise ConfigError(
-            f"file '{file}': unknown key '{key}'; a site's file has the table [data], and parts"
+            f"file '{file}': unknown key '{key}'; a site's file has the table [data], parts and "
+            "duplicates_key"
         )
-    parts, table = given.get("parts", []), given.get("data")
+    parts, table, secret = given.get("parts", []), given.get("data"), given.get("duplicates_key")
     if not isinstance(parts, list) or not all(str(name).endswith(".py") for name in parts):
         raise ConfigError(
             f"file '{file}': parts must be a list of Python files, as [\"my_method.py\"], got "
@@ -387,11 +391,11 @@ def read_site(file: Path) -> tuple[list[Path], dict[str, Any] | None]:
     if "data" in given:
         table = named_table(given, "data")
         load_named({"data": table}, f"file '{file}'")  # a function of the site's own
-    files = [(file.parent / Path(name).expanduser()).absolute() for name in parts]
+    *files, own = ((file.parent / Path(str(n)).expanduser()).absolute() for n in [*parts, secret])
     with Origin(f"file '{file}'").blame(""):
         for path in files:
             hash_of(str(path))  # it is there
-    return files, table
+        return files, table, None if secret is None else key_of(own)
 
 
 def own_data(given: Mapping[str, Any], file: Path, run: Mapping[str, Any]) -> FederatedData:

@@ -64,6 +64,7 @@ NEW: dict[str, tuple[Any, str | None]] = {
     "data.class_names": ([], "table"),
     "data.names": ([], "table"),
     "data.na_values": ([], "table"),
+    "data.identity": ([], "table"),
     "data.encoding": ("utf-8", "table"),
     "data.sep": (",", "table"),
     "data.decimal": (".", "table"),

@@ -73,6 +73,7 @@ def table(
     test_seed: NonNegativeInt = 0,
     patient: str | None = None,
     preparation: Transformer | str | None = None,
+    identity: Sequence[str] = (),
 ) -> FederatedData:
     """Load CSV or Parquet files of yours, a row per sample; docs/data.md has the whole story.
 
@@ -91,8 +92,9 @@ def table(
     Or rules and class_names, which fix them (fedloom.data.own.preparation); or preparation, a
     fitted transformer of scikit-learn. test: files of test rows; or date, a column, and test_from,
     their first day; or test_share of each client's rows, with the classes' shares, drawn from
-    test_seed. patient: a column in which nobody may be twice at a client. Raises DataError naming
-    file, column and row.
+    test_seed. patient: a column in which nobody may be twice at a client; identity: columns that
+    say who somebody is anywhere, as ["name", "birth"]: `fedloom describe` compares sites by them,
+    and they are no inputs. Raises DataError naming file, column and row.
     """
     partition, path = _sorted_out(partition, path)
     finding = Finding(missing, standardise, ddof)
@@ -100,7 +102,7 @@ def table(
     making = Making(inputs, text, words, columns or {}, finding, per_client, rules, preparation)
     held = HeldOut(test, date, test_from, test_share, test_seed)
     reading = Reading(names, na_values, encoding, sep, decimal)
-    files = Files(path, reading, target, client, patient, making, held)
+    files = Files(path, reading, target, client, patient, identity, making, held)
     data = files.data(partition, seed, class_names)
     warn_of_one_class(data)
     return data
@@ -143,6 +145,7 @@ class Files:
     target: str | Sequence[str]
     client: str | None
     patient: str | None
+    identity: Sequence[str]
     making: Making
     held: HeldOut
 
@@ -196,6 +199,7 @@ class Files:
     def _inputs(self, columns: Sequence[str]) -> list[str]:
         """The columns of the inputs."""
         others = {*self._targets(columns), self.owner, self.held.date, self.patient, FILE}
+        others |= {*self.identity}
         names = self.making.named or [name for name in columns if name not in others]
         if not names:
             raise DataError(
@@ -210,7 +214,7 @@ class Files:
         """
         tables = [self.reading.table(file) for file in files_of(path)]
         needed = [*self._targets(tables[0].columns), self.held.date, *self.making.named]
-        needed += [self.patient, *([] if tests else [self.owner])]
+        needed += [self.patient, *([] if tests else [self.owner, *self.identity])]
         named = [name for name in needed if name is not None and name != FILE]
         return joined_files(path, tables, named, not self.making.named)
 

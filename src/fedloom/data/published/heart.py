@@ -66,6 +66,6 @@ def heart(
     making = Making(INPUTS, None, (0, 0), codes, finding, own, (), None)
     held = HeldOut(share=test_share, seed=test_seed)
     reading = Reading(COLUMNS, ("?",))
-    files = Files(heart_files(), reading, "num > 0", None, None, making, held)
+    files = Files(heart_files(), reading, "num > 0", None, None, (), making, held)
     data = files.data(partition, seed, ("healthy", "ill"))
     return replace(data, name="heart", about={**data.about, "source": "heart"})
