@@ -2,25 +2,27 @@
 process, and the bytes on the wire.
 
     python benchmarks/masked_sums.py --clients 10 --values 1000000 --record masked_sums.json
+    python benchmarks/masked_sums.py --clients 100 --threshold 0.9 [--complete]
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import statistics
 import time
 from pathlib import Path
 
 import numpy as np
 
+from fedloom.aggregation import IntegerRing
+from fedloom.aggregation.mask_graph import Needed
 from fedloom.deployment.masked_sums import Identity, MaskingClient, UnmaskingServer, new_session
 
 MODEL = bytes(32)
 
 
-def once(clients: int, values: int, vanish: int, needed: int) -> dict[str, float]:
+def once(clients: int, values: int, vanish: int, needed: Needed) -> dict[str, float]:
     """Seconds of the processor for each part of a sum, all clients together; bytes of a client."""
     own = Identity.rehearsed(clients)
     session, begin = new_session("benchmark", 0, range(clients), needed)
@@ -37,6 +39,8 @@ def once(clients: int, values: int, vanish: int, needed: int) -> dict[str, float
         out[name] = time.process_time() - at
         at = time.process_time()
 
+    out["neighbours"] = needed.degree
+    at = time.process_time()
     members = [MaskingClient(session, i, own[i]) for i in range(clients)]
     keys = [member.keys() for member in members]
     for i, raw in enumerate(keys):
@@ -53,7 +57,7 @@ def once(clients: int, values: int, vanish: int, needed: int) -> dict[str, float
     found = server.sum()
     lap("unmasking")
     assert (found == np.sum([rows[i] for i in came], axis=0, dtype=np.uint64)).all()
-    out["protocol"] = sum(out.values())
+    out["protocol"] = out["keys"] + out["masking"] + out["unmasking"]
     out["up"] = len(keys[0]) + len(masked[0]) + len(shares[0])
     out["up_over_dense"] = out["up"] / (8 * values)
     out["down_beside_broadcast"] = len(begin) + len(server.told(0)) + len(server.came())
@@ -65,12 +69,15 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=10)
     parser.add_argument("--values", type=int, default=10**6)
     parser.add_argument("--threshold", type=float, default=0.6)
+    parser.add_argument("--complete", action="store_true", help="all others are neighbours")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--record", type=Path)
     given = parser.parse_args()
-    needed = max(math.ceil(given.threshold * given.clients - 1e-9), given.clients // 2 + 1)
+    needed = IntegerRing(secure=True, threshold=given.threshold).needed(given.clients)
+    if given.complete:
+        needed = Needed(needed.clients, given.clients - 1, needed.clients)
     record = {}
-    for vanish in (0, given.clients - needed):
+    for vanish in (0, given.clients - needed.clients):
         runs = [once(given.clients, given.values, vanish, needed) for _ in range(given.repeats)]
         record[f"{vanish} of {given.clients} vanish"] = {
             name: round(statistics.median(run[name] for run in runs), 4) for name in runs[0]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
+import random
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,8 @@ from Crypto.Protocol import DH, SecretSharing
 from Crypto.Protocol.KDF import HKDF
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from fedloom.aggregation import IntegerRing
+from fedloom.aggregation.mask_graph import Needed
 from fedloom.deployment import masked_sums
 from fedloom.deployment.masked_sums import (
     Identity,
@@ -31,7 +35,7 @@ MEMBERS = (0, 2, 3, 5, 8)
 MODEL = b"m" * 32
 KEYS = {i: ec.derive_private_key(1000 + i, CURVE) for i in MEMBERS}
 PUBLIC = {i: key.public_key() for i, key in KEYS.items()}
-SESSION = Session(b"run 1, round 7, draw 0", MEMBERS, 3)
+SESSION = Session(b"run 1, round 7, draw 0", MEMBERS, Needed(3, 4, 3))
 
 
 @pytest.fixture(autouse=True)
@@ -61,15 +65,15 @@ def begun(clients, there, session=SESSION):
     return found
 
 
-def summed(there, came, stayed):
+def summed(there, came, stayed, session=SESSION):
     """The sum, if those are there at the three steps."""
-    clients = {i: client(i) for i in MEMBERS}
-    found = begun(clients, there)
+    clients = {i: client(i, session) for i in session.members}
+    found = begun(clients, there, session)
     for i in came:
         found.take_masked(i, clients[i].masked(found.told(i), values(i), MODEL))
     for i in stayed:
         found.take_shares(i, clients[i].unmask(found.came()))
-    return found.sum() if found.shares >= SESSION.threshold else None
+    return found.sum() if found.lacking <= 0 else None
 
 
 def subsets(of):
@@ -91,19 +95,95 @@ def test_clients_may_vanish_at_every_step_of_one_sum():
     assert (summed(MEMBERS, (0, 3, 5, 8), (0, 5, 8)) == sum(map(values, (0, 3, 5, 8)))).all()
 
 
+def few(n, needed):
+    """A session of n members, with keys that nobody else has."""
+    for i in range(n):
+        if i not in KEYS:
+            KEYS[i] = ec.derive_private_key(1000 + i, CURVE)
+            PUBLIC[i] = KEYS[i].public_key()
+    return Session(b"few", tuple(range(n)), needed)
+
+
+def gives(session, some, of):
+    """Whether so many of each neighbourhood are there, counted in another way."""
+    ring = sorted(
+        session.members,
+        key=lambda i: hashlib.sha256(
+            b"ring" + session.context + i.to_bytes(8, "little")
+        ).hexdigest(),
+    )
+    n, reach, counts = len(ring), session.needed.degree // 2, []
+    for at, i in enumerate(ring):
+        if i in of:
+            counts.append(
+                sum(
+                    j in some and min((at - b) % n, (b - at) % n) <= reach
+                    for b, j in enumerate(ring)
+                )
+            )
+    return len(some) >= session.needed.clients and min(counts) >= session.needed.shares
+
+
+@pytest.mark.parametrize(
+    ("n", "degree", "shares"),
+    [(6, 2, 2), *(pytest.param(*few, marks=pytest.mark.slow) for few in ((7, 4, 3), (8, 4, 4)))],
+)
+def test_neighbours_give_the_sum_whoever_vanishes_at_a_step(n, degree, shares):
+    """Every subset of at most three, at each step: the sum, or nothing where shares are missing."""
+    session, seen = few(n, Needed(n - 3, degree, shares)), set()
+    everybody = session.members
+    for left in (s for s in subsets(everybody) if len(s) <= 3):
+        rest = [i for i in everybody if i not in left]
+        for step in range(3):
+            there, came, stayed = ([everybody] * step + [rest] * 3)[:3]
+            whole = gives(session, there, there) and gives(session, came, there)
+            if not whole:
+                with pytest.raises(WireError, match="are there, and a masked sum needs"):
+                    summed(there, came, stayed, session)
+            elif gives(session, stayed, there):
+                assert (summed(there, came, stayed, session) == sum(map(values, came))).all()
+            else:
+                assert summed(there, came, stayed, session) is None
+            seen.add((step, whole and gives(session, stayed, there)))
+    assert len(seen) == 6  # both, at each step
+
+
+@pytest.mark.parametrize("n", [60, pytest.param(100, marks=pytest.mark.slow)])
+def test_a_sum_of_many_clients_of_whom_some_vanish_at_every_step(n):
+    needed = IntegerRing(secure=True, threshold=0.9).needed(n)
+    assert needed.degree < n // 2
+    session, draw = few(n, needed), random.Random(n)
+    there = sorted(draw.sample(range(n), n - n // 50))
+    came = sorted(draw.sample(there, len(there) - n // 50))
+    stayed = draw.sample(came, len(came) - n // 50)
+    assert (summed(there, came, stayed, session) == sum(map(values, came))).all()
+
+
+def test_a_client_answers_only_for_a_sum_whose_graph_is_in_one_piece():
+    """A server that says of a client's neighbours that they vanished would have it alone."""
+    session = few(9, Needed(5, 4, 4))
+    clients = {i: client(i, session) for i in session.members}
+    found = begun(clients, session.members, session)
+    for i in session.members:
+        found.take_masked(i, clients[i].masked(found.told(i), values(i), MODEL))
+    came = {*session.members} - {*session.others(0)}
+    with pytest.raises(WireError, match="1 of client 0 and its neighbours are there"):
+        clients[0].unmask(session.flags(came))
+
+
 def test_below_the_threshold_nothing_is_learnt():
     for there in (s for s in subsets(MEMBERS) if len(s) < 3):
         clients = {i: client(i) for i in MEMBERS}
         found = begun(clients, there)
         for i in there:
-            with pytest.raises(WireError, match=f"sum of {len(there)} clients"):
+            with pytest.raises(WireError, match=f"{len(there)} clients are there"):
                 clients[i].masked(found.told(i), values(i), MODEL)
     clients = {i: client(i) for i in MEMBERS}
     found = begun(clients, MEMBERS)
     for i in MEMBERS[:2]:
         found.take_masked(i, clients[i].masked(found.told(i), values(i), MODEL))
     for i in MEMBERS[:2]:
-        with pytest.raises(WireError, match="sum of 2 clients"):
+        with pytest.raises(WireError, match="2 clients are there"):
             clients[i].unmask(found.came())
     assert summed(MEMBERS, MEMBERS, MEMBERS[:2]) is None
 
@@ -211,7 +291,7 @@ def transcript(monkeypatch):
     given = {i: bytes([i + 1]) * 32 for i in MEMBERS[:4]}
     stream = iter(range(1, 1000))
     monkeypatch.setattr(SecretSharing, "rng", lambda n: bytes([next(stream) % 256]) * n)
-    session = SESSION._replace(members=MEMBERS[:4])
+    session = SESSION._replace(members=MEMBERS[:4], needed=Needed(3, 3, 3))
     found = UnmaskingServer(session, 3, MODEL)
     secret = lambda i: Secrets(
         given[i], given[i][::-1][:31] + b"s", ec.derive_private_key(i + 7, CURVE)
@@ -240,7 +320,7 @@ def test_messages_are_those_of_the_committed_vectors(monkeypatch):
 def test_the_masks_of_the_vectors_by_another_library():
     """The same masked values with X25519, HKDF and ChaCha20 of pycryptodome."""
     told = json.loads(VECTORS.read_text())
-    session = SESSION._replace(members=MEMBERS[:4])
+    session = SESSION._replace(members=MEMBERS[:4], needed=Needed(3, 3, 3))
     words = lambda key: np.frombuffer(
         ChaCha20.new(key=key, nonce=bytes(8)).encrypt(bytes(24)), "<u8"
     )

@@ -13,9 +13,11 @@ from ..core.hyper import hyper
 from ..core.vector import Rec, Vec, leaves, rec, tree
 from ..errors import ConfigError, NotFiniteError
 from .base import Aggregated, Aggregation, means, weighted
+from .mask_graph import Needed, needed
 
 _CLIENTS = 20  # bits of room for the sum: a million clients
-FEWEST, MOST = 3, 50  # clients of a masked sum
+ROOM = 2.0 ** (63 - _CLIENTS)  # of one client's value
+FEWEST = 3  # clients of a masked sum
 
 
 class IntegerRing(Aggregation):
@@ -47,6 +49,13 @@ class IntegerRing(Aggregation):
         high=1,
         open_low=True,
     )
+    colluding: float = hyper(
+        0.05,
+        "share of a round's clients that may work with the server",
+        "above 50 clients each has masks with so many others that these tell nothing",
+        low=0,
+        high=0.5,
+    )
 
     @property
     def masked(self) -> bool:
@@ -70,16 +79,24 @@ class IntegerRing(Aggregation):
             )
         return super().beside(algorithm, readers, asynchronous)
 
-    def needed(self, count: int) -> int:
+    def colluders(self, count: int) -> int:
+        """How many of so many clients may work with the server."""
+        return math.floor(self.colluding * count + 1e-9)
+
+    def fewest(self, count: int) -> int:
         """How many of so many clients a masked sum needs."""
         return max(math.ceil(self.threshold * count - 1e-9), count // 2 + 1)  # 0.56 * 25 is 14
 
+    def needed(self, count: int) -> Needed:
+        """What a masked sum of so many clients needs."""
+        return needed(count, self.fewest(count), self.colluders(count))
+
     def check(self, count: int) -> None:
         """Raise ConfigError for a cohort of this many, if no masked sum can be made of it."""
-        if self.secure and not FEWEST <= count <= MOST:
+        if self.secure and count < FEWEST:
             raise ConfigError(
-                f"aggregation.secure = true needs {FEWEST} to {MOST} clients in a round, got "
-                f"{count}: every two of them have a mask in common; take another cohort"
+                f"aggregation.secure = true needs {FEWEST} or more clients in a round, got "
+                f"{count}: a sum of fewer tells too much of each; take a larger cohort"
             )
 
     def init(self, x: Vec, expected: float, share: float) -> Rec:
@@ -92,7 +109,7 @@ class IntegerRing(Aggregation):
 
     def _whole(self, v: Any) -> Any:
         """A value in units of 2^-bits: int64, or a Python integer."""
-        most, largest = 2.0 ** (63 - _CLIENTS - self.bits), _largest(v)
+        most, largest = ROOM / 2.0**self.bits, _largest(v)
         if not largest < most:
             raise NotFiniteError(
                 f"its update times its weight has {largest:.3g}, and aggregation.bits = "
@@ -115,20 +132,20 @@ class IntegerRing(Aggregation):
 
     def arrived(self, part: Rec, count: int = 1) -> Rec:
         part = tree(lambda v: v if isinstance(v, Tensor) else int(v), part)
-        if max(map(_largest, leaves(part))) > count * 2.0 ** (63 - _CLIENTS):
+        if max(map(_largest, leaves(part))) > count * ROOM:
             raise NotFiniteError("its integers are too large to be added up")
         return part._replace(n=float(count))
 
 
-def mask_bytes(count: int) -> tuple[int, int]:
-    """The bytes (down, up) of keys and shares for each client of a masked sum of so many, beside
-    its values, if none vanishes: see deployment/masked_sums.py.
+def mask_bytes(count: int, degree: int) -> tuple[int, int]:
+    """The bytes (down, up) of keys and shares for each client of a masked sum of so many, each with
+    so many neighbours, beside its values, if none vanishes: see deployment/masked_sums.py.
 
-    >>> mask_bytes(10)
+    >>> mask_bytes(10, 9)
     (1565, 1121)
     """
-    others, keys, shares = count - 1, 32 + 49, 2 * 32 + 16
-    return 16 + 10 * count + others * (keys + shares), keys + others * shares + 32 * count
+    keys, shares = 32 + 49, 2 * 32 + 16
+    return 16 + 10 * count + degree * (keys + shares), keys + degree * shares + 32 * (degree + 1)
 
 
 def _largest(v: Any) -> float:

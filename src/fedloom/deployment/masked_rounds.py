@@ -54,13 +54,12 @@ class MaskedRound:
     def __init__(self, given: Receiving, asked: Asked, share: Download, packet: Parts) -> None:
         self._given, self._asked, self._share, self._packet = given, asked, share, packet
         cohort, t = asked.cohort, asked.round
-        self._needed = given.rule.needed(len(cohort))
         self._down, self._up = dict.fromkeys(cohort, 0), dict.fromkeys(cohort, 0)
         self._like = summed_like(given.like, share)
-        session, self._begin = new_session(given.run, t, cohort, self._needed)
-        self._sum = UnmaskingServer(
-            session, sum(nbytes(self._like).values()) // 8, digest_of(share)
-        )
+        needed = given.rule.needed(len(cohort))
+        self._session, self._begin = new_session(given.run, t, cohort, needed)
+        values = sum(nbytes(self._like).values()) // 8
+        self._sum = UnmaskingServer(self._session, values, digest_of(share))
 
     def result(self) -> RangeResult:
         """The sum of its clients' leaves, at the place of the first of them; without any if they
@@ -68,11 +67,11 @@ class MaskedRound:
         """
         cohort, part, came = self._asked.cohort, None, dict[int, Update]()
         there, _ = self._heard("keys", dict.fromkeys(cohort, self._begin), self._sum.take_keys)
-        if self._enough(there):
+        if self._enough(there, there):
             keys = {i: self._sum.told(i) for i in there}
             found, _ = self._heard("round", keys, self._sum.take_masked)
             came = {i: head for i, head in found.items() if isinstance(head, Update)}
-        if there and self._enough(came):
+        if came and self._enough(came, there):
             try:
                 self._unmask(list(came))
                 part = self._leaves(came)
@@ -112,13 +111,16 @@ class MaskedRound:
                     silent.append(i)
         return found, silent
 
-    def _enough(self, some: Mapping[int, object]) -> bool:
-        """Whether so many give a sum; if not, nobody's update counts."""
-        if len(some) < self._needed:
-            self._refuse(
-                some, f"{len(some)} clients are there, and a masked sum needs {self._needed}"
-            )
-        return len(some) >= self._needed
+    def _enough(self, some: Mapping[int, object], there: Mapping[int, object]) -> bool:
+        """Whether they give a sum, and can take the masks of those who were there off it; if not,
+        nobody's update counts.
+        """
+        try:
+            self._session.check(some, there)
+        except WireError as error:
+            self._refuse(some, str(error))
+            return False
+        return True
 
     def _refuse(self, some: Mapping[int, object], why: str) -> None:
         for i in some:
@@ -128,16 +130,14 @@ class MaskedRound:
         """Ask until enough shares are here. Raises WireError if they do not come."""
         told = self._sum.came()
         for i in left:  # each sends its shares, of which the server takes those that come first
-            self._up[i] += self._sum.shares_size
-        while (wanted := self._needed - self._sum.shares) > 0:
+            self._up[i] += self._sum.shares_size(i)
+        while (wanted := self._sum.lacking) > 0:
             before = len(left)
             _, left = self._heard(
                 "unmask", dict.fromkeys(left, told), self._sum.take_shares, wanted
             )
             if before - len(left) < wanted:  # in all its time
-                raise WireError(
-                    f"{self._sum.shares} clients gave shares, and it needs {self._needed}"
-                )
+                raise WireError(f"it lacks the shares of {self._sum.lacking} clients")
 
     # -------------------------------------------------------------------------------------- the sum
     def _leaves(self, came: Mapping[int, Update]) -> Rec:

@@ -1,20 +1,25 @@
 """Sums of masked integers: who adds them up learns the sum of a round's clients, and nothing else.
 
-The protocol of Bonawitz et al. (CCS 2017, https://eprint.iacr.org/2017/281, Figure 4) in three
+The protocol of Bonawitz et al. (CCS 2017, https://eprint.iacr.org/2017/281, Figure 4), with the
+neighbours of Bell et al. (CCS 2020, https://eprint.iacr.org/2020/704, Algorithm 2), in three
 exchanges. Its keys for the shares are agreed on with the nodes' own keys, which all sites have in
 their clients.toml, so that keys and shares travel together:
 
-    keys     every member sends a fresh mask key S and, for each other member v, a share of its
+    keys     every member sends a fresh mask key S and, for each neighbour v, a share of its
              secret s and one of a random seed b, which v alone can read
-    round    v gets those of all who are there; it sends
-             y = values + PRG(b) + sum of PRG(s, S_u) over u > v - sum of PRG(s, S_u) over u < v
-    unmask   v is told whose y came, and sends its share of b of each of these, and its share of s
-             of each other one; `threshold` shares give the secret
+    round    v gets those of its neighbours who are there; it sends
+             y = values + PRG(b) + sum of PRG(s, S_u) over its neighbours u > v
+                                 - sum of PRG(s, S_u) over its neighbours u < v
+    unmask   v is told whose y came, and sends, of each neighbour and itself, its share of b if that
+             one's came, and else its share of s; `needed.shares` shares give the secret
 
-All is modulo 2^64. A client gives one of the two shares of a member, and once; `threshold` is more
-than half of the members, so that no server, whatever it tells to whom, can have both secrets of one
-of them. Masks hang on the broadcast and on who is there, too: clients who were told different ones
-have masks that do not cancel (Pasquini et al., CCS 2022).
+All is modulo 2^64. Up to 50 members every other one is a neighbour; of more, each has
+`needed.degree` on a ring in an order that all find from the session's name (aggregation/
+mask_graph.py). A client gives one of the two shares of a member, and once; so many are needed that
+no server, whatever it tells to whom, can have both secrets of one of them. A client answers only
+if each member of the sum has so many neighbours in it, for then their graph is in one piece. Masks
+hang on the broadcast and on who is there, too: clients who were told different ones have masks that
+do not cancel (Pasquini et al., CCS 2022).
 
 Curves, HKDF, ChaCha20 and Poly1305 are those of the library cryptography, Shamir's shares those of
 pycryptodome, in two blocks of 16 bytes. Nobody has audited this protocol's code. A node's key signs
@@ -26,8 +31,8 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from Crypto.Protocol.SecretSharing import Shamir
@@ -42,6 +47,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from numpy.typing import NDArray
 
+from ..aggregation.mask_graph import Needed, neighbourhoods
 from ..errors import WireError
 from ..storage import world
 
@@ -57,48 +63,68 @@ _SEALED = 2 * _KEY + _TAG  # two shares for one member
 
 class Session(NamedTuple):
     """One masked sum, as all who take part in it know it. name: no other one has it; members:
-    rising, who may take part; threshold: shares that give a secret, and the fewest clients of a
-    sum.
+    rising, who may take part; needed: of so many, see mask_graph.py.
     """
 
     name: bytes
     members: tuple[int, ...]
-    threshold: int
+    needed: Needed
 
     @property
     def context(self) -> bytes:
         """A digest of all this, on which every key hangs."""
-        told = struct.pack(f"<{len(self.members) + 1}Q", self.threshold, *self.members)
-        return hashlib.sha256(b"fedloom masked sum 1" + told + self.name).digest()
+        told = struct.pack(f"<{len(self.members) + 3}Q", *self.needed, *self.members)
+        return hashlib.sha256(b"fedloom masked sum 2" + told + self.name).digest()
+
+    @property
+    def hoods(self) -> Mapping[int, tuple[int, ...]]:
+        """Each member's neighbours and itself, rising: who has shares of its secrets."""
+        return neighbourhoods(self.context, self.members, self.needed.degree)
+
+    def others(self, i: int) -> list[int]:
+        """A member's neighbours."""
+        return [j for j in self.hoods[i] if j != i]
 
     def there(self, flags: bytes) -> list[int]:
         """The members that a byte for each of them says. Raises WireError."""
         if len(flags) != len(self.members) or set(flags) - {0, 1}:
             raise WireError("who takes part in the masked sum is not said by a byte for each")
         found = [i for i, flag in zip(self.members, flags, strict=True) if flag]
-        if len(found) < self.threshold:
-            raise WireError(
-                f"a masked sum of {len(found)} clients, and fewer than {self.threshold} would tell "
-                "too much of each"
-            )
+        self.check(found, found)
         return found
 
-    def flags(self, there: Mapping[int, Any]) -> bytes:
+    def check(self, found: Collection[int], of: Collection[int]) -> None:
+        """Raise WireError if those who were found are too few for a sum, or if they have too few
+        shares of a secret of one of `of`.
+        """
+        if len(found) < self.needed.clients:
+            raise WireError(
+                f"{len(found)} clients are there, and a masked sum needs {self.needed.clients}"
+            )
+        there, hoods = {*found}, self.hoods
+        for i in of:
+            if (left := len(there.intersection(hoods[i]))) < self.needed.shares:
+                raise WireError(
+                    f"{left} of client {i} and its neighbours are there, and a masked sum needs "
+                    f"{self.needed.shares}"
+                )
+
+    def flags(self, there: Collection[int]) -> bytes:
         """A byte for each member: 1 if it is there."""
         return bytes(i in there for i in self.members)
 
 
 def new_session(
-    run: str, round: int, members: Sequence[int], threshold: int
+    run: str, round: int, members: Sequence[int], needed: Needed
 ) -> tuple[Session, bytes]:
     """A session that no other one equals, and what its members must be told of it."""
     drawn = world.urandom(_DRAWN)
     told = drawn + struct.pack(f"<{len(members)}Q", *members)
-    return Session(_name(run, round, drawn), tuple(members), threshold), told
+    return Session(_name(run, round, drawn), tuple(members), needed), told
 
 
-def session_of(run: str, round: int, told: bytes, needed: Callable[[int], int]) -> Session:
-    """The session at a member. needed: the threshold of so many members. Raises WireError."""
+def session_of(run: str, round: int, told: bytes, needed: Callable[[int], Needed]) -> Session:
+    """The session at a member. needed: what so many members need. Raises WireError."""
     count, left = divmod(len(told) - _DRAWN, 8)
     members = struct.unpack_from(f"<{count}Q", told, _DRAWN) if count > 0 and not left else ()
     if not members or list(members) != sorted(set(members)):
@@ -157,18 +183,18 @@ class MaskingClient:
         self._session, self._i, self._own, self._next = session, client, own, "keys"
         self._secrets: Secrets | None = secrets or Secrets.drawn()
         self._shares: dict[int, bytes] = {}  # of both secrets of each member, for this one
-        self._there: list[int] = []
+        self._there: set[int] = set()
 
     def keys(self) -> bytes:
-        """-> its public keys, and two sealed shares for each other member, in their order."""
+        """-> its public keys, and two sealed shares for each neighbour, in their order."""
         self._step("keys", "round")
         assert self._secrets is not None
-        members, threshold = self._session.members, self._session.threshold
+        hood, shares = self._session.hoods[self._i], self._session.needed.shares
         mask, seed, share = self._secrets
-        both = (_split(secret, threshold, len(members)) for secret in (mask, seed))
+        both = (_split(secret, shares, len(hood)) for secret in (mask, seed))
         public = _Public(_public(mask), _point(share.public_key()))
         out = [*public]
-        for i, first, second in zip(members, *both, strict=True):
+        for i, first, second in zip(hood, *both, strict=True):
             if i == self._i:
                 self._shares[i] = first + second
                 continue
@@ -185,7 +211,7 @@ class MaskingClient:
         self._step("round", "unmask")
         assert self._secrets is not None
         (mask, seed, _), self._secrets = self._secrets, None
-        self._there, publics = self._opened(told)
+        publics = self._opened(told)
         flags = told[: len(self._session.members)]
         total = np.array(values, dtype="<u8")
         _add_mask(total, seed, 1)
@@ -195,27 +221,27 @@ class MaskingClient:
         return total.tobytes()
 
     def unmask(self, told: bytes) -> bytes:
-        """Its share of the seed of each member whose masked values came, and of the secret of each
-        other one that is there. told: a byte for each member: whether they came. Raises WireError.
+        """Of itself and of each neighbour that is there its share: of the seed of one whose masked
+        values came, else of the secret. told: a byte for each member: whether they came. Raises
+        WireError.
         """
         self._step("unmask", "")
-        came = self._session.there(told)
-        if self._i not in came or not set(came) <= set(self._there):
+        came = {*self._session.there(told)}
+        if self._i not in came or not came <= self._there:
             raise WireError("the masked sum is said to be of other clients than those of its round")
-        shares = self._shares
-        self._shares = {}
-        return b"".join(shares[i][_KEY:] if i in came else shares[i][:_KEY] for i in self._there)
+        self._session.check(came, self._there)
+        shares, self._shares = sorted(self._shares.items()), {}
+        return b"".join(both[_KEY:] if i in came else both[:_KEY] for i, both in shares)
 
-    def _opened(self, told: bytes) -> tuple[list[int], dict[int, _Public]]:
-        """Who is there, and their public keys; keeps their shares."""
-        count = len(self._session.members)
-        there, publics = self._session.there(told[:count]), dict[int, _Public]()
+    def _opened(self, told: bytes) -> dict[int, _Public]:
+        """The public keys of the neighbours who are there; keeps who is there, and their shares."""
+        count, publics = len(self._session.members), dict[int, _Public]()
+        self._there = there = {*self._session.there(told[:count])}
+        near = [i for i in self._session.others(self._i) if i in there]
         size, at = _public_size() + _SEALED, count
-        if self._i not in there or len(told) != count + (len(there) - 1) * size:
+        if self._i not in there or len(told) != count + len(near) * size:
             raise WireError("the keys of a masked sum do not fit to those who take part in it")
-        for i in there:
-            if i == self._i:
-                continue
+        for i in near:
             entry, at = told[at : at + size], at + size
             publics[i] = public = _read_public(entry)
             try:
@@ -227,7 +253,7 @@ class MaskingClient:
                 self._shares[i] = sealing.decrypt(bytes(12), entry[-_SEALED:], None)
             except (ValueError, InvalidTag):
                 raise WireError(f"the keys that are said to be client {i}'s are not") from None
-        return there, publics
+        return publics
 
     def _step(self, now: str, then: str) -> None:
         if self._next != now:
@@ -249,31 +275,37 @@ class UnmaskingServer:
         self._shares: dict[int, bytes] = {}
 
     @property
-    def shares(self) -> int:
-        """How many have sent their shares."""
-        return len(self._shares)
+    def lacking(self) -> int:
+        """How many more answers with shares it needs at least."""
+        given, hoods = {*self._shares}, self._session.hoods
+        near = (len(given.intersection(hoods[i])) for i in self._keys)
+        clients, _, shares = self._session.needed
+        return max(clients - len(given), shares - min(near, default=shares))
 
-    @property
-    def shares_size(self) -> int:
+    def shares_size(self, client: int) -> int:
         """The bytes of a client's shares."""
-        return _KEY * len(self._keys)
+        return _KEY * len(self._near(client))
+
+    def _near(self, client: int) -> list[int]:
+        """Of whom it has shares."""
+        return [i for i in self._session.hoods[client] if i in self._keys]
 
     def take_keys(self, client: int, raw: bytes) -> None:
         """What MaskingClient.keys() gave."""
-        others = len(self._session.members) - 1
+        others = len(self._session.others(client))
         if len(raw) != _public_size() + others * _SEALED:
             raise WireError(f"its keys have {len(raw)} bytes, not those for {others} other clients")
         self._keys[client] = raw
 
     def told(self, client: int) -> bytes:
-        """What a client learns with the broadcast: who is there, and of each other one its public
+        """What a client learns with the broadcast: who is there, and of each neighbour its public
         keys and its two shares for this client.
         """
         out, public = [self._session.flags(self._keys)], _public_size()
-        for i, raw in sorted(self._keys.items()):
+        for i in self._near(client):
             if i != client:
-                others = [j for j in self._session.members if j != i]
-                at = public + others.index(client) * _SEALED
+                raw = self._keys[i]
+                at = public + self._session.others(i).index(client) * _SEALED
                 out += [raw[:public], raw[at : at + _SEALED]]
         return b"".join(out)
 
@@ -289,37 +321,39 @@ class UnmaskingServer:
 
     def take_shares(self, client: int, raw: bytes) -> None:
         """What MaskingClient.unmask() gave."""
-        if len(raw) != self.shares_size:
-            raise WireError(f"its shares have {len(raw)} bytes, not {self.shares_size}")
+        if len(raw) != (size := self.shares_size(client)):
+            raise WireError(f"its shares have {len(raw)} bytes, not {size}")
         self._shares[client] = raw
 
     def sum(self) -> Words:
         """The sum (n,) of the values of those whose masked ones came. Raises WireError for shares
         that give no member's secret.
         """
-        assert self.shares >= self._session.threshold
+        assert self.lacking <= 0
         total: Words = np.zeros(self._n, dtype="<u8")
         for values in self._masked.values():
             total += values
         flags = self._session.flags(self._keys)
-        for place, i in enumerate(sorted(self._keys)):
-            secret = self._secret(place)
+        for i in sorted(self._keys):
+            secret = self._secret(i)
             if i in self._masked:
                 _add_mask(total, secret, -1)
                 continue
             if _public(secret) != self._keys[i][:_KEY]:
                 raise WireError(f"the shares that were sent do not give client {i}'s mask key")
-            for j in self._masked:
+            for j in self._masked.keys() & self._session.hoods[i]:
                 mask = _read_public(self._keys[j]).mask
                 key = _pair(self._session, secret, mask, flags, self._model)
                 _add_mask(total, key, -1 if j < i else 1)
         return total
 
-    def _secret(self, place: int) -> bytes:
-        """A member's seed or secret, whose shares are at this place."""
-        some = list(self._shares.items())[: self._session.threshold]
-        at = slice(place * _KEY, (place + 1) * _KEY)
-        return _joined({self._session.members.index(i) + 1: raw[at] for i, raw in some})
+    def _secret(self, i: int) -> bytes:
+        """A member's seed or secret, of the shares that came first."""
+        hood, found = self._session.hoods[i], dict[int, bytes]()
+        for j in [j for j in self._shares if j in hood][: self._session.needed.shares]:
+            at = self._near(j).index(i) * _KEY
+            found[hood.index(j) + 1] = self._shares[j][at : at + _KEY]
+        return _joined(found)
 
 
 # ----------------------------------------------------------------------------------- the libraries

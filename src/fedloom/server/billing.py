@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..aggregation.integer_ring import mask_bytes
+from ..aggregation.integer_ring import IntegerRing, mask_bytes
 from ..compression import downlink
 from ..core.vector import Rec
 from ..engines.client_round import ClientCost
@@ -46,9 +46,9 @@ def all_billed(
     return [billed(some, at_down, missed) for some in exchanges], billed(absent, at_down, missed)
 
 
-def with_masks(stats: list[ClientCost]) -> list[ClientCost]:
+def with_masks(stats: list[ClientCost], rule: IntegerRing) -> list[ClientCost]:
     """The costs of a simulated round's clients with the keys and shares of a masked sum."""
-    down, up = mask_bytes(len(stats))
+    down, up = mask_bytes(len(stats), rule.needed(len(stats)).degree)
     out = []
     for s in stats:
         sent = {"masks": up} if s.answered else {}

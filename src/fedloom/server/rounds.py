@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ..aggregation import Aggregation
+from ..aggregation import Aggregation, IntegerRing
 from ..core.interrupts import stoppable, undisturbed
 from ..core.net import Net
 from ..core.ranks import ALONE, Group
@@ -221,8 +221,9 @@ class Loop:
         self._finish_row(rounds)  # what was evaluated beside
         started += time.perf_counter() - paused
         stats = [done.chosen.candidates, done.answers, done.results.stats]
-        if self.aggregation.masked and not isinstance(self.engine, Remote):
-            stats[-1] = with_masks(stats[-1])
+        rule = self.aggregation
+        if isinstance(rule, IntegerRing) and rule.masked and not isinstance(self.engine, Remote):
+            stats[-1] = with_masks(stats[-1], rule)
         with undisturbed():
             bills = all_billed(done.chosen, stats, states.down, self.memory, self.round)
             self._commit(done, started, *bills, own)

@@ -59,6 +59,7 @@ NEW: dict[str, tuple[Any, str | None]] = {
     "algorithm.matrix": ("coordinate", None),
     "aggregation.secure": (False, None),
     "aggregation.threshold": (0.6, None),
+    "aggregation.colluding": (0.05, None),
     "data.standardise": (False, "table"),
     "data.rules": ([], "table"),
     "data.class_names": ([], "table"),
