@@ -134,7 +134,7 @@ RULES = (
     Rule(
         "algorithm=fedavgm",
         "momentum at the server, and one vector as FedAvg sends",
-        "results/tables.md",
+        "results/fedacg.md",
         demand="compressed",
     ),
     Rule(
@@ -158,7 +158,7 @@ RULES = (
     Rule(
         "algorithm=fedavgm",
         "momentum at the server, and one vector as FedAvg sends",
-        "results/tables.md",
+        "results/fedacg.md",
     ),
     Rule(
         "algorithm=fedprox",
