@@ -15,7 +15,7 @@ from fedloom.algorithms.registry import ALGORITHMS, make_algorithm, options
 from fedloom.config import from_run, parse_override, resolve
 from fedloom.config.help_texts import _NAMED, OPTIMISERS, TABLES, settings_in
 from fedloom.config.overrides import NESTED, REGISTRIES, RUN, refuse_repeats
-from fedloom.config.validation import Origin, check, known
+from fedloom.core.validation import Origin, check, known
 from fedloom.errors import ConfigError
 from fedloom.experiment.experiment import Experiment
 from fedloom.federation.attacks import Alie

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import importlib.util
 import json
 import subprocess
 import sys
@@ -302,3 +303,13 @@ print("torch" in sys.modules)
         file.write_text(damaged)
         assert CliRunner().invoke(cli, ["list", "codecs"]).output == want[1]
         assert json.loads(file.read_text())["texts"] == {"list codecs, 0": want[1][:-1]}
+
+
+def test_what_runs_beside_a_federations_rounds_does_without_torch():
+    """Its 200 MiB are for the processes that compute."""
+    names = ["programs", "children", "clients", "certificates", "folder"]
+    if importlib.util.find_spec("flwr"):
+        names += ["flower_app.executor", "flower_app.client", "flower_app.reverse_proxy"]
+    modules = ", ".join(f"fedloom.deployment.{name}" for name in names)
+    code = f"import sys, {modules}; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], env=environment(), check=True)

@@ -50,7 +50,7 @@ def describe_command(
     """
     from fedloom.config import parse_override
     from fedloom.config.sources import read
-    from fedloom.config.validation import Origin, check, live
+    from fedloom.core.validation import Origin, check, live
     from fedloom.data import table as of_files
     from fedloom.deployment.description import described_clients
 

@@ -59,7 +59,7 @@ def _options(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The settings as Python arguments, and as they are written. Raises ConfigError."""
     from fedloom.config import parse_override
-    from fedloom.config.validation import Origin, check, live
+    from fedloom.core.validation import Origin, check, live
 
     given = dict(map(parse_override, settings))
     origin = Origin("command line", frozenset(given))

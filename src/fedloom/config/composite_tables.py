@@ -12,11 +12,11 @@ from ..compression.codecs import MAKERS, Codec, Dense, named_codec, usual_feedba
 from ..compression.error_feedback import FEEDBACKS, Forget
 from ..compression.link import Link, Via
 from ..core.own_parts import is_own, short
+from ..core.validation import NOTHING, Origin, known, live
 from ..data import SOURCES, TESTS
 from ..errors import ConfigError, unknown
 from ..federation.capacities import Capacities, levels_of
 from .overrides import is_divided, is_short, named_table
-from .validation import NOTHING, Origin, known, live
 
 Named = Callable[[Mapping[str, Any], str, Origin], dict[str, Any]]
 _LEVELS = ["1/64", "1/16", "1/4", 1]  # FIARSE's main tables

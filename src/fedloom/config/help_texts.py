@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..core.registry import Registry
+from ..core.validation import known
 from ..experiment.settings import Settings
 from .overrides import INNER, NESTED, PLAIN, REGISTRIES, current
-from .validation import known
 
 # local.optimiser
 OPTIMISERS = Registry(

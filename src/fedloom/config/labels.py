@@ -12,10 +12,10 @@ from ..algorithm import Trait
 from ..algorithms.registry import ALGORITHMS
 from ..compression.codecs import MAKERS
 from ..core.own_parts import each_stage, is_own
+from ..core.validation import live
 from ..federation.attacks import ATTACKS
 from ..objectives import METHODS, OBJECTIVES
 from ..submodels import SUBMODELS
-from .validation import live
 
 
 def method_label(values: Mapping[str, Any]) -> str:

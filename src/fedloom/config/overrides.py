@@ -16,6 +16,7 @@ from ..compression.codecs import MAKERS, named_codec, usual_feedback
 from ..core.own_parts import is_own, named_here
 from ..core.parsing import SizeError, parse_toml, shortened
 from ..core.registry import Registry
+from ..core.validation import NOTHING, known
 from ..data import PARTITIONS, SOURCES
 from ..engines.metric_names import names_of
 from ..engines.ranks import RankSettings
@@ -38,7 +39,6 @@ from ..storage.run_directory import Checkpoint
 from ..submodels import PRIVATE, SUBMODELS
 from ..trackers import TRACKERS
 from ..wrappers.registry import SERVERS
-from .validation import NOTHING, known
 
 Makers = Mapping[str, Callable[..., Any]]
 _log = logging.getLogger(__name__)

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from ..core.own_parts import files_of, hash_of, is_own, load, placed, short, split
+from ..core.validation import Origin
 from ..errors import CheckpointError, ConfigError
 from ..storage.identity import CHANGED
 from .overrides import METRICS, REGISTRIES, listed
-from .validation import Origin
 
 CODE = "code"  # the table of a configuration: {file: hash of what was in it}
 _CODECS = ("compress", "compress.up", "compress.down")  # whose values may be chains

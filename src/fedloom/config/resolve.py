@@ -17,6 +17,7 @@ from ..algorithms.registry import ALGORITHMS, make_algorithm
 from ..core.device import device_of
 from ..core.net import Net
 from ..core.own_parts import explained, is_own, short
+from ..core.validation import NOTHING, Origin, check, known, live
 from ..data import SOURCES, FederatedData, with_client_tests
 from ..engines import Workers, is_auto, make_engine
 from ..errors import CheckpointError, ConfigError, did_you_mean, unknown
@@ -51,7 +52,6 @@ from .overrides import (
 )
 from .own_code import CODE, check_loaded, files_in, joined, load_again, load_named
 from .sources import load, read
-from .validation import NOTHING, Origin, check, known, live
 
 # named tables that are left out where they are not given
 _EXTRAS = ("submodel", "private", "devices", "choose", "clock", "aggregation", "attack", "tracker")

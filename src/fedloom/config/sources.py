@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.own_parts import is_own
-from ..core.parsing import SizeError, decoded, is_file, parse_toml
+from ..core.parsing import is_file, read_toml
 from ..errors import ConfigError, unknown
 from ..recipes import RECIPES
 from .own_code import placed_in
@@ -43,20 +43,4 @@ def read(path: Path) -> dict[str, Any]:
     """The settings of a TOML file; paths of own parts are seen from its folder. Raises ConfigError
     on one line.
     """
-    try:
-        raw = path.read_bytes()
-    except OSError as error:
-        raise ConfigError(
-            f"'{path}' cannot be read: {error.strerror}; give a TOML file or a recipe "
-            "(see `fedloom list recipes`)"
-        ) from None
-    try:
-        text = decoded(raw)
-    except ValueError as error:
-        raise ConfigError(f"'{path}' {error}") from None
-    try:
-        return placed_in(parse_toml(text), path.parent)
-    except SizeError as error:
-        raise ConfigError(f"'{path}' cannot be used: {error}") from None
-    except ValueError as error:
-        raise ConfigError(f"'{path}' is not TOML: {error}") from None
+    return placed_in(read_toml(path), path.parent)

@@ -8,6 +8,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from ..errors import ConfigError
+
 _DEPTH = 50  # tables in tables: settings have four
 _LARGEST = 10**300  # of whole numbers: what a float can hold
 _WIDE = {
@@ -58,6 +60,27 @@ def parse_toml(text: str) -> dict[str, Any]:
         raise SizeError("it holds a whole number of thousands of digits") from None
     _check_sizes(found)
     return found
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """A TOML file. Raises ConfigError on one line."""
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(
+            f"'{path}' cannot be read: {error.strerror}; give a TOML file or a recipe "
+            "(see `fedloom list recipes`)"
+        ) from None
+    try:
+        text = decoded(raw)
+    except ValueError as error:
+        raise ConfigError(f"'{path}' {error}") from None
+    try:
+        return parse_toml(text)
+    except SizeError as error:
+        raise ConfigError(f"'{path}' cannot be used: {error}") from None
+    except ValueError as error:
+        raise ConfigError(f"'{path}' is not TOML: {error}") from None
 
 
 def parse_json(text: str | bytes) -> Any:

@@ -7,15 +7,16 @@ numbers of examples here.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tomli_w
-import torch
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from ..config.sources import read
-from ..data.federated import Roll
+from ..core.parsing import read_toml
 from ..errors import ConfigError
+
+if TYPE_CHECKING:
+    from ..data.federated import Roll
 
 _STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, frozen=True)
 Count = Annotated[int, Field(ge=1, le=1 << 53)]
@@ -70,6 +71,10 @@ class Clients(BaseModel):
                 f"clients.toml: the examples of client {lacking} are not known yet; its node says "
                 "them when it joins, or give client.examples"
             )
+        import torch  # which the server's other processes do without
+
+        from ..data.federated import Roll
+
         return Roll(torch.tensor([e.examples for e in self.client]), self.classes)
 
     def capacities(self) -> tuple[float, ...] | None:
@@ -84,7 +89,7 @@ class Clients(BaseModel):
 
 def read_clients(path: Path) -> Clients:
     """Read a clients.toml. Raises ConfigError, on one line."""
-    given: dict[str, Any] = read(path)
+    given: dict[str, Any] = read_toml(path)
     try:
         found = Clients.model_validate(given)
     except ValidationError as error:

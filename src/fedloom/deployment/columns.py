@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config.resolve import Config
-from ..config.validation import NOTHING
+from ..core.validation import NOTHING
 from ..data import FederatedData, iid, table
 from ..data.own.files import files_of
 from ..data.own.fitting import DROP, Finding

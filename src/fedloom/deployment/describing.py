@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from ..config.validation import live
+from ..core.validation import live
 from ..errors import CompositionError, DataError, WireError
 from ..storage.atomic import reason
 from .agreed_rules import agreed_rules

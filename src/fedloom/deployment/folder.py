@@ -19,8 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from ..config.sources import read
-from ..config.validation import Origin, check
 from ..core.hyper import (
     NonNegative,
     NonNegativeInt,
@@ -30,6 +28,8 @@ from ..core.hyper import (
     hyper,
     ranged,
 )
+from ..core.parsing import read_toml
+from ..core.validation import Origin, check
 from ..errors import ConfigError
 from ..storage import world
 from ..storage.atomic import make_folder, reason, write_atomic
@@ -198,7 +198,7 @@ class Folder:
                 f"'{self.path}' is no folder of a federation: it has no federation.toml; make one "
                 "with `fedloom deploy new my.toml --out fed`"
             )
-        return deployment_of(read(self.settings_file), f"file '{self.settings_file}'")
+        return deployment_of(read_toml(self.settings_file), f"file '{self.settings_file}'")
 
 
 def owned(path: str, flags: int) -> int:

@@ -17,9 +17,9 @@ from ..config.overrides import is_divided, named_table
 from ..config.own_code import load_named
 from ..config.resolve import Config, resolve
 from ..config.sources import read
-from ..config.validation import Origin, check, live
 from ..core.net import Net
 from ..core.own_parts import hash_of, is_own, short
+from ..core.validation import Origin, check, live
 from ..data import SOURCES, FederatedData, iid
 from ..data.client_indices import Ragged
 from ..data.federated import Roll

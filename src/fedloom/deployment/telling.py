@@ -11,8 +11,8 @@ from typing import Any
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field
 
-from ..config.validation import Origin, check, live
 from ..core.parsing import parse_toml
+from ..core.validation import Origin, check, live
 from ..data import table
 from ..data.own.preparation import preparation_of
 from ..errors import ConfigError, WireError

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..core.hyper import Key, keys_of
 from ..errors import ConfigError, DataError, SettingError, did_you_mean
+from .hyper import Key, keys_of
 
 NOTHING = "none"  # TOML has no null: this text stands for None
 
