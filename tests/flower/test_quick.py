@@ -20,7 +20,9 @@ with warnings.catch_warnings(action="ignore"):  # it would rather have httpx2
 
 from fedloom.config import resolve
 from fedloom.deployment import programs
+from fedloom.deployment.certificates import make_authority, make_node_key
 from fedloom.deployment.children import FlowerError
+from fedloom.deployment.clients import Entry, read_clients
 from fedloom.deployment.flower_app import reverse_proxy as proxy_module
 from fedloom.deployment.flower_app import server
 from fedloom.deployment.flower_app.records import content, raw
@@ -37,6 +39,7 @@ def asked(tmp_path, monkeypatch):
     """A gate whose link answers from a list; the last answer stays."""
     fed = make(resolve("digits", ["data.clients=3"]), tmp_path / "fed", None, {})
     fed.home.mkdir()
+    make_authority(fed.link, "127.0.0.1")
     answers, seen = [httpx.Response(200)], []
 
     def link(request):
@@ -88,6 +91,26 @@ def test_a_message_is_bytes_or_nothing():
         assert raw(RecordDict({"fedloom": ConfigRecord({"message": found})})) == b""
     for sent in (b"small", bytes(3 << 20)):
         assert raw(content(sent)) == sent
+
+
+def test_a_running_proxy_takes_another_list_of_clients(asked):
+    """Who was taken out is refused, who came is admitted, and a wrong list changes nothing."""
+    post, fed, answers, _ = asked
+    answers[:] = [httpx.Response(401)]  # of Flower's server: the request was passed on
+    new = make_node_key(fed.path / "new")
+    clients = read_clients(fed.clients_file)
+    first, *others = clients.client
+    entries = [first.model_copy(update={"removed": True}), *others, Entry(key=new)]
+    status = lambda key="new": post(PULL, headers=signed(key_of(fed.path / key))).status_code
+    assert (post(PULL).status_code, status()) == (401, 403)
+    fed.clients_file.write_text("[[client")
+    time.sleep(1.5)
+    assert (post(PULL).status_code, status()) == (401, 403)
+    fed.clients_file.write_text(clients.model_copy(update={"client": entries}).to_toml())
+    time.sleep(1.5)
+    assert (post(PULL).status_code, status()) == (403, 401)
+    told = post("/v1/fleet/activate-node")
+    assert told.status_code == 412 and "this site was taken out" in told.json()["detail"]
 
 
 def test_an_expired_certificate_is_named(tmp_path, monkeypatch):

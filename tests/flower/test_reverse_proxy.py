@@ -30,6 +30,7 @@ with warnings.catch_warnings(action="ignore"):  # it would rather have httpx2
     from starlette.testclient import TestClient
 
 from fedloom.config import resolve
+from fedloom.deployment.certificates import make_authority
 from fedloom.deployment.flower_app import admission, connections
 from fedloom.deployment.flower_app import reverse_proxy as proxy_module
 from fedloom.deployment.flower_app.connections import Listener
@@ -51,6 +52,7 @@ def fed(tmp_path_factory):
         resolve("digits", ["data.clients=3"]), tmp_path_factory.mktemp("f") / "fed", None, ports
     )
     found.home.mkdir()
+    make_authority(found.link, "127.0.0.1")
     return found
 
 

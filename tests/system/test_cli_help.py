@@ -89,7 +89,7 @@ FLAGS = {
     "data": set(),  # of get, list and check: --data-dir, as the loaders have it
     "init": set(),
     # of new: --out, --clients; of node: --client, --data, --trust-local-accounts; of run: --quiet;
-    # of describe: --client, --data, --yes, --json
+    # of describe: --client, --data, --yes, --json; of sites add: --key, --examples; of key: --key
     "deploy": set(),
     "demo": {"--seeds", "--out", "--rounds"},
 }

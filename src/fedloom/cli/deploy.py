@@ -15,14 +15,13 @@ import click
 
 from fedloom.errors import ConfigError
 
+from .deploy_changes import FOLDER, folder_of, renew_command, sites_command
 from .describe import agreed_rules, asked, in_json, in_tables
 from .printing import as_json
 
 if TYPE_CHECKING:
     from fedloom.deployment.description import Description
     from fedloom.deployment.folder import Folder
-
-_FOLDER = click.argument("fed", type=click.Path(path_type=Path), metavar="FOLDER")
 
 
 @click.group("deploy", short_help="Run a federation with clients elsewhere.")
@@ -36,7 +35,12 @@ def deploy_command() -> None:
     fedloom deploy node fed --client 3 --data mine.toml  at each client; stays
     fedloom deploy describe fed                          what are the tables of clients like?
     fedloom deploy run fed                               at the server: begins, or goes on
+    fedloom deploy sites add fed ulm                     while it goes on; also: remove
     """
+
+
+deploy_command.add_command(sites_command)
+deploy_command.add_command(renew_command)
 
 
 @deploy_command.command(
@@ -89,7 +93,7 @@ def new_command(settings: tuple[str, ...], out: Path, clients: int | None) -> No
 
 
 @deploy_command.command("check", short_help="Compare both halves, run here, with the simulation.")
-@_FOLDER
+@FOLDER
 def check_command(fed: Path) -> None:
     """Run both halves here, compare them with the simulation, and say what would be sent.
 
@@ -97,12 +101,13 @@ def check_command(fed: Path) -> None:
     in their place.
     """
     from fedloom.config.sources import read
+    from fedloom.deployment.certificates import validity
     from fedloom.deployment.check import besides, check
     from fedloom.deployment.clients import read_clients
 
     from .printing import table
 
-    folder = _folder(fed)
+    folder = folder_of(fed)
     found = check(folder)
     table_there = read(folder.run_file)["data"]["name"] == "table"
     same = found.difference == 0 and found.bills and not found.refused
@@ -115,6 +120,7 @@ def check_command(fed: Path) -> None:
         ("and of itself", ", ".join(found.told)),
         *besides(folder.settings(), read_clients(folder.clients_file), table_there),
         ("a node keeps", f"{found.state:,} bytes of client states"),
+        ("certificate", validity(folder)),
         *(("refused", why) for why in found.refused),
     ]
     click.echo(table(rows))
@@ -123,7 +129,7 @@ def check_command(fed: Path) -> None:
 
 
 @deploy_command.command("describe", short_help="Say what sites' tables are like; agree on columns.")
-@_FOLDER
+@FOLDER
 @click.option("--client", type=click.IntRange(0), help="At this client's site: see, and agree.")
 @click.option(
     "--data", type=click.Path(path_type=Path), help="At a site: the file that says where data are."
@@ -143,7 +149,7 @@ def describe_command(
     Another table is another question. At the server it asks the nodes, prints what they tell, and
     makes the rules of columns of it (categories, fills, scales), which all sites get in run.toml.
     """
-    folder = _folder(fed)
+    folder = folder_of(fed)
     if client is None:
         if data is not None or yes:
             raise ConfigError("--data and --yes are for a site: give its --client too")
@@ -174,7 +180,7 @@ def _described(fed: Folder) -> dict[str, Description]:
 
 
 @deploy_command.command("server", short_help="Run the server's half, to which nodes connect.")
-@_FOLDER
+@FOLDER
 def server_command(fed: Path) -> None:
     """Run the server's half: nodes connect to it, runs begin with `fedloom deploy run`.
 
@@ -183,7 +189,7 @@ def server_command(fed: Path) -> None:
     from fedloom.deployment.children import Children
     from fedloom.deployment.programs import link, proxy, register
 
-    folder = _folder(fed)
+    folder = folder_of(fed)
     with Children() as children:
         children.start(link(folder))
         register(folder, children.check)
@@ -194,7 +200,7 @@ def server_command(fed: Path) -> None:
 
 
 @deploy_command.command("node", short_help="Run a client's half, on data of its own.")
-@_FOLDER
+@FOLDER
 @click.option("--client", type=click.IntRange(0), required=True, help="Its number in clients.toml.")
 @click.option(
     "--data", type=click.Path(path_type=Path), help="A file that says where its data are."
@@ -214,7 +220,7 @@ def node_command(fed: Path, client: int, data: Path | None, trust_local_accounts
     from fedloom.deployment.programs import node, unprotected
     from fedloom.deployment.sites import Place
 
-    folder = _folder(fed).node(client)
+    folder = folder_of(fed).node(client)
     if (why := unprotected()) and not trust_local_accounts:
         raise ConfigError(
             f"other accounts of this machine could act as client {client}: {why}; install "
@@ -241,7 +247,7 @@ def node_command(fed: Path, client: int, data: Path | None, trust_local_accounts
 
 
 @deploy_command.command("run")
-@_FOLDER
+@FOLDER
 @click.option("--quiet", is_flag=True, help="Begin only, and print nothing.")
 def run_command(fed: Path, quiet: bool) -> None:
     """Begin the run, or go on with it, and show it until it ends.
@@ -250,7 +256,7 @@ def run_command(fed: Path, quiet: bool) -> None:
     """
     from fedloom.deployment.programs import begin
 
-    folder = _folder(fed)
+    folder = folder_of(fed)
     number = begin(folder)
     if not quiet:
         with contextlib.suppress(KeyboardInterrupt):
@@ -258,30 +264,30 @@ def run_command(fed: Path, quiet: bool) -> None:
 
 
 @deploy_command.command("resume")
-@_FOLDER
+@FOLDER
 @click.pass_context
 def resume_command(context: click.Context, fed: Path) -> None:
     """Go on with the run: the same as `fedloom deploy run`."""
-    if not ((run := _folder(fed).run) / "config.toml").is_file():
+    if not ((run := folder_of(fed).run) / "config.toml").is_file():
         raise ConfigError(f"'{run}' holds no run yet; begin it with `fedloom deploy run`")
     context.invoke(run_command, fed=fed)
 
 
 @deploy_command.command("stop", short_help="Stop the run after its last checkpoint.")
-@_FOLDER
+@FOLDER
 def stop_command(fed: Path) -> None:
     """Stop the run after its last checkpoint; `fedloom deploy resume` goes on with it."""
     from fedloom.deployment.programs import stop
 
-    stopped = stop(_folder(fed))
+    stopped = stop(folder_of(fed))
     click.echo(f"stopped run {', '.join(stopped)}" if stopped else "nothing runs")
 
 
 @deploy_command.command("status", short_help="Say which nodes are there, and how far the run is.")
-@_FOLDER
+@FOLDER
 def status_command(fed: Path) -> None:
     """Which nodes are connected, how far the run is, who answered in its last round."""
-    from fedloom.deployment.certificates import days_left
+    from fedloom.deployment.certificates import validity
     from fedloom.deployment.clients import read_clients
     from fedloom.deployment.programs import nodes, runs
     from fedloom.report.clients import attendance
@@ -289,8 +295,7 @@ def status_command(fed: Path) -> None:
 
     from .printing import table
 
-    folder = _folder(fed)
-    left = days_left(folder.certificate("server"))
+    folder = folder_of(fed)
     going = runs(folder)
     rows = [("nodes", f"{sum(n['status'] == 'online' for n in nodes(folder))} connected")]
     rows += [("run", f"{going[0]['run-id']}, {going[0]['status']}" if going else "none yet")]
@@ -300,7 +305,8 @@ def status_command(fed: Path) -> None:
     if who := read_rows(folder.attendance(private)):
         rows += [("answered", ", ".join(map(str, who[-1]["answered"])) or "nobody")]
         rows += [(f"client {i}", why) for i, why in who[-1]["refused"].items()]
-    rows += [("certificate", f"valid for {left} days" if left >= 0 else "has expired")]
+        rows += [(f"client {i} waits", why) for i, why in who[-1].get("waits", {}).items()]
+    rows += [("certificate", validity(folder))]
     click.echo(table(rows))
     where = folder.attendance(private).parent
     if found := attendance(where, [e.name for e in read_clients(folder.clients_file).client]):
@@ -357,14 +363,6 @@ def _told(row: dict[str, Any]) -> str:
     shown = ", ".join(f"{k.removeprefix('test_')} {v:.4g}" for k, v in tests.items())
     who = f"{row['answered']} of {row['cohort']} clients  " if "cohort" in row else ""
     return f"round {row['round']}: {who}{shown}"
-
-
-def _folder(path: Path) -> Folder:
-    from fedloom.deployment.folder import Folder
-
-    found = Folder(path.absolute())
-    found.settings()
-    return found
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,8 +30,9 @@ Above = Annotated[float, Field(allow_inf_nan=False, gt=0)]
 
 
 class Agreement(BaseModel):
-    """examples, tests: of each client; shape, type: of one input of the model; targets: labels,
-    tokens or numbers; classes: how many, None for numbers; mean, deviation: of each feature.
+    """examples, tests: of each client, 0 for one that never joined; shape, type: of one input of
+    the model; targets: labels, tokens or numbers; columns: a digest of how rows become inputs;
+    classes: how many, None for numbers; mean, deviation: of each feature.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
@@ -41,6 +42,7 @@ class Agreement(BaseModel):
     type: Type
     targets: Targets
     target_shape: list[Count]
+    columns: Name = ""
     classes: Classes | None
     class_names: list[Name] = []
     mean: list[Number] = []
@@ -160,50 +162,75 @@ def fitted(
 
 
 # ------------------------------------------------------------------------------------ at the server
-def agree(sites: Sequence[Site], sums: Sequence[bytes]) -> Agreement:
-    """The agreement of all clients' sites, by number. sums: of sums_of(), or none. Raises
-    DataError naming a client that differs.
+def agree(sites: Mapping[int, Site], population: int, sums: Sequence[bytes]) -> Agreement:
+    """The agreement of the clients' sites, by number. sums: of sums_of(), or none. Raises DataError
+    naming a client that differs.
     """
-    first = sites[0]
-    for i, site in enumerate(sites):
-        for field in ("shape", "type", "targets", "target_shape"):
-            if getattr(site, field) != getattr(first, field):
-                raise DataError(
-                    f"client {i}'s data have {field} = {getattr(site, field)}, client 0's "
-                    f"{getattr(first, field)}; all must be alike"
-                )
-        if site.columns != first.columns:
-            raise DataError(
-                f"client {i} makes inputs of its rows by other rules than client 0 (columns and "
-                "their order, categories, fills, scales); all must be alike: see data.rules in "
-                "docs/data.md"
-            )
-        if not site.examples:
-            raise DataError(f"client {i} has no training examples; leave it out of clients.toml")
-        if bool(site.class_names) != bool(first.class_names):
-            raise DataError(
-                f"clients 0 and {i} do not both name their classes, or both number them; give "
-                "labels of one kind"
-            )
+    at, first = next(iter(sites.items()))
+    for i, site in sites.items():
+        _check_alike(site, first, f"client {i}", f"client {at}")
     names = first.class_names
-    if any(site.class_names != names for site in sites):
-        names = sorted({name for site in sites for name in site.class_names})
+    if any(site.class_names != names for site in sites.values()):
+        names = sorted({name for site in sites.values() for name in site.class_names})
     numbers = first.targets == "numbers"
-    classes = len(names) or max(site.classes for site in sites)
-    total = sum(site.examples for site in sites)
+    classes = len(names) or max(site.classes for site in sites.values())
+    total = sum(site.examples for site in sites.values())
     mean, deviation = _pooled(sums, total) if sums else ([], [])
     return Agreement(
-        examples=[site.examples for site in sites],
-        tests=[site.tests for site in sites],
+        examples=[sites[i].examples if i in sites else 0 for i in range(population)],
+        tests=[sites[i].tests if i in sites else 0 for i in range(population)],
         shape=first.shape,
         type=first.type,
         targets=first.targets,
         target_shape=first.target_shape,
+        columns=first.columns,
         classes=None if numbers else classes,
         class_names=names,
         mean=mean,
         deviation=deviation,
     )
+
+
+def extended(agreed: Agreement, client: int, site: Site) -> Agreement:
+    """The agreement with a site that comes later, and must fit what the others agreed on: classes
+    and scale stay. Raises DataError.
+    """
+    _check_alike(site, agreed, f"client {client}", "the federation")
+    if new := sorted({*site.class_names} - {*agreed.class_names}):
+        known = ", ".join(agreed.class_names[:10])
+        raise DataError(f"client {client} has the class '{new[0]}', and all agreed on {known}")
+    if agreed.classes is not None and site.classes > agreed.classes:
+        raise DataError(
+            f"client {client} has {site.classes} classes, and all agreed on {agreed.classes}"
+        )
+    told = {}
+    for name, count in (("examples", site.examples), ("tests", site.tests)):
+        told[name] = [*getattr(agreed, name)]
+        told[name] += [0] * (client + 1 - len(told[name]))
+        told[name][client] = count
+    return agreed.model_copy(update=told)
+
+
+def _check_alike(site: Site, first: Site | Agreement, who: str, other: str) -> None:
+    """Raise DataError naming what a site's data have otherwise. who, other: the two, for it."""
+    for field in ("shape", "type", "targets", "target_shape"):
+        if getattr(site, field) != getattr(first, field):
+            raise DataError(
+                f"{who}'s data have {field} = {getattr(site, field)}, {other}'s "
+                f"{getattr(first, field)}; all must be alike"
+            )
+    if first.columns not in ("", site.columns):  # empty: of an older fedloom
+        raise DataError(
+            f"{who} makes inputs of its rows by other rules than {other} (columns and their order, "
+            "categories, fills, scales); all must be alike: see data.rules in docs/data.md"
+        )
+    if not site.examples:
+        raise DataError(f"{who} has no training examples; leave it out")
+    if bool(site.class_names) != bool(first.class_names):
+        raise DataError(
+            f"{who} and {other} do not both name their classes, or both number them; give labels "
+            "of one kind"
+        )
 
 
 def check_sums(raw: bytes, site: Site) -> None:

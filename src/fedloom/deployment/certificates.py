@@ -11,15 +11,18 @@ import ipaddress
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError
+from ..storage.atomic import reason
 from .folder import Folder, write, write_secret
 
 if TYPE_CHECKING:
     from .masked_sums import Identity
 
 DAYS = 825  # of the server's certificate; the authority's is valid ten times as long
+SOON = 30  # days before its end from which it is to be renewed
 
 
 def check_library() -> None:
@@ -73,13 +76,40 @@ def make_authority(fed: Folder, address: str) -> None:
     from cryptography.hazmat.primitives.asymmetric import ec
 
     ca = ec.generate_private_key(ec.SECP256R1())
-    identity = x509.SubjectKeyIdentifier.from_public_key(ca.public_key())
     authority = [
         (x509.BasicConstraints(ca=True, path_length=0), True),
         (_usage("key_cert_sign", "crl_sign"), True),
-        (identity, False),
+        (x509.SubjectKeyIdentifier.from_public_key(ca.public_key()), False),
     ]
     _write(fed, "ca", "fedloom federation", ca, ca, 10 * DAYS, authority)
+    _make_server(fed, address, ca)
+
+
+def renew(fed: Folder) -> None:
+    """Write another server.pem and key, of the same authority, so that nodes need nothing. Raises
+    ConfigError.
+    """
+    check_library()
+    from cryptography.hazmat.primitives import serialization
+
+    path = fed.secret("ca")
+    try:
+        ca = serialization.load_pem_private_key(path.read_bytes(), None)
+    except (OSError, ValueError, TypeError) as error:
+        why = reason(error) if isinstance(error, OSError) else str(error)
+        raise ConfigError(
+            f"the authority's key '{path}' cannot be read: {why}; put it back, or have whoever "
+            "keeps it make server.pem and secret/server, which a running server takes"
+        ) from None
+    _make_server(fed, fed.settings().address, ca)
+
+
+def _make_server(fed: Folder, address: str, ca: Any) -> None:
+    """Write server.pem and its key, signed by an authority's key."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    identity = x509.SubjectKeyIdentifier.from_public_key(ca.public_key())
     named = [
         (x509.BasicConstraints(ca=False, path_length=None), True),
         (_usage("digital_signature"), True),
@@ -114,9 +144,9 @@ def _write(
     for extension, critical in more:
         made = made.add_extension(extension, critical=critical)
     raw = made.sign(signer, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
-    write(fed.certificate(file), raw.decode())
     forms = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
     write_secret(fed.secret(file), key.private_bytes(*forms, serialization.NoEncryption()))
+    write(fed.certificate(file), raw.decode())  # last: a running server takes both then
 
 
 def _usage(*wanted: str) -> Any:
@@ -182,3 +212,12 @@ def days_left(path: Path) -> int:
         raise ConfigError(f"the certificate '{path}' cannot be read: {error}") from None
     left = found.not_valid_after_utc - datetime.datetime.now(datetime.UTC)
     return int(left.days)
+
+
+def validity(fed: Folder) -> str:
+    """How long the server's certificate is valid, and the command to type if that is soon over.
+    Raises ConfigError.
+    """
+    left = days_left(fed.certificate("server"))
+    said = f"valid for {left} days" if left >= 0 else "has expired"
+    return said if left >= SOON else f"{said}: fedloom deploy renew {quote(str(fed.path))}"

@@ -14,6 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from ..core.parsing import read_toml
 from ..errors import ConfigError
+from .certificates import as_pem
 
 if TYPE_CHECKING:
     from ..data.federated import Roll
@@ -30,7 +31,8 @@ def _bare(line: Any) -> Any:
 class Entry(BaseModel):
     """One client. key: its node's public key, a line as ssh-keygen writes it; examples: how many
     training examples it has, None: it says so when it joins; capacity: the share of the model that
-    it can hold, None: as run.toml says.
+    it can hold, None: as run.toml says. added: it came after the others had agreed; removed: it was
+    taken out, and keeps its number.
     """
 
     model_config = _STRICT
@@ -42,6 +44,8 @@ class Entry(BaseModel):
     ]
     examples: Count | None = None
     capacity: Annotated[float, Field(gt=0, le=1)] | None = None
+    added: bool = False
+    removed: bool = False
 
 
 class Clients(BaseModel):
@@ -57,6 +61,11 @@ class Clients(BaseModel):
     def population(self) -> int:
         """N, the number of clients."""
         return len(self.client)
+
+    @property
+    def members(self) -> dict[int, Entry]:
+        """Those who were not taken out, by number."""
+        return {i: entry for i, entry in enumerate(self.client) if not entry.removed}
 
     @property
     def known(self) -> bool:
@@ -84,7 +93,12 @@ class Clients(BaseModel):
 
     def to_toml(self) -> str:
         """The file's text."""
-        return tomli_w.dumps(self.model_dump(exclude_none=True))
+        told = self.model_dump(exclude_none=True)
+        for entry in told["client"]:
+            for name in ("added", "removed"):
+                if not entry[name]:
+                    del entry[name]
+        return tomli_w.dumps(told)
 
 
 def read_clients(path: Path) -> Clients:
@@ -107,3 +121,12 @@ def read_clients(path: Path) -> Clients:
                 "needs one of its own"
             )
     return found
+
+
+def public_keys(path: Path) -> tuple[list[bytes], list[bytes]]:
+    """The keys in a clients.toml, as Flower has them: of those who take part, and of those who were
+    taken out. Raises ConfigError.
+    """
+    clients = read_clients(path)
+    removed = [as_pem(entry.key) for entry in clients.client if entry.removed]
+    return [as_pem(entry.key) for entry in clients.members.values()], removed

@@ -35,7 +35,8 @@ def describe(fed: Folder, exchange_of: Callable[[Clients], MessageExchange]) -> 
     told: dict[str, Description] = {}
     digests: dict[str, bytes] = {}
     found = answers(settings, clients, exchange, run, "describe", {})
-    for i, (entry, (answer, blocks)) in enumerate(zip(clients.client, found, strict=True)):
+    for i, (answer, blocks) in found.items():
+        entry = clients.client[i]
         try:
             if not isinstance(answer, Told):
                 raise WireError(f"an answer of the kind '{answer.kind}'")
@@ -50,9 +51,8 @@ def describe(fed: Folder, exchange_of: Callable[[Clients], MessageExchange]) -> 
         made = Preparation(rules=[dict(rule) for rule in rules], class_names=classes)
         text = made.written(fed.run_file.read_text(encoding="utf-8"))
         parts = {"preparation": made.model_dump_json().encode()}
-        for i, (answer, _) in enumerate(
-            answers(settings, clients, exchange, run, "prepare", parts)
-        ):
+        kept = answers(settings, clients, exchange, run, "prepare", parts)
+        for i, (answer, _) in kept.items():
             if not isinstance(answer, Told) or answer.digest != made.digest:
                 raise DataError(f"client {i} did not keep these rules; describe the sites again")
         write(fed.run_file, text)

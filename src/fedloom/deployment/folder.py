@@ -151,6 +151,11 @@ class Folder:
         return self.path / "flower"
 
     @property
+    def link(self) -> Folder:
+        """Where the certificate is that Flower's server shows to processes of its machine."""
+        return Folder(self.home / "link")
+
+    @property
     def news(self) -> Path:
         """A file that grows when messages are sent, at the server."""
         return self.home / "news"

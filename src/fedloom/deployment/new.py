@@ -24,6 +24,7 @@ from .own_files import for_nodes
 from .sites import refuse_settings, refuse_told
 
 MOST = 1000  # clients: each has a folder and a key
+_PROGRAM = f"{Path(sys.executable).with_name('fedloom')} deploy"
 # Flower's app: it names fedloom's, which is installed at every place; nothing is sent that runs
 _APP = (
     "pyproject.toml",
@@ -49,7 +50,7 @@ def make(config: Config, out: Path, clients: int | None, given: Mapping[str, Any
     if len(sizes) > MOST:
         raise ConfigError(f"{len(sizes)} clients, and a federation has {MOST} at most")
     fed = Folder(out.absolute())
-    _make_folders(fed, len(sizes))
+    make_folders(fed, *map(fed.node_to_be, range(len(sizes))))
     make_authority(fed, settings.address)
     keys = [make_node_key(fed.node_to_be(i).secret("node")) for i in range(len(sizes))]
     entries = [Entry(key=key, examples=n) for key, n in zip(keys, sizes, strict=True)]
@@ -57,16 +58,16 @@ def make(config: Config, out: Path, clients: int | None, given: Mapping[str, Any
     return fed
 
 
-def _make_folders(fed: Folder, clients: int) -> None:
-    """Make the folders of all places; nobody but their owner can look into them, whatever the
-    umask. Raises ConfigError.
+def make_folders(*places: Folder) -> None:
+    """Make the folders of places; nobody but their owner can look into them, whatever the umask.
+    Raises ConfigError.
     """
-    try:
-        for place in (fed, *map(fed.node_to_be, range(clients))):
+    for place in places:
+        try:
             place.path.mkdir(parents=True, exist_ok=True)
             place.path.chmod(0o700)
-    except OSError as error:
-        raise ConfigError(f"'{fed.path}' cannot be written: {reason(error)}") from None
+        except OSError as error:
+            raise ConfigError(f"'{place.path}' cannot be written: {reason(error)}") from None
 
 
 def _known(config: Config, clients: int | None) -> tuple[list[int | None], int | None]:
@@ -79,29 +80,37 @@ def _known(config: Config, clients: int | None) -> tuple[list[int | None], int |
 
 def write_folder(fed: Folder, config: Config, settings: Deployment, clients: Clients) -> None:
     """Write what is no secret."""
-    common = {
-        "federation.toml": tomli_w.dumps(dataclasses.asdict(settings)),
-        "clients.toml": clients.to_toml(),
-    }
-    program = Path(sys.executable).with_name("fedloom")
-    nodes = [fed.node_to_be(i) for i in range(clients.population)]
-    for place in (fed, *nodes):
-        here = config.values if place is fed else for_nodes(config.values)
-        for name, text in {**common, "run.toml": tomli_w.dumps(dict(here))}.items():
-            write(place.path / name, text)
-    for i, place in enumerate(nodes):
-        place.certificate("ca").parent.mkdir(exist_ok=True)
-        shutil.copyfile(fed.certificate("ca"), place.certificate("ca"))
-        mine = "" if clients.known else f" --data {quote(str(place.path / 'mine.toml'))}"
-        command = f"{program} deploy node {quote(str(place.path))} --client {i}{mine}"
-        unit = place.path / f"fedloom-{settings.run}-node{i}.service"
-        _write_unit(unit, f"client {i} of {settings.run}", command)
+    _write_settings(fed, config.values, settings, clients)
+    for i in range(clients.population):
+        write_node(fed, i, config, settings, clients)
     unit = fed.path / f"fedloom-{settings.run}.service"
-    command = f"{program} deploy server {quote(str(fed.path))}"
-    _write_unit(unit, f"server of {settings.run}", command)
+    _write_unit(unit, f"server of {settings.run}", f"{_PROGRAM} server {quote(str(fed.path))}")
     write_app(fed)
     told = dataclasses.asdict(settings) | {"folder": fed.path, "unit": unit.name}
     write(fed.path / "RUNBOOK.md", _template("RUNBOOK.md").format(**told))
+
+
+def write_node(
+    fed: Folder, client: int, config: Config, settings: Deployment, clients: Clients
+) -> None:
+    """Write what is no secret of a client's folder."""
+    place = fed.node_to_be(client)
+    _write_settings(place, for_nodes(config.values), settings, clients)
+    place.certificate("ca").parent.mkdir(exist_ok=True)
+    shutil.copyfile(fed.certificate("ca"), place.certificate("ca"))
+    mine = "" if clients.known else f" --data {quote(str(place.path / 'mine.toml'))}"
+    command = f"{_PROGRAM} node {quote(str(place.path))} --client {client}{mine}"
+    unit = place.path / f"fedloom-{settings.run}-node{client}.service"
+    _write_unit(unit, f"client {client} of {settings.run}", command)
+
+
+def _write_settings(
+    place: Folder, run: Mapping[str, Any], settings: Deployment, clients: Clients
+) -> None:
+    """Write the files of settings of a place. run: those of run.toml there."""
+    write(place.path / "federation.toml", tomli_w.dumps(dataclasses.asdict(settings)))
+    write(place.path / "clients.toml", clients.to_toml())
+    write(place.path / "run.toml", tomli_w.dumps(dict(run)))
 
 
 def write_app(fed: Folder) -> None:

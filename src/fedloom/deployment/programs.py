@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import shutil
 import socket
 import subprocess
 import sys
@@ -19,7 +18,6 @@ from ..errors import ConfigError
 from ..storage.atomic import reason
 from .certificates import days_left, make_authority
 from .children import FlowerError, Program
-from .clients import read_clients
 from .folder import Folder, check_secret, write, write_secret
 
 # a node that says this will not connect again by itself, though it stays alive
@@ -75,13 +73,12 @@ def link(fed: Folder) -> Program:
     for name in ("port", "local_port"):
         check_free(name, getattr(settings, name))
     fed.home.mkdir(mode=0o700, exist_ok=True)
-    if not (fed.home / "state.db").exists():
-        shutil.rmtree(fed.home / "keys", ignore_errors=True)  # which that file knew
     command = [program("flower-superlink"), "--host", "127.0.0.1"]
     command += ["--port", str(settings.local_port), "--database", str(fed.home / "state.db")]
-    command += ["--ssl-certfile", str(fed.certificate("server"))]
-    command += ["--ssl-keyfile", str(fed.secret("server"))]
-    command += ["--ssl-ca-certfile", str(fed.certificate("ca"))]
+    make_authority(fed.link, "127.0.0.1")  # so that another server.pem needs no new start
+    command += ["--ssl-certfile", str(fed.link.certificate("server"))]
+    command += ["--ssl-keyfile", str(fed.link.secret("server"))]
+    command += ["--ssl-ca-certfile", str(fed.link.certificate("ca"))]
     command += ["--enable-supernode-auth", "--disable-runtime-dependency-installation"]
     return Program(command, fed.home / "server.log", environment(fed))
 
@@ -90,8 +87,8 @@ def _check_valid(fed: Folder) -> None:
     """Raise ConfigError if the server's certificate has expired, which Flower does not say."""
     if (left := days_left(fed.certificate("server"))) < 0:
         raise ConfigError(
-            f"the certificate '{fed.certificate('server')}' expired {-left} days ago; make another "
-            "one as docs/deployment/runbook.md says: no node accepts this one"
+            f"the certificate '{fed.certificate('server')}' expired {-left} days ago, and no node "
+            f"accepts it; make another one: fedloom deploy renew {fed.path}"
         )
 
 
@@ -168,18 +165,31 @@ def _free_port() -> int:
 
 def asked(fed: Folder, *words: str) -> Any:
     """What the command flwr answers, as JSON. Raises FlowerError."""
+    return _answer(fed, f"flwr {words[0]}", [program("flwr"), *words, "--format", "json"])
+
+
+def share_keys(fed: Folder) -> None:
+    """Tell Flower's server whose keys count now. Raises FlowerError."""
+    module = "fedloom.deployment.flower_app.keys"
+    _answer(fed, "registering keys", [sys.executable, "-m", module, str(fed.path)])
+
+
+def _answer(fed: Folder, what: str, command: list[str]) -> Any:
+    """The JSON that a command prints, which asks Flower's server. Raises FlowerError."""
     settings = fed.settings()
     connection = (
         '[superlink]\ndefault = "federation"\n\n[superlink.federation]\n'
         f'address = "127.0.0.1:{settings.local_port}"\n'
-        f'root-certificates = "{fed.certificate("ca")}"\n'
+        f'root-certificates = "{fed.link.certificate("ca")}"\n'
     )
     write(fed.home / "config.toml", connection)
-    command = [program("flwr"), *words, "--format", "json"]
     away = (
         f"the server of '{fed.path}' does not answer; start it with `fedloom deploy server "
         f"{fed.path}`"
     )
+    if not fed.link.certificate("ca").is_file():  # it was never started
+        _check_valid(fed)
+        raise AwayError(away)
     try:
         done = subprocess.run(
             command, env=environment(fed), capture_output=True, text=True, timeout=_SECONDS
@@ -195,20 +205,19 @@ def asked(fed: Folder, *words: str) -> Any:
         if "SuperLink is unavailable" in said:
             _check_valid(fed)
             raise AwayError(away)
-        raise FlowerError(f"flwr {words[0]} failed: {said}")
+        raise FlowerError(f"{what} failed: {said}")
     return found
 
 
 def register(fed: Folder, check: Callable[[], None]) -> None:
-    """Tell Flower's server the keys of all clients, once it answers; those that it knows stay.
-    check: raises FlowerError if it has ended. Raises FlowerError.
+    """Tell Flower's server the keys of all clients, once it answers. check: raises FlowerError if
+    it has ended. Raises FlowerError.
     """
     end = time.monotonic() + _START
     while True:
         check()
         try:
-            asked(fed, "supernode", "list")
-            break
+            return share_keys(fed)
         except FlowerError as error:
             if time.monotonic() > end:
                 if not isinstance(error, AwayError):
@@ -219,18 +228,6 @@ def register(fed: Folder, check: Callable[[], None]) -> None:
                     "again"
                 ) from None
             time.sleep(0.5)
-    for i, entry in enumerate(read_clients(fed.clients_file).client):
-        key = fed.home / "keys" / f"{i}.pub"
-        if key.is_file() and key.read_text(encoding="utf-8").strip() == entry.key:
-            continue  # the server has it
-        new = key.with_suffix(".new")
-        write(new, entry.key + "\n")
-        try:
-            asked(fed, "supernode", "register", str(new))
-        except FlowerError as error:
-            if "already" not in str(error):
-                raise
-        new.replace(key)
 
 
 def begin(fed: Folder, describe: bool = False) -> str:

@@ -17,10 +17,11 @@ from ..storage import world
 from ..storage.atomic import append_line
 from .agreement import Agreement, agree, check_sums, read_agreement
 from .attendance import nobody
-from .clients import Clients, read_clients
+from .clients import Clients
 from .engine import Exchange, FederationEngine, oldest_checkpoint
 from .folder import Deployment, Folder, owned, write
 from .kept_updates import KeptUpdates, remove_others
+from .membership import ChangedError, Membership
 from .message import Answer, Ask, Refusal, Site, What, answer_to, sealed
 from .message_exchange import MessageExchange
 from .privacy import deployed
@@ -34,15 +35,21 @@ def serve(fed: Folder, exchange_of: Callable[[Clients], MessageExchange]) -> Res
     """Run the federation of a folder, or go on with it -> the run's result, in fed.run. Raises
     FedloomError.
     """
-    settings, clients = fed.settings(), read_clients(fed.clients_file)
-    exchange = exchange_of(clients)
-    wait(exchange, clients, settings.startup_timeout)
-    agreed = joined(fed, clients, exchange) if must_join(settings, clients) else None
-    keeps: Exchange = exchange
+    settings, who = fed.settings(), Membership(fed, exchange_of)
+    wait(who.exchange, who.clients, settings.startup_timeout)
+    join = must_join(settings, who.clients)
+    who.begin(joined(fed, who.clients, who.exchange) if join else None)
     if settings.keep_updates:
         remove_others(fed)
-        keeps = KeptUpdates(fed, run_of(fed, settings_of(fed)), exchange)
-    return experiment_at_server(fed, keeps, agreed).run(fed.run, go_on=True)
+    while True:
+        keeps: Exchange = who.exchange
+        if settings.keep_updates:
+            keeps = KeptUpdates(fed, run_of(fed, settings_of(fed)), who.exchange)
+        try:
+            made = experiment_at_server(fed, keeps, who.agreed, who=who)
+            return made.run(fed.run, go_on=True)
+        except ChangedError as change:
+            _log.warning("%s", change)
 
 
 def joined(fed: Folder, clients: Clients, exchange: MessageExchange) -> Agreement:
@@ -52,13 +59,14 @@ def joined(fed: Folder, clients: Clients, exchange: MessageExchange) -> Agreemen
     agreed = read_agreement(fed.agreed_file)
     if agreed is None:
         found = _all_sites(fed, clients, exchange, "join", {})
-        sums = [parts["sums"] for _, parts in found if "sums" in parts]
-        agreed = agree([site for site, _ in found], sums)
-        for i, (n, entry) in enumerate(zip(agreed.examples, clients.client, strict=True)):
-            if entry.examples not in (None, n):
+        sums = [parts["sums"] for _, parts in found.values() if "sums" in parts]
+        sites = {i: site for i, (site, _) in found.items()}
+        agreed = agree(sites, clients.population, sums)
+        for i, entry in clients.members.items():
+            if entry.examples not in (None, agreed.examples[i]):
                 raise DataError(
-                    f"client {i} says that it has {n} training examples, and clients.toml "
-                    f"{entry.examples}; ask its site, then correct that file"
+                    f"client {i} says that it has {agreed.examples[i]} training examples, and "
+                    f"clients.toml {entry.examples}; ask its site, then correct that file"
                 )
         _all_sites(fed, clients, exchange, "agree", {"agreed": agreed.model_dump_json().encode()})
         write(fed.agreed_file, agreed.model_dump_json() + "\n")
@@ -67,11 +75,11 @@ def joined(fed: Folder, clients: Clients, exchange: MessageExchange) -> Agreemen
 
 def _all_sites(
     fed: Folder, clients: Clients, exchange: MessageExchange, what: What, parts: Mapping[str, bytes]
-) -> list[tuple[Site, dict[str, bytes]]]:
+) -> dict[int, tuple[Site, dict[str, bytes]]]:
     """What every site answers. Raises DataError naming one that does not."""
-    settings, found = fed.settings(), []
+    settings, found = fed.settings(), {}
     run = run_of(fed, settings_of(fed))
-    for i, (site, blocks) in enumerate(answers(settings, clients, exchange, run, what, parts)):
+    for i, (site, blocks) in answers(settings, clients, exchange, run, what, parts).items():
         try:
             if not isinstance(site, Site):
                 raise WireError(f"an answer of the kind '{site.kind}'")
@@ -79,7 +87,7 @@ def _all_sites(
                 check_sums(blocks.get("sums", b""), site)
         except WireError as error:
             raise DataError(f"client {i} cannot join: {error}") from None
-        found.append((site, blocks))
+        found[i] = site, blocks
     return found
 
 
@@ -90,45 +98,51 @@ def answers(
     run: str,
     what: What,
     parts: Mapping[str, bytes],
-) -> list[tuple[Answer, dict[str, bytes]]]:
+) -> dict[int, tuple[Answer, dict[str, bytes]]]:
     """What every site answers before round 1, by number. Raises DataError naming one that does not,
     or refuses.
     """
-    heads = [
-        Ask(run=run, what=what, round=-1, client=i, taken=-1, kept=0)
-        for i in range(clients.population)
-    ]
-    messages = {head.client: sealed(head, parts) for head in heads}
+    heads = {
+        i: Ask(run=run, what=what, round=-1, client=i, taken=-1, kept=0) for i in clients.members
+    }
+    messages = {i: sealed(head, parts) for i, head in heads.items()}
     came = exchange(messages, settings.deadline, len(messages))
-    found: list[tuple[Answer, dict[str, bytes]]] = []
+    found: dict[int, tuple[Answer, dict[str, bytes]]] = {}
     does = "join" if what in ("join", "agree") else "be described"
-    for head in heads:
-        if head.client not in came:
+    for i, head in heads.items():
+        if i not in came:
             past = "joined" if does == "join" else "been described"
             raise DataError(
-                f"client {head.client} has not {past} within {settings.deadline:g} s; start its "
-                "node, then begin again: all must be there before round 1, and none later"
+                f"client {i} has not {past} within {settings.deadline:g} s; start its node, then "
+                "begin again: all must be there before round 1. `fedloom deploy sites` takes one "
+                "out, and adds it later"
             )
         try:
-            answer, blocks = answer_to(head, came[head.client])
+            answer, blocks = answer_to(head, came[i])
             if isinstance(answer, Refusal):
                 raise WireError(answer.why)
         except WireError as error:
-            raise DataError(f"client {head.client} cannot {does}: {error}") from None
-        found.append((answer, blocks))
+            raise DataError(f"client {i} cannot {does}: {error}") from None
+        found[i] = answer, blocks
     return found
 
 
 def experiment_at_server(
-    fed: Folder, exchange: Exchange, agreed: Agreement | None, again: bool = False
+    fed: Folder,
+    exchange: Exchange,
+    agreed: Agreement | None,
+    again: bool = False,
+    who: Membership | None = None,
 ) -> Experiment:
-    """The run, with its engine. again: to repeat rounds, so that no node measures. Raises
-    ConfigError, DataError, CompositionError.
+    """The run, with its engine. again: to repeat rounds, so that no node measures; who: takes part
+    now, None: all. Raises ConfigError, DataError, CompositionError.
     """
     settings = fed.settings()
     made, wanted = _over_selected(at_server(fed, agreed), settings.over_selection)
     _check_masked(made, settings)
+    gone = frozenset[int]() if who is None else who.gone
     most = made._cohorts.largest if wanted is None else wanted
+    most = min(most, made.data.population - len(gone))
     if settings.min_updates > most:
         raise ConfigError(
             f"federation.min_updates = {settings.min_updates} is more than the {most} clients of a "
@@ -146,10 +160,17 @@ def experiment_at_server(
         agreed.tests if agreed is not None and by_nodes else (),
         redraws=settings.redraws,
     )
-    told = lambda row: _write_down(fed, engine, row)
+
+    def told(row: Mapping[str, Any]) -> None:
+        _write_down(fed, engine, row, {} if who is None else who.columns())
+        if who is not None and row["round"] < made.rounds:
+            who.look()
+
     # a hostile client would end a run that stops at numbers which are not finite
     made = dataclasses.replace(made, engine=engine, on_round=told, nonfinite="skip")
-    return deployed(made, fed)  # at last: a copy of it would draw its cohorts from the seed again
+    made = deployed(made, fed)  # at last: a copy of it would draw its cohorts from the seed again
+    made._cohorts = dataclasses.replace(made._cohorts, gone=gone)
+    return made
 
 
 def _check_masked(made: Experiment, settings: Deployment) -> None:
@@ -182,9 +203,11 @@ def _check_masked(made: Experiment, settings: Deployment) -> None:
         _log.warning("%s masks updates; with evaluate = nodes each site's scores are told", given)
 
 
-def _write_down(fed: Folder, engine: FederationEngine, row: Mapping[str, Any]) -> None:
+def _write_down(
+    fed: Folder, engine: FederationEngine, row: Mapping[str, Any], more: Mapping[str, Any]
+) -> None:
     """Write who was asked in a round, who answered, and why others did not count. A round that was
-    repeated after a restart has several lines, of which the last counts.
+    repeated after a restart has several lines, of which the last counts. more: of Membership.
     """
     found = engine.attendance.row
     if found.get("round") != row["round"]:
@@ -195,6 +218,7 @@ def _write_down(fed: Folder, engine: FederationEngine, row: Mapping[str, Any]) -
         )
         answered = [i for i in found["answered"] if i not in left]
         found = {**found, "answered": answered, "refused": found["refused"] | why}
+    found = {**found, **more}
     path = fed.attendance(engine.private)
     append_line(path, json.dumps(found), owned if engine.private else None)
 
@@ -219,7 +243,7 @@ def _over_selected(made: Experiment, share: float) -> tuple[Experiment, int | No
 def wait(exchange: MessageExchange, clients: Clients, seconds: float) -> None:
     """Wait for the nodes of all clients, so long at most; say who is missing."""
     end = world.monotonic() + seconds
-    while len(there := exchange.present()) < clients.population and world.monotonic() < end:
+    while clients.members.keys() - (there := exchange.present()) and world.monotonic() < end:
         world.sleep(_POLL)
-    if missing := [str(i) for i in range(clients.population) if i not in there]:
+    if missing := [str(i) for i in clients.members if i not in there]:
         _log.warning("begins without clients %s; they may still come", ", ".join(missing[:50]))

@@ -113,9 +113,9 @@ def experiment_of(
 ) -> Experiment:
     """The run on what is known of the data at one place. by_nodes: they measure models."""
     made = config.experiment(data)
-    capacities = clients.capacities()
-    if capacities is not None:
-        made.capacities = capacities
+    capacities, count = clients.capacities(), data.population
+    if capacities is not None:  # this place may have heard of others since its list was made
+        made.capacities = (capacities + (1.0,) * count)[:count]
     if made.evaluate.clients and data.test_clients is None and not by_nodes:
         made.evaluate = dataclasses.replace(made.evaluate, clients=False)
     return made
@@ -137,7 +137,7 @@ def at_server(fed: Folder, agreed: Agreement | None) -> Experiment:
         data = agreed.at_server(config.data())
     if any(entry.name for entry in clients.client):
         names = tuple(entry.name or f"client {i}" for i, entry in enumerate(clients.client))
-        data = dataclasses.replace(data, client_names=names)
+        data = dataclasses.replace(data, client_names=names[: data.population])
     by_nodes = agreed is not None and fed.settings().evaluate == "nodes"
     made = experiment_of(config, clients, data, by_nodes)
     _refuse_there(made.net(), made)
@@ -224,13 +224,21 @@ class Place:
         loop = experiment_of(self._config, self._clients, data).build()
         parts, identity = (loop.plan, with_system_draws(loop.fed), loop.net), None
         if loop.aggregation.masked:
+            if len(roll.sizes) != self._clients.population:
+                raise DataError(
+                    f"the run has {len(roll.sizes)} clients, and clients.toml here the keys of "
+                    f"{self._clients.population}: a masked sum is of those whose keys are here"
+                )
             identity = identity_of(self._fed, [entry.key for entry in self._clients.client])
         place = self.client, self._fed.path / "states", self._run
         return Node(*parts, *place, identity=identity)
 
     def _check(self, agreed: Agreement) -> None:
+        """Raise DataError unless this place and all others that it knows of are among them; others
+        may have been added since.
+        """
         population = self._clients.population
-        if len(agreed.examples) != population:
+        if len(agreed.examples) < population:
             raise DataError(
                 f"the agreement has {len(agreed.examples)} clients, and clients.toml {population}"
             )

@@ -368,7 +368,9 @@ class Experiment(Settings):
         if numberless(self.engine):  # a run of before has no number, and keeps what it meant then
             self._kept = f"{self.engine}{began.partition('vectorised')[2]}"
         loop = self.build()
-        self._group.first(lambda: check_same(folder, configuration(self, loop), self.data, loop))
+        but = () if self.data.roll is None else ("clients",)  # who is elsewhere may change
+        own = configuration(self, loop), self.data, loop, but
+        self._group.first(lambda: check_same(folder, *own))
         self._attach(loop, folder)
 
         def restore() -> None:

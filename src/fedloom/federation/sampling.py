@@ -78,8 +78,9 @@ class Cohorts:
     have nobody, as the accounts of privacy take it; "cycle" draws that many without replacement
     until all had their turn, and begins anew. churn, availability: which clients are
     available; a share or number is then of those. Raises ConfigError for a cohort that the
-    population does not have; Settings have checked the types. `now` is in simulated seconds, which
-    only a trace may ask for.
+    population does not have; Settings have checked the types. gone: of a deployment, who is not
+    there now, as if a trace in rounds said so. `now` is in simulated seconds, which only a trace
+    may ask for.
 
     >>> Cohorts(0.5, 4, seed=1).of(0) == Cohorts(2, 4, seed=1).of(0)
     True
@@ -91,6 +92,7 @@ class Cohorts:
     sampling: str = "fixed"
     churn: Churn | None = None
     availability: Availability | None = None
+    gone: frozenset[int] = frozenset()
     trace: Trace | None = field(default=None, init=False, repr=False)
     # the last two stages and their clients
     _stages: dict[int, list[int]] = field(default_factory=dict, init=False, repr=False)
@@ -248,6 +250,8 @@ class Cohorts:
         there = list(range(self.population))
         if self.churn is not None:
             there = self._present(round // self.churn.every)
+        if self.gone:
+            there = [i for i in there if i not in self.gone]
         if self.trace is not None:
             open_now = self.trace.there(now if self.trace.unit == "seconds" else round)
             there = [i for i in there if i in open_now]
@@ -322,7 +326,7 @@ class Cohorts:
         """
         if isinstance(self.size, Sequence):
             named = self.size[round % len(self.size)]
-            if self.availability is None:
+            if self.availability is None and not self.gone:
                 return sorted(named)
             return sorted({*named} & {*self.present(round, now)})
         there = self.present(round, now)

@@ -47,6 +47,7 @@ LONGEST = dict.fromkeys(
 AT_ONCE = 16  # requests of one node at a time; Flower's node has up to 5
 _WINDOW = TIMESTAMP_TOLERANCE + 2 * SYSTEM_TIME_TOLERANCE  # seconds that a header may be valid
 _MOST = 60_000  # requests of one node in that time
+REMOVED = "this site was taken out of the federation; ask who runs its server"
 _LINES = 20  # of refusals a minute in the log
 
 
@@ -63,11 +64,16 @@ class Refused(Exception):  # noqa: N818  it is an answer, not a mistake of ours
 class Admission:
     """Admits the requests of nodes whose public keys (PEM) are given."""
 
-    def __init__(self, keys: Iterable[bytes]) -> None:
-        self._keys = {pem: bytes_to_public_key(pem) for pem in keys}
+    def __init__(self, keys: Iterable[bytes], removed: Iterable[bytes] = ()) -> None:
+        self.take(keys, removed)
         self._busy = Counter[bytes]()  # requests under way, by key
         self._used, self._used_before = set[int](), set[int]()  # signatures, of two windows
         self._count, self._since = Counter[bytes](), time.monotonic()
+
+    def take(self, keys: Iterable[bytes], removed: Iterable[bytes] = ()) -> None:
+        """Admit these keys from now on, and no others. removed: those that were taken out."""
+        self._keys = {pem: bytes_to_public_key(pem) for pem in keys}
+        self._removed = {*removed}
 
     @contextlib.contextmanager
     def admitted(self, path: str, headers: Mapping[str, str]) -> Iterator[int]:
@@ -99,7 +105,9 @@ class Admission:
         except (ValueError, TypeError, OverflowError, binascii.Error):
             raise Refused(401, "a key, time or signature that cannot be read") from None
         if (key := self._keys.get(pem)) is None:
-            why = "this key is not in the server's clients.toml"
+            why = (
+                REMOVED if pem in self._removed else "this key is not in the server's clients.toml"
+            )
             if name != "activate-node":
                 raise Refused(403, why)
             # Flower's own answer, which its node prints; of a 403 it says nothing

@@ -12,9 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import logging
+import ssl
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,53 +29,72 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Router
 from starlette.types import Receive, Scope, Send
 
-from ..certificates import as_pem
-from ..clients import read_clients
+from ...core.text_table import one_line
+from ...errors import FedloomError
+from ..clients import public_keys, read_clients
 from ..folder import Folder
 from .admission import Admission, Refusals, Refused
 from .connections import Connection, Listener, room
 
+_log = logging.getLogger(__name__)
 _HOP = {"host", "connection", "keep-alive", "transfer-encoding", "te", "trailer", "upgrade"}
 _PLAIN = {"accept-encoding": "identity"}  # an answer goes on as it is
 _SECONDS = 300.0  # for the whole of a request, and for the whole of an answer
 _HOLD = 20.0  # seconds that a node waits for messages; Flower's client waits 30 for an answer
 _LOOK = 0.1  # seconds between two looks for news
+_CHANGE = 1.0  # seconds between two looks at the list of clients, and at the certificate
 _NOTHING = 64  # bytes: a shorter answer holds no message, whose name alone is longer
 _HEADERS = 1 << 14  # bytes; Flower's node sends 1,500
 
 
 class News:
-    """Tells all who wait that messages were sent. path: a file that grows then."""
+    """Tells all who wait that messages were sent."""
 
-    def __init__(self, path: Path) -> None:
-        self._path, self.next = path, asyncio.Event()
+    def __init__(self) -> None:
+        self.next = asyncio.Event()
 
-    def _size(self) -> int:
-        try:
-            return self._path.stat().st_size
-        except OSError:
-            return 0
-
-    async def watch(self) -> None:
-        """Look for news until cancelled."""
-        before = self._size()
-        while True:
-            await asyncio.sleep(_LOOK)
-            if (now := self._size()) != before:
-                before, last, self.next = now, self.next, asyncio.Event()
-                last.set()
+    def tell(self) -> None:
+        """There are some."""
+        last, self.next = self.next, asyncio.Event()
+        last.set()
 
 
-def application(fed: Folder, refusals: Refusals | None = None) -> Router:
-    """The application of the gate. Raises ConfigError."""
+async def watch(path: Path, seconds: float, changed: Callable[[], object]) -> None:
+    """Look at a file every so many seconds until cancelled, and call a function when it has
+    changed. What that cannot take is in the log, and nothing changes.
+    """
+    before = _stamp(path)
+    while True:
+        await asyncio.sleep(seconds)
+        if (now := _stamp(path)) != before:
+            before = now
+            try:
+                changed()
+            except (FedloomError, OSError) as error:
+                _log.error("%s stays as it was: %s", path.name, one_line(str(error)))
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    try:
+        found = path.stat()
+    except OSError:
+        return 0, 0
+    return found.st_size, found.st_mtime_ns
+
+
+def application(
+    fed: Folder, refusals: Refusals | None = None, renew: Callable[[], object] = lambda: None
+) -> Router:
+    """The application of the reverse proxy. renew: called when the server has another certificate.
+    Raises ConfigError.
+    """
     settings, refusals = fed.settings(), refusals or Refusals()
-    admission = Admission(as_pem(entry.key) for entry in read_clients(fed.clients_file).client)
+    keys = functools.partial(public_keys, fed.clients_file)
+    admission = Admission(*keys())
 
     @contextlib.asynccontextmanager
     async def life(app: Router) -> AsyncIterator[dict[str, Any]]:
-        import ssl
-
-        trusted = ssl.create_default_context(cafile=str(fed.certificate("ca")))
+        trusted = ssl.create_default_context(cafile=str(fed.link.certificate("ca")))
         base = f"https://127.0.0.1:{settings.local_port}"
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=100)
         async with httpx.AsyncClient(
@@ -83,10 +105,18 @@ def application(fed: Folder, refusals: Refusals | None = None) -> Router:
             trust_env=False,
             headers=_PLAIN,
         ) as link:
-            news = News(fed.news)
-            watching = asyncio.create_task(news.watch())
+            news = News()
+            watching = [
+                asyncio.create_task(watch(path, seconds, changed))
+                for path, seconds, changed in (
+                    (fed.news, _LOOK, news.tell),
+                    (fed.clients_file, _CHANGE, lambda: admission.take(*keys())),
+                    (fed.certificate("server"), _CHANGE, renew),
+                )
+            ]
             yield {"link": link, "news": news, "waiting": {}}
-            watching.cancel()
+            for task in watching:
+                task.cancel()
 
     async def asked(scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
@@ -187,10 +217,12 @@ def _kept(headers: Mapping[str, str]) -> list[tuple[str, str]]:
 def serving(fed: Folder) -> tuple[uvicorn.Server, Listener]:
     """The server of the gate, and its socket. Raises ConfigError."""
     refusals = Refusals()
+    files = str(fed.certificate("server")), str(fed.secret("server"))
     config = uvicorn.Config(
-        application(fed, refusals),
-        ssl_certfile=str(fed.certificate("server")),
-        ssl_keyfile=str(fed.secret("server")),
+        # new connections get the certificate that is there then; those that are open go on
+        application(fed, refusals, lambda: _renewed(config.ssl, files)),
+        ssl_certfile=files[0],
+        ssl_keyfile=files[1],
         loop="asyncio",  # another one would not ask the Listener
         http=Connection,
         ws="none",
@@ -202,6 +234,12 @@ def serving(fed: Folder) -> tuple[uvicorn.Server, Listener]:
     )
     each, total = room(read_clients(fed.clients_file).population)
     return uvicorn.Server(config), Listener(fed.settings().port, each, total, refusals.count)
+
+
+def _renewed(context: ssl.SSLContext, files: tuple[str, str]) -> None:
+    """Have new connections get another certificate, whose key must be its own. Raises OSError."""
+    ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(*files)  # a failure leaves half of it
+    context.load_cert_chain(*files)
 
 
 def main() -> None:
