@@ -672,7 +672,11 @@ def test_a_patients_file_becomes_the_runs_own_scores(
         ("31,m,II", "31,x,II", "column 'sex', row 2: 'x' is none of f, m"),
         ("31,m,II", "31,m,IV", "column 'stage', row 2: 'IV' is none of I, II, III"),
         ("31,m,II", "old,m,II", "column 'age', row 2: 'old' is no finite number"),
-        ("31,m,II", "31,,II", "column 'sex', row 2: it is empty, and in training no such cell was"),
+        (
+            "31,m,II",
+            "31,,II",
+            "column 'sex', row 2: it is empty, and in training no such cell was; fill it",
+        ),
         ("31,m,II", "31,m", "row 2 has 3 cells, and the header 4"),
         ("sex", "gender", "no column 'sex'; there are age, gender, stage, dose"),
         ("sex", "age", "two columns are called 'age'"),
@@ -735,6 +739,11 @@ def test_a_hospitals_patients_are_prepared_by_its_own_numbers(fedloom: Fedloom, 
         ill = data.test_targets[rows].numpy()
         assert ((likely - ill) ** 2).mean() == pytest.approx(own["brier"][i], abs=1e-6)
         assert roc_auc_score(ill, likely) == pytest.approx(own["auc"][i], abs=1e-6)
+    head, first, second = Path("va.csv").read_text().splitlines()[:3]
+    Path("gap.csv").write_text("\n".join([head, first, "?," + second.partition(",")[2], ""]))
+    code, output = check("a/export/predict.py", "gap.csv", "--site", "va")
+    said = "column 'age', row 2: ? is empty, and in training no such cell was; fill it"
+    assert code == 2 and output.startswith(f"error: gap.csv: {said}")
     code, output = check("a/export/predict.py", "va.csv")
     said = "every site prepared its columns by its own rows: give --site, one of cleveland, hung"
     assert code == 2 and output.startswith(f"error: va.csv: {said}")

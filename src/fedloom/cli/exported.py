@@ -179,7 +179,7 @@ def _cell(value: Any, rule: dict[str, Any], strict: bool) -> list[float]:
     kind = rule["kind"]
     if _empty(value, rule):
         if rule["fill"] is None:
-            raise ValueError("it is empty, and in training no such cell was")
+            raise ValueError(f"{value or 'it'} is empty, and in training no such cell was; fill it")
         value = rule["fill"]
     if kind == "number":
         numbers = [_number(value)]

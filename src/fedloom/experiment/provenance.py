@@ -394,6 +394,7 @@ def _describe(
                 "metric": told(loop.fed.metrics, loop.plan.objective),
                 "outcome": data.outcome,
                 "ranges": ranges(data),
+                "na_values": data.about.get("na_values", []),
                 # of a federation whose nodes measure the model: how many test samples they have
                 "tests_elsewhere": data.about.get("tests_elsewhere", 0),
             },

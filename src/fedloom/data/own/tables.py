@@ -187,6 +187,8 @@ class Files:
             about["prepared"] = lines
         if dropped:
             about["dropped"] = dropped
+        if self.reading.na_values:
+            about["na_values"] = [*self.reading.na_values]
         parts = _called(self.path), found, made, target, self.owner, partition, seed, about
         return dealt(*parts, raw=raw, class_names=classes)
 
