@@ -60,6 +60,8 @@ def test_files_of_four_encodings(tmp_path, encoding):
     if encoding in ("cp1252", "utf-16"):
         says = "line 1 is not UTF-8 text; give encoding = cp1252 (of Western Europe), utf-16"
         refused(lambda: table([path], **how), path, says)
+    says = r"encoding.keil = 'cp1252': no file is called 'keil'; there are kiel, without folder"
+    refused(lambda: table([path], encoding={"keil": "cp1252"}, **how), says)
     refused(lambda: table([path], encoding="ansi"), "encoding = 'ansi' is none that Python knows")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -88,7 +89,7 @@ def as_agreed(given: Mapping[str, Any], run: Mapping[str, Any], file: Path) -> d
     rules, name = run.get("rules"), given.get("name")
     keys = ("target", "rules", "class_names", "preparation", *_SCALE, *_USUAL)
     both = name == run.get("name") == "table"
-    whole = {**{key: run[key] for key in keys if key in run and both}, **given}
+    whole = {**(_of_run(run, keys, given) if both else {}), **given}
     if name == "table":
         if twice := given.keys() & (_AGREED if rules else ("rules", "class_names")):
             raise ConfigError(
@@ -110,7 +111,19 @@ def as_agreed(given: Mapping[str, Any], run: Mapping[str, Any], file: Path) -> d
 def as_described(given: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str, Any]:
     """The options by which a site's table is read to be described: its own before the run's."""
     keys = ("target", "inputs", "missing", "class_names", *_USUAL)
-    return {**{key: run[key] for key in keys if key in run}, **given}
+    return {**_of_run(run, keys, given), **given}
+
+
+def _of_run(
+    run: Mapping[str, Any], keys: Sequence[str], given: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What run.toml says for a site's table; of encodings by file those of the site's files."""
+    found = {key: run[key] for key in keys if key in run}
+    if isinstance(encoding := found.get("encoding"), Mapping):
+        with contextlib.suppress(DataError):  # a file that is missing is said when it is read
+            names = {"*", *(file.stem for file in files_of(given.get("path", "")))}
+            found["encoding"] = {k: v for k, v in encoding.items() if k in names} or "utf-8"
+    return found
 
 
 def refuse_own_words(own: FederatedData, name: str, file: Path) -> None:

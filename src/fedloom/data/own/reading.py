@@ -37,6 +37,16 @@ class Reading:
         if len(self.sep) != 1:
             raise DataError(f"sep must be one character, got {short(self.sep)}")
 
+    def check_names(self, files: Sequence[Path]) -> None:
+        """Raise DataError for an encoding of a file that is none of these."""
+        by_name = self.encoding if isinstance(self.encoding, Mapping) else {}
+        known = [*dict.fromkeys(file.stem for file in files)]
+        for name in by_name.keys() - {*known, "*"}:
+            raise DataError(
+                f"encoding.{name} = {short(by_name[name])}: no file is called {short(name)}; there "
+                f'are {", ".join(known[:10])}, without folder and ending ("*" is of all others)'
+            )
+
     def table(self, path: Path) -> Table:
         """A CSV file, every cell a text; or a Parquet file, by its ending. Raises DataError; needs
         pandas, and pyarrow for Parquet.

@@ -158,6 +158,8 @@ class Files:
         """The rows of the files. classes: those of the target, if they are given. Raises DataError
         naming file, column and row.
         """
+        tests = [] if self.held.test is None else files_of(self.held.test)
+        self.reading.check_names([*files_of(self.path), *tests])
         found = [self._read(self.path)]
         if self.held.test is not None:
             found.append(self._tests(found[0]))
