@@ -155,6 +155,19 @@ def test_the_report_has_every_metric_of_clients_with_names(tmp_path):
     assert result.summary["client_each_worst_name"] in names
 
 
+def test_an_accuracy_stands_beside_that_of_the_majoritys_class(tmp_path):
+    rows = lambda labels: (np.ones((len(labels), 5), dtype="float32"), np.array(labels))
+    own = {"a": [1, 1, 0], "b": [0, 0, 2], "c": [2, 2, 2]}
+    tests = [rows(labels) for labels in ([1, 1, 1, 0], [1, 1, 0, 0, 0], [0])]
+    data = from_clients(
+        {k: rows(v) for k, v in own.items()}, client_tests=dict(zip(own, tests, strict=True))
+    )
+    small(FedAvg(), data=data, cohort=2).run(tmp_path / "run")
+    heads, lines, _ = client_cells(group_runs([load_run(tmp_path / "run")]))
+    assert heads[-2:] == ["accuracy %", "majority %"]
+    assert {line[0]: line[-1] for line in lines} == {"a": "75.00 %", "b": "60.00 %", "c": "0.00 %"}
+
+
 def test_sub_models_have_no_value_per_client_of_a_mean_of_batches():
     parts = {"submodel": HeteroFL(), "capacities": [0.5, 1.0, 1.0, 1.0], "data": with_tests()}
     parts |= {"evaluate": Evaluation(sizes=(0.75,)), "metrics": {"acc": mean_accuracy}}
