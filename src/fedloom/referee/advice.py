@@ -7,10 +7,12 @@ say what a federation is worth, and are no rivals.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
+from typing import Literal, TypeVar
 
 from ..config import Config, resolve
 from ..config.baselines import baselines
@@ -23,8 +25,10 @@ from .question import Cell, Method, Question, Words, pair_of
 from .rules import RULES, Facts, Rule, facts_of
 from .study import Study
 
-MOST = 3  # candidates
-BESIDE = ("alone", "pooled")
+MOST, ALONE = 3, "alone"  # candidates; a baseline
+BESIDE = (ALONE, "pooled")
+K = TypeVar("K", bound=Hashable)
+Why = Literal["best", "bytes", "simpler"]
 _BASE = Rule("algorithm=fedavg", "what all others are compared with", "McMahan et al., 2017")
 _OWN = Rule("", "what the settings have", "")
 
@@ -61,13 +65,10 @@ def advised(source: str, words: Sequence[str], trials: int, most: int, out: Path
     if seed := next((w for w in words if w.startswith("seed=")), ""):
         raise ConfigError(f"'{seed}': seeds are counted from the file's own; leave it out")
     data = config.data()
-    if data.population < 2:
-        raise ConfigError(f"'{source}' has one client; there is nothing to federate")
-    if data.test_targets is None or not len(data.test_targets):
-        raise ConfigError(f"'{source}' has no test rows to compare by; see data.test_share")
-    shared = ["data.tests=matched"] * (data.test_clients is None and "partition" in _data(config))
-    pairs = dict(map(pair_of, [*words, *shared]))
-    cell = Cell(Path(source).stem, source, pairs)
+    _check(source, config, data)
+    matched = data.test_clients is None and "partition" in config.values["data"]
+    shared = ["data.tests=matched"] if matched else []
+    cell = Cell(Path(source).stem, source, dict(map(pair_of, [*words, *shared])))
     facts, skipped = facts_of(config, data), dict[str, str]()
     question = Question("algorithm", (), (), (cell,), {}, trials, most, None, out)
     rules = dict(_fitting(config, facts, question, skipped))
@@ -78,9 +79,19 @@ def advised(source: str, words: Sequence[str], trials: int, most: int, out: Path
     return Advised(asked, tuple(words), facts, {m.name: r for m, r in rules.items()}, skipped)
 
 
-def _data(config: Config) -> Mapping[str, object]:
-    found: Mapping[str, object] = config.values["data"]
-    return found
+def _check(source: str, config: Config, data: FederatedData) -> None:
+    """Raise ConfigError for what no method can be compared on."""
+    if data.population < 2:
+        raise ConfigError(f"'{source}' has one client, and a federation has two or more")
+    if data.test_targets is None or not len(data.test_targets):
+        raise ConfigError(
+            f"'{source}' has no test rows to compare by; see data.test_share, or test"
+        )
+    if private := config.values.get("private"):
+        raise ConfigError(
+            f"private = '{private['name']}': each client has a model of its own, and what is "
+            "compared is the server's; leave it out, or use `fedloom run --baselines`"
+        )
 
 
 def _fitting(
@@ -115,17 +126,23 @@ def _fitting(
 def _beside(
     config: Config, data: FederatedData, question: Question, skipped: dict[str, str]
 ) -> Iterator[Method]:
-    """The baselines that these data allow."""
+    """The baselines that these data allow. A client alone keeps the rate of the settings: the
+    validation split is the server's, and measures no model of a client.
+    """
     rows = baselines(config, data)
+    if data.test_clients is None and "data.tests" not in question.cells[0].words:
+        del rows["alone"]
     for name in BESIDE:
-        if name not in rows:
-            skipped[name] = "the data are divided already, and take no partition"
-            continue
-        method = Method(name, dict(map(pair_of, rows[name])))
-        if why := _refusal(question, method):
-            skipped[name] = why
-        else:
-            yield method
+        why = "the data do not say how to test or divide them so"
+        if name in rows:
+            words = dict(map(pair_of, rows[name]))
+            if name == ALONE:
+                words["local.lr"] = repr(config.values["local"]["lr"])
+            method = Method(name, words)
+            if not (why := _refusal(question, method)):
+                yield method
+                continue
+        skipped[name] = why
 
 
 def _refusal(question: Question, method: Method) -> str:
@@ -151,13 +168,13 @@ class Against:
 
 @dataclass(frozen=True)
 class Taken:
-    """method: what is taken; against: the other candidates; why: best (of those that nothing
-    beats the best mean), bytes or simpler, where it is less than half of delta behind.
+    """method: what is taken; against: the other candidates; why: it has the best mean of those that
+    nothing beats, or is less than half of delta behind and sends fewer bytes, or is simpler.
     """
 
     method: Method
     against: tuple[Against, ...]
-    why: str
+    why: Why
 
     @property
     def decided(self) -> bool:
@@ -178,35 +195,51 @@ def mean_of(runs: Sequence[Run | None]) -> float | None:
 
 
 def taken(study: Study, candidates: Sequence[Method]) -> Taken:
-    """Of the candidates that no other one beats the one with the best mean; or one less than half
-    of delta behind that sends fewer bytes, or as many and comes before it.
-
-    Raises FedloomError if all of them failed.
-    """
+    """What is taken of the candidates. Raises FedloomError if runs of all of them failed."""
     cell = study.question.cells[0]
     runs, sign = study.runs(cell), 1.0 if study.metric.higher_is_better else -1.0
     scores = {m: sign * v for m in candidates if (v := mean_of(runs[m])) is not None}
     if not scores:
-        raise FedloomError("runs of every candidate failed; see failure.txt in their folders")
+        raise FedloomError("runs of every candidate failed; failure.txt in their folders says why")
+    sent = {m: bytes_of(runs[m]) for m in scores}
     verdicts = _verdicts(study, sign > 0)
-    unbeaten = [m for m in scores if not any(verdicts.get((m, o)) == "worse" for o in scores)]
-    best = max(unbeaten, key=lambda m: scores[m])
-    slack = (study.delta or 0.0) / 2
-    near = [m for m in unbeaten if m is best or scores[best] - scores[m] < slack]
-    sent = {m: float(f"{bytes_of(runs[m]):.2g}") for m in near}
-    pick = min(near, key=lambda m: (sent[m], candidates.index(m)))
-    why = "best" if pick is best else "bytes" if sent[pick] < sent[best] else "simpler"
+    pick, why = picked(scores, sent, verdicts, (study.delta or 0.0) / 2)
     others = [m for m in candidates if m is not pick]
-    gaps = {m: scores[pick] - scores[m] if m in scores else float("nan") for m in others}
-    against = (Against(m, verdicts[pick, m], gaps[m]) for m in others)
+    gaps = [scores[pick] - scores[m] if m in scores else math.nan for m in others]
+    against = (Against(m, verdicts[pick, m], gap) for m, gap in zip(others, gaps, strict=True))
     return Taken(pick, tuple(against), why)
+
+
+def picked(
+    scores: Mapping[K, float],
+    sent: Mapping[K, float],
+    verdicts: Mapping[tuple[K, K], str],
+    slack: float,
+) -> tuple[K, Why]:
+    """Of the candidates that no other one beats the best; or one that is less than `slack` behind
+    and sends fewer bytes, or as many (to two digits) and stands before it.
+
+    scores: means, more is better, the simplest candidate first; verdicts: of one against another.
+
+    >>> fewer = picked({"a": 0.90, "b": 0.91}, {"a": 1.0, "b": 2.0}, {}, 0.02)
+    >>> fewer, picked({"a": 0.90, "b": 0.95}, {"a": 1.0, "b": 2.0}, {}, 0.02)
+    (('a', 'bytes'), ('b', 'best'))
+    """
+    unbeaten = [k for k in scores if not any(verdicts.get((k, o)) == "worse" for o in scores)]
+    best = max(unbeaten, key=lambda k: scores[k])
+    near = [k for k in unbeaten if k == best or scores[best] - scores[k] < slack]
+    cost = {k: float(f"{sent[k]:.2g}") for k in near}
+    pick = min(near, key=lambda k: cost[k])  # of equal ones the first
+    if pick == best:
+        return pick, "best"
+    return pick, "bytes" if cost[pick] < cost[best] else "simpler"
 
 
 def _verdicts(study: Study, higher: bool) -> dict[tuple[Method, Method], str]:
     """Every comparison from both sides."""
     better, worse = ("above", "below") if higher else ("below", "above")
     words = {better: "better", worse: "worse", "within": "no difference"}
-    back = {better: "worse", worse: "better", "within": "no difference"}
+    back = words | {better: "worse", worse: "better"}
     out = {}
     for (_, one, other), decision in study.decisions().items():
         out[one, other] = words.get(decision.verdict, "undecided")

@@ -12,7 +12,7 @@ from ..report.clients import against_alone
 from ..report.runs import Run
 from ..report.statistics import LEVEL, shown
 from ..report.tables import human_bytes, human_value
-from .advice import Advised, Taken, bytes_of, mean_of, taken
+from .advice import ALONE, Advised, Taken, bytes_of, mean_of, taken
 from .page import cells_of, decided_table, delta_words, plan_lines, rows_table, settings_line
 from .study import Study
 
@@ -24,7 +24,13 @@ def advice_json(study: Study, advised: Advised, command: str) -> Found:
     """All that was found; command: repeats it. docs/schemas/advise.json explains the keys."""
     pick = taken(study, advised.candidates)
     cell, facts, metric = study.question.cells[0], advised.facts, study.metric
-    runs, seconds = study.cost
+    (runs, seconds), (whole,) = study.cost, cells_of(study)
+    # clients alone have no common model: what a run of them measures at the server is none
+    compared = {
+        **whole,
+        "methods": [method for method in whole["methods"] if method["name"] != ALONE],
+        "rows": [row for row in whole["rows"] if row["label"] != ALONE],
+    }
     return {
         "format": FORMAT,
         "version": __version__,
@@ -49,7 +55,11 @@ def advice_json(study: Study, advised: Advised, command: str) -> Found:
             for name, rule in advised.rules.items()
         ],
         "skipped": dict(advised.skipped),
-        "methods": [_method(method.name, own) for method, own in study.runs(cell).items()],
+        "methods": [
+            _method(method.name, own)
+            for method, own in study.runs(cell).items()
+            if method.name != ALONE
+        ],
         "runs": runs,
         "seconds": round(seconds, 1),
         "metric": metric.name,
@@ -59,7 +69,7 @@ def advice_json(study: Study, advised: Advised, command: str) -> Found:
         "looks": list(study.looks),
         "ended": "time" if study.over else "plan",
         "trials": study.question.trials,
-        "cells": cells_of(study),
+        "cells": [compared],
     }
 
 
@@ -78,7 +88,7 @@ def _method(name: str, runs: Sequence[Run | None]) -> Found:
 def _against_alone(study: Study, pick: Taken) -> str | None:
     """Whether clients fare better than alone, a sentence; None where that was not run."""
     runs = study.runs(study.question.cells[0])
-    alone = next((method for method in runs if method.name == "alone"), None)
+    alone = next((method for method in runs if method.name == ALONE), None)
     if alone is None:
         return None
     both = [run for method in (pick.method, alone) for run in runs[method] if run is not None]
