@@ -427,7 +427,7 @@ def test_a_server_that_is_slow_is_not_told_to_be_started(tmp_path, monkeypatch) 
 
     monkeypatch.setattr(programs, "_START", 0)
     for answer, words in ((away, r"was started and does not .*server\.log"), (broken, "failed")):
-        monkeypatch.setattr(programs, "asked", answer)
+        monkeypatch.setattr(programs, "share_keys", answer)
         with pytest.raises(programs.FlowerError, match=words):
             programs.register(Folder(tmp_path), lambda: None)
 

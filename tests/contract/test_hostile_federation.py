@@ -29,7 +29,7 @@ from fedloom.deployment.folder import Folder, write_secret
 from fedloom.deployment.local_socket import joined
 from fedloom.deployment.message import ANSWER, Ask, Measured, Refusal, Site, Update, opened, sealed
 from fedloom.deployment.message_exchange import MessageExchange, Reply, UnreadableError
-from fedloom.deployment.new import _make_folders
+from fedloom.deployment.new import make_folders
 from fedloom.deployment.server import experiment_at_server, serve
 from fedloom.deployment.sites import run_of, settings_of
 from fedloom.errors import CheckpointError, CompositionError, ConfigError, DataError, WireError
@@ -361,7 +361,7 @@ def test_nobody_else_reads_what_a_federation_writes(tmp_path):
     before = os.umask(0)
     try:
         fed = Folder(tmp_path / "fed")
-        _make_folders(fed, 2)
+        make_folders(fed, *map(fed.node_to_be, range(2)))
         write_secret(fed.secret("cohorts"), b"7")
         write_secret(fed.secret("cohorts"), b"8")  # anew
         folder(tmp_path / "other", resolve("digits", SMALL), [9] * 3)
