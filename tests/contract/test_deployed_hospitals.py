@@ -94,6 +94,17 @@ def test_each_hospital_scales_its_own_rows_and_no_scale_leaves_it(tmp_path, hosp
         ("63,1,4,140,", "63,1,5,140,", "column 'cp', row 1: '5' is none of the agreed values"),
         ("63,1,4,140,", "63,1,4,a,", "column 'trestbps', row 1: 'a' is no finite number"),
         ("63,1,4,140,", "63;1,4,140,", "Expected 13 fields in line 2, saw 14; look there"),
+        ("63,1,4,140,", '63,1,4,"140,5",', "column 'trestbps', row 1: '140,5' has a decimal comma"),
+        (
+            "63,1,4,140,",
+            "1.5.1960,1,4,140,",
+            "column 'age', row 1: '1.5.1960' is a date; leave the",
+        ),
+        (
+            None,
+            "63;1;4\n64;1;4,5\n",
+            'semicolons; give sep = ";" (and decimal = "," if its numbers have com',
+        ),
         (None, "63,1,4,\u00e9", "line 1 is not UTF-8 text; give encoding = cp1252"),
         (None, "", "is empty; it needs a header and rows below it"),
         (None, "63,1,4\n", "has 3 columns, and names has 14; name each"),

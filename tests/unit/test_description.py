@@ -94,6 +94,9 @@ def test_numbers_of_few_values_are_counted() -> None:
     mixed = as_table("here.csv", {"a": ["1"] * 20 + ["?"]})
     with pytest.raises(DataError, match=r"here.csv, column 'a', row 21: '\?' is no finite number"):
         described(mixed, ["a"], None, 10)
+    with pytest.raises(DataError, match=r"here.csv, column 'a', row 2: '1,5' has a decimal comma"):
+        described(as_table("here.csv", {"a": ["", *["1,5"] * 20]}), ["a"], None, 10)
+    assert told_of(["1,5 mg"] * 20).counts == {"1,5 mg": 20}
     strange = as_table("here.csv", {"a": ["I\x1b[2J"] * 20})
     with pytest.raises(DataError, match=r"here.csv, column 'a' cannot be described: .*String sh"):
         described(strange, ["a"], None, 10)

@@ -35,6 +35,7 @@ from ..data.own.columns import (
     name_of,
     number_name,
     present,
+    refuse_commas,
 )
 from ..data.own.fitting import DROP, Finding
 from ..data.own.making import Making
@@ -204,7 +205,8 @@ def parsed(raw: bytes) -> Description:
 def _column(cells: Series, least: int) -> ColumnDescription:
     gaps = empty(cells)
     there, missing = cells[~gaps], int(gaps.sum())
-    if texts := len(text_cells(cells)) > 0:
+    refuse_commas(marked := text_cells(cells))
+    if texts := len(marked) > 0:
         names = there.map(name_of)
     else:
         numbers = finite(there)  # raises with the row of a text among numbers

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
 LARGEST = float(np.finfo(np.float32).max)
+_COMMA = re.compile(r"\s*[+-]?\d*,\d+\s*")
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 
@@ -95,9 +96,15 @@ def is_number(value: Any) -> bool:
     return True
 
 
+def refuse_commas(texts: Series) -> None:
+    """Raise DataError for texts that all are numbers with a decimal comma."""
+    if len(texts) and texts.map(lambda cell: _COMMA.fullmatch(str(cell)) is not None).all():
+        raise DataError(f"{at(texts)}: {odd(texts.iloc[0])}")
+
+
 def odd(value: Any) -> str:
     """What a cell is that people take for a number, and what to do; empty if nothing is known."""
-    if re.fullmatch(r"\s*[+-]?\d*,\d+\s*", str(value)):
+    if _COMMA.fullmatch(str(value)):
         return f'{short(value)} has a decimal comma; give decimal = ","'
     if re.match(r"\s*(\d{4}-\d\d?-\d|\d\d?[./]\d\d?[./]\d\d)", str(value)):
         return f"{short(value)} is a date; leave the column out of inputs, or write days since one"

@@ -66,6 +66,7 @@ class Reading:
         text = self._text(path)
         if not text.strip():
             raise DataError(f"{path} is empty; it needs a header and rows below it")
+        self._refuse_other_mark(path, text.strip().partition("\n")[0])
         # the header is read as a row, because pandas would rename duplicates; and cells as texts,
         # because it would make 1 of 01, and 1.0 of 1 beside an empty cell
         how = {"header": None, "dtype": object, "keep_default_na": False, "sep": self.sep}
@@ -77,12 +78,6 @@ class Reading:
                 f"{short(self.sep)} in it needs quotes), or get it again"
             ) from error
         header = [*self.names] or [str(name).strip() for name in frame.iloc[0]]
-        if len(header) == 1 and (mark := next((m for m in ";\t" if m in header[0]), "")):
-            mark, called = (";", "semicolons") if mark == ";" else ("\\t", "tabs")
-            raise DataError(
-                f"{path} has one column, {short(header[0])}: its cells are separated by {called}; "
-                f'give sep = "{mark}", or save it with commas'
-            )
         if len(header) != len(frame.columns):
             raise DataError(
                 f"{path} has {len(frame.columns)} columns, and names has {len(header)}; name each"
@@ -90,6 +85,17 @@ class Reading:
         frame = frame if self.names else frame[1:]
         frame.columns = header
         return frame.replace(_COMMA, _POINT, regex=True) if self.decimal == "," else frame
+
+    def _refuse_other_mark(self, path: Path, first: str) -> None:
+        """Raise DataError for a first line without sep and with another mark between cells."""
+        mark = next((m for m in ";\t" if m in first), "")
+        if not mark or self.sep in first or len(self.names) == 1:
+            return
+        mark, called = (";", "semicolons") if mark == ";" else ("\\t", "tabs")
+        raise DataError(
+            f"{path} has one column, {short(first)}: its cells are separated by {called}; give "
+            f'sep = "{mark}" (and decimal = "," if its numbers have commas), or save it with commas'
+        )
 
     def _parquet(self, path: Path) -> DataFrame:
         pyarrow = need("pyarrow", f"to read {path.name}", "tables", DataError)
