@@ -12,6 +12,7 @@ from fedloom.aggregation import (
     AGGREGATIONS,
     CentredClipping,
     DifferentialPrivacy,
+    DiscreteGaussian,
     Gather,
     GeometricMedian,
     IntegerRing,
@@ -46,6 +47,10 @@ CASES: dict[str, dict[str, Any]] = {
     "norm_bound": {"aggregation": NormBound(norm=0.1), "compress": Link(Via(QSGD(), Residual()))},
     "dp": {"aggregation": DifferentialPrivacy(clip=0.1, noise=0.1, quantile=0.5), **PRIVATE},
     "integer_ring": {"aggregation": IntegerRing()},
+    "discrete_gaussian": {
+        "aggregation": DiscreteGaussian(clip=0.1, noise=0.1, honest=2),
+        "weighting": "uniform",
+    },
     "norm_bound, parts": {
         "aggregation": NormBound(norm=0.1),
         "submodel": HeteroFL(),

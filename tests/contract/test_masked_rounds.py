@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import random
 import shutil
@@ -14,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from fedloom import Checkpoint, Local
-from fedloom.aggregation import IntegerRing
+from fedloom.aggregation import DiscreteGaussian, IntegerRing
 from fedloom.aggregation.mask_graph import Needed
 from fedloom.algorithm import FedAvg
 from fedloom.algorithms import Scaffold
@@ -260,7 +261,9 @@ def test_a_resumed_server_goes_on_and_a_round_is_unmasked_once(tmp_path):
         else:
             results.append(given.resume(tmp_path / "run"))
     refused = given.engine.refused
-    assert {r.round for r in refused} == {2} and any("unmasked round 3" in r.why for r in refused)
+    assert {r.round for r in refused} == {2} and any(
+        "in the sum of round 3" in r.why for r in refused
+    )
     given = make()
     given.engine = Without({(2, i) for i in range(6)})
     assert same(results[0].state, run(given).srv)
@@ -324,6 +327,70 @@ def test_another_sum_of_a_round_is_not_made(tmp_path):
     assert len(asked) == len({*asked}) and not any(row["cohort"] == 0 for row in ours.history)
 
 
+NOISE = DiscreteGaussian(clip=0.5, noise=0.5, honest=4)
+
+
+@pytest.mark.usefixtures("accounts_at_hand")
+def test_noise_of_clients_is_in_the_sum_of_those_who_came(tmp_path, quick):
+    """With the seed's noise the simulation's bits; with fewer than honest clients no sum at all."""
+    gone = {1: {0}, 2: {3, 4}}
+    make = made(aggregation=NOISE, weighting="uniform", cohort=[[0, 1, 2, 3, 4]] * 4, rounds=4)
+    away = lambda what, t, i: what == "round" and i in gone.get(t, ())
+    ours, engine = deployed(make, tmp_path, away, redraws=3)
+    keys = [(t, i) for what, t, i, *_ in engine._exchange.sent if what == "keys"]
+    assert len({*keys}) == len(keys)  # no round is drawn again
+    assert any("3 clients are there, and a masked sum needs 4" in r.why for r in engine.refused)
+    given = make()
+    given.engine = Without({(1, 0), *((2, i) for i in range(5))})
+    alone = run(given)
+    assert same(ours.srv, alone.srv)
+    assert [row["epsilon"] for row in ours.history] == [row["epsilon"] for row in alone.history]
+    assert ours.history[0]["train_loss"] is None
+    assert not same(ours.srv, run(make(seed=1)).srv)
+
+
+@pytest.mark.usefixtures("accounts_at_hand")
+@pytest.mark.parametrize("rule", [NOISE, IntegerRing(secure=True)], ids=lambda rule: rule.name)
+def test_the_server_takes_what_a_hostile_client_sends_within_the_range(rule, tmp_path, quick):
+    """Nobody at the server can see how long one update is: bounds are the clients' own."""
+    make = made(aggregation=rule, weighting="uniform", cohort=5, rounds=1)
+    ends = [deployed(make, tmp_path / "honest")[0]]
+    there = Nodes(make, tmp_path / "hostile")
+    wide = dataclasses.replace(NOISE, clip=1000 * NOISE.clip) if rule is NOISE else rule
+    other = make(aggregation=wide, local=Local(epochs=1, batch=4, lr=1000.0)).build()
+    i, keys = ends[0].history[0].get("clients", range(6))[0], Identity.rehearsed(6)
+    for j in range(6):
+        loop = other if j == i else make().build()
+        place = loop.plan, loop.fed, loop.net, j, tmp_path / "hostile" / str(j)
+        there.nodes[j] = Node(*place, "r", rehearsal=True, identity=keys[j])
+    given = make()
+    given.engine = engine = FederationEngine(there, run="r")
+    ends.append(run(given))
+    assert not engine.refused and float((ends[1].srv.x - ends[0].srv.x).norm()) > 20
+
+
+@pytest.mark.parametrize(("rule", "again"), [(NOISE, False), (IntegerRing(secure=True), True)])
+def test_noise_is_drawn_once_a_round(rule, again, tmp_path, quick):
+    """A node that has masked an update makes no keys for that round again, if that costs privacy;
+    without noise it does, where no shares were sent.
+    """
+    make = made(aggregation=rule, weighting="uniform", cohort=5, rounds=1)
+    there = Nodes(make, tmp_path, lambda what, t, i: what == "unmask")
+    for draw in range(2):
+        given = make()
+        given.engine = engine = FederationEngine(there, run="r")
+        run(given)
+        why = "has taken part in the sum of round 1" if draw and not again else "lacks the shares"
+        assert len(engine.refused) == 5 and all(why in r.why for r in engine.refused)
+
+
+def test_a_node_makes_no_noise_from_the_seed(tmp_path):
+    loop = made(aggregation=NOISE, weighting="uniform")().build()
+    identity = Identity.rehearsed(1)[0]
+    with pytest.raises(CompositionError, match="DiscreteGaussian: who knows the seed"):
+        Node(loop.plan, loop.fed, loop.net, 0, tmp_path, identity=identity)
+
+
 class Reader(Stage):
     """Looks at single updates."""
 
@@ -380,9 +447,31 @@ def test_a_folder_has_all_that_masked_sums_need(tmp_path, caplog):
         identity_of(fed, lines[:1])
 
 
+PRIVATE = ["aggregation=discrete_gaussian", "aggregation.honest=3", "weighting=uniform"]
+
+
+@pytest.mark.usefixtures("accounts_at_hand")
+def test_deployed_noise_is_the_systems(tmp_path, monkeypatch):
+    """It differs from the seed's in every value, has its deviation, and needs no other cohorts."""
+    words = [*SMALL, *PRIVATE, "aggregation.noise=0.5", "checkpoint.every_rounds=1", "rounds=1"]
+    ends = []
+    for place in ("one", "other"):
+        fed = make_folder(resolve("digits", words), tmp_path / place, None, {})
+        ends.append(serve(fed, lambda clients, fed=fed: Here(fed)))
+        assert ends[-1].history[0]["epsilon"] > 0
+    alone = resolve(fed.run_file).experiment().run()
+    one, other = (end.state.x.double() - alone.state.x.double() for end in ends)
+    spread = 0.5 * 2**0.5 / 3  # of two noises of deviation noise * clip, of a mean of three clients
+    for moved in (one, other, one - other):
+        assert (moved != 0).all() and float(moved.std()) == pytest.approx(spread, rel=0.15)
+    found = check(fed)  # a rehearsal has the seed's
+    assert not found.difference and found.bills and "loss" not in found.told
+
+
 @pytest.mark.parametrize(
     ("words", "given", "why"),
     [
+        (PRIVATE, {"evaluate": "nodes"}, "release sums that have no noise"),
         (["checkpoint.every_rounds=2"], {}, "every_rounds = 1 in a deployment"),
         ([], {"keep_updates": "key"}, "can never be read"),
         ([], {"standardise": True}, "sums of each site's features without masks"),

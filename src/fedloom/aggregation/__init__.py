@@ -9,6 +9,7 @@ from collections.abc import Callable
 from ..core.registry import Registry
 from .base import Aggregated, Aggregation, Mean
 from .centred_clipping import CentredClipping
+from .discrete_gaussian import DiscreteGaussian
 from .geometric_median import GeometricMedian
 from .integer_ring import IntegerRing
 from .krum import Krum
@@ -30,6 +31,7 @@ AGGREGATIONS: Registry[Callable[..., Aggregation]] = Registry(
         "norm_bound": NormBound,
         "dp": DifferentialPrivacy,
         "integer_ring": IntegerRing,
+        "discrete_gaussian": DiscreteGaussian,
     },
     own=Aggregation,
 )
@@ -40,6 +42,7 @@ __all__ = [
     "Aggregation",
     "CentredClipping",
     "DifferentialPrivacy",
+    "DiscreteGaussian",
     "FromRows",
     "Gather",
     "GeometricMedian",

@@ -25,8 +25,8 @@ def _library() -> Iterator[Any]:
         import dp_accounting.rdp
     except ImportError:
         raise ConfigError(
-            "the accounts of privacy (aggregation = dp, local.dp) need dp-accounting; install it "
-            "with: pip install 'fedloom[privacy]'"
+            "the accounts of privacy (aggregation = dp, discrete_gaussian, local.dp) need "
+            "dp-accounting; install it with: pip install 'fedloom[privacy]'"
         ) from None
     log = logging.getLogger("absl")
     level = log.level
@@ -74,6 +74,24 @@ def tight_epsilon(noise: float, share: float, delta: float, rounds: int) -> floa
         accountant = library.pld.PLDAccountant()
         accountant.compose(_round(library, noise, share), rounds)
         return float(accountant.get_epsilon(delta))
+
+
+def rounds_allowed(
+    limit: float | None, noise: float, share: float, delta: float, rounds: int
+) -> int:
+    """How many of so many rounds a budget allows, None for no budget. Raises ConfigError if it
+    allows none, and if the accounts cannot be made.
+    """
+    one = epsilon(noise, share, delta, 1)
+    if limit is None:
+        return rounds
+    found = rounds_within(limit, noise, share, delta, rounds)
+    if not found:
+        raise ConfigError(
+            f"aggregation.max_epsilon = {limit:g} is less than the {one:.3g} of one round; take "
+            "more aggregation.noise, or a smaller cohort"
+        )
+    return found
 
 
 def rounds_within(limit: float, noise: float, share: float, delta: float, rounds: int) -> int:

@@ -13,6 +13,8 @@ from ..core.hyper import Positive, hyper
 from ..core.vector import Rec, leaves, rec, tree
 from .base import Aggregated, Aggregation, weighted
 
+BELOW = 1 - 1e-6  # rounding must not make an update longer than the bound
+
 
 class NormBound(Aggregation):
     """Every update is shortened to a norm, delta and the vectors of uniform() together, and then

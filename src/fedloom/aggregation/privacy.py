@@ -13,11 +13,9 @@ from ..core.hyper import NonNegative, Positive, hyper
 from ..core.rng import generator
 from ..core.vector import Rec, Vec, rec, tree
 from ..errors import ConfigError
-from .accounting import epsilon, rounds_within, tight_epsilon
+from .accounting import epsilon, rounds_allowed, tight_epsilon
 from .base import Aggregated, Aggregation
-from .norm_bound import factor_to, length, scaled
-
-_BELOW = 1 - 1e-6  # rounding must not make an update longer than the bound
+from .norm_bound import BELOW, factor_to, length, scaled
 
 
 class DifferentialPrivacy(Aggregation):
@@ -74,7 +72,7 @@ class DifferentialPrivacy(Aggregation):
     def leaf(self, part: Rec, told: Rec, seed: int, round: int, client: int) -> Rec:
         bound = self.clip if self.quantile is None else float(told.clip)
         size = length(part, numbers=True)
-        part = scaled(part, factor_to(bound * _BELOW, size), numbers=True)
+        part = scaled(part, factor_to(bound * BELOW, size), numbers=True)
         part = part._replace(mass=1.0, weight=1.0, delta=part.delta.clone())
         if self.quantile is None:
             return part
@@ -136,17 +134,7 @@ class DifferentialPrivacy(Aggregation):
         if the accounts cannot be made.
         """
         self._sum_noise(expected)
-        if self.max_epsilon is None:
-            epsilon(self.noise, share, self.delta, 1)
-            return rounds
-        found = rounds_within(self.max_epsilon, self.noise, share, self.delta, rounds)
-        if not found:
-            one = epsilon(self.noise, share, self.delta, 1)
-            raise ConfigError(
-                f"aggregation.max_epsilon = {self.max_epsilon:g} is less than the {one:.3g} of one "
-                "round; take more aggregation.noise, or a smaller cohort"
-            )
-        return found
+        return rounds_allowed(self.max_epsilon, self.noise, share, self.delta, rounds)
 
     def allowed(self, state: Rec, rounds: int) -> int:
         return self.check(float(state.expected), float(state.share), rounds)

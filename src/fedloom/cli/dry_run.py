@@ -286,9 +286,9 @@ def _privacy(experiment: Experiment, loop: Loop) -> tuple[float, float, int]:
     rule = loop.aggregation
     rounds = loop.allowed(experiment.rounds)
     said = rule.summary(loop.state.aggregation, rounds)
-    if "epsilon_tight" not in said:
+    if "epsilon" not in said:
         return 0.0, 0.0, 0
-    return float(said["epsilon_tight"]), float(said["delta"]), rounds
+    return float(said.get("epsilon_tight", said["epsilon"])), float(said["delta"]), rounds
 
 
 def _examples(loop: Loop, cohorts: list[list[int]], scale: float) -> ExampleCost | None:

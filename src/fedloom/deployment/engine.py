@@ -114,7 +114,7 @@ class FederationEngine:
         refuse(plan)
         self._client = client = Client(plan, fed, net)
         rule, scheme, link = client.aggregation, client.views.scheme, client.link.link
-        if rule.private and not (self._rehearsal or rule.unkeyed):
+        if rule.private and not (self._rehearsal or rule.unkeyed or rule.at_clients):
             raise CompositionError(
                 f"{rule.name}: who knows the seed could make the noise again; deploy "
                 "the run with `fedloom deploy`, which takes the system's noise"

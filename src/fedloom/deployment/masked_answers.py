@@ -29,6 +29,7 @@ class MaskedAnswers:
 
     A round is unmasked once: its update would be the same again, and two sums of which one has a
     client more tell that client's update. The folder has a file that says which round that was.
+    With noise of clients a round is masked once: another draw's noise would cost as much again.
     """
 
     def __init__(self, rule: IntegerRing, client: int, own: Identity, folder: Path) -> None:
@@ -40,9 +41,9 @@ class MaskedAnswers:
         """The answer before the round. Raises WireError, ConfigError."""
         if ask.round <= (done := self._unmasked(ask.run)):
             raise WireError(
-                f"this node has unmasked round {done + 1} of this run: another sum of round "
-                f"{ask.round + 1} could tell single updates. For a run that begins anew its site "
-                f"deletes '{self._file.name}' in '{self._file.parent.name}'"
+                f"this node has taken part in the sum of round {done + 1} of this run: another sum "
+                f"of round {ask.round + 1} could tell single updates. For a run that begins anew "
+                f"its site deletes '{self._file.name}' in '{self._file.parent.name}'"
             )
         session = session_of(ask.run, ask.round, _block(parts), self._rule.needed)
         self._rule.check(len(session.members))
@@ -57,15 +58,23 @@ class MaskedAnswers:
         return _block(parts)
 
     def masked(self, ask: Ask, keys: bytes, packet: Parts, like: Rec, share: Download) -> Parts:
-        """An update as it would travel, masked. like: its fields (d,). Raises WireError."""
+        """An update as it would travel, masked. like: its fields (d,). Raises WireError and
+        OSError.
+        """
         values = words_of(packet, summed_like(like, share))
-        return {"masks": self._of(ask.round).masked(keys, values, digest_of(share))}
+        out = self._of(ask.round).masked(keys, values, digest_of(share))
+        if self._rule.private:
+            self._done(ask)
+        return {"masks": out}
 
     def unmask(self, ask: Ask, parts: Parts) -> bytes:
         """The answer behind the round. Raises WireError, OSError."""
         shares = self._of(ask.round).unmask(_block(parts))
-        write_atomic(self._file, json.dumps({"run": ask.run, "round": ask.round}))
+        self._done(ask)
         return _sealed(ask, shares)
+
+    def _done(self, ask: Ask) -> None:
+        write_atomic(self._file, json.dumps({"run": ask.run, "round": ask.round}))
 
     def _of(self, round: int) -> MaskingClient:
         if self._sum is None or self._sum[0] != round:

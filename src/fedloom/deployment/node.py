@@ -63,11 +63,15 @@ class Node:
         identity: Identity | None = None,
     ) -> None:
         refuse(plan)
-        dp = fed.local.dp
-        if dp is not None and not (rehearsal or dp.unkeyed):
+        dp, rule = fed.local.dp, plan.aggregation
+        seeded = {
+            "local.dp": dp is not None and not dp.unkeyed,
+            rule.name: rule.private and rule.at_clients and not rule.unkeyed,
+        }
+        for name in (name for name, found in seeded.items() if found and not rehearsal):
             raise CompositionError(
-                "local.dp: who knows the seed could make batches and noise again; deploy the run "
-                "with `fedloom deploy`, which takes the system's"
+                f"{name}: who knows the seed could make the draws of its noise again; deploy the "
+                "run with `fedloom deploy`, which takes the system's"
             )
         keep_memory()
         self.plan, self.fed, self.net, self.i, self.run = plan, fed, net, client, run

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..aggregation.discrete_gaussian import DiscreteGaussian, Words
 from ..aggregation.privacy import DifferentialPrivacy
 from ..errors import CompositionError, ConfigError
 from ..experiment.experiment import Experiment
@@ -33,6 +34,28 @@ class SystemNoise(DifferentialPrivacy):
 
     def normals(self, seed: int, round: int) -> Callable[[torch.Size, torch.dtype], Tensor]:
         return system_normals
+
+
+class SystemDiscreteGaussian(DiscreteGaussian):
+    """A client's noise from the operating system's generator."""
+
+    unkeyed = True
+
+    @property
+    def name(self) -> str:
+        return DiscreteGaussian.__name__
+
+    def words(self, seed: int, round: int, client: int) -> Words:
+        return lambda n: np.frombuffer(world.urandom(8 * n), dtype=np.uint64)
+
+
+def at_node(made: Experiment) -> Experiment:
+    """A node's run with the system's noise, if its aggregation has noise of clients."""
+    rule = made._aggregation
+    if not isinstance(rule, DiscreteGaussian):
+        return made
+    fields = {f.name: getattr(rule, f.name) for f in dataclasses.fields(rule)}
+    return dataclasses.replace(made, aggregation=SystemDiscreteGaussian(**fields))
 
 
 def system_normals(shape: torch.Size, dtype: torch.dtype) -> Tensor:

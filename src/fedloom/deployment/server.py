@@ -199,6 +199,11 @@ def _check_masked(made: Experiment, settings: Deployment) -> None:
             f"{given}: over_selection = {settings.over_selection:g} takes some of the updates, and "
             "a masked sum is of all that came; take over_selection = 0, and a smaller threshold"
         )
+    if settings.evaluate == "nodes" and made._aggregation.private:
+        raise CompositionError(
+            f"{made._aggregation.name}: evaluate = nodes would release sums that have no noise; "
+            "take evaluate = server"
+        )
     if settings.evaluate == "nodes":
         _log.warning("%s masks updates; with evaluate = nodes each site's scores are told", given)
 

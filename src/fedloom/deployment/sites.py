@@ -43,6 +43,7 @@ from .folder import Deployment, Folder, write
 from .message import ASK, Ask, Refusal, Told, What, check_addressee, disclosed, opened, sealed
 from .node import Node
 from .own_files import OwnFiles
+from .privacy import at_node
 from .private_examples import with_system_draws
 from .site_data import alone, at_client, own_data, read_site
 from .telling import (
@@ -221,7 +222,7 @@ class Place:
 
     def _made(self, roll: Roll, agreed: Agreement | None) -> Node:
         data = at_client(self._own, self.client, roll, agreed)
-        loop = experiment_of(self._config, self._clients, data).build()
+        loop = at_node(experiment_of(self._config, self._clients, data)).build()
         parts, identity = (loop.plan, with_system_draws(loop.fed), loop.net), None
         if loop.aggregation.masked:
             if len(roll.sizes) != self._clients.population:

@@ -6,7 +6,15 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from ..aggregation import AGGREGATIONS, Aggregation, IntegerRing, Krum, Mean, TrimmedMean
+from ..aggregation import (
+    AGGREGATIONS,
+    Aggregation,
+    DifferentialPrivacy,
+    IntegerRing,
+    Krum,
+    Mean,
+    TrimmedMean,
+)
 from ..core.metric_direction import higher_is_better
 from ..core.net import Net
 from ..data import FederatedData
@@ -110,13 +118,14 @@ def check_aggregation(
         rule.check(count)
     if isinstance(rule, TrimmedMean) and (said := rule.idle(count)):
         _log.warning(said)
-    if rule.private and (cohorts.sampling != "poisson" or listed):
+    if isinstance(rule, DifferentialPrivacy) and (cohorts.sampling != "poisson" or listed):
         got = "cohorts that are listed" if listed else cohorts.sampling
         raise ConfigError(
             "aggregation = dp needs sampling = poisson with a share or a number of clients, as its "
             f"account of privacy takes it, got {got}"
         )
-    if rule.private and (cohorts.churn, cohorts.availability) != (None, None):
+    moving = (cohorts.churn, cohorts.availability) != (None, None)
+    if isinstance(rule, DifferentialPrivacy) and moving:
         what = "churn" if cohorts.availability is None else "availability"
         raise ConfigError(
             f"aggregation = dp and {what}: a client's share of the rounds is then not the one "
