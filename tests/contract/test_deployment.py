@@ -319,7 +319,7 @@ def test_a_node_that_began_after_the_question_asks_itself_again(tmp_path):
     """What ask() changed of the client state is in no file until the round is done."""
 
     def forgetting(i, raw):
-        engine._exchange.nodes[i]._waiting = ((-1, -1), None)
+        engine._exchange.nodes[i]._waiting = (b"", None)
         return raw
 
     make = lambda: experiment(**SHORT, algorithm=make_algorithm("fedlin"))
@@ -327,6 +327,21 @@ def test_a_node_that_began_after_the_question_asks_itself_again(tmp_path):
     given = make()
     given.engine = engine
     assert same(run(given).srv, run(make()).srv) and not engine.refused
+
+
+def test_a_question_about_another_model_is_none_of_the_round(tmp_path):
+    """Its server went on from a checkpoint, and what it asked then did not come."""
+    make = lambda k: Nodes(experiment(**SHORT, algorithm=make_algorithm("fedlin")), tmp_path / k)
+    ends = []
+    for k, x in (("one", 0.5), ("other", None)):
+        node = make(k).nodes[3]
+        sent = {"msg.x": torch.full((147,), 0.1).numpy().tobytes(), "buffers": b""}
+        ask = Ask(run="r", what="question", round=0, client=3, taken=-1, kept=0)
+        if x is not None:
+            node.answer(sealed(ask, sent | {"msg.x": torch.full((147,), x).numpy().tobytes()}))
+        train = ask.model_copy(update={"what": "round"})
+        ends.append(node.answer(sealed(train, sent | {"msg.g": sent["msg.x"]})))
+    assert opened(ANSWER, ends[0])[1] and ends[0] == ends[1]
 
 
 def test_a_message_that_comes_again_is_answered_without_training(tmp_path, monkeypatch):

@@ -83,7 +83,7 @@ class Node:
         self._up, self._masks = trace.up, self._masking(identity)
         self._version: Rec = None  # what is here of the round that the server counts on
         self._lost = False
-        self._waiting: tuple[tuple[int, int], Rec] = ((-1, -1), None)  # round, taken; client state
+        self._waiting: tuple[bytes, Rec] = b"", None  # of which question; the client state then
         self._said = b"", b""  # the last message's hash, and its answer
         self._client = Client(plan, fed, net, Packing)
         self._codes_down = self._client.link.link.codes_down
@@ -168,18 +168,19 @@ class Node:
         with self._client.explained(self.i, ask.round):
             share = self._client.receive(share, memory)
             answer, kept, count = answer_of(self._client, share, memory, self.i, ask.round)
-        self._waiting = (ask.round, ask.taken), memory if kept is None else kept
+        self._waiting = about, memory if kept is None else kept
         return answer, count
 
     def _trained(self, ask: Ask, parts: Parts) -> bytes:
         """The answer with an update; the new client state is on the disk before it leaves."""
+        about = _question_of(ask, share.msg)
         keys = b"" if self._masks is None else self._masks.begun(ask, parts)
         share = self._share(ask, parts, self._like)
         memory = self._before(ask, share)
         if self.plan.algorithm.asks:
-            if self._waiting[0] != (ask.round, ask.taken):  # this process began after the question
-                told = share.msg._asdict()
-                question = rec(**{k: told[k] for k in self._question._fields})
+            told = share.msg._asdict()
+            question = rec(**{k: told[k] for k in self._question._fields})
+            if self._waiting[0] != _question_of(ask, question):  # it did not come to this process
                 self._changed_by(ask, share._replace(msg=question), memory)
             memory = self._waiting[1]
         if self._account is not None:
@@ -239,3 +240,13 @@ class Node:
             return self._client.views.again(rec(**told), self.fed.capacity(self.i), round)
         except (SafetensorError, AttributeError, IndexError, ValueError, RuntimeError) as error:
             raise WireError(f"the part of the model cannot be made again: {error}") from None
+
+
+def _question_of(ask: Ask, msg: Rec) -> bytes:
+    """A digest of what a client is asked before a round. The round alone does not say it: a server
+    that goes on from a checkpoint may do it again with another model.
+    """
+    found = hashlib.sha256(f"{ask.round} {ask.taken}".encode())
+    for raw in pack(msg).values():
+        found.update(raw)
+    return found.digest()
