@@ -344,6 +344,19 @@ def test_a_question_about_another_model_is_none_of_the_round(tmp_path):
     assert opened(ANSWER, ends[0])[1] and ends[0] == ends[1]
 
 
+def test_an_answer_that_cannot_be_read_is_asked_for_again_in_the_next_draw(tmp_path):
+    bad = {2}
+
+    def awry(i, raw):
+        return raw[:-1] if i in bad and not bad.remove(i) else raw
+
+    make = lambda: experiment(algorithm=Scaffold(), cohort=6, **SHORT)
+    given = make()
+    engine = FederationEngine(Nodes(make(), tmp_path, awry), run="r", min_updates=6, redraws=1)
+    given.engine = engine
+    assert same(run(given).srv, run(make()).srv) and [r.client for r in engine.refused] == [2]
+
+
 def test_a_message_that_comes_again_is_answered_without_training(tmp_path, monkeypatch):
     """Its answer may have been late, and the round is drawn again; only the last one is kept."""
     node = Nodes(experiment(algorithm=FedAvg(), rounds=1), tmp_path).nodes[2]

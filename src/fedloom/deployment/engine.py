@@ -22,7 +22,7 @@ from ..core.hyper import renamed
 from ..core.net import Net
 from ..core.vector import Rec, Vec, rec, tree
 from ..core.wire import nbytes, pack
-from ..engines.base import keep_memory, one_thread
+from ..engines.base import TooFewError, keep_memory, one_thread
 from ..engines.client_results import Asked, cost
 from ..engines.client_round import Client, ClientCost, RangeResult
 from ..engines.evaluation import Score, scores_of
@@ -166,7 +166,12 @@ class FederationEngine:
         out = self._exchanged(Asking("round", round, last, asked.first), shares, take)
         if self.attendance.counts(round):
             kept = not self._plan.algorithm.asks  # with other answers it would be another update
-            out = self.attendance.counted(out, self.refused, round, kept)
+            try:
+                out = self.attendance.counted(out, self.refused, round, kept)
+            except TooFewError as few:
+                for lost in few.lost:  # whose answer could not be read is asked again
+                    self._answers.pop(lost.client, None)
+                raise
         # the rest of a client's state is at its node
         out.memories.update({s.client: rec(last=float(round)) for s in out.stats if s.answered})
         return out
