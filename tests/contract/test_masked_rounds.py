@@ -62,13 +62,14 @@ class Nodes:
             *place, i, folder / str(i), "r", rehearsal=True, identity=identities[i]
         )
         self.nodes = {i: self.make(i) for i in range(loop.fed.population)}
-        self.away, self.bytes, self.sent = away, 0, []
+        self.away, self.bytes, self.down, self.sent = away, 0, 0, []
 
     def __call__(self, messages, seconds, enough):
         out = {}
         for i, raw in messages.items():
             ask, parts = opened(ASK, raw)
-            self.bytes += sum(map(len, parts.values()))
+            self.bytes += (size := sum(map(len, parts.values())))
+            self.down += size
             if self.away(ask.what, ask.round, i):
                 continue
             out[i] = self.nodes[i].answer(raw)
@@ -208,6 +209,7 @@ def test_a_round_below_the_threshold_tells_nothing_and_is_drawn_again(tmp_path, 
 
     make = made(algorithm=Scaffold(), rounds=8, cohort=4)
     ours, engine = deployed(make, tmp_path, away, redraws=1)
+    assert sum(ours.down.values()) == engine._exchange.down  # no broadcast that was not sent
     sent = [(what, t, i, parts["masks"]) for what, t, i, _, parts in engine._exchange.sent if parts]
     masked = [raw for what, *_, raw in sent if what == "round"]
     assert len({*masked}) == len(masked)  # none is as in the draw before

@@ -67,8 +67,8 @@ class MaskedRound:
         """
         cohort, part, came = self._asked.cohort, None, dict[int, Update]()
         there, _ = self._heard("keys", dict.fromkeys(cohort, self._begin), self._sum.take_keys)
-        if self._enough(there, there):
-            keys = {i: self._sum.told(i) for i in there}
+        keys = {i: self._sum.told(i) for i in there} if self._enough(there, there) else {}
+        if keys:
             found, _ = self._heard("round", keys, self._sum.take_masked)
             came = {i: head for i, head in found.items() if isinstance(head, Update)}
         if came and self._enough(came, there):
@@ -79,7 +79,7 @@ class MaskedRound:
                 self._refuse(came, f"the masked sum of its round cannot be read: {error}")
         out, first = RangeResult([], {}, []), min(came, default=-1)
         for place, i in enumerate(cohort, self._asked.first):
-            out.stats.append(self._cost(i, i in there, came.get(i) if part is not None else None))
+            out.stats.append(self._cost(i, i in keys, came.get(i) if part is not None else None))
             push(out.nodes, 0, place, part if i == first else None)
         return out
 
