@@ -21,11 +21,14 @@ from fedloom.compression.error_feedback import EF21, Forget, Residual
 from fedloom.compression.link import Link, Via
 from fedloom.core.vector import rec
 from fedloom.deployment.engine import FederationEngine, oldest_checkpoint
+from fedloom.deployment.folder import Folder
 from fedloom.deployment.message import ANSWER, ASK, Ask, Refusal, opened, sealed
 from fedloom.deployment.node import Node
+from fedloom.deployment.server import started
 from fedloom.errors import CompositionError
 from fedloom.federation.attacks import SignFlip
 from fedloom.objectives import MOON, FedLC
+from fedloom.storage import world
 from fedloom.submodels import FIARSE, FedBN, FedPer, FedRep, FedRolex, FjORD, HeteroFL
 from support.without import Without
 from tiny import clusters, same
@@ -433,3 +436,42 @@ def test_what_cannot_be_deployed_is_refused_by_name(tmp_path):
         given.engine = FederationEngine(lambda *_: {})
         with pytest.raises(CompositionError, match=said):
             run(given)
+
+
+def test_a_message_that_comes_late_or_again_touches_no_state(tmp_path):
+    """Not even in a process that began since: the newest number is on the disk with its state."""
+    there = Nodes(make := stateful(), tmp_path)
+    sent = []
+
+    def exchange(messages, seconds, enough):
+        sent.append(messages)
+        return there(messages, seconds, enough)
+
+    make.engine = FederationEngine(exchange, run="r", start=5)
+    run(make)
+    i = min(set(sent[-1]) & set(sent[-2]))
+    files = {p.name: p.read_bytes() for p in there.nodes[i].states.folder.iterdir()}
+    loop = stateful().build()
+    for began in (there.nodes[i], Node(loop.plan, loop.fed, loop.net, i, tmp_path / str(i), "r")):
+        kept = began is there.nodes[i]
+        for raw, refused in ((sent[-2][i], True), (sent[-1][i], not kept)):
+            head = opened(ANSWER, began.answer(raw))[0]
+            assert isinstance(head, Refusal) == refused
+            assert not refused or "has answered message" in head.why
+    assert files == {p.name: p.read_bytes() for p in there.nodes[i].states.folder.iterdir()}
+    head, parts = opened(ASK, sent[-1][i])
+    newer = sealed(head.model_copy(update={"attempt": head.attempt + 1, "parts": {}}), parts)
+    assert not isinstance(opened(ANSWER, began.answer(newer))[0], Refusal)
+
+
+def test_each_start_of_a_server_numbers_its_messages_above_all_before(tmp_path, monkeypatch):
+    fed, seconds = Folder(tmp_path), [1000.0, 2000.0, 1500.0, 1500.0, 3000.0]
+    monkeypatch.setattr(world, "clock", lambda: seconds[0])
+    found = []
+    while seconds:
+        found.append(started(fed))
+        seconds.pop(0)
+    assert found == [1000, 2000, 2001, 2002, 3000]
+    fed.starts_file.write_text("torn")
+    monkeypatch.setattr(world, "clock", lambda: 4000.5)
+    assert started(fed) == 4000

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 Parts = dict[str, bytes]
+_STARTS = 20  # bits of an attempt below the number of its start
 _BARE = ("keys", "unmask")  # exchanges without a broadcast
 # {client: message}, seconds, enough -> {client: answer} of those who answered in that time, or
 # until so many had answered
@@ -76,9 +77,11 @@ class FederationEngine:
     its accounts count each. max_failed_rounds: the last of so many such rounds in a row ends the
     run with a ClientError. tests: how many test examples each node has, on which
     they measure the model; none: the server does. rehearsal: noise may be a
-    simulation's, for nothing is released. Updates that are late, missing or wrong are left
-    out of the means and listed in `refused`. The client states are at the nodes; the server knows
-    the round of each client's last update.
+    simulation's, for nothing is released. start: a number that is larger than at all starts of this
+    run's server before, such as the seconds since 1970, so that nodes know messages that come late
+    or twice; 0: whatever carries messages brings each once, and in order. Updates that are late,
+    missing or wrong are left out of the means and listed in `refused`. The client states are at the
+    nodes; the server knows the round of each client's last update.
     """
 
     name = text = "federation"
@@ -95,7 +98,11 @@ class FederationEngine:
         tests: Sequence[int] = (),
         rehearsal: bool = False,
         redraws: int = 0,
+        start: int = 0,
     ) -> None:
+        if not 0 <= start < 1 << 32:
+            raise ConfigError(f"start must be from 0 to 2^32 - 1, such as seconds, got {start}")
+        self._attempt = start << _STARTS
         self._exchange, self.deadline, self.run, self._kept = exchange, deadline, run, kept
         self._wanted, self._tests, self._rehearsal = wanted, tests, rehearsal
         self.attendance = Attendance(min_updates, max_failed_rounds, redraws)
@@ -359,11 +366,13 @@ class FederationEngine:
         """
         if self._about != (asking.what, asking.round):
             self._about, self._answers = (asking.what, asking.round), {}
+            self._attempt += self._attempt > 0
         kept, messages = self._kept(), {}
         for i, taken in asking.last.items():
             if i not in self._answers:
                 what, round = self._about
-                head = Ask(run=self.run, what=what, round=round, client=i, taken=taken, kept=kept)
+                place = {"what": what, "round": round, "client": i, "attempt": self._attempt}
+                head = Ask(run=self.run, taken=taken, kept=kept, **place)
                 packet = (
                     packets[i] if what in _BARE else self._down.packet(packets[i], i, taken, round)
                 )

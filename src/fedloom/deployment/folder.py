@@ -166,6 +166,11 @@ class Folder:
         return self.path / "updates"
 
     @property
+    def starts_file(self) -> Path:
+        """The number of the server's last start."""
+        return self.path / "starts"
+
+    @property
     def agreed_file(self) -> Path:
         """What server and nodes agreed on before round 1."""
         return self.path / "agreed.json"

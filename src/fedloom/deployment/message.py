@@ -96,12 +96,14 @@ class Head(BaseModel):
 class Ask(Head):
     """The server asks a node for a client's round. taken: the last round in which it took this
     client's update, -1 if none; kept: the rounds that were done at the oldest checkpoint to which
-    the server may return.
+    the server may return; attempt: a number that rises from message to message and start to start
+    of the server, so that a node knows one that comes late or again; 0: of a server without.
     """
 
     kind: Literal["ask"] = "ask"
     taken: Place
     kept: Count
+    attempt: Count = 0
 
 
 class Update(Head):

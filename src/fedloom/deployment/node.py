@@ -85,6 +85,7 @@ class Node:
         self._lost = False
         self._waiting: tuple[bytes, Rec] = b"", None  # of which question; the client state then
         self._said = b"", b""  # the last message's hash, and its answer
+        self._newest = self.states.attempt()  # the largest number of a message that is answered
         self._client = Client(plan, fed, net, Packing)
         self._codes_down = self._client.link.link.codes_down
 
@@ -105,7 +106,8 @@ class Node:
 
     def answer(self, raw: bytes) -> bytes:
         """A message of the server -> the answer: an update, or a refusal that says why. The last
-        message may come again, because its answer was late or lost.
+        message may come again, because its answer was late or lost; of others whose number is not
+        above all that were answered no state is touched.
         """
         if self._said[0] == (told := hashlib.sha256(raw).digest()):
             return self._said[1]
@@ -114,6 +116,11 @@ class Node:
             ask, parts = opened(ASK, raw)
             who |= {"what": ask.what, "round": ask.round}
             check_addressee(ask, self.run, self.i)
+            if 0 < ask.attempt <= self._newest:
+                raise WireError(
+                    f"this node has answered message {self._newest}, and {ask.attempt} came late "
+                    "or again; its server sends a newer one"
+                )
             does = {
                 "probe": self._probed,
                 "question": self._asked,
@@ -127,6 +134,7 @@ class Node:
             self._said = b"", b""  # from here on the client state may change
             with one_thread(self.fed.local.precision):
                 self._said = told, does[ask.what](ask, parts)
+            self._newest = max(self._newest, ask.attempt)
             return self._said[1]
         except (FedloomError, OSError) as error:
             _log.warning("client %d refuses: %s", self.i, one_line(str(error)))
@@ -165,6 +173,7 @@ class Node:
 
     def _changed_by(self, ask: Ask, share: Download, memory: Rec) -> tuple[Rec, FullGradient]:
         """What the client answers to the method's question, and what that cost."""
+        about = _question_of(ask, share.msg)
         with self._client.explained(self.i, ask.round):
             share = self._client.receive(share, memory)
             answer, kept, count = answer_of(self._client, share, memory, self.i, ask.round)
@@ -173,7 +182,6 @@ class Node:
 
     def _trained(self, ask: Ask, parts: Parts) -> bytes:
         """The answer with an update; the new client state is on the disk before it leaves."""
-        about = _question_of(ask, share.msg)
         keys = b"" if self._masks is None else self._masks.begun(ask, parts)
         share = self._share(ask, parts, self._like)
         memory = self._before(ask, share)
@@ -191,7 +199,8 @@ class Node:
             raise ClientError(done.why)
         packet: Parts = done.up
         seen = {name: getattr(share.msg, name) for name in self._codes_down}
-        self.states.put(ask.round, rec(state=done.memory, seen=rec(**seen)))
+        version = rec(state=done.memory, seen=rec(**seen))
+        self.states.put(ask.round, version, ask.attempt)
         if (buffers := share.travelling(done.buffers)).numel():
             packet["buffers"] = as_bytes(buffers).numpy().tobytes()
         counted = ("loss", "gradients", "passes", "values", "value_passes", "squares")

@@ -52,11 +52,22 @@ class NodeStates:
     def _make(self) -> None:
         make_folder(self.folder, 0o700)  # it tells of the data
 
-    def put(self, round: int, version: Rec) -> None:
-        """Write the version after a round, of a part of the model only that. Raises OSError."""
+    def attempt(self) -> int:
+        """The number of the message that made the newest version, 0 if it has none."""
+        try:
+            with safe_open(self._path(self._here()[-1]), framework="pt") as file:
+                return int(file.metadata().get("attempt", 0))
+        except (IndexError, OSError, SafetensorError, ValueError):
+            return 0  # there is none, or at() says that it is damaged
+
+    def put(self, round: int, version: Rec, attempt: int = 0) -> None:
+        """Write the version after a round, of a part of the model only that. attempt: the number of
+        the message that asked for it. Raises OSError.
+        """
         self._make()  # it may have been removed since this node began
         shape, tensors = freeze(thinned(version))
-        write_tensors(self._path(round), tensors, {"shape": json.dumps(shape)})
+        about = {"shape": json.dumps(shape), "attempt": str(attempt)}
+        write_tensors(self._path(round), tensors, about)
 
     def _path(self, round: int) -> Path:
         return self.folder / f"{round:08d}.safetensors"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -159,6 +160,7 @@ def experiment_at_server(
         settings.max_failed_rounds,
         agreed.tests if agreed is not None and by_nodes else (),
         redraws=settings.redraws,
+        start=0 if again else started(fed),
     )
 
     def told(row: Mapping[str, Any]) -> None:
@@ -171,6 +173,19 @@ def experiment_at_server(
     made = deployed(made, fed)  # at last: a copy of it would draw its cohorts from the seed again
     made._cohorts = dataclasses.replace(made._cohorts, gone=gone)
     return made
+
+
+def started(fed: Folder) -> int:
+    """The number of a start, above those of all before: the clock's seconds, so that a folder may
+    be put back from a backup, and one more than the last one's where a clock was put back. Raises
+    ConfigError.
+    """
+    last = 0
+    with contextlib.suppress(OSError, ValueError):
+        last = int(fed.starts_file.read_text(encoding="utf-8"))
+    start = max(last + 1, int(world.clock()))
+    write(fed.starts_file, f"{start}\n")
+    return start
 
 
 def _check_masked(made: Experiment, settings: Deployment) -> None:

@@ -27,6 +27,11 @@ def monotonic() -> float:
     return time.monotonic()
 
 
+def clock() -> float:
+    """Seconds since 1970, as the machine's clock says, which may be put back."""
+    return time.time()
+
+
 def sleep(seconds: float) -> None:
     """Wait."""
     time.sleep(seconds)
