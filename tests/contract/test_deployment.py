@@ -441,27 +441,28 @@ def test_what_cannot_be_deployed_is_refused_by_name(tmp_path):
 def test_a_message_that_comes_late_or_again_touches_no_state(tmp_path):
     """Not even in a process that began since: the newest number is on the disk with its state."""
     there = Nodes(make := stateful(), tmp_path)
-    sent = []
+    sent, said = [], []
 
     def exchange(messages, seconds, enough):
         sent.append(messages)
-        return there(messages, seconds, enough)
+        said.append(there(messages, seconds, enough))
+        return said[-1]
 
     make.engine = FederationEngine(exchange, run="r", start=5)
     run(make)
     i = min(set(sent[-1]) & set(sent[-2]))
-    files = {p.name: p.read_bytes() for p in there.nodes[i].states.folder.iterdir()}
-    loop = stateful().build()
-    for began in (there.nodes[i], Node(loop.plan, loop.fed, loop.net, i, tmp_path / str(i), "r")):
-        kept = began is there.nodes[i]
-        for raw, refused in ((sent[-2][i], True), (sent[-1][i], not kept)):
-            head = opened(ANSWER, began.answer(raw))[0]
-            assert isinstance(head, Refusal) == refused
-            assert not refused or "has answered message" in head.why
-    assert files == {p.name: p.read_bytes() for p in there.nodes[i].states.folder.iterdir()}
+    content = lambda: {p.name: p.read_bytes() for p in there.nodes[i].states.folder.iterdir()}
+    files, loop = content(), stateful().build()
+    anew = Node(loop.plan, loop.fed, loop.net, i, tmp_path / str(i), "r")
+    for node in (there.nodes[i], anew, anew):
+        late = opened(ANSWER, node.answer(sent[-2][i]))[0]
+        assert isinstance(late, Refusal) and "has answered message" in late.why
+        assert node.answer(sent[-1][i]) == said[-1][i]
+        assert files == content()
     head, parts = opened(ASK, sent[-1][i])
     newer = sealed(head.model_copy(update={"attempt": head.attempt + 1, "parts": {}}), parts)
-    assert not isinstance(opened(ANSWER, began.answer(newer))[0], Refusal)
+    assert opened(ANSWER, anew.answer(newer))[1] == opened(ANSWER, said[-1][i])[1]
+    assert files != content()  # of another message
 
 
 def test_each_start_of_a_server_numbers_its_messages_above_all_before(tmp_path, monkeypatch):

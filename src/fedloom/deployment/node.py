@@ -86,6 +86,7 @@ class Node:
         self._waiting: tuple[bytes, Rec] = b"", None  # of which question; the client state then
         self._said = b"", b""  # the last message's hash, and its answer
         self._newest = self.states.attempt()  # the largest number of a message that is answered
+        self._again = False  # whether a message is answered that has made its state already
         self._client = Client(plan, fed, net, Packing)
         self._codes_down = self._client.link.link.codes_down
 
@@ -106,8 +107,8 @@ class Node:
 
     def answer(self, raw: bytes) -> bytes:
         """A message of the server -> the answer: an update, or a refusal that says why. The last
-        message may come again, because its answer was late or lost; of others whose number is not
-        above all that were answered no state is touched.
+        message may come again, because its answer was late or lost: then, and for an older one, no
+        state is touched.
         """
         if self._said[0] == (told := hashlib.sha256(raw).digest()):
             return self._said[1]
@@ -116,7 +117,8 @@ class Node:
             ask, parts = opened(ASK, raw)
             who |= {"what": ask.what, "round": ask.round}
             check_addressee(ask, self.run, self.i)
-            if 0 < ask.attempt <= self._newest:
+            self._again = 0 < ask.attempt == self._newest  # this process began after its answer
+            if 0 < ask.attempt < self._newest or (self._again and self._account is not None):
                 raise WireError(
                     f"this node has answered message {self._newest}, and {ask.attempt} came late "
                     "or again; its server sends a newer one"
@@ -199,8 +201,9 @@ class Node:
             raise ClientError(done.why)
         packet: Parts = done.up
         seen = {name: getattr(share.msg, name) for name in self._codes_down}
-        version = rec(state=done.memory, seen=rec(**seen))
-        self.states.put(ask.round, version, ask.attempt)
+        if not self._again:
+            version = rec(state=done.memory, seen=rec(**seen))
+            self.states.put(ask.round, version, ask.attempt)
         if (buffers := share.travelling(done.buffers)).numel():
             packet["buffers"] = as_bytes(buffers).numpy().tobytes()
         counted = ("loss", "gradients", "passes", "values", "value_passes", "squares")
@@ -211,7 +214,7 @@ class Node:
 
     def _share(self, ask: Ask, parts: Parts, like: Rec) -> Download:
         """What the client receives. Raises WireError."""
-        self._version = self.states.at(ask.taken, ask.kept)
+        self._version = self.states.at(ask.taken, ask.kept, tidy=not self._again)
         seen = None if self._version is None else self._version.seen
         coded = received(self._codes_down, self.net, parts, seen)
         view = self._view(parts.pop("view", b""), ask.round)

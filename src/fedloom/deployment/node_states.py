@@ -26,16 +26,16 @@ class NodeStates:
         self.folder = Path(folder)
         self._make()
 
-    def at(self, taken: int, kept: int) -> Rec | None:
+    def at(self, taken: int, kept: int, tidy: bool = True) -> Rec | None:
         """The version after round `taken`, its `state` and what was `seen` of the compressed fields
-        of a broadcast; None if it is not here. All versions are deleted that no
+        of a broadcast; None if it is not here. tidy: all versions are deleted that no
         server can ask for: what it did not take, and what is older than its oldest checkpoint, at
         which `kept` rounds were done. Raises CheckpointError for a damaged file.
         """
         here = self._here()
         oldest = max((v for v in here if v <= min(taken, kept - 1)), default=-1)
         for v in here:
-            if not oldest <= v <= taken:
+            if tidy and not oldest <= v <= taken:
                 world.unlink(self._path(v))
         return self._read(taken) if taken in here else None
 
