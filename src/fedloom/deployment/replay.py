@@ -24,6 +24,12 @@ def replay(run: Path, round: int) -> AbstractContextManager[Replay]:
     if round not in kept and fed.settings().keep_updates:
         some = f"rounds {kept[0]} to {kept[-1]}" if kept else "nothing"
         raise CheckpointError(f"of round {round} of '{run}' nothing is kept, but of {some}")
+    who = fed.attendance(private=False)
+    if who.is_file() and '"there": ' in who.read_text(encoding="utf-8"):
+        raise CheckpointError(
+            f"'{run}' cannot be replayed: sites were added or taken out, and a round would be "
+            "drawn from those of now"
+        )
     agreed = read_agreement(fed.agreed_file)
     exchange = KeptUpdates(fed, run_of(fed, settings_of(fed)))
     exchange.check(round)
