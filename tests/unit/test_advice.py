@@ -77,6 +77,17 @@ def test_every_rule_names_a_method_and_what_speaks_for_it() -> None:
             assert (DOCS / rule.evidence).is_file()
 
 
+def test_the_page_which_method_has_the_rules_in_their_order() -> None:
+    def line(rule: Rule) -> str:
+        seen = rule.evidence
+        seen = f"[{Path(seen).name}]({seen})" if seen.endswith(".md") else seen
+        name = rule.changes.removeprefix("algorithm=")
+        return f"| {rule.when} | `{name}` | {rule.why} | {seen} |"
+
+    page = (DOCS / "which-method.md").read_text("utf-8")
+    assert "\n".join(map(line, RULES)) + "\n\n" in page
+
+
 # ---------------------------------------------------------------------------------- the candidates
 SMALL = ("data.clients=6", "cohort=3", "rounds=1", "local.epochs=1")
 
