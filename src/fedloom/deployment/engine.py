@@ -371,8 +371,8 @@ class FederationEngine:
         for i, taken in asking.last.items():
             if i not in self._answers:
                 what, round = self._about
-                place = {"what": what, "round": round, "client": i, "attempt": self._attempt}
-                head = Ask(run=self.run, taken=taken, kept=kept, **place)
+                known = Ask(run=self.run, what=what, round=round, client=i, taken=taken, kept=kept)
+                head = known.model_copy(update={"attempt": self._attempt})
                 packet = (
                     packets[i] if what in _BARE else self._down.packet(packets[i], i, taken, round)
                 )
