@@ -224,7 +224,10 @@ def _check_masked(made: Experiment, settings: Deployment) -> None:
 
 
 def _write_down(
-    fed: Folder, engine: FederationEngine, row: Mapping[str, Any], more: Mapping[str, Any]
+    fed: Folder,
+    engine: FederationEngine,
+    row: Mapping[str, Any],
+    more: Mapping[str, Any] | None = None,
 ) -> None:
     """Write who was asked in a round, who answered, and why others did not count. A round that was
     repeated after a restart has several lines, of which the last counts. more: of Membership.
@@ -238,7 +241,7 @@ def _write_down(
         )
         answered = [i for i in found["answered"] if i not in left]
         found = {**found, "answered": answered, "refused": found["refused"] | why}
-    found = {**found, **more}
+    found = {**found, **(more or {})}
     path = fed.attendance(engine.private)
     append_line(path, json.dumps(found), owned if engine.private else None)
 
