@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ..config.resolve import resolve
 from ..errors import CompositionError, ConfigError
 from ..storage.atomic import reason
 from .agreement import read_agreement
@@ -15,6 +16,7 @@ from .clients import Clients, Entry, read_clients
 from .folder import Folder, write
 from .membership import fixed
 from .new import MOST, make_folders, write_node
+from .own_files import OwnFiles
 from .sites import at_server, must_join, settings_of
 
 _MASKED = 3  # clients that a masked sum needs
@@ -44,7 +46,7 @@ def add(fed: Folder, name: str, key: Path | None = None, examples: int | None = 
     line = _line(key) if key is not None else make_node_key(place.secret("node"))
     entry = Entry(name=name, key=line, examples=examples, added=True)
     clients = clients.model_copy(update={"client": [*clients.client, entry]})
-    write_node(fed, i, settings_of(fed, agreed=False), settings, clients)
+    write_node(fed, i, resolve(fed.run_file, [], OwnFiles(fed)), settings, clients)
     write(fed.clients_file, clients.to_toml())
     return i
 
