@@ -39,7 +39,7 @@ HEART = ("rounds=10", "local.epochs=1", "evaluate.clients=false")
 HELD_OUT = {
     "digits, labels mild": ("digits", "partition.alpha=1", "partition.clients=20", *DIGITS),
     "digits, labels strong": (
-        *("digits", "data.partition=pathological", "data.partition.classes=2"),
+        *("digits", "data.partition=classes_per_client", "data.partition.classes=2"),
         *("data.partition.clients=20", "cohort=0.25", *DIGITS),
     ),
     "digits, sizes": ("digits", f"data={OWN}:digits_by_size", "cohort=1.0", *DIGITS, "rounds=12"),

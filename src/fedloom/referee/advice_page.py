@@ -104,19 +104,17 @@ def advice_page(found: Mapping[str, Any], folder: str) -> str:
     lines += [f"- {line}" for line in _reasons(found, methods)]
     lines += ["", "```", f"fedloom run {folder}/run.toml"]
     lines += [f"fedloom deploy new {folder}/run.toml --out fed", "```", ""]
-    lines += ["## What was compared", "", *rows_table(cell), "", *decided_table(found, "method")]
+    lines += ["## What was compared", "", *rows_table(cell), *decided_table(found, "method")]
     lines += ["", *(f"- {m['name']}: {settings_line(m)}" for m in cell["methods"])]
     lines += ["", "## Why these", "", _facts(found["facts"]), ""]
     lines += ["| candidate | holds for | because | evidence |", "|:--" * 4 + "|"]
     for one in found["candidates"]:
-        lines.append("| " + " | ".join([one["name"], *(one[k] for k in _COLUMNS)]) + " |")
+        seen = "docs/" * one["evidence"].endswith(".md") + one["evidence"]
+        lines.append(f"| {' | '.join([one['name'], one['when'], one['why'], seen])} |")
     lines += [""] * bool(found["skipped"])
     lines += [f"- Not compared: {name}: {why}." for name, why in found["skipped"].items()]
     lines += ["", "## How it was decided", "", *(f"- {said}" for said in plan_lines(found))]
     return "\n".join(lines) + "\n"
-
-
-_COLUMNS = ("when", "why", "evidence")
 
 
 def _said(found: Mapping[str, Any]) -> str:
@@ -143,8 +141,11 @@ def _reasons(found: Mapping[str, Any], methods: Mapping[str, Any]) -> list[str]:
     for one in found["against"]:
         name, other = one["name"], methods[one["name"]]
         sent = f"{human_bytes(mine['bytes'])} a run against {human_bytes(other['bytes'])}"
-        gap = "its runs failed" if one["ahead"] is None else shown(one["ahead"], unit)
-        gap += " points in the mean" if one["ahead"] is not None and unit == "share" else ""
+        gap = "runs of it failed"
+        if (ahead := one["ahead"]) is not None:
+            points = " points" if unit == "share" else ""
+            side = "behind" if ahead < 0 else "ahead"
+            gap = f"{side} by {shown(abs(ahead), unit).removeprefix('+')}{points} in the mean"
         verdict = one["verdict"]
         if verdict == "no difference":
             verdict = f"no difference larger than {delta_words(found)}"

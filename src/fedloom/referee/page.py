@@ -201,7 +201,8 @@ def settings_line(method: Mapping[str, Any]) -> str:
     """What a method was run with, as a line."""
     notes = [f"{method['trials']} trials"] if method["trials"] else ["nothing to tune"]
     notes += [f"{method['failed_trials']} of them failed"] if method["failed_trials"] else []
-    notes += [f"{key} at the edge of what was tried" for key in method["edges"]]
+    if edges := ", ".join(method["edges"]):
+        notes.append(f"at the edge of what was tried: {edges}")
     words = " ".join(f"{key}={value}" for key, value in method["settings"].items())
     return f"`{words}` ({', '.join(notes)})"
 
