@@ -27,6 +27,8 @@ def test_published_runs_are_whole() -> None:
         found = published("flamby", name)
         assert sum(len(cell.seeds) for cell in found) == cells
         assert all({*cell.seeds} == {42, 43, 44, 45, 46} for cell in found)
+    common, tuned = published("flamby", "personal")
+    assert (round(common.value, 4), round(tuned.value, 4)) == (0.7178, 0.7351)
     fedavg = {c.metric: c.value for c in published("flamby", "heart") if c.method == "FedAvg"}
     assert fedavg["centre_pooled"] == pytest.approx(0.7480, abs=5e-5)
 

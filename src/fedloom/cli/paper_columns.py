@@ -154,7 +154,7 @@ def _number(value: float, metric: str) -> str:
         return f"{value:.0f}"
     if metric.endswith(("_pct", "_s")) or "speedup" in metric or "roughness" in metric:
         return fixed(value, 2)
-    share = metric.endswith("_fraction") or metric.startswith("centre_")
+    share = metric.endswith("_fraction") or metric.startswith(("centre_", "client_mean"))
     return fixed(value, 4) if share else f"{value:.4g}"
 
 

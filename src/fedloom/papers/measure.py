@@ -222,6 +222,10 @@ def _quantile(line: Line, where: dict[str, str], context: Context) -> float | No
     return 100 * cuts[round(20 * float(where["quantile"])) - 1]
 
 
+def _client_mean(line: Line, where: Mapping[str, str], context: Context) -> float | None:
+    return mean(line["clients"])
+
+
 def _after(name: str, words: str, lower: bool = True) -> Metric:
     def found(line: Line, where: dict[str, str], context: Context) -> float | None:
         value = line.get("afterwards", {}).get(name)
@@ -244,6 +248,7 @@ METRICS: dict[str, Metric] = {
     ),
     "global_acc_pct": Metric("accuracy", _Point(_global_curve, _global_curve), series=_GLOBAL),
     "client_acc_pct": Metric("accuracy of clients", _quantile),
+    "client_mean": Metric("mean accuracy of the clients", _client_mean),
     "train_loss": _curve("training loss", Series("train_loss", "training loss"), lower=True),
     "test_loss": _curve("test loss", Series("test_loss", "test loss"), lower=True),
     "train_perplexity": _curve(
