@@ -394,6 +394,44 @@ def test_sentences_on_sub_models() -> None:
     assert "1.44 % of the model at a budget of 1/64" in text and "2.14 % at both 4 and 16 %" in text
 
 
+def test_sentences_on_fiarses_table_1() -> None:
+    """The last of 10 evaluations counts."""
+    front, readme = words("results"), words("README")
+    text = (RESULTS / "papers" / "lines.jsonl").read_text(encoding="utf-8")
+    found: dict[str, dict[int, Any]] = {}
+    for line in map(json.loads, text.splitlines()):
+        if line["recipe"] == "fiarse_cifar10" and "cohort=10" in line["changes"]:
+            (rule,) = [c for c in line["changes"] if c.startswith("submodel=")]
+            found.setdefault(rule.partition("=")[2], {})[line["seed"]] = line["curves"]
+
+    def gaps_at(size: str) -> tuple[dict[str, float], dict[str, Any], dict[str, float]]:
+        late = {
+            rule: [100 * tenth([v for _, v in of[s][f"local_accuracy@{size}"]]) for s in range(3)]
+            for rule, of in found.items()
+        }
+        gaps = {r: np.subtract(late["fiarse"], late[r]) for r in late if r != "fiarse"}
+        p = {rule: p_of(gap) for rule, gap in gaps.items()}
+        return {r: fmean(v) for r, v in late.items()}, gaps, by_holm(p)
+
+    means, gaps, p = gaps_at("mean")
+    names = {"heterofl": "HeteroFL's", "scalefl": "ScaleFL's", "fedrolex": "FedRolex's"}
+    said = ", ".join(f"{name} {means[rule]:.1f}" for rule, name in names.items())
+    assert f"the clients is {means['fiarse']:.1f}, {said}: first" in front
+    assert [rule for rule in p if p[rule] < 0.05] == ["fedrolex"]
+    gap = gaps["heterofl"]
+    one = f"{fmean(gap):.2f} points, p {p_of(gap):.3f}, by Holm {p['heterofl']:.3f}"
+    assert f"(HeteroFL by {one})" in front
+    assert f"{fmean(gap):.1f} points above HeteroFL, CIFAR-10" in readme
+    _, gaps, p = gaps_at("0.0625")
+    assert f"{fmean(gaps['heterofl']):.1f} points above HeteroFL at size 1/16 (clear)" in front
+    assert p["heterofl"] < 0.05
+    _, gaps, p = gaps_at("0.015625")
+    gap = gaps["heterofl"]
+    ours = f"{-fmean(gap):.1f} below it at 1/64 (p {p_of(gap):.3f}, by Holm {p['heterofl']:.4f}"
+    assert f"{ours}: clear)" in front and p["heterofl"] < 0.05
+    assert f"{-fmean(gap):.1f} below it on CIFAR-10" in readme
+
+
 def test_the_page_of_engines_counts_them() -> None:
     page = (RESULTS.parent / "engines.md").read_text(encoding="utf-8")
     assert "There are four engines" in page
