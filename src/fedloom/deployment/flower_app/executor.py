@@ -24,7 +24,9 @@ from ..children import ended_with_parent
 
 NAME = "flwr-clientapp"
 _ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
-_POLL = 0.1  # seconds
+# seconds until the SuperNode is asked for a task again: soon after one, as the next exchange of a
+# round may follow, and up to the second where there is none; each question costs 3 ms of a core
+_POLL, _IDLE = 0.1, 0.5
 # seconds before a fork asks for its message: the SuperNode makes a task before it stores the
 # message, and would wait for ever for the answer of a process that came in between
 _SETTLE = 0.05
@@ -50,14 +52,16 @@ def serve(address: str, secret: Path, certificate: Path) -> NoReturn:
     node = RuntimeHttpClient.from_server_address(address, False, trusted, [signing])
     run = partial(flower.run_clientapp, address, insecure=False, certificates=trusted)
     wanted = AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])
-    ends = ended_with_parent(signal.SIGKILL)
+    ends, pause = ended_with_parent(signal.SIGKILL), _POLL
     while True:
+        pause = min(1.2 * pause, _IDLE)
         with contextlib.suppress(httpx.TransportError):  # it is being started, or is another's
-            token = node.AcquireTask(wanted).token
-            if token and os.fork() == 0:
-                ends()
-                _run(partial(run, token=token, parent_pid=os.getppid()))
-        time.sleep(_POLL)
+            if token := node.AcquireTask(wanted).token:
+                pause = _POLL
+                if os.fork() == 0:
+                    ends()
+                    _run(partial(run, token=token, parent_pid=os.getppid()))
+        time.sleep(pause)
 
 
 def _answer_with_own_app(flower: Any) -> None:
