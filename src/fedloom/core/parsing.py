@@ -27,6 +27,15 @@ def shortened(text: str) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
+def one_line(text: str, most: int = 500) -> str:
+    """A text of others, for a log: without line ends and whatever else a terminal would obey.
+
+    >>> one_line("a\\n\\x1b[2Jb")
+    'a [2Jb'
+    """
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())[:most]
+
+
 def decoded(raw: bytes) -> str:
     """UTF-8 as text, without the byte order mark that some editors write, lines ending in a line
     feed. Raises ValueError.

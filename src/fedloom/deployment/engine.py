@@ -20,6 +20,7 @@ from ..algorithm import ACCUMULATED, CHANGE, Trait
 from ..compression.link import LONGEST
 from ..core.hyper import renamed
 from ..core.net import Net
+from ..core.parsing import one_line
 from ..core.vector import Rec, Vec, rec, tree
 from ..core.wire import nbytes, pack
 from ..engines.base import TooFewError, keep_memory, one_thread
@@ -37,7 +38,7 @@ from ..storage.manifest import numbered
 from .attendance import HOW, Attendance, DeclinedError, MissingError, Refused, SpareError
 from .certificates import check_masks_library
 from .downlink import Downlink
-from .message import Ask, Head, Masks, Refusal, Update, What, answer_to, one_line, sealed
+from .message import Ask, Head, Masks, Refusal, Update, What, answer_to, sealed
 from .scores import score_in
 from .shapes import probe_of, question_of, read, refuse, trace_of
 

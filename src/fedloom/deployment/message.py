@@ -18,6 +18,7 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from ..core.parsing import one_line
 from ..engines.reliability import BINS
 from ..errors import WireError
 
@@ -52,15 +53,6 @@ Examples = Annotated[int, Field(ge=0, le=10**9)]
 Classes = Annotated[int, Field(ge=0, le=1 << 24)]
 Type = Literal["float32", "float64", "int64"]
 Targets = Literal["labels", "tokens", "numbers"]
-
-
-def one_line(text: str, most: int = 500) -> str:
-    """A text of others, for a log: without line ends and whatever else a terminal would obey.
-
-    >>> one_line("a\\n\\x1b[2Jb")
-    'a [2Jb'
-    """
-    return " ".join("".join(c if c.isprintable() else " " for c in text).split())[:most]
 
 
 def disclosed(error: Exception, folder: Path) -> str:

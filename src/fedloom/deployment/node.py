@@ -16,6 +16,7 @@ from safetensors.torch import load
 
 from ..aggregation.integer_ring import IntegerRing
 from ..core.net import Net
+from ..core.parsing import one_line
 from ..core.vector import Rec, aligned, as_bytes, rec, tree
 from ..core.wire import pack
 from ..engines.base import keep_memory, one_thread
@@ -31,7 +32,7 @@ from ..stage import Download
 from ..submodels.base import View
 from .certificates import check_masks_library
 from .downlink import LostError, received
-from .message import ASK, Ask, Refusal, Update, check_addressee, disclosed, one_line, opened, sealed
+from .message import ASK, Ask, Refusal, Update, check_addressee, disclosed, opened, sealed
 from .node_account import NodeAccount
 from .node_states import NodeStates
 from .scores import measured

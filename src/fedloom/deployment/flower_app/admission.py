@@ -28,7 +28,7 @@ from flwr.supercore.date import now
 from flwr.supercore.error import ApiErrorCode
 from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
 
-from ...core.text_table import one_line
+from ...core.parsing import one_line
 
 _log = logging.getLogger(__name__)
 _SMALL = 1 << 16  # bytes of a request that bears names and numbers
@@ -157,4 +157,4 @@ class Refusals:
         self._by[address] += 1
         self._told += 1
         if self._told <= _LINES:
-            _log.warning("refused %s: %s: %s", address, one_line(what)[:60], why)
+            _log.warning("refused %s: %s: %s", address, one_line(what, 60), why)

@@ -29,7 +29,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Router
 from starlette.types import Receive, Scope, Send
 
-from ...core.text_table import one_line
+from ...core.parsing import one_line
 from ...errors import FedloomError
 from ..clients import public_keys, read_clients
 from ..folder import Folder

@@ -8,11 +8,11 @@ import httpx
 from flwr.app import Context, Message, MessageType
 from flwr.serverapp import Grid, ServerApp
 
+from ...core.parsing import one_line
 from ..certificates import as_pem
 from ..clients import Clients
 from ..describing import describe
 from ..folder import Folder
-from ..message import one_line
 from ..message_exchange import MessageExchange, Reply, UnreadableError
 from ..server import serve
 from .records import content, raw
