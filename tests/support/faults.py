@@ -10,11 +10,12 @@ the faults is the same but for them.
 from __future__ import annotations
 
 import functools
+import hashlib
 import heapq
 import logging
 import queue
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,21 +23,16 @@ from typing import Any
 
 import pytest
 
-from fedloom import Checkpoint, Local
-from fedloom.algorithms import Scaffold
-from fedloom.checks.tiny_federation import Trial, experiment, run
-from fedloom.compression.codecs import TopK
-from fedloom.compression.error_feedback import Residual
-from fedloom.compression.link import Via
+from fedloom import Checkpoint
 from fedloom.core.vector import Rec
 from fedloom.deployment import message
 from fedloom.deployment.engine import FederationEngine, oldest_checkpoint
 from fedloom.deployment.folder import Folder
-from fedloom.deployment.message_exchange import MessageExchange, Reply, UnreadableError
+from fedloom.deployment.message_exchange import MessageExchange
 from fedloom.deployment.node import Node
 from fedloom.deployment.node_states import NodeStates
-from fedloom.deployment.server import _write_down
-from fedloom.errors import FedloomError
+from fedloom.deployment.server import _write_down, started
+from fedloom.errors import ClientError, FedloomError, WireError
 from fedloom.report.runs import read_rows
 from fedloom.storage import world
 from fedloom.storage.client_state import ClientMemory
@@ -45,47 +41,27 @@ from fedloom.storage.run_directory import RunDirectory
 from tiny import same
 
 from .disk import CHANGES, REAL, Disk, Killed, lay
-from .without import Without
+from .fault_kinds import CLIENTS, KINDS, ROUNDS, Kind, ViolationError
+from .post import Post
 
-CLIENTS, ROUNDS = range(6), 4
 QUIET = 1500.0  # virtual seconds, after which nothing fails any more
 END = 40_000.0  # at which a run must have ended
 CHANCE = {  # of each kind of fault, each time that it may come
     "lost": 0.08,
     "late": 0.15,
-    "doubled": 0.08,
+    "doubled": 0.1,
     "damaged": 0.04,
     "unreadable": 0.03,
     "hangs": 0.02,
     "split": 0.01,
     "node": 0.03,
     "server": 0.02,
-    "rot": 0.4,
+    "rot": 0.8,
     "jump": 0.006,
+    "clock": 0.3,  # at a start of the server
+    "joins": 0.4,
+    "leaves": 0.3,
 }
-
-
-class ViolationError(Exception):
-    """What must always hold does not."""
-
-
-def made(**changes: Any) -> Trial:
-    """SCAFFOLD with top-k and its residual: all of it drifts apart at the first wrong version."""
-    settings = {
-        "algorithm": Scaffold(),
-        "compress": Via(TopK(ratio=0.2), Residual()),
-        "local": Local(epochs=1, batch=8, lr=0.05),
-        "rounds": ROUNDS,
-        "cohort": 4,
-    }
-    return experiment(**(settings | changes))
-
-
-@functools.cache
-def parts() -> tuple[Any, ...]:
-    """What all nodes are made of, which they do not change."""
-    loop = made().build()
-    return loop.plan, loop.fed, loop.net
 
 
 class Faults:
@@ -99,11 +75,13 @@ class Faults:
 
     def comes(self, kind: str, place: object = "") -> bool:
         """Whether a fault comes now."""
-        name = f"{kind} {place} {self._counts[f'{kind} {place}']}"
-        self._counts[f"{kind} {place}"] += 1
+        about = f"{kind} {place}"
+        self._counts[about] = count = self._counts[about] + 1
+        name = f"{about} {count - 1}"
         if self.now() > QUIET or (self._only is not None and name not in self._only):
             return False
-        if self.draw(name).random() >= CHANCE[kind]:
+        drawn = hashlib.blake2b(f"{self.seed} {name}".encode(), digest_size=8).digest()
+        if int.from_bytes(drawn, "big") >= CHANCE[kind] * 2**64:
             return False
         self.came.append(name)
         return True
@@ -148,8 +126,10 @@ class Machine:
 class Simulation:
     """A run of a federation under the faults of a seed -> check() says whether all holds."""
 
-    def __init__(self, folder: Path, seed: int, only: Collection[str] | None = None) -> None:
-        self.faults, self.folder = Faults(seed, only), folder
+    def __init__(
+        self, folder: Path, kind: Kind, seed: int, only: Collection[str] | None = None
+    ) -> None:
+        self.faults, self.folder, self.kind = Faults(seed, only), folder, kind
         self.now, self._events, self._count = 0.0, list[Any](), 0
         self.faults.now = lambda: self.now
         self.server = Machine(folder / "server", self.faults, "server", "server")
@@ -157,9 +137,11 @@ class Simulation:
         self.sites = {i: place(i) for i in CLIENTS}
         self.nodes: dict[int, Node | None] = dict.fromkeys(CLIENTS)
         self.acknowledged, self.crashes, self.rotten = 0, 0, False
-        self.sizes: dict[tuple[str, int, int], int] = {}  # bytes of blocks: way, round, client
+        self.sent = defaultdict[int, int](int)  # bytes of blocks to nodes, by round
+        self.came: dict[tuple[int, int], int] = {}  # of an update: round, client
+        self.lives = 0  # of the server
         self.asked = -1  # the last round that a message was about
-        self.last = dict.fromkeys(CLIENTS, 0.0)  # when the last message came to a node
+        self.newest = dict.fromkeys(CLIENTS, 0)  # the number of the last message to a node
         self.apart = dict.fromkeys(CLIENTS, 0.0)  # until when a node cannot be reached
 
     # ------------------------------------------------------------------------- time, in the world
@@ -200,15 +182,17 @@ class Simulation:
     def functions(self) -> dict[str, Callable[..., Any]]:
         """What stands in the place of the world's functions."""
 
+        machines = {m.root.name: m for m in (self.server, *self.sites.values())}
+
         def on(name: str, path: Path, *arguments: Any) -> Any:
-            for machine in (self.server, *self.sites.values()):
-                if path.is_relative_to(machine.root):
-                    return machine.disk.functions()[name](path, *arguments)
-            return REAL[name](path, *arguments)
+            below = str(path).removeprefix(f"{self.folder}/").partition("/")[0]
+            machine = machines.get(below)
+            return (machine.disk.functions if machine else REAL)[name](path, *arguments)
 
         bytes_of = self.faults.draw("system").randbytes
         return {
             "monotonic": lambda: self.now,
+            "clock": lambda: 1e9 + self.now - 5000.0 * self.faults.comes("clock"),
             "sleep": self.sleep,
             "take": self.take,
             "start": self.start,
@@ -218,7 +202,15 @@ class Simulation:
 
     # -------------------------------------------------------------------------------- the programs
     def run(self) -> None:
-        """Until the server has ended its run, through all its crashes. Raises ViolationError."""
+        """Until the server has ended its run, through all its crashes, and look at what came of it.
+        Raises ViolationError.
+        """
+        with pytest.MonkeyPatch.context() as patch:
+            self.kind.begin(patch)
+            self._run()
+            self.check()
+
+    def _run(self) -> None:
         with pytest.MonkeyPatch.context() as patch:
             for name, function in self.functions().items():
                 patch.setattr(world, name, function)
@@ -230,11 +222,15 @@ class Simulation:
 
             patch.setattr(RunDirectory, "save", told)
             for i in CLIENTS:
-                self._begin(i)
-            while not self._serve():
-                self.crashes += 1
-                self.server.crash()
-                self._rot()
+                if self.kind.leave and self.faults.comes("joins", i):
+                    self.later(self._away(f"joins {i}"), self._begin, i)
+                else:
+                    self._begin(i)
+            while (end := self._serve()) != "over":
+                if end == "killed":
+                    self.crashes += 1
+                    self.server.crash()
+                    self._rot()
                 self.sleep(self.faults.draw(f"down {self.crashes}").choice([1.0, 20.0, 200.0]))
                 self.server.boot()
 
@@ -250,38 +246,49 @@ class Simulation:
             file.write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]))
             self.acknowledged = int(found[-2].name)
 
-    def _serve(self) -> bool:
-        """The server's program -> whether it came to its end."""
+    def _serve(self) -> str:
+        """The server's program -> how it ended: "over", "killed", or "few" took part."""
         there, fed = self.server.root / "fed", Folder(self.server.root / "fed")
-        post = MessageExchange(Post(self))
         kept = functools.partial(oldest_checkpoint, there / "run")
-        engine = FederationEngine(self._counted(post), run="r", kept=kept)
         begun, rounds = self.acknowledged, list[int]()
+        self.lives += 1
 
         def told(row: dict[str, Any]) -> None:
             rounds.append(row["round"])
             _write_down(fed, engine, row)
 
-        saving = Checkpoint(every_rounds=1 + self.faults.seed % 2, every_seconds=None)
-        given = made(on_round=told, checkpoint=saving)
-        given.engine = engine
+        saving = Checkpoint(self.kind.often or 1 + self.faults.seed // 5 % 2, every_seconds=None)
+        given = self.kind.made(on_round=told, checkpoint=saving)
         try:
+            exchange = self._counted(MessageExchange(Post(self)))
+            about = {"run": "r", "kept": kept, "start": started(fed)}
+            engine = FederationEngine(exchange, **about, **self.kind.engine)
+            given.engine = engine
             given.run(there / "run", go_on=True)
         except Killed:
-            return False
+            return "killed"
+        except ClientError as error:
+            if "in a row" not in str(error):
+                raise
+            return "few"
         except FedloomError as error:
             raise ViolationError(f"the server cannot go on: {error}") from error
         finally:
             if min(rounds, default=begun + 1) <= begun:
                 raise ViolationError(f"round {min(rounds)} was done again, and {begun} was safe")
-        return True
+        return "over"
 
     def _counted(self, exchange: MessageExchange) -> Callable[..., dict[int, bytes]]:
+        begun = set[int]()  # rounds of this life
+
         def counted(messages: dict[int, bytes], seconds: float, enough: int) -> dict[int, bytes]:
             for i, raw in messages.items():
                 head = message.opened(message.ASK, raw)[0]
-                self.asked = max(self.asked, head.round)
-                self.sizes["down", head.round, i] = sum(head.parts.values())
+                self.asked, self.newest[i] = max(self.asked, head.round), head.attempt
+                if head.round not in begun:
+                    begun.add(head.round)
+                    self.sent[head.round] = 0
+                self.sent[head.round] += sum(head.parts.values())
             return exchange(messages, seconds, enough)
 
         return counted
@@ -290,13 +297,30 @@ class Simulation:
         """A node's program begins."""
         self.sites[i].boot()
         try:
-            self.nodes[i] = Node(*parts(), i, self.sites[i].root / "states", "r")
+            self.nodes[i] = self.kind.node(i, self.sites[i].root / "states")
         except Killed:
             self._crash(i)
+        else:
+            if self.kind.leave:
+                self.later(100.0, self._perhaps_leave, i, self.nodes[i])
+
+    def _perhaps_leave(self, i: int, node: Node) -> None:
+        """A site's program is ended for a while, if it still runs."""
+        if self.nodes[i] is not node or self.now > QUIET:
+            return
+        if self.faults.comes("leaves", i):
+            self.nodes[i] = None
+            self.later(self._away(f"leaves {i} {self.now}"), self._begin, i)
+        else:
+            self.later(100.0, self._perhaps_leave, i, node)
+
+    def _away(self, why: str) -> float:
+        return self.faults.draw(why).choice([30.0, 200.0, 900.0])
 
     def _crash(self, i: int) -> None:
         self.nodes[i] = None
         self.sites[i].crash()
+        self.kind.saw(i, self.sites[i].root / "states")
         down = self.faults.draw(f"down {i} {self.sites[i].starts}").choice([2.0, 30.0, 150.0])
         self.later(down, self._begin, i)
 
@@ -309,17 +333,27 @@ class Simulation:
         except Killed:
             self._crash(i)
             return None
-        head = message.opened(message.ANSWER, said)[0]
-        if getattr(head, "lost", False):
-            raise ViolationError(f"client {i} has lost a state that it had acknowledged")
-        if isinstance(head, message.Update):
-            self.sizes["up", head.round, i] = sum(head.parts.values())
+        head, blocks = message.opened(message.ANSWER, said)
+        if not isinstance(head, message.Refusal):
+            try:
+                ask = message.opened(message.ASK, raw)
+            except WireError as error:
+                raise ViolationError(f"client {i} has answered what is no message") from error
+            self._answered(i, head, blocks, *ask)
+        self.kind.saw(i, self.sites[i].root / "states")
         newest = max((int(p.stem) for p in node.states.folder.glob("0*.safetensors")), default=-1)
         if newest > self.asked:
             raise ViolationError(
                 f"client {i} has a state of round {newest + 1}, which nobody asked for"
             )
         return said
+
+    def _answered(self, i: int, head: Any, blocks: Any, ask: message.Ask, asked: Any) -> None:
+        if getattr(head, "lost", False) and ask.attempt == self.newest[i]:
+            raise ViolationError(f"client {i} has lost a state that it had acknowledged")
+        if isinstance(head, message.Update) and head.what == "round":
+            self.came[head.round, i] = sum(head.parts.values())
+        self.kind.answered(i, ask, asked, blocks)
 
     # -------------------------------------------------------------------------------- what holds
     def check(self) -> None:
@@ -328,11 +362,8 @@ class Simulation:
         rows = read_rows(there / "clients.jsonl")
         if [row["round"] for row in rows] != [*range(1, ROUNDS + 1)]:
             raise ViolationError(f"clients.jsonl has the rounds {[row['round'] for row in rows]}")
-        given = made()
-        given.engine = Without(
-            {(t, i) for t, row in enumerate(rows) for i in row["asked"] if i not in row["answered"]}
-        )
-        alone, folder, memory = run(given), RunDirectory(there), ClientMemory(there / "memory")
+        alone = self.kind.simulated(rows)
+        folder, memory = RunDirectory(there), ClientMemory(there / "memory")
         state = folder.load(memory)
         history = read_rows(folder.rounds)
         if state is None or state.round != ROUNDS:
@@ -347,6 +378,8 @@ class Simulation:
             last = int(memory.get([i])[i].last)
             self._same(f"the state of client {i}", self._version(i, last), own)
         self._check_bill(rows, state.extra["ledger"])
+        folders = {i: site.root / "states" for i, site in self.sites.items()}
+        self.kind.check(rows, state.extra, folders)
 
     def _version(self, i: int, round: int) -> Rec:
         found = NodeStates(self.sites[i].root / "states").at(round, 0)
@@ -355,90 +388,32 @@ class Simulation:
         return found.state
 
     def _check_bill(self, rows: list[dict[str, Any]], ledger: dict[str, Any]) -> None:
-        sent = {"up": 0, "down": 0}
+        bill = {"down": sum(self.sent.values()), "up": 0}
         for t, row in enumerate(rows):
-            sent["up"] += sum(self.sizes["up", t, i] for i in row["answered"])
-            sent["down"] += sum(self.sizes["down", t, i] for i in row["asked"])
-        for way, count in sent.items():
-            if sum(ledger[way].values()) != count:
-                raise ViolationError(f"{count} bytes went {way}, and the ledger has {ledger[way]}")
+            draws = [row, *row.get("redrawn", [])]
+            took = {i for draw in draws for i in draw["answered"] + draw.get("unused", [])}
+            bill["up"] += sum(self.came.get((t, i), 0) for i in took)
+        for way in self.kind.billed:
+            if sum(ledger[way].values()) != bill[way]:
+                told = f"{bill[way]} bytes went {way}, and the ledger has {ledger[way]}"
+                raise ViolationError(told)
 
     def _same(self, what: str, one: Any, other: Any) -> None:
         if not same(one, other):
             raise ViolationError(f"{what} is not that of the simulation of those who answered")
 
 
-class Post:
-    """What carries messages, between one life of the server and the nodes. As Flower it brings a
-    message to its node once at most, in the order of sending, and not after its time; an answer may
-    come twice, late and in any order.
+def outcome(
+    folder: Path, seed: int, only: Collection[str] | None = None, kind: str = ""
+) -> tuple[str, Simulation]:
+    """What does not hold under the faults of a seed, empty if all does; any error is a fault. kind:
+    of the federation; the seed says it.
     """
-
-    def __init__(self, there: Simulation) -> None:
-        self._sim, self._faults = there, there.faults
-        self._box: dict[str, list[Reply]] = {}
-        self._sent = 0
-
-    def present(self) -> dict[int, int]:
-        return {i: i for i, node in self._sim.nodes.items() if node and not self._apart(i)}
-
-    def _apart(self, i: int) -> bool:
-        """Whether a node cannot be reached; it then lasts."""
-        if self._faults.comes("split", i):
-            self._sim.apart[i] = self._sim.now + 90.0
-        return self._sim.apart[i] > self._sim.now
-
-    def push(self, messages: dict[int, bytes], seconds: float) -> dict[str, int]:
-        names, there = {}, self.present()
-        for i, raw in messages.items():
-            if i not in there:
-                continue
-            self._sent += 1
-            names[name := f"{self._sim.crashes}.{self._sent}"] = i
-            if self._faults.comes("lost", f"to {i}"):
-                continue
-            at = max(self._sim.now + self._seconds(f"to {i}"), self._sim.last[i] + 0.001)
-            if at < self._sim.now + seconds:  # else it is too old when its turn comes
-                self._sim.last[i] = at
-                wait = at - self._sim.now
-                self._sim.later(wait, self._deliver, name, i, self._cut(f"to {i}", raw))
-        return names
-
-    def _deliver(self, name: str, i: int, raw: bytes) -> None:
-        said = None if self._apart(i) else self._sim.answer(i, raw)
-        if said is None or self._faults.comes("lost", f"from {i}"):
-            return
-        for _ in range(2 if self._faults.comes("doubled", f"from {i}") else 1):
-            back = self._cut(f"from {i}", said)
-            self._sim.later(self._seconds(f"from {i}"), self._arrive, name, back)
-
-    def _arrive(self, name: str, raw: bytes) -> None:
-        self._box.setdefault(name, []).append(Reply(name, raw))
-
-    def _cut(self, way: str, raw: bytes) -> bytes:
-        """The bytes that arrive: TLS lets no others through, but they may come to an early end."""
-        return raw[: len(raw) // 2] if self._faults.comes("damaged", way) else raw
-
-    def _seconds(self, way: str) -> float:
-        if not self._faults.comes("late", way):
-            return 0.05
-        return self._faults.draw(f"{way} {self._sim.now}").choice([3.0, 40.0, 130.0])
-
-    def pull(self, names: list[str]) -> list[Reply]:
-        there = [name for name in names if self._box.get(name)]
-        if there and self._faults.comes("unreadable"):
-            raise UnreadableError("cut off")
-        return [self._box[name].pop(0) for name in there]
-
-
-def outcome(folder: Path, seed: int, only: Collection[str] | None = None) -> tuple[str, Simulation]:
-    """What does not hold under the faults of a seed, empty if all does; any error is a fault."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
-    simulation = Simulation(folder, seed, only)
+    simulation = Simulation(folder, KINDS[kind or kind_of(seed)], seed, only)
     try:
         simulation.run()
-        simulation.check()
         return "", simulation
     except ViolationError as error:
         return str(error), simulation
@@ -448,15 +423,20 @@ def outcome(folder: Path, seed: int, only: Collection[str] | None = None) -> tup
         logging.disable(before)
 
 
-def smallest(folder: Path, seed: int) -> list[str]:
+def kind_of(seed: int) -> str:
+    """The kind of federation that a seed runs."""
+    return list(KINDS)[seed % len(KINDS)]
+
+
+def smallest(folder: Path, seed: int, kind: str = "") -> list[str]:
     """Faults of a seed that fails with which it still fails, and without any of them does not."""
-    kept, runs = outcome(folder / "all", seed)[1].faults.came, 0
+    kept, runs = outcome(folder / "all", seed, None, kind)[1].faults.came, 0
     size = len(kept)
     while size := size // 2:
         for first in range(0, len(kept), size):
             fewer = kept[:first] + kept[first + size :]
             runs += 1
-            if outcome(folder / str(runs), seed, fewer)[0]:
+            if outcome(folder / str(runs), seed, fewer, kind)[0]:
                 kept, size = fewer, 2 * min(size, len(fewer))
                 break
     return kept

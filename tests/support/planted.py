@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import sys
 from collections.abc import Callable
@@ -11,12 +10,16 @@ from typing import Any
 
 import pytest
 
+from fedloom.aggregation import IntegerRing
 from fedloom.core.vector import rec
-from fedloom.deployment import engine, message, message_exchange, node
+from fedloom.deployment import engine, masked_sums, message, message_exchange, node
 from fedloom.deployment.engine import FederationEngine
+from fedloom.deployment.masked_answers import MaskedAnswers
 from fedloom.deployment.node import Node
 from fedloom.deployment.node_states import NodeStates
+from fedloom.engines.base import TooFewError
 from fedloom.server import checkpoints, rounds
+from fedloom.server.example_accounts import ExampleAccounts
 from fedloom.server.ledger import Ledger
 from fedloom.storage import atomic, world
 from fedloom.storage.client_state import ClientMemory
@@ -26,14 +29,15 @@ from fedloom.storage.run_directory import RunDirectory
 from . import faults
 
 Patch = pytest.MonkeyPatch
-PLANTED: dict[str, Callable[[Patch], None]] = {}
+Plant = Callable[[Patch], None]
+PLANTED: dict[str, tuple[str, Plant]] = {}  # the kind of federation that finds it, and the mistake
 
 
-def planted(name: str) -> Callable[[Callable[[Patch], None]], Callable[[Patch], None]]:
+def planted(name: str, kind: str = "updates") -> Callable[[Plant], Plant]:
     """Add a mistake."""
 
-    def add(plant: Callable[[Patch], None]) -> Callable[[Patch], None]:
-        PLANTED[name] = plant
+    def add(plant: Plant) -> Plant:
+        PLANTED[name] = kind, plant
         return plant
 
     return add
@@ -118,29 +122,29 @@ def _(patch: Patch) -> None:
 def _(patch: Patch) -> None:
     put, kept = NodeStates.put, dict[Path, Any]()
 
-    def later(self: NodeStates, round: int, version: Any) -> None:
+    def later(self: NodeStates, *version: Any) -> None:
         if before := kept.get(self.folder):
             put(self, *before)
-        kept[self.folder] = round, version
+        kept[self.folder] = version
 
     patch.setattr(NodeStates, "put", later)
 
 
 @planted("a node goes on from its newest state, whatever the server took")
 def _(patch: Patch) -> None:
-    patch.setattr(NodeStates, "at", lambda self, taken, kept: self.newest())
+    patch.setattr(NodeStates, "at", lambda self, taken, kept, tidy=True: self.newest())
 
 
 @planted("a node keeps its newest state only")
 def _(patch: Patch) -> None:
     at = NodeStates.at
-    patch.setattr(NodeStates, "at", lambda self, taken, kept: at(self, taken, 10**6))
+    patch.setattr(NodeStates, "at", lambda self, taken, kept, tidy=True: at(self, taken, 10**6))
 
 
 @planted("a node names its state after the next round")
 def _(patch: Patch) -> None:
     put = NodeStates.put
-    patch.setattr(NodeStates, "put", lambda self, round, version: put(self, round + 1, version))
+    patch.setattr(NodeStates, "put", lambda self, round, *more: put(self, round + 1, *more))
 
 
 @planted("a node repeats its last answer, whatever it is asked")
@@ -250,15 +254,150 @@ def _(patch: Patch) -> None:
     patch.setattr(rounds, "together", answered)
 
 
-@planted("a carrier brings a message to its node twice, the second time late")
+@planted("a node does not check the number of a message")
 def _(patch: Patch) -> None:
-    deliver = faults.Post._deliver
+    none = property(lambda self: 0, lambda self, number: None)
+    patch.setattr(Node, "_newest", none, raising=False)
 
-    def twice(self: Any, name: str, i: int, raw: bytes) -> None:
-        deliver(self, name, i, raw)
-        self._sim.later(75.0, functools.partial(deliver, self, name, i, raw))
 
-    patch.setattr(faults.Post, "_deliver", twice)
+# ------------------------------------------------------------------- questions before local steps
+@planted("a node that begins after the question trains without it", "asked")
+def _(patch: Patch) -> None:
+    patch.setattr(Node, "_changed_by", _asked_once(Node._changed_by))
+
+
+def _asked_once(real: Any) -> Any:
+    def changed(self: Node, ask: Any, share: Any, memory: Any) -> Any:
+        if ask.what == "question":
+            return real(self, ask, share, memory)
+        self._waiting = b"", memory
+        return None
+
+    return changed
+
+
+@planted("a node knows a question by its round alone", "asked")
+def _(patch: Patch) -> None:
+    patch.setattr(node, "_question_of", lambda ask, msg: b"%d %d" % (ask.round, ask.taken))
+
+
+@planted("a question changes the client state on the disk", "asked")
+def _(patch: Patch) -> None:
+    real = Node._asked
+
+    def asked(self: Node, ask: Any, parts: Any) -> bytes:
+        said = real(self, ask, parts)
+        if self._version is not None:
+            self.states.put(ask.taken, self._version._replace(state=self._waiting[1]))
+        return said
+
+    patch.setattr(Node, "_asked", asked)
+
+
+# ------------------------------------------------------------------------------- sites that change
+@planted("a round of too few updates counts", "changing")
+def _(patch: Patch) -> None:
+    real = engine.Attendance.counted
+
+    def counted(self: Any, out: Any, *arguments: Any) -> Any:
+        real(self, out, *arguments)
+        return out
+
+    patch.setattr(engine.Attendance, "counted", counted)
+
+
+@planted("a draw in vain costs nothing", "changing")
+def _(patch: Patch) -> None:
+    free = lambda said, lost, kept, again=True: TooFewError(said, [], kept, again)
+    patch.setattr("fedloom.deployment.attendance.TooFewError", free)
+
+
+@planted("an update of the draw before is forgotten", "changing")
+def _(patch: Patch) -> None:
+    send = FederationEngine._send
+
+    def forgets(self: FederationEngine, *arguments: Any) -> None:
+        self._about = self._about[0], -2
+        send(self, *arguments)
+
+    patch.setattr(FederationEngine, "_send", forgets)
+
+
+# --------------------------------------------------------------------------------- private examples
+@planted("a node pays for a round when it has computed it", "private")
+def _(patch: Patch) -> None:
+    half, due = node.Client.client_half, list[Any]()
+
+    def computed(self: Any, *arguments: Any) -> Any:
+        done = half(self, *arguments)
+        due.pop()()
+        return done
+
+    real = node.NodeAccount.pay
+    patch.setattr(node.Client, "client_half", computed)
+    patch.setattr(node.NodeAccount, "pay", lambda self: due.append(lambda: real(self)))
+
+
+@planted("a node's account is not forced to the disk", "private")
+def _(patch: Patch) -> None:
+    write = lambda path, text: world.write(path, text.encode())
+    patch.setattr("fedloom.deployment.node_account.write_atomic", write)
+
+
+@planted("a node pays once for a round, however often it computes it", "private")
+def _(patch: Patch) -> None:
+    trained, paid = Node._trained, set[Any]()
+
+    def once(self: Node, ask: Any, parts: Any) -> bytes:
+        account = self._account
+        if (self.states.folder, ask.round) in paid:
+            self._account = None
+        paid.add((self.states.folder, ask.round))
+        try:
+            return trained(self, ask, parts)
+        finally:
+            self._account = account
+
+    patch.setattr(Node, "_trained", once)
+
+
+@planted("the server's account begins anew when it goes on", "private")
+def _(patch: Patch) -> None:
+    real = ExampleAccounts.__setattr__
+
+    def forgets(self: Any, name: str, value: Any) -> None:
+        real(self, name, {} if name == "rounds" else value)
+
+    patch.setattr(ExampleAccounts, "__setattr__", forgets)
+
+
+# ------------------------------------------------------------------------------------- masked sums
+@planted("a node unmasks a round as often as it is asked to", "masked")
+def _(patch: Patch) -> None:
+    patch.setattr(MaskedAnswers, "_unmasked", lambda self, run: -1)
+
+
+@planted("a node has the same masks in every draw", "masked")
+def _(patch: Patch) -> None:
+    drawn, kept = masked_sums.Secrets.drawn, dict[Any, Any]()
+    keys = MaskedAnswers.keys
+
+    def once(self: Any, ask: Any, parts: Any) -> bytes:
+        again = lambda: kept.setdefault((self._file, ask.round), drawn())
+        patch.setattr(masked_sums.Secrets, "drawn", again)
+        return keys(self, ask, parts)
+
+    patch.setattr(MaskedAnswers, "keys", once)
+
+
+@planted("half of its clients are enough for a masked sum", "masked")
+def _(patch: Patch) -> None:
+    needed = IntegerRing.needed
+
+    def half(self: IntegerRing, count: int) -> Any:
+        return needed(self, count)._replace(clients=count // 2, shares=count // 2)
+
+    patch.setattr(IntegerRing, "needed", half)
 
 
 def _everywhere(patch: Patch, name: str, function: Callable[..., Any]) -> None:

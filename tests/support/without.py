@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
 from fedloom.engines import Serial
 from fedloom.engines.base import TooFewError
@@ -13,13 +13,23 @@ Pairs = Collection[tuple[int, int]]
 
 
 class Without(Serial):
-    """Some updates, and answers before the local steps, do not arrive: {(round, client)}."""
+    """Some updates, and answers before the local steps, do not arrive: {(round, client)}. redrawn:
+    {round: how many draws of it were in vain}.
+    """
 
-    def __init__(self, missing: Pairs, unanswered: Pairs = frozenset()) -> None:
+    def __init__(
+        self,
+        missing: Pairs,
+        unanswered: Pairs = frozenset(),
+        redrawn: Mapping[int, int] | None = None,
+    ) -> None:
         super().__init__()
-        self.missing, self.unanswered = missing, unanswered
+        self.missing, self.unanswered, self._left = missing, unanswered, dict(redrawn or {})
 
     def round(self, asked: Asked) -> RangeResult:
+        if self._left.get(asked.round):
+            self._left[asked.round] -= 1
+            raise TooFewError("another draw", [], {})
         return _without(self.missing, super().round, asked)
 
     def ask(self, asked: Asked, losses: bool = False) -> RangeResult:
