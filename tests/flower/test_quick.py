@@ -119,7 +119,9 @@ def test_an_expired_certificate_is_named(tmp_path, monkeypatch):
         programs.asked(fed, "list")
     monkeypatch.setattr(programs, "days_left", lambda path: -2)
     for begun in (lambda: programs.link(fed), lambda: programs.asked(fed, "list")):
-        with pytest.raises(ConfigError, match=r"expired . days ago, and no node accepts it; make another"):
+        with pytest.raises(
+            ConfigError, match=r"expired . days ago, and no node accepts it; make another"
+        ):
             begun()
 
 
