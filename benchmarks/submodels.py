@@ -24,7 +24,7 @@ from fedloom.algorithms import FedAvg, Scaffold
 from fedloom.core.net import Net
 from fedloom.core.vector import rec
 from fedloom.data import from_clients
-from fedloom.engines.client_results import Asked
+from fedloom.engines.client_results import TrainTask
 from fedloom.engines.client_round import Client
 from fedloom.engines.one_step import StepCost, step_costs
 from fedloom.federation.federation import Federation
@@ -67,7 +67,7 @@ def made(
 
 def received(plan: Plan, fed: Federation, net: Net) -> dict[float, Download]:
     """What clients of each capacity receive in round 1."""
-    asked = Asked(rec(x=net.init()), net.init_buffers(), {}, list(range(len(CAPACITIES))), 0)
+    asked = TrainTask(rec(x=net.init()), net.init_buffers(), {}, list(range(len(CAPACITIES))), 0)
     return Client(plan, fed, net).shares(asked)
 
 

@@ -29,7 +29,7 @@ from fedloom.compression.error_feedback import Residual
 from fedloom.compression.link import Via, via
 from fedloom.deployment.engine import FederationEngine
 from fedloom.deployment.node import Node
-from fedloom.engines.client_results import Asked
+from fedloom.engines.client_results import TrainTask
 from fedloom.engines.summation import finite
 from fedloom.errors import WireError
 
@@ -51,7 +51,7 @@ class Case:
         probe = settings["algorithm"].probe(x, lambda v: v) if loop.plan.algorithm.probes else None
         srv = loop.plan.algorithm.server_init(x, probe)
         self.msg = loop.plan.algorithm.broadcast(srv)
-        asked = Asked(self.msg, self.buffers, {}, [CLIENT], 0)
+        asked = TrainTask(self.msg, self.buffers, {}, [CLIENT], 0)
         self.share = self.engine._client.shares(asked)[1.0]
         other = experiment(**settings).build()
         node = Node(other.plan, other.fed, other.net, CLIENT, folder, "r")
@@ -64,7 +64,7 @@ class Case:
 
     def round(self, number: int) -> Any:
         """A round of this one client."""
-        return self.engine.round(Asked(self.msg, self.buffers, {}, [CLIENT], number))
+        return self.engine.round(TrainTask(self.msg, self.buffers, {}, [CLIENT], number))
 
     def wrong(self, raw: bytes) -> str | None:
         """Why an answer was not read as it must be; "" where it was, None where it was refused."""

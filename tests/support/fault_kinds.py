@@ -103,7 +103,7 @@ class Kind:
         """
 
 
-class Asked(Kind):
+class TrainTask(Kind):
     """FedLin: clients are asked before their local steps, and what that changes of their state
     waits for these.
     """
@@ -250,6 +250,6 @@ KINDS: dict[str, Kind] = {
     "updates": Kind(),
     "masked": Masked(),
     "private": Private(),
-    "asked": Asked(),
+    "asked": TrainTask(),
     "changing": Changing(),
 }

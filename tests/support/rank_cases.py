@@ -24,7 +24,7 @@ from fedloom.compression.codecs import QSGD, TopK
 from fedloom.compression.error_feedback import EF21, Residual
 from fedloom.compression.link import Link, Via
 from fedloom.engines import Serial
-from fedloom.engines.client_results import Asked, RangeResult
+from fedloom.engines.client_results import RangeResult, TrainTask
 from fedloom.errors import ClientError
 from fedloom.federation.attacks import Alie
 from fedloom.federation.choice import PowerOfChoice
@@ -194,7 +194,7 @@ class _Stopping(Serial):
         super().__init__()
         self.what, self.at = what, at
 
-    def round(self, asked: Asked) -> RangeResult:
+    def round(self, asked: TrainTask) -> RangeResult:
         if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
             self._happens(asked.round)
         results = super().round(asked)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from fedloom.engines import Serial
 from fedloom.engines.base import TooFewError
-from fedloom.engines.client_results import Asked, RangeResult
+from fedloom.engines.client_results import RangeResult, TrainTask
 from fedloom.engines.summation import push
 
 Pairs = Collection[tuple[int, int]]
@@ -26,13 +26,13 @@ class Without(Serial):
         super().__init__()
         self.missing, self.unanswered, self._left = missing, unanswered, dict(redrawn or {})
 
-    def round(self, asked: Asked) -> RangeResult:
+    def round(self, asked: TrainTask) -> RangeResult:
         if self._left.get(asked.round):
             self._left[asked.round] -= 1
             raise TooFewError("another draw", [], {})
         return _without(self.missing, super().round, asked)
 
-    def ask(self, asked: Asked, losses: bool = False) -> RangeResult:
+    def ask(self, asked: TrainTask, losses: bool = False) -> RangeResult:
         # a node that is asked to train without that asks itself
         out = _without(self.unanswered, super().ask, asked, keep=True)
         if not any(s.answered for s in out.stats):
@@ -41,7 +41,7 @@ class Without(Serial):
 
 
 def _without(
-    missing: Pairs, do: Callable[[Asked], RangeResult], asked: Asked, keep: bool = False
+    missing: Pairs, do: Callable[[TrainTask], RangeResult], asked: TrainTask, keep: bool = False
 ) -> RangeResult:
     out = RangeResult([], {}, [])
     for place, i in enumerate(asked.cohort):

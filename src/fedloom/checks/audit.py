@@ -10,7 +10,7 @@ from ..core.net import Net
 from ..core.vector import Rec
 from ..core.wire import pack
 from ..engines import Serial
-from ..engines.client_results import Asked
+from ..engines.client_results import TrainTask
 from ..engines.client_round import Client, RangeResult
 from ..engines.stages import Coding
 from ..engines.summation import root
@@ -32,14 +32,14 @@ class Audited(Serial):
         super().open(plan, fed, net)
         self._client = _Weighing(plan, fed, net, self)
 
-    def probe(self, asked: Asked) -> RangeResult:
+    def probe(self, asked: TrainTask) -> RangeResult:
         out = super().probe(asked)
         for _ in asked.cohort:
             self.down.update(_sizes(asked.msg))
             self.up.update(_sizes(root(out.nodes).up))
         return out
 
-    def ask(self, asked: Asked, losses: bool = False) -> RangeResult:
+    def ask(self, asked: TrainTask, losses: bool = False) -> RangeResult:
         """What the message says is counted once, with the second exchange."""
         before = self.down.copy()
         out = super().ask(asked, losses)
@@ -74,7 +74,7 @@ class _Weighing(Client):
         super().__init__(plan, fed, net, functools.partial(_Coding, audit=audit))
         self.audit = audit
 
-    def shares(self, asked: Asked) -> dict[float, Download]:
+    def shares(self, asked: TrainTask) -> dict[float, Download]:
         made = super().shares(asked)
         for i in asked.cohort:
             share = made[self.fed.capacity(i)]

@@ -17,7 +17,7 @@ from fedloom.core.wire import nbytes
 from fedloom.engines import Workers, bfloat16_gain
 from fedloom.engines.author_checks import at_server
 from fedloom.engines.base import processors
-from fedloom.engines.client_results import Asked
+from fedloom.engines.client_results import TrainTask
 from fedloom.engines.client_round import RangeResult
 from fedloom.engines.extra_exchanges import answered
 from fedloom.engines.one_step import StepCost, step_costs
@@ -216,7 +216,7 @@ def _train(loop: Loop, sample: list[int]) -> tuple[RangeResult, float]:
     """Train these clients -> their results, seconds."""
     started = time.perf_counter()
     msg, _ = loop.message()
-    asked = Asked(msg, loop.buffers, {}, sample, 0)
+    asked = TrainTask(msg, loop.buffers, {}, sample, 0)
     asked, answers = answered(loop.engine.ask, loop.plan.algorithm, asked)
     results = loop.engine.round(asked)
     results = results._replace(stats=together([answers.stats, results.stats])[0])

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fedloom.algorithm import Algorithm, Trait
 from fedloom.core.vector import Rec, fields
 from fedloom.data import from_clients
-from fedloom.engines.client_results import Asked
+from fedloom.engines.client_results import TrainTask
 from fedloom.engines.extra_exchanges import answered
 from fedloom.experiment.experiment import Experiment
 from fedloom.federation.clock import Asynchronous
@@ -59,7 +59,7 @@ def costs(algorithm: Algorithm) -> Costs:
     loop.begin()
     before = dict(loop.ledger.up)
     msg = loop.plan.algorithm.broadcast(loop.srv)
-    asked = Asked(msg, loop.buffers, {}, [0], 0)
+    asked = TrainTask(msg, loop.buffers, {}, [0], 0)
     asked, answers = answered(loop.engine.ask, loop.plan.algorithm, asked)
     results = loop.engine.round(asked)
     loop.engine.close()

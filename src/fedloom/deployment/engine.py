@@ -24,7 +24,7 @@ from ..core.parsing import one_line
 from ..core.vector import Rec, Vec, rec, tree
 from ..core.wire import nbytes, pack
 from ..engines.base import TooFewError, keep_memory, one_thread
-from ..engines.client_results import Asked, cost
+from ..engines.client_results import TrainTask, cost
 from ..engines.client_round import Client, ClientCost, RangeResult
 from ..engines.evaluation import Score, scores_of
 from ..engines.extra_exchanges import weighed, weighed_probe
@@ -158,7 +158,7 @@ class FederationEngine:
 
             self._masking = Receiving(client, rule, self._like, self._weighs_itself, self.run, self)
 
-    def round(self, asked: Asked) -> RangeResult:
+    def round(self, asked: TrainTask) -> RangeResult:
         """Ask a cohort, and add up what comes. A client whose update was read once in a round is
         not asked again in it. Raises TooFewError if the round is to have another cohort.
         """
@@ -185,7 +185,7 @@ class FederationEngine:
         return out
 
     def _masked_round(
-        self, masked: Receiving, asked: Asked, shares: dict[float, Download]
+        self, masked: Receiving, asked: TrainTask, shares: dict[float, Download]
     ) -> RangeResult:
         """The same where clients mask their updates. Of a round whose sum is known there is no
         other sum, which could tell single updates: then no update counts.
@@ -203,7 +203,7 @@ class FederationEngine:
         out.memories.update({s.client: rec(last=float(round)) for s in out.stats if s.answered})
         return out
 
-    def ask(self, asked: Asked, losses: bool = False) -> RangeResult:
+    def ask(self, asked: TrainTask, losses: bool = False) -> RangeResult:
         """Ask a cohort before its local steps. Raises ConfigError for losses of candidates,
         TooFewError if nobody answers.
         """
@@ -228,7 +228,7 @@ class FederationEngine:
         self.attendance.questioned(out, self.refused, round)
         return out
 
-    def probe(self, asked: Asked) -> RangeResult:
+    def probe(self, asked: TrainTask) -> RangeResult:
         """Ask clients once before round 1. Raises ConfigError if nobody answers."""
         like, clients = probe_of(self._plan, self._net), asked.cohort
         share = self._client.share(self._client.views.whole, asked.msg, asked.buffers)
@@ -278,7 +278,7 @@ class FederationEngine:
                 _log.warning("round %d: client %d: not measured: %s", round, i, error)
         return found
 
-    def traced(self, asked: Asked, i: int) -> ClientTrace:
+    def traced(self, asked: TrainTask, i: int) -> ClientTrace:
         """What a client of the last exchange sent, and what the server makes of it. Its steps and
         its state are at its node.
         """
@@ -297,7 +297,7 @@ class FederationEngine:
         """The nodes go on waiting."""
 
     # ------------------------------------------------------------------------------------ messages
-    def _shares(self, asked: Asked) -> dict[float, Download]:
+    def _shares(self, asked: TrainTask) -> dict[float, Download]:
         with one_thread(self._fed.local.precision):
             return self._client.shares(asked)
 
@@ -333,7 +333,7 @@ class FederationEngine:
         _log.warning("round %d: client %d: not counted: %s", round + 1, i, why)
 
     def told(
-        self, asked: Asked, what: What, packets: Mapping[int, Parts], wanted: int | None
+        self, asked: TrainTask, what: What, packets: Mapping[int, Parts], wanted: int | None
     ) -> Answers:
         """See masked_rounds.Post."""
         last = {i: n for i, n in _last(asked.memories, asked.cohort).items() if i in packets}

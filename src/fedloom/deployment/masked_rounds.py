@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 from ..aggregation.integer_ring import IntegerRing
 from ..core.vector import Rec, rec
 from ..core.wire import nbytes, unpack
-from ..engines.client_results import Asked, ClientCost, RangeResult, cost
+from ..engines.client_results import ClientCost, RangeResult, TrainTask, cost
 from ..engines.client_round import Client
 from ..engines.summation import push, spread
 from ..errors import NotFiniteError, WireError
@@ -27,7 +27,7 @@ class Post(Protocol):
     """What the engine does for a masked round."""
 
     def told(
-        self, asked: Asked, what: What, packets: Mapping[int, Parts], wanted: int | None
+        self, asked: TrainTask, what: What, packets: Mapping[int, Parts], wanted: int | None
     ) -> Answers:
         """Send, and wait for so many answers, or for all -> what came of each client."""
 
@@ -51,7 +51,7 @@ class Receiving(NamedTuple):
 class MaskedRound:
     """One draw of a round. share: what all its clients are sent, as `packet`."""
 
-    def __init__(self, given: Receiving, asked: Asked, share: Download, packet: Parts) -> None:
+    def __init__(self, given: Receiving, asked: TrainTask, share: Download, packet: Parts) -> None:
         self._given, self._asked, self._share, self._packet = given, asked, share, packet
         cohort, t = asked.cohort, asked.round
         self._down, self._up = dict.fromkeys(cohort, 0), dict.fromkeys(cohort, 0)

@@ -22,7 +22,7 @@ from ..errors import ConfigError, WorkerError
 from ..federation.federation import Federation
 from ..plan import Plan
 from .base import Expecting, processors
-from .client_results import Asked
+from .client_results import TrainTask
 from .client_round import RangeResult
 from .evaluation import Score
 from .pace import Comparison, Pace
@@ -95,18 +95,18 @@ class Auto:
         self._most = min(processors(), busy) if net.device.type == "cpu" else 1
 
     # ------------------------------------------------------------------------------------ the work
-    def round(self, asked: Asked) -> RangeResult:
+    def round(self, asked: TrainTask) -> RangeResult:
         """Train a cohort, or a range of one."""
         begun = self._pace.first or self._decided or self._compared is not None
         if self._most < 2 or begun:
             return self._part(asked)
         return joined(self._pieces(asked))
 
-    def _part(self, asked: Asked) -> RangeResult:
+    def _part(self, asked: TrainTask) -> RangeResult:
         work = sum(map(self._fed.cost, asked.cohort))
         return self._timed(asked.round, work, lambda: self._now.round(asked))
 
-    def _pieces(self, asked: Asked) -> Iterator[RangeResult]:
+    def _pieces(self, asked: TrainTask) -> Iterator[RangeResult]:
         """The first round in pieces of whole chunks, which change no bit: the first piece says
         whether the round is long. Then processes start, and take over when they are ready.
         """
@@ -127,11 +127,11 @@ class Auto:
             else:
                 size = self.chunk * max(1, int(PIECE / (each * self.chunk)))
 
-    def ask(self, asked: Asked, losses: bool = False) -> RangeResult:
+    def ask(self, asked: TrainTask, losses: bool = False) -> RangeResult:
         """Ask a cohort before its local steps."""
         return self._timed(asked.round, 0.0, lambda: self._now.ask(asked, losses))
 
-    def probe(self, asked: Asked) -> RangeResult:
+    def probe(self, asked: TrainTask) -> RangeResult:
         """Ask clients once before round 1."""
         return self._safely(lambda: self._now.probe(asked))
 

@@ -18,7 +18,7 @@ from ..core.vector import Vec
 from ..errors import FedloomError
 from ..federation.federation import Federation
 from ..plan import Plan
-from .client_results import Asked
+from .client_results import TrainTask
 from .client_round import ClientCost, RangeResult
 from .evaluation import Score
 
@@ -35,13 +35,13 @@ class Engine(Protocol):
     def open(self, plan: Plan, fed: Federation, net: Net) -> None:
         """Prepare the run; called once."""
 
-    def round(self, asked: Asked) -> RangeResult:
+    def round(self, asked: TrainTask) -> RangeResult:
         """Train a cohort, or a range of one."""
 
-    def probe(self, asked: Asked) -> RangeResult:
+    def probe(self, asked: TrainTask) -> RangeResult:
         """Ask clients once before round 1, for algorithms that need it; the message has x alone."""
 
-    def ask(self, asked: Asked, losses: bool = False) -> RangeResult:
+    def ask(self, asked: TrainTask, losses: bool = False) -> RangeResult:
         """Ask a cohort before its local steps, for algorithms that need it. losses: for its losses
         over all data instead, in ClientCost.loss.
         """

@@ -38,7 +38,7 @@ def cost(
     return ClientCost(client, True, work.loss, steps, work.gradients, down, up, *more)
 
 
-class Asked(NamedTuple):
+class TrainTask(NamedTuple):
     """The task of an engine in a round, for a cohort (sorted) or a range of one, which begins at
     place `first`. memories: {client: state} of those that took part before. scale: the factor of
     each move as the server takes it.
@@ -52,9 +52,12 @@ class Asked(NamedTuple):
     first: int = 0
     scale: float = 1.0
 
-    def range(self, begin: int, end: int) -> Asked:
+    def range(self, begin: int, end: int) -> TrainTask:
         """The same of the clients from place `begin` to `end` of these."""
         return self._replace(cohort=self.cohort[begin:end], first=self.first + begin)
+
+
+Asked = TrainTask  # its name for engines of fedloom 0.2
 
 
 class RangeResult(NamedTuple):

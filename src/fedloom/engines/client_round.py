@@ -28,7 +28,7 @@ from ..stage import At, Download, LocalResult, asked
 from ..submodels.base import View
 from .author_checks import counters, first_memory
 from .author_rules import Explained, noted
-from .client_results import Asked, ClientCost, RangeResult, cost
+from .client_results import ClientCost, RangeResult, TrainTask, cost
 from .client_step import ClientStep
 from .client_views import ClientViews
 from .gradient import NOTHING, Buffers, FullGradient, Gradient, seed_torch, storage, storages
@@ -108,7 +108,7 @@ class Client:
         self.sends_as_trained = self.aggregation.plain and not changes
 
     # ------------------------------------------------------------------------------------ a range
-    def run_range(self, asked: Asked) -> RangeResult:
+    def run_range(self, asked: TrainTask) -> RangeResult:
         """Train the clients of a range of the cohort. Raises ClientError."""
         msg, _, memories, cohort, round, first, self.scale = asked
         shares = self.shares(asked)
@@ -133,7 +133,7 @@ class Client:
         """Forget this round's x, and the state of clients that begin there."""
         self._first = None
 
-    def shares(self, asked: Asked) -> dict[float, Download]:
+    def shares(self, asked: TrainTask) -> dict[float, Download]:
         """{capacity: what these clients receive}. A view is made once per capacity and round."""
         msg, made = asked.msg, {}
         for capacity in dict.fromkeys(map(self.fed.capacity, asked.cohort)):

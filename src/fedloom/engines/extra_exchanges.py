@@ -19,13 +19,13 @@ from ..errors import ClientError
 from ..federation.federation import Federation
 from ..stage import Download
 from .author_checks import counters, probed
-from .client_results import Asked, ClientCost, RangeResult
+from .client_results import ClientCost, RangeResult, TrainTask
 from .client_round import Client
 from .gradient import Buffers, FullGradient, Gradient, seed_torch
 from .summation import finite, numbers, push, root, spread
 
 
-def probe_range(client: Client, asked: Asked) -> RangeResult:
+def probe_range(client: Client, asked: TrainTask) -> RangeResult:
     """Ask clients once before round 1. The nodes are sums of what they send, times their relative
     weights.
     """
@@ -64,7 +64,7 @@ def weighed_probe(fed: Federation, up: Rec, i: int) -> Rec:
     return rec(n=weight, up=tree(lambda v: weight * v, up))
 
 
-def ask_range(client: Client, asked: Asked, losses: bool = False) -> RangeResult:
+def ask_range(client: Client, asked: TrainTask, losses: bool = False) -> RangeResult:
     """Ask a range of the cohort before its local steps: see Algorithm.ask. The nodes are sums of
     what the clients answer, times their weights. losses: ask for their losses over all data
     instead, which go into ClientCost.loss; there are no nodes. Raises ClientError.
@@ -155,8 +155,8 @@ NO_ANSWERS = Answers(rec(), [], {})
 
 
 def answered(
-    ask: Callable[[Asked], RangeResult], algorithm: Algorithm, asked: Asked
-) -> tuple[Asked, Answers]:
+    ask: Callable[[TrainTask], RangeResult], algorithm: Algorithm, asked: TrainTask
+) -> tuple[TrainTask, Answers]:
     """The exchange before the local steps, for methods with ask(): -> what is asked of Engine.round
     with the answers' means in the message, and the answers. ask: the engine's. Raises ClientError.
     """

@@ -23,7 +23,7 @@ from ..plan import Plan
 from ..storage.records import thinned
 from .author_checks import at_server
 from .base import Engine, one_thread
-from .client_results import Asked
+from .client_results import TrainTask
 from .extra_exchanges import answered
 from .serial import Serial
 from .summation import root
@@ -82,7 +82,7 @@ def step_costs(plan: Plan, fed: Federation, net: Net) -> dict[float, StepCost]:
 class _OneByOne(Serial):
     """The reference engine, which measures a client."""
 
-    def cost(self, asked: Asked, i: int) -> StepCost:
+    def cost(self, asked: TrainTask, i: int) -> StepCost:
         """What client i needs, from what it is asked."""
         client = self._client
         (share,) = client.shares(asked).values()
@@ -168,22 +168,22 @@ class _Clocked(Serial):
 
     took = 0.0
 
-    def _train(self, asked: Asked) -> Any:
+    def _train(self, asked: TrainTask) -> Any:
         began = time.perf_counter()
         found = super()._train(asked)
         self.took = time.perf_counter() - began
         return found
 
 
-def _asked(plan: Plan, fed: Federation, net: Net, members: list[int]) -> Asked:
+def _asked(plan: Plan, fed: Federation, net: Net, members: list[int]) -> TrainTask:
     """What round 1 asks of these clients."""
     x, alg = net.init(), plan.algorithm
     up: Any = None
     if alg.probes:
         one = Serial()
         one.open(plan, fed, net)
-        total = root(one.probe(Asked(rec(x=x), net.init_buffers(), {}, members[:1], -1)).nodes)
+        total = root(one.probe(TrainTask(rec(x=x), net.init_buffers(), {}, members[:1], -1)).nodes)
         up = tree(lambda v: v / total.n, total.up)
     begun = at_server(alg, fed.seed, "server_init", 0, x, up)
     msg = at_server(alg, fed.seed, "broadcast", 0, begun)
-    return Asked(msg, net.init_buffers(), {}, members, 0)
+    return TrainTask(msg, net.init_buffers(), {}, members, 0)

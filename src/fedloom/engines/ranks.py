@@ -30,7 +30,7 @@ from ..errors import ConfigError, WorkerError
 from ..federation.federation import Federation
 from ..plan import Plan
 from .base import Engine, processors
-from .client_results import Asked
+from .client_results import TrainTask
 from .client_round import RangeResult
 from .evaluation import Score, evaluation_batch
 from .metrics import is_whole
@@ -141,19 +141,19 @@ class Ranks:
         return cuts + [(end, end)] * (group - len(cuts))
 
     # ------------------------------------------------------------------------------------- rounds
-    def round(self, asked: Asked) -> RangeResult:
+    def round(self, asked: TrainTask) -> RangeResult:
         """Train a cohort: the sums of all ranks, the client states of this one."""
         return self._shared_out(self._run.round, asked)
 
-    def ask(self, asked: Asked, losses: bool = False) -> RangeResult:
+    def ask(self, asked: TrainTask, losses: bool = False) -> RangeResult:
         """Ask a cohort before its local steps: see round()."""
         return self._shared_out(functools.partial(self._run.ask, losses=losses), asked)
 
-    def probe(self, asked: Asked) -> RangeResult:
+    def probe(self, asked: TrainTask) -> RangeResult:
         """Ask clients once before round 1: see round()."""
         return self._shared_out(self._run.probe, asked)
 
-    def _shared_out(self, do: Callable[[Asked], RangeResult], asked: Asked) -> RangeResult:
+    def _shared_out(self, do: Callable[[TrainTask], RangeResult], asked: TrainTask) -> RangeResult:
         """What the inner engine does for a cohort, with the sums of all ranks."""
         mine = asked.range(*self.cut(asked.cohort)[self.group.rank])
 

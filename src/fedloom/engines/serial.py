@@ -9,7 +9,7 @@ from ..core.vector import Vec
 from ..federation.federation import Federation
 from ..plan import Plan
 from .base import keep_memory, one_thread
-from .client_results import Asked
+from .client_results import TrainTask
 from .client_round import Client, RangeResult
 from .evaluation import Score, scores_of
 from .extra_exchanges import ask_range, probe_range
@@ -23,20 +23,20 @@ class InProcess:
     _net: Net
     _client: Client
 
-    def _train(self, asked: Asked) -> RangeResult:
+    def _train(self, asked: TrainTask) -> RangeResult:
         return self._client.run_range(asked)
 
-    def round(self, asked: Asked) -> RangeResult:
+    def round(self, asked: TrainTask) -> RangeResult:
         """Train a cohort, or a range of one."""
         with one_thread(self._fed.local.precision):
             return self._train(asked)
 
-    def probe(self, asked: Asked) -> RangeResult:
+    def probe(self, asked: TrainTask) -> RangeResult:
         """Ask clients once before round 1."""
         with one_thread(self._fed.local.precision):
             return probe_range(self._client, asked)
 
-    def ask(self, asked: Asked, losses: bool = False) -> RangeResult:
+    def ask(self, asked: TrainTask, losses: bool = False) -> RangeResult:
         """Ask a cohort before its local steps."""
         with one_thread(self._fed.local.precision):
             return ask_range(self._client, asked, losses)

@@ -20,7 +20,7 @@ from ..errors import ClientError, FedloomError
 from ..federation.federation import Federation
 from ..plan import Plan
 from ..stage import Download, LocalResult
-from .client_results import Asked, RangeResult
+from .client_results import RangeResult, TrainTask
 from .client_round import Client
 from .stages import steps_before
 from .vmap_range import VmapRange
@@ -63,7 +63,7 @@ def traced(
     plan: Plan,
     fed: Federation,
     net: Net,
-    asked: Asked,
+    asked: TrainTask,
     i: int,
     chunk: int | None = None,
     step: int | None = None,
@@ -103,7 +103,7 @@ def _copy(v: Any) -> Any:
 
 
 def _together(
-    plan: Plan, fed: Federation, net: Net, asked: Asked, chunk: int, look: _Look
+    plan: Plan, fed: Federation, net: Net, asked: TrainTask, chunk: int, look: _Look
 ) -> LocalResult | None:
     """The client out of the chunk in which the engine computes it; None if it computes it alone."""
     first = asked.cohort.index(look.client) // chunk * chunk

@@ -13,7 +13,7 @@ from ..core.net import Net
 from ..federation.federation import Federation
 from ..plan import Plan
 from .base import keep_memory, processors
-from .client_results import Asked
+from .client_results import TrainTask
 from .client_round import RangeResult
 from .padded_batches import Prefetcher
 from .serial import InProcess
@@ -51,7 +51,7 @@ class Vectorised(InProcess):
         if net.device.type == "cpu" and repeatable(net.module):
             self._chunks.threads = Threads(min(torch.get_num_threads(), processors()))
 
-    def _train(self, asked: Asked) -> RangeResult:
+    def _train(self, asked: TrainTask) -> RangeResult:
         return self._chunks.run_range(asked)
 
     def close(self) -> None:

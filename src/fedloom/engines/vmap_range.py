@@ -20,7 +20,7 @@ from ..stage import Download, LocalResult
 from ..submodels.base import whole
 from .author_rules import noted
 from .base import one_thread
-from .client_results import Asked
+from .client_results import TrainTask
 from .client_round import Client, ClientCost, RangeResult
 from .gradient import blamed
 from .padded_batches import Prefetcher
@@ -70,7 +70,7 @@ class VmapRange:
             return True
         return not torch.allclose(losses[0][0], losses[1][0], rtol=1e-4, atol=1e-6)
 
-    def run_range(self, asked: Asked) -> RangeResult:
+    def run_range(self, asked: TrainTask) -> RangeResult:
         """Train the clients of a range of the cohort. Raises ClientError."""
         msg, _, memories, cohort, *_, self.client.scale = asked
         out, shares = RangeResult([], {}, []), self.client.shares(asked)
@@ -88,7 +88,11 @@ class VmapRange:
         return out
 
     def _run_chunk(
-        self, out: RangeResult, shares: dict[float, Download], start: dict[int, Rec], part: Asked
+        self,
+        out: RangeResult,
+        shares: dict[float, Download],
+        start: dict[int, Rec],
+        part: TrainTask,
     ) -> None:
         """Train clients at once. start: {client: its state}; part: what these clients are asked.
         Raises TooManyError, and then `out` is as it was.
@@ -119,7 +123,7 @@ class VmapRange:
                 client.take_in(out, sent.pop(i), share, place, i, round)
 
     def _too_many(
-        self, shares: dict[float, Download], start: dict[int, Rec], asked: Asked
+        self, shares: dict[float, Download], start: dict[int, Rec], asked: TrainTask
     ) -> ClientError:
         """What stops the run, with how many of these clients do fit: as many as half of them, or a
         quarter, are tried. Fewer would change the bits of a run that goes on.
@@ -176,7 +180,7 @@ class VmapRange:
         whole = all(v is None or math.isfinite(v) for v in trained.losses)
         return whole and finite(trained.up) and finite(self.net.buffers())
 
-    def _take_in(self, out: RangeResult, trained: VmapResult, part: Asked) -> None:
+    def _take_in(self, out: RangeResult, trained: VmapResult, part: TrainTask) -> None:
         """Client.take_in for all of these clients at once."""
         up, share = trained.up, trained.work.share
         buffers = share.net.buffers()

@@ -19,14 +19,16 @@ from ..core.interrupts import leave_to_parent
 from ..core.net import Net
 from . import heartbeat as pulse
 from .base import keep_memory, one_thread
-from .client_results import Asked, RangeResult
+from .client_results import RangeResult, TrainTask
 from .client_round import Client
 from .evaluation import Score, evaluate_range
 from .extra_exchanges import ask_range, probe_range
 from .shared_memory import load, packed, unpacked
 from .vmap_range import VmapRange
 
-Rest = tuple[list[int], int, int, float]  # what Asked has beside message, buffers, client states
+Rest = tuple[
+    list[int], int, int, float
+]  # what TrainTask has beside message, buffers, client states
 
 _PAUSE = 0.01  # seconds between two looks for what is to be loaded
 _HERE: dict[str, Any] = {}  # this process's client, and what it loaded last
@@ -97,9 +99,9 @@ def train(post: str, memories: bytes, rest: Rest) -> RangeResult:
         return client.run_range(_asked(post, memories, rest))
 
 
-def _asked(post: str, memories: bytes, rest: Rest) -> Asked:
+def _asked(post: str, memories: bytes, rest: Rest) -> TrainTask:
     msg, buffers = _loaded("message", post)
-    return Asked(msg, buffers, unpacked(memories, _HERE["folder"]), *rest)
+    return TrainTask(msg, buffers, unpacked(memories, _HERE["folder"]), *rest)
 
 
 def probe(post: str, memories: bytes, rest: Rest) -> RangeResult:

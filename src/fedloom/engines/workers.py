@@ -21,7 +21,7 @@ from ..plan import Plan
 from . import heartbeat as pulse
 from . import worker_pool, worker_process
 from .base import one_thread, processors
-from .client_results import Asked
+from .client_results import TrainTask
 from .client_round import RangeResult
 from .evaluation import Score, evaluation_batch, scores_of
 from .heartbeat import Hung, Watch, listed
@@ -151,19 +151,19 @@ class Workers:
         self._watch.begin(anew=True)
         self._executor = worker_pool.started(self.workers, self._board)
 
-    def round(self, asked: Asked) -> RangeResult:
+    def round(self, asked: TrainTask) -> RangeResult:
         """Train a cohort, or a range. Raises WorkerError if workers keep dying or hanging."""
         return self._shared_out(worker_process.train, asked)
 
-    def ask(self, asked: Asked, losses: bool = False) -> RangeResult:
+    def ask(self, asked: TrainTask, losses: bool = False) -> RangeResult:
         """Ask a cohort before its local steps."""
         return self._shared_out(worker_process.losses if losses else worker_process.ask, asked)
 
-    def probe(self, asked: Asked) -> RangeResult:
+    def probe(self, asked: TrainTask) -> RangeResult:
         """Ask clients once before round 1."""
         return self._shared_out(worker_process.probe, asked)
 
-    def _shared_out(self, do: Callable[..., RangeResult], asked: Asked) -> RangeResult:
+    def _shared_out(self, do: Callable[..., RangeResult], asked: TrainTask) -> RangeResult:
         """The results of a function of worker_process for the ranges of a cohort, as one."""
         assert self._board is not None
         cuts = self._cut([self._fed.cost(i) for i in asked.cohort])
@@ -174,7 +174,7 @@ class Workers:
         mine = [{i: known[i] for i in part.cohort if i in known} for part in parts]
         sent = [self._board.pack(rows) for rows in mine]
 
-        def task(part: Asked, rows: bytes) -> _Task:
+        def task(part: TrainTask, rows: bytes) -> _Task:
             when = f"of round {part.round + 1}" if part.round >= 0 else "before round 1"
             return _Task(f"{listed(part.cohort)} {when}", do, (post, rows, part[3:]))
 

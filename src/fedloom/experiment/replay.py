@@ -19,7 +19,7 @@ from torch import Tensor
 from ..core.vector import Rec, Vec, tree
 from ..engines import Auto, Vectorised, Workers
 from ..engines.base import one_thread
-from ..engines.client_results import Asked, RangeResult
+from ..engines.client_results import RangeResult, TrainTask
 from ..engines.summation import push, root, spread
 from ..engines.traced import ClientTrace, Stop, traced
 from ..errors import CheckpointError, ConfigError, FedloomError
@@ -55,7 +55,7 @@ class Blamed(NamedTuple):
 class Traces(Protocol):
     """An engine whose clients are elsewhere, and which has what they sent."""
 
-    def traced(self, asked: Asked, i: int) -> ClientTrace:
+    def traced(self, asked: TrainTask, i: int) -> ClientTrace:
         """What a client of the last exchange sent, and what the server makes of it."""
 
 
@@ -262,7 +262,7 @@ class _Watched(Step):
         super().__init__(loop.plan, loop.fed, loop.net)
         self._memory = loop.memory
         self.work: RoundTraining | None = None
-        self.parts: list[Asked] = []
+        self.parts: list[TrainTask] = []
         self.states: dict[int, Rec] = {}
 
     def checked(

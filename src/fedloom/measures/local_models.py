@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ..core.net import Net
 from ..core.vector import Rec, Vec
 from ..engines.author_checks import at_server
-from ..engines.client_results import Asked
+from ..engines.client_results import TrainTask
 from ..engines.client_round import Client
 from ..engines.serial import Serial
 from ..errors import CompositionError
@@ -56,7 +56,7 @@ def local_models(loop: Loop) -> LocalModels:
     engine = Serial()
     engine.open(loop.plan, loop.fed, recorder.net)
     engine._client = recorder
-    part = Asked(msg, loop.buffers, {}, cohort, loop.round)
+    part = TrainTask(msg, loop.buffers, {}, cohort, loop.round)
     work = RoundTraining(engine, loop.plan.algorithm, [part], loop.memory.get)
     work.ask()
     step, now = Step(loop.plan, loop.fed, recorder.net), loop.state._replace(stages=states)

@@ -16,7 +16,7 @@ from ..compression import downlink
 from ..core.arithmetic import average
 from ..core.ranks import Group
 from ..core.vector import Rec, rec
-from ..engines.client_results import Asked
+from ..engines.client_results import TrainTask
 from ..federation.availability import Availability
 from ..federation.choice import ClientChoice
 from ..federation.clock import Asynchronous, Clock
@@ -67,7 +67,7 @@ class Arrivals:
         step.fill()
         models = {**before.told, round: (told.msg, told.buffers)}
         parts = [
-            Asked(
+            TrainTask(
                 *models[t],
                 {},
                 sorted(i for i, w in step.took.items() if w.round == t),

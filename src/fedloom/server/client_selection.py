@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..core.interrupts import undisturbed
 from ..core.ranks import Group
 from ..core.vector import Rec, Vec
-from ..engines.client_results import Asked, ClientCost
+from ..engines.client_results import ClientCost, TrainTask
 from ..federation.choice import ClientChoice, Known, checked
 from ..federation.federation import Federation
 from ..federation.sampling import Cohorts
@@ -60,7 +60,7 @@ class Participants(NamedTuple):
     draw decides who takes part. under_way: see AsyncState.
     """
 
-    parts: list[Asked]
+    parts: list[TrainTask]
     candidates: list[ClientCost]
     absent: list[ClientCost]
     columns: dict[str, Any]
@@ -95,7 +95,10 @@ class Chooser:
         cohort, asked = self._named(told, run, round, now, attempt)
         if run.accounts is not None:  # nobody takes the place of who has no budget left
             cohort = run.accounts.left(cohort)
-        part, given = Asked(told.msg, told.buffers, {}, cohort, round), self._cohorts.availability
+        part, given = (
+            TrainTask(told.msg, told.buffers, {}, cohort, round),
+            self._cohorts.availability,
+        )
         if given is None:
             return Participants([part], asked, [], {}, self.rule is not None or attempt > 0)
         dropped = given.dropped(self._fed.population, self._fed.seed, round)
@@ -134,7 +137,7 @@ class Chooser:
         if asked:
             with undisturbed():
                 states = run.memory.get(asked)
-            of = Asked(told.msg, told.buffers, states, asked, round)
+            of = TrainTask(told.msg, told.buffers, states, asked, round)
             stats = run.engine.ask(of, losses=True).stats
         losses = {s.client: s.loss for s in stats if s.loss is not None}
         found = self._group.first(lambda: rule.cohort(known, losses))

@@ -14,7 +14,7 @@ from ..core.net import Net
 from ..core.rng import generator
 from ..core.vector import Rec, Vec, rec, tree, zeros
 from ..engines.base import one_thread
-from ..engines.client_results import Asked
+from ..engines.client_results import TrainTask
 from ..engines.client_round import Client
 from ..engines.summation import numbers
 from ..errors import ConfigError
@@ -76,7 +76,7 @@ class Durations:
         capacity = self._fed.capacity(client)
         if capacity not in self._sizes:
             with one_thread():
-                asked = Asked(msg, self._net.init_buffers(), {}, [client], 0)
+                asked = TrainTask(msg, self._net.init_buffers(), {}, [client], 0)
                 share = self._client.shares(asked)[capacity]
                 self._sizes[capacity] = share.down, self._up(share, msg.x)
         return self._sizes[capacity]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ..algorithm import Algorithm
 from ..core.vector import Rec
 from ..engines.base import Engine, TooFewError
-from ..engines.client_results import Asked, ClientCost, RangeResult
+from ..engines.client_results import ClientCost, RangeResult, TrainTask
 from ..engines.extra_exchanges import NO_ANSWERS, answered
 from ..engines.summation import push, root
 from .arrivals import Arrivals
@@ -30,7 +30,7 @@ class RoundTraining:
         self,
         engine: Engine,
         algorithm: Algorithm,
-        parts: list[Asked],
+        parts: list[TrainTask],
         states: Callable[[list[int]], dict[int, Rec]],
     ) -> None:
         self._engine, self._algorithm, self._states = engine, algorithm, states
@@ -67,7 +67,7 @@ class RoundTraining:
             out.stats.extend(found.stats)
         return out
 
-    def _trained(self, part: Asked, members: list[int]) -> RangeResult:
+    def _trained(self, part: TrainTask, members: list[int]) -> RangeResult:
         states = self._states(members)
         states |= {i: row for i, row in self.answers.memories.items() if i in members}
         return self._engine.round(part._replace(memories=states, cohort=members))

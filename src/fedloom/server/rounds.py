@@ -16,7 +16,7 @@ from ..core.ranks import ALONE, Group
 from ..core.vector import Rec, Vec, rec
 from ..engines.author_checks import at_server
 from ..engines.base import Engine, Remote
-from ..engines.client_results import Asked, ClientCost
+from ..engines.client_results import ClientCost, TrainTask
 from ..engines.evaluation import Score
 from ..errors import FedloomError
 from ..federation.federation import Federation
@@ -165,7 +165,7 @@ class Loop:
         """The mean of the exchange before round 1 with all available clients (or the first)."""
         started, cohorts = time.perf_counter(), self.cohorts
         everybody = cohorts.present(0, cohorts.waits(0.0)) or cohorts.example
-        asked = Asked(rec(x=x), buffers, {}, everybody, -1)
+        asked = TrainTask(rec(x=x), buffers, {}, everybody, -1)
         results = self.engine.probe(asked)
         up = self.step.probed(self.engine, asked, results)
         self.ledger.add(results.stats, time.perf_counter() - started)

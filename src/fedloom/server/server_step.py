@@ -25,7 +25,7 @@ from ..core.net import Net
 from ..core.vector import Rec, Vec, fields, leaves, rec, tree
 from ..engines.author_checks import at_server
 from ..engines.base import Engine, Remote
-from ..engines.client_results import Asked, ClientCost, RangeResult
+from ..engines.client_results import ClientCost, RangeResult, TrainTask
 from ..engines.stages import stages_of
 from ..engines.summation import finite, rate, rested, root
 from ..errors import ClientError
@@ -138,7 +138,7 @@ class Step:
         alg = self.plan.algorithm
         return at_server(alg, self.fed.seed, "report", t, srv) if alg.reports else {}
 
-    def probed(self, engine: Engine, asked: Asked, results: RangeResult) -> Rec:
+    def probed(self, engine: Engine, asked: TrainTask, results: RangeResult) -> Rec:
         """The mean of what clients sent before round 1. Raises ClientError if it is not finite."""
         added = root(results.nodes)
         up = tree(lambda v: v / added.n, added.up)
