@@ -108,7 +108,10 @@ class TrainTask(Kind):
     waits for these.
     """
 
-    settings: ClassVar[dict[str, Any]] = Kind.settings | {"algorithm": make_algorithm("fedlin")}
+    settings: ClassVar[dict[str, Any]] = Kind.settings | {
+        "algorithm": make_algorithm("fedlin"),
+        "cohort": 4,
+    }
     billed = ()  # a bill says once what both messages bring
 
 
