@@ -72,7 +72,8 @@ def test_the_report_has_a_table_of_clients_the_worst_first(tmp_path):
             run(named(), out, label=label, local=Local(lr=rate), seed=seed)
     groups = group_runs(load_run(tmp_path / name) for name in ("slow0", "slow1", "fast0", "fast1"))
     heads, lines, count = client_cells(groups)
-    assert heads == ["client", "examples", "slow, accuracy %", "fast, accuracy %"] and count == 3
+    scores = ["slow, accuracy %", "fast, accuracy %"]
+    assert heads == ["client", "examples", *scores, "majority %"] and count == 3
     means = np.mean([run.clients["values"] for run in groups[0].runs], axis=0)
     assert [line[0] for line in lines] == [NAMES[i] for i in np.argsort(means, kind="stable")]
     assert {line[0]: line[1] for line in lines} == {"lyon": "10", "bonn": "11", "oslo": "12"}

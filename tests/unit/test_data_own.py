@@ -168,7 +168,7 @@ def test_a_column_of_texts_becomes_words(tmp_path):
         (ROWS + '"bonn,1,1,no\n', {"client": "site"}, "no whole CSV file: Error tokenizing"),
         ("a,b\n", {"client": "a"}, "no rows below its header"),
         ("\n", {"client": "a"}, "is empty; it needs a header"),
-        ("a;b\n1;2\n", {"client": "a"}, 'by semicolons; give sep = ";", or'),
+        ("a;b\n1;2\n", {"client": "a"}, 'by semicolons; give sep = ";" (and'),
         ("a\tb\n1\t2\n", {"client": "a"}, "by tabs; give sep"),
         ("site,label\na,1\n", {"client": "site"}, "no columns besides label and site"),
     ],

@@ -98,7 +98,7 @@ def test_rows_with_an_empty_cell_that_counts_are_dropped(tmp_path):
         ("1,0\n2,1\n", {}, "has no column 'label'; its first row, 1, 0, holds no names: give nam"),
         ("1,0\n2,1\n", {"names": ["x"]}, "has 2 columns, and names has 1; name each"),
         ("x,label\n1.5,0\n5;1,1\n", {}, "column 'x', row 2: '5;1'"),
-        ("x;label\n1,5;0\n2;1\n", {}, "is no whole CSV file"),
+        ("x;label\n1,5;0\n2;1\n", {}, 'by semicolons; give sep = ";" (and decimal = "," if'),
         ("x;label\n1,5;0\n2;1\n", {"sep": ";"}, "row 1: '1,5' has a decimal comma; give decimal"),
         ("x,label\n2024-01-31,0\n", {}, "row 1: '2024-01-31' is a date; leave the column out"),
         ("x,label\n31.01.2024,0\n", {}, "row 1: '31.01.2024' is a date; leave the column out"),

@@ -4,6 +4,7 @@ that an independent restatement in numpy gave (weights after round 1 and 15, acc
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,21 @@ def test_committed_lines_have_the_published_cells(found, least: int, tmp_path: P
     rows = equal_cells(table(made, read(LINES / NAME)).numbers)
     assert sum(row.cells for row in rows.values()) == least
     assert all(row.equal == row.cells and not row.others for row in rows.values())
+
+
+@pytest.mark.parametrize(("found", "said"), [(HEART, "Fed-Heart-Disease"), (TCGA, "Fed-TCGA-BRCA")])
+def test_committed_lines_of_our_own_order_have_these_verdicts(found, said, tmp_path: Path) -> None:
+    made = table(plan(found, "cpu", tmp_path, seeds=5), read(LINES / NAME))
+    gaps = beside_runs(made.numbers)
+    sides = Counter(side for _, side in gaps.values())
+    apart = sides["above"] + sides["below"]
+    counts = len(gaps), apart, sides["within"], sides["undecided"]
+    text = (LINES.parent / "flamby.md").read_text()
+    assert f"| {said} | {' | '.join(map(str, counts))} |" in text
+    # one of them has no spread on either side: p is 0
+    assert f"p is below 0.05 in {apart}" in " ".join(page(made, []).split())
+    assert {row for (row, _), (_, side) in gaps.items() if side == "above"} <= {"local-5"}
+    assert sides["below"] == 0
 
 
 def test_our_own_runs_are_compared_with_the_published_means(tmp_path: Path) -> None:

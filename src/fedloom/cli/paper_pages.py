@@ -218,7 +218,7 @@ def _beside(found: Table, protocol: Protocol) -> list[str]:
         return []
     sides = [side for _, side in gaps]
     same, unknown = sides.count("within"), sides.count("undecided")
-    low = sum((gap.p or 1.0) < 1 - LEVEL for gap, _ in gaps)
+    low = sum(gap.p is not None and gap.p < 1 - LEVEL for gap, _ in gaps)
     count = len(gaps)
     return [
         wrapped(
