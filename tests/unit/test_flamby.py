@@ -99,7 +99,14 @@ def test_committed_lines_have_the_published_cells(found, least: int, tmp_path: P
     assert all(row.equal == row.cells and not row.others for row in rows.values())
 
 
-@pytest.mark.parametrize(("found", "said"), [(HEART, "Fed-Heart-Disease"), (TCGA, "Fed-TCGA-BRCA")])
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (HEART, "Fed-Heart-Disease"),
+        (TCGA, "Fed-TCGA-BRCA"),
+        (entry("flamby:personal"), "fine-tuned, Fed-Heart-Disease"),
+    ],
+)
 def test_committed_lines_of_our_own_order_have_these_verdicts(found, said, tmp_path: Path) -> None:
     made = table(plan(found, "cpu", tmp_path, seeds=5), read(LINES / NAME))
     gaps = beside_runs(made.numbers)
@@ -112,6 +119,9 @@ def test_committed_lines_of_our_own_order_have_these_verdicts(found, said, tmp_p
     assert f"p is below 0.05 in {apart}" in " ".join(page(made, []).split())
     assert {row for (row, _), (_, side) in gaps.items() if side == "above"} <= {"local-5"}
     assert sides["below"] == 0
+    if found.name == "personal":
+        means = [f"{n.mean:.4f}" for n in made.numbers if n.mean is not None]
+        assert f"{means[0]} for the common one and {means[1]} fine-tuned here" in text
 
 
 def test_our_own_runs_are_compared_with_the_published_means(tmp_path: Path) -> None:
