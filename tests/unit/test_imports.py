@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
-import importlib.util
+import importlib.metadata
 import json
 import subprocess
 import sys
@@ -308,7 +308,7 @@ print("torch" in sys.modules)
 def test_what_runs_beside_a_federations_rounds_does_without_torch():
     """Its 200 MiB are for the processes that compute."""
     names = ["programs", "children", "clients", "certificates", "folder"]
-    if importlib.util.find_spec("flwr"):
+    if any(found.name == "flwr" for found in importlib.metadata.distributions()):
         names += ["flower_app.executor", "flower_app.client", "flower_app.reverse_proxy"]
     modules = ", ".join(f"fedloom.deployment.{name}" for name in names)
     code = f"import sys, {modules}; assert 'torch' not in sys.modules"
