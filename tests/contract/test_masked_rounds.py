@@ -371,6 +371,7 @@ def test_the_server_takes_what_a_hostile_client_sends_within_the_range(rule, tmp
     assert not engine.refused and float((ends[1].srv.x - ends[0].srv.x).norm()) > 20
 
 
+@pytest.mark.usefixtures("accounts_at_hand")
 @pytest.mark.parametrize(("rule", "again"), [(NOISE, False), (IntegerRing(secure=True), True)])
 def test_noise_is_drawn_once_a_round(rule, again, tmp_path, quick):
     """A node that has masked an update makes no keys for that round again, if that costs privacy;
@@ -386,6 +387,7 @@ def test_noise_is_drawn_once_a_round(rule, again, tmp_path, quick):
         assert len(engine.refused) == 5 and all(why in r.why for r in engine.refused)
 
 
+@pytest.mark.usefixtures("accounts_at_hand")
 def test_a_node_makes_no_noise_from_the_seed(tmp_path):
     loop = made(aggregation=NOISE, weighting="uniform")().build()
     identity = Identity.rehearsed(1)[0]
