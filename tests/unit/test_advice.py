@@ -127,6 +127,20 @@ def test_baselines_stand_beside_and_are_no_rivals(tmp_path: Path) -> None:
     assert {m.name for pair in asked.question.pairs for m in pair} == set(names[:3])
 
 
+def test_all_rows_in_one_place_have_no_part_of_the_typed_partition(tmp_path: Path) -> None:
+    """alpha is a partition's, whose place another one takes; test_share is the data's."""
+    words = ["data.alpha=0.1", "partition.clients=6", "data.test_share=0.3", "rounds=1"]
+    asked = advised("digits", words, 2, 4, tmp_path)
+    by_name = {method.name: method for method in asked.question.methods}
+    (cell,) = asked.question.cells
+    data = asked.question.config(cell, by_name["pooled"]).values["data"]
+    assert data["partition"] == {"name": "iid", "clients": 1} and data["test_share"] == 0.3
+    trial = asked.question.trial(cell, by_name["pooled"], {}, 1).config.values["data"]
+    assert trial["partition"] == data["partition"]
+    own = asked.question.config(cell, by_name["fedavg"]).values["data"]["partition"]
+    assert own["alpha"] == 0.1 and own["clients"] == 6
+
+
 @pytest.mark.parametrize(
     ("source", "words", "said"),
     [

@@ -36,7 +36,9 @@ class DiscreteGaussian(IntegerRing):
     deviation, as `dp` counts it, without a gain from sampling: members of a sum know each other.
     The paper's correction (tau) is below e^-600 for the noise that is allowed here.
 
-    Values are rounded towards 0, not at random: so rounding makes no vector longer than clip.
+    Where the paper differs: values are rounded towards 0 here, and at random there, so that
+    rounding makes no vector longer than clip; the rotation that spreads a vector evenly is left
+    out, since the ring has 64 bits, and so is the wrap modulo a small number.
     The noise of a simulation is made from the run's seed: who knows the seed can take it off.
     Reference: https://arxiv.org/abs/2102.06387
     """

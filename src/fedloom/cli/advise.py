@@ -13,35 +13,14 @@ from fedloom.core.parsing import is_file
 from fedloom.storage.atomic import write_out
 
 from .printing import as_json as in_json
+from .referee import plan_options
 from .run import repeatable, sorted_out
 from .text_cache import settings_argument
 
 
 @click.command("advise", short_help="Say which method to take for your clients.")
 @settings_argument()
-@click.option(
-    "--minutes",
-    type=click.FloatRange(min=0, min_open=True),
-    default=20,
-    show_default=True,
-    help="The time for all of it; the same command goes on later.",
-)
-@click.option(
-    "--trials",
-    type=click.IntRange(min=1),
-    default=8,
-    show_default=True,
-    help="Of the main settings of each method; 1: tune nothing.",
-)
-@click.option(
-    "--seeds", type=click.IntRange(min=4), default=30, show_default=True, help="At most so many."
-)
-@click.option(
-    "--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Runs at once."
-)
-@click.option("--out", help="Its folder.  [default: runs/advise-NAME]")
-@click.option("--json", "as_json", is_flag=True, help="Print the JSON, and not the Markdown.")
-@click.option("--quiet", is_flag=True, help="No progress.")
+@plan_options(20, "advise-NAME", "Of the main settings of each method; 1: tune nothing.")
 def advise_command(
     settings: tuple[str, ...],
     minutes: float,

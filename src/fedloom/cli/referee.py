@@ -2,17 +2,53 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import shlex
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import click
 
 from fedloom.errors import ConfigError
 from fedloom.storage.atomic import write_out
+
+Command = Callable[..., None]
+
+
+def plan_options(minutes: int, folder: str, trials: str) -> Callable[[Command], Command]:
+    """The options of a study. minutes, folder: their defaults; trials: what it says of them."""
+    options = (
+        click.option(
+            "--trials", type=click.IntRange(min=1), default=8, show_default=True, help=trials
+        ),
+        click.option(
+            "--seeds",
+            type=click.IntRange(min=4),
+            default=30,
+            show_default=True,
+            help="At most so many.",
+        ),
+        click.option(
+            "--minutes",
+            type=click.FloatRange(min=0, min_open=True),
+            default=minutes,
+            show_default=True,
+            help="The time for all of it; the same command goes on later.",
+        ),
+        click.option(
+            "--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Runs at once."
+        ),
+        click.option("--out", help=f"Its folder.  [default: runs/{folder}]"),
+        click.option(
+            "--json", "as_json", is_flag=True, help="Print the JSON, and not the Markdown."
+        ),
+        click.option("--quiet", is_flag=True, help="No progress."),
+    )
+    return lambda command: functools.reduce(lambda made, add: add(made), options[::-1], command)
 
 
 @click.command("referee", short_help="Decide whether a method is better than its rivals.")
@@ -25,33 +61,13 @@ from fedloom.storage.atomic import write_out
 )
 @click.option("--tune", multiple=True, metavar="KEY=A,B,C", help="Try these values, no others.")
 @click.option(
-    "--trials",
-    type=click.IntRange(min=1),
-    default=8,
-    show_default=True,
-    help="Of the main settings of each method in each cell; 1: tune nothing.",
-)
-@click.option(
-    "--seeds", type=click.IntRange(min=4), default=30, show_default=True, help="At most so many."
-)
-@click.option(
     "--delta",
     type=click.FloatRange(min=0, min_open=True),
     help="The difference that does not matter.  [default: 0.01 of shares, one point]",
 )
-@click.option(
-    "--minutes",
-    type=click.FloatRange(min=0, min_open=True),
-    default=30,
-    show_default=True,
-    help="The time for all of it; the same command goes on later.",
+@plan_options(
+    30, "referee-METHOD", "Of the main settings of each method in each cell; 1: tune nothing."
 )
-@click.option(
-    "--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Runs at once."
-)
-@click.option("--out", help="The study's folder.  [default: runs/referee-METHOD]")
-@click.option("--json", "as_json", is_flag=True, help="Print the JSON, and not the Markdown.")
-@click.option("--quiet", is_flag=True, help="No progress.")
 def referee_command(
     words: tuple[str, ...],
     against: str,

@@ -64,14 +64,15 @@ class Question:
 
     def config(self, cell: Cell, method: Method, more: Words | None = None) -> Config:
         """The settings of a method in a cell."""
-        words = [*cell.words.items(), *method.words.items(), *(more or {}).items()]
+        own = _beside(cell, method).items()
+        words = [*own, *method.words.items(), *(more or {}).items()]
         return resolve(cell.source, [f"{key}={value}" for key, value in words])
 
     def trial(self, cell: Cell, method: Method, choice: Words, seed: int) -> Trial:
         """One run. seed: from the recipe's own, 0, which is that of all tuning: it holds out a part
         of the training data, and no seed of the comparison has been seen before.
         """
-        words = [f"{key}={value}" for key, value in cell.words.items()]
+        words = [f"{key}={value}" for key, value in _beside(cell, method).items()]
         start = self.config(cell, method).values
         if not seed and not start["evaluate"].get("validation"):
             words.append(f"evaluate.validation={VALIDATION}")
@@ -115,6 +116,19 @@ def asked(
     pairs = tuple((methods[0], rival) for rival in methods[1:])
     cells = tuple(_cells(words))
     return Question(vary, tuple(methods), pairs, cells, tried, trials, most, delta, out)
+
+
+def _beside(cell: Cell, method: Method) -> Words:
+    """A cell's changes, without the keys of a partition in whose place the method has another."""
+    if "data.partition" not in method.words:
+        return cell.words
+    data = resolve(cell.source, [f"{k}={v}" for k, v in cell.words.items()]).values["data"]
+    own = data["partition"].keys() - data.keys()
+
+    def replaced(key: str) -> bool:
+        return key.startswith(("data.", "partition.")) and key.rpartition(".")[2] in own
+
+    return {key: value for key, value in cell.words.items() if not replaced(key)}
 
 
 def _method(text: str, vary: str) -> Method:
