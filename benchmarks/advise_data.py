@@ -14,31 +14,59 @@ from fedloom.data.published.heart import heart
 from fedloom.data.published.images import digits
 
 
-def _by_size(n: int, clients: int, seed: int) -> list[list[int]]:
-    """Rows at random; each client has 0.6 times as many as the one before, and at least eight."""
-    shares = 0.6 ** np.arange(clients)
+def _by_size(n: int, clients: int, factor: float, seed: int) -> list[list[int]]:
+    """Rows at random; each client has `factor` times as many as the one before, at least eight."""
+    shares = factor ** np.arange(clients)
     sizes = 8 + np.floor((n - 8 * clients) * shares / shares.sum()).astype(int)
     order = torch.randperm(n, generator=generator(seed, "sizes", 0, 0)).tolist()
     ends = np.cumsum(sizes)
     return [order[end - size : end] for size, end in zip(sizes, ends, strict=True)]
 
 
-def digits_by_size(clients: int = 10, seed: int = 0) -> FederatedData:
-    """Digits of which the first client has two fifths."""
+def digits_by_size(clients: int = 10, factor: float = 0.6, seed: int = 0) -> FederatedData:
+    """Digits of which the first client has most, by default two fifths."""
     n = len(digits(iid(1)).inputs)
-    return digits(by_lists(_by_size(n, clients, seed)), seed)
+    return digits(by_lists(_by_size(n, clients, factor, seed)), seed)
 
 
-def heart_by_size(clients: int = 8, seed: int = 0) -> FederatedData:
-    """Patients of whom the first client has two fifths."""
+def heart_by_size(clients: int = 8, factor: float = 0.6, seed: int = 0) -> FederatedData:
+    """Patients of whom the first client has most, by default two fifths."""
     n = len(heart(iid(1)).inputs)
-    return heart(by_lists(_by_size(n, clients, seed)), seed)
+    return heart(by_lists(_by_size(n, clients, factor, seed)), seed)
+
+
+def heart_by_column(column: int, clients: int = 6, seed: int = 0) -> FederatedData:
+    """Patients by a column (0: age, 2: blood pressure, 5: pulse), the lowest values at the first
+    client; the seed draws nothing.
+    """
+    rows = heart(iid(1)).inputs[:, column].argsort(stable=True)
+    return heart(by_lists([part.tolist() for part in rows.chunk(clients)]), seed)
 
 
 def heart_by_age(clients: int = 6, seed: int = 0) -> FederatedData:
-    """Patients by age, the youngest at the first client; the seed draws nothing."""
-    rows = heart(iid(1)).inputs[:, 0].argsort(stable=True)
-    return heart(by_lists([part.tolist() for part in rows.chunk(clients)]), seed)
+    """Patients by age."""
+    return heart_by_column(0, clients, seed)
+
+
+def digits_by_ink(clients: int = 16, seed: int = 0) -> FederatedData:
+    """Digits of which each client's ink is as dark as its own exponent makes it, every second one's
+    paper and ink are exchanged, and which every fourth shifts by a pixel; all labels are at each.
+    """
+    data = digits(iid(clients), seed)
+    assert data.test_inputs is not None
+    owners = torch.arange(len(data.test_inputs)) % clients
+    inputs, tests = data.inputs.clone(), data.test_inputs.clone()
+    for i in range(clients):
+        own, theirs = data.clients.of(i), owners == i
+        inputs[own], tests[theirs] = _inked(inputs[own], i), _inked(tests[theirs], i)
+    return replace(data, name="digits_by_ink", inputs=inputs, test_inputs=tests, raw=None)
+
+
+def _inked(images: torch.Tensor, i: int) -> torch.Tensor:
+    """Images (n, 1, 8, 8) in [0, 1] as client i sees them."""
+    out = images.clamp(0, 1) ** (0.4, 0.7, 1.4, 2.5)[i % 4]
+    out = 1 - out if i % 2 else out
+    return out.roll(1, dims=-1) if i % 4 == 0 else out
 
 
 def digits_by_hand(clients: int = 20, seed: int = 0) -> FederatedData:

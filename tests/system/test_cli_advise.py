@@ -10,27 +10,38 @@ import pytest
 from support.schema import check
 from tiny import Fedloom
 
-TINY = ("heart", "rounds=2", "local.epochs=1", "--trials", "2", "--seeds", "4")
+TINY = ("heart", "rounds=1", "local.epochs=1", "--trials", "2", "--seeds", "4")
 
 
-def test_a_user_leaves_with_settings_and_reasons(fedloom: Fedloom) -> None:
+def test_a_user_leaves_with_settings_and_reasons(
+    fedloom: Fedloom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few of all methods, and those of rules; ditto is FedAvg where models are not private."""
+    few = ("fedavg", "scaffold", "ditto", "feddyn", "afl")
+    monkeypatch.setattr("fedloom.referee.advice.ALGORITHMS", few)
+    monkeypatch.setattr("fedloom.referee.tuner.MOST_SPLITS", 2)
     page = fedloom("advise", *TINY, "--quiet").stdout
     folder = Path("runs/advise-heart")
     found = check("advise", (folder / "advice.json").read_text("utf-8"))
     assert page == (folder / "advice.md").read_text("utf-8")
     names = [one["name"] for one in found["candidates"]]
-    assert names == ["fedavg", "fedacg", "fedadam"] and found["take"] in names
+    tried = [one["name"] for one in found["screen"]["tried"]]
+    known = {"fedavg", "scaffold", "feddyn", "afl", "fedacg", "fedadam", "fedavgm", "fedprox"}
+    assert {*tried} == known | {"ditto"} and found["screen"]["splits"] == found["splits"] == 2
+    best = next(name for name in tried if name not in ("fedavg", "fedacg", "ditto"))
+    assert names == ["fedavg", "fedacg", best] and found["take"] in names
     assert [one["name"] for one in found["against"]] == [n for n in names if n != found["take"]]
     assert f"ake {found['take']}**" in page and "better than alone at" in found["alone"]
 
     (cell,) = found["cells"]
     assert {m["name"]: m["trials"] for m in cell["methods"]} == dict.fromkeys([*names, "pooled"], 2)
     assert all(len(method["values"]) == 4 for method in cell["methods"])
-    assert found["runs"] == 4 * (2 + 4) + 4, "clients alone are run with seeds, and not tuned"
+    runs = (len(tried) + 1) * 2 * 2 + 5 * 4
+    assert found["runs"] == runs, "clients alone are run with seeds, and not tuned"
     assert len(cell["comparisons"]) == 3
 
     best = tomllib.loads((folder / "run.toml").read_text("utf-8"))
-    assert best["algorithm"]["name"] == found["take"] and best["rounds"] == 2
+    assert best["algorithm"]["name"] == found["take"] and best["rounds"] == 1
     assert best["local"]["lr"] == float(found["settings"]["local.lr"])
     assert "validation" not in best["evaluate"] or best["evaluate"]["validation"] == 0
     fedloom("run", str(folder / "run.toml"), "rounds=1", "--quiet", "--out", "again")

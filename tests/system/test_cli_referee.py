@@ -79,7 +79,7 @@ def test_the_same_command_goes_on(fedloom: Fedloom, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(Experiment, "run", run)
     page = fedloom(*words).stdout
     before = {file: file.stat().st_mtime_ns for file in Path("here").glob("*/*/summary.json")}
-    assert len(before) == 2 * (2 + 4)
+    assert len(before) == 2 * (2 * 4 + 4), "two trials on four splits of 140 rows, four seeds"
     assert fedloom(*words).stdout == page
     assert {file: file.stat().st_mtime_ns for file in before} == before, "nothing runs again"
     said = fedloom(*words[:-1], "here", "--delta", "0.5", code=2).output
@@ -94,7 +94,7 @@ def test_time_that_is_up_keeps_what_is_whole(
 
     def slow(self: Experiment, *args: Any, **kwargs: Any) -> Any:
         calls.append(1)
-        if len(calls) == 8:  # four trials, the first seed of both, the second of one
+        if len(calls) == 20:  # 2 x 2 trials on 4 splits, the first seed of both, the second of one
             raise TimeUpError
         return run(self, *args, **kwargs)
 

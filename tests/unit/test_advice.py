@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,9 +14,13 @@ from fedloom.algorithms.registry import ALGORITHMS
 from fedloom.config import resolve
 from fedloom.data import by_lists, from_arrays
 from fedloom.errors import ConfigError
-from fedloom.referee import advised
+from fedloom.referee import Advised, Runs, advised, screened
 from fedloom.referee.advice import picked
+from fedloom.referee.question import Method
 from fedloom.referee.rules import DEMANDS, RULES, Facts, Rule, facts_of
+from fedloom.referee.tune import Tuned
+from fedloom.referee.tuner import Tuner
+from fedloom.report.runs import Metric
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -183,3 +189,69 @@ def test_the_best_mean_or_what_is_cheaper_and_hardly_behind(
         dict(zip("abc", scores, strict=True)), dict(zip("abc", sent, strict=True)), verdicts, 0.005
     )
     assert found == taken
+
+
+# ---------------------------------------------------------------------------------- the screening
+def screen_of(
+    scores: dict[str, float],
+    monkeypatch: pytest.MonkeyPatch,
+    out: Path,
+    minutes: float = 60,
+    each: float = 0.1,
+) -> Advised:
+    """An advice for six clients whose methods do so well on validation splits (others: 0.5)."""
+
+    def run(self: Tuner, splits: int, all_of_them: bool = False) -> dict[object, Tuned]:
+        def tuned(method: Method) -> Tuned:
+            score = scores.get(method.name, 0.5)
+            curves = "of fedavg" if method.name in ("fedavg", "cfedavg") else method.name
+            return Tuned({}, 4, 0, (), (), score, curves)
+
+        return {place: tuned(place[1]) for place in self.places}
+
+    monkeypatch.setattr(Tuner, "run", run)
+    monkeypatch.setattr(Tuner, "seconds", lambda self: each)
+    monkeypatch.setattr(Tuner, "wanted", lambda self: 4)
+    out.mkdir(exist_ok=True)
+    monkeypatch.setattr(Runs, "metric", Metric("accuracy", True, "share"))
+    watch = SimpleNamespace()
+    return screened(advised("digits", SMALL, 8, 4, out), minutes, Runs(1, watch))  # type: ignore
+
+
+def test_the_best_on_validation_splits_is_the_last_candidate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """cfedavg is FedAvg here, and the best two are candidates already."""
+    scores = {"fedsmoo": 0.9, "cfedavg": 0.8, "fedavg": 0.8, "feddyn": 0.7, "stem": -math.inf}
+    found = screen_of(scores, monkeypatch, tmp_path)
+    assert [method.name for method in found.candidates] == ["fedavg", "fedsmoo", "feddyn"]
+    assert found.screen is not None and (found.screen.splits, found.screen.trials) == (4, 4)
+    assert [*found.screen.tried][:2] == ["fedsmoo", "fedavg"] and "stem" in found.screen.failed
+    assert "number 4 of" in found.rules["feddyn"].why
+    assert {m.name for pair in found.question.pairs for m in pair} == {*found.rules}
+    assert [m.name for m in found.question.methods][-2:] == ["alone", "pooled"]
+
+
+def test_as_many_methods_are_tried_as_there_is_time_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of the time, four trials, each as 1.5 runs of FedAvg: in 60 minutes of runs of 3 s 100
+    methods have a split, so 32 have three.
+    """
+    counts = {}
+    for each in (0.1, 3.0, 20.0, 100.0):
+        found = screen_of({}, monkeypatch, tmp_path / f"{each}", 60, each).screen
+        counts[each] = found and (len(found.tried), found.splits)
+    every = len(ALGORITHMS) - 1
+    assert counts == {0.1: (every, 4), 3.0: (every, 3), 20.0: (15, 1), 100.0: None}
+    names = [m.name for m in advised("digits", SMALL, 8, 4, tmp_path).candidates]
+    rules = screen_of({"fedavgm": 1.0}, monkeypatch, tmp_path / "slow", 60, 100.0)
+    assert [m.name for m in rules.candidates] == names, "then rules choose"
+
+
+def test_a_screening_that_was_begun_goes_on_with_its_methods_and_splits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = screen_of({"feddc": 0.9}, monkeypatch, tmp_path, 60, 20.0)
+    again = screen_of({"feddc": 0.9}, monkeypatch, tmp_path, 60, 0.1)
+    assert first.screen == again.screen and first.rules == again.rules

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from fedloom.config import Config
 from fedloom.core.hyper import Hyper
+from fedloom.data import by_lists, from_arrays
 from fedloom.errors import ConfigError
-from fedloom.referee import Question, asked
+from fedloom.referee import Question, Runs, asked
 from fedloom.referee.tune import Ladder, chosen, proposed, space_of
+from fedloom.referee.tuner import Tuner
 
 
 def ask(method: str = "fedprox", against: str = "fedavg", *words: str, **more: Any) -> Question:
@@ -24,6 +29,15 @@ def ask(method: str = "fedprox", against: str = "fedavg", *words: str, **more: A
         "out": Path("o"),
     }
     return asked(method, against, words, **usual | more)
+
+
+class Silent:
+    """No progress."""
+
+    def add(self, runs: object) -> None: ...
+    def begin(self, run: object) -> None: ...
+    def row(self, run: object, row: object) -> None: ...
+    def end(self, run: object, state: str) -> None: ...
 
 
 def search(space: dict[str, Ladder], value: Any, trials: int) -> dict[tuple[str, ...], float]:
@@ -57,14 +71,40 @@ def test_recipes_and_changes_with_several_values_are_cells() -> None:
     assert mine["local"]["batch"] == 9 and config is not None
 
 
-def test_tuning_holds_out_data_at_a_seed_that_the_comparison_has_not() -> None:
+def test_tuning_holds_out_data_at_seeds_that_the_comparison_has_not() -> None:
     question = ask("fedprox", "fedavg", "digits")
     at = question.cells[0], question.methods[0]
-    tuning, first = (question.trial(*at, {"local.lr": "0.3"}, seed) for seed in (0, 1))
-    assert (tuning.seed, first.seed) == (0, 1)
-    assert tuning.config.values["evaluate"]["validation"] == 0.1
-    assert not first.config.values["evaluate"].get("validation")
-    assert first.config.values["local"]["lr"] == 0.3 and tuning.folder.parent == first.folder.parent
+    first = question.trial(*at, {"local.lr": "0.3"}, 1)
+    splits = [question.tuning(*at, {"local.lr": "0.3"}, split) for split in range(5)]
+    assert first.seed == 1 and not first.config.values["evaluate"].get("validation")
+    seeds = [trial.seed for trial in splits]
+    assert seeds[0] == 0 and len(set(seeds)) == 5 and min(seeds[1:]) > 1000
+    shares = [trial.config.values["evaluate"]["validation"] for trial in splits]
+    assert shares == [0.1, 0.125, 0.075, 0.15, 0.1], "another last batch in each"
+    assert {trial.config.values["local"]["lr"] for trial in (first, *splits)} == {0.3}
+    assert {trial.folder.parent for trial in (first, *splits)} == {first.folder.parent}
+
+
+def test_a_share_that_is_set_is_what_splits_are_made_of() -> None:
+    question = ask("fedprox", "fedavg", "digits", "evaluate.validation=0.4")
+    at = question.cells[0], question.methods[0]
+    held = [question.tuning(*at, {}, split).config.values["evaluate"] for split in range(4)]
+    assert [values["validation"] for values in held] == [0.4, 0.5, 0.3, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "splits"), [([30] * 10, 10), ([499, 1501], 3), ([100, 200, 4700], 1)]
+)
+def test_splits_are_added_until_500_rows_have_judged(
+    sizes: list[int], splits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tenth of each client, rounded down: 30, 199 and 500 rows in a split; ten at most."""
+    ends = itertools.accumulate(sizes)
+    lists = [[*range(end - size, end)] for end, size in zip(ends, sizes, strict=True)]
+    data = from_arrays(torch.zeros(sum(sizes), 1), torch.zeros(sum(sizes)).long(), by_lists(lists))
+    tuner = Tuner(ask("fedprox", "fedavg", "digits"), Runs(1, Silent()))
+    monkeypatch.setattr(Config, "data", lambda self: data)
+    assert tuner.wanted() == splits
 
 
 @pytest.mark.parametrize(

@@ -31,19 +31,19 @@ def advise_command(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Compare three methods that rules choose for your clients, and write the settings to deploy.
+    """Compare three methods that suit your clients, and write the settings to deploy.
 
     \b
     fedloom advise my.toml
     fedloom advise heart --minutes 5
     fedloom advise digits data.alpha=0.1 cohort=0.1 --jobs 2
 
-    FedAvg and two others that fit your clients, link and privacy have the same trials on a
-    validation split, and seeds until it is decided; each client alone and all rows in one place
-    stand beside them. The folder has run.toml, for `fedloom run` and `fedloom deploy new`,
-    advice.md and advice.json.
+    All methods that go with your settings are tried on validation splits; FedAvg and the two best
+    others (where time is short, those of rules) are compared on the test rows, with seeds until it
+    is decided. Each client alone and all rows in one place stand beside them. The folder has
+    run.toml, for `fedloom run` and `fedloom deploy new`, advice.md and advice.json.
     """
-    from fedloom.referee import Study, advised
+    from fedloom.referee import Runs, Study, advised, screened
     from fedloom.referee.advice import taken
     from fedloom.referee.advice_page import advice_json, advice_page
 
@@ -52,12 +52,11 @@ def advise_command(
     source, changes, out = sorted_out(settings, out)
     name = Path(source).stem if is_file(source) else source
     folder = Path(out or f"runs/advise-{name}")
-    asked = advised(source, changes, trials, seeds, folder)
-    with (
-        repeatable(f"the runs in '{folder}'"),
-        Progress((), quiet, time.monotonic() + 60 * minutes) as progress,
-    ):
-        study = Study(asked.question, minutes, jobs, progress)
+    asked, until = advised(source, changes, trials, seeds, folder), time.monotonic() + 60 * minutes
+    with repeatable(f"the runs in '{folder}'"), Progress((), quiet, until) as progress:
+        runs = Runs(jobs, progress)
+        asked = screened(asked, minutes, runs)
+        study = Study(asked.question, (until - time.monotonic()) / 60, runs)
         study.run()
     found = advice_json(study, asked, shlex.join(["fedloom", *sys.argv[1:]]))
     method = taken(study, asked.candidates).method

@@ -95,7 +95,7 @@ def referee_command(
     the first test. The verdicts are in referee.md, for a pull request, and in referee.json.
     """
     from fedloom.core.own_parts import short
-    from fedloom.referee import Study, as_markdown, asked
+    from fedloom.referee import Runs, Study, as_markdown, asked
     from fedloom.referee.page import as_json as found_in
 
     from .paper_progress import Progress
@@ -111,7 +111,7 @@ def referee_command(
         repeatable(f"the runs in '{folder}'"),
         Progress((), quiet, time.monotonic() + 60 * minutes) as progress,
     ):
-        study = Study(question, minutes, jobs, progress)
+        study = Study(question, minutes, Runs(jobs, progress))
         study.run()
     found = found_in(study, shlex.join(["fedloom", *sys.argv[1:]]))
     text = json.dumps(found, indent=1, ensure_ascii=False) + "\n"

@@ -1,7 +1,7 @@
 """A referee for methods: is mine better than these, with equal effort and enough seeds?
 
 `fedloom referee my_method.py:Mine --against fedavg,scaffold` asks it (docs/referee.md), and
-`fedloom advise my.toml` which of three to take (docs/advise.md).
+`fedloom advise my.toml` which one to take (docs/advise.md).
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 from .advice import Advised, advised
 from .page import as_markdown
 from .question import Question, asked
+from .screen import screened
 from .study import Study
+from .tuner import Runs
 
-__all__ = ["Advised", "Question", "Study", "advised", "as_markdown", "asked"]
+__all__ = ["Advised", "Question", "Runs", "Study", "advised", "as_markdown", "asked", "screened"]

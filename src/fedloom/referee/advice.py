@@ -9,18 +9,19 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Literal, TypeVar
 
+from ..algorithms.registry import ALGORITHMS
 from ..config import Config, resolve
 from ..config.baselines import baselines
 from ..data import FederatedData
 from ..errors import ConfigError, FedloomError
 from ..report.curve_data import value_of
 from ..report.runs import Run
-from ..sweep import check_all
+from ..sweep import KeptData, check_all
 from .question import Cell, Method, Question, Words, pair_of
 from .rules import RULES, Facts, Rule, facts_of
 from .study import Study
@@ -31,24 +32,54 @@ K = TypeVar("K", bound=Hashable)
 Why = Literal["best", "bytes", "simpler"]
 _BASE = Rule("algorithm=fedavg", "what all others are compared with", "McMahan et al., 2017")
 _OWN = Rule("", "what the settings have", "")
+_OWN_CLOCK = "fedbuff"  # its rounds are others; a rule has it where the settings ask for its clock
+
+
+@dataclass(frozen=True)
+class Screen:
+    """How candidates were found (screen.py). splits: how many validation splits judged each of so
+    many trials of every method; tried: {method: mean of its best trial, in the metric's unit}, the
+    best first; failed: methods of which all trials failed.
+    """
+
+    splits: int
+    trials: int
+    tried: Mapping[str, float]
+    failed: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Advised:
     """What is compared, and why. words: the user's changes; rules: of the candidates, by name;
-    skipped: {name of a candidate or a baseline: why it is not compared}.
+    others: what else there is, those of rules first; skipped: {name of a candidate or
+    a baseline: why it is not compared}; screen: how the candidates were found, None: by rules.
     """
 
     question: Question
     words: tuple[str, ...]
     facts: Facts
     rules: Mapping[str, Rule]
+    others: tuple[Method, ...]
     skipped: Mapping[str, str]
+    screen: Screen | None = None
 
     @property
     def candidates(self) -> tuple[Method, ...]:
         """The methods of which one is taken."""
         return self.question.methods[: len(self.rules)]
+
+    def choose(self, screen: Screen, best: Method) -> Advised:
+        """The same with another last candidate: the best of the others on validation splits."""
+        kept = self.candidates[: MOST - 1]
+        rank = 1 + [*screen.tried].index(best.name)
+        why = f"number {rank} of {len(screen.tried)} methods on validation splits of these data"
+        named = {method.name: self.rules[method.name] for method in kept}
+        named[best.name] = Rule(f"algorithm={best.name}", why, "advise.md")
+        chosen = (*kept, best)
+        methods = (*chosen, *self.question.methods[len(self.rules) :])
+        pairs = tuple(itertools.combinations(chosen, 2))
+        question = replace(self.question, methods=methods, pairs=pairs)
+        return replace(self, question=question, rules=named, screen=screen)
 
     def settings(self, method: Method, choice: Words) -> Config:
         """What is deployed of a method: the user's settings, and its own."""
@@ -71,12 +102,14 @@ def advised(source: str, words: Sequence[str], trials: int, most: int, out: Path
     cell = Cell(Path(source).stem, source, dict(map(pair_of, [*words, *shared])))
     facts, skipped = facts_of(config, data), dict[str, str]()
     question = Question("algorithm", (), (), (cell,), {}, trials, most, None, out)
-    rules = dict(_fitting(config, facts, question, skipped))
-    beside = [*_beside(config, data, question, skipped)]
-    methods = (*rules, *beside)
+    tried = [*_tried(config, facts)]
+    rules = dict(_fitting(tried, question, skipped))
+    others = tuple(m for m, _ in tried if m not in rules and m.name not in skipped)
+    methods = (*rules, *_beside(config, data, question, skipped))
     compared = tuple(itertools.combinations(rules, 2))
-    asked = Question("algorithm", methods, compared, (cell,), {}, trials, most, None, out)
-    return Advised(asked, tuple(words), facts, {m.name: r for m, r in rules.items()}, skipped)
+    asked = replace(question, methods=methods, pairs=compared)
+    named = {method.name: rule for method, rule in rules.items()}
+    return Advised(asked, tuple(words), facts, named, others, skipped)
 
 
 def _check(source: str, config: Config, data: FederatedData) -> None:
@@ -94,27 +127,31 @@ def _check(source: str, config: Config, data: FederatedData) -> None:
         )
 
 
-def _fitting(
-    config: Config, facts: Facts, question: Question, skipped: dict[str, str]
-) -> Iterator[tuple[Method, Rule]]:
-    """The candidates: FedAvg, the settings' own method, and those of rules, as far as they go with
-    what the settings demand. Raises ConfigError if there is none.
-    """
+def _tried(config: Config, facts: Facts) -> Iterator[tuple[Method, Rule]]:
+    """The settings' own method, FedAvg, those of rules, and all others, each once."""
     own = config.algorithm if "server" not in config.values else f"{config.algorithm} and server"
     plain = own == "fedavg"
-    tried = [(_BASE if plain else _OWN, Method(own, {}))]
-    more = [*([] if plain else [_BASE]), *(rule for rule in RULES if rule.holds(facts))]
+    tried = {own: (Method(own, {}), _BASE if plain else _OWN)}
+    rest = (Rule(f"algorithm={name}", "", "") for name in ALGORITHMS if name != _OWN_CLOCK)
     away = ["server=none"] * ("server" in config.values)
-    for rule in more:
+    for rule in (_BASE, *(rule for rule in RULES if rule.holds(facts)), *rest):
         words = dict(map(pair_of, [*rule.changes.split(), *away]))
         name = " ".join([words["algorithm"], *rule.changes.split()[1:]])
-        if name not in [method.name for _, method in tried]:
-            tried.append((rule, Method(name, words)))
-    found = 0
-    for rule, method in tried:
-        if found == MOST:
+        tried.setdefault(name, (Method(name, words), rule))
+    yield from tried.values()
+
+
+def _fitting(
+    tried: Sequence[tuple[Method, Rule]], question: Question, skipped: dict[str, str]
+) -> Iterator[tuple[Method, Rule]]:
+    """The candidates: those of the first that go with what the settings demand. Raises ConfigError
+    if the settings' own method cannot be run.
+    """
+    found, kept = 0, KeptData()
+    for method, rule in tried:
+        if found == MOST or not rule.why:
             return
-        if why := _refusal(question, method):
+        if why := refusal(question, method, kept):
             if not method.words:
                 raise ConfigError(why)
             skipped[method.name] = why
@@ -139,16 +176,16 @@ def _beside(
             if name == ALONE:
                 words["local.lr"] = repr(config.values["local"]["lr"])
             method = Method(name, words)
-            if not (why := _refusal(question, method)):
+            if not (why := refusal(question, method, KeptData())):
                 yield method
                 continue
         skipped[name] = why
 
 
-def _refusal(question: Question, method: Method) -> str:
-    """Why a method cannot be run; "" if it can."""
+def refusal(question: Question, method: Method, kept: KeptData) -> str:
+    """Why a method cannot be run; "" if it can. kept: data that an earlier check may have left."""
     try:
-        check_all([question.trial(question.cells[0], method, {}, 0)])
+        check_all([question.tuning(question.cells[0], method, {}, 0)], kept)
     except FedloomError as error:
         return str(error.__cause__ or error)
     return ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from .._version import __version__
@@ -12,12 +13,21 @@ from ..report.clients import against_alone
 from ..report.runs import Run
 from ..report.statistics import LEVEL, shown
 from ..report.tables import human_bytes, human_value
-from .advice import ALONE, Advised, Taken, bytes_of, mean_of, taken
-from .page import cells_of, decided_table, delta_words, plan_lines, rows_table, settings_line
+from .advice import ALONE, Advised, Screen, Taken, bytes_of, mean_of, taken
+from .page import (
+    cells_of,
+    decided_table,
+    delta_words,
+    plan_lines,
+    rows_table,
+    settings_line,
+    splits_words,
+)
 from .study import Study
 
 Found = dict[str, Any]
 FORMAT = "fedloom-advice-1"  # docs/schemas/advise.json
+_SHOWN = 6  # of the methods that were tried
 
 
 def advice_json(study: Study, advised: Advised, command: str) -> Found:
@@ -55,6 +65,7 @@ def advice_json(study: Study, advised: Advised, command: str) -> Found:
             for name, rule in advised.rules.items()
         ],
         "skipped": dict(advised.skipped),
+        "screen": _screen(advised.screen),
         "methods": [
             _method(method.name, own)
             for method, own in study.runs(cell).items()
@@ -69,6 +80,7 @@ def advice_json(study: Study, advised: Advised, command: str) -> Found:
         "looks": list(study.looks),
         "ended": "time" if study.over else "plan",
         "trials": study.question.trials,
+        "splits": study.splits,
         "cells": [compared],
     }
 
@@ -78,6 +90,13 @@ _FACTS = ("clients", "cohort", "share", "examples", "sizes", "labels")
 
 def _number(value: float) -> float | None:
     return value if value == value else None
+
+
+def _screen(screen: Screen | None) -> Found | None:
+    if screen is None:
+        return None
+    tried = [{"name": name, "value": value} for name, value in screen.tried.items()]
+    return {**asdict(screen), "tried": tried, "failed": list(screen.failed)}
 
 
 def _method(name: str, runs: Sequence[Run | None]) -> Found:
@@ -96,7 +115,7 @@ def _against_alone(study: Study, pick: Taken) -> str | None:
 
 
 # ------------------------------------------------------------------------------------------ page
-def advice_page(found: Mapping[str, Any], folder: str) -> str:
+def advice_page(found: Found, folder: str) -> str:
     """The page; folder: where run.toml is."""
     cell = found["cells"][0]
     methods = {method["name"]: method for method in found["methods"]}
@@ -111,10 +130,24 @@ def advice_page(found: Mapping[str, Any], folder: str) -> str:
     for one in found["candidates"]:
         seen = "docs/" * one["evidence"].endswith(".md") + one["evidence"]
         lines.append(f"| {' | '.join([one['name'], one['when'], one['why'], seen])} |")
+    lines += ["", _tried(found)]
     lines += [""] * bool(found["skipped"])
     lines += [f"- Not compared: {name}: {why}." for name, why in found["skipped"].items()]
     lines += ["", "## How it was decided", "", *(f"- {said}" for said in plan_lines(found))]
     return "\n".join(lines) + "\n"
+
+
+def _tried(found: Found) -> str:
+    """How the last candidate was found."""
+    if (screen := found["screen"]) is None:
+        return "There was no time to try all methods: rules chose these."
+    tried, unit = screen["tried"], found["unit"]
+    best = [f"{one['name']} {human_value(one['value'], unit)}" for one in tried[:_SHOWN]]
+    lost = f" Runs failed of {', '.join(screen['failed'])}." if screen["failed"] else ""
+    return (
+        f"{len(tried)} methods had {screen['trials']} trials each, judged by "
+        f"{splits_words(screen['splits'])}. The best: {', '.join(best)}.{lost}"
+    )
 
 
 def _said(found: Mapping[str, Any]) -> str:

@@ -44,6 +44,7 @@ def as_json(study: Study, command: str) -> Found:
         "looks": list(study.looks),
         "ended": "time" if study.over else "plan",
         "trials": question.trials,
+        "splits": study.splits,
         "cells": cells_of(study),
         "alike": [list(pair) for pair in study.alike()],
     }
@@ -207,6 +208,11 @@ def settings_line(method: Mapping[str, Any]) -> str:
     return f"`{words}` ({', '.join(notes)})"
 
 
+def splits_words(count: int) -> str:
+    """By what settings were chosen."""
+    return "a validation split" if count == 1 else f"the mean of {count} validation splits"
+
+
 def plan_lines(found: Mapping[str, Any]) -> list[str]:
     """How settings were chosen, and how verdicts were made: what a reviewer must know."""
     count = sum(len(cell["comparisons"]) for cell in found["cells"])
@@ -215,7 +221,7 @@ def plan_lines(found: Mapping[str, Any]) -> list[str]:
         f"Tested is the {VALUE_WORDS['last-tenth']} of the {found['metric']} on the test set, "
         "paired by seed. Rounds and bytes to the target and the worst client stand beside it.",
         f"Every method with a setting to tune had {found['trials']} trials in each cell, chosen by "
-        "a validation split at a seed that the comparison does not use.",
+        f"{splits_words(found['splits'])} at seeds that the comparison does not use.",
         f"Seeds were added to all methods of a cell at once, from "
         f"{found['cells'][0]['methods'][0]['first_seed']} on. The plan was fixed before the first "
         f"test: a look after {looks} seeds."

@@ -20,6 +20,8 @@ from ..sweep.grid import VALIDATION, values_of
 # two heterogeneities x two participations, if nobody says where to compare
 USUAL = {"data.alpha": ["0.1", "1"], "cohort": ["0.1", "0.4"]}
 Words = Mapping[str, str]  # {key: value as it was typed}
+_SHARES, _MOST_HELD = (1.0, 1.25, 0.75, 1.5), 0.5  # of the share held out by default; at most
+_SEEDS = 1_000_000  # where those of tuning begin, but for the first
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,14 +71,24 @@ class Question:
         return resolve(cell.source, [f"{key}={value}" for key, value in words])
 
     def trial(self, cell: Cell, method: Method, choice: Words, seed: int) -> Trial:
-        """One run. seed: from the recipe's own, 0, which is that of all tuning: it holds out a part
-        of the training data, and no seed of the comparison has been seen before.
+        """One run of the comparison. seed: counted from the recipe's own, from 1 on."""
+        return self._run(cell, method, choice, seed, {})
+
+    def tuning(self, cell: Cell, method: Method, choice: Words, split: int) -> Trial:
+        """One run that chooses settings, by a validation split that is held out of the training
+        data. split: which one, from 0; its seeds are none of the comparison's.
+
+        The share changes from split to split: it decides how many rows a client's last batch has,
+        and a batch of one row would otherwise be there in all runs of tuning and in no other one.
         """
-        words = [f"{key}={value}" for key, value in _beside(cell, method).items()]
-        start = self.config(cell, method).values
-        if not seed and not start["evaluate"].get("validation"):
-            words.append(f"evaluate.validation={VALIDATION}")
-        first = int(start["seed"]) + seed
+        kept = float(self.config(cell, method).values["evaluate"].get("validation") or VALIDATION)
+        share = float(f"{kept * _SHARES[split % len(_SHARES)]:.3g}")
+        held = {"evaluate.validation": f"{min(share, _MOST_HELD):g}"}
+        return self._run(cell, method, choice, split and _SEEDS + split, held)
+
+    def _run(self, cell: Cell, method: Method, choice: Words, seed: int, held: Words) -> Trial:
+        words = [f"{key}={value}" for key, value in {**_beside(cell, method), **held}.items()]
+        first = int(self.config(cell, method).values["seed"]) + seed
         base = Base(cell.source, tuple(words), self.out / cell.folder, first, 1)
         return base.trials({**method.words, **choice})[0]
 

@@ -6,35 +6,33 @@ look at a comparison and never changes. So the same command goes on after any st
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from ..core.curves import last_tenth
 from ..core.interrupts import TimeUpError
 from ..core.parsing import parse_json
 from ..errors import ConfigError, FedloomError
-from ..report.curve_data import measured, value_of
-from ..report.runs import Metric, Run, load_run
+from ..report.curve_data import value_of
+from ..report.runs import Metric, Run
 from ..report.sequential import FIRST, Decision, decide, looks
 from ..storage.atomic import write_atomic
-from ..sweep import RunTrials, Trial, Watch, check_all, in_jobs, state_of
+from ..sweep import Trial, state_of
 from .question import Cell, Method, Question
-from .tune import Point, Tuned, chosen, proposed, space_of
+from .tune import Tuned
+from .tuner import Place, Runs, Tuner, curves_of, seconds
 
 PLAN = "plan.json"
 POINT = 0.01  # the difference of shares that does not matter, if nobody says another
 _SPARE = 0.9  # of the time that is left, what the plan counts with
+_TUNING = 0.3  # of the time, what more than one validation split may take
 _ALIKE = 1e-5  # relative: curves closer than that are of one algorithm
-Place = tuple[Cell, Method]
 Pair = tuple[Cell, Method, Method]
-Curves = tuple[tuple[float, ...], ...]
 
 
 class Study:
@@ -43,20 +41,16 @@ class Study:
     Raises ConfigError for what cannot be run, and for a folder with another study.
     """
 
-    def __init__(self, question: Question, minutes: float, jobs: int, watch: Watch) -> None:
-        self.question, self._minutes, self._jobs, self._watch = question, minutes, jobs, watch
+    def __init__(self, question: Question, minutes: float, runs: Runs) -> None:
+        self.question, self._minutes, self._runs = question, minutes, runs
         self._until = time.monotonic() + 60 * minutes
-        self._work, self._runs = RunTrials(), dict[Path, Run]()
         self._trials: dict[tuple[Cell, Method, int], Trial] = {}
-        self.places = [(cell, m) for cell in question.cells for m in question.methods]
-        self.spaces = {place: space_of(question, *place) for place in self.places}
-        for key in question.tune:
-            if not any(key in space for space in self.spaces.values()):
-                raise ConfigError(f"--tune {key}: no method has this setting free to be tuned")
+        self._tuner = Tuner(question, runs)
         self.tuned: dict[Place, Tuned] = {}
-        self.looks = _kept_plan(question)
+        self._plan = _kept_plan(question)
+        self.looks: tuple[int, ...] = tuple(self._plan.get("looks", ()))
+        self.splits: int = self._plan.get("splits", int(bool(self.looks)))
         self.over = False  # whether time was up before the end of the plan
-        check_all([question.trial(*place, {}, 0) for place in self.places])
 
     # ------------------------------------------------------------------------------------ running
     def run(self) -> None:
@@ -67,88 +61,60 @@ class Study:
         try:
             self._refuse_too_little()
             self._tune()
-            self.looks = self.looks or self._plan()
+            self.looks = self.looks or self._planned()
         except TimeUpError:
             raise FedloomError(
-                f"the {self._minutes:g} minutes ended before every method was tuned and had a "
+                f"the {self._minutes:.3g} minutes ended before every method was tuned and had a "
                 "seed; the same command goes on"
             ) from None
         try:
             for n in self.looks:
-                self._run(self._seeds(self._open(), n))
+                self._runs.run(self._seeds(self._open(), n))
         except TimeUpError:
             self.over = True
 
     def _refuse_too_little(self) -> None:
         """Measure the first run of a new study, and say what the least study takes, if that is too
-        much.
+        much; take as many validation splits as there is time for.
         """
         if self.looks:
             return
-        at, began = self.places[0], time.monotonic()
-        start = {key: ladder.start for key, ladder in self.spaces[at].items()}
-        first = self.question.trial(*at, start, 0)
-        with contextlib.suppress(TimeUpError):
-            self._run([first])
-        done = first.rounds
-        if state_of(first.folder) == "begun":
-            done = max(1, load_run(first.folder).rounds.size)
-        each = (time.monotonic() - began) * first.rounds / done
-        each = max(each, _seconds(self._found(first)))
-        count = sum(map(bool, self.spaces.values())) * self.question.trials + len(self.places)
-        least = count * each / self._jobs / 60
-        if least > self._minutes:
+        tuner, (cells, methods) = self._tuner, (self.question.cells, self.question.methods)
+        each = tuner.seconds()
+        most = 60 * self._minutes * self._runs.jobs / each  # runs that there is time for
+        count = tuner.count + len(cells) * len(methods)
+        if count > most:
+            least = self._minutes * count / most
             raise ConfigError(
-                f"{self._minutes:g} minutes are too few to tune all methods and run one seed of "
-                f"each: {count} runs of {each:.2g} s with --jobs {self._jobs} take about "
+                f"{self._minutes:.3g} minutes are too few to tune all methods and run one seed of "
+                f"each: {count} runs of {each:.2g} s with --jobs {self._runs.jobs} take about "
                 f"{least:.2g} minutes; give --minutes {math.ceil(2 * least)}, or fewer --trials, "
                 "methods or cells"
             )
-
-    def _run(self, trials: Iterable[Trial]) -> None:
-        """Run what is not over of these."""
-        left = [t for t in trials if state_of(t.folder) not in ("finished", "failed")]
-        self._watch.add(left)
-        for n, state in in_jobs(self._work, left, left, self._jobs, self._watch):
-            self._watch.end(left[n], state)
-
-    def _found(self, trial: Trial) -> Run | None:
-        """A finished run; None of another one."""
-        if trial.folder not in self._runs and state_of(trial.folder) == "finished":
-            self._runs[trial.folder] = load_run(trial.folder)
-        return self._runs.get(trial.folder)
+        if not self.splits:
+            self.splits = max(1, min(tuner.wanted(), int(_TUNING * most / max(1, tuner.count))))
+            self._keep(splits=self.splits)
 
     def _tune(self) -> None:
-        """Find the settings of each method in each cell, all searches side by side."""
-        tried: dict[Place, dict[Point, Run | None]] = {at: {} for at in self.places}
-        while True:
-            trials = {
-                (at, point): self.question.trial(*at, dict(zip(space, point, strict=True)), 0)
-                for at, space in self.spaces.items()
-                for point in proposed(space, _scores(tried[at]), self.question.trials)
-            }
-            if not trials:
-                break
-            self._run(trials.values())
-            for (at, point), trial in trials.items():
-                tried[at][point] = self._found(trial)
-        for at, runs in tried.items():
-            if runs and not any(runs.values()):
-                raise ConfigError(f"{at[0].name}: every trial of {at[1].name} failed")
-            curves = {point: curves_of(run) for point, run in runs.items() if run is not None}
-            self.tuned[at] = chosen(self.spaces[at], _scores(runs), curves)
+        self.tuned = self._tuner.run(self.splits)
+        for (cell, method), found in self.tuned.items():
+            if found.trials and found.failed == found.trials:
+                raise ConfigError(f"{cell.name}: every trial of {method.name} failed")
 
-    def _plan(self) -> tuple[int, ...]:
+    def _planned(self) -> tuple[int, ...]:
         """The looks of a new study: as many seeds as there is time for after the first of each."""
         first, began = self._seeds(self.question.cells, 1), time.monotonic()
-        self._run(first)
-        spent = sum(_seconds(self._found(trial)) for trial in first) / self._jobs
+        self._runs.run(first)
+        spent = sum(seconds(self._runs.found(trial)) for trial in first) / self._runs.jobs
         each = max(time.monotonic() - began, spent, 1e-3)
         more = int(_SPARE * max(0.0, self._until - time.monotonic()) / each)
         found = looks(max(FIRST, min(self.question.most, 1 + more)))
-        plan = {"question": self.question.digest(), "looks": found}
-        write_atomic(self.question.out / PLAN, json.dumps(plan) + "\n")
+        self._keep(splits=self.splits, looks=found)
         return found
+
+    def _keep(self, **plan: Any) -> None:
+        plan["question"] = self.question.digest()
+        write_atomic(self.question.out / PLAN, json.dumps(plan) + "\n")
 
     def _seeds(self, cells: Sequence[Cell], count: int) -> list[Trial]:
         """The runs of so many seeds, every method of a cell with each of them."""
@@ -188,26 +154,18 @@ class Study:
             if not {state_of(trial.folder) for trial in trials} <= {"finished", "failed"}:
                 break
             for own, trial in zip(out.values(), trials, strict=True):
-                own.append(self._found(trial))
+                own.append(self._runs.found(trial))
         return out
 
     @property
     def cost(self) -> tuple[int, float]:
         """How many runs finished, and their seconds in all."""
-        return len(self._runs), sum(map(_seconds, self._runs.values()))
+        return self._runs.cost
 
     @property
     def metric(self) -> Metric:
         """What is compared. Raises ConfigError if no run has it, or nobody knows what is better."""
-        if not self._runs:
-            raise ConfigError("no run finished, so that there is nothing to compare")
-        metric = next(iter(self._runs.values())).metric
-        if metric.higher_is_better is None:
-            raise ConfigError(
-                f"nothing says whether {metric.name} is better higher or lower; run it with "
-                "higher_is_better"
-            )
-        return metric
+        return self._runs.metric
 
     @property
     def delta(self) -> float | None:
@@ -236,44 +194,18 @@ class Study:
         ]
 
 
-def _kept_plan(question: Question) -> tuple[int, ...]:
-    """The looks of a study that was begun; () of a new one. Raises ConfigError."""
+def _kept_plan(question: Question) -> dict[str, Any]:
+    """The plan of a study that was begun; {} of a new one. Raises ConfigError."""
     file = question.out / PLAN
     if not file.is_file():
-        return ()
-    kept = parse_json(file.read_text("utf-8"))
+        return {}
+    kept: dict[str, Any] = parse_json(file.read_text("utf-8"))
     if kept.get("question") != question.digest():
         raise ConfigError(
             f"'{question.out}' holds a study of something else, or a file of yours has changed; "
             "choose another --out"
         )
-    return tuple(kept["looks"])
-
-
-def _seconds(run: Run | None) -> float:
-    return 0.0 if run is None else float(run.summary["seconds"] or 0.0)
-
-
-def _scores(tried: Mapping[Point, Run | None]) -> dict[Point, float]:
-    """What the choice is made by, of the validation split, more is better: the mean of the last
-    tenth; -inf of a run that failed.
-    """
-
-    def score(run: Run | None) -> float:
-        if run is None:
-            return -math.inf
-        value = last_tenth(measured(run, f"validation_{run.metric.name}")[1].tolist())
-        if value is None or not math.isfinite(value):
-            return -math.inf
-        return -value if run.metric.higher_is_better is False else value
-
-    return {point: score(run) for point, run in tried.items()}
-
-
-def curves_of(run: Run) -> Curves:
-    """What tells two algorithms apart: losses and the metric, evaluation by evaluation."""
-    columns = ("train_loss", "test_loss", run.metric.column)
-    return tuple(tuple(measured(run, column)[1].tolist()) for column in columns)
+    return kept
 
 
 def _value(run: Run | None) -> float:

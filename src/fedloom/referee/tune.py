@@ -7,6 +7,7 @@ smaller steps when both sides are worse, until its trials are used up.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from inspect import signature
@@ -128,7 +129,8 @@ def best_of(scores: Mapping[Point, float]) -> Point:
 @dataclass(frozen=True)
 class Tuned:
     """What came of a search: the best values; how many were tried, and failed; at which settings a
-    better one may lie outside, and which had no effect.
+    better one may lie outside, and which had no effect; the score of the choice, more is better,
+    and its curves.
     """
 
     choice: Words
@@ -136,6 +138,8 @@ class Tuned:
     failed: int
     edges: tuple[str, ...]
     without_effect: tuple[str, ...]
+    score: float = -math.inf
+    curves: object = None
 
 
 def chosen(space: Space, scores: Mapping[Point, float], curves: Mapping[Point, object]) -> Tuned:
@@ -144,8 +148,11 @@ def chosen(space: Space, scores: Mapping[Point, float], curves: Mapping[Point, o
         return Tuned({}, 0, 0, (), ())
     idle = without_effect(space, curves)
     at_end = [key for key in edges(space, scores) if key not in idle]
-    choice = dict(zip(space, best_of(scores), strict=True))
-    return Tuned(choice, len(scores), len(scores) - len(curves), tuple(at_end), tuple(idle))
+    best, failed = best_of(scores), len(scores) - len(curves)
+    choice = dict(zip(space, best, strict=True))
+    return Tuned(
+        *(choice, len(scores), failed, tuple(at_end), tuple(idle)), scores[best], curves.get(best)
+    )
 
 
 def edges(space: Space, scores: Mapping[Point, float]) -> list[str]:

@@ -217,13 +217,13 @@ class KeptData:
         return self._data
 
 
-def check_all(trials: Sequence[Trial]) -> None:
+def check_all(trials: Sequence[Trial], kept: KeptData | None = None) -> None:
     """Build every combination that has not begun, with its data and its model, and train nothing,
-    so that errors come now and not hours later.
+    so that errors come now and not hours later. kept: data that a check before may have loaded.
 
     Raises ConfigError, naming the combination.
     """
-    seen, kept = set[tuple[Any, ...]](), KeptData()
+    seen, kept = set[tuple[Any, ...]](), kept or KeptData()
     for trial in trials:
         key = (trial.folder.parent, *trial.choice.values())
         if key in seen or state_of(trial.folder) != "new":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -40,14 +41,23 @@ class Watch(Protocol):
 
 
 class RunTrials:
-    """Runs a trial, goes on with it, or skips it if it is over -> its state."""
+    """Runs a trial, goes on with it, or skips it if it is over -> its state. warn: whether to say
+    what a run warns of; it is in its summary.json in any case.
+    """
 
-    def __init__(self) -> None:
-        self._kept = KeptData()
+    def __init__(self, warn: bool = True) -> None:
+        self._kept, self._warn = KeptData(), warn
 
     def __call__(self, trial: Trial, on_row: Say) -> str:
         """on_row: called with every row of the run."""
-        return run_trial(trial, data=self._kept.of(trial.config), on_round=on_row)
+        log = logging.getLogger("fedloom")
+        level = log.level
+        if not self._warn:
+            log.setLevel(logging.ERROR)
+        try:
+            return run_trial(trial, data=self._kept.of(trial.config), on_round=on_row)
+        finally:
+            log.setLevel(level)
 
 
 def in_jobs(
