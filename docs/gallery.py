@@ -115,7 +115,7 @@ def page() -> str:
         out += [f"## {section.title}", f"```\n{section.commands}\n```\n"]
         for file, caption in section.shown.items():
             picture = copied(file).relative_to(DOCS).as_posix()
-            out.append(f"`{file}`: {caption[0].lower()}{caption[1:]}\n\n![{caption}]({picture})\n")
+            out.append(f"{caption} (`{file}`):\n\n![{caption}]({picture})\n")
     return "\n".join(out)
 
 
