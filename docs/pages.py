@@ -63,8 +63,8 @@ PARTS = {
 }
 
 SETTINGS = """# Settings
-Made by `make docs` from the code; `fedloom show NAME` prints the same. How settings are written, in
-a file and on the command line: [cli.md](cli.md). The options of methods stand on their
+Made by `make docs` from the code; `fedloom show NAME` prints the same. [Command
+line](cli.md#settings) says how to write settings. The options of methods are on their
 [pages](algorithms/README.md).
 """
 # the named tables of docs/settings.md
@@ -420,9 +420,9 @@ def index() -> str:
         [
             "# Algorithms",
             "",
-            "Made by `make docs`. down, up: vectors of the model's length per client and round; "
-            "client: what one",
-            "keeps between rounds; gradients: per local step.",
+            "Made by `make docs`. *down* and *up* count vectors of the model's length per client "
+            "and round,",
+            "*client* those that a client keeps between rounds; *gradients* are per local step.",
             "",
             *grid(head, rows),
             "",
@@ -430,8 +430,8 @@ def index() -> str:
             "",
             *grid(["", "line"], lines),
             "",
-            "Any objective, server optimiser, local optimiser, sub-model and codec goes with any "
-            "of them",
+            "Every method works with any objective, server optimiser, local optimiser, sub-model "
+            "and codec,",
             "unless [the table](../compatibility.md) says no.",
             "",
             "## What every method goes through",

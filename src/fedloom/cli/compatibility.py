@@ -222,15 +222,13 @@ def as_markdown() -> str:
     out = [
         "# What goes with what",
         "",
-        "Made by `fedloom matrix --out docs/compatibility.md` from the checks that every run makes "
-        "before it begins;",
-        "nothing here is typed. `ok` is made and runs in every engine; `no` is refused in one "
-        "line, for the reason below the table.",
-        "What a part needs of data and model (labels for cross-entropy, numbers for the squared "
-        "error, named blocks for FedMLB,",
-        "layers that can be cut for HeteroFL, exits for ScaleFL) is asked when these are known. "
-        "ScaleFL stands with its objective,",
-        "self_distillation; ordered_distillation with FjORD.",
+        "`fedloom matrix --out docs/compatibility.md` makes this page from the checks of a run. "
+        "`ok` runs in every engine; `no` is refused",
+        "in one line, for the reason below the table. A run also checks what a part needs of data "
+        "and model: labels for cross-entropy,",
+        "numbers for the squared error, named blocks for FedMLB, layers that can be cut for "
+        "HeteroFL, exits for ScaleFL.",
+        "Here ScaleFL has its objective, self_distillation, and FjORD ordered_distillation.",
     ]
     for name in AXES:
         found = table(name)
