@@ -20,7 +20,7 @@ from .text_cache import settings_argument
 
 @click.command("advise", short_help="Say which method to take for your clients.")
 @settings_argument()
-@plan_options(20, "advise-NAME", "Of the main settings of each method; 1: tune nothing.")
+@plan_options(20, "advise-NAME", "Trials of each method's main settings; 1: tune nothing.")
 def advise_command(
     settings: tuple[str, ...],
     minutes: float,

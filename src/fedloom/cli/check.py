@@ -41,9 +41,9 @@ def check_command(target: str, model: str | None, data: str | None, program: boo
     fedloom check my_algorithm.py:Recall     one of them: a class, or an instance
     fedloom check my_algorithm.py --model net --data clients
 
-    Runs the contract that every part of fedloom keeps on a small problem: arguments stay as they
-    are, nothing is kept on the part, all engines agree, a run that is stopped goes on, the bill is
-    what is sent. Explains what does not hold. Leaves with 1 if anything failed.
+    Tries the rules for parts on a small problem: arguments stay as they are, nothing is kept on the
+    part, all engines agree, a run that is stopped goes on, the counted bytes are those sent. It
+    explains what does not hold. The exit code is 1 if anything failed.
     """
     from fedloom.checks import check, parts_of
 

@@ -25,7 +25,7 @@ _value = click.option(
     type=click.Choice(VALUES),
     default="last-tenth",
     show_default=True,
-    help="What of a run is compared: the mean of its last tenth of evaluations, or one of them.",
+    help="The number that is compared: the mean of the last tenth of evaluations, or one of them.",
 )
 
 
@@ -54,10 +54,10 @@ def compare_command(
 ) -> None:
     """Print a table of runs; runs that differ only in their seed are one line.
 
-    A folder of runs stands for all runs in it. Below stand the settings that differ, and the
-    difference of every line from the first one over the seeds that all have, paired by seed, with
-    Student's t: its interval, its p, and whether that may be chance. What is tested is the first
-    value of the table, --value. The table fits the page (COLUMNS, the terminal, else 80 columns).
+    A folder of runs stands for all runs in it. Below the table are the
+    settings that differ, and the difference of every line from the first: its interval, its p, and
+    a verdict, by Student's t, paired by the seeds that all lines have. The tested number is the
+    first one of the table (--value). The table fits the page (COLUMNS, the terminal, else 80).
     """
     from fedloom.report import as_markdown, as_text, comparison, group_runs, load_run
     from fedloom.report.clients import against_alone
@@ -169,10 +169,10 @@ def figure_options(drawn: str) -> Callable[[Any], Any]:
             "--format",
             "kinds",
             metavar="KINDS",
-            help="Of --figures: png, svg, pdf.  [default: pdf]",
+            help="For --figures: png, svg, pdf.  [default: pdf]",
         ),
         click.option(
-            "--column", type=float, help="Of --figures: a column in inches.  [default: 3.4]"
+            "--column", type=float, help="For --figures: a column in inches.  [default: 3.4]"
         ),
     ]
 

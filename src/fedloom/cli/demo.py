@@ -21,7 +21,7 @@ ALGORITHMS = ("fedavg", "fedavgm", "scaffold", "fedacg")
 RECIPE = "digits"
 
 
-@click.command("demo", short_help="Compare four methods on handwritten digits, a minute.")
+@click.command("demo", short_help="Compare four methods on handwritten digits in a minute.")
 @click.option(
     "--seeds", type=click.IntRange(min=1), default=3, show_default=True, help="Per method."
 )
@@ -36,7 +36,7 @@ RECIPE = "digits"
 def demo_command(seeds: int, out: Path, rounds: int | None) -> None:
     """Compare FedAvg, FedAvgM, SCAFFOLD and FedACG on handwritten digits, about a minute.
 
-    Runs that are already there are not run again; of one that was stopped the rest is run.
+    Finished runs are not run again, and a run that was stopped goes on.
     """
     from fedloom.config import resolve
     from fedloom.report import comparison, group_runs, load_run

@@ -29,7 +29,7 @@ def deploy_command() -> None:
     """Run the clients elsewhere: at hospitals, at companies, in other cities.
 
     \b
-    fedloom deploy new my.toml --out fed                 at whoever runs the server
+    fedloom deploy new my.toml --out fed                 at the server
     fedloom deploy check fed                             equal to the simulation? what is sent?
     fedloom deploy server fed                            at the server; stays
     fedloom deploy node fed --client 3 --data mine.toml  at each client; stays
@@ -51,7 +51,7 @@ deploy_command.add_command(renew_command)
 @click.option(
     "--clients",
     type=click.IntRange(1, 1000),
-    help="Number of clients, whose data nobody here has.  [default: those of the data]",
+    help="Number of clients, if none of their data are here.  [default: those of the data]",
 )
 def new_command(settings: tuple[str, ...], out: Path, clients: int | None) -> None:
     """Make the folder of a federation: keys, certificates, the registry of clients.
@@ -146,7 +146,7 @@ def describe_command(
     fedloom deploy describe fed                               at the server, once nodes run
 
     At a site it prints all that would be told of its table; nothing is told before somebody agreed.
-    Another table is another question. At the server it asks the nodes, prints what they tell, and
+    If the table changes, it asks again. At the server it asks the nodes, prints what they tell, and
     makes the rules of columns of it (categories, fills, scales), which all sites get in run.toml.
     """
     folder = folder_of(fed)
@@ -252,7 +252,7 @@ def node_command(fed: Path, client: int, data: Path | None, trust_local_accounts
 def run_command(fed: Path, quiet: bool) -> None:
     """Begin the run, or go on with it, and show it until it ends.
 
-    Ctrl-C ends the showing, not the run: that is `fedloom deploy stop`.
+    Ctrl-C ends the view; `fedloom deploy stop` ends the run.
     """
     from fedloom.deployment.programs import begin
 

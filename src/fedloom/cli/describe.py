@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _NAMED = 5  # columns that are named
 
 
-@click.command("describe", short_help="Say what tables of sites are like, and tell of nobody.")
+@click.command("describe", short_help="Describe tables of sites without showing a patient.")
 @click.argument("words", nargs=-1, required=True, metavar="FILE... [KEY=VALUE ...]")
 @click.option("--target", help="The column with the labels, whose shares are compared.")
 @click.option(
@@ -30,7 +30,7 @@ _NAMED = 5  # columns that are named
     type=click.IntRange(min=1),
     default=10,
     show_default=True,
-    help="Nothing is told of fewer rows.",
+    help="The fewest rows of which a number is told.",
 )
 @click.option("--json", "json_too", is_flag=True, help="Print JSON, and no table.")
 def describe_command(
@@ -43,10 +43,9 @@ def describe_command(
     fedloom describe sites/*.csv --target "num > 0" 'inputs=["age", "sex"]'
     fedloom describe my.toml
 
-    A file is a site, or of one file a value of the client column. Nothing is told of fewer rows
-    than --least. Of a column of numbers low and high are means of several rows, and so are 25 %,
-    median and 75 %: a maximum is one patient's. Settings are those of a table in [data], as in
-    my.toml, which has them.
+    A file is a site; of a single file each value of the client column is one. No number is of
+    fewer rows than --least. Low, 25 %, median, 75 % and high are means of several rows, because a
+    maximum would show one patient. Settings are those of a table in [data] (my.toml has them).
     """
     from fedloom.config import parse_override
     from fedloom.config.sources import read

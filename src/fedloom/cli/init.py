@@ -13,10 +13,10 @@ from fedloom.errors import ConfigError
 _PYTHON = ".py.txt"  # how the scripts are called in the package, where they are no modules
 
 
-@click.command("init", short_help="Write a starter: settings, own data, an own method.")
+@click.command("init", short_help="Write a starter: settings, data, a method of your own.")
 @click.argument("folder", type=click.Path(path_type=Path))
 def init_command(folder: Path) -> None:
-    """Write a starter into a new folder: commented settings, own data and an own method.
+    """Write a starter into a new folder: commented settings, data and a method of your own.
 
     \b
     fedloom init study

@@ -51,7 +51,7 @@ def papers_command() -> None:
 @click.option(
     "--scale",
     type=SCALE,
-    help="Of which scale costs are shown.  [default: paper and cpu]",
+    help="The scale of the costs.  [default: paper and cpu]",
 )
 @click.option(
     "--out",
@@ -227,7 +227,7 @@ def _run_item(item: Item, out: Path, jobs: int, mix: bool, quiet: bool, end: flo
 @click.option(
     "--as-published",
     is_flag=True,
-    help="Of flamby: the authors' weights and random numbers; count equal cells.",
+    help="For flamby: use the authors' weights and random numbers, and count equal cells.",
 )
 @click.option(
     "--tune",
@@ -241,11 +241,11 @@ def _run_item(item: Item, out: Path, jobs: int, mix: bool, quiet: bool, end: flo
 )
 @click.option("--csv", "style", flag_value="csv", help="Print the table as CSV alone.")
 @click.option("--latex", "style", flag_value="latex", help="Print the table as LaTeX alone.")
-@click.option("--columns", help="Of --latex: these alone, as paper,here,p.")
+@click.option("--columns", help="For --latex: only these, as paper,here,p.")
 @figure_options("Draw the table or figure into this folder.")
 @click.option("--quiet", is_flag=True, help="Print the table alone, no progress.")
 @click.option(
-    "--measure/--no-measure", default=True, help="Of --dry-run: measure the processor's speed."
+    "--measure/--no-measure", default=True, help="For --dry-run: measure the processor's speed."
 )
 def paper_command(
     words: tuple[str, ...],

@@ -30,7 +30,7 @@ def plan_options(minutes: int, folder: str, trials: str) -> Callable[[Command], 
             type=click.IntRange(min=4),
             default=30,
             show_default=True,
-            help="At most so many.",
+            help="The most seeds.",
         ),
         click.option(
             "--minutes",
@@ -42,7 +42,7 @@ def plan_options(minutes: int, folder: str, trials: str) -> Callable[[Command], 
         click.option(
             "--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Runs at once."
         ),
-        click.option("--out", help=f"Its folder.  [default: runs/{folder}]"),
+        click.option("--out", help=f"The folder.  [default: runs/{folder}]"),
         click.option(
             "--json", "as_json", is_flag=True, help="Print the JSON, and not the Markdown."
         ),
@@ -66,7 +66,7 @@ def plan_options(minutes: int, folder: str, trials: str) -> Callable[[Command], 
     help="The difference that does not matter.  [default: 0.01 of shares, one point]",
 )
 @plan_options(
-    30, "referee-METHOD", "Of the main settings of each method in each cell; 1: tune nothing."
+    30, "referee-METHOD", "Trials of each method's main settings in each cell; 1: tune nothing."
 )
 def referee_command(
     words: tuple[str, ...],

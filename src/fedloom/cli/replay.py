@@ -31,9 +31,11 @@ _EXAMPLES = 12  # whose indices a line shows
 @click.option("--blame", is_flag=True, help="Rank its clients by what they did to the model.")
 @click.option("--client", help="Open one of its clients, by number or name.")
 @click.option("--step", type=click.IntRange(min=1), help="A local step of this client.")
-@click.option("--pdb", "debug", is_flag=True, help="A debugger at its first step, or at --step.")
-@click.option("--out", type=click.Path(path_type=Path), help="Its tensors, as safetensors.")
-@click.option("--changed-code", is_flag=True, help="Take own files (FILE.py:NAME) that changed.")
+@click.option("--pdb", "debug", is_flag=True, help="Debug it from its first step, or --step.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="Write its tensors here (safetensors)."
+)
+@click.option("--changed-code", is_flag=True, help="Use own files (FILE.py:NAME) as they are now.")
 def replay_command(
     run: Path,
     changes: tuple[str, ...],

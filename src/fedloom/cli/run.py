@@ -39,7 +39,7 @@ INTERRUPTED = 130
     "--seeds",
     type=click.IntRange(min=1),
     default=1,
-    help="Runs, with seeds from `seed`; the same command goes on with their folders.",
+    help="Number of runs, with seeds from `seed` on; the same command goes on with them.",
 )
 @click.option(
     "--baselines",
@@ -49,7 +49,7 @@ INTERRUPTED = 130
 @click.option(
     "--resume-if-begun",
     is_flag=True,
-    help="Go on with the folder if it holds this run, as a restarted job has to.",
+    help="Go on if the folder has this run; for jobs that are restarted.",
 )
 def run_command(
     settings: tuple[str, ...],
@@ -157,12 +157,12 @@ def resume_command(words: tuple[str, ...], quiet: bool, changed_code: bool) -> N
 
     \b
     fedloom resume runs/digits-fedavg-seed0
-    fedloom resume runs/digits-fedavg-seed0 rounds=300      extends a finished run
+    fedloom resume runs/digits-fedavg-seed0 rounds=300      300 rounds in all
     fedloom resume runs/*                                   those that have not finished
 
-    rounds counts all rounds from the start: 300 in all here, whatever was done. What may change
-    too: the number of workers (engine=workers:4), device, checkpoint, resident_bytes, tracker,
-    name, label, and evaluate, but for validation and ema.
+    rounds counts all rounds from the start. These may change too: the number of workers
+    (engine=workers:4), device, checkpoint, resident_bytes, tracker, name, label, and evaluate
+    except for validation and ema.
 
     The file of a part of your own (FILE.py:NAME) is run again, and named; one that has changed
     since the run began is refused.

@@ -35,7 +35,7 @@ _BY = {
     type=click.Choice(tuple(_BY)),
     default="validation",
     show_default=True,
-    help="The data that choose; test is the papers' way.",
+    help="The data that decide; test is the papers' way.",
 )
 @click.option(
     "--trials", type=click.IntRange(min=1), help="Let Optuna choose so many combinations."
