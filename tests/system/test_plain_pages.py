@@ -25,6 +25,10 @@ TABLES = [
     ).stdout.split()
 ]  # fmt: skip
 MOST_WORDS = 25
+# the line before a list's first item or a table's head, unless it is blank or a heading
+JOINED = re.compile(
+    r"^(?!$|#| *[-*] | *\d+\. |[ |<]).*\n(?=[-*] |\d+\. |\|)|^```\n(?=[-*] |\|)", re.MULTILINE
+)
 PRIVATE = re.compile(
     r"\b(the|a|its own|own) roll\b(?!\.toml)|\brolls\b|\bkeepers?\b|\bdoors?\b|"
     r"\b(first|second|third|fourth|fifth|sixth|seventh|eighth|ninth|tenth|eleventh|twelfth) "
@@ -54,6 +58,13 @@ def name(page: Path) -> str:
 def test_a_table_s_cell_is_short(page: Path) -> None:
     long = [c.strip() for c in cells(page.read_text("utf-8")) if len(c.split()) > MOST_WORDS]
     assert not long, f"more than {MOST_WORDS} words: split the row, or write it below the table"
+
+
+@pytest.mark.parametrize("page", TABLES, ids=name)
+def test_a_list_and_a_table_begin_after_a_blank_line(page: Path) -> None:
+    """The site would join their lines into one paragraph."""
+    text = re.sub(r"^```.*?^```$", "```", page.read_text("utf-8"), flags=re.M | re.S)
+    assert [found[0] for found in JOINED.finditer(text)] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
