@@ -31,8 +31,8 @@ def deploy_command() -> None:
     \b
     fedloom deploy new my.toml --out fed                 at the server
     fedloom deploy check fed                             equal to the simulation? what is sent?
-    fedloom deploy server fed                            at the server; stays
-    fedloom deploy node fed --client 3 --data mine.toml  at each client; stays
+    fedloom deploy server fed                            at the server; keeps running
+    fedloom deploy node fed --client 3 --data mine.toml  at each client; keeps running
     fedloom deploy describe fed                          what are the tables of clients like?
     fedloom deploy run fed                               at the server: begins, or goes on
     fedloom deploy sites add fed ulm                     while it goes on; also: remove
