@@ -292,7 +292,7 @@ class Algorithm(Part, ABC):
         """-> what a client of the cohort answers before its local steps, and mem.
 
         The answers' mean, with the weights of delta, joins the message and the server_step's up,
-        field by field. Both ways are billed.
+        field by field. The bytes of both ways count.
         """
         return rec(), mem
 

@@ -39,7 +39,7 @@ class DiscreteGaussian(IntegerRing):
     Where the paper differs: values are rounded towards 0 here, and at random there, so that
     rounding makes no vector longer than clip; the rotation that spreads a vector evenly is left
     out, since the ring has 64 bits, and so is the wrap modulo a small number.
-    The noise of a simulation is made from the run's seed: who knows the seed can take it off.
+    The noise of a simulation is made from the run's seed: whoever knows the seed can subtract it.
     Reference: https://arxiv.org/abs/2102.06387
     """
 

@@ -28,7 +28,7 @@ class DifferentialPrivacy(Aggregation):
 
     quantile: clip then follows this quantile of the updates\' lengths (Andrew et al., NeurIPS 2021,
     Algorithm 1); a round\'s noise is shared between the sum and the count of updates within clip.
-    The noise of a simulation is made from the run\'s seed: who knows the seed can take it off.
+    The noise of a simulation is made from the run\'s seed: whoever knows the seed can subtract it.
     Reference: https://arxiv.org/abs/1710.06963
     """
 

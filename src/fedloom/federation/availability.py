@@ -34,10 +34,10 @@ class Availability:
     1. Seconds need [devices]: a round then waits until somebody is available. Otherwise a round in
     which nobody is available changes nothing.
 
-    A client that drops out has received the model, which is billed; it sends nothing, its state
+    A client that drops out has received the model, whose bytes count; it sends nothing, its state
     stays as it was, and nobody waits for it. With over_selection the server asks more clients than
     it needs, and takes the first that answer in simulated time (Bonawitz et al., MLSys 2019,
-    section 2); the others are stopped, and the models that they received are billed.
+    section 2); the others are stopped, and the bytes that they received count.
     """
 
     title: ClassVar[str] = "availability"

@@ -47,7 +47,7 @@ class ClientChoice(Part):
         return type(self).__name__
 
     def candidates(self, known: Known) -> Sequence[int]:
-        """-> who is sent the model and asked for the loss on all its data; both are billed."""
+        """-> who is sent the model and asked for the loss on all its data; the bytes count."""
         return ()
 
     def cohort(self, known: Known, losses: Mapping[int, float]) -> Sequence[int]:

@@ -32,7 +32,7 @@ class ExamplePrivacy:
     has an example more give updates that differ by at most (epsilon, delta), in all their rounds.
 
     n_i, the numbers of steps and rounds, and who takes part are not hidden. The noise of a
-    simulation is made from the run's seed: who knows the seed can take it off.
+    simulation is made from the run's seed: whoever knows the seed can subtract it.
     Reference: https://arxiv.org/abs/1607.00133
     """
 
