@@ -117,6 +117,10 @@ def test_splits_are_added_until_500_rows_have_judged(
         ("fedprox", "fedavg", (), {"tune": ("local.lr=0.1",)}, "two or more values"),
         ("fedprox", "fedavg", ("seed=3",), {}, "counts seeds"),
         ("fedprox", "fedavg", ("digits", "seed=3,4"), {}, "seed"),
+        ("ditto", "fedavg", ("digits",), {}, "algorithm = 'ditto': each client has a model"),
+        ("alone", "fedper", ("digits",), {"vary": "private"}, "private = 'alone': each client"),
+        ("fedprox", "fedavg", ("digits", "private=fedbn"), {}, "private = 'fedbn': each client"),
+        ("fedprox", "fedavg", ("evaluate.finetune=3",), {}, "evaluate.finetune = 3: each client"),
     ],
 )
 def test_what_cannot_be_asked_is_one_line(

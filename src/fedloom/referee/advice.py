@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Literal, TypeVar
 
-from ..algorithms.registry import ALGORITHMS
+from ..algorithms.registry import ALGORITHMS, make_algorithm
 from ..config import Config, resolve
 from ..config.baselines import baselines
 from ..data import FederatedData
@@ -22,7 +22,7 @@ from ..errors import ConfigError, FedloomError
 from ..report.curve_data import value_of
 from ..report.runs import Run
 from ..sweep import KeptData, check_all
-from .question import Cell, Method, Question, Words, pair_of
+from .question import Cell, Method, Question, Words, pair_of, refuse_own_models
 from .rules import RULES, Facts, Rule, facts_of
 from .study import Study
 
@@ -120,11 +120,7 @@ def _check(source: str, config: Config, data: FederatedData) -> None:
         raise ConfigError(
             f"'{source}' has no test rows to compare by; see data.test_share, or test"
         )
-    if private := config.values.get("private"):
-        raise ConfigError(
-            f"private = '{private['name']}': each client has a model of its own, and what is "
-            "compared is the server's; leave it out, or use `fedloom run --baselines`"
-        )
+    refuse_own_models(config)
 
 
 def _tried(config: Config, facts: Facts) -> Iterator[tuple[Method, Rule]]:
@@ -132,7 +128,9 @@ def _tried(config: Config, facts: Facts) -> Iterator[tuple[Method, Rule]]:
     own = config.algorithm if "server" not in config.values else f"{config.algorithm} and server"
     plain = own == "fedavg"
     tried = {own: (Method(own, {}), _BASE if plain else _OWN)}
-    rest = (Rule(f"algorithm={name}", "", "") for name in ALGORITHMS if name != _OWN_CLOCK)
+    others = (name for name in ALGORITHMS if name != _OWN_CLOCK)
+    common = (name for name in others if not make_algorithm(name).personalises)
+    rest = (Rule(f"algorithm={name}", "", "") for name in common)
     away = ["server=none"] * ("server" in config.values)
     for rule in (_BASE, *(rule for rule in RULES if rule.holds(facts)), *rest):
         words = dict(map(pair_of, [*rule.changes.split(), *away]))

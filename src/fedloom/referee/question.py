@@ -127,7 +127,29 @@ def asked(
         tried[key] = values
     pairs = tuple((methods[0], rival) for rival in methods[1:])
     cells = tuple(_cells(words))
-    return Question(vary, tuple(methods), pairs, cells, tried, trials, most, delta, out)
+    found = Question(vary, tuple(methods), pairs, cells, tried, trials, most, delta, out)
+    for place in itertools.product(cells, methods):
+        refuse_own_models(found.config(*place))
+    return found
+
+
+def refuse_own_models(config: Config) -> None:
+    """Raise ConfigError where clients use models of their own: settings are chosen, and methods
+    compared, by the server's.
+    """
+    steps = config.values["evaluate"]["finetune"]
+    if private := config.values.get("private"):
+        said = f"private = '{private['name']}'"
+    elif config.part("algorithm").personalises:
+        said = f"algorithm = '{config.algorithm}'"
+    elif steps:
+        said = f"evaluate.finetune = {steps}"
+    else:
+        return
+    raise ConfigError(
+        f"{said}: each client has a model of its own, and what is tuned and compared here is the "
+        "server's; leave it out, or compare runs with data.tests=matched by `fedloom compare`"
+    )
 
 
 def _beside(cell: Cell, method: Method) -> Words:
