@@ -16,8 +16,12 @@ from fedloom.data import from_clients
 from fedloom.errors import ConfigError
 from fedloom.federation.sampling import Churn, Cohorts
 from fedloom.models import logistic
-from fedloom.report import group_runs, load_run
+from fedloom.report import comparison, group_runs, load_run
 from fedloom.report.clients import against_alone
+from fedloom.report.curves import loss_curves
+from fedloom.report.differences import differences, measured_how
+from fedloom.report.style import styles
+from fedloom.report.table_text import table_cells
 from fedloom.server.evaluation import Evaluation
 from fedloom.submodels import PRIVATE
 
@@ -110,3 +114,87 @@ def test_the_sentence_says_who_is_better_off(tmp_path: Path) -> None:
     better = [a > b for a, b in zip(*(g.runs[0].clients["values"] for g in groups), strict=True)]
     assert said.startswith(f"together is better than alone at {sum(better)} of 3 clients (")
     assert against_alone(groups[:1]) == []
+
+
+# ----------------------------------------------------- what a table compares, and what it does not
+def labelled(rows: int, i: int):
+    """A client's examples, by a rule of its own."""
+    x = DRAW.normal(size=(rows, 3))
+    return x, (x @ [(1, 1, 0), (-1, 1, 1), (1, -1, 0.5)][i] > 0).astype(int)
+
+
+RULES = [labelled(20, i) for i in range(3)]
+OWN_TESTS = [labelled(n, i) for i, n in enumerate((30, 40, 50))]
+OWN = from_clients(RULES, client_tests=OWN_TESTS, dtype=torch.float64)
+COMMON = from_clients(
+    RULES, tuple(map(np.concatenate, zip(*OWN_TESTS, strict=True))), dtype=torch.float64
+)
+ALONE = {"label": "alone", "private": PRIVATE.make("alone")}
+
+
+def compared(folder: Path, **rows):
+    """The groups of runs in these folders, a run for each; clients have test rows of their own."""
+    for name, changes in rows.items():
+        run(folder / name, **{"label": name, "data": OWN} | changes)
+    return group_runs(load_run(folder / name) for name in rows)
+
+
+def test_all_rows_are_compared_by_what_clients_use(tmp_path: Path) -> None:
+    groups = compared(
+        tmp_path, together={}, alone=ALONE, tuned={"evaluate": Evaluation(finetune=3)}
+    )
+    means = [float(np.mean(group.runs[0].clients["values"])) for group in groups]
+    assert len({*means}) == 3
+    rows = comparison(groups)
+    assert [row["value_mean"] for row in rows] == pytest.approx(means)
+    assert {row["metric"] for row in rows} == {"mean client accuracy"}
+    found = {d.label: d.found.mean for d in differences(groups)}
+    assert found == pytest.approx({"alone": means[1] - means[0], "tuned": means[2] - means[0]})
+    assert "mean client accuracy, last tenth" in table_cells(rows)[0]
+    (said,) = measured_how(groups)
+    assert "alone" in said and "its own test rows" in said
+    (test_loss,) = (p for p in loss_curves(groups, styles(groups)) if p.name == "test_loss")
+    assert "together" in test_loss.alt and "alone" not in test_loss.alt
+    for value in ("ema", "best-of-validation"):
+        with pytest.raises(ConfigError, match="choose last-tenth or last"):
+            comparison(groups, value=value)
+
+
+def test_a_data_frame_has_what_is_compared(tmp_path: Path) -> None:
+    pytest.importorskip("pandas")
+    alone = run(data=OWN, private=PRIVATE.make("alone"))
+    assert alone.to_pandas()["tested"].iloc[-1] == pytest.approx(np.mean(alone.clients))
+
+
+def test_runs_of_a_common_model_alone_are_compared_on_the_common_test_set(tmp_path: Path) -> None:
+    groups = compared(tmp_path, a={}, b={"local": Local(steps=1, batch=None, lr=0.3)})
+    last = [group.runs[0].columns["test_accuracy"][-1] for group in groups]
+    assert [row["value_mean"] for row in comparison(groups)] == pytest.approx(last)
+    assert measured_how(groups) == [] and {row["metric"] for row in comparison(groups)} == {
+        "accuracy"
+    }
+
+
+def test_unlike_measures_are_named_and_never_tested(tmp_path: Path) -> None:
+    groups = compared(tmp_path, together={"data": COMMON}, alone=ALONE)
+    together, alone = comparison(groups)
+    assert together["value_mean"] == pytest.approx(groups[0].runs[0].summary["last"]["value"])
+    assert alone["value_mean"] == pytest.approx(np.mean(groups[1].runs[0].clients["values"]))
+    heads, lines = table_cells([together, alone])
+    assert [line[heads.index("measured")] for line in lines] == ["accuracy", "mean client accuracy"]
+    assert differences(groups) == []
+    said = " ".join(measured_how(groups))
+    assert (
+        "No difference between alone and together is tested" in said
+        and "data.tests=matched" in said
+    )
+
+
+def test_own_models_that_nothing_measured_have_no_value(tmp_path: Path) -> None:
+    groups = compared(tmp_path, together={}, alone=ALONE | {"data": COMMON})
+    together, alone = comparison(groups)
+    assert together["metric"] == "accuracy" and together["value_mean"] is not None
+    for key in ("value_mean", "last_mean", "best_mean", "ema_mean", "client_worst"):
+        assert alone[key] is None, key
+    assert "data.tests=matched" in measured_how(groups)[0]
+    assert against_alone(groups) == []

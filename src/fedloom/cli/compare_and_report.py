@@ -61,7 +61,7 @@ def compare_command(
     """
     from fedloom.report import as_markdown, as_text, comparison, group_runs, load_run
     from fedloom.report.clients import against_alone
-    from fedloom.report.differences import as_lines, differences, like_best
+    from fedloom.report.differences import as_lines, differences, like_best, measured_how
     from fedloom.report.frames import find_runs
     from fedloom.report.skew import common
 
@@ -83,7 +83,7 @@ def compare_command(
     if unequal := common(groups):
         click.echo(f"\n{folded(f'Clients: {unequal}', space)}")
     fence = ["```"] if markdown else []
-    alone = [folded(line, space) for line in against_alone(groups)]
+    alone = [folded(x, space) for x in (*measured_how(groups), *against_alone(groups))]
     for said in (_settings(groups, space), [folded(x, space) for x in as_lines(beside)], alone):
         if said:
             click.echo("\n".join(["", *fence, *said, *fence]))

@@ -210,7 +210,7 @@ def _facts(run: Run) -> dict[str, Any]:
         "planned": run.planned,
         "finished": run.finished,
         "running": holder(run.path / ".lock") is not None,
-        "metric": run.metric.name,
+        "metric": run.metric.title,
         "unit": run.metric.unit,
         "value": None if math.isnan(last) else last,
     }

@@ -56,7 +56,11 @@ def summarise(result: Result) -> str:
     lines = [
         ("rounds", f"{s['rounds']}, {human_seconds(each)} each" if timed else str(s["rounds"]))
     ]
-    if s["last"]:
+    if result.own_models:  # what the server's model has, nobody uses
+        mean = s.get(f"client_{metric}_mean")
+        said = f"{human_value(mean, unit)} mean of the clients, each with its own model"
+        lines.append((metric, "not measured: see data.tests" if mean is None else said))
+    elif s["last"]:
         last = f"{human_value(s['last']['value'], unit)} last"
         best = ""
         if s["best"]:
@@ -68,7 +72,7 @@ def summarise(result: Result) -> str:
     if most := s.get("majority"):
         always = f"a model that always says '{most['name']}'"
         lines.append(("majority", f"{human_value(most['share'], unit)}: {always}"))
-    if s["target"] is not None and s["rounds_to_target_text"]:
+    if not result.own_models and s["target"] is not None and s["rounds_to_target_text"]:
         cost = human_bytes(s["bytes_to_target"])
         spent = [cost, *([human_seconds(s["seconds_to_target"])] if timed else [])]
         if "simulated_to_target" in s:

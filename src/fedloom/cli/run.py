@@ -111,13 +111,14 @@ def run_command(
     if several and not quiet and group.rank == 0:
         from fedloom.report import comparison, group_runs, load_run
         from fedloom.report.clients import against_alone
+        from fedloom.report.differences import measured_how
 
         from .printing import folded, page_width
         from .results import fitted
 
         groups = group_runs(load_run(f) for f in folders)
         told(fitted(comparison(groups)))
-        for said in against_alone(groups):
+        for said in (*measured_how(groups), *against_alone(groups)):
             told(folded(said, page_width()))
 
 

@@ -49,17 +49,28 @@ def tested(
     higher: bool | None,
     how: Value = "last-tenth",
     whose: str = "this run",
+    of_clients: bool = False,
 ) -> dict[int, float]:
     """{row: the value of a run that would be compared, had it ended there}, of the rows with an
     evaluation of the test set; NaN where there is none yet.
 
     column: {row: value} of a column of the run's rows; metric: its name; higher: whether more is
-    better, None if nobody knows; whose: words for messages. Raises ConfigError for an unknown way,
-    and for "best-of-validation" of a run without a validation split or a known direction.
+    better, None if nobody knows; whose: words for messages; of_clients: the mean over the clients,
+    not the common model's. Raises ConfigError for an unknown way, for one that only the common
+    model has, and for "best-of-validation" of a run without a validation split or a known
+    direction.
     """
     if how not in VALUES:
         raise ConfigError(unknown("value", how, VALUES))
-    values = column(f"test_{metric}_ema" if how == "ema" else f"test_{metric}")
+    if of_clients:
+        if how not in ("last-tenth", "last"):
+            raise ConfigError(
+                f"value '{how}' is of the server's model, and {whose} is compared by the models "
+                "that its clients use; choose last-tenth or last"
+            )
+        values = column(f"client_{metric}_mean")
+    else:
+        values = column(f"test_{metric}_ema" if how == "ema" else f"test_{metric}")
     beside: list[float] = []
     if how == "best-of-validation" and values:
         held_out = column(f"validation_{metric}")

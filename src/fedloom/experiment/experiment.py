@@ -260,8 +260,7 @@ class Experiment(Settings):
         engine = self._engine(plan, fed, net)
         curve = Curve(self.evaluate.ema, self.evaluate.target, higher)
         drawn = self._cohorts, fed, Durations(plan, fed, net)
-        alone = plan.private is not None and plan.private.alone
-        watch = Watch(fed, untested(plan, fed), plan.objective, used=not alone)
+        watch = Watch(fed, untested(plan, fed), plan.objective, used=not plan.personalises)
         return Loop(
             plan,
             fed,

@@ -52,7 +52,7 @@ class Result:
     clients: the headline metric per client, None for a client without test samples;
     client_metrics: every metric of the run so. path: the run directory, if there is one.
     client_names, examples: the clients' names, if they have some, and how many training samples
-    each has.
+    each has. own_models: clients use models of their own, not the server's.
     """
 
     history: list[dict[str, Any]]
@@ -65,6 +65,7 @@ class Result:
     client_names: tuple[str, ...] = ()
     examples: tuple[int, ...] = ()
     client_metrics: Mapping[str, list[float | None]] = field(default_factory=dict)
+    own_models: bool = False
 
     def curve(self, column: str) -> tuple[list[int], list[float]]:
         """Rounds and values of a column of the history, where it was measured. Raises ConfigError
@@ -97,7 +98,8 @@ class Result:
             return {i: r[name] for i, r in enumerate(self.history) if r.get(name) is not None}
 
         metric = self.summary["metric"]
-        found = tested(column, metric["name"], metric["higher_is_better"], value)
+        about = metric["name"], metric["higher_is_better"], value
+        found = tested(column, *about, of_clients=self.own_models)
         frame = pandas.DataFrame(self.history)
         frame["tested"] = pandas.Series(found, dtype=float)
         return frame
@@ -176,7 +178,7 @@ def finish(loop: Loop, names: Mapping[str, str], rounds: int, config: Mapping[st
     state = tree(lambda v: v.cpu() if isinstance(v, Tensor) else v, loop.srv)
     sizes = tuple(loop.fed.data.sizes.tolist())
     parts = (loop.history, module, loop.ledger, summary, state, clients, path)
-    return Result(*parts, names_of, sizes, found.values)
+    return Result(*parts, names_of, sizes, found.values, loop.plan.personalises)
 
 
 def _write(
@@ -320,7 +322,8 @@ def _tests(loop: Loop) -> dict[str, Any]:
         return {key: kept[key] for key in ("test_rows", "reliability") if key in kept}
     tests = data.test_clients
     found: dict[str, Any] = {} if tests is None else {"test_rows": tests.sizes.tolist()}
-    if data.test_inputs is None or not any(metric is brier for metric in metrics.values()):
+    personal, brier_there = loop.plan.personalises, any(m is brier for m in metrics.values())
+    if data.test_inputs is None or personal or not brier_there:  # nobody uses the common model
         return found
     each_row = binned(loop.evaluator.tested(loop), metrics, data.test_targets)
     if each_row is None:

@@ -111,7 +111,7 @@ def _measured(run: Run) -> Line:
     """What a run has measured by round, and at its end."""
     metric, summary = run.metric, run.summary
     wanted = {
-        "curve": metric.column,
+        "curve": f"test_{metric.name}",
         "validation": f"validation_{metric.name}",
         "train_loss": "train_loss",
         "test_loss": "test_loss",

@@ -35,12 +35,8 @@ def advice_json(study: Study, advised: Advised, command: str) -> Found:
     pick = taken(study, advised.candidates)
     cell, facts, metric = study.question.cells[0], advised.facts, study.metric
     (runs, seconds), (whole,) = study.cost, cells_of(study)
-    # clients alone have no common model: what a run of them measures at the server is none
-    compared = {
-        **whole,
-        "methods": [method for method in whole["methods"] if method["name"] != ALONE],
-        "rows": [row for row in whole["rows"] if row["label"] != ALONE],
-    }
+    rivals = [method for method in whole["methods"] if method["name"] != ALONE]
+    compared = {**whole, "methods": rivals}
     return {
         "format": FORMAT,
         "version": __version__,

@@ -55,7 +55,9 @@ def cells_of(study: Study) -> list[Found]:
     out, decided = [], study.decisions()
     for cell in study.question.cells:
         found = study.runs(cell)
-        rows = comparison(group_runs(run for runs in found.values() for run in runs if run))
+        every = (run for runs in found.values() for run in runs if run)
+        # beside an advice clients train alone: they have no model to stand beside the server's
+        rows = comparison(group_runs(run for run in every if not run.own_models))
         out.append(
             {
                 "name": cell.name,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fedloom.core.curves import VALUE_WORDS
 
 from .clients import against_alone
-from .differences import Difference, tested_values
+from .differences import Difference, measured_how, tested_values
 from .runs import Group, Metric
 from .statistics import Paired, p_text, paired, shown
 from .table_text import TESTED_HEADS, chosen, columns, interval
@@ -38,12 +38,15 @@ def answer(groups: Sequence[Group], rows: Sequence[Row], found: Sequence[Differe
     cost = [c for c in made if c.name in ("bytes to target", "rounds to target")]
     names = [c.name for c in made if c.name in ("difference", "p")]
     names += ["bytes"] + [c.name for c in cost]
+    names = ["measured", *names]
     name, *others = chosen(made, [n for n in names if any(c.name == n for c in made)])
-    head = f"{groups[0].metric.name.replace('_', ' ')}, {TESTED_HEADS[value]} (95 %)"
+    same = len({row["metric"] for row in rows}) == 1
+    head = f"{groups[0].metric.title.replace('_', ' ') if same else 'metric'}, "
+    head += f"{TESTED_HEADS[value]} (95 %)"
     middle = [_middle(means.get(row["label"]), row["unit"]) for row in rows]
     cells = zip(name.cells, middle, *(c.cells for c in others), strict=True)
     heads = [name.head, head, *(c.head for c in others)]
-    words = _words(groups, rows, found, means) + against_alone(groups)
+    words = _words(groups, rows, found, means) + measured_how(groups) + against_alone(groups)
     return Answer(words, heads, [list(line) for line in cells])
 
 
@@ -93,7 +96,7 @@ def _mean(found: Paired | None) -> float | None:
 
 
 def _what(metric: Metric, rows: Sequence[Row]) -> str:
-    return f"{metric.name.replace('_', ' ')} ({VALUE_WORDS[rows[0]['value']]})"
+    return f"{metric.title.replace('_', ' ')} ({VALUE_WORDS[rows[0]['value']]})"
 
 
 def _chance(gap: Difference, metric: Metric) -> str:

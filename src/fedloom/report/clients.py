@@ -78,6 +78,8 @@ def against_alone(groups: Sequence[Group]) -> list[str]:
         ours = _mean_values(group)
         if group is alone or ours is None or len(ours) != len(theirs):
             continue
+        if not all(run.knows_clients for run in group.runs):  # they have no rows of their own
+            continue
         both = ~np.isnan(ours) & ~np.isnan(theirs)
         gap = sign * (ours - theirs)[both]
         if not both.any():

@@ -72,14 +72,16 @@ def tested_rows(run: Run, how: Value = "last-tenth") -> dict[int, float]:
         return dict(zip(rows.tolist(), values.tolist(), strict=True))
 
     metric = run.metric
-    return tested(column, metric.name, metric.higher_is_better, how, f"'{run.path}'")
+    about = metric.name, metric.higher_is_better, how, f"'{run.path}'", metric.of_clients
+    return tested(column, *about)
 
 
 def value_of(run: Run, how: Value = "last-tenth") -> float | None:
-    """The value of a run's metric on the test set that is compared; None without an evaluation.
+    """The value of a run's metric that is compared; None without an evaluation.
 
     how: see core.curves.VALUES. Raises ConfigError for "best-of-validation" of a run without a
-    validation split, or if nothing says which value is the best.
+    validation split, if nothing says which value is the best, and for what a mean over clients has
+    not.
     """
     found = tested_rows(run, how)
     return found[max(found)] if found else None

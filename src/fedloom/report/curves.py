@@ -108,7 +108,9 @@ def loss_curves(groups: Sequence[Group], look: Mapping[str, Style]) -> list[Pict
     """Draw train and test loss against rounds; logarithmic where one spans a factor of 50."""
     pictures = []
     for which in ("train", "test"):
-        drawn = [(g, c) for g in groups if (c := group_curve(g, f"{which}_loss"))]
+        # where clients use models of their own, the common one's test loss says nothing of them
+        shown = [g for g in groups if which == "train" or not g.runs[0].own_models]
+        drawn = [(g, c) for g in shown if (c := group_curve(g, f"{which}_loss"))]
         if not drawn or any(f"{which}_loss" == g.metric.column for g, _ in drawn):
             continue  # not measured, or drawn already as the metric
         made = figure(WIDTH, HEIGHT)
@@ -158,13 +160,13 @@ def _metric_curve(
     if metric.higher_is_better is False and _wide(curve for _, curve in drawn):
         axes.set_yscale("log")
     unit = "%" if metric.unit == "share" else metric.unit
-    name = metric.name.replace("_", " ")
-    _finish(axes, drawn, x_label, f"test {name} ({unit})" if unit else f"test {name}", value)
+    name = f"{'' if metric.of_clients else 'test '}{metric.title.replace('_', ' ')}"
+    _finish(axes, drawn, x_label, f"{name} ({unit})" if unit else name, value)
     legend_below(made, handles, labels)
     names = {"round": "rounds", "bytes": "bytes", "seconds": "time", "simulated": "simulated time"}
     against = names[axis]
-    title = f"Test {name} against {against}"
-    safe = re.sub(r"[^A-Za-z0-9-]+", "_", metric.name).strip("_") or "metric"
+    title = f"{name[0].upper()}{name[1:]} against {against}"
+    safe = re.sub(r"[^A-Za-z0-9-]+", "_", metric.title).strip("_") or "metric"
     said = "; ".join(f"{g.label} {human_value(tested[g.key], metric.unit)}" for g, _ in drawn)
     ends = f"{_ends(drawn, metric.unit)} Tested ({VALUE_WORDS[value]}): {said}."
     return Picture(f"{safe}_by_{axis}", title, f"Line chart: {title.lower()}. {ends}", made)

@@ -9,7 +9,7 @@ from typing import Any
 from fedloom.core.curves import VALUE_WORDS, Value
 from fedloom.errors import ConfigError, did_you_mean
 
-from .curve_data import mean, value_of
+from .curve_data import last, mean, value_of
 from .runs import Group, Metric
 from .statistics import Paired, against, common_seeds, cut
 from .tables import human_value
@@ -88,7 +88,7 @@ def like_best(groups: Sequence[Group], value: Value = "last-tenth") -> set[str]:
         g.label: m for g in groups if (m := mean(list(_values(g, value).values()))) is not None
     }
     up = groups[0].metric.higher_is_better if groups else None
-    if up is None or len(means) < 2:
+    if up is None or len(means) < 2 or len({group.metric for group in groups}) > 1:
         return set()
     best = (max if up else min)(means, key=lambda label: means[label])
     found = differences(groups, best, value)
@@ -137,12 +137,47 @@ def as_lines(found: Sequence[Difference]) -> list[str]:
         said = f"Only one seed in common with {base}: no difference can be told from chance "
         return [f"{said}(`fedloom run ... --seeds 3` makes three).", *more]
     points = " in points" if metric.unit == "share" else ""
-    name, width = metric.name.replace("_", " "), max(len(d.label) for d in found)
+    name, width = metric.title.replace("_", " "), max(len(d.label) for d in found)
     what = VALUE_WORDS[found[0].value]
     lines = [f"Less {base}{points} ({what}, {name}, paired by seed):"]
     lines += [f"  {d.label:<{width}}  {d.words}" for d in found]
     counted = f"{tests} comparisons" if tests > 1 else "one comparison"
     return [*lines, f"Verdicts are at 5 %, by Holm's p for {counted}.", *more]
+
+
+def measured_how(groups: Sequence[Group]) -> list[str]:
+    """What is compared where clients of a row use models of their own, and what is not tested, a
+    sentence each; nothing without such a row.
+    """
+    own = [group for group in groups if group.runs[0].own_models]
+    if not own:
+        return []
+    none = [g.label for g in own if not any(last(r, r.metric.column) is not None for r in g.runs)]
+    known = [g.label for g in own if g.label not in none]
+    others = [group.label for group in groups if not group.metric.of_clients]
+    out = []
+    if none:
+        out.append(
+            f"{_and(none)}: clients use models of their own, which nothing has measured; run with "
+            "data.tests=matched (deployed: evaluate = nodes)."
+        )
+    if known and others:
+        out.append(
+            f"No difference between {_and(known)} and {_and(others)} is tested: the first have "
+            "models of clients' own, each measured on its client's own test rows, and the others "
+            "one model, measured on the common ones. Run all with data.tests=matched."
+        )
+    elif known:
+        out.append(
+            "Measured is each client on its own test rows with the model that it uses, because "
+            f"clients of {_and(known)} have models of their own."
+        )
+    return out
+
+
+def _and(labels: Sequence[str]) -> str:
+    *most, end = labels
+    return f"{', '.join(most)} and {end}" if most else end
 
 
 def cut_to(one: Difference) -> list[str]:

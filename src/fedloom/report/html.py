@@ -278,7 +278,7 @@ def _name(run: Run, table: str) -> str:
 
 
 def _metric(run: Run) -> str:
-    name = run.metric.name.replace("_", " ")
+    name = run.metric.title.replace("_", " ")
     if run.metric.higher_is_better is None:
         return name
     return f"{name} ({'higher' if run.metric.higher_is_better else 'lower'} is better)"

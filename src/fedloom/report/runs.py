@@ -28,21 +28,31 @@ _SHARES = ("accuracy", "balanced_accuracy", "f1", "error")
 
 @dataclass(frozen=True)
 class Metric:
-    """The headline metric of a run; a unit of "share" is shown in per cent."""
+    """The headline metric of a run; a unit of "share" is shown in per cent.
+
+    of_clients: it is the mean over clients, each on its own test rows with the model that it uses;
+    else that of the server's model on the common test set.
+    """
 
     name: str
     higher_is_better: bool | None  # None: nobody knows
     unit: str
+    of_clients: bool = False
+
+    @property
+    def title(self) -> str:
+        """What is measured, in words."""
+        return f"mean client {self.name}" if self.of_clients else self.name
 
     @property
     def column(self) -> str:
         """The measured value's column in the rows."""
-        return f"test_{self.name}"
+        return f"client_{self.name}_mean" if self.of_clients else f"test_{self.name}"
 
     @property
     def ema_column(self) -> str:
         """The column of the exponential moving average, which the papers compare."""
-        return f"test_{self.name}_ema"
+        return f"{self.column}_ema"
 
     def reached(self, values: Floats, target: float) -> NDArray[np.bool_]:
         """For each value, whether it reaches the target (never for NaN)."""
@@ -60,6 +70,7 @@ class Run:
 
     `columns` has one float64 array per numeric key of rounds.jsonl, of length T = finished rounds,
     NaN where a row lacks the key; `present` says which rows have it (a NaN there was measured).
+    own_models: clients use models of their own (`private`, Ditto, fine-tuned), not the server's.
     """
 
     path: Path
@@ -80,6 +91,7 @@ class Run:
     partition: Mapping[str, Any]
     clients: Mapping[str, Any]
     environment: Mapping[str, Any]
+    own_models: bool = False
 
     @cached_property
     def rounds(self) -> Ints:
@@ -112,6 +124,19 @@ class Run:
         """Simulated seconds in all; None without a device profile."""
         whole = float(self.simulated[-1]) if self.rounds.size else 0.0
         return whole if whole > 0 else None
+
+    @property
+    def at_clients(self) -> Run:
+        """The same run, measured at its clients: see Metric."""
+        return replace(self, metric=replace(self.metric, of_clients=True))
+
+    @property
+    def knows_clients(self) -> bool:
+        """False if it was evaluated on the common test set alone."""
+        return (
+            f"test_{self.metric.name}" not in self.columns
+            or self.at_clients.metric.column in self.columns
+        )
 
     @property
     def target(self) -> float | None:
@@ -186,7 +211,9 @@ def load_run(path: str | Path) -> Run:
     columns, present = _columns(rows)
     algorithm = str(summary.get("algorithm") or _table(config, "algorithm").get("name") or "?")
     rounds = int(columns["round"][-1]) if rows else 0
-    return Run(
+    clients = seal.read_object("clients.json")
+    basis = str(clients.get("basis"))
+    run = Run(
         path=path,
         name=str(summary.get("name") or config.get("name") or path.resolve().name),
         label=str(summary.get("label") or config.get("label") or algorithm),
@@ -203,9 +230,22 @@ def load_run(path: str | Path) -> Run:
         present=present,
         ledger=seal.read_object("ledger.json"),
         partition=seal.read_object("partition.json"),
-        clients=seal.read_object("clients.json"),
+        clients=clients,
         environment=seal.read_object("environment.json"),
+        own_models=bool(config.get("private")) or basis.endswith(" models"),
     )
+    if not run.own_models:
+        return run
+    run = run.at_clients
+    if "weighted" in basis:  # fedloom 0.2 measured the server's model in place of theirs
+        kept = {k: v for k, v in summary.items() if not k.startswith("client_")}
+        run = replace(run, clients={}, summary=kept)
+    if "fine-tuned" in basis:  # after the last round alone; rows have the models before it
+        last = np.arange(run.rounds.size) == run.rounds.size - 1
+        value = _number(summary.get(run.metric.column))
+        columns[run.metric.column] = np.where(last, np.nan if value is None else value, np.nan)
+        present[run.metric.column] = last
+    return run
 
 
 def group_runs(runs: Iterable[Run]) -> list[Group]:
@@ -214,9 +254,15 @@ def group_runs(runs: Iterable[Run]) -> list[Group]:
     Of several runs of one seed the one with the most rounds counts, the last given of equals: a
     seed that is there twice would make a standard deviation of nothing.  Groups with the same label
     get the settings in which they differ added to it.
+
+    Where clients of a run use models of their own, every run is measured at its clients (see
+    Metric), if all of them were; else those runs alone are, and no test takes them for the others.
     """
+    every = list(runs)
+    if any(run.own_models for run in every) and all(run.knows_clients for run in every):
+        every = [run.at_clients for run in every]
     members: dict[str, list[Run]] = {}
-    for run in runs:
+    for run in every:
         members.setdefault(run.group, []).append(run)
     return _distinct([_group(key, found) for key, found in members.items()])
 

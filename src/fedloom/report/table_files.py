@@ -44,7 +44,8 @@ def as_latex(rows: Sequence[Row], names: Sequence[str] | None = None) -> str:
 
     names: the columns that are wanted, see table_text.chosen; by default at most five, which fit a
     column of 3.4 inches at \\footnotesize: what is tested, rounds and bytes to the target (else the
-    bytes in all), and p of the difference from the row that the others are compared with.
+    bytes in all), and p of the difference from the row that the others are compared with; one more
+    where rows differ in what was measured.
     """
     made = columns(rows)
     if not made:
@@ -88,7 +89,8 @@ def _narrow(made: Sequence[Column]) -> list[str]:
     there = [column.name for column in made]
     tested = there[there.index("rounds") + 1]
     cost = "bytes to target" if "bytes to target" in there else "bytes"
-    return [tested, *(name for name in ("rounds to target", cost, "p") if name in there)]
+    wanted = ("measured", tested, "rounds to target", cost, "p")
+    return [name for name in wanted if name in there]
 
 
 def _without_sign(column: Column) -> Column:

@@ -74,6 +74,7 @@ def columns(rows: Sequence[Row]) -> list[Column]:
     named = [f"{row['label']} ({row['state']})" if row["state"] else row["label"] for row in rows]
     made = [
         Column("algorithm", "algorithm", named),
+        *_unlike(rows),
         Column("seeds", "seeds", [str(row["seeds"]) for row in rows]),
         Column("rounds", "rounds", [str(row["rounds"]) for row in rows]),
         measured(metric, f"{metric}, {tested}", "value_mean", "value_sd"),
@@ -87,6 +88,12 @@ def columns(rows: Sequence[Row]) -> list[Column]:
     ]
     made += [*_further(rows), *_skews(rows), *_costs(rows), *_tests(rows)]
     return [column for column in made if any(cell != MISSING for cell in column.cells)]
+
+
+def _unlike(rows: Sequence[Row]) -> list[Column]:
+    """What each row has measured, where rows differ in it."""
+    cells = [row["metric"] for row in rows]
+    return [Column("measured", "measured", cells)] if len({*cells}) > 1 else []
 
 
 def _further(rows: Sequence[Row]) -> list[Column]:

@@ -117,7 +117,8 @@ def comparison(
 ) -> list[Row]:
     """Compare groups, one row each, in their order; means are over the seeds in `Group.counted`.
 
-    `value` says which value of a run is tested (core.curves.VALUES), `value_mean` and `value_sd`
+    `metric` says what is measured (Metric.title), `value` which value of a run is tested
+    (core.curves.VALUES), `value_mean` and `value_sd`
     (divided by n - 1; None for one seed) what it is. These, `last_mean`, `last_sd`, `best_mean` (of
     each seed's best round) and `ema_mean` are in the metric's own unit. Columns to the target
     (`target`, in the same unit, or each run's own) are found on the EMA curve, on straight lines
@@ -153,13 +154,15 @@ def _row(group: Group, target: float | None, value: Value, others: Sequence[str]
     hits = [None if g is None else first_hit(run, g) for run, g in zip(runs, goals, strict=True)]
     own = (run.target for run in group.runs if run.target is not None)
     goal = target if target is not None else next(own, None)
+    if all(v is None for v in final):  # nothing was measured, so nothing was missed either
+        goal = None
     done = max((len(run.rounds) for run in runs), default=0)
     unequal = skews([group])
     reached = [hit for hit in hits if hit is not None]
     return {
         "label": group.label,
         "state": group.state,
-        "metric": metric.name,
+        "metric": metric.title,
         "unit": metric.unit,
         "higher_is_better": metric.higher_is_better,
         "seeds": len(runs),

@@ -104,7 +104,8 @@ class ClientTests:
             seen = self._each(memory, group, told(), round)
             return self._gathered(seen, names, "own test sets, personal models")
         found = PerClient({}, {}, NOT_MEASURED)
-        alone = [k for k in names if k in score.each]  # known of single examples
+        single = [] if self.plan.personalises else names
+        alone = [k for k in single if k in score.each]  # known of single examples
         for name in alone:
             values, basis = client_values(data, self.fed.metrics, score, name)
             lacking = "no test rows" if data.test_clients is not None else "no test rows of a class"

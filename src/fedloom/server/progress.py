@@ -66,6 +66,7 @@ class Progress:
         self, label: str, rounds: int, metric: str, done: int = 0, sent: int = 0, remark: str = ""
     ) -> None:
         self._label, self._rounds, self._metric, self._done = label, rounds, metric, done
+        self._column = f"test_{metric}"
         self._remark = remark
         self._bar: Any = None
         self._wide = True
@@ -87,7 +88,10 @@ class Progress:
         from .client_evaluation import unmeasured
 
         sent = loop.ledger.bytes_up + loop.ledger.bytes_down
-        return cls(label, rounds, loop.headline, loop.round, sent, unmeasured(loop.fed))
+        made = cls(label, rounds, loop.headline, loop.round, sent, unmeasured(loop.fed))
+        if loop.plan.personalises:  # nobody uses the common model
+            made._column = f"client_{loop.headline}_mean"
+        return made
 
     def start(self) -> None:
         """Begin to show."""
@@ -120,7 +124,7 @@ class Progress:
 
     def update(self, row: dict[str, Any]) -> None:
         """Show one more round."""
-        value = row.get(f"test_{self._metric}")
+        value = row.get(self._column)
         if value is not None:
             self._score = f"{self._metric} {in_unit(self._metric, value)}"
         self._bytes += row.get("bytes_up", 0) + row.get("bytes_down", 0)  # none if they are secret
