@@ -18,6 +18,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -190,11 +191,8 @@ def _cell(value: Any, rule: dict[str, Any], strict: bool) -> list[float]:
             raise ValueError(f"{text!r} is none of {', '.join(values)}")
         wide = [float(text == known) for known in values[kind == "dummy" :]]
         numbers = wide if kind != "ordinal" else [float(values.index(text))]
-    means, by = (
-        np.broadcast_to(rule["mean"], len(numbers)),
-        np.broadcast_to(rule["std"], len(numbers)),
-    )
-    return [(n - m) / s for n, m, s in zip(numbers, means.tolist(), by.tolist(), strict=True)]
+    scaled: list[float] = ((np.array(numbers) - rule["mean"]) / rule["std"]).tolist()
+    return scaled
 
 
 def _empty(value: Any, rule: dict[str, Any]) -> bool:
@@ -321,12 +319,9 @@ def outside(samples: Any) -> list[str]:
     for name, (low, high) in ranges.items():
         rounding = 1e-6 * max(abs(low), abs(high))
         cells = [row[name] for row in rows if not _empty(row[name], rules.get(name, PLAIN))]
-        numbers = map(_number, cells)
-        count = sum(not low - rounding <= number <= high + rounding for number in numbers)
-        if count:
-            lines.append(
-                f"column {name!r}: {count} of {len(rows)} rows outside {low:g} to {high:g}"
-            )
+        away = sum(not low - rounding <= n <= high + rounding for n in map(_number, cells))
+        if away:
+            lines.append(f"column {name!r}: {away} of {len(rows)} rows outside {low:g} to {high:g}")
     return lines
 
 
@@ -361,11 +356,10 @@ def _auc(out: Tensor, wanted: Tensor) -> float:
     """
     likely, second = chances(out), wanted.reshape(-1) == 1
     assert likely is not None
-    _, inverse, counts = torch.unique(likely[:, 1], return_inverse=True, return_counts=True)
-    ranks = (counts.cumsum(0) - (counts - 1) / 2).double()[inverse]
-    ones = int(second.sum())
-    above = float(ranks[second].sum()) - ones * (ones + 1) / 2
-    return above / (ones * (len(second) - ones)) if 0 < ones < len(second) else math.nan
+    ones, zeros = likely[second, 1], likely[~second, 1].sort().values
+    twice = sum(int(torch.searchsorted(zeros, ones, right=by).sum()) for by in (False, True))
+    pairs = len(ones) * len(zeros)
+    return twice / (2 * pairs) if pairs else math.nan
 
 
 def _each(metric: dict[str, Any], out: Tensor, wanted: Tensor) -> Tensor:
@@ -427,8 +421,7 @@ def read(file: str) -> Any:
         return text.splitlines()
     sep, names = how.get("sep", ","), how.get("names") or ()
     rows = [row for row in csv.reader(text.splitlines(keepends=True), delimiter=sep) if row]
-    heads = [*names] or [head.strip() for head in (rows or [[]])[0]]
-    rows = rows if names else rows[1:]
+    heads = [*names] or [head.strip() for head in (rows.pop(0) if rows else ())]
     if not rows:
         raise ValueError("it has no rows below a header")
     if len(heads) == 1 and any(mark in heads[0] for mark in ";,\t"):
@@ -467,11 +460,8 @@ def run(file: str, out: str | None, site: str | None) -> None:
     """
     samples = read(file)
     lines = list(scored(samples, site))
-    if out is None:
-        csv.writer(sys.stdout, lineterminator="\n").writerows(lines)
-    else:
-        with open(out, "w", encoding="utf-8", newline="") as opened:
-            csv.writer(opened, lineterminator="\n").writerows(lines)
+    with open(out, "w", encoding="utf-8", newline="") if out else nullcontext(sys.stdout) as opened:
+        csv.writer(opened, lineterminator="\n").writerows(lines)
     for line in outside(samples):
         print(f"warning: {file}, {line}, those that it was trained on", file=sys.stderr)
 
