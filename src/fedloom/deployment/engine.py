@@ -30,7 +30,7 @@ from ..engines.evaluation import Score, scores_of
 from ..engines.extra_exchanges import weighed, weighed_probe
 from ..engines.summation import finite, push
 from ..engines.traced import ClientTrace
-from ..errors import CompositionError, ConfigError, FedloomError, WireError
+from ..errors import ConfigError, FedloomError, WireError
 from ..federation.federation import Federation
 from ..plan import Plan
 from ..stage import Download, LocalResult
@@ -40,7 +40,7 @@ from .certificates import check_masks_library
 from .downlink import Downlink
 from .message import Ask, Head, Masks, Refusal, Update, What, answer_to, sealed
 from .scores import score_in
-from .shapes import probe_of, question_of, read, refuse, trace_of
+from .shapes import probe_of, question_of, read, refuse, refuse_at_server, trace_of
 
 if TYPE_CHECKING:
     from .masked_rounds import Answers, Receiving
@@ -120,25 +120,9 @@ class FederationEngine:
     def open(self, plan: Plan, fed: Federation, net: Net) -> None:
         """Prepare the run. Raises CompositionError for a plan that cannot be deployed."""
         refuse(plan)
+        refuse_at_server(plan, fed, bool(self._tests), self._rehearsal)
         self._client = client = Client(plan, fed, net)
-        rule, scheme, link = client.aggregation, client.views.scheme, client.link.link
-        if rule.private and not (self._rehearsal or rule.unkeyed or rule.at_clients):
-            raise CompositionError(
-                f"{rule.name}: who knows the seed could make the noise again; deploy "
-                "the run with `fedloom deploy`, which takes the system's noise"
-            )
-        if fed.hostile:
-            raise CompositionError("an attack is of a simulation: leave out the table 'attack'")
-        if plan.personalises and fed.data.test_clients is not None:
-            raise CompositionError(
-                f"{plan.algorithm.method}: the clients' own models cannot be tested at the server, "
-                "which does not have them: give data without test sets of the clients"
-            )
-        if self._tests and scheme is not None:
-            raise CompositionError(
-                f"evaluate = nodes measures the whole model, and with {scheme.name} every "
-                "size is measured; take evaluate = server"
-            )
+        rule, link = client.aggregation, client.link.link
         if rule.private:
             self.attendance.redraws = 0
         keep_memory()
@@ -164,16 +148,18 @@ class FederationEngine:
         """
         round, self._client.scale = asked.round, asked.scale
         shares = self._shares(asked)
-        last = _last(asked.memories, asked.cohort)
-        if self._masking is not None:
-            return self._masked_round(self._masking, asked, shares)
+        last, masked = _last(asked.memories, asked.cohort), self._masking
 
         def take(i: int) -> tuple[Rec, ClientCost]:
             return self._taken(i, shares[self._fed.capacity(i)], round, last[i])
 
-        out = self._exchanged(Asking("round", round, last, asked.first), shares, take)
+        if masked is None:
+            out = self._exchanged(Asking("round", round, last, asked.first), shares, take)
+        else:
+            out = self._masked_round(masked, asked, shares)
         if self.attendance.counts(round):
-            kept = not self._plan.algorithm.asks  # with other answers it would be another update
+            # with other answers, or other masks, it would be another update
+            kept = masked is None and not self._plan.algorithm.asks
             try:
                 out = self.attendance.counted(out, self.refused, round, kept)
             except TooFewError as few:
@@ -187,21 +173,17 @@ class FederationEngine:
     def _masked_round(
         self, masked: Receiving, asked: TrainTask, shares: dict[float, Download]
     ) -> RangeResult:
-        """The same where clients mask their updates. Of a round whose sum is known there is no
+        """The exchanges where clients mask their updates. Of a round whose sum is known there is no
         other sum, which could tell single updates: then no update counts.
         """
         from .masked_rounds import MaskedRound
 
-        round, cohort = asked.round, asked.cohort
-        if not self.attendance.counts(round):
-            costs = [ClientCost(i, False, 0.0, 0, 0, {}, {}) for i in cohort]
+        if not self.attendance.counts(asked.round):
+            costs = [ClientCost(i, False, 0.0, 0, 0, {}, {}) for i in asked.cohort]
             return RangeResult([], {}, costs)
         self._about = ("keys", -2)  # no answer of an earlier draw counts: its masks are others
         share = next(iter(shares.values()))  # all hold the whole model
-        out = MaskedRound(masked, asked, share, self._packet(share)).result()
-        out = self.attendance.counted(out, self.refused, round, False)
-        out.memories.update({s.client: rec(last=float(round)) for s in out.stats if s.answered})
-        return out
+        return MaskedRound(masked, asked, share, self._packet(share)).result()
 
     def ask(self, asked: TrainTask, losses: bool = False) -> RangeResult:
         """Ask a cohort before its local steps. Raises ConfigError for losses of candidates,
@@ -387,10 +369,9 @@ class FederationEngine:
             self._answers |= {i: raw for i, raw in found.items() if i in messages}
 
     def _opened(self, i: int, what: What, round: int) -> tuple[Update, Parts]:
-        """A client's answer. Raises WireError if there is none that says so."""
+        """A client's answer to what is not about masks. Raises WireError if there is none."""
         head, packet = self._heard(i, what, round)
-        if not isinstance(head, Update):
-            raise WireError(f"an answer of the kind '{head.kind}', not an update")
+        assert isinstance(head, Update)
         return head, packet
 
     def _heard(self, i: int, what: What, round: int) -> tuple[Update | Masks, Parts]:
@@ -427,6 +408,7 @@ class FederationEngine:
         if head.lost:
             self._check_lost(round, i)
         mine = packet.pop("buffers", b"")
+        sent = {name: len(raw) for name, raw in packet.items()}
         leaves, buffers = self._client.leaves, share.buffers
         link, like = self._client.link.link, share.wire.take(share.view.take(self._like))
         itself = self._weighs_itself
@@ -445,16 +427,14 @@ class FederationEngine:
             job = self._client.steps.job(i, round, last, share, rates)
             job = job.at(lr=rates[-1], step=len(rates) - 1.0)
             if look is not None:
-                sizes = {name: len(raw) for name, raw in packet.items()}
                 seen = tree(lambda v: v.clone() if isinstance(v, Tensor) else v, up)
                 told = seen, rec(), job, head.loss, head.gradients, own, look.share.msg.x
-                look.sent = LocalResult(*told, sizes=sizes)
+                look.sent = LocalResult(*told, sizes={**sent})
             part = self._client.server_half(up, own, job, share, i, round)
         except FedloomError as error:
             raise WireError(str(error)) from None
         if not finite(part):
             raise WireError("its update times its weight is not finite")
-        sent = {name: len(raw) for name, raw in packet.items()}
         if sent_buffers.numel():
             sent["buffers"] = sent_buffers.nbytes
         return part, cost(i, len(rates), head, share.down, sent, head.squares)

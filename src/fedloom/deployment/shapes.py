@@ -14,6 +14,7 @@ from ..core.vector import Rec, Vec, fields, rec, tree, zeros
 from ..core.wire import unpack
 from ..engines.summation import finite, numbers
 from ..errors import CompositionError, WireError
+from ..federation.federation import Federation
 from ..plan import Plan
 from ..submodels.base import View
 from ..trace import Trace
@@ -72,6 +73,28 @@ def refuse(plan: Plan) -> None:
         raise CompositionError(
             f"{alg.method} and {rule.name} cannot be deployed together: a client state "
             "begins at the whole model, and a node only has the part that it holds this round"
+        )
+
+
+def refuse_at_server(plan: Plan, fed: Federation, at_nodes: bool, rehearsal: bool) -> None:
+    """The same of a server. at_nodes: they measure the model; rehearsal: nothing is released."""
+    aggregation, rule = plan.aggregation, plan.rule
+    if aggregation.private and not (rehearsal or aggregation.unkeyed or aggregation.at_clients):
+        raise CompositionError(
+            f"{aggregation.name}: who knows the seed could make the noise again; deploy "
+            "the run with `fedloom deploy`, which takes the system's noise"
+        )
+    if fed.hostile:
+        raise CompositionError("an attack is of a simulation: leave out the table 'attack'")
+    if plan.personalises and fed.data.test_clients is not None:
+        raise CompositionError(
+            f"{plan.algorithm.method}: the clients' own models cannot be tested at the server, "
+            "which does not have them: give data without test sets of the clients"
+        )
+    if at_nodes and rule is not None:
+        raise CompositionError(
+            f"evaluate = nodes measures the whole model, and with {rule.name} every "
+            "size is measured; take evaluate = server"
         )
 
 
