@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from fedloom import Experiment, FedAvg, Local
+from fedloom.cli.run import _configs
 from fedloom.config import resolve
 from fedloom.config.baselines import NAMES, baselines
 from fedloom.data import from_clients
@@ -98,6 +99,16 @@ def test_baselines_have_the_work_of_the_run() -> None:
     assert made["pooled"]["data"]["partition"]["clients"] == 1
     assert [k for k, values in made.items() if "compress" in values] == ["fine-tuned"]
     assert "pooled" not in baselines(_undivided(config), config.data())
+
+
+def test_all_rows_in_one_place_have_no_part_of_a_typed_partition() -> None:
+    words = ["data.alpha=0.1", "data.clients=6", "cohort=0.5"]
+    made = {
+        c.values["label"]: c for c in _configs(resolve("digits", words), "digits", words, 1, True)
+    }
+    parts = {label: config.values["data"]["partition"] for label, config in made.items()}
+    assert parts["pooled"] == {"name": "iid", "clients": 1}
+    assert parts["alone"]["alpha"] == parts["cyclic"]["alpha"] == 0.1 and len(made) == 5
 
 
 def _undivided(config):

@@ -130,19 +130,21 @@ def _configs(
     """
     from fedloom.config import resolve
 
-    rows = {"": list[str]()}
+    lines = [[*changes]]
     if beside:
-        from fedloom.config.baselines import baselines
+        from fedloom.config.baselines import baselines, without_partition
 
-        data, shared = first.data(), list[str]()
+        data, shared = first.data(), [*changes]
         if data.test_clients is None and "partition" in first.values["data"]:
-            shared = ["data.tests=matched"]
-        rows |= baselines(first, data)
-        rows = {name: [*shared, *more] for name, more in rows.items()}
+            shared.append("data.tests=matched")
+        lines = [shared]
+        for more in baselines(first, data).values():
+            other = any(word.startswith("data.partition=") for word in more)
+            lines.append([*(without_partition(first, shared) if other else shared), *more])
     begin = int(first.values["seed"])
     return [
-        resolve(source, [*changes, *more, f"seed={seed}"]) if more or seed > begin else first
-        for more in rows.values()
+        resolve(source, [*line, f"seed={seed}"]) if line != [*changes] or seed > begin else first
+        for line in lines
         for seed in range(begin, begin + seeds)
     ]
 

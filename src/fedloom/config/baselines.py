@@ -4,6 +4,7 @@ next, all rows in one place, and the federation's model fine-tuned by each clien
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from statistics import median
 
 from ..data import FederatedData
@@ -39,3 +40,17 @@ def baselines(config: Config, data: FederatedData) -> dict[str, list[str]]:
         one = ["data.partition=iid", "data.partition.clients=1", "cohort=1.0", f"local.{work}"]
         found["pooled"] = [*plain, *one]
     return {name: [*changes, f"label={name}"] for name, changes in found.items()}
+
+
+def without_partition(config: Config, words: Sequence[str]) -> list[str]:
+    """A line's changes KEY=VALUE without the options of the configuration's partition: of a row
+    that has another partition.
+    """
+    data = config.values["data"]
+    own = data["partition"].keys() - data.keys()
+
+    def replaced(word: str) -> bool:
+        key = word.partition("=")[0].strip()
+        return key.startswith(("data.", "partition.")) and key.rpartition(".")[2] in own
+
+    return [word for word in words if not replaced(word)]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..config import Config, resolve
+from ..config.baselines import without_partition
 from ..config.overrides import REGISTRIES, canonical, parse_override, refuse_repeats
 from ..core.own_parts import short
 from ..core.parsing import is_file
@@ -156,13 +157,8 @@ def _beside(cell: Cell, method: Method) -> Words:
     """A cell's changes, without the keys of a partition in whose place the method has another."""
     if "data.partition" not in method.words:
         return cell.words
-    data = resolve(cell.source, [f"{k}={v}" for k, v in cell.words.items()]).values["data"]
-    own = data["partition"].keys() - data.keys()
-
-    def replaced(key: str) -> bool:
-        return key.startswith(("data.", "partition.")) and key.rpartition(".")[2] in own
-
-    return {key: value for key, value in cell.words.items() if not replaced(key)}
+    words = [f"{key}={value}" for key, value in cell.words.items()]
+    return dict(map(pair_of, without_partition(resolve(cell.source, words), words)))
 
 
 def _method(text: str, vary: str) -> Method:
