@@ -313,7 +313,7 @@ def listed(proofs: list[Proof]) -> list[str]:
     """Tests by file, each a sentence with its cases."""
     out: list[str] = []
     for file in dict.fromkeys(p.file for p in proofs):
-        out += ["", f"[{file}](../../{file})"]
+        out += ["", f"[{file}](../../{file})", ""]
         for proof in (p for p in proofs if p.file == file):
             cases = "; ".join(proof.cases)
             out.append(f"- {proof.says}" + (f": {cases}" if cases else ""))

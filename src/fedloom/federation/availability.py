@@ -30,9 +30,9 @@ class Availability:
 
     A share or number of clients (cohort) is then of those available. A trace is a CSV file with a
     line for each time that a client is available: client,begin_seconds,end_seconds in simulated
-    seconds, the end not included, or client,first_round,last_round, both included and counted from
-    1. Seconds need [devices]: a round then waits until somebody is available. Otherwise a round in
-    which nobody is available changes nothing.
+    seconds, the end not included, or client,first_round,last_round, both included, the first round
+    is 1. Seconds need [devices]: a round then waits until somebody is available. Otherwise a round
+    in which nobody is available changes nothing.
 
     A client that drops out has received the model, whose bytes count; it sends nothing, its state
     stays as it was, and nobody waits for it. With over_selection the server asks more clients than
