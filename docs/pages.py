@@ -367,7 +367,7 @@ def page(name: str) -> str:
     ]
     out = [f"# {ALGORITHMS.label(name)[0].upper()}{ALGORITHMS.label(name)[1:]}", ""]
     out += [*prose(inspect.getdoc(make) or ""), "", f"Code: [{code}](../../{code})", ""]
-    out += ["## Cost", "", "In vectors of the model's length, measured from its records.", ""]
+    out += ["## Cost", "", "Vectors of the model's length, counted in its records:", ""]
     out += grid(["", "vectors"], rows)
     out += ["", "## Options", ""]
     lines = [
@@ -389,8 +389,12 @@ def page(name: str) -> str:
     ]
     if relatives := LINES.get(name):
         out += ["", *grid(["", "line"], [[w, f"`fedloom run {text}`"] for w, text in relatives])]
-    out += ["", "What it goes with: [compatibility](../compatibility.md).", "", "## Proof"]
-    out += [*listed(proofs_of(name)), "", "And [what every method goes through](README.md)."]
+    out += ["", "[Compatibility](../compatibility.md) says what it goes with.", "", "## Proof"]
+    out += [
+        *listed(proofs_of(name)),
+        "",
+        "Every method also passes [these](README.md#what-every-method-goes-through).",
+    ]
     return "\n".join(out) + "\n"
 
 
