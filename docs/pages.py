@@ -413,7 +413,7 @@ def index() -> str:
         first = " ".join((inspect.getdoc(ALGORITHMS[name]) or "").split("\n\n")[0].split())
         numbers = [len(cost.down), len(cost.up), len(cost.memory)]
         link = f"[{ALGORITHMS.label(name)}]({place(name)})"
-        rows.append([link, first, *map(str, numbers), f"{cost.gradients:g}"])
+        rows.append([link, brief(first), *map(str, numbers), f"{cost.gradients:g}"])
     head = ["method", "what it is", "down", "up", "client", "gradients"]
     lines = [
         [f"{ALGORITHMS.label(name)}: {what}", f"`fedloom run {text}`"]

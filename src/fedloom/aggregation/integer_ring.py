@@ -43,8 +43,8 @@ class IntegerRing(Aggregation):
     secure: bool = hyper(False, "clients mask what they send: the server learns nothing but sums")
     threshold: float = hyper(
         0.6,
-        "share of a round's clients that a masked sum needs; the others may vanish",
-        "more than half, so that no server has both secrets of a client",
+        "share of a round's clients that a masked sum needs",
+        "above 1/2, so that no server has both secrets of a client",
         low=0.5,
         high=1,
         open_low=True,

@@ -25,15 +25,13 @@ class Settings:
     seed: NonNegativeInt = hyper(0, "of all randomness of the run: same seed, same bits")
     cohort: int | float | Sequence[Sequence[int]] = hyper(
         1.0,
-        "who takes part in a round: a share of all clients (0.05; 1.0 is all), a number (5; 1 is "
-        "one client), or the clients themselves, one list per round, repeated at its end",
+        "clients of a round: a share (0.05; 1.0: all), a number (5; 1: one client), or lists of "
+        "clients, one per round, repeated",
     )
     sampling: str = hyper(
         "fixed",
-        "fixed: exactly that many, drawn without replacement; bernoulli: each client "
-        "independently, with that probability, drawn again if nobody comes; poisson: not drawn "
-        "again, so that a round may have nobody, as aggregation=dp needs it; cycle: all have their "
-        "turn, in a random order (cohort=1: cyclic weight transfer)",
+        "fixed: exactly as many; bernoulli: each with that probability, again if nobody comes; "
+        "poisson: never again, for aggregation=dp; cycle: in turns, in random order",
         choices=SAMPLINGS,
     )
     weighting: Literal["examples", "uniform"] | Sequence[float] = hyper(
@@ -50,9 +48,8 @@ class Settings:
     )
     engine: str | Engine = hyper(
         "auto",
-        "auto: by a rule, and by the run's own rounds how many processes; or, to choose yourself, "
-        "serial, workers:N (processes, at most 4 per processor), vectorised:N (N clients at once), "
-        "workers:2+vectorised:50, +onednn behind serial or workers (products in oneDNN)",
+        "auto chooses; or serial, workers:N (processes), vectorised:N (clients at once), "
+        "workers:2+vectorised:50; +onednn after serial or workers (products in oneDNN)",
         example="a name such as 'workers:2' (in Python also an Engine)",
     )
     device: str = hyper("auto", "auto takes a CUDA GPU if there is one; cpu, cuda, cuda:1, mps")
@@ -67,9 +64,8 @@ class Settings:
     channels_last: bool | None = hyper(None, "memory format of images; none: if it is faster")
     metrics: str | Sequence[str] | None = hyper(
         None,
-        "names, the first is the headline: accuracy, perplexity, concordance; with torchmetrics "
-        "auc, f1, balanced_accuracy, mae, mse, rmse, r2 or one of its classes; of your own, "
-        "FILE.py:NAME; none: by the data",
+        "names, the first is the headline: accuracy, perplexity, concordance, brier, torchmetrics' "
+        "(auc, f1, mae, ...), your own FILE.py:NAME; none: by the data",
         example="a list of names such as ['auc', 'f1']",
     )
     resident_bytes: PositiveInt | None = hyper(

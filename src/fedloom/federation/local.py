@@ -72,8 +72,8 @@ class Local:
     )
     lr: Positive | Sequence[float] = hyper(
         0.1,
-        "the local learning rate, or a list of one per round (the last one holds from then on); "
-        "local.schedule multiplies it",
+        "the local learning rate, or a list, one per round (the last one stays); local.schedule "
+        "multiplies it",
         one_per="round",
         source="0.1 in FedACG and FedSMOO",
     )
@@ -99,9 +99,9 @@ class Local:
     )
     clip_pull: bool = hyper(
         True,
-        "clip all of a method's pull lambda (x - received x); false: lambda x joins weight decay, "
-        "behind the clip (feddyn, fedprox, fedsmoo, fedspeed)",
-        source="true: the papers; false: FL-Simulator, Acar's FedDyn",
+        "clip a method's pull lambda (x - received x) too; false: lambda x joins weight decay, "
+        "after the clip",
+        source="true: papers; false: FL-Simulator, Acar",
     )
     sam: NonNegative | None = hyper(
         None,
@@ -129,11 +129,10 @@ class Local:
     )
     precision: str = hyper(
         "full",
-        "arithmetic of local training: full is dtype's own; bf16 computes products and "
-        "convolutions in bfloat16 (autocast); tf32, on CUDA, rounds what products read. Weights, "
-        "updates and evaluation stay in dtype",
+        "arithmetic of local training: full is dtype's; bf16 and tf32 (CUDA) are for products; "
+        "weights and updates stay in dtype",
         choices=("full", "bf16", "tf32"),
-        source="FedACG's code: fp16, a loss scaler per client; FedSMOO's: TF32; the others': full",
+        source="FedACG's code: fp16; FedSMOO's: TF32",
     )
     drop_last: bool = hyper(
         False,

@@ -44,15 +44,13 @@ class Evaluation:
     )
     threshold: float | str = hyper(
         0.5,
-        "of two classes: the probability above which an example counts as of the second one; or "
-        "what is chosen on the validation split: youden (sensitivity + specificity), or "
-        "'sensitivity 0.9'",
+        "of two classes: the probability above which the second one is predicted; or youden or "
+        "'sensitivity 0.9', chosen on the validation split",
     )
     clients: bool = hyper(True, "after the last round, the metric of each client too")
     finetune: NonNegativeInt = hyper(
         0,
-        "plain local steps that each client adds to the last model on its own data, before it is "
-        "measured on its own test rows; 0: none",
+        "plain local steps that each client adds to the last model before its own tests; 0: none",
         source="FLamby: 100; Yu et al., 2020",
     )
     sizes: tuple[float | str, ...] = hyper(
