@@ -70,7 +70,9 @@ def test_a_file_that_cannot_be_described_is_named(fedloom: Fedloom, sites: list[
         said = fedloom("describe", *sites, "--target", "outcome", code=2).stderr
         assert said.startswith("error: ") and said.count("\n") == 1 and says in said
     Path("kiel.csv").write_bytes(whole.encode("utf-16"))
-    assert "kiel.csv" in fedloom("describe", *sites, code=2).stderr
+    said = fedloom("describe", *sites, code=2).stderr
+    assert "of this file alone: encoding.kiel = cp1252" in said
+    assert fedloom("describe", *sites, "encoding.kiel=utf-16").stdout
     assert "there is no file away.csv" in fedloom("describe", "away.csv", code=2).stderr
 
 

@@ -54,14 +54,17 @@ def test_files_of_four_encodings(tmp_path, encoding):
     path = published.write(tmp_path / "kiel.csv", GERMAN.encode(encoding))
     data = table([path], encoding=encoding, **how)
     assert data.inputs.tolist() == [[1.5, -2], [3, 4.25]] and data.raw.names[0] == "größe"
-    published.write(tmp_path / "bonn.csv", GERMAN)
-    whole = table(f"{tmp_path}/*.csv", encoding={"kiel": encoding}, **how)
+    published.write(tmp_path / "bonn.csv", GERMAN.replace(",", ".").replace(";", "\t"))
+    kiel = {"encoding": {"kiel": encoding}, "sep": {"kiel": ";", "*": "\t"}}
+    whole = table(f"{tmp_path}/*.csv", **kiel, decimal={"kiel": ","})
     assert torch.equal(whole.client(0)[0], whole.client(1)[0])
     if encoding in ("cp1252", "utf-16"):
         says = "line 1 is not UTF-8 text; give encoding = cp1252 (of Western Europe), utf-16"
         refused(lambda: table([path], **how), path, says)
     says = r"encoding.keil = 'cp1252': no file is called 'keil'; there are kiel, without folder"
     refused(lambda: table([path], encoding={"keil": "cp1252"}, **how), says)
+    refused(lambda: table([path], sep={"keil": ";"}), "sep.keil = ';': no file is called 'keil'")
+    refused(lambda: table([path], decimal={"kiel": ";"}), 'decimal must be "." or ",", got \';\'')
     refused(lambda: table([path], encoding="ansi"), "encoding = 'ansi' is none that Python knows")
 
 

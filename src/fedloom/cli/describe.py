@@ -54,13 +54,18 @@ def describe_command(
     from fedloom.deployment.description import described_clients
 
     paths = [word for word in words if "=" not in word or Path(word).is_file()]
-    given = dict(parse_override(word) for word in words if word not in paths)
-    given |= {} if target is None else {"target": target}
+    changes = [parse_override(word) for word in words if word not in paths]
+    given: dict[str, Any] = {}
     source = "command line"
     if len(paths) == 1 and paths[0].endswith(".toml"):
         source = f"file '{paths[0]}'"
-        given = _table_of(read(Path(paths[0])), source) | given
+        given = _table_of(read(Path(paths[0])), source)
         paths = []
+    for key, value in changes:
+        name, _, inner = key.partition(".")
+        old = given.get(name)
+        given[name] = (old if isinstance(old, dict) else {}) | {inner: value} if inner else value
+    given |= {} if target is None else {"target": target}
     origin = Origin(source)
     options = check(of_files, given, "data", "data 'table'", origin, ("partition", "seed"))
     kept = live({key: value for key, value in options.items() if key in given})

@@ -14,6 +14,7 @@ from ..data.own.files import files_of
 from ..data.own.fitting import DROP, Finding
 from ..data.own.making import PerClient
 from ..data.own.preparation import Preparation, preparation_of, rules_of
+from ..data.own.reading import BY_FILE
 from ..data.raw_inputs import Words
 from ..errors import CompositionError, ConfigError, DataError
 
@@ -117,12 +118,13 @@ def as_described(given: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str, 
 def _of_run(
     run: Mapping[str, Any], keys: Sequence[str], given: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What run.toml says for a site's table; of encodings by file those of the site's files."""
+    """What run.toml says for a site's table; of options by file those of the site's files."""
     found = {key: run[key] for key in keys if key in run}
-    if isinstance(encoding := found.get("encoding"), Mapping):
-        with contextlib.suppress(DataError):  # a file that is missing is said when it is read
-            names = {"*", *(file.stem for file in files_of(given.get("path", "")))}
-            found["encoding"] = {k: v for k, v in encoding.items() if k in names} or "utf-8"
+    with contextlib.suppress(DataError):  # a file that is missing is said when it is read
+        names = {"*", *(file.stem for file in files_of(given.get("path", "")))}
+        for key in BY_FILE:
+            if isinstance(by_name := found.get(key), Mapping):
+                found[key] = {k: v for k, v in by_name.items() if k in names}
     return found
 
 

@@ -18,41 +18,59 @@ if TYPE_CHECKING:
 PARQUET = (".parquet", ".pq")
 # a number with a comma for the point: "1,5"; one with points between thousands stays a text
 _COMMA, _POINT = r"^\s*([+-]?\d*),(\d+)\s*$", r"\1.\2"
+BY_FILE = ("encoding", "sep", "decimal")  # options that may differ by file
+
+
+def _by_name(given: str | Mapping[str, str]) -> Mapping[str, str]:
+    """An option by the files' names."""
+    return {"*": given} if isinstance(given, str) else given
 
 
 @dataclass(frozen=True)
 class Reading:
     """How files are read; the names are those of pandas.read_csv. names: of the columns of files
-    without a header; na_values: texts and numbers that stand for a missing cell; encoding: of all
-    files, or by a file's name without its ending ("*": of the others).
+    without a header; na_values: texts and numbers that stand for a missing cell. encoding, sep and
+    decimal are of all files, or by a file's name without its ending ("*": of the others).
     """
 
     names: Sequence[str] = ()
     na_values: Sequence[str | float] = ()
     encoding: str | Mapping[str, str] = "utf-8"
-    sep: str = ","
-    decimal: str = "."
+    sep: str | Mapping[str, str] = ","
+    decimal: str | Mapping[str, str] = "."
 
     def __post_init__(self) -> None:
-        if len(self.sep) != 1:
-            raise DataError(f"sep must be one character, got {short(self.sep)}")
+        for sep in _by_name(self.sep).values():
+            if len(sep) != 1:
+                raise DataError(f"sep must be one character, got {short(sep)}")
+        for decimal in _by_name(self.decimal).values():
+            if decimal not in (".", ","):
+                raise DataError(f'decimal must be "." or ",", got {short(decimal)}')
 
     def check_names(self, files: Sequence[Path]) -> None:
-        """Raise DataError for an encoding of a file that is none of these."""
-        by_name = self.encoding if isinstance(self.encoding, Mapping) else {}
+        """Raise DataError for what is said of a file that is none of these."""
         known = [*dict.fromkeys(file.stem for file in files)]
-        for name in by_name.keys() - {*known, "*"}:
-            raise DataError(
-                f"encoding.{name} = {short(by_name[name])}: no file is called {short(name)}; there "
-                f'are {", ".join(known[:10])}, without folder and ending ("*" is of all others)'
-            )
+        for key in BY_FILE:
+            by_name = _by_name(getattr(self, key))
+            for name in by_name.keys() - {*known, "*"}:
+                raise DataError(
+                    f"{key}.{name} = {short(by_name[name])}: no file is called {short(name)}; "
+                    f'there are {", ".join(known[:10])}, without folder and ending ("*" is of all '
+                    "others)"
+                )
+
+    def of(self, key: str, path: Path) -> str:
+        """What encoding, sep or decimal is for a file."""
+        by_name = _by_name(getattr(self, key))
+        return by_name.get(path.stem) or by_name.get("*") or str(getattr(Reading, key))
 
     def table(self, path: Path) -> Table:
         """A CSV file, every cell a text; or a Parquet file, by its ending. Raises DataError; needs
         pandas, and pyarrow for Parquet.
         """
         if not path.is_file():
-            raise DataError(f"there is no file {path}")
+            seen = "" if path.is_absolute() else f" (seen from {Path.cwd()})"
+            raise DataError(f"there is no file {path}{seen}")
         frame = self._parquet(path) if path.suffix in PARQUET else self._csv(path)
         names = list(frame)
         if len(set(names)) < len(names):
@@ -66,16 +84,17 @@ class Reading:
         text = self._text(path)
         if not text.strip():
             raise DataError(f"{path} is empty; it needs a header and rows below it")
-        self._refuse_other_mark(path, text.strip().partition("\n")[0])
+        sep = self.of("sep", path)
+        self._refuse_other_mark(path, text.strip().partition("\n")[0], sep)
         # the header is read as a row, because pandas would rename duplicates; and cells as texts,
         # because it would make 1 of 01, and 1.0 of 1 beside an empty cell
-        how = {"header": None, "dtype": object, "keep_default_na": False, "sep": self.sep}
+        how = {"header": None, "dtype": object, "keep_default_na": False, "sep": sep}
         try:
             frame = pandas.read_csv(io.StringIO(text), na_values=[*self.na_values], **how)
         except (pandas.errors.ParserError, pandas.errors.EmptyDataError, ValueError) as error:
             raise DataError(
                 f"{path} is no whole CSV file: {first_line(error)}; look there (a text with a "
-                f"{short(self.sep)} in it needs quotes), or get it again"
+                f"{short(sep)} in it needs quotes), or get it again"
             ) from error
         header = [*self.names] or [str(name).strip() for name in frame.iloc[0]]
         if len(header) != len(frame.columns):
@@ -84,17 +103,19 @@ class Reading:
             )
         frame = frame if self.names else frame[1:]
         frame.columns = header
-        return frame.replace(_COMMA, _POINT, regex=True) if self.decimal == "," else frame
+        comma = self.of("decimal", path) == ","
+        return frame.replace(_COMMA, _POINT, regex=True) if comma else frame
 
-    def _refuse_other_mark(self, path: Path, first: str) -> None:
+    def _refuse_other_mark(self, path: Path, first: str, sep: str) -> None:
         """Raise DataError for a first line without sep and with another mark between cells."""
         mark = next((m for m in ";\t" if m in first), "")
-        if not mark or self.sep in first or len(self.names) == 1:
+        if not mark or sep in first or len(self.names) == 1:
             return
         mark, called = (";", "semicolons") if mark == ";" else ("\\t", "tabs")
         raise DataError(
             f"{path} has one column, {short(first)}: its cells are separated by {called}; give "
-            f'sep = "{mark}" (and decimal = "," if its numbers have commas), or save it with commas'
+            f'sep = "{mark}" (and decimal = "," if its numbers have commas; of this file alone: '
+            f'sep.{path.stem} = "{mark}"), or save it with commas'
         )
 
     def _parquet(self, path: Path) -> DataFrame:
@@ -116,9 +137,7 @@ class Reading:
 
     def _text(self, path: Path) -> str:
         """A file's text. Raises DataError naming the line that is in another encoding."""
-        by_name = self.encoding if isinstance(self.encoding, Mapping) else {"*": self.encoding}
-        encoding = by_name.get(path.stem, by_name.get("*", "utf-8"))
-        raw = b""
+        encoding, raw = self.of("encoding", path), b""
         try:
             raw = path.read_bytes()
             return raw.decode("utf-8-sig" if encoding == "utf-8" else encoding)
@@ -127,7 +146,7 @@ class Reading:
             raise DataError(
                 f"{path}, line {raw[:start].count(10) + 1} is not {encoding.upper()} text; give "
                 "encoding = cp1252 (of Western Europe), utf-16 (Excel's Unicode text) or what it "
-                "was saved in"
+                f"was saved in; of this file alone: encoding.{path.stem} = cp1252"
             ) from error
         except LookupError:
             raise DataError(

@@ -65,8 +65,8 @@ def table(
     names: Sequence[str] = (),
     na_values: Sequence[str | float] = (),
     encoding: str | Mapping[str, str] = "utf-8",
-    sep: str = ",",
-    decimal: Literal[".", ","] = ".",
+    sep: str | Mapping[str, str] = ",",
+    decimal: str | Mapping[str, str] = ".",
     per_client: bool = False,
     ddof: NonNegativeInt = 0,
     test_share: ShareBelow1 = 0.0,
@@ -82,7 +82,8 @@ def table(
     makes a client of each. target: a column of whole numbers (labels from 0), of texts (classes) or
     of other numbers; several columns of numbers; or a condition, "num > 0" (no, yes). inputs:
     columns, by default all others; or text: one column of texts. names, na_values, encoding, sep,
-    decimal: as pandas.read_csv has them; names are for files without a header.
+    decimal: as pandas.read_csv has them, the last three also by file; names are for files without a
+    header.
 
     columns: what a column of texts becomes: one_hot, dummy (without the first value), ordinal, or
     its values in order; "*" stands for all others. missing: what stands for an empty cell: mean,
