@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from fedloom.cli.__main__ import cli
 from fedloom.config import resolve
 from fedloom.core.vector import fields
+from fedloom.deployment.clients import read_clients
 from fedloom.deployment.columns import with_rules
 from fedloom.deployment.folder import Folder
 from fedloom.deployment.server import serve
@@ -145,8 +146,14 @@ def test_deploy_new_and_check_say_what_a_table_becomes(tmp_path, sites):
     pytest.importorskip("flwr", reason="the extra flower is not installed")
     rules = f'path = "{tmp_path}/*.csv"\ncolumns = {{ward = "one_hot"}}\nmissing = "mean"\n'
     out = tmp_path / "fed"
-    words = [str(settings(tmp_path, rules)), "--clients", "3", "--out", str(out)]
-    assert (told := CliRunner().invoke(cli, ["deploy", "new", *words])).exit_code == 0, told.output
+    words = ["deploy", "new", str(settings(tmp_path, rules)), "--out", str(out), "--clients"]
+    for names, why in (("ulm,ulm,", "has the name 'ulm'"), ("0", "not in the range 1<=x<=1000")):
+        assert (told := CliRunner().invoke(cli, [*words, names])).exit_code == 2
+        assert why in told.output
+    assert (told := CliRunner().invoke(cli, [*words, "ulm, bonn,kiel"])).exit_code == 0, told.output
+    for place in (".", "nodes/2"):
+        named = read_clients(out / place / "clients.toml")
+        assert [*map(named.called, range(3))] == ["ulm", "bonn", "kiel"]
     runs = [(out / place / "run.toml").read_text("utf-8") for place in (".", "nodes/0", "nodes/2")]
     assert runs[0] == runs[1] == runs[2] and "[[data.rules]]" in runs[0]
     assert Place(Folder(out).node(2), sites[2])._own.inputs.shape == (30, 5)
@@ -156,11 +163,9 @@ def test_deploy_new_and_check_say_what_a_table_becomes(tmp_path, sites):
         made = resolve(out / place / "run.toml").values
         old = {**made, "data": {**made["data"], "rules": [], "missing": "mean"}}
         (out / place / "run.toml").write_text(tomli_w.dumps(old), encoding="utf-8")
-    node = ["node", str(out), "--client", "2", "--data", str(sites[2])]
-    for command in (["check", str(out)], node):
-        told = CliRunner().invoke(cli, ["deploy", *command])
-        assert told.exit_code == 2 and told.output.count("\n") == 1
-        assert told.output.startswith("error: data.missing is found in the rows of a table, by ea")
+    told = CliRunner().invoke(cli, ["deploy", "check", str(out)])  # a node waits to be described
+    assert told.exit_code == 2 and told.output.count("\n") == 1
+    assert told.output.startswith("error: data.missing is found in the rows of a table, by ea")
 
 
 @pytest.mark.parametrize("examples", [None, 20])

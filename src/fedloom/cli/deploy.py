@@ -50,15 +50,15 @@ deploy_command.add_command(renew_command)
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="The new folder.")
 @click.option(
     "--clients",
-    type=click.IntRange(1, 1000),
-    help="Number of clients, if none of their data are here.  [default: those of the data]",
+    metavar="NUMBER|NAMES",
+    help="Clients, as 5 or bonn,lyon, if none of their data are here.  [default: the data's]",
 )
-def new_command(settings: tuple[str, ...], out: Path, clients: int | None) -> None:
+def new_command(settings: tuple[str, ...], out: Path, clients: str | None) -> None:
     """Make the folder of a federation: keys, certificates, the registry of clients.
 
     \b
     fedloom deploy new digits data.clients=3 --out fed              to try it on one machine
-    fedloom deploy new my.toml --clients 5 --out fed federation.address=fl.example.org
+    fedloom deploy new my.toml --clients bonn,lyon --out fed federation.address=fl.example.org
 
     Settings of the deployment are federation.KEY=VALUE: address, port, deadline, ...
     """
@@ -74,7 +74,7 @@ def new_command(settings: tuple[str, ...], out: Path, clients: int | None) -> No
     ours = [c for c in changes if c.startswith("federation.")]
     given = dict(parse_override(c.removeprefix("federation.")) for c in ours)
     config = resolve(source, [c for c in changes if c not in ours])
-    fed = make(config, out, clients, given)
+    fed = make(config, out, None if clients is None else _named(clients), given)
     where = quote(str(out))
     unknown = clients and unagreed(read(fed.run_file)["data"])
     now = (
@@ -90,6 +90,13 @@ def new_command(settings: tuple[str, ...], out: Path, clients: int | None) -> No
             f"parts = [{named}]"
         )
     click.echo(f"  then {where}/RUNBOOK.md says what goes where, and how to begin")
+
+
+def _named(clients: str) -> list[str]:
+    """The names in --clients, "" for each of a number."""
+    if clients.isdecimal():
+        return [""] * click.IntRange(1, 1000)(clients)
+    return [name.strip() for name in clients.split(",")]
 
 
 @deploy_command.command("check", short_help="Compare both halves, run here, with the simulation.")
@@ -157,12 +164,15 @@ def describe_command(
     elif data is None:
         raise ConfigError("a site is described by its own file: give --data mine.toml")
     else:
+        from fedloom.deployment.clients import read_clients
         from fedloom.deployment.sites import told_at
 
-        told, end = {f"client {client}": told_at(folder.node(client), data)}, ""
+        here = folder.node(client)
+        description = told_at(here, data)
+        told, end = {read_clients(here.clients_file).called(client): description}, ""
     click.echo(as_json(in_json(told)) if json_too else in_tables(told))
     if client is not None:
-        end = asked(folder.node(client), next(iter(told.values())), yes)
+        end = asked(here, description, yes)
     if end:
         click.echo(f"\n{end}", err=json_too)
 

@@ -12,7 +12,7 @@ from ..errors import CompositionError, ConfigError
 from ..storage.atomic import reason
 from .agreement import read_agreement
 from .certificates import as_pem, make_node_key
-from .clients import Clients, Entry, read_clients
+from .clients import Clients, Entry, check_name, read_clients
 from .folder import Folder, write
 from .membership import fixed
 from .new import MOST, make_folders, write_node
@@ -27,7 +27,7 @@ def add(fed: Folder, name: str, key: Path | None = None, examples: int | None = 
     that the site made itself. Raises ConfigError, CompositionError.
     """
     settings, clients = fed.settings(), read_clients(fed.clients_file)
-    _check_name(clients, name)
+    check_name(name, [entry.name for entry in clients.client])
     if not must_join(settings, clients):
         raise CompositionError(
             "no site can be added: the examples of all clients stand in clients.toml, so that no "
@@ -95,16 +95,6 @@ def _change(fed: Folder, clients: Clients, i: int, **new: object) -> None:
     entries = [*clients.client]
     entries[i] = entries[i].model_copy(update=new)
     write(fed.clients_file, clients.model_copy(update={"client": entries}).to_toml())
-
-
-def _check_name(clients: Clients, name: str) -> None:
-    """Raise ConfigError for a name that cannot be a new site's."""
-    if not name.strip() or len(name) > 100 or name.isdecimal():
-        raise ConfigError(
-            f"a site's name has 1 to 100 characters, and not only digits, got {name[:110]!r}"
-        )
-    if any(entry.name == name for entry in clients.client):
-        raise ConfigError(f"a site of this federation has the name '{name}'; choose another one")
 
 
 def _line(path: Path) -> str:

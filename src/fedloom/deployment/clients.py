@@ -6,6 +6,7 @@ numbers of examples here.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -72,6 +73,10 @@ class Clients(BaseModel):
         """Whether the numbers of examples are known."""
         return all(entry.examples is not None for entry in self.client)
 
+    def called(self, i: int) -> str:
+        """What a client is called: its name, or "client 3"."""
+        return self.client[i].name or f"client {i}"
+
     def as_data(self) -> Roll:
         """The clients in the form that data have. Raises ConfigError if it is not complete."""
         if not self.known:
@@ -99,6 +104,16 @@ class Clients(BaseModel):
                 if not entry[name]:
                     del entry[name]
         return tomli_w.dumps(told)
+
+
+def check_name(name: str, others: Sequence[str]) -> None:
+    """Raise ConfigError for a name that cannot be a site's beside these."""
+    if not name.strip() or len(name) > 100 or name.isdecimal():
+        raise ConfigError(
+            f"a site's name has 1 to 100 characters, and not only digits, got {name[:110]!r}"
+        )
+    if name in others:
+        raise ConfigError(f"a site of this federation has the name '{name}'; choose another one")
 
 
 def read_clients(path: Path) -> Clients:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from shlex import quote
@@ -17,7 +17,7 @@ from ..config.resolve import Config
 from ..errors import ConfigError
 from ..storage.atomic import reason
 from .certificates import check_library, make_authority, make_node_key
-from .clients import Clients, Entry
+from .clients import Clients, Entry, check_name
 from .columns import with_rules
 from .folder import Deployment, Folder, deployment_of, write
 from .own_files import for_nodes
@@ -34,9 +34,12 @@ _APP = (
 )
 
 
-def make(config: Config, out: Path, clients: int | None, given: Mapping[str, Any]) -> Folder:
-    """Write a federation's folder. clients: how many, if their data are elsewhere; None: those of
-    the settings' data. given: settings of the deployment. Raises ConfigError, DataError.
+def make(
+    config: Config, out: Path, clients: Sequence[str] | None, given: Mapping[str, Any]
+) -> Folder:
+    """Write a federation's folder. clients: their names ("": none), if their data are elsewhere;
+    None: those of the settings' data. given: settings of the deployment. Raises ConfigError,
+    DataError.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"'{out}' exists and is not empty; choose another --out")
@@ -49,11 +52,15 @@ def make(config: Config, out: Path, clients: int | None, given: Mapping[str, Any
     sizes, classes = _known(config, clients)
     if len(sizes) > MOST:
         raise ConfigError(f"{len(sizes)} clients, and a federation has {MOST} at most")
+    names = clients or [""] * len(sizes)
+    for i, name in enumerate(names if any(names) else ()):
+        check_name(name, names[:i])
     fed = Folder(out.absolute())
     make_folders(fed, *map(fed.node_to_be, range(len(sizes))))
     make_authority(fed, settings.address)
     keys = [make_node_key(fed.node_to_be(i).secret("node")) for i in range(len(sizes))]
-    entries = [Entry(key=key, examples=n) for key, n in zip(keys, sizes, strict=True)]
+    known = zip(names, keys, sizes, strict=True)
+    entries = [Entry(name=name, key=key, examples=n) for name, key, n in known]
     write_folder(fed, config, settings, Clients(client=entries, classes=classes))
     return fed
 
@@ -70,10 +77,10 @@ def make_folders(*places: Folder) -> None:
             raise ConfigError(f"'{place.path}' cannot be written: {reason(error)}") from None
 
 
-def _known(config: Config, clients: int | None) -> tuple[list[int | None], int | None]:
+def _known(config: Config, clients: Sequence[str] | None) -> tuple[list[int | None], int | None]:
     """How many examples each client has, and the number of classes; None: not known yet."""
     if clients is not None:
-        return [None] * clients, None
+        return [None] * len(clients), None
     data = config.data()
     return [int(n) for n in data.sizes], data.classes
 

@@ -137,7 +137,7 @@ def at_server(fed: Folder, agreed: Agreement | None) -> Experiment:
     else:
         data = agreed.at_server(config.data())
     if any(entry.name for entry in clients.client):
-        names = tuple(entry.name or f"client {i}" for i, entry in enumerate(clients.client))
+        names = tuple(map(clients.called, range(clients.population)))
         data = dataclasses.replace(data, client_names=names[: data.population])
     by_nodes = agreed is not None and fed.settings().evaluate == "nodes"
     made = experiment_of(config, clients, data, by_nodes)
