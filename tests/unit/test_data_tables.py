@@ -207,8 +207,11 @@ def test_each_client_fills_and_scales_by_its_own(tmp_path):
     says = "take partition = natural, or per_client = false"
     refused(lambda: table(iid(2), path=f"{tmp_path}/*.csv", per_client=True, **ways), says)
     published.write(tmp_path / "b.csv", "x,s,label\n,f,0\n,f,1\n")
-    says = "b.csv, column 'x' is empty in every row; leave it out"
+    says = "b.csv, column 'x' is empty in every row; leave it out of inputs, or say what stands"
     refused(lambda: table(f"{tmp_path}/*.csv", per_client=True, **ways), says)
+    given = ways | {"missing": {"x": 7, "*": "median"}}
+    data = table(f"{tmp_path}/*.csv", per_client=True, **given)
+    assert data.inputs[:, 0].tolist() == [1, 3, 7, 7, 7]
     one = published.write(tmp_path / "c.csv", "x,s,label\n1,f,0\n")
     says = "c.csv, column 'x': 1 training rows have no deviation with ddof = 1"
     refused(lambda: table([one], per_client=True, standardise=True, ddof=1, **ways), says)

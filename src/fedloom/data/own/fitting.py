@@ -68,14 +68,14 @@ class Finding:
         how = given.get(name, given.get(ALL)) if isinstance(given, Mapping) else given
         if how in (None, DROP):
             return None
-        if not len(there):
-            raise all_empty(cells)
+        own = isinstance(given, Mapping) and name in given
+        if not len(there) and (how in FILLS or (kind != "number" and not own)):
+            raise all_empty(cells, f", or say what stands there: missing.{name} = 0, a value")
         if kind == "number":
             return _number_for(there, how)
         names = there.map(name_of)
         distinct = names.unique().tolist()
         known = dict(zip(distinct, categories(distinct), strict=True))
-        own = isinstance(given, Mapping) and name in given
         fill = name_of(how)
         if how in FILLS or not (own or isinstance(how, str)):  # a number for all is no text
             fill = str(names.map(known).mode().iloc[0])  # of several most frequent ones the first
@@ -130,10 +130,10 @@ def _warn_of_mixed(table: Table, name: str, cells: Sequence[str]) -> None:
             return
 
 
-def all_empty(cells: Series) -> DataError:
+def all_empty(cells: Series, or_else: str = "") -> DataError:
     """The error for a column without a single value in a file, or at a client."""
-    where = cells.index[0][0]
-    return DataError(f"{where}, column '{cells.name}' is empty in every row; leave it out")
+    where = f"{cells.index[0][0]}, column '{cells.name}'"
+    return DataError(f"{where} is empty in every row; leave it out of inputs{or_else}")
 
 
 def no_rule(found: Series) -> DataError:
