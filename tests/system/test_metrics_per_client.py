@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from click.testing import CliRunner
 
 from fedloom import Evaluation, FedAvg, Local
+from fedloom.cli.__main__ import cli
 from fedloom.data import from_clients
 from fedloom.report import comparison, group_runs, load_run
 from fedloom.report.clients import client_cells
@@ -153,6 +155,8 @@ def test_the_report_has_every_metric_of_clients_with_names(tmp_path):
         (line,) = [line for line in lines if line[0] == name]
         assert line[2:] == [f"{result.client_metrics[k][i]:.4g}" for k in metrics]
     assert result.summary["client_each_worst_name"] in names
+    shown = CliRunner().invoke(cli, ["show", str(tmp_path / "run")]).output.split("\n\n")[1]
+    assert [line.split() for line in shown.splitlines()] == [heads, *lines]
 
 
 def test_an_accuracy_stands_beside_that_of_the_majoritys_class(tmp_path):

@@ -53,6 +53,7 @@ _WHERE = {  # topic: the registry of its names, and where a file has the options
     "settings": ("fedloom.config.help_texts:TABLES", ""),
 }
 TOPICS = (*_WHERE, "runs")
+_CLIENTS = 20  # that are shown of a run
 _DEPTH = ("*", "*/*", "*/*/*")  # how deep runs may be below the folder runs
 
 
@@ -140,8 +141,8 @@ def show_command(name: str) -> None:
     checkpoint, churn, availability, ranks).
 
     Of an algorithm: state, messages and cost, measured on a small problem, and its options. Of the
-    folder of a run (runs/one, ./one): how far it is, its result, and who answered if its clients
-    were elsewhere.
+    folder of a run (runs/one, ./one): how far it is, its result, the metrics of each client that
+    has a name, and who answered if its clients were elsewhere.
     """
     is_run = Path(name, "config.toml").is_file()
     if is_run and ("/" in name or name not in every_name()):
@@ -232,13 +233,17 @@ def _line(facts: dict[str, Any]) -> list[str]:
 
 def _run(folder: Path) -> str:
     """The page of a run. Raises CheckpointError."""
-    from fedloom.report import load_run
-    from fedloom.report.clients import attendance, names_of
+    from fedloom.report import group_runs, load_run
+    from fedloom.report.clients import attendance, client_cells, names_of
 
     Seal(folder).check_all()
     run = load_run(folder)
     _, state, shown = _line(_facts(run))
     page = table([["run", run.label], ["state", state], ["result", shown]])
+    heads, lines, count = client_cells(group_runs([run]))
+    if lines:  # the worst first
+        page += "\n\n" + table([heads, *lines[:_CLIENTS]])
+        page += "\n  the others: fedloom report" if count > _CLIENTS else ""
     if found := attendance(folder, names_of(run)):
         page += "\n\n" + "\n".join([table([found.heads, *found.lines]), *found.why])
     return page
