@@ -89,3 +89,9 @@ def test_a_picture_is_drawn(fedloom: Fedloom) -> None:
     result = fedloom("partition", "digits", "--plot", "new/a.png")
     assert "picture in new/a.png" in result.output
     assert Path("new/a.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_clients_are_called_by_their_names(fedloom: Fedloom) -> None:
+    pytest.importorskip("pandas", reason="the extra tables is not installed")
+    lines = fedloom("partition", "heart").stdout.splitlines()
+    assert [line.split()[0] for line in lines[-4:]] == ["cleveland", "hungarian", "switzerland", "va"]

@@ -124,6 +124,7 @@ def _glance(about: Mapping[str, Any]) -> list[list[str]]:
     """
     sizes, counts, every = about["sizes"], about["counts"], int(about.get("every", 1))
     labelled = counts is not None and len(counts[0]) <= _CLASSES
+    called = about.get("client_names") or range(0, every * len(sizes), every)
     names = about["class_names"] or range(len(counts[0]) if labelled else 0)
     head = f"a bar for each class, {names[0]} to {names[-1]}" if labelled else ""
     lines = [["client", "samples", head]]
@@ -132,7 +133,7 @@ def _glance(about: Mapping[str, Any]) -> list[list[str]]:
             bars = "".join(_BARS[math.ceil(8 * n / max(size, 1))] for n in counts[place])
         else:
             bars = "█" * round(_LONGEST * size / max(sizes))
-        lines.append([str(place * every), f"{size:,}", bars])
+        lines.append([str(called[place]), f"{size:,}", bars])
     if len(sizes) > _LINES:
         lines.append(["...", "", "the others: --plot FILE.png"])
     return lines
