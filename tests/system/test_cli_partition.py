@@ -94,4 +94,9 @@ def test_a_picture_is_drawn(fedloom: Fedloom) -> None:
 def test_clients_are_called_by_their_names(fedloom: Fedloom) -> None:
     pytest.importorskip("pandas", reason="the extra tables is not installed")
     lines = fedloom("partition", "heart").stdout.splitlines()
-    assert [line.split()[0] for line in lines[-4:]] == ["cleveland", "hungarian", "switzerland", "va"]
+    assert [line.split()[0] for line in lines[-4:]] == [
+        "cleveland",
+        "hungarian",
+        "switzerland",
+        "va",
+    ]

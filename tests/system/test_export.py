@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import runpy
+import shutil
 import subprocess
 import sys
 import warnings
@@ -706,6 +707,25 @@ def test_rows_outside_of_the_trained_ranges_are_counted(
     assert code == 0 and header == "row,probability_home,probability_ward,class" and len(rows) == 3
     assert f"warning: {tmp_path}/new.csv, column 'age': 1 of 3 rows outside 20 to 8" in ages
     assert "column 'dose': 2 of 3 rows outside 0.0" in doses
+    assert rows[0].split(",")[1] == f"{float(rows[0].split(',')[1]):.6g}"
+    assert check(str(exported_table / "a/export/predict.py"), "away.csv") == (
+        2,
+        "error: away.csv: No such file or directory\n",
+    )
+
+
+def test_rows_of_a_value_that_training_knew_no_input_for_are_counted(
+    exported_table: Path, check: Any, tmp_path: Path
+) -> None:
+    """Rules of sites that were described say others = true: one_hot takes any value."""
+    shutil.copytree(exported_table / "a/export", tmp_path / "export")
+    about = json.loads((tmp_path / "export/about.json").read_text())
+    next(r for r in about["inputs"]["rules"] if r["kind"] == "one_hot")["others"] = True
+    (tmp_path / "export/about.json").write_text(json.dumps(about))
+    (tmp_path / "new.csv").write_text("age,sex,stage,dose\n40,x,I,0.5\n31,m,II,0.1\n")
+    code, output = check(str(tmp_path / "export/predict.py"), str(tmp_path / "new.csv"))
+    said = "column 'sex': 1 of 2 rows, as 'x', are none of f, m"
+    assert code == 0 and output.endswith(f"warning: {tmp_path}/new.csv, {said}\n")
 
 
 def test_an_export_keeps_its_neighbours_and_leaves_no_older_network(fedloom: Fedloom) -> None:

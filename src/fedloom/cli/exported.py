@@ -311,17 +311,25 @@ def predict(samples: Any, network: Any = None, site: str | None = None) -> Any:
 
 
 def outside(samples: Any) -> list[str]:
-    """The columns with numbers outside of the range that the model was trained on: a line each."""
+    """A line for each column with numbers or values that the model was not trained on."""
     rows = samples.to_dict("records") if hasattr(samples, "to_dict") else samples
-    ranges = about()["ranges"] if len(rows) and isinstance(rows[0], dict) else {}
+    if not len(rows) or not isinstance(rows[0], dict):
+        return []
     rules = {rule["name"]: rule for rule in about()["inputs"].get("rules", ())}
     lines = []
-    for name, (low, high) in ranges.items():
+    for name, (low, high) in about()["ranges"].items():
         rounding = 1e-6 * max(abs(low), abs(high))
         cells = [row[name] for row in rows if not _empty(row[name], rules.get(name, PLAIN))]
         away = sum(not low - rounding <= n <= high + rounding for n in map(_number, cells))
         if away:
-            lines.append(f"column {name!r}: {away} of {len(rows)} rows outside {low:g} to {high:g}")
+            said = f"{away} of {len(rows)} rows outside {low:g} to {high:g}, those that it was"
+            lines.append(f"column {name!r}: {said} trained on")
+    for name, rule in rules.items():
+        cells = [row[name] for row in rows if rule.get("others") and not _empty(row[name], rule)]
+        texts = [_category(cell, rule["numeric"]) for cell in cells]
+        if strange := [text for text in texts if text not in rule["values"]]:
+            said = f"{len(strange)} of {len(rows)} rows, as {strange[0]!r}, are none of"
+            lines.append(f"column {name!r}: {said} {', '.join(rule['values'])}")
     return lines
 
 
@@ -451,7 +459,7 @@ def scored(samples: Any, site: str | None = None) -> Iterator[list[Any]]:
     yield ["row", *(f"probability_{name}" for name in names), "class"]
     found = zip(likely.tolist(), places(out).tolist(), strict=True)
     for number, (row, place) in enumerate(found, 1):
-        yield [number, *row, names[place]]
+        yield [number, *(f"{chance:.6g}" for chance in row), names[place]]
 
 
 def run(file: str, out: str | None, site: str | None) -> None:
@@ -463,7 +471,7 @@ def run(file: str, out: str | None, site: str | None) -> None:
     with open(out, "w", encoding="utf-8", newline="") if out else nullcontext(sys.stdout) as opened:
         csv.writer(opened, lineterminator="\n").writerows(lines)
     for line in outside(samples):
-        print(f"warning: {file}, {line}, those that it was trained on", file=sys.stderr)
+        print(f"warning: {file}, {line}", file=sys.stderr)
 
 
 def main() -> int:
@@ -482,7 +490,8 @@ def main() -> int:
         run(given.samples, given.out, given.site)
         return 0
     except (OSError, KeyError, ValueError, RuntimeError) as error:
-        print(f"error: {given.samples or given.check}: {error}", file=sys.stderr)
+        said = getattr(error, "strerror", None) or error
+        print(f"error: {given.samples or given.check}: {said}", file=sys.stderr)
         return 2
 
 
