@@ -88,6 +88,11 @@ def test_a_hospitals_engineer_trains_on_own_tables(
     assert "checked: accuracy" in told[4]
     scores = json.loads(next(Path("runs").glob("*fedavg*/clients.json")).read_text())
     assert scores["names"][0] == "cleveland" and len(scores["metrics"]["auc"]) == 4
+    whole = re.search(r"```toml\n(.*?)```", section("docs/hospital.md"), re.DOTALL)
+    Path("whole.toml").write_text(whole[1] if whole else "")
+    fedloom("run", "whole.toml", "rounds=1", "--out", "whole", "--quiet")
+    assert "\n  switzerland  81 " in fedloom("show", "./whole").output
+    assert "there is no run in './away'" in fedloom("show", "./away", code=2).stderr
 
 
 def test_a_student_changes_one_thing(fedloom: Fedloom) -> None:

@@ -148,6 +148,8 @@ def show_command(name: str) -> None:
     if is_run and ("/" in name or name not in every_name()):
         click.echo(_run(Path(name)))
         return
+    if "/" in name:
+        raise ConfigError(f"there is no run in '{name}'; `fedloom list runs` has those below runs/")
     page = _remembered(f"show {name}", lambda: _shown(name))
     click.echo(reflowed(page, shutil.get_terminal_size().columns) if sys.stdout.isatty() else page)
 
