@@ -62,7 +62,7 @@ FLAGS = {
     "list": {"--json"},
     "show": set(),
     "matrix": {"--out"},
-    "export": {"--out", "--format", "--capacity", "--test-set"},
+    "export": {"--out", "--format", "--capacity", "--client", "--test-set"},
     "partition": {"--plot", "--save"},
     "describe": {"--target", "--least", "--json"},
     "papers": set(),  # of the list: --scale, --out, --measure; of run: its own

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from fedloom.errors import ConfigError
+from fedloom.storage.manifest import deployed
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from fedloom.config import Config
+    from fedloom.report import Run
 
 _SUFFIX = {"safetensors": ".safetensors", "state_dict": ".pt"}
 _WEIGHTS, _MASK = "weights", "mask"
@@ -37,11 +41,17 @@ _FILES = (
     metavar="SHARE",
     help="Of a run with sub-models: cut one of this size, such as 0.05 or 1/20, trained or not.",
 )
+@click.option("--client", metavar="NAME", help="The model that this client (name or number) uses.")
 @click.option(
     "--test-set", is_flag=True, help="Also write the test set as raw samples, for --check."
 )
 def export_command(
-    run: Path, out: Path | None, kind: str | None, capacity: str | None, test_set: bool
+    run: Path,
+    out: Path | None,
+    kind: str | None,
+    capacity: str | None,
+    client: str | None,
+    test_set: bool,
 ) -> None:
     """Write a run's newest model into a folder: the network with its weights (model.pt2), what a
     table's columns become, classes, threshold and scores (about.json), a model card (README.md),
@@ -52,8 +62,8 @@ def export_command(
 
     An unfinished run gives the model of its last checkpoint. A sub-model is a smaller network, or
     for FIARSE and greedy pruning the whole one with zeros, and its mask in a file of its own.
+    If clients use models of their own (private layers, Ditto, fine-tuned), --client writes one.
     """
-    from fedloom.config import from_run
     from fedloom.federation.capacities import share_of
     from fedloom.report import load_run
 
@@ -62,23 +72,22 @@ def export_command(
     from .export_check import ask, verify
 
     found = load_run(run)
-    python = found.config.get("source") == "python"
-    config = None if python else from_run(run, ["device=cpu"], own=True)  # wherever it was trained
-    weights, module, round = network.newest(found, config)
+    config = _settings(found, client)
+    weights, module, round, who = network.newest(found, config, client)
     mask: dict[str, Tensor] = {}
-    name, note, share = "export", "", None
+    note, share = "", None
     if capacity is not None:
         share = share_of(capacity, "--capacity")
         module, mask, note = network.cut_out(run, config, weights, share, round)
-        name = f"export-{share:g}"
     elif config is not None and module is not None:
         module = network.settled(module, config)
     if module is not None:
         weights = network.weights_of(module)
-    told = ask(found, config, round, share, weights)
-    out = _emptied(out or run / name)
-    end = _SUFFIX[kind or "safetensors"]
-    click.echo(note or f"{sum(v.numel() for v in weights.values()):,} numbers, round {round}")
+    told = ask(found, config, round, share, weights, who)
+    note = note or f"{sum(v.numel() for v in weights.values()):,} numbers, round {round}"
+    site, end = told.about["client"], _SUFFIX[kind or "safetensors"]
+    out = _emptied(out or run / _folder(share, site))
+    click.echo(f"{site}'s own model: {note}" if site else note)
     code = network.write_script(out, module, told)
     if kind or told.about["torch"] is None:  # else they are in the network alone
         network.write_weights(out / f"{_WEIGHTS}{end}", weights, "the weights by name")
@@ -88,6 +97,45 @@ def export_command(
     for line in told.lacking():
         click.echo(line)
     verify(code, told, module, out / "test.npz" if test_set else None)
+
+
+def _folder(share: float | None, site: str) -> str:
+    """The name of an export: of the whole model, of a sub-model, of a site's own."""
+    more = re.sub(r"[^\w.-]+", "-", site).strip("-.") if share is None else f"{share:g}"
+    return f"export-{more}" if more else "export"
+
+
+def _settings(found: Run, client: str | None) -> Config | None:
+    """A run's configuration; None of one from Python. client: whose own model is asked for. Says so
+    where clients use other models than the exported one. Raises ConfigError for a model that nobody
+    has trained, and for one that is not here.
+    """
+    from fedloom.config import from_run
+
+    run, python = found.path, found.config.get("source") == "python"
+    config = None if python else from_run(run, ["device=cpu"], own=True)  # wherever it was trained
+    own = config.own_models if config else found.own_models
+    if client is not None and not own:
+        raise ConfigError(
+            f"--client {client}: all clients of '{run}' use one model; export it without --client "
+            "(sites with scales of their own: predict.py --site SITE)"
+        )
+    where = here = "--client NAME exports one"
+    if deployed(run):
+        where = "it is in its node's state folder, which `export` does not read"
+    elif config is None:
+        where = "only the Python code that started the run can make it"
+    if client is not None and where is not here:
+        raise ConfigError(f"--client {client}: of '{run}' each client has its own, and {where}")
+    private = str((found.config.get("private") or {}).get("name")).lower()
+    if client is None and private == "alone":
+        raise ConfigError(
+            f"'{run}': with private = 'alone' nobody trains the server's model, and each client "
+            f"has its own: {where}"
+        )
+    if client is None and own:
+        click.echo(f"this is the server's model, and each client uses its own: {where}")
+    return config
 
 
 def _emptied(out: Path) -> Path:

@@ -25,8 +25,9 @@ _LOCAL = ("epochs", "steps", "batch", "lr", "optimiser")  # settings of local wo
 def write_card(out: Path, run: Run, told: Told) -> None:
     """Write the card of an exported model."""
     about = told.about
+    who = about["client"]
     parts = [
-        f"# Model card: {run.name}, {run.label}",
+        f"# Model card: {run.name}, {run.label}" + (f", {who}'s own model" if who else ""),
         _use(about),
         "## Data\n\n" + _data(run, about),
         "## Method\n\n" + _method(run, about),
@@ -59,7 +60,11 @@ def _data(run: Run, about: Mapping[str, Any]) -> str:
     sizes = run.partition.get("sizes") or []
     clients = run.summary.get("population", len(sizes))
     rows = f", {sum(sizes):,} training rows" if sizes and "every" not in run.partition else ""
-    lines = [f"{_name(run, 'data')}: {clients:,} sites{rows}; {about['samples']:,} test rows."]
+    tests = f"; {about['samples']:,} test rows."
+    if who := about["client"]:
+        own = (about["scores"].get("training_rows") or {}).get(who, "unknown")
+        tests = f". {who}: {own} training rows, {about['samples']:,} test rows."
+    lines = [f"{_name(run, 'data')}: {clients:,} sites{rows}{tests}"]
     rules = about["inputs"].get("rules") or []
     columns = [rule["name"] for rule in rules] or about["inputs"].get("columns")
     if columns:
@@ -75,6 +80,7 @@ def _method(run: Run, about: Mapping[str, Any]) -> str:
     local = {k: v for k, v in (run.config.get("local") or {}).items() if k in _LOCAL}
     rows = {
         "model": f"{_name(run, 'model')}, {run.summary.get('parameters', 'unknown')} parameters",
+        "private layers": str((run.config.get("private") or {}).get("name", "")),
         "cohort": str(run.config.get("cohort", "")),
         "rounds": f"{about['round']} of {run.planned}",
         "seed": str(run.seed),
@@ -86,23 +92,27 @@ def _method(run: Run, about: Mapping[str, Any]) -> str:
 
 
 def _scores(run: Run, about: Mapping[str, Any]) -> str:
-    """A line for all test rows, one for each site, and their mean and spread."""
+    """A line for all test rows, one for each site, and their mean and spread; of a client's own
+    model that of this site.
+    """
     row = np.flatnonzero(run.rounds == about["round"])
     names = [n.removeprefix("test_") for n in run.columns if n.startswith("test_") and "@" not in n]
     names = [name for name in names if not name.endswith("_ema")]
     names = [name for name in names if name != "loss"] or names
     values = {n: float(run.columns[f"test_{n}"][row[-1]]) for n in names} if len(row) else {}
-    if not values:
+    sites, sizes, rows = (
+        about["scores"].get(key) or {} for key in ("sites", "training_rows", "test_rows")
+    )
+    if not values or (about["client"] and not sites):
         return "The run measured nothing after this round."
-    sites, rows = about["scores"].get("sites") or {}, about["scores"].get("test_rows") or {}
-    sizes = dict(zip(sites, run.partition.get("sizes") or (), strict=False))
     lines = [["all test rows", "", f"{about['samples']:,}", *map(_number, values.values())]]
+    lines = [] if about["client"] else lines
     for site, each in list(sites.items())[:_SITES]:
         own = [str(sizes.get(site, "-")), str(rows.get(site, "-"))]
         lines.append([site, *own, *(_number(each.get(name)) for name in values)])
     known = [[e[n] for e in sites.values() if e.get(n) is not None] for n in values]
     for what, of in (("mean of sites", np.mean), ("standard deviation of sites", np.std)):
-        if any(known):
+        if any(known) and not about["client"]:
             lines.append([what, "", "", *(_number(float(of(v)) if v else None) for v in known)])
     basis = f"\n\nSites were measured on {about['scores']['basis']}." if sites else ""
     return _table(["", "training rows", "test rows", *values], lines) + basis
@@ -111,12 +121,14 @@ def _scores(run: Run, about: Mapping[str, Any]) -> str:
 def _limits(run: Run, told: Told) -> Iterable[str]:
     about = told.about
     for name, reasons in (about["scores"].get("why_none") or {}).items():
-        yield from (
-            f"{name} of {len(some)} sites is missing: {why}" for why, some in reasons.items()
-        )
+        for why, some in reasons.items():
+            of = "" if about["client"] else f" of {len(some)} sites"
+            yield f"{name}{of} is missing: {why}"
     rows = about["scores"].get("test_rows") or {}
     if few := [f"{site} ({count})" for site, count in rows.items() if count < FEW_ROWS][:_SITES]:
         yield f"Sites with fewer than {FEW_ROWS} test rows: {', '.join(few)}."
+    if run.own_models and not about["client"]:
+        yield "The sites of this run use models of their own, and this is the server's."
     if not about["scores"]:
         yield "No score of single sites is recorded for this model."
     if about["inputs"].get("columns"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import runpy
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from fedloom.config import Config
 from fedloom.data import FederatedData
 from fedloom.data.own.making import PerClient
 from fedloom.data.own.preparation import EMPTY, Column
+from fedloom.data.own.ranges import ranges
 from fedloom.data.raw_inputs import recipe
 from fedloom.engines.base import one_thread
 from fedloom.engines.metrics import default_metrics, told
@@ -68,15 +69,62 @@ def ask(
     round: int,
     share: float | None,
     weights: Mapping[str, Tensor],
+    client: int | None = None,
 ) -> Told:
-    """What a run says about the model of a round; share: of a sub-model of this size. Raises
-    CheckpointError where its description of its inputs is damaged.
+    """What a run says about the model of a round; share: of a sub-model of this size; client: of
+    the model that this one uses, with its own rows. Raises CheckpointError where its description of
+    its inputs is damaged, ConfigError where a client's rows are not here.
     """
+    data, why, inputs, metric = _at_hand(found, config)
+    how = dict(inputs) if isinstance(inputs, Mapping) and "kind" in inputs else {"kind": "unknown"}
+    who, spread = "", found.partition.get("ranges") or {}
+    if client is not None:
+        if data is None:
+            raise ConfigError(f"--client: {why}")
+        who = data.called(client) if data.client_names else f"client {client}"
+        spread = ranges(data, client)
+        data, how = _own(data, client, how)
+    name = found.metric.name if metric is None else metric.get("name", found.metric.name)
+    first = next((v for v in weights.values() if v.is_floating_point()), None)
+    tests = None if data is None else data.test_targets
+    common = found.own_models and client is None  # which no site was measured with
+    measured = share is None and not common and found.clients.get("round") == round
+    scores = _scores(found, who) if measured else {}
+    site = scores.get("sites", {}).get(who, {})
+    about = {
+        "fedloom": __version__,
+        "run": found.path.name,
+        "client": who,
+        "round": round,
+        "dtype": "float32" if first is None else str(first.dtype).removeprefix("torch."),
+        "metric": metric,
+        "name": name,
+        "classes": [str(c) for c in found.partition.get("class_names") or ()],
+        "outcome": _outcome(found, data, metric),
+        "threshold": _threshold(found, round),
+        "said": _said(found, name, round, share) if client is None else site.get(name),
+        "samples": _elsewhere(found) if tests is None else len(tests),
+        "ranges": spread,
+        "reading": _reading(found),
+        "scores": scores,
+    }
+    row = describe(about, how, data, found.path)
+    return Told(
+        about, row, data, why, found.config.get("evaluate", {}).get("statistics") == "batch"
+    )
+
+
+def _elsewhere(found: Run) -> int:
+    """How many test rows nodes have, and nobody here."""
+    count = found.partition.get("tests_elsewhere")
+    return count if isinstance(count, int) else 0
+
+
+def _at_hand(found: Run, config: Config | None) -> tuple[FederatedData | None, str, Any, Any]:
+    """-> a run's data if they are here, else why not; how its inputs are made, its metric."""
     inputs, metric = (found.partition.get(key) for key in ("inputs", "metric"))
     data, why = None, "the run was started from Python, which alone knows its data"
-    elsewhere = found.partition.get("tests_elsewhere")
-    elsewhere = elsewhere if isinstance(elsewhere, int) else 0
-    if elsewhere:
+    if _elsewhere(found):
         why = (
             "the nodes measured it, on test rows that are not here; score() in the script does too"
         )
@@ -88,31 +136,7 @@ def ask(
             metric = told if "metric" not in found.partition else metric
         except FedloomError as error:
             why = f"the data are not at hand: {error}"
-    metric = metric if isinstance(metric, Mapping) and "kind" in metric else None
-    name = found.metric.name if metric is None else metric.get("name", found.metric.name)
-    first = next((v for v in weights.values() if v.is_floating_point()), None)
-    tests = None if data is None else data.test_targets
-    about = {
-        "fedloom": __version__,
-        "run": found.path.name,
-        "round": round,
-        "dtype": "float32" if first is None else str(first.dtype).removeprefix("torch."),
-        "metric": metric,
-        "name": name,
-        "classes": [str(c) for c in found.partition.get("class_names") or ()],
-        "outcome": _outcome(found, data, metric),
-        "threshold": _threshold(found, round),
-        "said": _said(found, name, round, share),
-        "samples": elsewhere if tests is None else len(tests),
-        "ranges": found.partition.get("ranges") or {},
-        "reading": _reading(found),
-        "scores": _scores(found) if share is None and found.clients.get("round") == round else {},
-    }
-    how = dict(inputs) if isinstance(inputs, Mapping) and "kind" in inputs else {"kind": "unknown"}
-    row = describe(about, how, data, found.path)
-    return Told(
-        about, row, data, why, found.config.get("evaluate", {}).get("statistics") == "batch"
-    )
+    return data, why, inputs, metric if isinstance(metric, Mapping) and "kind" in metric else None
 
 
 def _lacks_rules(inputs: Mapping[str, Any]) -> bool:
@@ -160,6 +184,17 @@ def _from_config(config: Config) -> tuple[FederatedData, dict[str, Any], dict[st
     return data, recipe(data.raw, data.transform, data.inputs), told(metrics, objective)
 
 
+def _own(
+    data: FederatedData, client: int, how: dict[str, Any]
+) -> tuple[FederatedData, dict[str, Any]]:
+    """What a client has; how its inputs are made, of all clients' inputs if they are alike."""
+    own, raw = data.only(client, tests=True), data.raw
+    if not isinstance(raw, PerClient):
+        return own, how
+    mine = raw.own[data.called(client) if data.client_names else ""]
+    return replace(own, raw=mine), recipe(mine, data.transform, data.inputs)
+
+
 def _outcome(run: Run, data: FederatedData | None, metric: Mapping[str, Any] | None) -> str:
     """What the targets are; see FederatedData.outcome. Runs of fedloom 0.2 do not say it."""
     kind = "" if metric is None else metric["kind"]
@@ -185,17 +220,24 @@ def _reading(run: Run) -> dict[str, Any]:
     return {k: v for k, v in given.items() if v and not isinstance(v, Mapping)}
 
 
-def _scores(run: Run) -> dict[str, Any]:
+def _scores(run: Run, who: str) -> dict[str, Any]:
     """Every metric of every site by its name, on what it was measured, on how many test rows of its
-    own (if they are known), and why it was not.
+    own (if they are known), and why it was not. who: this site alone; "": all.
     """
     metrics = run.clients.get("metrics") or {}
     count = len(next(iter(metrics.values()), ()))
     names = run.clients.get("names") or [f"client {i}" for i in range(count)]
     sites = {name: {k: v[i] for k, v in metrics.items()} for i, name in enumerate(names)}
+    sizes = dict(zip(names, run.partition.get("sizes") or (), strict=False))
     rows = dict(zip(names, run.clients.get("test_rows") or (), strict=False))
     why = run.clients.get("why_none") or {}
-    return {"basis": run.clients.get("basis"), "sites": sites, "test_rows": rows, "why_none": why}
+    if who:
+        i = names.index(who) if who in names else -1
+        tables = sites, sizes, rows
+        sites, sizes, rows = ({k: v for k, v in t.items() if k == who} for t in tables)
+        why = {k: {t: [i] for t, some in v.items() if i in some} for k, v in why.items()}
+    about = {"training_rows": sizes, "test_rows": rows, "why_none": why}
+    return {"basis": run.clients.get("basis"), "sites": sites, **about}
 
 
 def _said(run: Run, metric: str, round: int, share: float | None) -> float | None:
@@ -226,7 +268,8 @@ def verify(code: Path, told: Told, module: nn.Module | None, npz: Path | None) -
             raise ConfigError("--test-set: each site prepares its rows by numbers of its own")
         _save(npz, _back(data, data.test_inputs), tests.numpy())
     if data is None or tests is None or about["metric"] is None:
-        why = "the run has no test set" if data is not None and tests is None else told.why
+        who = about.get("client") or "the run"
+        why = f"{who} has no test set" if data is not None and tests is None else told.why
         click.echo(f"not checked: {'see above' if data is not None and tests is not None else why}")
         return
     if about["inputs"]["kind"] in ("own", "unknown"):

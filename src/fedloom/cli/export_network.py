@@ -25,10 +25,11 @@ from fedloom.cli import exported
 from fedloom.config import Config
 from fedloom.engines.author_checks import at_server
 from fedloom.engines.batch_statistics import keeps_no_statistics, samples
-from fedloom.errors import CheckpointError, ConfigError
+from fedloom.errors import CheckpointError, ConfigError, SettingError
 from fedloom.models import with_statistics
 from fedloom.models.recurrent import RecurrentNet
 from fedloom.report import Run
+from fedloom.server.rounds import Loop
 from fedloom.server.submodel_evaluation import part_of
 from fedloom.storage.atomic import write_out
 from fedloom.storage.client_state import ClientMemory
@@ -39,21 +40,27 @@ from fedloom.storage.seal import Seal
 
 from .export_check import Told
 
-
 # ---------------------------------------------------------------------------------- what a run has
-def newest(found: Run, config: Config | None) -> tuple[dict[str, Tensor], nn.Module | None, int]:
-    """-> weights, the module if the configuration has one, their round."""
+Newest = tuple[dict[str, Tensor], nn.Module | None, int, int | None]
+
+
+def newest(found: Run, config: Config | None, client: str | None) -> Newest:
+    """-> weights, the module if the configuration has one, their round; the number of the client,
+    given by number or name, whose own model it is. Raises ConfigError where there is no such one.
+    """
     run = found.path
+    if client is not None and config is not None:
+        return _of_client(config.experiment().open(run), client)
     final = int(found.summary.get("rounds") or 0) if (run / "model.safetensors").exists() else 0
     saved = [int(folder.name) for folder in numbered(run / "checkpoints")]
     if max(saved, default=0) <= final and final:
         Seal(run).check("model.safetensors")
         weights = _load(run / "model.safetensors")
         if config is None:
-            return weights, None, final
+            return weights, None, final, None
         net = config.net()
         net.start_from(weights)
-        return weights, net.export(net.init()), final
+        return weights, net.export(net.init()), final, None
     if not saved:
         raise CheckpointError(
             f"'{run}' has neither a final model nor a checkpoint yet; `fedloom resume "
@@ -67,7 +74,7 @@ def newest(found: Run, config: Config | None) -> tuple[dict[str, Tensor], nn.Mod
     return _from_checkpoint(run, config.experiment())
 
 
-def _from_checkpoint(run: Path, experiment: Any) -> tuple[dict[str, Tensor], nn.Module, int]:
+def _from_checkpoint(run: Path, experiment: Any) -> Newest:
     experiment.engine = "serial"  # nothing is run, and the run may come from a larger machine
     loop = experiment.build()
     folder = RunDirectory(run)
@@ -75,7 +82,20 @@ def _from_checkpoint(run: Path, experiment: Any) -> tuple[dict[str, Tensor], nn.
     assert state is not None  # there is a manifest, and a damaged one raises
     x = at_server(loop.plan.algorithm, loop.fed.seed, "model", state.round, state.srv.srv)
     module = loop.net.export(x, state.buffers).cpu()
-    return weights_of(module), module, state.round
+    return weights_of(module), module, state.round, None
+
+
+def _of_client(loop: Loop, client: str) -> Newest:
+    data = loop.fed.data
+    names = {str(i): i for i in range(data.population)}
+    names |= {name: i for i, name in enumerate(data.client_names)}
+    if client not in names:
+        named = f", or its name, such as {data.called(0)}" if data.client_names else ""
+        allowed = f"a client's number, from 0 to {data.population - 1}{named}"
+        raise SettingError("--client", client, allowed)
+    i = names[client]
+    module = loop.net.export(*loop.evaluator.own_model(loop, i)).cpu()
+    return weights_of(module), module, loop.round, i
 
 
 def weights_of(module: nn.Module) -> dict[str, Tensor]:

@@ -82,6 +82,16 @@ class Config:
         name = str(self.values["algorithm"]["name"])
         return ALGORITHMS.label(name) if is_own(name) else name
 
+    @property
+    def own_models(self) -> str:
+        """The setting by which clients use models of their own; empty without one."""
+        if private := self.values.get("private"):
+            return f"private = '{private['name']}'"
+        if self.part("algorithm").personalises:
+            return f"algorithm = '{self.algorithm}'"
+        steps = self.values["evaluate"]["finetune"]
+        return f"evaluate.finetune = {steps}" if steps else ""
+
     def to_toml(self) -> str:
         """The configuration as a TOML file that `fedloom run` takes."""
         import tomli_w

@@ -138,19 +138,12 @@ def refuse_own_models(config: Config) -> None:
     """Raise ConfigError where clients use models of their own: settings are chosen, and methods
     compared, by the server's.
     """
-    steps = config.values["evaluate"]["finetune"]
-    if private := config.values.get("private"):
-        said = f"private = '{private['name']}'"
-    elif config.part("algorithm").personalises:
-        said = f"algorithm = '{config.algorithm}'"
-    elif steps:
-        said = f"evaluate.finetune = {steps}"
-    else:
-        return
-    raise ConfigError(
-        f"{said}: each client has a model of its own, and what is tuned and compared here is the "
-        "server's; leave it out, or compare runs with data.tests=matched by `fedloom compare`"
-    )
+    if config.own_models:
+        raise ConfigError(
+            f"{config.own_models}: each client has a model of its own, and what is tuned and "
+            "compared here is the server's; leave it out, or compare runs with data.tests=matched "
+            "by `fedloom compare`"
+        )
 
 
 def _beside(cell: Cell, method: Method) -> Words:

@@ -196,16 +196,21 @@ class ClientTests:
         round: int,
         tuned: bool,
     ) -> dict[int, dict[str, float]]:
-        if tuned and rows is not None:
-            return {i: self._tuned(i, rows.get(i), told[0], told[2], round) for i in todo}
         if rows is None:
             return {i: self._means(self._score(i, told[0], told[2])) for i in todo}
-        return {i: self._values(i, rows.get(i), *told, round) for i in todo}
+        models = ((i, self.model(i, rows.get(i), told, round, tuned)) for i in todo)
+        return {i: self._means(self._score(i, *model)) for i, model in models}
 
-    def _values(
-        self, i: int, row: Rec, x: Vec, msg: Rec, buffers: Vec, round: int
-    ) -> dict[str, float]:
-        """One client's metrics; row: its state, None before its first round."""
+    def model(
+        self, i: int, row: Rec, told: tuple[Vec, Rec, Vec], round: int, tuned: bool
+    ) -> tuple[Vec, Vec]:
+        """The model (d,) that a client uses itself, and its buffers. row: its state, None before
+        its first round; told: the server's model, the next message, and the buffers; tuned: the
+        server's model after the client's own steps.
+        """
+        x, msg, buffers = told
+        if tuned:
+            return self._tuned(i, row, x, buffers, round)
         if row is not None:  # what its stages put into the model, and into the message
             there, client = (rec(x=x), msg), self._client
             shares = [client.share(client.views.whole, m, buffers) for m in there]
@@ -215,10 +220,10 @@ class ClientTests:
             with Explained(self.plan.algorithm.method, i, max(0, round - 1)):
                 own = None if row is None else row.alg
                 x = personal_model(self.plan.algorithm, self.net.init(), msg, own)
-        return self._means(self._score(i, x, buffers))
+        return x, buffers
 
-    def _tuned(self, i: int, row: Rec, x: Vec, buffers: Vec, round: int) -> dict[str, float]:
-        """One client's metrics after plain local steps from the common model."""
+    def _tuned(self, i: int, row: Rec, x: Vec, buffers: Vec, round: int) -> tuple[Vec, Vec]:
+        """A client's model after plain local steps from the common one."""
         client = self._tuner
         share = client.share(client.views.whole, rec(x=x), buffers)
         memory = client.first_memory(x, i)
@@ -226,7 +231,7 @@ class ClientTests:
             memory = memory._replace(passes=row.passes)
         with Explained(self.plan.algorithm.method, i, max(0, round - 1)):
             done = client.train(client.receive(share, memory), memory, i, round)
-        return self._means(self._score(i, done.x.clone(), self.net.buffers()))
+        return done.x.clone(), self.net.buffers()
 
     @functools.cached_property
     def _tuner(self) -> Client:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from ..core.net import Net
-from ..core.vector import Rec
+from ..core.vector import Rec, Vec
 from ..engines.base import Expecting, Remote, one_thread
 from ..engines.batch_statistics import evaluate_normed, keeps_no_statistics
 from ..engines.decision import Gathered, Threshold
@@ -129,6 +129,19 @@ class Evaluator:
         told = lambda: (loop.model(), loop.broadcast(), loop.buffers)
         found = loop.memory, loop.group, told, loop.round, self.at_nodes
         return self._clients.values(score, *found, last)
+
+    def own_model(self, loop: Loop, i: int) -> tuple[Vec, Vec]:
+        """The model (d,) that client i would use itself now, after fine-tuning if there is any, and
+        its buffers. Raises ConfigError for one with untrained layers of its own.
+        """
+        row = loop.memory.get([i]).get(i)
+        if row is None and self.plan.private is not None:
+            raise ConfigError(
+                f"client {self.fed.data.called(i)} has taken part in no round yet, so nobody has "
+                "trained its private layers"
+            )
+        told = loop.model(), loop.broadcast(), loop.buffers
+        return self._clients.model(i, row, told, loop.round, self.settings.finetune > 0)
 
     def beside(self, loop: Loop) -> bool:
         """Evaluate the last round beside the next one, if the engine can. A function of the user, a

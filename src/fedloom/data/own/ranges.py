@@ -15,20 +15,22 @@ from fedloom.data.raw_inputs import Columns
 Ranges = dict[str, list[float]]
 
 
-def ranges(data: FederatedData) -> Ranges:
+def ranges(data: FederatedData, client: int | None = None) -> Ranges:
     """The lowest and the highest number of all training rows in each column of numbers, in the
-    column's own unit. Nothing for inputs of another kind, and where rows are elsewhere.
+    column's own unit. Nothing for inputs of another kind, and where rows are elsewhere. client: of
+    its rows alone.
     """
     raw = data.raw
     if data.roll is not None or data.inputs.ndim != 2:
         return {}
     if isinstance(raw, PerClient):
-        named = enumerate(data.client_names)
+        named = [(i, n) for i, n in enumerate(data.client_names) if client in (None, i)]
         parts = [_of(raw.own[name], data.client(i)[0]) for i, name in named if name in raw.own]
         return _joined(parts)
     if isinstance(raw, Columns):
         raw = Preparation(tuple(Column(name, "number") for name in raw.names))
-    return _of(raw, data.inputs) if isinstance(raw, Preparation) else {}
+    inputs = data.inputs if client is None else data.client(client)[0]
+    return _of(raw, inputs) if isinstance(raw, Preparation) else {}
 
 
 def _of(how: Preparation, inputs: Tensor) -> Ranges:
