@@ -138,7 +138,8 @@ def test_the_rules_of_the_servers_table_are_written_into_run_toml(tmp_path, site
     texts = resolve(settings(tmp_path, 'columns = {ward = "one_hot"}'))
     assert with_rules(texts, True).values == texts.values  # its sites can be described
     away = resolve(settings(tmp_path, 'columns = {ward = "one_hot"}\npath = "away.csv"'))
-    with pytest.raises(DataError, match=r"no file away.csv; the columns' rules are found in it: "):
+    says = r"no file away.csv \(seen from .*\); the columns' rules are found in it: "
+    with pytest.raises(DataError, match=says):
         with_rules(away, True)
 
 
