@@ -163,9 +163,9 @@ def measured_how(groups: Sequence[Group]) -> list[str]:
         )
     if known and others:
         out.append(
-            f"No difference between {_and(known)} and {_and(others)} is tested: the first have "
-            "models of clients' own, each measured on its client's own test rows, and the others "
-            "one model, measured on the common ones. Run all with data.tests=matched."
+            f"No test compares {_and(known)} with {_and(others)}: there clients have models of "
+            "their own, each measured on its client's own test rows; here one model is measured on "
+            "the common ones. Run all with data.tests=matched."
         )
     elif known:
         out.append(
