@@ -38,10 +38,10 @@ def advise_command(
     fedloom advise heart --minutes 5
     fedloom advise digits data.alpha=0.1 cohort=0.1 --jobs 2
 
-    All methods that go with your settings are tried on validation splits; FedAvg and the two best
-    others (where time is short, those of rules) are compared on the test rows, with seeds until it
-    is decided. Each client alone and all rows in one place stand beside them. The folder has
-    run.toml, for `fedloom run` and `fedloom deploy new`, advice.md and advice.json.
+    All methods that go with your settings are tried on validation splits. FedAvg, the method of a
+    rule and the best of the others are compared on the test rows, with seeds until it is decided.
+    Each client alone and all rows in one place are run too. The folder has run.toml, for `fedloom
+    run` and `fedloom deploy new`, advice.md and advice.json.
     """
     from fedloom.referee import Runs, Study, advised, screened
     from fedloom.referee.advice import taken
