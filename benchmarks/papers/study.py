@@ -300,11 +300,17 @@ def sent_by(line: Line) -> Callable[[float], float]:
     """Bytes up and down of all clients by the end of a round: first what all clients say before
     round 1, in float32, then the same in every round.
     """
-    algorithm = dict(c.split("=", 1) for c in line["changes"])["algorithm"]
-    recipe = RECIPES[line["recipe"]]()["data"]["partition"]
+    recipe = RECIPES[line["recipe"]]()
+    changes = dict(c.split("=", 1) for c in line["changes"])
+    algorithm = changes.get("algorithm") or recipe["algorithm"]["name"]
     first = 0.0
     if vectors := vectors_before(algorithm):
-        first = 4.0 * line["parameters"] * vectors * int(line.get("population", recipe["clients"]))
+        first = (
+            4.0
+            * line["parameters"]
+            * vectors
+            * int(line.get("population", recipe["data"]["partition"]["clients"]))
+        )
     each = (float(line["bytes_up"] + line["bytes_down"]) - first) / line["rounds"]
     return lambda round: first + round * each
 

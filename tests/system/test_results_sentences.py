@@ -8,6 +8,7 @@ import functools
 import importlib
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
@@ -293,6 +294,93 @@ def test_sentences_on_compression() -> None:
     costs = [late(f"{a}, fedpaq {n}") - late(a) for a in ("fedavg", "fedacg") for n in (7, 127)]
     assert (f"{min(costs):.2f}", f"{max(costs):.2f}") == ("0.01", "0.30")
     assert "0.01 to 0.30 points" in text
+
+
+def test_sentences_on_cfedavgs_figure_4() -> None:
+    """The last five of 50 evaluations count; a client's bytes are of whole runs."""
+    text, readme = words("cfedavg"), words("README")
+    lines = read(RESULTS / "papers" / NAME)
+    rows: dict[tuple[str, str], dict[int, Mapping[str, Any]]] = {}
+    for line in lines:
+        if line["recipe"] == "cfedavg_fashion" and line["scale"] == "cpu":
+            given = dict(change.split("=", 1) for change in line["changes"])
+            place = given["data.classes"], given["compress"]
+            rows.setdefault(place, {})[int(line["seed"])] = line
+    codecs = ("none", "topk:0.1", "topk:0.01", "dropping:0.1", "dropping:0.01")
+    places = [(classes, codec) for classes in ("10", "2") for codec in codecs]
+    assert all(sorted(rows[place]) == [0, 1, 2] for place in places)
+    assert {len(rows["5", codec]) for codec in codecs} == {1} and not any(p == "1" for p, _ in rows)
+
+    def late(classes: str, codec: str) -> list[float]:
+        own = rows[classes, codec]
+        return [100 * tenth([a for _, a in own[s]["curves"]["curve"]]) for s in sorted(own)]
+
+    def gaps(classes: str, one: str, other: str) -> list[float]:
+        return list(np.subtract(late(classes, one), late(classes, other)))
+
+    def both(one: str, other: str) -> list[float]:
+        return [fmean(gaps(classes, one, other)) for classes in ("10", "2")]
+
+    below = {}
+    for classes in ("10", "2"):
+        found = {codec: gaps(classes, "none", codec) for codec in ("topk:0.1", "topk:0.01")}
+        raw = {codec: p_of(gap) for codec, gap in found.items()}
+        below[classes] = raw["topk:0.01"], by_holm(raw)["topk:0.01"]
+        assert min(by_holm(raw).values()) > 0.05
+    few, many = both("none", "topk:0.01"), both("none", "topk:0.1")
+    said = [f"(p {p:.3f}, by Holm {holm:.3f})" for p, holm in below.values()]
+    assert f"ends {few[0]:.2f} {said[0]} and {few[1]:.2f} points {said[1]} below" in text
+    assert f"with a tenth {many[0]:.2f} and {many[1]:.2f} below it: undecided" in text
+    assert f"| {few[0]:.1f} and {few[1]:.1f} points below all values" in readme
+    dropped, ahead = both("dropping:0.1", "dropping:0.01"), both("topk:0.01", "dropping:0.01")
+    assert f"is {dropped[0]:.1f} and {dropped[1]:.1f} points behind a tenth (clear" in text
+    assert f"and {ahead[0]:.1f} and {ahead[1]:.1f} behind Top-k with as many values" in text
+    assert all(p_of(gaps(c, "dropping:0.1", "dropping:0.01")) < 0.05 for c in ("10", "2"))
+    p = {
+        classes: by_holm(
+            {k: p_of(gaps(classes, f"topk:{k}", f"dropping:{k}")) for k in ("0.1", "0.01")}
+        )
+        for classes in ("10", "2")
+    }
+    assert max(p["10"].values()) < 0.05 < min(p["2"].values())
+    raw_p = p_of(gaps("2", "topk:0.01", "dropping:0.01"))
+    assert f"p {raw_p:.3f}, by Holm {p['2']['0.01']:.3f}, with two" in text
+    tenths = both("topk:0.1", "dropping:0.1")
+    two = f"{tenths[0]:.1f} and {ahead[0]:.1f} points; {tenths[1]:.1f} and {ahead[1]:.1f}"
+    assert f"| {two} with two classes | clear; undecided |" in readme
+
+    def sent(codec: str, way: str) -> str:
+        return f"{rows['10', codec][0][f'bytes_{way}'] / 2**20:.1f}"
+
+    up = f"sends {sent('topk:0.01', 'up')} MiB in place of {sent('none', 'up')}"
+    assert f"{up}, and receives {sent('none', 'down')} either way" in text
+
+    def at_equal_bytes(classes: str, codec: str) -> float:
+        out = []
+        for seed in range(3):
+            ours, base = (rows[classes, c][seed] for c in (codec, "none"))
+            curves = [
+                [(t * (x["bytes_up"] + x["bytes_down"]) / x["rounds"], 100 * a) for t, a in c]
+                for x in (ours, base)
+                for c in [x["curves"]["curve"]]
+            ]
+            end = curves[0][-math.ceil(len(curves[0]) / 10) :]
+            other = np.interp([x for x, _ in end], *zip(*curves[1], strict=True))
+            out.append(fmean(y for _, y in end) - float(fmean(other)))
+        assert p_of(out) > 0.05
+        return fmean(out)
+
+    even = [at_equal_bytes(c, k) for k in ("topk:0.1", "topk:0.01") for c in ("10", "2")]
+    assert f"{even[0]:.2f} and {even[1]:.2f} points above no compression" in text
+    assert f"{-even[2]:.2f} below and {even[3]:.2f} above with a hundredth" in text
+    made = (RESULTS / "cfedavg.md").read_text(encoding="utf-8")
+    kept = [
+        re.search(rf"fig9, fashion-{c} \| clear \| Top-k .99 ([\d.]+) less Top-k .9 ([\d.]+)", made)
+        for c in ("10", "2")
+    ]
+    large, small = zip(*([float(v) for v in k.groups()] for k in kept if k), strict=True)
+    assert f"is {small[0]:.0f} and {small[1]:.0f} times their update" in text
+    assert f"{large[0]:.0f} and {large[1]:.0f} times with a hundredth" in text
 
 
 def test_sentences_on_fedacgs_table_4() -> None:
