@@ -215,7 +215,7 @@ def test_an_export_is_checked_without_fedloom(fedloom: Fedloom, check: Any) -> N
     np.savez("c.npz", inputs=inputs)
     for words, said in (
         (("--check", "c.npz"), "error: c.npz: 'targets is not a file in the archive'"),
-        (("--check", "none.npz"), "error: none.npz: [Errno 2] No such file or directory"),
+        (("--check", "none.npz"), "error: none.npz: No such file or directory"),
         ((), "error: give a file of samples, or --check FILE.npz"),
     ):
         code, output = check("a/export/predict.py", *words)
