@@ -297,7 +297,7 @@ def test_sentences_on_compression() -> None:
 
 
 def test_sentences_on_cfedavgs_figure_4() -> None:
-    """The last five of 50 evaluations count; a client's bytes are of whole runs."""
+    """The last five of 50 evaluations count; bytes are those of whole runs and of all clients."""
     text, readme = words("cfedavg"), words("README")
     lines = read(RESULTS / "papers" / NAME)
     rows: dict[tuple[str, str], dict[int, Mapping[str, Any]]] = {}
@@ -352,8 +352,8 @@ def test_sentences_on_cfedavgs_figure_4() -> None:
     def sent(codec: str, way: str) -> str:
         return f"{rows['10', codec][0][f'bytes_{way}'] / 2**20:.1f}"
 
-    up = f"sends {sent('topk:0.01', 'up')} MiB in place of {sent('none', 'up')}"
-    assert f"{up}, and receives {sent('none', 'down')} either way" in text
+    up = f"all clients send {sent('topk:0.01', 'up')} MiB in place of {sent('none', 'up')}"
+    assert f"{up}, and receive {sent('none', 'down')} either way" in text
 
     def at_equal_bytes(classes: str, codec: str) -> float:
         out = []
