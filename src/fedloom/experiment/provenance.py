@@ -300,12 +300,6 @@ def _content(tensors: Iterable[torch.Tensor]) -> str:
     return state.hexdigest()[:12]
 
 
-def _program() -> str:
-    """The command that was started, as typed."""
-    name = os.path.basename(sys.argv[0])
-    return "python -m fedloom" if name == "__main__.py" else name
-
-
 _SECRET = re.compile(r"--?[\w-]*(token|password|secret|key)", re.IGNORECASE)
 
 
@@ -323,6 +317,18 @@ def _words(argv: Sequence[str]) -> Iterator[str]:
         hidden = secret and not given and not hidden
 
 
+def _command(argv: Sequence[str]) -> str:
+    """The command that was started, as typed.
+
+    >>> _command(["/bin/fedloom", "run", "digits"]), _command(["/bin/flwr-serverapp", "--port=9"])
+    ('fedloom run digits', 'fedloom deploy run')
+    """
+    name = os.path.basename(argv[0])
+    if name.startswith("flwr-"):  # a process that Flower began for the user's command
+        return "fedloom deploy run"
+    return " ".join(["python -m fedloom" if name == "__main__.py" else name, *_words(argv[1:])])
+
+
 def environment() -> dict[str, str]:
     """Versions and hardware."""
     out = {
@@ -333,7 +339,7 @@ def environment() -> dict[str, str]:
         "numpy": np.__version__,
         "platform": platform.platform(),
         "processors": str(processors()),
-        "command": " ".join([_program(), *_words(sys.argv[1:])]),
+        "command": _command(sys.argv),
     }
     if torch.cuda.is_available():
         out["gpu"] = torch.cuda.get_device_name()
