@@ -433,7 +433,10 @@ def test_a_process_that_waited_hears_signals_as_before(tmp_path):
 
 
 def test_a_runs_folder_has_no_token(monkeypatch):
-    words = ["flwr-serverapp", "--token", "a1b2", "--root-certificates", "ca", "--api-key=c3"]
-    monkeypatch.setattr(sys, "argv", words)
-    told = environment()["command"]
-    assert told == "flwr-serverapp --token ... --root-certificates ca --api-key=..."
+    words = ["--token", "a1b2", "--root-certificates", "ca", "--api-key=c3"]
+    told = []
+    for program in ("fedloom", "flwr-serverapp"):
+        monkeypatch.setattr(sys, "argv", [program, *words])
+        told.append(environment()["command"])
+    hidden = "fedloom --token ... --root-certificates ca --api-key=..."
+    assert told == [hidden, "fedloom deploy run"]
