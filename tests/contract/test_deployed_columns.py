@@ -148,7 +148,8 @@ def test_deploy_new_and_check_say_what_a_table_becomes(tmp_path, sites):
     rules = f'path = "{tmp_path}/*.csv"\ncolumns = {{ward = "one_hot"}}\nmissing = "mean"\n'
     out = tmp_path / "fed"
     words = ["deploy", "new", str(settings(tmp_path, rules)), "--out", str(out), "--clients"]
-    for names, why in (("ulm,ulm,", "has the name 'ulm'"), ("0", "not in the range 1<=x<=1000")):
+    wrong = {"ulm,ulm,": "has the name 'ulm'", "0": "not in the range 1<=x<=1000", " ": "is empty"}
+    for names, why in wrong.items():
         assert (told := CliRunner().invoke(cli, [*words, names])).exit_code == 2
         assert why in told.output
     assert (told := CliRunner().invoke(cli, [*words, "ulm, bonn,kiel"])).exit_code == 0, told.output

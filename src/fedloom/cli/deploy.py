@@ -94,6 +94,8 @@ def new_command(settings: tuple[str, ...], out: Path, clients: str | None) -> No
 
 def _named(clients: str) -> list[str]:
     """The names in --clients, "" for each of a number."""
+    if not clients.strip():
+        raise ConfigError("--clients is empty; give their number or names, as 5 or bonn,lyon")
     if clients.isdecimal():
         return [""] * click.IntRange(1, 1000)(clients)
     return [name.strip() for name in clients.split(",")]
