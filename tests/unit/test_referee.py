@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from fedloom.cli.paper_progress import Progress
 from fedloom.config import Config
 from fedloom.core.hyper import Hyper
 from fedloom.data import by_lists, from_arrays
@@ -29,15 +30,6 @@ def ask(method: str = "fedprox", against: str = "fedavg", *words: str, **more: A
         "out": Path("o"),
     }
     return asked(method, against, words, **usual | more)
-
-
-class Silent:
-    """No progress."""
-
-    def add(self, runs: object) -> None: ...
-    def begin(self, run: object) -> None: ...
-    def row(self, run: object, row: object) -> None: ...
-    def end(self, run: object, state: str) -> None: ...
 
 
 def search(space: dict[str, Ladder], value: Any, trials: int) -> dict[tuple[str, ...], float]:
@@ -93,16 +85,19 @@ def test_a_share_that_is_set_is_what_splits_are_made_of() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sizes", "splits"), [([30] * 10, 10), ([499, 1501], 3), ([100, 200, 4700], 1)]
+    ("sizes", "splits"),
+    [([30] * 10, 10), ([499, 1501], 3), ([100, 200, 4700], 1), ([10] * 200, 2), ([13] * 9, 2)],
 )
 def test_splits_are_added_until_500_rows_have_judged(
     sizes: list[int], splits: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A tenth of each client, rounded down: 30, 199 and 500 rows in a split; ten at most."""
+    """A tenth of each client, rounded down: 30, 199 and 500 rows in a split; ten at most. The third
+    split would hold out no row of clients with 13.
+    """
     ends = itertools.accumulate(sizes)
     lists = [[*range(end - size, end)] for end, size in zip(ends, sizes, strict=True)]
     data = from_arrays(torch.zeros(sum(sizes), 1), torch.zeros(sum(sizes)).long(), by_lists(lists))
-    tuner = Tuner(ask("fedprox", "fedavg", "digits"), Runs(1, Silent()))
+    tuner = Tuner(ask("fedprox", "fedavg", "digits"), Runs(1, Progress((), quiet=True)))
     monkeypatch.setattr(Config, "data", lambda self: data)
     assert tuner.wanted() == splits
 

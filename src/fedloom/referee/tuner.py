@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -112,13 +113,19 @@ class Tuner:
         return self._runs.seconds_of(first, second)
 
     def wanted(self) -> int:
-        """How many splits judge by enough rows, in the cell with the fewest."""
-        method, fewest = self.question.methods[0], ROWS
+        """How many splits judge by enough rows, in the cell with the fewest; and no more than hold
+        out a row, since shares differ and clients may be small.
+        """
+        method, fewest, most = self.question.methods[0], ROWS, MOST_SPLITS
         for cell in self.question.cells:
-            config = self.question.tuning(cell, method, {}, 0).config
-            share = config.values["evaluate"]["validation"]
-            fewest = min(fewest, held_out(config.data(), share))
-        return min(MOST_SPLITS, math.ceil(ROWS / max(1, fewest)))
+            data = self.question.config(cell, method).data()
+            found = [
+                held_out(data, trial.config.values["evaluate"]["validation"])
+                for trial in (self.question.tuning(cell, method, {}, n) for n in range(MOST_SPLITS))
+            ]
+            fewest = min(fewest, found[0])
+            most = min(most, len([*itertools.takewhile(bool, found)]))
+        return max(1, min(most, math.ceil(ROWS / max(1, fewest))))
 
     def run(self, splits: int, all_of_them: bool = False) -> dict[Place, Tuned]:
         """The settings of each method in each cell, all searches side by side. splits: by how many
