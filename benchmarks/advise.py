@@ -18,13 +18,14 @@ import io
 import json
 import logging
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 from fedloom.cli.__main__ import cli
+from fedloom.cli.paper_progress import Progress
 from fedloom.referee import Runs, advised, screened
 from fedloom.referee.question import Cell, Method, Question
 from fedloom.referee.tune import Tuned
@@ -99,15 +100,6 @@ TRIALS, MINUTES, SEEDS, FRESH = 4, 600, (51, 52), range(101, 109)
 Line = dict[str, Any]
 
 
-class Silent:
-    """No progress."""
-
-    def add(self, runs: Sequence[Any]) -> None: ...
-    def begin(self, run: Any) -> None: ...
-    def row(self, run: Any, row: Any) -> None: ...
-    def end(self, run: Any, state: str) -> None: ...
-
-
 def cell_of(place: str) -> Cell:
     """A place as the referee's cell; a key that is there twice counts as it is there last."""
     source, *words = PLACES[place]
@@ -126,7 +118,7 @@ def folder_of(place: str, out: Path) -> Path:
 
 def tried(place: str, out: Path) -> tuple[Question, dict[Method, Tuned]]:
     """All methods with their settings, as the command searches them: it has the same runs."""
-    cell, runs = cell_of(place), Runs(1, Silent())
+    cell, runs = cell_of(place), Runs(1, Progress((), quiet=True))
     asked = advised(cell.source, words_of(cell), TRIALS, 9, folder_of(place, out))
     found = screened(asked, MINUTES, runs)
     assert found.screen is not None
@@ -140,7 +132,7 @@ def tried(place: str, out: Path) -> tuple[Question, dict[Method, Tuned]]:
 def values(trials: Iterable[Trial]) -> list[float | None]:
     """Run what is missing -> what is compared of each run; None: it failed."""
     left = [*trials]
-    for _ in in_jobs(RunTrials(), left, left, 1, Silent()):
+    for _ in in_jobs(RunTrials(), left, left, 1, Progress((), quiet=True)):
         pass
     done = [load_run(t.folder) if state_of(t.folder) == "finished" else None for t in left]
     return [None if run is None else value_of(run) for run in done]

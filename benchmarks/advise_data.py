@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -48,18 +49,26 @@ def heart_by_age(clients: int = 6, seed: int = 0) -> FederatedData:
     return heart_by_column(0, clients, seed)
 
 
-def digits_by_ink(clients: int = 16, seed: int = 0) -> FederatedData:
-    """Digits of which each client's ink is as dark as its own exponent makes it, every second one's
-    paper and ink are exchanged, and which every fourth shifts by a pixel; all labels are at each.
-    """
+Look = Callable[[torch.Tensor, int, int], torch.Tensor]  # images, client, 0: training, 1: tests
+
+
+def _looked_at(name: str, clients: int, seed: int, look: Look) -> FederatedData:
+    """Digits as each client sees its own, with all labels; each test image is of one client."""
     data = digits(iid(clients), seed)
     assert data.test_inputs is not None
     owners = torch.arange(len(data.test_inputs)) % clients
     inputs, tests = data.inputs.clone(), data.test_inputs.clone()
     for i in range(clients):
         own, theirs = data.clients.of(i), owners == i
-        inputs[own], tests[theirs] = _inked(inputs[own], i), _inked(tests[theirs], i)
-    return replace(data, name="digits_by_ink", inputs=inputs, test_inputs=tests, raw=None)
+        inputs[own], tests[theirs] = look(inputs[own], i, 0), look(tests[theirs], i, 1)
+    return replace(data, name=name, inputs=inputs, test_inputs=tests, raw=None)
+
+
+def digits_by_ink(clients: int = 16, seed: int = 0) -> FederatedData:
+    """Digits of which each client's ink is as dark as its own exponent makes it, every second one's
+    paper and ink are exchanged, and which every fourth shifts by a pixel.
+    """
+    return _looked_at("digits_by_ink", clients, seed, lambda images, i, _: _inked(images, i))
 
 
 def _inked(images: torch.Tensor, i: int) -> torch.Tensor:
@@ -70,18 +79,12 @@ def _inked(images: torch.Tensor, i: int) -> torch.Tensor:
 
 
 def digits_by_hand(clients: int = 20, seed: int = 0) -> FederatedData:
-    """Digits of which each client turns, blurs and spoils its own in its own way, and has all
-    labels; each test image comes from one client.
-    """
-    data = digits(iid(clients), seed)
-    assert data.test_inputs is not None
-    owners = torch.arange(len(data.test_inputs)) % clients
-    inputs, tests = data.inputs.clone(), data.test_inputs.clone()
-    for i in range(clients):
-        own, theirs = data.clients.of(i), owners == i
-        inputs[own] = _seen(inputs[own], i, clients, generator(seed, "noise", 0, i))
-        tests[theirs] = _seen(tests[theirs], i, clients, generator(seed, "noise", 1, i))
-    return replace(data, name="digits_by_hand", inputs=inputs, test_inputs=tests, raw=None)
+    """Digits of which each client turns, blurs and spoils its own in its own way."""
+
+    def look(images: torch.Tensor, i: int, tests: int) -> torch.Tensor:
+        return _seen(images, i, clients, generator(seed, "noise", tests, i))
+
+    return _looked_at("digits_by_hand", clients, seed, look)
 
 
 def _seen(images: torch.Tensor, i: int, clients: int, draws: torch.Generator) -> torch.Tensor:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import re
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 from fedloom.algorithms.registry import ALGORITHMS
+from fedloom.cli.paper_progress import Progress
 from fedloom.config import resolve
 from fedloom.data import by_lists, from_arrays
 from fedloom.errors import ConfigError
@@ -216,8 +216,7 @@ def screen_of(
     monkeypatch.setattr(Tuner, "wanted", lambda self: 4)
     out.mkdir(exist_ok=True)
     monkeypatch.setattr(Runs, "metric", Metric("accuracy", True, "share"))
-    watch = SimpleNamespace()
-    return screened(advised("digits", SMALL, 8, 4, out), minutes, Runs(1, watch))  # type: ignore
+    return screened(advised("digits", SMALL, 8, 4, out), minutes, Runs(1, Progress((), quiet=True)))
 
 
 def test_the_best_on_validation_splits_is_the_last_candidate(
