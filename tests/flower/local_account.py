@@ -1,5 +1,6 @@
-"""Another account of a node's machine: it reads what it can, and asks Flower's ports at nodes for
-everything: python local_account.py ABOUT.json, until its input ends. What it got goes to stdout.
+"""Another account of the machine: it reads what it can, asks Flower's ports at nodes for all there
+is, and commands Flower's server: python local_account.py ABOUT.json, until its input ends. What it
+got goes to stdout.
 """
 
 from __future__ import annotations
@@ -89,6 +90,7 @@ def main() -> None:
     got: dict[str, str] = {}  # what answered with anything but a refusal
     told: dict[str, str] = {}
     tries, files, there, late = 0, [], {}, 0.0
+    commands: set[str] = set()  # what Flower's server answered to a command
     while not select.select([sys.stdin], [], [], 0)[0]:
         for port, command in (there := ports(about["folder"])).items():
             files += opened(command)
@@ -99,6 +101,12 @@ def main() -> None:
                     tries += status > 0
                     if 200 <= status < 300:
                         got[" ".join(where)] = got.get(" ".join(where)) or body.hex()[:80]
+        for path, body in about["commands"].items():
+            for more in about["operators"]:
+                status, _ = call(
+                    about["port"], True, "POST", path, bytes.fromhex(body), kind | more
+                )
+                commands |= {f"{path} {status}"} if status else set()
         if time.monotonic() > late:
             late = time.monotonic() + 5
             tokens(told)
@@ -111,7 +119,8 @@ def main() -> None:
                             if 200 <= status < 300:
                                 got[f"{method} {path}"] = body.hex()[:80]
     mine = [text for text in told.values() if any(f"127.0.0.1:{p}" in text for p in there)]
-    print(json.dumps({"got": got, "told": mine, "files": files, "tries": tries}))
+    found = {"got": got, "told": mine, "files": files, "tries": tries}
+    print(json.dumps(found | {"commands": sorted(commands)}))
 
 
 if __name__ == "__main__":

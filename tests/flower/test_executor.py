@@ -20,11 +20,15 @@ import pytest
 
 pytest.importorskip("flwr")
 
+import certifi
 import uvicorn
+from flwr.app import Message, MessageType, RecordDict
 from flwr.common.constant import Status
 from flwr.proto.runtime_pb2 import AcquireTaskRequest
+from flwr.supercore import heartbeat
 from flwr.supercore.constant import TaskType
 from flwr.supercore.object_store import ObjectStoreFactory
+from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode.main import create_app
 from flwr.supernode.nodestate import NodeStateFactory
 from flwr.supernode.runtime import run_clientapp
@@ -32,8 +36,8 @@ from flwr.supernode.runtime import run_clientapp
 from fedloom.config import resolve
 from fedloom.deployment.certificates import make_authority
 from fedloom.deployment.children import Children
-from fedloom.deployment.flower_app import client
-from fedloom.deployment.flower_app.executor import NAME, _answer_with_own_app
+from fedloom.deployment.flower_app import executor
+from fedloom.deployment.flower_app.executor import NAME
 from fedloom.deployment.folder import Folder
 from fedloom.deployment.new import make
 from fedloom.deployment.programs import node
@@ -116,7 +120,7 @@ def task_in(state):
 
 
 def test_only_the_executor_is_given_a_task_and_its_token_is_in_no_command(programs, tmp_path):
-    executor, supernode = programs
+    taker, supernode = programs
     with answering(supernode.command, Folder(tmp_path / "place")) as (state, where):
         number, status = task_in(state)
         open_to_all = ssl._create_unverified_context()
@@ -127,19 +131,19 @@ def test_only_the_executor_is_given_a_task_and_its_token_is_in_no_command(progra
             urllib.request.urlopen(ask, timeout=20, context=open_to_all)
         assert status() == Status.PENDING
         tokens = state.task_token_store
-        with running(executor):
+        with running(taker):
             until(lambda: status() != Status.PENDING, "the executor has the task", 60)
             token = tokens[number].token.encode() if number in tokens else b"0" * 256
             assert TOKEN.fullmatch(token) and token not in said_anywhere()
-    assert token.decode() not in executor.log.read_text()
+    assert token.decode() not in taker.log.read_text()
 
 
 def test_the_executor_asks_no_program_that_has_taken_the_port(programs, tmp_path):
     """Another account may have it first, and would give it tasks with any app."""
-    executor, supernode = programs
+    taker, supernode = programs
     stranger = Folder(tmp_path / "stranger")
     make_authority(stranger, "127.0.0.1")
-    with answering(supernode.command, stranger) as (state, _), running(executor) as children:
+    with answering(supernode.command, stranger) as (state, _), running(taker) as children:
         _, status = task_in(state)
         with pytest.raises(AssertionError, match="waited"):
             until(lambda: status() != Status.PENDING, "it is asked", 8)
@@ -148,10 +152,10 @@ def test_the_executor_asks_no_program_that_has_taken_the_port(programs, tmp_path
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="the processes are found in /proc")
 def test_a_message_s_process_ends_with_the_executor(programs, tmp_path):
-    executor, supernode = programs
+    taker, supernode = programs
     with answering(supernode.command, Folder(tmp_path / "place")) as (state, _):
         task_in(state)
-        with subprocess.Popen(executor.command, env=executor.environment) as process:
+        with subprocess.Popen(taker.command, env=taker.environment) as process:
             try:
                 child = first_child(process.pid, 60)
                 os.kill(child, signal.SIGSTOP)  # as one that waits for an answer, and hears nothing
@@ -160,11 +164,26 @@ def test_a_message_s_process_ends_with_the_executor(programs, tmp_path):
         until(lambda: not alive(child), "the message's process has ended", 10)
 
 
-def test_an_app_that_the_server_sends_is_not_run():
-    flower = types.SimpleNamespace(**vars(run_clientapp))
-    _answer_with_own_app(flower)
-    assert flower.install_from_fab(b"any", skip_prompt=True) is None
-    load = flower.get_load_client_app_fn(default_app_ref="", app_path=None, multi_app=True)
-    assert load("publisher/any", "1.0.0", "hash") is client.app
-    with pytest.raises(AttributeError):
-        _answer_with_own_app(types.SimpleNamespace())
+def test_an_app_that_the_server_sends_is_not_run(monkeypatch):
+    """What Flower hands over beside the message is touched by nothing: here it has no attribute."""
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 7, 1
+    sent = Message(RecordDict(), 7, MessageType.TRAIN)
+    task = (sent, types.SimpleNamespace(node_id=7), object(), object())
+    monkeypatch.setattr(run_clientapp, "pull_task_input", lambda node: task)
+    pushed, ended = [], []
+    monkeypatch.setattr(run_clientapp, "push_message", lambda node, *more: pushed.append(more))
+    monkeypatch.setattr(run_clientapp, "push_task_output", lambda node, *more: ended.append(more))
+    monkeypatch.setattr(heartbeat.HeartbeatSender, "start", lambda self: None)
+    monkeypatch.setattr(heartbeat.HeartbeatSender, "stop", lambda self: None)
+    with warnings.catch_warnings(action="ignore"):
+        authority = Path(certifi.where()).read_bytes()
+    executor._answer(lambda message, context: ("own", message), "127.0.0.1:9", authority, "token")
+    assert pushed == [(("own", sent), task[1])] and ended == [(task[1], "completed", "")]
+
+    def fails(message, context):
+        raise ValueError("of the app")
+
+    executor._answer(fails, "127.0.0.1:9", authority, "token")
+    (reply, _), (_, status, why) = pushed[1], ended[1]
+    assert reply.has_error() and reply.error.reason == why == "ValueError: of the app"
+    assert status == "failed"

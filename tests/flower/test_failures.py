@@ -141,7 +141,7 @@ def test_flowers_server_is_killed(federation, tmp_path):
     """The command ends, and its loop starts it again, as that of every node that gave up."""
     number = federation.begin()
     federation.done(2)
-    for pid in federation.children("server", "flower-superlink"):
+    for pid in federation.children("server", "flower_app.superlink"):
         subprocess.run(["kill", "-9", str(pid)], check=False)
     time.sleep(5)
     until(lambda: _answers(federation), "Flower's server answers again")

@@ -1,4 +1,6 @@
-"""Another account of a node's machine is not its client: it gets no task, no message, no token."""
+"""Another account of a node's machine is not its client: it gets no task, no message, no token. One
+of the server's machine commands nothing.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +14,7 @@ import pytest
 
 pytest.importorskip("flwr")
 
+from flwr.proto.control_pb2 import ListRunsRequest, StartRunRequest, StopRunRequest
 from flwr.proto.runtime_pb2 import AcquireTaskRequest
 from flwr.supercore.constant import TASK_TOKEN_HEADER, TaskType
 from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
@@ -21,6 +24,13 @@ from support.live import live
 
 pytestmark = [pytest.mark.flower, pytest.mark.slow]
 SCRIPT = Path(__file__).with_name("local_account.py")
+COMMANDS = {
+    "/v1/control/start-run": StartRunRequest(),
+    "/v1/control/list-runs": ListRunsRequest(),
+    "/v1/control/stop-run": StopRunRequest(run_id=1),
+    "/v1/runtime/acquire-task": AcquireTaskRequest(supported_task_types=["flwr-serverapp"]),
+}
+OPERATORS = [{}, {"authorization": "Basic b3BlcmF0b3I6"}, {"authorization": "Bearer x"}]
 OPEN = {"/health", "/docs", "/docs/oauth2-redirect", "/openapi.json"}  # they tell nothing of a run
 
 
@@ -41,9 +51,12 @@ def test_another_account_gets_nothing(tmp_path):
         .hex(),
         "type": PROTOBUF_MEDIA_TYPE,
         "header": TASK_TOKEN_HEADER,
+        "commands": {path: body.SerializeToString().hex() for path, body in COMMANDS.items()},
+        "operators": OPERATORS,
     }
     with live(tmp_path / "fed", "algorithm=scaffold", "rounds=6") as found:
-        (tmp_path / "about.json").write_text(json.dumps({**about, "folder": str(found.fed.path)}))
+        about |= {"folder": str(found.fed.path), "port": found.fed.settings().local_port}
+        (tmp_path / "about.json").write_text(json.dumps(about))
         found.server()
         for i in found.clients:
             found.node(i)
@@ -52,10 +65,14 @@ def test_another_account_gets_nothing(tmp_path):
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         with subprocess.Popen(command, **pipes) as stranger:
             number = found.begin()
+            found.done(1)
+            operator = found.fed.link.secret("operator").read_text()
+            assert not found.children("server", operator)  # on no command line
             status = found.finished(number)
             said = json.loads(stranger.communicate("end\n", timeout=120)[0])
         assert said["tries"] >= 60 and not said["told"] and not said["files"]
         assert {answered.split()[1] for answered in said["got"]} <= OPEN, said["got"]
+        assert said["commands"] == sorted(f"{path} 401" for path in COMMANDS)
         assert status == "finished:completed"
         assert not found.missing()
         found.equals_simulation(tmp_path / "alone")

@@ -6,9 +6,12 @@ import json
 import os
 import secrets
 import socket
+import ssl
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
@@ -18,7 +21,8 @@ from ..errors import ConfigError
 from ..storage.atomic import reason
 from .certificates import days_left, make_authority
 from .children import FlowerError, Program
-from .folder import Folder, check_secret, write, write_secret
+from .flower_app.superlink import OPERATOR
+from .folder import Folder, check_secret, write_secret
 
 # a node that says this will not connect again by itself, though it stays alive
 GAVE_UP = (
@@ -61,8 +65,8 @@ def environment(fed: Folder) -> dict[str, str]:
 
 
 def link(fed: Folder) -> Program:
-    """Flower's server, which passes messages on. It is reached from this machine only: whoever
-    reaches it may start runs. Raises ConfigError.
+    """Flower's server, which passes messages on. It is reached from this machine only, and obeys
+    whoever has the token of this start, which its operator alone can read. Raises ConfigError.
     """
     settings = fed.settings()
     for name in ("server", "ca"):
@@ -73,13 +77,20 @@ def link(fed: Folder) -> Program:
     for name in ("port", "local_port"):
         check_free(name, getattr(settings, name))
     fed.home.mkdir(mode=0o700, exist_ok=True)
-    command = [program("flower-superlink"), "--host", "127.0.0.1"]
-    command += ["--port", str(settings.local_port), "--database", str(fed.home / "state.db")]
+    program("flwr-serverapp")
     make_authority(fed.link, "127.0.0.1")  # so that another server.pem needs no new start
-    command += ["--ssl-certfile", str(fed.link.certificate("server"))]
-    command += ["--ssl-keyfile", str(fed.link.secret("server"))]
-    command += ["--ssl-ca-certfile", str(fed.link.certificate("ca"))]
-    command += ["--enable-supernode-auth", "--disable-runtime-dependency-installation"]
+    write_secret(token := fed.link.secret("operator"), secrets.token_urlsafe(32).encode())
+    command = [sys.executable, "-m", "fedloom.deployment.flower_app.superlink"]
+    command += [str(settings.local_port), str(fed.home / "state.db")]
+    command += [str(fed.link.certificate("server")), str(fed.link.secret("server")), str(token)]
+    return Program(command, fed.home / "server.log", environment(fed))
+
+
+def server_executor(fed: Folder) -> Program:
+    """What starts a run's process at the server, with the token of the link's start."""
+    command = [sys.executable, "-m", "fedloom.deployment.flower_app.executor", "server"]
+    command += [f"127.0.0.1:{fed.settings().local_port}", str(fed.link.secret("operator"))]
+    command += [str(fed.link.certificate("ca"))]
     return Program(command, fed.home / "server.log", environment(fed))
 
 
@@ -138,7 +149,7 @@ def node(fed: Folder, place: Path, protected: bool = True) -> list[Program]:
     command += ["--ssl-certfile", str(local.certificate("server"))]
     command += ["--ssl-keyfile", str(local.secret("server"))]
     command += ["--ssl-ca-certfile", str(local.certificate("ca"))]
-    executor = [sys.executable, "-m", "fedloom.deployment.flower_app.executor"]
+    executor = [sys.executable, "-m", "fedloom.deployment.flower_app.executor", "node"]
     executor += [f"127.0.0.1:{port}", str(secret), str(local.certificate("ca"))]
     return [Program(executor, log, found), Program(command, log, found, GAVE_UP)]
 
@@ -176,13 +187,14 @@ def share_keys(fed: Folder) -> None:
 
 def _answer(fed: Folder, what: str, command: list[str]) -> Any:
     """The JSON that a command prints, which asks Flower's server. Raises FlowerError."""
-    settings = fed.settings()
+    place = fed.link.secret("operator")
+    token = place.read_text(encoding="ascii") if place.is_file() else "none"
     connection = (
         '[superlink]\ndefault = "federation"\n\n[superlink.federation]\n'
-        f'address = "127.0.0.1:{settings.local_port}"\n'
+        f'address = "{OPERATOR}:{token}@127.0.0.1:{fed.settings().local_port}"\n'
         f'root-certificates = "{fed.link.certificate("ca")}"\n'
     )
-    write(fed.home / "config.toml", connection)
+    write_secret(fed.home / "config.toml", connection.encode())
     away = (
         f"the server of '{fed.path}' does not answer; start it with `fedloom deploy server "
         f"{fed.path}`"
@@ -201,7 +213,7 @@ def _answer(fed: Folder, what: str, command: list[str]) -> Any:
     except ValueError:
         found = {"error-message": f"{done.stdout} {done.stderr}"}
     if done.returncode or not found.get("success", True):
-        said = " ".join(str(found.get("error-message", found)).split())[-400:]
+        said = " ".join(str(found.get("error-message", found)).split()).replace(token, "...")[-400:]
         if "SuperLink is unavailable" in said:
             _check_valid(fed)
             raise AwayError(away)
@@ -217,7 +229,8 @@ def register(fed: Folder, check: Callable[[], None]) -> None:
     while True:
         check()
         try:
-            return share_keys(fed)
+            share_keys(fed)
+            return _check_guarded(fed)
         except FlowerError as error:
             if time.monotonic() > end:
                 if not isinstance(error, AwayError):
@@ -228,6 +241,27 @@ def register(fed: Folder, check: Callable[[], None]) -> None:
                     "again"
                 ) from None
             time.sleep(0.5)
+
+
+def _check_guarded(fed: Folder) -> None:
+    """Raise FlowerError if Flower's server obeys somebody without the operator's token."""
+    trusted = ssl.create_default_context(cafile=fed.link.certificate("ca"))
+    https = urllib.request.HTTPSHandler(context=trusted)
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), https)
+    where = f"https://127.0.0.1:{fed.settings().local_port}/v1/control/list-runs"
+    try:
+        with opener.open(where, b"", _SECONDS) as answer:
+            status = answer.status
+    except urllib.error.HTTPError as error:
+        status = error.code
+    except OSError as error:
+        raise FlowerError(f"Flower's server cannot be asked: {reason(error)}") from None
+    if status != 401:
+        raise FlowerError(
+            f"Flower's server answered {status} to a command without the operator's token, not "
+            "401: any account of this machine could start runs, so it is ended; install the Flower "
+            "of fedloom[flower]"
+        )
 
 
 def begin(fed: Folder, describe: bool = False) -> str:
