@@ -75,7 +75,7 @@ def test_what_is_kept_is_nobodys_without_the_key(tmp_path):
     key, files = fed.path / "updates.key", [*fed.updates.glob("*/round-*")]
     assert kept_rounds(fed) == [1, 2, 3] and len(files) == 6  # client 1 sent nothing
     assert {stat.S_IMODE(path.stat().st_mode) for path in [key, *files]} == {0o600}
-    assert not any(b"FEDLOOM1" in path.read_bytes() for path in files)
+    assert not any(b"FEDLOOM2" in path.read_bytes() for path in files)
     out = said(fed.run, "--round", 3, "--blame")
     assert "round 3 is as in the log" in out and "no answer within" in out
     shown = said(fed.path, "--round", 3, "--client", 2, "--out", tmp_path / "sent.safetensors")

@@ -409,7 +409,7 @@ def test_a_node_refuses_what_is_no_message_for_it(tmp_path):
     node = Nodes(experiment(algorithm=FedAvg(), rounds=1), tmp_path).nodes[2]
     ask = Ask(run="r", what="round", round=0, client=2, taken=-1, kept=0)
     for raw, said in (
-        (b"", "does not begin with FEDLOOM1"),
+        (b"", "does not begin with FEDLOOM2"),
         (sealed(ask, {}), "a packet has the fields"),
         (sealed(ask.model_copy(update={"client": 1}), {}), "the message is for client 1"),
         (sealed(ask.model_copy(update={"run": "q"}), {}), "of run 'q'"),

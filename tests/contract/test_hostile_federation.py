@@ -142,8 +142,8 @@ def test_what_others_write_is_one_line_that_no_terminal_obeys():
     for raw in (
         sealed(update(run=ugly), {}),
         sealed(update(), {ugly: b""}),
-        b"FEDLOOM1" + _framed(fine | {ugly: 1}),
-        b"FEDLOOM1" + _framed(fine | {"kind": ugly}),
+        b"FEDLOOM2" + _framed(fine | {ugly: 1}),
+        b"FEDLOOM2" + _framed(fine | {"kind": ugly}),
     ):
         with pytest.raises(WireError) as found:
             opened(ANSWER, raw)

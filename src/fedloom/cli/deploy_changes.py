@@ -61,11 +61,14 @@ def remove_command(fed: Path, name: str) -> None:
     """Take a site out, by its name or number. A round under way does not wait for longer than
     its deadline; nothing is deleted.
     """
-    from fedloom.deployment.changes import remove
+    from fedloom.deployment.changes import masked, remove
 
     folder = folder_of(fed)
     i = remove(folder, name)
     click.echo(f"client {i} is out, and its number is nobody's; {_shared(folder)}")
+    if masked(folder):
+        click.echo(f"  masked sums: each site writes removed = true for client {i} into its own")
+        click.echo("  clients.toml; until then its node takes part in no smaller sum")
 
 
 @sites_command.command("key", short_help="Give a site another key.")

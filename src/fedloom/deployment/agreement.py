@@ -49,6 +49,24 @@ class Agreement(BaseModel):
     deviation: list[Above] = []
 
     @property
+    def digest(self) -> str:
+        """By which sites compare what each of them was told."""
+        return digest(self.model_dump(mode="json"))
+
+    def follows(self, before: Agreement) -> bool:
+        """Whether it is the same, but for sites that came since: whoever had examples has as many,
+        and all have the same shapes, classes and scale.
+        """
+        count = len(before.examples)
+        if len(self.examples) < count or len(self.tests) != len(self.examples):
+            return False
+        kept = [i for i, examples in enumerate(before.examples) if examples]
+        counts = [(self.examples[i], self.tests[i]) for i in kept]
+        if counts != [(before.examples[i], before.tests[i]) for i in kept]:
+            return False
+        return self == before.model_copy(update={"examples": self.examples, "tests": self.tests})
+
+    @property
     def roll(self) -> Roll:
         """The clients in the form that data have."""
         return Roll(torch.tensor(self.examples), self.classes)

@@ -58,14 +58,18 @@ def remove(fed: Folder, name: str) -> int:
     settings, clients = fed.settings(), read_clients(fed.clients_file)
     i = client_of(clients, name)
     left = len(clients.members) - 1
-    masked = settings_of(fed, agreed=False).values.get("aggregation", {}).get("secure", False)
-    if left < (needed := max(settings.min_updates, _MASKED if masked else 1)):
+    if left < (needed := max(settings.min_updates, _MASKED if masked(fed) else 1)):
         raise ConfigError(
             f"without client {i} there are {left}, and a round needs {needed} updates "
             "(federation.min_updates, and 3 of a masked sum): add another site first"
         )
     _change(fed, clients, i, removed=True)
     return i
+
+
+def masked(fed: Folder) -> bool:
+    """Whether its run makes masked sums. Raises ConfigError."""
+    return bool(settings_of(fed, agreed=False).values.get("aggregation", {}).get("secure", False))
 
 
 def change_key(fed: Folder, name: str, key: Path | None = None) -> int:

@@ -80,7 +80,8 @@ class FederationEngine:
     they measure the model; none: the server does. rehearsal: noise may be a
     simulation's, for nothing is released. start: a number that is larger than at all starts of this
     run's server before, such as the seconds since 1970, so that nodes know messages that come late
-    or twice; 0: whatever carries messages brings each once, and in order. Updates that are late,
+    or twice; 0: whatever carries messages brings each once, and in order. agreed: a digest of what
+    all agreed on, for masked sums. Updates that are late,
     missing or wrong are left out of the means and listed in `refused`. The client states are at the
     nodes; the server knows the round of each client's last update.
     """
@@ -100,6 +101,7 @@ class FederationEngine:
         rehearsal: bool = False,
         redraws: int = 0,
         start: int = 0,
+        agreed: str = "",
     ) -> None:
         if not 0 <= start < 1 << 32:
             raise ConfigError(f"start must be from 0 to 2^32 - 1, such as seconds, got {start}")
@@ -108,6 +110,7 @@ class FederationEngine:
         self._wanted, self._tests, self._rehearsal = wanted, tests, rehearsal
         self.attendance = Attendance(min_updates, max_failed_rounds, redraws)
         self.refused: list[Refused] = []
+        self._agreed = agreed
         self._about: tuple[What, int] = ("round", -2)  # what the answers below are about
         self._answers: dict[int, bytes] = {}
         self._masking: Receiving | None = None
@@ -140,7 +143,8 @@ class FederationEngine:
             check_masks_library()
             from .masked_rounds import Receiving
 
-            self._masking = Receiving(client, rule, self._like, self._weighs_itself, self.run, self)
+            given = client, rule, self._like, self._weighs_itself, self.run, self
+            self._masking = Receiving(*given, self._agreed)
 
     def round(self, asked: TrainTask) -> RangeResult:
         """Ask a cohort, and add up what comes. A client whose update was read once in a round is

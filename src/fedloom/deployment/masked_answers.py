@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
 from ..aggregation.integer_ring import IntegerRing
@@ -17,10 +17,22 @@ from ..core.wire import pack
 from ..errors import CheckpointError, WireError
 from ..stage import Download
 from ..storage.atomic import write_atomic
-from .masked_sums import Identity, MaskingClient, Words, session_of
+from .masked_cohorts import Expected
+from .masked_sums import Identity, MaskingClient, Session, Words, session_of
 from .message import Ask, Masks, sealed
 
 Parts = dict[str, bytes]
+
+
+class Unmasked(BaseModel):
+    """What a node has given its shares of: the last round of a run, and {digest of a broadcast: the
+    clients of the sum}.
+    """
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+    run: str
+    round: int
+    models: dict[str, str] = {}
 
 
 class MaskedAnswers:
@@ -28,29 +40,45 @@ class MaskedAnswers:
     alone: a node that begins anew has no part in the sum of then.
 
     A round is unmasked once: its update would be the same again, and two sums of which one has a
-    client more tell that client's update. The folder has a file that says which round that was.
+    client more tell that client's update. So would two rounds that begin with one model: of such
+    all are of the same clients. The folder has a file that says which rounds and models those were.
     With noise of clients a round is masked once: another draw's noise would cost as much again.
+
+    cohorts: who may be in a sum, see Expected; agreed: a digest of what all agreed on. A member
+    that was told of another agreement cannot open this one's shares.
     """
 
-    def __init__(self, rule: IntegerRing, client: int, own: Identity, folder: Path) -> None:
+    def __init__(
+        self,
+        rule: IntegerRing,
+        client: int,
+        own: Identity,
+        folder: Path,
+        cohorts: Expected | None = None,
+        agreed: str = "",
+    ) -> None:
         self._rule, self._i, self._own = rule, client, own
-        self._file = folder / "unmasked.json"
-        self._sum: tuple[int, MaskingClient] | None = None
+        self._file, self._cohorts, self._agreed = folder / "unmasked.json", cohorts, agreed
+        self._sum: tuple[int, Session, MaskingClient] | None = None
+        self._model = b""  # a digest of the broadcast of this sum
 
     def keys(self, ask: Ask, parts: Parts) -> bytes:
         """The answer before the round. Raises WireError, ConfigError."""
-        if ask.round <= (done := self._unmasked(ask.run)):
+        if ask.round <= (done := self._unmasked(ask.run).round):
             raise WireError(
                 f"this node has taken part in the sum of round {done + 1} of this run: another sum "
                 f"of round {ask.round + 1} could tell single updates. For a run that begins anew "
                 f"its site deletes '{self._file.name}' in '{self._file.parent.name}'"
             )
-        session = session_of(ask.run, ask.round, _block(parts), self._rule.needed)
+        run = ask.run + self._agreed
+        session = session_of(run, ask.round, _block(parts), self._rule.needed)
         self._rule.check(len(session.members))
         if self._i not in session.members or not set(session.members) <= self._own.clients.keys():
             raise WireError("the masked sum is said to be of clients that clients.toml has not")
-        self._sum = ask.round, MaskingClient(session, self._i, self._own)
-        return _sealed(ask, self._sum[1].keys())
+        if self._cohorts is not None:
+            self._cohorts.check(session.members, ask.round)
+        self._sum = ask.round, session, MaskingClient(session, self._i, self._own)
+        return _sealed(ask, self._sum[2].keys())
 
     def begun(self, ask: Ask, parts: Parts) -> bytes:
         """Take the others' keys out of a round's message. Raises WireError."""
@@ -61,34 +89,46 @@ class MaskedAnswers:
         """An update as it would travel, masked. like: its fields (d,). Raises WireError and
         OSError.
         """
-        values = words_of(packet, summed_like(like, share))
-        out = self._of(ask.round).masked(keys, values, digest_of(share))
+        values, self._model = words_of(packet, summed_like(like, share)), digest_of(share)
+        out = self._of(ask.round)[1].masked(keys, values, self._model)
         if self._rule.private:
-            self._done(ask)
+            self._done(ask, {})
         return {"masks": out}
 
     def unmask(self, ask: Ask, parts: Parts) -> bytes:
         """The answer behind the round. Raises WireError, OSError."""
-        shares = self._of(ask.round).unmask(_block(parts))
-        self._done(ask)
+        session, member = self._of(ask.round)
+        told = _block(parts)
+        model = self._model.hex()
+        came = ",".join(map(str, session.there(told)))
+        if (before := self._unmasked(ask.run).models.get(model, came)) != came:
+            raise WireError(
+                f"this node has given its shares of a sum from this very model, of the clients "
+                f"{before}: one of the clients {came} could tell single updates"
+            )
+        shares = member.unmask(told)
+        self._done(ask, {model: came})
         return _sealed(ask, shares)
 
-    def _done(self, ask: Ask) -> None:
-        write_atomic(self._file, json.dumps({"run": ask.run, "round": ask.round}))
+    def _done(self, ask: Ask, more: dict[str, str]) -> None:
+        models = self._unmasked(ask.run).models | more
+        done = Unmasked(run=ask.run, round=ask.round, models=models)
+        write_atomic(self._file, done.model_dump_json())
 
-    def _of(self, round: int) -> MaskingClient:
+    def _of(self, round: int) -> tuple[Session, MaskingClient]:
         if self._sum is None or self._sum[0] != round:
             raise WireError("this node has no keys for the masked sum: it began after they went")
-        return self._sum[1]
+        return self._sum[1:]
 
-    def _unmasked(self, run: str) -> int:
-        """The last round of this run that it has unmasked, -1 if none."""
+    def _unmasked(self, run: str) -> Unmasked:
+        """What it has unmasked of this run."""
+        none = Unmasked(run=run, round=-1)
         try:
-            found = json.loads(self._file.read_text(encoding="utf-8"))
-            return int(found["round"]) if found["run"] == run else -1
+            found = Unmasked.model_validate_json(self._file.read_bytes())
+            return found if found.run == run else none
         except FileNotFoundError:
-            return -1
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            return none
+        except (OSError, ValueError) as error:
             raise CheckpointError(
                 f"'{self._file}', which says which round this node has unmasked, cannot be read "
                 f"({type(error).__name__}); begin another run, or delete it for a run that begins"

@@ -37,7 +37,8 @@ class Post(Protocol):
 
 class Receiving(NamedTuple):
     """What the server knows of all rounds. like: the fields of an update in integers; itself:
-    whether clients say themselves how much they count; run: of every message.
+    whether clients say themselves how much they count; run: of every message; agreed: a digest of
+    what all agreed on, see MaskedAnswers.
     """
 
     client: Client
@@ -46,6 +47,7 @@ class Receiving(NamedTuple):
     itself: bool
     run: str
     post: Post
+    agreed: str = ""
 
 
 class MaskedRound:
@@ -57,7 +59,7 @@ class MaskedRound:
         self._down, self._up = dict.fromkeys(cohort, 0), dict.fromkeys(cohort, 0)
         self._like = summed_like(given.like, share)
         needed = given.rule.needed(len(cohort))
-        self._session, self._begin = new_session(given.run, t, cohort, needed)
+        self._session, self._begin = new_session(given.run + given.agreed, t, cohort, needed)
         values = sum(nbytes(self._like).values()) // 8
         self._sum = UnmaskingServer(self._session, values, digest_of(share))
 

@@ -1,6 +1,6 @@
 """Messages between the server and a node: a header that is checked strictly, and blocks of bytes.
 
-    8 bytes        FEDLOOM1
+    8 bytes        FEDLOOM2
     4 bytes        length of the header, little-endian
     header         JSON: who, which round, and the length of each block by name
     blocks         in that order, nothing behind them
@@ -22,7 +22,7 @@ from ..core.parsing import one_line
 from ..engines.reliability import BINS
 from ..errors import WireError
 
-_MAGIC = b"FEDLOOM1"
+_MAGIC = b"FEDLOOM2"
 _LENGTH = struct.Struct("<I")
 _LONGEST = 1 << 16  # of a header, in bytes
 _COUNT = 1 << 53
@@ -205,7 +205,10 @@ def opened(kind: TypeAdapter[H], raw: bytes) -> tuple[H, dict[str, bytes]]:
     """The header and the blocks of a message of this kind. Raises WireError for any other bytes."""
     first = len(_MAGIC) + _LENGTH.size
     if not isinstance(raw, bytes) or len(raw) < first or raw[: len(_MAGIC)] != _MAGIC:
-        raise WireError("no message of a fedloom federation: it does not begin with FEDLOOM1")
+        other = ", but of another version of it" if raw[:7] == _MAGIC[:7] else ""
+        raise WireError(
+            f"no message of this fedloom{other}: it does not begin with {_MAGIC.decode()}"
+        )
     (length,) = _LENGTH.unpack_from(raw, len(_MAGIC))
     if length > min(_LONGEST, len(raw) - first):
         raise WireError(f"the message has {len(raw)} bytes, and its header would have {length}")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from safetensors import SafetensorError
 from safetensors.torch import load
 
+from ..aggregation.discrete_gaussian import DiscreteGaussian
 from ..aggregation.integer_ring import IntegerRing
 from ..core.net import Net
 from ..core.parsing import one_line
@@ -40,6 +41,7 @@ from .shapes import embedded, question_of, read, refuse, trace_of
 
 if TYPE_CHECKING:
     from .masked_answers import MaskedAnswers
+    from .masked_cohorts import Expected
     from .masked_sums import Identity
 
 _log = logging.getLogger(__name__)
@@ -48,8 +50,10 @@ Parts = dict[str, bytes]
 
 class Node:
     """One client. run: the run whose messages it answers, and no others; rehearsal: see
-    FederationEngine; identity: its key and the others' for masked sums. Raises CompositionError for
-    a plan that cannot be deployed, ConfigError for masked sums without an identity.
+    FederationEngine; identity: its key and the others' for masked sums; rounds: how many it takes
+    part in, None: as many as it is asked for; cohorts, agreed: see MaskedAnswers. Raises
+    CompositionError for a plan that cannot be deployed, ConfigError for masked sums without an
+    identity.
     """
 
     def __init__(
@@ -62,6 +66,9 @@ class Node:
         run: str = "",
         rehearsal: bool = False,
         identity: Identity | None = None,
+        rounds: int | None = None,
+        cohorts: Expected | None = None,
+        agreed: str = "",
     ) -> None:
         refuse(plan)
         dp, rule = fed.local.dp, plan.aggregation
@@ -77,11 +84,16 @@ class Node:
         keep_memory()
         self.plan, self.fed, self.net, self.i, self.run = plan, fed, net, client, run
         self.states = NodeStates(folder)
-        self._account = None if dp is None else NodeAccount(folder, run, fed, dp, client)
+        self._rounds, self._accounts = rounds, list[NodeAccount]()
+        if dp is not None:
+            share, steps = fed.example_share(client), fed.steps(client)
+            self._accounts.append(NodeAccount(folder, dp, share, steps))
+        if isinstance(rule, DiscreteGaussian):
+            self._accounts.append(NodeAccount(folder, rule, 1.0, 1))
         trace = trace_of(plan, net)
         trace = trace._replace(msg=trace.msg._replace(x=net.init()))  # what never travels
         self._like, self._question = trace.msg, question_of(plan, trace)[0]
-        self._up, self._masks = trace.up, self._masking(identity)
+        self._up, self._masks = trace.up, self._masking(identity, cohorts, agreed)
         self._version: Rec = None  # what is here of the round that the server counts on
         self._lost = False
         self._waiting: tuple[bytes, Rec] = b"", None  # of which question; the client state then
@@ -91,7 +103,9 @@ class Node:
         self._client = Client(plan, fed, net, Packing)
         self._codes_down = self._client.link.link.codes_down
 
-    def _masking(self, identity: Identity | None) -> MaskedAnswers | None:
+    def _masking(
+        self, identity: Identity | None, cohorts: Expected | None, agreed: str
+    ) -> MaskedAnswers | None:
         """Its part in masked sums, if the run makes them. Raises ConfigError."""
         rule = self.plan.aggregation
         if not (isinstance(rule, IntegerRing) and rule.masked):
@@ -104,7 +118,7 @@ class Node:
                 "aggregation.secure = true: a node needs its key and those of all clients; give "
                 "identity=, see docs/deployment/python.md"
             )
-        return MaskedAnswers(rule, self.i, identity, self.states.folder)
+        return MaskedAnswers(rule, self.i, identity, self.states.folder, cohorts, agreed)
 
     def answer(self, raw: bytes) -> bytes:
         """A message of the server -> the answer: an update, or a refusal that says why. The last
@@ -119,11 +133,12 @@ class Node:
             who |= {"what": ask.what, "round": ask.round}
             check_addressee(ask, self.run, self.i)
             self._again = 0 < ask.attempt == self._newest  # this process began after its answer
-            if 0 < ask.attempt < self._newest or (self._again and self._account is not None):
+            if 0 < ask.attempt < self._newest or (self._again and self._accounts):
                 raise WireError(
                     f"this node has answered message {self._newest}, and {ask.attempt} came late "
                     "or again; its server sends a newer one"
                 )
+            self._check_round(ask)
             does = {
                 "probe": self._probed,
                 "question": self._asked,
@@ -143,6 +158,16 @@ class Node:
             _log.warning("client %d refuses: %s", self.i, one_line(str(error)))
             why, lost = disclosed(error, self.states.folder.parent), isinstance(error, LostError)
             return sealed(Refusal(**who, lost=lost, why=why), {})
+
+    def _check_round(self, ask: Ask) -> None:
+        """Raise WireError for a round beyond the run's. A model is measured after the last, too."""
+        if self._rounds is None:
+            return
+        if ask.round > self._rounds - (ask.what != "evaluate"):
+            raise WireError(
+                f"round {ask.round + 1} is beyond the {self._rounds} rounds of this node's own "
+                "run.toml; for a longer run its site writes rounds there"
+            )
 
     def _probed(self, ask: Ask, parts: Parts) -> bytes:
         sent = self._model(parts, "the first message")
@@ -194,8 +219,8 @@ class Node:
             if self._waiting[0] != _question_of(ask, question):  # it did not come to this process
                 self._changed_by(ask, share._replace(msg=question), memory)
             memory = self._waiting[1]
-        if self._account is not None:
-            self._account.pay()
+        for account in self._accounts:
+            account.pay()
         with self._client.explained(self.i, ask.round):
             done = self._client.client_half(share, memory, self.i, ask.round)
         if done.why:

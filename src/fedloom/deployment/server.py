@@ -161,6 +161,7 @@ def experiment_at_server(
         agreed.tests if agreed is not None and by_nodes else (),
         redraws=settings.redraws,
         start=0 if again else started(fed),
+        agreed="" if agreed is None else agreed.digest,
     )
 
     def told(row: Mapping[str, Any]) -> None:

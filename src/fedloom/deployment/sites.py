@@ -40,6 +40,7 @@ from .columns import (
 )
 from .description import Description
 from .folder import Deployment, Folder, write
+from .masked_cohorts import Expected
 from .message import ASK, Ask, Refusal, Told, What, check_addressee, disclosed, opened, sealed
 from .node import Node
 from .own_files import OwnFiles
@@ -222,7 +223,8 @@ class Place:
 
     def _made(self, roll: Roll, agreed: Agreement | None) -> Node:
         data = at_client(self._own, self.client, roll, agreed)
-        loop = at_node(experiment_of(self._config, self._clients, data)).build()
+        made = at_node(experiment_of(self._config, self._clients, data))
+        loop = made.build()
         parts, identity = (loop.plan, with_system_draws(loop.fed), loop.net), None
         if loop.aggregation.masked:
             if len(roll.sizes) != self._clients.population:
@@ -232,12 +234,40 @@ class Place:
                 )
             identity = identity_of(self._fed, [entry.key for entry in self._clients.client])
         place = self.client, self._fed.path / "states", self._run
-        return Node(*parts, *place, identity=identity)
+        return Node(
+            *parts,
+            *place,
+            identity=identity,
+            rounds=made.rounds,
+            cohorts=Expected(made._cohorts, self._removed),
+            agreed="" if agreed is None else agreed.digest,
+        )
+
+    def _removed(self) -> set[int]:
+        """Clients that this place's own clients.toml says are out, now. Raises ConfigError."""
+        clients = read_clients(self._fed.clients_file)
+        return {*range(clients.population)} - clients.members.keys()
 
     def _check(self, agreed: Agreement) -> None:
-        """Raise DataError unless this place and all others that it knows of are among them; others
-        may have been added since.
+        """Raise DataError unless this place and all others that it knows of are among them (others
+        may have been added since), for what this place's own settings leave to nobody, and for
+        another agreement than the one that is kept here.
         """
+        if agreed.mean and not self.settings.standardise:
+            raise DataError(
+                "the agreement has a common scale, and this node's federation.toml says "
+                "standardise = false"
+            )
+        own = self._config.values["data"].get("class_names")
+        if own and [*own] != agreed.class_names:
+            raise DataError("the agreement has other data.class_names than this node's run.toml")
+        before = read_agreement(self._fed.agreed_file)
+        if before is not None and not agreed.follows(before):
+            raise DataError(
+                f"all agreed before round 1 ({before.digest[:16]}), and the server now says "
+                f"otherwise ({agreed.digest[:16]}): only sites that were added may come to it. For "
+                f"a run that begins anew this site deletes '{self._fed.agreed_file.name}'"
+            )
         population = self._clients.population
         if len(agreed.examples) < population:
             raise DataError(
