@@ -37,6 +37,27 @@ def test_no_rare_value_follows_from_what_is_told() -> None:
                 assert len(able) > 1, (told, name, tables)
 
 
+@pytest.mark.parametrize("rare", [1, 3, 9])
+def test_one_fact_in_two_columns_tells_no_more_than_in_one(rare) -> None:
+    """A code and a word: each rule by itself would withhold another value, and so tell both."""
+    rows = [("1", "z"), ("2", "y"), ("3", "")] * 20
+    rows = [row for row in rows if row[0] != "3"] + [("3", "")] * rare + [("2", "y")] * 25
+    for order in itertools.permutations(range(3)):
+        words = {str(k + 1): "zy "[k].strip() for k in order}
+        mixed = sorted(rows, key=lambda row: (order.index(int(row[0]) - 1), row))
+        table = as_table("here.csv", {"code": [c for c, _ in mixed], "word": [w for _, w in mixed]})
+        found = described(table, ["code", "word"], None, 10).columns
+        withheld = [
+            {words[code] for code in words if found["code"].counts.get(code) is None},
+            {
+                w
+                for w in words.values()
+                if (found["word"].counts | {"": found["word"].missing}).get(w) is None
+            },
+        ]
+        assert withheld[0] == withheld[1] and len(withheld[0]) >= 2, (order, found)
+
+
 def told_of(values, least=10, target=None):
     return described(as_table("here.csv", {"a": values}), ["a"], target, least).columns["a"]
 

@@ -3,8 +3,9 @@ count.
 
 - A value is told with the number of its rows, if these are at least so many; a rarer one is not
   told at all. A rarer one does not follow from the total either: where all rarer ones together are
-  too few, counts of other values are withheld, in the order of their names, until they could be any
-  number.
+  too few, counts of other values are withheld, in the order of the rows in which they come first,
+  until they could be any number. So two columns that split the rows in the same way, as a code and
+  its word, withhold the same rows.
 - Of a column with more than 10 different numbers the least and the largest are one row's. So the
   numbers are put in order and cut into groups of at least so many. What is told is the mean of a
   group, and never of the first or last one; groups do not overlap. The mean and the deviation of
@@ -219,8 +220,8 @@ def _column(cells: Series, least: int) -> ColumnDescription:
                 kind="number", missing=told, **_numbers(numbers, least, groups)
             )
         names = there.map(number_name)
-    counts = {str(name): int(n) for name, n in names.value_counts().items()}
-    found = _cells(counts | ({"": missing} if missing else {}), least)
+    counts = names.reindex(cells.index, fill_value="").value_counts(sort=False)
+    found = _cells({str(name): int(n) for name, n in counts.items()}, least)
     empties = found.pop("", None) if missing else 0
     return ColumnDescription(
         kind="texts" if texts else "values",
@@ -231,12 +232,12 @@ def _column(cells: Series, least: int) -> ColumnDescription:
 
 def _cells(counts: Mapping[str, int], least: int) -> dict[str, int | None]:
     """What may be told of these counts, whose sum is known. Without it are those below the least
-    count; None: withheld, for they could be computed otherwise.
+    count; None: withheld, for they could be computed otherwise, the first ones first.
 
     >>> _cells({"a": 50, "b": 40, "c": 3}, 10), _cells({"a": 50, "b": 6, "c": 7}, 10)
     ({'a': None, 'b': 40}, {'a': 50})
     """
-    told: dict[str, int | None] = {k: n for k, n in sorted(counts.items()) if n >= least}
+    told: dict[str, int | None] = {k: n for k, n in counts.items() if n >= least}
     free = sum(n for n in counts.values() if n < least)
     if not 0 < free < least:
         return told
