@@ -16,6 +16,8 @@ from fedloom.aggregation import IntegerRing
 from fedloom.algorithm import FedAvg
 from fedloom.checks.tiny_federation import experiment, run
 from fedloom.config import resolve
+from fedloom.core.vector import rec
+from fedloom.core.wire import pack
 from fedloom.deployment import masked_sums
 from fedloom.deployment.agreement import agree, read_agreement
 from fedloom.deployment.engine import FederationEngine
@@ -215,3 +217,26 @@ def test_two_sums_from_one_model_are_of_the_same_clients(tmp_path):
         assert any("from this very model" in head.why for head in refusals(members, t))
         away.clear()
     assert summed(8, [0, 1, 2, 4]) == (4, set())
+
+
+# ------------------------------------------------------------------------------- measured models
+def test_a_node_measures_one_model_a_round(tmp_path):
+    """Also when it was started again; the same model has the same scores."""
+    plan = {"aggregation": IntegerRing(), "rounds": 3}
+    loop = experiment(**(PLAN | plan)).build()
+    made = lambda: Node(loop.plan, loop.fed, loop.net, 0, tmp_path, "r", rounds=3)
+    x = loop.net.init()
+
+    def measured(node, round, x):
+        ask = Ask(run="r", what="evaluate", round=round, client=0, taken=-1, kept=0)
+        packet = pack(rec(msg=rec(x=x), buffers=loop.net.init_buffers()))
+        return opened(ANSWER, node.answer(sealed(ask, packet)))[0]
+
+    node = made()
+    first = measured(node, 1, x)
+    assert first.kind == "measured"
+    for again in (node, made()):
+        assert "measures one a round" in measured(again, 1, x + 1).why
+        assert measured(again, 1, x) == first
+    assert measured(node, 3, x + 1).kind == "measured"
+    assert "beyond the 3 rounds" in measured(node, 4, x).why

@@ -33,6 +33,7 @@ from ..stage import Download
 from ..submodels.base import View
 from .certificates import check_masks_library
 from .downlink import LostError, received
+from .measured_models import MeasuredModels
 from .message import ASK, Ask, Refusal, Update, check_addressee, disclosed, opened, sealed
 from .node_account import NodeAccount
 from .node_states import NodeStates
@@ -100,6 +101,7 @@ class Node:
         self._said = b"", b""  # the last message's hash, and its answer
         self._newest = self.states.attempt()  # the largest number of a message that is answered
         self._again = False  # whether a message is answered that has made its state already
+        self._measurements = MeasuredModels(folder)
         self._client = Client(plan, fed, net, Packing)
         self._codes_down = self._client.link.link.codes_down
 
@@ -177,7 +179,9 @@ class Node:
 
     def _measured(self, ask: Ask, parts: Parts) -> bytes:
         """The scores of the model that this client would use: with what it keeps for itself."""
+        told = hashlib.sha256(b"".join(parts[name] for name in sorted(parts))).hexdigest()
         sent, newest = self._model(parts, "the model to be measured"), self.states.newest()
+        self._measurements.note(ask.run, ask.round, told)
         share = self._client.share(self._client.views.whole, sent.msg, sent.buffers)
         if newest is not None:
             share = self._client.received(share, newest.state)
