@@ -496,3 +496,10 @@ def test_settings_that_would_tell_more_are_refused(words, given, why, tmp_path):
     fed = folder(tmp_path, config, (400, 400, 400, 400, 400)[: 5 if words[1:] else 3], 10, **given)
     with pytest.raises(CompositionError, match=why):
         experiment_at_server(fed, None, None)
+
+
+def test_a_folder_is_not_made_with_settings_that_would_wait_for_its_nodes(tmp_path):
+    config = resolve("digits", [*SMALL, *SECURE, "checkpoint.every_rounds=2"])
+    with pytest.raises(CompositionError, match="every_rounds = 1 in a deployment"):
+        make_folder(config, tmp_path / "fed", None, {})
+    assert not (tmp_path / "fed").exists()

@@ -190,38 +190,21 @@ def started(fed: Folder) -> int:
 
 
 def _check_masked(made: Experiment, settings: Deployment) -> None:
-    """Raise CompositionError for what would tell more than masked sums, or needs single updates;
-    say what is told beside them.
+    """Raise CompositionError for scores that would tell what noise hides; say what is told beside
+    masked sums.
     """
     if not made._aggregation.masked:
         return
-    given = "aggregation.secure = true"
-    if made.checkpoint.every_rounds != 1:
-        raise CompositionError(
-            f"{given} needs checkpoint.every_rounds = 1 in a deployment: a node unmasks a round "
-            "once, and refuses it when an older checkpoint does it again"
-        )
-    if settings.keep_updates:
-        raise CompositionError(
-            f"{given}: keep_updates would keep what is masked, and can never be read; leave it out"
-        )
-    if settings.standardise:
-        raise CompositionError(
-            f"{given}: standardise = true would send sums of each site's features without masks; "
-            "take standardise = false, and rules of columns"
-        )
-    if settings.over_selection:
-        raise CompositionError(
-            f"{given}: over_selection = {settings.over_selection:g} takes some of the updates, and "
-            "a masked sum is of all that came; take over_selection = 0, and a smaller threshold"
-        )
     if settings.evaluate == "nodes" and made._aggregation.private:
         raise CompositionError(
             f"{made._aggregation.name}: evaluate = nodes would release sums that have no noise; "
             "take evaluate = server"
         )
     if settings.evaluate == "nodes":
-        _log.warning("%s masks updates; with evaluate = nodes each site's scores are told", given)
+        _log.warning(
+            "aggregation.secure = true masks updates; with evaluate = nodes each site's scores are "
+            "told"
+        )
 
 
 def _write_down(

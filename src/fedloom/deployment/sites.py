@@ -88,11 +88,38 @@ def run_of(fed: Folder, config: Config) -> str:
 
 
 def refuse_told(config: Config, settings: Deployment) -> None:
-    """Raise CompositionError for settings that would tell what local.dp hides."""
+    """Raise CompositionError for settings that would tell what local.dp or masked sums hide, or
+    that need single updates.
+    """
+    if config.values.get("aggregation", {}).get("secure"):
+        _refuse_unmasked(config, settings)
     if settings.standardise and "dp" in config.values["local"]:
         raise CompositionError(
             "local.dp: standardise = true would tell sums of the examples that have no noise; take "
             "standardise = false"
+        )
+
+
+def _refuse_unmasked(config: Config, settings: Deployment) -> None:
+    given = "aggregation.secure = true"
+    if config.values["checkpoint"]["every_rounds"] != 1:
+        raise CompositionError(
+            f"{given} needs checkpoint.every_rounds = 1 in a deployment: a node unmasks a round "
+            "once, and refuses it when an older checkpoint does it again"
+        )
+    if settings.keep_updates:
+        raise CompositionError(
+            f"{given}: keep_updates would keep what is masked, and can never be read; leave it out"
+        )
+    if settings.standardise:
+        raise CompositionError(
+            f"{given}: standardise = true would send sums of each site's features without masks; "
+            "take standardise = false, and rules of columns"
+        )
+    if settings.over_selection:
+        raise CompositionError(
+            f"{given}: over_selection = {settings.over_selection:g} takes some of the updates, and "
+            "a masked sum is of all that came; take over_selection = 0, and a smaller threshold"
         )
 
 
