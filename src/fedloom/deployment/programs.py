@@ -81,9 +81,10 @@ def link(fed: Folder) -> Program:
     make_authority(fed.link, "127.0.0.1")  # so that another server.pem needs no new start
     write_secret(token := fed.link.secret("operator"), secrets.token_urlsafe(32).encode())
     command = [sys.executable, "-m", "fedloom.deployment.flower_app.superlink"]
-    command += [str(settings.local_port), str(fed.home / "state.db")]
-    command += [str(fed.link.certificate("server")), str(fed.link.secret("server")), str(token)]
-    return Program(command, fed.home / "server.log", environment(fed))
+    command += [str(settings.local_port), str(fed.link.certificate("server"))]
+    command += [str(fed.link.secret("server")), str(token)]
+    there = {"FLWR_DATABASE": str(fed.home / "state.db"), "FLWR_OIDC_ENABLED": "0"}
+    return Program(command, fed.home / "server.log", environment(fed) | there)
 
 
 def server_executor(fed: Folder) -> Program:

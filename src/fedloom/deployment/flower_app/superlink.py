@@ -5,7 +5,9 @@ run, whose code runs as the operator, or take the task of the operator's run. He
 application answers only two kinds of requests: those for which Flower itself asks for a task's
 token or a node's signature, and those that carry the operator's token of this start.
 
-python -m fedloom.deployment.flower_app.superlink PORT DATABASE CERTIFICATE KEY TOKEN_FILE
+python -m fedloom.deployment.flower_app.superlink PORT CERTIFICATE KEY TOKEN_FILE
+
+FLWR_DATABASE in the environment names the database.
 """
 
 from __future__ import annotations
@@ -65,11 +67,10 @@ class Guard:
 
 def main() -> None:
     """Serve until a signal."""
-    port, database, certificate, key, token = sys.argv[1:]
+    port, certificate, key, token = sys.argv[1:]
     os.umask(0o077)
-    os.environ |= {"FLWR_DATABASE": database, "FLWR_OIDC_ENABLED": "0"}
     import uvicorn
-    from flwr.superlink.main import app  # it reads the environment
+    from flwr.superlink.main import app
 
     uvicorn.run(
         Guard(app, Path(token).read_text(encoding="ascii")),
