@@ -18,7 +18,7 @@ from page import Case, Claim, per_cent, points_of, tested
 from study import Study
 
 from fedloom.papers.lines import Line
-from fedloom.papers.table import overall, verdict_on
+from fedloom.papers.verdicts import overall, verdict_on
 from fedloom.report.curve_data import mean
 from fedloom.report.statistics import Paired, against, corrected, p_text, paired
 from fedloom.report.tables import human_size

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, get_args
 
 from fedloom.papers.lines import Line
-from fedloom.papers.table import Verdict
+from fedloom.papers.verdicts import Verdict
 from fedloom.report.curve_data import mean, sd
 from fedloom.report.statistics import Paired, shown
 from fedloom.report.style import png

@@ -24,8 +24,9 @@ from fedloom.papers import ENTRIES, PAPERS, TITLES, Protocol
 from fedloom.papers.board import HEADS, SEEDS, Shown, board, shown
 from fedloom.papers.figures import Dots, dots, pictures
 from fedloom.papers.lines import NAME, Line, read
+from fedloom.papers.numbers import Number
 from fedloom.papers.series import points
-from fedloom.papers.table import Number, Table
+from fedloom.papers.table import Table
 from fedloom.papers.tune import ETA, RUNGS
 from fedloom.report.curve_data import mean
 from fedloom.report.statistics import corrected, paired

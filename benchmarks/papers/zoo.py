@@ -31,7 +31,7 @@ from fedloom.papers.figures import curves_side_by_side, dots
 from fedloom.papers.lines import Line
 from fedloom.papers.published_tables import settings_of
 from fedloom.papers.series import Band, band, points, roughness, smoothed
-from fedloom.papers.table import verdict_on
+from fedloom.papers.verdicts import verdict_on
 from fedloom.recipes import RECIPES
 from fedloom.report.curve_data import mean
 from fedloom.report.statistics import Paired, against, common_seeds, corrected, p_text, paired

@@ -13,7 +13,7 @@ from results_lines import RESULTS, SCRIPTS, load, sub_line, zoo_line, zoo_lines
 
 from fedloom.core.commit import commit
 from fedloom.papers.lines import made_by
-from fedloom.papers.table import verdict_on
+from fedloom.papers.verdicts import verdict_on
 from fedloom.report.statistics import Paired
 
 PAGES = load("results_pages", SCRIPTS / "pages.py")

@@ -22,7 +22,8 @@ from fedloom.papers.measure import LOWER, METRICS, Context, goals, measure
 from fedloom.papers.plan import changes_of, digest_of, paper_rounds, plan
 from fedloom.papers.published_tables import tables_of
 from fedloom.papers.series import smoothed
-from fedloom.papers.table import _pairs, overall, table
+from fedloom.papers.table import table
+from fedloom.papers.verdicts import overall, pairs_of
 
 PUBLISHED = {"fedacg": 17, "fiarse": 6, "fafed": 7, "cfedavg": 1, "fedsmoo": 9, "flamby": 3}
 RUNS = [e for e in ENTRIES.values() if not e.fact]
@@ -256,7 +257,7 @@ def test_fedsmoo_as_released_is_a_row_that_no_claim_is_about(tmp_path: Path) -> 
     wanted = [w for w in found.wanted() if w.protocol.name == "c100-200-c10"]
     assert len(wanted) == len({w.row.key for w in wanted}) == 9, "a number of each row"
     assert [w.row.key for w in wanted if w.cell is None] == ["fedsmoo-as-released"]
-    assert all("as-released" not in b.key for c in found.claims for _, b in _pairs(c, found))
+    assert all("as-released" not in b.key for c in found.claims for _, b in pairs_of(c, found))
     made = plan(found, "cpu", tmp_path, more=["engine=serial"])
     assert not made.refused and made.digests["c10-100-u0.6", "fedsmoo", 0] == "152ecf9d0266"
 
@@ -443,7 +444,7 @@ def test_printed_cells_bear_out_every_claim_about_them(found: Entry) -> None:
             metric, at = (claim.metric, claim.at) if claim.metric else found.headline(place)
             if found.paper == "fedacg" and metric == "test_acc_pct":
                 metric = "acc_ema_pct"
-            for pair in _pairs(claim, found):
+            for pair in pairs_of(claim, found):
                 keys = [(found.paper, place.name, row.key, metric, at) for row in pair]
                 if all(key in PRINTED for key in keys):
                     a, b = (PRINTED[key] for key in keys)

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from fedloom.papers import Protocol, Row
 from fedloom.papers.measure import LOWER, title
-from fedloom.papers.table import Number, Table, beside_runs, compared
+from fedloom.papers.numbers import Number
+from fedloom.papers.table import Table, beside_runs
 from fedloom.report.sequential import Verdict as Side
 from fedloom.report.statistics import Paired, against, p_text
 from fedloom.report.table_files import tabular
@@ -133,7 +134,7 @@ def _tested(found: Table, protocol: Protocol, measure: Measure) -> list[Column]:
     numbers = [n for n in _numbers(found, protocol, measure) if n is not None and n.tested]
     means = {n.wanted.row.name: replace(n, values=n.tested).mean or 0.0 for n in numbers}
     reached = [name for name, value in means.items() if math.isfinite(value)]
-    own, gaps = {n.wanted.row.name: compared(n) for n in numbers}, {}
+    own, gaps = {n.wanted.row.name: n.compared for n in numbers}, {}
     if reached:
         best = (min if measure[0] in LOWER else max)(reached, key=lambda name: means[name])
         gaps = against(own.pop(best), own)

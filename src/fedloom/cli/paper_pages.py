@@ -21,9 +21,10 @@ from fedloom.papers.facts import Fact, facts
 from fedloom.papers.figures import pictures
 from fedloom.papers.lines import NAME, Line, others, read
 from fedloom.papers.measure import LOWER, title
+from fedloom.papers.numbers import Number
 from fedloom.papers.plan import Plan, changes_of, pairs
 from fedloom.papers.run import Outcome, missing
-from fedloom.papers.table import Number, Table, equal_cells, table
+from fedloom.papers.table import Table, equal_cells, table
 from fedloom.papers.tune import RUNGS, grid_plans
 from fedloom.report import human_seconds
 from fedloom.report.statistics import LEVEL

@@ -11,6 +11,7 @@ from .arithmetic import total
 
 Value = Literal["last-tenth", "last", "ema", "best-of-validation"]
 VALUES: tuple[Value, ...] = get_args(Value)
+LEAST = 3  # evaluations that the last tenth holds, where there are so many
 VALUE_WORDS: Mapping[Value, str] = {
     "last-tenth": "mean of the last tenth of evaluations",
     "last": "last evaluation",
@@ -19,14 +20,23 @@ VALUE_WORDS: Mapping[Value, str] = {
 }
 
 
-def last_tenth(values: Sequence[float]) -> float | None:
-    """The mean of the last tenth of the evaluations, rounded up, at least one: what verdicts are
-    on. None without an evaluation.
+def tenth_of(count: int) -> int:
+    """How many of so many evaluations are the last tenth: rounded up, at least three.
 
-    >>> last_tenth([0.0] * 18 + [0.5, 0.7]), last_tenth([0.1, 0.2]), last_tenth([])
-    (0.6, 0.2, None)
+    >>> tenth_of(60), tenth_of(10), tenth_of(2)
+    (6, 3, 2)
     """
-    many = math.ceil(len(values) / 10)
+    return min(count, max(LEAST, math.ceil(count / 10)))
+
+
+def last_tenth(values: Sequence[float]) -> float | None:
+    """The mean of the last tenth of the evaluations, and of at least three (one evaluation may be
+    an outlier): what verdicts are on. None without an evaluation.
+
+    >>> last_tenth([0.0] * 18 + [0.3, 0.6]), last_tenth([0.1, 0.3]), last_tenth([])
+    (0.3, 0.2, None)
+    """
+    many = tenth_of(len(values))
     return total(values[-many:]) / many if many else None
 
 
@@ -145,13 +155,13 @@ def at_equal(
     ours: Mapping[float, float], theirs: Mapping[float, float]
 ) -> tuple[float, float] | None:
     """Two curves {bytes: value} after as many bytes as the second run sent in all: at the last
-    tenth of its evaluations, the mean of the first curve there (between its own evaluations on
-    straight lines) and of the second. None where the first curve is shorter.
+    tenth of its evaluations (`tenth_of`), the mean of the first curve there, between its own
+    evaluations on straight lines, and of the second. None where the first curve is shorter.
 
     >>> at_equal({1.0: 0.0, 3.0: 0.4, 6.0: 0.7}, {1.0: 0.1, 2.0: 0.3})
-    (0.2, 0.3)
+    (0.1, 0.2)
     """
-    places = sorted(theirs)[-math.ceil(len(theirs) / 10) :]
+    places = sorted(theirs)[-tenth_of(len(theirs)) :]
     found = [at(ours, place) for place in places]
     known = [v for v in found if v is not None]
     if not known or len(known) < len(found):

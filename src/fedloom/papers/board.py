@@ -10,8 +10,9 @@ from pathlib import Path
 from .entry import Entry
 from .lines import Line, latest
 from .plan import Plan, plan
-from .table import Table, Verdict, table
+from .table import Table, table
 from .tune import Choice, choose, grid_plans, halved, tuned
+from .verdicts import Verdict
 
 SEEDS, MOST_SEEDS = 3, 10
 SCALES = ("paper", "cpu")

@@ -102,6 +102,7 @@ class Claim:
 
     better: keys of rows; than: keys of others (every other row by default), compared pair by pair
     if there are several on both sides. metric, at: the measure (the first of the entry by default).
+    headline: whether it is what the paper is about; its page begins with it.
     """
 
     text: str
@@ -110,6 +111,7 @@ class Claim:
     metric: str = ""
     at: str = ""
     protocols: tuple[str, ...] = ()
+    headline: bool = False
 
 
 @dataclass(frozen=True)

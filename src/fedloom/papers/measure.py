@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..core.curves import at as between
-from ..core.curves import crossing, last_tenth, whole_round
+from ..core.curves import crossing, last_tenth, tenth_of, whole_round
 from ..report.curve_data import mean
 from .entry import Entry, Protocol, Row, Wanted
 from .flamby import METRIC
@@ -88,13 +88,26 @@ def measure(wanted: Wanted, context: Context) -> float | None:
 
 def tested(wanted: Wanted, context: Context) -> float | None:
     """What a verdict on such a number is on: of a point of a curve the mean of the last tenth of
-    the evaluations until then, not of the moving average; of all else the number itself.
+    the evaluations until then (at least three), not of the moving average; of all else the number
+    itself.
     """
     found, line = METRICS[wanted.metric].of, context.seen.get(wanted.row.key)
     if not isinstance(found, _Point) or line is None or line["state"] != "finished":
         return measure(wanted, context)
-    late = found.lately(line, settings_of(wanted.at), context)
+    late = last_tenth(found.until(line, settings_of(wanted.at), context))
     return measure(wanted, context) if late is None else late
+
+
+def evaluations(wanted: Wanted, context: Context) -> int | None:
+    """How many evaluations of the model the number of `tested` is the mean of; None for what is no
+    value of an evaluation, such as rounds or seconds.
+    """
+    found, line = METRICS[wanted.metric].of, context.seen.get(wanted.row.key)
+    if line is None or line["state"] != "finished":
+        return None
+    if not isinstance(found, _Point):
+        return 1 if found in (_quantile, _client_mean) else None
+    return tenth_of(len(found.until(line, settings_of(wanted.at), context)))
 
 
 # ---------------------------------------------------------------------------------------- of curves
@@ -114,11 +127,11 @@ class _Point:
             return curve[max(curve)] if curve else None
         return between(curve, min(context.round(float(where["round"]), line), max(curve)))
 
-    def lately(self, line: Line, where: Mapping[str, str], context: Context) -> float | None:
-        """The mean of the last tenth of the evaluations until then."""
+    def until(self, line: Line, where: Mapping[str, str], context: Context) -> list[float]:
+        """The evaluations until then."""
         curve = self.raw(line, where.get("size", ""))
         end = context.round(float(where["round"]), line) if "round" in where else math.inf
-        return last_tenth([curve[t] for t in sorted(curve) if t <= end])
+        return [curve[t] for t in sorted(curve) if t <= end]
 
 
 def _curve(words: str, series: Series, lower: bool = False) -> Metric:

@@ -191,6 +191,7 @@ class Reading:
         on: str | None = None,
         only: str = "",
         without: str = "",
+        headline: bool = False,
     ) -> Claim:
         """but: the rows that it is not about; only, without: its protocols, * for any words."""
         metric, _, at = (self._words.get("on", "") if on is None else on).partition(" ")
@@ -213,4 +214,5 @@ class Reading:
             metric=metric,
             at=at,
             protocols=tuple(places),
+            headline=headline,
         )

@@ -241,10 +241,18 @@ def holm(p: Sequence[float]) -> list[float]:
     return out
 
 
-def corrected(found: Mapping[K, Paired]) -> dict[K, Paired]:
-    """The same differences, each with its p corrected for how many of them have a test."""
+def corrected(found: Mapping[K, Paired], family: int = 0) -> dict[K, Paired]:
+    """The same differences, each with its p corrected for the number of comparisons: those with a
+    test, or with `family` so many, where further ones are named and not measured yet.
+
+    >>> one = {"a": Paired(0.01, 0.001, 3)}
+    >>> round(corrected(one, 7)["a"].p_holm / one["a"].p, 6)
+    7.0
+    """
     tested = [key for key, one in found.items() if one.p is not None]
-    counted = dict(zip(tested, holm([found[key].p or 0.0 for key in tested]), strict=True))
+    unknown = [1.0] * max(0, family - len(tested))
+    values = holm([*(found[key].p or 0.0 for key in tested), *unknown])
+    counted = dict(zip(tested, values, strict=False))
     return {key: replace(one, p_holm=counted.get(key)) for key, one in found.items()}
 
 
