@@ -1,14 +1,15 @@
 """Numbers in prose: {{KIND:PLACE.FIELD}} in a page written by hand becomes what the lines say, so
 that no number is typed. A number may have its decimals: {{KIND:PLACE.FIELD 1}} (two by default).
 
-    {{claim:fedsmoo:8/sam-helps.verdict}}              of a paper's sentence: "the opposite is clear"
+    {{claim:fedsmoo:8/sam-helps.verdict}}         of a paper's sentence: "the opposite is clear"
     {{claim:fedsmoo:1/headline@c10-100-c3/fedavg.points}}    of one protocol, against one rival
     {{row:fedsmoo:8/feddyn.tested}}                    of a row, in its table's headline measure
     {{row:fiarse:fig4/heterofl@c10-4-10 global_acc_pct size=1/128.tested}}     in another measure
     {{cells:flamby:tcga.equal}}                        of single published runs: equal, cells
-    {{study:zoo/dirichlet/FedACG.late}}                of a study's row; FIELD as its claims name one
-    {{case:zoo/the-look-ahead-lifts-others/FedLC.verdict}}   of a study's claim: verdict, numbers,
-                                                       difference, points, p, holm
+    {{reruns:fedsmoo/FedWSQ CIFAR.below}}         of others' runs: rows, below, above FedAvg
+    {{study:zoo/dirichlet/FedACG late.percent}}   of a study's row: a measure as its claims name it
+    {{case:zoo/CLAIM/CASE.verdict}}               of a study's claim: verdict, numbers, difference,
+                                                  points, p, holm
 
 A claim is named by its words, joined by hyphens, or "headline"; a protocol is the first with lines
 and a rival the hardest, unless one is named. Fields of a claim: verdict, ours, theirs, difference
@@ -23,14 +24,16 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from study import LINES
+from reruns import counted
+from study import LINES, RESULTS
 
 from fedloom.errors import ConfigError, did_you_mean
 from fedloom.papers import entry
 from fedloom.papers.board import Shown, shown
 from fedloom.papers.lines import NAME, Line, read
 from fedloom.papers.numbers import Number
-from fedloom.papers.table import equal_cells
+from fedloom.papers.plan import plan
+from fedloom.papers.table import equal_cells, table
 from fedloom.papers.verdicts import WORDS, Reason, judged_claim
 from fedloom.report.curve_data import mean
 from fedloom.report.statistics import Paired, p_text
@@ -41,8 +44,8 @@ Source = Callable[[str, str], "str | float | int"]  # (place, field) to a text o
 
 
 def fill(text: str, sources: Mapping[str, Source] | None = None) -> str:
-    """A text with every placeholder filled. sources: {kind: (place, field) to its value}, SOURCES by
-    default. Raises ConfigError, with the placeholder, for one that says nothing.
+    """A text with every placeholder filled. sources: {kind: (place, field) to its value}, SOURCES
+    unless others are given. Raises ConfigError, with the placeholder, for one that says nothing.
     """
     known = SOURCES if sources is None else sources
 
@@ -77,7 +80,7 @@ def _value(fields: Mapping[str, str | float | int | None], field: str) -> str | 
     return value
 
 
-# ---------------------------------------------------------------------------------- of papers' tables
+# -------------------------------------------------------------------------------- of papers' tables
 @functools.cache
 def lines() -> list[Line]:
     """The committed lines of the papers' tables."""
@@ -164,9 +167,16 @@ def _number(one: Shown, row: str, protocol: str, measure: tuple[str, ...]) -> Nu
 
 
 def _cells(place: str, field: str) -> str | float | int:
-    found = equal_cells(table_of(place).found.numbers).values()
+    folder = RESULTS / "flamby"
+    made = plan(entry(place), "cpu", folder, seeds=5, as_published=True)
+    found = equal_cells(table(made, read(folder / NAME)).numbers).values()
     counts = {"equal": sum(r.equal for r in found), "cells": sum(r.cells for r in found)}
     return _value({**counts}, field)
 
 
-SOURCES: dict[str, Source] = {"claim": _claim, "row": _row, "cells": _cells}
+SOURCES: dict[str, Source] = {
+    "claim": _claim,
+    "row": _row,
+    "cells": _cells,
+    "reruns": counted,
+}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, get_args
@@ -97,10 +97,23 @@ class Page:
         """
         pictures = folder / "pictures"
         files = [write_out(pictures / f"{p.name}.png", png(p.draw())) for p in self.plots]
-        for old in sorted(pictures.glob(f"{self.name}-*.png")):
-            if old not in files:
-                old.unlink()
+        remove_old(pictures, self.name, files)
         return [write_out(folder / f"{self.name}.md", self.text()), *files]
+
+
+def remove_old(folder: Path, page: str, kept: Sequence[Path]) -> None:
+    """Remove the pictures of a page that it has no more."""
+    for old in sorted(folder.glob(f"{page}-*.png")):
+        if old not in kept:
+            old.unlink()
+
+
+def differing(pages: Mapping[Path, str], command: str) -> int:
+    """Say which files are not these pages -> 1 if there is one, else 0."""
+    old = [f for f, page in pages.items() if not f.is_file() or f.read_text("utf-8") != page]
+    for file in old:
+        print(f"{file} differs from its lines; make it again: {command}")
+    return int(bool(old))
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], texts: int = 1) -> str:

@@ -1,6 +1,6 @@
 """The result pages of our own studies, from the lines in docs/results.
 
-    python benchmarks/papers/pages.py [NAME ...] [--lines FOLDER] [--out FOLDER]
+    python benchmarks/papers/pages.py [NAME ...] [--lines FOLDER] [--out FOLDER] [--check]
 
 NAME is zoo, compression, submodels, robust, private or precision; without one all. Tables, claims
 and pictures are made from the lines; what is written by hand is in docs/results/words/NAME.md.
@@ -18,7 +18,8 @@ import compression
 import precision
 import submodels
 import zoo
-from page import Page
+from fill import fill
+from page import Page, differing
 from study import RESULTS, Study
 
 from fedloom.errors import DataError, FedloomError, did_you_mean
@@ -41,7 +42,7 @@ def page(name: str, lines: Path = RESULTS) -> Page:
         raise DataError(f"there is no page '{name}'. {did_you_mean(name, [*MAKERS])}")
     if not lines.is_dir():
         raise DataError(f"there is no folder '{lines}'; --lines takes the one with {name}.jsonl")
-    words = (RESULTS / "words" / f"{name}.md").read_text(encoding="utf-8")
+    words = fill((RESULTS / "words" / f"{name}.md").read_text(encoding="utf-8"))
     return MAKERS[name](Study(name, lines), words)
 
 
@@ -51,7 +52,12 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(MAKERS))
     parser.add_argument("--lines", type=Path, default=RESULTS, help="folder with NAME.jsonl")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder for pages and pictures")
+    parser.add_argument("--check", action="store_true", help="write nothing; 1 if a page differs")
     options = parser.parse_args()
+    if options.check:
+        names = options.names or MAKERS
+        pages = {options.out / f"{n}.md": page(n, options.lines).text() for n in names}
+        raise SystemExit(differing(pages, "python benchmarks/papers/pages.py"))
     for name in options.names or MAKERS:
         for file in page(name, options.lines).write(options.out):
             print(file)

@@ -1,7 +1,7 @@
 """docs/results/PAPER.md and board.md: the papers' tables as far as papers/lines.jsonl has runs; and
 README's picture of them, docs/pictures/measured_and_published.png.
 
-    python benchmarks/papers/tables.py [--lines FOLDER] [--out FOLDER]
+    python benchmarks/papers/tables.py [--lines FOLDER] [--out FOLDER] [--check]
 
 `fedloom paper NAME --out docs/results/papers` runs a table and appends its lines; the same command
 prints what a page has of it. A table whose grids were run (--tune, --halving) is shown at the best
@@ -11,30 +11,36 @@ points. What stands above the claims is written by hand, words/PAPER.md.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from page import MISSING, per_cent, points_of
+from fill import fill
+from page import MISSING, differing, per_cent, points_of, remove_old
 from page import table as markdown
+from reruns import section
 from study import LINES, RESULTS, by_bytes
 
 from fedloom.cli.paper_pages import page as printed
 from fedloom.core.curves import at, at_equal
-from fedloom.papers import ENTRIES, PAPERS, TITLES, Protocol
+from fedloom.papers import ENTRIES, PAPERS, TITLES, Protocol, entries_of
 from fedloom.papers.board import HEADS, SEEDS, Shown, board, shown
 from fedloom.papers.figures import Dots, dots, pictures
 from fedloom.papers.lines import NAME, Line, read
+from fedloom.papers.measure import base_of
 from fedloom.papers.numbers import Number
 from fedloom.papers.series import points
 from fedloom.papers.table import Table
 from fedloom.papers.tune import ETA, RUNGS
+from fedloom.papers.verdicts import NO_LINES, WORDS, Judged
 from fedloom.report.curve_data import mean
 from fedloom.report.statistics import corrected, paired
 from fedloom.report.style import Picture, save_pictures
+from fedloom.storage.atomic import write_out
 
 MADE = "<!-- Made by `python benchmarks/papers/tables.py` from papers/lines.jsonl. -->\n\n"
 CLAIMS = ("what the paper says", "of", "verdict", "what it is on")
-VERDICTS = {"holds": "clear", "does not hold": "the opposite is clear"}
+BESIDE = "Each method less the first, in points of accuracy: published beside measured"
 
 
 def equal_bytes(found: Table) -> list[str]:
@@ -82,25 +88,21 @@ def equal_bytes(found: Table) -> list[str]:
 
 
 def words(name: str) -> str:
-    """What is written by hand on a page."""
-    return (RESULTS / "words" / f"{name}.md").read_text("utf-8")
+    """What is written by hand on a page, its numbers filled in."""
+    return fill((RESULTS / "words" / f"{name}.md").read_text("utf-8"))
 
 
-def text(
-    paper: str,
-    tables: Sequence[Shown],
-    drawn: Sequence[Sequence[Picture]],
-    others: Sequence[Shown] = (),
-) -> str:
-    """A paper's page. drawn: each table's pictures; others: what has lines and is not yet a table,
-    since it shares runs with one.
+def text(paper: str, tables: Sequence[Shown], drawn: Mapping[str, Sequence[Picture]]) -> str:
+    """A paper's page: its headline claim first. drawn: {table's id: its pictures} of those that are
+    shown whole; of the others the claims alone.
     """
-    out = [f"{MADE}{words(paper)}"]
+    written = words(paper)
+    said = f"{markdown(CLAIMS, claims(paper, [one.found for one in tables]), 4)}\n"
+    out = [f"{MADE}{written.replace('{claims}', said.strip())}"]
+    out += [without_lines([one.found for one in tables])]
     if any(overview(one) for one in tables):
-        out.append(f"![{TITLES[paper]}: measured beside published.](pictures/{paper}.png)\n")
-    claims = [row for one in tables for row in claimed(one.found)]
-    if claims:
-        out.append(f"## What the paper says, and what was seen\n\n{markdown(CLAIMS, claims, 4)}\n")
+        out.append(f"![{TITLES[paper]}: {BESIDE}.](pictures/{paper}.png)\n")
+    out += section(paper)
     out.append("## What was run\n")
     reduced: dict[str, list[str]] = {}
     for one in tables:
@@ -108,29 +110,56 @@ def text(
         why = one.found.entry.cpu if one.plan.scale == "cpu" else "at the paper's scale"
         reduced.setdefault(why, []).append(command)
     out += [f"- {', '.join(commands)}: {why}." for why, commands in reduced.items()]
-    if others:
-        names = ", ".join(one.found.entry.id for one in others)
-        out.append(f"- Less than half of the rows are run of {names}.")
     out.append("\n## All numbers\n")
-    for one, own in zip(tables, drawn, strict=True):
+    for one in (one for one in tables if one.found.entry.id in drawn):
+        own = drawn[one.found.entry.id]
         out += [f'<details markdown="1"><summary>{_name(one)}</summary>\n', *whole(one, own)]
         out.append("</details>\n")
     return "\n".join(out).rstrip() + "\n"
 
 
-def claimed(found: Table) -> list[tuple[str, ...]]:
-    """The claims of a table in each protocol that was run, as cells below CLAIMS."""
-    return [
-        (
-            judged.claim.text,
-            f"{found.entry.id}, {r.place}",
-            VERDICTS.get(r.verdict, r.verdict),
-            r.words,
-        )
-        for judged in found.claims
-        for r in judged.reasons
-        if r.verdict not in (None, "not measured")
+def claims(paper: str, tables: Sequence[Table]) -> list[tuple[str, ...]]:
+    """Every claim in each protocol of which a comparison has lines, as cells below CLAIMS: what the
+    paper is about first, also where nothing of it has lines.
+    """
+    found = [(judged, one) for one in tables for judged in one.claims]
+    first = [
+        cells for judged, one in found if judged.claim.headline for cells in _rows(judged, one)
     ]
+    heads = [(e, c) for e in entries_of(paper) for c in e.claims if c.headline]
+    if not first:
+        first = [(c.text, e.id, NO_LINES, "") for e, c in heads]
+    rest = [
+        cells for judged, one in found if not judged.claim.headline for cells in _rows(judged, one)
+    ]
+    return [*first, *rest]
+
+
+def _rows(judged: Judged, of: Table) -> list[tuple[str, ...]]:
+    """A claim in each protocol with lines; of a headline every comparison is shown."""
+    rows = []
+    for reason in (r for r in judged.reasons if r.verdict and r.known):
+        said = reason.words
+        if judged.claim.headline and len(reason.known) > 1:
+            more = [one.words for one in reason.known if one is not reason.hardest]
+            said = "; ".join([said, *more])
+        place = f"{of.entry.id}, {reason.place}"
+        rows.append((judged.claim.text, place, WORDS[reason.verdict or "not measured"], said))
+    return rows
+
+
+def without_lines(tables: Sequence[Table]) -> str:
+    """The claims of these tables that nothing decides, as a paragraph; "" without any."""
+    left = {
+        one.entry.id: sum(
+            not r.known and r.verdict is not None for j in one.claims for r in j.reasons
+        )
+        for one in tables
+    }
+    said = ", ".join(f"{name} ({count})" for name, count in left.items() if count)
+    if not said:
+        return ""
+    return f"Sentences that have no lines in a protocol, and are not decided there: {said}.\n"
 
 
 def _name(one: Shown) -> str:
@@ -161,72 +190,101 @@ def board_text(lines: Sequence[Line]) -> str:
     return f"{MADE}{words('board')}\n{markdown(HEADS, rows, texts=2)}\n"
 
 
-def accuracies(found: Table, protocol: Protocol) -> list[Number]:
-    """The number of every row that its claims are about, if all rows that the paper prints have it
-    for three seeds, as an accuracy.
+def less_base(found: Table, protocol: Protocol) -> list[tuple[str, list[float], float]]:
+    """(row, each seed here, in the paper): how many points of accuracy every row is above the base,
+    of those with three seeds that the paper prints. At a reduced scale accuracies are lower, so
+    that only differences compare.
     """
     measure = found.entry.headline(protocol)
-    own = [n for n in found.numbers_of(protocol, measure) if n.published is not None]
-    here = [number for number in own if len(number.values) >= SEEDS]
-    return here if "acc" in measure[0] and len(here) >= max(2, len(own) - 1) else []
+    base = base_of(found.entry)
+    known = [
+        n
+        for n in found.numbers_of(protocol, measure)
+        if n.published is not None and len(n.values) >= SEEDS
+    ]
+    own = next((n for n in known if n.wanted.row.key == base.key), None)
+    if "acc" not in measure[0] or own is None:
+        return []
+    return [
+        (
+            n.wanted.row.name,
+            [_percent(n, n.compared[s] - own.compared[s]) for s in n.compared if s in own.compared],
+            _percent(n, (n.published or 0.0) - (own.published or 0.0)),
+        )
+        for n in known
+        if n is not own
+    ]
 
 
 def overview(one: Shown) -> list[tuple[str, str, Dots]]:
-    """A panel for every protocol in which each row has a line for three seeds: what the paper
-    prints, and what was measured here.
-    """
-    grid = []
-    for protocol in one.found.entry.protocols:
-        rows = [
-            (
-                n.wanted.row.name,
-                [_percent(n, v) for v in n.values.values()],
-                _percent(n, n.published),
-            )
-            for n in accuracies(one.found, protocol)
-        ]
-        if rows:
-            grid.append((f"{one.found.entry.id}: {protocol.name}", "test accuracy (%)", rows))
-    return grid
+    """A panel for every protocol with rows of three seeds."""
+    base = base_of(one.found.entry).name
+    return [
+        (f"{one.found.entry.id}: {protocol.name}", f"less {base}, points of accuracy", rows)
+        for protocol in one.found.entry.protocols
+        if (rows := less_base(one.found, protocol))
+    ]
 
 
 def measured_and_published(tables: Sequence[Shown], name: str) -> list[Picture]:
     """The picture of some tables, if there is anything to be seen."""
     grid = [panel for one in tables for panel in overview(one)]
-    title = "Published beside measured"
-    said = f"{title}: {len(grid)} protocol(s)"
-    return [Picture(name, title, said, dots(grid))] if grid else []
+    return [Picture(name, BESIDE, f"{BESIDE}.", dots(grid))] if grid else []
 
 
-def _percent(number: Number, value: float | None) -> float:
-    return (100.0 if "fraction" in number.wanted.metric else 1.0) * (value or 0.0)
+def _percent(number: Number, value: float) -> float:
+    return (100.0 if "fraction" in number.wanted.metric else 1.0) * value
+
+
+@dataclass(frozen=True)
+class Made:
+    """What the lines make: {name: page}, and the pictures of each."""
+
+    pages: dict[str, str]
+    pictures: dict[str, list[Picture]]
+
+
+def made(folder: Path = LINES) -> Made:
+    """Every page and picture from the lines of a folder."""
+    lines = read(folder / NAME)
+    found = list(shown(lines, LINES, ENTRIES.values()))
+    pages = {"board": board_text(lines)}
+    drawn: dict[str, list[Picture]] = {}
+    for paper in PAPERS:
+        tables = [one for one in found if one.found.entry.paper == paper]
+        if tables:
+            own = {one.found.entry.id: pictures(one.found) for one in tables if one.whole}
+            pages[paper] = text(paper, tables, own)
+            best = [one for one in tables if one.whole]
+            drawn[paper] = [
+                *measured_and_published(best, paper),
+                *(p for v in own.values() for p in v),
+            ]
+    drawn["measured_and_published"] = measured_and_published(
+        [one for one in found if one.whole], "measured_and_published"
+    )
+    return Made(pages, drawn)
 
 
 def main() -> None:
-    """Write the page and its pictures."""
+    """Write the pages and their pictures, or with --check say which pages differ."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--lines", type=Path, default=LINES, help=f"folder with {NAME}")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of page and pictures")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of pages and pictures")
+    parser.add_argument("--check", action="store_true", help="write nothing; 1 if a page differs")
     options = parser.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
-    lines = read(options.lines / NAME)
-    found = list(shown(lines, LINES, ENTRIES.values()))
-    pages = {"board": board_text(lines)}
-    for paper in PAPERS:
-        tables = [t for t in found if t.whole and t.found.entry.paper == paper]
-        others = [t for t in found if not t.whole and t.found.entry.paper == paper]
-        if tables:
-            drawn = [pictures(one.found) for one in tables]
-            pages[paper] = text(paper, tables, drawn, others)
-            every = [*measured_and_published(tables, paper), *(p for own in drawn for p in own)]
-            save_pictures(every, options.out / "pictures", ["png"])
-    if options.out == RESULTS:
-        picture = measured_and_published(found, "measured_and_published")
-        save_pictures(picture, RESULTS.parent / "pictures")
-    for name, page in pages.items():
-        file = options.out / f"{name}.md"
-        file.write_text(page, encoding="utf-8")
-        print(file)
+    found = made(options.lines)
+    pages = {options.out / f"{name}.md": page for name, page in found.pages.items()}
+    if options.check:
+        raise SystemExit(differing(pages, "python benchmarks/papers/tables.py"))
+    for paper, own in found.pictures.items():
+        here = paper != "measured_and_published"
+        folder = options.out / "pictures" if here else RESULTS.parent / "pictures"
+        if here or options.out == RESULTS:
+            kept = save_pictures(own, folder, ["png"])
+            remove_old(folder, paper, kept)
+    for file, page in pages.items():
+        print(write_out(file, page))
 
 
 if __name__ == "__main__":

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from .entry import Entry
-from .lines import Line, latest
+from .entry import Entry, Protocol, Row
+from .lines import Line, latest, point_of_grid
 from .plan import Plan, plan
 from .table import Table, table
-from .tune import Choice, choose, grid_plans, halved, tuned
+from .tune import Choice, choose, grid_of, grid_plans, halved, tuned
 from .verdicts import Verdict
 
 SEEDS, MOST_SEEDS = 3, 10
@@ -66,8 +66,8 @@ def _shown(entry: Entry, scale: str, lines: Sequence[Line], out: Path) -> Shown 
     choices: list[Choice] = []
     short: list[str] = []
     done = count = 0
-    for row in entry.rows:
-        for grid in grid_plans(entry, scale, out, [row], ()):
+    for protocol, row in _with_lines(entry, scale, lines, out):
+        for grid in grid_plans(replace(entry, protocols=(protocol,)), scale, out, [row], ()):
             done += sum((run.digest, run.seed) in have for run in grid.runs)
             count += len(grid.runs)
             rungs: list[Plan] = []
@@ -88,6 +88,19 @@ def _shown(entry: Entry, scale: str, lines: Sequence[Line], out: Path) -> Shown 
         return None
     made = plan(at_best, scale, out, seeds=max(SEEDS, 1 + max(there, default=0)))
     return Shown(table(made, lines), choices, (done, count), short)
+
+
+def _with_lines(
+    entry: Entry, scale: str, lines: Sequence[Line], out: Path
+) -> Iterator[tuple[Protocol, Row]]:
+    """The protocols and rows with a line at some point of their grids."""
+    rows, made = {row.key: row for row in entry.rows}, plan(entry, scale, out)
+    protocols, runs = {p.name: p for p in entry.protocols}, {run.digest: run for run in made.runs}
+    for (protocol, key, _), digest in made.digests.items():
+        place = protocols[protocol], rows[key]
+        tried = grid_of(place[1], place[0])
+        if tried and any(point_of_grid(line, runs[digest], tried) for line in lines):
+            yield place
 
 
 HEADS = ("table", "scale", "runs", "hold", "do not", "undecided", "commit")

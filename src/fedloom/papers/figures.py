@@ -80,8 +80,9 @@ def _curves(
     made, axes, drawn = curves_side_by_side(filled, look, "round", one.words)
     for place in axes:
         place.xaxis.get_major_locator().set_params(integer=True, nbins=5)
-    handles = one_legend(made, drawn, {row.key: row.name for row in found.plan.rows})
-    alt = f"{one.words} by round: {len(filled)} panel(s), {handles} row(s)."
+    names = {row.key: row.name for row in found.plan.rows}
+    one_legend(made, drawn, names)
+    alt = _alt(f"{one.words} by round", filled, names)
     return Picture(
         _file(found, one.name or one.column), f"{found.entry.id}: {one.words}", alt, made
     )
@@ -131,8 +132,9 @@ def _histograms(found: Table, look: Mapping[str, Style]) -> Picture | None:
     if not filled:
         return None
     made, drawn = histograms(filled, look, "accuracy of a client, %", "% of clients")
-    handles = one_legend(made, drawn, {row.key: row.name for row in found.plan.rows})
-    alt = f"Histograms of the clients' accuracy: {len(filled)} panel(s), {handles} row(s)."
+    names = {row.key: row.name for row in found.plan.rows}
+    one_legend(made, drawn, names)
+    alt = _alt("How many clients have which accuracy", filled, names)
     return Picture(_file(found, "clients"), f"{found.entry.id}: clients", alt, made)
 
 
@@ -166,11 +168,15 @@ def histograms(
 
 # -------------------------------------------------------------------------------------- the numbers
 def _scalars(found: Table) -> list[tuple[str, str]]:
-    """The measures of which something is known, that are printed in the paper or no curve's."""
+    """The measures of which something is known, that are no curve's, or printed in the paper and
+    run at its scale: a reduced one would only show that fewer rounds are fewer.
+    """
+    beside = found.plan.scale == "paper"
     out = dict.fromkeys(
         (n.wanted.metric, n.wanted.at)
         for n in found.numbers
-        if n.values and (n.published is not None or METRICS[n.wanted.metric].series is None)
+        if n.values
+        and (METRICS[n.wanted.metric].series is None or (beside and n.published is not None))
     )
     return [pair for pair in out if pair[0] != _HISTOGRAM]
 
@@ -190,10 +196,10 @@ def _numbers(found: Table, metric: str, at: str) -> Picture | None:
             grid.append((_words(found, protocol), words, shown))
     if not grid:
         return None
-    rows = max(len(shown) for _, _, shown in grid)
     made = dots(grid)
     name = "-".join(filter(None, (metric, at.replace("=", "").replace("/", "of"))))
-    alt = f"{title(metric, at)}: {len(grid)} panel(s), up to {rows} row(s)."
+    places = [(words, {row: [value] for row, *value in shown}) for words, _, shown in grid]
+    alt = _alt(title(metric, at), places, {row: row for _, _, shown in grid for row, *_ in shown})
     return Picture(_file(found, name), f"{found.entry.id}: {title(metric, at)}", alt, made)
 
 
@@ -235,14 +241,21 @@ def _axes(count: int, across: int = 3, shared: bool = False) -> tuple[Figure, li
     return panels(count, 3.6, 2.8 if count > 1 else HEIGHT, across, shared and "row")
 
 
-def one_legend(made: Figure, drawn: Sequence[Handles], names: Mapping[str, str]) -> int:
+def _alt(
+    what: str, grid: Sequence[tuple[str, Mapping[str, object]]], names: Mapping[str, str]
+) -> str:
+    """What a picture shows, in words: of which rows, and where."""
+    rows = [name for key, name in names.items() if any(own.get(key) for _, own in grid)]
+    return f"{what}: {', '.join(rows)}; {'; '.join(words for words, _ in grid)}."
+
+
+def one_legend(made: Figure, drawn: Sequence[Handles], names: Mapping[str, str]) -> None:
     """Name what was drawn in all panels below them, in the order of names {key: name}, all if there
-    are none -> how many.
+    are none.
     """
     handles = {key: handle for panel in drawn for key, handle in panel.items()}
     shown = [key for key in names or handles if key in handles]
     legend_below(made, [handles[key] for key in shown], [names.get(key, key) for key in shown])
-    return len(handles)
 
 
 def _file(found: Table, what: str) -> str:

@@ -188,6 +188,16 @@ def others(lines: Iterable[Line], runs: Iterable[PaperRun]) -> list[str]:
     return said
 
 
+def point_of_grid(line: Line, run: PaperRun, tried: Iterable[str]) -> bool:
+    """Whether a line is of this run, or of another point of its row's grid, halved or not. tried:
+    the settings of the grid.
+    """
+    if (line.get("recipe"), line.get("scale")) != (run.recipe, run.scale):
+        return False
+    differing = _differing(line["settings"], settings_of(run.config.values))
+    return {*differing} <= {"seed", "data.seed", "rounds", *tried}
+
+
 def _same_place(line: Line, run: PaperRun) -> bool:
     """True for a line that this row of this protocol once made, before a setting changed."""
     place = (line.get("recipe"), line.get("scale"), line["seed"], sorted(line.get("changes", ())))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,7 +26,7 @@ _AMOUNTS = ("local.steps", "local.epochs")
 @dataclass(frozen=True, eq=False)
 class PaperRun:
     """One run. digest: of all settings that decide its numbers, without the seed; several rows may
-    need the same run. typed: the changes of the recipe.
+    need the same run. typed: the changes of the recipe; rounds: how many it has in all.
     """
 
     protocol: Protocol
@@ -34,14 +35,16 @@ class PaperRun:
     seed: int
     recipe: str
     typed: tuple[str, ...]
-    config: Config
+    rounds: int
     digest: str
     folder: Path
 
-    @property
-    def rounds(self) -> int:
-        """How many rounds it has in all."""
-        return int(self.config.values["rounds"])
+    @functools.cached_property
+    def config(self) -> Config:
+        """Its settings, complete and checked: of the first seed when it is planned, of the others
+        when they are needed.
+        """
+        return resolve(self.recipe, [*self.typed, f"seed={self.seed}"])
 
     @property
     def title(self) -> str:
@@ -158,14 +161,17 @@ def plan(
     refused: dict[tuple[str, str], str] = {}
     digests: dict[tuple[str, str, int], str] = {}
     problems: list[FedloomError] = []
+    first: PaperRun | None
     for protocol, row in pairs(entry, chosen):
         if scale == "cpu" and protocol.cpu is None:
             refused[protocol.name, row.key] = f"not at scale cpu: {protocol.why}"
             continue
         try:
+            first = None
             for seed in numbers:
                 own = flamby.as_published(protocol, row, seed) if as_published else []
-                made = _run(protocol, row, scale, seed, out, [*own, *more])
+                made = _run(protocol, row, scale, seed, out, [*own, *more], first)
+                first = made
                 runs.setdefault((made.digest, seed), made)
                 digests[protocol.name, row.key, seed] = made.digest
         except FedloomError as error:
@@ -187,19 +193,29 @@ def pairs(entry: Entry, rows: Sequence[Row]) -> Iterator[tuple[Protocol, Row]]:
 
 
 def _run(
-    protocol: Protocol, row: Row, scale: str, seed: int, out: Path, more: Sequence[str]
+    protocol: Protocol,
+    row: Row,
+    scale: str,
+    seed: int,
+    out: Path,
+    more: Sequence[str],
+    like: PaperRun | None,
 ) -> PaperRun:
+    """like: the same row's run at another seed."""
     text = ""
     if "{text}" in protocol.at(scale):
         text = str(write_text(out / "smoke-text"))
     recipe = protocol.recipe_at(scale)
     typed = [*changes_of(protocol, row, scale, text), *more]
+    if like is not None and like.typed == tuple(typed):
+        start = like.folder.name.removesuffix(f"-seed{like.seed}")
+        return replace(like, seed=seed, folder=like.folder.with_name(f"{start}-seed{seed}"))
     config = resolve(recipe, [*typed, f"seed={seed}"])
-    digest = digest_of(config.values)
-    name = f"{config.values['name']}-{config.algorithm}-{digest}-seed{seed}"
-    return PaperRun(
-        protocol, row, scale, seed, recipe, tuple(typed), config, digest, out / scale / name
-    )
+    digest, rounds = digest_of(config.values), int(config.values["rounds"])
+    folder = out / scale / f"{config.values['name']}-{config.algorithm}-{digest}-seed{seed}"
+    made = PaperRun(protocol, row, scale, seed, recipe, tuple(typed), rounds, digest, folder)
+    made.__dict__["config"] = config
+    return made
 
 
 def digest_of(values: Mapping[str, Any]) -> str:
