@@ -110,12 +110,13 @@ class _Compared:
 def _pairs(of: Reader, words: Words) -> Iterator[Case]:
     """Whether the first row of each pair is above the second (`times` its value), or above the
     number `than`; with `lower` below it. Of two measures "a | b" the second is the other row's, or
-    the same row's. p is corrected for how many there are, unless `holm` is false.
+    the same row's. p is corrected for how many there are, measured and judged or not, unless `holm`
+    is false.
     """
     found = list(_compared(of, words))
     gaps = {i: one.gap for i, one in enumerate(found) if one.gap and not one.unequal}
-    if len(gaps) > 1 and words.get("holm", True):
-        gaps = corrected(gaps)
+    if len(found) > 1 and words.get("holm", True):
+        gaps = corrected(gaps, len(found))
     for i, one in enumerate(found):
         gap = gaps.get(i, one.gap)
         if gap is None:
@@ -124,7 +125,7 @@ def _pairs(of: Reader, words: Words) -> Iterator[Case]:
             yield Case(one.name, "not judged", f"{tested(gap)}; {one.unequal}")
         else:
             verdict = verdict_on(gap, words.get("lower", False), words.get("noise", NOISE))
-            yield Case(one.name, verdict, _numbers(words, one, gap) + one.more)
+            yield Case(one.name, verdict, _numbers(words, one, gap) + one.more, gap)
 
 
 def _compared(of: Reader, words: Words) -> Iterator[_Compared]:
@@ -181,31 +182,31 @@ def _sides(of: Reader, words: Words, at: str) -> tuple[Values, dict[str, Values]
 
 
 def _first(of: Reader, words: Words) -> Iterator[Case]:
-    """Whether a row is clear of each of its rivals; beside the best of them those without a clear
-    difference are listed.
+    """Whether a row is clear of each rival that the paper names; beside the best of them those
+    without a clear difference are listed. A rival with other settings is not compared; it counts in
+    the correction, as one without runs does.
     """
     for at in of.places(words):
-        ours, known, whole = _sides(of, words, at)
+        ours, known, _ = _sides(of, words, at)
+        apart = {row: why for row in known if (why := of.unequal(words["own"], row))}
+        known = {row: values for row, values in known.items() if row not in apart}
         if not ours or not known:
             yield Case(named(at), "not measured")
             continue
+        family = len(words["rivals"])
+        gaps = against(ours, known, family)
+        verdicts = {row: verdict_on(gaps.get(row), noise=NOISE) for row in known}
+        missing = [row for row in words["rivals"] if row not in known and row not in apart]
+        every = [*verdicts.values(), *["not measured"] * (len(apart) + len(missing))]
         first, place = next(iter(known)), 1 + sum(middle(v) > middle(ours) for v in known.values())
         numbers = f"{per_cent(middle(ours))}, place {place} of {1 + len(known)}"
-        if reason := of.unequal(words["own"], first):
-            yield Case(named(at), "not judged", f"{numbers}; {reason}")
-            continue
-        gaps = against(ours, known)
-        verdicts = {row: verdict_on(gaps.get(row), noise=NOISE) for row in known}
         numbers += f", clear of {[*verdicts.values()].count('holds')} of {len(known)}"
+        numbers += f" (the paper names {family})" if family > len(known) else ""
         shown = [row for row in known if row == first or verdicts[row] != "holds"]
-        beside = "".join(f"; less {row} {tested(gaps.get(row))}" for row in shown)
-        yield Case(named(at), _of_all([*verdicts.values()], whole), numbers + beside)
-
-
-def _of_all(verdicts: Sequence[Any], whole: bool) -> str:
-    """The verdicts together; a row without a run may yet be better."""
-    verdict = overall(verdicts)
-    return verdict if whole or verdict == "does not hold" else "not measured"
+        numbers += "".join(f"; less {row} {tested(gaps.get(row))}" for row in shown)
+        numbers += "".join(f"; {row} not compared: {why}" for row, why in apart.items())
+        numbers += f"; without runs: {', '.join(missing)}" if missing else ""
+        yield Case(named(at), overall(every), numbers, gaps.get(first))
 
 
 def _best(of: Reader, words: Words) -> Iterator[Case]:
@@ -219,7 +220,7 @@ def _best(of: Reader, words: Words) -> Iterator[Case]:
         numbers += f", {best} {per_cent(middle(known[best]))}" if best else ""
         if gap and gap.sd is not None:
             numbers += f", less it {_beside(gap, words['bound'])}"
-        yield Case(named(at), _of_all([verdict], whole), numbers)
+        yield Case(named(at), overall([verdict] if whole else [verdict, "not measured"]), numbers)
 
 
 def _within(of: Reader, words: Words) -> Iterator[Case]:

@@ -283,6 +283,11 @@ def two(study: Study, of: str, alt: str) -> list[str | Plot]:
 
 
 # ----------------------------------------------------------------------------------------- the page
+def reader(study: Study) -> Reader:
+    """What claims read."""
+    return Reader(study, "p=5", measured, study.finished)
+
+
 def state(study: Study) -> str:
     """What is there, and what is not."""
     return study.state() + (
@@ -295,9 +300,8 @@ def make(study: Study, words: str) -> Page:
     """The page."""
     parts: list[str | Plot] = ["## What there is", state(study)]
     if any(study.there(name) for name in study.tables):
-        reader = Reader(study, "p=5", measured, study.finished)
         parts += ["## CFedAvg's and FedACG's claims"]
-        parts += [claims_table(claims(reader), one_seed=True), study.text("note")]
+        parts += [claims_table(claims(reader(study)), one_seed=True), study.text("note")]
     if there(study):
         parts += ["## Fashion-MNIST, 20 clients", study.text("legend")]
         for p in there(study):

@@ -7,9 +7,10 @@ that no number is typed. A number may have its decimals: {{KIND:PLACE.FIELD 1}} 
     {{row:fiarse:fig4/heterofl@c10-4-10 global_acc_pct size=1/128.tested}}     in another measure
     {{cells:flamby:tcga.equal}}                        of single published runs: equal, cells
     {{reruns:fedsmoo/FedWSQ CIFAR.below}}         of others' runs: rows, below, above FedAvg
-    {{study:zoo/dirichlet/FedACG late.percent}}   of a study's row: a measure as its claims name it
-    {{case:zoo/CLAIM/CASE.verdict}}               of a study's claim: verdict, numbers, difference,
-                                                  points, p, holm
+    {{mean:zoo/dirichlet/FedACG|late.percent}}    of a study's row: a measure as its claims name it
+    {{gap:zoo/dirichlet/FedACG/FedAvg|late.points}}    of two rows: points, difference, p, holm
+    {{case:zoo/FedAvg < FedSAM/FedSMOO less FedSAM.verdict}}    of a study's claim (how its words
+                                                  begin) and a case: verdict, numbers, points ...
 
 A claim is named by its words, joined by hyphens, or "headline"; a protocol is the first with lines
 and a rival the hardest, unless one is named. Fields of a claim: verdict, ours, theirs, difference
@@ -24,6 +25,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from fill_studies import case_of, gap_of, mean_of
 from reruns import counted
 from study import LINES, RESULTS
 
@@ -126,6 +128,10 @@ def _claim(place: str, field: str) -> str | float | int:
     return _value(fields, field)
 
 
+def _of_study(of: Callable[[str], Mapping[str, str | float | int | None]]) -> Source:
+    return lambda place, field: _value(of(place), field)
+
+
 def _of(shown: Paired | None, gap: Paired | None) -> dict[str, str | float | int | None]:
     """The fields of a difference. shown: in points."""
     return {
@@ -179,4 +185,7 @@ SOURCES: dict[str, Source] = {
     "row": _row,
     "cells": _cells,
     "reruns": counted,
+    "mean": _of_study(mean_of),
+    "gap": _of_study(gap_of),
+    "case": _of_study(case_of),
 }

@@ -35,12 +35,14 @@ class Plot:
 class Case(NamedTuple):
     """One case of a claim: what of (empty for the only one), its verdict, and why.
 
-    verdict: of fedloom.papers.table, or "not judged" of rows that differ in another setting.
+    verdict: of fedloom.papers.verdicts, or "not judged" of rows that differ in another setting;
+    gap: the difference that it is on, if it is on one.
     """
 
     of: str
     verdict: str
     numbers: str = ""
+    gap: Paired | None = None
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from claims import NOISE, Reader, claims
 from page import (
     MISSING,
+    Claim,
     Page,
     Plot,
     claims_table,
@@ -34,7 +35,7 @@ from fedloom.papers.series import Band, band, points, roughness, smoothed
 from fedloom.papers.verdicts import verdict_on
 from fedloom.recipes import RECIPES
 from fedloom.report.curve_data import mean
-from fedloom.report.statistics import Paired, against, common_seeds, corrected, p_text, paired
+from fedloom.report.statistics import Paired, common_seeds, corrected, p_text, paired
 from fedloom.report.style import Style, numbered
 from fedloom.report.tables import fixed
 
@@ -186,9 +187,13 @@ def measured(line: Line, name: str) -> float | None:
     return late(line) if name == "late" else roughness(points(line, "curve"))
 
 
-def claims_of(zoo: Zoo) -> list[str | Plot]:
+def reader(zoo: Zoo) -> Reader:
+    """What claims read."""
+    return Reader(zoo.study, zoo.tuned, measured, zoo.counted, zoo.unequal)
+
+
+def claims_of(zoo: Zoo) -> list[Claim]:
     """The papers' claims with their verdicts."""
-    reader = Reader(zoo.study, zoo.tuned, measured, zoo.counted, zoo.unequal)
     best: list[dict[str, Any]] = [
         {
             "says": f"{column.own} is the best of its table's {len(column.values)} methods",
@@ -200,7 +205,7 @@ def claims_of(zoo: Zoo) -> list[str | Plot]:
         }
         for column in columns(zoo.study)
     ]
-    return [claims_table(claims(reader, best)), zoo.study.text("note")]
+    return claims(reader(zoo), best)
 
 
 # -------------------------------------------------------------------------------------- the tables
@@ -211,16 +216,12 @@ def results(zoo: Zoo, part: str) -> str:
     head += ["MiB in all", f"at {BASE}'s MiB", "gradients", "s per round", "failed"]
     ranked = zoo.ranked(part)
     names = ranked + [n for n in zoo.methods if n not in ranked and zoo.study.finals(part, n)]
-    beside = (
-        against(zoo.values(BASE, part), {n: zoo.values(n, part) for n in names if n != BASE})
-        if BASE in zoo.methods
-        else {}
-    )
+    beside = less(zoo, BASE, names, part)
     return table(head, [_row(zoo, name, part, beside.get(name)) for name in names], texts=2)
 
 
 def _row(zoo: Zoo, name: str, part: str, less: Paired | None) -> list[str]:
-    """less: FedAvg less this method, with p corrected for the rows."""
+    """less: this method less FedAvg, with p corrected for all that the papers name."""
     every, runs = zoo.study.finals(part, name), [*zoo.counted(part, name).values()]
     failed = len(every) - len(zoo.study.finished(part, name))
     times = mean([x["seconds_per_round"] for x in runs])
@@ -231,7 +232,7 @@ def _row(zoo: Zoo, name: str, part: str, less: Paired | None) -> list[str]:
         f"{zoo.tried(name)[0].rpartition('.')[2]} {zoo.chosen(name)}",
         str(len(runs)),
         seeds_cell([*zoo.values(name, part).values()]),
-        *(("", "") if less is None else (points_of(less.turned), p_text(less.p_holm))),
+        *(("", "") if less is None else (points_of(less), p_text(less.p_holm))),
         *(seeds_cell([x[key]["value"] for x in runs]) for key in ("last", "best")),
         seeds_cell([x["last_ema"] for x in runs]),
         reached_cell([*reached.values()], runs),
@@ -265,27 +266,27 @@ def beside_the_papers(zoo: Zoo) -> list[str | Plot]:
         head = ["method", "in the paper"]
         for base in bases:
             head += [f"less {BASE} at {zoo.chosen(base) or '?'}", "p by Holm"]
-        every = [_gaps(zoo, [*found], base) for base in bases]
+        every = [less(zoo, base, [*found], zoo.tuned) for base in bases]
         rows = []
         for name, gap in found.items():
             own = [gaps.get(name) for gaps in every]
-            cells = [c for g in own for c in (points_of(g), _p(g))]
+            cells = [c for g in own for c in (points_of(g), p_text(g and g.p_holm))]
             rows.append([name, f"{gap:+.2f}", *cells, _sign(zoo, name, gap, own)])
         out += [f"### Less {BASE}, in points: {column.source}", table([*head, "sign"], rows)]
     return [*out, zoo.study.text("signs")] if out else []
 
 
-def _gaps(zoo: Zoo, names: Sequence[str], base: str) -> dict[str, Paired]:
-    """{method: less FedAvg}: of the judged ones with p corrected for how many they are."""
-    found = {n: g for n in names if (g := zoo.gap(n, base)) is not None}
-    return found | corrected({n: g for n, g in found.items() if not zoo.unequal(n)})
-
-
-def _p(gap: Paired | None) -> str:
-    """The corrected p; of a row that is not judged the uncorrected one, in brackets."""
-    if gap is None or gap.p is None:
-        return MISSING
-    return f"({p_text(gap.p)})" if gap.p_holm is None else p_text(gap.p_holm)
+def less(zoo: Zoo, base: str, names: Sequence[str], part: str) -> dict[str, Paired]:
+    """{method: less FedAvg}. One family for Holm, wherever it is shown: every method that one of
+    the papers' tables sets beside FedAvg; only these have a corrected p, if they are judged.
+    """
+    family = {v for column in columns(zoo.study) for n in column.values for v in zoo.variants(n)}
+    family -= {BASE, OWN_RATE}
+    every = {n: paired(zoo.values(n, part), zoo.values(base, part)) for n in {*names, *family}}
+    found = {n: gap for n, gap in every.items() if gap is not None and n != base}
+    judged = {n: gap for n, gap in found.items() if n in family and not zoo.unequal(n)}
+    found |= corrected(judged, len(family))
+    return {n: found[n] for n in names if n in found}
 
 
 def _sign(zoo: Zoo, name: str, there: float, gaps: Sequence[Paired | None]) -> str:
@@ -462,7 +463,7 @@ def make(study: Study, words: str) -> Page:
         if part == "dirichlet":
             parts += at_the_higher_rate(zoo, high)
     if parts[-1] != parts[1]:
-        parts += ["## The papers' claims", *claims_of(zoo)]
+        parts += ["## The papers' claims", claims_table(claims_of(zoo)), study.text("note")]
     if any(zoo.trials(n) for n in zoo.methods):
         parts += ["## Tuning", study.text("tuning"), tuning(zoo)]
     if failed := failures(zoo):

@@ -271,9 +271,12 @@ def cut(row: Mapping[int, float], seeds: Iterable[int]) -> dict[int, float]:
     return {seed: row[seed] for seed in seeds if seed in row}
 
 
-def against(ours: Mapping[int, float], rivals: Mapping[K, Mapping[int, float]]) -> dict[K, Paired]:
+def against(
+    ours: Mapping[int, float], rivals: Mapping[K, Mapping[int, float]], family: int = 0
+) -> dict[K, Paired]:
     """One row less each of its rivals: over the seeds that all rows have, with p corrected for the
-    number of rivals (Holm). Rivals without any value are left out; empty without a common seed.
+    number of rivals, or for a larger `family` (Holm). Rivals without any value are left out;
+    empty without a common seed.
 
     >>> found = against({0: 3.0, 1: 5.0, 2: 9.0}, {"a": {0: 1.0, 1: 1.0}, "b": {0: 3.0, 1: 5.0}})
     >>> found["a"].mean, found["a"].n, round(found["a"].p, 3), round(found["a"].p_holm, 3)
@@ -281,7 +284,7 @@ def against(ours: Mapping[int, float], rivals: Mapping[K, Mapping[int, float]]) 
     """
     seeds = common_seeds([ours, *rivals.values()])
     pairs = {k: paired(cut(ours, seeds), cut(row, seeds)) for k, row in rivals.items() if row}
-    return corrected({k: found for k, found in pairs.items() if found is not None})
+    return corrected({k: found for k, found in pairs.items() if found is not None}, family)
 
 
 def p_text(p: float | None) -> str:
