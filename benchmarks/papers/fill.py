@@ -15,7 +15,8 @@ that no number is typed. A number may have its decimals: {{KIND:PLACE.FIELD 1}} 
 A claim is named by its words, joined by hyphens, or "headline"; a protocol is the first with lines
 and a rival the hardest, unless one is named. Fields of a claim: verdict, ours, theirs, difference
 (with its sign), points (without), p, holm, seeds, rival (its name), clear, rivals (how many the
-sentence names), known (with lines). Fields of a row: tested, here, sd, paper.
+sentence names), known (with lines). Fields of a row: tested, here, sd, paper, held (per cent of
+the parameters that a size really has).
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ from fedloom.papers.board import Shown, shown
 from fedloom.papers.lines import NAME, Line, read
 from fedloom.papers.numbers import Number
 from fedloom.papers.plan import plan
+from fedloom.papers.published_tables import settings_of
+from fedloom.papers.series import share_of
 from fedloom.papers.table import equal_cells, table
 from fedloom.papers.verdicts import WORDS, Reason, judged_claim
 from fedloom.report.curve_data import mean
@@ -159,7 +162,17 @@ def _row(place: str, field: str) -> str | float | int:
     scale = 100.0 if n.wanted.metric.endswith("_fraction") else 1.0
     late = mean([*n.compared.values()])
     values = {"tested": late, "here": n.mean, "sd": n.sd, "paper": n.published}
-    return _value({k: None if v is None else scale * v for k, v in values.items()}, field)
+    shown = {k: None if v is None else scale * v for k, v in values.items()}
+    return _value(shown | {"held": _held(table_of(name), n)}, field)
+
+
+def _held(one: Shown, n: Number) -> float | None:
+    """How many per cent of the parameters the size of a number really holds."""
+    size = share_of(settings_of(n.wanted.at).get("size", "mean"))
+    for line in one.found.lines(n.wanted.protocol, n.wanted.row.key).values():
+        held = (line.get("sizes") or {}).get("held", {}).get(f"{size:g}")
+        return 100.0 * float(held["all"]) / float(line["parameters"]) if held else None
+    return None
 
 
 def _number(one: Shown, row: str, protocol: str, measure: tuple[str, ...]) -> Number:

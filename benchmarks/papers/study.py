@@ -191,8 +191,16 @@ class Study:
         return [row for row in self.tables[table].rows if self.finished(table, row)]
 
     def state(self, tables: Sequence[str] = ()) -> str:
-        """What is there of each table, and what is not, as a list."""
-        return "\n".join(self._state(self.tables[name]) for name in tables or self.tables)
+        """What is there of each table, and what is not, as a list; and how many lines do not say
+        which code made them.
+        """
+        said = [self._state(self.tables[name]) for name in tables or self.tables]
+        if unnamed := sum(not line.get("commit") for line in self.lines):
+            said.append(
+                f"- {unnamed} of the {len(self.lines)} lines of this page are from before lines "
+                "named a commit and a version; to be re-run."
+            )
+        return "\n".join(said)
 
     def _state(self, table: Table) -> str:
         counts = {row: len(self.finals(table.name, row)) for row in table.rows}

@@ -14,7 +14,7 @@ from fedloom.engines.base import processors
 from fedloom.errors import ConfigError
 from fedloom.federation.schedules import SCHEDULES
 from fedloom.papers import ENTRIES, PAPERS, Entry, Protocol, entries_of, entry, published
-from fedloom.papers.cost import FACTORS, cost, operations, seconds, work
+from fedloom.papers.cost import FACTORS, cost, of_grids, of_runs, operations, seconds, work
 from fedloom.papers.entry import Claim, Row
 from fedloom.papers.facts import class_total_sd, facts
 from fedloom.papers.lines import NAME, others, read, settings_of
@@ -23,7 +23,7 @@ from fedloom.papers.plan import changes_of, digest_of, paper_rounds, plan
 from fedloom.papers.published_tables import tables_of
 from fedloom.papers.series import smoothed
 from fedloom.papers.table import table
-from fedloom.papers.verdicts import overall, pairs_of
+from fedloom.papers.verdicts import judged_claim, overall, pairs_of
 
 PUBLISHED = {"fedacg": 17, "fiarse": 6, "fafed": 7, "cfedavg": 1, "fedsmoo": 9, "flamby": 3}
 RUNS = [e for e in ENTRIES.values() if not e.fact]
@@ -364,7 +364,23 @@ def test_targets_of_a_reduced_scale_are_relative_to_fedavg() -> None:
     assert goals(found, protocol, [], "cpu") == {}
 
 
+@pytest.mark.parametrize("rounds", [50, 500])
+def test_a_dry_run_counts_changes_and_grids(rounds: int, tmp_path: Path) -> None:
+    """fafed:2a said 48 minutes for 50, 500 and 5,000 rounds."""
+    found = entry("fafed:2a")
+    one = of_runs(plan(found, "cpu", tmp_path, seeds=1, more=["rounds=5"]).runs, timed=False)
+    made = plan(found, "cpu", tmp_path, seeds=1, more=[f"rounds={rounds}"])
+    many = of_runs(made.runs, timed=False)
+    assert many.seconds == pytest.approx(rounds / 5 * one.seconds, rel=0.25)
+    grid = of_grids(made, tmp_path, [f"rounds={rounds}"], halving=False, timed=False)
+    short = of_grids(made, tmp_path, [f"rounds={rounds}"], halving=True, timed=False)
+    assert grid.seconds > 3 * many.seconds and short.seconds < 0.7 * grid.seconds
+
+
 # ------------------------------------------------------------------------------------ the verdicts
+CORRECTION = "the-correction-of-the-perturbation-helps"
+
+
 def _judged(tmp_path: Path, own: list[float], rival: list[float]) -> str:
     """The verdict on "FedSMOO's correction helps" from so many seeds' last accuracies."""
     found = entry("fedsmoo:8")
@@ -374,7 +390,7 @@ def _judged(tmp_path: Path, own: list[float], rival: list[float]) -> str:
         if row in ("fedsmoo", "feddyn+sam"):
             value = (own if row == "fedsmoo" else rival)[seed]
             lines.append(_line([[800, value]], digest=digest, seed=seed))
-    return table(made, lines).claims[2].verdict
+    return judged_claim(table(made, lines).claims, CORRECTION).verdict
 
 
 def test_verdicts_follow_students_t(tmp_path: Path) -> None:
@@ -396,10 +412,52 @@ def test_a_claim_is_about_the_protocols_and_rows_that_a_scale_has(tmp_path: Path
     ]
     judged = table(made, lines).claims[0]
     assert judged.verdict == "holds"
-    assert judged.reasons[2] == ("tiny-100", None, "not at this scale")
+    assert judged.reasons[2][:3] == ("tiny-100", None, "not at this scale")
     made = plan(entry("fiarse:1"), "cpu", tmp_path)
     reasons = table(made, []).claims[0].reasons
-    assert reasons[2] == ("ag-news-4, without scalefl", "not measured", "not measured")
+    assert reasons[2][:3] == ("ag-news-4, without scalefl", "not measured", "not measured")
+
+
+def test_every_rival_that_a_sentence_names_counts_in_the_correction(tmp_path: Path) -> None:
+    """FedSMOO's Table 1 names seven rivals; two have lines, and p is multiplied by seven."""
+    made = plan(entry("fedsmoo:1"), "paper", tmp_path, seeds=3)
+    value = {"fedsmoo": (0.6, 0.61, 0.62), "fedavg": (0.7, 0.715, 0.725)}
+    value["feddyn"] = (0.65, 0.7, 0.72)
+    lines = [
+        _line([[800, value[row][seed]]], digest=digest, seed=seed)
+        for (place, row, seed), digest in made.digests.items()
+        if place == "c10-100-c3" and row in value
+    ]
+    reason = judged_claim(table(made, lines).claims, "headline").at("c10-100-c3")
+    assert len(reason.comparisons) == 7 and len(reason.known) == 2
+    gaps = {one.other.key: one.gap for one in reason.known}
+    near, far = sorted((gaps["fedavg"], gaps["feddyn"]), key=lambda gap: gap.p)
+    assert near.p_holm == pytest.approx(7 * near.p) and far.p_holm == pytest.approx(6 * far.p)
+    assert reason.verdict == "does not hold", "one is clear, however few have lines"
+    assert "5 not decided: no lines" in reason.words
+    assert reason.against("fedcm").verdict == "not measured"
+
+
+def test_a_verdict_stands_on_three_evaluations_or_says_on_how_many(tmp_path: Path) -> None:
+    made = plan(entry("fedsmoo:8"), "paper", tmp_path, seeds=3)
+
+    def words(curve: list[list[float]]) -> str:
+        lines = [
+            _line([[t, a + 0.01 * seed] for t, a in curve], digest=digest, seed=seed)
+            for (_, _, seed), digest in made.digests.items()
+        ]
+        return judged_claim(table(made, lines).claims, CORRECTION).at().words
+
+    ten = [[80.0 * t, 0.3 if t < 8 else 0.6] for t in range(1, 11)]
+    assert "FedSMOO 61 less" in words(ten), "the last three of ten"
+    assert "evaluation" not in words(ten)
+    assert "on 2 evaluations" in words(ten[-5:])
+    assert words(ten[-1:]).endswith("on 1 evaluation")
+
+
+def test_each_paper_with_runs_says_which_claim_it_is_about() -> None:
+    heads = {e.paper for e in ENTRIES.values() for claim in e.claims if claim.headline}
+    assert heads == {*PAPERS} - {"flamby"}, "FLamby's tables are compared cell by cell"
 
 
 # --------------------------------------------------------------------------------------- the facts

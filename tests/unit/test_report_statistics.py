@@ -161,6 +161,9 @@ def test_the_last_tenth_is_rounded_up() -> None:
     assert last_tenth([0.0] * 18 + [1.0, 2.0, 6.0]) == pytest.approx(3.0)
     assert last_tenth([float(i) for i in range(30)]) == pytest.approx(28.0)
     assert math.isnan(last_tenth([0.0] * 15 + [math.nan, 1.0]) or 0.0), "a run that diverged"
+    # ten evaluations: one alone may be an outlier; three: the first two are the run's beginning
+    assert last_tenth([0.0] * 7 + [1.0, 2.0, 6.0]) == pytest.approx(3.0)
+    assert last_tenth([0.1, 0.2, 0.6]) == 0.6
 
 
 def test_between_two_evaluations_a_curve_is_a_straight_line() -> None:

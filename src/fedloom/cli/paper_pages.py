@@ -15,7 +15,7 @@ import click
 
 from fedloom.papers import SCALES, Entry, Protocol, Row, Wanted
 from fedloom.papers.board import HEADS, board
-from fedloom.papers.cost import Cost, cost, work
+from fedloom.papers.cost import Cost, cost, of_grids, of_runs, work
 from fedloom.papers.entry import Claim
 from fedloom.papers.facts import Fact, facts
 from fedloom.papers.figures import pictures
@@ -139,9 +139,7 @@ def planned(
     said.append(aligned([["row", "changes", "the paper tries"], *rows], columns()))
     left = missing(plan, out)
     said.append(f"  {len(plan.runs)} runs, {len(plan.runs) - len(left)} of them have a line")
-    found = cost(entry, plan.scale, len(plan.seeds), measure)
-    share = len(left) / max(1, len([*pairs(entry, entry.rows)]) * len(plan.seeds))
-    said.append(f"  about {human_seconds(found.seconds * share)}, by {_speed(measure)}, at most")
+    said.append(f"  about {_cost(of_runs(left, measure))}, by {_speed(measure)}")
     if tune or halving:
         grids = grid_plans(entry, plan.scale, out, plan.rows, changes)
         runs = f"{sum(len(g.runs) for g in grids)} runs of grids"
@@ -149,7 +147,8 @@ def planned(
             f" for 1/{RUNGS[0]} of the rounds, the best 1/{RUNGS[0]} of each row's to the end"
             * halving
         )
-        said.append(f"  before: {runs}, at one seed")
+        before = of_grids(plan, out, changes, halving, measure)
+        said.append(f"  before: {runs}, at one seed, about {_cost(before)}")
     said += [wrapped(f"not run: {p}, {row}: {why}") for (p, row), why in plan.refused.items()]
     return "\n".join(said)
 

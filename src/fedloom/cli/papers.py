@@ -13,7 +13,7 @@ from fedloom.errors import ConfigError, did_you_mean
 from .compare_and_report import figure_options, wanted
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from fedloom.papers import Entry
     from fedloom.papers.plan import Plan
@@ -224,6 +224,7 @@ def _run_item(item: Item, out: Path, jobs: int, mix: bool, quiet: bool, end: flo
 @click.option("--out", default=OUT, show_default=True, help="The folder of runs and lines.")
 @_jobs
 @click.option("--dry-run", is_flag=True, help="Say what would run, and run nothing.")
+@click.option("--show", is_flag=True, help="Show what the lines have so far, and run nothing.")
 @click.option(
     "--as-published",
     is_flag=True,
@@ -256,6 +257,7 @@ def paper_command(
     out: str,
     jobs: int,
     dry_run: bool,
+    show: bool,
     as_published: bool,
     tune: bool,
     halving: bool,
@@ -275,12 +277,14 @@ def paper_command(
     fedloom paper fafed:2c --scale paper --seeds 5
     fedloom paper fafed:fig2 --figures pictures --format pdf
     fedloom paper flamby:heart --as-published       equal cells, seed by seed
+    fedloom paper fedsmoo:8 --show                  the table from what was run so far
 
     The same command goes on after any stop. A row that another table has run with the same settings
     is not run again. Changes KEY=VALUE hold for every row, after all other settings.
     """
     from fedloom.papers import entry
     from fedloom.papers.plan import plan, with_own, with_protocols
+    from fedloom.papers.run import Outcome
     from fedloom.papers.table import table
 
     from .paper_columns import check_names
@@ -305,10 +309,14 @@ def paper_command(
     if dry_run:
         click.echo(planned(made, folder, changes, tune, halving, measure))
         return
+
+    def run(part: Plan) -> Outcome:
+        return Outcome() if show else _run(part, folder, jobs, silent)
+
     if tune or halving:
-        found = _tuned(made, folder, jobs, silent, changes, halving)
+        found = _tuned(made, folder, changes, halving, run)
         made = plan(found, scale, folder, chosen, count, changes, as_published)
-    outcome = _run(made, folder, jobs, silent)
+    outcome = run(made)
     tell(made, outcome, folder, style, changes, shown)
     if asked is not None:
         draw(made, folder, asked)
@@ -340,7 +348,7 @@ def _names(words: str | None) -> list[str]:
 
 
 def _tuned(
-    made: Plan, out: Path, jobs: int, quiet: bool, changes: Sequence[str], halving: bool
+    made: Plan, out: Path, changes: Sequence[str], halving: bool, run: Callable[[Plan], object]
 ) -> Entry:
     """Run the grids of a plan's rows -> the table with each row at its best point."""
     from fedloom.papers.tune import at_best_points
@@ -352,7 +360,7 @@ def _tuned(
         out,
         changes,
         halving,
-        lambda short: _run(short, out, jobs, quiet),
+        run,
     )
     click.echo("tuned at seed 0 by the accuracy on the test set, as papers do:", err=True)
     for choice in choices:

@@ -11,7 +11,7 @@ from .arithmetic import total
 
 Value = Literal["last-tenth", "last", "ema", "best-of-validation"]
 VALUES: tuple[Value, ...] = get_args(Value)
-LEAST = 3  # evaluations that the last tenth holds, where there are so many
+LEAST = 3  # evaluations of the last tenth, see `tenth_of`
 VALUE_WORDS: Mapping[Value, str] = {
     "last-tenth": "mean of the last tenth of evaluations",
     "last": "last evaluation",
@@ -21,20 +21,21 @@ VALUE_WORDS: Mapping[Value, str] = {
 
 
 def tenth_of(count: int) -> int:
-    """How many of so many evaluations are the last tenth: rounded up, at least three.
+    """How many of so many evaluations are the last tenth: rounded up, at least three, but no more
+    than a third of them, so that a short run is not judged by its beginning.
 
-    >>> tenth_of(60), tenth_of(10), tenth_of(2)
-    (6, 3, 2)
+    >>> [tenth_of(count) for count in (60, 10, 5, 3, 0)]
+    [6, 3, 2, 1, 0]
     """
-    return min(count, max(LEAST, math.ceil(count / 10)))
+    return min(max(LEAST, math.ceil(count / 10)), math.ceil(count / 3))
 
 
 def last_tenth(values: Sequence[float]) -> float | None:
-    """The mean of the last tenth of the evaluations, and of at least three (one evaluation may be
-    an outlier): what verdicts are on. None without an evaluation.
+    """The mean of the last tenth of the evaluations (`tenth_of`; one alone may be an outlier): what
+    verdicts are on. None without an evaluation.
 
     >>> last_tenth([0.0] * 18 + [0.3, 0.6]), last_tenth([0.1, 0.3]), last_tenth([])
-    (0.3, 0.2, None)
+    (0.3, 0.3, None)
     """
     many = tenth_of(len(values))
     return total(values[-many:]) / many if many else None
@@ -159,7 +160,7 @@ def at_equal(
     evaluations on straight lines, and of the second. None where the first curve is shorter.
 
     >>> at_equal({1.0: 0.0, 3.0: 0.4, 6.0: 0.7}, {1.0: 0.1, 2.0: 0.3})
-    (0.1, 0.2)
+    (0.2, 0.3)
     """
     places = sorted(theirs)[-tenth_of(len(theirs)) :]
     found = [at(ours, place) for place in places]

@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,7 +19,8 @@ from ..engines.base import one_thread, processors
 from ..errors import FedloomError
 from ..models import make_model
 from .entry import Entry, Row
-from .plan import changes_of
+from .plan import PaperRun, Plan, changes_of
+from .tune import grid_plans, halved_share
 
 # training samples, test samples, shape of an input, classes; as published
 SETS: dict[str, tuple[int, int, tuple[int, ...], int]] = {
@@ -143,6 +145,30 @@ def cost(entry: Entry, scale: str, seeds: int, timed: bool = True) -> Cost:
                 total += seeds * one * sum(factors) / factors[0]
         except FedloomError:
             unknown.append(protocol.name)
+    return Cost(total, tuple(unknown))
+
+
+def of_runs(runs: Iterable[PaperRun], timed: bool = True) -> Cost:
+    """These runs as they are planned, with every change of theirs."""
+    total, known, unknown = 0.0, dict[str, float](), dict[str, None]()
+    for run in runs:
+        try:
+            if run.digest not in known:
+                known[run.digest] = seconds(run.config, timed)
+            total += known[run.digest]
+        except FedloomError:
+            unknown[run.protocol.name] = None
+    return Cost(total, tuple(unknown))
+
+
+def of_grids(plan: Plan, out: Path, more: Sequence[str], halving: bool, timed: bool) -> Cost:
+    """The grids of a plan's rows before it; with halving the runs of every rung."""
+    total, unknown = 0.0, dict[str, None]()
+    for row in plan.rows:
+        for grid in grid_plans(plan.entry, plan.scale, out, [row], more):
+            found = of_runs(grid.runs, timed)
+            total += found.seconds * (halved_share(len(grid.runs)) if halving else 1.0)
+            unknown |= dict.fromkeys(found.unknown)
     return Cost(total, tuple(unknown))
 
 

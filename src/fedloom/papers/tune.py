@@ -133,6 +133,19 @@ def _stay(count: int, part: int) -> int:
     return max(_LEAST, math.ceil(count * part / ETA**3))
 
 
+def halved_share(count: int) -> float:
+    """What halving so many points of a row costs, of running all of them to the end.
+
+    >>> halved_share(27), halved_share(2)  # 27 / 9 + 9 / 3 + 3 of 27; two are always run
+    (0.3333333333333333, 1.0)
+    """
+    kept, rounds = count, 0.0
+    for part in RUNGS:
+        if kept > (stay := _stay(count, part)):
+            rounds, kept = rounds + kept / part, stay
+    return (rounds + kept) / count
+
+
 def _at(
     grid: Plan,
     rows: Sequence[Row],

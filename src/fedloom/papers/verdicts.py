@@ -126,11 +126,13 @@ class Judged:
 
 
 def judged_claim(claims: Sequence[Judged], name: str) -> Judged:
-    """A claim by its words as one word, see `Judged.key`, or "headline": the paper's first
-    sentence, where the table has it. Raises ConfigError for an unknown one.
+    """A claim by its words as one word, see `Judged.key`, or "headline": what the paper is about,
+    where there are several the first with lines. Raises ConfigError for an unknown one.
     """
-    names = [("headline" if one.claim.headline else "", one) for one in reversed(claims)]
-    known = {one.key: one for one in claims} | {key: one for key, one in names if key}
+    known = {one.key: one for one in claims}
+    heads = [one for one in claims if one.claim.headline]
+    if heads:
+        known["headline"] = next((h for h in heads if any(r.known for r in h.reasons)), heads[0])
     if name not in known:
         raise ConfigError(f"no claim '{name}'; {did_you_mean(name, known)}")
     return known[name]
