@@ -1,5 +1,5 @@
-"""docs/results/PAPER.md and board.md: the papers' tables as far as papers/lines.jsonl has runs; and
-README's picture of them, docs/pictures/measured_and_published.png.
+"""docs/results/PAPER.md, board.md and README.md (from README.md.in): the papers' tables as far as
+papers/lines.jsonl has runs; and README's picture, docs/pictures/measured_and_published.png.
 
     python benchmarks/papers/tables.py [--lines FOLDER] [--out FOLDER] [--check]
 
@@ -11,6 +11,7 @@ points. What stands above the claims is written by hand, words/PAPER.md.
 from __future__ import annotations
 
 import argparse
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ from study import LINES, RESULTS, by_bytes
 
 from fedloom.cli.paper_pages import page as printed
 from fedloom.core.curves import at, at_equal
-from fedloom.papers import ENTRIES, PAPERS, TITLES, Protocol, entries_of
+from fedloom.papers import ENTRIES, PAPERS, TITLES, Entry, Protocol, entries_of
 from fedloom.papers.board import HEADS, SEEDS, Shown, board, shown
 from fedloom.papers.figures import Dots, dots, pictures
 from fedloom.papers.lines import NAME, Line, read
@@ -40,7 +41,7 @@ from fedloom.storage.atomic import write_out
 
 MADE = "<!-- Made by `python benchmarks/papers/tables.py` from papers/lines.jsonl. -->\n\n"
 CLAIMS = ("what the paper says", "of", "verdict", "what it is on")
-BESIDE = "Each method less the first, in points of accuracy: published beside measured"
+BESIDE = "each method less the first one, in points of accuracy, published beside measured"
 
 
 def equal_bytes(found: Table) -> list[str]:
@@ -220,10 +221,17 @@ def overview(one: Shown) -> list[tuple[str, str, Dots]]:
     """A panel for every protocol with rows of three seeds."""
     base = base_of(one.found.entry).name
     return [
-        (f"{one.found.entry.id}: {protocol.name}", f"less {base}, points of accuracy", rows)
+        (_panel(one.found.entry, protocol), f"less {base}, points of accuracy", rows)
         for protocol in one.found.entry.protocols
         if (rows := less_base(one.found, protocol))
     ]
+
+
+def _panel(entry: Entry, protocol: Protocol) -> str:
+    """A panel's title, as "FedSMOO 8: FedSMOO's parts, three classes a client, CIFAR-10"."""
+    paper = TITLES[entry.paper].partition(" ")[0]
+    dataset = "" if protocol.dataset in entry.title else f", {protocol.dataset}"
+    return textwrap.fill(f"{paper} {entry.name}: {entry.title}{dataset}", 48)
 
 
 def measured_and_published(tables: Sequence[Shown], name: str) -> list[Picture]:
@@ -249,6 +257,7 @@ def made(folder: Path = LINES) -> Made:
     lines = read(folder / NAME)
     found = list(shown(lines, LINES, ENTRIES.values()))
     pages = {"board": board_text(lines)}
+    pages["README"] = fill((RESULTS / "README.md.in").read_text("utf-8"))
     drawn: dict[str, list[Picture]] = {}
     for paper in PAPERS:
         tables = [one for one in found if one.found.entry.paper == paper]

@@ -414,14 +414,20 @@ def test_how_many_rows_are_run_decides_what_is_drawn_and_never_which_verdict_is_
 
 def test_what_others_got_stands_beside() -> None:
     reruns = load("results_reruns", SCRIPTS / "reruns.py")
-    found = {(x.source.partition(",")[0], x.dataset, x.partition): x for x in reruns.reruns("fedsmoo")}
+    found = {
+        (x.source.partition(",")[0], x.dataset, x.partition): x for x in reruns.reruns("fedsmoo")
+    }
     one = found["FedWSQ", "CIFAR-10", "Dirichlet 0.3"]
     assert (one.values["FedSMOO"], one.values["FedAvg"]) == (80.07, 82.52)
     assert reruns.counted("fedsmoo/FedWSQ CIFAR", "below") == 6
     assert reruns.counted("fedsmoo/FedWSQ CIFAR", "rows") == 8
     assert reruns.counted("fedsmoo/FedWMSAM", "below") == 3
     assert reruns.counted("fedsmoo/FedWMSAM CIFAR-100", "below") == 3
-    (acg,) = [x for x in reruns.reruns("fedacg") if (x.dataset, x.partition) == ("CIFAR-10", "Dirichlet 0.3")]
+    (acg,) = [
+        x
+        for x in reruns.reruns("fedacg")
+        if (x.dataset, x.partition) == ("CIFAR-10", "Dirichlet 0.3")
+    ]
     assert acg.values["FedACG"] == 89.12 and reruns.printed("fedacg", "FedACG", acg) == 89.10
     assert reruns.printed("fedacg", "FedMLB", acg) == 84.04
     assert "80.07" in (Path(COMMITTED).parent / "fedsmoo.md").read_text()
