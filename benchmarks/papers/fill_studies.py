@@ -48,9 +48,7 @@ def claims_of(name: str, table: str) -> list[Claim]:
 
 def mean_of(place: str) -> Fields:
     """Of STUDY/TABLE/ROW|MEASURE the mean over the seeds, as `percent` or as `value`."""
-    of, row, measure = _place(place)
-    if not of.has([row]):
-        raise ConfigError(f"no row '{row}'; {did_you_mean(row, of.study.tables[of.table].rows)}")
+    of, (row,), measure = _place(place)
     values = of.values(row, measure)
     value = middle(values) if values else None
     return {"value": value, "percent": value and 100 * value, "seeds": len(values)}
@@ -60,8 +58,7 @@ def gap_of(place: str) -> Fields:
     """Of STUDY/TABLE/ROW/OTHER|MEASURE the difference, in points; of the zoo's methods and FedAvg
     with p corrected as on its page.
     """
-    of, both, measure = _place(place)
-    row, _, other = both.partition("/")
+    of, (row, other), measure = _place(place)
     gap = paired(of.values(row, measure), of.values(other, measure))
     if of.study.name == "zoo" and other in (zoo.BASE, zoo.OWN_RATE) and measure == "late":
         gap = zoo.less(zoo.Zoo(of.study), other, [row], of.table).get(row)
@@ -85,11 +82,17 @@ def case_of(place: str) -> Fields:
     return {"verdict": case.verdict, "numbers": case.numbers, **fields(case.gap)}
 
 
-def _place(place: str) -> tuple[Reader, str, str]:
-    """The reader of STUDY/TABLE/ROWS|MEASURE, the rows, and the measure."""
+def _place(place: str) -> tuple[Reader, list[str], str]:
+    """The reader of STUDY/TABLE/ROW[/OTHER]|MEASURE, the rows, and the measure. Raises ConfigError
+    for an unknown row.
+    """
     where, _, measure = place.partition("|")
-    name, table, rows = where.split("/", 2)
-    return reader(name, table), rows, measure or "late"
+    name, table, *rows = where.split("/")
+    of = reader(name, table)
+    for row in rows:
+        if not of.has([row]):
+            raise ConfigError(f"no row '{row}'; {did_you_mean(row, of.study.tables[table].rows)}")
+    return of, rows, measure or "late"
 
 
 def fields(gap: Paired | None) -> Fields:
