@@ -11,7 +11,6 @@ points. What stands above the claims is written by hand, words/PAPER.md.
 from __future__ import annotations
 
 import argparse
-import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -228,10 +227,11 @@ def overview(one: Shown) -> list[tuple[str, str, Dots]]:
 
 
 def _panel(entry: Entry, protocol: Protocol) -> str:
-    """A panel's title, as "FedSMOO 8: FedSMOO's parts, three classes a client, CIFAR-10"."""
+    """A panel's title, as "FedSMOO, Table 8: CIFAR-10"."""
     paper = TITLES[entry.paper].partition(" ")[0]
-    dataset = "" if protocol.dataset in entry.title else f", {protocol.dataset}"
-    return textwrap.fill(f"{paper} {entry.name}: {entry.title}{dataset}", 48)
+    figure = entry.name.startswith("fig")
+    name = f"Figure {entry.name[3:]}" if figure else f"Table {entry.name}"
+    return f"{paper}, {name}: {protocol.dataset}"
 
 
 def measured_and_published(tables: Sequence[Shown], name: str) -> list[Picture]:
