@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedloom.core.curves import VALUE_WORDS, Value
+from fedloom.core.curves import VALUE_WORDS, Value, tenth_of
 from fedloom.errors import ConfigError
 
 from .charts import clients_chart, ledger_chart, partition_charts, reliability_chart
@@ -180,7 +180,7 @@ def _mark(
     """
     if height is None or not np.isfinite(height):
         return
-    many = -(-len(x) // 10) if value == "last-tenth" else 1
+    many = tenth_of(len(x)) if value == "last-tenth" else 1
     if many > 1:
         axes.plot([x[-many], x[-1]], [height * up] * 2, color=style.colour, lw=4.5, alpha=0.55)
     else:
