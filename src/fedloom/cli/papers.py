@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -284,7 +285,6 @@ def paper_command(
     """
     from fedloom.papers import entry
     from fedloom.papers.plan import plan, with_own, with_protocols
-    from fedloom.papers.run import Outcome
     from fedloom.papers.table import table
 
     from .paper_columns import check_names
@@ -309,10 +309,7 @@ def paper_command(
     if dry_run:
         click.echo(planned(made, folder, changes, tune, halving, measure))
         return
-
-    def run(part: Plan) -> Outcome:
-        return Outcome() if show else _run(part, folder, jobs, silent)
-
+    run = _nothing if show else partial(_run, out=folder, jobs=jobs, quiet=silent)
     if tune or halving:
         found = _tuned(made, folder, changes, halving, run)
         made = plan(found, scale, folder, chosen, count, changes, as_published)
@@ -366,6 +363,12 @@ def _tuned(
     for choice in choices:
         click.echo(f"  {choice.words}", err=True)
     return found
+
+
+def _nothing(made: Plan) -> Outcome:
+    from fedloom.papers.run import Outcome
+
+    return Outcome()
 
 
 def _run(made: Plan, out: Path, jobs: int, quiet: bool) -> Outcome:
