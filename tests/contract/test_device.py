@@ -43,7 +43,10 @@ from fedloom.federation.private_examples import ExamplePrivacy
 from fedloom.objectives import CrossEntropy, FedMLB
 from fedloom.submodels import FIARSE
 from support.device import DEVICE, REAL, agree, lies_there, rows_agree
-from support.pretend_device import counted
+from support.pretend_device import counted, register
+
+if not REAL:
+    register()
 
 ENGINES = ["serial", "vectorised:3"]
 # make test runs a mix in one engine, make gpu in both

@@ -15,7 +15,7 @@ from torch import Tensor
 from fedloom.checks.compare import unequal, unlike
 from fedloom.core.vector import leaves, tree
 
-from .pretend_device import NAME, register
+from .pretend_device import NAME
 
 __all__ = ["BOUND", "DEVICE", "REAL", "agree", "lies_there", "rows_agree"]
 
@@ -24,9 +24,6 @@ REAL = DEVICE != NAME
 # of the largest value of a vector, in float64, between one engine on the CPU and the same engine on
 # a real device, after the few rounds of a contract run; the stand-in has the CPU's bits
 BOUND = 1e-8
-
-if not REAL:
-    register()
 
 
 def agree(one: Any, want: Any, bits: bool = not REAL) -> None:
