@@ -162,13 +162,12 @@ def advice(place: str, out: Path) -> Iterable[Line]:
         "settings",
         "against",
         "alone",
-        "facts",
         "methods",
         "skipped",
         "screen",
     )
     more = {key: found[key] for key in (*kept, "runs", "seconds", "looks")}
-    yield {"place": place, "candidates": [one["name"] for one in found["candidates"]], **more}
+    yield {"place": place, "candidates": found["candidates"], **more}
 
 
 def final(place: str, out: Path) -> Iterable[Line]:

@@ -1,4 +1,4 @@
-"""Which methods rules choose for a federation, what they go with, and which one is taken."""
+"""Which methods are compared for a federation, and which one is taken."""
 
 from __future__ import annotations
 
@@ -7,131 +7,55 @@ import re
 from pathlib import Path
 
 import pytest
-import torch
 
 from fedloom.algorithms.registry import ALGORITHMS
 from fedloom.cli.paper_progress import Progress
-from fedloom.config import resolve
-from fedloom.data import by_lists, from_arrays
 from fedloom.errors import ConfigError
 from fedloom.referee import Advised, Runs, advised, screened
 from fedloom.referee.advice import picked
 from fedloom.referee.question import Method
-from fedloom.referee.rules import DEMANDS, RULES, Facts, Rule, facts_of
 from fedloom.referee.tune import Tuned
 from fedloom.referee.tuner import Tuner
 from fedloom.report.runs import Metric
 
-DOCS = Path(__file__).parents[2] / "docs"
-
-
-def facts(**more: object) -> Facts:
-    usual = {"clients": 100, "cohort": 5.0, "share": 0.05, "examples": 50.0, "sizes": 0.1}
-    return Facts(**{**usual, "labels": 0.1, **more})  # type: ignore[arg-type]
-
-
-def first_two(known: Facts) -> list[str]:
-    found = dict.fromkeys(rule.changes for rule in RULES if rule.holds(known))
-    return [changes.removeprefix("algorithm=") for changes in found][:2]
-
-
-# --------------------------------------------------------------------------------------- the facts
-def test_facts_are_of_the_clients_and_what_the_settings_demand() -> None:
-    """Three rows with label 0 against one with label 1: no label in common, Gini (3 - 1) / 8."""
-    data = from_arrays(
-        torch.zeros(4, 1), torch.tensor([0, 0, 0, 1]), by_lists([[0, 1, 2], [3]]), name="two"
-    )
-    words = ["cohort=0.5", "compress=topk:0.1", "clock=asynchronous"]
-    found = facts_of(resolve("digits", words), data)
-    assert (found.clients, found.cohort, found.share, found.examples) == (2, 1, 0.5, 2)
-    assert found.labels == 1.0 and found.sizes == pytest.approx(0.25)
-    assert found.demands == {"compressed", "asynchronous"}
-    numbers = from_arrays(torch.zeros(4, 1), torch.rand(4, 1), by_lists([[0, 1], [2, 3]]))
-    assert facts_of(resolve("digits", []), numbers).labels is None
-
-
-@pytest.mark.parametrize(
-    ("known", "names"),
-    [
-        (facts(), ["fedacg", "fedavgm"]),
-        (facts(labels=0.4), ["fedsmoo", "fedacg"]),
-        (facts(labels=None), ["fedacg", "fedavgm"]),
-        (facts(clients=4, share=1.0), ["fedacg", "fedadam"]),
-        (facts(clients=4, share=1.0, labels=0.9), ["fedsmoo", "fedacg"]),
-        (facts(labels=0.9, demands=frozenset({"compressed"})), ["fedacg", "fedavgm"]),
-        (facts(demands=frozenset({"asynchronous"})), ["fedbuff", "fedacg"]),
-        (facts(demands=frozenset({"dp"})), ["fedavgm", "fedacg"]),
-    ],
-)
-def test_rules_choose_by_facts(known: Facts, names: list[str]) -> None:
-    assert first_two(known) == names
-
-
-def test_bounds_include_the_least_value_and_not_the_upper_one() -> None:
-    rule = Rule("algorithm=fedavg", "", "", least={"share": 0.5}, below={"clients": 20})
-    assert rule.holds(facts(share=0.5, clients=19))
-    assert not rule.holds(facts(share=0.49, clients=19))
-    assert not rule.holds(facts(share=0.5, clients=20))
-    assert rule.when == "share of clients in a round from 0.5, clients below 20"
-
-
-def test_every_rule_names_a_method_and_what_speaks_for_it() -> None:
-    for rule in RULES:
-        assert rule.changes.split()[0].removeprefix("algorithm=") in ALGORITHMS
-        assert rule.why and rule.evidence and (not rule.demand or rule.demand in DEMANDS)
-        if rule.evidence.endswith(".md"):
-            assert (DOCS / rule.evidence).is_file()
-
-
-def test_the_page_which_method_has_the_rules_in_their_order() -> None:
-    def line(rule: Rule) -> str:
-        seen = rule.evidence
-        seen = f"[{Path(seen).name}]({seen})" if seen.endswith(".md") else seen
-        name = rule.changes.removeprefix("algorithm=")
-        return f"| {rule.when} | `{name}` | {rule.why} | {seen} |"
-
-    page = (DOCS / "which-method.md").read_text("utf-8")
-    assert "\n".join(map(line, RULES)) + "\n\n" in page
-
-
 # ---------------------------------------------------------------------------------- the candidates
 SMALL = ("data.clients=6", "cohort=3", "rounds=1", "local.epochs=1")
+ASYNCHRONOUS = ("clock=asynchronous", "clock.buffer=2", "clock.concurrency=3")
 
 
 @pytest.mark.parametrize(
-    ("words", "names", "skipped"),
+    ("words", "names"),
     [
-        ((), ["fedavg", "fedsmoo", "fedacg"], {}),
-        (("algorithm=scaffold",), ["scaffold", "fedavg", "fedsmoo"], {}),
-        (("server=adam",), ["fedavg and server", "fedavg", "fedsmoo"], {}),
-        (("aggregation=integer_ring", "weighting=uniform"), ["fedavg", "fedsmoo", "fedacg"], {}),
-        (("compress=topk:0.1",), ["fedavg", "fedacg", "fedavgm"], {}),
-        (("submodel=heterofl",), ["fedavg", "fedsmoo", "fedacg"], {}),
-        (
-            ("clock=asynchronous", "clock.buffer=2", "clock.concurrency=3"),
-            ["fedavg", "fedbuff", "fedacg"],
-            {"fedsmoo": "drift apart"},
-        ),
+        ((), ["fedavg"]),
+        (("algorithm=scaffold",), ["fedavg", "scaffold"]),
+        (("server=adam",), ["fedavg", "fedavg and server"]),
+        (("aggregation=integer_ring", "weighting=uniform"), ["fedavg"]),
+        (("algorithm=fedbuff", *ASYNCHRONOUS), ["fedavg", "fedbuff"]),
     ],
 )
-def test_candidates_go_with_what_the_settings_demand(
-    words: tuple[str, ...], names: list[str], skipped: dict[str, str], tmp_path: Path
+def test_before_any_run_fedavg_and_the_method_of_the_settings_are_candidates(
+    words: tuple[str, ...], names: list[str], tmp_path: Path
 ) -> None:
     asked = advised("digits", [*SMALL, *words], 2, 4, tmp_path)
-    assert [method.name for method in asked.candidates][: len(names)] == names
-    assert len(asked.candidates) == 3 and len(asked.question.pairs) == 3
-    for name, why in skipped.items():
-        assert why in asked.skipped[name] and "\n" not in asked.skipped[name]
-    best = asked.settings(asked.candidates[1], {"local.lr": "0.5"}).values
-    assert best["local"]["lr"] == 0.5 and "tests" not in best["data"], "the user's tests"
-    assert not {"ditto", "ifca"} & {method.name for method in asked.others}, "clients' own models"
+    assert [method.name for method in asked.candidates] == names
+    assert len(asked.question.pairs) == len(names) - 1
+    own = asked.settings(asked.candidates[-1], {"local.lr": "0.5"}).values
+    assert own["local"]["lr"] == 0.5 and "tests" not in own["data"], "the user's tests"
+
+
+def test_all_others_are_tried_but_those_of_another_kind_of_round_or_model(tmp_path: Path) -> None:
+    """FedBuff's rounds need its clock, and clients of Ditto and IFCA have models of their own."""
+    others = {m.name for m in advised("digits", SMALL, 2, 4, tmp_path).others}
+    assert others == {*ALGORITHMS} - {"fedavg", "fedbuff", "ditto", "ifca"}
+    others = {m.name for m in advised("digits", [*SMALL, *ASYNCHRONOUS], 2, 4, tmp_path).others}
+    assert "fedbuff" in others
 
 
 def test_baselines_stand_beside_and_are_no_rivals(tmp_path: Path) -> None:
-    asked = advised("heart", ["rounds=1"], 2, 4, tmp_path)
+    asked = advised("heart", ["rounds=1", "algorithm=scaffold"], 2, 4, tmp_path)
     names = [method.name for method in asked.question.methods]
-    assert names == ["fedavg", "fedacg", "fedadam", "alone", "pooled"]
-    assert {m.name for pair in asked.question.pairs for m in pair} == set(names[:3])
+    assert names == ["fedavg", "scaffold", "alone", "pooled"]
+    assert {m.name for pair in asked.question.pairs for m in pair} == set(names[:2])
 
 
 def test_all_rows_in_one_place_have_no_part_of_the_typed_partition(tmp_path: Path) -> None:
@@ -177,6 +101,7 @@ def test_what_cannot_be_advised_is_one_line(
         ((0.946, 0.95, 0.949), (2, 2, 1), (), ("c", "bytes")),
         ((0.946, 0.95, 0.949), (1, 1.001, 1), (), ("a", "simpler")),
         ((0.946, 0.95, 0.949), (1, 1, 1), ("a",), ("b", "best")),
+        ((0.93, 0.949, 0.95), (1, 1, 1), (), ("c", "best")),
         ((0.945, 0.95, 0.93), (1, 2, 2), (), ("b", "best")),
     ],
 )
@@ -187,10 +112,8 @@ def test_the_best_mean_or_what_is_cheaper_and_hardly_behind(
     taken: tuple[str, str],
 ) -> None:
     verdicts = {(name, other): "worse" for name in worse for other in "abc" if other != name}
-    found = picked(
-        dict(zip("abc", scores, strict=True)), dict(zip("abc", sent, strict=True)), verdicts, 0.005
-    )
-    assert found == taken
+    means, costs = (dict(zip("abc", values, strict=True)) for values in (scores, sent))
+    assert picked(means, costs, verdicts, 0.005, simplest="a") == taken
 
 
 # ---------------------------------------------------------------------------------- the screening
@@ -200,6 +123,7 @@ def screen_of(
     out: Path,
     minutes: float = 60,
     each: float = 0.1,
+    words: tuple[str, ...] = (),
 ) -> Advised:
     """An advice for six clients whose methods do so well on validation splits (others: 0.5)."""
 
@@ -216,43 +140,63 @@ def screen_of(
     monkeypatch.setattr(Tuner, "wanted", lambda self: 4)
     out.mkdir(exist_ok=True)
     monkeypatch.setattr(Runs, "metric", Metric("accuracy", True, "share"))
-    return screened(advised("digits", SMALL, 8, 4, out), minutes, Runs(1, Progress((), quiet=True)))
+    asked = advised("digits", [*SMALL, *words], 8, 4, out)
+    return screened(asked, minutes, Runs(1, Progress((), quiet=True)))
 
 
-def test_the_best_on_validation_splits_is_the_last_candidate(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("own", ["fedavg", "stem", "feddyn"])
+def test_fedavg_and_the_two_best_on_validation_splits_are_compared(
+    own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """cfedavg is FedAvg here, and the best two are candidates already."""
+    """cfedavg is FedAvg here. The method of the settings is tried as any other one."""
     scores = {"fedsmoo": 0.9, "cfedavg": 0.8, "fedavg": 0.8, "feddyn": 0.7, "stem": -math.inf}
-    found = screen_of(scores, monkeypatch, tmp_path)
+    found = screen_of(scores, monkeypatch, tmp_path, words=(f"algorithm={own}",))
     assert [method.name for method in found.candidates] == ["fedavg", "fedsmoo", "feddyn"]
     assert found.screen is not None and (found.screen.splits, found.screen.trials) == (4, 4)
     assert [*found.screen.tried][:2] == ["fedsmoo", "fedavg"] and "stem" in found.screen.failed
-    assert "number 4 of" in found.rules["feddyn"].why
-    assert {m.name for pair in found.question.pairs for m in pair} == {*found.rules}
+    pairs = [{one.name, other.name} for one, other in found.question.pairs]
+    assert pairs == [{"fedavg", "fedsmoo"}, {"fedavg", "feddyn"}, {"fedsmoo", "feddyn"}]
     assert [m.name for m in found.question.methods][-2:] == ["alone", "pooled"]
 
 
-def test_as_many_methods_are_tried_as_there_is_time_for(
+def test_what_does_not_go_with_the_settings_is_not_tried_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = screen_of({}, monkeypatch, tmp_path, words=ASYNCHRONOUS)
+    assert "drift apart" in found.skipped["fedsmoo"] and "\n" not in found.skipped["fedsmoo"]
+    assert found.screen is not None and not {*found.skipped} & {*found.screen.tried}
+
+
+def test_splits_are_as_many_as_there_is_time_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Half of the time, four trials, each as 1.5 runs of FedAvg: in 60 minutes of runs of 3 s 100
-    methods have a split, so 30 have three. Asynchronous FedBuff is none, nor are Ditto and IFCA.
+    methods have a split, so 30 have three.
     """
-    counts = {}
-    for each in (0.1, 3.0, 20.0, 100.0):
-        found = screen_of({}, monkeypatch, tmp_path / f"{each}", 60, each).screen
-        counts[each] = found and (len(found.tried), found.splits)
-    every = len(ALGORITHMS) - 3
-    assert counts == {0.1: (every, 4), 3.0: (every, 3), 20.0: (15, 1), 100.0: None}
-    names = [m.name for m in advised("digits", SMALL, 8, 4, tmp_path).candidates]
-    rules = screen_of({"fedavgm": 1.0}, monkeypatch, tmp_path / "slow", 60, 100.0)
-    assert [m.name for m in rules.candidates] == names, "then rules choose"
+    for each, splits in ((0.1, 4), (3.0, 3), (9.0, 1)):
+        screen = screen_of({}, monkeypatch, tmp_path / f"{each}", 60, each).screen
+        assert screen is not None and screen.splits == splits
+        assert len(screen.tried) == len(ALGORITHMS) - 3
 
 
-def test_a_screening_that_was_begun_goes_on_with_its_methods_and_splits(
+def test_where_time_is_short_fedavg_and_the_method_of_the_settings_are_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = screen_of({"feddc": 0.9}, monkeypatch, tmp_path, 60, 20.0)
+    """30 methods x 4 trials x 1.5 x 20 s are an hour, and half of the time is for them."""
+    own = ("algorithm=scaffold",)
+    found = screen_of({"feddc": 0.9}, monkeypatch, tmp_path / "own", 60, 20.0, own)
+    assert [m.name for m in found.candidates] == ["fedavg", "scaffold"] and found.screen is None
+    said = r"60 minutes are too few to try 29 methods beside FedAvg .* --minutes 120, or name one"
+    with pytest.raises(ConfigError, match=said) as caught:
+        screen_of({}, monkeypatch, tmp_path / "plain", 60, 20.0)
+    assert "\n" not in str(caught.value)
+    assert screen_of({}, monkeypatch, tmp_path / "plain", 130, 20.0).screen is not None
+
+
+def test_a_screening_that_was_begun_goes_on_with_its_splits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = screen_of({"feddc": 0.9}, monkeypatch, tmp_path, 60, 9.0)
     again = screen_of({"feddc": 0.9}, monkeypatch, tmp_path, 60, 0.1)
-    assert first.screen == again.screen and first.rules == again.rules
+    assert first.screen == again.screen
+    assert [m.name for m in first.candidates] == [m.name for m in again.candidates]

@@ -31,17 +31,18 @@ def advise_command(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Compare three methods that suit your clients, and write the settings to deploy.
+    """Compare FedAvg with the best of all other methods, and write the settings to deploy.
 
     \b
     fedloom advise my.toml
     fedloom advise heart --minutes 5
     fedloom advise digits data.alpha=0.1 cohort=0.1 --jobs 2
 
-    All methods that go with your settings are tried on validation splits. FedAvg, the method of a
-    rule and the best of the others are compared on the test rows, with seeds until it is decided.
-    Each client alone and all rows in one place are run too. The folder has run.toml, for `fedloom
-    run` and `fedloom deploy new`, advice.md and advice.json.
+    All methods that go with your settings are tried on validation splits. FedAvg and the two best
+    of the others are compared on the test rows, with seeds until it is decided; where time is
+    short, FedAvg and the method of your settings. Each client alone and all rows in one place are
+    run too. The folder has run.toml, for `fedloom run` and `fedloom deploy new`, advice.md and
+    advice.json.
     """
     from fedloom.referee import Runs, Study, advised, screened
     from fedloom.referee.advice import taken
@@ -67,4 +68,4 @@ def advise_command(
     write_out(folder / "advice.md", page)
     click.echo(text if as_json else page, nl=False)
     if study.over:
-        click.echo("time is up; the same command goes on", err=True)
+        click.echo("time is up; run the same command again to resume", err=True)

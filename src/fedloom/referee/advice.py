@@ -1,4 +1,4 @@
-"""Advice: three methods that rules choose for a federation, compared by a study; one is taken.
+"""Advice: FedAvg and the best of all other methods on validation splits, compared by a study.
 
 Each client alone and all rows in one place are run beside them with as many trials and seeds. They
 say what a federation is worth, and are no rivals.
@@ -23,23 +23,20 @@ from ..report.curve_data import value_of
 from ..report.runs import Run
 from ..sweep import KeptData, check_all
 from .question import Cell, Method, Question, Words, pair_of, refuse_own_models
-from .rules import RULES, Facts, Rule, facts_of
 from .study import Study
 
-MOST, ALONE = 3, "alone"  # candidates; a baseline
+PLAIN, ALONE = "fedavg", "alone"  # always a candidate; a baseline
 BESIDE = (ALONE, "pooled")
 K = TypeVar("K", bound=Hashable)
 Why = Literal["best", "bytes", "simpler"]
-_BASE = Rule("algorithm=fedavg", "what all others are compared with", "McMahan et al., 2017")
-_OWN = Rule("", "what the settings have", "")
-_OWN_CLOCK = "fedbuff"  # its rounds are others; a rule has it where the settings ask for its clock
+_OWN_CLOCK = "fedbuff"  # its rounds need an asynchronous clock
 
 
 @dataclass(frozen=True)
 class Screen:
-    """How candidates were found (screen.py). splits: how many validation splits judged each of so
-    many trials of every method; tried: {method: mean of its best trial, in the metric's unit}, the
-    best first; failed: methods of which all trials failed.
+    """How all methods did on validation splits (screen.py). splits: how many judged each of so many
+    trials of every method; tried: {method: mean of its best trial, in the metric's unit}, the best
+    first; failed: methods of which all trials failed.
     """
 
     splits: int
@@ -50,36 +47,27 @@ class Screen:
 
 @dataclass(frozen=True)
 class Advised:
-    """What is compared, and why. words: the user's changes; rules: of the candidates, by name;
-    others: what else there is, those of rules first; skipped: {name of a candidate or
-    a baseline: why it is not compared}; screen: how the candidates were found, None: by rules.
+    """What is compared. question: with the candidates and then the baselines; words: the user's
+    changes; candidates: the methods of which one is taken; others: all other methods; skipped:
+    {method or baseline: why it cannot be compared}; screen: None where there was no time for it.
     """
 
     question: Question
     words: tuple[str, ...]
-    facts: Facts
-    rules: Mapping[str, Rule]
+    candidates: tuple[Method, ...]
     others: tuple[Method, ...]
     skipped: Mapping[str, str]
     screen: Screen | None = None
 
-    @property
-    def candidates(self) -> tuple[Method, ...]:
-        """The methods of which one is taken."""
-        return self.question.methods[: len(self.rules)]
-
-    def choose(self, screen: Screen, best: Method) -> Advised:
-        """The same with another last candidate: the best of the others on validation splits."""
-        kept = self.candidates[: MOST - 1]
-        rank = 1 + [*screen.tried].index(best.name)
-        why = f"number {rank} of {len(screen.tried)} methods on validation splits of these data"
-        named = {method.name: self.rules[method.name] for method in kept}
-        named[best.name] = Rule(f"algorithm={best.name}", why, "advise.md")
-        chosen = (*kept, best)
-        methods = (*chosen, *self.question.methods[len(self.rules) :])
-        pairs = tuple(itertools.combinations(chosen, 2))
-        question = replace(self.question, methods=methods, pairs=pairs)
-        return replace(self, question=question, rules=named, screen=screen)
+    def choose(self, candidates: Sequence[Method]) -> Advised:
+        """The same with other candidates."""
+        beside = self.question.methods[len(self.candidates) :]
+        question = replace(
+            self.question,
+            methods=(*candidates, *beside),
+            pairs=tuple(itertools.combinations(candidates, 2)),
+        )
+        return replace(self, question=question, candidates=tuple(candidates))
 
     def settings(self, method: Method, choice: Words) -> Config:
         """What is deployed of a method: the user's settings, and its own."""
@@ -89,8 +77,9 @@ class Advised:
 
 
 def advised(source: str, words: Sequence[str], trials: int, most: int, out: Path) -> Advised:
-    """What is compared on a recipe or file with changes KEY=VALUE. trials: of each method; most:
-    seeds. Raises ConfigError for whatever is wrong with them.
+    """FedAvg and the method of the settings, to be compared on a recipe or file with changes
+    KEY=VALUE. trials: of each method; most: seeds. Raises ConfigError for whatever is wrong with
+    them, and if the method of the settings cannot be run.
     """
     config = resolve(source, words)
     if seed := next((w for w in words if w.startswith("seed=")), ""):
@@ -100,16 +89,20 @@ def advised(source: str, words: Sequence[str], trials: int, most: int, out: Path
     matched = data.test_clients is None and "partition" in config.values["data"]
     shared = ["data.tests=matched"] if matched else []
     cell = Cell(Path(source).stem, source, dict(map(pair_of, [*words, *shared])))
-    facts, skipped = facts_of(config, data), dict[str, str]()
     question = Question("algorithm", (), (), (cell,), {}, trials, most, None, out)
-    tried = [*_tried(config, facts)]
-    rules = dict(_fitting(tried, question, skipped))
-    others = tuple(m for m, _ in tried if m not in rules and m.name not in skipped)
-    methods = (*rules, *_beside(config, data, question, skipped))
-    compared = tuple(itertools.combinations(rules, 2))
-    asked = replace(question, methods=methods, pairs=compared)
-    named = {method.name: rule for method, rule in rules.items()}
-    return Advised(asked, tuple(words), facts, named, others, skipped)
+    own, every = _own(config), _every(config)
+    plain = every.pop(PLAIN)
+    candidates, skipped = [own] if own.name == PLAIN else [plain, own], dict[str, str]()
+    for method in [*candidates]:
+        if why := refusal(question, method, KeptData()):
+            if method is own:
+                raise ConfigError(why)
+            candidates.remove(method)
+            skipped[method.name] = why
+    others = tuple(method for name, method in every.items() if name != own.name)
+    beside = tuple(_beside(config, data, question, skipped))
+    asked = Advised(replace(question, methods=beside), tuple(words), (), others, skipped)
+    return asked.choose(candidates)
 
 
 def _check(source: str, config: Config, data: FederatedData) -> None:
@@ -123,39 +116,21 @@ def _check(source: str, config: Config, data: FederatedData) -> None:
     refuse_own_models(config)
 
 
-def _tried(config: Config, facts: Facts) -> Iterator[tuple[Method, Rule]]:
-    """The settings' own method, FedAvg, those of rules, and all others, each once."""
-    own = config.algorithm if "server" not in config.values else f"{config.algorithm} and server"
-    plain = own == "fedavg"
-    tried = {own: (Method(own, {}), _BASE if plain else _OWN)}
-    others = (name for name in ALGORITHMS if name != _OWN_CLOCK)
-    common = (name for name in others if not make_algorithm(name).personalises)
-    rest = (Rule(f"algorithm={name}", "", "") for name in common)
-    away = ["server=none"] * ("server" in config.values)
-    for rule in (_BASE, *(rule for rule in RULES if rule.holds(facts)), *rest):
-        words = dict(map(pair_of, [*rule.changes.split(), *away]))
-        name = " ".join([words["algorithm"], *rule.changes.split()[1:]])
-        tried.setdefault(name, (Method(name, words), rule))
-    yield from tried.values()
+def _own(config: Config) -> Method:
+    """The method of the settings."""
+    server = " and server" if "server" in config.values else ""
+    return Method(f"{config.algorithm}{server}", {})
 
 
-def _fitting(
-    tried: Sequence[tuple[Method, Rule]], question: Question, skipped: dict[str, str]
-) -> Iterator[tuple[Method, Rule]]:
-    """The candidates: those of the first that go with what the settings demand. Raises ConfigError
-    if the settings' own method cannot be run.
-    """
-    found, kept = 0, KeptData()
-    for method, rule in tried:
-        if found == MOST or not rule.why:
-            return
-        if why := refusal(question, method, kept):
-            if not method.words:
-                raise ConfigError(why)
-            skipped[method.name] = why
-            continue
-        found += 1
-        yield method, rule
+def _every(config: Config) -> dict[str, Method]:
+    """{name: all methods of one model for all clients whose rounds are those of the settings}."""
+    away = {"server": "none"} if "server" in config.values else {}
+    return {
+        name: Method(name, {"algorithm": name, **away})
+        for name in ALGORITHMS
+        if (name != _OWN_CLOCK or "clock" in config.values)
+        and not make_algorithm(name).personalises
+    }
 
 
 def _beside(
@@ -204,7 +179,7 @@ class Against:
 @dataclass(frozen=True)
 class Taken:
     """method: what is taken; against: the other candidates; why: it has the best mean of those that
-    nothing beats, or is less than half of delta behind and sends fewer bytes, or is simpler.
+    nothing beats, or is less than half of delta behind and sends fewer bytes, or is FedAvg.
     """
 
     method: Method
@@ -238,7 +213,8 @@ def taken(study: Study, candidates: Sequence[Method]) -> Taken:
         raise FedloomError("runs of every candidate failed; failure.txt in their folders says why")
     sent = {m: bytes_of(runs[m]) for m in scores}
     verdicts = _verdicts(study, sign > 0)
-    pick, why = picked(scores, sent, verdicts, (study.delta or 0.0) / 2)
+    simplest = next((m for m in candidates if m.name == PLAIN), None)
+    pick, why = picked(scores, sent, verdicts, (study.delta or 0.0) / 2, simplest)
     others = [m for m in candidates if m is not pick]
     gaps = [scores[pick] - scores[m] if m in scores else math.nan for m in others]
     against = (Against(m, verdicts[pick, m], gap) for m, gap in zip(others, gaps, strict=True))
@@ -250,21 +226,22 @@ def picked(
     sent: Mapping[K, float],
     verdicts: Mapping[tuple[K, K], str],
     slack: float,
+    simplest: K | None,
 ) -> tuple[K, Why]:
     """Of the candidates that no other one beats the best; or one that is less than `slack` behind
-    and sends fewer bytes, or as many (to two digits) and stands before it.
+    and sends fewer bytes, or as many (to two digits) and is the simplest.
 
-    scores: means, more is better, the simplest candidate first; verdicts: of one against another.
+    scores: means, more is better; verdicts: of one against another.
 
-    >>> fewer = picked({"a": 0.90, "b": 0.91}, {"a": 1.0, "b": 2.0}, {}, 0.02)
-    >>> fewer, picked({"a": 0.90, "b": 0.95}, {"a": 1.0, "b": 2.0}, {}, 0.02)
+    >>> fewer = picked({"a": 0.90, "b": 0.91}, {"a": 1.0, "b": 2.0}, {}, 0.02, None)
+    >>> fewer, picked({"a": 0.90, "b": 0.95}, {"a": 1.0, "b": 2.0}, {}, 0.02, None)
     (('a', 'bytes'), ('b', 'best'))
     """
     unbeaten = [k for k in scores if not any(verdicts.get((k, o)) == "worse" for o in scores)]
     best = max(unbeaten, key=lambda k: scores[k])
     near = [k for k in unbeaten if k == best or scores[best] - scores[k] < slack]
     cost = {k: float(f"{sent[k]:.2g}") for k in near}
-    pick = min(near, key=lambda k: cost[k])  # of equal ones the first
+    pick = min(near, key=lambda k: (cost[k], k != simplest, -scores[k]))
     if pick == best:
         return pick, "best"
     return pick, "bytes" if cost[pick] < cost[best] else "simpler"

@@ -13,7 +13,7 @@ from ..report.clients import against_alone
 from ..report.runs import Run
 from ..report.statistics import LEVEL, shown
 from ..report.tables import human_bytes, human_value
-from .advice import ALONE, Advised, Screen, Taken, bytes_of, mean_of, taken
+from .advice import ALONE, BESIDE, Advised, Screen, Taken, bytes_of, mean_of, taken
 from .page import (
     cells_of,
     decided_table,
@@ -26,14 +26,14 @@ from .page import (
 from .study import Study
 
 Found = dict[str, Any]
-FORMAT = "fedloom-advice-1"  # docs/schemas/advise.json
+FORMAT = "fedloom-advice-2"  # docs/schemas/advise.json
 _SHOWN = 6  # of the methods that were tried
 
 
 def advice_json(study: Study, advised: Advised, command: str) -> Found:
     """All that was found; command: repeats it. docs/schemas/advise.json explains the keys."""
     pick = taken(study, advised.candidates)
-    cell, facts, metric = study.question.cells[0], advised.facts, study.metric
+    cell, metric = study.question.cells[0], study.metric
     (runs, seconds), (whole,) = study.cost, cells_of(study)
     rivals = [method for method in whole["methods"] if method["name"] != ALONE]
     compared = {**whole, "methods": rivals}
@@ -52,14 +52,7 @@ def advice_json(study: Study, advised: Advised, command: str) -> Found:
             for one in pick.against
         ],
         "alone": _against_alone(study, pick),
-        "facts": {
-            **{name: getattr(facts, name) for name in _FACTS},
-            "demands": sorted(facts.demands),
-        },
-        "candidates": [
-            {"name": name, "when": rule.when, "why": rule.why, "evidence": rule.evidence}
-            for name, rule in advised.rules.items()
-        ],
+        "candidates": [method.name for method in advised.candidates],
         "skipped": dict(advised.skipped),
         "screen": _screen(advised.screen),
         "methods": [
@@ -79,9 +72,6 @@ def advice_json(study: Study, advised: Advised, command: str) -> Found:
         "splits": study.splits,
         "cells": [compared],
     }
-
-
-_FACTS = ("clients", "cohort", "share", "examples", "sizes", "labels")
 
 
 def _number(value: float) -> float | None:
@@ -121,28 +111,29 @@ def advice_page(found: Found, folder: str) -> str:
     lines += [f"fedloom deploy new {folder}/run.toml --out fed", "```", ""]
     lines += ["## What was compared", "", *rows_table(cell), *decided_table(found, "method")]
     lines += ["", *(f"- {m['name']}: {settings_line(m)}" for m in cell["methods"])]
-    lines += ["", "## Why these", "", _facts(found["facts"]), ""]
-    lines += ["| candidate | holds for | because | evidence |", "|:--" * 4 + "|"]
-    for one in found["candidates"]:
-        seen = "docs/" * one["evidence"].endswith(".md") + one["evidence"]
-        lines.append(f"| {' | '.join([one['name'], one['when'], one['why'], seen])} |")
-    lines += ["", _tried(found)]
-    lines += [""] * bool(found["skipped"])
-    lines += [f"- Not compared: {name}: {why}." for name, why in found["skipped"].items()]
+    lines += ["", "## Why these", "", _tried(found)]
+    skipped = found["skipped"]
+    if other := ", ".join(name for name in skipped if name not in BESIDE):
+        lines += ["", f"They do not go with these settings (advice.json says why): {other}."]
+    lines += [f"\nNot run: {name}: {skipped[name]}." for name in BESIDE if name in skipped]
     lines += ["", "## How it was decided", "", *(f"- {said}" for said in plan_lines(found))]
     return "\n".join(lines) + "\n"
 
 
 def _tried(found: Found) -> str:
-    """How the last candidate was found."""
+    """How the candidates were chosen."""
     if (screen := found["screen"]) is None:
-        return "There was no time to try all methods: rules chose these."
+        return (
+            "There was no time to try all methods: FedAvg and the method of the settings are "
+            "compared. With more --minutes and another --out the two best of all are."
+        )
     tried, unit = screen["tried"], found["unit"]
     best = [f"{one['name']} {human_value(one['value'], unit)}" for one in tried[:_SHOWN]]
     lost = f" Runs failed of {', '.join(screen['failed'])}." if screen["failed"] else ""
     return (
-        f"{len(tried)} methods had {screen['trials']} trials each, judged by "
-        f"{splits_words(screen['splits'])}. The best: {', '.join(best)}.{lost}"
+        f"FedAvg, and the two best of all others: {len(tried)} methods had {screen['trials']} "
+        f"trials each, judged by {splits_words(screen['splits'])}. "
+        f"The best: {', '.join(best)}.{lost}"
     )
 
 
@@ -186,15 +177,5 @@ def _reasons(found: Mapping[str, Any], methods: Mapping[str, Any]) -> list[str]:
         out.append(f"With all rows in one place: {both[0]}; {take}: {both[1]}.")
     out.append(f"This took {found['runs']} runs, {found['seconds'] / 60:.1f} minutes of training.")
     if found["ended"] == "time":
-        out.append("Time was up before the plan's end; the same command goes on.")
+        out.append("Time was up before the plan's end; run the same command again to resume.")
     return out
-
-
-def _facts(facts: Mapping[str, Any]) -> str:
-    said = [
-        f"{facts['clients']:,} clients, {facts['cohort']:g} in a round",
-        f"{facts['examples']:g} rows each (median), Gini {facts['sizes']:.2f}",
-    ]
-    if facts["labels"] is not None:
-        said.append(f"label distance {facts['labels']:.2f}")
-    return f"{'; '.join([*said, *facts['demands']])}."

@@ -1,4 +1,4 @@
-"""Screening: all methods are tried on validation splits, and the best one becomes a candidate.
+"""Screening: all methods are tried on validation splits, and the two best become candidates.
 
 Every method that goes with the settings has as many trials, if there is time for that. The study
 of the candidates goes on with their searches; what it tests are other seeds, and the test rows.
@@ -8,65 +8,88 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 
 from ..core.interrupts import TimeUpError
 from ..core.parsing import parse_json
-from ..errors import FedloomError
+from ..errors import ConfigError, FedloomError
 from ..storage.atomic import write_atomic
 from ..sweep import KeptData
-from .advice import MOST, Advised, Screen, refusal
-from .question import Question
+from .advice import PLAIN, Advised, Screen, refusal
+from .question import Method, Question
+from .tune import Tuned
 from .tuner import Runs, Tuner
 
 FILE = "screen.json"
 TRIALS = 4  # at most, of each method
+BEST = 2  # candidates beside FedAvg
 _TIME = 0.5  # of all the time, what it may take
 _DEARER = 1.5  # so many runs of FedAvg take as long as one of a method, in the mean
 
 
 def screened(advised: Advised, minutes: float, runs: Runs) -> Advised:
-    """An advice whose last candidate is the best of all methods that are not among the first two;
-    the same advice if there is no time to find it. minutes: for all of the advice. Raises
-    FedloomError if they end before all methods are tried.
+    """An advice whose candidates are FedAvg and the two best of all others on validation splits;
+    the same advice if there is no time to find them. minutes: for all of the advice. Raises
+    ConfigError if there is no time and only FedAvg to compare, and FedloomError if time ends before
+    all methods are tried.
     """
+    skipped, kept = dict(advised.skipped), KeptData()
+    for method in advised.others:
+        if why := refusal(advised.question, method, kept):
+            skipped[method.name] = why
+    others = [method for method in advised.others if method.name not in skipped]
+    advised = replace(advised, skipped=skipped)
     trials = min(TRIALS, advised.question.trials)
-    every = (*advised.candidates, *advised.others)
-    question = replace(advised.question, methods=every, pairs=(), trials=trials)
-    count, splits = _affordable(question, minutes, runs)
-    if count <= MOST:
+    methods = (*advised.candidates, *others)
+    question = replace(advised.question, methods=methods, pairs=(), trials=trials)
+    splits = _affordable(question, minutes, runs, len(advised.candidates) > 1)
+    if not splits:
         return advised
-    kept = KeptData()
-    others = (m for m in every[len(advised.candidates) :] if not refusal(question, m, kept))
-    question = replace(question, methods=(*advised.candidates, *others)[:count])
     try:
         tuned = Tuner(question, runs).run(splits, all_of_them=True)
     except TimeUpError:
         raise FedloomError(
-            f"the {minutes:.3g} minutes ended before all methods were tried; the same command goes "
-            "on"
+            f"the {minutes:.3g} minutes ended before all methods were tried; run the same command "
+            "again to resume"
         ) from None
     found = {method: one for (_, method), one in tuned.items() if math.isfinite(one.score)}
-    best = sorted(found, key=lambda method: -found[method].score)
     sign = 1.0 if runs.metric.higher_is_better else -1.0
-    tried = {method.name: sign * found[method].score for method in best}
-    failed = tuple(method.name for method in question.methods if method not in found)
+    ranked = sorted(found, key=lambda method: -found[method].score)
+    tried = {method.name: sign * found[method].score for method in ranked}
+    failed = tuple(method.name for method in methods if method not in found)
+    plain = [method for method in advised.candidates if method.name == PLAIN]
     screen = Screen(splits, trials, tried, failed)
-    first = advised.candidates[: MOST - 1]
-    seen = {found[method].curves for method in first if method in found}
-    other = next((m for m in best if m not in first and found[m].curves not in seen), None)
-    return advised if other is None else advised.choose(screen, other)
+    return replace(advised.choose(_best(plain, ranked, found)), screen=screen)
 
 
-def _affordable(question: Question, minutes: float, runs: Runs) -> tuple[int, int]:
-    """How many methods are tried on how many splits; what a study that was begun has kept."""
+def _best(plain: list[Method], ranked: list[Method], tuned: Mapping[Method, Tuned]) -> list[Method]:
+    """FedAvg and the first others, without methods that repeat one before them here."""
+    chosen, wanted = [*plain], len(plain) + BEST
+    curves = {tuned[method].curves for method in plain if method in tuned}
+    for method in ranked:
+        if len(chosen) < wanted and method not in plain and tuned[method].curves not in curves:
+            chosen.append(method)
+            curves.add(tuned[method].curves)
+    return chosen
+
+
+def _affordable(question: Question, minutes: float, runs: Runs, rival: bool) -> int:
+    """On how many splits all methods can be tried, 0: on none; what a study that was begun has
+    kept. rival: whether there is something to compare without. Raises ConfigError if not.
+    """
     file, digest = question.out / FILE, question.digest()
     kept = parse_json(file.read_text("utf-8")) if file.is_file() else {}
     if kept.get("question") != digest:
-        tuner = Tuner(replace(question, methods=question.methods[:1]), runs)
-        each = _DEARER * question.trials * tuner.seconds() / runs.jobs
-        most = int(_TIME * 60 * minutes / each)  # methods, each on a split
-        splits = max(1, min(tuner.wanted(), most // len(question.methods)))
-        kept = {"methods": min(most, len(question.methods)), "splits": splits}
-        write_atomic(file, json.dumps({"question": digest, **kept}) + "\n")
-    return kept["methods"], kept["splits"]
+        tuner, count = Tuner(replace(question, methods=question.methods[:1]), runs), question.trials
+        whole = len(question.methods) * count * _DEARER * tuner.seconds() / runs.jobs / 60
+        splits = min(tuner.wanted(), int(_TIME * minutes / whole))
+        if not splits and not rival:
+            raise ConfigError(
+                f"{minutes:.3g} minutes are too few to try {len(question.methods) - 1} methods "
+                f"beside FedAvg ({count} trials each); give --minutes {math.ceil(whole / _TIME)}, "
+                "or name one to compare it with, as algorithm=fedacg"
+            )
+        kept = {"question": digest, "splits": splits}
+        write_atomic(file, json.dumps(kept) + "\n")
+    return int(kept["splits"])
