@@ -34,7 +34,7 @@ def test_a_difference_that_is_no_chance_is_said_with_its_interval_and_cost(tmp_p
     found = answered(tmp_path, {"A": [0.6, 0.6, 0.6], "B": [0.79, 0.8, 0.81]}, target=0.7)
     assert found.words == [
         "B has the highest accuracy (mean of the last tenth of evaluations): 80.00 %, 20.00 points "
-        "above A.",
+        "above A, the next.",
         "That is more than chance: B less A is +20.00 (+17.52 to +22.48) points, p < 0.001 by "
         "Holm, 3 seeds.",
         "B reaches 70 % after 2 rounds and 9.77 KiB; it sends 9.77 KiB in 2 rounds.",
@@ -44,6 +44,15 @@ def test_a_difference_that_is_no_chance_is_said_with_its_interval_and_cost(tmp_p
     assert found.lines[1][:4] == [
         "B", "80.00 % (77.52 to 82.48 %)", "+20.00 (+17.52 to +22.48)", "< 0.001",
     ]  # fmt: skip
+
+
+def test_the_best_is_compared_with_the_next_one_and_not_with_the_first_row(tmp_path: Path) -> None:
+    """B is far above A, and level with C: 0.01, -0.01 and 0 are 0 on average, p = 1."""
+    rows = {"A": [0.5, 0.5, 0.5], "B": [0.8, 0.8, 0.8], "C": [0.79, 0.81, 0.799]}
+    found = answered(tmp_path, rows)
+    assert "80.00 %, 0.03 points above C" in found.words[0]
+    assert found.words[1].startswith("That may be chance: B less C is +0.03 (")
+    assert found.words[3].startswith("C ") and not any("A " in said for said in found.words[:4])
 
 
 def test_numbers_shown_are_over_the_seeds_that_are_tested(tmp_path: Path) -> None:

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from fedloom.core.curves import VALUE_WORDS
 
 from .clients import against_alone
+from .curve_data import mean
 from .differences import Difference, measured_how, tested_values
 from .runs import Group, Metric
-from .statistics import Paired, p_text, paired, shown
+from .statistics import Paired, against, p_text, paired, shown
 from .table_text import TESTED_HEADS, chosen, columns, interval
 from .tables import Row, human_bytes, human_target, human_value
 
@@ -46,7 +47,7 @@ def answer(groups: Sequence[Group], rows: Sequence[Row], found: Sequence[Differe
     middle = [_middle(means.get(row["label"]), row["unit"]) for row in rows]
     cells = zip(name.cells, middle, *(c.cells for c in others), strict=True)
     heads = [name.head, head, *(c.head for c in others)]
-    words = _words(groups, rows, found, means) + measured_how(groups) + against_alone(groups)
+    words = _words(groups, rows, found, own) + measured_how(groups) + against_alone(groups)
     return Answer(words, heads, [list(line) for line in cells])
 
 
@@ -64,31 +65,33 @@ def _words(
     groups: Sequence[Group],
     rows: Sequence[Row],
     found: Sequence[Difference],
-    means: Mapping[str, Paired | None],
+    own: Mapping[str, Mapping[int, float]],
 ) -> list[str]:
-    """Who is better and by how much; whether that may be chance; the cost of these two."""
+    """The best, the next one and their difference; whether that may be chance, corrected for all
+    that the best is compared with; the cost of these two. own: {label: {seed: value}}.
+    """
     metric, by_label = groups[0].metric, {row["label"]: row for row in rows}
     if not found:
         first = groups[0].label
         if len(groups) > 1:
             return [f"No row has a seed, a metric and a state in common with {first}."]
-        middle = human_value(_mean(means.get(first)), metric.unit)
+        middle = human_value(mean([*own[first].values()]), metric.unit)
         return [f"{first}: {middle} {_what(metric, rows)}.", _cost(rows[0])]
     if metric.higher_is_better is None:
         return [f"Nothing says whether {metric.name} is better higher or lower."]
     base, high = found[0].against, metric.higher_is_better
     tested = {base: found[0].theirs} | {d.label: d.ours for d in found}
     best, second = sorted(tested, key=lambda label: tested[label], reverse=high)[:2]
-    rival = second if best == base else base
-    gap = next(d for d in found if d.label in (best, rival))
-    by = shown(abs(gap.found.mean), metric.unit).removeprefix("+")
+    gap = against(own[best], {label: own[label] for label in tested if label != best})[second]
+    by = shown(abs(gap.mean), metric.unit).removeprefix("+")
     points = " points" if metric.unit == "share" else ""
     said = (
         f"{best} has the {'highest' if high else 'lowest'} {_what(metric, rows)}: "
         f"{human_value(tested[best], metric.unit)}, {by}{points} {'above' if high else 'below'} "
-        f"{rival}."
+        f"{second}, the next."
     )
-    return [said, _chance(gap, metric), *(_cost(by_label[label]) for label in (best, rival))]
+    chance = _chance(f"{best} less {second}", gap, metric)
+    return [said, chance, *(_cost(by_label[label]) for label in (best, second))]
 
 
 def _mean(found: Paired | None) -> float | None:
@@ -99,9 +102,8 @@ def _what(metric: Metric, rows: Sequence[Row]) -> str:
     return f"{metric.title.replace('_', ' ')} ({VALUE_WORDS[rows[0]['value']]})"
 
 
-def _chance(gap: Difference, metric: Metric) -> str:
+def _chance(of: str, found: Paired, metric: Metric) -> str:
     """Whether a difference may be chance."""
-    found = gap.found
     if found.p is None:
         return (
             "One seed cannot tell this from chance; `fedloom run ... --seeds 3` makes three "
@@ -112,10 +114,7 @@ def _chance(gap: Difference, metric: Metric) -> str:
     known = "That may be chance" if found.verdict == "undecided" else "That is more than chance"
     between = interval(row | {"unit": metric.unit}, "difference")
     unit = " points" if metric.unit == "share" else ""
-    return (
-        f"{known}: {gap.label} less {gap.against} is {between}{unit}, "
-        f"p {p} by Holm, {found.n} seeds."
-    )
+    return f"{known}: {of} is {between}{unit}, p {p} by Holm, {found.n} seeds."
 
 
 def _cost(row: Row) -> str:
