@@ -14,11 +14,11 @@
 # make wheel         build the package, check it, and run the demo from it in an environment of its own
 # make conformance   Flower, pfl, fluke and fedloom beside the papers' recurrences, each in an environment of its own
 # make site          the pages as a site, build/site/index.html; a link that leads nowhere is an error
-# make check         formatting, lints, types
+# make check         formatting, lints, types, and that pages are as they were made from runs
 # make format        let ruff put things in order
 # make bench         the speed claims, each with its command
 # make docs          the pages that are made from the code: algorithms, settings, what goes with what
-# make results       the pages that are made from the committed runs, and their pictures
+# make results       the pages that are made from committed runs and records, README too, and their pictures (minutes)
 # make evidence      the tables of docs/results/plan.toml, from a frozen checkout: make evidence TAG=evidence-1 HOURS=8
 # make lock          requirements/lock.txt after a change of pyproject.toml; remove it first to renew all
 #
@@ -89,6 +89,7 @@ check: $(INSTALLED)
 	$(RUN)/ruff format --check $(CODE)
 	$(RUN)/ruff check $(CODE)
 	$(RUN)/mypy
+	$(RUN)/python benchmarks/papers/made.py --check
 
 format: $(INSTALLED)
 	$(RUN)/ruff format $(CODE)
@@ -199,6 +200,8 @@ docs: $(INSTALLED)
 results: $(INSTALLED)
 	$(RUN)/python benchmarks/papers/pages.py
 	$(RUN)/python benchmarks/papers/tables.py
+	$(RUN)/python benchmarks/papers/filled.py
+	$(RUN)/python benchmarks/papers/made.py
 
 # Lines of a table come from one commit: TAG, checked out beside the working tree.
 HOURS ?= 8
