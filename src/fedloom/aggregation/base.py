@@ -15,6 +15,7 @@ from torch import Tensor
 from ..algorithm import Algorithm
 from ..core.hyper import Part
 from ..core.vector import Rec, Vec, rec, tree
+from ..errors import ConfigError
 
 
 class Aggregated(NamedTuple):
@@ -79,6 +80,20 @@ class Aggregation(Part):
             "clients send parts of the sums, and not the update that its arrived() would read; "
             "take another aggregation"
         )
+
+    def fewest(self, asked: int, came: int) -> int:
+        """How many updates a step needs, where so many clients were asked and so many updates
+        came; a round with fewer changes nothing, and counts.
+        """
+        return 0
+
+    def check(self, count: int) -> None:
+        """Raise ConfigError for rounds of so many clients, if no step can be made of them."""
+        if (fewest := self.fewest(count, count)) > count:
+            raise ConfigError(
+                f"aggregation {self.name} needs {fewest} updates in a round, got {count}; take a "
+                "larger cohort"
+            )
 
     def init(self, x: Vec, expected: float, share: float) -> Rec:
         """-> the state before round 1. expected: how many updates a round has on average; share:

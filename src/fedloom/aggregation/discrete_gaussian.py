@@ -69,9 +69,9 @@ class DiscreteGaussian(IntegerRing):
         """Of one client's noise, in units of 2^-bits."""
         return self.noise * self.clip * 2.0**self.bits / math.sqrt(self.honest)
 
-    def fewest(self, count: int) -> int:
+    def fewest(self, asked: int, came: int) -> int:
         """So many that beside colluding ones `honest` are among them."""
-        return max(super().fewest(count), self.honest + self.colluders(count))
+        return max(super().fewest(asked, came), self.honest + self.colluders(asked))
 
     def check(self, count: int) -> None:
         if not self.secure:
@@ -80,7 +80,7 @@ class DiscreteGaussian(IntegerRing):
                 "noise alone; leave it out, or take aggregation = dp, whose noise is the server's"
             )
         super().check(count)
-        if (fewest := self.fewest(count)) > count:
+        if (fewest := self.fewest(count, count)) > count:
             raise ConfigError(
                 f"aggregation.honest = {self.honest} beside {self.colluders(count)} that may be "
                 f"colluding needs {fewest} clients in a round, got {count}; take less of it, or a "

@@ -83,16 +83,17 @@ class IntegerRing(Aggregation):
         """How many of so many clients may work with the server."""
         return math.floor(self.colluding * count + 1e-9)
 
-    def fewest(self, count: int) -> int:
+    def fewest(self, asked: int, came: int) -> int:
         """How many of so many clients a masked sum needs."""
-        return max(math.ceil(self.threshold * count - 1e-9), count // 2 + 1)  # 0.56 * 25 is 14
+        if not self.secure:
+            return 0
+        return max(math.ceil(self.threshold * asked - 1e-9), asked // 2 + 1)  # 0.56 * 25 is 14
 
     def needed(self, count: int) -> Needed:
         """What a masked sum of so many clients needs."""
-        return needed(count, self.fewest(count), self.colluders(count))
+        return needed(count, self.fewest(count, count), self.colluders(count))
 
     def check(self, count: int) -> None:
-        """Raise ConfigError for a cohort of this many, if no masked sum can be made of it."""
         if self.secure and count < FEWEST:
             raise ConfigError(
                 f"aggregation.secure = true needs {FEWEST} or more clients in a round, got "

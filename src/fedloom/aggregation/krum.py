@@ -49,10 +49,15 @@ class Krum(FromRows):
         scores = squares.sort(1).values[:, : min(neighbours, count - 1)].sum(1)
         return scores.argsort(stable=True)[: self.several].sort().values
 
+    def fewest(self, asked: int, came: int) -> int:
+        """So many that each has neighbours to compare, and that `several` are there."""
+        return max(self._compared(came), self.several)
+
+    def _compared(self, count: int) -> int:
+        return 2 * self.of_hostile(count) + 3
+
     def check(self, count: int) -> None:
-        """Raise ConfigError for a cohort of this many, if so few give no neighbours to compare."""
-        least = 2 * self.of_hostile(count) + 3
-        if count < least:
+        if count < (least := self._compared(count)):
             raise ConfigError(
                 f"aggregation.hostile = {self.hostile:g}: of {count} clients in a round "
                 f"{self.of_hostile(count)} may be hostile, and krum then needs {least}; take a "

@@ -129,7 +129,7 @@ class DifferentialPrivacy(Aggregation):
         found: float = (self.noise**-2 - count**-2) ** -0.5
         return found
 
-    def check(self, expected: float, share: float, rounds: int) -> int:
+    def _affordable(self, expected: float, share: float, rounds: int) -> int:
         """How many of so many rounds the budget allows. Raises ConfigError if it allows none, and
         if the accounts cannot be made.
         """
@@ -137,7 +137,7 @@ class DifferentialPrivacy(Aggregation):
         return rounds_allowed(self.max_epsilon, self.noise, share, self.delta, rounds)
 
     def allowed(self, state: Rec, rounds: int) -> int:
-        return self.check(float(state.expected), float(state.share), rounds)
+        return self._affordable(float(state.expected), float(state.share), rounds)
 
     def report(self, state: Rec, round: int) -> Mapping[str, Any]:
         spent = epsilon(self.noise, float(state.share), self.delta, round + 1)

@@ -61,14 +61,19 @@ class TooFewError(FedloomError, RuntimeError):
     """Too few clients of a cohort answered, so that the round is to be done again with another
     draw; or without again, that no update counts in it. lost: what asking cost in vain; kept:
     {client: cost} of updates that the engine has, for which a client is not asked again in this
-    round.
+    round. needed: how many updates the aggregation needs, if that is why.
     """
 
     def __init__(
-        self, said: str, lost: list[ClientCost], kept: dict[int, ClientCost], again: bool = True
+        self,
+        said: str,
+        lost: list[ClientCost],
+        kept: dict[int, ClientCost],
+        again: bool = True,
+        needed: int | None = None,
     ) -> None:
         super().__init__(said)
-        self.lost, self.kept, self.again = lost, kept, again
+        self.lost, self.kept, self.again, self.needed = lost, kept, again, needed
 
 
 @runtime_checkable

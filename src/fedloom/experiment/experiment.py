@@ -35,7 +35,7 @@ from ..federation.attacks import Attack
 from ..federation.availability import Availability
 from ..federation.capacities import Capacities
 from ..federation.choice import ClientChoice
-from ..federation.clock import Clock
+from ..federation.clock import Asynchronous, Clock
 from ..federation.devices import Devices
 from ..federation.federation import Federation
 from ..federation.local import Local
@@ -71,6 +71,7 @@ from .federation_checks import (
 from .method_checks import (
     check_evaluation,
     check_parts,
+    check_rounds,
     direction,
     say_simulated,
     warn_of,
@@ -252,6 +253,8 @@ class Experiment(Settings):
             self.attack,
         )
         check_parts(plan, fed, net, self._cohorts, largest(self.clock, self._cohorts), self.rounds)
+        if self.choose is None and not isinstance(self.clock, Asynchronous):
+            check_rounds(plan.aggregation, self._cohorts, self.rounds)
         name = next(iter(metrics), "loss")
         higher = direction(self.evaluate.target, name, metrics.get(name), self.higher_is_better)
         on = self.data, self.engine

@@ -6,15 +6,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from ..aggregation import (
-    AGGREGATIONS,
-    Aggregation,
-    DifferentialPrivacy,
-    IntegerRing,
-    Krum,
-    Mean,
-    TrimmedMean,
-)
+from ..aggregation import AGGREGATIONS, Aggregation, DifferentialPrivacy, Mean, TrimmedMean
 from ..core.metric_direction import higher_is_better
 from ..core.net import Net
 from ..data import FederatedData
@@ -112,12 +104,13 @@ def check_aggregation(
             "GroupNorm, or batch norm with track_running_stats=False"
         )
     listed = isinstance(cohorts.size, Sequence)
-    drawn = most if cohorts.sampling == "fixed" else round(cohorts.expected)
-    count = len(cohorts.example) if listed else drawn
-    if isinstance(rule, Krum | IntegerRing):
-        rule.check(count)
-    if isinstance(rule, TrimmedMean) and (said := rule.idle(count)):
-        _log.warning(said)
+    for where, count in _counts(cohorts, most):
+        try:
+            rule.check(count)
+        except ConfigError as error:
+            raise ConfigError(f"{where}{error}") from None
+        if isinstance(rule, TrimmedMean) and (said := rule.idle(count)):
+            _log.warning("%s%s", where, said)
     if isinstance(rule, DifferentialPrivacy) and (cohorts.sampling != "poisson" or listed):
         got = "cohorts that are listed" if listed else cohorts.sampling
         raise ConfigError(
@@ -136,6 +129,49 @@ def check_aggregation(
         _log.warning(
             "rounds = %d: aggregation.max_epsilon ends the run after round %d", rounds, least
         )
+
+
+def _counts(cohorts: Cohorts, most: int) -> list[tuple[str, int]]:
+    """How many clients rounds have, each number once, and of lists the first with so many."""
+    if not isinstance(cohorts.size, Sequence):
+        return [("", most if cohorts.sampling == "fixed" else round(cohorts.expected))]
+    first: dict[int, str] = {}
+    for t, members in enumerate(cohorts.size):
+        first.setdefault(len(members), f"cohort of round {t + 1}: ")
+    return [(where, count) for count, where in first.items() if count]  # nobody: nothing happens
+
+
+def check_rounds(rule: Aggregation, cohorts: Cohorts, rounds: int) -> None:
+    """Say how many of the first rounds will have fewer updates than the aggregation needs. Who is
+    drawn and who drops out is known before. Raises ConfigError if all have.
+    """
+    timed = cohorts.trace is not None and cohorts.trace.unit == "seconds"
+    if timed or not rounds or not rule.fewest(1, 0):
+        return
+    tried = min(rounds, max(10, 1_000_000 // cohorts.population))
+    counts = [_turnout(cohorts, t) for t in range(tried)]
+    few = sum(came < rule.fewest(asked, came) for asked, came in counts)
+    if few == tried:
+        raise ConfigError(
+            f"none of the first {tried} rounds will have as many updates as {rule.name} needs; "
+            "take a larger cohort"
+        )
+    if few:
+        _log.warning(
+            "%d of the first %d rounds will have fewer updates than %s needs: these change "
+            "nothing, and count; take a larger cohort",
+            *(few, tried, rule.name),
+        )
+
+
+def _turnout(cohorts: Cohorts, round: int) -> tuple[int, int]:
+    """How many clients are asked in a round (from 0), and how many answer."""
+    asked, given = cohorts.of(round), cohorts.availability
+    if given is None:
+        return len(asked), len(asked)
+    dropped = given.dropped(cohorts.population, cohorts.seed, round)
+    stay = sum(not dropped[i] for i in asked)
+    return len(asked), min(stay, cohorts.wanted(len(cohorts.present(round))))
 
 
 def words_for(rule: Aggregation, attack: Attack | None) -> list[str]:

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 class RoundTraining:
     """The training of a server step. It can be repeated with some of the clients: a client's round
-    is a function of what it was sent and of its state. states: those of a part.
+    is a function of what it was sent and of its state. states: those of a part; asked: how many
+    clients were, also those that do not answer.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class RoundTraining:
     ) -> None:
         self._engine, self._algorithm, self._states = engine, algorithm, states
         self.parts, self.answers = parts, NO_ANSWERS
+        self.asked = len(self.cohort)
 
     @property
     def cohort(self) -> list[int]:
@@ -75,13 +77,15 @@ class RoundTraining:
 
 class RoundOutcome(NamedTuple):
     """What came of a round. chosen: who took part, and who was asked in vain; answers: the costs of
-    the answers before the local steps; results, learnt: see Step.checked().
+    the answers before the local steps; results, learnt: see Step.checked(); needed: how many
+    updates the aggregation needs, if fewer came.
     """
 
     chosen: Participants
     answers: list[ClientCost]
     results: RangeResult
     learnt: ServerState
+    needed: int | None = None
 
 
 def exchanged(
@@ -95,8 +99,9 @@ def exchanged(
     vain, kept, attempt = list[ClientCost](), dict[int, ClientCost](), 0
     now = run.state._replace(stages=told.stages)
     while True:
-        chosen = chooser.of(told, run, attempt)
+        chosen, needed = chooser.of(told, run, attempt), None
         work = RoundTraining(run.engine, step.plan.algorithm, chosen.parts, states)
+        work.asked += len(chosen.absent)
         try:
             work.ask()
             results, learnt = step.checked(work, now, len(run.history))
@@ -106,8 +111,8 @@ def exchanged(
                 kept |= few.kept
                 attempt += 1
                 continue
-            results, learnt = RangeResult([], {}, few.lost), now
+            results, learnt, needed = RangeResult([], {}, few.lost), now, few.needed
         drawn = {s.client for s in results.stats}
         vain += [s for i, s in kept.items() if i not in drawn]  # the others are in the results
         chosen = chosen._replace(absent=[*chosen.absent, *vain])
-        return RoundOutcome(chosen, work.answers.stats, results, learnt)
+        return RoundOutcome(chosen, work.answers.stats, results, learnt, needed)

@@ -257,13 +257,14 @@ class Loop:
         """
         t, chosen, rule, sizes = self.round, done.chosen, self.aggregation, self.evaluator.sizes
         (stats, others), told = together(exchanges), not rule.unkeyed  # a bill tells who was there
-        if not any(s.answered for s in stats) and not rule.private:
+        few = {} if done.needed is None else {"needed": done.needed}
+        if not any(s.answered for s in stats) and not rule.private and not few:
             _log.warning("round %d: no client update arrived; the model stays as it was", t + 1)
         self.state, self.chooser.under_way = done.learnt, chosen.under_way
         self.memory.put(done.results.memories)
         sums = self.ledger
         seconds = time.perf_counter() - started if told else 0.0  # who was slow was there
-        explained, names = isinstance(self.engine, Remote), self.fed.data.client_names
+        explained, names = bool(few) or isinstance(self.engine, Remote), self.fed.data.client_names
         private = {}
         if self.accounts is not None:
             self.accounts.add([*stats, *absent])
@@ -278,6 +279,7 @@ class Loop:
             "round": self.round,
             "lr": self.fed.local.rate(t, 0),
             **row_of(stats, others, t + 1, chosen.named, names, explained),
+            **few,
             **bytes_of("down", sums.down, before[0]),
             **bytes_of("up", sums.up, before[1]),
             "seconds": round(seconds, 6),

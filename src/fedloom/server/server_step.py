@@ -24,7 +24,7 @@ from ..core.arithmetic import total
 from ..core.net import Net
 from ..core.vector import Rec, Vec, fields, leaves, rec, tree
 from ..engines.author_checks import at_server
-from ..engines.base import Engine, Remote
+from ..engines.base import Engine, Remote, TooFewError
 from ..engines.client_results import ClientCost, RangeResult, TrainTask
 from ..engines.stages import stages_of
 from ..engines.summation import finite, rate, rested, root
@@ -100,6 +100,7 @@ class Step:
         self, work: RoundTraining, now: ServerState, round: int
     ) -> tuple[RangeResult, ServerState]:
         """Train -> the results that count, and the new server state made from them.
+        Raises TooFewError for fewer updates than the aggregation needs.
 
         If that is not finite, nonfinite = "stop" raises ClientError, which names the client whose
         update is the largest part of the sum. "skip" leaves out all clients whose updates stand out
@@ -108,6 +109,7 @@ class Step:
         as it was.
         """
         results, mean = work.run(), work.answers.mean
+        self._check_enough(results, work.asked, round)
         new = self.made(now, round, results, mean)
         where = _spoilt(new, now)
         if where is None:
@@ -115,6 +117,7 @@ class Step:
         sizes, t = self._sizes(work.run, results), round + 1
         for out in _sets(sizes):
             again = work.run([i for i in work.cohort if i in sizes and i not in out])
+            self._check_enough(_without(results, again), work.asked, round)
             new = self.made(now, round, again, mean)
             if _spoilt(new, now) is not None:
                 continue
@@ -132,6 +135,16 @@ class Step:
         text = "round %d: the server's '%s' would not be finite whoever is left out"
         _log.warning(f"{text}; the model stays as it was", t, where)
         return _without(results, RangeResult([], {}, [])), now
+
+    def _check_enough(self, results: RangeResult, asked: int, round: int) -> None:
+        """Raise TooFewError for fewer updates than the aggregation needs: none of them counts."""
+        came = sum(s.answered for s in results.stats)
+        if came >= (needed := self.aggregation.fewest(asked, came)):
+            return
+        said = f"round {round + 1}: {came} updates came, and {self.aggregation.name} needs {needed}"
+        _log.warning("%s: the model stays as it was", said)
+        lost = [s._replace(answered=False) for s in results.stats]
+        raise TooFewError(said, lost, {}, again=False, needed=needed)
 
     def reported(self, srv: Rec, t: int) -> dict[str, float]:
         """The columns that the method itself reports after t rounds."""
