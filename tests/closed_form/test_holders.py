@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from fedloom import Local
+from fedloom import Local, LocalSGD
 from fedloom.algorithms.registry import make_algorithm
 from fedloom.core.net import Variables
-from fedloom.core.vector import leaves
+from fedloom.core.vector import leaves, rec
 from fedloom.data import from_clients
 from fedloom.objectives import Function
-from fedloom.submodels import FIARSE, Rule, behind_mask, whole
-from tiny import A, B, models, quadratics, trace
+from fedloom.submodels import FIARSE, HeteroFL, Rule, behind_mask, whole
+from tiny import A, B, models, quadratics, small, trace
 
 CLIENTS = [0.5, 0.5, 1.0, 1.0]  # the first two hold only the first coordinate
 METHODS = {
@@ -54,6 +54,54 @@ def test_a_coordinate_goes_the_way_of_its_holders(method):
     two = models(quadratics(make_algorithm(name, **options), local=local, data=alone), 12)
     np.testing.assert_allclose(mixed[:, 1], two[:, 1], rtol=0, atol=1e-12)
     assert np.abs(two[-1, 1]) > 0.1  # it would be no test otherwise
+
+
+class Heavy(LocalSGD):
+    """FedAvg with momentum at the server."""
+
+    def server_init(self, x, up):
+        return rec(x=x, m=torch.zeros_like(x))
+
+    def server_step(self, srv, up, rnd):
+        m = 0.9 * srv.m + up.delta
+        return rec(x=srv.x + m, m=m)
+
+
+class Unused(Heavy):
+    """The same with a field that nothing reads."""
+
+    def uniform(self, up, job):
+        return rec(nothing=up.delta)
+
+
+@pytest.mark.parametrize("engine", ["serial", "vectorised:3"])
+@pytest.mark.parametrize("scheme", [FIARSE(count="nonzero"), HeteroFL(owners=True)])
+def test_a_field_that_nothing_reads_changes_no_model(scheme, engine):
+    """Also where coordinates are held and nobody's move counts."""
+    settings = {"submodel": scheme, "capacities": (0.5, 1.0), "cohort": 2, "engine": engine}
+    runs = (small(method(), torch.float64, **settings) for method in (Heavy, Unused))
+    one, other = (models(run, 6) for run in runs)
+    assert np.array_equal(one, other)
+
+
+class Silent(First):
+    """Short moves do not count."""
+
+    def covered(self, delta):
+        return (delta.abs() > 0.45).to(delta.dtype)
+
+
+def test_what_is_held_goes_on_where_nobodys_move_counts():
+    """Its move is 0, and the momentum of the server moves it."""
+    local = Local(steps=1, lr=0.1, batch=1)
+    x = models(quadratics(Heavy(), local=local, submodel=Silent(), capacities=[1.0] * 4), 12)
+    y, m = np.zeros(2), np.zeros(2)
+    for t in range(12):
+        moves = -0.1 * A * (y - B)
+        counted = np.abs(moves) > 0.45
+        m = 0.9 * m + np.where(counted.any(0), (moves * counted).sum(0) / counted.sum(0).clip(1), 0)
+        y = y + m
+        np.testing.assert_allclose(x[t + 1], y, rtol=0, atol=1e-12)
 
 
 class Changing(First):

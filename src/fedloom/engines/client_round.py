@@ -274,7 +274,7 @@ class Client:
             uniform=uniform,
             buffers=weight * mine if plain and mine.numel() else mine,
         )
-        if self.fed.parted and uniform._fields:
+        if self.fed.parted:
             held = torch.ones_like(up.delta)
             shares = {
                 k: held * v for k, v in uniform._asdict().items() if not isinstance(v, Tensor)

@@ -130,11 +130,12 @@ def rate(total: Rec, population: int, holding: Tensor | None) -> float | Tensor:
 
 def rested(srv: Rec, before: Rec, total: Rec) -> Rec:
     """srv, but with the server state before the round at coordinates that no update held: a
-    federation of the holders would not have moved them.
+    federation of the holders would not have moved them. What is held where nobody counts in the
+    mean of the moves (HeteroFL's owners, FIARSE's nonzero) is stepped with a move of 0.
     """
-    held = total.holders if "holders" in total._fields else total.weight
-    if not isinstance(held, Tensor) or bool((held > 0).all()):
+    if "holders" not in total._fields or bool((total.holders > 0).all()):
         return srv
+    held = total.holders
 
     def one(new: Any, old: Any) -> Any:
         fits = isinstance(new, Tensor) and new.shape == held.shape and isinstance(old, Tensor)

@@ -39,7 +39,8 @@ class HeteroFL(Rule):
 
     owners: a class's row of the classifier's weights, and its bias, is averaged only over clients
     that have training samples of the class, as in the released code (there also without the masked
-    cross-entropy); a class that no participant has keeps its row. Off: over all holders.
+    cross-entropy); a row of a class that no participant has does not move by their
+    updates. Off: over all holders.
 
     Differs from the paper: capacity is a share of the weights, not of the width. The scaler stands
     behind every hidden layer, also where no norm follows. The masked cross-entropy is an objective,
