@@ -6,6 +6,7 @@ import importlib.util
 import math
 import struct
 import tracemalloc
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -226,6 +227,29 @@ def test_halves_are_rounded_to_the_nearest_even_and_clamped():
     assert through(FP16(), p, flat(4)).tolist() == [1.0, 1 + 2**-9, -65504.0, 0.0]
     p = torch.tensor([1 + 2**-8, 1 + 3 * 2**-8, torch.finfo(torch.float32).max])
     assert through(BF16(), p, flat(3)).tolist() == [1.0, 1 + 2**-6, torch.finfo(torch.bfloat16).max]
+
+
+@pytest.mark.parametrize(("codec", "digits", "least"), [(FP16(), 11, -24), (BF16(), 8, -133)])
+def test_float64_is_rounded_once_to_the_nearest(codec, digits, least):
+    """Against exact fractions. Among the values: near half-way ones, which the nearest float32
+    moves onto the half-way point, and values below the least normal one.
+    """
+    draw = np.random.default_rng(5)
+    step = 2.0 ** (1 - digits)
+    half = (1 + step * (draw.integers(0, 2 ** (digits - 1), 3000) + 0.5)) * 2.0 ** draw.integers(
+        -9, 9, 3000
+    )
+    small = 2.0**least * draw.uniform(0, 9, 2000)
+    near = half * (1 + draw.choice([-1, 0, 1], 3000) * 2.0 ** -draw.integers(26, 52, 3000))
+    values = np.concatenate([near, small, draw.normal(size=3000), [0.0, 2.0**least / 2]])
+    values *= draw.choice([-1, 1], len(values))
+    found = through(codec, torch.tensor(values), flat(len(values))).tolist()
+    for value, got in zip(values.tolist(), found, strict=True):
+        exact = Fraction(abs(value))
+        exponent = max(math.frexp(value)[1] - digits, least) if value else 0
+        unit = Fraction(2) ** exponent
+        assert abs(got) == round(exact / unit) * unit  # round() takes halves to the even one
+        assert math.copysign(1, got) == math.copysign(1, value)
 
 
 # -------------------------------------------------------------------------------------------- bytes

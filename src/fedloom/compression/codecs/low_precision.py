@@ -32,8 +32,20 @@ class _Half(Plain):
         value = p.new_empty(len(p), dtype=self.kind)
         parts = (torch.split(v, buckets.CHUNK) for v in (value, p))
         for place, part in zip(*parts, strict=True):
-            place.copy_(part if p.dtype == self.kind else part.clamp(-largest, largest))
+            inside = part if p.dtype == self.kind else part.clamp(-largest, largest)
+            place.copy_(_odd(inside) if p.dtype == torch.float64 else inside)
         return rec(size=torch.tensor([len(p)]), value=value), state
+
+
+def _odd(p: Tensor) -> Tensor:
+    """float64 -> float32, inexact values to the neighbour whose last bit is 1. Rounded to two bytes
+    they are as if rounded once: of the nearest float32 a half-way case may be another (Boldo &
+    Melquiond, IEEE TC 2008).
+    """
+    near = p.float()
+    back = near.double()
+    cut = near.view(torch.int32) - (back.abs() > p.abs()).int()  # towards 0
+    return (cut | (back != p).int()).view(torch.float32)
 
 
 class FP16(_Half):
