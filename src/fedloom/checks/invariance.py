@@ -89,8 +89,8 @@ def sums_are_declared(part: Algorithm, notes: Notes) -> None:
     job = _unasked(job, x, 1.0)
     up, state = map(fields, part.finish(x, loc, msg, mem, job))
     draw = generator(0, "checks", "sums")
-    elsewhere = [tree(lambda v: _moved(v, draw), v) for v in (x, loc, msg)]
-    up_moved, state_moved = map(fields, part.finish(*elsewhere, mem, job))
+    far_x, far_loc, far_msg = (tree(lambda v: _moved(v, draw), v) for v in (x, loc, msg))
+    up_moved, state_moved = map(fields, part.finish(far_x, far_loc, far_msg, mem, job))
     changes = {name: _gap(up_moved[name], up[name]) for name in part.sent}
     own = tree(lambda v: _moved(v, draw), mem)
     later = fields(part.finish(x, loc, msg, own, job)[1])

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -32,6 +35,23 @@ def generator(seed: int, purpose: str, *parts: int | str) -> torch.Generator:
     True
     """
     return torch.Generator().manual_seed(key(seed, purpose, *parts))
+
+
+def seed_others(seed: int) -> None:
+    """Seed numpy's and Python's generators, from which a user's model or loss may draw."""
+    np.random.seed(seed % 2**32)
+    random.seed(seed)
+
+
+@contextmanager
+def others_restored() -> Iterator[None]:
+    """numpy's and Python's generators are afterwards where they were."""
+    numpys, pythons = np.random.get_state(), random.getstate()
+    try:
+        yield
+    finally:
+        np.random.set_state(numpys)
+        random.setstate(pythons)
 
 
 def substream(seed: int, step: int) -> int:

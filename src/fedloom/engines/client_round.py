@@ -31,7 +31,16 @@ from .author_rules import Explained, noted
 from .client_results import ClientCost, RangeResult, TrainTask, cost
 from .client_step import ClientStep
 from .client_views import ClientViews
-from .gradient import NOTHING, Buffers, FullGradient, Gradient, seed_torch, storage, storages
+from .gradient import (
+    NOTHING,
+    Buffers,
+    FullGradient,
+    Gradient,
+    seed_all,
+    seed_torch,
+    storage,
+    storages,
+)
 from .private_gradient import PrivateGradient, Untold
 from .stages import Coding, Leaves, stages_of, steps_before
 from .summation import finite, numbers, push, spread, uniform_of
@@ -318,7 +327,7 @@ class Client:
         fed, steps, guard = self.fed, self.steps, self.steps.guard
         view, net, msg = share.view, share.net, share.msg
         seed = key(fed.seed, "step", round, i)
-        seed_torch(seed, net.params[0])  # start() may draw
+        seed_all(seed, net.params[0])  # start() may draw
         own, obj = steps.begun(share, memory, i, round, seed)
         rates = steps.rates(i, round)
         oracle, full = self._oracles(share, obj, i, round)

@@ -19,7 +19,7 @@ from ..errors import ClientError, DataError, FedloomError
 from ..federation.federation import Federation
 from ..plan import Plan
 from .author_rules import in_words, noted
-from .gradient import seed_torch
+from .gradient import seed_all, seed_torch
 from .heartbeat import beat
 from .metrics import Whole, is_whole
 
@@ -174,6 +174,7 @@ def evaluate_range(
     rows: list[list[Tensor]] = []  # of a batch the losses, the metrics, their weights: (B,) each
     net.train(False)
     net.bind(x)
+    seed_all(substream(seed, first), x)
     with torch.no_grad():
         size = evaluation_batch(targets)
         for number, a in enumerate(range(0, len(inputs), size), first):

@@ -21,7 +21,7 @@ from ..stage import Download
 from .author_checks import counters, probed
 from .client_results import ClientCost, RangeResult, TrainTask
 from .client_round import Client
-from .gradient import Buffers, FullGradient, Gradient, seed_torch
+from .gradient import Buffers, FullGradient, Gradient, seed_all
 from .summation import finite, numbers, push, root, spread
 
 
@@ -44,7 +44,7 @@ def probe_of(client: Client, x: Vec, buffers: Vec, i: int) -> tuple[Rec, ClientC
         net.load_buffers(buffers)
         net.train()
         seed = key(fed.seed, "probe", 0, i)
-        seed_torch(seed, x)
+        seed_all(seed, x)
         oracle = Gradient(plan, client.share(client.views.whole, rec(x=x), buffers), Buffers())
         obj = client.first_memory(x, i).obj
         oracle.at(fed.batch(fed.probe_batch(i)), obj, seed)
@@ -110,7 +110,7 @@ def _full(
     client: Client, share: Download, memory: Rec, i: int, round: int, seed: int
 ) -> FullGradient:
     """The gradient of a client's whole objective; its randomness begins at the seed."""
-    seed_torch(seed, share.msg.x)
+    seed_all(seed, share.msg.x)
     obj = client.steps.begun(share, memory, i, round, seed)[1]
     return FullGradient(client.plan, client.fed, share, obj, round, i)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..core.dropout import seeded
 from ..core.net import Net
-from ..core.rng import key, substream
+from ..core.rng import key, seed_others, substream
 from ..core.vector import Rec, Vec, leaves
 from ..errors import AuthorError, FedloomError
 from ..federation.federation import Federation
@@ -294,6 +294,12 @@ def seed_torch(seed: int, like: Tensor) -> None:
         torch.cuda.default_generators[like.get_device()].manual_seed(seed)
     elif like.is_mps:
         torch.mps.manual_seed(seed)
+
+
+def seed_all(seed: int, like: Tensor) -> None:
+    """Seed numpy's and Python's generators too."""
+    seed_torch(seed, like)
+    seed_others(seed)
 
 
 @contextmanager

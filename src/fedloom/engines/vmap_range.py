@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..core.dropout import seeded
 from ..core.net import Net
+from ..core.rng import key, seed_others
 from ..core.vector import Rec, rec, tree
 from ..core.wire import nbytes
 from ..errors import ClientError, FedloomError
@@ -106,6 +107,7 @@ class VmapRange:
                 # what clients keep of the buffers is what the module came with: nobody changes it
                 client.receive(share, start[group[0]])
                 loaded = share.net.buffers()
+                seed_others(key(client.fed.seed, "step", round, group[0]))
                 trained = self._together(share, start, group, round)
                 refuse_changes(share.net, loaded)
                 if len(groups) == 1 and trained and self._all_in(trained):

@@ -23,10 +23,10 @@ from ..core.hyper import hyper, part, ranged, renamed
 from ..core.interrupts import stoppable, undisturbed
 from ..core.net import Net
 from ..core.ranks import ALONE, Group, join
-from ..core.rng import key
+from ..core.rng import key, others_restored, seed_others
 from ..data import FederatedData
 from ..engines import Choice, bits_of, is_auto, numberless
-from ..engines.base import Engine
+from ..engines.base import Engine, Remote
 from ..engines.decision import Threshold
 from ..engines.metric_names import by_name
 from ..engines.ranks import RankSettings
@@ -78,6 +78,7 @@ from .method_checks import (
     words_for,
 )
 from .model_checks import check_fit, check_shapes, takes_channels_last, weights_of
+from .probe import probe
 from .provenance import check_same, configuration, describe
 from .replay import Replay, Traces, check_repeatable, replayed
 from .result import Result, finish
@@ -173,6 +174,7 @@ class Experiment(Settings):
         if self._dtype is not None:
             self.data = self.data.astype(self._dtype)
         self._net: Net | None = None
+        self._module: nn.Module | None = None  # as it was given, until the run begins
         self._group: Group = ALONE
         self.choice: Choice | None = None
         self._kept, self.taken = "", self.engine  # of the run that goes on, if auto is asked for
@@ -218,11 +220,12 @@ class Experiment(Settings):
     def net(self) -> Net:
         """The model, checked on one small batch. Raises DataError if the data do not fit."""
         if self._net is None:
-            with torch.random.fork_rng(devices=[]):
-                own = key(self.seed, "model")
-                torch.manual_seed(own if self.model_seed is None else self.model_seed)
-                module = arguments.module_of(self.model)
-            net = Net(module, self._dtype).to("cpu")  # where it is checked against the data
+            with torch.random.fork_rng(devices=[]), others_restored():
+                own = key(self.seed, "model") if self.model_seed is None else self.model_seed
+                torch.manual_seed(own)
+                seed_others(own)
+                self._module = arguments.module_of(self.model)
+            net = Net(self._module, self._dtype).to("cpu")  # where it is checked against the data
             if self.weights is not None:
                 net.start_from(weights_of(self.weights))
             check_fit(net, self.data, self.loss_at_clients)
@@ -309,12 +312,21 @@ class Experiment(Settings):
         loop = self.build()
         if self.choice is not None:
             _log.info("%s, seed %d: %s", self.called, self.seed, self.choice)
+        self._probe(loop)
         if folder is None:
             return self._go(loop, progress, loop.begin)
         with folder.begun():
             self._attach(loop, folder)
             self._group.first(lambda: describe(configuration(self, loop), self.data, loop))
             return self._go(loop, progress, loop.begin)
+
+    def _probe(self, loop: Loop) -> None:
+        """Warn of what a few passes show, once: see probe.py."""
+        module, self._module = self._module, None
+        if module is None or self._group.rank or isinstance(loop.engine, Remote):
+            return
+        for said in probe(loop.net, module, loop.fed.data, loop.plan.objective):
+            _log.warning("%s", said)
 
     def resume(self, out: str | Path, progress: bool | None = None) -> Result:
         """Continue in a run's directory, from its newest whole checkpoint; `rounds` may have grown.
@@ -399,13 +411,14 @@ class Experiment(Settings):
     def _go(self, loop: Loop, progress: bool | None, begin: Callable[[], None]) -> Result:
         processes.check_alike(self._group, configuration(self, loop), self.data, loop)
         say_simulated(loop.aggregation, loop.engine)
-        try:
-            loop.engine.open(loop.plan, loop.fed, loop.net)
-            begin()
-            return self._rounds(loop, progress)
-        finally:
-            with undisturbed():
-                loop.engine.close()
+        with others_restored():
+            try:
+                loop.engine.open(loop.plan, loop.fed, loop.net)
+                begin()
+                return self._rounds(loop, progress)
+            finally:
+                with undisturbed():
+                    loop.engine.close()
 
     def _rounds(self, loop: Loop, progress: bool | None) -> Result:
         shown, config = None, configuration(self, loop)

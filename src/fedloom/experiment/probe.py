@@ -1,0 +1,149 @@
+"""A few small passes before round 1: what a run would take for something else without a word."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..core.net import Net, logits_of
+from ..core.rng import others_restored
+from ..core.vector import Vec, rec
+from ..data import FederatedData
+from ..engines.gradient import seed_all
+from ..objectives import Objective
+from ..objectives.base import Batch, Function
+
+_log = logging.getLogger(__name__)
+_FEW, _SEED = 4, 7
+_NEAR = 1e-3  # relative: rounding in any type that trains
+
+
+def probe(net: Net, original: nn.Module, data: FederatedData, objective: Objective) -> list[str]:
+    """What is to be warned of before a run; nothing of the run changes. original: the user's own
+    module, of which `net` has a copy. A model or loss that fails here is left to the run.
+    """
+    try:
+        devices = range(torch.cuda.device_count())
+        with others_restored(), torch.random.fork_rng(devices=devices), torch.enable_grad():
+            return [*_Passes(net, data, objective).remarks(original)]
+    except Exception:  # whatever a user's model or loss raises, the run says with its place
+        return []
+
+
+class _Passes:
+    """Forward and backward passes of a copy of the model on a few examples."""
+
+    def __init__(self, net: Net, data: FederatedData, objective: Objective) -> None:
+        self.net, self.loss = copy.deepcopy(net), copy.deepcopy(objective)
+        self.x, self.buffers = net.init(), net.init_buffers()
+        device, few = data.inputs.device, data.tried[: 2 * _FEW]
+        self.batches = [
+            tuple(v.to(net.device) for v in (data.ready(data.inputs[i]), data.targets[i]))
+            for i in (few[:_FEW].to(device), few[-_FEW:].to(device))
+        ]
+
+    def value(self, x: Vec, batch: Batch) -> Tensor:
+        """The mean loss of a batch, 0-d."""
+        if type(self.loss).init is Objective.init:
+            return self.loss.mean(self.net, x, batch, x.detach(), rec())
+        return self.loss.score(logits_of(self.net(x, batch[0])), batch).mean()
+
+    def gradient(self, batch: Batch, training: bool = True) -> tuple[Tensor, Vec, Tensor]:
+        """-> the loss with its graph, its gradient (d,), and the point."""
+        self.net.load_buffers(self.buffers)
+        self.net.train(training)
+        seed_all(_SEED, self.x)
+        x = self.x.clone().requires_grad_()
+        loss = self.value(x, batch)
+        (found,) = torch.autograd.grad(loss, x, retain_graph=True, allow_unused=True)
+        return loss, torch.zeros_like(x) if found is None else found, x
+
+    def remarks(self, original: nn.Module) -> Iterator[str]:
+        first, second = self.batches
+        loss, one, x = self.gradient(first)
+        if count := _left_out(loss, x):
+            yield (
+                f"the loss has {count} trainable values of its own, which no client trains: put "
+                "such parameters into the model, or set requires_grad = False if they are fixed"
+            )
+        self.gradient(second)
+        again, other, _ = self.gradient(first)
+        if not (torch.equal(loss, again) and _near(one, other)):
+            yield (
+                "two passes over one batch with one seed differ: the model or the loss keeps "
+                "something from call to call, or draws from a generator of its own, so that two "
+                "runs of one seed differ; draw from torch (torch.rand), and keep nothing on self"
+            )
+        yield from self._of_a_sum(first)
+        if _trains_otherwise(original, self, first):
+            yield (
+                f"{type(original).__name__} has gradient hooks on its parameters (register_hook), "
+                "and a run works on a copy without them; multiply in forward(), or set "
+                "requires_grad = False for what is frozen"
+            )
+
+    def _of_a_sum(self, batch: Batch) -> Iterator[str]:
+        """The loss of a batch is that of the batch twice, or it is no mean."""
+        if isinstance(self.loss, Function):
+            return
+        twice: Any = tuple(torch.cat([v, v]) for v in batch)
+        single, double = (self.gradient(b, training=False)[0].item() for b in (batch, twice))
+        if single and abs(double / single - 2) < _NEAR:
+            yield (
+                f"the loss {self.loss.name} of a batch twice is twice as large: it is a sum, and "
+                "is taken for a mean, so that steps and printed losses are as many times too large "
+                "as a batch has examples; give the mean, such as reduction='mean'"
+            )
+
+
+def _left_out(loss: Tensor, x: Tensor) -> int:
+    """How many values beside x the loss has a gradient for."""
+    seen, count, ahead = set(), 0, [loss.grad_fn]
+    while ahead:
+        node = ahead.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        leaf = getattr(node, "variable", None)  # of the node where a gradient is added up
+        if leaf is not None and leaf is not x:
+            count += leaf.numel()
+        ahead += [before for before, _ in node.next_functions]
+    return count
+
+
+def _near(one: Vec, other: Vec) -> bool:
+    largest = max(float(one.abs().max()), float(other.abs().max()))
+    return float((one - other).abs().max()) <= _NEAR * largest
+
+
+def _trains_otherwise(original: nn.Module, passes: _Passes, batch: Batch) -> bool:
+    """Whether the user's own module has the same loss there, and another gradient."""
+    trained = [p for p in original.parameters() if p.requires_grad]
+    place = torch.cat([p.detach().reshape(-1) for p in trained])
+    if place.dtype != passes.x.dtype or not isinstance(passes.loss, Objective):
+        return False
+    passes.x = place.to(passes.x.device)
+    loss, gradient, _ = passes.gradient(batch, training=False)
+    modes = [(m, m.training) for m in original.modules()]
+    original.eval()
+    try:
+        inputs, targets = (v.to(place.device) for v in batch)
+        seed_all(_SEED, place)
+        own = passes.loss.score(logits_of(original(inputs)), (inputs, targets)).mean()
+        found = torch.autograd.grad(own, trained, allow_unused=True)
+    finally:
+        for module, training in modes:
+            module.training = training
+    made = torch.cat(
+        [
+            (torch.zeros_like(p) if g is None else g).reshape(-1)
+            for g, p in zip(found, trained, strict=True)
+        ]
+    )
+    same = abs(own.item() - loss.item()) <= _NEAR * abs(loss.item())
+    return same and not _near(made.to(gradient.device), gradient)
