@@ -148,3 +148,23 @@ def test_the_command_ends_with_what_it_started(fed, monkeypatch):
     monkeypatch.setattr(programs, "register", lambda fed, check: None)
     done = CliRunner().invoke(deploy_command, ["server", str(fed.path)])
     assert done.exit_code and "false ended; its words are in" in str(done.exception)
+
+
+@pytest.mark.parametrize("given", [{}, {"no_proxy": "intranet"}, {"NO_PROXY": "intranet"}])
+def test_programs_of_one_machine_reach_each_other_past_a_proxy(given, monkeypatch, tmp_path):
+    """As httpx and gRPC read these variables; what the machine says itself stays."""
+    import types
+    import urllib.request
+
+    from fedloom.deployment.programs import environment
+
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    told = environment(types.SimpleNamespace(home=tmp_path))
+    monkeypatch.setenv("no_proxy", told["no_proxy"])
+    assert told["NO_PROXY"] == told["no_proxy"]
+    for host in ("127.0.0.1:9092", "localhost:9092", *(["intranet"] if given else [])):
+        assert urllib.request.proxy_bypass_environment(host)
+    assert not urllib.request.proxy_bypass_environment("hospital.org")

@@ -51,8 +51,10 @@ def program(name: str) -> str:
 
 def environment(fed: Folder) -> dict[str, str]:
     """The environment of Flower's programs: their files are in the federation's folder, they call
-    nobody, and install nothing.
+    nobody, install nothing, and reach each other past a proxy of the machine's.
     """
+    given = os.environ.get("no_proxy") or os.environ.get("NO_PROXY")
+    direct = ",".join(filter(None, [given, "127.0.0.1,localhost,::1"]))
     beside = str(Path(sys.executable).parent)
     return os.environ | {
         "FLWR_HOME": str(fed.home),
@@ -61,6 +63,8 @@ def environment(fed: Folder) -> dict[str, str]:
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
         "PATH": os.pathsep.join([beside, os.environ.get("PATH", "")]),
         "PYTHONUNBUFFERED": "1",
+        "NO_PROXY": direct,
+        "no_proxy": direct,
     }
 
 
