@@ -70,6 +70,11 @@ class Net:
     """
 
     def __init__(self, module: nn.Module, dtype: torch.dtype | None = None) -> None:
+        if isinstance(module, torch.jit.ScriptModule):
+            raise ConfigError(
+                f"the model {type(module).__name__} is a ScriptModule of torch.jit, which a run "
+                "cannot copy and bind to a vector; give the nn.Module that it was made of"
+            )
         lazy = (nn.parameter.UninitializedParameter, nn.parameter.UninitializedBuffer)
         if any(isinstance(t, lazy) for t in [*module.parameters(), *module.buffers()]):
             raise DataError(

@@ -71,6 +71,7 @@ from .federation_checks import (
 from .method_checks import (
     check_evaluation,
     check_parts,
+    check_rate,
     check_rounds,
     direction,
     say_simulated,
@@ -234,6 +235,10 @@ class Experiment(Settings):
 
     def build(self) -> Loop:
         """The run before its first round, without a directory. The engine is not open yet."""
+        if torch.is_inference_mode_enabled():
+            raise ConfigError(
+                "torch.inference_mode() is on, and a run trains; call run() outside of it"
+            )
         self._trackers = trackers_of(self.tracker)
         net = self.net()
         data = on_device(flipped(self.data, self.attack, self.seed), net.device, self._dtype)
@@ -262,7 +267,8 @@ class Experiment(Settings):
         higher = direction(self.evaluate.target, name, metrics.get(name), self.higher_is_better)
         on = self.data, self.engine
         check_evaluation(self.evaluate, scheme is not None, metrics.get(name), *on)
-        warn_of(plan, self.local, self.rounds)
+        check_rate(self.local, self.rounds, data.population)
+        warn_of(plan)
         engine = self._engine(plan, fed, net)
         curve = Curve(self.evaluate.ema, self.evaluate.target, higher)
         drawn = self._cohorts, fed, Durations(plan, fed, net)
@@ -344,8 +350,11 @@ class Experiment(Settings):
         """
         folder = RunDirectory(out)
         folder.open()
-        self.engine = "serial"  # nothing is run, and the run may come from a larger machine
-        loop = self.build()
+        given, self.engine = self.engine, "serial"  # nothing is run; it may be a larger machine's
+        try:
+            loop = self.build()
+        finally:
+            self.engine = given
         check_same(folder, configuration(self, loop), self.data, loop, but=("engine",))
         self._attach(loop, folder)
         state = folder.load(loop.memory, loop.net.device, older=False)
@@ -368,12 +377,16 @@ class Experiment(Settings):
         folder = RunDirectory(out)
         check_repeatable(folder, isinstance(self.engine, Traces))
         began = str(folder.read_config().get("engine", "serial"))
+        given = self.engine, self.resident_bytes
         if isinstance(self.engine, str):
             self.engine = self._kept = engine or bits_of(began)
-        loop = self.build()
-        check_same(folder, configuration(self, loop), self.data, loop)
         self.resident_bytes = None  # without a bound no client state is written
-        self._attach(loop, folder)
+        try:
+            loop = self.build()
+            check_same(folder, configuration(self, loop), self.data, loop)
+            self._attach(loop, folder)
+        finally:
+            self.engine, self.resident_bytes = given
         return replayed(loop, round, self.rounds)
 
     def _resume(self, folder: RunDirectory, progress: bool | None) -> Result:

@@ -51,9 +51,8 @@ def say_simulated(rule: Aggregation, engine: Any) -> None:
         )
 
 
-def warn_of(plan: Plan, local: Local, rounds: int) -> None:
+def warn_of(plan: Plan) -> None:
     """Say what does not do what its paper says, or does nothing."""
-    check_rate(local, rounds)
     for said in plan.warnings():
         _log.warning(said)
 
@@ -69,10 +68,17 @@ def warn_of_delta(fed: Federation) -> None:
         )
 
 
-def check_rate(local: Local, rounds: int) -> None:
+def check_rate(local: Local, rounds: int, population: int) -> None:
     """Warn about a list of learning rates that is shorter than the run, and about rounds in which
-    nothing is learnt, because the schedule has ended before the run.
+    nothing is learnt, because the schedule has ended before the run. Raises ConfigError for a list
+    that could mean the clients.
     """
+    if isinstance(local.lr, Sequence) and len(local.lr) == population and 1 < population < rounds:
+        raise ConfigError(
+            f"local.lr has {population} learning rates for {rounds} rounds and {population} "
+            "clients: a list has one per round, and clients have no rates of their own; give "
+            f"{rounds} rates, or one more that repeats the last one, {local.lr[-1]:g}"
+        )
     if isinstance(local.lr, Sequence) and len(local.lr) < rounds:
         _log.warning(
             "local.lr has %d learning rates for %d rounds; the last one, %g, holds from then on",

@@ -16,6 +16,7 @@ import re
 import sys
 import types
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,7 @@ from ..storage.seal import FIRST, resealed
 
 _log = logging.getLogger(__name__)
 _PIECE = 1 << 24  # bytes
+_ROUNDING = ("fedloom", "torch", "processor", "instructions")  # with others bits may differ
 
 
 def plain(value: Any) -> Any:
@@ -338,6 +340,8 @@ def environment() -> dict[str, str]:
         "torch": torch.__version__,
         "numpy": np.__version__,
         "platform": platform.platform(),
+        "processor": _processor(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),  # which kernels torch takes
         "processors": str(processors()),
         "command": _command(sys.argv),
     }
@@ -346,15 +350,27 @@ def environment() -> dict[str, str]:
     return out
 
 
+def _processor() -> str:
+    """The processor's name, or its kind."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, "") or platform.processor() or platform.machine()
+
+
 def _environment(folder: RunDirectory, round: int) -> dict[str, str]:
-    """The same, with the versions of the earlier rounds if they were others; a note says so."""
+    """The same, with the versions and the processor of the earlier rounds if they were others; a
+    note says so.
+    """
     now, before = environment(), {}
     if round:
         try:
             before = folder.read_object("environment.json")
         except CheckpointError as error:
             _log.warning("which versions made the rounds until now is not known: %s", error)
-    other = [name for name in ("fedloom", "torch") if before.get(name, now[name]) != now[name]]
+    other = [name for name in _ROUNDING if before.get(name, now[name]) != now[name]]
     was = ", ".join(f"{name} {before[name]}" for name in other)
     if other:
         _log.warning(

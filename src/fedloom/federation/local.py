@@ -153,6 +153,13 @@ class Local:
                 f"local.epochs = {self.epochs} and local.steps = {self.steps} are both given; "
                 "keep one of them"
             )
+        if isinstance(self.schedule, type) or not callable(self.schedule):
+            name = getattr(self.schedule, "__name__", type(self.schedule).__name__)
+            raise ConfigError(
+                f"local.schedule must be a function of (round, step) that gives the factor of "
+                f"local.lr, got {name}; give one of fedloom.federation.schedules, such as "
+                "Exponential(decay=0.99), or a lambda (schedulers of torch move an optimiser)"
+            )
         if isinstance(self.passes, str):
             object.__setattr__(self, "passes", PASSES.make(self.passes))
         if self.passes is not None and self.order != "shuffled":

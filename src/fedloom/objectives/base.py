@@ -223,7 +223,19 @@ class CrossEntropy(Objective):
         return self.score(outputs, batch).mean()
 
 
-def _losses(outputs: Tensor, targets: Tensor, reduction: str) -> Tensor:
+def one_tensor(outputs: Any) -> Tensor:
+    """A model's outputs, which a plain loss takes as one tensor. Raises DataError."""
+    if isinstance(outputs, Tensor):
+        return outputs
+    raise DataError(
+        f"the model gives a {type(outputs).__name__} where the loss takes one tensor; let "
+        "forward() return that tensor alone, in training as in evaluation, or give a loss of your "
+        "own, objective=loss(outputs, targets)"
+    )
+
+
+def _losses(outputs: Any, targets: Tensor, reduction: str) -> Tensor:
+    outputs = one_tensor(outputs)
     if is_one(outputs, targets):
         z = outputs.reshape(-1)
         return F.binary_cross_entropy_with_logits(z, targets.to(z), reduction=reduction)
@@ -252,7 +264,7 @@ class SquaredError(Objective):
         return self.score(net(x, batch[0]), batch)
 
     def score(self, outputs: Any, batch: Batch) -> Tensor:
-        targets = batch[1]
+        outputs, targets = one_tensor(outputs), batch[1]
         if outputs.shape != targets.shape:
             if outputs.numel() != targets.numel():
                 raise DataError(
