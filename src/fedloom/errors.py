@@ -118,7 +118,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """
     if not (known := sorted(known)):
         return "it has none"
-    given = name[:_LONGEST].lower()
+    given = str(name)[:_LONGEST].lower()  # a list, where one name is taken
     near = min(known, key=lambda k: _edits(given, k.lower()), default="")
     if 2 * _edits(given, near.lower()) > max(len(given), len(near)):
         near = next((k for k in known if given and k.lower().startswith(given)), "")
