@@ -78,6 +78,31 @@ def test_no_quantile_is_one_rows_value_and_no_extreme_shows() -> None:
     assert max(worse.quantiles) < 80 and worse.mean < 60 and worse.deviation < 20
 
 
+@pytest.mark.parametrize("rows", [*range(30, 61), 64, 70, 95, 100, 107, 250])
+def test_a_quantile_is_about_the_number_at_its_place(rows: int) -> None:
+    """Of the numbers 1.5, 2.5, ... in order, for odd and even numbers of groups. The outer groups
+    count for nothing, so low and high, and with few groups the quarters, lie further inwards.
+    """
+    for values in (np.arange(rows) + 1.5, np.arange(rows)[::-1] + 1.5):
+        found = told_of([*map(str, values)]).quantiles
+        lowest, highest = values.min(), values.max()
+        assert found[2] == pytest.approx(np.median(values), abs=1)
+        told = [number for number in found if number is not None]
+        assert told == sorted(told) and lowest + 9 < told[0] and told[-1] < highest - 9
+        if rows >= 60:
+            assert found[1] == pytest.approx(np.quantile(values, 0.25), abs=1)
+            assert found[3] == pytest.approx(np.quantile(values, 0.75), abs=1)
+        digit = 1 if values.std() > 12 else 0.1  # what std has two digits of
+        assert all(number == pytest.approx(round(number / digit) * digit) for number in told)
+        if rows >= 50:  # what a quantile tells of one end it tells of the other
+            assert np.add(found, found[::-1]) == pytest.approx(lowest + highest, abs=2)
+
+
+def test_a_quantile_of_alike_numbers_is_that_number() -> None:
+    values = [*map(str, range(11, 21)), *["25"] * 50, *map(str, range(31, 41))]
+    assert told_of(values).quantiles[1:4] == [25, 25, 25]
+
+
 def test_few_numbers_tell_less() -> None:
     numbers = [f"{n}.5" for n in range(49)]
     assert told_of(numbers[:29]).model_dump() == {

@@ -7,10 +7,11 @@ count.
   until they could be any number. So two columns that split the rows in the same way, as a code and
   its word, withhold the same rows.
 - Of a column with more than 10 different numbers the least and the largest are one row's. So the
-  numbers are put in order and cut into groups of at least so many. What is told is the mean of a
-  group, and never of the first or last one; groups do not overlap. The mean and the deviation of
-  all numbers are made with the lowest and highest moved inwards, half the least count of each, so
-  that no extreme one shows.
+  numbers are put in order and cut into groups of at least so many, which do not overlap. A quantile
+  is the mean of the group at its place, or lies between the means of the two groups nearest to it;
+  the first and the last group count for none. The mean and the deviation of all numbers are made
+  with the lowest and highest moved inwards, half the least count of each, so that no extreme one
+  shows.
 - All of them are rounded to a tenth of the deviation's first digit or less, because the digits of a
   mean tell of how many rows it is.
 """
@@ -258,11 +259,14 @@ def _numbers(values: Floats, least: int, count: int) -> dict[str, Any]:
     inner = np.clip(ordered, ordered[least // 2], ordered[-1 - least // 2])
     mean, deviation = float(inner.mean()), float(inner.std())
     digits = 1 - math.floor(math.log10(deviation)) if deviation > 0 else 6
-    shown = [float(round(float(group.mean()), digits)) for group in groups]
+    sizes = np.array([len(group) for group in groups])
+    centres = (np.cumsum(sizes) - sizes / 2)[1:-1]
+    means = [group.mean() for group in groups[1:-1]]
     found: list[float | None] = [None] * len(_QUANTILES)
     for at, quantile in enumerate(_QUANTILES):
-        if count >= _GROUPS or quantile == 0.5:
-            found[at] = shown[min(max(round(quantile * (count - 1)), 1), count - 2)]
+        if count >= _GROUPS or quantile == 0.5:  # outside of the centres that of the nearest group
+            value = np.interp(quantile * len(ordered), centres, means)
+            found[at] = round(float(value), digits)
     told = {"mean": round(mean, digits), "deviation": round(deviation, digits)}
     return told | {"quantiles": found}
 
