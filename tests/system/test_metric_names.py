@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import tomllib
+import warnings
 
 import numpy as np
 import pytest
@@ -13,7 +14,9 @@ from torch import nn
 from fedloom import Experiment, FedAvg, Local
 from fedloom.config.resolve import resolve
 from fedloom.data import from_clients
+from fedloom.engines.metric_names import by_name
 from fedloom.errors import ConfigError
+from fedloom.objectives import CrossEntropy
 
 torchmetrics = pytest.importorskip("torchmetrics")
 
@@ -89,6 +92,49 @@ def test_a_class_without_examples_is_left_out_of_an_auc():
     row, z, y = run(federation(three_classes, 4), metrics=["auc"])  # one output more than classes
     each = [ranked(z.softmax(1)[:, c], y == c) for c in range(3)]
     assert row["test_auc"] == pytest.approx(sum(each) / 3, abs=1e-6)
+
+
+SCIKIT = {
+    "balanced_accuracy": lambda m, y, said: m.balanced_accuracy_score(y, said),
+    "cohen_kappa": lambda m, y, said: m.cohen_kappa_score(y, said),
+    "f1": lambda m, y, said: m.f1_score(y, said, zero_division=0, **averaged(said)),
+    "hamming_distance": lambda m, y, said: m.hamming_loss(y, said),
+    "jaccard_index": lambda m, y, said: m.jaccard_score(y, said, zero_division=0, **averaged(said)),
+    "matthews_corr_coef": lambda m, y, said: m.matthews_corrcoef(y, said),
+    "precision": lambda m, y, said: m.precision_score(y, said, zero_division=0, **averaged(said)),
+    "recall": lambda m, y, said: m.recall_score(y, said, zero_division=0, **averaged(said)),
+}
+
+
+def averaged(said):
+    return {"average": "binary" if set(said) <= {0, 1} else "macro"}
+
+
+@pytest.mark.parametrize("name", SCIKIT)
+@pytest.mark.parametrize(
+    ("said", "true"),
+    [
+        ([0, 0, 0, 2, 1, 1, 1, 3], [0, 0, 0, 0, 1, 1, 1, 1]),  # two classes, four predicted
+        ([0, 1, 2, 0, 1, 1, 2, 3], [2] * 8),
+        ([0, 1, 0, 3, 3, 3, 3, 1], [0, 2, 0, 2, 3, 3, 3, 3]),  # one that is never predicted
+        ([0, 1, 1, 0, 0], [0] * 5),
+        ([0, 1, 1, 0, 0], [1] * 5),
+        ([0, 1, 1, 0, 1], [0, 1, 1, 1, 0]),
+    ],
+)
+def test_a_client_that_lacks_classes_is_measured_as_by_scikit_learn(name, said, true):
+    metrics = pytest.importorskip("sklearn.metrics", reason="the extra tables is not installed")
+    classes = 2 if set(said) <= {0, 1} else 4
+    data = from_clients([(torch.zeros(classes, 1), torch.arange(classes))])
+    made = by_name({"": name}, CrossEntropy(), data)[""]
+    for part in (slice(0, 3), slice(3, None)):  # in batches
+        made.update(
+            8 * nn.functional.one_hot(torch.tensor(said[part]), classes).float(),
+            torch.tensor(true[part]),
+        )
+    with warnings.catch_warnings(action="ignore"):  # of the classes that are missing
+        expected = SCIKIT[name](metrics, true, said)
+    assert float(made.compute()) == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.parametrize("outputs", [1, 2])

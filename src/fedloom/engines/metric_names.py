@@ -24,18 +24,22 @@ from .decision import DecidedAccuracy, Threshold
 from .metrics import accuracy, brier, chances, default_metrics, is_whole
 
 _OWN = ("accuracy", "perplexity", "brier", "concordance")
+_BALANCED = "balanced_accuracy"
 # names that people use -> a class of torchmetrics, and what it is given
 _SHORT: dict[str, tuple[str, dict[str, Any]]] = {
     "auc": ("AUROC", {}),
     "f1": ("F1Score", {}),
-    "balanced_accuracy": ("Recall", {"task": "multiclass"}),  # the mean recall, of two classes too
+    _BALANCED: ("Recall", {"task": "multiclass"}),  # the mean recall, of two classes too
+    "hamming_distance": ("HammingDistance", {"average": "micro"}),
     "mae": ("MeanAbsoluteError", {}),
     "mse": ("MeanSquaredError", {}),
     "rmse": ("MeanSquaredError", {"squared": False}),
     "r2": ("R2Score", {}),
 }
-# torchmetrics counts a class without positive or negative examples as 0 in their mean
+# torchmetrics counts a class without positive or negative examples as 0 in their mean, and as 0 in
+# the mean recall once the model predicts it
 _RANKED = ("AUROC", "AveragePrecision")
+_CORRELATION = "MatthewsCorrCoef"  # 0 in scikit-learn where all examples are of one class
 _AVERAGED = "macro"  # over the classes: "micro", the default of some, is the accuracy
 
 
@@ -205,19 +209,36 @@ class Named:
             self._metric = self._made(classes)
             self._positive = torch.zeros(max(classes, 1))
         self._metric.update(given, wanted)
-        if self._kind.name in _RANKED:
+        if self._by_class or self._kind.name == _CORRELATION:
             self._count_classes(wanted)
 
     def compute(self) -> float | Tensor:
-        """The value; NaN where no class has positive and negative examples."""
+        """The value, as scikit-learn's: a class without examples counts in no mean of recalls or
+        areas. NaN for an area where no class has positive and negative examples.
+        """
         if self._metric is None:
             return math.nan
         with warnings.catch_warnings(action="ignore"):  # of classes without examples
             value: Tensor = self._metric.compute()
-        if self._kind.name not in _RANKED:
+        if self._kind.name == _CORRELATION and self._of_one_class:
+            return 0.0
+        if not self._by_class:
             return value
-        known = (self._positive > 0) & (self._positive < self._count)
+        known = self._positive > 0
+        if self._kind.name in _RANKED:
+            known &= self._positive < self._count
         return value.reshape(-1)[known].mean() if known.any() else math.nan
+
+    @property
+    def _of_one_class(self) -> bool:
+        """Whether all examples are of one class."""
+        alone = self._positive.sum() == 0 or self._positive.max() == self._count
+        return not self._several and bool(alone)
+
+    @property
+    def _by_class(self) -> bool:
+        """Whether the values of the classes are averaged here."""
+        return self._kind.name in _RANKED or self.name == _BALANCED
 
     def _prepared(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, int]:
         """Predictions and targets as torchmetrics takes them, and the number of classes."""
@@ -249,7 +270,7 @@ class Named:
                 options |= {"task": "binary" if classes == 1 else "multiclass"}
                 options |= {"num_classes": classes}
             if "average" in known:
-                options["average"] = "none" if self._kind.name in _RANKED else _AVERAGED
+                options.setdefault("average", "none" if self._by_class else _AVERAGED)
             if self._ignore is not None and "ignore_index" in known:
                 options["ignore_index"] = self._ignore
         with warnings.catch_warnings(action="ignore"):  # of the memory that it will take
