@@ -22,6 +22,7 @@ from fedloom.data import (
     PARTITIONS,
     folders,
     from_datasets,
+    from_partitions,
     hugging_face,
     iid,
     mnist,
@@ -419,6 +420,38 @@ def test_a_folder_per_client_with_pictures(tmp_path):
     refused(lambda: folders(path=tmp_path), "client bo")
     (tmp_path / "bo" / "emu" / "3.png").unlink()
     refused(lambda: folders(path=tmp_path), "client cy", "neither data.npz nor pictures")
+
+
+DEEP = {  # modes whose values pillow cuts off at 255, and what an error calls them
+    "uint16": "16 bits a pixel (mode I;16)",
+    "int32": "32 bits a pixel (mode I)",
+    "float32": "32 bits a pixel (mode F)",
+}
+
+
+@pytest.mark.parametrize("kind", DEEP)
+@pytest.mark.parametrize("size", [None, 4])
+def test_pictures_of_more_than_8_bits_are_refused_by_name(tmp_path, kind, size):
+    pillow = pytest.importorskip("PIL.Image", reason="the extra images is not installed")
+    deep = pillow.fromarray((np.arange(64).reshape(8, 8) * 900).astype(kind))
+    for client, picture in (("ana", pillow.new("L", (8, 8), 7)), ("bo", deep)):
+        (tmp_path / client / "cat").mkdir(parents=True)
+        picture.save(tmp_path / client / "cat" / "1.tif")
+    refused(lambda: folders(path=tmp_path, size=size), "client bo", "bo/cat/1.tif", DEEP[kind])
+    refused(lambda: from_datasets([[(deep, 0)]]), "client 0, sample 0", DEEP[kind])
+    few = Split(image=[pillow.new("L", (8, 8)), deep], label=[0, 1])
+    refused(lambda: from_partitions([few]), "client 0, column 'image', row 2", DEEP[kind])
+
+
+def test_pages_of_a_picture_are_not_dropped_and_grey_ones_stay_grey(tmp_path):
+    pillow = pytest.importorskip("PIL.Image", reason="the extra images is not installed")
+    (tmp_path / "ana" / "cat").mkdir(parents=True)
+    path = tmp_path / "ana" / "cat" / "1.tif"
+    pillow.new("LA", (4, 3), (7, 255)).save(path)
+    assert folders(path=tmp_path).inputs.unique().tolist() == [7]
+    assert folders(path=tmp_path).inputs.shape == (1, 1, 3, 4)
+    pillow.new("L", (4, 3), 7).save(path, save_all=True, append_images=[pillow.new("L", (4, 3))])
+    refused(lambda: folders(path=tmp_path), "ana/cat/1.tif has 2 pages")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at the process's open files")

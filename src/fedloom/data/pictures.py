@@ -33,7 +33,7 @@ def open_picture(
     try:
         # opened here: given a name, pillow only closes the file of formats that let it
         with path.open("rb") as raw, image.open(raw) as file:
-            picture = file
+            picture = _of_8_bits(file, path)
             if resize and size is not None:
                 picture = file.resize((size[1], size[0]))
             return as_array(picture, size, path, grey)
@@ -52,8 +52,9 @@ def as_array(
     picture: Any, size: tuple[int, int] | None, where: object, grey: bool | None = False
 ) -> Array:
     """A pillow picture as (3 or 1, height, width) uint8; where: what an error names."""
+    _of_8_bits(picture, where)
     if grey is None:
-        grey = picture.mode in ("1", "L")
+        grey = picture.mode in ("1", "L", "LA", "La")
     array = np.asarray(picture.convert("L" if grey else "RGB"), dtype=np.uint8)
     if size is not None and array.shape[:2] != size:
         raise DataError(
@@ -61,3 +62,18 @@ def as_array(
             f"{size[1]}; all pictures must be of one size"
         )
     return array[None] if array.ndim == 2 else array.transpose(2, 0, 1)
+
+
+def _of_8_bits(picture: Any, where: object) -> Any:
+    """The picture. Raises DataError for one of more bits, whose values pillow would cut off at 255,
+    and for one of several pages, of which only the first would be read.
+    """
+    pages = getattr(picture, "n_frames", 1) if picture.format == "TIFF" else 1
+    if picture.mode[0] not in "IF" and pages == 1:
+        return picture
+    bits = 16 if picture.mode.startswith("I;16") else 32
+    wrong = f"{bits} bits a pixel (mode {picture.mode})" if pages == 1 else f"{pages} pages"
+    raise DataError(
+        f"{where} has {wrong}, and pictures have one page of 8 bits here; save it so, or keep the "
+        "values: give float32 arrays, as inputs in data.npz or to from_clients()"
+    )

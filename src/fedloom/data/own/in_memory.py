@@ -177,6 +177,8 @@ def _stacked(dataset: Any, what: str) -> tuple[Any, Any]:
         try:
             x, y = dataset[i]
             x, y = torch.as_tensor(_plain(x)), torch.as_tensor(y)
+        except DataError as error:
+            raise DataError(f"{what}, sample {i}: {error}") from error
         except Exception as error:  # the user's own code
             raise DataError(
                 f"{what}, sample {i}: {type(dataset).__name__} raised {type(error).__name__}: "
