@@ -13,6 +13,7 @@ import torch
 from published import refused
 
 from fedloom.data import from_partitions, hugging_face, iid, table
+from fedloom.errors import DataError
 
 SITES = ["a", "b", "a"]
 
@@ -228,14 +229,76 @@ def test_partitions_of_other_libraries_are_clients():
 
 
 def test_named_classes_of_partitions_are_numbered_as_in_training():
-    rows = lambda *labels: Rows(x=[[float(len(name))] for name in labels], label=list(labels))
+    rows = lambda *labels: named(None, *labels)
     train = [rows("no", "yes"), rows("maybe")]
-    for part in train:
-        part.features = {}
     data = from_partitions(train, test=rows("yes", "no"), inputs="x")
     assert data.class_names == ("maybe", "no", "yes") and data.targets.tolist() == [1, 2, 0]
     assert data.test_targets.tolist() == [2, 1]
     refused(lambda: from_partitions(train, test=rows("never"), inputs="x"), "test, column 'label'")
+
+
+def named(classes, *labels):
+    """Rows whose labels are texts, or the numbers of these classes."""
+    values = [name if classes is None else classes.index(name) for name in labels]
+    made = Rows(x=[[float(len(name))] for name in labels], label=values)
+    made.features = {} if classes is None else {"label": types.SimpleNamespace(names=classes)}
+    return made
+
+
+def test_classes_of_partitions_are_joined_by_name(caplog):
+    a = named(["healthy", "ill"], "healthy", "healthy", "ill")
+    b = named(["ill", "unknown", "healthy"], "healthy", "unknown", "ill")
+    test = named(["unknown", "ill"], "ill", "unknown")
+    data = from_partitions({"a": a, "b": b}, test=test, inputs="x")
+    assert data.class_names == ("healthy", "ill", "unknown")
+    assert data.targets.tolist() == [0, 0, 1, 0, 2, 1] and data.test_targets.tolist() == [1, 2]
+    texts = from_partitions([a], test=named(None, "ill", "healthy"), inputs="x")
+    assert texts.test_targets.tolist() == [1, 0]
+    assert not caplog.messages
+    twice = from_partitions([a, named(["Ill", "healthy"], "Ill")], inputs="x")
+    assert twice.targets.tolist() == [0, 0, 1, 2]
+    assert "column 'label': 'ill' and 'Ill' differ by capitals or blanks alone" in caplog.text
+
+
+def test_labels_that_have_names_in_some_parts_alone_are_refused():
+    a, plain = named(["healthy", "ill"], "healthy", "ill"), Rows(x=[[1.0]], label=[0])
+    plain.features = {}
+    says = "client 1, column 'label', row 1: class 0 is none of healthy, ill"
+    refused(lambda: from_partitions([a, plain], inputs="x"), says)
+    refused(lambda: from_partitions([plain, a], inputs="x"), "client 0", "class 0 is none of")
+    refused(
+        lambda: from_partitions([plain], test=named(None, "ill"), inputs="x"),
+        "column 'label' holds torch.int64 in the clients and the texts ill in test",
+    )
+    outside = named(["healthy", "ill"], "healthy")
+    outside.columns["label"] = [-1]  # of a test set without labels
+    refused(lambda: from_partitions([a], test=outside, inputs="x"), "class -1 is none of healthy")
+
+
+def test_a_transform_of_a_partition_is_not_dropped(saved):
+    import datasets
+
+    rows = datasets.Dataset.from_dict({"x": [[1.0, 2.0]], "label": [0]})
+    halved = lambda batch: batch | {"x": [[v / 2 for v in row] for row in batch["x"]]}
+    for made in (rows.with_transform(halved), rows.with_format("torch", dtype=torch.int8)):
+        with pytest.raises(DataError, match=r"client 0 has a format with .*apply it by \.map"):
+            from_partitions([made], inputs="x")
+    kept = from_partitions([rows.map(halved, batched=True).with_format("torch")], inputs="x")
+    assert kept.inputs.tolist() == [[0.5, 1.0]]
+
+
+def test_splits_of_a_saved_data_set_are_joined_by_the_names_of_classes(saved):
+    import datasets
+
+    def split(names, labels):
+        kinds = {"x": datasets.Value("float32"), "label": datasets.ClassLabel(names=names)}
+        columns = {"x": [0.0] * len(labels), "label": labels}
+        return datasets.Dataset.from_dict(columns, features=datasets.Features(kinds))
+
+    path = saved(train=split(["no", "yes"], ["yes", "no"]), test=split(["yes", "no"], ["yes"]))
+    data = hugging_face(iid(1), path=path, inputs="x")
+    assert data.class_names == ("no", "yes")
+    assert data.targets.tolist() == [1, 0] and data.test_targets.tolist() == [1]
 
 
 def test_partitions_that_do_not_fit_are_refused_by_client():

@@ -344,6 +344,37 @@ def test_a_file_that_does_not_fit_the_others_is_refused_by_name(hospitals, rows,
     refused(lambda: table(f"{hospitals}/*.csv", target="outcome"), says)
 
 
+def test_names_that_differ_by_capitals_or_blanks_alone_are_said(tmp_path, caplog):
+    rows = "site,sex,label\nbonn,F,yes\nlyon,f,Yes\nlyon,m,no\nBonn ,m, no\n"
+    path = published.write(tmp_path / "t.csv", rows)
+    columns = {"sex": ["F", "f", "m"]}
+    data = table(path=path, client="site", columns={"sex": "one_hot"}, test_share=0.0)
+    assert data.class_names == (" no", "Yes", "no", "yes")
+    assert [
+        message.partition(" differ")[0].removeprefix(f"{path}, column ")
+        for message in caplog.messages
+        if "differ by capitals" in message
+    ] == [
+        "'sex': 'F' and 'f'",
+        "'label': ' no' and 'no'; 'Yes' and 'yes'",
+        "'site': 'Bonn ' and 'bonn'",
+    ]
+    caplog.clear()
+    listed = ["no", "yes", "Yes", " no"]
+    table(iid(1), path=path, columns=columns, inputs=["sex"], class_names=listed)
+    assert "'label'" not in caplog.text
+
+
+def test_classes_that_are_numbers_in_training_and_texts_in_the_test_are_refused(tmp_path):
+    path = published.write(tmp_path / "t.csv", "site,x,label\na,1,0\nb,2,1\n")
+    test = published.write(tmp_path / "u.csv", "site,x,label\na,1,no\nb,2,yes\n")
+    refused(
+        lambda: table(path=path, client="site", test=test),
+        "column 'label' holds torch.int64 in",
+        "and the texts no, yes in",
+    )
+
+
 def test_one_number_in_two_forms_beside_a_text_is_said(tmp_path, caplog):
     """As in these files where a "?" stands for a missing cell."""
     path = published.write(tmp_path / "t.csv", "slope,label\n1.0,0\n?,1\n1,0\n2,1\n")
@@ -393,6 +424,15 @@ def test_arrays_that_do_not_fit_name_the_client(tmp_path):
     refused(lambda: folders(path=tmp_path / "none"), "there is no folder")
     (tmp_path / "empty").mkdir()
     refused(lambda: folders(path=tmp_path / "empty"), "holds no folders")
+
+
+def test_class_folders_that_differ_by_capitals_alone_are_said(tmp_path, caplog):
+    pillow = pytest.importorskip("PIL.Image", reason="the extra images is not installed")
+    for place in ("ana/Cat", "bo/cat"):
+        (tmp_path / place).mkdir(parents=True)
+        pillow.new("L", (4, 3)).save(tmp_path / place / "1.png")
+    assert folders(path=tmp_path).class_names == ("Cat", "cat")
+    assert "folders of classes: 'Cat' and 'cat' differ by capitals" in caplog.text
 
 
 def test_a_folder_per_client_with_pictures(tmp_path):
@@ -483,41 +523,6 @@ def test_no_file_stays_open_behind_an_error(tmp_path):
     with pytest.raises(DataError) as held:
         read_arrays(tmp_path / "split.npz")
     assert len(os.listdir("/proc/self/fd")) == before and "split.npz" in str(held.value)
-
-
-# ---- torch Datasets
-
-
-class Squares(torch.utils.data.Dataset):
-    def __init__(self, count, bad=None):
-        self.count, self.bad = count, bad
-
-    def __len__(self):
-        return self.count
-
-    def __getitem__(self, i):
-        if i == self.bad:
-            raise RuntimeError("disk gone")
-        return torch.full((2,), float(i)), i % 3
-
-
-def test_a_dataset_per_client():
-    data = from_datasets([Squares(2), Squares(4)], test=Squares(3))
-    assert data.sizes.tolist() == [2, 4] and data.client(1)[0][:, 0].tolist() == [0, 1, 2, 3]
-    assert data.test_targets.tolist() == [0, 1, 2] and data.targets.dtype == torch.int64
-    own = from_datasets([Squares(2), Squares(4)], client_tests=[Squares(1), Squares(2)])
-    assert own.test_clients.sizes.tolist() == [1, 2]
-
-
-def test_a_dataset_that_raises_is_named_with_client_and_sample():
-    refused(
-        lambda: from_datasets([Squares(2), Squares(4, bad=3)]),
-        "client 1, sample 3: Squares raised RuntimeError: disk gone",
-    )
-    refused(lambda: from_datasets([[(torch.zeros(2), 0), (torch.zeros(3), 0)]]), "sample 1", "(3,)")
-    refused(lambda: from_datasets([[(1, 2, 3)]]), "client 0, sample 0", "a pair of inputs")
-    refused(lambda: from_datasets([iter([])]), "client 0", "has no len()")
-    refused(lambda: from_datasets([Squares(1), []]), "client 1 has no training samples")
 
 
 # ---- Hugging Face, with a stand-in for the library

@@ -15,8 +15,9 @@ from fedloom.data.federated import FederatedData
 from fedloom.data.heterogeneity import measure
 from fedloom.data.own.folders import folders
 from fedloom.data.own.hugging_face import from_partitions, hugging_face
-from fedloom.data.own.in_memory import from_arrays, from_clients, from_datasets
+from fedloom.data.own.in_memory import from_arrays, from_clients
 from fedloom.data.own.tables import table
+from fedloom.data.own.torch_datasets import from_datasets
 from fedloom.data.partition import *  # noqa: F403  # its __all__: every partition
 from fedloom.data.published.download import data_root
 from fedloom.data.published.heart import heart

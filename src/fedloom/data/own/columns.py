@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import re
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -21,6 +23,7 @@ from fedloom.errors import DataError, did_you_mean
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
+_log = logging.getLogger(__name__)
 LARGEST = float(np.finfo(np.float32).max)
 _COMMA = re.compile(r"\s*[+-]?\d*,\d+\s*")
 Floats = np.ndarray[Any, np.dtype[np.float64]]
@@ -189,6 +192,20 @@ def distinct_names(names: Series) -> tuple[str, ...]:
     return in_order(distinct, int if whole else None)
 
 
+def warn_of_look_alikes(where: str, names: Iterable[str]) -> None:
+    """Say which of these distinct names differ by capitals or blanks alone."""
+    alike: dict[str, list[str]] = {}
+    for name in names:
+        key = "".join(unicodedata.normalize("NFKC", name).casefold().split())
+        alike.setdefault(key, []).append(short(name))
+    if twice := [" and ".join(same) for same in alike.values() if len(same) > 1]:
+        _log.warning(
+            "%s: %s%s differ by capitals or blanks alone and count as different; if they are one, "
+            "write them alike",
+            *(where, "; ".join(twice[:5]), "; ..." * (len(twice) > 5)),
+        )
+
+
 def places(names: Series, known: Iterable[str]) -> Tensor:
     """Where names stand among the known ones, (n,) int64; -1 for an unknown name."""
     found = names.map({name: i for i, name in enumerate(known)})
@@ -228,14 +245,16 @@ def labels_of(
             )
         return labels, ()
     names = cells.map(name_of)
-    classes = tuple(classes) or distinct_names(names)
-    labels = places(names, classes)
+    known = tuple(classes) or distinct_names(names)
+    if not classes:
+        warn_of_look_alikes(f"{table.where}, column '{name}'", known)
+    labels = places(names, known)
     if len(wrong := cells[(labels < 0).numpy()]):
         raise DataError(
-            f"{at(wrong)}: class {wrong.iloc[0]!r} is none of {', '.join(classes[:10])}, those of "
+            f"{at(wrong)}: class {wrong.iloc[0]!r} is none of {', '.join(known[:10])}, those of "
             "the training data or of class_names; correct the cell, or take the row out"
         )
-    return labels, classes
+    return labels, known
 
 
 def words_of(

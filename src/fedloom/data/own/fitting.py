@@ -9,7 +9,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from fedloom.data.own.columns import Table, at, finite, in_order, name_of, number_name, odd, short
+from fedloom.data.own.columns import (
+    Table,
+    at,
+    finite,
+    in_order,
+    name_of,
+    number_name,
+    odd,
+    short,
+    warn_of_look_alikes,
+)
 from fedloom.data.own.preparation import (
     KINDS,
     Column,
@@ -110,6 +120,7 @@ def _column(table: Table, name: str, kinds: Kinds, how: Finding) -> Column:
     fill = how.fill(cells, "")
     known = dict.fromkeys(categories(there.map(name_of).unique()))
     _warn_of_mixed(table, name, [*known])
+    warn_of_look_alikes(f"{table.where}, column '{name}'", known)
     if not isinstance(rule, str):
         return Column(name, "ordinal", categories(rule, fill))
     values = {*known, *([str(fill)] if len(there) < len(cells) and fill is not None else [])}

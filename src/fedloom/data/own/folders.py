@@ -14,6 +14,7 @@ from torch import Tensor
 from fedloom.data.client_indices import Partition
 from fedloom.data.dataset import Arrays
 from fedloom.data.federated import FederatedData
+from fedloom.data.own.columns import warn_of_look_alikes
 from fedloom.data.own.in_memory import join
 from fedloom.data.own.npy import read_npy, read_npz
 from fedloom.data.partition.without_labels import natural
@@ -127,6 +128,7 @@ def _class_folders(client: Path, split: str) -> list[Path]:
 
 def _classes(clients: Sequence[Path]) -> tuple[str, ...]:
     names = {p.name for c in clients for split in SPLITS for p in _class_folders(c, split)}
+    warn_of_look_alikes("folders of classes", sorted(names))
     return tuple(sorted(names))
 
 

@@ -21,6 +21,7 @@ from fedloom.data.own.columns import (
     joined,
     no_column,
     numbers_of,
+    warn_of_look_alikes,
     words_of,
 )
 from fedloom.data.own.tables import dealt, refuse_ownerless, targets_of
@@ -62,39 +63,52 @@ def hugging_face(
     if not path:
         raise DataError("hugging_face needs path=, a name on the hub or a folder")
     refuse_ownerless(client, partition)
-    splits = [split] + ([] if test_split is None else [test_split])
     whole = _from_hub(path, config)
+    splits = [_split(whole, path, name) for name in (split, test_split) if name is not None]
     tables: list[Table] = []
-    for name in splits:
-        rows, where = _split(whole, path, name)
+    for rows, where in splits:
         tables.append(_table(rows, where, [inputs, target], client, tables))
+    classes = _joined_classes([rows for rows, _ in splits], target)
     columns, raw = _inputs(tables, inputs, length, vocabulary)
     transform = _transform(columns[0], mean, std, rotate=rotate, crop=crop, flip=flip)
     details: dict[str, Any] = {"split": split, "inputs": inputs, "target": target}
     name = Path(path).name
-    return dealt(name, tables, columns, target, client, partition, seed, details, transform, raw)
+    parts = name, tables, columns, target, client, partition, seed, details, transform, raw
+    return dealt(*parts, class_names=classes)
 
 
 def _table(
     rows: Any, where: str, needed: Sequence[str], client: str | None, before: Sequence[Table]
 ) -> Table:
     """Some columns of a Dataset of the library, read at once, otherwise it reads row by row; of
-    pictures, if the first one holds them, as arrays like those of the tables before. Raises
-    DataError for another thing, and for one that lacks a column that is needed.
+    pictures, if the first one holds them, as arrays like those of the tables before, and of named
+    classes their names. Raises DataError for another thing, for one with a transform, and for one
+    that lacks a column that is needed.
     """
     try:
+        how = (getattr(rows, "format", None) or {}).get("format_kwargs")
         rows = rows.with_format(None)  # it may have been saved to give tensors
         names, count = rows.column_names, len(rows)
     except (AttributeError, TypeError) as error:
         raise DataError(
             f"{where} is a {type(rows).__name__}; give Datasets of the library datasets"
         ) from error
+    if how:
+        raise DataError(
+            f"{where} has a format with {', '.join(how)} (set_transform, with_format), and rows "
+            "are read once, as stored; apply it by .map(), or take it off by "
+            ".with_format(None) and let fedloom augment: crop=4, flip=True"
+        )
     if not count:
         raise DataError(f"{where} is empty")
     for name in needed:
         if name not in names:
             raise no_column(where, name, names)
     inputs, columns = needed[0], {name: rows[name] for name in names if name in (*needed, client)}
+    for name in columns.keys() - {inputs}:
+        if known := _class_names(rows, name):  # -1 stands for no class
+            inside = range(len(known))
+            columns[name] = [known[v] if v in inside else v for v in columns[name]]
     like = _pixels(before[0], inputs) if before else None
     if like is not None or _holds_pictures(columns[inputs]):
         columns[inputs] = [*_pictures(columns[inputs], f"{where}, column '{inputs}'", like)]
@@ -197,7 +211,8 @@ def from_partitions(
 
     test: the common test set: a split's name (which is no client then; without such a split there
     is no test set), a Dataset, or None. inputs, target: names of columns, which are converted as by
-    `hugging_face`. Raises DataError naming client, column and row.
+    `hugging_face`. Classes that have names (ClassLabel) are joined by these, in the order of the
+    first part. Raises DataError naming client, column and row.
     """
     clients, tests = _parts(parts, test)
     if not clients:
@@ -211,7 +226,8 @@ def from_partitions(
         tables.append(_table(tests, "test", needed, None, train))
     columns, raw = _inputs(tables, inputs, length, vocabulary)
     sizes = torch.tensor([len(table.frame) for table in train])
-    targets, classes = targets_of(tables, target)
+    every = [*clients.values(), *([] if tests is None else [tests])]
+    targets, classes = targets_of(tables, target, _joined_classes(every, target))
     named = not all(isinstance(who, int) for who in clients)
     return Arrays(
         name=name,
@@ -222,7 +238,7 @@ def from_partitions(
         test_targets=targets[1] if len(targets) > 1 else None,
         by="clients",
         owner_names=[str(who) for who in clients] if named else (),
-        class_names=_class_names(next(iter(clients.values())), target) or classes,
+        class_names=classes,
         transform=_transform(columns[0], mean, std, crop=crop, flip=flip),
         raw=raw,
     ).divided(natural(), seed=0)
@@ -258,6 +274,13 @@ def _class_names(part: Any, target: str) -> tuple[str, ...]:
     """The names of a ClassLabel column; none of another."""
     feature = (getattr(part, "features", None) or {}).get(target)
     return tuple(getattr(feature, "names", None) or ())
+
+
+def _joined_classes(parts: Sequence[Any], target: str) -> tuple[str, ...]:
+    """The names of the classes of all parts; none if they have none."""
+    names = tuple(dict.fromkeys(name for part in parts for name in _class_names(part, target)))
+    warn_of_look_alikes(f"column '{target}'", names)
+    return names
 
 
 def _transform(inputs: Tensor, mean: Sequence[float], std: Sequence[float], **how: Any) -> Any:

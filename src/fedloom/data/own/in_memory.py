@@ -12,7 +12,6 @@ from torch import Tensor
 from fedloom.data.client_indices import Partition, Ragged
 from fedloom.data.dataset import Arrays
 from fedloom.data.federated import FederatedData
-from fedloom.data.pictures import as_array
 from fedloom.data.transforms import Transform, check_dtype
 from fedloom.errors import DataError, did_you_mean
 
@@ -130,76 +129,6 @@ def from_arrays(
         class_names=tuple(class_names),
         transform=transform,
     ).divided(partition, seed)
-
-
-def from_datasets(
-    datasets: Sequence[Any] | Mapping[str, Any],
-    test: Any = None,
-    client_tests: Sequence[Any] | Mapping[str, Any] | None = None,
-    name: str = "yours",
-    class_names: Sequence[str] = (),
-) -> FederatedData:
-    """Make a federation of one torch Dataset per client: anything with len() and [i] that gives
-    (inputs, target). {name: Dataset} gives the clients names.
-
-    Every sample is read once, into memory, so put no random augmentation into a Dataset. test: a
-    Dataset for all; client_tests: one per client. Raises DataError naming the client and the sample
-    where a Dataset raises or samples differ in shape.
-
-    >>> one = [(torch.zeros(2), 0), (torch.ones(2), 1)]
-    >>> from_datasets([one, one[:1]]).sizes.tolist()
-    [2, 1]
-    """
-    pairs = _read(datasets, "client")
-    tests = None if test is None else _stacked(test, "test")
-    own = None if client_tests is None else _read(client_tests, "client_tests")
-    return from_clients(pairs, tests, own, name, class_names)
-
-
-def _read(datasets: Any, what: str) -> Any:
-    """The samples of every Dataset, with the names that there are."""
-    if isinstance(datasets, Mapping):
-        return {name: _stacked(d, f"{what} {name}") for name, d in datasets.items()}
-    return [_stacked(d, f"{what} {i}") for i, d in enumerate(datasets)]
-
-
-def _stacked(dataset: Any, what: str) -> tuple[Any, Any]:
-    inputs: list[Tensor] = []
-    targets: list[Tensor] = []
-    try:
-        count = len(dataset)
-    except TypeError as error:
-        raise DataError(
-            f"{what}: {type(dataset).__name__} has no len(); an iterable Dataset must be read into "
-            "a list first"
-        ) from error
-    for i in range(count):
-        try:
-            x, y = dataset[i]
-            x, y = torch.as_tensor(_plain(x)), torch.as_tensor(y)
-        except DataError as error:
-            raise DataError(f"{what}, sample {i}: {error}") from error
-        except Exception as error:  # the user's own code
-            raise DataError(
-                f"{what}, sample {i}: {type(dataset).__name__} raised {type(error).__name__}: "
-                f"{error}; a sample must be a pair of inputs and target, each one array of numbers "
-                f"({ONE_ARRAY})"
-            ) from error
-        for kind, one, others in (("inputs", x, inputs), ("target", y, targets)):
-            if others and one.shape != others[0].shape:
-                raise DataError(
-                    f"{what}, sample {i}: its {kind} have shape {tuple(one.shape)}, those of "
-                    f"sample 0 {tuple(others[0].shape)}; bring all to one shape"
-                )
-            others.append(one)
-    return (torch.stack(inputs), torch.stack(targets)) if inputs else ([], [])
-
-
-def _plain(value: Any) -> Any:
-    """A pillow picture as the float array (C, H, W) in [0, 1] that torchvision would make."""
-    if not hasattr(value, "convert"):
-        return value
-    return torch.from_numpy(as_array(value, None, "the picture", None).copy()).float() / 255
 
 
 def _test_arrays(

@@ -23,6 +23,7 @@ from fedloom.data.own.columns import (
     places,
     present,
     short,
+    warn_of_look_alikes,
 )
 from fedloom.data.own.conditions import ANSWERS, columns_in, is_condition, with_condition
 from fedloom.data.own.files import FILE, Paths, files_of, joined_files, parts_of, several
@@ -298,12 +299,19 @@ def targets_of(
     are not given. Raises DataError.
     """
     first, known = labels_of(tables[0], name, classes)
-    targets = [first, *(labels_of(table, name, known)[0] for table in tables[1:])]
-    if targets[-1].dtype != first.dtype:
-        raise DataError(
-            f"column '{name}' holds {first.dtype} in {tables[0].where} and {targets[-1].dtype} in "
-            f"{tables[-1].where}; write both alike"
-        )
+    targets = [first]
+    for table in tables[1:]:
+        others, theirs = labels_of(table, name, known)
+        if others.dtype != first.dtype or theirs != known:
+            kinds = [
+                f"the texts {', '.join(c[:5])}" if c else t.dtype
+                for c, t in ((known, first), (theirs, others))
+            ]
+            raise DataError(
+                f"column '{name}' holds {kinds[0]} in {tables[0].where} and {kinds[1]} in "
+                f"{table.where}; write both alike"
+            )
+        targets.append(others)
     return targets, known
 
 
@@ -327,6 +335,7 @@ def dealt(
     if client is not None:
         cells = present(tables[0], client).map(name_of)
         names = distinct_names(cells)
+        warn_of_look_alikes(f"{tables[0].where}, column '{client}'", names)
         owners = places(cells, names)
         details |= {"client_names": list(names)} if len(names) <= 1000 else {}
         by_client = partition is None or isinstance(partition, natural)
