@@ -107,6 +107,7 @@ def pairs(inputs: Any, targets: Any, **more: Any) -> dict[str, Any]:
 
 
 ROWS, LABELS = torch.ones(6, 3), torch.tensor([0, 1, 0, 1, 0, 1])
+SOFT = 0.9 * torch.eye(2)[LABELS] + 0.05  # of label smoothing, mixup or another model
 
 
 @pytest.mark.parametrize(
@@ -116,11 +117,22 @@ ROWS, LABELS = torch.ones(6, 3), torch.tensor([0, 1, 0, 1, 0, 1])
         (ROWS, LABELS + 1, "the labels are 1 to 2, but classes are counted from 0: subtract 1"),
         ((ROWS, ROWS), LABELS, "client 0: inputs are 2 arrays of 6 samples.*joined"),
         ({"a": ROWS, "b": ROWS}, LABELS, "inputs are a dictionary of a, b.*joined"),
+        (ROWS, torch.eye(2)[LABELS], r"every row has one 1: for classes give targets.argmax\(1\)"),
+        (ROWS, SOFT, r"\[12, 2\], and every row sums to 1.*=torch.nn.functional.cross_entropy"),
     ],
 )
 def test_data_that_a_model_cannot_take_are_explained(inputs: Any, targets: Any, words: str) -> None:
     with pytest.raises(DataError, match=words):
         experiment(**pairs(inputs, targets)).run()
+
+
+def test_probabilities_as_targets_have_the_loss_that_is_named() -> None:
+    pair = pairs(ROWS, SOFT)
+    soft = experiment(**pair, objective=torch.nn.functional.cross_entropy).run().model
+    own = experiment(**pair, objective=SquaredError()).run().model
+    assert not torch.equal(soft.weight, own.weight)
+    for targets in (SOFT - 0.05, 2 * SOFT, torch.cat([SOFT[:5], -SOFT[:1]])):  # plain numbers
+        experiment(**pairs(ROWS, targets)).build()
 
 
 @pytest.mark.parametrize(

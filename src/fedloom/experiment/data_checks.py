@@ -17,21 +17,27 @@ from ..federation.attacks import Attack
 from ..objectives.base import by_class
 
 _log = logging.getLogger(__name__)
+_ROUNDED = 1e-3  # how far from 1 probabilities may sum
 _FEW = 20  # different whole numbers: up to so many may be meant as classes
 
 
 def check_targets(data: FederatedData, taken: bool) -> None:
-    """Raise DataError for classes given as floats in columns, if the loss is `taken` from the
-    targets' type. Warn of numbers that may be meant as classes, of labels that do not begin at 0,
-    and if most of the data is held out.
+    """Raise DataError for classes given as floats in columns, one 1 or probabilities in a row, if
+    the loss is `taken` from the targets' type. Warn of numbers that may be meant as classes, of
+    labels that do not begin at 0, and if most of the data is held out.
     """
     y = data.targets
     _warn_of_values(data, taken)
-    rows = taken and y.is_floating_point() and y.ndim == 2 and y.shape[1] > 1
-    if rows and bool(((y == 0) | (y == 1)).all()) and bool((y.sum(1) == 1).all()):
+    rows = taken and y.is_floating_point() and y.ndim > 1 and y.shape[1] > 1
+    if rows and bool((y >= 0).all()) and bool(((y.sum(1) - 1).abs() < _ROUNDED).all()):
+        one = bool((y.amax(1) == 1).all())
+        how = (
+            "targets.argmax(1)" if one else "the loss: objective=torch.nn.functional.cross_entropy"
+        )
         raise DataError(
-            f"the targets are floats of shape {list(y.shape)} with one 1 in every row: for "
-            "classes give targets.argmax(1), for a regression on them objective=SquaredError()"
+            f"the targets are floats of shape {list(y.shape)}, and every row "
+            f"{'has one 1' if one else 'sums to 1, as probabilities of classes do'}: for classes "
+            f"give {how}, for a regression on them objective=SquaredError()"
         )
     held = 0 if data.validation is None else len(data.validation)
     everything = held + len(data.clients.indices)
