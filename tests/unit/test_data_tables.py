@@ -3,6 +3,12 @@ client, conditions, transformers."""
 
 from __future__ import annotations
 
+import bz2
+import gzip
+import io
+import lzma
+import zipfile
+
 import numpy as np
 import published
 import pytest
@@ -241,3 +247,40 @@ def test_a_fitted_transformer_makes_the_inputs(tmp_path, monkeypatch):
     words += ["data.partition=natural", "data.preparation=prep.py:scaler", "model.inputs=1"]
     config = resolve("heart", words)
     assert config.data().inputs.tolist() == [[-1], [1]]
+
+
+def packed(how: str) -> bytes:
+    """A table of two columns as people compress it."""
+    raw = b"label,x\n0,1\n1,2\n"
+    if how == "zip":
+        with zipfile.ZipFile(out := io.BytesIO(), "w") as archive:
+            archive.writestr("t.csv", raw)
+        return out.getvalue()
+    return {"gzip": gzip.compress, "bzip2": bz2.compress, "xz": lzma.compress}[how](raw)
+
+
+@pytest.mark.parametrize("how", ["zip", "gzip", "bzip2", "xz"])
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])  # in which any bytes are text
+def test_a_compressed_table_is_called_so(tmp_path, how, encoding):
+    path = published.write(tmp_path / f"t.csv.{how}", packed(how))
+    refused(lambda: table(iid(1), path=path, encoding=encoding), str(path), how, "unpack it")
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
+@pytest.mark.parametrize("ending", ["xlsx", "csv"])
+def test_a_workbook_is_called_so(tmp_path, ending, encoding):
+    path = tmp_path / f"u.{ending}"
+    with zipfile.ZipFile(path, "w") as archive:  # as Excel's begin, openpyxl's have these last
+        for name in ("[Content_Types].xml", "_rels/.rels", "xl/workbook.xml"):
+            archive.writestr(name, "<a/>")
+    says = ("u." + ending, "is an Excel workbook, not CSV text; save each sheet as CSV")
+    refused(lambda: table(iid(1), path=path, encoding=encoding), *says)
+
+
+def test_workbooks_of_old_excel_and_parquet_called_csv_are_called_so(tmp_path):
+    old = published.write(tmp_path / "t.xls", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(600))
+    refused(lambda: table(iid(1), path=old), "t.xls is an Excel workbook")
+    parquet = published.write(tmp_path / "t.csv", b"PAR1" + bytes(9))
+    refused(lambda: table(iid(1), path=parquet), "t.csv is a Parquet file", "call it .parquet")
+    named = published.write(tmp_path / "t.parquet", b"PAR1" + bytes(9))
+    refused(lambda: table(iid(1), path=named), "t.parquet is no whole Parquet file")

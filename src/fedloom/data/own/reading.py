@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,18 @@ if TYPE_CHECKING:
 PARQUET = (".parquet", ".pq")
 # a number with a comma for the point: "1,5"; one with points between thousands stays a text
 _COMMA, _POINT = r"^\s*([+-]?\d*),(\d+)\s*$", r"\1.\2"
+# the first bytes of files that are no text -> what they are, and what to do
+_UNZIP = "unpack it, and give the file in it"
+_WORKBOOK = "an Excel workbook", "save each sheet as CSV UTF-8 (or write df.to_csv in pandas)"
+_BINARY = {
+    b"PK\x03\x04": ("a zip archive", _UNZIP),
+    b"\xd0\xcf\x11\xe0": _WORKBOOK,
+    b"\x1f\x8b": ("compressed by gzip", _UNZIP),
+    b"BZh": ("compressed by bzip2", _UNZIP),
+    b"\xfd7zXZ": ("compressed by xz", _UNZIP),
+    b"(\xb5/\xfd": ("compressed by zstd", _UNZIP),
+    b"PAR1": ("a Parquet file", "call it .parquet"),
+}
 BY_FILE = ("encoding", "sep", "decimal")  # options that may differ by file
 
 
@@ -71,6 +84,7 @@ class Reading:
         if not path.is_file():
             seen = "" if path.is_absolute() else f" (seen from {Path.cwd()})"
             raise DataError(f"there is no file {path}{seen}")
+        _refuse_binary(path)
         frame = self._parquet(path) if path.suffix in PARQUET else self._csv(path)
         names = list(frame)
         if len(set(names)) < len(names):
@@ -155,3 +169,17 @@ class Reading:
             ) from None
         except OSError as error:
             raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def _refuse_binary(path: Path) -> None:
+    """Raise DataError for a workbook, a compressed file, or a Parquet file of another ending."""
+    with path.open("rb") as file:
+        head = file.read(8)
+    what = next((what for mark, what in _BINARY.items() if head.startswith(mark)), None)
+    if what is None or (head.startswith(b"PAR1") and path.suffix in PARQUET):
+        return
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            inside = {name.partition("/")[0] for name in archive.namelist()}
+        what = _WORKBOOK if inside & {"xl", "content.xml"} else what  # of Excel, of LibreOffice
+    raise DataError(f"{path} is {what[0]}, not CSV text; {what[1]}")
