@@ -1,4 +1,4 @@
-"""`fedloom data`: what it says of copies that are whole, altered, in another order or missing."""
+"""`fedloom data`: what it says of copies that are whole, altered or missing."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ import json
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-import numpy as np
 import pytest
 from click.testing import Result
 
 from fedloom.data.published import text_classification as reviews
-from fedloom.data.published.verify import CATALOGUE, STATES, check, content
+from fedloom.data.published.verify import CATALOGUE, STATES, check
 from support.downloads import FromFiles
 from tiny import Fedloom
 
@@ -108,20 +107,6 @@ def test_without_a_network_get_says_all_one_needs(fedloom: Fedloom, news: Path) 
     for part in ("no download", "preprocess.sh", str(news / "leaf" / "celeba")):
         assert part in result.output
     assert "did you mean 'ag_news'" in fedloom("data", "get", "agnews", code=2).output
-
-
-def test_the_same_images_in_another_order_have_one_content() -> None:
-    import torch
-
-    draw = np.random.default_rng(0)
-    images = torch.from_numpy(draw.integers(0, 256, (9, 3, 2, 2), dtype=np.uint8))
-    labels = torch.arange(9)
-    order = torch.from_numpy(draw.permutation(9))
-    one = content(images, labels)
-    assert one == content(images[order], labels[order])
-    assert one != content(images, labels[order])
-    images[3, 0, 0, 0] ^= 1
-    assert one != content(images, labels)
 
 
 def test_what_is_counted_and_not_whole_is_a_subset(tmp_path: Path) -> None:

@@ -65,16 +65,16 @@ def python2(path: Path, value: dict) -> None:
         _Bytes(file, protocol=2).dump(value)
 
 
-def cifar100(folder: Path, train: int = 100, test: int = 100) -> tuple[np.ndarray, np.ndarray]:
+def cifar100(folder: Path) -> tuple[np.ndarray, np.ndarray]:
     """CIFAR-100's three files with one image a class -> pixels (n, 3072) and labels of train."""
     draw = np.random.default_rng(0)
     out = []
-    for name, count in (("train", train), ("test", test)):
-        rows = draw.integers(0, 256, (count, 3072), dtype=np.uint8)
-        labels = draw.permutation(count) % 100
+    for name in ("train", "test"):
+        rows = draw.integers(0, 256, (100, 3072), dtype=np.uint8)
+        labels = draw.permutation(100)
         python2(
             folder / name,
-            {b"data": rows, b"fine_labels": labels.tolist(), b"coarse_labels": [0] * count},
+            {b"data": rows, b"fine_labels": labels.tolist(), b"coarse_labels": [0] * 100},
         )
         out.append((rows, labels))
     names = [f"class {i}".encode() for i in range(100)]

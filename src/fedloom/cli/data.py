@@ -70,8 +70,8 @@ def check_sets(names: tuple[str, ...], data_dir: Path | None) -> None:
     """Say of every data set (or of these) whether the copy here is the published one.
 
     verified: by the publisher's checksums, or where there are none by the published counts;
-    complete, in another order; subset: which part; missing; damaged: which file. Exit code 1 if
-    something is damaged, or if one of these is missing.
+    subset: which part; missing; damaged: which file. Exit code 1 if something is damaged, or if one
+    of these is missing.
     """
     from fedloom.data.published.download import data_root
     from fedloom.data.published.verify import DAMAGED, MISSING, check

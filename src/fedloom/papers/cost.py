@@ -64,9 +64,7 @@ def work(values: Mapping[str, Any]) -> Work:
     """The work of a complete configuration; of unequal clients that of the mean one."""
     data, local = values["data"], values["local"]
     training, tests, _, _ = SETS[data["name"]]
-    if str(data.get("part", "")).startswith("train-10k"):
-        training = 10_001
-    elif data.get("part") == "valid":
+    if data.get("part") == "valid":
         training = 217_646 // data["length"]
     tests = min(tests, data.get("test_samples") or tests)
     if values["model"].get("norm") == "static_batch":  # statistics are gathered before

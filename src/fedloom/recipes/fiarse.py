@@ -75,12 +75,12 @@ def fiarse_agnews() -> dict[str, Any]:
     Every class is divided over the clients by Dirichlet 1 with unequal sizes, at least 4 texts per
     client; 50 clients each of capacity 1/64, 1/16, 1/4 and 1, 20 per round, 2 local epochs of batch
     20 by AdamW (0.9, 0.95) at learning rate 0.001, uniform weights. Thresholds per shard: position
-    embeddings, word embeddings, encoder; all clients hold norms and head. It trains on the 10,001
-    texts of train-10k.tsv; data.part=train uses the published 120,000.
+    embeddings, word embeddings, encoder; all clients hold norms and head. It needs train.csv and
+    test.csv (`fedloom data get ag_news`).
 
     The paper has RoBERTa-base, 300 rounds and a learning rate of 0.001, 0.0001 or 0.00001. With the
     extra fedloom[text] and a network connection (or a folder in place of the name):
-    fedloom run fiarse_agnews data.part=train data.tokeniser=roberta-base model=roberta_base
+    fedloom run fiarse_agnews data.tokeniser=roberta-base model=roberta_base
     submodel.shards='["embedding.inner.position*", "embedding.inner.word*", "layer*"]'
     rounds=300 local.lr=0.0001
     Source: Wu et al., FIARSE, NeurIPS 2024, section 6.1 and Table 3; code for shards and partition.
@@ -99,7 +99,6 @@ def fiarse_agnews() -> dict[str, Any]:
         "model": {"name": "transformer_text", "length": 64, "width": 64},
         "data": {
             "name": "ag_news",
-            "part": "train-10k",
             "tests": "matched",
             "partition": {
                 "name": "dirichlet_unbalanced",

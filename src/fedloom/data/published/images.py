@@ -5,7 +5,7 @@ handwritten digits that scikit-learn carries, data without a download.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -38,9 +38,8 @@ class ImageSet:
     """A data set: its folder, its files with their published checksums, its reader.
 
     files: of training, then of testing, then others; archive: that contains them, if they are not
-    downloaded one by one; key: the prefix of the names of labels in CIFAR's batches; contents:
-    {file: hash of its images and labels in any order} of files that are also distributed in another
-    order; writers: who wrote each training image.
+    downloaded one by one; key: the prefix of the names of labels in CIFAR's batches; writers: who
+    wrote each training image.
     """
 
     name: str
@@ -54,7 +53,6 @@ class ImageSet:
     class_names: tuple[str, ...] = ()
     archive: PublishedFile | None = None
     key: bytes = b""
-    contents: Mapping[str, str] = field(default_factory=dict)
     writers: PublishedFile | None = None
 
     @property
@@ -87,13 +85,6 @@ def _read_cifar(kind: ImageSet, paths: Sequence[Path]) -> Content:
     batches = [read_batch(path, kind.key + b"labels", kind.classes) for path in train]
     images, labels = (torch.cat(part) for part in zip(*batches, strict=True))
     tests, test_labels = read_batch(test, kind.key + b"labels", kind.classes)
-    for found, path in ((labels, train[0]), (test_labels, test)) if kind.contents else ():
-        counts = torch.bincount(found, minlength=kind.classes)
-        if int(counts.min()) != int(counts.max()):
-            raise DataError(
-                f"{path} has {int(counts.min())} to {int(counts.max())} images a class; equally "
-                f"many are published: get it from {kind.home}"
-            )
     classes = tuple(name.decode() for name in unpickled(names)[kind.key + b"label_names"])
     return images, labels, tests, test_labels, classes
 
@@ -199,10 +190,6 @@ CIFAR100 = ImageSet(
     std=(0.2673, 0.2564, 0.2762),
     classes=100,
     key=b"fine_",
-    contents={
-        "train": "dc60b251f13886b8ac418bc06e988e1118c07d07f7b794dd254d8d6fa0949162",
-        "test": "796ea712d93465f002f315ed6b4556ad895dc6d48d59960e9e311d2775d7640f",
-    },
 )
 
 
@@ -284,8 +271,7 @@ def cifar100(
     """Load CIFAR-100 (50,000 + 10,000 images of 3 x 32 x 32, 100 fine classes) from
     <root>/cifar-100-python.
 
-    Options as for `cifar10`. A copy with other md5s than the publisher's is taken if it is whole
-    (500 and 100 images a class): the same images go round in another order.
+    Options as for `cifar10`.
 
     Source: Krizhevsky 2009.
     """
@@ -308,10 +294,7 @@ def load(
     if kind.archive is not None:
         fetch_archive(kind.archive, root, kind.folder, download)
         download = False
-    if kind.contents:
-        paths = [folder / file.name for file in kind.files]
-    else:
-        paths = [fetch(file, folder, download) for file in kind.files]
+    paths = [fetch(file, folder, download) for file in kind.files]
     raw = None if transform is not None else Pixels(255, kind.mean[0], kind.std[0])
     if raw is None:
         inputs, labels, tests, test_labels, names = kind.read(kind, paths)

@@ -62,7 +62,7 @@ def ag_news(
     Hugging Face tokeniser, such as "roberta-base" for the model of that name, with its own
     vocabulary and padding. part: the training file, train.csv, which is verified by its md5 and
     downloaded if it is missing; or a subset of yours, a .csv of the same columns or a .tsv of text
-    and class name ("train-10k" reads train-10k.tsv). Raises DataError for files that are missing,
+    and class name ("mine" reads mine.tsv). Raises DataError for files that are missing,
     damaged or in another encoding.
 
     Source: Zhang, Zhao and LeCun, NeurIPS 2015; length 64 as FIARSE's runs are costed here.

@@ -6,7 +6,6 @@ or words are known. If neither fits, the message names the part that is there.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +15,7 @@ import torch
 from torch import Tensor
 
 from fedloom.data.published import text_classification as reviews
-from fedloom.data.published.download import PublishedFile, fetch, fetch_archive, md5_of, verify
-from fedloom.data.published.files import read_batch
+from fedloom.data.published.download import PublishedFile, fetch, fetch_archive, verify
 from fedloom.data.published.heart import HOME as UCI
 from fedloom.data.published.heart import heart_files
 from fedloom.data.published.images import (
@@ -38,9 +36,7 @@ from fedloom.data.published.tiny_imagenet import TINY, tiny_files
 from fedloom.data.published.wikitext import WIKITEXT2, words_of
 from fedloom.errors import DataError
 
-VERIFIED, REORDERED, SUBSET = "verified", "complete, in another order", "subset"
-MISSING, DAMAGED = "missing", "damaged"
-STATES = (VERIFIED, REORDERED, SUBSET, MISSING, DAMAGED)
+VERIFIED, SUBSET, MISSING, DAMAGED = STATES = ("verified", "subset", "missing", "damaged")
 
 
 class Finding(NamedTuple):
@@ -117,30 +113,6 @@ def get(name: str, root: Path) -> Finding:
 
 
 # ------------------------------------------------------------------------------------- by checksum
-def _look_cifar(kind: ImageSet, folder: Path) -> Finding:
-    other = [file for file in kind.files if md5_of(folder / file.name) != file.md5]
-    for file in other:
-        path = folder / file.name
-        if file.name not in kind.contents:
-            verify(path, file.md5, kind.home)
-        images = read_batch(path, kind.key + b"labels", kind.classes)
-        if content(*images) != kind.contents[file.name]:
-            raise DataError(
-                f"{path} is altered: its images are not the published ones; get it from {kind.home}"
-            )
-    if not other:
-        return Finding(VERIFIED, f"{len(kind.files)} files by their md5")
-    names = ", ".join(file.name for file in other)
-    return Finding(REORDERED, f"the published images and labels; md5 differs: {names}")
-
-
-def content(images: Tensor, labels: Tensor) -> str:
-    """A hash of images with their labels that does not depend on their order."""
-    rows = zip(images.numpy(), labels.tolist(), strict=True)
-    each = [hashlib.blake2b(x.tobytes() + bytes([y]), digest_size=16).digest() for x, y in rows]
-    return hashlib.sha256(b"".join(sorted(each))).hexdigest()
-
-
 def _look_news(entry: Entry, folder: Path) -> Finding:
     train, test = entry.files
     verify(folder / test.name, test.md5, test.url)
@@ -252,8 +224,7 @@ def _look_wikitext(entry: Entry, folder: Path) -> Finding:
 
 
 def _images(kind: ImageSet) -> Entry:
-    look = (lambda _, folder: _look_cifar(kind, folder)) if kind.archive else None
-    own: dict[str, Any] = {"files": kind.files, "archive": kind.archive, "look": look}
+    own: dict[str, Any] = {"files": kind.files, "archive": kind.archive}
     return Entry(about=kind.about, place=kind.folder, home=kind.home, **own)
 
 
