@@ -191,7 +191,7 @@ def test_a_class_that_only_the_test_has_is_refused(tmp_path):
 
 @pytest.mark.parametrize(("ending", "library"), [("parquet", "pyarrow"), ("csv", "pandas")])
 def test_tables_need_their_extra(tmp_path, monkeypatch, ending, library):
-    path = published.write(tmp_path / f"t.{ending}", b"PAR1")
+    path = published.write(tmp_path / f"t.{ending}", b"x,label\n")
     monkeypatch.setitem(sys.modules, library, None)
     says = f"to read t.{ending} needs {library}, which cannot be imported; run: pip install"
     refused(lambda: table(path=path, client="site"), says)

@@ -19,6 +19,7 @@ import click
 
 from fedloom._version import __version__
 from fedloom.core.commit import own_commit
+from fedloom.core.user_paths import with_home
 from fedloom.errors import CompositionError, ConfigError, DataError, FedloomError
 
 from .advise import advise_command
@@ -57,7 +58,7 @@ class Commands(click.Group):
 
     def main(self, args: Sequence[str] | None = None, *more: Any, **kwargs: Any) -> NoReturn:
         """Run a command and exit with its code."""
-        args = sys.argv[1:] if args is None else list(args)
+        args = [*map(with_home, sys.argv[1:] if args is None else args)]
         kwargs["standalone_mode"] = False
         self.debug = False
         log, handler = logging.getLogger("fedloom"), OneLine(logging.WARNING)

@@ -17,6 +17,7 @@ from ..algorithms.registry import ALGORITHMS, make_algorithm
 from ..core.device import device_of
 from ..core.net import Net
 from ..core.own_parts import explained, is_own, short
+from ..core.user_paths import user_path
 from ..core.validation import NOTHING, Origin, check, known, live
 from ..data import SOURCES, FederatedData, with_client_tests
 from ..engines import Workers, is_auto, make_engine
@@ -224,7 +225,8 @@ def from_run(
     changed, ConfigError for a run that Python code started (its model and data are in that code)
     and for a change of a setting that decides the numbers.
     """
-    file = Path(run) / "config.toml"
+    run = user_path(run)
+    file = run / "config.toml"
     if not file.is_file():
         raise CheckpointError(
             f"'{run}' is not a run directory: it has no config.toml; see `fedloom list runs`"

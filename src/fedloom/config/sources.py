@@ -7,6 +7,7 @@ from typing import Any
 
 from ..core.own_parts import is_own
 from ..core.parsing import is_file, read_toml
+from ..core.user_paths import user_path
 from ..errors import ConfigError, unknown
 from ..recipes import RECIPES
 from .own_code import placed_in
@@ -20,7 +21,7 @@ def load(source: str | Path) -> tuple[dict[str, Any], str, str]:
     text = str(source)
     if text in RECIPES:
         return RECIPES[text](), f"recipe '{text}'", text
-    path = Path(source)
+    path = user_path(source)
     if is_file(path / "config.toml"):
         path = path / "config.toml"
     if is_file(path) or path.suffix == ".toml":

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedloom.core.user_paths import user_path
 from fedloom.data.own.npy import read_npz
 from fedloom.errors import DataError
 
@@ -128,7 +129,7 @@ def read_arrays(path: str | PathLike[str]) -> dict[str, Tensor]:
     Raises DataError for a file that cannot be read or lacks these two.
     """
     try:
-        arrays = read_npz(path)
+        arrays = read_npz(user_path(path))
     except ValueError as error:
         raise DataError(f"{path} is not a readable .npz file of index lists: {error}") from error
     for name, array in arrays.items():

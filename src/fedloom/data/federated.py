@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fedloom.core.rng import generator
+from fedloom.core.user_paths import user_path
 from fedloom.data.client_indices import Ragged, Split, count_labels, refuse_shared_samples
 from fedloom.data.raw_inputs import Raw
 from fedloom.data.transforms import Transform
@@ -288,7 +289,9 @@ class FederatedData:
         if self.validation is not None:
             arrays["validation"] = self.validation.numpy()
         try:
-            with open(path, "wb") as file:  # given a name, savez would add an ending to it
+            with open(
+                user_path(path), "wb"
+            ) as file:  # given a name, savez would add an ending to it
                 np.savez(file, **arrays)
         except OSError as error:
             raise DataError(f"the split cannot be written to {path}: {error.strerror}") from error

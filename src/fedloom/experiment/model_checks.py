@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..core.bfloat16 import has_bfloat16
 from ..core.net import Net, logits_of
+from ..core.user_paths import user_path
 from ..data import FederatedData
 from ..engines.evaluation import evaluation_batch, per_example, weight_of
 from ..engines.metrics import Whole, is_whole
@@ -41,7 +42,7 @@ def weights_of(source: Mapping[str, Tensor] | str | os.PathLike[str]) -> dict[st
     from safetensors.torch import load_file
 
     try:
-        return load_file(source)
+        return load_file(user_path(source))
     except SafetensorError as error:
         raise DataError(
             f"weights '{source}' are no safetensors file ({error}); of a file that torch.save "

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedloom.core.curves import Value
 from fedloom.core.extras import need
+from fedloom.core.user_paths import user_path
 from fedloom.errors import CheckpointError
 from fedloom.storage.identity import flatten
 
@@ -59,8 +60,8 @@ def find_runs(given: Paths | Iterable[Paths]) -> list[Path]:
     """
     found: list[Path] = []
     for one in [given] if isinstance(given, str | PathLike) else given:
-        path = Path(one)
-        places = [path] if path.exists() else [Path(p) for p in sorted(glob.glob(str(one)))]
+        path = user_path(one)
+        places = [path] if path.exists() else [Path(p) for p in sorted(glob.glob(str(path)))]
         inside = [run for place in places for run in _runs_in(place)]
         if not inside:
             why = "has no config.toml, nor has a folder in it" if places else "does not exist"

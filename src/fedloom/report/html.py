@@ -13,6 +13,7 @@ from typing import Any
 from fedloom._version import __version__
 from fedloom.core.curves import Value
 from fedloom.core.extras import need
+from fedloom.core.user_paths import user_path
 from fedloom.errors import ConfigError
 from fedloom.storage.atomic import write_out
 from fedloom.storage.identity import flatten
@@ -78,7 +79,7 @@ def write_report(
     page, drawn = _page(paths, target, title, value)
     if pictures is not None:
         save_pictures(drawn, pictures)
-    return write_out(Path(out), page)
+    return write_out(user_path(out), page)
 
 
 class Shown:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from fedloom.core.metric_direction import higher_is_better
 from fedloom.core.parsing import parse_json, parse_toml
+from fedloom.core.user_paths import user_path
 from fedloom.errors import CheckpointError, ConfigError
 from fedloom.storage.identity import deciding, flatten, group_of, in_new_names, varies
 from fedloom.storage.manifest import begun
@@ -203,7 +204,7 @@ def load_run(path: str | Path) -> Run:
     Raises CheckpointError if `path` is not a run directory, or one of its files is corrupt or was
     altered after the run.
     """
-    path = Path(path)
+    path = user_path(path)
     text, config, seal = _read_config(path)
     summary = seal.read_object("summary.json")
     seal.check_log()

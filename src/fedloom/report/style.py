@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from fedloom.core.extras import need
+from fedloom.core.user_paths import user_path
 
 from ..storage.atomic import write_out
 from .runs import Group
@@ -280,7 +281,7 @@ def save_pictures(
         for picture in pictures:
             fit(picture.figure, column)
     return [
-        write_out(Path(folder) / f"{picture.name}.{kind}", picture.as_bytes(kind))
+        write_out(user_path(folder) / f"{picture.name}.{kind}", picture.as_bytes(kind))
         for picture in pictures
         for kind in kinds
     ]

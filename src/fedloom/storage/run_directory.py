@@ -28,6 +28,7 @@ from torch import Tensor
 from ..core.hyper import NonNegative, PositiveInt, check_settings, hyper, ranged, renamed
 from ..core.parsing import parse_json, parse_toml
 from ..core.ranks import ALONE, Group
+from ..core.user_paths import user_path
 from ..core.vector import Rec, Vec, tree
 from ..errors import CheckpointError, ConfigError
 from . import world
@@ -97,7 +98,7 @@ class RunDirectory:
     """
 
     def __init__(self, path: str | Path, group: Group = ALONE) -> None:
-        self.path, self.group = Path(path), group
+        self.path, self.group = user_path(path), group
         self.checkpoints = self.path / "checkpoints"
         self.memory_folder = self.path / "memory"
         self.rounds = self.path / "rounds.jsonl"

@@ -13,6 +13,7 @@ from ..config import Config, parse_override, resolve
 from ..config.labels import folder_name
 from ..config.overrides import METRICS, canonical
 from ..core.curves import last_tenth
+from ..core.user_paths import user_path
 from ..data import FederatedData
 from ..engines import is_auto
 from ..errors import ClientError, ConfigError, FedloomError
@@ -184,7 +185,7 @@ class Base:
         fixed = {word.partition("=")[0].strip().removesuffix(".name") for word in shared}
         # methods are tuned one after the other
         name = f"sweep-{folder_name(first, fixed)}"
-        folder = Path(out) if out is not None else Path("runs") / name
+        folder = user_path(out) if out is not None else Path("runs") / name
         if by == "validation" and not first["evaluate"].get("validation"):
             shared = [*shared, f"evaluate.validation={VALIDATION}"]
         return cls(source, tuple(shared), folder, int(first["seed"]), seeds)

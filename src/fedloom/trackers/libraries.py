@@ -12,6 +12,7 @@ from typing import Any
 
 from ..core.extras import need
 from ..core.hyper import hyper
+from ..core.user_paths import user_path
 from .base import About, Checked, Session
 
 _LONGEST = 500  # letters of a parameter's value that every server of MLflow takes
@@ -37,7 +38,9 @@ class TensorBoard(Checked):
         from torch.utils.tensorboard import SummaryWriter
 
         own = about.folder is not None and not self.folder
-        place = Path(about.folder or "") / "tensorboard" if own else Path(self.folder) / about.name
+        place = user_path(self.folder) / about.name
+        if own:
+            place = Path(about.folder or "") / "tensorboard"
         make: Any = SummaryWriter
         writer = make(str(place), purge_step=1 if about.round else None)
         if not about.round:

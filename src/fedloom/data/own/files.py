@@ -9,6 +9,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedloom.core.user_paths import user_path
 from fedloom.data.own.columns import Table, joined
 from fedloom.errors import DataError
 
@@ -22,7 +23,7 @@ Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 def several(path: Paths) -> bool:
     """True if a path stands for several files: a list, or a pattern such as hospitals/*.csv."""
     if isinstance(path, str | os.PathLike):
-        return glob.has_magic(os.fspath(path)) and not Path(path).is_file()
+        return glob.has_magic(os.fspath(path)) and not user_path(path).is_file()
     return True
 
 
@@ -32,11 +33,12 @@ def files_of(path: Paths) -> list[Path]:
         if not path:
             raise DataError("path is an empty list; give at least one file")
         return [file for one in path for file in files_of(one)]
+    given = user_path(path)
     if not several(path):
-        if Path(path).is_dir():
+        if given.is_dir():
             raise DataError(f"{path} is a folder; give the files in it, as in {path}/*.csv")
-        return [Path(path)]
-    found = sorted(map(Path, glob.glob(os.fspath(path), recursive=True)))
+        return [given]
+    found = sorted(map(Path, glob.glob(str(given), recursive=True)))
     if not found:
         raise DataError(
             f"no file matches '{path}' (seen from {os.getcwd()}); give path= files that are there"

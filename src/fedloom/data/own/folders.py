@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedloom.core.user_paths import user_path
 from fedloom.data.client_indices import Partition
 from fedloom.data.dataset import Arrays
 from fedloom.data.federated import FederatedData
@@ -51,7 +52,7 @@ def folders(
     that begin with a dot are left out. The default partition is natural. Raises DataError naming
     the client and the file.
     """
-    root = Path(path)
+    root = user_path(path)
     if not str(path) or not root.is_dir():
         raise DataError(f"there is no folder '{path}'; give path=, where every client has one")
     clients = _inside(root)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedloom.core.extras import need
+from fedloom.core.user_paths import user_path
 from fedloom.data.client_indices import Partition
 from fedloom.data.dataset import Arrays
 from fedloom.data.federated import FederatedData
@@ -168,8 +169,9 @@ def _pictures(
 def _from_hub(path: str, config: str | None) -> Any:
     datasets = need("datasets", "data = hugging_face", "huggingface", DataError)
     try:
-        if any((Path(path) / name).is_file() for name in ("dataset_dict.json", "state.json")):
-            return datasets.load_from_disk(path)
+        folder = user_path(path)
+        if any((folder / name).is_file() for name in ("dataset_dict.json", "state.json")):
+            return datasets.load_from_disk(str(folder))
         return datasets.load_dataset(path, config)
     except Exception as error:  # the library raises all kinds of errors, also without a network
         said = str(error).splitlines()

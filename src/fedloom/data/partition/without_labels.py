@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fedloom.core.hyper import PositiveInt, hyper
 from fedloom.core.parsing import decoded
+from fedloom.core.user_paths import user_path
 from fedloom.data.client_indices import Ragged, Split
 from fedloom.data.client_test_sets import proportional
 from fedloom.data.partition.base import (
@@ -240,8 +241,8 @@ def lists(file: str) -> ByLists:
     published. A relative path is seen from the folder in which the command is run. Raises DataError
     for a file that cannot be read.
     """
-    if Path(file).suffix != ".npz":
-        return ByLists(lists=_from_text(Path(file)))
+    if user_path(file).suffix != ".npz":
+        return ByLists(lists=_from_text(user_path(file)))
     clients, tests, _, samples = Split.read(file)
     return ByLists(lists=clients, tests=tests, samples=samples)
 
