@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from fedloom.config import resolve
 from fedloom.data import dirichlet, from_arrays, lists, with_client_tests
-from fedloom.errors import DataError
+from fedloom.errors import ConfigError, DataError
 
 
 def federation():
@@ -92,3 +93,71 @@ def test_lists_without_test_lists_get_proportional_test_sets(tmp_path):
     labels, tests = torch.tensor([0, 0, 0, 1, 1, 1]), torch.tensor([1, 0, 1, 0])
     found = lists(str(tmp_path / "a.json")).split_tests(labels, tests, 0)
     assert [found.of(i).tolist() for i in (0, 1)] == [[1, 3], [0, 2]]
+
+
+OWN = """
+class Odd:
+    def __init__(self, clients: int = 2):
+        self.clients = clients
+
+    def split(self, targets, seed):
+        return [range(i, len(targets), self.clients) for i in range(self.clients)]
+
+    def about(self):
+        return {"kind": "odd", "clients": self.clients}
+
+
+def cut(targets, seed, at: int = 2):
+    return [list(range(at)), list(range(at, len(targets)))]
+
+
+def made(clients: int = 3):
+    return Odd(clients)
+
+
+def wrong(targets, seed):
+    return {0: [1]}
+
+
+def floats(targets, seed):
+    return [[0.5]]
+"""
+
+
+def test_a_partition_of_a_users_own_returns_lists_of_indices(tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+
+    def sizes(*changes):
+        return resolve("digits", changes).experiment().data.sizes.tolist()
+
+    assert len(sizes("data.partition=mine.py:Odd")) == 50  # another name keeps `clients`
+    assert sizes("data.partition=mine.py:Odd", "data.partition.clients=3") == [480, 479, 479]
+    assert sizes("partition=mine.py:cut") == [2, 1436]
+    assert sizes("partition=mine.py:cut", "data.partition.at=5") == [5, 1433]
+    assert sizes("partition=mine.py:made", "data.partition.clients=2") == [719, 719]
+    written = 'rounds = 1\nalgorithm = "fedavg"\nmodel = "logistic"\n[data]\nname = "digits"\n'
+    (tmp_path / "t.toml").write_text(written + 'partition = { name = "mine.py:cut", at = 7 }\n')
+    data = resolve(tmp_path / "t.toml", ["data.tests=matched"]).experiment().data
+    assert data.sizes.tolist() == [7, 1431] and data.test_clients.count == 2
+    assert data.about["partition"] == {"kind": "cut", "at": 7}
+    for name, says in (
+        ("wrong", "partition wrong returned a dict; return a list of indices for each client"),
+        ("floats", "partition floats: the indices of client 0 have .* type float64"),
+    ):
+        with pytest.raises(DataError, match=says):
+            sizes(f"partition=mine.py:{name}")
+    with pytest.raises(ConfigError, match=r"'mine\.py:cut' has no key 'clients'"):
+        sizes("partition=mine.py:cut", "data.partition.clients=3")
+
+
+def test_a_partition_in_python_may_return_lists():
+    class Halves:
+        def split(self, targets, seed):
+            return [torch.arange(2), [2, 3]]
+
+        def about(self):
+            return {"kind": "halves"}
+
+    data = from_arrays(torch.zeros(4, 1), torch.arange(4), Halves())
+    assert data.client(1)[1].tolist() == [2, 3]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from os import PathLike
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -83,7 +83,9 @@ class Partition(Protocol):
     """Assigns samples to clients; any object with these two methods is a partition."""
 
     def split(self, targets: Tensor, seed: int) -> Ragged:
-        """Return the indices of every client into targets (n, ...)."""
+        """Return the indices of every client into targets (n, ...). One of your own may return a
+        list of indices for each client: lists, arrays or tensors of integers.
+        """
         ...
 
     def about(self) -> dict[str, Any]:
@@ -154,6 +156,24 @@ def _as_indices(part: Any, client: int) -> np.ndarray[Any, np.dtype[np.int64]]:
             f"{array.dtype}; give a flat list of integers"
         )
     return array.astype(np.int64)
+
+
+def as_lists(made: Any, partition: object) -> Ragged:
+    """What a partition returned: a Ragged, or lists of indices, one per client. Raises DataError
+    for anything else; partition: what an error names.
+    """
+    if isinstance(made, Ragged):
+        return made
+    what = f"partition {getattr(partition, '__name__', type(partition).__name__)}"
+    if isinstance(made, str | Mapping) or not isinstance(made, Iterable):
+        raise DataError(
+            f"{what} returned a {type(made).__name__}; return a list of indices for each client, "
+            "as in [[0, 2], [1]], or a Ragged"
+        )
+    try:
+        return Ragged.from_lists(made)
+    except DataError as error:
+        raise DataError(f"{what}: {error}") from error
 
 
 def count_labels(lists: Ragged, targets: Tensor, classes: int) -> Tensor:

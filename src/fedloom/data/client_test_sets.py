@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedloom.core.rng import key
-from fedloom.data.client_indices import MatchedPartition, Partition, Ragged
+from fedloom.data.client_indices import MatchedPartition, Partition, Ragged, as_lists
 from fedloom.data.federated import FederatedData
 from fedloom.errors import DataError, unknown
 
@@ -53,11 +53,11 @@ def with_client_tests(
     targets, tests = data.targets.cpu(), data.test_targets.cpu()
     if kind == "independent":
         try:
-            lists = partition.split(tests, key(seed, "client tests"))
+            lists = as_lists(partition.split(tests, key(seed, "client tests")), partition)
         except DataError as error:
             raise DataError(f"the test samples cannot be divided independently: {error}") from error
     elif isinstance(partition, MatchedPartition):
-        lists = partition.split_tests(targets, tests, seed)
+        lists = as_lists(partition.split_tests(targets, tests, seed), partition)
     else:
         lists = proportional(targets, data.clients, tests, seed)
     about = {**data.about, "tests": {"kind": kind, "seed": seed}}

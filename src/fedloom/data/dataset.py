@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedloom.data.client_indices import Partition, Ragged
+from fedloom.data.client_indices import Partition, Ragged, as_lists
 from fedloom.data.federated import FederatedData
 from fedloom.data.partition.without_labels import natural
 from fedloom.data.raw_inputs import Raw
@@ -76,9 +76,9 @@ class Arrays:
 
     def _split(self, partition: Partition, seed: int) -> Ragged:
         if self.owners is None or bool((self.owners >= 0).all()):
-            return partition.split(self.targets, seed)
+            return as_lists(partition.split(self.targets, seed), partition)
         usable = (self.owners >= 0).nonzero().flatten()
-        lists = partition.split(self.targets[usable], seed)
+        lists = as_lists(partition.split(self.targets[usable], seed), partition)
         return Ragged(lists.offsets, usable[lists.indices])
 
     def _test_samples(self) -> Tensor | None:

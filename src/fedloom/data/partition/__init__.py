@@ -23,6 +23,7 @@ from fedloom.data.partition.label_skew import (
     similarity,
     stratified,
 )
+from fedloom.data.partition.own import from_function
 from fedloom.data.partition.without_labels import (
     blocks,
     by_lists,
@@ -62,5 +63,5 @@ _ALL: tuple[Callable[..., Partition], ...] = (
     *(pathological, classes_per_client, class_groups, shards, natural, writers, lists),
 )
 PARTITIONS: Registry[Callable[..., Partition]] = Registry(
-    "partition", {make.__name__: make for make in _ALL}
+    "partition", {make.__name__: make for make in _ALL}, own=Partition, made_of=from_function
 )
