@@ -213,7 +213,11 @@ def test_an_export_is_checked_without_fedloom(fedloom: Fedloom, check: Any) -> N
     code, output = check("a/export/predict.py", "--check", "b.npz")
     assert code == 1 and "NOT THE SAME" in output
     np.savez("c.npz", inputs=inputs)
+    np.save("larger.npy", np.zeros((2, 1, 16, 16)))
+    Path("new.png").write_bytes(b"\x89PNG")
     for words, said in (
+        (("new.png",), "error: new.png: it is a picture; resize it as in training, to (1, 8, 8)"),
+        (("larger.npy",), "larger.npy: a sample has the shape (1, 8, 8), got (1, 16, 16)"),
         (("--check", "c.npz"), "error: c.npz: 'targets is not a file in the archive'"),
         (("--check", "none.npz"), "error: none.npz: No such file or directory"),
         ((), "error: give a file of samples, or --check FILE.npz"),

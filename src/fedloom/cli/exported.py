@@ -140,16 +140,12 @@ def _pixels(samples: Any, how: dict[str, Any]) -> Tensor:
 
 def _numbers(samples: Any, how: dict[str, Any]) -> Tensor:
     """Numbers as they were stored; of a table the columns by their names."""
-    if how.get("columns") and _named(samples):
+    rows = isinstance(samples, list) and bool(samples) and isinstance(samples[0], dict)
+    if how.get("columns") and rows:  # mappings from names of columns
         return _cells(samples, how | {"rules": [PLAIN | {"name": n} for n in how["columns"]]})
     named = how.get("columns") and hasattr(samples, "columns")
     values = _tensor(samples[how["columns"]] if named else samples)
     return _shaped(values.to(getattr(torch, how["dtype"])), how)
-
-
-def _named(samples: Any) -> bool:
-    """Whether samples are mappings from names of columns."""
-    return isinstance(samples, list) and bool(samples) and isinstance(samples[0], dict)
 
 
 # the rule of a column of numbers that stay as they are
@@ -419,6 +415,9 @@ def read(file: str) -> Any:
     if path.suffix in (".npy", ".npz"):
         found = np.load(path, allow_pickle=False)
         return found["inputs"] if path.suffix == ".npz" else found
+    if path.suffix.lower() in (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff"):
+        shape = tuple(about()["inputs"].get("shape", ()))
+        raise ValueError(f"it is a picture; resize it as in training, to {shape}, and give a .npy")
     how = about()["reading"]
     encoding = how.get("encoding", "utf-8")
     try:
