@@ -14,9 +14,11 @@ from click.testing import CliRunner
 
 from fedloom.cli.__main__ import cli
 from fedloom.config import resolve
+from fedloom.core.validation import known
 from fedloom.core.vector import fields
+from fedloom.data import SOURCES
 from fedloom.deployment.clients import read_clients
-from fedloom.deployment.columns import with_rules
+from fedloom.deployment.columns import SITES_OWN, inherited, with_rules
 from fedloom.deployment.folder import Folder
 from fedloom.deployment.server import serve
 from fedloom.deployment.sites import Place, refuse_settings
@@ -319,3 +321,60 @@ def test_an_export_takes_the_tables_of_the_sites(tmp_path, sites, standardise):
     with open(tmp_path / "later" / "ulm.csv", encoding="utf-8", newline="") as file:
         assert made["predict"](list(csv.DictReader(file))) == made["predict"](frames[2])
     assert about["samples"] == len(whole) and set(made["predict"](whole)) <= {"home", "ward"}
+
+
+@pytest.mark.parametrize("name", [*SOURCES])
+def test_every_key_of_data_is_a_sites_own_or_comes_from_run_toml(name):
+    """A new key of any data set comes from run.toml, unless it is named as a site's own."""
+    keys = {"name", "tests", *known(SOURCES[name])} - {"date", "test_from", "test_share", "test"}
+    run = {key: f"run's {key}" for key in keys} | {"name": name}
+    site = inherited({"name": name}, run)
+    assert site == {key: value for key, value in run.items() if key not in SITES_OWN}
+    every = dict.fromkeys(keys, 1) | {"name": name}
+    assert inherited(every, run) == every
+    assert inherited({"name": "another"}, run) == {"name": "another"}
+
+
+def test_a_sites_way_to_hold_out_test_rows_replaces_that_of_run_toml():
+    dates, share = {"date": "day", "test_from": "2024-01-01"}, {"test_share": 0.2, "test_seed": 3}
+    for site, run, left in (
+        ({}, dates, dates),
+        ({"date": "Datum"}, dates, dates | {"date": "Datum"}),
+        ({"test": "later.csv"}, share, {"test": "later.csv"}),
+        ({"test_share": 0.5}, dates, {"test_share": 0.5}),
+        ({"test_seed": 4}, share, share | {"test_seed": 4}),
+    ):
+        assert inherited(site | {"name": "table"}, run | {"name": "table"}) == left | {
+            "name": "table"
+        }
+
+
+def test_no_site_trains_on_the_rows_that_a_date_keeps_for_testing(tmp_path):
+    """The trial's training and test rows, at each node."""
+    files = []
+    for i, name in enumerate(WARDS):
+        days = [f"20{20 + row % 5}-03-0{i + 1}" for row in range(20 + i)]
+        rows = [f"{day},{row},{row % 2}" for row, day in enumerate(days)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["day,age,outcome", *rows]) + "\n")
+        files.append(site_file(tmp_path / f"{name}.toml", tmp_path / f"{name}.csv"))
+    rules = 'rules = [{name = "age", fill = 50}]\ndate = "day"\ntest_from = "2024-01-01"\n'
+    config = resolve(settings(tmp_path, rules, inputs=1))
+    trial = resolve(settings(tmp_path, f'{rules}path = "{tmp_path}/*.csv"', inputs=1)).data()
+    assert trial.sizes.tolist() == [16, 17, 18]
+    fed = folder(tmp_path, config, evaluate="nodes")
+    here = Here(fed, files)
+    ours = serve(fed, lambda roll: here)
+    for i in range(3):
+        own = here.places[i]._node.fed.data
+        assert torch.equal(own.inputs, trial.client(i)[0])
+        assert torch.equal(own.test_inputs, trial.test_inputs[trial.test_clients.of(i)])
+    assert ours.history[-1]["test_accuracy"] >= 0
+
+
+def test_nodes_without_a_test_row_are_not_asked_to_measure(tmp_path, sites):
+    for file in sites:
+        file.write_text("\n".join(file.read_text().splitlines()[:3]) + "\n")  # without its test
+    fed = folder(tmp_path, resolve(settings(tmp_path)), evaluate="nodes")
+    with pytest.raises(DataError, match="no site has test rows, so no node can measure") as found:
+        serve(fed, lambda roll: Here(fed, sites))
+    assert "\n" not in str(found.value) and not fed.agreed_file.exists()

@@ -21,11 +21,9 @@ from ..errors import CompositionError, ConfigError, DataError
 FOUND = ("columns", "missing", "standardise")  # options of `table` that look at rows
 _SCALE = ("per_client", "missing", "standardise", "ddof")  # what each site does with its own
 _AGREED = ("inputs", "text", "rules", "class_names", "preparation", "columns", *_SCALE)
-# how files are read and tested, of which a site's file may say something else
-_USUAL = (
-    *("names", "na_values", "encoding", "sep", "decimal", "test_share", "test_seed"),
-    *("patient", "identity"),
-)
+# where rows are and whose: each site's own. All other keys come from run.toml, today's and to come
+SITES_OWN = ("partition", "seed", "tests", "path", "client", "test", "data_dir", "download")
+_HELD_OUT = ({"test"}, {"date", "test_from"}, {"test_share", "test_seed"})  # ways to say test rows
 _HOW = (
     "run `fedloom deploy describe`; or make the federation with `fedloom deploy new` where a table "
     "of these columns is (data.path), or write [[data.rules]] into run.toml at every place "
@@ -88,9 +86,7 @@ def refuse_unagreed(data: Mapping[str, Any]) -> None:
 def as_agreed(given: Mapping[str, Any], run: Mapping[str, Any], file: Path) -> dict[str, Any]:
     """The options of a site's own data, with the rules of the run's data. Raises ConfigError."""
     rules, name = run.get("rules"), given.get("name")
-    keys = ("target", "rules", "class_names", "preparation", *_SCALE, *_USUAL)
-    both = name == run.get("name") == "table"
-    whole = {**(_of_run(run, keys, given) if both else {}), **given}
+    whole = inherited(given, run)
     if name == "table":
         if twice := given.keys() & (_AGREED if rules else ("rules", "class_names")):
             raise ConfigError(
@@ -109,23 +105,22 @@ def as_agreed(given: Mapping[str, Any], run: Mapping[str, Any], file: Path) -> d
     return whole
 
 
-def as_described(given: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str, Any]:
-    """The options by which a site's table is read to be described: its own before the run's."""
-    keys = ("target", "inputs", "missing", "class_names", *_USUAL)
-    return {**_of_run(run, keys, given), **given}
-
-
-def _of_run(
-    run: Mapping[str, Any], keys: Sequence[str], given: Mapping[str, Any]
-) -> dict[str, Any]:
-    """What run.toml says for a site's table; of options by file those of the site's files."""
-    found = {key: run[key] for key in keys if key in run}
+def inherited(given: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str, Any]:
+    """A site's table [data] with what run.toml says for all sites: of options by file that of the
+    site's files, and test rows in one way, the site's before the run's.
+    """
+    found = {key: value for key, value in run.items() if key not in SITES_OWN}
+    if given.get("name") != run.get("name"):
+        return dict(given)
+    if any(way & given.keys() for way in _HELD_OUT):
+        others = {key for way in _HELD_OUT if not way & given.keys() for key in way}
+        found = {key: value for key, value in found.items() if key not in others}
     with contextlib.suppress(DataError):  # a file that is missing is said when it is read
         names = {"*", *(file.stem for file in files_of(given.get("path", "")))}
         for key in BY_FILE:
             if isinstance(by_name := found.get(key), Mapping):
                 found[key] = {k: v for k, v in by_name.items() if k in names}
-    return found
+    return {**found, **given}
 
 
 def refuse_own_words(own: FederatedData, name: str, file: Path) -> None:

@@ -55,7 +55,7 @@ def serve(fed: Folder, exchange_of: Callable[[Clients], MessageExchange]) -> Res
 
 def joined(fed: Folder, clients: Clients, exchange: MessageExchange) -> Agreement:
     """What all places agree on: what was agreed before, or what the nodes say now. Raises DataError
-    if one does not answer, or differs.
+    if one does not answer, or differs, or if nodes shall measure and none has test rows.
     """
     agreed = read_agreement(fed.agreed_file)
     if agreed is None:
@@ -69,6 +69,12 @@ def joined(fed: Folder, clients: Clients, exchange: MessageExchange) -> Agreemen
                     f"client {i} says that it has {agreed.examples[i]} training examples, and "
                     f"clients.toml {entry.examples}; ask its site, then correct that file"
                 )
+        if fed.settings().evaluate == "nodes" and not any(agreed.tests):
+            raise DataError(
+                "no site has test rows, so no node can measure the model (federation.evaluate = "
+                "nodes): write data.test_share, or data.date and data.test_from, into run.toml at "
+                "every place, or data.test into a site's mine.toml"
+            )
         _all_sites(fed, clients, exchange, "agree", {"agreed": agreed.model_dump_json().encode()})
         write(fed.agreed_file, agreed.model_dump_json() + "\n")
     return agreed

@@ -17,7 +17,7 @@ from ..data import table
 from ..data.own.preparation import preparation_of
 from ..errors import ConfigError, WireError
 from ..storage.identity import digest
-from .columns import as_described, prepared
+from .columns import inherited, prepared
 from .description import Description, described_table, parsed
 from .folder import Folder, write
 from .message import Name, from_json
@@ -78,7 +78,7 @@ def description_of(
     inputs = run.get("inputs") or [rule["name"] for rule in run["rules"]]
     if run["rules"] and (before := agreed_to(fed)):
         inputs = [name for name in before.columns if name != before.target]
-    given = {k: v for k, v in as_described(site, run).items() if k != "name"}
+    given = {k: v for k, v in inherited(site, run).items() if k not in ("name", "rules")}
     origin = Origin(f"file '{file}'")
     skip = ("partition", "seed")
     options = check(table, given | {"inputs": [*inputs]}, "data", "data 'table'", origin, skip)
