@@ -330,7 +330,7 @@ def test_every_key_of_data_is_a_sites_own_or_comes_from_run_toml(name):
     run = {key: f"run's {key}" for key in keys} | {"name": name}
     site = inherited({"name": name}, run)
     assert site == {key: value for key, value in run.items() if key not in SITES_OWN}
-    every = dict.fromkeys(keys, 1) | {"name": name}
+    every = dict.fromkeys(keys, "1") | {"name": name}
     assert inherited(every, run) == every
     assert inherited({"name": "another"}, run) == {"name": "another"}
 

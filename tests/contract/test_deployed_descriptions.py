@@ -13,6 +13,7 @@ from click.testing import CliRunner
 pytest.importorskip("pandas", reason="the extra tables is not installed")
 
 from fedloom.cli.__main__ import cli
+from fedloom.cli.describe import in_tables
 from fedloom.cli.exported import _cell
 from fedloom.config import resolve
 from fedloom.config.sources import read
@@ -21,11 +22,12 @@ from fedloom.deployment.agreed_rules import agreed_rules
 from fedloom.deployment.describing import describe, descriptions
 from fedloom.deployment.description import ColumnDescription, Description
 from fedloom.deployment.message import ANSWER, Ask, opened, sealed
+from fedloom.deployment.notices import notices
 from fedloom.deployment.server import serve
 from fedloom.deployment.sites import Place, told_at
-from fedloom.deployment.telling import Preparation, agree_to
+from fedloom.deployment.telling import Preparation, agree_to, agreed_to
 from fedloom.errors import CompositionError, ConfigError, DataError
-from support.places import Here, folder, site_file
+from support.places import Here, folder, site_file, table
 
 SETTINGS = """
 name = "wards"
@@ -263,3 +265,65 @@ def test_what_cannot_be_agreed_is_said():
         DataError, match=r"site 0 tells nothing of column 'b', which run\.toml name"
     ):
         rules(NUMBERS, inputs=["b"])
+
+
+def texts(rows=60, **counts):
+    return ColumnDescription(kind="texts", missing=0, counts=counts)
+
+
+def test_sites_of_one_class_and_columns_without_a_common_value_are_named():
+    def site(sex, label):
+        return Description(least=10, rows=60, target="y", columns={"sex": sex, "y": label})
+
+    both, none = texts(no=40, yes=20), texts(no=60)
+    kiel = site(texts(w=30, m=30), none)
+    bonn, ulm = site(texts(F=30, M=30), both), site(texts(F=30, M=30), texts(no=None, yes=None))
+    codes = ColumnDescription(kind="values", missing=0, counts={"1": 30, "2": 30})
+    said = notices({"bonn": bonn, "kiel": kiel, "ulm": ulm})
+    assert len(said) == 2 and said[0].startswith("kiel: all training rows are 'no': are its labels")
+    assert said[1].startswith("column 'sex': bonn has F, M and kiel w, m, none in common. If they")
+    assert said[1].endswith('below [data]: recode.sex = { "w" = "...", "m" = "M" }')
+    (said,) = notices({"bonn": bonn, "lyon": site(codes, both)})
+    assert said.endswith('recode.sex = { "1" = "...", "2" = "..." }')
+    assert notices({"bonn": bonn, "ulm": ulm, "lyon": site(texts(F=30, X=30), both)}) == []
+    assert notices({"a": site(codes, both), "b": site(codes, both), "c": bonn}) != []
+    assert notices({"few": Description(least=10, rows=None, target="y"), "bonn": bonn}) == []
+    assert "warning: kiel: all training rows are 'no'" in in_tables({"kiel": kiel})
+
+
+def test_a_site_of_one_class_is_named_before_round_1(tmp_path):
+    files = [
+        site_file(tmp_path / f"{i}.toml", path := table(tmp_path / f"{i}.csv", 12, seed=i), path)
+        for i in range(3)
+    ]
+    lines = (tmp_path / "1.csv").read_text().splitlines()
+    alike = [lines[0], *(f"{line.rpartition(',')[0]},2" for line in lines[1:])]
+    (tmp_path / "1.csv").write_text("\n".join(alike) + "\n")
+    words = ["model=logistic", "model.inputs=3", "model.classes=3", "cohort=3", "rounds=1"]
+    fed = folder(tmp_path, resolve("digits", words), evaluate="nodes")
+    serve(fed, lambda clients: Here(fed, files))
+    (said,) = fed.notices_file.read_text().splitlines()
+    assert said.startswith("client 1: all training rows are of one class: are its labels read as")
+    assert "one_class" not in fed.agreed_file.read_text()  # other sites do not learn it
+
+
+def test_a_site_recodes_its_cells_before_they_are_described_and_used(fed, sites, tmp_path):
+    agree(fed, sites)
+    text = (tmp_path / "1.csv").read_text("utf-8")
+    (tmp_path / "1.csv").write_text(text.replace("Innere", "INN").replace("ill", "krank"))
+    words = '"INN" = "Innere" }\noutcome = { krank = "ill" }\n'
+    sites[1].write_text(sites[1].read_text() + f"[data.recode]\nward = {{ {words}")
+    assert told_at(fed.node(1), sites[1]) == agreed_to(fed.node(1))
+    here = Here(fed, sites)
+    describe(fed, lambda clients: here)
+    assert read(fed.run_file)["data"]["rules"][2]["values"] == [
+        "Chirurgie",
+        "Innere",
+        "Nephrologie",
+    ]
+    assert here.places[1]._own.inputs[:, 3].sum() > 10
+    sites[1].write_text(sites[1].read_text().replace("ward =", "dept ="))
+    with pytest.raises(
+        DataError, match=r"1.csv has no column 'dept'; known: age, outcome, sex, ward"
+    ):
+        told_at(fed.node(1), sites[1])

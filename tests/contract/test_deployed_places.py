@@ -58,7 +58,7 @@ def test_a_server_without_data_learns_what_one_with_data_does(tmp_path):
     result = serve(fed, lambda roll: here)
     joining, sums, measuring = besides(fed.settings(), read_clients(fed.clients_file), False)
     fields_of_site = "examples, tests, shape, type, targets, target_shape, columns, classes, "
-    fields_of_site += "class_names"
+    fields_of_site += "class_names, one_class"
     assert joining == ("when it joins", fields_of_site) and sums[1].startswith("sums of each")
     assert measuring[1] == "examples, loss, values, weights, bins: sums over its tests"
     agreed = json.loads(fed.agreed_file.read_text())

@@ -575,6 +575,22 @@ def test_rows_of_a_table_are_prepared_as_in_training(fedloom: Fedloom, check: An
     assert "not exported: how cells of the table become inputs" in fedloom("export", "a").output
 
 
+def test_a_script_recodes_cells_as_training_did(fedloom: Fedloom) -> None:
+    rows = [f"{sex},{sex in 'wF'}" for sex in "wmFM" * 5]
+    Path("t.csv").write_text("\n".join(["sex,out", *rows]) + "\n")
+    words = "name=table path=t.csv target=out columns.sex=dummy test_share=0.3 partition=iid"
+    words += " recode.sex.w=F recode.sex.m=M partition.clients=2"
+    change = ["rounds=1", "cohort=2", "model=logistic", "model.inputs=1", "model.classes=2"]
+    change += ["local.lr=0.1", "data=table", *(f"data.{word}" for word in words.split())]
+    Path("my.toml").write_text('algorithm = "fedavg"\n')
+    fedloom("run", "my.toml", *change, "--out", "a", "--quiet")
+    assert "checked: accuracy" in fedloom("export", "a").output
+    made = runpy.run_path("a/export/predict.py")
+    assert made["prepare"]([{"sex": sex} for sex in "wmFM"]).flatten().tolist() == [0, 1, 0, 1]
+    with pytest.raises(ValueError, match="row 1: 'x' is none of F, M"):
+        made["prepare"]([{"sex": "x"}])
+
+
 def test_data_that_are_gone_are_said(fedloom: Fedloom, monkeypatch: pytest.MonkeyPatch) -> None:
     reviews("train.csv", 30)
     data = ("data=table", "data.path=train.csv", "data.text=text", "data.partition=natural")

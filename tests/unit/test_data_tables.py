@@ -18,6 +18,7 @@ from published import refused
 from fedloom.config import resolve
 from fedloom.data import heart, iid, table
 from fedloom.data.published.heart import COLUMNS, INPUTS, heart_files
+from fedloom.errors import DataError
 
 pandas = pytest.importorskip("pandas", reason="the extra tables is not installed")
 pytest.importorskip("sklearn", reason="the extra tables is not installed")
@@ -117,7 +118,7 @@ def test_rows_with_an_empty_cell_that_counts_are_dropped(tmp_path):
         ("x,label\n1,0\n", {"target": "x > y"}, "has no column 'y'"),
         ("x,label\n1,0\n,1\n", {"target": "x > 1"}, "column 'x', row 2 is empty"),
         ("x,label\n1,0\nb,1\n3,1\n", {"target": "x > 1"}, "row 2: 'b' is no finite number"),
-        ("x,label\na,0\nb,1\n", {"target": "x > 1"}, "is no condition on columns (t.csv"),
+        ("x,label\na,0\nb,1\n", {"target": "x > 1"}, "x is of texts and 1 of numbers, which never"),
         ("x,label\n1,0\n", {"target": "__import__('os') == 1"}, "(it holds a Call)"),
         ("x,label\n1,0\n", {"target": "x.label > 1"}, "(it holds a Attribute)"),
         ("x,label\n1,0\n", {"target": "x > 'a' * 9"}, "(it holds a BinOp)"),
@@ -173,6 +174,31 @@ def test_a_share_of_each_client_is_held_out_as_scikit_learn_does(tmp_path):
     assert data.class_names == ("a", "b") and len(data.test_inputs) == 2
     numbers = published.write(tmp_path / "d.csv", "x,label\n" + "1,0.5\n" * 10)
     assert len(table([numbers], test_share=0.2).test_targets) == 2
+
+
+@pytest.mark.parametrize(
+    ("cells", "target", "says"),
+    [
+        ("01", "y in ['yes', '1']", "y is of numbers and ['yes', '1'] of texts, which never match"),
+        ("01", "not ('1' == y)", "'1' is of texts and y of numbers"),
+        ("01", "`y` != 'no' and y < 3", "y is of numbers and 'no' of texts"),
+        ("ab", "y in [1, 2]", "y is of texts and [1, 2] of numbers"),
+        ("ab", "y == 2 * z", "y is of texts and 2 * z of numbers"),
+        ("01", "y in ['yes', 1]", None),
+        ("ab", "y in ['a', 1]", None),
+        ("ab", "(y == 'a') == (z < 9)", None),
+    ],
+)
+def test_numbers_are_not_compared_with_texts(tmp_path, cells, target, says):
+    """No row would fulfil it, or every row: all labels of that file would be wrong."""
+    (tmp_path / "t.csv").write_text(f"x,z,y\n1,1,{cells[0]}\n2,2,{cells[1]}\n")
+    given = {"target": target, "inputs": ["x"]}
+    if says is None:
+        assert table(iid(clients=1), path=tmp_path / "t.csv", **given).targets.sum() == 1
+        return
+    with pytest.raises(DataError) as found:
+        table(iid(clients=1), path=tmp_path / "t.csv", **given)
+    assert says in str(found.value) and "\n" not in str(found.value)
 
 
 def test_a_condition_is_what_pandas_says(tmp_path):

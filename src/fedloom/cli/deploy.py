@@ -320,7 +320,7 @@ def status_command(fed: Path) -> None:
         rows += [(f"client {i}", why) for i, why in who[-1]["refused"].items()]
         rows += [(f"client {i} waits", why) for i, why in who[-1].get("waits", {}).items()]
     rows += [("certificate", validity(folder))]
-    click.echo(table(rows))
+    click.echo("\n".join([table(rows), *_warnings(folder)]))
     where = folder.attendance(private).parent
     if found := attendance(where, [e.name for e in read_clients(folder.clients_file).client]):
         click.echo("\n" + table([found.heads, *found.lines]))
@@ -331,10 +331,14 @@ def _follow(fed: Folder, number: str) -> None:
     from fedloom.report.runs import read_rows
 
     click.echo(f"run {number}; Ctrl-C ends this view, `fedloom deploy stop {fed.path}` the run")
-    seen = len(read_rows(fed.run / "rounds.jsonl"))
+    seen, warned = len(read_rows(fed.run / "rounds.jsonl")), False
 
     def look() -> None:
-        nonlocal seen
+        nonlocal seen, warned
+        if not warned and fed.agreed_file.is_file():
+            for line in _warnings(fed):
+                click.echo(line)
+            warned = True
         rows = read_rows(fed.run / "rounds.jsonl")
         for row in rows[seen:]:
             click.echo(_told(row))
@@ -368,6 +372,13 @@ def _end(fed: Folder) -> int:
     """When the run, or a description, ended the last time, by its file; 0 if none ever did."""
     ends = [path for path in (fed.run / "summary.json", fed.told_file) if path.is_file()]
     return max((path.stat().st_mtime_ns for path in ends), default=0)
+
+
+def _warnings(fed: Folder) -> list[str]:
+    """What an operator should look at, as the server noted it before round 1."""
+    found = fed.notices_file
+    said = found.read_text(encoding="utf-8").splitlines() if found.is_file() else []
+    return [f"warning: {line}" for line in said]
 
 
 def _told(row: dict[str, Any]) -> str:

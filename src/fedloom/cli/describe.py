@@ -99,9 +99,12 @@ def in_json(told: Mapping[str, Description]) -> dict[str, Any]:
 
 def in_tables(told: Mapping[str, Description]) -> str:
     """Descriptions by site, for a terminal."""
+    from fedloom.deployment.notices import notices
+
     parts = [f"nothing is told of fewer than {_least(told)} rows: '-'", _labels(told)]
     if len(told) > 1:
         parts.append("\n".join(folded(f"  {line}", page_width()) for line in _shared(told)))
+    parts += [folded(f"  warning: {line}", page_width()) for line in notices(told)]
     numbers, values = (_columns(told, of) for of in (True, False))
     if numbers:
         heads = ["numbers", "site", "empty", "mean", "std", "low", "25 %", "median", "75 %", "high"]

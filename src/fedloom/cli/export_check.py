@@ -106,6 +106,7 @@ def ask(
         "samples": _elsewhere(found) if tests is None else len(tests),
         "ranges": spread,
         "reading": _reading(found),
+        "recode": found.partition.get("recode") or {},
         "scores": scores,
     }
     row = describe(about, how, data, found.path)
@@ -160,6 +161,8 @@ def describe(
             column = Column("", rule["kind"], tuple(rule["values"]), rule["fill"])
             missing = map(str, about.get("reading", {}).get("na_values", ()))
             rule |= {"numeric": column.numeric, "empty": sorted({*EMPTY, *missing})}
+            if other := about.get("recode", {}).get(rule["name"]):
+                rule["recode"] = other
         if data is not None and how["kind"] not in ("own", "unknown", "cells_per_client"):
             return prepare(_back(data, data.inputs[:1]), about)
         if data is not None and how["kind"] != "cells_per_client":

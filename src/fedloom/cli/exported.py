@@ -173,7 +173,7 @@ def _cells(samples: Any, how: dict[str, Any]) -> Tensor:
 
 def _cell(value: Any, rule: dict[str, Any], strict: bool) -> list[float]:
     """The numbers that a cell becomes."""
-    kind = rule["kind"]
+    kind, value = rule["kind"], rule.get("recode", {}).get(str(value), value)
     if _empty(value, rule):
         if rule["fill"] is None:
             raise ValueError(f"{value or 'it'} is empty, and in training no such cell was; fill it")

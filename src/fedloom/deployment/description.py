@@ -52,7 +52,7 @@ from .message import PLAIN, Examples, first_of, from_json
 if TYPE_CHECKING:
     from pandas import Series
 
-_READING = ("names", "na_values", "encoding", "sep", "decimal")  # options of `table`
+_READING = ("names", "na_values", "encoding", "sep", "decimal", "recode")  # options of `table`
 _QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
 _FEW = 10  # different numbers that are told as values
 _GROUPS = 5  # without which only the middle one is told

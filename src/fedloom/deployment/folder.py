@@ -180,6 +180,11 @@ class Folder:
         """At a site: the description that its people agreed to tell; at the server: all sites'."""
         return self.path / "told.json"
 
+    @property
+    def notices_file(self) -> Path:
+        """What an operator should look at before round 1, a line each, at the server."""
+        return self.path / "notices.txt"
+
     def attendance(self, private: bool) -> Path:
         """Who was asked and who answered, round by round; of a private run it is a secret."""
         return (self.path / "secret" if private else self.run) / "clients.jsonl"

@@ -25,6 +25,7 @@ from .kept_updates import KeptUpdates, remove_others
 from .membership import ChangedError, Membership
 from .message import Answer, Ask, Refusal, Site, What, answer_to, sealed
 from .message_exchange import MessageExchange
+from .notices import one_class
 from .privacy import deployed
 from .sites import at_server, must_join, run_of, settings_of
 
@@ -75,6 +76,8 @@ def joined(fed: Folder, clients: Clients, exchange: MessageExchange) -> Agreemen
                 "nodes): write data.test_share, or data.date and data.test_from, into run.toml at "
                 "every place, or data.test into a site's mine.toml"
             )
+        said = [one_class(clients.called(i)) for i, site in sites.items() if site.one_class]
+        write(fed.notices_file, "".join(f"{line}\n" for line in said))
         _all_sites(fed, clients, exchange, "agree", {"agreed": agreed.model_dump_json().encode()})
         write(fed.agreed_file, agreed.model_dump_json() + "\n")
     return agreed

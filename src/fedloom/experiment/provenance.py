@@ -417,6 +417,7 @@ def _describe(
                 "outcome": data.outcome,
                 "ranges": ranges(data),
                 "na_values": data.about.get("na_values", []),
+                "recode": data.about.get("recode", {}),
                 # of a federation whose nodes measure the model: how many test samples they have
                 "tests_elsewhere": data.about.get("tests_elsewhere", 0),
             },

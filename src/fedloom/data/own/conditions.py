@@ -7,6 +7,7 @@ not, columns, numbers and texts, and nothing else: no call, no attribute, no nam
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 
@@ -51,16 +52,47 @@ def with_condition(table: Table, condition: str, answers: Sequence[str]) -> Tabl
     does not hold and the second where it does. Raises DataError naming file, column and row.
     """
     frame, words = table.frame[[]].copy(), _words(condition)
+    kinds = {}
     for name in columns_in(condition):
-        cells = present(table, name)
-        numbers = not len(text_cells(cells))
-        frame[words.get(name, name)] = finite(cells) if numbers else cells
+        cells, word = present(table, name), words.get(name, name)
+        kinds[word] = "texts" if len(text_cells(cells)) else "numbers"
+        frame[word] = finite(cells) if kinds[word] == "numbers" else cells
+    _refuse_other_kinds(table.where, condition, words, kinds)
     try:
         holds = frame.eval(_plain(condition, words), engine="python").astype(bool)
     except (TypeError, ValueError, AttributeError, NotImplementedError, KeyError) as error:
         raise _wrong(condition, f"{table.where}: {first_line(error)}") from None
     found = holds.map({False: answers[0], True: answers[1]})
     return Table(table.where, table.frame.assign(**{condition: found}))
+
+
+def _refuse_other_kinds(
+    where: str, condition: str, words: Mapping[str, str], kinds: Mapping[str, str]
+) -> None:
+    """Raise DataError for a comparison of numbers with texts, which no row would fulfil. kinds: of
+    each column, "numbers" or "texts".
+    """
+    names = {word: name for name, word in words.items()}
+    for node in ast.walk(ast.parse(_plain(condition, words), mode="eval")):
+        sides = [node.left, *node.comparators] if isinstance(node, ast.Compare) else []
+        for pair in itertools.pairwise(sides):
+            one, other = (_kinds(side, kinds) for side in pair)
+            if one and other and not one & other:
+                said = [names.get(side, side) for side in map(ast.unparse, pair)]
+                raise DataError(
+                    f"target = {short(condition)}: in {where} {said[0]} is of {min(one)} and "
+                    f"{said[1]} of {min(other)}, which never match; compare it with values that "
+                    "this column has, numbers without quotes and texts with them"
+                )
+
+
+def _kinds(side: ast.expr, kinds: Mapping[str, str]) -> set[str]:
+    """What one side of a comparison may be, "numbers" or "texts" or both. kinds: of columns."""
+    if isinstance(side, ast.List | ast.Tuple):
+        return {kind for each in side.elts for kind in _kinds(each, kinds)}
+    if isinstance(side, ast.Constant):
+        return {"texts" if isinstance(side.value, str) else "numbers"}
+    return {kinds[side.id] if isinstance(side, ast.Name) else "numbers"}
 
 
 def _words(condition: str) -> dict[str, str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedloom.core.extras import need
-from fedloom.data.own.columns import Table, as_table, first_line, short
+from fedloom.data.own.columns import Table, as_table, first_line, name_of, no_column, short
 from fedloom.errors import DataError
 
 if TYPE_CHECKING:
@@ -43,7 +43,8 @@ def _by_name(given: str | Mapping[str, str]) -> Mapping[str, str]:
 class Reading:
     """How files are read; the names are those of pandas.read_csv. names: of the columns of files
     without a header; na_values: texts and numbers that stand for a missing cell. encoding, sep and
-    decimal are of all files, or by a file's name without its ending ("*": of the others).
+    decimal are of all files, or by a file's name without its ending ("*": of the others). recode:
+    {column: {cell: what is read in its place}}.
     """
 
     names: Sequence[str] = ()
@@ -51,6 +52,7 @@ class Reading:
     encoding: str | Mapping[str, str] = "utf-8"
     sep: str | Mapping[str, str] = ","
     decimal: str | Mapping[str, str] = "."
+    recode: Mapping[str, Mapping[str, str]] | None = None
 
     def __post_init__(self) -> None:
         for sep in _by_name(self.sep).values():
@@ -91,6 +93,10 @@ class Reading:
             raise DataError(f"{path} names a column twice: {', '.join(names)}")
         if not len(frame):
             raise DataError(f"{path} has no rows below its header; is it a table with a header?")
+        for name, other in (self.recode or {}).items():
+            if name not in names:
+                raise no_column(str(path), name, names)
+            frame[name] = [other.get(name_of(cell), cell) for cell in frame[name]]
         return as_table(str(path), {name: frame[name].array for name in names})
 
     def _csv(self, path: Path) -> DataFrame:

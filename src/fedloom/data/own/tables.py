@@ -75,6 +75,7 @@ def table(
     patient: str | None = None,
     preparation: Transformer | str | None = None,
     identity: Sequence[str] = (),
+    recode: Mapping[str, Mapping[str, str]] | None = None,
 ) -> FederatedData:
     """Load CSV or Parquet files of yours, a row per sample; docs/data.md has the whole story.
 
@@ -84,7 +85,7 @@ def table(
     of other numbers; several columns of numbers; or a condition, "num > 0" (no, yes). inputs:
     columns, by default all others; or text: one column of texts. names, na_values, encoding, sep,
     decimal: as pandas.read_csv has them, the last three also by file; names are for files without a
-    header.
+    header. recode: cells that mean another one, {"sex": {"w": "F"}}.
 
     columns: what a column of texts becomes: one_hot, dummy (without the first value), ordinal, or
     its values in order; "*" stands for all others. missing: what stands for an empty cell: mean,
@@ -103,7 +104,7 @@ def table(
     words = (length, vocabulary)
     making = Making(inputs, text, words, columns or {}, finding, per_client, rules, preparation)
     held = HeldOut(test, date, test_from, test_share, test_seed)
-    reading = Reading(names, na_values, encoding, sep, decimal)
+    reading = Reading(names, na_values, encoding, sep, decimal, recode)
     files = Files(path, reading, target, client, patient, identity, making, held)
     data = files.data(partition, seed, class_names)
     warn_of_one_class(data)
@@ -193,6 +194,8 @@ class Files:
             about["dropped"] = dropped
         if self.reading.na_values:
             about["na_values"] = [*self.reading.na_values]
+        if self.reading.recode:
+            about["recode"] = {k: dict(v) for k, v in self.reading.recode.items()}
         parts = _called(self.path), found, made, target, self.owner, partition, seed, about
         return dealt(*parts, raw=raw, class_names=classes)
 
