@@ -294,3 +294,21 @@ def test_a_certificate_that_ends_soon_is_named_with_the_command(days, said, tmp_
     assert validity(Folder(tmp_path)) == f"{said}: fedloom deploy renew {tmp_path}"
     monkeypatch.setattr(certificates, "days_left", lambda path: 30)
     assert validity(Folder(tmp_path)) == "valid for 30 days"
+
+
+def test_a_site_that_was_taken_out_is_not_asked_to_measure(sites):
+    """Nobody would answer, and every evaluation would wait for its deadline."""
+    fed, files = sites()
+    asked = []
+
+    class Listening(Changing):
+        def __call__(self, messages, seconds, enough):
+            heads = [opened(ASK, raw)[0] for raw in messages.values()]
+            asked.extend((head.round, head.client) for head in heads if head.what == "evaluate")
+            return super().__call__(messages, seconds, enough)
+
+    here = Listening(fed, files, {2: lambda here: changes.remove(fed, "1")})
+    ended = serve(fed, lambda clients: here)
+    assert {round for round, client in asked if client == 1} == {1, 2}
+    assert {client for round, client in asked if round > 2} == {0, 2}
+    assert len(ended.history) == ROUNDS and ended.history[-1]["test_accuracy"] > 0

@@ -158,7 +158,9 @@ def experiment_at_server(
             f"federation.min_updates = {settings.min_updates} is more than the {most} clients of a "
             "round; take less of it, or a larger cohort"
         )
-    by_nodes = agreed is not None and settings.evaluate == "nodes" and not again
+    tests: list[int] = []
+    if agreed is not None and settings.evaluate == "nodes" and not again:
+        tests = [0 if i in gone else count for i, count in enumerate(agreed.tests)]
     engine = FederationEngine(
         exchange,
         settings.deadline,
@@ -167,7 +169,7 @@ def experiment_at_server(
         wanted,
         settings.min_updates,
         settings.max_failed_rounds,
-        agreed.tests if agreed is not None and by_nodes else (),
+        tests,
         redraws=settings.redraws,
         start=0 if again else started(fed),
         agreed="" if agreed is None else agreed.digest,
