@@ -33,10 +33,10 @@ FLAGS = {
     "": {"--version", "--debug", "--help"},
     "run": {
         *("--out", "--quiet", "--dry-run", "--json", "--seeds", "--resume-if-begun"),
-        "--baselines",
+        *("--baselines", "--speed"),
     },
     "resume": {"--quiet", "--changed-code"},
-    "sweep": {"--seeds", "--by", "--trials", "--out", "--quiet"},
+    "sweep": {"--seeds", "--by", "--trials", "--out", "--quiet", "--dry-run", "--speed"},
     "compare": {
         "--target",
         "--csv",

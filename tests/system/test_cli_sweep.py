@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -110,3 +111,21 @@ def test_a_sweep_goes_on_in_the_engine_it_began_with(
 def interrupted(*_: Any) -> Any:
     """A stop in the first round."""
     raise KeyboardInterrupt
+
+
+def test_a_sweep_with_other_fixed_settings_is_refused_in_its_folder(fedloom: Fedloom) -> None:
+    fedloom(*SWEEP, "--quiet")
+    said = fedloom(*SWEEP, "local.batch=7", "--quiet", code=2).output
+    assert "'runs/sweep-digits' holds a sweep with other settings (local.batch=7 differs)" in said
+    assert said.count("\n") == 1 and len(summaries()) == 2
+    fedloom(*SWEEP, "local.batch=7", "--quiet", "--out", "runs/other")
+    assert fedloom(*SWEEP, "engine=serial", "seed=0", "--quiet").exit_code == 0  # the same runs
+
+
+def test_a_sweep_says_what_it_would_cost_and_runs_nothing(fedloom: Fedloom) -> None:
+    said = fedloom(*SWEEP, "seeds=3", "--dry-run", "--speed", "1e6").output
+    assert said.splitlines()[1].split()[:2] == ["runs", "6"] and not Path("runs").exists()
+    epochs = ("sweep", "digits", *SMALL[:1], *SMALL[2:], "local.epochs=1,5")
+    more = fedloom(*epochs, "seeds=3", "--dry-run", "--speed", "1e6").output
+    one, other = (float(re.search(r"operations +about (\S+)", t)[1]) for t in (said, more))
+    assert other > 1.5 * one

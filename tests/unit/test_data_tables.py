@@ -176,6 +176,17 @@ def test_a_share_of_each_client_is_held_out_as_scikit_learn_does(tmp_path):
     assert len(table([numbers], test_share=0.2).test_targets) == 2
 
 
+@pytest.mark.parametrize("by_file", [True, False])
+def test_a_tab_is_written_as_the_error_proposes_it(tmp_path, by_file):
+    (tmp_path / "ulm.csv").write_text("a\tlabel\n1\t0\n2\t1\n")
+    path = f"data.path={tmp_path}/ulm.csv"
+    words = ["data=table", path, "data.partition=iid", "data.partition.clients=1"]
+    refused(resolve("digits", words).data, 'sep = "\\t"', 'sep.ulm = "\\t"')
+    for tab in (r"\t", r'"\t"'):
+        word = f"data.sep{'.ulm' * by_file}={tab}"
+        assert resolve("digits", [*words, word]).data().inputs.tolist() == [[1], [2]]
+
+
 @pytest.mark.parametrize(
     ("cells", "target", "says"),
     [

@@ -1,37 +1,40 @@
-"""An estimate of a run's cost from a short measurement: some clients, and one evaluation."""
+"""An estimate of a run's cost in about ten seconds: its operations by arithmetic, and their time by
+as much of a round as fits.
+"""
 
 from __future__ import annotations
 
 import math
+import os
 import resource
 import sys
 import time
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 from fedloom.compression import downlink
 from fedloom.config import Config
 from fedloom.core.vector import rec
 from fedloom.core.wire import nbytes
-from fedloom.engines import Workers, bfloat16_gain
+from fedloom.engines import Serial, Workers, bfloat16_gain
 from fedloom.engines.author_checks import at_server
 from fedloom.engines.base import processors
 from fedloom.engines.client_results import TrainTask
-from fedloom.engines.client_round import RangeResult
 from fedloom.engines.extra_exchanges import answered
-from fedloom.engines.one_step import StepCost, step_costs
+from fedloom.engines.one_step import StepCost, step_costs, try_step
 from fedloom.engines.stages import sums_suffice
 from fedloom.experiment.experiment import Experiment
 from fedloom.federation.clock import Asynchronous
 from fedloom.report import human_bytes, human_seconds
 from fedloom.report.tables import human_size
-from fedloom.server.billing import together
 from fedloom.server.rounds import Loop
 
+from .counted_run import Counted, counted
 from .printing import table
 
-_SHORT = 3.0  # seconds that may be spent on a whole cohort
+_SHORT = 3e10  # operations that take a second or two of a usual processor: they are measured
+_SECONDS = 2.0  # that other measurements may take
 _COUNTED_ROUNDS = 10_000  # cohorts drawn to count client rounds; beyond that their mean
 
 
@@ -61,6 +64,9 @@ class Cost:
     before: int  # of the exchange before round 1, which few algorithms have
     seconds_training: float
     seconds_evaluation: float
+    operations: float  # of all gradients and evaluations, as torch counts them
+    evaluated: int  # examples of all evaluations
+    by: str  # what the seconds are by
     checkpoint: int  # without client states
     memory_row: int  # per client that has taken part
     memory_all: int  # if every client took part
@@ -90,17 +96,21 @@ class Cost:
         return self.keep * self.checkpoint + self.memory_all + 4 * self.parameters
 
 
-def estimate(config: Config, seeds: int) -> str:
-    """Time, bytes and memory of a run, or of so many seeds, as a table for the terminal."""
+def estimate(config: Config, seeds: int, speed: float | None = None) -> str:
+    """Time, bytes and memory of a run, or of so many seeds, as a table for the terminal. speed:
+    operations a second of the device that is meant; None: this machine.
+    """
     experiment = config.experiment()
-    cost = measure(experiment)
+    cost = measure(experiment, speed)
     lines = [
         (
             "time",
             human_seconds(cost.seconds),
             f"{human_seconds(cost.seconds_training)} of training, "
-            f"{human_seconds(cost.seconds_evaluation)} of evaluation",
+            f"{human_seconds(cost.seconds_evaluation)} of evaluation ({cost.evaluated:,} "
+            f"examples); {cost.by}",
         ),
+        ("operations", f"{cost.operations:.2g}", "of gradients and evaluations, as torch counts"),
         ("memory", human_bytes(cost.resident), "with every client's state in memory"),
         (
             "disk",
@@ -120,6 +130,9 @@ def estimate(config: Config, seeds: int) -> str:
         lines.append(("server", human_bytes(cost.updates), why + "; each of several ranks has all"))
     rows = [[name, f"about {v}" if name != "traffic" else v, why] for name, v, why in lines]
     rows.insert(0, ["cohort", cost.cohort, "in every round"])
+    if speed is None and (load := os.getloadavg()[0]) > processors() + 1:
+        said = f"{load:.0f} programs share {processors()} processors: alone it takes less time"
+        rows.insert(0, ["busy", "yes", said])
     if cost.privacy[2]:
         epsilon, delta, rounds = cost.privacy
         rows.append(["privacy", f"epsilon {epsilon:.3g}", f"delta {delta:g}, in {rounds} rounds"])
@@ -163,10 +176,10 @@ def _sizes(cost: Cost) -> list[list[str]]:
     ]
 
 
-def as_object(config: Config, seeds: int) -> dict[str, Any]:
+def as_object(config: Config, seeds: int, speed: float | None = None) -> dict[str, Any]:
     """The settings of a run, and the costs of one of so many seeds."""
     experiment = config.experiment()
-    cost = measure(experiment)
+    cost = measure(experiment, speed)
     sums = {"seconds": cost.seconds, "traffic": cost.traffic, "disk": cost.disk}
     costs = asdict(cost) | sums | {"privacy": cost.privacy if cost.privacy[2] else None}
     costs["examples"] = None if cost.examples is None else cost.examples._asdict()
@@ -175,31 +188,81 @@ def as_object(config: Config, seeds: int) -> dict[str, Any]:
     return {"settings": dict(config.values), "seeds": seeds, "engine": engine, "costs": costs}
 
 
-def measure(experiment: Experiment) -> Cost:
-    """Train clients of round 1 and evaluate: two of them, or as many as the engine runs at once, or
-    all if that takes only seconds.
+def measure(experiment: Experiment, speed: float | None = None) -> Cost:
+    """What a run costs: its work is counted, and so much of round 1 is timed as takes about a
+    second. speed: operations a second of another device, and nothing is timed.
 
     Nothing is written, no process is started, and the run does not change.
     """
     loop = experiment.build()
     workers = _alone(loop)
+    rounds = min(experiment.rounds, _COUNTED_ROUNDS)
+    cohorts = [loop.cohorts.of(t) for t in range(rounds)]
+    scale = experiment.rounds / rounds
+    if isinstance(experiment.clock, Asynchronous):  # then a round is a server step
+        scale *= rounds * experiment.clock.buffer / (sum(map(len, cohorts)) or 1)
+    work = counted(loop, cohorts, scale)
+    every = experiment.evaluate.every
+    evaluations = experiment.rounds // every if every else 0
+    evaluations += 0 if every and experiment.rounds % every == 0 else 1  # and after the last round
+    if speed is None:
+        times = _timed(loop, work, max(1, min(workers, processors())))
+    else:
+        times = _Times(
+            work.training / speed, work.evaluation / speed, f"at {speed:.3g} operations a second"
+        )
+    return _cost(experiment, loop, work, times, evaluations, (cohorts, scale), workers)
+
+
+class _Times(NamedTuple):
+    """Seconds of all training and of one evaluation, and what they are by."""
+
+    training: float
+    evaluation: float
+    by: str
+
+
+def _timed(loop: Loop, work: Counted, shared: int) -> _Times:
+    """The times on this machine, by the whole first cohort, by some of its clients, or by a step
+    of one; evaluation by itself, or as fast as training. shared: processes that share the work.
+    """
+    cohort = loop.cohorts.example
+    some = cohort[: max(2, getattr(loop.engine, "chunk", 1))]
+    sample = next((s for s in (cohort, some) if work.of(loop.fed, s) < _SHORT), None)
+    if sample is None:
+        second, by = _by_a_step(loop, work, cohort[0])
+        return _Times(work.training * second / shared, work.evaluation * second / shared, by)
     loop.engine.open(loop.plan, loop.fed, loop.net)
     try:
-        loop.begin()
-        cohort = loop.cohorts.example
-        sample = cohort[: max(2, getattr(loop.engine, "chunk", 1))]
         _train(loop, sample)  # the first time has costs that no later time has
-        results, training = _train(loop, sample)
-        if training * len(cohort) / len(sample) < _SHORT:  # then the cost of a round is visible too
-            results, training = _train(loop, cohort)
-        loop.scores()
-        started = time.perf_counter()
-        loop.scores()
-        evaluation = time.perf_counter() - started
+        took = _train(loop, sample)
+        steps = sum(loop.fed.steps(i) for i in sample)
+        training = took / steps * work.steps_of_all / shared
+        if work.evaluation > _SHORT:
+            evaluation = training * work.evaluation / (work.training or 1)
+        else:
+            began = time.perf_counter()
+            loop.scores()
+            evaluation = (time.perf_counter() - began) / shared
     finally:
         loop.engine.close()
-    shared = max(1, min(workers, processors()))
-    return _cost(experiment, loop, results, training / shared, evaluation / shared, workers)
+    return _Times(training, evaluation, f"by {len(sample)} of {len(cohort)} clients of round 1")
+
+
+def _by_a_step(loop: Loop, work: Counted, i: int) -> tuple[float, str]:
+    """-> seconds for an operation, by a step of one client on as many examples as take about a
+    second; in words.
+    """
+    step = work.steps[loop.fed.capacity(i)]
+    most = max(1, int(_SHORT / step.operations))
+    local = replace(loop.fed.local, batch=min(most, loop.fed.local.batch or most))
+    fed, took = replace(loop.fed, local=local), []
+    for _ in range(2):
+        began = time.perf_counter()
+        try_step(loop.plan, fed, loop.net, Serial(), [i])
+        took.append(time.perf_counter() - began)
+    rows = fed.sizes(i)[0]
+    return min(took) / (rows * step.operations + step.asked), f"by a step on {rows} examples"
 
 
 def _alone(loop: Loop) -> int:
@@ -212,65 +275,68 @@ def _alone(loop: Loop) -> int:
     return engine.workers
 
 
-def _train(loop: Loop, sample: list[int]) -> tuple[RangeResult, float]:
-    """Train these clients -> their results, seconds."""
+def _train(loop: Loop, sample: list[int]) -> float:
+    """Train these clients -> seconds."""
     started = time.perf_counter()
     msg, _ = loop.message()
-    asked = TrainTask(msg, loop.buffers, {}, sample, 0)
-    asked, answers = answered(loop.engine.ask, loop.plan.algorithm, asked)
-    results = loop.engine.round(asked)
-    results = results._replace(stats=together([answers.stats, results.stats])[0])
-    return results, time.perf_counter() - started
+    task, _ = answered(
+        loop.engine.ask, loop.plan.algorithm, TrainTask(msg, loop.buffers, {}, sample, 0)
+    )
+    loop.engine.round(task)
+    return time.perf_counter() - started
 
 
 def _cost(
     experiment: Experiment,
     loop: Loop,
-    results: RangeResult,
-    training: float,
-    evaluation: float,
+    work: Counted,
+    times: _Times,
+    evaluations: int,
+    drawn: tuple[list[list[int]], float],
     workers: int,
 ) -> Cost:
-    counted = min(experiment.rounds, _COUNTED_ROUNDS)
-    cohorts, words = [loop.cohorts.of(t) for t in range(counted)], loop.cohorts.words
-    scale = experiment.rounds / counted
-    if isinstance(experiment.clock, Asynchronous):  # then a round is a server step
+    fed, (cohorts, scale) = loop.fed, drawn
+    words = loop.cohorts.words
+    if isinstance(experiment.clock, Asynchronous):
         words = f"{experiment.clock.buffer} client updates"
-        scale *= counted * experiment.clock.buffer / (sum(map(len, cohorts)) or 1)
-    steps = sum(loop.fed.steps(i) for cohort in cohorts for i in cohort) * scale
-    second_per_step = training / sum(s.steps for s in results.stats)
-    every = experiment.evaluate.every
-    evaluations = experiment.rounds // every if every else 0
-    evaluations += 0 if every and experiment.rounds % every == 0 else 1  # and after the last round
-    msg = at_server(loop.plan.algorithm, loop.fed.seed, "broadcast", loop.round, loop.srv)
+    msg = at_server(loop.plan.algorithm, fed.seed, "broadcast", loop.round, loop.srv)
     coded = downlink.sizes(loop.plan.link.codes_down, msg, loop.at_down, loop.net.layout)
-    down = [sum((s.bytes_down | coded).values()) for s in results.stats]
-    up = [sum(s.bytes_up.values()) for s in results.stats]
-    sizes = step_costs(loop.plan, loop.fed, loop.net) if loop.fed.capacities else {}
-    row = max(map(_nbytes, results.memories.values()), default=0)
-    if loop.fed.parted:  # each keeps as much as its part: the mean
-        row = round(sum(sizes[c].kept for c in loop.fed.capacities) / loop.fed.population)
+    sizes, count = Counter(map(fed.capacity, range(fed.population))), fed.population
+    costs = {c: step.cost for c, step in work.steps.items()}
+    down = sum(n * sum((costs[c].bytes_down | coded).values()) for c, n in sizes.items())
+    up = sum(n * sum(costs[c].bytes_up.values()) for c, n in sizes.items())
+    probed = loop.cohorts.present(0, loop.cohorts.waits(0.0)) or loop.cohorts.example
+    step = times.training / (work.training or 1) * (fed.local.batch or 1)
+    step *= max(one.operations for one in work.steps.values())  # seconds
+    tried = step * 8 * len(work.steps) < _SECONDS
+    measured = step_costs(loop.plan, fed, loop.net) if fed.capacities and tried else {}
+    kept = {c: one.memory for c, one in work.steps.items()}
+    kept |= {c: one.kept for c, one in measured.items()}
+    memory = sum(n * kept[c] for c, n in sizes.items())
     return Cost(
         cohort=words,
         client_rounds=round(sum(map(len, cohorts)) * scale),
-        down=round(sum(down) / len(down)),
-        up=round(sum(up) / len(up)),
-        before=loop.ledger.bytes_down + loop.ledger.bytes_up,
-        seconds_training=steps * second_per_step + loop.ledger.seconds,
-        seconds_evaluation=evaluations * evaluation,
+        down=round(down / count),
+        up=round(up / count),
+        before=len(probed) * max(one.probe for one in work.steps.values()),
+        seconds_training=times.training,
+        seconds_evaluation=evaluations * times.evaluation,
+        operations=work.training + evaluations * work.evaluation,
+        evaluated=evaluations * work.evaluated,
+        by=times.by,
         checkpoint=_nbytes(rec(srv=loop.srv, link=loop.at_link, down=loop.at_down))
         + loop.buffers.nbytes,
-        memory_row=row,
-        memory_all=row * loop.fed.population,
-        resident=_resident(experiment, loop, row, workers),
+        memory_row=round(memory / count),
+        memory_all=memory,
+        resident=_resident(experiment, loop, round(memory / count), workers),
         parameters=loop.net.layout.d,
         workers=workers,
         updates=_updates(loop),
         privacy=_privacy(experiment, loop),
         examples=_examples(loop, cohorts, scale),
-        bf16=bfloat16_gain(loop.plan, loop.fed, loop.net),
+        bf16=bfloat16_gain(loop.plan, fed, loop.net) if tried else None,
         keep=experiment.checkpoint.keep,
-        sizes=sizes,
+        sizes=measured,
     )
 
 

@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 
 
 INTERRUPTED = 130
+SPEED = click.option(
+    "--speed",
+    type=click.FloatRange(min=0, min_open=True),
+    help="For --dry-run: operations a second of the device that is meant, as 30e12.",
+)
 
 
 @click.command("run", short_help="Run a recipe or a TOML file.")
@@ -32,6 +37,7 @@ INTERRUPTED = 130
 @click.option("--out", help="The run's folder.  [default: runs/NAME-ALGORITHM-seedN]")
 @click.option("--quiet", is_flag=True, help="Print nothing but the run's folder.")
 @click.option("--dry-run", is_flag=True, help="Print the settings and an estimate; write nothing.")
+@SPEED
 @click.option(
     "--json", "program", is_flag=True, help="--dry-run for programs (docs/schemas/dry-run.json)."
 )
@@ -56,6 +62,7 @@ def run_command(
     out: str | None,
     quiet: bool,
     dry_run: bool,
+    speed: float | None,
     program: bool,
     seeds: int,
     baselines: bool,
@@ -78,16 +85,14 @@ def run_command(
 
     source, changes, out = sorted_out(settings, out)
     first = resolve(source, changes)
-    if program and not dry_run:
-        raise ConfigError("--json is of --dry-run: give it too, or read the run's folder")
+    if (program or speed is not None) and not dry_run:
+        given = "--json" if program else "--speed"
+        raise ConfigError(f"{given} is of --dry-run: give it too, or read the run's folder")
     if dry_run:
         from .dry_run import as_object, estimate
 
-        if program:
-            click.echo(as_json(as_object(first, seeds)))
-            return
-        click.echo(first.to_toml())
-        click.echo(estimate(first, seeds))
+        one = (first, seeds, speed)
+        click.echo(as_json(as_object(*one)) if program else f"{first.to_toml()}\n{estimate(*one)}")
         return
     configs = _configs(first, source, changes, seeds, baselines)
     several, group = len(configs) > 1, _group(first)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from shlex import quote
@@ -14,6 +15,7 @@ from fedloom.errors import ConfigError
 from fedloom.storage.atomic import write_atomic
 
 from .printing import page_width, table
+from .run import SPEED
 from .text_cache import settings_argument
 
 if TYPE_CHECKING:
@@ -42,6 +44,8 @@ _BY = {
 )
 @click.option("--out", help="The sweep's folder.  [default: runs/sweep-NAME-PARTS]")
 @click.option("--quiet", is_flag=True, help="Print nothing but the table.")
+@click.option("--dry-run", is_flag=True, help="Say what the runs would cost; run nothing.")
+@SPEED
 def sweep_command(
     settings: tuple[str, ...],
     seeds: int | None,
@@ -49,6 +53,8 @@ def sweep_command(
     trials: int | None,
     out: str | None,
     quiet: bool,
+    dry_run: bool,
+    speed: float | None,
 ) -> None:
     """Run every combination of the values given, and choose by data that training never saw.
 
@@ -62,16 +68,22 @@ def sweep_command(
     finished runs are skipped. Lists keep their commas: model.hidden=[64,64],[128]. With --trials
     Optuna chooses within values and ranges, and stops runs that are worse than the median.
     """
-    from fedloom.sweep import Search, check_all, plan, results
+    from fedloom.sweep import Search, check_all, claim, plan, results
 
     from .run import repeatable, sorted_out
 
+    if dry_run and trials is not None:
+        raise ConfigError("--dry-run knows the runs of a grid; a search chooses them as it goes")
     source, words, out = sorted_out(settings, out)
     words, seeds = _seeds(words, seeds)
     if trials is None:
         grid = plan(source, words, seeds, out, by)
-        check_all(grid)
         folder, run = grid[0].folder.parent, functools.partial(_run_all, grid, quiet)
+        if dry_run:
+            click.echo(_cost(grid, speed))
+            return
+        check_all(grid)
+        claim(folder, source, words, by)
     else:
         search = Search(source, words, trials, seeds, out, by)
         folder, run = search.folder, functools.partial(_search, search, trials, quiet)
@@ -89,6 +101,33 @@ def _run_all(trials: Sequence[Trial], quiet: bool) -> Sequence[Trial]:
         if not quiet:
             click.echo(f"{number}/{len(trials)} {_choice(trial.choice)}: {state}", err=True)
     return trials
+
+
+def _cost(trials: Sequence[Trial], speed: float | None) -> str:
+    """What the runs that are missing cost. The first combination is timed, and the others are as
+    their operations; what does not fit into ten seconds is as those before in the mean.
+    """
+    from fedloom.report import human_bytes, human_seconds
+    from fedloom.sweep import KeptData, state_of
+
+    from .dry_run import Cost, measure
+
+    kept, costs, end = KeptData(), dict[tuple[str, ...], Cost](), time.monotonic() + 10
+    for trial in trials:
+        key = tuple(trial.choice.values())
+        if key not in costs and (not costs or time.monotonic() < end):
+            costs[key] = measure(trial.config.experiment(kept.of(trial.config)), speed)
+            speed = speed or costs[key].operations / (costs[key].seconds or 1.0)
+    left = [trial for trial in trials if state_of(trial.folder) not in ("finished", "failed")]
+    share = len(left) / len(costs)
+    rows = [
+        ["runs", str(len(left)), f"of {len(trials)}; the others have ended"],
+        ["time", f"about {human_seconds(share * sum(c.seconds for c in costs.values()))}", ""],
+        ["operations", f"about {share * sum(c.operations for c in costs.values()):.2g}", ""],
+        ["disk", f"about {human_bytes(round(share * sum(c.disk for c in costs.values())))}", ""],
+    ]
+    rows[1][2] = next(iter(costs.values())).by + ", the others by their operations"
+    return f"estimate of a sweep\n{table(rows)}"
 
 
 def _search(search: Search, trials: int, quiet: bool) -> Sequence[Trial]:

@@ -146,7 +146,7 @@ def described(own: FederatedData, about: Head) -> Site:
     # without words, and without what a site found in its own rows
     told |= {"columns": digest({k: v for k, v in how.items() if k not in ("prepared", "sites")})}
     told |= {"classes": own.classes or 0, "class_names": list(own.class_names)}
-    told |= {"one_class": kind == "labels" and len(targets.unique()) == 1}
+    told |= {"one_class": kind == "labels" and bool((targets == targets[:1]).all())}
     try:
         return Site(**told)
     except ValidationError as error:

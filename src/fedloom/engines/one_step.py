@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
 
 from ..core.bfloat16 import has_bfloat16
 from ..core.net import Net
@@ -36,7 +37,7 @@ def try_step(
     Raises FedloomError where that cannot be.
     """
     fed = replace(fed, local=replace(fed.local, epochs=None, steps=1))
-    asked = _asked(plan, fed, net, members)
+    asked = first_task(plan, fed, net, members)
     try:
         engine.open(plan, fed, net)
         asked = answered(engine.ask, plan.algorithm, asked)[0]
@@ -69,10 +70,10 @@ def step_costs(plan: Plan, fed: Federation, net: Net) -> dict[float, StepCost]:
     # two: an optimiser's state is there from the second on
     fed = replace(fed, local=replace(fed.local, epochs=None, steps=2))
     engine, found = _OneByOne(), {}
-    with _as_it_was(net):
+    with as_it_was(net):
         engine.open(plan, fed, net)
         for capacity, i in sorted(first.items()):
-            asked = _asked(plan, fed, net, [i])
+            asked = first_task(plan, fed, net, [i])
             asked = answered(engine.ask, plan.algorithm, asked)[0]
             with one_thread(fed.local.precision):
                 found[capacity] = engine.cost(asked, i)
@@ -109,6 +110,29 @@ def _seconds(train: Callable[[], Any], like: Tensor) -> float:
     return time.perf_counter() - began
 
 
+class _Counting:
+    """The hook of Operations. In a class that is a mode itself torch would load its compiler for
+    it, which takes seconds.
+    """
+
+    count = 0.0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if formula := flop_registry.get(func.overloadpacket):
+            self.count += formula(*args, **(kwargs or {}), out_val=out)
+        return out
+
+
+class Operations(_Counting, TorchDispatchMode):  # type: ignore[no-untyped-call]  # as below
+    """count: of the operations inside that torch has a formula for, two for a multiplication with
+    an addition.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+
 class _Allocated(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types here
     """peak: the most bytes of tensors that operations inside made and that existed at once, without
     what an operation frees before it ends.
@@ -143,7 +167,7 @@ def bfloat16_gain(plan: Plan, fed: Federation, net: Net) -> float | None:
     if fed.local.precision != "full":
         return None
     took, onednn = [], net.onednn
-    with _as_it_was(net):
+    with as_it_was(net):
         for precision in ("full", "bf16"):
             local = replace(fed.local, precision=precision)
             clock = _Clocked(onednn)
@@ -153,7 +177,7 @@ def bfloat16_gain(plan: Plan, fed: Federation, net: Net) -> float | None:
 
 
 @contextlib.contextmanager
-def _as_it_was(net: Net) -> Iterator[None]:
+def as_it_was(net: Net) -> Iterator[None]:
     """Afterwards the net's buffers, and the way that it computes, are those of before."""
     ways, buffers = (net.onednn, net.bf16), net.buffers().clone()
     try:
@@ -175,11 +199,12 @@ class _Clocked(Serial):
         return found
 
 
-def _asked(plan: Plan, fed: Federation, net: Net, members: list[int]) -> TrainTask:
-    """What round 1 asks of these clients."""
+def first_task(
+    plan: Plan, fed: Federation, net: Net, members: list[int], up: Any = None
+) -> TrainTask:
+    """What round 1 asks of these clients. up: what they answered before it, if that is known."""
     x, alg = net.init(), plan.algorithm
-    up: Any = None
-    if alg.probes:
+    if alg.probes and up is None:
         one = Serial()
         one.open(plan, fed, net)
         total = root(one.probe(TrainTask(rec(x=x), net.init_buffers(), {}, members[:1], -1)).nodes)

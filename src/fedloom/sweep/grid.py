@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ from typing import Any
 from ..config import Config, parse_override, resolve
 from ..config.labels import folder_name
 from ..config.overrides import METRICS, canonical
+from ..config.sources import load
 from ..core.curves import last_tenth
 from ..core.user_paths import user_path
 from ..data import FederatedData
@@ -19,14 +21,15 @@ from ..engines import is_auto
 from ..errors import ClientError, ConfigError, FedloomError
 from ..report.curve_data import mean, measured, sd
 from ..report.runs import Run, load_run
-from ..storage.atomic import write_atomic
-from ..storage.identity import bits_of, digest, run_digest
+from ..storage.atomic import make_folder, write_atomic
+from ..storage.identity import FREE, bits_of, digest, run_digest
 from ..storage.run_directory import RunDirectory
 from ..storage.seal import Seal, ended
 
 VALIDATION = 0.1  # share held out for the choice if the recipe holds out none
 # in the folder of a run that did not finish, and will not: the reason
 FAILURE, PRUNED = "failure.txt", "pruned.txt"
+_SWEEP = "sweep.json"  # in a sweep's folder: what its runs share
 
 
 @dataclass(frozen=True, eq=False)
@@ -237,6 +240,25 @@ def check_all(trials: Sequence[Trial], kept: KeptData | None = None) -> None:
         except FedloomError as error:
             words = " ".join(f"{k}={v}" for k, v in trial.choice.items())
             raise ConfigError(f"{words}: {error}; nothing was run") from error
+
+
+def claim(folder: Path, source: str | Path, words: Sequence[str], by: str) -> None:
+    """Note in a sweep's folder what its runs share. Raises ConfigError for a folder with a sweep of
+    other settings, whose runs would stand among these.
+    """
+    shared = [word for word in split_grid(words)[0] if word.partition("=")[0].strip() != "seed"]
+    shared = sorted(w for w in shared if re.split(r"[.=]", w)[0].strip() not in FREE)
+    mine = {"by": by, "settings": digest(load(source)[0]), "changes": shared}
+    file = folder / _SWEEP
+    before = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else mine
+    if before != mine:
+        other = sorted({*before.get("changes", ())} ^ {*shared})
+        said = ", ".join(other) or ("--by" if before.get("by") != by else str(source))
+        raise ConfigError(
+            f"'{folder}' holds a sweep with other settings ({said} differs); give another --out"
+        )
+    make_folder(folder)
+    write_atomic(file, json.dumps(mine))
 
 
 def _name(choice: Mapping[str, str], seed: int, config: Config) -> str:

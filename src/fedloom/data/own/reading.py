@@ -35,8 +35,9 @@ BY_FILE = ("encoding", "sep", "decimal")  # options that may differ by file
 
 
 def _by_name(given: str | Mapping[str, str]) -> Mapping[str, str]:
-    """An option by the files' names."""
-    return {"*": given} if isinstance(given, str) else given
+    """An option by the files' names; a tab may be written as on the command line, sep=\\t."""
+    by_name = {"*": given} if isinstance(given, str) else given
+    return {name: "\t" if value == r"\t" else value for name, value in by_name.items()}
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,131 @@
+"""What a run computes and sends, by arithmetic from a single step of a client of each size."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from fedloom.core.vector import rec, tree
+from fedloom.core.wire import nbytes
+from fedloom.engines import Serial
+from fedloom.engines.author_checks import at_server
+from fedloom.engines.client_results import TrainTask
+from fedloom.engines.client_round import ClientCost
+from fedloom.engines.evaluation import scores_of
+from fedloom.engines.extra_exchanges import answered
+from fedloom.engines.one_step import Operations, as_it_was, first_task
+from fedloom.engines.summation import root
+from fedloom.federation.federation import Federation
+from fedloom.server.billing import together
+from fedloom.server.evaluation import held_out
+from fedloom.server.rounds import Loop
+from fedloom.storage.records import thinned
+
+_FEW = 2  # examples of a step that is counted
+
+
+class Step(NamedTuple):
+    """A client's first step. operations: for each example, two for a multiplication and an
+    addition; asked: of its answer before the steps of a round, which few methods have; cost: what
+    it sent; memory: bytes of its state; probe: bytes of its exchange before round 1; up: its
+    answer then.
+    """
+
+    operations: float
+    asked: float
+    cost: ClientCost
+    memory: int
+    probe: int
+    up: Any
+
+
+@dataclass(frozen=True)
+class Counted:
+    """A run's work. steps: of a client of each capacity; training, evaluation: operations of all
+    rounds and of one evaluation; steps_of_all: local steps of all rounds; evaluated: examples of
+    one evaluation.
+    """
+
+    steps: dict[float, Step]
+    training: float
+    steps_of_all: float
+    evaluation: float
+    evaluated: int
+
+    def of(self, fed: Federation, clients: Sequence[int]) -> float:
+        """The operations of a round of these clients."""
+        return sum(_operations(fed, self.steps[fed.capacity(i)], i) for i in clients)
+
+
+def examples(fed: Federation, i: int) -> int:
+    """How many examples client i computes gradients of in a round."""
+    return sum(fed.sizes(i))
+
+
+def counted(loop: Loop, cohorts: Sequence[Sequence[int]], scale: float) -> Counted:
+    """The work of a run, and the loop stands before round 1. cohorts: those that are counted;
+    scale: all rounds over these.
+    """
+    plan, fed, net = loop.plan, loop.fed, loop.net
+    first: dict[float, int] = {}
+    for i in range(fed.population):
+        first.setdefault(fed.capacity(i), i)
+    steps = {capacity: _step(loop, i) for capacity, i in first.items()}
+    srv = at_server(plan.algorithm, fed.seed, "server_init", 0, net.init(), steps[max(steps)].up)
+    loop.state = loop.step.begun(net.init(), srv, net.init_buffers(), loop.cohorts)
+    often = Counter(i for cohort in cohorts for i in cohort)
+    local = sum(n * fed.steps(i) for i, n in often.items())
+    work = sum(n * _operations(fed, steps[fed.capacity(i)], i) for i, n in often.items())
+    each, tests = _evaluation(loop)
+    return Counted(steps, work * scale, local * scale, each * tests, tests)
+
+
+def _operations(fed: Federation, step: Step, i: int) -> float:
+    return step.operations * examples(fed, i) + step.asked
+
+
+def _step(loop: Loop, i: int) -> Step:
+    """Client i's first step on two examples. The net stays as it was."""
+    plan, net, algorithm = loop.plan, loop.net, loop.plan.algorithm
+    few = min(_FEW, loop.fed.local.batch or _FEW)
+    fed = replace(loop.fed, local=replace(loop.fed.local, epochs=None, steps=1, batch=few))
+    engine, probe, up = Serial(), 0, None
+    asking, stepping = Operations(), Operations()
+    with as_it_was(net):
+        engine.open(plan, fed, net)
+        if algorithm.probes:
+            out = engine.probe(TrainTask(rec(x=net.init()), net.init_buffers(), {}, [i], -1))
+            probe = sum(sum(s.bytes_down.values()) + sum(s.bytes_up.values()) for s in out.stats)
+            total = root(out.nodes)
+            up = tree(lambda v: v / total.n, total.up)
+        task = first_task(plan, fed, net, [i], up)
+        with asking:
+            task, answers = answered(engine.ask, algorithm, task)
+        with stepping:
+            out = engine.round(task)
+    (cost,), _ = together([answers.stats, out.stats])
+    kept = out.memories.get(i)
+    if kept is not None and fed.parted:
+        kept = thinned(kept)
+    memory = 0 if kept is None else sum(nbytes(kept).values())
+    operations = stepping.count / examples(fed, i)
+    return Step(operations, asking.count, cost, memory, probe, up)
+
+
+def _evaluation(loop: Loop) -> tuple[float, int]:
+    """Operations of an example of an evaluation, and how many examples it has."""
+    data, sizes = loop.fed.data, loop.evaluator.sizes
+    held = held_out(data)
+    tests = 0 if data.test_inputs is None else len(data.test_inputs)
+    inputs, targets = (data.test_inputs, data.test_targets) if tests else held or (None, None)
+    if inputs is None or targets is None:
+        return 0.0, 0
+    counter, fed = Operations(), replace(loop.fed, metrics={})
+    with as_it_was(loop.net), counter:
+        some = inputs[:_FEW], targets[:_FEW]
+        scores_of(loop.plan, fed, loop.net, loop.net.init(), *some)
+    models = 1 if sizes is None else 1 + len({*loop.fed.capacities})
+    rows = models * tests + (0 if held is None else len(held[0]))
+    return counter.count / len(some[0]), rows
