@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -15,6 +16,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
 from results_lines import load
+
+from fedloom.core import extras
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "requirements"
@@ -289,3 +292,24 @@ def test_an_installed_fedloom_says_its_commit(
     assert commit.own_commit.__wrapped__() is None
     (tmp_path / commit.BUILT).write_text("0123456789\n")
     assert commit.own_commit.__wrapped__() == "0123456789"
+
+
+@pytest.mark.parametrize(
+    ("origin", "said"),
+    [
+        (
+            {"url": "file:///home/a%20b/fedloom", "dir_info": {}},
+            "pip install '/home/a b/fedloom[x]'",
+        ),
+        ({"url": "file:///f", "dir_info": {"editable": True}}, "pip install -e '/f[x]'"),
+        ({"url": "file:///d/fedloom-1-py3-none-any.whl", "archive_info": {}}, "'/d/fedloom-1-py3-"),
+        (None, "pip install 'fedloom[x]'"),
+    ],
+)
+def test_an_extra_is_installed_from_where_fedloom_came(origin, said, monkeypatch) -> None:
+    class Installed:
+        def read_text(self, name: str) -> str | None:
+            return json.dumps(origin) if name == "direct_url.json" and origin else None
+
+    monkeypatch.setattr(extras, "distribution", lambda name: Installed())
+    assert said in extras.install("x")

@@ -341,7 +341,7 @@ def test_zstandard_loses_nothing_and_pays_for_few_levels():
 
 def test_zstandard_that_is_not_there_is_named(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"pip install \"fedloom\[zstd\]\""):
+    with pytest.raises(ConfigError, match=r"pip install .*\[zstd\]'"):
         make_codec("topk:0.1|zstd")
 
 

@@ -591,4 +591,4 @@ def test_what_the_hub_does_not_have_is_said_in_one_line(hub, monkeypatch):
     refused(lambda: hugging_face(iid(1), path="nowhere"), "'nowhere' cannot be loaded", "reach")
     refused(lambda: hugging_face(iid(1)), "needs path=")
     monkeypatch.setitem(sys.modules, "datasets", None)
-    refused(load, "pip install fedloom[huggingface]")
+    refused(load, "[huggingface]'")

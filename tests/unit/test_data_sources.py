@@ -295,7 +295,7 @@ def test_the_share_of_the_digits_is_kept():
 
 def test_without_scikit_learn_the_message_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)
-    refused(digits, "pip install fedloom[digits]")
+    refused(digits, "pip install", "[digits]'")
 
 
 def test_the_digits_are_the_same_where_scikit_learn_keeps_its_file_elsewhere(monkeypatch):

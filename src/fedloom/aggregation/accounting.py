@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from ..core.extras import install
 from ..errors import ConfigError
 
 _LOOSE = 100.0  # an epsilon that protects nobody: no more exact one is sought
@@ -26,7 +27,7 @@ def _library() -> Iterator[Any]:
     except ImportError:
         raise ConfigError(
             "the accounts of privacy (aggregation = dp, discrete_gaussian, local.dp) need "
-            "dp-accounting; install it with: pip install 'fedloom[privacy]'"
+            f"dp-accounting; install it with: {install('privacy')}"
         ) from None
     log = logging.getLogger("absl")
     level = log.level

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fedloom.core.extras import install
 from fedloom.errors import ConfigError
 
 from .deploy_changes import FOLDER, folder_of, renew_command, sites_command
@@ -236,8 +237,8 @@ def node_command(fed: Path, client: int, data: Path | None, trust_local_accounts
     folder = folder_of(fed).node(client)
     if (why := unprotected()) and not trust_local_accounts:
         raise ConfigError(
-            f"other accounts of this machine could act as client {client}: {why}; install "
-            "'fedloom[flower]', or give --trust-local-accounts if nobody else has an account here"
+            f"other accounts of this machine could act as client {client}: {why}; "
+            f"{install('flower')}, or give --trust-local-accounts if nobody else has an account"
         )
     with _alone(folder), tempfile.TemporaryDirectory(prefix="fedloom-") as name:
         half = Place(folder, data)

@@ -1,25 +1,43 @@
-"""Libraries that do not come with fedloom: each is in an extra, `pip install fedloom[NAME]`."""
+"""Libraries that do not come with fedloom: each is in an extra; `install` says how to get it."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import json
+from importlib.metadata import PackageNotFoundError, distribution
 from typing import Any
+from urllib.parse import urlparse
+from urllib.request import url2pathname
 
 from ..errors import ConfigError, FedloomError
+
+
+def install(extra: str) -> str:
+    """The command that installs an extra, from the checkout or the wheel that fedloom came from.
+
+    >>> install("report").endswith("[report]'")
+    True
+    """
+    source, how = "fedloom", ""
+    with contextlib.suppress(PackageNotFoundError, ValueError, LookupError, TypeError):
+        found = json.loads(distribution("fedloom").read_text("direct_url.json") or "{}")
+        source = url2pathname(urlparse(found["url"]).path)
+        how = "-e " if found.get("dir_info", {}).get("editable") else ""
+    return f"pip install {how}'{source}[{extra}]'"
 
 
 def need(library: str, what: str, extra: str, error: type[FedloomError] = ConfigError) -> Any:
     """Import a library. what: needs it; extra: has it. Raises `error`, which says how to get it.
 
-    >>> need("no_such_library", "a picture", "report")
+    >>> need("no_such_library", "a picture", "report")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
-    fedloom.errors.ConfigError: a picture needs no_such_library, which cannot be imported; \
-run: pip install fedloom[report]
+    fedloom.errors.ConfigError: a picture needs no_such_library, which cannot be imported; run: ...
     """
     try:
         return importlib.import_module(library)
     except ImportError as why:
         raise error(
-            f"{what} needs {library}, which cannot be imported; run: pip install fedloom[{extra}]"
+            f"{what} needs {library}, which cannot be imported; run: {install(extra)}"
         ) from why

@@ -14,6 +14,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
+from ..core.extras import install
 from ..errors import ConfigError
 from ..storage.atomic import reason
 from .folder import Folder, write, write_secret
@@ -31,7 +32,7 @@ def check_library() -> None:
         import cryptography  # noqa: F401
     except ImportError:
         raise ConfigError(
-            "a federation needs the library flwr, which is missing; pip install 'fedloom[flower]'"
+            f"a federation needs the library flwr, which is missing; {install('flower')}"
         ) from None
 
 

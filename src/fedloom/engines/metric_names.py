@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..core.extras import install
 from ..core.own_parts import check_pair, explained, find, is_own, short, split
 from ..data import FederatedData
 from ..errors import ConfigError, did_you_mean
@@ -298,7 +299,7 @@ def _kind_of(name: str) -> _Kind:
     except ImportError:
         raise ConfigError(
             f"metrics: '{name}' is none of fedloom's own ({', '.join(_OWN)}), and torchmetrics, "
-            "which may have it, is not installed; pip install fedloom[metrics]"
+            f"which may have it, is not installed; {install('metrics')}"
         ) from None
     classes = {n.lower(): n for n in found.__all__ if inspect.isclass(getattr(found, n, None))}
     kinds = {n: getattr(found, n) for n in classes.values()}

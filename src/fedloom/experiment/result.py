@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.curves import Value, tested
+from ..core.extras import install
 from ..core.own_parts import short
 from ..core.vector import Rec, tree
 from ..engines import Ranks
@@ -91,7 +92,7 @@ class Result:
             import pandas
         except ImportError as error:
             raise ConfigError(
-                "a data frame needs pandas, which is missing; pip install fedloom[report]"
+                f"a data frame needs pandas, which is missing; {install('report')}"
             ) from error
 
         def column(name: str) -> dict[int, float]:

@@ -1,5 +1,5 @@
 """Trackers: TensorBoard, Weights & Biases and MLflow see a run's settings and the row of every
-round. Each is an extra: ``pip install fedloom[tensorboard]``, ``[wandb]``, ``[mlflow]``.
+round. Each is an extra: ``tensorboard``, ``wandb``, ``mlflow``.
 
 >>> TRACKERS.make("tensorboard", folder="logs")
 TensorBoard(folder='logs')

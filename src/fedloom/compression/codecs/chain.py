@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ...core.extras import install
 from ...core.hyper import hyper
 from ...core.layout import Layout
 from ...core.rng import generator
@@ -133,7 +134,7 @@ class Zstd(Codec):
     """Compress the bytes of any codec's message by zstandard, which is lossless.
 
     Useful if the bits of a message are not all random, such as few levels; those of top-k are close
-    to their entropy already. Needs the zstandard package: pip install "fedloom[zstd]".
+    to their entropy already. Needs the zstandard package, of the extra zstd.
     state: inner's
     On the wire: header, code of inner u8, length of its message u32, a zstandard frame.
     Source: RFC 8878.
@@ -154,7 +155,7 @@ class Zstd(Codec):
         if importlib.util.find_spec("zstandard") is None:
             raise ConfigError(
                 "a chain that ends in zstd needs the package zstandard, which is not installed; "
-                'pip install "fedloom[zstd]", or leave it out'
+                f"{install('zstd')}, or leave it out"
             )
 
     @property

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedloom.core.extras import install
 from fedloom.core.rng import key
 from fedloom.data.client_indices import Partition
 from fedloom.data.dataset import Arrays, check_labels
@@ -396,7 +397,7 @@ def _table() -> Floats:
     found = find_spec("sklearn")
     if found is None or found.origin is None:
         raise DataError(
-            "the digits come with scikit-learn, which is missing; run: pip install fedloom[digits]"
+            f"the digits come with scikit-learn, which is missing; run: {install('digits')}"
         )
     file = Path(found.origin).parent / "datasets" / "data" / "digits.csv.gz"
     if file.is_file():
