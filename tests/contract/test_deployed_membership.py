@@ -128,7 +128,9 @@ def test_added_and_removed_sites_equal_a_simulation(more, sites, tmp_path):
     first, new = (fed.node(i).run_file.read_text() for i in (0, 3))
     assert first == new  # rules of columns too
     names = [entry.name for entry in read_clients(fed.clients_file).client]
-    assert "3 ulm" in {line[0] for line in attendance(fed.run, names).lines}
+    found = attendance(fed.run, names)
+    assert "3 ulm" in {line[0] for line in found.lines}
+    assert found.left == ["1: taken out after round 4"]
     with pytest.raises(CheckpointError, match="sites were added or taken out"):
         replay(fed.run, 2)
 

@@ -107,19 +107,31 @@ def _named(clients: str) -> list[str]:
 def check_command(fed: Path) -> None:
     """Run both halves here, compare them with the simulation, and say what would be sent.
 
-    It needs the data of the settings; where only the clients have data, it takes the settings' data
-    in their place.
+    It computes with the data of the settings. Where only the sites have data, or their tables are
+    still to be described, it says what leaves a site beside its updates.
     """
     from fedloom.config.sources import read
     from fedloom.deployment.certificates import validity
     from fedloom.deployment.check import besides, check
     from fedloom.deployment.clients import read_clients
+    from fedloom.deployment.columns import unagreed
 
     from .printing import table
 
     folder = folder_of(fed)
+    data = read(folder.run_file)["data"]
+    table_there = data["name"] == "table"
+    beside = besides(folder.settings(), read_clients(folder.clients_file), table_there)
+    if table_there and (unagreed(data) or not data.get("path")):
+        lacks = "the sites are still to be described" if unagreed(data) else "no table is here"
+        compared = (
+            "compared",
+            f"nothing yet: {lacks}, and data.path names no table of all columns",
+        )
+        update = ("from a client", "what the method sends, each round: `fedloom show ALGORITHM`")
+        click.echo(table([compared, update, *beside, ("certificate", validity(folder))]))
+        return
     found = check(folder)
-    table_there = read(folder.run_file)["data"]["name"] == "table"
     same = found.difference == 0 and found.bills and not found.refused
     rows = [
         ("compared", f"{found.rounds} rounds of both halves in one process with the simulation"),
@@ -128,7 +140,7 @@ def check_command(fed: Path) -> None:
         *(("to a client", f"{name}: {size:,} bytes a round") for name, size in found.down.items()),
         *(("from a client", f"{name}: {size:,} bytes a round") for name, size in found.up.items()),
         ("and of itself", ", ".join(found.told)),
-        *besides(folder.settings(), read_clients(folder.clients_file), table_there),
+        *beside,
         ("a node keeps", f"{found.state:,} bytes of client states"),
         ("certificate", validity(folder)),
         *(("refused", why) for why in found.refused),
@@ -324,7 +336,7 @@ def status_command(fed: Path) -> None:
     click.echo("\n".join([table(rows), *_warnings(folder)]))
     where = folder.attendance(private).parent
     if found := attendance(where, [e.name for e in read_clients(folder.clients_file).client]):
-        click.echo("\n" + table([found.heads, *found.lines]))
+        click.echo("\n".join(["", table([found.heads, *found.lines]), *found.left]))
 
 
 def _follow(fed: Folder, number: str) -> None:

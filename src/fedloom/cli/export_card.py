@@ -14,6 +14,7 @@ import numpy as np
 
 from fedloom.report import Run
 from fedloom.report.charts import FEW_ROWS
+from fedloom.report.clients import attendance, names_of
 from fedloom.storage.atomic import write_out
 
 from .export_check import Told
@@ -65,6 +66,8 @@ def _data(run: Run, about: Mapping[str, Any]) -> str:
         own = (about["scores"].get("training_rows") or {}).get(who, "unknown")
         tests = f". {who}: {own} training rows, {about['samples']:,} test rows."
     lines = [f"{_name(run, 'data')}: {clients:,} sites{rows}{tests}"]
+    if (found := attendance(run.path, names_of(run))) is not None and found.left:
+        lines.append(_list(found.left))
     rules = about["inputs"].get("rules") or []
     columns = [rule["name"] for rule in rules] or about["inputs"].get("columns")
     if columns:
@@ -105,7 +108,10 @@ def _scores(run: Run, about: Mapping[str, Any]) -> str:
     )
     if not values or (about["client"] and not sites):
         return "The run measured nothing after this round."
-    lines = [["all test rows", "", f"{about['samples']:,}", *map(_number, values.values())]]
+    whole = "sites, weighted by test rows" if run.partition.get("tests_elsewhere") else ""
+    lines = [
+        [whole or "all test rows", "", f"{about['samples']:,}", *map(_number, values.values())]
+    ]
     lines = [] if about["client"] else lines
     for site, each in list(sites.items())[:_SITES]:
         own = [str(sizes.get(site, "-")), str(rows.get(site, "-"))]

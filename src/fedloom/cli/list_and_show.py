@@ -247,7 +247,7 @@ def _run(folder: Path) -> str:
         page += "\n\n" + table([heads, *lines[:_CLIENTS]])
         page += "\n  the others: fedloom report" if count > _CLIENTS else ""
     if found := attendance(folder, names_of(run)):
-        page += "\n\n" + "\n".join([table([found.heads, *found.lines]), *found.why])
+        page += "\n\n" + "\n".join([table([found.heads, *found.lines]), *found.left, *found.why])
     return page
 
 

@@ -85,6 +85,8 @@ def besides(settings: Deployment, clients: Clients, table: bool) -> list[tuple[s
         out.append(("when it joins", "sums of each feature, and of its squares"))
     if settings.evaluate == "nodes":
         out.append(("when it measures", ", ".join(_own(Measured)) + ": sums over its tests"))
+        told = "each site's loss and metrics, of any model that the server sends; of few test rows"
+        out.append(("which tells", f"{told} they tell of single ones (docs/deployment)"))
     return out
 
 

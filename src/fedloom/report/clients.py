@@ -5,7 +5,7 @@ who answered in its rounds.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -167,10 +167,13 @@ _REASONS = 5  # of one client
 
 
 class Attendance(NamedTuple):
-    """The table of a run, and why updates were refused, a line each."""
+    """The table of a run; which sites take part no more, and why updates were refused, a line
+    each.
+    """
 
     heads: list[str]
     lines: list[list[str]]
+    left: list[str]
     why: list[str]
 
 
@@ -179,9 +182,8 @@ def attendance(path: Path, names: Sequence[str] = ()) -> Attendance | None:
     the run in this folder was not deployed. names: of the clients. Raises CheckpointError.
     """
     Seal(path).check("clients.jsonl")
-    draws = [
-        draw for row in read_rows(path / "clients.jsonl") for draw in (*row.get("redrawn", ()), row)
-    ]
+    rounds = read_rows(path / "clients.jsonl")
+    draws = [draw for row in rounds for draw in (*row.get("redrawn", ()), row)]
     if not draws:
         return None
     asked = Counter(i for draw in draws for i in draw["asked"])
@@ -202,7 +204,21 @@ def attendance(path: Path, names: Sequence[str] = ()) -> Attendance | None:
         for i in sorted(said)
         for reason, count in said[i].most_common(_REASONS)
     ]
-    return Attendance(["client", "asked", *(_HEADS[kind] for kind in kinds)], lines, why)
+    heads = ["client", "asked", *(_HEADS[kind] for kind in kinds)]
+    return Attendance(heads, lines, [*_left(rounds, called)], why)
+
+
+def _left(rounds: Sequence[Mapping[str, Any]], called: Mapping[int, str]) -> Iterator[str]:
+    """Who took part until when, of those who are not there in the last round. called: by client."""
+    if (there := rounds[-1].get("there")) is None:  # nobody came or left
+        return
+    for i in called.keys() - {*there}:
+        until = max((row["round"] for row in rounds if i in row.get("there", called)), default=0)
+        yield (
+            f"{called[i]}: taken out after round {until}"
+            if until
+            else f"{called[i]}: has taken part in no round"
+        )
 
 
 def names_of(run: Run) -> list[str]:

@@ -245,7 +245,7 @@ def _attended(groups: Sequence[Group]) -> list[tuple[str, _Table, list[str]]]:
     runs = [(group.label, run) for group in groups for run in group.runs]
     found = [(label, run, attendance(run.path, names_of(run))) for label, run in runs]
     return [
-        (f"{label}, seed {run.seed}", _Table(told.heads, told.lines, []), told.why)
+        (f"{label}, seed {run.seed}", _Table(told.heads, told.lines, []), [*told.left, *told.why])
         for label, run, told in found
         if told is not None
     ]
