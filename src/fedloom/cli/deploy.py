@@ -124,10 +124,7 @@ def check_command(fed: Path) -> None:
     beside = besides(folder.settings(), read_clients(folder.clients_file), table_there)
     if table_there and (unagreed(data) or not data.get("path")):
         lacks = "the sites are still to be described" if unagreed(data) else "no table is here"
-        compared = (
-            "compared",
-            f"nothing yet: {lacks}, and data.path names no table of all columns",
-        )
+        compared = ("compared", f"nothing: {lacks}")
         update = ("from a client", "what the method sends, each round: `fedloom show ALGORITHM`")
         click.echo(table([compared, update, *beside, ("certificate", validity(folder))]))
         return
