@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
+import pickle
+import re
 import runpy
 import shutil
 import subprocess
 import sys
 import warnings
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -459,7 +463,7 @@ def test_another_torch_that_cannot_load_a_network_is_said(
     made = written(tmp_path, nn.Flatten(), recipe(None, None, torch.ones(2, 3)))
     made["about"]()["torch"] = "9.0.0"
     (tmp_path / "model.pt2").write_bytes(b"something newer")
-    with pytest.raises(RuntimeError, match=r"model.pt2 was written by torch 9.0.0, and torch "):
+    with pytest.raises(RuntimeError, match=r"model.pt2 is damaged, .* or install torch 9.0.0"):
         made["outputs"](torch.ones(2, 3))
     shown = caplog.text + capfd.readouterr().err
     assert "Traceback" not in shown, "torch shows its own"
@@ -468,6 +472,93 @@ def test_another_torch_that_cannot_load_a_network_is_said(
         FileNotFoundError, match=r"model.pt2 is missing: it belongs beside the script"
     ):
         made["outputs"](torch.ones(2, 3))
+
+
+class Evil:
+    """What writes the file `harm` as soon as it is unpickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return open, ("harm", "w")
+
+
+def pickled() -> bytes:
+    file = io.BytesIO()
+    torch.save(Evil(), file)
+    return file.getvalue()
+
+
+CODE = '__import__(\\"builtins\\").open(\\"harm\\", \\"w\\")'
+INSTEAD: dict[str, Callable[[str, bytes], tuple[str, bytes]]] = {
+    "inputs": lambda name, raw: (name, pickled() if "sample_inputs" in name else raw),
+    "capitals": lambda name, raw: (
+        (name.replace("model.pt", "MODEL.PT"), pickled())
+        if "sample_inputs" in name
+        else (name, raw)
+    ),
+    "constant": lambda name, raw: (
+        name,
+        b'{"config": {"c": {"path_name": "tensor_0", "is_param": false, "use_pickle": true}}}'
+        if "constants_config" in name
+        else raw,
+    ),
+    "object": lambda name, raw: (
+        ("archive/data/constants/opaque_obj_0", pickle.dumps(Evil()))
+        if name.endswith("/version")
+        else (name, raw)
+    ),
+    "size": lambda name, raw: (name, re.sub(rb"Symbol\([^)]*\)", CODE.encode(), raw)),
+    "call": lambda name, raw: (
+        name,
+        raw.replace(b"torch.ops.aten.linear.default", b"torch.os.abort"),
+    ),
+    "guard": lambda name, raw: (
+        name,
+        raw.replace(b'"guards_code": []', f'"guards_code": ["{CODE}"]'.encode()),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", INSTEAD)
+def test_a_network_that_would_run_code_is_refused(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever torch unpickles, evaluates or calls by the names in an archive."""
+    monkeypatch.chdir(tmp_path)
+    inputs = torch.ones(2, 3)
+    made = written(tmp_path, nn.Sequential(nn.Linear(3, 2)), recipe(None, None, inputs))
+    with zipfile.ZipFile("model.pt2") as old:
+        parts = [(name, old.read(name)) for name in old.namelist()]
+    altered = [INSTEAD[what](name, raw) for name, raw in parts]
+    assert altered != parts or what == "guard"
+    with zipfile.ZipFile("model.pt2", "w") as new:
+        for name, raw in altered:
+            new.writestr(name, raw)
+    if what == "guard":  # left away
+        assert made["outputs"](inputs).shape == (2, 2)
+    else:
+        with pytest.raises(RuntimeError, match=r"model.pt2 is refused: it may run code"):
+            made["outputs"](inputs)
+    assert not Path("harm").exists()
+
+
+def test_damaged_files_are_named_in_one_line(fedloom: Fedloom, check: Any) -> None:
+    fedloom("run", *SMALL, "--out", "a", "--quiet")
+    fedloom("export", "a", "--test-set")
+    folder = Path("a/export")
+    for name in ("model.pt2", "about.json", "test.npz"):
+        raw = (folder / name).read_bytes()
+        for damaged in (raw[: len(raw) // 2], b"", b"[1]", b'{"a": 1}', b"\xff" * 99):
+            (folder / name).write_bytes(damaged)
+            code, output = check("a/export/predict.py", "--check", "a/export/test.npz")
+            assert code == 2 and output.startswith("error: a/export/test.npz: "), output
+            assert output.count("\n") == 1 and "copy it again" in output, output
+            assert "install torch" not in output
+        (folder / name).write_bytes(raw)
+    np.save("one.npy", np.zeros((2, 8, 8)))
+    Path("one.npy").write_bytes(Path("one.npy").read_bytes()[:200])
+    code, output = check("a/export/predict.py", "one.npy")
+    assert code == 2 and "copy it again" in output
+    assert check("a/export/predict.py", "--check", "a/export/test.npz")[0] == 0
 
 
 # ------------------------------------------------------------------------------------- from Python

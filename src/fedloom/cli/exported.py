@@ -3,8 +3,7 @@
     python predict.py patients.csv --out scores.csv    probabilities and class of every row
     python predict.py --check test.npz                 the run's score, once more
 
-Beside this file lie the network (model.pt2, by torch.export) and what the run said of it
-(about.json): how inputs are made, names of classes, the threshold, scores, the version of torch.
+Beside it lie the network, model.pt2 by torch.export, and all that the run said of it, about.json.
 """
 
 from __future__ import annotations
@@ -12,52 +11,96 @@ from __future__ import annotations
 import argparse
 import csv
 import importlib
+import io
 import json
 import logging
 import math
+import pickle
 import re
 import sys
+import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-import torch.export
 from torch import Tensor
 
 BATCH = 500  # labels, or tokens, that are evaluated at once: as a run does
 HERE = Path(__file__).parent
+NOT_OURS = "damaged, or not what `fedloom export` wrote: copy it again, or export again"
+
+# parts of an archive, and what texts of a program may be
+PARTS = r"(archive/)?(data/(weights/weight|constants/tensor)_\d+|(\.data/)?\w+|"
+PARTS += r"(data/\w+/|models/)?(model(_\w+_config)?|serialized_\w+)\.(pt|json))"
+CALL = r"torch\.ops\.aten\.(?!save\b|from_file\b)\w+\.\w+|_operator\.[a-z_]{2,9}|math\.\w+"
+CALL += r"|torch\._?sym_\w+|torch\.ops\.higher_order\.(cond|wrap_with_\w+)"
+SUM = r"([A-Z]\w*\(|[A-Za-z]\w*(?!\w|\s*\()|\d+\.?\d*(?![\d.])|'[\w.+-]*'|\)(?!\s*\()"
+SUM += r"|[\s+*/%(,=<>!&|~-])*"
+TREE = r"[a-z]+|builtins\.(tuple|list|dict)"  # a device, or a collection
+KEYS = r'null|\[("\w*",? ?)*\]'  # of a collection
+ALLOWED = {"target": CALL, "as_operator": CALL, "expr_str": SUM, "type": TREE, "context": KEYS}
 
 
-# ---------------------------------------------------------------------------- what is beside it
 @cache
 def about() -> dict[str, Any]:
-    """What the run said of the model."""
-    return dict(json.loads((HERE / "about.json").read_text(encoding="utf-8")))
+    """What the run said of the model. Raises ValueError where the file is not whole."""
+    known: dict[str, Any] = {}
+    with suppress(ValueError, TypeError):
+        known = dict(json.loads((HERE / "about.json").read_text(encoding="utf-8")))
+    if not known.keys() >= {"torch", "state", "inputs", "dtype", "tokens", "outcome", "metric"}:
+        raise ValueError(f"{HERE / 'about.json'} is {NOT_OURS}")
+    return known
 
 
 @cache
 def load() -> Callable[[Any], Any]:
-    """The network in evaluation mode: prepared inputs -> outputs. Raises RuntimeError where the
-    export has none or this torch is too old for it, FileNotFoundError where its file is gone.
-    """
-    file, wrote = HERE / "model.pt2", about()["torch"]
+    """The network: prepared inputs -> outputs. Raises RuntimeError, or FileNotFoundError."""
+    file, wrote, here = HERE / "model.pt2", about()["torch"], torch.__version__
     if wrote is None:
         raise RuntimeError("the export has no network: outputs(samples, network) takes your own")
     if not file.is_file():
         raise FileNotFoundError(f"{file} is missing: it belongs beside the script")
-    logging.getLogger("torch.export").setLevel(logging.ERROR)  # it warns of older files at length
-    try:
-        network: Any = torch.export.load(file).module()
+    logging.getLogger("torch.export").setLevel(logging.CRITICAL)  # it warns of older files, and
+    try:  # says at length what is raised
+        network: Any = torch.export.load(_harmless(file)).module()
+    except pickle.UnpicklingError as error:
+        raise RuntimeError(f"{file} is refused: it may run code, and is {NOT_OURS}") from error
     except Exception as error:  # of any type: torch promises none for another version's file
-        raise RuntimeError(
-            f"{file} was written by torch {wrote}, and torch {torch.__version__} cannot load it "
-            f"({error!r}); install torch {wrote}, or export again"
-        ) from error
+        old = f", or install torch {wrote}, which wrote it: this is {here}"
+        raise RuntimeError(f"{file} is {NOT_OURS}{'' if wrote == here else old}") from error
     return partial(_by_token, network) if about()["state"] else network
+
+
+def _harmless(file: Path) -> io.BytesIO:
+    """The archive, written anew, if nothing runs code when torch loads it; or UnpicklingError."""
+    made = io.BytesIO()
+    with zipfile.ZipFile(file) as old, zipfile.ZipFile(made, "w") as new:
+        for name in dict.fromkeys(old.namelist()):
+            part = old.read(name)
+            if not re.fullmatch(PARTS, name):
+                raise pickle.UnpicklingError(name)
+            if name.endswith(".json"):
+                part = json.dumps(json.loads(part, object_hook=_plain)).encode()
+            elif name.endswith(".pt"):
+                torch.load(io.BytesIO(part), weights_only=True)
+            new.writestr(name, part)
+    made.seek(0)
+    return made
+
+
+def _plain(part: dict[str, Any]) -> dict[str, Any]:
+    """A part of a network's program if it calls torch's mathematics alone. Raises as above."""
+    for key, allowed in ALLOWED.items():
+        if part.get("use_pickle") or not re.fullmatch(f"({allowed})?", str(part.get(key) or "")):
+            raise pickle.UnpicklingError(f"{key}: {part.get(key)}")
+    for key in {"in_spec", "out_spec"} & part.keys():
+        json.loads(part[key] or "null", object_hook=_plain)
+    return part | {"guards_code": []} if "guards_code" in part else part
 
 
 def _by_token(network: Any, tokens: Tensor) -> Tensor:
@@ -71,7 +114,6 @@ def _by_token(network: Any, tokens: Tensor) -> Tensor:
     return torch.cat(parts, 1) if parts[0].ndim == 3 else parts[-1]
 
 
-# ----------------------------------------------------------------------- from samples to inputs
 def prepare(
     samples: Any,
     known: dict[str, Any] | None = None,
@@ -79,11 +121,9 @@ def prepare(
     strict: bool = False,
     first: int = 1,
 ) -> Tensor:
-    """Raw samples as the network takes them, a transform of your own being missing. known: another
-    description than about(); site: where every site has numbers of its own, its name or a file of
-    them; strict: an unknown category is an error, where a run's test set has 0 in all its inputs
-    (unless the column's rule has `others`);
-    first: the number of the first row, for errors.
+    """Raw samples as the network takes them, a transform of your own being missing. known: instead
+    of about(); site: where each has numbers of its own, its name or a file of them; strict: an
+    unknown category is an error, unless its rule has `others`; first: the first row's number.
     """
     known = known or about()
     how = known["inputs"] | {"strict": strict, "first": first}
@@ -94,9 +134,7 @@ def prepare(
 
 
 def at_site(how: dict[str, Any], site: str | None) -> list[dict[str, Any]]:
-    """The rules of columns at a site: those of all sites, with the site's own numbers. Raises
-    ValueError where these are missing.
-    """
+    """The rules of columns, with the site's own numbers. Raises ValueError where these miss."""
     own = how.get("sites")
     if own is None:
         return list(how["rules"])
@@ -143,13 +181,12 @@ def _numbers(samples: Any, how: dict[str, Any]) -> Tensor:
     rows = isinstance(samples, list) and bool(samples) and isinstance(samples[0], dict)
     if how.get("columns") and rows:  # mappings from names of columns
         return _cells(samples, how | {"rules": [PLAIN | {"name": n} for n in how["columns"]]})
-    named = how.get("columns") and hasattr(samples, "columns")
-    values = _tensor(samples[how["columns"]] if named else samples)
-    return _shaped(values.to(getattr(torch, how["dtype"])), how)
+    if how.get("columns") and hasattr(samples, "columns"):
+        samples = samples[how["columns"]]
+    return _shaped(_tensor(samples).to(getattr(torch, how["dtype"])), how)
 
 
-# the rule of a column of numbers that stay as they are
-PLAIN: dict[str, Any] = {"kind": "number", "fill": None, "mean": 0.0, "std": 1.0}
+PLAIN: dict[str, Any] = {"kind": "number", "fill": None, "mean": 0.0, "std": 1.0}  # as it is
 
 
 def _cells(samples: Any, how: dict[str, Any]) -> Tensor:
@@ -187,8 +224,7 @@ def _cell(value: Any, rule: dict[str, Any], strict: bool) -> list[float]:
             raise ValueError(f"{text!r} is none of {', '.join(values)}")
         wide = [float(text == known) for known in values[kind == "dummy" :]]
         numbers = wide if kind != "ordinal" else [float(values.index(text))]
-    scaled: list[float] = ((np.array(numbers) - rule["mean"]) / rule["std"]).tolist()
-    return scaled
+    return list(map(float, (np.array(numbers) - rule["mean"]) / rule["std"]))
 
 
 def _empty(value: Any, rule: dict[str, Any]) -> bool:
@@ -196,25 +232,19 @@ def _empty(value: Any, rule: dict[str, Any]) -> bool:
 
 
 def _number(value: Any) -> float:
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = math.nan
-    if not math.isfinite(number):
-        raise ValueError(f"{value!r} is no finite number")
-    return number
+    with suppress(TypeError, ValueError):
+        if math.isfinite(number := float(value)):
+            return number
+    raise ValueError(f"{value!r} is no finite number")
 
 
 def _category(value: Any, numeric: bool) -> str:
     """A cell as a text; among numbers 1, "1.0" and " 01 " are "1"."""
-    text = str(value).strip() if numeric else str(value)
-    if numeric and text.lstrip("+-").isdecimal():
-        return str(int(text))
-    try:
-        number = float(text) if numeric else value
-    except ValueError:
-        return str(value)
-    return str(int(number)) if isinstance(number, float) and number.is_integer() else str(number)
+    if numeric and str(value).strip().lstrip("+-").isdecimal():
+        return str(int(value))
+    with suppress(ValueError):
+        value = float(str(value)) if numeric else value
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def _texts(samples: Any, how: dict[str, Any]) -> Tensor:
@@ -247,36 +277,26 @@ def _tokeniser(source: str) -> Any:
 
 
 # how samples become inputs, by the kind that fedloom.data.raw_inputs.recipe names
-KINDS: dict[str, Callable[[Any, dict[str, Any]], Tensor]] = {
-    "pixels": _pixels,
-    "numbers": _numbers,
-    **dict.fromkeys(("cells", "cells_per_client"), _cells),
-    **dict.fromkeys(("words", "characters", "running", "subwords"), _texts),
-    **dict.fromkeys(("own", "unknown"), lambda samples, how: _tensor(samples)),
-}
+KINDS: dict[str, Callable[[Any, dict[str, Any]], Tensor]]
+KINDS = dict.fromkeys(("own", "unknown"), lambda samples, how: _tensor(samples))
+KINDS |= {"pixels": _pixels, "numbers": _numbers, "cells": _cells, "cells_per_client": _cells}
+KINDS |= dict.fromkeys(("words", "characters", "running", "subwords"), _texts)
 
 
-# ---------------------------------------------------------------------------- using and checking
 @torch.no_grad()
 def outputs(
     samples: Any, network: Any = None, site: str | None = None, strict: bool = False
 ) -> Tensor:
-    """The network's outputs for raw samples (n, ...). network: another nn.Module than the exported,
-    which is put into evaluation mode; site, strict: as in prepare().
-    """
+    """The outputs for raw samples (n, ...) of the network, or another; else as prepare()."""
     run = load() if network is None else network.eval()
     size = max(1, BATCH // about()["tokens"])
-    parts = [
-        run(prepare(samples[start : start + size], None, site, strict, start + 1))
-        for start in range(0, len(samples), size)
-    ]
+    starts = range(0, len(samples), size)
+    parts = [run(prepare(samples[a : a + size], None, site, strict, a + 1)) for a in starts]
     return torch.cat([getattr(part, "logits", part) for part in parts])
 
 
-def chances(out: Tensor) -> Tensor | None:
-    """The probabilities of classes (n, classes) of a network's outputs; None where an outcome is no
-    class. One output is that of the second class.
-    """
+def chances(out: Tensor) -> Any:
+    """Probabilities (n, classes) of outputs, None without classes; one output is the second's."""
     if about()["outcome"] in ("classes", "marks") and out[:1].numel() == 1:
         one = out.reshape(-1).sigmoid()
         return torch.stack([1 - one, one], 1)
@@ -284,9 +304,7 @@ def chances(out: Tensor) -> Tensor | None:
 
 
 def places(out: Tensor) -> Tensor:
-    """The class of each output by its number: the likeliest; of two the second one where its
-    probability is above the threshold.
-    """
+    """The class of each output by its number: of two the second where it is above the threshold."""
     likely, threshold = chances(out), float(about()["threshold"])
     if likely is None or likely.shape[1] != 2:
         return out.argmax(1)
@@ -295,15 +313,11 @@ def places(out: Tensor) -> Tensor:
 
 
 def predict(samples: Any, network: Any = None, site: str | None = None) -> Any:
-    """The class of each raw sample, by its name if it has one; outputs where there are no classes.
-    Raises ValueError with row and column of a cell that the model was not trained for.
-    """
-    out = outputs(samples, network, site, strict=True)
-    likely, names = chances(out), about()["classes"]
-    if likely is None:
+    """The class of each raw sample, by name if any, or outputs. Raises ValueError for odd cells."""
+    out, names = outputs(samples, network, site, strict=True), about()["classes"]
+    if chances(out) is None:
         return out
-    found = places(out).tolist()
-    return [names[place] for place in found] if names else found
+    return [names[place] if names else place for place in places(out).tolist()]
 
 
 def outside(samples: Any) -> list[str]:
@@ -316,13 +330,12 @@ def outside(samples: Any) -> list[str]:
     for name, (low, high) in about()["ranges"].items():
         rounding = 1e-6 * max(abs(low), abs(high))
         cells = [row[name] for row in rows if not _empty(row[name], rules.get(name, PLAIN))]
-        away = sum(not low - rounding <= n <= high + rounding for n in map(_number, cells))
-        if away:
+        if away := sum(not low - rounding <= _number(n) <= high + rounding for n in cells):
             said = f"{away} of {len(rows)} rows outside {low:g} to {high:g}, those that it was"
             lines.append(f"column {name!r}: {said} trained on")
     for name, rule in rules.items():
         cells = [row[name] for row in rows if rule.get("others") and not _empty(row[name], rule)]
-        texts = [_category(cell, rule["numeric"]) for cell in cells]
+        texts = (_category(cell, rule["numeric"]) for cell in cells)
         if strange := [text for text in texts if text not in rule["values"]]:
             said = f"{len(strange)} of {len(rows)} rows, as {strange[0]!r}, are none of"
             lines.append(f"column {name!r}: {said} {', '.join(rule['values'])}")
@@ -331,14 +344,10 @@ def outside(samples: Any) -> list[str]:
 
 def score(samples: Any, targets: Any, network: Any = None, site: str | None = None) -> float:
     """The run's metric on raw samples and their targets, as the run measured it."""
-    size = max(1, BATCH // about()["tokens"])
-    starts = range(0, len(targets), size)
-    if (about()["metric"] or {}).get("kind") == "auc":
-        starts, size = range(1), len(targets)  # of the whole set
-    return measured(
-        (outputs(samples[a : a + size], network, site), _tensor(targets[a : a + size]))
-        for a in starts
-    )
+    whole = (about()["metric"] or {}).get("kind") == "auc"
+    size = max(1, len(targets) if whole else BATCH // about()["tokens"])
+    starts = [slice(start, start + size) for start in range(0, len(targets), size)]
+    return measured((outputs(samples[a], network, site), _tensor(targets[a])) for a in starts)
 
 
 def measured(parts: Iterable[tuple[Tensor, Tensor]]) -> float:
@@ -355,15 +364,11 @@ def measured(parts: Iterable[tuple[Tensor, Tensor]]) -> float:
 
 
 def _auc(out: Tensor, wanted: Tensor) -> float:
-    """The area under the ROC curve of two classes: how often a row of the second class has a higher
-    probability than one of the first, equal ones counting half.
-    """
+    """The area under the ROC curve of two classes, equal probabilities counting half."""
     likely, second = chances(out), wanted.reshape(-1) == 1
-    assert likely is not None
     ones, zeros = likely[second, 1], likely[~second, 1].sort().values
     twice = sum(int(torch.searchsorted(zeros, ones, right=by).sum()) for by in (False, True))
-    pairs = len(ones) * len(zeros)
-    return twice / (2 * pairs) if pairs else math.nan
+    return twice / (2 * len(ones) * len(zeros)) if len(ones) and len(zeros) else math.nan
 
 
 def _each(metric: dict[str, Any], out: Tensor, wanted: Tensor) -> Tensor:
@@ -372,8 +377,7 @@ def _each(metric: dict[str, Any], out: Tensor, wanted: Tensor) -> Tensor:
     if kind == "squared error":
         return (out.reshape(wanted.shape) - wanted).square()
     if kind == "brier":
-        likely = chances(out)
-        assert likely is not None
+        likely: Tensor = chances(out)
         if likely.shape[1] == 2:
             return (likely[:, 1] - wanted.reshape(-1)).square()
         return (likely - torch.nn.functional.one_hot(wanted, likely.shape[1])).square().sum(1)
@@ -393,28 +397,31 @@ def agrees(found: float, samples: int) -> bool:
 
 def check(file: str) -> bool:
     """Score the raw inputs and targets of an npz file -> whether that is what the run said."""
-    with np.load(file, allow_pickle=False) as arrays:
-        samples, targets = arrays["inputs"], arrays["targets"]
+    samples, targets = _arrays(file, "inputs", "targets")
     found, said, count = score(samples, targets), about()["said"], about()["samples"]
-    line = f"{about()['name']} {found:.6g} on {len(targets)} samples"
-    if said is None:
-        print(f"{line}; the run measured nothing here")
-        return True
-    same = agrees(found, len(targets))
-    verdict = "the same" if same else "NOT THE SAME: are they the run's test samples, as published?"
-    print(f"{line}; the run said {said:.6g} on {count or 'its'} test samples: {verdict}")
+    same, last = said is None or agrees(found, len(targets)), "the run measured nothing here"
+    if said is not None:
+        last = f"the run said {said:.6g} on {count or 'its'} test samples: "
+        last += (
+            "the same" if same else "NOT THE SAME: are they the run's test samples, as published?"
+        )
+    print(f"{about()['name']} {found:.6g} on {len(targets)} samples; {last}")
     return same
 
 
-# -------------------------------------------------------------------------- from a file to a file
+def _arrays(file: str, *names: str) -> list[Any]:
+    """The arrays of a .npz by their names, or the one of a .npy. Raises ValueError."""
+    with suppress(EOFError, ValueError, zipfile.BadZipFile, zlib.error), open(file, "rb") as opened:
+        found = np.load(opened, allow_pickle=False)
+        return [found] if isinstance(found, np.ndarray) else [found[name] for name in names]
+    raise ValueError("it is cut, or no .npy or .npz file of numbers; copy it again")
+
+
 def read(file: str) -> Any:
-    """Samples of a file: rows of a .csv by the names in its first row, lines of a .txt, the array
-    of a .npy, or `inputs` of a .npz. Raises ValueError.
-    """
+    """Rows of a .csv, lines of a .txt, the array of a .npy or `inputs` of a .npz, or ValueError."""
     path = Path(file)
     if path.suffix in (".npy", ".npz"):
-        found = np.load(path, allow_pickle=False)
-        return found["inputs"] if path.suffix == ".npz" else found
+        return _arrays(file, "inputs")[0]
     if path.suffix.lower() in (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff"):
         shape = tuple(about()["inputs"].get("shape", ()))
         raise ValueError(f"it is a picture; resize it as in training, to {shape}, and give a .npy")
@@ -444,9 +451,7 @@ def read(file: str) -> Any:
 
 
 def scored(samples: Any, site: str | None = None) -> Iterator[list[Any]]:
-    """A header, and a line for each sample: its number, the probability of every class and the
-    class; or the outputs, where an outcome is no class.
-    """
+    """A header, and of each sample its number, probabilities and class; or its outputs."""
     out = outputs(samples, None, site, strict=True)
     likely, names = chances(out), about()["classes"]
     if likely is None:
@@ -459,18 +464,6 @@ def scored(samples: Any, site: str | None = None) -> Iterator[list[Any]]:
     found = zip(likely.tolist(), places(out).tolist(), strict=True)
     for number, (row, place) in enumerate(found, 1):
         yield [number, *(f"{chance:.6g}" for chance in row), names[place]]
-
-
-def run(file: str, out: str | None, site: str | None) -> None:
-    """Write what the model says of a file's samples, and say what it was not trained for. Raises
-    ValueError.
-    """
-    samples = read(file)
-    lines = list(scored(samples, site))
-    with open(out, "w", encoding="utf-8", newline="") if out else nullcontext(sys.stdout) as opened:
-        csv.writer(opened, lineterminator="\n").writerows(lines)
-    for line in outside(samples):
-        print(f"warning: {file}, {line}", file=sys.stderr)
 
 
 def main() -> int:
@@ -486,9 +479,14 @@ def main() -> int:
     try:
         if given.check is not None:
             return 0 if check(given.check) else 1
-        run(given.samples, given.out, given.site)
+        samples, out = read(given.samples), given.out
+        lines = list(scored(samples, given.site))
+        with open(out, "w", encoding="utf-8", newline="") if out else nullcontext(sys.stdout) as to:
+            csv.writer(to, lineterminator="\n").writerows(lines)
+        for line in outside(samples):
+            print(f"warning: {given.samples}, {line}", file=sys.stderr)
         return 0
-    except (OSError, KeyError, ValueError, RuntimeError) as error:
+    except (OSError, LookupError, TypeError, ValueError, RuntimeError) as error:
         said = getattr(error, "strerror", None) or error
         print(f"error: {given.samples or given.check}: {said}", file=sys.stderr)
         return 2
