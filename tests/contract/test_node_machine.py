@@ -94,7 +94,7 @@ def test_a_node_that_trusts_its_machine_has_flower_s_own_executor(fed, tmp_path)
 # ------------------------------------------------------------------------------------ the processes
 FORKS = """
 import os, signal, sys, time
-from fedloom.deployment.children import ended_with_parent
+from fedloom.core.child_processes import ended_with_parent
 ends = ended_with_parent(signal.SIGKILL)
 late = sys.argv[1] == "late"
 if (child := os.fork()) == 0:

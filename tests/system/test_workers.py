@@ -516,3 +516,46 @@ def test_a_tensor_with_entries_that_share_memory_or_in_another_order_stays_where
         assert windows.untyped_storage().nbytes() == 160_000
     finally:
         board.close()
+
+
+# -------------------------------------------------------------------------------- a killed parent
+STARTS = """
+import sys, time
+from fedloom.engines import worker_pool
+from fedloom.engines.shared_memory import Board
+sys.path.insert(0, sys.argv[1])  # the workers get it too
+executor = worker_pool.started(2, Board())
+executor.submit(int)
+print(*executor._processes, flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="prctl is Linux's")
+@pytest.mark.parametrize("importing", [False, True])
+def test_workers_end_with_a_killed_parent_while_they_import_torch(importing, tmp_path):
+    slow = "import os, time; open(f'{__file__}.{os.getpid()}', 'w').close(); time.sleep(60)"
+    (tmp_path / "torch.py").write_text(slow)
+    command = [sys.executable, "-c", STARTS, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        pids = [int(pid) for pid in process.stdout.readline().split()]
+        end = time.monotonic() + 60
+        while importing and len([*tmp_path.glob("torch.py.*")]) < 2 and time.monotonic() < end:
+            time.sleep(0.02)
+        process.kill()
+        killed = time.monotonic()
+        process.wait()
+    while any(map(running, pids)) and time.monotonic() < killed + 20:
+        time.sleep(0.02)
+    took = time.monotonic() - killed
+    for pid in filter(running, pids):
+        os.kill(pid, signal.SIGKILL)
+    assert len(pids) == 2 and took < 5  # two seconds where the machine is not busy
+
+
+def running(pid):
+    """Whether a process has not ended; one that nobody waited for has."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False

@@ -5,18 +5,17 @@ with them: systemd, or a loop in a shell, starts the command again.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import re
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..core.child_processes import ended_with_parent
 from ..errors import FedloomError
 from ..storage.atomic import reason
 
@@ -139,20 +138,3 @@ def _started(program: Program) -> _Child:
             preexec_fn=ended_with_parent(signal.SIGTERM),
         )
         return _Child(program, process, log.tell())
-
-
-def ended_with_parent(number: signal.Signals) -> Callable[[], None]:
-    """What a new process calls to get a signal when the thread that started it ends, however that
-    was; on Linux only.
-    """
-    if sys.platform != "linux":
-        return lambda: None
-    prctl = ctypes.CDLL(None).prctl  # found here: between fork and exec little is allowed
-    parent = os.getpid()
-
-    def ask() -> None:
-        prctl(1, number)  # PR_SET_PDEATHSIG
-        if os.getppid() != parent:  # it ended before it could be asked for
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    return ask

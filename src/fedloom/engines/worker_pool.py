@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from ..core.child_processes import begin_guarded
 from ..core.interrupts import deaf_children
-from . import worker_process
 from .shared_memory import Board
 
 FIRST = "first"  # what processes load when they begin: plan, data and model
 EARLY: dict[int, tuple[Board, Any]] = {}  # processes that no engine has taken yet, by their number
+_WORKER = f"{__package__}.worker_process"
 _PATIENCE = 5.0  # seconds for processes to end on their own
 
 
@@ -22,12 +23,13 @@ def started(number: int, board: Board) -> Any:
     from loky import ProcessPoolExecutor
     from loky.backend.resource_tracker import ensure_running
 
+    parent = os.getpid()
     with deaf_children():
         ensure_running()
     return ProcessPoolExecutor(
         max_workers=number,
-        initializer=worker_process.begin,
-        initargs=(str(board.folder / FIRST), os.getpid()),
+        initializer=begin_guarded,  # which a process can load before torch
+        initargs=(parent, _WORKER, "begin", str(board.folder / FIRST), parent),
         env={"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
     )
 

@@ -26,7 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ..children import ended_with_parent
+from ...core.child_processes import ended_with_parent
 from .superlink import authorization
 
 NAME = "flwr-clientapp"
