@@ -385,6 +385,27 @@ def test_a_full_disk_at_the_end_is_an_error_of_one_line(tmp_path, monkeypatch):
     assert "\n" not in str(caught.value)
 
 
+def test_a_full_disk_at_the_first_checkpoint_stops_the_run(whole, tmp_path, monkeypatch):
+    """There is no other that a run could go on from."""
+    replace, full = os.replace, [False]
+
+    def no_space(a, b):
+        if full[0]:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        replace(a, b)
+
+    monkeypatch.setattr(fedloom.storage.atomic.os, "replace", no_space)
+    begun = lambda row: full.__setitem__(0, True)
+    free = {"rounds": 10, "resident_bytes": None}
+    with pytest.raises(
+        CheckpointError, match=r"after round \d+ .*; no other is there yet: "
+    ) as caught:
+        experiment(on_round=[begun], **free).run(tmp_path / "run")
+    assert "the one before" not in str(caught.value)
+    full[0] = False
+    agree(experiment(**free).resume(tmp_path / "run"), whole)
+
+
 @pytest.mark.parametrize("bound", [None, 2000])
 def test_a_disk_that_is_really_full(bound, whole, tiny_disk, tmp_path):
     def stop(row):

@@ -184,6 +184,11 @@ def test_a_class_that_only_the_test_has_is_refused(tmp_path):
     test = published.write(tmp_path / "u.csv", "site,age,dose,label\nlyon,1,1,maybe\n")
     refused(lambda: table(path=path, client="site", test=test), "'maybe'", "no, yes")
     refused(lambda: table(path=path, client="site", test=tmp_path / "v.csv"), "there is no file")
+    os.mkfifo(tmp_path / "pipe.csv")
+    (tmp_path / "ring.csv").symlink_to("ring.csv")
+    for name in ("pipe", "ring"):
+        odd = tmp_path / f"{name}.csv"
+        refused(lambda odd=odd: table(path=odd, client="site"), "is no ordinary file")
     refused(lambda: table(path="", client="site"), "needs path=")
     (tmp_path / "w.csv").write_bytes("né,x\n1,2\n".encode("latin1"))
     refused(lambda: table(path=tmp_path / "w.csv"), "not UTF-8")

@@ -92,6 +92,11 @@ LINES = {
     ],
     "a size": ["run", "digits", "submodel=fiarse", "evaluate.sizes=['1e999999999']"],
     "a ratio": ["run", "digits", "compress=topk:1e999999999", "--dry-run"],
+    "epochs": ["run", "digits", "local.epochs=1e18", "rounds=1", "--out", "epochs"],
+    "steps": ["run", "digits", f"local.steps={10**18}", "rounds=1", "--out", "steps"],
+    "a long name of a run": ["run", "digits", f"name={'n' * 300}", "rounds=1"],
+    "a long folder": ["run", "digits", "rounds=1", "--out", "n" * 300],
+    "a long site": ["deploy", "new", "digits", "--clients", f"{'n' * 300},b", "--out", "fed"],
     "two values": ["run", "digits", "seed=1", "seed=2"],
     "two values of a name": ["run", "digits", "algorithm=fedavg", "algorithm.name=fedprox"],
     "two values of a partition": ["run", "digits", "partition.alpha=1", "data.partition.alpha=2"],
@@ -99,7 +104,8 @@ LINES = {
 
 
 @pytest.mark.parametrize("case", LINES)
-def test_a_line_that_cannot_be_used_is_one_line_too(case):
+def test_a_line_that_cannot_be_used_is_one_line_too(case, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     found = CliRunner().invoke(cli, LINES[case])
     assert found.exit_code == 2, found.output
     assert found.output.startswith("error: ") and found.output.count("\n") == 1

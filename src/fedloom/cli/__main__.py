@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import gc
 import logging
 import os
@@ -19,6 +20,7 @@ import click
 
 from fedloom._version import __version__
 from fedloom.core.commit import own_commit
+from fedloom.core.parsing import shortened
 from fedloom.core.user_paths import with_home
 from fedloom.errors import CompositionError, ConfigError, DataError, FedloomError
 
@@ -91,6 +93,8 @@ def _say(error: Exception, words: Sequence[str]) -> int:
         text, code = error.format_message(), error.exit_code
     elif isinstance(error, FedloomError):
         text, code = str(error), USAGE if isinstance(error, _USAGE) else FAILURE
+    elif isinstance(error, OSError) and error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+        text, code = f"'{shortened(str(error.filename))}': {error.strerror}; choose another", USAGE
     else:
         text = f"{type(error).__name__}: {error} (unexpected: `fedloom --debug ...` shows where)"
         code = FAILURE

@@ -20,6 +20,8 @@ from .devices import Devices
 from .local import Local
 from .passes import Pass, Passes
 
+MOST_STEPS = 10_000_000  # of a client in a round: the size of each step's batch is kept
+
 # outputs, targets -> one value per example (B,), or the batch's mean as a scalar
 Metric = Callable[[Any, Any], Tensor]
 
@@ -168,6 +170,11 @@ class Federation:
             whole = self.local.drop_last or self.local.order == "text"
             per_epoch = n // size if whole else -(-n // size)
             steps = self._steps(client, per_epoch)
+            if steps > MOST_STEPS:
+                raise ConfigError(
+                    f"client {client} has {shortened(str(steps))} local steps in a round, and the "
+                    f"most are {MOST_STEPS}; take a smaller local.epochs or local.steps"
+                )
             found = _Work(size, per_epoch, steps, _sizes(n, size, per_epoch, steps))
             self._works[client] = found
         return found

@@ -39,7 +39,7 @@ class Checkpoints:
 
     @undisturbed()
     def save(self, loop: Loop, final: bool = False, pending: bool = False) -> None:
-        """Write a checkpoint. A full disk is a warning, but an error at the end. pending: also if
+        """Write a checkpoint. A full disk is a warning, but an error if `final`. pending: also if
         the last row is not evaluated and written; the checkpoint keeps it, and a resumed run does.
         """
         unlogged, under_way = loop.log.pending, loop.chooser.under_way
@@ -58,10 +58,10 @@ class Checkpoints:
             self.folder.save(state, loop.memory, self.settings.keep)
             self.saved = loop.round
         except OSError as error:
+            before = "no other is there yet" if self.saved < 0 else "the one before it is whole"
             message = (
                 f"the checkpoint after round {loop.round} could not be written: "
-                f"{error.strerror or error}; the one before it is whole: {remedy(error)}, then "
-                f"{self.folder.resume}"
+                f"{error.strerror or error}; {before}: {remedy(error)}, then {self.folder.resume}"
             )
             if final or loop.aggregation.unkeyed:  # a round that is repeated is paid twice
                 raise CheckpointError(message) from error

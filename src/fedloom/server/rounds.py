@@ -186,7 +186,7 @@ class Loop:
                     rounds = self.round
                 if self.checkpoints.due(self, last_save):
                     self._finish_row(rounds)
-                    self.checkpoints.save(self)
+                    self.checkpoints.save(self, final=self.checkpoints.saved < 0)
                     last_save = world.monotonic()
             self._finish_row(rounds)
         except KeyboardInterrupt:

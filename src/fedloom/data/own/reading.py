@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -85,6 +86,10 @@ class Reading:
         pandas, and pyarrow for Parquet.
         """
         if not path.is_file():
+            if os.path.lexists(path):
+                raise DataError(
+                    f"{path} is no ordinary file, but a pipe, a folder or a broken link"
+                )
             seen = "" if path.is_absolute() else f" (seen from {Path.cwd()})"
             raise DataError(f"there is no file {path}{seen}")
         _refuse_binary(path)
