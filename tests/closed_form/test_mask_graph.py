@@ -10,6 +10,7 @@ import pytest
 
 from fedloom.aggregation import IntegerRing, mask_graph
 from fedloom.aggregation.mask_graph import Needed, needed, neighbourhoods
+from fedloom.errors import ConfigError
 
 # clients, colluding, dropouts, degree, threshold: graph_parameter_finder_test.cc of its authors,
 # for a server that lies about who vanished
@@ -91,3 +92,22 @@ def test_the_graph_is_regular_and_in_one_piece_where_a_client_would_answer(n, de
             split += not one
             assert one or least < degree // 2 + 2
     assert (split > 0) == (degree < n - 2)
+
+
+@pytest.mark.parametrize("colluding", [0.0, 0.05, 0.1, 0.2, 0.3])
+@pytest.mark.parametrize("threshold", [0.51, 0.55, 0.6, 0.66])
+def test_a_plan_that_colluders_could_read_is_refused(threshold, colluding):
+    """With c colluders a lying server splits the other n - c: some give shares of a client's one
+    secret and some of its other; each secret takes as many shares as the sum has clients.
+    """
+    rule = IntegerRing(secure=True, threshold=threshold, colluding=colluding)
+    for n in range(3, mask_graph.COMPLETE + 1):
+        needs, c = rule.needed(n).shares, math.floor(colluding * n + 1e-9)
+        split = range(n - c + 1)
+        readable = any(some + c >= needs and n - c - some + c >= needs for some in split)
+        refused = False
+        try:
+            rule.check(n)
+        except ConfigError as error:
+            refused = "reads updates unless it is more than" in str(error)
+        assert refused == readable, (n, needs, c)

@@ -99,6 +99,22 @@ class IntegerRing(Aggregation):
                 f"aggregation.secure = true needs {FEWEST} or more clients in a round, got "
                 f"{count}: a sum of fewer tells too much of each; take a larger cohort"
             )
+        if self.secure:
+            self._check_colluding(count)
+
+    def _check_colluding(self, count: int) -> None:
+        """Raise ConfigError if a server that lies about who vanished gets both secrets of a client,
+        where all are neighbours: one from some of the honest clients, one from the others.
+        """
+        of, colluders = self.needed(count), self.colluders(count)
+        bound = (count + colluders) // 2
+        if of.degree == count - 1 and of.shares <= bound:
+            raise ConfigError(
+                f"aggregation.threshold = {self.threshold:g} of {count} clients is {of.shares}, "
+                f"and a server with {colluders} colluding ones among them reads updates unless it "
+                f"is more than {bound}; take {(bound + 1) / count:.2g} or more, or less of "
+                "aggregation.colluding"
+            )
 
     def init(self, x: Vec, expected: float, share: float) -> Rec:
         return rec(like=x.new_zeros(1))
