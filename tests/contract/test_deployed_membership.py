@@ -16,7 +16,8 @@ from fedloom.core.vector import fields
 from fedloom.data.client_indices import Ragged
 from fedloom.data.federated import Roll
 from fedloom.deployment import certificates, changes
-from fedloom.deployment.certificates import renew, validity
+from fedloom.deployment.certificates import make_node_key, renew, validity
+from fedloom.deployment.check import besides
 from fedloom.deployment.clients import read_clients
 from fedloom.deployment.folder import Folder
 from fedloom.deployment.message import ASK, opened
@@ -164,7 +165,10 @@ def test_a_site_that_is_away_hears_of_others_before_it_takes_part(sites, tmp_pat
     [
         (["algorithm=scaffold"], "Scaffold: the server's state is a mean over"),
         (["compress=topk:0.3", "compress.feedback=ef21"], "ef21: the server's state is a mean"),
-        (["aggregation=integer_ring", "aggregation.secure=true"], "the keys of all others"),
+        (
+            ["aggregation=integer_ring", "aggregation.secure=true", "checkpoint.every_rounds=1"],
+            "the keys of all others",
+        ),
         (["cohort=[[0, 1], [1, 2]]"], "cohort names the clients"),
     ],
 )
@@ -314,3 +318,18 @@ def test_a_site_that_was_taken_out_is_not_asked_to_measure(sites):
     assert {round for round, client in asked if client == 1} == {1, 2}
     assert {client for round, client in asked if round > 2} == {0, 2}
     assert len(ended.history) == ROUNDS and ended.history[-1]["test_accuracy"] > 0
+
+
+def test_a_key_that_was_made_beside_the_servers_is_said_until_the_site_has_its_own(tmp_path):
+    fed = make(resolve("digits", ["data.clients=3"]), tmp_path / "fed", None, {})
+    assert all(entry.key_made_here for entry in read_clients(fed.clients_file).client)
+    assert Place(fed.node(1)).key_made_here
+    own = make_node_key(tmp_path / "own" / "node")
+    (tmp_path / "node.pub").write_text(own)
+    changes.change_key(fed, "1", tmp_path / "node.pub")
+    said = dict(besides(fed.settings(), read_clients(fed.clients_file), False))["keys"]
+    assert said.startswith("of client 0, client 2: made where the federation was made")
+    shutil.copy(fed.clients_file, fed.node(1).clients_file)
+    assert not Place(fed.node(1)).key_made_here
+    changes.change_key(fed, "1")
+    assert read_clients(fed.clients_file).client[1].key_made_here

@@ -65,6 +65,7 @@ def new_command(settings: tuple[str, ...], out: Path, clients: str | None) -> No
     """
     from fedloom.config import parse_override, resolve
     from fedloom.config.sources import read
+    from fedloom.deployment.clients import KEYS_MADE_HERE
     from fedloom.deployment.columns import unagreed
     from fedloom.deployment.new import make
     from fedloom.deployment.own_files import at_sites, named_files
@@ -91,6 +92,7 @@ def new_command(settings: tuple[str, ...], out: Path, clients: str | None) -> No
             f"parts = [{named}]"
         )
     click.echo(f"  then {where}/RUNBOOK.md says what goes where, and how to begin")
+    click.echo(f"  the sites' keys were {KEYS_MADE_HERE}")
 
 
 def _named(clients: str) -> list[str]:
@@ -239,6 +241,7 @@ def node_command(fed: Path, client: int, data: Path | None, trust_local_accounts
     It ends with an error when one of its programs has ended; systemd starts it again.
     """
     from fedloom.deployment.children import Children
+    from fedloom.deployment.clients import KEYS_MADE_HERE
     from fedloom.deployment.local_socket import LocalSocket
     from fedloom.deployment.programs import node, unprotected
     from fedloom.deployment.sites import Place
@@ -265,6 +268,8 @@ def node_command(fed: Path, client: int, data: Path | None, trust_local_accounts
             has = "a table to be described" if half.waits else f"{half.examples} examples"
             said = f"client {client} of '{half.settings.run}' with {has}"
             click.echo(f"{said}; Ctrl-C ends")
+            if half.key_made_here:
+                click.echo(f"  its key was {KEYS_MADE_HERE}", err=True)
             children.wait()
         listening.close()
 

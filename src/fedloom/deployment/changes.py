@@ -44,7 +44,7 @@ def add(fed: Folder, name: str, key: Path | None = None, examples: int | None = 
     i, place = clients.population, fed.node_to_be(clients.population)
     make_folders(place)
     line = _line(key) if key is not None else make_node_key(place.secret("node"))
-    entry = Entry(name=name, key=line, examples=examples, added=True)
+    entry = Entry(name=name, key=line, examples=examples, added=True, key_made_here=key is None)
     clients = clients.model_copy(update={"client": [*clients.client, entry]})
     write_node(fed, i, resolve(fed.run_file, [], OwnFiles(fed)), settings, clients)
     write(fed.clients_file, clients.to_toml())
@@ -82,7 +82,8 @@ def change_key(fed: Folder, name: str, key: Path | None = None) -> int:
             f"'{place.path}' is not here any more, so client {i} makes its key itself (ssh-keygen "
             "-t ecdsa -b 384 -N '' -f secret/node): give --key FILE with the line of node.pub"
         )
-    _change(fed, clients, i, key=_line(key) if key else make_node_key(place.secret("node")))
+    line = _line(key) if key else make_node_key(place.secret("node"))
+    _change(fed, clients, i, key=line, key_made_here=key is None)
     return i
 
 

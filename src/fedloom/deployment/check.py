@@ -14,7 +14,7 @@ from ..engines.serial import Serial
 from ..experiment.experiment import Experiment
 from ..server.rounds import Loop
 from .certificates import check_masks_library
-from .clients import Clients, read_clients
+from .clients import KEYS_MADE_HERE, Clients, read_clients
 from .engine import FederationEngine
 from .folder import Deployment, Folder
 from .message import ANSWER, Head, Masks, Measured, Site, opened
@@ -87,6 +87,10 @@ def besides(settings: Deployment, clients: Clients, table: bool) -> list[tuple[s
         out.append(("when it measures", ", ".join(_own(Measured)) + ": sums over its tests"))
         told = "each site's loss and metrics, of any model that the server sends; of few test rows"
         out.append(("which tells", f"{told} they tell of single ones (docs/deployment)"))
+    made = [clients.called(i) for i, entry in clients.members.items() if entry.key_made_here]
+    if made:
+        some = ", ".join(made[:5]) + ", ..." * (len(made) > 5)
+        out.append(("keys", f"of {some}: {KEYS_MADE_HERE}"))
     return out
 
 

@@ -33,7 +33,8 @@ class Entry(BaseModel):
     """One client. key: its node's public key, a line as ssh-keygen writes it; examples: how many
     training examples it has, None: it says so when it joins; capacity: the share of the model that
     it can hold, None: as run.toml says. added: it came after the others had agreed; removed: it was
-    taken out, and keeps its number.
+    taken out, and keeps its number; key_made_here: its key was made beside the server's, by
+    `fedloom deploy`, so that whoever has that folder can pass for it.
     """
 
     model_config = _STRICT
@@ -47,6 +48,14 @@ class Entry(BaseModel):
     capacity: Annotated[float, Field(gt=0, le=1)] | None = None
     added: bool = False
     removed: bool = False
+    key_made_here: bool = False
+
+
+# said where a federation is made, checked and joined
+KEYS_MADE_HERE = (
+    "made where the federation was made: whoever has that folder can pass for the site, and read "
+    "what masked sums hide. A site makes its own (RUNBOOK.md, Keys)"
+)
 
 
 class Clients(BaseModel):
@@ -100,7 +109,7 @@ class Clients(BaseModel):
         """The file's text."""
         told = self.model_dump(exclude_none=True)
         for entry in told["client"]:
-            for name in ("added", "removed"):
+            for name in ("added", "removed", "key_made_here"):
                 if not entry[name]:
                     del entry[name]
         return tomli_w.dumps(told)

@@ -60,7 +60,7 @@ def make(
     make_authority(fed, settings.address)
     keys = [make_node_key(fed.node_to_be(i).secret("node")) for i in range(len(sizes))]
     known = zip(names, keys, sizes, strict=True)
-    entries = [Entry(name=name, key=key, examples=n) for name, key, n in known]
+    entries = [Entry(name=name, key=key, examples=n, key_made_here=True) for name, key, n in known]
     write_folder(fed, config, settings, Clients(client=entries, classes=classes))
     return fed
 

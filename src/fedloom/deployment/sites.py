@@ -102,7 +102,7 @@ def refuse_told(config: Config, settings: Deployment) -> None:
 
 def _refuse_unmasked(config: Config, settings: Deployment) -> None:
     given = "aggregation.secure = true"
-    if config.values["checkpoint"]["every_rounds"] != 1:
+    if config.values["checkpoint"].get("every_rounds") != 1:
         raise CompositionError(
             f"{given} needs checkpoint.every_rounds = 1 in a deployment: a node unmasks a round "
             "once, and refuses it when an older checkpoint does it again"
@@ -220,6 +220,11 @@ class Place:
     def waits(self) -> str:
         """Why this place can only be described yet; empty if it can do more."""
         return unagreed(self._config.values["data"])
+
+    @property
+    def key_made_here(self) -> bool:
+        """Whether this site's key was made beside the server's."""
+        return self._clients.client[self.client].key_made_here
 
     @property
     def examples(self) -> int:
