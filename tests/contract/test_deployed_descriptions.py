@@ -125,7 +125,8 @@ def test_who_says_no_tells_nothing_and_another_table_is_another_question(fed, si
 
     words = [str(fed.path), "--client", "1", "--data", str(sites[1])]
     assert (no := asked()).exit_code == 2 and "error: nothing is told" in no.output
-    assert "Innere: -, Nephrologie: 3" in no.output and "Augen" not in no.output
+    # Augen is rare, and the ward of the first row is withheld with it
+    assert "Innere: 21, Nephrologie: -" in no.output and "Augen" not in no.output
     agree(fed, [sites[0]])
     says = "client 1 cannot be described: its people have not agreed to what would be told"
     with pytest.raises(DataError, match=says):

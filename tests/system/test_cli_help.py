@@ -74,6 +74,7 @@ FLAGS = {
             "--seeds",
             "--out",
             "--dry-run",
+            "--show",
             "--tune",
             "--csv",
             "--latex",

@@ -129,9 +129,9 @@ def test_the_choice_is_by_the_validation_split_and_never_by_the_test_set(tmp_pat
 
 
 def test_validation_and_test_are_the_same_measure(tmp_path: Path) -> None:
-    """Of twenty evaluations both columns are the mean of the last two; no moving average."""
+    """Of thirty evaluations both columns are the mean of the last three; no moving average."""
     trials = plan("digits", ["local.lr=0.03,0.1"], 1, tmp_path)
-    finish(trials[0].folder, [0.1] * 18 + [0.8, 0.9], [0.2] * 18 + [0.5, 0.7])
+    finish(trials[0].folder, [0.1] * 27 + [0.8, 0.85, 0.9], [0.2] * 27 + [0.5, 0.6, 0.7])
     finish(trials[1].folder, [0.86], [0.7])
     rows = results(trials)
     assert [row.value("validation") for row in rows] == pytest.approx([0.85, 0.86])
