@@ -19,7 +19,7 @@
 # make bench         the speed claims, each with its command
 # make docs          the pages that are made from the code: algorithms, settings, what goes with what
 # make results       the pages that are made from committed runs and records, README too, and their pictures (minutes)
-# make evidence      the tables of docs/results/plan.toml, from a frozen checkout: make evidence TAG=evidence-1 HOURS=8
+# make evidence      the tables of docs/results/plan.toml, from a frozen checkout: make evidence TAG=evidence-2 HOURS=8
 # make lock          requirements/lock.txt after a change of pyproject.toml; remove it first to renew all
 #
 # Everything is installed into VENV, in the versions of requirements/lock.txt. TORCH says which PyTorch:
@@ -207,7 +207,7 @@ results: $(INSTALLED)
 HOURS ?= 8
 JOBS ?= 2
 evidence:
-	test -n "$(TAG)" || { echo "give a tag or commit: make evidence TAG=evidence-1"; exit 2; }
+	test -n "$(TAG)" || { echo "give a tag or commit: make evidence TAG=evidence-2"; exit 2; }
 	test -d .evidence/$(TAG) || git worktree add --detach .evidence/$(TAG) $(TAG)
 	$(MAKE) -C .evidence/$(TAG) .venv/installed-$(TORCH) TORCH=$(TORCH)
 	.evidence/$(TAG)/.venv/bin/fedloom papers run --hours $(HOURS) --jobs $(JOBS)
