@@ -144,6 +144,7 @@ def test_updates_that_are_left_out_do_not_count_as_noise(caplog: pytest.LogCaptu
     assert first["needed"] == 4 and first["answered"] == 0 and "needed" not in second
 
 
+@pytest.mark.usefixtures("accounts_at_hand")
 def test_every_listed_cohort_is_checked_before_round_1() -> None:
     lists = [[0, 1, 2, 3, 4], [5, 6, 7, 8], [3]]
     with pytest.raises(ConfigError, match=r"cohort of round 3: .*, got 1"):
@@ -157,6 +158,7 @@ def test_every_listed_cohort_is_checked_before_round_1() -> None:
     twelve(cohort=[[1, 2, 3, 4], []]).build()  # of nobody nothing is learnt
 
 
+@pytest.mark.usefixtures("accounts_at_hand")
 def test_rounds_that_will_have_too_few_are_named_before_round_1(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

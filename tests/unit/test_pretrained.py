@@ -53,7 +53,7 @@ def test_a_package_that_is_missing_is_named(lora, package, monkeypatch, tmp_path
         pytest.importorskip("transformers", reason="LoRA goes into a model of transformers")
     source = folder(tmp_path) if lora else "x"
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ConfigError, match=f"needs {package}.*fedloom\\[text\\]"):
+    with pytest.raises(ConfigError, match=rf"needs {package}.*\[text\]"):
         huggingface_text(source, lora=lora)
 
 
