@@ -14,6 +14,7 @@ from ..core.net import Net, logits_of
 from ..core.rng import others_restored
 from ..core.vector import Vec, rec
 from ..data import FederatedData
+from ..engines.base import one_thread
 from ..engines.gradient import seed_all
 from ..objectives import Objective
 from ..objectives.base import Batch, Function
@@ -28,8 +29,8 @@ def probe(net: Net, original: nn.Module, data: FederatedData, objective: Objecti
     module, of which `net` has a copy. A model or loss that fails here is left to the run.
     """
     try:
-        devices = range(torch.cuda.device_count())
-        with others_restored(), torch.random.fork_rng(devices=devices), torch.enable_grad():
+        # of so few examples a second thread takes no part, and waits for its processor
+        with one_thread(), others_restored(), torch.enable_grad():
             return [*_Passes(net, data, objective).remarks(original)]
     except Exception:  # whatever a user's model or loss raises, the run says with its place
         return []
