@@ -98,7 +98,7 @@ def test_members_who_were_told_of_another_agreement_open_no_shares(tmp_path):
 def sites(**changes):
     own = {"run": "r", "what": "join", "round": -1, "type": "float32", "targets": "labels"}
     own |= {"shape": [3], "target_shape": [], "classes": 3, "tests": 4}
-    own |= {"columns": "d", "class_names": [], **changes}
+    own |= {"columns": "d", "class_names": [], "one_class": False, **changes}
     return {i: Site(**own, client=i, examples=10 + i) for i in range(3)}
 
 

@@ -227,10 +227,11 @@ def operations(config: Config) -> float:
 @functools.cache
 def _counted(name: str, options: str, shape: tuple[int, ...]) -> float:
     """The same of a model with inputs of a shape, counted by torch."""
-    counter = Operations()
-    inputs = torch.zeros(1, *shape, dtype=torch.long if len(shape) == 1 else None)
+    counter, model = Operations(), _made(name, options)
+    words = any(isinstance(module, nn.Embedding) for module in model.modules())
+    inputs = torch.zeros(1, *shape, dtype=torch.long if words else None)
     with torch.no_grad(), counter:
-        _made(name, options)(inputs)
+        model(inputs)
     return counter.count
 
 
