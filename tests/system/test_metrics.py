@@ -321,7 +321,7 @@ def test_one_hot_targets_are_not_taken_for_numbers():
 
     data = from_clients([hot(n, n) for n in (4, 6, 9)])
     parts = {"data": data, "model": lambda: nn.Linear(3, 3)}
-    with pytest.raises(DataError, match=r"every row has one 1.*argmax\(1\).*objective=SquaredError"):
+    with pytest.raises(DataError, match=r"every row has one 1.*argmax.*objective=SquaredError"):
         regression(**parts).build()
     regression(**parts, objective=SquaredError()).build()
 
