@@ -555,7 +555,8 @@ def test_verdicts_count_common_seeds_the_last_tenth_and_the_rivals() -> None:
         least = max(least, min(1.0, (5 - i) * p[row]))
         if row == hardest:
             break
-    ((_, _, said),) = found.claims[0].reasons
+    (reason,) = found.claims[0].reasons
+    said = reason.words
     name = {row.key: row.name for row in found.plan.rows}[hardest]
     assert f"less {name} {fmean(want[hardest][:3]):.4g} is {fmean(gaps[hardest]):+.4g}" in said
     assert f"(by Holm {p_text(least)}), 3 seeds" in said

@@ -156,12 +156,12 @@ def test_all_rows_are_compared_by_what_clients_use(tmp_path: Path) -> None:
     )
     means = [float(np.mean(group.runs[0].clients["values"])) for group in groups]
     assert len({*means}) == 3
-    rows = comparison(groups)
+    rows = comparison(groups, value="last")
     assert [row["value_mean"] for row in rows] == pytest.approx(means)
     assert {row["metric"] for row in rows} == {"mean client accuracy"}
-    found = {d.label: d.found.mean for d in differences(groups)}
+    found = {d.label: d.found.mean for d in differences(groups, value="last")}
     assert found == pytest.approx({"alone": means[1] - means[0], "tuned": means[2] - means[0]})
-    assert "mean client accuracy, last tenth" in table_cells(rows)[0]
+    assert "mean client accuracy, last tenth" in table_cells(comparison(groups))[0]
     (said,) = measured_how(groups)
     assert "alone" in said and "its own test rows" in said
     (test_loss,) = (p for p in loss_curves(groups, styles(groups)) if p.name == "test_loss")
@@ -173,22 +173,21 @@ def test_all_rows_are_compared_by_what_clients_use(tmp_path: Path) -> None:
 
 def test_a_data_frame_has_what_is_compared(tmp_path: Path) -> None:
     pytest.importorskip("pandas")
-    alone = run(data=OWN, private=PRIVATE.make("alone"))
+    alone = run(data=OWN, private=PRIVATE.make("alone"), rounds=1)
     assert alone.to_pandas()["tested"].iloc[-1] == pytest.approx(np.mean(alone.clients))
 
 
 def test_runs_of_a_common_model_alone_are_compared_on_the_common_test_set(tmp_path: Path) -> None:
     groups = compared(tmp_path, a={}, b={"local": Local(steps=1, batch=None, lr=0.3)})
     last = [group.runs[0].columns["test_accuracy"][-1] for group in groups]
-    assert [row["value_mean"] for row in comparison(groups)] == pytest.approx(last)
-    assert measured_how(groups) == [] and {row["metric"] for row in comparison(groups)} == {
-        "accuracy"
-    }
+    rows = comparison(groups, value="last")
+    assert [row["value_mean"] for row in rows] == pytest.approx(last)
+    assert measured_how(groups) == [] and {row["metric"] for row in rows} == {"accuracy"}
 
 
 def test_unlike_measures_are_named_and_never_tested(tmp_path: Path) -> None:
     groups = compared(tmp_path, together={"data": COMMON}, alone=ALONE)
-    together, alone = comparison(groups)
+    together, alone = comparison(groups, value="last")
     assert together["value_mean"] == pytest.approx(groups[0].runs[0].summary["last"]["value"])
     assert alone["value_mean"] == pytest.approx(np.mean(groups[1].runs[0].clients["values"]))
     heads, lines = table_cells([together, alone])
