@@ -14,6 +14,7 @@ import pytest
 import torch
 from hypothesis import settings
 
+from cases import QUICK
 from fedloom.engines import Engine, Serial, Workers
 from tiny import Shared
 
@@ -25,59 +26,30 @@ settings.register_profile("fedloom", deadline=None, derandomize=SEED == 0)
 settings.load_profile("fedloom")
 
 
-# These folders take every method, part or mix through one check after another: the quick suite has
-# every third case of a check, or every second one of few, and `make test-all` all of them.
-THINNED = ("contract", "closed_form")
-LEFT_OUT = pytest.StashKey[int]()
-
-
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the cases of THINNED that the quick suite leaves out as slow. Where a check begins
-    depends on its name, so that what one leaves out another one has.
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave to `make test-all` the cases that a check's mark `quick` does not name; one without
+    names means the methods in cases.QUICK.
     """
     checks = collections.defaultdict[str, list[pytest.Item]](list)
     for item in items:
-        if item.path.parent.name in THINNED and item.get_closest_marker("slow") is None:
+        if item.get_closest_marker("quick"):
             checks[item.nodeid.partition("[")[0]].append(item)
-    for name, cases in checks.items():
-        step = 3 if len(cases) > 5 else 2 if len(cases) > 3 else 1
-        for place, item in enumerate(cases, zlib.crc32(name.encode()) % step):
-            if place % step:
+    for check, found in checks.items():
+        names = found[0].get_closest_marker("quick").args
+        ids = [f"-{item.callspec.id}-" for item in found]
+        for name in names:
+            if len(found) > 1 and not any(f"-{name}-" in one for one in ids):
+                raise pytest.UsageError(f"{check}: no case has the name '{name}' of its mark quick")
+        for item, one in zip(found, ids, strict=True):
+            if not any(f"-{name}-" in one for name in names or QUICK):
                 item.add_marker(pytest.mark.slow)
-    slow = [i for i in items if i.path.parent.name in THINNED and i.get_closest_marker("slow")]
-    config.stash[LEFT_OUT] = len(slow)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node: Any) -> None:
-    """Of pytest-xdist: every process counts the same cases, so that any one's number will do. One
-    that died has told nothing.
-    """
-    if told := getattr(node, "workeroutput", {}):
-        node.config.stash[LEFT_OUT] = told.get("left_out", 0)
 
 
 def pytest_collection_finish() -> None:
     """Twelve thousand cases stay until the end: whoever looks for garbage need not look at them."""
     gc.collect()
     gc.freeze()
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A process of pytest-xdist tells its number to the one that prints."""
-    if hasattr(session.config, "workeroutput"):
-        session.config.workeroutput["left_out"] = session.config.stash.get(LEFT_OUT, 0)
-
-
-def pytest_unconfigure(config: pytest.Config) -> None:
-    """The last line of `make test`: how much of the mathematics it did not check, and why."""
-    left = config.stash.get(LEFT_OUT, 0)
-    if left and "not slow" in config.option.markexpr and not hasattr(config, "workeroutput"):
-        print(
-            f"{left:,} cases of {' and '.join(THINNED)} are left to `make test-all`: "
-            "of a check with many cases the quick suite has a half or a third, to be quick"
-        )
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -107,6 +107,7 @@ def books(loops):
         yield loop, sent, e, torch.stack([row.alg.computed for row in rows])
 
 
+@pytest.mark.quick("top", "8 bit", "rank 1")
 @pytest.mark.parametrize(("codec", "view"), MEANT)
 def test_what_was_sent_and_what_is_kept_is_what_was_computed(codec, view):
     for _, sent, e, computed in books(trace(experiment(codec, view, 8), 8)):
@@ -117,6 +118,7 @@ def test_what_was_sent_and_what_is_kept_is_what_was_computed(codec, view):
     assert bool(e.any()) is not lossless
 
 
+@pytest.mark.quick("top", "8 bit", "rank 1")
 @pytest.mark.parametrize(("codec", "view"), MEANT[::3])
 def test_so_it_is_when_the_run_is_resumed(codec, view, tmp_path):
     experiment(codec, view, 3).run(tmp_path / "run")

@@ -127,6 +127,7 @@ def ends(method, link, engine, dtype=torch.float32):
     return state, timeless(loop.history), timeless(loop.ledger.as_dict())
 
 
+@pytest.mark.quick("both")
 @pytest.mark.parametrize("link", LINKS)
 @pytest.mark.parametrize("method", METHODS)
 def test_every_engine_sends_and_bills_the_same(method, link, engine_of):

@@ -122,6 +122,7 @@ CASES = {
 }
 
 
+@pytest.mark.quick("uniform")
 @pytest.mark.parametrize("weighting", ["uniform", "examples"])
 @pytest.mark.parametrize("name", CASES)
 def test_rounds_follow_the_box(name, weighting):

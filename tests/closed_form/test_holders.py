@@ -110,6 +110,7 @@ class Changing(First):
     fixed = False
 
 
+@pytest.mark.quick("scaffold", "feddc")
 @pytest.mark.parametrize("rule", [First(), Changing()])
 @pytest.mark.parametrize("method", ROUNDS)
 def test_partial_cohorts_reach_the_minimiser_of_each_coordinates_holders(method, rule):

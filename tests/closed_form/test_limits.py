@@ -75,6 +75,7 @@ EQUAL = {
 # torch.equal, not the bytes: x + 0 m may turn -0 into 0
 
 
+@pytest.mark.quick("dtype1")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", EQUAL)
 def test_limit(name, dtype):

@@ -90,6 +90,7 @@ EXACT = {
 }
 
 
+@pytest.mark.quick("examples")
 @pytest.mark.parametrize("weighting", WEIGHTS, ids=str)
 @pytest.mark.parametrize("name", EXACT)
 def test_three_of_eight_reach_the_weighted_minimiser(name, weighting):
@@ -148,6 +149,7 @@ ONE_STEP = {
 }
 
 
+@pytest.mark.quick("examples")
 @pytest.mark.parametrize("weighting", WEIGHTS, ids=str)
 @pytest.mark.parametrize("name", ONE_STEP)
 def test_one_step_of_everybody_reaches_the_weighted_minimiser(name, weighting):

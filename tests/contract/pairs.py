@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from cases import QUICK
 from fedloom import Local
 from fedloom.algorithm import MEAN, Algorithm, Trait
 from fedloom.algorithms.registry import ALGORITHMS, make_algorithm, name_of
@@ -187,15 +188,14 @@ def _pair(a: str, p: str, b: str, q: str) -> Pair:
     return ((a, p), (b, q)) if order.index(a) < order.index(b) else ((b, q), (a, p))
 
 
-def cut(times: int = 1) -> tuple[tuple[tuple[str, str], ...], ...]:
-    """Mixes spread over the axes: in order, those with a value that was not seen so often yet."""
-    seen: dict[tuple[str, str], int] = {}
+def cut() -> tuple[tuple[tuple[str, str], ...], ...]:
+    """Mixes of the methods in cases.QUICK: in order, those with a value that was not seen yet."""
+    seen = set[tuple[str, str]]()
     out = []
     for mix in mixes():
-        if any(seen.get(value, 0) < times for value in mix):
+        if dict(mix)["algorithm"] in QUICK and not seen.issuperset(mix):
             out.append(mix)
-            for value in mix:
-                seen[value] = seen.get(value, 0) + 1
+            seen.update(mix)
     return tuple(out)
 
 

@@ -87,6 +87,7 @@ def test_every_name_has_a_case() -> None:
     assert known == set(AGGREGATIONS) and {"sign_flip", "alie", "label_flip"} <= set(ATTACKS)
 
 
+@pytest.mark.quick("median", "krum", "dp", "discrete_gaussian", "mean, alie")
 @pytest.mark.parametrize("case", CASES)
 def test_many_clients_at_once_agree_with_one_after_another(case: str) -> None:
     ends = [run(trial(case, torch.float64, engine="vectorised:3")), serially(case, torch.float64)]
@@ -97,6 +98,7 @@ def test_many_clients_at_once_agree_with_one_after_another(case: str) -> None:
     assert any(one) or case in SILENT
 
 
+@pytest.mark.quick("median", "discrete_gaussian", "mean, alie")
 @pytest.mark.parametrize(
     "case",
     [pytest.param(c, marks=[] if c in ("krum", "norm_bound") else pytest.mark.slow) for c in CASES],

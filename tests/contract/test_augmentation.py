@@ -70,6 +70,7 @@ def test_workers_have_the_bits_of_serial(dtype, workers, engine_of):
     assert same(one[0], other[0]) and one[1] == other[1]
 
 
+@pytest.mark.quick("3")
 @pytest.mark.parametrize("name", ["scaffold", "fedavg", "fedsmoo"])
 @pytest.mark.parametrize("chunk", [1, 3, 32])
 def test_vectorised_agrees_with_serial_in_float64(chunk, name):

@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from cases import METHODS, method
 from fedloom import Local, algorithms
 from fedloom.algorithm import Algorithm, Job
-from fedloom.algorithms.registry import ALGORITHMS, make_algorithm, options
+from fedloom.algorithms.registry import ALGORITHMS, options
 from fedloom.checks import purity
 from fedloom.checks.audit import Audited
 from fedloom.core import wire
@@ -25,15 +26,7 @@ from fedloom.plan import traced
 from fedloom.storage.records import freeze, thaw
 from tiny import imprint, same, small, trace
 
-CASES = {name: (name, {}) for name in ALGORITHMS} | {
-    "scaffold, option I": ("scaffold", {"option": 1})
-}
 LOCAL = Local(epochs=1.5, batch=4, lr=0.1, clip=1.0, weight_decay=0.01)
-
-
-def build(case):
-    name, values = CASES[case]
-    return make_algorithm(name, **values)
 
 
 class Shelf(UserDict):
@@ -77,7 +70,7 @@ def watched():
 
     def run(case):
         if case not in done:
-            watch = Watch(inner=build(case))
+            watch = Watch(inner=method(case))
             done[case] = (
                 watch,
                 [*trace(small(watch, engine=Audited(), local=LOCAL, cohort=5), 5)][-1],
@@ -87,10 +80,11 @@ def watched():
     return run
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.quick
+@pytest.mark.parametrize("case", METHODS)
 def test_methods_are_pure_and_the_engine_changes_nothing(case, watched):
     watch, loop = watched(case)
-    plain = [*trace(small(build(case), local=LOCAL, cohort=5), 5)][-1]
+    plain = [*trace(small(method(case), local=LOCAL, cohort=5), 5)][-1]
     assert same(loop.srv, plain.srv)
     assert not watch.notes.broken
     steps = sum(row["steps"] for row in loop.history)
@@ -100,7 +94,8 @@ def test_methods_are_pure_and_the_engine_changes_nothing(case, watched):
     assert {"server_init", "broadcast", "server_step", "model", "start", "uniform"} <= called
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.quick
+@pytest.mark.parametrize("case", METHODS)
 def test_the_bill_is_the_messages(case, watched):
     watch, loop = watched(case)
     probes = watch.notes.calls["probe"]
@@ -113,7 +108,8 @@ def test_the_bill_is_the_messages(case, watched):
     assert loop.ledger.steps == sum(row["steps"] for row in loop.history)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.quick
+@pytest.mark.parametrize("case", METHODS)
 def test_messages_and_memories_survive_the_wire_and_the_disk(case, watched):
     watch, loop = watched(case)
     rows = loop.memory.get(range(7)).values()
@@ -156,6 +152,7 @@ def test_the_docstring_names_paper_and_reference(name):
     assert len(text.splitlines()) <= 12
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_the_declared_fields_are_the_real_ones(name, watched):
     watch, _ = watched(name)

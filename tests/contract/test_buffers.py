@@ -109,6 +109,7 @@ class Full(LocalSGD):
 AUTHORS = [Historian, Storm, Hoarder, Wanderer, Flat, Full]
 
 
+@pytest.mark.quick("dtype0")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("author", AUTHORS)
 def test_the_engine_has_the_bits_of_a_naive_loop(author, dtype):

@@ -25,6 +25,7 @@ def experiment(rounds=6, algorithm="scaffold", engine="serial", forget=False, **
     return small(make_algorithm(algorithm), rounds=rounds, engine=engine, **(settings | changes))
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_every_method_runs(algorithm):
     result = experiment(5, algorithm).run()
@@ -62,6 +63,7 @@ def test_who_comes_back_has_what_it_had_unless_it_was_forgotten():
     assert found[False][0].alg.c.abs().max() > 0
 
 
+@pytest.mark.quick("2")
 @pytest.mark.parametrize("forget", [False, True])
 @pytest.mark.parametrize("stop", [1, 2, 3, 4])
 def test_extended_is_uninterrupted(forget, stop, tmp_path):

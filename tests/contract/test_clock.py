@@ -42,6 +42,7 @@ def experiment(case, rounds=6, dtype=torch.float32, **changes):
     return small(make_algorithm(name), dtype, rounds=rounds, **(settings | changes))
 
 
+@pytest.mark.quick("scaffold", "ifca", "parts", "churn")
 @pytest.mark.parametrize("case", CASES)
 def test_resumed_is_uninterrupted(case, tmp_path):
     whole = experiment(case).run()

@@ -36,17 +36,20 @@ def end(name, engine, dtype=torch.float32):
     return outcome(run(name, engine, dtype), 4)
 
 
+@pytest.mark.quick("topk", "qsgd", "powersgd", "chain", "scaled dropping", "layers")
 @pytest.mark.parametrize("name", CODECS)
 def test_workers_have_the_bits_of_serial(name, engine_of):
     agree(end(name, engine_of("workers:2")), end(name, "serial"))
 
 
+@pytest.mark.quick("topk", "qsgd", "powersgd", "chain", "scaled dropping", "layers")
 @pytest.mark.parametrize("name", CODECS)
 def test_vectorised_agrees_with_serial(name):
     one, two = (end(name, engine, torch.float64) for engine in ("vectorised:3", "serial"))
     agree_within(one, two, 1e-12)
 
 
+@pytest.mark.quick("topk", "qsgd", "powersgd", "chain", "scaled dropping", "layers")
 @pytest.mark.parametrize("name", CODECS)
 def test_a_resumed_run_goes_on_with_its_residuals(name, tmp_path):
     saving = Checkpoint(every_rounds=2, every_seconds=None)

@@ -99,6 +99,7 @@ PARTS = ["scalefl, as its code", "fjord, distilled", "fiarse, shards", "fiarse, 
 PARTS += ["fedrolex, owners"]
 
 
+@pytest.mark.quick("fiarse, shards", "fjord, distilled")
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("case", PARTS)
 def test_sub_models_compute_what_they_do_on_the_cpu(case, engine):
@@ -118,6 +119,7 @@ def test_every_codec_has_the_bytes_that_it_has_on_the_cpu_both_ways():
         ends_agree(*both(experiment, dtype=torch.float64, compress=link, local=local, **SHORT))
 
 
+@pytest.mark.quick("krum", "norm_bound", "discrete_gaussian", "dp, alie")
 @pytest.mark.parametrize("case", [c for c in test_aggregation.CASES if "parts" not in c])
 def test_aggregations_and_attacks_compute_what_they_do_on_the_cpu(case, accounts_at_hand):
     local = Local(steps=1, batch=4, lr=0.05)
@@ -186,6 +188,7 @@ def texts(**changes):
     return make(torch.float64, 0.3, **(parts | changes))
 
 
+@pytest.mark.quick("fafed")
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("method", ["fedavg", "fafed"])
 def test_a_text_is_read_on_with_the_networks_state(method, engine):

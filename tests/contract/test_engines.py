@@ -10,10 +10,10 @@ import torch
 from naive import Naive
 from torch import nn
 
+from cases import METHODS, method
 from fedloom import Checkpoint, FedAvg, Local
 from fedloom.algorithm import Trait
 from fedloom.algorithms import Ditto, FedNova, Scaffold
-from fedloom.algorithms.registry import ALGORITHMS, make_algorithm
 from fedloom.checks.tiny_federation import experiment
 from fedloom.core.vector import leaves, rec
 from fedloom.data.client_test_sets import proportional
@@ -28,11 +28,6 @@ from fedloom.submodels import FIARSE, HeteroFL
 from fedloom.wrappers import Prox
 from tiny import agree, agree_within, clusters, mlp, outcome, same, small, timeless, trace
 
-CASES = {name: (name, {}) for name in ALGORITHMS} | {
-    "scaffold, option I": ("scaffold", {"option": 1}),
-    "feddyn, by size": ("feddyn", {"size_scaled": True}),
-    "feddc, by size": ("feddc", {"size_scaled": True}),
-}
 DTYPES = [torch.float32, torch.float64]
 EVERY_ROUND = Checkpoint(every_rounds=1, every_seconds=None)
 SLOW = pytest.mark.slow  # thousands of runs: make test keeps one of each kind
@@ -48,9 +43,8 @@ LOCAL = Local(
 
 def ends(case, dtype, engine, local=LOCAL, **changes):
     """Everything that a run has learnt, and its history."""
-    name, options = CASES[case]
     changes = {"local": local, "engine": engine, **changes}
-    return outcome(small(make_algorithm(name, **options), dtype, **changes), 4)
+    return outcome(small(method(case), dtype, **changes), 4)
 
 
 @functools.cache
@@ -92,22 +86,25 @@ def test_the_weights_of_local_momentum_are_known_in_every_engine(engine_of):
     assert not torch.equal(runs[0][0], runs[0][-1])
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.float64, marks=SLOW)])
 @pytest.mark.parametrize("workers", [pytest.param(1, marks=SLOW), 2, pytest.param(3, marks=SLOW)])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", METHODS)
 def test_workers_have_the_bits_of_serial(case, workers, dtype, engine_of):
     agree(ends(case, dtype, engine_of(f"workers:{workers}")), serially(case, dtype))
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("chunk", [pytest.param(1, marks=SLOW), 3, pytest.param(32, marks=SLOW)])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", METHODS)
 def test_vectorised_agrees_with_serial_in_float64(case, chunk):
     # FAFED divides by sqrt(v) + 0.01: what rounding leaves grows a hundredfold
     found = ends(case, torch.float64, f"vectorised:{chunk}")
     agree_within(found, serially(case, torch.float64), 1e-10 if case == "fafed" else 1e-12)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.quick
+@pytest.mark.parametrize("case", METHODS)
 def test_in_float32_vectorised_stays_within_the_documented_bound(case):
     one, other = ends(case, torch.float32, "vectorised:3"), serially(case, torch.float32)
     bound = 1e-3 if case == "fafed" else 1e-5
@@ -121,8 +118,9 @@ def test_workers_in_chunks_have_the_bits_of_vectorised(case, workers, engine_of)
     agree(both, ends(case, torch.float32, "vectorised:2"))
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.float64, marks=SLOW)])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", METHODS)
 def test_serial_has_the_bits_of_a_naive_loop(case, dtype):
     agree(ends(case, dtype, Naive()), serially(case, dtype))
 
@@ -140,7 +138,8 @@ def test_a_list_of_weights_is_the_same_in_every_engine(case, engine_of):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.quick
+@pytest.mark.parametrize("case", METHODS)
 def test_float32_and_float64_are_the_same_method(case):
     # FAFED divides by sqrt(v) + 0.01: at the others' rate rounding grows with every round
     slower = functools.partial(ends, engine="serial", local=dataclasses.replace(LOCAL, lr=0.01))
@@ -149,8 +148,9 @@ def test_float32_and_float64_are_the_same_method(case):
     torch.testing.assert_close(one.x.double(), other.x, rtol=0, atol=2e-4)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", METHODS)
 def test_what_is_learnt_is_finite_of_one_length_or_a_number_and_of_one_type(case, dtype):
     srv, memory, _, _ = serially(case, dtype)
     d = len(srv.x)
@@ -226,14 +226,14 @@ def test_client_state_begins_with_the_model_of_its_first_round_or_of_the_run(
 ):
     """Also in a wrapper, of a client that comes later, and after a stop."""
     cohorts = {"cohort": [[0, 1], [1, 2], [3]], "checkpoint": EVERY_ROUND}
-    for method, rounds in ((Remembers(), [0, 0, 1, 2]), (FromTheStart(), [0, 0, 0, 0])):
-        given = cohorts | parts | {"algorithm": Prox(inner=method, mu=0.0)}
+    for own, rounds in ((Remembers(), [0, 0, 1, 2]), (FromTheStart(), [0, 0, 0, 0])):
+        given = cohorts | parts | {"algorithm": Prox(inner=own, mu=0.0)}
         make = lambda n, given=given, **more: experiment(**given, rounds=n, **more)
         sent = [loop.srv.x for loop in trace(make(3), 3)]
         engine = lambda: {"engine": engine_of(name) if "workers" in name else name}
-        make(2, **engine()).run(tmp_path / method.method)
+        make(2, **engine()).run(tmp_path / own.method)
         again = make(3, **engine())
-        again.resume(tmp_path / method.method)
+        again.resume(tmp_path / own.method)
         memory = again.loop.memory.get(range(4))
         close = functools.partial(torch.testing.assert_close, rtol=0, atol=1e-5)
         assert list(memory) == [0, 1, 2, 3]
@@ -359,10 +359,10 @@ def test_every_batch_of_an_evaluation_draws_anew():
     assert score_of(loop.plan, loop.fed, loop.net, x, parts).loss == add(scores).loss
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.quick
+@pytest.mark.parametrize("case", METHODS)
 def test_the_loss_falls(case):
-    name, options = CASES[case]
     local = Local(epochs=2, batch=4, lr=0.1)
-    loop = [*trace(small(make_algorithm(name, **options), local=local, cohort=1.0), 12)][-1]
+    loop = [*trace(small(method(case), local=local, cohort=1.0), 12)][-1]
     losses = [row["test_loss"] for row in loop.history]
     assert losses[-1] < 0.7 * losses[0]

@@ -15,6 +15,7 @@ def needs(kind):
         pytest.importorskip("cryptography", reason="the extra secure is not installed")
 
 
+@pytest.mark.quick("0", "1", "2", "3", "4", "5", "6", "7")
 @pytest.mark.parametrize("seed", range(25))
 def test_nothing_is_lost_or_counted_twice(seed, tmp_path):
     """Five seeds of each kind of federation."""

@@ -54,6 +54,7 @@ class Watch:
         return found
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_method_conserves(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Four rounds of 4 of 7 clients, stopped after the second."""

@@ -34,6 +34,7 @@ def says(experiment: Any, engine: str, engine_of: Any) -> str:
     return text
 
 
+@pytest.mark.quick("vectorised")
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("kind", AT_CLIENTS, ids=lambda k: k.__name__)
 def test_a_clients_method_is_named_with_client_and_round(kind, engine, engine_of):
@@ -102,6 +103,7 @@ def test_what_vmap_refuses_is_said_with_a_way_out():
     assert re.match(r"Asks: client \d, round 1: direction\(\) branches .*\.item.*torch.where", text)
 
 
+@pytest.mark.quick("serial")
 @pytest.mark.parametrize("engine", ["serial", "vectorised"])
 @pytest.mark.parametrize("kind", AT_THE_SERVER, ids=lambda k: k.__name__)
 def test_a_method_at_the_server_is_named_with_the_round(kind, engine, engine_of):
@@ -137,6 +139,7 @@ OF_THE_LOSS = {
 }
 
 
+@pytest.mark.quick("vectorised")
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", OF_THE_LOSS)
 def test_an_objective_of_a_wrong_shape_is_named_with_client_and_round(name, engine, engine_of):

@@ -85,11 +85,13 @@ def serially(kind, dtype):
     return run(kind, dtype, "serial")
 
 
+@pytest.mark.quick("group", "lstm", "fedmlb on transformer", "used twice")
 @pytest.mark.parametrize("kind", KINDS)
 def test_workers_have_the_bits_of_serial_in_float32(kind, engine_of):
     agree(run(kind, torch.float32, engine_of("workers:2")), serially(kind, torch.float32))
 
 
+@pytest.mark.quick("2")
 @pytest.mark.parametrize("chunk", [2, 32])
 @pytest.mark.parametrize("kind", KINDS)
 def test_vectorised_agrees_with_serial_in_float64(kind, chunk):

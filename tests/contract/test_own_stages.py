@@ -55,11 +55,13 @@ def made(name: str, **more: Any) -> Any:
     return experiment(**(SHORT | CASES[name] | more))
 
 
+@pytest.mark.quick("noise, sub-models", "frozen, top-k", "signs, private", "signs, median")
 @pytest.mark.parametrize("name", CASES)
 def test_serial_and_workers_have_the_same_bits(name, engine_of):
     agree(run(made(name)), run(made(name, engine=engine_of("workers:2"))))
 
 
+@pytest.mark.quick("noise, sub-models", "frozen, top-k", "signs, private", "signs, median")
 @pytest.mark.parametrize("name", CASES)
 def test_vectorised_is_equal_to_rounding(name):
     ends = [run(made(name, engine=e, dtype=torch.float64)) for e in ("serial", "vectorised:3")]
@@ -67,6 +69,7 @@ def test_vectorised_is_equal_to_rounding(name):
     assert ends[0].up == ends[1].up and ends[0].down == ends[1].down
 
 
+@pytest.mark.quick("noise, sub-models", "frozen, top-k", "signs, private", "signs, median")
 @pytest.mark.parametrize("name", CASES)
 def test_a_federation_has_the_bits_of_the_simulation(name, tmp_path):
     agree_deployed(tmp_path, **CASES[name])
@@ -101,6 +104,7 @@ def test_only_one_part_says_what_travels(more):
         made("frozen, top-k", **more | {"stages": stages}).plan()
 
 
+@pytest.mark.quick("serial")
 @pytest.mark.parametrize("engine", ["serial", "vectorised:3"])
 @pytest.mark.parametrize("hook", ["receive", "along", "send", "read"])
 def test_an_error_names_its_stage(hook, engine):

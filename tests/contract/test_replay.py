@@ -114,6 +114,16 @@ def agree(make: Callable[[], Experiment], run: Path, round: int) -> int:
         return len(replay.cohort)
 
 
+@pytest.mark.quick(
+    "serial",
+    "vectorised",
+    "an exchange before the steps",
+    "asynchronous",
+    "masks",
+    "feedback",
+    "private layers",
+    "who is late",
+)
 @pytest.mark.usefixtures("shared_workers")
 @pytest.mark.parametrize("name", CASES)
 def test_clients_and_server_are_those_of_the_run(name: str, tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
+from cases import METHODS, method
 from fedloom import Checkpoint, Evaluation
-from fedloom.algorithms.registry import ALGORITHMS, make_algorithm
 from fedloom.compression.codecs import TopK
 from fedloom.compression.error_feedback import Forget, Residual
 from fedloom.compression.link import Via
@@ -17,19 +17,15 @@ from fedloom.report import comparison, group_runs, load_run
 from fedloom.submodels import FedRolex, HeteroFL
 from tiny import clusters, results_agree, small, timeless, trace, weights
 
-CASES = {name: (name, {}) for name in ALGORITHMS} | {
-    "scaffold, option I": ("scaffold", {"option": 1})
-}
 EVALUATION = Evaluation(every=2, ema=0.9, target=0.5)
 
 
 def experiment(case, rounds, engine="serial", **changes):
-    name, values = CASES[case]
     settings = {
         "evaluate": EVALUATION,
         "checkpoint": Checkpoint(every_rounds=2, every_seconds=None),
     } | changes
-    return small(make_algorithm(name, **values), rounds=rounds, engine=engine, **settings)
+    return small(method(case), rounds=rounds, engine=engine, **settings)
 
 
 def agree(one, other):
@@ -40,7 +36,8 @@ def agree(one, other):
     assert a == b
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.quick
+@pytest.mark.parametrize("case", METHODS)
 def test_extended_is_uninterrupted(case, tmp_path):
     whole = experiment(case, 7).run()
     experiment(case, 4).run(tmp_path / "run")

@@ -152,17 +152,20 @@ def made(name: str, dtype: torch.dtype = torch.float32, **more: Any) -> Any:
     return experiment(dtype=dtype, **(SHORT | CASES[name] | inputs | more))
 
 
+@pytest.mark.quick("PermK", "FedBABU, parts", "DASHA", "last, parts", "two inputs")
 @pytest.mark.parametrize("name", CASES)
 def test_serial_and_workers_have_the_same_bits(name, engine_of):
     agree(run(made(name)), run(made(name, engine=engine_of("workers:2"))))
 
 
+@pytest.mark.quick("PermK", "FedBABU, parts", "DASHA", "last, parts", "two inputs")
 @pytest.mark.parametrize("name", CASES)
 def test_vectorised_is_equal_to_rounding(name):
     ends = [run(made(name, torch.float64, engine=e)) for e in ("serial", "vectorised:3")]
     near(ends[1].srv.x, ends[0].srv.x)
 
 
+@pytest.mark.quick("PermK", "FedBABU, parts", "DASHA", "last, parts", "two inputs")
 @pytest.mark.parametrize("name", CASES)
 def test_a_federation_has_the_bits_of_the_simulation(name, tmp_path):
     inputs = two_inputs() if name == "two inputs" else {}

@@ -106,11 +106,13 @@ def ends(name, engine):
     return outcome(small(**given), 2)
 
 
+@pytest.mark.quick("FedRep", "MOON", "Mime, compressed", "APFL", "Polyak behind a mask")
 @pytest.mark.parametrize("name", TRIALS)
 def test_a_method_is_short_and_equal_in_two_engines(name, engine_of):
     agree(ends(name, "serial"), ends(name, engine_of("workers:2")))
 
 
+@pytest.mark.quick("FedRep", "MOON", "Mime, compressed", "APFL", "Polyak behind a mask")
 @pytest.mark.parametrize("name", [*sorted(set(TRIALS) - {"FedBN"})])
 def test_and_agrees_with_many_clients_at_once(name):
     """In float64, to rounding. FedBN is left out, for its running statistics."""

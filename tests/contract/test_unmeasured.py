@@ -47,6 +47,7 @@ def ends(kind: Any, engine: Any, **more: Any) -> tuple[Tensor, list[dict[str, An
     return loop[0] - start[0], timeless(loop[1].history)
 
 
+@pytest.mark.quick("Walks")
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("kind", [Walks, Looks])
 def test_a_direction_without_a_gradient_runs_and_has_no_loss(kind, engine, engine_of):
