@@ -245,9 +245,9 @@ class Cohorts:
         found = (self.of(t) for t in range(100 if often else 1))
         return next(filter(None, found), [0])
 
-    def present(self, round: int, now: float = 0.0) -> list[int]:
-        """Clients available in a round (counted from 0), sorted."""
-        there = list(range(self.population))
+    def present(self, round: int, now: float = 0.0) -> Sequence[int]:
+        """Clients available in a round (counted from 0), sorted; a range where all are."""
+        there: Sequence[int] = range(self.population)
         if self.churn is not None:
             there = self._present(round // self.churn.every)
         if self.gone:

@@ -165,7 +165,7 @@ class Loop:
         """The mean of the exchange before round 1 with all available clients (or the first)."""
         started, cohorts = time.perf_counter(), self.cohorts
         everybody = cohorts.present(0, cohorts.waits(0.0)) or cohorts.example
-        asked = TrainTask(rec(x=x), buffers, {}, everybody, -1)
+        asked = TrainTask(rec(x=x), buffers, {}, list(everybody), -1)
         results = self.engine.probe(asked)
         up = self.step.probed(self.engine, asked, results)
         self.ledger.add(results.stats, time.perf_counter() - started)
