@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from fedloom import FedAvg
 from fedloom.algorithm import Algorithm
 from fedloom.algorithms import Scaffold
+from fedloom.core.vector import rec
 from fedloom.engines import Vectorised, threads, vectorised
 from fedloom.engines.threads import ENOUGH, Threads, repeatable
 from fedloom.models import mlp
@@ -146,3 +147,29 @@ def test_a_run_with_threads_has_the_bits_and_the_costs_of_one(
         torch.set_num_threads(before)
     results_agree(*ends)
     assert {(1, 1), (2, 1), (2, 2)} == set(asked)
+
+
+class AsksThreads(FedAvg):
+    """Its server's state says how many threads server_step() had."""
+
+    def server_init(self, x: Tensor, up: Any) -> Any:
+        return rec(x=x, threads=0.0)
+
+    def server_step(self, srv: Any, up: Any, rnd: Any) -> Any:
+        return rec(x=srv.x + up.delta, threads=float(torch.get_num_threads()))
+
+
+@pytest.mark.parametrize(("values", "wanted"), [(10**7, 1), (102, 2)])
+def test_the_server_takes_one_thread_for_a_model_that_gains_nothing(
+    values: int, wanted: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Below about ten million values an operation waits longer for a busy core than it gains."""
+    monkeypatch.setattr("fedloom.engines.base.SHARED_FROM", values)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        end = small(AsksThreads(), rounds=1).run()
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert end.state.threads == wanted

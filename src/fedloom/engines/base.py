@@ -104,6 +104,23 @@ def processors() -> int:
     return os.cpu_count() or 1
 
 
+SHARED_FROM = 10**7  # values of a vector from which on several threads gain more than they wait
+
+
+@contextmanager
+def one_thread_below(values: int) -> Iterator[None]:
+    """Use one torch thread inside for vectors of fewer values than SHARED_FROM: torch shares an
+    operation from 32,768 values on, and then waits for the busiest of its processors.
+    """
+    threads = torch.get_num_threads()
+    if values < SHARED_FROM:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
 @contextmanager
 def one_thread(precision: str = "full") -> Iterator[None]:
     """Use one torch thread inside, CUDA's products in this precision (see Local), and leave torch's

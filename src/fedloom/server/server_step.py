@@ -11,7 +11,7 @@ import functools
 import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ from ..core.arithmetic import total
 from ..core.net import Net
 from ..core.vector import Rec, Vec, fields, leaves, rec, tree
 from ..engines.author_checks import at_server
-from ..engines.base import Engine, Remote, TooFewError
+from ..engines.base import Engine, Remote, TooFewError, one_thread_below
 from ..engines.client_results import ClientCost, RangeResult, TrainTask
 from ..engines.stages import stages_of
 from ..engines.summation import finite, rate, rested, root
@@ -36,6 +36,8 @@ from ..stage import At, asked
 from .exchanges import RoundTraining
 from .submodel_evaluation import holding
 
+P = ParamSpec("P")
+T = TypeVar("T")
 _log = logging.getLogger(__name__)
 _HINT = "lower local.lr, set local.clip"
 
@@ -51,6 +53,18 @@ class ServerState(NamedTuple):
     aggregation: Rec
 
 
+def _few_threads(method: Callable[P, T]) -> Callable[P, T]:
+    """A method of Step that computes with as many threads as a model of its size gains from."""
+
+    @functools.wraps(method)
+    def call(*given: P.args, **named: P.kwargs) -> T:
+        step: Any = given[0]
+        with one_thread_below(step.net.layout.d):
+            return method(*given, **named)
+
+    return call
+
+
 class Step:
     """The server's step. It changes nothing by itself."""
 
@@ -61,6 +75,7 @@ class Step:
         self._link, self._announcing = stages[-1].link, asked(stages, "announce")
         self._keeping, self._last = asked(stages, "server_init"), asked(stages[::-1], "root")
 
+    @_few_threads
     def begun(self, x: Vec, srv: Rec, buffers: Vec, cohorts: Cohorts) -> ServerState:
         """The state before round 1; of the stages by name, that of the downlink is `down`."""
         down = rec()
@@ -82,6 +97,7 @@ class Step:
         """The aggregation's state before round 1."""
         return self.aggregation.init(self.net.init(), cohorts.expected, cohorts.share)
 
+    @_few_threads
     def message(self, now: ServerState, round: int, engine: Engine) -> tuple[Rec, Rec]:
         """-> the next broadcast as its clients read it, and the stages' states then."""
         msg = at_server(self.plan.algorithm, self.fed.seed, "broadcast", round, now.srv)
@@ -111,7 +127,7 @@ class Step:
         results, mean = work.run(), work.answers.mean
         self._check_enough(results, work.asked, round)
         new = self.made(now, round, results, mean)
-        where = _spoilt(new, now)
+        where = self._spoilt(new, now)
         if where is None:
             return results, new
         sizes, t = self._sizes(work.run, results), round + 1
@@ -119,7 +135,7 @@ class Step:
             again = work.run([i for i in work.cohort if i in sizes and i not in out])
             self._check_enough(_without(results, again), work.asked, round)
             new = self.made(now, round, again, mean)
-            if _spoilt(new, now) is not None:
+            if self._spoilt(new, now) is not None:
                 continue
             if self.plan.nonfinite == "stop":
                 raise ClientError(self._named(sizes, where, t))
@@ -146,6 +162,7 @@ class Step:
         lost = [s._replace(answered=False) for s in results.stats]
         raise TooFewError(said, lost, {}, again=False, needed=needed)
 
+    @_few_threads
     def reported(self, srv: Rec, t: int) -> dict[str, float]:
         """The columns that the method itself reports after t rounds."""
         alg = self.plan.algorithm
@@ -166,6 +183,7 @@ class Step:
             "data?"
         )
 
+    @_few_threads
     def made(self, now: ServerState, t: int, results: RangeResult, mean: Rec) -> ServerState:
         """The server after a round; unchanged if no update arrived."""
         added, rule = root(results.nodes), self.aggregation
@@ -241,6 +259,17 @@ class Step:
                 sizes[i] = largest(*contents(added))
         return sizes
 
+    @_few_threads
+    def _spoilt(self, new: ServerState, now: ServerState) -> str | None:
+        """The first field that is not finite now and was finite before, or is new."""
+        if finite(new):
+            return None
+        before = fields(now)
+        for path, v in fields(new).items():
+            if not finite(v) and (path not in before or finite(before[path])):
+                return path.removeprefix("srv.").removeprefix("stages.")
+        return None
+
     def _named(self, sizes: dict[int, float], where: str, t: int) -> str:
         """The client that made the server state not finite."""
         i = max(sizes, key=lambda i: sizes[i])
@@ -293,17 +322,6 @@ def _percent(sizes: dict[int, float], i: int) -> str:
     else:
         part = 1 / total(v / sizes[i] for v in sizes.values()) if sizes[i] else 0.0
     return f"{100 * part:.0f} %"
-
-
-def _spoilt(new: ServerState, now: ServerState) -> str | None:
-    """The first field that is not finite now and was finite before, or is new."""
-    if finite(new):
-        return None
-    before = fields(now)
-    for path, v in fields(new).items():
-        if not finite(v) and (path not in before or finite(before[path])):
-            return path.removeprefix("srv.").removeprefix("stages.")
-    return None
 
 
 def _without(first: RangeResult, again: RangeResult) -> RangeResult:
