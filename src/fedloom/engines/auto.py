@@ -2,9 +2,7 @@
 
 Worker processes start beside a run that is long enough, and take over between two rounds, or within
 a long first one, when they are ready. That changes no bit, because they compute the same family
-(see family.py). The faster way stays. When rounds become slower by half, the other way is tried
-again, each time after twice as many rounds; and else from time to time, ever more rarely, because
-the machine may have been busy.
+(see family.py). After a few of their rounds it is decided, once: the faster way stays.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from .base import Expecting, processors
 from .client_results import TrainTask
 from .client_round import RangeResult
 from .evaluation import Score
-from .pace import Comparison, Pace
+from .pace import Pace
 from .serial import Serial
 from .vectorised import Vectorised
 from .workers import Workers, joined
@@ -36,10 +34,7 @@ SHORT = 0.01  # seconds of a round to which processes add more than they save (5
 LONG = 2.0  # seconds of a first round that says enough
 PIECE = 1.0  # seconds of the pieces of a long first round, between which processes may take over
 FASTER = 0.95  # times as long: processes must gain that much, for they need more of the machine
-SLOWER = 1.5  # times as long as when it was decided: then the other way is tried again
 STARTING = 300.0  # seconds that processes may take to start
-PATIENCE = 20  # rounds before the other way is tried again, the first time
-REVIEW, RARELY = 60.0, 20.0  # seconds, and times as long as a comparison took, before the next one
 
 _log = logging.getLogger(__name__)
 
@@ -59,10 +54,8 @@ class Auto:
         self._started = 0.0
         self._clients = self._rounds = self._most = 0
         self._pace, self._round = Pace(), -1
-        self._compared: Comparison | None = None
-        self._decided = 0.0  # the pace when it was decided
-        self._again, self._patience = 0, PATIENCE
-        self._review = 0.0  # the time of the next comparison, if nothing becomes slower
+        self._alone = 0.0  # seconds for a unit of work in this process, before others were started
+        self._decided = False
 
     @property
     def text(self) -> str:
@@ -97,8 +90,7 @@ class Auto:
     # ------------------------------------------------------------------------------------ the work
     def round(self, asked: TrainTask) -> RangeResult:
         """Train a cohort, or a range of one."""
-        begun = self._pace.first or self._decided or self._compared is not None
-        if self._most < 2 or begun:
+        if self._most < 2 or self._pace.first or self._many:
             return self._part(asked)
         return joined(self._pieces(asked))
 
@@ -121,8 +113,7 @@ class Auto:
             elif self._workers is None:
                 self._start()
             elif self._workers.ready():
-                self._pace.end()
-                self._compare()
+                self._now, self._pace = self._workers, Pace()
                 size = clients
             else:
                 size = self.chunk * max(1, int(PIECE / (each * self.chunk)))
@@ -171,32 +162,27 @@ class Auto:
 
     # -------------------------------------------------------------------------- between two rounds
     def _between(self, round: int) -> None:
-        """Before a round: start processes, change the way, or decide for one."""
-        if self._most < 2 or not self._pace.first:
+        """Before a round: start processes, let them take over, or decide."""
+        if self._most < 2 or self._decided or not self._pace.first:
             return
-        if self._compared is not None:
+        if self._many:
             if self._pace.enough:
-                self._turn(self._compared, round)
-        elif self._workers is not None and self._now is self.here:
+                self._decide()
+        elif self._workers is not None:
             self._await()
-        elif round >= self._again and self._asks(round):
-            if self._workers is None:
-                self._start()
-            else:
-                self._compare()
+        elif self._worth(round):
+            self._start()
 
-    def _asks(self, round: int) -> bool:
-        """True if the other way may be worth a trial."""
+    def _worth(self, round: int) -> bool:
+        """True if what is left of the run may gain more from processes than starting them takes."""
         pace = self._pace
-        if not pace.rounds and pace.first < LONG:
+        if not pace.lasting and pace.first < LONG:
             return False
-        due = not self._decided or pace.usual > SLOWER * self._decided
-        due = due or time.perf_counter() > self._review
-        worth = pace.a_round >= SHORT and pace.a_round * (self._rounds - round) > WORTH
-        return due and worth
+        return pace.a_round >= SHORT and pace.a_round * (self._rounds - round) > WORTH
 
     def _start(self) -> None:
-        """Start processes beside the run."""
+        """Start processes beside the run, which may slow down its rounds until they are there."""
+        self._alone = self._pace.usual
         chunk = self.here.chunk if isinstance(self.here, Vectorised) else None
         onednn = isinstance(self.here, Serial) and self.here.onednn
         self._workers = Workers(self._most, chunk, onednn)
@@ -214,7 +200,7 @@ class Auto:
         """Let the processes take over if they are ready."""
         assert self._workers is not None
         if self._workers.ready():
-            self._compare()
+            self._now, self._pace = self._workers, Pace()
         elif time.monotonic() - self._started > STARTING:
             _log.warning(
                 "engine = auto: no worker process was ready after %.0f s; the run stays in one "
@@ -224,42 +210,21 @@ class Auto:
             self._end()
             self._most = 1
 
-    def _compare(self) -> None:
-        """Begin to compare both ways."""
-        self._compared = Comparison(self._many, self._pace.a_round, self._pace.usual)
-        self._change(other=self._compared.long)
-
-    def _change(self, other: bool = True) -> None:
-        """Begin a turn, of the other way or of this one again."""
-        if other:
-            assert self._workers is not None
-            self._now = self._workers if self._now is self.here else self.here
-        self._pace = Pace()
-
-    def _turn(self, compared: Comparison, round: int) -> None:
-        """A turn has ended: begin another, or keep the faster way and end processes that lose."""
-        compared.turn(self._many, self._pace.usual, self._pace.lasted)
-        if not compared.over:
-            self._change()
-            return
-        ratio = compared.ratio
+    def _decide(self) -> None:
+        """Keep the faster way, and end processes that lose."""
+        ratio = self._pace.usual / self._alone
         _log.info(
             "engine = auto: %d processes take %.2f of the time of one; the run goes on in %s",
             *(self._most, ratio, "them" if ratio < FASTER else "one"),
         )
-        self._compared = None
+        self._decided = True
         if ratio >= FASTER:
             self._end()
-        elif not self._many:
-            self._change()
-        self._decided = compared.least
-        wait = max(REVIEW, RARELY * compared.lasted) * self._patience / PATIENCE
-        self._review = time.perf_counter() + wait
-        self._again, self._patience = round + self._patience, 2 * self._patience
+            self._most = 1
 
     def _end(self) -> None:
         """Go on in this process, and end the others."""
-        workers, self._workers, self._compared = self._workers, None, None
+        workers, self._workers = self._workers, None
         if self._now is not self.here:
             self._now, self._pace = self.here, Pace()
         if workers is not None:

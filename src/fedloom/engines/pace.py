@@ -8,13 +8,12 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 LAST = 5  # rounds whose median counts, at least
-TRIAL, LASTING = 3, 0.15  # rounds and seconds, at least, that say how long a round takes
-LONG, TURNS = 0.1, 1.0  # seconds of a long round; seconds, at least, of all turns of a comparison
+TRIAL, LASTING = 3, 1.0  # rounds and seconds, at least, that say how long a round takes
 
 
 @dataclass
 class Pace:
-    """Seconds of the rounds since the last change of the way they are computed.
+    """Seconds of the rounds since the way they are computed was changed, or since the beginning.
 
     A round may be several pieces of work. Its seconds are divided by its work, which differs from
     cohort to cohort. The first round has costs that no later one has; it counts only as long as
@@ -53,16 +52,16 @@ class Pace:
             self._lasted -= self._ended.popleft()[0]
 
     @property
-    def lasted(self) -> float:
-        """Seconds of the rounds that count."""
-        return self._lasted
+    def lasting(self) -> bool:
+        """True if the rounds that count took a second. A few of some milliseconds say nothing:
+        anything that the machine does meanwhile hits all of them.
+        """
+        return self._lasted >= LASTING
 
     @property
     def enough(self) -> bool:
-        """True if the rounds since the change say how long one takes. Three rounds of a few
-        milliseconds do not: anything that the machine does meanwhile hits all of them.
-        """
-        return self.rounds >= TRIAL and self._lasted >= LASTING
+        """True if the rounds since the change say how long one takes."""
+        return self.rounds >= TRIAL and self.lasting
 
     @property
     def first(self) -> float:
@@ -81,48 +80,6 @@ class Pace:
 
     @property
     def _counted(self) -> Collection[tuple[float, float]]:
-        assert self._first is not None
-        return self._ended or [self._first]
-
-
-class Comparison:
-    """One process and many, in turns, so that whatever else the machine does hits both alike.
-
-    many: the way of the rounds so far, whose pace counts as a turn if its rounds are long. Short
-    ones are done anew, because processes were starting beside them. lasted: seconds of all turns.
-
-    >>> found = Comparison(many=False, a_round=2.0, usual=0.5)
-    >>> found.turn(many=True, usual=0.4, lasted=6.0)
-    >>> found.over, found.ratio, found.least
-    (True, 0.8, 0.4)
-    """
-
-    def __init__(self, many: bool, a_round: float, usual: float) -> None:
-        self.long, self.lasted = a_round >= LONG, 0.0
-        self._turns: tuple[list[float], list[float]] = [], []  # of one process, of many
-        if self.long:
-            self._turns[many].append(usual)
-
-    def turn(self, many: bool, usual: float, lasted: float) -> None:
-        """Take note of a turn: seconds for a unit of work, and in all."""
-        self._turns[many].append(usual)
-        self.lasted += lasted
-
-    @property
-    def over(self) -> bool:
-        """True if both ways had as many turns, and time enough."""
-        alone, many = map(len, self._turns)
-        return alone == many and self.lasted >= TURNS
-
-    @property
-    def ratio(self) -> float:
-        """What many take of the time of one: the least of their turns, because whatever else the
-        machine does adds to a turn.
-        """
-        alone, many = map(min, self._turns)
-        return many / alone
-
-    @property
-    def least(self) -> float:
-        """The pace of the faster way."""
-        return min(map(min, self._turns))
+        if self._ended:
+            return self._ended
+        return [self._first or self._now]  # of a long first round what was done of it
