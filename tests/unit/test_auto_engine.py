@@ -308,6 +308,7 @@ def test_a_long_first_round_goes_on_in_one_process_if_none_can_start(monkeypatch
     assert timeless(found.history) == plain(3)
 
 
+@pytest.mark.quick("Scaffold-serial", "FAFED-vectorised:2")
 @pytest.mark.parametrize("name", ["serial", "vectorised:2"])
 @pytest.mark.parametrize("method", [FedAvg, Scaffold, FAFED])
 def test_switches_at_any_round_change_no_bit(monkeypatch, engine_of, name, method):

@@ -70,6 +70,7 @@ def test_every_pass_has_every_example_once_whatever_the_rounds() -> None:
     assert {len(b) for b in seen(whole, 0, 4)} == {3}
 
 
+@pytest.mark.usefixtures("shared_workers")
 @pytest.mark.parametrize("engine", ["vectorised:2", "vectorised:3", "workers:2"])
 @pytest.mark.parametrize("cohort", [1.0, 2])
 def test_engines_agree(engine: str, cohort) -> None:
