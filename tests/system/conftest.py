@@ -4,9 +4,11 @@ runs that were stopped.
 
 from __future__ import annotations
 
+import runpy
 import shutil
 import subprocess
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -96,3 +98,21 @@ def tiny_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip("no file system may be mounted here")
     yield folder
     subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.fixture
+def check(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[Any, str]]:
+    """Run a script where fedloom cannot be imported -> what it exits with, what it prints."""
+
+    def call(code: str, *words: str) -> tuple[Any, str]:
+        with monkeypatch.context() as patch:
+            for name in [name for name in sys.modules if name.partition(".")[0] == "fedloom"]:
+                patch.setitem(sys.modules, name, None)
+            patch.setattr(sys, "argv", [code, *words])
+            with pytest.raises(SystemExit) as caught:
+                runpy.run_path(code, run_name="__main__")
+        return caught.value.code, "".join(capsys.readouterr())
+
+    return call

@@ -52,24 +52,6 @@ SMALL = ("rounds=2", "local.epochs=1")
 EVIL = "'\"\"\"\n\\x41'''\nopen('harm','w')#\\"
 
 
-@pytest.fixture
-def check(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., tuple[Any, str]]:
-    """Run a script where fedloom cannot be imported -> what it exits with, what it prints."""
-
-    def call(code: str, *words: str) -> tuple[Any, str]:
-        with monkeypatch.context() as patch:
-            for name in [name for name in sys.modules if name.partition(".")[0] == "fedloom"]:
-                patch.setitem(sys.modules, name, None)
-            patch.setattr(sys, "argv", [code, *words])
-            with pytest.raises(SystemExit) as caught:
-                runpy.run_path(code, run_name="__main__")
-        return caught.value.code, "".join(capsys.readouterr())
-
-    return call
-
-
 # -------------------------------------------------------------------------------- inputs, by kind
 WORDS = {"<pad>": 0, "<unk>": 1, "it's": 2, ",": 3, "o": 4, "été": 5}
 BY_WORD = {"a": 0, "<eos>": 1, "<unk>": 2}
@@ -220,7 +202,7 @@ def test_an_export_is_checked_without_fedloom(fedloom: Fedloom, check: Any) -> N
     np.save("larger.npy", np.zeros((2, 1, 16, 16)))
     Path("new.png").write_bytes(b"\x89PNG")
     for words, said in (
-        (("new.png",), "error: new.png: it is a picture; resize it as in training, to (1, 8, 8)"),
+        (("new.png",), "error: new.png: the model was not trained on picture files; give a .npy"),
         (("larger.npy",), "larger.npy: a sample has the shape (1, 8, 8), got (1, 16, 16)"),
         (("--check", "c.npz"), "error: c.npz: 'targets is not a file in the archive'"),
         (("--check", "none.npz"), "error: none.npz: No such file or directory"),

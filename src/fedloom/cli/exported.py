@@ -115,11 +115,7 @@ def _by_token(network: Any, tokens: Tensor) -> Tensor:
 
 
 def prepare(
-    samples: Any,
-    known: dict[str, Any] | None = None,
-    site: str | None = None,
-    strict: bool = False,
-    first: int = 1,
+    samples: Any, known: Any = None, site: str | None = None, strict: bool = False, first: int = 1
 ) -> Tensor:
     """Raw samples as the network takes them, a transform of your own being missing. known: instead
     of about(); site: where each has numbers of its own, its name or a file of them; strict: an
@@ -141,17 +137,14 @@ def at_site(how: dict[str, Any], site: str | None) -> list[dict[str, Any]]:
     if site is None or not (site in own or Path(site).is_file()):
         known = f"one of {', '.join(own)}, or " if own else ""
         given = "" if site is None else f", and {site!r} is none"
-        raise ValueError(
-            f"every site prepared its columns by its own rows{given}: give --site, {known}the file "
-            "preparation.json of the site's node"
-        )
+        known = f"{given}: give --site, {known}the file preparation.json of the site's node"
+        raise ValueError(f"every site prepared its columns by its own rows{known}")
     mine = own[site] if site in own else json.loads(Path(site).read_text(encoding="utf-8"))
     return [rule | mine.get(rule["name"], {}) for rule in how["rules"]]
 
 
 def _tensor(samples: Any) -> Tensor:
-    found = np.asarray(samples)
-    if found.dtype.kind not in "biuf":
+    if (found := np.asarray(samples)).dtype.kind not in "biuf":
         raise ValueError("samples are no numbers, and nothing here says how they become some")
     return torch.as_tensor(found.copy())
 
@@ -178,11 +171,9 @@ def _pixels(samples: Any, how: dict[str, Any]) -> Tensor:
 
 def _numbers(samples: Any, how: dict[str, Any]) -> Tensor:
     """Numbers as they were stored; of a table the columns by their names."""
-    rows = isinstance(samples, list) and bool(samples) and isinstance(samples[0], dict)
-    if how.get("columns") and rows:  # mappings from names of columns
+    rows = isinstance(samples, list) and samples and isinstance(samples[0], dict)
+    if how.get("columns") and (rows or hasattr(samples, "columns")):
         return _cells(samples, how | {"rules": [PLAIN | {"name": n} for n in how["columns"]]})
-    if how.get("columns") and hasattr(samples, "columns"):
-        samples = samples[how["columns"]]
     return _shaped(_tensor(samples).to(getattr(torch, how["dtype"])), how)
 
 
@@ -377,10 +368,9 @@ def _each(metric: dict[str, Any], out: Tensor, wanted: Tensor) -> Tensor:
     if kind == "squared error":
         return (out.reshape(wanted.shape) - wanted).square()
     if kind == "brier":
-        likely: Tensor = chances(out)
-        if likely.shape[1] == 2:
-            return (likely[:, 1] - wanted.reshape(-1)).square()
-        return (likely - torch.nn.functional.one_hot(wanted, likely.shape[1])).square().sum(1)
+        if (likely := chances(out)).shape[1] == 2:
+            return torch.square(likely[:, 1] - wanted.reshape(-1))
+        return torch.square(likely - torch.nn.functional.one_hot(wanted, likely.shape[1])).sum(1)
     if out.shape[:-1] == wanted.shape:  # a class for every token
         out = out.movedim(-1, 1)
     each = places(out) == wanted
@@ -398,13 +388,11 @@ def agrees(found: float, samples: int) -> bool:
 def check(file: str) -> bool:
     """Score the raw inputs and targets of an npz file -> whether that is what the run said."""
     samples, targets = _arrays(file, "inputs", "targets")
-    found, said, count = score(samples, targets), about()["said"], about()["samples"]
-    same, last = said is None or agrees(found, len(targets)), "the run measured nothing here"
+    found, said, last = score(samples, targets), about()["said"], "the run measured nothing here"
+    same = said is None or agrees(found, len(targets))
     if said is not None:
-        last = f"the run said {said:.6g} on {count or 'its'} test samples: "
-        last += (
-            "the same" if same else "NOT THE SAME: are they the run's test samples, as published?"
-        )
+        last = f"the run said {said:.6g} on {about()['samples'] or 'its'} test samples: "
+        last += "the same" if same else "NOT THE SAME: are these the run's, as published?"
     print(f"{about()['name']} {found:.6g} on {len(targets)} samples; {last}")
     return same
 
@@ -417,16 +405,32 @@ def _arrays(file: str, *names: str) -> list[Any]:
     raise ValueError("it is cut, or no .npy or .npz file of numbers; copy it again")
 
 
+def picture(file: str, how: dict[str, Any]) -> Any:
+    """A picture file as an array (1, C, H, W), resized as in training. how: about()["inputs"]."""
+    if (how["kind"], how.get("scale")) != ("pixels", 255):
+        raise ValueError("the model was not trained on picture files; give a .npy")
+    try:
+        image = importlib.import_module("PIL.Image")
+        with image.open(file) as found:
+            if found.mode[0] in "IF" or (found.format == "TIFF" and found.n_frames > 1):
+                raise ValueError("it has more than 8 bits a pixel, or several pages")
+            grey = "L" if found.mode in ("1", "L", "LA", "La") else "RGB"
+            found = found.resize(how["shape"][:0:-1]) if how.get("resized") else found
+            return np.atleast_3d(found.convert(grey)).transpose(2, 0, 1)[None]
+    except ImportError:
+        raise ValueError("pictures need pillow: pip install pillow") from None
+    except (SyntaxError, image.DecompressionBombError) as error:
+        raise ValueError(f"it is no whole picture: {error}") from None
+
+
 def read(file: str) -> Any:
-    """Rows of a .csv, lines of a .txt, the array of a .npy or `inputs` of a .npz, or ValueError."""
+    """Rows of a .csv, lines of a .txt, arrays of a .npy, .npz or picture file, or ValueError."""
     path = Path(file)
     if path.suffix in (".npy", ".npz"):
         return _arrays(file, "inputs")[0]
-    if path.suffix.lower() in (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff"):
-        shape = tuple(about()["inputs"].get("shape", ()))
-        raise ValueError(f"it is a picture; resize it as in training, to {shape}, and give a .npy")
-    how = about()["reading"]
-    encoding = how.get("encoding", "utf-8")
+    if re.fullmatch(r"\.(png|jpe?g|bmp|gif|webp|p[gp]m|tiff?)", path.suffix.lower()):
+        return picture(file, about()["inputs"])
+    encoding = (how := about()["reading"]).get("encoding", "utf-8")
     try:
         text = path.read_text(encoding="utf-8-sig" if encoding == "utf-8" else encoding)
     except UnicodeDecodeError:
@@ -469,7 +473,7 @@ def scored(samples: Any, site: str | None = None) -> Iterator[list[Any]]:
 def main() -> int:
     """The command line -> the exit code."""
     known = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    known.add_argument("samples", nargs="?", help="a .csv, .txt, .npy or .npz file")
+    known.add_argument("samples", nargs="?", help="a .csv, .txt, .npy, .npz or picture file")
     known.add_argument("--out", help="the file of scores, CSV (default: they are printed)")
     known.add_argument("--site", help="whose numbers prepare the columns: a name, or a file")
     known.add_argument("--check", metavar="FILE.npz", help="score its arrays inputs and targets")

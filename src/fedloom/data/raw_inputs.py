@@ -146,6 +146,15 @@ class Columns(Raw):
 
 
 @dataclass(frozen=True)
+class Resized(Raw):
+    """Pixels of picture files that were brought to the inputs' size by open_picture()."""
+
+    def about(self) -> dict[str, Any]:
+        """Beside what `Images` says."""
+        return {"resized": True}
+
+
+@dataclass(frozen=True)
 class Untold(Raw):
     """Inputs that no description makes."""
 
@@ -162,7 +171,8 @@ def recipe(raw: Raw | None, transform: Transform | None, inputs: Tensor) -> dict
     """
     shape = {"shape": list(inputs.shape[1:])}
     if type(transform) is Images:
-        by = {"mean": list(transform.mean), "std": list(transform.std)}
+        by: dict[str, Any] = {"mean": list(transform.mean), "std": list(transform.std)}
+        by |= raw.about() if isinstance(raw, Resized) else {}
         return {"kind": "pixels", "scale": 255, **by, "dtype": _name(transform.dtype)} | shape
     if transform is not None and type(transform) is not Tokens:
         return {"kind": "own", "transform": type(transform).__name__} | shape

@@ -20,6 +20,7 @@ from fedloom.data.own.in_memory import join
 from fedloom.data.own.npy import read_npy, read_npz
 from fedloom.data.partition.without_labels import natural
 from fedloom.data.pictures import open_picture
+from fedloom.data.raw_inputs import Resized
 from fedloom.data.transforms import Images
 from fedloom.data.validation import check_finite
 from fedloom.errors import DataError
@@ -88,6 +89,7 @@ def folders(
         owner_names=names,
         class_names=classes,
         transform=transform,
+        raw=None if size is None or arrays else Resized(),
         details={"client_names": names} if len(names) <= 1000 else {},
     ).divided(natural() if partition is None else partition, seed)
 

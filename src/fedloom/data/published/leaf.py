@@ -7,6 +7,7 @@ training and test. Shakespeare, whose samples overlap, has a file of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ from fedloom.data.pictures import open_picture, pillow
 from fedloom.data.published.cache import New, prepared
 from fedloom.data.published.download import DataDir, data_root
 from fedloom.data.published.files import read_json
+from fedloom.data.raw_inputs import Resized
 from fedloom.data.transforms import Images
 from fedloom.errors import DataError
 
@@ -229,7 +231,8 @@ def load_celeba(folder: Path, transform: Images) -> Arrays:
                     row += 1
 
     made = prepared(folder, "celeba-1", files["train"] + files["test"], make)
-    return _arrays("celeba", folder, made, "celebrities", ("not smiling", "smiling"), transform)
+    names = ("not smiling", "smiling")
+    return replace(_arrays("celeba", folder, made, "celebrities", names, transform), raw=Resized())
 
 
 def _celebrity(folder: Path, user: User, name: Any) -> Array:
