@@ -12,6 +12,7 @@ import struct
 import sys
 import time
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 import torch
@@ -30,6 +31,7 @@ from fedloom.deployment.local_socket import joined
 from fedloom.deployment.message import ANSWER, Ask, Measured, Refusal, Site, Update, opened, sealed
 from fedloom.deployment.message_exchange import MessageExchange, Reply, UnreadableError
 from fedloom.deployment.new import make_folders
+from fedloom.deployment.programs import GAVE_UP
 from fedloom.deployment.server import experiment_at_server, serve
 from fedloom.deployment.sites import run_of, settings_of
 from fedloom.errors import CheckpointError, CompositionError, ConfigError, DataError, WireError
@@ -387,7 +389,7 @@ def test_a_node_runs_once_in_a_folder(tmp_path):
         pass
 
 
-def ended(said, log, gave_up="(?!)"):
+def ended(said, log, gave_up=MappingProxyType({})):
     """What is said when a program of Python ends, and how many seconds it took."""
     began, words = time.monotonic(), [sys.executable, "-c", said]
     with pytest.raises(FlowerError) as error, Children() as children:
@@ -403,7 +405,7 @@ def test_a_program_that_ends_or_gives_up_ends_them_all(tmp_path, monkeypatch):
     said, _ = ended("print('\\x1b[91mERROR\\x1b[0m: no key'); print('bye')", log)
     assert re.fullmatch(rf"{name} ended \(ERROR: no key\); its words are in '{log}'", said)
     stays = "import time; print('x' * 200_000); print('Giving up', flush=True); time.sleep(60)"
-    said, seconds = ended(stays, log, "Giving up")
+    said, seconds = ended(stays, log, {"Giving up": ""})
     assert re.fullmatch(f"{name} ended; its words are in .*", said) and seconds < 15
     assert log.read_text().endswith("bye\n" + "x" * 200_000 + "\nGiving up\n")
     with pytest.raises(FlowerError, match="nothing cannot be started: No such file"):
@@ -411,6 +413,29 @@ def test_a_program_that_ends_or_gives_up_ends_them_all(tmp_path, monkeypatch):
     monkeypatch.setattr(children_module, "_LARGEST", 10)
     assert "ended" in ended("print('new')", log)[0]
     assert log.read_text() == "new\n" and "bye" in (tmp_path / "log.1").read_text()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [  # of Flower 1.41, recorded at a node whose site was taken out while it ran
+        "\x1b[92mINFO \x1b[0m:      Run transitioned to a non-`RUNNING` status while receiving a "
+        "message. Ignoring the message.",
+        "httpx.HTTPStatusError: Client error '403 Forbidden' for url "
+        "'https://127.0.0.1:45757/v1/fleet/send-node-heartbeat'",
+    ],
+)
+def test_the_node_of_a_removed_site_says_why_it_ends(line, tmp_path):
+    """Flower's own node goes on for ever, and says nothing of the reason."""
+    stays = f"import time; print({line!r}, flush=True); time.sleep(60)"
+    said, seconds = ended(stays, tmp_path / "log", GAVE_UP)
+    assert "it was taken out of the federation" in said and "ask who runs the server" in said
+    assert "\n" not in said and seconds < 15
+
+
+def test_a_node_goes_on_when_a_run_stops_under_a_message(tmp_path):
+    ends = "print('INFO : Run ID 7 is not in `RUNNING` status. Ignoring message 3.')"
+    said, _ = ended(ends, tmp_path / "log", GAVE_UP)
+    assert "taken out" not in said
 
 
 def test_what_does_not_end_is_ended_with_what_it_started(tmp_path, monkeypatch):

@@ -33,7 +33,7 @@ def typed(*words):
 
 
 def test_sites_and_certificate_change_while_the_run_goes_on(tmp_path):
-    with live(tmp_path / "fed", f"rounds={ROUNDS}", "cohort=1.0", evaluate="nodes") as found:
+    with live(tmp_path / "fed", f"rounds={ROUNDS}", "cohort=1.0") as found:
         fed = found.fed
         there = lambda: [row.get("there") for row in lines(fed.run / "clients.jsonl")]
         found.server()
@@ -57,7 +57,8 @@ def test_sites_and_certificate_change_while_the_run_goes_on(tmp_path):
 
         assert "client 1 is out" in typed("sites", "remove", fed.path, 1)
         until(lambda: there()[-1] == [0, 2, 3], "the other is out")
-        until(lambda: REMOVED in found.said("node1"), "its people are told why")
+        until(lambda: "no messages of this site any more" in found.said("node1"), "it says why")
+        until(lambda: REMOVED in found.said("node1"), "and so it does when it begins anew")
         assert found.finished(number) == "finished:completed"
         rows = lines(fed.run / "clients.jsonl")
         assert len(rows) == ROUNDS and rows[-1]["answered"] == [0, 2, 3]

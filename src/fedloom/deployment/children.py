@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ..core.child_processes import ended_with_parent
@@ -30,14 +31,14 @@ class FlowerError(FedloomError, RuntimeError):
 
 
 class Program(NamedTuple):
-    """A command line, the file that its words go to, and its environment. gave_up: a pattern of
-    what it says when it will not go on though it stays alive.
+    """A command line, the file that its words go to, and its environment. gave_up: patterns of
+    what it says when it will not go on though it stays alive, and why; "": as it says itself.
     """
 
     command: list[str]
     log: Path
     environment: Mapping[str, str]
-    gave_up: str = "(?!)"
+    gave_up: Mapping[str, str] = MappingProxyType({})
 
 
 class Children:
@@ -119,7 +120,11 @@ class _Child:
         lines = said.decode(errors="replace").splitlines()
         if errors := [line for line in lines if _ERROR.search(line)]:
             self.trouble = " ".join(_COLOUR.sub("", errors[-1]).split())[:200]
-        return any(re.search(self.program.gave_up, line) for line in lines)
+        for pattern, why in self.program.gave_up.items():
+            if any(re.search(pattern, line) for line in lines):
+                self.trouble = why or self.trouble
+                return True
+        return False
 
 
 def _started(program: Program) -> _Child:

@@ -24,11 +24,17 @@ from .children import FlowerError, Program
 from .flower_app.superlink import OPERATOR
 from .folder import Folder, check_secret, write_secret
 
-# a node that says this will not connect again by itself, though it stays alive
-GAVE_UP = (
+# a node that says this will not connect again by itself, though it stays alive; and why
+GAVE_UP = {
+    # as it says when the server refuses its key while it runs, for ever and without a reason
+    "Run transitioned to a non-`RUNNING` status while receiving a message|"
+    "error '403 Forbidden' for url '.*/(pull-messages|send-node-heartbeat)'": (
+        "the server takes no messages of this site any more: it was taken out of the federation, "
+        "or has another key in the server's clients.toml; ask who runs the server"
+    ),
     "Giving up reconnection|SSL/TLS handshake error detected|"
-    r"ERROR\s*(\x1b\[0m)?:\s+(Server|Client) error '"
-)
+    r"ERROR\s*(\x1b\[0m)?:\s+(Server|Client) error '": "",
+}
 # of Flower: at a node's port these give a task only to who knows a secret; another one may not
 PROTECTED = ("1.41", "1.42")
 _SECONDS = 60  # for a command that asks the server
