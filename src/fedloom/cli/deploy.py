@@ -328,7 +328,7 @@ def status_command(fed: Path) -> None:
     rows = [("nodes", f"{sum(n['status'] == 'online' for n in nodes(folder))} connected")]
     rows += [("run", f"{going[0]['run-id']}, {going[0]['status']}" if going else "none yet")]
     if shown := read_rows(folder.run / "rounds.jsonl"):
-        rows += [("round", _told(shown[-1]))]
+        rows += [("round", _told(shown[-1], folder))]
     private = not folder.attendance(private=False).exists()
     if who := read_rows(folder.attendance(private)):
         rows += [("answered", ", ".join(map(str, who[-1]["answered"])) or "nobody")]
@@ -356,7 +356,7 @@ def _follow(fed: Folder, number: str) -> None:
             warned = True
         rows = read_rows(fed.run / "rounds.jsonl")
         for row in rows[seen:]:
-            click.echo(_told(row))
+            click.echo(_told(row, fed))
         seen = len(rows)
 
     _ended(fed, number, look)
@@ -396,10 +396,17 @@ def _warnings(fed: Folder) -> list[str]:
     return [f"warning: {line}" for line in said]
 
 
-def _told(row: dict[str, Any]) -> str:
+def _told(row: dict[str, Any], fed: Folder) -> str:
     """A round in one line."""
+    from fedloom.core.metric_direction import OF_SITES
+    from fedloom.storage.seal import Seal
+
     tests = {k: v for k, v in row.items() if k.startswith("test_") and not k.endswith("_ema")}
-    shown = ", ".join(f"{k.removeprefix('test_')} {v:.4g}" for k, v in tests.items())
+    means = Seal(fed.run).read_object("partition.json").get("site_means", ())
+    said = {f"test_{name}": f" ({OF_SITES})" for name in means}
+    shown = ", ".join(
+        f"{k.removeprefix('test_')} {v:.4g}{said.get(k, '')}" for k, v in tests.items()
+    )
     who = f"{row['answered']} of {row['cohort']} clients  " if "cohort" in row else ""
     return f"round {row['round']}: {who}{shown}"
 

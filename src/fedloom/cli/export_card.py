@@ -12,9 +12,11 @@ from typing import Any
 import click
 import numpy as np
 
+from fedloom.core.metric_direction import OF_SITES
 from fedloom.report import Run
 from fedloom.report.charts import FEW_ROWS
 from fedloom.report.clients import attendance, names_of
+from fedloom.report.tables import human_seconds
 from fedloom.storage.atomic import write_out
 
 from .export_check import Told
@@ -87,11 +89,18 @@ def _method(run: Run, about: Mapping[str, Any]) -> str:
         "cohort": str(run.config.get("cohort", "")),
         "rounds": f"{about['round']} of {run.planned}",
         "seed": str(run.seed),
+        "time that passed, with waiting for nodes": _passed(run),
         "local work": ", ".join(f"{k} {v}" for k, v in local.items() if v is not None),
     }
     return f"{run.label}. All settings are in the run's `config.toml`.\n\n" + _table(
         ["setting", "value"], [[key, value] for key, value in rows.items() if value]
     )
+
+
+def _passed(run: Run) -> str:
+    """How long a deployed run took; nothing of others, whose time says nothing of a use."""
+    seconds = float(run.seconds[-1]) if run.deployed and run.rounds.size else 0.0
+    return human_seconds(seconds) if seconds else ""
 
 
 def _scores(run: Run, about: Mapping[str, Any]) -> str:
@@ -108,7 +117,7 @@ def _scores(run: Run, about: Mapping[str, Any]) -> str:
     )
     if not values or (about["client"] and not sites):
         return "The run measured nothing after this round."
-    whole = "sites, weighted by test rows" if run.partition.get("tests_elsewhere") else ""
+    whole = OF_SITES if run.partition.get("tests_elsewhere") else ""
     lines = [
         [whole or "all test rows", "", f"{about['samples']:,}", *map(_number, values.values())]
     ]

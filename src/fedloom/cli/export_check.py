@@ -244,7 +244,9 @@ def _scores(run: Run, who: str) -> dict[str, Any]:
 
 
 def _said(run: Run, metric: str, round: int, share: float | None) -> float | None:
-    """The run's score of this model on the test set; None if there is none."""
+    """The run's score of this model on all test rows; None if there is none."""
+    if run.metric.of_sites:
+        return None
     sizes = (run.summary.get("sizes") or {}).get("unseen") or []
     for row in sizes if share is not None and run.summary.get("rounds") == round else []:
         if row["capacity"] == share:

@@ -237,15 +237,17 @@ def _run(folder: Path) -> str:
     """The page of a run. Raises CheckpointError."""
     from fedloom.report import group_runs, load_run
     from fedloom.report.clients import attendance, client_cells, names_of
+    from fedloom.report.differences import measured_how
 
     Seal(folder).check_all()
     run = load_run(folder)
     _, state, shown = _line(_facts(run))
     page = table([["run", run.label], ["state", state], ["result", shown]])
-    heads, lines, count = client_cells(group_runs([run]))
+    heads, lines, count = client_cells(groups := group_runs([run]))
     if lines:  # the worst first
         page += "\n\n" + table([heads, *lines[:_CLIENTS]])
         page += "\n  the others: fedloom report" if count > _CLIENTS else ""
+    page += "".join(f"\n\n{said}" for said in measured_how(groups))
     if found := attendance(folder, names_of(run)):
         page += "\n\n" + "\n".join([table([found.heads, *found.lines]), *found.left, *found.why])
     return page

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+# what a metric of a whole set is where each site measures its own rows and sends its value alone
+OF_SITES = "mean of the sites, weighted by rows"
 HIGHER_IS_BETTER = ("accuracy", "balanced_accuracy", "f1", "auc", "auroc", "r2", "concordance")
 LOWER_IS_BETTER = ("loss", "error", "brier", "mse", "rmse", "mae", "nll", "perplexity")
 

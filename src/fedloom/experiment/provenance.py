@@ -32,7 +32,7 @@ from ..data.heterogeneity import by_client
 from ..data.own.ranges import ranges
 from ..data.raw_inputs import recipe
 from ..engines.base import processors
-from ..engines.metrics import told
+from ..engines.metrics import is_whole, told
 from ..errors import CheckpointError
 from ..server.rounds import Loop
 from ..storage.atomic import concerns, remedy, write_atomic
@@ -400,6 +400,12 @@ def describe(config: Mapping[str, Any], data: FederatedData, loop: Loop) -> None
         ) from error
 
 
+def _site_means(loop: Loop) -> dict[str, list[str]]:
+    """Which metrics nobody has of all test rows: the nodes measure them on whole sets of rows."""
+    whole = [name for name, metric in loop.fed.metrics.items() if is_whole(metric)]
+    return {"site_means": whole} if whole and loop.fed.data.about.get("tests_elsewhere") else {}
+
+
 def _describe(
     config: Mapping[str, Any], data: FederatedData, loop: Loop, folder: RunDirectory
 ) -> None:
@@ -420,6 +426,7 @@ def _describe(
                 "recode": data.about.get("recode", {}),
                 # of a federation whose nodes measure the model: how many test samples they have
                 "tests_elsewhere": data.about.get("tests_elsewhere", 0),
+                **_site_means(loop),
             },
         )
         folder.write_json("environment.json", environment)

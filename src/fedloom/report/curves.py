@@ -143,6 +143,8 @@ def _metric_curve(
     if axis != "round" and high <= 0:
         return None  # nothing was counted
     scale, x_label = _scale(axis, high)
+    if any(run.deployed for group, _ in drawn for run in group.runs):  # there all time counts
+        x_label = x_label.replace(" without evaluation", "")
     up = 100.0 if metric.unit == "share" else 1.0
     made = figure(WIDTH, HEIGHT)
     axes = made.add_subplot()
@@ -160,7 +162,8 @@ def _metric_curve(
     if metric.higher_is_better is False and _wide(curve for _, curve in drawn):
         axes.set_yscale("log")
     unit = "%" if metric.unit == "share" else metric.unit
-    name = f"{'' if metric.of_clients else 'test '}{metric.title.replace('_', ' ')}"
+    test = "test " if metric.title == metric.name else ""
+    name = f"{test}{metric.title.replace('_', ' ')}"
     _finish(axes, drawn, x_label, f"{name} ({unit})" if unit else name, value)
     legend_below(made, handles, labels)
     names = {"round": "rounds", "bytes": "bytes", "seconds": "time", "simulated": "simulated time"}

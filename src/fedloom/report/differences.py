@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedloom.core.curves import VALUE_WORDS, Value
+from fedloom.core.metric_direction import OF_SITES
 from fedloom.errors import ConfigError, did_you_mean
 
 from .curve_data import last, mean, value_of
@@ -146,16 +147,21 @@ def as_lines(found: Sequence[Difference]) -> list[str]:
 
 
 def measured_how(groups: Sequence[Group]) -> list[str]:
-    """What is compared where clients of a row use models of their own, and what is not tested, a
-    sentence each; nothing without such a row.
+    """What is compared where sites measured a metric of whole sets, or clients of a row use models
+    of their own, and what is not tested, a sentence each; nothing without such a row.
     """
     own = [group for group in groups if group.runs[0].own_models]
+    parts = dict.fromkeys(g.metric for g in groups if g.metric.of_sites and not g.metric.of_clients)
+    out = [
+        f"{m.title.capitalize()} is the {OF_SITES}: each sent its own, and nobody has the {m.name} "
+        "of all rows."
+        for m in parts
+    ]
     if not own:
-        return []
+        return out
     none = [g.label for g in own if not any(last(r, r.metric.column) is not None for r in g.runs)]
     known = [g.label for g in own if g.label not in none]
     others = [group.label for group in groups if not group.metric.of_clients]
-    out = []
     if none:
         out.append(
             f"{_and(none)}: clients use models of their own, which nothing has measured; run with "

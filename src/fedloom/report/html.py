@@ -13,6 +13,7 @@ from typing import Any
 from fedloom._version import __version__
 from fedloom.core.curves import Value
 from fedloom.core.extras import need
+from fedloom.core.metric_direction import OF_SITES
 from fedloom.core.user_paths import user_path
 from fedloom.errors import ConfigError
 from fedloom.storage.atomic import write_out
@@ -280,6 +281,7 @@ def _name(run: Run, table: str) -> str:
 
 def _metric(run: Run) -> str:
     name = run.metric.title.replace("_", " ")
+    name += f", {OF_SITES}" if run.metric.of_sites and not run.metric.of_clients else ""
     if run.metric.higher_is_better is None:
         return name
     return f"{name} ({'higher' if run.metric.higher_is_better else 'lower'} is better)"

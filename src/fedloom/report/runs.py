@@ -32,18 +32,22 @@ class Metric:
     """The headline metric of a run; a unit of "share" is shown in per cent.
 
     of_clients: it is the mean over clients, each on its own test rows with the model that it uses;
-    else that of the server's model on the common test set.
+    else that of the server's model on the common test set. of_sites: that is where nodes measure,
+    and the value is the mean of theirs, weighted by rows (an AUC of all rows needs all scores).
     """
 
     name: str
     higher_is_better: bool | None  # None: nobody knows
     unit: str
     of_clients: bool = False
+    of_sites: bool = False
 
     @property
     def title(self) -> str:
         """What is measured, in words."""
-        return f"mean client {self.name}" if self.of_clients else self.name
+        if self.of_clients:
+            return f"mean client {self.name}"
+        return f"mean site {self.name}" if self.of_sites else self.name
 
     @property
     def column(self) -> str:
@@ -112,8 +116,15 @@ class Run:
 
     @cached_property
     def seconds(self) -> Floats:
-        """Wall time until each round's end, evaluation excluded (T); zeros where it is a secret."""
+        """Wall time until each round's end (T); zeros where it is a secret. Evaluation is left out,
+        but not of a deployed run: there it is all time that passed.
+        """
         return np.cumsum(self._or_zero("seconds"))
+
+    @property
+    def deployed(self) -> bool:
+        """Whether its clients were elsewhere, as far as the folder says who answered."""
+        return (self.path / "clients.jsonl").is_file()
 
     @cached_property
     def simulated(self) -> Floats:
@@ -212,7 +223,7 @@ def load_run(path: str | Path) -> Run:
     columns, present = _columns(rows)
     algorithm = str(summary.get("algorithm") or _table(config, "algorithm").get("name") or "?")
     rounds = int(columns["round"][-1]) if rows else 0
-    clients = seal.read_object("clients.json")
+    clients, partition = seal.read_object("clients.json"), seal.read_object("partition.json")
     basis = str(clients.get("basis"))
     run = Run(
         path=path,
@@ -221,7 +232,7 @@ def load_run(path: str | Path) -> Run:
         algorithm=algorithm,
         seed=int(_number(summary.get("seed", config.get("seed"))) or 0),
         group=group_of(config),
-        metric=_metric(summary, columns),
+        metric=_metric(summary, columns, partition.get("site_means") or ()),
         planned=int(_number(config.get("rounds", summary.get("rounds"))) or rounds),
         finished=ended(path, summary),
         config=in_new_names(config),
@@ -230,7 +241,7 @@ def load_run(path: str | Path) -> Run:
         columns=columns,
         present=present,
         ledger=seal.read_object("ledger.json"),
-        partition=seal.read_object("partition.json"),
+        partition=partition,
         clients=clients,
         environment=seal.read_object("environment.json"),
         own_models=bool(config.get("private")) or basis.endswith(" models"),
@@ -355,7 +366,9 @@ def _columns(
     return columns, present
 
 
-def _metric(summary: Mapping[str, Any], columns: Mapping[str, Floats]) -> Metric:
+def _metric(
+    summary: Mapping[str, Any], columns: Mapping[str, Floats], site_means: Sequence[str]
+) -> Metric:
     said = _table(summary, "metric")
     name = said.get("name")
     if not name:
@@ -367,6 +380,7 @@ def _metric(summary: Mapping[str, Any], columns: Mapping[str, Floats]) -> Metric
         name,
         said["higher_is_better"] if "higher_is_better" in said else higher_is_better(name),
         str(said.get("unit") or ("share" if name in _SHARES else "")),
+        of_sites=name in site_means,
     )
 
 

@@ -125,7 +125,7 @@ def comparison(
     between evaluations. `rounds_to_target`, `bytes_to_target`, `gradients_to_target` (of a batch,
     all clients together) and `seconds_to_target` are means over the seeds that reached it, None if
     none did; `reached` and `not_reached` say how many did and did not. `bytes` counts up and down,
-    `seconds` leaves evaluation out; `simulated_seconds` and `simulated_to_target` are of the
+    `seconds` is Run.seconds; `simulated_seconds` and `simulated_to_target` are of the
     described devices, else None. `label_distance` and `size_gini` say how unequal the clients' data
     are (report/skew.py). `client_worst`, `_tenth` and `_spread` are of the headline at the clients,
     `client_METRIC_worst` and so on of a further one.

@@ -63,6 +63,7 @@ class Loop:
 
     def __post_init__(self) -> None:
         self.step = Step(self.plan, self.fed, self.net)
+        self._finished = time.perf_counter()  # when the last row was
         self.accounts = accounts_of(self.fed)
 
     # ------------------------------------------------------------------------------- what is known
@@ -178,6 +179,7 @@ class Loop:
         SIGHUP) abandons the current round, saves, and is raised again.
         """
         last_save, rounds = world.monotonic(), self.allowed(rounds)
+        self._finished = time.perf_counter()
         try:
             while self.round < rounds:
                 self._round(rounds)
@@ -306,6 +308,7 @@ class Loop:
             found = self.evaluator.columns(self, scores, last)
         with undisturbed():
             row.update(found)
+            self._count_all_time(row)
             name = f"test_{self.headline}"
             if due and name in row:
                 spent = self.ledger.traffic, self.ledger.seconds
@@ -319,3 +322,14 @@ class Loop:
         model = lambda: self.net.export(self.model(), self.buffers).cpu()
         with self._saved_after_an_error():
             self.group.first(lambda: tell(evaluated, others, row, model))
+
+    def _count_all_time(self, row: Row) -> None:
+        """A deployed run's seconds are all that passed since the row before: nodes that measure, or
+        that the server waits for, cost its people time as well.
+        """
+        now = time.perf_counter()
+        if isinstance(self.engine, Remote) and "seconds" in row:
+            passed = round(now - self._finished, 6)
+            self.ledger.seconds += passed - row["seconds"]
+            row["seconds"] = passed
+        self._finished = now
