@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -31,6 +32,24 @@ def test_a_saved_split_is_the_same_split(tmp_path):
         again.split(data.targets[:59], 0)
     with pytest.raises(DataError, match="test samples 0 to 11, but there are 5 test samples"):
         again.split_tests(data.targets, data.test_targets[:5], 0)
+
+
+def test_lists_in_place_of_a_partition_are_refused_with_what_to_write(tmp_path):
+    made = '{name = "lists", file = "split.json"}'
+    for given in ("[[0, 1], [2, 3]]", str([[*range(9000)], [2]])):
+        with pytest.raises(ConfigError, match=r"data\.partition must be a name, got ") as caught:
+            resolve("digits", [f"data.partition={given}"])
+        assert made in str(caught.value) and len(str(caught.value)) < 250
+    (tmp_path / "split.json").write_text("[[0, 1], [2, 3]]")
+    table = made.replace("split.json", f"{tmp_path}/split.json")
+    text = resolve("digits").to_toml()
+    text = re.sub(r"(?s)\[data\.partition\]\n.*?(?=\n\[|$)", "", text)
+    text = text.replace("[data]\n", f"[data]\npartition = {table}\n")
+    (tmp_path / "my.toml").write_text(text)
+    assert resolve(tmp_path / "my.toml").data().clients.of(1).tolist() == [2, 3]
+    for wrong in ([[0, 1], [2, 3]], "iid"):
+        with pytest.raises(DataError, match=r"for lists of indices give by_lists\(\[\["):
+            from_arrays(torch.zeros(4, 1), torch.arange(4) % 2, wrong)
 
 
 @pytest.mark.parametrize(

@@ -400,7 +400,13 @@ def _named(
         where = origin.of(f"{path}.{next(iter(table), 'name')}")  # which has a setting of it
         raise ConfigError(f"{where}: {path}.name is missing; known: {', '.join(registry)}")
     if not isinstance(name, str):
-        raise ConfigError(f"{origin.of(f'{path}.name')}: {path} must be a name, got {name!r}")
+        got = repr(name) if len(repr(name)) < 60 else f"{repr(name)[:50]} ..."
+        if path == "data.partition" and isinstance(name, list):
+            got += (
+                "; save lists of indices in a file, as JSON, and give data.partition = "
+                '{name = "lists", file = "split.json"}'
+            )
+        raise ConfigError(f"{origin.of(f'{path}.name')}: {path} must be a name, got {got}")
     name = ALIASES.get((path, name), name)
     if name not in registry and not (registry.own and is_own(name)):
         own = f"; one of your own is FILE.py:NAME, {path}=my_file.py:Mine" if registry.own else ""

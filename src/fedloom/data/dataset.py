@@ -43,6 +43,11 @@ class Arrays:
     def divided(self, partition: Partition, seed: int) -> FederatedData:
         """Divide the samples by a partition. Raises DataError for one that does not fit."""
         names: tuple[str, ...] = ()
+        if not hasattr(partition, "about"):
+            raise DataError(
+                f"a {type(partition).__name__} is no partition, which has split(targets, seed) and "
+                "about(); for lists of indices give by_lists([[4, 2], [0, 1]])"
+            )
         if isinstance(partition, natural):
             if self.owners is None:
                 partition.split(self.targets, seed)  # refuses, and says what to do
