@@ -90,6 +90,7 @@ def test_a_report_says_that_it_is_a_mean_of_sites(measured, tmp_path):
     assert f"mean site auc, {BY_ROWS} (higher is better)" in page
     assert "nobody has the auc of all rows" in page
     assert "test auc" not in page.lower()
+    assert load_run(measured[0].run).summary["metric"]["of"] == BY_ROWS
 
 
 def test_a_card_says_so_and_its_script_checks_no_other_score(measured):

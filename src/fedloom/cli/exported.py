@@ -388,7 +388,7 @@ def agrees(found: float, samples: int) -> bool:
 def check(file: str) -> bool:
     """Score the raw inputs and targets of an npz file -> whether that is what the run said."""
     samples, targets = _arrays(file, "inputs", "targets")
-    found, said, last = score(samples, targets), about()["said"], "the run has no score of such"
+    found, said, last = score(samples, targets), about()["said"], "the run has no score of all rows"
     same = said is None or agrees(found, len(targets))
     if said is not None:
         last = f"the run said {said:.6g} on {about()['samples'] or 'its'} test samples: "

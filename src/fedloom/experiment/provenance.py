@@ -400,10 +400,11 @@ def describe(config: Mapping[str, Any], data: FederatedData, loop: Loop) -> None
         ) from error
 
 
-def _site_means(loop: Loop) -> dict[str, list[str]]:
+def site_means(loop: Loop) -> list[str]:
     """Which metrics nobody has of all test rows: the nodes measure them on whole sets of rows."""
-    whole = [name for name, metric in loop.fed.metrics.items() if is_whole(metric)]
-    return {"site_means": whole} if whole and loop.fed.data.about.get("tests_elsewhere") else {}
+    if not loop.fed.data.about.get("tests_elsewhere"):
+        return []
+    return [name for name, metric in loop.fed.metrics.items() if is_whole(metric)]
 
 
 def _describe(
@@ -426,7 +427,7 @@ def _describe(
                 "recode": data.about.get("recode", {}),
                 # of a federation whose nodes measure the model: how many test samples they have
                 "tests_elsewhere": data.about.get("tests_elsewhere", 0),
-                **_site_means(loop),
+                **({"site_means": means} if (means := site_means(loop)) else {}),
             },
         )
         folder.write_json("environment.json", environment)

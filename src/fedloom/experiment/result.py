@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from ..core.curves import Value, tested
 from ..core.extras import install
+from ..core.metric_direction import OF_SITES
 from ..core.own_parts import short
 from ..core.vector import Rec, tree
 from ..engines import Ranks
@@ -37,7 +38,7 @@ from ..storage.records import disk_errors
 from ..storage.run_directory import RunDirectory
 from ..storage.seal import GROWING, LAST, resealed
 from . import notebook
-from .provenance import engine_text
+from .provenance import engine_text, site_means
 
 if TYPE_CHECKING:
     import pandas
@@ -226,6 +227,7 @@ def _summary(loop: Loop, names: Mapping[str, str], rounds: int, group: str) -> d
             "name": loop.headline,
             "higher_is_better": curve.higher_is_better,
             "unit": "share" if loop.headline == "accuracy" else "",
+            **({"of": OF_SITES} if loop.headline in site_means(loop) else {}),
         },
         **names,
         **loop.aggregation.summary(loop.state.aggregation, loop.round),
