@@ -4,6 +4,7 @@ of them or for other clients than the plan has, learns no single update.
 
 from __future__ import annotations
 
+import re
 import struct
 
 import pytest
@@ -15,17 +16,19 @@ from fedloom import Local
 from fedloom.aggregation import IntegerRing
 from fedloom.algorithm import FedAvg
 from fedloom.checks.tiny_federation import experiment, run
+from fedloom.cli.deploy import _follow
 from fedloom.config import resolve
 from fedloom.core.vector import rec
 from fedloom.core.wire import pack
 from fedloom.deployment import masked_sums
-from fedloom.deployment.agreement import agree, read_agreement
+from fedloom.deployment.agreement import Agreement, agree, read_agreement
 from fedloom.deployment.engine import FederationEngine
 from fedloom.deployment.masked_cohorts import Expected
 from fedloom.deployment.masked_sums import Identity
 from fedloom.deployment.message import ANSWER, Ask, Refusal, Site, opened, sealed
 from fedloom.deployment.node import Node
 from fedloom.deployment.server import serve
+from fedloom.deployment.sites import Place
 from fedloom.engines.client_results import TrainTask
 from fedloom.errors import WireError
 from fedloom.federation.sampling import Cohorts
@@ -121,6 +124,16 @@ def test_an_agreement_is_taken_once_and_others_may_only_come_to_it():
         assert not before.model_copy(update=changes).follows(before)
 
 
+def test_no_two_agreements_that_a_server_can_find_have_one_digest():
+    """This pair has the same first 12 digits; it took 2^26 trials to find, minutes of one core."""
+    own = {"examples": [10, 11, 12], "tests": [4] * 3, "shape": [3], "type": "float32"}
+    own |= {"targets": "labels", "target_shape": [], "columns": "d", "classes": 3}
+    true = Agreement(**own, mean=[0.0] * 3, deviation=[1.0, 1.0, 22346310.5])
+    hostile = Agreement(**own, mean=[0.0] * 3, deviation=[1e30, 1e30, 12740448.5])
+    assert true.digest[:12] == hostile.digest[:12] == "4b9957c25264"
+    assert true.digest != hostile.digest and len(true.digest) * 4 >= 160
+
+
 def agreed_with(fed, place, agreed):
     """What a node answers to an agreement."""
     ask = Ask(run=place._run, what="agree", round=-1, client=place.client, taken=-1, kept=0)
@@ -143,6 +156,25 @@ def test_a_node_takes_no_second_agreement_and_no_scale_that_it_has_not_asked_for
         answer = agreed_with(fed, place, agreed.model_copy(update=changes))
         assert isinstance(answer, Refusal) and why in answer.why
     assert read_agreement(fed.node(0).agreed_file) == agreed
+
+
+def test_every_place_prints_the_digest_by_which_sites_compare_what_they_were_told(
+    tmp_path, monkeypatch, caplog, capsys
+):
+    fed = folder(tmp_path, resolve("digits", SMALL))
+    here = Here(fed)
+    serve(fed, lambda roll: here)
+    line = read_agreement(fed.agreed_file).compared
+    assert re.fullmatch(r"all agreed on( [0-9a-f]{4}){10}; sites compare it by telephone", line)
+    said = [record.getMessage() for record in caplog.records]
+    assert {f"client {i}: {line}" for i in range(3)} <= {*said}
+    caplog.clear()
+    Place(fed.node(1))  # started again
+    assert f"client 1: {line}" in [record.getMessage() for record in caplog.records]
+    done = {"run-id": "7", "status": "finished:completed"}
+    monkeypatch.setattr("fedloom.deployment.programs.runs", lambda fed: [done])
+    _follow(fed, "7")
+    assert line in capsys.readouterr().out.splitlines()
 
 
 # -------------------------------------------------------------------- smaller sums and other ones

@@ -335,7 +335,7 @@ def status_command(fed: Path) -> None:
         rows += [(f"client {i}", why) for i, why in who[-1]["refused"].items()]
         rows += [(f"client {i} waits", why) for i, why in who[-1].get("waits", {}).items()]
     rows += [("certificate", validity(folder))]
-    click.echo("\n".join([table(rows), *_warnings(folder)]))
+    click.echo("\n".join([table(rows), *_agreed(folder), *_warnings(folder)]))
     where = folder.attendance(private).parent
     if found := attendance(where, [e.name for e in read_clients(folder.clients_file).client]):
         click.echo("\n".join(["", table([found.heads, *found.lines]), *found.left]))
@@ -351,7 +351,7 @@ def _follow(fed: Folder, number: str) -> None:
     def look() -> None:
         nonlocal seen, warned
         if not warned and fed.agreed_file.is_file():
-            for line in _warnings(fed):
+            for line in [*_agreed(fed), *_warnings(fed)]:
                 click.echo(line)
             warned = True
         rows = read_rows(fed.run / "rounds.jsonl")
@@ -394,6 +394,14 @@ def _warnings(fed: Folder) -> list[str]:
     found = fed.notices_file
     said = found.read_text(encoding="utf-8").splitlines() if found.is_file() else []
     return [f"warning: {line}" for line in said]
+def _agreed(fed: Folder) -> list[str]:
+    """A line by which sites compare what all agreed on, once they have."""
+    from fedloom.deployment.agreement import read_agreement
+
+    agreed = read_agreement(fed.agreed_file)
+    return [] if agreed is None else [agreed.compared]
+
+
 
 
 def _told(row: dict[str, Any], fed: Folder) -> str:

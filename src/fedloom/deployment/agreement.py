@@ -23,7 +23,19 @@ from ..data.raw_inputs import Columns, Raw, Untold, recipe
 from ..errors import DataError, WireError
 from ..storage.atomic import reason
 from ..storage.identity import digest
-from .message import Classes, Count, Examples, Head, Name, Site, Targets, Type, first_of, from_json
+from .message import (
+    DIGITS,
+    Classes,
+    Count,
+    Examples,
+    Head,
+    Name,
+    Site,
+    Targets,
+    Type,
+    first_of,
+    from_json,
+)
 
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Above = Annotated[float, Field(allow_inf_nan=False, gt=0)]
@@ -51,7 +63,13 @@ class Agreement(BaseModel):
     @property
     def digest(self) -> str:
         """By which sites compare what each of them was told."""
-        return digest(self.model_dump(mode="json"))
+        return digest(self.model_dump(mode="json"), DIGITS)
+
+    @property
+    def compared(self) -> str:
+        """A line with this digest, to be read aloud."""
+        groups = " ".join(self.digest[i : i + 4] for i in range(0, DIGITS, 4))
+        return f"all agreed on {groups}; sites compare it by telephone"
 
     def follows(self, before: Agreement) -> bool:
         """Whether it is the same, but for sites that came since: whoever had examples has as many,

@@ -46,8 +46,11 @@ What = Literal[
 ]
 Name = Annotated[str, Field(max_length=64, pattern=PLAIN)]
 Square = Annotated[float, Field(ge=0)]
+# hexadecimal, of a digest by which places compare what a server may have chosen: of 12, a pair of
+# agreements that share one was found in minutes
+DIGITS = 40
 # name@settings: of a run, and a hash of the settings that decide its numbers
-Run = Annotated[str, Field(max_length=80, pattern=PLAIN)]
+Run = Annotated[str, Field(max_length=65 + DIGITS, pattern=PLAIN)]
 # what a site says of itself, and the server computes with: more must be in clients.toml
 Examples = Annotated[int, Field(ge=0, le=10**9)]
 Classes = Annotated[int, Field(ge=0, le=1 << 24)]

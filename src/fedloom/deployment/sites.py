@@ -41,7 +41,18 @@ from .columns import (
 from .description import Description
 from .folder import Deployment, Folder, write
 from .masked_cohorts import Expected
-from .message import ASK, Ask, Refusal, Told, What, check_addressee, disclosed, opened, sealed
+from .message import (
+    ASK,
+    DIGITS,
+    Ask,
+    Refusal,
+    Told,
+    What,
+    check_addressee,
+    disclosed,
+    opened,
+    sealed,
+)
 from .node import Node
 from .own_files import OwnFiles
 from .privacy import at_node
@@ -84,7 +95,7 @@ def run_of(fed: Folder, config: Config) -> str:
     if data.get("rules"):
         kept |= {"rules": data["rules"], "class_names": data["class_names"]}
     kept |= scale_in(data)
-    return f"{fed.settings().run}@{digest(kept)}"
+    return f"{fed.settings().run}@{digest(kept, DIGITS)}"
 
 
 def refuse_told(config: Config, settings: Deployment) -> None:
@@ -274,6 +285,8 @@ class Place:
             cohorts=Expected(made._cohorts, self._removed),
             agreed="" if agreed is None else agreed.digest,
         )
+        if agreed is not None:
+            _log.warning("client %d: %s", self.client, agreed.compared)
 
     def _removed(self) -> set[int]:
         """Clients that this place's own clients.toml says are out, now. Raises ConfigError."""

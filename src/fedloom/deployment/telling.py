@@ -20,7 +20,7 @@ from ..storage.identity import digest
 from .columns import inherited, prepared
 from .description import Description, described_table, parsed
 from .folder import Folder, write
-from .message import Name, from_json
+from .message import DIGITS, Name, from_json
 
 
 class Preparation(BaseModel):
@@ -38,7 +38,7 @@ class Preparation(BaseModel):
     @property
     def digest(self) -> str:
         """By which people at all places can compare it."""
-        return digest(self.model_dump())
+        return digest(self.model_dump(), DIGITS)
 
     def written(self, text: str) -> str:
         """A run.toml with these rules, and a model with as many inputs as they make."""
@@ -55,7 +55,7 @@ def described_run(name: str) -> str:
 
 def digest_of(told: Description) -> str:
     """By which a site's people know what they agreed to tell."""
-    return digest(told.model_dump())
+    return digest(told.model_dump(), DIGITS)
 
 
 def preparation(raw: bytes) -> Preparation:

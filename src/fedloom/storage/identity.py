@@ -238,9 +238,9 @@ def bits_of(engine: str) -> str:
     return rest if rest.startswith("vectorised") else f"serial{plus}{rest}"
 
 
-def digest(value: Any) -> str:
-    """A short hash of anything JSON can hold."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
+def digest(value: Any, digits: int = 12) -> str:
+    """A short hash of anything JSON can hold. digits: hexadecimal ones, of at most 64."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:digits]
 
 
 def flatten(config: Table, prefix: str = "") -> dict[str, Any]:
