@@ -327,7 +327,7 @@ def test_a_key_that_was_made_beside_the_servers_is_said_until_the_site_has_its_o
     own = make_node_key(tmp_path / "own" / "node")
     (tmp_path / "node.pub").write_text(own)
     changes.change_key(fed, "1", tmp_path / "node.pub")
-    said = dict(besides(fed.settings(), read_clients(fed.clients_file), False))["keys"]
+    said = dict(besides(fed.settings(), read_clients(fed.clients_file), False, 3))["keys"]
     assert said.startswith("of client 0, client 2: made where the federation was made")
     shutil.copy(fed.clients_file, fed.node(1).clients_file)
     assert not Place(fed.node(1)).key_made_here

@@ -56,12 +56,13 @@ def test_a_server_without_data_learns_what_one_with_data_does(tmp_path):
         files.append(site_file(tmp_path / f"{i}.toml", train, test))
     here = Here(fed, files)
     result = serve(fed, lambda roll: here)
-    joining, sums, measuring, tells = besides(fed.settings(), read_clients(fed.clients_file), False)
+    clients = read_clients(fed.clients_file)
+    joining, sums, measuring, tells = besides(fed.settings(), clients, False, 3)
     fields_of_site = "examples, tests, shape, type, targets, target_shape, columns, classes, "
     fields_of_site += "class_names, one_class"
     assert joining == ("when it joins", fields_of_site) and sums[1].startswith("sums of each")
     assert measuring[1] == "examples, loss, values, weights, bins: sums over its tests"
-    assert tells[1].startswith("each site's loss and metrics, of any model")
+    assert "3 rounds of models that the server chooses tell labels of test rows" in tells[1]
     agreed = json.loads(fed.agreed_file.read_text())
     assert agreed["examples"] == [20, 35, 50] and agreed["tests"] == [0, 11, 12]
     assert agreed["class_names"] == ["x", "y", "z"] and agreed["mean"][2] == pytest.approx(

@@ -14,12 +14,13 @@ from fedloom.config import resolve
 from fedloom.deployment.message import Ask, Measured, sealed
 from fedloom.deployment.scores import score_in
 from fedloom.deployment.server import serve
-from fedloom.engines.reliability import BINS, LEAST
+from fedloom.engines.reliability import BINS
 from fedloom.errors import WireError
 from support.places import Here, folder, site_file, table
 
 pytest.importorskip("pandas", reason="the extra tables is not installed")
 SETTINGS = ["model=logistic", "model.inputs=3", "model.classes=2", "cohort=3", "rounds=1"]
+LEAST = 4  # rows of a bin, and of each class in it
 SETTINGS += ["metrics=brier,accuracy", "evaluate.threshold=0.4"]
 
 
@@ -33,11 +34,13 @@ def test_nodes_decide_by_the_threshold_and_tell_no_bin_of_few_rows(tmp_path):
         )
         for i, tests in enumerate((80, 40, 6))
     ]
-    fed = folder(tmp_path, resolve("digits", SETTINGS), evaluate="nodes", standardise=True)
+    given = {"evaluate": "nodes", "standardise": True, "least_count": LEAST}
+    fed = folder(tmp_path, resolve("digits", SETTINGS), **given)
     here = Here(fed, files)
     ended = serve(fed, lambda roll: here)
     told = json.loads((fed.run / "clients.json").read_text())
-    assert told["test_rows"] == [80, 40, 6] and not np.any(told["reliability"]["clients"][2])
+    assert told["test_rows"] == [80, 40, 6]
+    assert np.any(told["reliability"]["clients"][0])
     whole = np.zeros((3, BINS))
     for i in range(3):
         data = here.places[i]._node.fed.data
@@ -48,7 +51,10 @@ def test_nodes_decide_by_the_threshold_and_tell_no_bin_of_few_rows(tmp_path):
         assert told["metrics"]["brier"][i] == pytest.approx(((p - y) ** 2).mean(), rel=1e-5)
         place = np.minimum((p * BINS).astype(int), BINS - 1)
         bins = np.array([np.bincount(place, v, BINS) for v in (np.ones_like(p), p, y)])
-        wanted = bins * (bins[0] >= LEAST)
+        few = [
+            any(0 < n < LEAST for n in (rows, second, rows - second)) for rows, _, second in bins.T
+        ]
+        wanted = bins * ~np.array(few)
         whole += wanted
         np.testing.assert_allclose(told["reliability"]["clients"][i], wanted, atol=1e-5)
     np.testing.assert_allclose(told["reliability"]["bins"], whole, atol=1e-5)

@@ -68,6 +68,7 @@ def new_command(settings: tuple[str, ...], out: Path, clients: str | None) -> No
     from fedloom.deployment.clients import KEYS_MADE_HERE
     from fedloom.deployment.columns import unagreed
     from fedloom.deployment.new import make
+    from fedloom.deployment.notices import evaluation
     from fedloom.deployment.own_files import at_sites, named_files
 
     from .run import sorted_out
@@ -93,6 +94,8 @@ def new_command(settings: tuple[str, ...], out: Path, clients: str | None) -> No
         )
     click.echo(f"  then {where}/RUNBOOK.md says what goes where, and how to begin")
     click.echo(f"  the sites' keys were {KEYS_MADE_HERE}")
+    if said := evaluation(fed.settings().evaluate, config.values["rounds"]):
+        click.echo(f"  {said}")
 
 
 def _named(clients: str) -> list[str]:
@@ -121,9 +124,11 @@ def check_command(fed: Path) -> None:
     from .printing import table
 
     folder = folder_of(fed)
-    data = read(folder.run_file)["data"]
+    run = read(folder.run_file)
+    data = run["data"]
     table_there = data["name"] == "table"
-    beside = besides(folder.settings(), read_clients(folder.clients_file), table_there)
+    clients = read_clients(folder.clients_file)
+    beside = besides(folder.settings(), clients, table_there, run["rounds"])
     if table_there and (unagreed(data) or not data.get("path")):
         lacks = "the sites are still to be described" if unagreed(data) else "no table is here"
         compared = ("compared", f"nothing: {lacks}")
@@ -389,11 +394,6 @@ def _end(fed: Folder) -> int:
     return max((path.stat().st_mtime_ns for path in ends), default=0)
 
 
-def _warnings(fed: Folder) -> list[str]:
-    """What an operator should look at, as the server noted it before round 1."""
-    found = fed.notices_file
-    said = found.read_text(encoding="utf-8").splitlines() if found.is_file() else []
-    return [f"warning: {line}" for line in said]
 def _agreed(fed: Folder) -> list[str]:
     """A line by which sites compare what all agreed on, once they have."""
     from fedloom.deployment.agreement import read_agreement
@@ -402,6 +402,11 @@ def _agreed(fed: Folder) -> list[str]:
     return [] if agreed is None else [agreed.compared]
 
 
+def _warnings(fed: Folder) -> list[str]:
+    """What an operator should look at, as the server noted it before round 1."""
+    found = fed.notices_file
+    said = found.read_text(encoding="utf-8").splitlines() if found.is_file() else []
+    return [f"warning: {line}" for line in said]
 
 
 def _told(row: dict[str, Any], fed: Folder) -> str:

@@ -89,9 +89,10 @@ class Agreement(BaseModel):
         """The clients in the form that data have."""
         return Roll(torch.tensor(self.examples), self.classes)
 
-    def stand_in(self, raw: Raw | None = None) -> FederatedData:
+    def stand_in(self, raw: Raw | None = None, tested: bool = True) -> FederatedData:
         """Data for a server that has none: zeros of the right shapes, which nobody trains on. raw:
-        how the sites make inputs of their rows, before the common scale.
+        how the sites make inputs of their rows, before the common scale; tested: whether they
+        measure the model on their test rows.
         """
         labels = self.targets != "numbers"
         kind = torch.int64 if labels else getattr(torch, self.type)
@@ -102,7 +103,7 @@ class Agreement(BaseModel):
             clients=Ragged.from_lists([[0]] * len(self.examples)),
             class_names=tuple(self.class_names),
             raw=self.scaled(raw),
-            about={"tests_elsewhere": sum(self.tests)},
+            about={"tests_elsewhere": sum(self.tests) * tested},
         ).elsewhere(self.roll)
 
     def at_server(self, data: FederatedData) -> FederatedData:

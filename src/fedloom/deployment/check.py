@@ -19,6 +19,7 @@ from .engine import FederationEngine
 from .folder import Deployment, Folder
 from .message import ANSWER, Head, Masks, Measured, Site, opened
 from .node import Node
+from .notices import evaluation
 from .sites import experiment_of, must_join, settings_of
 
 if TYPE_CHECKING:
@@ -74,7 +75,9 @@ def check(fed: Folder) -> Checked:
     )
 
 
-def besides(settings: Deployment, clients: Clients, table: bool) -> list[tuple[str, str]]:
+def besides(
+    settings: Deployment, clients: Clients, table: bool, rounds: int
+) -> list[tuple[str, str]]:
     """What else leaves a site: when, and the fields of those messages. table: data are a table."""
     out = []
     if table:
@@ -85,8 +88,8 @@ def besides(settings: Deployment, clients: Clients, table: bool) -> list[tuple[s
         out.append(("when it joins", "sums of each feature, and of its squares"))
     if settings.evaluate == "nodes":
         out.append(("when it measures", ", ".join(_own(Measured)) + ": sums over its tests"))
-        told = "each site's loss and metrics, of any model that the server sends; of few test rows"
-        out.append(("which tells", f"{told} they tell of single ones (docs/deployment)"))
+    if said := evaluation(settings.evaluate, rounds):
+        out.append(("evaluation", said))
     made = [clients.called(i) for i, entry in clients.members.items() if entry.key_made_here]
     if made:
         some = ", ".join(made[:5]) + ", ..." * (len(made) > 5)

@@ -156,6 +156,11 @@ def _looks(data: Mapping[str, Any]) -> str:
     return next((k for k, v in given.items() if v not in (NOTHING, DROP, {})), "")
 
 
+def rows_here(data: Mapping[str, Any]) -> bool:
+    """Whether the rows of a run's table [data] are at this place."""
+    return data["name"] != "table" or _is_here(data.get("path"))
+
+
 def _is_here(path: Any) -> bool:
     try:
         return bool(path) and all(file.is_file() for file in files_of(path))

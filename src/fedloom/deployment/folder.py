@@ -66,14 +66,17 @@ class Deployment:
     over_selection: NonNegative = hyper(
         0.0, "share of clients asked beyond the cohort; the answers with the lowest numbers count"
     )
-    evaluate: Literal["server", "nodes"] = hyper(
-        "server", "who measures the model: the server on data of its own, or the nodes on theirs"
+    evaluate: Literal["server", "nodes", "nobody"] = hyper(
+        "server",
+        "who measures the model: the server on data of its own, the nodes on theirs, or nobody",
     )
     standardise: bool = hyper(
         False, "subtract the clients' common mean of each feature, divide by their deviation"
     )
     least_count: PositiveInt = hyper(
-        10, "rows below which a site's description tells nothing; each site's own file counts"
+        10,
+        "rows of which a site's description, and its reliability curve, tell nothing if they are "
+        "fewer; each site's own file counts",
     )
 
     keep_updates: str = hyper(

@@ -18,10 +18,10 @@ from ..errors import ConfigError
 from ..storage.atomic import reason
 from .certificates import check_library, make_authority, make_node_key
 from .clients import Clients, Entry, check_name
-from .columns import with_rules
+from .columns import rows_here, with_rules
 from .folder import Deployment, Folder, deployment_of, write
 from .own_files import for_nodes
-from .sites import refuse_settings, refuse_told
+from .sites import hides, refuse_settings, refuse_told
 
 MOST = 1000  # clients: each has a folder and a key
 _PROGRAM = f"{Path(sys.executable).with_name('fedloom')} deploy"
@@ -46,7 +46,7 @@ def make(
     check_library()
     config = with_rules(config, elsewhere=clients is not None)
     refuse_settings(config, agreed=clients is None)
-    defaults = {"run": config.values["name"], "evaluate": "nodes" if clients else "server"}
+    defaults = {"run": config.values["name"], "evaluate": _measures(config, bool(clients))}
     settings = deployment_of(defaults | dict(given), "command line")
     refuse_told(config, settings)
     sizes, classes = _known(config, clients)
@@ -63,6 +63,15 @@ def make(
     entries = [Entry(name=name, key=key, examples=n, key_made_here=True) for name, key, n in known]
     write_folder(fed, config, settings, Clients(client=entries, classes=classes))
     return fed
+
+
+def _measures(config: Config, elsewhere: bool) -> str:
+    """Who measures the model unless the user says so. elsewhere: the clients' data are."""
+    if not elsewhere:
+        return "server"
+    if not hides(config):
+        return "nodes"
+    return "server" if rows_here(config.values["data"]) else "nobody"
 
 
 def make_folders(*places: Folder) -> None:

@@ -24,6 +24,7 @@ from ..engines.base import keep_memory, one_thread
 from ..engines.client_round import Client
 from ..engines.extra_exchanges import answer_of, probe_of
 from ..engines.gradient import FullGradient
+from ..engines.reliability import LEAST
 from ..engines.stages import Packing
 from ..engines.summation import finite
 from ..errors import ClientError, CompositionError, ConfigError, FedloomError, WireError
@@ -52,9 +53,9 @@ Parts = dict[str, bytes]
 class Node:
     """One client. run: the run whose messages it answers, and no others; rehearsal: see
     FederationEngine; identity: its key and the others' for masked sums; rounds: how many it takes
-    part in, None: as many as it is asked for; cohorts, agreed: see MaskedAnswers. Raises
-    CompositionError for a plan that cannot be deployed, ConfigError for masked sums without an
-    identity.
+    part in, None: as many as it is asked for; cohorts, agreed: see MaskedAnswers; least: see
+    reliability.told. Raises CompositionError for a plan that cannot be deployed, ConfigError for
+    masked sums without an identity.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class Node:
         rounds: int | None = None,
         cohorts: Expected | None = None,
         agreed: str = "",
+        least: int = LEAST,
     ) -> None:
         refuse(plan)
         dp, rule = fed.local.dp, plan.aggregation
@@ -101,7 +103,7 @@ class Node:
         self._said = b"", b""  # the last message's hash, and its answer
         self._newest = self.states.attempt()  # the largest number of a message that is answered
         self._again = False  # whether a message is answered that has made its state already
-        self._measurements = MeasuredModels(folder)
+        self._measurements, self._least = MeasuredModels(folder), least
         self._client = Client(plan, fed, net, Packing)
         self._codes_down = self._client.link.link.codes_down
 
@@ -185,7 +187,7 @@ class Node:
         share = self._client.share(self._client.views.whole, sent.msg, sent.buffers)
         if newest is not None:
             share = self._client.received(share, newest.state)
-        return sealed(measured(self.plan, self.fed, self.net, share, ask), {})
+        return sealed(measured(self.plan, self.fed, self.net, share, ask, self._least), {})
 
     def _model(self, parts: Parts, what: str) -> Rec:
         like = rec(msg=rec(x=self._like.x), buffers=self.net.init_buffers())

@@ -31,6 +31,22 @@ def one_class(site: str, label: str = "of one class") -> str:
     )
 
 
+def evaluation(by: str, rounds: int) -> str:
+    """What is said of a model that nodes measure, or nobody; empty where the server does. by: of
+    federation.toml. Halving an interval once a round needs no more than a count of right answers;
+    float32 has 24 bits.
+    """
+    if by == "nobody":
+        return (
+            "no evaluation: federation.toml says evaluate = nobody; with rows at the server take "
+            "server, or nodes at every place"
+        )
+    share = max(0.5**rounds, 0.5**24)
+    said = f"{rounds} rounds of models that the server chooses tell labels of test rows, and any "
+    said += f"one value to about {share:.0e} of its range"
+    return f"evaluate = nodes: {said}" if by == "nodes" else ""
+
+
 def _label(site: Description) -> str | None:
     """The class of all rows of a site; None if there may be another."""
     column = None if site.target is None else site.columns.get(site.target)

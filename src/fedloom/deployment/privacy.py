@@ -126,7 +126,7 @@ def deployed(made: Experiment, fed: Folder) -> Experiment:
     if fed.settings().evaluate == "nodes" or fed.settings().standardise:
         raise CompositionError(
             "private aggregation: evaluate = nodes and standardise = true would release sums that "
-            "have no noise; take evaluate = server and standardise = false"
+            "have no noise; take evaluate = server or nobody, and standardise = false"
         )
     if fed.settings().keep_updates:
         raise CompositionError(

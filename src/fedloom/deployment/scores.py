@@ -19,9 +19,17 @@ from .message import Head, Measured, Refusal, answer_to
 _NOTHING = Score(0, 0.0, {}, {}, {}, {})
 
 
-def measured(plan: Plan, fed: Federation, net: Net, sent: Download, about: Head) -> Measured:
+def measured(
+    plan: Plan,
+    fed: Federation,
+    net: Net,
+    sent: Download,
+    about: Head,
+    least: int = reliability.LEAST,
+) -> Measured:
     """The sums of a model and its buffers over this node's test examples. A metric of a whole set
-    counts as one of all its examples, and as one of none where it is not defined.
+    counts as one of all its examples, and as one of none where it is not defined. least: see
+    reliability.told.
     """
     data, found = fed.data, _NOTHING
     if data.test_inputs is not None and data.test_targets is not None:
@@ -35,7 +43,7 @@ def measured(plan: Plan, fed: Federation, net: Net, sent: Download, about: Head)
         raise ClientError("what it measured on its test examples is not finite")
     told: dict[str, Any] = about.model_dump(include={"run", "what", "round", "client"})
     told |= {"values": found.values, "weights": found.weights}
-    bins = reliability.told(reliability.binned(found, fed.metrics, data.test_targets))
+    bins = reliability.told(reliability.binned(found, fed.metrics, data.test_targets), least)
     return Measured(examples=found.examples, loss=found.loss, bins=bins, **told)
 
 

@@ -25,9 +25,9 @@ from .kept_updates import KeptUpdates, remove_others
 from .membership import ChangedError, Membership
 from .message import Answer, Ask, Refusal, Site, What, answer_to, sealed
 from .message_exchange import MessageExchange
-from .notices import one_class
+from .notices import evaluation, one_class
 from .privacy import deployed
-from .sites import at_server, must_join, run_of, settings_of
+from .sites import at_server, hides, must_join, run_of, settings_of
 
 _log = logging.getLogger(__name__)
 _POLL = 0.5  # seconds
@@ -76,7 +76,10 @@ def joined(fed: Folder, clients: Clients, exchange: MessageExchange) -> Agreemen
                 "nodes): write data.test_share, or data.date and data.test_from, into run.toml at "
                 "every place, or data.test into a site's mine.toml"
             )
+        config, by = settings_of(fed), fed.settings().evaluate
         said = [one_class(clients.called(i)) for i, site in sites.items() if site.one_class]
+        if by == "nobody" or (by == "nodes" and hides(config)):
+            said.append(evaluation(by, config.values["rounds"]))
         write(fed.notices_file, "".join(f"{line}\n" for line in said))
         _all_sites(fed, clients, exchange, "agree", {"agreed": agreed.model_dump_json().encode()})
         write(fed.agreed_file, agreed.model_dump_json() + "\n")
@@ -201,20 +204,12 @@ def started(fed: Folder) -> int:
 
 
 def _check_masked(made: Experiment, settings: Deployment) -> None:
-    """Raise CompositionError for scores that would tell what noise hides; say what is told beside
-    masked sums.
-    """
-    if not made._aggregation.masked:
-        return
-    if settings.evaluate == "nodes" and made._aggregation.private:
+    """Raise CompositionError for scores that would tell what noise hides."""
+    rule = made._aggregation
+    if settings.evaluate == "nodes" and rule.masked and rule.private:
         raise CompositionError(
-            f"{made._aggregation.name}: evaluate = nodes would release sums that have no noise; "
-            "take evaluate = server"
-        )
-    if settings.evaluate == "nodes":
-        _log.warning(
-            "aggregation.secure = true masks updates; with evaluate = nodes each site's scores are "
-            "told"
+            f"{rule.name}: evaluate = nodes would release sums that have no noise; take evaluate = "
+            "server or nobody"
         )
 
 

@@ -94,7 +94,7 @@ def refuse_at_server(plan: Plan, fed: Federation, at_nodes: bool, rehearsal: boo
     if at_nodes and rule is not None:
         raise CompositionError(
             f"evaluate = nodes measures the whole model, and with {rule.name} every "
-            "size is measured; take evaluate = server"
+            "size is measured; take evaluate = server or nobody"
         )
 
 

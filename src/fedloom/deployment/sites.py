@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from ..aggregation import AGGREGATIONS
 from ..config.resolve import Config, resolve
 from ..core.net import Net
 from ..data import FederatedData
@@ -54,6 +55,7 @@ from .message import (
     sealed,
 )
 from .node import Node
+from .notices import evaluation
 from .own_files import OwnFiles
 from .privacy import at_node
 from .private_examples import with_system_draws
@@ -109,6 +111,13 @@ def refuse_told(config: Config, settings: Deployment) -> None:
             "local.dp: standardise = true would tell sums of the examples that have no noise; take "
             "standardise = false"
         )
+
+
+def hides(config: Config) -> bool:
+    """Whether a run hides single updates or examples, of which scores of nodes would tell."""
+    rule = config.values.get("aggregation", {})
+    private = bool(rule) and getattr(AGGREGATIONS[rule["name"]], "private", False)
+    return private or bool(rule.get("secure")) or "dp" in config.values["local"]
 
 
 def _refuse_unmasked(config: Config, settings: Deployment) -> None:
@@ -171,10 +180,10 @@ def at_server(fed: Folder, agreed: Agreement | None) -> Experiment:
     config = Config({**config.values, "label": label}, config.origin)
     if agreed is None:
         data = config.data().elsewhere(clients.as_data())
-    elif fed.settings().evaluate == "nodes":
-        data = agreed.stand_in(preparation_in(config))
+    elif (evaluate := fed.settings().evaluate) == "server":
+        data = agreed.at_server(_of_server(config))
     else:
-        data = agreed.at_server(config.data())
+        data = agreed.stand_in(preparation_in(config), tested=evaluate == "nodes")
     if any(entry.name for entry in clients.client):
         names = tuple(map(clients.called, range(clients.population)))
         data = dataclasses.replace(data, client_names=names[: data.population])
@@ -182,6 +191,17 @@ def at_server(fed: Folder, agreed: Agreement | None) -> Experiment:
     made = experiment_of(config, clients, data, by_nodes)
     _refuse_there(made.net(), made)
     return made
+
+
+def _of_server(config: Config) -> FederatedData:
+    """Data of the server's own. Raises DataError."""
+    try:
+        return config.data()
+    except DataError as error:
+        raise DataError(
+            f"{error}; a server without rows takes evaluate = nobody in federation.toml, or nodes "
+            "at every place"
+        ) from error
 
 
 def _refuse_there(net: Net, made: Experiment) -> None:
@@ -265,9 +285,13 @@ class Place:
         return found.astype(getattr(torch, self._config.values["dtype"]))
 
     def _made(self, roll: Roll, agreed: Agreement | None) -> Node:
+        if agreed is not None:
+            _log.warning("client %d: %s", self.client, agreed.compared)
         data = at_client(self._own, self.client, roll, agreed)
         made = at_node(experiment_of(self._config, self._clients, data))
         loop = made.build()
+        if said := evaluation(self.settings.evaluate, made.rounds):
+            _log.warning("client %d: %s", self.client, said)
         parts, identity = (loop.plan, with_system_draws(loop.fed), loop.net), None
         if loop.aggregation.masked:
             if len(roll.sizes) != self._clients.population:
@@ -284,9 +308,8 @@ class Place:
             rounds=made.rounds,
             cohorts=Expected(made._cohorts, self._removed),
             agreed="" if agreed is None else agreed.digest,
+            least=self.settings.least_count,
         )
-        if agreed is not None:
-            _log.warning("client %d: %s", self.client, agreed.compared)
 
     def _removed(self) -> set[int]:
         """Clients that this place's own clients.toml says are out, now. Raises ConfigError."""
@@ -363,7 +386,9 @@ class Place:
     def _permit(self, what: What) -> None:
         """Raise WireError for what this site's own settings do not have it tell, whoever asks."""
         if what == "evaluate" and self.settings.evaluate != "nodes":
-            raise WireError("this site measures no models: its federation.evaluate is server")
+            raise WireError(
+                f"this site measures no models: its federation.evaluate is {self.settings.evaluate}"
+            )
         if what in ("join", "agree") and not must_join(self.settings, self._clients):
             raise WireError("this site joins nothing: its clients.toml and settings say all")
 
@@ -436,4 +461,4 @@ def told_at(fed: Folder, file: Path) -> Description:
 
 def must_join(settings: Deployment, clients: Clients) -> bool:
     """Whether nodes must say what they have before round 1."""
-    return settings.evaluate == "nodes" or settings.standardise or not clients.known
+    return settings.evaluate != "server" or settings.standardise or not clients.known

@@ -14,7 +14,7 @@ from .evaluation import Score
 from .metrics import brier
 
 BINS = 10  # of equal width
-LEAST = 10  # examples of a bin that a node tells of
+LEAST = 10  # examples of a bin, and of each class in it that is there, of which a node tells
 # in each bin: examples, the sum of their probabilities, those of the second class
 Bins = list[list[float]]
 
@@ -36,9 +36,13 @@ def binned(score: Score, metrics: Mapping[str, Any], targets: Tensor | None) -> 
     return columns[:, :, None] * torch.nn.functional.one_hot(place, BINS)[:, None, :]
 
 
-def told(bins: Tensor | None) -> Bins:
-    """What a node tells of its examples: nothing of bins with fewer than LEAST of them."""
+def told(bins: Tensor | None, least: int = LEAST) -> Bins:
+    """What a node tells of its examples: nothing of bins with fewer than `least` of them, or of
+    one of the classes in it.
+    """
     if bins is None:
         return []
     total = bins.sum(0)
-    return (total * (total[0] >= LEAST)).tolist()
+    counts = torch.stack([total[2], total[0] - total[2]])
+    few = (total[0] < least) | ((counts > 0) & (counts < least)).any(0)
+    return (total * ~few).tolist()
