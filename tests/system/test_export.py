@@ -410,11 +410,23 @@ def test_a_network_that_cannot_be_exported_is_named_in_one_line(
 
 
 NETS = """
+import torch
 from torch import nn
 
 class Net(nn.Sequential):
     def __init__(self):
         super().__init__(nn.Flatten(), nn.Dropout(), nn.Linear(64, 10))
+
+@torch.library.custom_op("mine::halved", mutates_args=())
+def halved(x: torch.Tensor) -> torch.Tensor:
+    return x / 2
+
+halved.register_fake(torch.empty_like)
+halved.register_autograd(lambda ctx, grad: grad / 2)
+
+class Custom(Net):
+    def forward(self, inputs):
+        return halved(super().forward(inputs))
 
 class Branch(Net):
     def forward(self, inputs):
@@ -427,14 +439,17 @@ def test_a_network_of_a_users_file_is_exported_or_its_line_is_named(fedloom: Fed
     Path("nets.py").write_text(NETS)
     line = NETS[: NETS.index("return outputs")].count("\n") + 1
     refused = f"torch.export refuses Branch.forward ({Path('nets.py').absolute()}, line {line}): "
-    for name, said in (("Net", "model.pt2: the network"), ("Branch", refused)):
+    custom = "the network: it calls torch.ops.mine.halved.default, and only operators of "
+    custom += "torch.ops.aten are run, since others may run code; make it yourself"
+    nets = ("Net", "model.pt2: the network"), ("Branch", refused), ("Custom", custom)
+    for name, said in nets:
         fedloom("run", *SMALL, f"model=nets.py:{name}", "--out", name, "--quiet")
         output = fedloom("export", name).output
         assert said in output and "checked: accuracy" in output
         weights = Path(
             name, "export", "weights.safetensors"
         )  # once: in the network, if there is one
-        assert weights.exists() == (name == "Branch") != Path(name, "export", "model.pt2").exists()
+        assert weights.exists() == (name != "Net") != Path(name, "export", "model.pt2").exists()
     Path("nets.py").unlink()
     assert runpy.run_path("Net/export/predict.py")["outputs"](np.zeros((3, 8, 8))).shape == (3, 10)
 
@@ -518,7 +533,11 @@ def test_a_network_that_would_run_code_is_refused(
     if what == "guard":  # left away
         assert made["outputs"](inputs).shape == (2, 2)
     else:
-        with pytest.raises(RuntimeError, match=r"model.pt2 is refused: it may run code"):
+        calls = r"calls torch.os.abort, and only operators of torch.ops.aten are run, since others "
+        why = rf"model.pt2 is refused: it {calls if what == 'call' else ''}may run code; export it "
+        with pytest.raises(
+            RuntimeError, match=why + r"again, or make .* outputs\(samples, network"
+        ):
             made["outputs"](inputs)
     assert not Path("harm").exists()
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import pickle
 import traceback
 import warnings
 from collections.abc import Iterator
@@ -172,21 +173,16 @@ def write_script(out: Path, module: nn.Module | None, told: Told) -> Path:
         if told.row is None:
             raise ConfigError("the run does not say of what shape its inputs are")
         made, state = program(module, told.row)
+        torch.export.save(made, file := io.BytesIO())
+        exported.harmless(file)
     except ConfigError as error:
-        click.echo(
-            f"not exported: the network: {error}; make it yourself, load the weights, and call "
-            "outputs(samples, network)"
-        )
+        click.echo(f"not exported: the network: {error}; {exported.BY_HAND}")
+    except pickle.UnpicklingError as error:
+        click.echo(f"not exported: the network: it {exported.refused(error)}; {exported.BY_HAND}")
     else:
-
-        def save(part: Path) -> None:
-            with open(part, "wb") as opened:  # torch wants another ending of a path
-                torch.export.save(made, opened)
-
         told.about.update(torch=torch.__version__, state=state)
-        click.echo(
-            f"{write_out(out / 'model.pt2', save)}: the network, by torch {torch.__version__}"
-        )
+        written = write_out(out / "model.pt2", file.getvalue())
+        click.echo(f"{written}: the network, by torch {torch.__version__}")
     about = json.dumps(told.about, indent=1, ensure_ascii=False) + "\n"
     click.echo(f"{write_out(out / 'about.json', about)}: inputs, classes, threshold, scores")
     code = write_out(out / "predict.py", Path(exported.__file__).read_text(encoding="utf-8"))

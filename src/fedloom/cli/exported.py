@@ -33,6 +33,7 @@ from torch import Tensor
 BATCH = 500  # labels, or tokens, that are evaluated at once: as a run does
 HERE = Path(__file__).parent
 NOT_OURS = "damaged, or not what `fedloom export` wrote: copy it again, or export again"
+BY_HAND = "make it yourself, load the weights, and call outputs(samples, network)"
 
 # parts of an archive, and what texts of a program may be
 PARTS = r"(archive/)?(data/(weights/weight|constants/tensor)_\d+|(\.data/)?\w+|"
@@ -67,16 +68,24 @@ def load() -> Callable[[Any], Any]:
         raise FileNotFoundError(f"{file} is missing: it belongs beside the script")
     logging.getLogger("torch.export").setLevel(logging.CRITICAL)  # it warns of older files, and
     try:  # says at length what is raised
-        network: Any = torch.export.load(_harmless(file)).module()
+        network: Any = torch.export.load(harmless(file)).module()
     except pickle.UnpicklingError as error:
-        raise RuntimeError(f"{file} is refused: it may run code, and is {NOT_OURS}") from error
+        why = f"it {refused(error)}; export it again, or {BY_HAND}"
+        raise RuntimeError(f"{file} is refused: {why}") from error
     except Exception as error:  # of any type: torch promises none for another version's file
         old = f", or install torch {wrote}, which wrote it: this is {here}"
         raise RuntimeError(f"{file} is {NOT_OURS}{'' if wrote == here else old}") from error
     return partial(_by_token, network) if about()["state"] else network
 
 
-def _harmless(file: Path) -> io.BytesIO:
+def refused(error: Exception) -> str:
+    """Why a network is not loaded: what it calls outside of torch's mathematics, if it does."""
+    key, _, name = str(error).partition(": ")
+    called = f"calls {name}, and only operators of torch.ops.aten are run, since others "
+    return f"{called if key in ('target', 'as_operator') else ''}may run code"
+
+
+def harmless(file: Path | io.BytesIO) -> io.BytesIO:
     """The archive, written anew, if nothing runs code when torch loads it; or UnpicklingError."""
     made = io.BytesIO()
     with zipfile.ZipFile(file) as old, zipfile.ZipFile(made, "w") as new:
@@ -95,8 +104,10 @@ def _harmless(file: Path) -> io.BytesIO:
 
 def _plain(part: dict[str, Any]) -> dict[str, Any]:
     """A part of a network's program if it calls torch's mathematics alone. Raises as above."""
+    if part.get("use_pickle"):
+        raise pickle.UnpicklingError("use_pickle")
     for key, allowed in ALLOWED.items():
-        if part.get("use_pickle") or not re.fullmatch(f"({allowed})?", str(part.get(key) or "")):
+        if not re.fullmatch(f"({allowed})?", str(part.get(key) or "")):
             raise pickle.UnpicklingError(f"{key}: {part.get(key)}")
     for key in {"in_spec", "out_spec"} & part.keys():
         json.loads(part[key] or "null", object_hook=_plain)
