@@ -251,6 +251,18 @@ def test_two_sums_from_one_model_are_of_the_same_clients(tmp_path):
     assert summed(8, [0, 1, 2, 4]) == (4, set())
 
 
+@pytest.mark.parametrize("what", ["probe", "question"])
+def test_a_node_tells_nothing_besides_the_masked_sum(what, tmp_path):
+    """A server may send any message of the others, in any plan."""
+    node = Members(tmp_path).nodes[0]
+    loop = experiment(**PLAN).build()
+    packet = rec(msg=rec(x=loop.net.init()), buffers=loop.net.init_buffers())
+    ask = Ask(run="r", what=what, round=-1 if what == "probe" else 0, client=0, taken=-1, kept=0)
+    head, parts = opened(ANSWER, node.answer(sealed(ask, pack(packet))))
+    assert not any(parts.values())
+    assert isinstance(head, Refusal) or (head.gradients, head.loss, head.squares) == (0, 0.0, None)
+
+
 # ------------------------------------------------------------------------------- measured models
 def test_a_node_measures_one_model_a_round(tmp_path):
     """Also when it was started again; the same model has the same scores."""
