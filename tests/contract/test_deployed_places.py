@@ -29,6 +29,7 @@ from fedloom.deployment.node import Node
 from fedloom.deployment.privacy import system_normals
 from fedloom.deployment.private_examples import system_uniforms
 from fedloom.deployment.server import serve
+from fedloom.deployment.site_data import own_data, read_site
 from fedloom.deployment.sites import Place
 from fedloom.errors import (
     CheckpointError,
@@ -91,6 +92,31 @@ def test_a_server_without_data_learns_what_one_with_data_does(tmp_path):
         1,
         2,
     ]
+
+
+def test_files_of_a_site_are_seen_from_the_folder_of_its_file(tmp_path, monkeypatch):
+    """Its rows as its parts and keys, from wherever the node is started."""
+    (site := tmp_path / "site").mkdir()
+    for name in ("a", "b", "test"):
+        table(site / f"{name}.csv", 9)
+    (site / "mine.py").write_text(
+        "from fedloom.data import iid, table\n\n"
+        "def ward(path):\n    return table(iid(clients=1), path=path, target='label')\n"
+    )
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    for cwd in (site, elsewhere):
+        monkeypatch.chdir(cwd)
+        for given, rows in (
+            ('name = "table"\npath = "a.csv"\ntest = "test.csv"', 9),
+            ('name = "table"\npath = ["a.csv", "b.csv"]', 18),
+            ('name = "table"\npath = "?.csv"', 18),
+            (f'name = "table"\npath = "{site}/a.csv"', 9),
+            ('name = "mine.py:ward"\npath = "b.csv"', 9),
+        ):
+            (file := site / "mine.toml").write_text(f"[data]\n{given}\n")
+            found = own_data(read_site(file)[1], file, {"target": "label", "name": "table"})
+            assert len(found.inputs) == rows
+            assert (found.test_inputs is not None) == ("test =" in given)
 
 
 def test_nodes_measure_every_metric_on_their_own_rows(tmp_path):

@@ -13,6 +13,7 @@ from ..config.overrides import is_divided, named_table
 from ..config.own_code import load_named
 from ..config.sources import read
 from ..core.own_parts import hash_of, is_own, short
+from ..core.user_paths import user_path
 from ..core.validation import Origin, check, live
 from ..data import SOURCES, FederatedData, iid
 from ..data.client_indices import Ragged
@@ -48,13 +49,36 @@ def read_site(file: Path) -> tuple[list[Path], dict[str, Any] | None, bytes | No
             f"{parts!r}"
         )
     if "data" in given:
-        table = named_table(given, "data")
+        table = _seen_from(file.parent, named_table(given, "data"))
         load_named({"data": table}, f"file '{file}'")  # a function of the site's own
-    *files, own = ((file.parent / Path(str(n)).expanduser()).absolute() for n in [*parts, secret])
+    *files, own = (Path(_seen(file.parent, str(name))) for name in [*parts, secret])
     with Origin(f"file '{file}'").blame(""):
         for path in files:
             hash_of(str(path))  # it is there
         return files, table, None if secret is None else key_of(own)
+
+
+def _seen_from(folder: Path, table: Mapping[str, Any]) -> dict[str, Any]:
+    """A site's table [data] whose files are seen from the folder of the site's file."""
+    found = dict(table)
+    for key in ("path", "test", "data_dir"):
+        files = [given] if isinstance(given := found.get(key), str) else given
+        if isinstance(files, list) and not _in_the_hub(folder, found, key):
+            seen = [_seen(folder, str(name)) if name else name for name in files]
+            found[key] = seen if isinstance(given, list) else seen[0]
+    if is_own(name := found.get("name")):
+        found["name"] = _seen(folder, str(name))
+    return found
+
+
+def _in_the_hub(folder: Path, table: Mapping[str, Any], key: str) -> bool:
+    """Whether a path is the name of a data set elsewhere, and no folder here."""
+    hub = key == "path" and table.get("name") == "hugging_face"
+    return hub and not Path(_seen(folder, str(table[key]))).exists()
+
+
+def _seen(folder: Path, name: str) -> str:
+    return str((folder / user_path(name)).absolute())
 
 
 def own_data(given: Mapping[str, Any], file: Path, run: Mapping[str, Any]) -> FederatedData:
