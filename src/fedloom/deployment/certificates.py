@@ -40,8 +40,8 @@ def check_masks_library() -> None:
     """Raise ConfigError if a library of masked sums is missing."""
     if lacking := [name for name in ("cryptography", "Crypto") if find_spec(name) is None]:
         raise ConfigError(
-            f"aggregation.secure = true needs the library {lacking[0]}, which is missing; pip "
-            "install 'fedloom[secure]'"
+            f"aggregation.secure = true needs the library {lacking[0]}, which is missing; "
+            f"{install('secure')}"
         )
 
 

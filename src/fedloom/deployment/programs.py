@@ -17,6 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from ..core.extras import install
 from ..errors import ConfigError
 from ..storage.atomic import reason
 from .certificates import days_left, make_authority
@@ -49,9 +50,7 @@ def program(name: str) -> str:
     """The path of a program of Flower. Raises ConfigError if it is not installed."""
     path = Path(sys.executable).with_name(name)
     if not path.exists():
-        raise ConfigError(
-            f"'{name}' is missing beside {sys.executable}; pip install 'fedloom[flower]'"
-        )
+        raise ConfigError(f"'{name}' is missing beside {sys.executable}; {install('flower')}")
     return str(path)
 
 
@@ -270,8 +269,8 @@ def _check_guarded(fed: Folder) -> None:
     if status != 401:
         raise FlowerError(
             f"Flower's server answered {status} to a command without the operator's token, not "
-            "401: any account of this machine could start runs, so it is ended; install the Flower "
-            "of fedloom[flower]"
+            "401: any account of this machine could start runs, so it is ended; "
+            f"{install('flower')}"
         )
 
 
