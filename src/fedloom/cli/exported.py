@@ -1,7 +1,7 @@
 """A model that `fedloom export` wrote, on raw samples: only torch and numpy are needed.
 
-    python predict.py patients.csv --out scores.csv    probabilities and class of every row
-    python predict.py --check test.npz                 the run's score, once more
+python predict.py patients.csv --out scores.csv    probabilities and class of every row
+python predict.py --check test.npz                 the run's score, once more
 """
 
 from __future__ import annotations
