@@ -80,7 +80,7 @@ FLAGS = {
             "--latex",
             "--columns",
         ),
-        *("--quiet", "--measure", "--halving", "--protocols"),
+        *("--quiet", "--measure", "--speed", "--halving", "--protocols"),
         "--jobs",
         "--figures",
         "--format",

@@ -215,10 +215,26 @@ def test_a_dry_run_counts_what_was_typed(fedloom: Fedloom) -> None:
     """Before it said 48 minutes for 50, 500 and 5,000 rounds."""
     words = ("paper", "fafed:2a", "--dry-run", "--no-measure", "--rows", "fedavg")
     few, many = (fedloom(*words, f"rounds={n}").output for n in (50, 5000))
-    said = [re.search(r"about (.*), by", text) for text in (few, many)]
+    said = [re.search(r"about (.*), at", text) for text in (few, many)]
     assert said[0] and said[1] and said[0].group(1) != said[1].group(1)
     tuned = fedloom(*words, "--tune").output
     assert re.search(r"before: \d+ runs of grids, at one seed, about \d+", tuned)
+
+
+def test_a_dry_run_is_of_another_device_too(fedloom: Fedloom) -> None:
+    """Operations over its speed: twice as fast takes half as long."""
+    words = ("paper", "fedacg:4", "--scale", "paper", "--dry-run", "--speed")
+    usual = fedloom(*words[:-1], "--no-measure").output
+    assert "at a usual processor's 6e+10 operations a second" in usual
+    said = {
+        speed: re.search(rf"about (\d+) h (\d+) min, at {re.escape(name)} op", text)
+        for speed, name in (("30e12", "3e+13"), ("60e12", "6e+13"))
+        if (text := fedloom(*words, speed).output)
+    }
+    slow, fast = (60 * int(found[1]) + int(found[2]) for found in said.values() if found)
+    assert abs(slow - 2 * fast) <= 2
+    refused = fedloom("paper", "fedacg:4", "--speed", "30e12", code=2).output
+    assert "--speed is of --dry-run: give it too" in refused
 
 
 def test_a_table_as_latex(fedloom: Fedloom) -> None:

@@ -15,7 +15,7 @@ import click
 
 from fedloom.papers import SCALES, Entry, Protocol, Row, Wanted
 from fedloom.papers.board import HEADS, board
-from fedloom.papers.cost import Cost, cost, of_grids, of_runs, work
+from fedloom.papers.cost import USUAL, Cost, Machine, cost, of_grids, of_runs, work
 from fedloom.papers.entry import Claim
 from fedloom.papers.facts import Fact, facts
 from fedloom.papers.figures import pictures
@@ -55,19 +55,19 @@ def wrapped(text: str, indent: str = "  ") -> str:
 
 
 # --------------------------------------------------------------------------------------- the list
-def listing(entries: Sequence[Entry], scales: Sequence[str], out: Path, measure: bool) -> str:
+def listing(entries: Sequence[Entry], scales: Sequence[str], out: Path, on: Machine) -> str:
     """A paper's tables and figures, a line each."""
     lines = read(out / NAME)
     unknown = False
     shown = [["", "", "runs", *scales, "done"]]
     for entry in entries:
-        costs = [] if entry.fact else [cost(entry, s, _SEEDS, measure) for s in scales]
+        costs = [] if entry.fact else [cost(entry, s, _SEEDS, on) for s in scales]
         unknown |= any(c.unknown for c in costs)
         runs = "-" if entry.fact else str(_SEEDS * len([*pairs(entry, entry.rows)]))
         times = [_cost(c) for c in costs] or ["-"] * len(scales)
         shown.append([entry.id, entry.title, runs, *times, _state(entry, lines)])
     said = [aligned(shown, columns())]
-    said.append(f"  costs are arithmetic: the operations of all steps over {_speed(measure)}")
+    said.append(wrapped(f"costs are arithmetic: the operations of all steps, at {on.words}"))
     if unknown:
         said.append("  + and what could not be estimated: see --dry-run")
     return "\n".join(said)
@@ -76,10 +76,6 @@ def listing(entries: Sequence[Entry], scales: Sequence[str], out: Path, measure:
 def standings(entries: Sequence[Entry], out: Path) -> str:
     """The board: of every table the scale, runs and claims of which there are lines in a folder."""
     return aligned([HEADS, *board(read(out / NAME), out, entries)], columns())
-
-
-def _speed(measure: bool) -> str:
-    return "this processor's speed" if measure else "a usual processor's speed"
 
 
 def _cost(found: Cost) -> str:
@@ -116,7 +112,7 @@ def planned(
     changes: Sequence[str],
     tune: bool = False,
     halving: bool = False,
-    measure: bool = True,
+    on: Machine = USUAL,
 ) -> str:
     """What would run: protocols, rows, runs, cost; with tune or halving, the runs of the grids."""
     entry = plan.entry
@@ -139,7 +135,7 @@ def planned(
     said.append(aligned([["row", "changes", "the paper tries"], *rows], columns()))
     left = missing(plan, out)
     said.append(f"  {len(plan.runs)} runs, {len(plan.runs) - len(left)} of them have a line")
-    said.append(f"  about {_cost(of_runs(left, measure))}, by {_speed(measure)}")
+    said.append(wrapped(f"about {_cost(of_runs(left, on))}, at {on.words}"))
     if tune or halving:
         grids = grid_plans(entry, plan.scale, out, plan.rows, changes)
         runs = f"{sum(len(g.runs) for g in grids)} runs of grids"
@@ -147,7 +143,7 @@ def planned(
             f" for 1/{RUNGS[0]} of the rounds, the best 1/{RUNGS[0]} of each row's to the end"
             * halving
         )
-        before = of_grids(plan, out, changes, halving, measure)
+        before = of_grids(plan, out, changes, halving, on)
         said.append(f"  before: {runs}, at one seed, about {_cost(before)}")
     said += [wrapped(f"not run: {p}, {row}: {why}") for (p, row), why in plan.refused.items()]
     return "\n".join(said)

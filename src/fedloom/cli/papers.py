@@ -12,6 +12,7 @@ import click
 from fedloom.errors import ConfigError, did_you_mean
 
 from .compare_and_report import figure_options, wanted
+from .run import SPEED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -80,6 +81,7 @@ def papers_list_command(
     over the speed of this processor. The state is how many of the runs have a line of evidence.
     """
     from fedloom.papers import PAPERS, TITLES, entries_of
+    from fedloom.papers.cost import machine
 
     from .paper_pages import listing, standings
 
@@ -92,7 +94,7 @@ def papers_list_command(
     for number, name in enumerate(chosen):
         entries = entries_of(name)
         click.echo(("\n" if number else "") + TITLES[name])
-        click.echo(listing(entries, scales, Path(out or OUT), measure))
+        click.echo(listing(entries, scales, Path(out or OUT), machine(None, measure)))
     click.echo("\nRun one: fedloom paper NAME [--scale paper|cpu|smoke]; what it means: --dry-run")
 
 
@@ -249,6 +251,7 @@ def _run_item(item: Item, out: Path, jobs: int, mix: bool, quiet: bool, end: flo
 @click.option(
     "--measure/--no-measure", default=True, help="For --dry-run: measure the processor's speed."
 )
+@SPEED
 def paper_command(
     words: tuple[str, ...],
     scale: str,
@@ -269,6 +272,7 @@ def paper_command(
     column: float | None,
     quiet: bool,
     measure: bool,
+    speed: float | None,
 ) -> None:
     """Run a table or figure of a paper, and print what was measured beside what was published.
 
@@ -284,12 +288,15 @@ def paper_command(
     is not run again. Changes KEY=VALUE hold for every row, after all other settings.
     """
     from fedloom.papers import entry
+    from fedloom.papers.cost import machine
     from fedloom.papers.plan import plan, with_own, with_protocols
     from fedloom.papers.table import table
 
     from .paper_columns import check_names
     from .paper_pages import draw, facts_page, planned, tell
 
+    if speed is not None and not dry_run:
+        raise ConfigError("--speed is of --dry-run: give it too")
     name, changes = _name_and_changes(words)
     asked, shown = wanted(figures, kinds, column), _columns(columns, style)
     found = entry(name)
@@ -307,7 +314,7 @@ def paper_command(
     if shown is not None:
         check_names(table(made, ()), shown)
     if dry_run:
-        click.echo(planned(made, folder, changes, tune, halving, measure))
+        click.echo(planned(made, folder, changes, tune, halving, machine(speed, measure)))
         return
     run = _nothing if show else partial(_run, out=folder, jobs=jobs, quiet=silent)
     if tune or halving:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -114,10 +114,22 @@ FACTORS = {
     "fjord": 0.33,
 }
 MACS = {"roberta_base": 5.4e9}  # of a forward pass of 64 tokens: its weights are a download
-SPEED = 6e10  # FLOP a second of one usual processor
 # Beside the arithmetic, of one processor, as the committed lines took (tests/unit/test_papers.py):
 SAMPLE = 2e-5  # seconds of a sample: it is prepared, and small layers wait for memory
 CALL = 1e-4  # seconds of a local step, for each tensor of weights
+
+
+class Machine(NamedTuple):
+    """What a table is to run on. speed: operations a second, of one processor; words: the same for
+    readers; alone: nothing else takes time, as SAMPLE and CALL do on a processor.
+    """
+
+    speed: float
+    words: str
+    alone: bool = False
+
+
+USUAL = Machine(6e10, "a usual processor's 6e+10 operations a second")
 
 
 @dataclass(frozen=True)
@@ -128,10 +140,8 @@ class Cost:
     unknown: tuple[str, ...] = ()
 
 
-def cost(entry: Entry, scale: str, seeds: int, timed: bool = True) -> Cost:
-    """All runs of a table, each set of settings as often as the table shows it. timed: by the speed
-    of this processor, see `speed`.
-    """
+def cost(entry: Entry, scale: str, seeds: int, on: Machine = USUAL) -> Cost:
+    """All runs of a table, each set of settings as often as the table shows it."""
     total, unknown = 0.0, list[str]()
     for protocol in entry.protocols:
         if scale == "cpu" and protocol.cpu is None:
@@ -139,7 +149,7 @@ def cost(entry: Entry, scale: str, seeds: int, timed: bool = True) -> Cost:
         try:
             for rows in _alike(entry.rows):
                 changes = changes_of(protocol, rows[0], scale)
-                one = seconds(resolve(protocol.recipe_at(scale), changes), timed)
+                one = seconds(resolve(protocol.recipe_at(scale), changes), on)
                 factors = [_factor(_words(row.changes.split())) for row in rows]
                 total += seeds * one * sum(factors) / factors[0]
         except FedloomError:
@@ -147,25 +157,27 @@ def cost(entry: Entry, scale: str, seeds: int, timed: bool = True) -> Cost:
     return Cost(total, tuple(unknown))
 
 
-def of_runs(runs: Iterable[PaperRun], timed: bool = True) -> Cost:
+def of_runs(runs: Iterable[PaperRun], on: Machine = USUAL) -> Cost:
     """These runs as they are planned, with every change of theirs."""
     total, known, unknown = 0.0, dict[str, float](), dict[str, None]()
     for run in runs:
         try:
             if run.digest not in known:
-                known[run.digest] = seconds(run.config, timed)
+                known[run.digest] = seconds(run.config, on)
             total += known[run.digest]
         except FedloomError:
             unknown[run.protocol.name] = None
     return Cost(total, tuple(unknown))
 
 
-def of_grids(plan: Plan, out: Path, more: Sequence[str], halving: bool, timed: bool) -> Cost:
+def of_grids(
+    plan: Plan, out: Path, more: Sequence[str], halving: bool, on: Machine = USUAL
+) -> Cost:
     """The grids of a plan's rows before it; with halving the runs of every rung."""
     total, unknown = 0.0, dict[str, None]()
     for row in plan.rows:
         for grid in grid_plans(plan.entry, plan.scale, out, [row], more):
-            found = of_runs(grid.runs, timed)
+            found = of_runs(grid.runs, on)
             total += found.seconds * (halved_share(len(grid.runs)) if halving else 1.0)
             unknown |= dict.fromkeys(found.unknown)
     return Cost(total, tuple(unknown))
@@ -183,23 +195,24 @@ def _words(changes: Iterable[str]) -> dict[str, str]:
     return dict(word.split("=", 1) for word in changes)
 
 
-def seconds(config: Config, timed: bool = True) -> float:
-    """One run's seconds here: the operations of its steps and evaluations over a speed."""
+def seconds(config: Config, on: Machine = USUAL) -> float:
+    """One run's seconds: the operations of its steps and evaluations over a machine's speed."""
     values, done = config.values, work(config.values)
-    forward = operations(config) / (speed() if timed else SPEED)
     name = values["model"]["name"]
     net = None if name in MACS else _made(name, repr(config.options("model")))
     tensors = 200 if net is None else len([*net.parameters()])
-    steps = done.active * done.steps * CALL * tensors
-    one_round = done.samples * (3 * forward + SAMPLE) + steps
-    tests = done.evaluations * done.tests * (forward + SAMPLE)
+    forward, sample, call = operations(config) / on.speed, SAMPLE, CALL * tensors
     on_cpu = values["device"] in ("auto", "cpu") and not torch.cuda.is_available()
+    shared = processors() if on_cpu else 1
+    if on.alone:
+        sample, call, shared = 0.0, 0.0, 1
+    one_round = done.samples * (3 * forward + sample) + done.active * done.steps * call
+    tests = done.evaluations * done.tests * (forward + sample)
     parts = {
         key: str(values.get(key, {}).get("name", ""))
         for key in ("algorithm", "objective", "submodel")
     }
-    whole = one_round * done.rounds * _factor(parts) + tests
-    return whole / (processors() if on_cpu else 1)
+    return (one_round * done.rounds * _factor(parts) + tests) / shared
 
 
 def _factor(names: Mapping[str, str]) -> float:
@@ -236,16 +249,26 @@ def _counted(name: str, options: str, shape: tuple[int, ...]) -> float:
 
 
 @functools.cache
-def speed() -> float:
-    """FLOP a second of one processor here: of a step of a small convolutional network, the fastest
-    of three.
+def here() -> Machine:
+    """A processor of this machine, by the fastest step of a second. The network is like the first
+    layers of ResNet-18: smaller ones wait for memory, which SAMPLE and CALL count.
     """
-    net, inputs = make_model("resnet8", classes=10), torch.zeros(16, 3, 32, 32)
-    times = []
-    with one_thread():
-        for _ in range(4):  # the first has costs that no later one has
-            started = time.process_time()  # that others keep the processor busy does not count
+    net = nn.Sequential(nn.Conv2d(64, 64, 3, padding=1), nn.ReLU(), nn.Conv2d(64, 64, 3, padding=1))
+    inputs, counter = torch.zeros(10, 64, 32, 32), Operations()
+    fastest, end = math.inf, time.monotonic() + 1.0
+    with one_thread(), torch.enable_grad():
+        with counter:
             torch.autograd.grad(net(inputs).square().mean(), [*net.parameters()])
-            times.append(time.process_time() - started)
-    one = _counted("resnet8", repr({"classes": 10}), (3, 32, 32))
-    return 3 * len(inputs) * one / min(times[1:])
+        while fastest == math.inf or time.monotonic() < end:
+            began = time.process_time()  # that others keep the processor busy does not count
+            torch.autograd.grad(net(inputs).square().mean(), [*net.parameters()])
+            fastest = min(fastest, time.process_time() - began)
+    found = counter.count / fastest
+    return Machine(found, f"this processor's {found:.2g} operations a second (usual: 6e+10)")
+
+
+def machine(given: float | None, measure: bool) -> Machine:
+    """A device of so many operations a second; without, a processor here or a usual one."""
+    if given is None:
+        return here() if measure else USUAL
+    return Machine(given, f"{given:.3g} operations a second if nothing else takes time", True)
