@@ -44,6 +44,20 @@ def test_no_line_is_wider_than_the_page(
         assert lines and not [x for x in lines if len(x) > page and "fedloom " not in x]
 
 
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_cost_stays_on_one_line(
+    width: int, fedloom: Fedloom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Titles are broken, and "2182 d 23 h" is not: a second line holds nothing beside the title."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    for paper in ("fedacg", "cfedavg", "fafed"):
+        head, *lines = fedloom("papers", paper, "--no-measure").stdout.splitlines()[1:]
+        lines = lines[: next(n for n, line in enumerate(lines) if "arithmetic" in line)]
+        second = [line for line in lines if not line.startswith(f"  {paper}:")]
+        assert all(len(line) <= head.index("runs") for line in second)
+        assert sum(" d " in line for line in lines) > 3 or paper == "fafed"
+
+
 def test_settings_that_differ_are_listed_where_a_table_would_cut_words(
     fedloom: Fedloom, monkeypatch: pytest.MonkeyPatch
 ) -> None:

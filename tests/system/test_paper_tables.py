@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from click.testing import CliRunner
@@ -20,7 +20,8 @@ from scipy.stats import ttest_1samp
 
 from fedloom.cli.__main__ import cli
 from fedloom.cli.paper_pages import page
-from fedloom.config import resolve
+from fedloom.config import Config, resolve
+from fedloom.errors import DataError
 from fedloom.experiment.experiment import Experiment
 from fedloom.papers import ENTRIES, PAPERS, Entry
 from fedloom.papers.board import shown
@@ -163,6 +164,23 @@ def test_missing_data_leave_the_other_rows(fedloom: Fedloom, monkeypatch: Any) -
     for name in ("FEMNIST", "CelebA"):
         assert f"no data: {name}: " in text
     assert "NOT MEASURED" in text
+
+
+def test_data_that_cannot_be_had_are_asked_for_once(
+    fedloom: Fedloom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each download is tried several times, with pauses: nine runs of one data set ask once."""
+    asked = list[str]()
+
+    def nothing(self: Config) -> NoReturn:
+        asked.append(self.values["data"]["name"])
+        raise DataError("no such host")
+
+    monkeypatch.setattr(Config, "data", nothing)
+    words = ("paper", "fedacg:1b", "--rows", "fedavg,fedavgm,fedacg", "--quiet")
+    text = fedloom(*words).output
+    assert asked == ["cifar10", "cifar100"]
+    assert "no data: CIFAR-10: no such host" in text and "no data: CIFAR-100: " in text
 
 
 @pytest.mark.parametrize(

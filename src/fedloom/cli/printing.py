@@ -117,17 +117,20 @@ def _longest(columns: Sequence[Sequence[str]]) -> list[int]:
 
 
 def _widths(columns: Sequence[Sequence[str]], space: int | None) -> list[int]:
-    """The width of every column: as wide as its text if that fits; else as wide as its longest word
-    and a share of the rest; if not even the words fit, the widest are cut.
+    """The width of every column: as wide as its text if that fits; else the widest are narrowed,
+    to their longest word if need be; if not even the words fit, the widest words are cut.
     """
-    natural = [max(map(width_of, column)) for column in columns]
-    words = _longest(columns)
+    natural, words = [max(map(width_of, column)) for column in columns], _longest(columns)
     if space is None or (room := space - 2 * len(columns)) >= sum(natural):
         return natural
     while sum(words) > max(room, len(words)):
         words[words.index(max(words))] -= 1
-    wanted, spare = max(sum(natural) - sum(words), 1), max(room - sum(words), 0)
-    return [w + spare * (n - w) // wanted for w, n in zip(words, natural, strict=True)]
+    found = [*natural]
+    while sum(found) > max(room, sum(words)):
+        wide = max((n for n, w in zip(found, words, strict=True) if n > w))
+        at = max(i for i, n in enumerate(found) if n == wide and n > words[i])
+        found[at] -= 1
+    return found
 
 
 def page_width(piped: int = 80) -> int:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from ..data import FederatedData
 from ..errors import DataError, FedloomError
 from ..measures import Cka, Divergence, Hessian, Measure, Plane, Surface
+from ..storage.identity import digest
 from ..sweep import FAILURE, KeptData, Trial, Watch, in_jobs, run_trial, state_of
 from . import flamby
 from .entry import Entry
@@ -106,21 +107,26 @@ class Done(NamedTuple):
 
 
 class Work:
-    """Runs one after the other; the data of the last one are kept for the next. Between two rounds
-    it waits while the file `pause` is there.
+    """Runs one after the other; the data of the last one are kept for the next, and data that
+    cannot be had are asked for once. Between two rounds it waits while the file `pause` is there.
     """
 
     def __init__(self, pause: Path) -> None:
         self._pause = pause
         self._kept = KeptData()
+        self._missing: dict[str, Done] = {}
 
     def __call__(self, piece: Piece, on_row: Callable[[Any], None]) -> Done:
         """Run one, or go on with it, and measure it."""
         run, metrics = piece
+        same = digest({k: v for k, v in run.config.values["data"].items() if k != "seed"})
+        if same in self._missing:
+            return self._missing[same]
         try:
             data = self._kept.of(run.config)
         except DataError as error:
-            return Done("no data", " ".join(str(error).split()))
+            self._missing[same] = Done("no data", " ".join(str(error).split()))
+            return self._missing[same]
 
         def after_round(row: Any) -> None:
             on_row(row)
