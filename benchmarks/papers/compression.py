@@ -98,13 +98,18 @@ def by_uplink(line: Line, true: bool) -> dict[float, float]:
 def measured(line: Line, name: str) -> float | None:
     """What claims compare: `late`, the `average` accuracy over the rounds, its `roughness`,
     ‖e‖² over ‖Δ‖² at the `end`, the `growth` of ‖e‖², `uplink`: the accuracy after so many
-    models sent, nominal or true, or the `bytes` up.
+    models sent, nominal or true, `both`: after so many both ways, the `bytes` up, MiB to the
+    `target`, and the `last` value and moving average (`ema`).
     """
     name, _, where = name.partition("@")
     curve = points(line, "curve")
     if name == "uplink":
         unit, models = where.split()
         return after(by_uplink(line, unit == "true"), float(models))
+    if name == "both":
+        return after(by_both_ways(line), float(where))
+    if name == "target":
+        return None if line["bytes_to_target"] is None else float(line["bytes_to_target"] / 2**20)
     if name == "end":
         error, update = (fifth(points(line, f"{k}_square"), 1) for k in ("residual", "delta"))
         return error / update if error is not None and update else None
@@ -117,6 +122,8 @@ def measured(line: Line, name: str) -> float | None:
         "average": lambda: mean([*curve.values()]),
         "roughness": lambda: roughness(curve),
         "bytes": lambda: float(line["bytes_up"]),
+        "last": lambda: float(line["last"]["value"]),
+        "ema": lambda: float(line["last_ema"]),
     }
     return kinds[name]()
 

@@ -68,6 +68,16 @@ def test_a_result_in_readme_is_typed_nowhere() -> None:
     assert not [line for line in table if re.search(r"\d", re.sub(named, "", line))]
 
 
+@pytest.mark.parametrize("name", ["zoo", "compression", "submodels"])
+def test_what_was_found_in_a_study_is_typed_nowhere(name: str) -> None:
+    """Of what was found every number with a unit comes from lines. A level and a target stay."""
+    text = (
+        (ROOT / f"docs/results/words/{name}.md").read_text("utf-8").partition("What was found")[2]
+    )
+    kept = re.sub(r"\{\{.*?\}\}|\b(5|70|80) %", "", " ".join(text.split()))
+    assert text and not re.findall(r"\S*\d[\d.]* (?:%|points?\b|MiB)|\b\d\d\.\d+", kept)
+
+
 def test_the_demo_record_fills_its_table_and_the_difference_of_two_rows() -> None:
     """0.9697307, 0.9745590, 0.9730734 less 0.9717734, 0.9710306, 0.9741876 by hand: +0.0124."""
     text = fill.fill("{{demo:FedAvgM/FedACG.points 4}}|{{demo:table.text}}", filled.OWN)
