@@ -11,6 +11,7 @@ points. What stands above the claims is written by hand, words/PAPER.md.
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +41,7 @@ from fedloom.storage.atomic import write_out
 
 MADE = "<!-- Made by `python benchmarks/papers/tables.py` from papers/lines.jsonl. -->\n\n"
 CLAIMS = ("what the paper says", "of", "verdict", "what it is on")
+WIDTH = "100"  # columns of what `fedloom paper` prints
 BESIDE = "each method less the first one, in points of accuracy, published beside measured"
 
 
@@ -282,6 +284,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of pages and pictures")
     parser.add_argument("--check", action="store_true", help="write nothing; 1 if a page differs")
     options = parser.parse_args()
+    os.environ["COLUMNS"] = WIDTH  # whatever terminal they are made in
     found = made(options.lines)
     pages = {options.out / f"{name}.md": page for name, page in found.pages.items()}
     if options.check:
