@@ -21,7 +21,8 @@ BY_HAND = ("docs/results/conformance.md",)  # `make conformance` makes it
 PAGES = ("docs/results/*.md",)  # and each PAGE.md with a PAGE.md.in
 SOURCES = (
     *("README.md.in", "docs/**/*.md.in", "docs/results/words/*.md"),
-    *("docs/results/**/*.jsonl", "benchmarks/papers/studies/*.toml"),
+    *(f"docs/results/{name}.jsonl" for name in ("*", "flamby/lines", "papers/lines")),
+    "benchmarks/papers/studies/*.toml",
     *("src/fedloom/papers/published/*.toml", "src/fedloom/papers/published/*.csv"),
     "benchmarks/records/*/*.json",
 )
