@@ -15,7 +15,7 @@ from study import Study
 from fedloom.errors import ConfigError, did_you_mean
 from fedloom.report.statistics import Paired, p_text, paired
 
-STUDIES = ("zoo", "submodels", "compression")
+STUDIES = ("zoo", "submodels", "compression", "robust", "private")
 Fields = Mapping[str, "str | float | int | None"]
 
 

@@ -68,7 +68,7 @@ def test_a_result_in_readme_is_typed_nowhere() -> None:
     assert not [line for line in table if re.search(r"\d", re.sub(named, "", line))]
 
 
-@pytest.mark.parametrize("name", ["zoo", "compression", "submodels"])
+@pytest.mark.parametrize("name", ["zoo", "compression", "submodels", "robust", "private"])
 def test_what_was_found_in_a_study_is_typed_nowhere(name: str) -> None:
     """Of what was found every number with a unit comes from lines. A level and a target stay."""
     text = (
