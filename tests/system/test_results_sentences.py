@@ -108,7 +108,8 @@ def test_sentences_on_fedacg_and_fedsmoo() -> None:
     assert f"{100 * fmean(acg):.2f} %, {100 * fmean(np.subtract(acg, avg)):.2f} points" in text
     high = [ends(n, "higher")[0] for n in ("FedDyn", "FedACG")]
     assert f"FedDyn is at {100 * high[0]:.2f} and FedACG at {100 * high[1]:.2f}" in text
-    assert f"FedACG has {100 * acg[0]:.2f} at 0.2" in text and abs(high[0] - acg[0]) < 0.001
+    assert "FedACG is better at 0.2 and level with FedDyn: a tie" in text
+    assert acg[0] > high[1] and abs(high[0] - acg[0]) < 0.001
     rivals = rivals_of("FedSMOO")
     alike = {n: row for n, row in rivals.items() if not n.endswith("alpha 0.1")}
     assert (len(rivals), len(alike)) == (7, 5)
@@ -159,9 +160,8 @@ def test_rounds_to_a_target_lie_between_evaluations() -> None:
         return fmean(found)
 
     said = {n: f"{rounds(n):.0f}" for n in ("FedACG", "FedAvg")}
-    assert f"({said['FedACG']} rounds; FedAvg needs {said['FedAvg']})" in words("zoo")
+    assert "It is the first of that table at 80 %" in words("zoo")
     assert f"after {said['FedACG']} rounds, where FedAvg needs {said['FedAvg']}" in words("results")
-    assert f"80 % after {rounds('FAFED, alpha 0.9'):.0f} rounds" in words("zoo")
 
 
 def test_every_run_at_the_higher_rate_is_on_the_page() -> None:
@@ -287,8 +287,8 @@ def test_sentences_on_compression() -> None:
         for way in ("topk .9", "topk .99")
     }
     assert leads["topk .9"] == ["2.5", "2.4", "1.7"] and leads["topk .99"] == ["-1.8", "1.8", "1.2"]
-    assert "2.5, 2.4 and 1.7 points ahead" in text and "1.8 behind, 1.8 and 1.2 ahead" in text
-    assert "1.7 to 2.5 points ahead, Top-k .99 between 1.8 behind and 1.8 ahead" in words("results")
+    for page in (text, words("results")):
+        assert "is +2.5, +2.4 and +1.7 points" in page and "less it -1.8, +1.8 and +1.2" in page
     up = [[between(p, w, 2, False) for p in (1, 2, 5)] for w in ("topk .99", "uncompressed")]
     assert [f"{v:.1f}" for v in up[0]] == ["72.5", "81.4", "86.3"]
     assert up[1] == pytest.approx([22.7, 38.2, 65.4], abs=0.051)
@@ -310,7 +310,8 @@ def test_sentences_on_compression() -> None:
     assert min(behind["dropping .9"]) > 1.05 and max(behind["dropping .9"]) < 1.95
     costs = [late(f"{a}, fedpaq {n}") - late(a) for a in ("fedavg", "fedacg") for n in (7, 127)]
     assert (f"{min(costs):.2f}", f"{max(costs):.2f}") == ("0.01", "0.30")
-    assert "0.01 to 0.30 points" in text
+    seven = [f"{late(f'{a}, fedpaq 7') - late(a):+.2f}" for a in ("fedavg", "fedacg")]
+    assert f"less FedAvg is {seven[0]} points, FedACG with it less FedACG {seven[1]}" in text
 
 
 def test_sentences_on_cfedavgs_figure_4() -> None:
@@ -473,7 +474,7 @@ def test_sentences_on_sub_models() -> None:
     held = scale["sizes"]["held"]
     shares = [f"{100 * held[s]['all'] / scale['parameters']:.2f}" for s in part.sizes[:2]]
     assert shares == ["1.44", "2.14"]
-    assert "1.44 % of the model at a budget of 1/64" in text and "2.14 % at both 4 and 16 %" in text
+    assert 0.3 < 2.14 / 6.25 < 0.37 and "about a third of what it may at 1/16" in text
 
 
 def test_sentences_on_fiarses_table_1() -> None:
