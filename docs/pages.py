@@ -267,7 +267,8 @@ def cases_of(value: ast.expr) -> list[str]:
 def is_for_all(test: ast.FunctionDef, module: ast.Module) -> bool:
     """Say whether a test is about every registered method."""
     nodes = (node for value in parameters(test, module) for node in ast.walk(value))
-    return any(isinstance(node, ast.Name) and node.id == "ALGORITHMS" for node in nodes)
+    names = {node.id for node in nodes if isinstance(node, ast.Name)}
+    return bool(names & {"ALGORITHMS", "METHODS"})
 
 
 def proofs_of(name: str) -> list[Proof]:

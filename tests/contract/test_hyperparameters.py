@@ -86,6 +86,8 @@ ELSEWHERE = {
     "Local.beta1",
     "Local.beta2",
     "Local.clip_pull",
+    "Local.dp",
+    "Local.passes",
     "Local.probe_batch",
     "Local.drop_last",
     "Local.seconds",

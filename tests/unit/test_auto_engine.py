@@ -148,11 +148,11 @@ def test_what_cannot_be_computed_for_many_at_once_is_serial_with_the_reason():
 
 
 def test_the_rule_asks_neither_clock_nor_machine(monkeypatch):
+    loop = Experiment(algorithm=FAFED(), model=mlp(), data=MANY, rounds=1, engine="serial").build()
     for name in ("perf_counter", "monotonic", "process_time"):
         monkeypatch.setattr(f"time.{name}", lambda: pytest.fail("a clock"))
     for name in ("sched_getaffinity", "cpu_count"):
         monkeypatch.setattr(os, name, lambda *a: pytest.fail("the processors"), raising=False)
-    loop = Experiment(algorithm=FAFED(), model=mlp(), data=MANY, rounds=1, engine="serial").build()
     state = torch.get_rng_state()
     # whether a thread fetches batches, which changes no bit, is all that asks for processors
     monkeypatch.setattr("fedloom.engines.vectorised.processors", lambda: 1)

@@ -295,8 +295,7 @@ def paper_command(
     from .paper_columns import check_names
     from .paper_pages import draw, facts_page, planned, tell
 
-    if speed is not None and not dry_run:
-        raise ConfigError("--speed is of --dry-run: give it too")
+    _refuse_alone(speed, dry_run, as_published and (tune or halving))
     name, changes = _name_and_changes(words)
     asked, shown = wanted(figures, kinds, column), _columns(columns, style)
     found = entry(name)
@@ -307,8 +306,6 @@ def paper_command(
     found, chosen = with_own(found, _names(rows))
     usual = 5 if any(cell.seeds for cell in found.cells()) else 3  # as many as are published
     count = seeds or _SEEDS.get(scale, usual)
-    if as_published and (tune or halving):
-        raise ConfigError("--as-published runs what was published; drop --tune and --halving")
     folder, silent = Path(out), quiet or bool(style)
     made = plan(found, scale, folder, chosen, count, changes, as_published)
     if shown is not None:
@@ -370,6 +367,14 @@ def _tuned(
     for choice in choices:
         click.echo(f"  {choice.words}", err=True)
     return found
+
+
+def _refuse_alone(speed: float | None, dry_run: bool, tuned_as_published: bool) -> None:
+    """Raise ConfigError for options that need another one, or rule it out."""
+    if speed is not None and not dry_run:
+        raise ConfigError("--speed is of --dry-run: give it too")
+    if tuned_as_published:
+        raise ConfigError("--as-published runs what was published; drop --tune and --halving")
 
 
 def _nothing(made: Plan) -> Outcome:
