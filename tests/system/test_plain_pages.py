@@ -67,7 +67,7 @@ def test_a_page_has_no_private_words(page: Path) -> None:
 def test_a_first_page_s_picture_is_small_and_shown() -> None:
     for page in ("quickstart", "tutorial"):
         assert f"](pictures/{page}.png)" in (ROOT / "docs" / f"{page}.md").read_text("utf-8")
-        assert (ROOT / "docs" / "pictures" / f"{page}.png").stat().st_size < 100_000
+        assert (ROOT / "docs" / "pictures" / f"{page}.png").stat().st_size < 60_000
 
 
 def test_the_rule_finds_what_it_is_about() -> None:

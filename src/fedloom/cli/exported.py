@@ -28,9 +28,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+Site = str | None  # a site by its name, or the file of its numbers
 BATCH = 500  # labels, or tokens, that are evaluated at once: as a run does
 HERE = Path(__file__).parent
 NOT_OURS = "damaged, or not what `fedloom export` wrote: copy it again, or export again"
+PLAIN: dict[str, Any] = {"kind": "number", "fill": None, "mean": 0.0, "std": 1.0}  # as it is
 BY_HAND = "make it yourself, load the weights, and call outputs(samples, network)"
 # parts of an archive, and what texts of a program may be
 PARTS = r"(archive/)?(data/(weights/weight|constants/tensor)_\d+|(\.data/)?\w+|"
@@ -120,12 +122,11 @@ def _by_token(network: Any, tokens: Tensor) -> Tensor:
 
 
 def prepare(
-    samples: Any, known: Any = None, site: str | None = None, strict: bool = False, first: int = 1
+    samples: Any, known: Any = None, site: Site = None, strict: bool = False, first: int = 1
 ) -> Tensor:
-    """Raw samples as the network takes them, a transform of your own being missing. known: instead
-    of about(); site: where each has numbers of its own, its name or a file of them; strict: an
-    unknown category is an error, unless its rule has `others`; first: the first row's number.
-    """
+    """Raw samples as the network takes them, without a transform of your own. site: whose numbers
+    prepare columns, its name or a file; strict: an unknown category is an error, unless its rule
+    has `others`; first: the first row's number; known: in place of about()."""
     known = known or about()
     how = known["inputs"] | {"strict": strict, "first": first}
     if "rules" in how:
@@ -134,10 +135,9 @@ def prepare(
     return made.to(getattr(torch, known["dtype"])) if made.is_floating_point() else made
 
 
-def at_site(how: dict[str, Any], site: str | None) -> list[dict[str, Any]]:
+def at_site(how: dict[str, Any], site: Site) -> list[dict[str, Any]]:
     """The rules of columns, with the site's own numbers. Raises ValueError where these miss."""
-    own = how.get("sites")
-    if own is None:
+    if (own := how.get("sites")) is None:
         return list(how["rules"])
     if site is None or not (site in own or Path(site).is_file()):
         known = f"one of {', '.join(own)}, or " if own else ""
@@ -180,9 +180,6 @@ def _numbers(samples: Any, how: dict[str, Any]) -> Tensor:
     if how.get("columns") and (rows or hasattr(samples, "columns")):
         return _cells(samples, how | {"rules": [PLAIN | {"name": n} for n in how["columns"]]})
     return _shaped(_tensor(samples).to(getattr(torch, how["dtype"])), how)
-
-
-PLAIN: dict[str, Any] = {"kind": "number", "fill": None, "mean": 0.0, "std": 1.0}  # as it is
 
 
 def _cells(samples: Any, how: dict[str, Any]) -> Tensor:
@@ -280,9 +277,7 @@ KINDS |= dict.fromkeys(("words", "characters", "running", "subwords"), _texts)
 
 
 @torch.no_grad()
-def outputs(
-    samples: Any, network: Any = None, site: str | None = None, strict: bool = False
-) -> Tensor:
+def outputs(samples: Any, network: Any = None, site: Site = None, strict: bool = False) -> Tensor:
     """The outputs for raw samples (n, ...) of the network, or another; else as prepare()."""
     run = load() if network is None else network.eval()
     size = max(1, BATCH // about()["tokens"])
@@ -308,7 +303,7 @@ def places(out: Tensor) -> Tensor:
     return out.argmax(1) if usual else (likely[:, 1] > threshold).long()
 
 
-def predict(samples: Any, network: Any = None, site: str | None = None) -> Any:
+def predict(samples: Any, network: Any = None, site: Site = None) -> Any:
     """The class of each raw sample, by name if any, or outputs. Raises ValueError for odd cells."""
     out, names = outputs(samples, network, site, strict=True), about()["classes"]
     if chances(out) is None:
@@ -338,7 +333,7 @@ def outside(samples: Any) -> list[str]:
     return lines
 
 
-def score(samples: Any, targets: Any, network: Any = None, site: str | None = None) -> float:
+def score(samples: Any, targets: Any, network: Any = None, site: Site = None) -> float:
     """The run's metric on raw samples and their targets, as the run measured it."""
     whole = (about()["metric"] or {}).get("kind") == "auc"
     size = max(1, len(targets) if whole else BATCH // about()["tokens"])
@@ -459,7 +454,7 @@ def read(file: str) -> Any:
     return [dict(zip(heads, row, strict=True)) for row in rows]
 
 
-def scored(samples: Any, site: str | None = None) -> Iterator[list[Any]]:
+def scored(samples: Any, site: Site = None) -> Iterator[list[Any]]:
     """A header, and of each sample its number, probabilities and class; or its outputs."""
     out = outputs(samples, None, site, strict=True)
     likely, names = chances(out), about()["classes"]
