@@ -11,7 +11,6 @@ from fedloom import FedAvg, Local
 from fedloom.algorithms import Ditto, Mime
 from fedloom.core.vector import rec, zeros
 from fedloom.engines.client_round import Client
-from fedloom.engines.gradient import FullGradient
 from fedloom.errors import ConfigError
 from fedloom.federation.choice import ClientChoice, PowerOfChoice
 from fedloom.federation.devices import Levels
@@ -170,7 +169,8 @@ def test_power_of_choice_takes_the_largest_losses_and_pays_for_all_candidates():
     client, losses = Client(plan, fed, net), []
     share = client.share(client.views.whole, rec(x=net.init()), net.init_buffers())
     for i in range(7):
-        full = FullGradient(plan, fed, share, rec(), 0, i)
+        alone = client.alone(share, client.first_memory(net.init(), i), i, 0)
+        full = alone.inputs().job.full
         losses.append(float(full.loss(net.init())))
     assert first["clients"] == sorted(sorted(range(7), key=lambda i: -losses[i])[:2])
     vector, number = 4 * 102, 8

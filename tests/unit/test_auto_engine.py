@@ -31,8 +31,8 @@ from fedloom.engines import (
     vmap_range,
 )
 from fedloom.engines.family import Choice, family_of, numbered
+from fedloom.engines.together import Together
 from fedloom.engines.vmap_range import default_chunk
-from fedloom.engines.vmap_round import VmapRound
 from fedloom.errors import CheckpointError, ClientError, ConfigError, WorkerError
 from fedloom.experiment import processes
 from fedloom.federation.clock import Asynchronous
@@ -617,17 +617,17 @@ def test_the_default_chunk_fits_into_its_budget():
 def test_clients_that_do_not_fit_together_stop_the_run_with_the_size_that_does(
     monkeypatch, tmp_path
 ):
-    class Small(VmapRound):
+    class Small(Together):
         """A device that has room for so many."""
 
         room = 9
 
         def run(self):
-            if len(self.group) > self.room:
+            if len(self.clients) > self.room:
                 raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
             return super().run()
 
-    monkeypatch.setattr(vmap_range, "VmapRound", Small)
+    monkeypatch.setattr(vmap_range, "Together", Small)
     parts = {"data": MANY, "cohort": 23, "rounds": 3}
     whole = small(Scaffold(), engine="vectorised:8", **parts).run()
     Small.room = 5

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from ..engines.alone import check_value
 from ..engines.author_rules import FIELDS, same_fields
-from ..engines.gradient import check_value
 from ..errors import AuthorError
 from ..objectives import Objective
 from .compare import unlike

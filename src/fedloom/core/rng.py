@@ -37,6 +37,29 @@ def generator(seed: int, purpose: str, *parts: int | str) -> torch.Generator:
     return torch.Generator().manual_seed(key(seed, purpose, *parts))
 
 
+def seed_torch(seed: int, like: Tensor) -> None:
+    """Seed the generators that layers such as F.dropout draw from."""
+    torch.default_generator.manual_seed(seed)
+    if like.is_cuda:
+        torch.cuda.default_generators[like.get_device()].manual_seed(seed)
+    elif like.is_mps:
+        torch.mps.manual_seed(seed)
+
+
+def seed_all(seed: int, like: Tensor) -> None:
+    """Seed numpy's and Python's generators too."""
+    seed_torch(seed, like)
+    seed_others(seed)
+
+
+@contextmanager
+def own_draws(seed: int, like: Tensor) -> Iterator[None]:
+    """Torch's generators begin at a seed inside, and are restored afterwards."""
+    with torch.random.fork_rng(devices=[like.device] if like.is_cuda else []):
+        seed_torch(seed, like)
+        yield
+
+
 def seed_others(seed: int) -> None:
     """Seed numpy's and Python's generators, from which a user's model or loss may draw."""
     np.random.seed(seed % 2**32)
@@ -104,14 +127,15 @@ class Draws:
     __slots__ = ("_calls", "_like", "_place", "seed")
 
     def __init__(self, seed: int | Tensor, like: Tensor) -> None:
-        self.seed, self._like, self._place, self._calls = seed, like, START, 0
+        self.seed, self._like, self._calls = seed, like, 0
+        self._place: int | Tensor = START
 
-    def at(self, place: int) -> Draws:
-        """Go to another place. Returns this object."""
+    def at(self, place: int | Tensor) -> Draws:
+        """Go to another place (0-d int64 if a tensor). Returns this object."""
         self._place, self._calls = place, 0
         return self
 
-    def step(self, k: int) -> Draws:
+    def step(self, k: int | Tensor) -> Draws:
         """Go to local step k = 0, 1, ... Returns this object."""
         return self.at(_FIRST + k)
 

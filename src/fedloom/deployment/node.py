@@ -21,9 +21,9 @@ from ..core.parsing import one_line
 from ..core.vector import Rec, aligned, as_bytes, rec, tree
 from ..core.wire import pack
 from ..engines.base import keep_memory, one_thread
+from ..engines.client_results import Work
 from ..engines.client_round import Client
 from ..engines.extra_exchanges import answer_of, probe_of
-from ..engines.gradient import FullGradient
 from ..engines.reliability import LEAST
 from ..engines.stages import Packing
 from ..engines.summation import finite
@@ -197,22 +197,19 @@ class Node:
         """The answer before the local steps; what it changes of the client state waits for them."""
         share = self._share(ask, parts, self._question)
         memory = self._before(ask, share)
-        answer, count = self._changed_by(ask, share, memory)
+        answer, work = self._changed_by(ask, share, memory)
         if not finite(answer):
             raise ClientError("what it was asked for is not finite")
-        work = {"gradients": count.calls, "passes": count.calls}
-        return self._sealed(
-            ask, pack(answer), values=count.values, value_passes=count.values, **work
-        )
+        return self._sealed(ask, pack(answer), **work._asdict())
 
-    def _changed_by(self, ask: Ask, share: Download, memory: Rec) -> tuple[Rec, FullGradient]:
+    def _changed_by(self, ask: Ask, share: Download, memory: Rec) -> tuple[Rec, Work]:
         """What the client answers to the method's question, and what that cost."""
         about = _question_of(ask, share.msg)
         with self._client.explained(self.i, ask.round):
             share = self._client.receive(share, memory)
-            answer, kept, count = answer_of(self._client, share, memory, self.i, ask.round)
+            answer, kept, work = answer_of(self._client, share, memory, self.i, ask.round)
         self._waiting = about, memory if kept is None else kept
-        return answer, count
+        return answer, work
 
     def _trained(self, ask: Ask, parts: Parts) -> bytes:
         """The answer with an update; the new client state is on the disk before it leaves."""

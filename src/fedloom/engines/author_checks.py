@@ -15,11 +15,10 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from ..algorithm import Algorithm, Grad, Job, Oracle, Trait
-from ..core.rng import key
+from ..core.rng import key, own_draws
 from ..core.vector import Rec, Vec, fields, leaves
 from ..errors import AuthorError, ClientError, FedloomError
 from . import author_rules as rules
-from .gradient import own_draws
 from .self_state import changed, state
 
 # what a branch asks; float() and item() are left to who wants to print: vmap refuses them anyway

@@ -9,13 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from ..core.net import Net
-from ..core.rng import generator, key
+from ..core.rng import generator, key, seed_torch
 from ..core.vector import Vec
 from ..federation.federation import Federation
 from ..models import with_statistics
 from ..plan import Plan
 from .evaluation import EVALUATION_BATCH, Score, score_of
-from .gradient import seed_torch
 from .padded_batches import rows_of
 
 BATCH = 256  # the largest batch for gathering statistics; half of it is still 128

@@ -30,12 +30,33 @@ class ClientCost(NamedTuple):
     value_passes: int = 0
 
 
+class Work(NamedTuple):
+    """What a client computed: see ClientCost."""
+
+    loss: float | None
+    gradients: int
+    passes: int
+    values: int
+    value_passes: int
+
+
 def cost(
     client: int, steps: int, work: Any, down: Sizes, up: Sizes, squares: Squares = None
 ) -> ClientCost:
-    """What these local steps cost. work: says its loss, gradients, passes, values, value_passes."""
-    more = (squares, work.passes, work.values, work.value_passes)
-    return ClientCost(client, True, work.loss, steps, work.gradients, down, up, *more)
+    """What a client's round cost. work: a record that has the fields of Work."""
+    return ClientCost(
+        client=client,
+        answered=True,
+        loss=work.loss,
+        steps=steps,
+        gradients=work.gradients,
+        bytes_down=down,
+        bytes_up=up,
+        squares=squares,
+        passes=work.passes,
+        values=work.values,
+        value_passes=work.value_passes,
+    )
 
 
 class TrainTask(NamedTuple):
@@ -55,9 +76,6 @@ class TrainTask(NamedTuple):
     def range(self, begin: int, end: int) -> TrainTask:
         """The same of the clients from place `begin` to `end` of these."""
         return self._replace(cohort=self.cohort[begin:end], first=self.first + begin)
-
-
-Asked = TrainTask  # its name for engines of fedloom 0.2
 
 
 class RangeResult(NamedTuple):

@@ -7,17 +7,16 @@ compressed; the decoded update is scattered to length d and added to the sums.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..aggregation.rows import row
 from ..algorithm import Job, LocalSGD, Trait
-from ..core.arithmetic import average
 from ..core.net import Net
-from ..core.rng import key, substream
+from ..core.rng import key, seed_torch
 from ..core.vector import Rec, Vec, is_rec, rec
 from ..core.wire import nbytes
 from ..errors import ClientError, CompositionError, NotFiniteError
@@ -26,37 +25,19 @@ from ..objectives import Objective
 from ..plan import Plan
 from ..stage import At, Download, LocalResult, asked
 from ..submodels.base import View
-from .author_checks import counters, first_memory
+from .alone import Alone, Reused
+from .author_checks import first_memory
 from .author_rules import Explained, noted
 from .client_results import ClientCost, RangeResult, TrainTask, cost
-from .client_step import ClientStep
 from .client_views import ClientViews
-from .gradient import (
-    NOTHING,
-    Buffers,
-    FullGradient,
-    Gradient,
-    seed_all,
-    seed_torch,
-    storage,
-    storages,
-)
-from .private_gradient import PrivateGradient, Untold
-from .stages import Coding, Leaves, stages_of, steps_before
+from .local_steps import LocalSteps, Look
+from .stages import Coding, Leaves, stages_of
 from .summation import finite, numbers, push, spread, uniform_of
 
 __all__ = ["Client", "ClientCost", "Download", "LocalResult", "RangeResult"]
 
 
 NOTHING_KEPT = rec()  # of a stage without a name
-
-
-class Look(Protocol):
-    """Sees a client's steps: x (m,) before step k, or after the last one, and the losses so far."""
-
-    client: int
-
-    def __call__(self, k: int, x: Vec, losses: Sequence[Tensor]) -> None: ...
 
 
 class First:
@@ -92,14 +73,14 @@ class Client:
         self.plan, self.fed, self.net = plan, fed, net
         net.bf16 = fed.local.precision == "bf16"
         self._first: tuple[Vec, View, Rec, dict[str, Rec]] | None = None
-        self._points, self._gradients = Buffers(), Buffers()
+        self._reused = Reused.none()
         self.views, self.aggregation = ClientViews(plan.rule, fed, net), plan.aggregation
         self.stages = stages_of(plan, fed, net, coding)
         self.link = self.stages[-1]
         self.leaves = next((s for s in self.stages if isinstance(s, Leaves)), None)
         self.receiving, self._sending = asked(self.stages, "receive"), asked(self.stages, "send")
         self._addressing, self._reading = asked(self.stages, "address"), asked(self.stages, "read")
-        self.steps = ClientStep(plan, fed, self.stages)
+        self.steps = LocalSteps(plan, fed, self.stages)
         self.scale = 1.0  # of the moves, see server_half()
         self.look: Look | None = None  # at the steps of a replay
         self._later = False  # whether client updates are checked when they are summed
@@ -324,68 +305,14 @@ class Client:
     # --------------------------------------------------------------------------------- one client
     def train(self, share: Download, memory: Rec, i: int, round: int) -> LocalResult:
         """One client's local training. The client state has length d, before and after."""
-        fed, steps, guard = self.fed, self.steps, self.steps.guard
-        view, net, msg = share.view, share.net, share.msg
-        seed = key(fed.seed, "step", round, i)
-        seed_all(seed, net.params[0])  # start() may draw
-        own, obj = steps.begun(share, memory, i, round, seed)
-        rates = steps.rates(i, round)
-        oracle, full = self._oracles(share, obj, i, round)
-        job = steps.job(i, round, memory.last, share, rates, full)
-        net.train()
-        before = counters(msg, own)
-        x, loc = guard.start(msg, own, job)
-        if plain := steps.plain(view):
-            x = self._points.take(x).copy_(x)
-        for k, index in enumerate(fed.batches(i, round, steps_before(memory))):
-            batch = fed.batch(index, fed.draws(i, round, k, len(index)))
-            at = substream(seed, k)
-            oracle.at(batch, obj, at)
-            if self.look is not None:
-                self.look(k, x, oracle.losses)
-            if plain:
-                oracle.descend(x, rates[k])
-                continue
-            job = job.at(lr=rates[k], step=float(k))
-            d, loc, obj = steps.step(k, x, loc, obj, share, own, job, oracle, batch, at)
-            d = d.contiguous()  # one entry of x spread out would change while x is written to
-            held = storages(loc, obj) if loc or obj else NOTHING
-            x = torch.sub(x, d, alpha=rates[k], out=self._points.next(x, held))
-            self._points.settle(held | {storage(x)} if held else held)
-            self._gradients.settle(held)
-        if self.look is not None:
-            self.look(len(rates), x, oracle.losses)
-        job = job.at(lr=rates[-1], step=float(len(rates) - 1))
-        up, kept, obj = steps.end(x, loc, obj, share, own, job)
-        guard.unchanged(before, msg, own)
-        memory = steps.remembered(view, memory, kept, obj)
-        held = storages(up, memory)
-        self._points.give_away(held)
-        self._gradients.give_away(held)
-        calls, values = oracle.calls + full.calls, oracle.values + full.values
-        costs = (calls, msg.x[:0], x, full.calls, values, full.values)
-        return LocalResult(up, memory, job, _mean_loss(oracle.losses), *costs)
+        return self.alone(share, memory, i, round).train()
 
-    def _oracles(
-        self, share: Download, obj: Rec, i: int, round: int
-    ) -> tuple[Gradient, FullGradient]:
-        """What a client's method may ask of its data: of a batch, and of all."""
-        plan, dp, of = self.plan, self.fed.local.dp, (self.fed, share, obj, round, i)
-        if dp is None:
-            return Gradient(plan, share, self._gradients), FullGradient(plan, *of)
-        expected = self.fed.pass_of(i)[0]
-        noises = dp.noises(expected, self.fed.seed, round, i)
-        return PrivateGradient(plan, share, dp.clip, expected, noises), Untold(plan, *of)
+    def alone(
+        self, share: Download, memory: Rec, i: int, round: int, purpose: str = "step"
+    ) -> Alone:
+        """The local steps of one client. purpose: of its random numbers."""
+        return Alone(self.steps, share, memory, i, round, self._reused, self.look, purpose)
 
     def explained(self, i: int, round: int) -> Explained:
         """Name algorithm, client and round in an error that is raised inside."""
         return Explained(self.plan.algorithm.method, i, round)
-
-
-def _mean_loss(losses: Sequence[Tensor]) -> float | None:
-    """The mean of losses (0-d each), None of none. They are read from a GPU at once."""
-    if not losses:
-        return None
-    here = losses[0].device.type == "cpu"
-    values = map(float, losses) if here else torch.stack(list(losses)).tolist()
-    return average(list(values))

@@ -8,11 +8,10 @@ import torch
 from torch import Tensor
 
 from ..core.net import Net
-from ..core.rng import key
+from ..core.rng import key, seed_torch
 from ..core.vector import Rec, Vec, rec
 from ..federation.federation import Federation
 from ..submodels.base import Masked, Rule, View, whole
-from .gradient import seed_torch
 
 
 class ClientViews:

@@ -13,13 +13,12 @@ from torch import Tensor
 
 from ..core.net import Net, logits_of
 from ..core.pooling import Slices
-from ..core.rng import key, substream
+from ..core.rng import key, seed_all, seed_torch, substream
 from ..core.vector import Vec, aligned
 from ..errors import ClientError, DataError, FedloomError
 from ..federation.federation import Federation
 from ..plan import Plan
 from .author_rules import in_words, noted
-from .gradient import seed_all, seed_torch
 from .heartbeat import beat
 from .metrics import Whole, is_whole
 

@@ -12,16 +12,16 @@ import torch
 from torch import Tensor
 
 from ..algorithm import Algorithm
-from ..core.rng import ASK, key
+from ..core.rng import ASK, seed_all
 from ..core.vector import Rec, Vec, rec, tree
 from ..core.wire import nbytes
 from ..errors import ClientError
 from ..federation.federation import Federation
 from ..stage import Download
 from .author_checks import counters, probed
-from .client_results import ClientCost, RangeResult, TrainTask
+from .client_results import ClientCost, RangeResult, TrainTask, Work, cost
 from .client_round import Client
-from .gradient import Buffers, FullGradient, Gradient, seed_all
+from .local_steps import OUTSIDE, OWN_BATCH, Inputs, Step
 from .summation import finite, numbers, push, root, spread
 
 
@@ -43,19 +43,21 @@ def probe_of(client: Client, x: Vec, buffers: Vec, i: int) -> tuple[Rec, ClientC
     with client.explained(i, -1):
         net.load_buffers(buffers)
         net.train()
-        seed = key(fed.seed, "probe", 0, i)
-        seed_all(seed, x)
-        oracle = Gradient(plan, client.share(client.views.whole, rec(x=x), buffers), Buffers())
-        obj = client.first_memory(x, i).obj
-        oracle.at(fed.batch(fed.probe_batch(i)), obj, seed)
-        up = probed(plan.algorithm, x, oracle)
+        share, memory = (
+            client.share(client.views.whole, rec(x=x), buffers),
+            client.first_memory(x, i),
+        )
+        alone = client.alone(share, memory, i, 0, "probe")
+        seed_all(alone.seed, x)
+        batch = Step(fed.batch(fed.probe_batch(i)), alone.seed, 0.0, 0)
+        now = Inputs(memory.alg, memory.obj, share.msg, None, None)
+        up = probed(plan.algorithm, x, alone.gradient(now, batch, (OUTSIDE, OWN_BATCH), []))
         if not finite(up):
             raise ClientError(
                 f"{plan.algorithm.method}: client {i}: what it sent before round 1 is "
                 "not finite; is the model's loss finite on its data?"
             )
-    sizes = nbytes(rec(x=x)), nbytes(up)
-    return up, ClientCost(i, True, 0.0, 0, oracle.calls, *sizes, values=oracle.values)
+    return up, cost(i, 0, alone.work(0, 0.0), nbytes(rec(x=x)), nbytes(up))
 
 
 def weighed_probe(fed: Federation, up: Rec, i: int) -> Rec:
@@ -79,7 +81,7 @@ def ask_range(client: Client, asked: TrainTask, losses: bool = False) -> RangeRe
             if losses:
                 out.stats.append(_loss(client, share, memory, i, round))
                 continue
-            answer, kept, full = answer_of(client, share, memory, i, round)
+            answer, kept, work = answer_of(client, share, memory, i, round)
         if kept is not None:
             out.memories[i] = kept
         answered = finite(answer)
@@ -88,8 +90,8 @@ def ask_range(client: Client, asked: TrainTask, losses: bool = False) -> RangeRe
                 f"{client.plan.algorithm.method}: client {i}, round {round + 1}: what ask() gives "
                 "is not finite; is the model's loss finite on its data?"
             )
-        costs = (full.calls, share.down, client.answer_bytes(answer), None, full.calls)
-        out.stats.append(ClientCost(i, answered, 0.0, 0, *costs, full.values, full.values))
+        took = cost(i, 0, work, share.down, client.answer_bytes(answer))
+        out.stats.append(took._replace(answered=answered))
         part = weighed(client, answer, share, i) if answered else None
         push(out.nodes, 0, place, part)
     client.forget_first()
@@ -98,39 +100,27 @@ def ask_range(client: Client, asked: TrainTask, losses: bool = False) -> RangeRe
 
 def _loss(client: Client, share: Download, memory: Rec, i: int, round: int) -> ClientCost:
     """A client's loss over all its data at the received model, and what it cost."""
-    seed = key(client.fed.seed, "ask", round, i)
-    full = _full(client, share, memory, i, round, seed)
+    alone = client.alone(share, memory, i, round, "ask")
+    full = alone.inputs().job.full
     share.net.train()
     value = float(full.loss(share.msg.x))
-    costs = (share.down, client.answer_bytes(rec(loss=value)))
-    return ClientCost(i, True, value, 0, 0, *costs, None, 0, full.values, full.values)
-
-
-def _full(
-    client: Client, share: Download, memory: Rec, i: int, round: int, seed: int
-) -> FullGradient:
-    """The gradient of a client's whole objective; its randomness begins at the seed."""
-    seed_all(seed, share.msg.x)
-    obj = client.steps.begun(share, memory, i, round, seed)[1]
-    return FullGradient(client.plan, client.fed, share, obj, round, i)
+    return cost(i, 0, alone.work(0, value), share.down, client.answer_bytes(rec(loss=value)))
 
 
 def answer_of(
     client: Client, share: Download, memory: Rec, i: int, round: int
-) -> tuple[Rec, Rec, FullGradient]:
+) -> tuple[Rec, Rec, Work]:
     """What a client answers; its new state, None if that stays the same; what was computed."""
-    steps, view = client.steps, share.view
-    own = view.take(memory.alg)
-    full = _full(client, share, memory, i, round, key(client.fed.seed, "ask", round, i))
-    job = steps.job(i, round, memory.last, share, steps.rates(i, round), full)
-    job.draws.at(ASK)
+    guard, view, msg = client.steps.guard, share.view, share.msg
+    alone = client.alone(share, memory, i, round, "ask")
+    now = alone.inputs()
+    now.job.draws.at(ASK)
     share.net.train()
-    before = counters(share.msg, own)
-    answer, new = steps.guard.ask(share.msg, own, job)
-    steps.guard.unchanged(before, share.msg, own)
-    if new is own:
-        return numbers(answer), None, full
-    return numbers(answer), memory._replace(alg=view.put(new, memory.alg)), full
+    before = counters(msg, now.own)
+    answer, new = guard.ask(msg, now.own, now.job)
+    guard.unchanged(before, msg, now.own)
+    kept = None if new is now.own else memory._replace(alg=view.put(new, memory.alg))
+    return numbers(answer), kept, alone.work(0, 0.0)
 
 
 def weighed(client: Client, answer: Rec, share: Download, i: int) -> Rec:

@@ -63,7 +63,7 @@ class Batches:
     def __init__(
         self,
         fed: Federation,
-        group: list[int],
+        group: Sequence[int],
         round: int,
         like: Vec,
         whole: bool,

@@ -7,7 +7,6 @@ others. A sum of shortened gradients changes by at most clip if an example comes
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NoReturn
 
 import torch
 from torch import Tensor, vmap
@@ -16,12 +15,11 @@ from ..core.dropout import seeded
 from ..core.grad_and_value import grad_and_value
 from ..core.vector import Rec, Vec, zeros
 from ..errors import CompositionError
-from ..federation.private_examples import Normals, beside
+from ..federation.private_examples import beside
+from ..objectives import Objective
 from ..plan import Plan
 from ..stage import Download
 from .author_rules import noted
-from .gradient import Buffers, FullGradient, Gradient, blamed
-from .heartbeat import beat
 
 AT_ONCE = 1 << 24  # numbers in the gradients of the examples that are computed together
 _APART = 1 << 20  # calls of dropout layers in an example's forward pass, at most
@@ -77,46 +75,11 @@ def clipped_sum(
     return total
 
 
-class PrivateGradient(Gradient):
-    """The gradient function of one step, which may be called once. Nothing is told of losses.
-
-    clip, expected: see ExamplePrivacy, and the size of a batch; noises: draws the noise of each.
-    """
-
-    def __init__(
-        self, plan: Plan, share: Download, clip: float, expected: int, noises: Normals
-    ) -> None:
-        super().__init__(plan, share, Buffers())
-        self._share, self._clip, self._expected, self._noises = share, clip, expected, noises
-
-    def loss(self, x: Vec) -> NoReturn:
-        raise untold(self.plan, "the loss of a batch")
-
-    def descend(self, x: Vec, lr: float) -> None:
-        x.sub_(self(x), alpha=lr)
-
-    def _of_part(self, x: Vec) -> Vec:
-        if not self.fresh:
-            raise untold(self.plan, "a second gradient in a step")
-        self.fresh = False
-        self.calls += 1
-        beat()
-        loss = example_loss(self.plan, self._share, self.ref, self.memory, self.seed)
-        weights = x.new_full((len(self.batch[1]),), 1 / self._expected)
-        mean = clipped_sum(loss, x, self.batch, weights, self._clip)
-        return mean + self._noises(x.shape, x.dtype).to(x.device)
-
-
-class Untold(FullGradient):
-    """Stands for the gradient over all of a client's data, which is outside of the accounts."""
-
-    def __call__(self, x: Vec) -> NoReturn:
-        raise untold(self._plan, "job.full")
-
-    def loss(self, x: Vec) -> NoReturn:
-        raise untold(self._plan, "job.full.loss")
-
-
-def untold(plan: Plan, what: str) -> CompositionError:
+def undisclosed(plan: Plan, what: str) -> CompositionError:
     """The error about a method that looks at the data beside its one gradient in a step."""
     return CompositionError(beside(plan.algorithm.method, f"it asks for {what}"))
+
+
+def blamed(objective: Objective) -> str:
+    """Who is to blame for an exception of a loss: not the method."""
+    return f"the model or its loss, {objective.name}"

@@ -13,8 +13,7 @@ from ..plan import Plan
 from .author_rules import Explained, noted
 from .base import one_thread
 from .client_round import Client
-from .gradient import blamed
-from .private_gradient import clipped_sum, example_loss
+from .private_gradient import blamed, clipped_sum, example_loss
 from .vmap_refusals import Who, refusal, refuse_model
 
 _WHO = Who("local.dp", "")

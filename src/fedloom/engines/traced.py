@@ -22,9 +22,9 @@ from ..plan import Plan
 from ..stage import Download, LocalResult
 from .client_results import RangeResult, TrainTask
 from .client_round import Client
+from .local_steps import Trained
 from .stages import steps_before
 from .vmap_range import VmapRange
-from .vmap_round import VmapResult
 
 Stop = Callable[[FrameType], object]
 
@@ -124,10 +124,10 @@ class _Range(VmapRange):
 
     def _together(
         self, share: Download, start: dict[int, Rec], group: list[int], round: int
-    ) -> VmapResult | None:
+    ) -> Trained | None:
         trained, look = super()._together(share, start, group, round), self.client.look
         if trained is not None and look is not None and look.client in group:
-            self.found = trained.done(group.index(look.client))
+            self.found = trained.result(group.index(look.client))
         return trained
 
 

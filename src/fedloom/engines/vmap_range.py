@@ -19,22 +19,31 @@ from ..federation.federation import Federation
 from ..plan import Plan
 from ..stage import Download, LocalResult
 from ..submodels.base import whole
+from ..trace import looks_of
 from .author_rules import noted
 from .base import one_thread
-from .client_results import TrainTask
-from .client_round import Client, ClientCost, RangeResult
-from .gradient import blamed
+from .client_results import RangeResult, TrainTask, cost
+from .client_round import Client
+from .local_steps import Trained
 from .padded_batches import Prefetcher
-from .private_gradient import AT_ONCE
+from .private_gradient import AT_ONCE, blamed
 from .stages import steps_before
 from .summation import finite, push_rows
 from .threads import Threads
+from .together import Together
 from .vmap_refusals import refuse_changes
-from .vmap_round import NeedsFullError, VmapResult, VmapRound
 
 LARGEST = 100  # clients at once, unless the configuration says otherwise
 BUDGET = 1 << 30  # bytes that they may take by default
 VECTORS = 12  # vectors of length d per client: x, gradient, direction, message, states, sums
+
+
+def passes_over_all(plan: Plan) -> bool:
+    """True if a method asks for job.full, or cannot be tried on zeros."""
+    try:
+        return any(look.startswith("job.full") for look in looks_of(plan.algorithm, plan.d or 2))
+    except Exception:  # an author's code may raise anything on zeros
+        return True
 
 
 class TooManyError(FedloomError):
@@ -50,6 +59,7 @@ class VmapRange:
         self.ahead: Prefetcher | None = None  # if there is a second processor
         self.threads = Threads(1)
         self._whole = fed.local.dp is None and self._depends()
+        self._passes = passes_over_all(plan)
 
     def _depends(self) -> bool:
         """True if an example's loss depends on the rest of its batch, as with batch norm, or if
@@ -118,7 +128,7 @@ class VmapRange:
                     if trained is None:
                         sent[i] = client.client_half(share, start[i], i, round)
                     else:
-                        sent[i] = client.send(trained.done(r), share, i, round)
+                        sent[i] = client.send(trained.result(r), share, i, round)
         for place, i in enumerate(members, part.first):
             with client.explained(i, round):
                 share = shares[self.fed.capacity(i)]
@@ -152,15 +162,17 @@ class VmapRange:
 
     def _together(
         self, share: Download, start: dict[int, Rec], group: list[int], round: int
-    ) -> VmapResult | None:
+    ) -> Trained | None:
         """None: not possible, all data in equal batches, and a batch-level loss cannot be
         padded.
         """
-        try:
-            more = (self._whole, self.ahead, self.threads)
-            return VmapRound(self.client, share, start, group, round, *more).run()
-        except NeedsFullError:
+        if self._whole and self._passes:
             return None
+        client, memories = self.client, [start[i] for i in group]
+        received = [client.received(share, m).msg for m in memories if client.receiving]
+        how = (self._whole, self._passes, self.ahead, self.threads, client.look)
+        try:
+            return Together(client.steps, share, memories, group, round, received, *how).run()
         except torch.OutOfMemoryError:
             raise TooManyError from None
 
@@ -175,16 +187,18 @@ class VmapRange:
         return list(alike.values())
 
     # ---------------------------------------------------------------------- all updates of a chunk
-    def _all_in(self, trained: VmapResult) -> bool:
+    def _all_in(self, trained: Trained) -> bool:
         """True if these updates can be added as they are: whole, uncompressed and finite."""
         if not self.client.sends_as_trained or self.client.scale != 1:
             return False
         whole = all(v is None or math.isfinite(v) for v in trained.losses)
         return whole and finite(trained.up) and finite(self.net.buffers())
 
-    def _take_in(self, out: RangeResult, trained: VmapResult, part: TrainTask) -> None:
+    def _take_in(self, out: RangeResult, trained: Trained, part: TrainTask) -> None:
         """Client.take_in for all of these clients at once."""
-        up, share = trained.up, trained.work.share
+        up, work = trained.up, trained.round
+        share = work.share
+        assert isinstance(work, Together)
         buffers = share.net.buffers()
         weight = up.weight.cpu().double()
         rows = rec(
@@ -193,7 +207,7 @@ class VmapRange:
             weight=weight,
             delta=up.weight[:, None] * up.delta,
             # single numbers are added on the host, which reads them one by one
-            uniform=tree(lambda v: v.cpu() if v.ndim == 1 else v, trained.uniform),
+            uniform=tree(lambda v: v.cpu() if v.ndim == 1 else v, work.uniform(up)),
             buffers=up.weight[:, None] * buffers,
         )
         push_rows(out.nodes, part.first, rows)
@@ -201,9 +215,7 @@ class VmapRange:
         if buffers.numel():
             sent["buffers"] = buffers.nbytes
         for r, i in enumerate(part.cohort):
-            steps, (calls, *costs) = trained.work.steps[r], trained.costs(r)
-            counted = (trained.losses[r], steps, calls, share.down, sent, None)
-            out.stats.append(ClientCost(i, True, *counted, *costs))
+            out.stats.append(cost(i, len(work.rates[r]), trained.work(r), share.down, sent))
             out.memories[i] = trained.memory(r)._replace(last=float(part.round))
 
 

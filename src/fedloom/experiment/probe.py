@@ -11,11 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from ..core.net import Net, logits_of
-from ..core.rng import others_restored
+from ..core.rng import others_restored, seed_all
 from ..core.vector import Vec, rec
 from ..data import FederatedData
 from ..engines.base import one_thread
-from ..engines.gradient import seed_all
 from ..objectives import Objective
 from ..objectives.base import Batch, Function
 

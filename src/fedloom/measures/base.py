@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..core.hyper import PositiveInt, check_settings, hyper, ranged
-from ..core.rng import key
+from ..core.rng import key, seed_torch
 from ..engines.base import one_thread
-from ..engines.gradient import seed_torch
 from ..server.rounds import Loop
 
 Found = dict[str, Any]  # fit for JSON

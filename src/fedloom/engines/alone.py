@@ -1,0 +1,226 @@
+"""The local steps of one client, through the module's own parameters and in memory that is used
+again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..algorithm import Job, Oracle
+from ..core.dropout import seeded
+from ..core.rng import key, seed_all, seed_torch, substream
+from ..core.vector import Rec, Vec
+from ..errors import AuthorError
+from ..objectives import Objective
+from ..stage import Download, LocalResult
+from .author_rules import noted
+from .heartbeat import beat
+from .local_steps import (
+    OUTSIDE,
+    OWN_BATCH,
+    Inputs,
+    LocalRound,
+    LocalSteps,
+    Look,
+    Place,
+    Step,
+)
+from .private_gradient import blamed
+from .reused_memory import NOTHING, Buffers, Mask, storage, storages
+from .stages import steps_before
+
+
+class Reused(NamedTuple):
+    """Vectors that one client after another computes in: points, gradients, and gradients of
+    batches in a pass over all data.
+    """
+
+    points: Buffers
+    gradients: Buffers
+    passing: Buffers
+
+    @classmethod
+    def none(cls) -> Reused:
+        """Nothing yet."""
+        return cls(Buffers(), Buffers(), Buffers())
+
+
+class Alone(LocalRound):
+    """A round of one client. purpose: of its random numbers."""
+
+    def __init__(
+        self,
+        steps: LocalSteps,
+        share: Download,
+        memory: Rec,
+        i: int,
+        round: int,
+        reused: Reused,
+        look: Look | None = None,
+        purpose: str = "step",
+    ) -> None:
+        super().__init__(steps, share, [memory], [i], round, look)
+        self.client, self.memory, self._reused = i, memory, reused
+        self.net, self.seed = share.net, key(steps.fed.seed, purpose, round, i)
+        view = share.view
+        self._plain, self._blamed = steps.plain(view), blamed(steps.plan.objective)
+        self._mask = None if view.held is None or view.net else Mask(view, share.net)
+
+    def inputs(self) -> Inputs:
+        seed_all(self.seed, self.net.params[0])  # the method's start() may draw
+        own, obj = self.steps.begun(self.share, self.memory, self.client, self.round, self.seed)
+        msg, (job,) = self.share.msg, self.jobs
+        now = Inputs(own, obj, msg, job, job.draws.seed)
+        return now._replace(job=job._replace(full=self.full(now, OUTSIDE)))
+
+    def batches(self) -> Iterator[Step]:
+        fed, i, rates, dp = self.fed, self.client, self.rates[0], self.fed.local.dp
+        expected = fed.pass_of(i)[0]
+        noises = None if dp is None else dp.noises(expected, fed.seed, self.round, i)
+        for k, index in enumerate(fed.batches(i, self.round, steps_before(self.memory))):
+            batch = fed.batch(index, fed.draws(i, self.round, k, len(index)))
+            step = Step(batch, substream(self.seed, k), rates[k], k)
+            if noises is not None:
+                x = self.share.msg.x
+                weight = x.new_full((len(index),), 1 / expected)
+                step = step._replace(weight=weight, noise=noises(x.shape, x.dtype).to(x.device))
+            yield step
+
+    def begin(self, now: Inputs) -> tuple[Vec, Rec]:
+        x, loc = self.steps.guard.start(now.msg, now.own, now.job)
+        return (self._reused.points.take(x).copy_(x) if self._plain else x), loc
+
+    def advance(
+        self, k: int, x: Vec, loc: Rec, now: Inputs, step: Step
+    ) -> tuple[Vec, Rec, Rec, Tensor | None]:
+        if self._plain:
+            return x, loc, now.obj, self._descend(x, now, step)
+        d, loc, obj, loss = self.step(k, x, loc, now, step)
+        d = d.contiguous()  # one entry of x spread out would change while x is written to
+        points, held = self._reused.points, storages(loc, obj) if loc or obj else NOTHING
+        x = torch.sub(x, d, alpha=step.lr, out=points.next(x, held))
+        points.settle(held | {storage(x)} if held else held)
+        self._reused.gradients.settle(held)
+        return x, loc, obj, loss
+
+    def _descend(self, x: Vec, now: Inputs, step: Step) -> Tensor:
+        """Move x, a vector of the engine's, by -lr times the gradient there, in place.
+
+        For directions that are the gradient itself. It works layer by layer, because a vector of
+        the whole gradient would push the model out of the processor's cache.
+        """
+        beat()
+        self.gradients[step.number, OWN_BATCH] += 1
+        loss, parts, direct = self._pieces(x, step, now.msg.x, now.obj)
+        for piece, part in zip(self.net.pieces, parts, strict=True):
+            if part is not None:
+                torch.sub(piece, part, alpha=step.lr, out=piece)
+        if direct is not None:
+            torch.sub(x, direct, alpha=step.lr, out=x)
+        return loss
+
+    def end(self, x: Vec, loc: Rec, now: Inputs) -> tuple[Rec, Rec, Rec]:
+        rates = self.rates[0]
+        return self.finish(x, loc, now, now.job.at(lr=rates[-1], step=float(len(rates) - 1)))
+
+    def job_at(self, now: Inputs, step: Step, k: int) -> Job:
+        job: Job = now.job.at(lr=step.lr, step=float(k))
+        return job
+
+    # ------------------------------------------------------------------------------ its gradients
+    def differentiate(
+        self, x: Vec, step: Step, ref: Vec, obj: Rec, place: Place
+    ) -> tuple[Vec, Tensor]:
+        mask = self._mask
+        seen = x if mask is None else mask.embedded(x)
+        loss, parts, direct = self._pieces(seen, step, ref, obj)
+        reused = self._reused
+        g = (reused.gradients if place[1] == OWN_BATCH else reused.passing).take(x)
+        if mask is not None:
+            mask.gather(parts, g)
+            return g if direct is None else g.add_(direct.index_select(0, mask.held)), loss
+        flat = [
+            p.new_zeros(p.numel()) if part is None else part.reshape(-1)
+            for part, p in zip(parts, self.net.params, strict=True)
+        ]
+        torch.cat(flat, out=g)
+        return g if direct is None else g.add_(direct), loss
+
+    def _pieces(
+        self, seen: Vec, step: Step, ref: Vec, obj: Rec
+    ) -> tuple[Tensor, Sequence[Tensor | None], Tensor | None]:
+        """The loss of a batch at a point as the net computes with it, its gradient layer by layer,
+        and the gradient of the point itself if the loss uses it directly.
+        """
+        seed_torch(step.seed, seen)
+        with torch.enable_grad(), self._seeded(step):
+            handle = self.net.live(seen)
+            value = self._mean(handle, step, ref, obj)
+            check_value(self.plan.objective, value)
+            wanted = [*self.net.params, handle]
+            *parts, direct = torch.autograd.grad(value, wanted, allow_unused=True)
+        # a loss that is a view of the point would move with it
+        return value.detach().clone() if value._is_view() else value.detach(), parts, direct
+
+    def value(self, x: Vec, step: Step, ref: Vec, obj: Rec) -> Tensor:
+        seed_torch(step.seed, x)
+        with self._seeded(step):
+            value = self._mean(self.net.live(self.share.view.seen(x)), step, ref, obj)
+        check_scalar(self.plan.objective, value)
+        return value.detach().clone()
+
+    def _mean(self, handle: Tensor, step: Step, ref: Vec, obj: Rec) -> Tensor:
+        mean = self.plan.objective.mean
+        found: Tensor = noted(self._blamed, mean, self.net, handle, step.data, ref, obj)
+        return found
+
+    def _seeded(self, step: Step) -> AbstractContextManager[None]:
+        """The randomness of a step, for a model that draws."""
+        return seeded(step.seed) if self.net.draws else nullcontext()
+
+    def _over_all(
+        self, ask: Callable[[Oracle], Tensor], zero: Tensor, now: Inputs, k: int
+    ) -> Tensor:
+        fed = self.fed
+        own = fed.data.clients.of(self.client).to(fed.data.inputs.device)
+        seed = key(fed.seed, "full", self.round, self.client)
+        for m, index in enumerate(torch.split(own, fed.local.batch or len(own))):
+            batch = Step(fed.batch(index), substream(seed, m), 0.0, k)
+            asked = ask(self.gradient(now, batch, (OUTSIDE, m), []))
+            zero.add_(asked, alpha=len(index) / len(own))
+            self._reused.passing.settle(NOTHING)
+        return zero
+
+    # ------------------------------------------------------------------------------- its results
+    def train(self) -> LocalResult:
+        """The client's local training."""
+        result = self.run().result(0)
+        held = storages(result.up, result.memory)
+        self._reused.points.give_away(held)
+        self._reused.gradients.give_away(held)
+        return result
+
+    def row(self, values: Any, r: int) -> Any:
+        return values
+
+
+def check_value(objective: Objective, value: Any) -> None:
+    """Raise AuthorError unless a batch's mean loss is a scalar that can be differentiated."""
+    check_scalar(objective, value)
+    if not value.requires_grad:
+        raise AuthorError(
+            f"{objective.name}'s loss does not depend on x: no trained parameter reaches it; is it "
+            "detached, or computed under no_grad or with NumPy?"
+        )
+
+
+def check_scalar(objective: Objective, value: Any) -> None:
+    """Raise AuthorError unless a batch's mean loss is a scalar."""
+    if not isinstance(value, Tensor) or value.ndim:
+        got = f"shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+        raise AuthorError(f"{objective.name}.mean() gives {got}; return a tensor without axes")

@@ -1,0 +1,404 @@
+"""The local steps of clients, written once. alone.py has one client, together.py many at once.
+
+A step is a function of tensors alone: what changes by step, round or client is in its arguments,
+Inputs and Step. Where many clients run at once, each of their fields has a leading axis of clients.
+"""
+
+from __future__ import annotations
+
+import functools
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from ..algorithm import Job, Oracle
+from ..core.arithmetic import average, total
+from ..core.dropout import seeded
+from ..core.rng import FINISH, Draws, key, seed_torch
+from ..core.vector import Rec, Vec, rec
+from ..errors import AuthorError
+from ..federation.federation import Federation
+from ..federation.private_examples import ExamplePrivacy
+from ..objectives import Objective
+from ..plan import Plan
+from ..stage import Download, LocalResult, Stage, asked
+from ..submodels.base import View
+from ..wrappers.base import trajectory_parts
+from .author_checks import Guard, counters
+from .author_rules import noted
+from .client_results import Work
+from .heartbeat import beat
+from .private_gradient import clipped_sum, example_loss, undisclosed
+
+# a step (OUTSIDE: none), and a batch of a pass over all data (OWN_BATCH: the step's own)
+Place = tuple[int, int]
+OUTSIDE = OWN_BATCH = -1
+
+
+class Inputs(NamedTuple):
+    """What a client's steps of a round are computed from. own, obj: what it remembers of method and
+    objective, as long as the vectors of its steps; obj changes from step to step. msg: what it
+    received. job: at the first step. draws: the seed of its random numbers, see Draws. everything:
+    all its data in batches, where the method asks for job.full.
+    """
+
+    own: Rec
+    obj: Rec
+    msg: Rec
+    job: Any
+    draws: Any
+    everything: Any = ()
+
+
+class Step(NamedTuple):
+    """A minibatch and its place in the round. seed: of what the model draws; number: 0, 1, ...;
+    weight: of the examples, 0 for padding; live: whether the client has so many steps; noise: of
+    the private gradient.
+    """
+
+    data: Any
+    seed: Any
+    lr: Any
+    number: Any
+    weight: Any = ()
+    live: Any = ()
+    noise: Any = ()
+
+
+class Look(Protocol):
+    """Sees a client's steps: x (m,) before step k, or after the last one, and the losses so far."""
+
+    client: int
+
+    def __call__(self, k: int, x: Vec, losses: Sequence[Tensor]) -> None: ...
+
+
+class LocalSteps:
+    """What the local steps of all clients of a run have in common."""
+
+    def __init__(self, plan: Plan, fed: Federation, stages: tuple[Stage, ...]) -> None:
+        self.plan, self.fed, self.turning = plan, fed, asked(stages, "along")
+        self.guard, self._around = Guard(plan.algorithm), trajectory_parts(plan.algorithm)
+        loss = type(plan.objective)  # most have no client state, and are not asked
+        self.carries = plan.objective.carries
+        self._begins = loss.begin is not Objective.begin
+        self.finishes = loss.finish is not Objective.finish
+
+    def begun(self, share: Download, memory: Rec, i: int, round: int, seed: int) -> tuple[Rec, Rec]:
+        """-> own and obj of a client (d,) at the beginning of a round. Torch's generators begin at
+        its seed if the objective may draw.
+        """
+        own, obj = share.view.take(memory.alg), memory.obj
+        if share.view.net is not None:  # the net that computes the loss is as long as the part
+            obj = share.view.take(obj)
+        if self._begins:
+            seed_torch(seed, share.msg.x)
+            info = rec(round=round, last=float(memory.last), first=self.fed.first(i, round))
+            obj = self.plan.objective.begin(obj, info)
+        return own, obj
+
+    def rates(self, i: int, round: int) -> list[float]:
+        """The rates of a client's steps."""
+        return self.plan.rates(self.fed.local, round, self.fed.steps(i), self.fed.pace(i))
+
+    def job(self, i: int, round: int, last: float, share: Download, rates: list[float]) -> Job:
+        """What a client is told about its round, at the first step. last: the round of its last
+        participation.
+        """
+        fed, masked = self.fed, share.masked
+        return Job(
+            weight=fed.weight(i),
+            steps=float(len(rates)),
+            lr=rates[0],
+            lr_sum=total(rates),
+            round=float(round),
+            step=0.0,
+            last=float(last),
+            size=fed.relative_size(i),
+            kept=None if masked is None else masked.kept,
+            around=self._around if masked is None else (*self._around, masked),
+            relative_weight=fed.relative_weight(i),
+            draws=Draws(key(fed.seed, "author", round, i), share.msg.x),
+            client=float(i),
+            layers=share.layers,
+        )
+
+    def plain(self, view: View) -> bool:
+        """True if x moves along the gradient itself, and nothing else happens in a step."""
+        more = self.carries or self.turning or view.fit is not None or self.fed.local.dp is not None
+        in_place = view.held is None or view.net is not None
+        return self.plan.algorithm.plain and not more and in_place
+
+    def remembered(self, view: View, memory: Rec, own: Rec, obj: Rec) -> Rec:
+        """The client state (d,) after the steps."""
+        obj = view.put(obj, memory.obj) if view.net is not None else obj
+        return memory._replace(alg=view.put(own, memory.alg), obj=obj)
+
+
+class LocalRound(ABC):
+    """One round of local steps of clients that received the same. Methods raise AuthorError."""
+
+    def __init__(
+        self,
+        steps: LocalSteps,
+        share: Download,
+        memories: Sequence[Rec],
+        clients: Sequence[int],
+        round: int,
+        look: Look | None = None,
+    ) -> None:
+        self.steps, self.share, self.look = steps, share, look
+        self.plan, self.fed = steps.plan, steps.fed
+        self.memories, self.clients, self.round = memories, clients, round
+        self.rates = [steps.rates(i, round) for i in clients]
+        self.jobs = [
+            steps.job(i, round, memory.last, share, rates)
+            for i, memory, rates in zip(clients, memories, self.rates, strict=True)
+        ]
+        self.gradients, self.values = Counter[Place](), Counter[Place]()  # losses without gradient
+        self.losses: dict[int, Tensor] = {}  # of each step that computed a gradient, the first
+        self._reference = share.view.seen(share.msg.x)
+
+    # -------------------------------------------------------------------- one client, or many
+    @abstractmethod
+    def inputs(self) -> Inputs:
+        """What the clients' steps are computed from."""
+
+    @abstractmethod
+    def batches(self) -> Iterator[Step]:
+        """The steps, one at a time: the data of all are never in memory together."""
+
+    @abstractmethod
+    def begin(self, now: Inputs) -> tuple[Vec, Rec]:
+        """-> x where the steps begin, and loc."""
+
+    @abstractmethod
+    def advance(
+        self, k: int, x: Vec, loc: Rec, now: Inputs, step: Step
+    ) -> tuple[Vec, Rec, Rec, Tensor | None]:
+        """-> x, loc and obj after step k, and the loss at its first gradient."""
+
+    @abstractmethod
+    def end(self, x: Vec, loc: Rec, now: Inputs) -> tuple[Rec, Rec, Rec]:
+        """-> the update, and the new own and obj, after the last step."""
+
+    @abstractmethod
+    def job_at(self, now: Inputs, step: Step, k: int) -> Job:
+        """What the method is told at step k."""
+
+    @abstractmethod
+    def differentiate(
+        self, x: Vec, step: Step, ref: Vec, obj: Rec, place: Place
+    ) -> tuple[Vec, Tensor]:
+        """The gradient (m,) of a batch's mean loss at x (m,), and that loss. ref: what the client
+        received, as the net computes with it.
+        """
+
+    @abstractmethod
+    def value(self, x: Vec, step: Step, ref: Vec, obj: Rec) -> Tensor:
+        """A batch's mean loss at x (m,), 0-d; no graph is made."""
+
+    @abstractmethod
+    def _over_all(
+        self, ask: Callable[[Oracle], Tensor], zero: Tensor, now: Inputs, k: int
+    ) -> Tensor:
+        """The mean of what is asked of every batch of a client's data, by their examples."""
+
+    # ------------------------------------------------------------------------------- the round
+    def run(self) -> Trained:
+        """Train the clients."""
+        self.share.net.train()
+        now, guard, msg = self.inputs(), self.steps.guard, self.share.msg
+        before = counters(msg, now.own)
+        (x, loc), k = self.begin(now), 0
+        for k, step in enumerate(self.batches(), 1):
+            self._show(k - 1, x)
+            x, loc, obj, loss = self.advance(k - 1, x, loc, now, step)
+            now = now._replace(obj=obj)
+            if loss is not None:
+                self.losses[k - 1] = loss
+        self._show(k, x)
+        up, own, obj = self.end(x, loc, now)
+        guard.unchanged(before, msg, now.own)
+        return Trained(self, x, up, own, obj, self.mean_losses())
+
+    @abstractmethod
+    def row(self, values: Any, r: int) -> Any:
+        """A record or vector of one of the clients, whose memory nobody else holds."""
+
+    def _show(self, k: int, x: Vec) -> None:
+        """Let a replay look at its client."""
+        if self.look is not None and self.look.client in self.clients:
+            self.look(k, *self.looked_at(self.clients.index(self.look.client), x))
+
+    def looked_at(self, r: int, x: Vec) -> tuple[Vec, list[Tensor]]:
+        """x and the losses so far of one of the clients."""
+        return x, [*self.losses.values()]
+
+    def step(
+        self, k: int, x: Vec, loc: Rec, now: Inputs, step: Step
+    ) -> tuple[Vec, Rec, Rec, Tensor | None]:
+        """-> the direction (m,) in which x moves in step k, the new loc and obj, and the loss at
+        the first gradient, None if there is none or it must not be told.
+        """
+        losses: list[Tensor] = []
+        grad, job = self.gradient(now, step, (k, OWN_BATCH), losses), self.job_at(now, step, k)
+        job.draws.step(step.number)
+        d, loc = self.steps.guard.direction(x, loc, now.msg, now.own, grad, job)
+        if self.share.masked is not None:
+            d = self.share.masked.move(d, x)
+        for stage in self.steps.turning:
+            d = noted(f"{type(stage).__name__}.along()", stage.along, d, x, job)
+        obj = now.obj
+        if self.steps.carries:
+            with seeded(step.seed):
+                x_of_net = self.share.view.seen(x)
+                obj = self.plan.objective.carry(self.share.net, x_of_net, step.data, obj)
+        return d, loc, obj, losses[0] if losses else None
+
+    def finish(self, x: Vec, loc: Rec, now: Inputs, job: Job) -> tuple[Rec, Rec, Rec]:
+        """-> the client update, and the new own and obj. x (m,): where the steps ended; job: of the
+        last step.
+        """
+        job.draws.at(FINISH)
+        up, own = self.steps.guard.finish(x, loc, now.msg, now.own, job)
+        obj, seen = now.obj, self.share.view.seen
+        if self.steps.finishes:
+            obj = self.plan.objective.finish(seen(x), seen(now.msg.x), obj)
+        return up, own, obj
+
+    # --------------------------------------------------------------------------- its gradients
+    def gradient(self, now: Inputs, step: Step, place: Place, losses: list[Tensor]) -> Oracle:
+        """What a method may ask of a batch; losses gets the loss of the first gradient, unless
+        local.dp hides it.
+        """
+        share, dp = self.share, self.fed.local.dp
+        view, masked, ref = share.view, share.masked, self.reference(now)
+
+        def plain(x: Vec) -> Vec:
+            beat()
+            g, value = self.differentiate(x, step, ref, now.obj, place)
+            self.gradients[place] += 1
+            if not losses:
+                losses.append(value)
+            return g
+
+        def private(dp: ExamplePrivacy, x: Vec) -> Vec:
+            beat()
+            if self.gradients[place]:
+                raise undisclosed(self.plan, "a second gradient in a step")
+            self.gradients[place] += 1
+            loss = example_loss(self.plan, share, ref, now.obj, step.seed)
+            count = len(self.clients)
+            return clipped_sum(loss, x, step.data, step.weight, dp.clip, count).add(step.noise)
+
+        of_part = plain if dp is None else functools.partial(private, dp)
+
+        def gradient(x: Vec) -> Vec:
+            check_point(x, view)
+            return of_part(x) if masked is None else masked.grad(of_part, x)
+
+        def loss(x: Vec) -> Tensor:
+            if dp is not None:
+                raise undisclosed(self.plan, "the loss of a batch")
+            check_point(x, view)
+            beat()
+            self.values[place] += 1
+            with torch.no_grad():
+                return self.value(x if masked is None else masked.kept(x), step, ref, now.obj)
+
+        return Oracle(gradient, loss)
+
+    def reference(self, now: Inputs) -> Vec:
+        """The received model, as the net computes with it."""
+        return self._reference
+
+    def full(self, now: Inputs, k: int) -> Oracle:
+        """Job.full: the gradient and the loss of a client's whole objective."""
+
+        def over(ask: Callable[[Oracle], Tensor], zero: Tensor, what: str) -> Tensor:
+            if self.fed.local.dp is not None:
+                raise undisclosed(self.plan, what)
+            return self._over_all(ask, zero, now, k)
+
+        return Oracle(
+            lambda x: over(lambda g: g(x), torch.zeros_like(x), "job.full"),
+            lambda x: over(lambda g: g.loss(x), x.new_zeros(()), "job.full.loss"),
+        )
+
+    # ---------------------------------------------------------------------------- what it cost
+    def work(self, r: int, loss: float | None) -> Work:
+        """What one of the clients computed, without padding."""
+        gradients, passes = self._counted(self.gradients, r)
+        return Work(loss, gradients, passes, *self._counted(self.values, r))
+
+    def _counted(self, counter: Counter[Place], r: int) -> tuple[int, int]:
+        """How many of these belong to the client, and how many of them to passes over all data."""
+        steps, count = len(self.rates[r]), len(self.fed.data.clients.of(self.clients[r]))
+        of_pass = -(-count // (self.fed.local.batch or count))
+        mine = {p: n for p, n in counter.items() if p[0] < steps and p[1] < of_pass}
+        passes = sum(n for (_, batch), n in mine.items() if batch != OWN_BATCH)
+        return sum(mine.values()), passes
+
+    def mean_losses(self) -> list[float | None]:
+        """Each client's mean over its own steps of the loss at the step's first gradient. All are
+        read from a GPU at once.
+        """
+        if not self.losses:
+            return [None] * len(self.clients)
+        table = torch.stack([*self.losses.values()]).reshape(len(self.losses), -1).tolist()
+        found: list[float | None] = []
+        for r, rates in enumerate(self.rates):
+            own = [row[r] for k, row in zip(self.losses, table, strict=True) if k < len(rates)]
+            found.append(average(own) if own else None)
+        return found
+
+
+class Trained(NamedTuple):
+    """What local steps gave: x (m,) where they ended, the update, and the new own and obj, of many
+    clients with a leading axis of clients; and each client's mean loss.
+    """
+
+    round: LocalRound
+    x: Vec
+    up: Rec
+    own: Rec
+    obj: Rec
+    losses: list[float | None]
+
+    def memory(self, r: int) -> Rec:
+        """The new state (d,) of one of the clients."""
+        round, old = self.round, self.round.memories[r]
+        if not self.own and not self.obj:
+            return old
+        own, obj = round.row(self.own, r), round.row(self.obj, r)
+        return round.steps.remembered(round.share.view, old, own, obj)
+
+    def result(self, r: int) -> LocalResult:
+        """What training one of the clients gave."""
+        round, rates, up = self.round, self.round.rates[r], self.round.row(self.up, r)
+        return LocalResult(
+            up=up._replace(weight=float(up.weight)),
+            memory=self.memory(r),
+            job=round.jobs[r].at(lr=rates[-1], step=float(len(rates) - 1)),
+            buffers=round.share.msg.x[:0],
+            x=round.row(self.x, r),
+            **self.work(r)._asdict(),
+        )
+
+    def work(self, r: int) -> Work:
+        """What one of the clients computed."""
+        return self.round.work(r, self.losses[r])
+
+
+def check_point(x: Any, view: View) -> None:
+    """Raise AuthorError unless x is a vector (m,) of the view's length."""
+    if not isinstance(x, Tensor) or x.shape != (view.layout.d,):
+        got = list(x.shape) if isinstance(x, Tensor) else type(x).__name__
+        raise AuthorError(
+            f"grad() is asked at {got}; it takes a point as long as x, [{view.layout.d}]"
+        )

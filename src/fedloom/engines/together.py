@@ -1,0 +1,220 @@
+"""The local steps of many clients at once: one computation with a leading axis of clients, under
+vmap. Clients with fewer steps are masked, short batches padded with weight 0.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, vmap
+
+from ..algorithm import Job, Oracle
+from ..core.dropout import seeded
+from ..core.grad_and_value import grad_and_value
+from ..core.rng import Draws, key, substreams
+from ..core.vector import Rec, Vec, rec, tree
+from ..stage import Download
+from .author_rules import noted
+from .local_steps import OUTSIDE, OWN_BATCH, Inputs, LocalRound, LocalSteps, Look, Place, Step
+from .padded_batches import Batches, Prefetcher
+from .private_gradient import blamed
+from .stages import steps_before
+from .summation import uniform_of
+from .threads import Threads
+
+# the fields of a job that each client has; the others belong to a step, or are functions
+_NUMBERS = ("weight", "steps", "lr_sum", "round", "last", "size", "relative_weight", "client")
+
+
+class Together(LocalRound):
+    """A round of C clients, with B examples in each of K steps. received: what each of them
+    received, where stages change that; whole: the loss is of a whole batch, which must not be
+    padded; passes: the method asks for job.full; ahead: fetches the next step's data.
+    """
+
+    def __init__(
+        self,
+        steps: LocalSteps,
+        share: Download,
+        memories: Sequence[Rec],
+        clients: Sequence[int],
+        round: int,
+        received: Sequence[Rec] = (),
+        whole: bool = False,
+        passes: bool = False,
+        ahead: Prefetcher | None = None,
+        threads: Threads | None = None,
+        look: Look | None = None,
+    ) -> None:
+        super().__init__(steps, share, memories, clients, round, look)
+        self._received, self._passes, self._threads = received, passes, threads or Threads(1)
+        done = [steps_before(memory) for memory in memories]
+        self._batches = Batches(steps.fed, clients, round, share.msg.x, whole, ahead, done)
+        self._counts = [len(rates) for rates in self.rates]
+        self._shortest, K, like = min(self._counts), max(self._counts), share.msg.x
+        seeds = [key(steps.fed.seed, "step", round, i) for i in clients]
+        drawn = torch.tensor([job.draws.seed for job in self.jobs])
+        both = torch.cat([substreams(seeds, K), drawn[:, None]], 1).to(like.device)  # one transfer
+        self._begin_seeds, self._seeds, self._draws = seeds, both[:, :K], both[:, K]
+        last = torch.tensor(self._counts)[:, None] - 1
+        self._numbers = torch.minimum(torch.arange(K), last).to(like.device)  # (C, K)
+        rates = [r + r[-1:] * (K - len(r)) for r in self.rates]
+        self._rates = torch.tensor(rates, dtype=like.dtype, device=like.device)  # (C, K)
+        numbers = [*map(operator.attrgetter(*_NUMBERS), self.jobs)]
+        self._job = torch.tensor(numbers, dtype=like.dtype, device=like.device)  # (C, 8)
+        self._at_server = False  # all begin at the server's point: one matrix for all in step 0
+
+    def inputs(self) -> Inputs:
+        like, steps = self.share.msg.x, self.steps
+        begun = [
+            steps.begun(self.share, memory, i, self.round, seed)
+            for memory, i, seed in zip(self.memories, self.clients, self._begin_seeds, strict=True)
+        ]
+        own, obj = (_stacked([*records], like) for records in zip(*begun, strict=True))
+        msg = _stacked(self._received, like) if self._received else ()
+        everything = ()
+        if self._passes:
+            everything = rec(**self._batches.everything()._asdict(), obj=obj)
+        return Inputs(own, obj, msg, self._job, self._draws, everything)
+
+    def batches(self) -> Iterator[Step]:
+        for k, (data, weight) in enumerate(self._batches):
+            yield Step(
+                data,
+                self._seeds[:, k],
+                self._rates[:, k],
+                self._numbers[:, k],
+                weight,
+                self._batches.live[:, k],
+                self._batches.noise(self.share.msg.x.shape),
+            )
+
+    def begin(self, now: Inputs) -> tuple[Vec, Rec]:
+        def start(now: Inputs, first: Step) -> tuple[Vec, Rec]:
+            msg = self._message(now)
+            x, loc = self.steps.guard.start(msg, now.own, self.job_at(now, first, OUTSIDE))
+            self._at_server = x is self.share.msg.x
+            return x if self._at_server else x.clone(), tree(lambda v: _tensor(v, x), loc)
+
+        return vmap(start)(now, self._place(0))
+
+    def advance(
+        self, k: int, x: Vec, loc: Rec, now: Inputs, step: Step
+    ) -> tuple[Vec, Rec, Rec, Tensor | None]:
+        shared, masked = k == 0 and self._at_server, k >= self._shortest
+
+        def one(x: Vec, loc: Rec, now: Inputs, step: Step) -> tuple[Vec, Rec, Rec, Tensor]:
+            now = now._replace(msg=self._message(now))
+            d, after, obj, loss = self.step(k, x, loc, now, step)
+            moved = torch.addcmul(x, d, step.lr, value=-1)  # x - lr d, in one pass over the memory
+            after = tree(lambda v: _tensor(v, x), after)
+            if masked:
+                keep = lambda a, b: torch.where(step.live, a, b)
+                pairs = ((moved, x), (after, loc), (obj, now.obj))
+                moved, after, obj = (tree(keep, *pair) for pair in pairs)
+            return moved, after, obj, x.new_zeros(()) if loss is None else loss
+
+        do = vmap(one, in_dims=(None if shared else 0, 0, 0, 0))
+        chunks = now.everything.weight.shape if self._passes else ()
+        shape = (shared, masked, *step.data[0].shape), x.shape, chunks
+        given = self.share.msg.x if shared else x, loc, now, step
+        x, loc, obj, loss = self._threads.step(shape, do, given, self._forgets())
+        told = self.gradients[k, OWN_BATCH] and self.fed.local.dp is None
+        return x, loc, obj, loss if told else None
+
+    def end(self, x: Vec, loc: Rec, now: Inputs) -> tuple[Rec, Rec, Rec]:
+        def finish(x: Vec, loc: Rec, now: Inputs, last: Step) -> Any:
+            now = now._replace(msg=self._message(now))
+            found = self.finish(x, loc, now, self.job_at(now, last, OUTSIDE))
+            return tuple(tree(lambda v: _tensor(v, x), record) for record in found)
+
+        up, own, obj = vmap(finish)(x, loc, now, self._place(-1))
+        return up, own, obj
+
+    def _place(self, k: int) -> Step:
+        """The first step without a batch, or the last one."""
+        return Step((), self._seeds[:, k], self._rates[:, k], self._numbers[:, k])
+
+    def _forgets(self) -> Callable[[], None]:
+        """A function that forgets the gradients and losses counted from now on."""
+        before = self.gradients.copy(), self.values.copy()
+
+        def forget() -> None:
+            self.gradients, self.values = before
+
+        return forget
+
+    # ------------------------------------------------------------------------------ under vmap
+    def _message(self, now: Inputs) -> Rec:
+        return now.msg if self._received else self.share.msg
+
+    def reference(self, now: Inputs) -> Vec:
+        return self.share.view.seen(now.msg.x) if self._received else self._reference
+
+    def job_at(self, now: Inputs, step: Step, k: int) -> Job:
+        numbers: dict[str, Any] = dict(zip(_NUMBERS, now.job.unbind(), strict=True))
+        at = {"lr": step.lr, "step": step.number.to(now.job.dtype)}
+        draws = Draws(now.draws, self.share.msg.x)
+        return self.jobs[0]._replace(**numbers, **at, draws=draws, full=self.full(now, k))
+
+    def differentiate(
+        self, x: Vec, step: Step, ref: Vec, obj: Rec, place: Place
+    ) -> tuple[Vec, Tensor]:
+        return grad_and_value(lambda y: self.value(y, step, ref, obj), x)
+
+    def value(self, x: Vec, step: Step, ref: Vec, obj: Rec) -> Tensor:
+        objective, share = self.plan.objective, self.share
+        with seeded(step.seed):
+            given = share.net, share.view.seen(x), step.data, ref, obj
+            loss: Tensor = noted(blamed(objective), objective.loss, *given)
+        objective.checked(loss, step.data)
+        if loss.ndim == 0:
+            return loss
+        mean: Tensor = (step.weight * loss).sum() / step.weight.sum()
+        return mean
+
+    def _over_all(
+        self, ask: Callable[[Oracle], Tensor], zero: Tensor, now: Inputs, k: int
+    ) -> Tensor:
+        everything, total = now.everything, zero
+        now = now._replace(obj=everything.obj)  # that of the beginning, as for one client alone
+        for m in range(everything.seed.shape[0]):
+            weight = everything.weight[m]
+            size = weight.sum()
+            data = everything.inputs[m], everything.targets[m]
+            # a padding chunk has weight 0 throughout: count it as one example, times 0
+            weight = torch.where(size > 0, weight, torch.ones_like(weight))
+            batch = Step(data, everything.seed[m], (), (), weight)
+            total = total + size * ask(self.gradient(now, batch, (k, m), []))
+        mean: Tensor = total / everything.weight.sum()
+        return mean
+
+    # ------------------------------------------------------------------------------- its results
+    def uniform(self, up: Rec) -> Rec:
+        """The fields of the clients' updates for plain means."""
+
+        def one(up: Rec, now: Inputs, last: Step) -> Rec:
+            fields = uniform_of(self.plan.algorithm, up, self.job_at(now, last, OUTSIDE))
+            return tree(lambda v: _tensor(v, up.delta), fields)
+
+        return vmap(one)(up, Inputs((), (), (), self._job, self._draws), self._place(-1))
+
+    def row(self, values: Any, r: int) -> Any:
+        return tree(lambda v: v[r].clone(), values)
+
+    def looked_at(self, r: int, x: Vec) -> tuple[Vec, list[Tensor]]:
+        return x[r], [loss[r] for loss in self.losses.values()]
+
+
+def _stacked(records: Sequence[Rec], like: Vec) -> Rec:
+    """Records of tensors or numbers -> one record of tensors (C, ...)."""
+    return tree(lambda *vs: torch.stack([_tensor(v, like) for v in vs]), *records)
+
+
+def _tensor(value: Any, like: Vec) -> Tensor:
+    if isinstance(value, Tensor):
+        return value
+    return torch.as_tensor(value, dtype=like.dtype, device=like.device)
