@@ -20,7 +20,7 @@ from fedloom.aggregation.base import means
 from fedloom.algorithms import FedACG, FedAvg, Scaffold
 from fedloom.core.net import Net
 from fedloom.data import from_clients
-from fedloom.engines.client_results import TrainTask
+from fedloom.engines.client_results import Request, TrainTask
 from fedloom.engines.serial import Serial
 from fedloom.engines.summation import root
 from fedloom.federation.federation import Federation
@@ -49,8 +49,9 @@ def seconds(algorithm, steps: int, repeats: int) -> tuple[float, float]:
         a = time.perf_counter()
         plain.round(cohort)
         b = time.perf_counter()
-        answers = engine.round(
-            TrainTask(algorithm.broadcast(srv), net.init_buffers(), memory, cohort, t)
+        answers = engine.map(
+            Request.TRAIN,
+            TrainTask(algorithm.broadcast(srv), net.init_buffers(), memory, cohort, t),
         )
         means(root(answers.nodes))
         c = time.perf_counter()

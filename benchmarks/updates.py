@@ -29,7 +29,7 @@ from fedloom.compression.error_feedback import Residual
 from fedloom.compression.link import Via, via
 from fedloom.deployment.engine import FederationEngine
 from fedloom.deployment.node import Node
-from fedloom.engines.client_results import TrainTask
+from fedloom.engines.client_results import Request, TrainTask
 from fedloom.engines.summation import finite
 from fedloom.errors import WireError
 
@@ -64,7 +64,9 @@ class Case:
 
     def round(self, number: int) -> Any:
         """A round of this one client."""
-        return self.engine.round(TrainTask(self.msg, self.buffers, {}, [CLIENT], number))
+        return self.engine.map(
+            Request.TRAIN, TrainTask(self.msg, self.buffers, {}, [CLIENT], number)
+        )
 
     def wrong(self, raw: bytes) -> str | None:
         """Why an answer was not read as it must be; "" where it was, None where it was refused."""

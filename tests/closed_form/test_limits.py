@@ -21,7 +21,7 @@ from fedloom.algorithms import (
     mofedsam,
 )
 from fedloom.core.vector import rec
-from fedloom.engines.client_results import TrainTask
+from fedloom.engines.client_results import Request, TrainTask
 from fedloom.federation.schedules import Exponential
 from fedloom.wrappers import (
     Average,
@@ -132,7 +132,7 @@ def test_jobs_say_what_the_engine_does():
     loop.engine.open(loop.plan, loop.fed, loop.net)
     msg, memory, last = rec(x=torch.zeros(2, dtype=torch.float64)), {}, {}
     for t, (i,) in enumerate(cohorts):
-        answer = loop.engine.round(TrainTask(msg, torch.empty(0), memory, [i], t))
+        answer = loop.engine.map(Request.TRAIN, TrainTask(msg, torch.empty(0), memory, [i], t))
         memory |= answer.memories
         told = answer.nodes[0][2].uniform.told
         rates = [0.3 * 0.5**t * 0.9**k for k in range(sizes[i])]

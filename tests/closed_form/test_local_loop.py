@@ -12,7 +12,7 @@ from torch import nn
 from fedloom import FedAvg, Local
 from fedloom.core.vector import rec
 from fedloom.engines.base import one_thread
-from fedloom.engines.client_results import TrainTask
+from fedloom.engines.client_results import Request, TrainTask
 from fedloom.federation.schedules import Exponential
 from tiny import clusters, mlp, small, trace
 
@@ -75,7 +75,8 @@ def test_one_round_is_torchs(name):
     loop.engine.open(loop.plan, loop.fed, loop.net)
     x = loop.net.init()
     for t in (0, 3):
-        answers = loop.engine.round(TrainTask(rec(x=x), loop.net.init_buffers(), {}, [0], t))
+        task = TrainTask(rec(x=x), loop.net.init_buffers(), {}, [0], t)
+        answers = loop.engine.map(Request.TRAIN, task)
         with one_thread():
             want = flat(by_hand(mlp(torch.float64), loop.fed, t)) - x
         tolerance = 0 if name in EXACT else 1e-14

@@ -30,7 +30,7 @@ from fedloom.compression.error_feedback import Residual
 from fedloom.compression.link import Link, Via
 from fedloom.core.rng import generator
 from fedloom.core.vector import leaves, rec
-from fedloom.engines.client_results import TrainTask
+from fedloom.engines.client_results import Request, TrainTask
 from fedloom.engines.summation import push, root
 from fedloom.errors import CompositionError, ConfigError
 from fedloom.federation.attacks import Alie, Gaussian, InnerProduct, LabelFlip, Scaled, SignFlip
@@ -125,8 +125,9 @@ def test_centred_clipping_begins_at_the_last_aggregate() -> None:
     rows = []
     for loops in own:
         loop = next(loops)
-        out = loop.engine.round(
-            TrainTask(rec(x=torch.tensor(first)), loop.buffers, {}, loop.cohorts.of(0), 1)
+        out = loop.engine.map(
+            Request.TRAIN,
+            TrainTask(rec(x=torch.tensor(first)), loop.buffers, {}, loop.cohorts.of(0), 1),
         )
         rows.append(root(out.nodes).rows.r0.delta.numpy())
         loops.close()
@@ -292,15 +293,17 @@ def bounded(algorithm: Any, rounds: int = 1, **parts: Any) -> int:
     for t in range(rounds):
         msg = loop.message()[0]
         sent = msg._replace(x=msg.x + t), loop.buffers, memories
-        whole = loop.engine.round(TrainTask(*sent, everybody, t))
+        whole = loop.engine.map(Request.TRAIN, TrainTask(*sent, everybody, t))
         total = added(root(whole.nodes))
         for i in everybody:
-            alone = root(loop.engine.round(TrainTask(*sent, [i], t)).nodes)
+            alone = root(loop.engine.map(Request.TRAIN, TrainTask(*sent, [i], t)).nodes)
             assert float(added(alone).norm()) <= clip and alone.weight == alone.mass == 1.0
             count += float(added(alone).norm()) > 0.99 * clip
             if rounds > 1:
                 rest = [j for j in everybody if j != i]
-                moved = total - added(root(loop.engine.round(TrainTask(*sent, rest, t)).nodes))
+                moved = total - added(
+                    root(loop.engine.map(Request.TRAIN, TrainTask(*sent, rest, t)).nodes)
+                )
                 assert float(moved.norm()) <= clip * (1 + 1e-5)  # sums of float32 round
         memories = whole.memories
     loop.engine.close()

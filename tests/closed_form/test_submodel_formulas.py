@@ -17,7 +17,7 @@ from fedloom.core.dropout import seeded
 from fedloom.core.net import Net, Variables
 from fedloom.core.vector import rec
 from fedloom.data import from_clients
-from fedloom.engines.client_results import TrainTask
+from fedloom.engines.client_results import Request, TrainTask
 from fedloom.errors import CompositionError
 from fedloom.objectives import Function, MaskedCrossEntropy, OrderedDistillation, SelfDistillation
 from fedloom.server.evaluation import Evaluation
@@ -486,7 +486,9 @@ def _owners_round(owners: bool):
     loop.begin()
     before = loop.srv.x
     alone = [
-        loop.engine.round(TrainTask(rec(x=before), loop.buffers, {}, [i], 0)).nodes[0][2]
+        loop.engine.map(Request.TRAIN, TrainTask(rec(x=before), loop.buffers, {}, [i], 0)).nodes[0][
+            2
+        ]
         for i in range(3)
     ]
     loop.run(1)

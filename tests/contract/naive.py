@@ -109,6 +109,5 @@ class NaiveClient(Client):
 class Naive(Serial):
     """The reference of the reference."""
 
-    def open(self, plan, fed, net):
-        super().open(plan, fed, net)
-        self._client = NaiveClient(plan, fed, net)
+    def client(self, plan, fed, net):
+        return NaiveClient(plan, fed, net)

@@ -37,7 +37,7 @@ from fedloom.config import from_run, resolve
 from fedloom.core.layout import Layout
 from fedloom.core.vector import leaves, rec
 from fedloom.data import Ragged, from_clients
-from fedloom.engines.client_results import TrainTask
+from fedloom.engines.client_results import Request, TrainTask
 from fedloom.errors import ClientError, ConfigError, DataError
 from fedloom.federation.private_examples import ExamplePrivacy
 from fedloom.objectives import CrossEntropy, FedMLB
@@ -426,7 +426,9 @@ def test_no_step_crosses_to_the_device_and_a_round_no_more_often_than_it_did(eng
         loop.engine.open(loop.plan, loop.fed, loop.net)
         loop.begin()
         with counted() as count:
-            loop.engine.round(TrainTask(loop.message()[0], loop.buffers, {}, [1, 2, 3], 0))
+            loop.engine.map(
+                Request.TRAIN, TrainTask(loop.message()[0], loop.buffers, {}, [1, 2, 3], 0)
+            )
         loop.engine.close()
         found.append(count.as_dict())
     assert found[0] == found[1]

@@ -18,7 +18,7 @@ from fedloom.checks.tiny_federation import experiment
 from fedloom.core.vector import leaves, rec
 from fedloom.data.client_test_sets import proportional
 from fedloom.engines import Vectorised
-from fedloom.engines.client_results import TrainTask
+from fedloom.engines.client_results import Request, TrainTask
 from fedloom.engines.evaluation import add, score_of
 from fedloom.engines.summation import push, root
 from fedloom.federation.devices import Levels
@@ -61,10 +61,10 @@ def test_ranges_of_a_cohort_add_up_to_the_whole(name, engine_of):
     cohort = [0, 2, 3, 5, 6]
     engine.open(loop.plan, loop.fed, loop.net)
     asked = TrainTask(loop.message()[0], loop.buffers, {}, cohort, 0)
-    whole = engine.round(asked)
+    whole = engine.map(Request.TRAIN, asked)
     stack = []
     for a, b in ((0, 2), (2, 5)):
-        part = engine.round(asked.range(a, b))
+        part = engine.map(Request.TRAIN, asked.range(a, b))
         for node in part.nodes:
             push(stack, *node)
     x = loop.srv.x

@@ -29,7 +29,7 @@ from fedloom.deployment.message import ANSWER, Ask, Refusal, Site, opened, seale
 from fedloom.deployment.node import Node
 from fedloom.deployment.server import serve
 from fedloom.deployment.sites import Place
-from fedloom.engines.client_results import TrainTask
+from fedloom.engines.client_results import Request, TrainTask
 from fedloom.errors import WireError
 from fedloom.federation.sampling import Cohorts
 from support.places import SMALL, Here, folder
@@ -234,7 +234,7 @@ def test_two_sums_from_one_model_are_of_the_same_clients(tmp_path):
     def summed(round, cohort):
         loop.engine.refused.clear()
         task = TrainTask(msg, loop.buffers, {}, cohort, round)
-        out = loop.engine.round(task)
+        out = loop.engine.map(Request.TRAIN, task)
         return sum(cost.answered for cost in out.stats), {r.why for r in loop.engine.refused}
 
     away.update(("keys", i) for i in (0, 1))

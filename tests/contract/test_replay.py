@@ -252,17 +252,3 @@ def test_the_hostile_client_is_blamed(engine: str, tmp_path: Path) -> None:
     assert found[0].client == bad and found[0].cosine < 0
     assert found[0].loss is not None and whole is not None and found[0].loss < whole
     assert {b.client for b in found} == set(range(8))
-
-
-def test_a_debugger_sees_the_loop_of_steps(run: Path) -> None:
-    """At the first step, or at the one that is asked for; the bits are the same."""
-    seen = []
-    with CASES["serial"]().replay(run, 2) as replay:
-        replay.go()
-        i = replay.cohort[-1]
-        whole = replay.client(i)
-        for step in (None, 1):
-            trace = replay.client(i, step, lambda frame: seen.append(dict(frame.f_locals)))
-            assert trace.sent and whole.sent and same(trace.sent.memory, whole.sent.memory)
-    assert [local["k"] for local in seen] == [0, 1]
-    assert {"x", "msg", "own", "batch", "i"} <= seen[0].keys() and seen[0]["i"] == i

@@ -11,7 +11,7 @@ from fedloom import Checkpoint, Evaluation
 from fedloom.compression.codecs import TopK
 from fedloom.compression.error_feedback import Forget, Residual
 from fedloom.compression.link import Via
-from fedloom.engines.client_results import TrainTask
+from fedloom.engines.client_results import Request, TrainTask
 from fedloom.errors import CheckpointError, ConfigError
 from fedloom.report import comparison, group_runs, load_run
 from fedloom.submodels import FedRolex, HeteroFL
@@ -161,7 +161,7 @@ def test_batch_norms_buffers_are_averaged_by_weight():
     total, size = torch.zeros_like(start), 0
     for i in (1, 2, 5):
         msg = loop.plan.algorithm.broadcast(loop.srv)
-        ((_, _, part),) = loop.engine.round(TrainTask(msg, start, {}, [i], 0)).nodes
+        ((_, _, part),) = loop.engine.map(Request.TRAIN, TrainTask(msg, start, {}, [i], 0)).nodes
         total += part.buffers
         size += loop.fed.weight(i)
     torch.testing.assert_close(after.buffers, total / size)

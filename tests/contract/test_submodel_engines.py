@@ -13,7 +13,7 @@ from fedloom.algorithms.registry import make_algorithm
 from fedloom.checks.tiny_federation import CAPACITIES, Trial, exits, experiment, finish, run
 from fedloom.core.vector import leaves
 from fedloom.engines import Serial
-from fedloom.engines.client_results import TrainTask
+from fedloom.engines.client_results import Request, TrainTask
 from fedloom.objectives import FedNTD, MaskedCrossEntropy, OrderedDistillation, SelfDistillation
 from fedloom.submodels import FIARSE, SUBMODELS, FedRolex, FjORD, HeteroFL, ScaleFL, greedy
 from tiny import agree, same
@@ -119,7 +119,7 @@ def test_the_sizes_are_in_the_log_and_a_smaller_client_costs_less(case):
     loop.engine.open(loop.plan, loop.fed, loop.net)
     loop.begin()
     msg = loop.plan.algorithm.broadcast(loop.srv)
-    stats = loop.engine.round(TrainTask(msg, loop.buffers, {}, [0, 1, 2], 0)).stats
+    stats = loop.engine.map(Request.TRAIN, TrainTask(msg, loop.buffers, {}, [0, 1, 2], 0)).stats
     loop.engine.close()
     up = [sum(s.bytes_up.values()) for s in stats]  # capacities 1, 1/2, 1/4
     down = [sum(s.bytes_down.values()) for s in stats]

@@ -24,7 +24,7 @@ from fedloom.compression.codecs import QSGD, TopK
 from fedloom.compression.error_feedback import EF21, Residual
 from fedloom.compression.link import Link, Via
 from fedloom.engines import Serial
-from fedloom.engines.client_results import RangeResult, TrainTask
+from fedloom.engines.client_results import RangeResult, Request, TrainTask
 from fedloom.errors import ClientError
 from fedloom.federation.attacks import Alie
 from fedloom.federation.choice import PowerOfChoice
@@ -194,11 +194,11 @@ class _Stopping(Serial):
         super().__init__()
         self.what, self.at = what, at
 
-    def round(self, asked: TrainTask) -> RangeResult:
+    def map(self, what: Request, task: TrainTask) -> RangeResult:
         if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
-            self._happens(asked.round)
-        results = super().round(asked)
-        if self.what == "slow" and asked.round == self.at:
+            self._happens(task.round)
+        results = super().map(what, task)
+        if self.what == "slow" and task.round == self.at:
             time.sleep(1.5)
             print(f"slowest: {time.time()}", file=sys.stderr)
         return results

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Mapping
 
 from fedloom.engines import Serial
 from fedloom.engines.base import TooFewError
-from fedloom.engines.client_results import RangeResult, TrainTask
+from fedloom.engines.client_results import RangeResult, Request, TrainTask
 from fedloom.engines.summation import push
 
 Pairs = Collection[tuple[int, int]]
@@ -26,18 +27,20 @@ class Without(Serial):
         super().__init__()
         self.missing, self.unanswered, self._left = missing, unanswered, dict(redrawn or {})
 
-    def round(self, asked: TrainTask) -> RangeResult:
-        if self._left.get(asked.round):
-            self._left[asked.round] -= 1
+    def map(self, what: Request, task: TrainTask) -> RangeResult:
+        run = functools.partial(super().map, what)
+        if what is Request.PROBE:
+            return run(task)
+        if what is not Request.TRAIN:
+            # a node that is asked to train without that asks itself
+            out = _without(self.unanswered, run, task, keep=True)
+            if not any(s.answered for s in out.stats):
+                raise TooFewError("nobody", out.stats, {}, again=False)
+            return out
+        if self._left.get(task.round):
+            self._left[task.round] -= 1
             raise TooFewError("another draw", [], {})
-        return _without(self.missing, super().round, asked)
-
-    def ask(self, asked: TrainTask, losses: bool = False) -> RangeResult:
-        # a node that is asked to train without that asks itself
-        out = _without(self.unanswered, super().ask, asked, keep=True)
-        if not any(s.answered for s in out.stats):
-            raise TooFewError("nobody", out.stats, {}, again=False)
-        return out
+        return _without(self.missing, run, task)
 
 
 def _without(

@@ -56,7 +56,7 @@ FLAGS = {
     "report": {"--out", "--target", "--figures", "--format", "--column", "--value"},
     "measure": {"--out"},
     "replay": {
-        *("--round", "--blame", "--client", "--step", "--pdb"),
+        *("--round", "--blame", "--client", "--step"),
         *("--out", "--changed-code"),
     },
     "list": {"--json"},

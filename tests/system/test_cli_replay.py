@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from safetensors import safe_open
 
-from tiny import Fedloom, environment
+from tiny import Fedloom
 
 MINE = """
 from fedloom.algorithm import FedAvg
@@ -56,19 +54,6 @@ def test_a_round_a_client_and_a_step(fedloom: Fedloom, run: str) -> None:
     wanted = {"message.x", "update.delta", "sent.delta", "server.before", "server.after", "batch.1"}
     assert wanted <= names
     assert content(run) == before
-
-
-@pytest.mark.parametrize("typed", ["q\n", ""])
-def test_a_debugger_opens_in_the_loop_of_steps(fedloom: Fedloom, run: str, typed: str) -> None:
-    """It is left by q, or at the end of what is typed, and then the command ends."""
-    who = fedloom("replay", run, "--round", 1).stdout.partition("clients")[2].split(",")[0]
-    words = ["replay", run, "--round", "1", "--client", who.strip(), "--pdb", "--step", "2"]
-    command = [sys.executable, "-m", "fedloom", *words]
-    more = {"input": f"p k, tuple(x.shape)\n{typed}", "env": environment(), "text": True}
-    end = subprocess.run(command, capture_output=True, timeout=120, **more)
-    assert end.returncode == 0 and "Traceback" not in end.stderr, end.stderr
-    assert "client_round.py" in end.stdout and "(1, (4810,))" in end.stdout, end.stdout
-    assert "norm of the move" not in end.stdout
 
 
 def test_blame_ranks_the_clients(fedloom: Fedloom) -> None:

@@ -28,11 +28,12 @@ from fedloom.engines import (
     auto,
     bits_of,
     make_engine,
-    vmap_range,
+    ranges,
 )
+from fedloom.engines.client_results import Request
 from fedloom.engines.family import Choice, family_of, numbered
+from fedloom.engines.ranges import default_chunk
 from fedloom.engines.together import Together
-from fedloom.engines.vmap_range import default_chunk
 from fedloom.errors import CheckpointError, ClientError, ConfigError, WorkerError
 from fedloom.experiment import processes
 from fedloom.federation.clock import Asynchronous
@@ -176,7 +177,7 @@ class Ways:
             else:
                 more = f"+vectorised:{chunk}" if chunk else "+onednn" * onednn
                 inner = engine_of(f"workers:{number}{more}")
-            real_open, real_close, real_round = inner.open, inner.close, inner.round
+            real_open, real_close, real_map = inner.open, inner.close, inner.map
 
             def opened(*parts):
                 ways.opened, ways.polls = ways.opened + 1, 0
@@ -186,7 +187,7 @@ class Ways:
                 ways.closed += 1
                 real_close()
 
-            inner.open, inner.close, inner.round = opened, closed, ways.timed("many", real_round)
+            inner.open, inner.close, inner.map = opened, closed, ways.timed("many", real_map)
             inner.fit, inner.wake, inner.ready = lambda n: None, lambda: None, ways.polled
             return inner
 
@@ -197,17 +198,19 @@ class Ways:
 
         def open(engine, *parts):
             real(engine, *parts)
-            engine.here.round = ways.timed("alone", engine.here.round)
+            engine.here.map = ways.timed("alone", engine.here.map)
 
         monkeypatch.setattr(Auto, "open", open)
 
-    def timed(self, way, round):
-        def run(asked):
+    def timed(self, way, real):
+        def run(what, asked):
+            if what is not Request.TRAIN:
+                return real(what, asked)
             self.ways[asked.round :] = [way]  # of a round in pieces the last one's
             self.pieces.append((way, len(asked.cohort)))
             took = getattr(self, way)
             self.now += (took(asked.round) if callable(took) else took) * len(asked.cohort)
-            return round(asked)
+            return real(what, asked)
 
         return run
 
@@ -374,9 +377,9 @@ def test_real_processes_take_over_within_the_first_round(monkeypatch):
     ways, real = [], Auto._part
     monkeypatch.setattr(auto, "LONG", 0.0)
 
-    def part(engine, asked):
+    def part(engine, what, asked):
         wait(engine)
-        found = real(engine, asked)
+        found = real(engine, what, asked)
         ways.append((asked.round, engine._now.name, len(asked.cohort)))
         return found
 
@@ -387,7 +390,7 @@ def test_real_processes_take_over_within_the_first_round(monkeypatch):
     assert timeless(found.history) == plain(3)
 
 
-@pytest.mark.parametrize("when", ["round", "scores"])
+@pytest.mark.parametrize("when", ["map", "scores"])
 def test_processes_that_keep_dying_leave_the_run_in_one_and_repeat_the_work(
     monkeypatch, caplog, when
 ):
@@ -627,7 +630,7 @@ def test_clients_that_do_not_fit_together_stop_the_run_with_the_size_that_does(
                 raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
             return super().run()
 
-    monkeypatch.setattr(vmap_range, "Together", Small)
+    monkeypatch.setattr(ranges, "Together", Small)
     parts = {"data": MANY, "cohort": 23, "rounds": 3}
     whole = small(Scaffold(), engine="vectorised:8", **parts).run()
     Small.room = 5
@@ -695,7 +698,7 @@ def test_vectorised_without_a_number_never_asks_for_free_memory(monkeypatch):
     loop = small(FedAvg()).build()
     parts = loop.plan, loop.fed, loop.net
     for budget, found in ((1 << 30, "vectorised:50"), (1, "vectorised:1")):
-        monkeypatch.setattr(vmap_range, "BUDGET", budget)
+        monkeypatch.setattr(ranges, "BUDGET", budget)
         assert numbered(*parts, 100).family == found
     assert "gigabyte" in numbered(*parts, 100).why
     monkeypatch.setattr(Net, "device", torch.device("cuda", 0))

@@ -80,8 +80,8 @@ def test_rows_are_written_in_order_before_a_checkpoint_that_counts_them(
 def test_who_needs_a_number_is_told_before_the_next_round(engine_of, used):
     seen = []
     own = engine_of("workers:2")
-    train = own.round
-    own.round = lambda asked: (seen.append(f"trains {asked.round}"), train(asked))[1]
+    train = own.map
+    own.map = lambda what, task: (seen.append(f"trains {task.round}"), train(what, task))[1]
     end = alone(engine=own, count=3, on_round=lambda row: seen.append(row["round"]))
     assert seen == ["trains 0", 1, "trains 1", 2, "trains 2", 3]
     assert used == {"beside": 0, "alone": 0}

@@ -10,8 +10,8 @@ from ..core.net import Net
 from ..core.vector import Rec
 from ..core.wire import pack
 from ..engines import Serial
-from ..engines.client_results import TrainTask
-from ..engines.client_round import Client, RangeResult
+from ..engines.client_results import RangeResult, Request, TrainTask
+from ..engines.client_round import Client
 from ..engines.stages import Coding
 from ..engines.summation import root
 from ..errors import AuthorError
@@ -28,22 +28,17 @@ class Audited(Serial):
         self.up: Counter[str] = Counter()
         self.down: Counter[str] = Counter()
 
-    def open(self, plan: Plan, fed: Federation, net: Net) -> None:
-        super().open(plan, fed, net)
-        self._client = _Weighing(plan, fed, net, self)
+    def client(self, plan: Plan, fed: Federation, net: Net) -> Client:
+        return _Weighing(plan, fed, net, self)
 
-    def probe(self, asked: TrainTask) -> RangeResult:
-        out = super().probe(asked)
-        for _ in asked.cohort:
-            self.down.update(_sizes(asked.msg))
-            self.up.update(_sizes(root(out.nodes).up))
-        return out
-
-    def ask(self, asked: TrainTask, losses: bool = False) -> RangeResult:
-        """What the message says is counted once, with the second exchange."""
+    def map(self, what: Request, task: TrainTask) -> RangeResult:
         before = self.down.copy()
-        out = super().ask(asked, losses)
-        self.down = before
+        out = super().map(what, task)
+        for _ in task.cohort if what is Request.PROBE else ():
+            self.down.update(_sizes(task.msg))
+            self.up.update(_sizes(root(out.nodes).up))
+        if what in (Request.ASK, Request.LOSSES):
+            self.down = before  # what the message says is counted once, with the second exchange
         return out
 
 

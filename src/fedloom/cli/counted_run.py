@@ -11,7 +11,7 @@ from fedloom.core.vector import rec, tree
 from fedloom.core.wire import nbytes
 from fedloom.engines import Serial
 from fedloom.engines.author_checks import at_server
-from fedloom.engines.client_results import TrainTask
+from fedloom.engines.client_results import Request, TrainTask
 from fedloom.engines.client_round import ClientCost
 from fedloom.engines.evaluation import scores_of
 from fedloom.engines.extra_exchanges import answered
@@ -96,15 +96,17 @@ def _step(loop: Loop, i: int) -> Step:
     with as_it_was(net):
         engine.open(plan, fed, net)
         if algorithm.probes:
-            out = engine.probe(TrainTask(rec(x=net.init()), net.init_buffers(), {}, [i], -1))
+            out = engine.map(
+                Request.PROBE, TrainTask(rec(x=net.init()), net.init_buffers(), {}, [i], -1)
+            )
             probe = sum(sum(s.bytes_down.values()) + sum(s.bytes_up.values()) for s in out.stats)
             total = root(out.nodes)
             up = tree(lambda v: v / total.n, total.up)
         task = first_task(plan, fed, net, [i], up)
         with asking:
-            task, answers = answered(engine.ask, algorithm, task)
+            task, answers = answered(engine.map, algorithm, task)
         with stepping:
-            out = engine.round(task)
+            out = engine.map(Request.TRAIN, task)
     (cost,), _ = together([answers.stats, out.stats])
     kept = out.memories.get(i)
     if kept is not None and fed.parted:

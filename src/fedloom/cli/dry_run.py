@@ -20,7 +20,7 @@ from fedloom.core.wire import nbytes
 from fedloom.engines import Serial, Workers, bfloat16_gain
 from fedloom.engines.author_checks import at_server
 from fedloom.engines.base import processors
-from fedloom.engines.client_results import TrainTask
+from fedloom.engines.client_results import Request, TrainTask
 from fedloom.engines.extra_exchanges import answered
 from fedloom.engines.one_step import StepCost, step_costs, try_step
 from fedloom.engines.stages import sums_suffice
@@ -280,9 +280,9 @@ def _train(loop: Loop, sample: list[int]) -> float:
     started = time.perf_counter()
     msg, _ = loop.message()
     task, _ = answered(
-        loop.engine.ask, loop.plan.algorithm, TrainTask(msg, loop.buffers, {}, sample, 0)
+        loop.engine.map, loop.plan.algorithm, TrainTask(msg, loop.buffers, {}, sample, 0)
     )
-    loop.engine.round(task)
+    loop.engine.map(Request.TRAIN, task)
     return time.perf_counter() - started
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fedloom.algorithm import Algorithm, Trait
 from fedloom.core.vector import Rec, fields
 from fedloom.data import from_clients
-from fedloom.engines.client_results import TrainTask
+from fedloom.engines.client_results import Request, TrainTask
 from fedloom.engines.extra_exchanges import answered
 from fedloom.experiment.experiment import Experiment
 from fedloom.federation.clock import Asynchronous
@@ -60,8 +60,8 @@ def costs(algorithm: Algorithm) -> Costs:
     before = dict(loop.ledger.up)
     msg = loop.plan.algorithm.broadcast(loop.srv)
     asked = TrainTask(msg, loop.buffers, {}, [0], 0)
-    asked, answers = answered(loop.engine.ask, loop.plan.algorithm, asked)
-    results = loop.engine.round(asked)
+    asked, answers = answered(loop.engine.map, loop.plan.algorithm, asked)
+    results = loop.engine.map(Request.TRAIN, asked)
     loop.engine.close()
     (sent,), _ = together([answers.stats, results.stats])
     memory, d = results.memories[0].alg, loop.net.layout.d

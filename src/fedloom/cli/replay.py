@@ -15,7 +15,6 @@ from .printing import table
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
-    from types import FrameType
 
     from fedloom.core.vector import Rec
     from fedloom.engines.traced import ClientTrace
@@ -31,7 +30,6 @@ _EXAMPLES = 12  # whose indices a line shows
 @click.option("--blame", is_flag=True, help="Rank its clients by what they did to the model.")
 @click.option("--client", help="Open one of its clients, by number or name.")
 @click.option("--step", type=click.IntRange(min=1), help="A local step of this client.")
-@click.option("--pdb", "debug", is_flag=True, help="Debug it from its first step, or --step.")
 @click.option(
     "--out", type=click.Path(path_type=Path), help="Write its tensors here (safetensors)."
 )
@@ -43,7 +41,6 @@ def replay_command(
     blame: bool,
     client: str | None,
     step: int | None,
-    debug: bool,
     out: Path | None,
     changed_code: bool,
 ) -> None:
@@ -54,13 +51,12 @@ def replay_command(
     fedloom replay runs/a --round 412 --blame                 who made the model worse
     fedloom replay runs/a --round 412 --client 7              its steps, its update
     fedloom replay runs/a --round 412 --client 7 --step 3     one step, layer by layer
-    fedloom replay runs/a --round 412 --client 7 --pdb        a debugger at its first step
 
     Goes on from the newest checkpoint before the round, or from the beginning, in this process
     (engine=workers:4: in processes). The round that stopped a run is the one after its last row.
     """
-    if client is None and (step or debug or out):
-        given = "--step" if step else "--pdb" if debug else "--out"
+    if client is None and (step or out):
+        given = "--step" if step else "--out"
         raise ConfigError(f"{given} is about a client of the round: give --client too")
     from fedloom.report import human_seconds
 
@@ -73,10 +69,7 @@ def replay_command(
             click.echo(_blamed(replay))
         if client is None:
             return
-        try:
-            trace = replay.client(client, step and step - 1, _debug if debug else None)
-        except _LeftError:
-            return
+        trace = replay.client(client, step and step - 1)
         click.echo(_client(replay, trace))
         if step is not None:
             click.echo(_step(trace, step))
@@ -113,21 +106,6 @@ def _opened(
     given = canonical([*changes])
     engine = next((c.partition("=")[2] for c in given if c.startswith("engine=")), None)
     return from_run(run, given, own=True, changed=changed).experiment().replay(run, number, engine)
-
-
-class _LeftError(BaseException):
-    """The debugger was left; no error of a client's, which would be explained."""
-
-
-def _debug(frame: FrameType) -> None:
-    from pdb import Pdb
-
-    class Debugger(Pdb):
-        def set_quit(self) -> None:
-            super().set_quit()
-            raise _LeftError
-
-    Debugger(nosigint=True).set_trace(frame)
 
 
 # -------------------------------------------------------------------------------------- the text

@@ -24,8 +24,8 @@ from ..core.parsing import one_line
 from ..core.vector import Rec, Vec, rec, tree
 from ..core.wire import nbytes, pack
 from ..engines.base import TooFewError, keep_memory, one_thread
-from ..engines.client_results import TrainTask, cost
-from ..engines.client_round import Client, ClientCost, RangeResult
+from ..engines.client_results import ClientCost, RangeResult, Request, TrainTask, cost
+from ..engines.client_round import Client
 from ..engines.evaluation import Score, scores_of
 from ..engines.extra_exchanges import weighed, weighed_probe
 from ..engines.summation import finite, push
@@ -146,16 +146,30 @@ class FederationEngine:
             given = client, rule, self._like, self._weighs_itself, self.run, self
             self._masking = Receiving(*given, self._agreed)
 
-    def round(self, asked: TrainTask) -> RangeResult:
-        """Ask a cohort, and add up what comes. A client whose update was read once in a round is
-        not asked again in it. Raises TooFewError if the round is to have another cohort.
+    def map(self, what: Request, task: TrainTask) -> RangeResult:
+        """Ask clients for something, and add up what comes. Raises TooFewError if a round is to
+        have another cohort, or no client answers before it; ConfigError if none does before round
+        1, and for losses of candidates.
         """
-        round, self._client.scale = asked.round, asked.scale
-        shares = self._shares(asked)
+        if what is Request.LOSSES:
+            raise ConfigError(
+                "the clients of a real federation cannot be asked for their losses before a round "
+                "yet: choose them in another way"
+            )
+        if what is Request.TRAIN:
+            return self._round(task)
+        return self._probe(task) if what is Request.PROBE else self._ask(task)
+
+    def _round(self, asked: TrainTask) -> RangeResult:
+        """The updates of a cohort. A client whose update was read once in a round is not asked
+        again in it.
+        """
+        round, shares = asked.round, self._shares(asked)
         last, masked = _last(asked.memories, asked.cohort), self._masking
 
         def take(i: int) -> tuple[Rec, ClientCost]:
-            return self._taken(i, shares[self._fed.capacity(i)], round, last[i])
+            share = shares[self._fed.capacity(i)]
+            return self._taken(i, share, round, last[i], asked.scale)
 
         if masked is None:
             out = self._exchanged(Asking("round", round, last, asked.first), shares, take)
@@ -189,15 +203,8 @@ class FederationEngine:
         share = next(iter(shares.values()))  # all hold the whole model
         return MaskedRound(masked, asked, share, self._packet(share)).result()
 
-    def ask(self, asked: TrainTask, losses: bool = False) -> RangeResult:
-        """Ask a cohort before its local steps. Raises ConfigError for losses of candidates,
-        TooFewError if nobody answers.
-        """
-        if losses:
-            raise ConfigError(
-                "the clients of a real federation cannot be asked for their losses before a round "
-                "yet: choose them in another way"
-            )
+    def _ask(self, asked: TrainTask) -> RangeResult:
+        """The answers of a cohort before its local steps."""
         round, shares = asked.round, self._shares(asked)
 
         def take(i: int) -> tuple[Rec, ClientCost]:
@@ -206,16 +213,15 @@ class FederationEngine:
             answer = read(packet, share.view.take(self._answer), "the answer")
             part = weighed(self._client, answer, share, i)
             _check_sum(part, len(asked.cohort))
-            costs = (head.gradients, share.down, nbytes(answer), None, head.passes)
-            return part, ClientCost(i, True, 0.0, 0, *costs, head.values, head.value_passes)
+            return part, cost(i, 0, head, share.down, nbytes(answer))
 
         asking = Asking("question", round, _last(asked.memories, asked.cohort), asked.first)
         out = self._exchanged(asking, shares, take)
         self.attendance.questioned(out, self.refused, round)
         return out
 
-    def probe(self, asked: TrainTask) -> RangeResult:
-        """Ask clients once before round 1. Raises ConfigError if nobody answers."""
+    def _probe(self, asked: TrainTask) -> RangeResult:
+        """What clients send before round 1."""
         like, clients = probe_of(self._plan, self._net), asked.cohort
         share = self._client.share(self._client.views.whole, asked.msg, asked.buffers)
         share = share._replace(down=nbytes(asked.msg), wire=share.view, shared_buffers=None)
@@ -225,8 +231,7 @@ class FederationEngine:
             up = read(packet, like, "the answer before round 1")
             part = weighed_probe(self._fed, up, i)
             _check_sum(part, len(clients))
-            costs = (head.gradients, share.down, nbytes(up))
-            return part, ClientCost(i, True, 0.0, 0, *costs, values=head.values)
+            return part, cost(i, 0, head, share.down, nbytes(up))
 
         asking = Asking("probe", -1, dict.fromkeys(clients, -1), asked.first)
         shares = dict.fromkeys(map(self._fed.capacity, clients), share)
@@ -272,8 +277,8 @@ class FederationEngine:
         found = ClientTrace(i, share, rec(last=float(last)))
         try:
             with one_thread(self._fed.local.precision):
-                part, cost = self._taken(i, share, asked.round, last, found)
-            found.result = RangeResult([], {}, [cost])
+                part, took = self._taken(i, share, asked.round, last, asked.scale, found)
+            found.result = RangeResult([], {}, [took])
             push(found.result.nodes, 0, 0, part)
         except WireError as error:
             found.error = str(error)
@@ -303,12 +308,12 @@ class FederationEngine:
                 if asking.what != "probe" and taken == self._wanted:
                     raise SpareError(f"{taken} updates are enough")
                 with one_thread(self._fed.local.precision):
-                    part, cost = take(i)
+                    part, took = take(i)
                 taken += 1
             except WireError as error:
                 self.refuse(asking.round, i, error)
-                cost = ClientCost(i, False, 0.0, 0, 0, shares[self._fed.capacity(i)].down, {})
-            out.stats.append(cost)
+                took = ClientCost(i, False, 0.0, 0, 0, shares[self._fed.capacity(i)].down, {})
+            out.stats.append(took)
             push(out.nodes, 0, place, part)
         return out
 
@@ -402,7 +407,13 @@ class FederationEngine:
         _log.warning("round %d: client %d has lost its state and begins anew", round + 1, i)
 
     def _taken(
-        self, i: int, share: Download, round: int, last: int, look: ClientTrace | None = None
+        self,
+        i: int,
+        share: Download,
+        round: int,
+        last: int,
+        scale: float = 1.0,
+        look: ClientTrace | None = None,
     ) -> tuple[Rec, ClientCost]:
         """A client's part of the sums, and its cost. look: gets what it sent. Raises WireError for
         what cannot be taken.
@@ -434,7 +445,7 @@ class FederationEngine:
                 seen = tree(lambda v: v.clone() if isinstance(v, Tensor) else v, up)
                 told = seen, rec(), job, head.loss, head.gradients, own, look.share.msg.x
                 look.sent = LocalResult(*told, sizes={**sent})
-            part = self._client.server_half(up, own, job, share, i, round)
+            part = self._client.server_half(up, own, job, share, i, round, scale)
         except FedloomError as error:
             raise WireError(str(error)) from None
         if not finite(part):

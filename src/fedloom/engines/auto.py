@@ -20,8 +20,7 @@ from ..errors import ConfigError, WorkerError
 from ..federation.federation import Federation
 from ..plan import Plan
 from .base import Expecting, processors
-from .client_results import TrainTask
-from .client_round import RangeResult
+from .client_results import RangeResult, Request, TrainTask
 from .evaluation import Score
 from .pace import Pace
 from .serial import Serial
@@ -88,15 +87,17 @@ class Auto:
         self._most = min(processors(), busy) if net.device.type == "cpu" else 1
 
     # ------------------------------------------------------------------------------------ the work
-    def round(self, asked: TrainTask) -> RangeResult:
-        """Train a cohort, or a range of one."""
-        if self._most < 2 or self._pace.first or self._many:
-            return self._part(asked)
-        return joined(self._pieces(asked))
+    def map(self, what: Request, task: TrainTask) -> RangeResult:
+        """See Engine.map."""
+        if what is Request.PROBE:
+            return self._safely(lambda: self._now.map(what, task))
+        if what is not Request.TRAIN or self._most < 2 or self._pace.first or self._many:
+            return self._part(what, task)
+        return joined(self._pieces(task))
 
-    def _part(self, asked: TrainTask) -> RangeResult:
-        work = sum(map(self._fed.cost, asked.cohort))
-        return self._timed(asked.round, work, lambda: self._now.round(asked))
+    def _part(self, what: Request, task: TrainTask) -> RangeResult:
+        work = sum(map(self._fed.cost, task.cohort)) if what is Request.TRAIN else 0.0
+        return self._timed(task.round, work, lambda: self._now.map(what, task))
 
     def _pieces(self, asked: TrainTask) -> Iterator[RangeResult]:
         """The first round in pieces of whole chunks, which change no bit: the first piece says
@@ -104,7 +105,7 @@ class Auto:
         """
         at, size, began = 0, self.chunk, time.perf_counter()
         while at < (clients := len(asked.cohort)):
-            yield self._part(asked.range(at, at + size))
+            yield self._part(Request.TRAIN, asked.range(at, at + size))
             at += size
             each = (time.perf_counter() - began) / min(at, clients)
             left = each * clients * (self._rounds - asked.round)
@@ -117,14 +118,6 @@ class Auto:
                 size = clients
             else:
                 size = self.chunk * max(1, int(PIECE / (each * self.chunk)))
-
-    def ask(self, asked: TrainTask, losses: bool = False) -> RangeResult:
-        """Ask a cohort before its local steps."""
-        return self._timed(asked.round, 0.0, lambda: self._now.ask(asked, losses))
-
-    def probe(self, asked: TrainTask) -> RangeResult:
-        """Ask clients once before round 1."""
-        return self._safely(lambda: self._now.probe(asked))
 
     def scores(
         self, x: Vec, buffers: Vec, inputs: Tensor, targets: Tensor, first: int = 0

@@ -18,8 +18,7 @@ from ..core.vector import Vec
 from ..errors import FedloomError
 from ..federation.federation import Federation
 from ..plan import Plan
-from .client_results import TrainTask
-from .client_round import ClientCost, RangeResult
+from .client_results import ClientCost, RangeResult, Request, TrainTask
 from .evaluation import Score
 
 
@@ -35,16 +34,8 @@ class Engine(Protocol):
     def open(self, plan: Plan, fed: Federation, net: Net) -> None:
         """Prepare the run; called once."""
 
-    def round(self, asked: TrainTask) -> RangeResult:
-        """Train a cohort, or a range of one."""
-
-    def probe(self, asked: TrainTask) -> RangeResult:
-        """Ask clients once before round 1, for algorithms that need it; the message has x alone."""
-
-    def ask(self, asked: TrainTask, losses: bool = False) -> RangeResult:
-        """Ask a cohort before its local steps, for algorithms that need it. losses: for its losses
-        over all data instead, in ClientCost.loss.
-        """
+    def map(self, what: Request, task: TrainTask) -> RangeResult:
+        """Ask the clients of a task, a cohort or a range of one, for something."""
 
     def scores(
         self, x: Vec, buffers: Vec, inputs: Tensor, targets: Tensor, first: int = 0

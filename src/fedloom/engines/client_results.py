@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Any, NamedTuple
 
 from ..core.vector import Rec, Vec
@@ -57,6 +58,15 @@ def cost(
         values=work.values,
         value_passes=work.value_passes,
     )
+
+
+class Request(Enum):
+    """What an engine asks clients for."""
+
+    PROBE = "before round 1, see Algorithm.probe"
+    ASK = "before their local steps, see Algorithm.ask"
+    LOSSES = "their losses over all data, in ClientCost.loss"
+    TRAIN = "their updates"
 
 
 class TrainTask(NamedTuple):

@@ -67,9 +67,14 @@ class Client:
     """Runs clients one after another on one instance of the model."""
 
     def __init__(
-        self, plan: Plan, fed: Federation, net: Net, coding: Callable[..., Coding] | None = None
+        self,
+        plan: Plan,
+        fed: Federation,
+        net: Net,
+        coding: Callable[..., Coding] | None = None,
+        look: Look | None = None,
     ) -> None:
-        """coding: see stages_of()."""
+        """coding: see stages_of(); look: sees the steps of a client."""
         self.plan, self.fed, self.net = plan, fed, net
         net.bf16 = fed.local.precision == "bf16"
         self._first: tuple[Vec, View, Rec, dict[str, Rec]] | None = None
@@ -81,43 +86,19 @@ class Client:
         self.receiving, self._sending = asked(self.stages, "receive"), asked(self.stages, "send")
         self._addressing, self._reading = asked(self.stages, "address"), asked(self.stages, "read")
         self.steps = LocalSteps(plan, fed, self.stages)
-        self.scale = 1.0  # of the moves, see server_half()
-        self.look: Look | None = None  # at the steps of a replay
-        self._later = False  # whether client updates are checked when they are summed
+        self.look = look
         loss, kind = type(plan.objective), type(plan.algorithm)
         # most losses have no client state, and need not be asked for each client
         self._remembers = loss.init is not Objective.init
         usual = kind.finish is LocalSGD.finish and kind.uniform is LocalSGD.uniform
-        self._codes, parted = self.link.link.codes, self.views.scheme is not None
+        self.codes, parted = self.link.link.codes, self.views.scheme is not None
         self._arrives = arrives = plan.algorithm.arrives
         # x - msg.x, which no client state holds
-        self._fresh = usual and not (plan.stages or parted or self._codes or arrives)
-        coded = parted or self._codes or arrives
+        self._fresh = usual and not (plan.stages or parted or self.codes or arrives)
+        coded = parted or self.codes or arrives
         changes = coded or self._sending or self._reading or self._addressing
         # whether updates may be added as they are
         self.sends_as_trained = self.aggregation.plain and not changes
-
-    # ------------------------------------------------------------------------------------ a range
-    def run_range(self, asked: TrainTask) -> RangeResult:
-        """Train the clients of a range of the cohort. Raises ClientError."""
-        msg, _, memories, cohort, round, first, self.scale = asked
-        shares = self.shares(asked)
-        # a finite sum has finite terms: this saves a pass over each client update
-        self._later = self.plan.nonfinite == "stop" and not self._codes
-        while True:
-            out = RangeResult([], {}, [])
-            for place, i in enumerate(cohort, first):
-                share = shares[self.fed.capacity(i)]
-                with self.explained(i, round):
-                    memory = memories.get(i) or self.first_memory(msg.x, i, share.view)
-                    sent = self.client_half(share, memory, i, round)
-                    self.take_in(out, sent, share, place, i, round)
-            sums = [part for _, _, part in out.nodes if part is not None]
-            if not self._later or all(map(finite, sums)):
-                break
-            self._later = False  # once more with each update alone, to find the client
-        self.forget_first()
-        return out
 
     def forget_first(self) -> None:
         """Forget this round's x, and the state of clients that begin there."""
@@ -146,7 +127,14 @@ class Client:
         return share
 
     def take_in(
-        self, out: RangeResult, done: LocalResult, share: Download, place: int, i: int, round: int
+        self,
+        out: RangeResult,
+        done: LocalResult,
+        share: Download,
+        place: int,
+        i: int,
+        round: int,
+        scale: float = 1.0,
     ) -> None:
         """Add what a client sent, its state and its cost to the result of a range. Raises
         ClientError.
@@ -154,7 +142,7 @@ class Client:
         part, why, sizes, squares = None, done.why, done.sizes, done.squares
         if not why:
             try:
-                part = self.server_half(done.up, done.buffers, done.job, share, i, round)
+                part = self.server_half(done.up, done.buffers, done.job, share, i, round, scale)
                 out.memories[i] = done.memory
             except NotFiniteError as error:  # the aggregation cannot add it
                 why = str(error)
@@ -164,7 +152,7 @@ class Client:
                 'local.lr, set local.clip, or skip such clients with nonfinite="skip"'
             )
         if why:  # a codec takes finite values only: this client has nothing to send
-            sizes, squares = {} if self._codes else nbytes(numbers(done.up)), None
+            sizes, squares = {} if self.codes else nbytes(numbers(done.up)), None
         found = cost(i, int(done.job.steps), done, share.down, sizes, squares)
         out.stats.append(found._replace(answered=False) if why else found)
         push(out.nodes, 0, place, part)
@@ -183,18 +171,37 @@ class Client:
             share = noted(f"{type(stage).__name__}.receive()", stage.receive, share, own)
         return share
 
-    def client_half(self, share: Download, memory: Rec, i: int, round: int) -> LocalResult:
-        """All that a client does in a round. memory: its state (d,)."""
-        return self.send(self.train(self.receive(share, memory), memory, i, round), share, i, round)
+    def client_half(
+        self,
+        share: Download,
+        memory: Rec,
+        i: int,
+        round: int,
+        scale: float = 1.0,
+        unchecked: bool = False,
+    ) -> LocalResult:
+        """All that a client does in a round. memory: its state (d,); unchecked: see send()."""
+        done = self.train(self.receive(share, memory), memory, i, round)
+        return self.send(done, share, i, round, scale, unchecked)
 
-    def send(self, done: LocalResult, share: Download, i: int, round: int) -> LocalResult:
-        """What leaves a client after its steps."""
+    def send(
+        self,
+        done: LocalResult,
+        share: Download,
+        i: int,
+        round: int,
+        scale: float = 1.0,
+        unchecked: bool = False,
+    ) -> LocalResult:
+        """What leaves a client after its steps. scale: see server_half(); unchecked: whether its
+        update is finite is seen in the sum.
+        """
         if self._sending or share.buffers.numel():
             done = done._replace(buffers=share.net.buffers())
         try:
             for stage in self._sending:
                 own = getattr(done.memory, stage.name, NOTHING_KEPT)
-                given = done, own, share, At(self.fed.seed, round, i, self.scale)
+                given = done, own, share, At(self.fed.seed, round, i, scale)
                 done, own = noted(f"{type(stage).__name__}.send()", stage.send, *given)
                 if stage.name:
                     done = done._replace(memory=done.memory._replace(**{stage.name: own}))
@@ -203,7 +210,7 @@ class Client:
         up, mine, why = numbers(done.up), done.buffers, "its update is not finite"
         if done.loss is not None and not math.isfinite(done.loss):
             why = f"its loss was {done.loss}"
-        elif self._later or (finite(up) and (not mine.numel() or finite(mine))):
+        elif unchecked or (finite(up) and (not mine.numel() or finite(mine))):
             up = up if share.wire is share.view else share.wire.take(up)
             try:
                 read, sizes, link = self.link.coded(up, done.memory.link, share, round, i)
@@ -214,8 +221,7 @@ class Client:
                     own = self._arrived(read, numbers(done.up), memory.alg, share, i, round)
                     memory = memory._replace(alg=own)
                 squares = self.link.link.squares(up, link)  # a vector more, so before the sum
-                # _replace takes longer
-                return LocalResult(read, memory, *done[2:-3], sizes, squares)
+                return done._replace(up=read, memory=memory, sizes=sizes, squares=squares)
             except NotFiniteError as error:  # what is sent is more than the update: a residual is
                 why = str(error)  # added, and the sum may overflow
         return done._replace(why=why)
@@ -238,7 +244,16 @@ class Client:
             up = noted(f"{type(stage).__name__}.read()", stage.read, up, share, at)
         return up
 
-    def server_half(self, up: Rec, mine: Vec, job: Job, share: Download, i: int, round: int) -> Rec:
+    def server_half(
+        self,
+        up: Rec,
+        mine: Vec,
+        job: Job,
+        share: Download,
+        i: int,
+        round: int,
+        scale: float = 1.0,
+    ) -> Rec:
         """A client update as the server reads it, and the client's buffers -> the leaf of the
         sums. job: of the last step. The move counts `scale` times, as an older one may count less;
         other fields are what they are. Raises NotFiniteError.
@@ -246,8 +261,8 @@ class Client:
         up = self._read(up, share, i, round)
         if self.leaves is not None:
             return spread(self.leaves.part(up, mine), share.wire)
-        if self.scale != 1:
-            up = up._replace(delta=self.scale * up.delta)
+        if scale != 1:
+            up = up._replace(delta=scale * up.delta)
         weight, rule = float(up.weight), self.aggregation
         counted = self.views.weights(weight, up.delta, share.view, i)
         uniform = numbers(uniform_of(self.plan.algorithm, up, job))

@@ -19,7 +19,7 @@ from ..errors import ClientError
 from ..federation.federation import Federation
 from ..stage import Download
 from .author_checks import counters, probed
-from .client_results import ClientCost, RangeResult, TrainTask, Work, cost
+from .client_results import ClientCost, RangeResult, Request, TrainTask, Work, cost
 from .client_round import Client
 from .local_steps import OUTSIDE, OWN_BATCH, Inputs, Step
 from .summation import finite, numbers, push, root, spread
@@ -145,14 +145,14 @@ NO_ANSWERS = Answers(rec(), [], {})
 
 
 def answered(
-    ask: Callable[[TrainTask], RangeResult], algorithm: Algorithm, asked: TrainTask
+    run: Callable[[Request, TrainTask], RangeResult], algorithm: Algorithm, asked: TrainTask
 ) -> tuple[TrainTask, Answers]:
-    """The exchange before the local steps, for methods with ask(): -> what is asked of Engine.round
-    with the answers' means in the message, and the answers. ask: the engine's. Raises ClientError.
+    """The exchange before the local steps, for methods with ask(): -> the task of training, with
+    the answers' means in the message, and the answers. run: see Engine.map. Raises ClientError.
     """
     if not algorithm.asks:
         return asked, NO_ANSWERS
-    answers = answers_of(ask(asked), algorithm.method, asked.round)
+    answers = answers_of(run(Request.ASK, asked), algorithm.method, asked.round)
     msg = rec(**asked.msg._asdict(), **answers.mean._asdict())
     return asked._replace(msg=msg, memories=asked.memories | answers.memories), answers
 

@@ -40,8 +40,8 @@ from ..errors import FedloomError
 from ..federation.federation import Federation
 from ..plan import Plan
 from .one_step import try_step
+from .ranges import default_chunk
 from .vectorised import Vectorised
-from .vmap_range import default_chunk
 from .vmap_refusals import refuse_model
 
 PARAMETERS = 1 << 17  # of a longer model one client keeps a processor busy

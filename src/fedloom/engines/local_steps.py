@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -70,11 +70,11 @@ class Step(NamedTuple):
 
 
 class Look(Protocol):
-    """Sees a client's steps: x (m,) before step k, or after the last one, and the losses so far."""
+    """Sees a client's steps: x (m,) before step k, or after the last, and {step: loss} so far."""
 
     client: int
 
-    def __call__(self, k: int, x: Vec, losses: Sequence[Tensor]) -> None: ...
+    def __call__(self, k: int, x: Vec, losses: Mapping[int, Tensor]) -> None: ...
 
 
 class LocalSteps:
@@ -233,11 +233,9 @@ class LocalRound(ABC):
     def _show(self, k: int, x: Vec) -> None:
         """Let a replay look at its client."""
         if self.look is not None and self.look.client in self.clients:
-            self.look(k, *self.looked_at(self.clients.index(self.look.client), x))
-
-    def looked_at(self, r: int, x: Vec) -> tuple[Vec, list[Tensor]]:
-        """x and the losses so far of one of the clients."""
-        return x, [*self.losses.values()]
+            r = self.clients.index(self.look.client)
+            losses = {step: self.row(loss, r) for step, loss in self.losses.items()}
+            self.look(k, self.row(x, r), losses)
 
     def step(
         self, k: int, x: Vec, loc: Rec, now: Inputs, step: Step

@@ -24,7 +24,7 @@ from ..plan import Plan
 from ..storage.records import thinned
 from .author_checks import at_server
 from .base import Engine, one_thread
-from .client_results import TrainTask
+from .client_results import RangeResult, Request, TrainTask
 from .extra_exchanges import answered
 from .serial import Serial
 from .summation import root
@@ -40,9 +40,9 @@ def try_step(
     asked = first_task(plan, fed, net, members)
     try:
         engine.open(plan, fed, net)
-        asked = answered(engine.ask, plan.algorithm, asked)[0]
+        asked = answered(engine.map, plan.algorithm, asked)[0]
         for _ in range(times):
-            engine.round(asked)
+            engine.map(Request.TRAIN, asked)
     finally:
         engine.close()
         net.load_buffers(net.init_buffers())
@@ -74,7 +74,7 @@ def step_costs(plan: Plan, fed: Federation, net: Net) -> dict[float, StepCost]:
         engine.open(plan, fed, net)
         for capacity, i in sorted(first.items()):
             asked = first_task(plan, fed, net, [i])
-            asked = answered(engine.ask, plan.algorithm, asked)[0]
+            asked = answered(engine.map, plan.algorithm, asked)[0]
             with one_thread(fed.local.precision):
                 found[capacity] = engine.cost(asked, i)
     return found
@@ -85,7 +85,7 @@ class _OneByOne(Serial):
 
     def cost(self, asked: TrainTask, i: int) -> StepCost:
         """What client i needs, from what it is asked."""
-        client = self._client
+        client = self._clients.client
         (share,) = client.shares(asked).values()
         memory = asked.memories.get(i) or client.first_memory(asked.msg.x, i, share.view)
         held = sum(v.nbytes for v in leaves(share.msg, share.view.fit) if isinstance(v, Tensor))
@@ -192,9 +192,9 @@ class _Clocked(Serial):
 
     took = 0.0
 
-    def _train(self, asked: TrainTask) -> Any:
+    def map(self, what: Request, task: TrainTask) -> RangeResult:
         began = time.perf_counter()
-        found = super()._train(asked)
+        found = super().map(what, task)
         self.took = time.perf_counter() - began
         return found
 
@@ -207,7 +207,11 @@ def first_task(
     if alg.probes and up is None:
         one = Serial()
         one.open(plan, fed, net)
-        total = root(one.probe(TrainTask(rec(x=x), net.init_buffers(), {}, members[:1], -1)).nodes)
+        total = root(
+            one.map(
+                Request.PROBE, TrainTask(rec(x=x), net.init_buffers(), {}, members[:1], -1)
+            ).nodes
+        )
         up = tree(lambda v: v / total.n, total.up)
     begun = at_server(alg, fed.seed, "server_init", 0, x, up)
     msg = at_server(alg, fed.seed, "broadcast", 0, begun)

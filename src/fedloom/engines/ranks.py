@@ -30,15 +30,14 @@ from ..errors import ConfigError, WorkerError
 from ..federation.federation import Federation
 from ..plan import Plan
 from .base import Engine, processors
-from .client_results import TrainTask
-from .client_round import RangeResult
+from .client_results import RangeResult, Request, TrainTask
 from .evaluation import Score, evaluation_batch
 from .metrics import is_whole
+from .ranges import default_chunk
 from .serial import Serial
 from .stages import sums_suffice
 from .summation import Node, push, ranges, root
 from .vectorised import Vectorised
-from .vmap_range import default_chunk
 from .vmap_refusals import refuse_model
 from .workers import Workers
 
@@ -141,27 +140,15 @@ class Ranks:
         return cuts + [(end, end)] * (group - len(cuts))
 
     # ------------------------------------------------------------------------------------- rounds
-    def round(self, asked: TrainTask) -> RangeResult:
-        """Train a cohort: the sums of all ranks, the client states of this one."""
-        return self._shared_out(self._run.round, asked)
-
-    def ask(self, asked: TrainTask, losses: bool = False) -> RangeResult:
-        """Ask a cohort before its local steps: see round()."""
-        return self._shared_out(functools.partial(self._run.ask, losses=losses), asked)
-
-    def probe(self, asked: TrainTask) -> RangeResult:
-        """Ask clients once before round 1: see round()."""
-        return self._shared_out(self._run.probe, asked)
-
-    def _shared_out(self, do: Callable[[TrainTask], RangeResult], asked: TrainTask) -> RangeResult:
-        """What the inner engine does for a cohort, with the sums of all ranks."""
-        mine = asked.range(*self.cut(asked.cohort)[self.group.rank])
+    def map(self, what: Request, task: TrainTask) -> RangeResult:
+        """See Engine.map: the sums of all ranks, the client states of this one."""
+        mine = task.range(*self.cut(task.cohort)[self.group.rank])
 
         def work() -> RangeResult:
-            return do(mine) if mine.cohort else RangeResult([], {}, [])
+            return self._run.map(what, mine) if mine.cohort else RangeResult([], {}, [])
 
-        what = f"round {asked.round + 1}" if asked.round >= 0 else "the first message"
-        return self._exchanged(work, _checksum(asked.msg, asked.buffers), what)
+        when = f"round {task.round + 1}" if task.round >= 0 else "the first message"
+        return self._exchanged(work, _checksum(task.msg, task.buffers), when)
 
     def _exchanged(self, work: Callable[[], RangeResult], seen: int, what: str) -> RangeResult:
         """The results of all ranks, with one sum. A failure at one rank is raised at all of them,

@@ -9,10 +9,10 @@ from ..core.vector import Vec
 from ..federation.federation import Federation
 from ..plan import Plan
 from .base import keep_memory, one_thread
-from .client_results import TrainTask
-from .client_round import Client, RangeResult
+from .client_results import RangeResult, Request, TrainTask
+from .client_round import Client
 from .evaluation import Score, scores_of
-from .extra_exchanges import ask_range, probe_range
+from .ranges import Clients
 
 
 class InProcess:
@@ -21,25 +21,11 @@ class InProcess:
     _plan: Plan
     _fed: Federation
     _net: Net
-    _client: Client
+    _clients: Clients
 
-    def _train(self, asked: TrainTask) -> RangeResult:
-        return self._client.run_range(asked)
-
-    def round(self, asked: TrainTask) -> RangeResult:
-        """Train a cohort, or a range of one."""
-        with one_thread(self._fed.local.precision):
-            return self._train(asked)
-
-    def probe(self, asked: TrainTask) -> RangeResult:
-        """Ask clients once before round 1."""
-        with one_thread(self._fed.local.precision):
-            return probe_range(self._client, asked)
-
-    def ask(self, asked: TrainTask, losses: bool = False) -> RangeResult:
-        """Ask a cohort before its local steps."""
-        with one_thread(self._fed.local.precision):
-            return ask_range(self._client, asked, losses)
+    def map(self, what: Request, task: TrainTask) -> RangeResult:
+        """See Engine.map."""
+        return self._clients.map(what, task)
 
     def scores(
         self, x: Vec, buffers: Vec, inputs: Tensor, targets: Tensor, first: int = 0
@@ -69,7 +55,11 @@ class Serial(InProcess):
         keep_memory()
         net.onednn = self.onednn and fed.local.dp is None  # single examples are too small for it
         self._plan, self._fed, self._net = plan, fed, net
-        self._client = Client(plan, fed, net)
+        self._clients = Clients(plan, fed, net, client=self.client(plan, fed, net))
+
+    def client(self, plan: Plan, fed: Federation, net: Net) -> Client:
+        """What does the work of each client."""
+        return Client(plan, fed, net)
 
     def close(self) -> None:
         """There is nothing to release."""

@@ -205,9 +205,6 @@ class Together(LocalRound):
     def row(self, values: Any, r: int) -> Any:
         return tree(lambda v: v[r].clone(), values)
 
-    def looked_at(self, r: int, x: Vec) -> tuple[Vec, list[Tensor]]:
-        return x[r], [loss[r] for loss in self.losses.values()]
-
 
 def _stacked(records: Sequence[Rec], like: Vec) -> Rec:
     """Records of tensors or numbers -> one record of tensors (C, ...)."""

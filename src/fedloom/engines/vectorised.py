@@ -13,12 +13,10 @@ from ..core.net import Net
 from ..federation.federation import Federation
 from ..plan import Plan
 from .base import keep_memory, processors
-from .client_results import TrainTask
-from .client_round import RangeResult
 from .padded_batches import Prefetcher
+from .ranges import Clients, default_chunk
 from .serial import InProcess
 from .threads import Threads, repeatable
-from .vmap_range import VmapRange, default_chunk
 from .vmap_refusals import refuse_model
 
 
@@ -45,14 +43,10 @@ class Vectorised(InProcess):
         net.onednn = False
         self.chunk = self._asked or default_chunk(plan, fed, net)
         self._plan, self._fed, self._net = plan, fed, net
-        self._chunks = VmapRange(plan, fed, net, self.chunk)
-        self._client = self._chunks.client
-        self._ahead = self._chunks.ahead = Prefetcher() if processors() > 1 else None
+        self._ahead, threads = Prefetcher() if processors() > 1 else None, None
         if net.device.type == "cpu" and repeatable(net.module):
-            self._chunks.threads = Threads(min(torch.get_num_threads(), processors()))
-
-    def _train(self, asked: TrainTask) -> RangeResult:
-        return self._chunks.run_range(asked)
+            threads = Threads(min(torch.get_num_threads(), processors()))
+        self._clients = Clients(plan, fed, net, self.chunk, None, self._ahead, threads)
 
     def close(self) -> None:
         """End the thread that fetches batches."""

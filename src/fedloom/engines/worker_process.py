@@ -19,19 +19,13 @@ from ..core.interrupts import leave_to_parent
 from ..core.net import Net
 from . import heartbeat as pulse
 from .base import keep_memory, one_thread
-from .client_results import RangeResult, TrainTask
-from .client_round import Client
+from .client_results import RangeResult, Request, TrainTask
 from .evaluation import Score, evaluate_range
-from .extra_exchanges import ask_range, probe_range
+from .ranges import Clients
 from .shared_memory import load, packed, unpacked
-from .vmap_range import VmapRange
-
-Rest = tuple[
-    list[int], int, int, float
-]  # what TrainTask has beside message, buffers, client states
 
 _PAUSE = 0.01  # seconds between two looks for what is to be loaded
-_HERE: dict[str, Any] = {}  # this process's client, and what it loaded last
+_HERE: dict[str, Any] = {}  # this process's clients, and what it loaded last
 
 
 def begin(post: str, parent: int) -> None:
@@ -51,8 +45,8 @@ def begin(post: str, parent: int) -> None:
     plan, fed, module, chunk, onednn = load(post)
     net = Net(module)
     net.onednn = onednn
-    client = Client(plan, fed, net) if chunk is None else VmapRange(plan, fed, net, chunk)
-    _HERE.update(plan=plan, fed=fed, net=net, client=client, loaded={}, settled=False)
+    clients = Clients(plan, fed, net, chunk)
+    _HERE.update(plan=plan, fed=fed, net=net, clients=clients, loaded={}, settled=False)
     _HERE["folder"] = Path(post).parent
     pulse.beat()  # it is ready: see heartbeat.Watch.ready
 
@@ -92,39 +86,14 @@ def take(number: int, stem: str, do: Callable[..., Any], arguments: tuple[Any, .
         pulse.take(0)
 
 
-def train(post: str, memories: bytes, rest: Rest) -> RangeResult:
-    """Run a range of a cohort: see Engine.round. post: the message; memories: a Parcel's bytes."""
-    with one_thread(_HERE["fed"].local.precision):
-        client: Client | VmapRange = _HERE["client"]
-        return client.run_range(_asked(post, memories, rest))
-
-
-def _asked(post: str, memories: bytes, rest: Rest) -> TrainTask:
+def run(what: Request, post: str, memories: bytes, task: TrainTask) -> RangeResult:
+    """See Engine.map. post: the message and the buffers; memories: a Parcel's bytes; task: the rest
+    of it.
+    """
     msg, buffers = _loaded("message", post)
-    return TrainTask(msg, buffers, unpacked(memories, _HERE["folder"]), *rest)
-
-
-def probe(post: str, memories: bytes, rest: Rest) -> RangeResult:
-    """Ask a range of clients: see Engine.probe, and train()."""
-    with one_thread(_HERE["fed"].local.precision):
-        return probe_range(_one_by_one(), _asked(post, memories, rest))
-
-
-def ask(post: str, memories: bytes, rest: Rest, losses: bool = False) -> RangeResult:
-    """Ask a range of a cohort: see Engine.ask, and train()."""
-    with one_thread(_HERE["fed"].local.precision):
-        return ask_range(_one_by_one(), _asked(post, memories, rest), losses)
-
-
-def losses(post: str, memories: bytes, rest: Rest) -> RangeResult:
-    """The losses of a range of a cohort."""
-    return ask(post, memories, rest, losses=True)
-
-
-def _one_by_one() -> Client:
-    """This process's client for what is not computed for many at once."""
-    client: Client | VmapRange = _HERE["client"]
-    return client.client if isinstance(client, VmapRange) else client
+    known, clients = unpacked(memories, _HERE["folder"]), _HERE["clients"]
+    assert isinstance(clients, Clients)
+    return clients.map(what, task._replace(msg=msg, buffers=buffers, memories=known))
 
 
 def score(model: str, data: str, first: int, end: int, number: int) -> list[Score]:

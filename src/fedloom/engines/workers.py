@@ -14,23 +14,22 @@ import torch
 from torch import Tensor
 
 from ..core.net import Net
-from ..core.vector import Vec
+from ..core.vector import Vec, rec
 from ..errors import ConfigError, WorkerError
 from ..federation.federation import Federation
 from ..plan import Plan
 from . import heartbeat as pulse
 from . import worker_pool, worker_process
 from .base import one_thread, processors
-from .client_results import TrainTask
-from .client_round import RangeResult
+from .client_results import RangeResult, Request, TrainTask
 from .evaluation import Score, evaluation_batch, scores_of
 from .heartbeat import Hung, Watch, listed
 from .metrics import is_whole
+from .ranges import default_chunk
 from .serial import Serial
 from .shared_memory import Board, delete
 from .summation import push, ranges
 from .vectorised import Vectorised
-from .vmap_range import default_chunk
 from .vmap_refusals import refuse_model
 
 PER_PROCESSOR = 4  # more processes than that wait for each other, and each has memory of its own
@@ -151,35 +150,25 @@ class Workers:
         self._watch.begin(anew=True)
         self._executor = worker_pool.started(self.workers, self._board)
 
-    def round(self, asked: TrainTask) -> RangeResult:
-        """Train a cohort, or a range. Raises WorkerError if workers keep dying or hanging."""
-        return self._shared_out(worker_process.train, asked)
-
-    def ask(self, asked: TrainTask, losses: bool = False) -> RangeResult:
-        """Ask a cohort before its local steps."""
-        return self._shared_out(worker_process.losses if losses else worker_process.ask, asked)
-
-    def probe(self, asked: TrainTask) -> RangeResult:
-        """Ask clients once before round 1."""
-        return self._shared_out(worker_process.probe, asked)
-
-    def _shared_out(self, do: Callable[..., RangeResult], asked: TrainTask) -> RangeResult:
-        """The results of a function of worker_process for the ranges of a cohort, as one."""
+    def map(self, what: Request, task: TrainTask) -> RangeResult:
+        """See Engine.map. Raises WorkerError if workers keep dying or hanging."""
         assert self._board is not None
-        cuts = self._cut([self._fed.cost(i) for i in asked.cohort])
-        post = self._board.post((asked.msg, asked.buffers))
+        cuts = self._cut([self._fed.cost(i) for i in task.cohort])
+        post = self._board.post((task.msg, task.buffers))
 
         self._waited()
-        parts, known = [asked.range(*cut) for cut in cuts], asked.memories
+        parts, known = [task.range(*cut) for cut in cuts], task.memories
         mine = [{i: known[i] for i in part.cohort if i in known} for part in parts]
         sent = [self._board.pack(rows) for rows in mine]
+        when = f"of round {task.round + 1}" if task.round >= 0 else "before round 1"
 
-        def task(part: TrainTask, rows: bytes) -> _Task:
-            when = f"of round {part.round + 1}" if part.round >= 0 else "before round 1"
-            return _Task(f"{listed(part.cohort)} {when}", do, (post, rows, part[3:]))
+        def work(part: TrainTask, rows: bytes) -> _Task:
+            bare = part._replace(msg=rec(), buffers=torch.empty(0), memories={})
+            given = (what, post, rows, bare)
+            return _Task(f"{listed(part.cohort)} {when}", worker_process.run, given)
 
         try:
-            tasks = [task(part, rows.raw) for part, rows in zip(parts, sent, strict=True)]
+            tasks = [work(part, rows.raw) for part, rows in zip(parts, sent, strict=True)]
             beside = self._beside
             if beside is None or beside.found is not None:
                 return joined(self._each(tasks))

@@ -21,7 +21,7 @@ from ..engines import Auto, Vectorised, Workers
 from ..engines.base import one_thread
 from ..engines.client_results import RangeResult, TrainTask
 from ..engines.summation import push, root, spread
-from ..engines.traced import ClientTrace, Stop, traced
+from ..engines.traced import ClientTrace, traced
 from ..errors import CheckpointError, ConfigError, FedloomError
 from ..server.exchanges import RoundTraining
 from ..server.rounds import Loop
@@ -169,19 +169,16 @@ class Replay:
             )
         return found
 
-    def client(
-        self, name: int | str, step: int | None = None, stop: Stop | None = None
-    ) -> ClientTrace:
-        """A client's round, with the run's bits. step: whose points are kept, from 0; stop: for a
-        debugger, see traced(); the client is then computed alone, in every engine. Raises
+    def client(self, name: int | str, step: int | None = None) -> ClientTrace:
+        """A client's round, with the run's bits. step: whose points are kept, from 0. Raises
         ConfigError if it did not train in this round.
         """
         engine = self.loop.engine
-        if isinstance(engine, Traces) and (step is not None or stop):
-            raise ConfigError("the steps of a client are at its node; leave out --step and --pdb")
+        if isinstance(engine, Traces) and step is not None:
+            raise ConfigError("the steps of a client are at its node; leave out --step")
         many = "vectorised" in bits_of(engine_text(engine))
         chunk = engine.chunk if many and isinstance(engine, Auto | Vectorised | Workers) else None
-        return self._traced(self.number(name), None if stop else chunk, step, stop)
+        return self._traced(self.number(name), chunk, step)
 
     def _traced(self, i: int, *more: Any) -> ClientTrace:
         loop, states = self.loop, self._step.states

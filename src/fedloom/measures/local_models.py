@@ -53,9 +53,8 @@ def local_models(loop: Loop) -> LocalModels:
         )
     cohort, (msg, states) = loop.cohorts.of(loop.round), loop.message()
     recorder = _Recorder(loop.plan, loop.fed, copy.deepcopy(loop.net))
-    engine = Serial()
+    engine = _Recording(recorder)
     engine.open(loop.plan, loop.fed, recorder.net)
-    engine._client = recorder
     part = TrainTask(msg, loop.buffers, {}, cohort, loop.round)
     work = RoundTraining(engine, loop.plan.algorithm, [part], loop.memory.get)
     work.ask()
@@ -63,6 +62,17 @@ def local_models(loop: Loop) -> LocalModels:
     _, learnt = step.checked(work, now, loop.round)
     after = at_server(loop.plan.algorithm, loop.fed.seed, "model", loop.round + 1, learnt.srv)
     return LocalModels(loop.model(), after, recorder.models, recorder.buffers, recorder.net)
+
+
+class _Recording(Serial):
+    """The reference engine with this client."""
+
+    def __init__(self, recorder: _Recorder) -> None:
+        super().__init__()
+        self.recorder = recorder
+
+    def client(self, plan: Plan, fed: Federation, net: Net) -> Client:
+        return self.recorder
 
 
 class _Recorder(Client):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..core.interrupts import undisturbed
 from ..core.ranks import Group
 from ..core.vector import Rec, Vec
-from ..engines.client_results import ClientCost, TrainTask
+from ..engines.client_results import ClientCost, Request, TrainTask
 from ..federation.choice import ClientChoice, Known, checked
 from ..federation.federation import Federation
 from ..federation.sampling import Cohorts
@@ -138,7 +138,7 @@ class Chooser:
             with undisturbed():
                 states = run.memory.get(asked)
             of = TrainTask(told.msg, told.buffers, states, asked, round)
-            stats = run.engine.ask(of, losses=True).stats
+            stats = run.engine.map(Request.LOSSES, of).stats
         losses = {s.client: s.loss for s in stats if s.loss is not None}
         found = self._group.first(lambda: rule.cohort(known, losses))
         return checked(rule, "cohort", found, known), stats

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ..algorithm import Algorithm
 from ..core.vector import Rec
 from ..engines.base import Engine, TooFewError
-from ..engines.client_results import ClientCost, RangeResult, TrainTask
+from ..engines.client_results import ClientCost, RangeResult, Request, TrainTask
 from ..engines.extra_exchanges import NO_ANSWERS, answered
 from ..engines.summation import push, root
 from .arrivals import Arrivals
@@ -51,7 +51,7 @@ class RoundTraining:
             return
         (part,) = self.parts
         asked = part._replace(memories=self._states(part.cohort))
-        asked, self.answers = answered(self._engine.ask, self._algorithm, asked)
+        asked, self.answers = answered(self._engine.map, self._algorithm, asked)
         self.parts = [part._replace(msg=asked.msg)]
 
     def run(self, cohort: list[int] | None = None) -> RangeResult:
@@ -72,7 +72,7 @@ class RoundTraining:
     def _trained(self, part: TrainTask, members: list[int]) -> RangeResult:
         states = self._states(members)
         states |= {i: row for i, row in self.answers.memories.items() if i in members}
-        return self._engine.round(part._replace(memories=states, cohort=members))
+        return self._engine.map(Request.TRAIN, part._replace(memories=states, cohort=members))
 
 
 class RoundOutcome(NamedTuple):

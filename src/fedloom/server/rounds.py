@@ -16,7 +16,7 @@ from ..core.ranks import ALONE, Group
 from ..core.vector import Rec, Vec, rec
 from ..engines.author_checks import at_server
 from ..engines.base import Engine, Remote
-from ..engines.client_results import ClientCost, TrainTask
+from ..engines.client_results import ClientCost, Request, TrainTask
 from ..engines.evaluation import Score
 from ..errors import FedloomError
 from ..federation.federation import Federation
@@ -167,7 +167,7 @@ class Loop:
         started, cohorts = time.perf_counter(), self.cohorts
         everybody = cohorts.present(0, cohorts.waits(0.0)) or cohorts.example
         asked = TrainTask(rec(x=x), buffers, {}, list(everybody), -1)
-        results = self.engine.probe(asked)
+        results = self.engine.map(Request.PROBE, asked)
         up = self.step.probed(self.engine, asked, results)
         self.ledger.add(results.stats, time.perf_counter() - started)
         return up

@@ -25,7 +25,7 @@ from ..core.net import Net
 from ..core.vector import Rec, Vec, fields, leaves, rec, tree
 from ..engines.author_checks import at_server
 from ..engines.base import Engine, Remote, TooFewError, one_thread_below
-from ..engines.client_results import ClientCost, RangeResult, TrainTask
+from ..engines.client_results import ClientCost, RangeResult, Request, TrainTask
 from ..engines.stages import stages_of
 from ..engines.summation import finite, rate, rested, root
 from ..errors import ClientError
@@ -175,7 +175,9 @@ class Step:
         if finite(up):
             return up
         alone = {s.client: asked._replace(cohort=[s.client]) for s in results.stats}
-        sizes = {i: largest(root(engine.probe(one).nodes).up) for i, one in alone.items()}
+        sizes = {
+            i: largest(root(engine.map(Request.PROBE, one).nodes).up) for i, one in alone.items()
+        }
         i = max(sizes, key=lambda i: sizes[i])
         raise ClientError(
             f"{self.plan.algorithm.method}: client {i}: what it sent before round 1 is "

@@ -1,4 +1,4 @@
-"""Ranges of a cohort in chunks of clients that are computed together."""
+"""Ranges of a cohort on one instance of the model: one client after another, or chunks at once."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ from ..submodels.base import whole
 from ..trace import looks_of
 from .author_rules import noted
 from .base import one_thread
-from .client_results import RangeResult, TrainTask, cost
+from .client_results import RangeResult, Request, TrainTask, cost
 from .client_round import Client
+from .extra_exchanges import ask_range, probe_range
 from .local_steps import Trained
 from .padded_batches import Prefetcher
 from .private_gradient import AT_ONCE, blamed
@@ -50,16 +51,38 @@ class TooManyError(FedloomError):
     """So many clients at once do not fit into the memory."""
 
 
-class VmapRange:
-    """Runs `chunk` clients at a time on one instance of the model."""
+class Clients:
+    """The clients of a run on one instance of the model. chunk: how many are computed at once;
+    None: one after another.
+    """
 
-    def __init__(self, plan: Plan, fed: Federation, net: Net, chunk: int) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        fed: Federation,
+        net: Net,
+        chunk: int | None = None,
+        client: Client | None = None,
+        ahead: Prefetcher | None = None,
+        threads: Threads | None = None,
+    ) -> None:
+        """client: the one that does what each of them does; ahead: fetches batches in advance;
+        threads: of a step.
+        """
         self.plan, self.fed, self.net, self.chunk = plan, fed, net, chunk
-        self.client = Client(plan, fed, net)
-        self.ahead: Prefetcher | None = None  # if there is a second processor
-        self.threads = Threads(1)
-        self._whole = fed.local.dp is None and self._depends()
-        self._passes = passes_over_all(plan)
+        self.client = client or Client(plan, fed, net)
+        self._ahead, self._threads = ahead, threads
+        self._whole = chunk is not None and fed.local.dp is None and self._depends()
+        self._passes = chunk is not None and passes_over_all(plan)
+
+    def map(self, what: Request, task: TrainTask) -> RangeResult:
+        """Ask the clients of a task, a range of a cohort, for something. Raises ClientError."""
+        with one_thread(self.fed.local.precision):
+            if what is Request.PROBE:
+                return probe_range(self.client, task)
+            if what is not Request.TRAIN:
+                return ask_range(self.client, task, what is Request.LOSSES)
+            return self._trained(task)
 
     def _depends(self) -> bool:
         """True if an example's loss depends on the rest of its batch, as with batch norm, or if
@@ -81,58 +104,61 @@ class VmapRange:
             return True
         return not torch.allclose(losses[0][0], losses[1][0], rtol=1e-4, atol=1e-6)
 
-    def run_range(self, asked: TrainTask) -> RangeResult:
-        """Train the clients of a range of the cohort. Raises ClientError."""
-        msg, _, memories, cohort, *_, self.client.scale = asked
-        out, shares = RangeResult([], {}, []), self.client.shares(asked)
-        for at in range(0, len(cohort), self.chunk):
-            part = asked.range(at, at + self.chunk)
-            start = {
-                i: memories.get(i)
-                or self.client.first_memory(msg.x, i, shares[self.fed.capacity(i)].view)
-                for i in part.cohort
-            }
+    def _trained(self, task: TrainTask) -> RangeResult:
+        # a finite sum has finite terms: this saves a pass over each client update
+        if self.plan.nonfinite == "stop" and not self.client.codes:
+            out = self._all(task, unchecked=True)
+            if all(finite(part) for _, _, part in out.nodes if part is not None):
+                return out
+        return self._all(task)
+
+    def _all(self, task: TrainTask, unchecked: bool = False) -> RangeResult:
+        """Train these clients. unchecked: whether updates are finite is not looked at."""
+        client, out, shares = self.client, RangeResult([], {}, []), self.client.shares(task)
+        for at in range(0, len(task.cohort), self.chunk or 1):
+            part, start = task.range(at, at + (self.chunk or 1)), dict[int, Rec]()
+            for i in part.cohort:
+                with client.explained(i, part.round):
+                    known, view = task.memories.get(i), shares[self.fed.capacity(i)].view
+                    start[i] = known or client.first_memory(task.msg.x, i, view)
             try:
-                self._run_chunk(out, shares, start, part)
+                self._run(out, shares, start, part, unchecked)
             except TooManyError:
                 raise self._too_many(shares, start, part) from None
+        client.forget_first()
         return out
 
-    def _run_chunk(
+    def _run(
         self,
         out: RangeResult,
         shares: dict[float, Download],
         start: dict[int, Rec],
         part: TrainTask,
+        unchecked: bool,
     ) -> None:
         """Train clients at once. start: {client: its state}; part: what these clients are asked.
         Raises TooManyError, and then `out` is as it was.
         """
-        members, client, round = list(start), self.client, part.round
-        groups = self._groups(start)
-        sent: dict[int, LocalResult] = {}
+        client, how = self.client, (part.round, part.scale, unchecked)
+        groups, sent = self._groups(start), dict[int, LocalResult]()
         for group in groups:
-            share = shares[self.fed.capacity(group[0])]
-            with client.explained(group[0], round):
-                # what clients keep of the buffers is what the module came with: nobody changes it
-                client.receive(share, start[group[0]])
-                loaded = share.net.buffers()
-                seed_others(key(client.fed.seed, "step", round, group[0]))
-                trained = self._together(share, start, group, round)
-                refuse_changes(share.net, loaded)
-                if len(groups) == 1 and trained and self._all_in(trained):
-                    self._take_in(out, trained, part)
-                    return
+            share, trained = shares[self.fed.capacity(group[0])], None
+            if self.chunk is not None and not (self._whole and self._passes):
+                with client.explained(group[0], part.round):
+                    trained = self._together(share, start, group, part.round)
+                    if len(groups) == 1 and self._all_in(trained, part.scale, unchecked):
+                        self._take_in(out, trained, part)
+                        return
             for r, i in enumerate(group):
-                with client.explained(i, round):
+                with client.explained(i, part.round):
                     if trained is None:
-                        sent[i] = client.client_half(share, start[i], i, round)
+                        sent[i] = client.client_half(share, start[i], i, *how)
                     else:
-                        sent[i] = client.send(trained.result(r), share, i, round)
-        for place, i in enumerate(members, part.first):
-            with client.explained(i, round):
+                        sent[i] = client.send(trained.result(r), share, i, *how)
+        for place, i in enumerate(start, part.first):
+            with client.explained(i, part.round):
                 share = shares[self.fed.capacity(i)]
-                client.take_in(out, sent.pop(i), share, place, i, round)
+                client.take_in(out, sent.pop(i), share, place, i, part.round, part.scale)
 
     def _too_many(
         self, shares: dict[float, Download], start: dict[int, Rec], asked: TrainTask
@@ -146,7 +172,7 @@ class VmapRange:
                 torch.cuda.empty_cache()
             few = {i: start[i] for i in members[:fits]}
             with contextlib.suppress(TooManyError):
-                self._run_chunk(RangeResult([], {}, []), shares, few, asked.range(0, fits))
+                self._run(RangeResult([], {}, []), shares, few, asked.range(0, fits), False)
                 return ClientError(
                     f"round {asked.round + 1}: {len(members)} clients at once do not fit into the "
                     f"memory of {device}, and {fits} do; start anew with engine = vectorised:{fits}"
@@ -162,19 +188,21 @@ class VmapRange:
 
     def _together(
         self, share: Download, start: dict[int, Rec], group: list[int], round: int
-    ) -> Trained | None:
-        """None: not possible, all data in equal batches, and a batch-level loss cannot be
-        padded.
-        """
-        if self._whole and self._passes:
-            return None
+    ) -> Trained:
+        """Train clients that hold the same part. Raises TooManyError."""
         client, memories = self.client, [start[i] for i in group]
+        # what clients keep of the buffers is what the module came with: nobody changes it
+        client.receive(share, memories[0])
+        loaded = share.net.buffers()
+        seed_others(key(self.fed.seed, "step", round, group[0]))
         received = [client.received(share, m).msg for m in memories if client.receiving]
-        how = (self._whole, self._passes, self.ahead, self.threads, client.look)
+        how = (self._whole, self._passes, self._ahead, self._threads, client.look)
         try:
-            return Together(client.steps, share, memories, group, round, received, *how).run()
+            trained = Together(client.steps, share, memories, group, round, received, *how).run()
         except torch.OutOfMemoryError:
             raise TooManyError from None
+        refuse_changes(share.net, loaded)
+        return trained
 
     def _groups(self, start: dict[int, Rec]) -> list[list[int]]:
         """Clients that can be computed together: they share a view; with a batch-level loss, also
@@ -187,12 +215,12 @@ class VmapRange:
         return list(alike.values())
 
     # ---------------------------------------------------------------------- all updates of a chunk
-    def _all_in(self, trained: Trained) -> bool:
+    def _all_in(self, trained: Trained, scale: float, unchecked: bool) -> bool:
         """True if these updates can be added as they are: whole, uncompressed and finite."""
-        if not self.client.sends_as_trained or self.client.scale != 1:
+        if not self.client.sends_as_trained or scale != 1:
             return False
         whole = all(v is None or math.isfinite(v) for v in trained.losses)
-        return whole and finite(trained.up) and finite(self.net.buffers())
+        return whole and (unchecked or (finite(trained.up) and finite(self.net.buffers())))
 
     def _take_in(self, out: RangeResult, trained: Trained, part: TrainTask) -> None:
         """Client.take_in for all of these clients at once."""
