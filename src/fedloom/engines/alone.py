@@ -5,7 +5,6 @@ again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -158,18 +157,25 @@ class Alone(LocalRound):
         and the gradient of the point itself if the loss uses it directly.
         """
         seed_torch(step.seed, seen)
-        with torch.enable_grad(), self._seeded(step):
-            handle = self.net.live(seen)
-            value = self._mean(handle, step, ref, obj)
-            check_value(self.plan.objective, value)
-            wanted = [*self.net.params, handle]
-            *parts, direct = torch.autograd.grad(value, wanted, allow_unused=True)
+        # the two contexts cost more than the rest, so they are used only if needed
+        if self.net.draws or not torch.is_grad_enabled():
+            with torch.enable_grad(), seeded(step.seed):
+                return self._differentiated(seen, step, ref, obj)
+        return self._differentiated(seen, step, ref, obj)
+
+    def _differentiated(
+        self, seen: Vec, step: Step, ref: Vec, obj: Rec
+    ) -> tuple[Tensor, Sequence[Tensor | None], Tensor | None]:
+        handle = self.net.live(seen)
+        value = self._mean(handle, step, ref, obj)
+        check_value(self.plan.objective, value)
+        *parts, direct = torch.autograd.grad(value, [*self.net.params, handle], allow_unused=True)
         # a loss that is a view of the point would move with it
         return value.detach().clone() if value._is_view() else value.detach(), parts, direct
 
     def value(self, x: Vec, step: Step, ref: Vec, obj: Rec) -> Tensor:
         seed_torch(step.seed, x)
-        with self._seeded(step):
+        with seeded(step.seed):
             value = self._mean(self.net.live(self.share.view.seen(x)), step, ref, obj)
         check_scalar(self.plan.objective, value)
         return value.detach().clone()
@@ -178,10 +184,6 @@ class Alone(LocalRound):
         mean = self.plan.objective.mean
         found: Tensor = noted(self._blamed, mean, self.net, handle, step.data, ref, obj)
         return found
-
-    def _seeded(self, step: Step) -> AbstractContextManager[None]:
-        """The randomness of a step, for a model that draws."""
-        return seeded(step.seed) if self.net.draws else nullcontext()
 
     def _over_all(
         self, ask: Callable[[Oracle], Tensor], zero: Tensor, now: Inputs, k: int

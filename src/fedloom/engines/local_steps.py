@@ -26,7 +26,7 @@ from ..federation.private_examples import ExamplePrivacy
 from ..objectives import Objective
 from ..plan import Plan
 from ..stage import Download, LocalResult, Stage, asked
-from ..submodels.base import View
+from ..submodels.base import Masked, View
 from ..wrappers.base import trajectory_parts
 from .author_checks import Guard, counters
 from .author_rules import noted
@@ -218,7 +218,7 @@ class LocalRound(ABC):
         for k, step in enumerate(self.batches(), 1):
             self._show(k - 1, x)
             x, loc, obj, loss = self.advance(k - 1, x, loc, now, step)
-            now = now._replace(obj=obj)
+            now = now if obj is now.obj else now._replace(obj=obj)
             if loss is not None:
                 self.losses[k - 1] = loss
         self._show(k, x)
@@ -278,6 +278,7 @@ class LocalRound(ABC):
         view, masked, ref = share.view, share.masked, self.reference(now)
 
         def plain(x: Vec) -> Vec:
+            check_point(x, view)
             beat()
             g, value = self.differentiate(x, step, ref, now.obj, place)
             self.gradients[place] += 1
@@ -286,6 +287,7 @@ class LocalRound(ABC):
             return g
 
         def private(dp: ExamplePrivacy, x: Vec) -> Vec:
+            check_point(x, view)
             beat()
             if self.gradients[place]:
                 raise undisclosed(self.plan, "a second gradient in a step")
@@ -294,11 +296,11 @@ class LocalRound(ABC):
             count = len(self.clients)
             return clipped_sum(loss, x, step.data, step.weight, dp.clip, count).add(step.noise)
 
-        of_part = plain if dp is None else functools.partial(private, dp)
-
-        def gradient(x: Vec) -> Vec:
+        def behind_mask(masked: Masked, x: Vec) -> Vec:
             check_point(x, view)
-            return of_part(x) if masked is None else masked.grad(of_part, x)
+            return masked.grad(of_part, x)
+
+        of_part = plain if dp is None else functools.partial(private, dp)
 
         def loss(x: Vec) -> Tensor:
             if dp is not None:
@@ -309,7 +311,9 @@ class LocalRound(ABC):
             with torch.no_grad():
                 return self.value(x if masked is None else masked.kept(x), step, ref, now.obj)
 
-        return Oracle(gradient, loss)
+        if masked is None:
+            return Oracle(of_part, loss)
+        return Oracle(functools.partial(behind_mask, masked), loss)
 
     def reference(self, now: Inputs) -> Vec:
         """The received model, as the net computes with it."""

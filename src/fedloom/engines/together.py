@@ -59,12 +59,14 @@ class Together(LocalRound):
         drawn = torch.tensor([job.draws.seed for job in self.jobs])
         both = torch.cat([substreams(seeds, K), drawn[:, None]], 1).to(like.device)  # one transfer
         self._begin_seeds, self._seeds, self._draws = seeds, both[:, :K], both[:, K]
-        last = torch.tensor(self._counts)[:, None] - 1
-        self._numbers = torch.minimum(torch.arange(K), last).to(like.device)  # (C, K)
         rates = [r + r[-1:] * (K - len(r)) for r in self.rates]
         self._rates = torch.tensor(rates, dtype=like.dtype, device=like.device)  # (C, K)
         numbers = [*map(operator.attrgetter(*_NUMBERS), self.jobs)]
         self._job = torch.tensor(numbers, dtype=like.dtype, device=like.device)  # (C, 8)
+        last = self._job[:, _NUMBERS.index("steps"), None] - 1
+        self._numbers = torch.minimum(
+            torch.arange(K, dtype=last.dtype, device=last.device), last
+        ).long()  # (C, K)
         self._at_server = False  # all begin at the server's point: one matrix for all in step 0
 
     def inputs(self) -> Inputs:
