@@ -159,7 +159,7 @@ def test_a_server_whose_file_has_changed_does_not_begin(fed, tmp_path):
         ('parts = "my_method.py"', 'parts must be a list of Python files, as ["my_method.py"]'),
         (
             "part = []",
-            "unknown key 'part'; a site's file has the table [data], parts and duplicates_key",
+            "unknown key 'part'; a site's file has the table [data], and parts",
         ),
         ('parts = ["gone/my_method.py"]', "my_method.py' does not exist; give a Python file"),
     ],

@@ -487,7 +487,6 @@ def test_deployed_noise_is_the_systems(tmp_path, monkeypatch):
     [
         (PRIVATE, {"evaluate": "nodes"}, "release sums that have no noise"),
         (["checkpoint.every_rounds=2"], {}, "every_rounds = 1 in a deployment"),
-        ([], {"keep_updates": "key"}, "can never be read"),
         ([], {"standardise": True}, "sums of each site's features without masks"),
         (["cohort=3", "data.clients=5"], {"over_selection": 0.5}, "of all that came"),
     ],

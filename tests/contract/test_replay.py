@@ -193,7 +193,7 @@ def test_what_cannot_be_repeated_is_one_line(run: Path, tmp_path: Path) -> None:
         (folder / "memory.json").write_text("[]")
     refused(CheckpointError, "no checkpoint of")
     (tmp_path / "federation.toml").touch()
-    refused(CheckpointError, "at the nodes; `fedloom replay` repeats")
+    refused(CheckpointError, "at the nodes, so that nobody can repeat")
 
 
 class Secret(DifferentialPrivacy):

@@ -174,7 +174,7 @@ def test_flower_is_met_in_its_folder_only():
     """All else works, and is tested, where it is not installed."""
     brought = ("httpx", "starlette", "uvicorn")
     places = dict.fromkeys(("flwr", *brought), ("deployment/flower_app/",))
-    own = ("certificates", "kept_updates", "masked_sums")
+    own = ("certificates", "masked_sums")
     places["cryptography"] = ("deployment/flower_app/", *(f"deployment/{n}.py" for n in own))
     places["Crypto"] = ("deployment/masked_sums.py",)
     for package, where in places.items():

@@ -102,8 +102,7 @@ def in_tables(told: Mapping[str, Description]) -> str:
     from fedloom.deployment.notices import notices
 
     parts = [f"nothing is told of fewer than {_least(told)} rows: '-'", _labels(told)]
-    if len(told) > 1:
-        parts.append("\n".join(folded(f"  {line}", page_width()) for line in _shared(told)))
+    parts += [folded(f"  {line}", page_width()) for line in _shared(told)]
     parts += [folded(f"  warning: {line}", page_width()) for line in notices(told)]
     numbers, values = (_columns(told, of) for of in (True, False))
     if numbers:
@@ -137,31 +136,21 @@ def _labels(told: Mapping[str, Description]) -> str:
 
 
 def _shared(told: Mapping[str, Description]) -> list[str]:
-    """How many rows two sites have, pair by pair, and what was not compared."""
+    """How many rows two sites have, pair by pair, where their tables lie together."""
     known = {name: d for name, site in told.items() if (d := site.duplicates) is not None}
-    without = [name for name, site in told.items() if site.rows is not None and name not in known]
     counts: list[str] = []
-    apart: list[str] = []
     few = 0
     for one, other in itertools.combinations(known, 2):
-        if other not in known[one].shared:
-            apart.append(f"{one} and {other}")
-        elif (n := known[one].shared[other]) is None:
+        if (n := known[one].shared[other]) is None:
             few += 1
         else:
             counts.append(f"{one} and {other}: {n:,}")
-    said = []
-    if counts or few:
-        columns = next(iter(known.values())).columns
-        by = ", ".join(columns) if len(columns) <= _NAMED else f"all {len(columns)} columns"
-        counts += [f"{'of the others ' if counts else ''}fewer than {_least(told)}"] * bool(few)
-        said = [f"rows alike at two sites, by {by}: {'; '.join(counts)}"]
-    if apart:
-        said.append(f"warning: these have different keys (duplicates_key): {', '.join(apart)}")
-    if without:
-        where = ", ".join(without)
-        said.append(f"rows at two sites are not looked for at {where}: no duplicates_key there")
-    return said
+    if not counts and not few:
+        return []
+    columns = next(iter(known.values())).columns
+    by = ", ".join(columns) if len(columns) <= _NAMED else f"all {len(columns)} columns"
+    counts += [f"{'of the others ' if counts else ''}fewer than {_least(told)}"] * bool(few)
+    return [f"rows alike at two sites, by {by}: {'; '.join(counts)}"]
 
 
 def _least(told: Mapping[str, Description]) -> int:
@@ -219,9 +208,6 @@ def asked(fed: Folder, told: Description, yes: bool) -> str:
     from fedloom.deployment.telling import agree_to, agreed_to, digest_of
 
     name = f"description {digest_of(told)}"
-    if (found := told.duplicates) is not None:
-        said = f"and of each row a keyed digest of {', '.join(found.columns)} (docs/describe.md)"
-        click.echo("\n" + folded(f"  {said}", page_width()), err=True)
     if told == agreed_to(fed):
         return f"{name}: agreed before"
     try:

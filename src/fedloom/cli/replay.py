@@ -84,18 +84,10 @@ def _opened(
     from fedloom.config import from_run
     from fedloom.config.overrides import canonical, refuse_repeats
     from fedloom.experiment.replay import check_repeatable
-    from fedloom.storage.manifest import deployed
     from fedloom.storage.run_directory import RunDirectory
 
     if (run / "federation.toml").is_file():
         run = run / "run"
-    if deployed(run):
-        if changes or changed:
-            more = changes[0] if changes else "--changed-code"
-            raise ConfigError(f"a federation's run is repeated as it was: leave out {more}")
-        from fedloom.deployment.replay import replay
-
-        return replay(run, number)
     check_repeatable(folder := RunDirectory(run))
     if folder.read_config().get("source") == "python":
         raise ConfigError(

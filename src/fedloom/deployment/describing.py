@@ -10,7 +10,7 @@ from ..errors import CompositionError, DataError, WireError
 from ..storage.atomic import reason
 from .agreed_rules import agreed_rules
 from .clients import Clients, read_clients
-from .description import Description, parsed, with_shared
+from .description import Description, parsed
 from .folder import Folder, write
 from .message import Told
 from .message_exchange import MessageExchange
@@ -33,7 +33,6 @@ def describe(fed: Folder, exchange_of: Callable[[Clients], MessageExchange]) -> 
     exchange, run = exchange_of(clients), described_run(settings.run)
     wait(exchange, clients, settings.startup_timeout)
     told: dict[str, Description] = {}
-    digests: dict[str, bytes] = {}
     found = answers(settings, clients, exchange, run, "describe", {})
     for i, (answer, blocks) in found.items():
         entry = clients.client[i]
@@ -42,10 +41,10 @@ def describe(fed: Folder, exchange_of: Callable[[Clients], MessageExchange]) -> 
                 raise WireError(f"an answer of the kind '{answer.kind}'")
             name = f"client {i}" if entry.name in ("", *told) else entry.name
             told[name] = parsed(blocks.get("description", b""))
-            digests[name] = blocks.get("digests", b"")
+            if told[name].duplicates is not None:
+                raise WireError("a site cannot tell of rows that others have")
         except WireError as error:
             raise DataError(f"client {i} cannot be described: {error}") from None
-    told = with_shared(told, digests)
     if not data["rules"]:
         rules, classes = agreed_rules(told, data)
         made = Preparation(rules=[dict(rule) for rule in rules], class_names=classes)

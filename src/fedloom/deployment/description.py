@@ -19,7 +19,6 @@ count.
 from __future__ import annotations
 
 import math
-import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -46,7 +45,7 @@ from ..data.own.reading import Reading
 from ..data.own.tables import Files
 from ..data.own.test_rows import HeldOut
 from ..errors import DataError
-from .duplicates import SIZE, Duplicates, compared, digested, from_bytes
+from .duplicates import Duplicates, rows_of, shared_rows
 from .message import PLAIN, Examples, first_of, from_json
 
 if TYPE_CHECKING:
@@ -91,8 +90,8 @@ class ColumnDescription(BaseModel):
 
 class Description(BaseModel):
     """A site's table. least: the least count; rows: None if there are fewer, and then nothing else
-    is told. target: the column with the labels, if it is known; duplicates: of a site whose people
-    gave a key for it.
+    is told. target: the column with the labels, if it is known; duplicates: where the tables of all
+    sites lie together.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
@@ -128,14 +127,12 @@ def described(table: Table, names: Sequence[str], target: str | None, least: int
     return Description(least=least, rows=rows, target=target, columns=columns)
 
 
-def described_table(
-    options: Mapping[str, Any], least: int, key: bytes | None = None, run: str = ""
-) -> tuple[Description, bytes]:
-    """What is told of a table's training rows, all of one site, and with a key their digests (see
-    duplicates.py). options: those of `table`; what a column becomes counts for nothing. Raises
-    DataError.
+def described_table(options: Mapping[str, Any], least: int) -> Description:
+    """What is told of a table's training rows, all of one site. options: those of `table`; what a
+    column becomes counts for nothing. Raises DataError.
     """
-    return _with_digests(*_training(options)[1:], options, least, key, run)
+    _, rows, label, names = _training(options)
+    return described(rows, names, label, least)
 
 
 def described_clients(options: Mapping[str, Any], least: int) -> dict[str, Description]:
@@ -147,38 +144,15 @@ def described_clients(options: Mapping[str, Any], least: int) -> dict[str, Descr
     if owner is not None:
         rows = whole.frame.groupby(present(whole, owner).map(name_of), sort=True)
         clients = {str(name): Table(f"{whole.where}, {name}", each) for name, each in rows}
-    key = secrets.token_bytes(SIZE)
-    made = {n: _with_digests(t, label, names, options, least, key, "") for n, t in clients.items()}
-    found = with_shared({n: t for n, (t, _) in made.items()}, {n: d for n, (_, d) in made.items()})
-    return found
-
-
-def _with_digests(
-    table: Table,
-    label: str | None,
-    names: Sequence[str],
-    options: Mapping[str, Any],
-    least: int,
-    key: bytes | None,
-    run: str,
-) -> tuple[Description, bytes]:
-    told = described(table, names, label, least)
-    if key is None or told.rows is None:
-        return told, b""
+    told = {name: described(table, names, label, least) for name, table in clients.items()}
     named = options.get("identity", ())
     by = [*named] or [*sorted(names), *([] if label is None else [label])]
-    duplicates, digests = digested(table, by, bool(named), key, run)
-    return told.model_copy(update={"duplicates": duplicates}), digests
-
-
-def with_shared(
-    told: Mapping[str, Description], digests: Mapping[str, bytes]
-) -> dict[str, Description]:
-    """Descriptions with the numbers of rows that two sites have. Raises WireError."""
-    known = {name: site.duplicates for name, site in told.items() if site.duplicates is not None}
-    raw = {name: from_bytes(digests[name], told[name].rows or 0) for name in known}
-    found = compared(known, raw, max((site.least for site in told.values()), default=0))
-    return {n: site.model_copy(update={"duplicates": found.get(n)}) for n, site in told.items()}
+    large = {name: table for name, table in clients.items() if told[name].rows is not None}
+    alike = {name: rows_of(table, by, bool(named)) for name, table in large.items()}
+    for name, shared in shared_rows(alike, least).items():
+        found = Duplicates(columns=by, shared=shared)
+        told[name] = told[name].model_copy(update={"duplicates": found})
+    return told
 
 
 def _training(given: Mapping[str, Any]) -> tuple[str | None, Table, str | None, list[str]]:

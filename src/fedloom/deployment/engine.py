@@ -29,11 +29,10 @@ from ..engines.client_round import Client
 from ..engines.evaluation import Score, scores_of
 from ..engines.extra_exchanges import weighed, weighed_probe
 from ..engines.summation import finite, push
-from ..engines.traced import ClientTrace
 from ..errors import ConfigError, FedloomError, WireError
 from ..federation.federation import Federation
 from ..plan import Plan
-from ..stage import Download, LocalResult
+from ..stage import Download
 from ..storage.manifest import numbered
 from .attendance import HOW, Attendance, DeclinedError, MissingError, Refused, SpareError
 from .certificates import check_masks_library
@@ -269,21 +268,6 @@ class FederationEngine:
                 _log.warning("round %d: client %d: not measured: %s", round, i, error)
         return found
 
-    def traced(self, asked: TrainTask, i: int) -> ClientTrace:
-        """What a client of the last exchange sent, and what the server makes of it. Its steps and
-        its state are at its node.
-        """
-        share, last = self._shares(asked)[self._fed.capacity(i)], _last(asked.memories, [i])[i]
-        found = ClientTrace(i, share, rec(last=float(last)))
-        try:
-            with one_thread(self._fed.local.precision):
-                part, took = self._taken(i, share, asked.round, last, asked.scale, found)
-            found.result = RangeResult([], {}, [took])
-            push(found.result.nodes, 0, 0, part)
-        except WireError as error:
-            found.error = str(error)
-        return found
-
     def close(self) -> None:
         """The nodes go on waiting."""
 
@@ -412,12 +396,9 @@ class FederationEngine:
         share: Download,
         round: int,
         last: int,
-        scale: float = 1.0,
-        look: ClientTrace | None = None,
+        scale: float,
     ) -> tuple[Rec, ClientCost]:
-        """A client's part of the sums, and its cost. look: gets what it sent. Raises WireError for
-        what cannot be taken.
-        """
+        """A client's part of the sums, and its cost. Raises WireError for what cannot be taken."""
         head, packet = self._opened(i, "round", round)
         self._down.forget(i, False)
         if head.lost:
@@ -441,10 +422,6 @@ class FederationEngine:
             rates = self._client.steps.rates(i, round)
             job = self._client.steps.job(i, round, last, share, rates)
             job = job.at(lr=rates[-1], step=len(rates) - 1.0)
-            if look is not None:
-                seen = tree(lambda v: v.clone() if isinstance(v, Tensor) else v, up)
-                told = seen, rec(), job, head.loss, head.gradients, own, look.share.msg.x
-                look.sent = LocalResult(*told, sizes={**sent})
             part = self._client.server_half(up, own, job, share, i, round, scale)
         except FedloomError as error:
             raise WireError(str(error)) from None

@@ -7,7 +7,6 @@ certificates/     ca.pem; at the server also server.pem and, readable by its own
 app/              what Flower is given: three lines that name fedloom's two apps
 nodes/3/          all that client 3 needs: the files above without the server's, and its key
 run/              the run's own folder, at the server
-updates/          what nodes sent, at the server, encrypted (kept_updates.py)
 """
 
 from __future__ import annotations
@@ -77,12 +76,6 @@ class Deployment:
         10,
         "rows of which a site's description, and its reliability curve, tell nothing if they are "
         "fewer; each site's own file counts",
-    )
-
-    keep_updates: str = hyper(
-        "",
-        "at the server: a file with the key by which what nodes send is kept, for `fedloom replay` "
-        "(it is made if it is not there); empty: nothing is kept",
     )
 
     def __post_init__(self) -> None:
@@ -162,11 +155,6 @@ class Folder:
     def news(self) -> Path:
         """A file that grows when messages are sent, at the server."""
         return self.home / "news"
-
-    @property
-    def updates(self) -> Path:
-        """What nodes sent, at the server, if it is kept."""
-        return self.path / "updates"
 
     @property
     def starts_file(self) -> Path:

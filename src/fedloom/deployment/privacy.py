@@ -128,10 +128,6 @@ def deployed(made: Experiment, fed: Folder) -> Experiment:
             "private aggregation: evaluate = nodes and standardise = true would release sums that "
             "have no noise; take evaluate = server or nobody, and standardise = false"
         )
-    if fed.settings().keep_updates:
-        raise CompositionError(
-            "private aggregation: keep_updates would keep updates that have no noise; leave it out"
-        )
     if fed.settings().min_updates > 1:
         raise CompositionError(
             f"private aggregation: federation.min_updates = {fed.settings().min_updates} would let "

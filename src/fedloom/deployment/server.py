@@ -21,7 +21,6 @@ from .attendance import nobody
 from .clients import Clients
 from .engine import Exchange, FederationEngine, oldest_checkpoint
 from .folder import Deployment, Folder, owned, write
-from .kept_updates import KeptUpdates, remove_others
 from .membership import ChangedError, Membership
 from .message import Answer, Ask, Refusal, Site, What, answer_to, sealed
 from .message_exchange import MessageExchange
@@ -41,14 +40,9 @@ def serve(fed: Folder, exchange_of: Callable[[Clients], MessageExchange]) -> Res
     wait(who.exchange, who.clients, settings.startup_timeout)
     join = must_join(settings, who.clients)
     who.begin(joined(fed, who.clients, who.exchange) if join else None)
-    if settings.keep_updates:
-        remove_others(fed)
     while True:
-        keeps: Exchange = who.exchange
-        if settings.keep_updates:
-            keeps = KeptUpdates(fed, run_of(fed, settings_of(fed)), who.exchange)
         try:
-            made = experiment_at_server(fed, keeps, who.agreed, who=who)
+            made = experiment_at_server(fed, who.exchange, who.agreed, who)
             return made.run(fed.run, go_on=True)
         except ChangedError as change:
             _log.warning("%s", change)
@@ -144,11 +138,10 @@ def experiment_at_server(
     fed: Folder,
     exchange: Exchange,
     agreed: Agreement | None,
-    again: bool = False,
     who: Membership | None = None,
 ) -> Experiment:
-    """The run, with its engine. again: to repeat rounds, so that no node measures; who: takes part
-    now, None: all. Raises ConfigError, DataError, CompositionError.
+    """The run, with its engine. who: takes part now, None: all. Raises ConfigError, DataError,
+    CompositionError.
     """
     settings = fed.settings()
     made, wanted = _over_selected(at_server(fed, agreed), settings.over_selection)
@@ -162,7 +155,7 @@ def experiment_at_server(
             "round; take less of it, or a larger cohort"
         )
     tests: list[int] = []
-    if agreed is not None and settings.evaluate == "nodes" and not again:
+    if agreed is not None and settings.evaluate == "nodes":
         tests = [0 if i in gone else count for i, count in enumerate(agreed.tests)]
     engine = FederationEngine(
         exchange,
@@ -174,7 +167,7 @@ def experiment_at_server(
         settings.max_failed_rounds,
         tests,
         redraws=settings.redraws,
-        start=0 if again else started(fed),
+        start=started(fed),
         agreed="" if agreed is None else agreed.digest,
     )
 

@@ -21,7 +21,6 @@ from ..data.federated import Roll
 from ..errors import ConfigError, DataError, unknown
 from .agreement import Agreement, fitted
 from .columns import as_agreed, refuse_own_words
-from .duplicates import key_of
 
 
 def alone(data: FederatedData, client: int) -> FederatedData:
@@ -31,18 +30,16 @@ def alone(data: FederatedData, client: int) -> FederatedData:
     return dataclasses.replace(found, clients=everything, roll=None)
 
 
-def read_site(file: Path) -> tuple[list[Path], dict[str, Any] | None, bytes | None]:
+def read_site(file: Path) -> tuple[list[Path], dict[str, Any] | None]:
     """A site's file, a TOML file with a table [data] as in the settings of a run: the files of own
-    parts that this site lets run (parts), that table, and the key in the file duplicates_key.
-    Raises ConfigError.
+    parts that this site lets run (parts), and that table. Raises ConfigError.
     """
     given = read(file)
-    for key in given.keys() - {"data", "parts", "duplicates_key"}:
+    for key in given.keys() - {"data", "parts"}:
         raise ConfigError(
-            f"file '{file}': unknown key '{key}'; a site's file has the table [data], parts and "
-            "duplicates_key"
+            f"file '{file}': unknown key '{key}'; a site's file has the table [data], and parts"
         )
-    parts, table, secret = given.get("parts", []), given.get("data"), given.get("duplicates_key")
+    parts, table = given.get("parts", []), given.get("data")
     if not isinstance(parts, list) or not all(str(name).endswith(".py") for name in parts):
         raise ConfigError(
             f"file '{file}': parts must be a list of Python files, as [\"my_method.py\"], got "
@@ -51,11 +48,11 @@ def read_site(file: Path) -> tuple[list[Path], dict[str, Any] | None, bytes | No
     if "data" in given:
         table = _seen_from(file.parent, named_table(given, "data"))
         load_named({"data": table}, f"file '{file}'")  # a function of the site's own
-    *files, own = (Path(_seen(file.parent, str(name))) for name in [*parts, secret])
+    files = [Path(_seen(file.parent, str(name))) for name in parts]
     with Origin(f"file '{file}'").blame(""):
         for path in files:
             hash_of(str(path))  # it is there
-        return files, table, None if secret is None else key_of(own)
+        return files, table
 
 
 def _seen_from(folder: Path, table: Mapping[str, Any]) -> dict[str, Any]:

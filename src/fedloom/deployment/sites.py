@@ -127,10 +127,6 @@ def _refuse_unmasked(config: Config, settings: Deployment) -> None:
             f"{given} needs checkpoint.every_rounds = 1 in a deployment: a node unmasks a round "
             "once, and refuses it when an older checkpoint does it again"
         )
-    if settings.keep_updates:
-        raise CompositionError(
-            f"{given}: keep_updates would keep what is masked, and can never be read; leave it out"
-        )
     if settings.standardise:
         raise CompositionError(
             f"{given}: standardise = true would send sums of each site's features without masks; "
@@ -229,7 +225,7 @@ class Place:
     def __init__(self, fed: Folder, data: Path | None = None) -> None:
         assert fed.client is not None
         self._fed, self._file, self._clients = fed, data, read_clients(fed.clients_file)
-        self._parts, self._table, self._key = ([], None, None) if data is None else read_site(data)
+        self._parts, self._table = ([], None) if data is None else read_site(data)
         self.client, self.settings = fed.client, fed.settings()
         if self.client >= self._clients.population:
             raise ConfigError(
@@ -392,11 +388,11 @@ class Place:
         if what in ("join", "agree") and not must_join(self.settings, self._clients):
             raise WireError("this site joins nothing: its clients.toml and settings say all")
 
-    def told(self) -> tuple[Description, bytes]:
+    def told(self) -> Description:
         """What would be told of this site's table. Raises ConfigError, DataError."""
         assert self._file is not None
         data = self._config.values["data"]
-        return description_of(self._fed, self._table or {}, data, self._file, self._key)
+        return description_of(self._fed, self._table or {}, data, self._file)
 
     def _described(self, ask: Ask, parts: dict[str, bytes]) -> bytes:
         """What this site's people agreed to tell; or the preparation that all get, which is then
@@ -407,7 +403,7 @@ class Place:
             raise WireError("this node was started without a site's file; give it --data mine.toml")
         who = ask.model_dump(include={"run", "what", "round", "client"})
         try:
-            told, digests = self.told()
+            told = self.told()
             if told != agreed_to(self._fed):
                 raise WireError(
                     "its people have not agreed to what would be told of its table now; they see "
@@ -415,7 +411,6 @@ class Place:
                 )
             if ask.what == "describe":
                 parts = {"description": told.model_dump_json().encode()}
-                parts |= {"digests": digests} if digests else {}
                 return sealed(Told(**who, digest=digest_of(told)), parts)
             made = preparation(parts.get("preparation", b""))
             self._prepare(made, told)
@@ -454,9 +449,9 @@ class Place:
 
 def told_at(fed: Folder, file: Path) -> Description:
     """What would be told of the table of a site's file. Raises ConfigError, DataError."""
-    parts, table, key = read_site(file)
+    parts, table = read_site(file)
     run = settings_of(fed, parts, file, agreed=False).values["data"]
-    return description_of(fed, table or {}, run, file, key)[0]
+    return description_of(fed, table or {}, run, file)
 
 
 def must_join(settings: Deployment, clients: Clients) -> bool:

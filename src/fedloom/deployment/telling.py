@@ -64,11 +64,11 @@ def preparation(raw: bytes) -> Preparation:
 
 
 def description_of(
-    fed: Folder, site: Mapping[str, Any], run: Mapping[str, Any], file: Path, key: bytes | None
-) -> tuple[Description, bytes]:
+    fed: Folder, site: Mapping[str, Any], run: Mapping[str, Any], file: Path
+) -> Description:
     """What would be told of a site's training rows: of data.inputs of run.toml, or of all columns;
-    once there are rules, of what was told before. And their digests, with the sites' common key.
-    site, run: the tables [data] of its own file and of run.toml. Raises ConfigError, DataError.
+    once there are rules, of what was told before. site, run: the tables [data] of its own file and
+    of run.toml. Raises ConfigError, DataError.
     """
     if site.get("name") != "table" or not site.get("path"):
         raise ConfigError(
@@ -83,9 +83,8 @@ def description_of(
     skip = ("partition", "seed")
     options = check(table, given | {"inputs": [*inputs]}, "data", "data 'table'", origin, skip)
     with origin.blame("data", options):
-        settings = fed.settings()
-        found, digests = described_table(live(options), settings.least_count, key, settings.run)
-    return called(found, options["target"], run["target"]), digests
+        found = described_table(live(options), fed.settings().least_count)
+    return called(found, options["target"], run["target"])
 
 
 def called(found: Description, here: Any, there: Any) -> Description:

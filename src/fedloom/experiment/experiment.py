@@ -81,7 +81,7 @@ from .method_checks import (
 from .model_checks import check_fit, check_shapes, takes_channels_last, weights_of
 from .probe import probe
 from .provenance import check_same, configuration, describe
-from .replay import Replay, Traces, check_repeatable, replayed
+from .replay import Replay, check_repeatable, replayed
 from .result import Result, finish
 from .settings import Settings
 from .tracking import Tracking, trackers_of
@@ -375,7 +375,7 @@ class Experiment(Settings):
         another configuration, and for one that cannot be repeated.
         """
         folder = RunDirectory(out)
-        check_repeatable(folder, isinstance(self.engine, Traces))
+        check_repeatable(folder)
         began = str(folder.read_config().get("engine", "serial"))
         given = self.engine, self.resident_bytes
         if isinstance(self.engine, str):

@@ -11,7 +11,7 @@ import math
 import statistics
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -51,23 +51,13 @@ class Blamed(NamedTuple):
     why: str
 
 
-@runtime_checkable
-class Traces(Protocol):
-    """An engine whose clients are elsewhere, and which has what they sent."""
-
-    def traced(self, asked: TrainTask, i: int) -> ClientTrace:
-        """What a client of the last exchange sent, and what the server makes of it."""
-
-
-def check_repeatable(folder: RunDirectory, kept: bool = False) -> None:
-    """Raise CheckpointError for a run whose rounds cannot be computed here. kept: what its clients
-    sent is at hand.
-    """
+def check_repeatable(folder: RunDirectory) -> None:
+    """Raise CheckpointError for a run whose rounds cannot be computed here."""
     folder.open()
-    if deployed(folder.path) and not kept:
+    if deployed(folder.path):
         raise CheckpointError(
-            f"'{folder.path}' is a federation's run: the data of its clients are at the nodes; "
-            "`fedloom replay` repeats what its server did, of what `keep_updates` kept"
+            f"'{folder.path}' is a federation's run: the data of its clients are at the nodes, so "
+            "that nobody can repeat its rounds here"
         )
 
 
@@ -174,8 +164,6 @@ class Replay:
         ConfigError if it did not train in this round.
         """
         engine = self.loop.engine
-        if isinstance(engine, Traces) and step is not None:
-            raise ConfigError("the steps of a client are at its node; leave out --step")
         many = "vectorised" in bits_of(engine_text(engine))
         chunk = engine.chunk if many and isinstance(engine, Auto | Vectorised | Workers) else None
         return self._traced(self.number(name), chunk, step)
@@ -184,8 +172,6 @@ class Replay:
         loop, states = self.loop, self._step.states
         part = next(part for part in self._step.parts if i in part.cohort)
         part = part._replace(memories={j: states[j] for j in part.cohort if j in states})
-        if isinstance(loop.engine, Traces):
-            return loop.engine.traced(part, i)
         with one_thread(loop.fed.local.precision):
             return traced(loop.plan, loop.fed, loop.net, part, i, *more)
 
