@@ -134,7 +134,7 @@ class Reaches(Enum):
 
 
 class Trait(Enum):
-    """What the engine and the rules in plan.py must know of a method. Most have none of these."""
+    """What the engine and compose.py must know of a method. Most have none of these."""
 
     WHOLE_MODEL = "every client must hold all coordinates"
     RECURSIVE = "the direction is a recursion over gradients: clip each gradient instead"

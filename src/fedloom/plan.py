@@ -1,8 +1,6 @@
-"""The method of a run: the axes put together, and every rule of what goes with what.
-
-A rule is a small function of the plan that gives the reason of a refusal, or None. REFUSALS are
-asked in order when a Plan is made, WARNINGS before the first round; `fedloom matrix` and
-docs/compatibility.md are what the rules say of every pair.
+"""The method of a run: its axes put together, and what is true of each. compose.py says which
+facts of two parts have no meaning beside each other; what depends on one field of a message, or on
+values, is a rule of its own at the end.
 """
 
 from __future__ import annotations
@@ -15,20 +13,24 @@ from typing import NamedTuple
 from .aggregation import Aggregation, Mean
 from .algorithm import ACCUMULATED, CHANGE, MEAN, Algorithm, LocalSGD, Trait
 from .algorithms.registry import name_of
+from .compose import AROUND, BESIDE, RESIDUAL, WARNED, Composed, Fact, Key, clashes, true
+from .compression.codecs import Dense
 from .compression.error_feedback import EF21
-from .compression.link import LONGEST, Link, Via
+from .compression.link import LONGEST, Link
 from .core.arithmetic import total
 from .errors import CompositionError, ConfigError
-from .federation.clock import untimely
 from .federation.local import Local
-from .federation.private_examples import unaccounted
+from .federation.private_examples import beside
 from .objectives import Needs, Objective
-from .stage import Stage, asked, cannot_join
+from .stage import TAKEN, Stage, asked
 from .submodels.base import Rule
-from .submodels.private import Private, unfit
-from .trace import Trace, plain_means, traced
-from .wrappers.base import method_in
-from .wrappers.rules import misplaced
+from .submodels.private import Private
+from .trace import Trace, looks_of, plain_means, traced
+from .wrappers import Lookahead, PerStep, Sam, ServerOpt
+from .wrappers.base import Wrapper, layers, method_in
+from .wrappers.client import LocalOpt
+from .wrappers.optimisers import Momentum
+from .wrappers.registry import SERVERS
 
 
 class Setting(NamedTuple):
@@ -67,9 +69,8 @@ class Plan:
     def __post_init__(self) -> None:
         named = self.link.spelled_out(self.algorithm)
         object.__setattr__(self, "link", named)
-        for rule in REFUSALS:
-            if reason := rule(self):
-                raise CompositionError(reason)
+        if reason := refusal(self):
+            raise CompositionError(reason)
         object.__setattr__(self, "link", named.settled(self.algorithm))
 
     @functools.cached_property
@@ -107,7 +108,7 @@ class Plan:
 
     def warnings(self) -> list[str]:
         """One sentence for each setting under which the method does not do what its paper says."""
-        return [said for rule in WARNINGS if (said := rule(self))]
+        return [*clashes(parts_of(self), WARNED), *filter(None, [two_means(self)])]
 
     def rates(self, local: Local, round: int, steps: int, pace: int) -> list[float]:
         """The learning rates of a client's steps in a round; pace: see Federation.pace(). Raises
@@ -124,333 +125,252 @@ class Plan:
         return rates
 
 
-# ------------------------------------------------------------------------------ wrapper and method
-def wrapper_and_method(plan: Plan) -> str | None:
-    """The first wrapper that has no meaning around what it wraps."""
-    return misplaced(plan.algorithm, plan.averaged, name_of)
+def refusal(plan: Plan) -> str | None:
+    """Why the parts of a plan have no meaning together; None if they have one."""
+    for wrapper in layers(plan.algorithm):
+        for said in clashes([around_steps(wrapper), wrapped(plan, wrapper.inner)], AROUND):
+            return said
+    for said in clashes(parts_of(plan), BESIDE):
+        return said
+    return next((why for rule in BY_HAND if (why := rule(plan))), None)
 
 
-# ----------------------------------------------------------------------------- compression, uplink
-def _ways(plan: Plan) -> Iterator[tuple[str, Via, str]]:
-    """Every compressed field of an update: its name, its Reaches, its codec's name."""
-    assert not isinstance(plan.link.up, Via | str)  # spelled out
-    for name, via in plan.link.up.items():
-        yield name, via, type(via.codec).__name__
+# ----------------------------------------------------------------------------- the facts of a part
+def around_steps(wrapper: Wrapper) -> Composed:
+    """A wrapper, called as a configuration writes it; by its class if only Python has it."""
+    found: set[Key] = set(type(wrapper).__mro__)
+    if isinstance(wrapper, LocalOpt):
+        name = "local.momentum" if isinstance(wrapper.opt, Momentum) else "local.optimiser"
+        found |= true({Fact.NO_WEIGHTS: not wrapper.opt.linear})
+        return Composed(name, found, type(wrapper.opt).__name__)
+    kind = type(wrapper)
+    name = {Sam: "local.sam", Lookahead: "server=lookahead"}.get(kind, kind.__name__)
+    if isinstance(wrapper, ServerOpt):
+        name = f"server={next((n for n, o in SERVERS.items() if o is type(wrapper.opt)), '')}"
+    return Composed(name, found)
 
 
-def _mirrors(plan: Plan, field: str = "") -> bool:
-    """True if the server keeps EF21's mean of any field, or of this one."""
-    ways = [name for name, via, _ in _ways(plan) if isinstance(via.feedback, EF21)]
-    return field in ways if field else bool(ways)
+def wrapped(plan: Plan, inner: Algorithm) -> Composed:
+    """What a wrapper is around."""
+    method = method_in(inner)
+    reads = not inner.traits.isdisjoint({Trait.READS_THE_MOVE, Trait.REPLAYS_THE_MOVE})
+    option = getattr(method, "option", 1) == 2 and Trait.PERTURBS not in inner.traits
+    steps = any(isinstance(part, PerStep) for part in layers(inner))
+    found = {
+        Fact.READS_MOVE: reads,
+        Fact.CHOICE_OF_MOVE: reads and option,
+        Fact.READS_MORE: reads or bool(plan.averaged),
+        Fact.PER_STEP: steps or getattr(method, "per_step", False),
+    }
+    return Composed(name_of(inner), inner.traits | true(found))
 
 
-def uplink_field(plan: Plan) -> str | None:
-    """Only what reaches the server through means may be compressed."""
+def parts_of(plan: Plan) -> list[Composed]:
+    """The parts of a plan, without the wrappers around the method's steps."""
+    setting, needs = plan.setting, plan.objective.needs
+    loss, late = true({Fact.ONE_EXIT: needs is not Needs.EXITS}), setting.staleness
+    clock = {
+        Fact.ROUNDS: late is None,
+        Fact.ASYNCHRONOUS: late is not None,
+        Fact.DISCOUNTS: bool(late),
+    }
+    return [
+        Composed("clock=synchronous" if late is None else "an asynchronous clock", true(clock)),
+        Composed(setting.forger, true({Fact.FORGES: bool(setting.forger)})),
+        Composed(plan.objective.name, loss if needs is None else loss | {needs}),
+        method(plan),
+        submodel(plan.rule),
+        aggregation(plan.aggregation),
+        *link(plan),
+        *(own_stage(stage) for stage in plan.stages),
+        *([Composed(plan.private.name, {Private, Fact.TRAVELS})] if plan.private else []),
+        Composed("churn.forget", true({Fact.FORGETS: setting.forgets})),
+        Composed("weighting by examples", true({Fact.WEIGHTED: setting.unequal})),
+        Composed(f"local.order = {setting.order}", true({Fact.SHUFFLED: setting.order != "text"})),
+    ]
+
+
+def method(plan: Plan) -> Composed:
+    """The method, with the wrappers around it."""
+    alg, adding = plan.algorithm, (ACCUMULATED, CHANGE)
+    trace = None if plan.private is None else plan.trace  # a round on zeros, for who asks
+    more = [] if trace is None else [f for f in trace.msg._fields if f != "x"]
+    more += [] if trace is None else trace.mem._fields
+    found = {
+        Fact.WHOLE: alg.personalises or Trait.WHOLE_MODEL in alg.traits,
+        Fact.DIVIDES_MEANS: bool(plan.averaged) and Trait.DIVIDES_BY_RATES in alg.traits,
+        Fact.WEIGHS_MEANS: bool(plan.averaged) and Trait.WEIGHS_ITSELF in alg.traits,
+        Fact.PROBES: alg.probes,
+        Fact.ASKS: alg.asks,
+        Fact.ARRIVES: alg.arrives,
+        Fact.ADDS: any(how in adding for how in alg.sent.values()),
+        Fact.ADDS_MOVE: alg.sent.get("delta") in adding,
+        Fact.MORE_THAN_X: bool(more),
+    }
+    return Composed(alg.method, alg.traits | true(found), more[0] if more else "")
+
+
+def submodel(rule: Rule | None) -> Composed:
+    """Which part of the model a client holds, and trains."""
+    if rule is None:
+        return Composed("whole models", {Fact.WHOLE_PARTS})
+    found = {
+        Fact.NO_MATRICES: not rule.cuts,
+        Fact.COUNTS_ZEROS: rule.counts_values,
+        Fact.TRAINS_EXITS: rule.trains is Needs.EXITS,
+        Fact.WHOLE_PARTS: rule.trains is not Needs.DRAWN_PARTS,
+    }
+    return Composed(rule.name, {Fact.PARTS, Fact.TRAVELS, *true(found)})
+
+
+def aggregation(rule: Aggregation) -> Composed:
+    """What becomes of a round's updates."""
+    parts = rule.sums and rule.parts
+    found = {
+        Fact.NOT_THE_MEAN: not rule.exact,
+        Fact.NEEDS_LENGTH: rule.sums and not parts and not rule.private,
+        Fact.COMPARES: not rule.sums,
+        Fact.NOT_PLAIN: True,
+        Fact.HIDES: rule.private,
+        Fact.HIDES_PARTS: rule.private and not parts,
+        Fact.SHORTENS: rule.bounded,
+        Fact.FIELD_BY_FIELD: rule.apart,
+        Fact.RING: not rule.codecs,
+        Fact.AT_CLIENTS: rule.at_clients,
+        Fact.MASKED: rule.masked,
+    }
+    return Composed(rule.name, set() if rule.plain else true(found))
+
+
+def link(plan: Plan) -> Iterator[Composed]:
+    """How each field travels: its codec, and its error feedback if that is EF21."""
     sent = plan.algorithm.sent
-    for name, _, codec in _ways(plan):
-        if name not in sent:
+    for name, via in plan.link.vias.items():
+        adds = sent.get(name) in (ACCUMULATED, CHANGE)
+        found = {
+            Fact.MATRICES: via.codec.matrices,
+            Fact.CODED: not isinstance(via.codec, Dense),
+            Fact.CODED_MOVE: name == "delta" and not isinstance(via.codec, Dense),
+            Fact.LOSES_SUMS: name in plan.link.losing and adds,
+        }
+        yield Composed(type(via.codec).__name__, true(found))
+        if isinstance(via.feedback, EF21):
+            remembered = {
+                Fact.REMEMBERED: sent.get(name) is not CHANGE,
+                Fact.MIRRORS_MOVE: name == "delta",
+            }
+            yield Composed("EF21", {EF21, *true(remembered)})
+    for codec in plan.link.codes_down.values():
+        yield Composed(f"{type(codec).__name__} down", {Fact.CODED_DOWN})
+
+
+def own_stage(stage: Stage) -> Composed:
+    """A stage of the user's."""
+    addresses, reads = bool(asked((stage,), "address")), bool(asked((stage,), "read"))
+    found = {Fact.ADDRESSES: addresses, Fact.TRAVELS: addresses, Fact.READS: reads}
+    return Composed(type(stage).__name__, true(found))
+
+
+# ---------------------------------------------------------- of one field of a message, or of values
+def coded_field(plan: Plan) -> str | None:
+    """Only what reaches the server through means may be compressed; down, what may be near."""
+    alg = plan.algorithm
+    for name, via in plan.link.vias.items():
+        if name not in alg.sent:
             return (
-                f"{codec} for '{name}' and {plan.algorithm.method}: only fields that reach the "
-                f"server through means may be compressed, here {', '.join(sent) or 'none'}"
+                f"{type(via.codec).__name__} for '{name}' and {alg.method}: only fields that "
+                "reach the server through means may be compressed, here "
+                f"{', '.join(alg.sent) or 'none'}"
+            )
+    for name, codec in plan.link.codes_down.items():
+        if name not in alg.approximate:
+            return (
+                f"{type(codec).__name__} down for '{name}' and {alg.method}: its clients need the "
+                f"exact '{name}'; what they may hold an approximation of: "
+                f"{', '.join(alg.approximate) or 'nothing'}"
             )
     return None
 
 
-def codec_and_submodel(plan: Plan) -> str | None:
-    """Matrices need whole layers, and a count of zeros needs exact values."""
-    rule = plan.rule
-    for name, via, codec in _ways(plan) if rule is not None else ():
-        assert rule is not None
-        if via.codec.matrices and not rule.cuts:
-            return (
-                f"{codec} and {rule.name}: the coordinates that a client holds do not form matrices"
-            )
-        if rule.counts_values and name == "delta" and codec != "Dense":
-            return (
-                f"{codec} and {rule.name}: its count looks at which entries of an update are zero, "
-                "and a codec makes others zero; take submodel.count = holders, or compress = none"
-            )
-    return None
-
-
-def ef21(plan: Plan) -> str | None:
+def mean_for_ef21(plan: Plan) -> str | None:
     """EF21 keeps the mean of all clients' updates: it must be one that the server needs."""
-    alg, forgets = plan.algorithm, plan.setting.forgets
-    for name, via, _ in _ways(plan):
+    alg, means = plan.algorithm, plan.averaged
+    for name, via in plan.link.vias.items():
         if not isinstance(via.feedback, EF21):
             continue
-        if plan.rule is not None:
-            return (
-                f"EF21 and {plan.rule.name}: the server keeps the mean of all clients' updates, "
-                "and needs whole ones; take compress.feedback=residual"
-            )
-        if name not in ("delta", *plan.averaged):
+        if name not in ("delta", *means):
             return (
                 f"EF21 for '{name}' and {alg.method}: its server has no mean of '{name}' that EF21 "
-                "could stand in for; take compress.feedback=residual"
+                f"could stand in for; {RESIDUAL}"
             )
-        if other := sorted(set(plan.averaged) - set(alg.sent)):
+        if other := sorted(set(means) - set(alg.sent)):
             return (
                 f"EF21 and {alg.method}: its server also needs the cohort's own mean of "
-                f"{', '.join(other)}, not EF21's of all clients; take compress.feedback=residual"
+                f"{', '.join(other)}, not EF21's of all clients; {RESIDUAL}"
             )
-        cohorts = name in plan.averaged and alg.sent[name] is MEAN and name not in plan.plain
-        if cohorts and plan.setting.unequal:
+        weighted = name in means and alg.sent[name] is MEAN and name not in plan.plain
+        if weighted and plan.setting.unequal:
             return (
                 f"EF21 and {alg.method}: its server divides the mean of '{name}' by this cohort's "
                 "weights, which differ from client to client, and EF21 has that of all clients; "
-                "take compress.feedback=residual, or weighting=uniform"
-            )
-        if forgets and alg.sent[name] is not CHANGE:
-            return (
-                "EF21 and churn.forget: the server keeps the mean of what all clients remember, "
-                "so none may be deleted; take compress.feedback=residual, or churn.forget=false"
+                f"{RESIDUAL}, or weighting=uniform"
             )
     return None
 
 
 def bounded_feedback(plan: Plan) -> str | None:
     """Error feedback needs a codec that loses less than all."""
-    return next((why for _, via, _ in _ways(plan) if (why := via.unfit(plan.d))), None)
-
-
-# --------------------------------------------------------------------------- compression, downlink
-def downlink(plan: Plan) -> str | None:
-    """What clients may hold an approximation of, and only if everybody holds all of it."""
-    fields = plan.algorithm.approximate
-    for name, codec in plan.link.codes_down.items():
-        kind = type(codec).__name__
-        if name not in fields:
-            return (
-                f"{kind} down for '{name}' and {plan.algorithm.method}: its clients need the exact "
-                f"'{name}'; what they may hold an approximation of: "
-                f"{', '.join(fields) or 'nothing'}"
-            )
-        if plan.rule is not None:
-            return (
-                f"{kind} down and {plan.rule.name}: a message of changes is for those who hold "
-                "what was there before, and a client of a part held other coordinates; compress up "
-                "only"
-            )
+    up = next((why for _, via in plan.link.vias.items() if (why := via.unfit(plan.d))), None)
+    for codec in () if up else plan.link.codes_down.values():
         if why := codec.unfit(LONGEST if plan.d is None else plan.d):
-            return f"the server's feedback around {kind} down: {why}"
+            return f"the server's feedback around {type(codec).__name__} down: {why}"
+    return up
+
+
+def accounted_examples(plan: Plan) -> str | None:
+    """The accounts of private examples are of one gradient of a batch in every step."""
+    alg = plan.algorithm
+    if not plan.setting.dp:
+        return None
+    if alg.probes or alg.asks:
+        return beside(alg.method, "what clients answer before their local steps is of their data")
+    if plan.objective.carries:
+        return beside(plan.objective.name, "it keeps a state of one batch for the next")
+    for name, part in ((alg.method, method_in(alg)), (type(alg).__name__, alg)):
+        try:
+            looks = looks_of(part, plan.d or 2)
+        except Exception:  # an author's code may raise anything on zeros; a run refuses it there
+            continue
+        if looks:
+            return beside(name, f"it asks for {looks[0]}")
     return None
 
 
-# ------------------------------------------------------------------ sub-models, objective, the data
-def whole_model(plan: Plan) -> str | None:
-    """Some methods need every client to hold all coordinates."""
-    alg, rule = plan.algorithm, plan.rule
-    if rule is None or not (Trait.WHOLE_MODEL in alg.traits or alg.personalises):
-        return None
-    return f"{rule.name} and {alg.method}: the method needs every client to hold all coordinates"
-
-
-def exits(plan: Plan) -> str | None:
-    """Who trains several exits needs a loss that asks them all."""
-    rule = plan.rule
-    if rule is None or rule.trains is not Needs.EXITS or plan.objective.needs is Needs.EXITS:
-        return None
-    return (
-        f"{rule.name} and {plan.objective.name}: a client trains every exit it has, which "
-        "this loss does not ask; take objective = self_distillation"
-    )
-
-
-def drawn_parts(plan: Plan) -> str | None:
-    """A loss that distils into a drawn part needs a scheme that draws."""
-    drawn = plan.rule is not None and plan.rule.trains is Needs.DRAWN_PARTS
-    if plan.objective.needs is not Needs.DRAWN_PARTS or drawn:
-        return None
-    other = "whole models" if plan.rule is None else plan.rule.name
-    return (
-        f"{plan.objective.name} and {other}: it distils into the narrower parts that FjORD draws; "
-        "take submodel = fjord"
-    )
-
-
-def text_order(plan: Plan) -> str | None:
-    """A state that is carried along a text needs batches that follow each other."""
-    if plan.objective.needs is not Needs.TEXT_ORDER or plan.setting.order == "text":
-        return None
-    return (
-        f"{plan.objective.name} and local.order = {plan.setting.order}: the objective needs "
-        "batches that follow each other as the text does; give local.order = text"
-    )
-
-
-def private_layers(plan: Plan) -> str | None:
-    """Private layers are the client's alone: nothing else may be about them."""
-    private, trace = plan.private, plan.trace
-    if private is None or trace is None:
-        return None
-    more = "compressed broadcasts" if plan.link.codes_down else ""
-    more = "a sub-model" if plan.rule is not None else more
-    more = "EF21" if _mirrors(plan) else more
-    return unfit(private, plan.algorithm.method, trace.msg, trace.mem, more)
-
-
-# ----------------------------------------------------------------------- aggregation, and attacks
-def aggregation(plan: Plan) -> str | None:
-    """An aggregation must leave the method what its server needs."""
-    rule = plan.aggregation
-    for ask in () if rule.plain else BESIDE:
-        if found := ask(plan, rule):
-            return f"{rule.name} and {found[0]}: {found[1]}"
+def names_of_stages(plan: Plan) -> str | None:
+    """A stage's part of the state has a name of its own."""
+    taken = TAKEN
+    for stage in plan.stages:
+        if stage.name in taken:
+            return (
+                f"two parts of the state would be called '{stage.name}': give the stage "
+                f"{type(stage).__name__} another name"
+            )
+        taken = taken | {stage.name} - {""}
     return None
 
 
-def _parts(plan: Plan, rule: Aggregation) -> tuple[str, str] | None:
-    if plan.rule is None or (rule.sums and rule.parts):
-        return None
-    if rule.private:
-        why = "how many clients hold a coordinate would be told, and no noise hides it"
-    elif rule.sums:
-        why = "all clients must send vectors of one length"
-    else:
-        why = (
-            "it compares whole client updates, and a client of a part has no value at the other "
-            "coordinates; take norm_bound"
-        )
-    return plan.rule.name, why
-
-
-def _codecs(plan: Plan, rule: Aggregation) -> tuple[str, str] | None:
-    if _mirrors(plan):
-        return "EF21", (
-            "the server keeps the mean of what all clients remember, and needs their plain mean; "
-            "take compress.feedback = residual"
-        )
-    codecs = [codec for _, _, codec in _ways(plan) if codec != "Dense"]
-    if rule.codecs or not codecs:
-        return None
-    return codecs[0], (
-        "clients send every value as an integer of the ring, so that nothing is saved; take "
-        "compress = none"
-    )
-
-
-def _quotient(plan: Plan, rule: Aggregation) -> tuple[str, str] | None:
-    alg, traits = plan.algorithm, plan.algorithm.traits
-    divides = Trait.DIVIDES_BY_RATES in traits and (rule.apart or rule.private)
-    itself = Trait.WEIGHS_ITSELF in traits and (rule.apart or rule.bounded)
-    if Trait.SECOND_MOMENT in traits and (rule.apart or rule.bounded):
-        what = "one mean by the root of another, which is of squares"
-    elif plan.averaged and (divides or itself):
-        what = "the mean of one field by that of another"
-    else:
-        return None
-    return alg.method, (
-        f"its server divides {what}: both must be of the same clients, and neither shortened; take "
-        "krum"
-    )
-
-
-def _answers(plan: Plan, rule: Aggregation) -> tuple[str, str] | None:
-    if rule.exact or not plan.algorithm.asks:
-        return None
-    return plan.algorithm.method, (
-        "what clients answer before the round is averaged plainly, neither bounded nor hidden, "
-        "whatever becomes of their updates"
-    )
-
-
-def _secrets(plan: Plan, rule: Aggregation) -> tuple[str, str] | None:
-    if rule.private and plan.algorithm.probes:
-        why = "what every client sends before round 1 is neither bounded nor hidden by noise"
-        return plan.algorithm.method, why
-    if rule.private and plan.setting.unequal:
-        why = "a client's share must not depend on how much it holds; take weighting=uniform"
-        return "weighting by examples", why
-    return None
-
-
-def _at_clients(plan: Plan, rule: Aggregation) -> tuple[str, str] | None:
-    readers = [type(stage).__name__ for stage in asked(plan.stages, "read")]
-    return rule.beside(plan.algorithm, readers, plan.setting.staleness is not None)
-
-
-Beside = Callable[[Plan, Aggregation], "tuple[str, str] | None"]
-BESIDE: tuple[Beside, ...] = (_parts, _codecs, _quotient, _answers, _secrets, _at_clients)
-
-
-def forger(plan: Plan) -> str | None:
-    """An attack that makes its updates of all honest ones needs whole ones."""
-    attack = plan.setting.forger
-    if attack and plan.rule is not None:
-        return (
-            f"{attack} and {plan.rule.name}: its updates are made of whole honest ones, and a "
-            "client of a part has no value at the other coordinates; take another attack"
-        )
-    if attack and _mirrors(plan):
-        return (
-            f"{attack} and EF21: the server keeps the mean of what all clients remember, and no "
-            "client remembers a forged update; take compress.feedback=residual"
-        )
-    return None
-
-
-# --------------------------------------------------------------------------------------- the clock
-def asynchronous(plan: Plan) -> str | None:
-    """Under an asynchronous clock the updates of a step were made from different broadcasts."""
-    exponent, rule = plan.setting.staleness, plan.aggregation
-    if exponent is None:
-        return None
-    private = rule.name if rule.private else ""
-    forgets, ef21 = plan.setting.forgets, _mirrors(plan, "delta")
-    return untimely(exponent, plan.algorithm, private, ef21, forgets)
-
-
-REFUSALS: tuple[Callable[[Plan], str | None], ...] = (
-    wrapper_and_method,
-    text_order,
-    uplink_field,
-    codec_and_submodel,
-    ef21,
+BY_HAND: tuple[Callable[[Plan], str | None], ...] = (
+    coded_field,
+    mean_for_ef21,
     bounded_feedback,
-    downlink,
-    whole_model,
-    exits,
-    drawn_parts,
-    private_layers,
-    lambda plan: unaccounted(plan.algorithm, plan.objective, plan.d) if plan.setting.dp else None,
-    lambda plan: cannot_join(plan.stages, plan.rule, plan.private),
-    aggregation,
-    forger,
-    asynchronous,
+    accounted_examples,
+    names_of_stages,
 )
-
-
-# ---------------------------------------------------------------------------------------- warnings
-def _adds(algorithm: Algorithm) -> list[str]:
-    return [name for name, how in algorithm.sent.items() if how in (ACCUMULATED, CHANGE)]
-
-
-def lost_for_good(plan: Plan) -> str | None:
-    """What a codec loses is lost if clients have added it to their own state."""
-    lost = [name for name in plan.link.losing if name in _adds(plan.algorithm)]
-    if not lost:
-        return None
-    return (
-        f"{plan.algorithm.method} without error feedback: clients add '{lost[0]}' to their "
-        "state, the server adds what is left of it, and the two drift apart: the run ends at "
-        "another point. Take compress.feedback=residual"
-    )
-
-
-def forgotten_sums(plan: Plan) -> str | None:
-    """What a client has added to the server's sum stays there when the client is forgotten."""
-    if not plan.setting.forgets or not _adds(plan.algorithm):
-        return None
-    return (
-        f"{plan.algorithm.method} and churn.forget: what clients have added to the server's sum "
-        "stays in it when they are forgotten; with churn.forget=false they go on where they were"
-    )
 
 
 def two_means(plan: Plan) -> str | None:
     """Plain means beside a weighted one belong to two objectives."""
-    alg, rule = plan.algorithm, plan.aggregation
+    alg, rule, forger = plan.algorithm, plan.aggregation, plan.setting.forger
     if not plan.setting.unequal or Trait.WEIGHS_ITSELF in alg.traits:
         return None
     if plan.plain:
@@ -459,7 +379,6 @@ def two_means(plan: Plan) -> str | None:
             "weights that differ from client to client: two means are two objectives; take "
             "weighting=uniform, or multiply by job.relative_weight in uniform()"
         )
-    forger = plan.setting.forger
     if plan.averaged and (forger or not rule.sums):
         return (
             f"{alg.method} and {forger or rule.name}: {' and '.join(plan.averaged)} would be "
@@ -467,30 +386,3 @@ def two_means(plan: Plan) -> str | None:
             "weighting=uniform"
         )
     return None
-
-
-def other_sums(plan: Plan) -> str | None:
-    """What clients add up for themselves must be what the server adds up."""
-    rule, own = plan.aggregation, _adds(plan.algorithm)
-    if rule.plain or rule.exact or not own:
-        return None
-    return (
-        f"{plan.algorithm.method} and {rule.name}: clients add '{own[0]}' to their own state, and "
-        "the server what the aggregation makes of it: the two drift apart"
-    )
-
-
-def without_its_clock(plan: Plan) -> str | None:
-    """A method of the asynchronous clock in rounds is another one."""
-    if Trait.BUFFERED not in plan.algorithm.traits or plan.setting.staleness is not None:
-        return None
-    return f"{plan.algorithm.method} in rounds is FedAvg; take clock=asynchronous"
-
-
-WARNINGS: tuple[Callable[[Plan], str | None], ...] = (
-    lost_for_good,
-    forgotten_sums,
-    two_means,
-    other_sums,
-    without_its_clock,
-)

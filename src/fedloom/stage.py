@@ -170,22 +170,3 @@ class Stage(Part):
 def asked(stages: tuple[Stage, ...], hook: str) -> tuple[Stage, ...]:
     """The stages that override a method, in order."""
     return tuple(s for s in stages if getattr(type(s), hook) is not getattr(Stage, hook))
-
-
-def cannot_join(stages: tuple[Stage, ...], *others: Any) -> str | None:
-    """Why a user's stages cannot go together, or with what else says what of the model travels
-    (None where there is none); None if they can.
-    """
-    taken = TAKEN
-    for stage in stages:
-        if stage.name in taken:
-            return (
-                f"two parts of the state would be called '{stage.name}': give the stage "
-                f"{type(stage).__name__} another name"
-            )
-        taken = taken | {stage.name} - {""}
-    cutting = [type(stage).__name__ for stage in asked(stages, "address")]
-    names = cutting + [other.name for other in others if other is not None]
-    if cutting and len(names) > 1:
-        return f"{names[0]} and {names[1]}: each says what of the model travels; leave one out"
-    return None

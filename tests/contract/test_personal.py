@@ -107,7 +107,7 @@ def test_the_statistics_of_private_norms_are_private(scheme, engine_of):
         ({"algorithm": Scaffold()}, "FedPer and Scaffold: its clients have 'c' beside x"),
         ({"algorithm": IFCA()}, "'x1' beside x"),
         ({"algorithm": FedAvg(), "compress": Via(TopK(ratio=0.5), EF21())}, "FedPer and EF21"),
-        ({"algorithm": FedAvg(), "submodel": FIARSE(), "capacities": [0.5]}, "and a sub-model"),
+        ({"algorithm": FedAvg(), "submodel": FIARSE(), "capacities": [0.5]}, "FedPer and FIARSE"),
         (
             {"algorithm": FedAvg(), "private": FedPer(layers=("body",))},
             "none would be private: 0, 1, 3; name",

@@ -24,7 +24,7 @@ LAYERS = {
     2: ["algorithm", "data", "objectives", "storage", "trackers"],
     3: ["aggregation", "compression", "trace", "wrappers"],
     4: ["algorithms", "federation", "submodels"],
-    5: ["models", "stage"],
+    5: ["compose", "models", "stage"],
     6: ["plan"],
     7: ["engines"],
     8: ["server"],

@@ -6,13 +6,12 @@ engines/summation.py, and the server reads its mean updates off the root.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..algorithm import Algorithm
 from ..core.hyper import Part
 from ..core.vector import Rec, Vec, rec, tree
 from ..errors import ConfigError
@@ -67,19 +66,6 @@ class Aggregation(Part):
     def masked(self) -> bool:
         """Whether clients mask their leaves, so that nothing but their sum can be seen."""
         return False
-
-    def beside(
-        self, algorithm: Algorithm, readers: Sequence[str], asynchronous: bool
-    ) -> tuple[str, str] | None:
-        """What of a run it does not go with, and why. readers: stages that look at each update;
-        asynchronous: whether updates of a step are of several models.
-        """
-        if not (self.at_clients and algorithm.arrives):
-            return None
-        return algorithm.method, (
-            "clients send parts of the sums, and not the update that its arrived() would read; "
-            "take another aggregation"
-        )
 
     def fewest(self, asked: int, came: int) -> int:
         """How many updates a step needs, where so many clients were asked and so many updates

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
 
-from ..algorithm import Algorithm
 from ..core.hyper import hyper
 from ..core.vector import Rec, Vec, leaves, rec, tree
 from ..errors import ConfigError, NotFiniteError
@@ -60,24 +58,6 @@ class IntegerRing(Aggregation):
     @property
     def masked(self) -> bool:
         return self.secure
-
-    def beside(
-        self, algorithm: Algorithm, readers: Sequence[str], asynchronous: bool
-    ) -> tuple[str, str] | None:
-        if self.secure and (algorithm.asks or algorithm.probes):
-            when = "the round" if algorithm.asks else "round 1"
-            return algorithm.method, (
-                f"what clients answer before {when} would not be masked; take another method, or "
-                "aggregation.secure = false"
-            )
-        if self.secure and readers:
-            return readers[0], "its read() is of single updates, and the server has their sum alone"
-        if self.secure and asynchronous:
-            return "an asynchronous clock", (
-                "a masked sum is of clients who were sent one model; take aggregation.secure = "
-                "false, or rounds"
-            )
-        return super().beside(algorithm, readers, asynchronous)
 
     def colluders(self, count: int) -> int:
         """How many of so many clients may work with the server."""

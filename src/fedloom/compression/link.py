@@ -124,7 +124,7 @@ class Link:
         return replace(self, up=up, down=downlink.spelled_out(self.down, algorithm))
 
     def settled(self, algorithm: Algorithm) -> Link:
-        """-> the same link with one entry per field, and EF21 of changes as a Residual. plan.py
+        """-> the same link with one entry per field, and EF21 of changes as a Residual. compose.py
         checks whether the parts go together.
         """
         link = self.spelled_out(algorithm)
@@ -156,10 +156,11 @@ class Link:
     @property
     def codes(self) -> bool:
         """True if any field is compressed."""
-        return bool(self._vias)
+        return bool(self.vias)
 
     @property
-    def _vias(self) -> Mapping[str, Via]:
+    def vias(self) -> Mapping[str, Via]:
+        """The codec and the error feedback of every field that is compressed on the uplink."""
         if isinstance(self.up, Via | str):
             raise ConfigError("a Link with one Via for all fields must be settled(algorithm) first")
         return self.up
@@ -169,14 +170,14 @@ class Link:
         """The fields that may lose something for good: they have a codec and no error feedback."""
         return tuple(
             name
-            for name, via in self._vias.items()
+            for name, via in self.vias.items()
             if type(via.feedback) is Forget and via.codec.delta(LONGEST) != 0
         )
 
     @property
     def mirrored(self) -> bool:
         """True if the server keeps the mean of the clients' e."""
-        return any(isinstance(via.feedback, EF21) for via in self._vias.values())
+        return any(isinstance(via.feedback, EF21) for via in self.vias.values())
 
     def init(self, x: Vec, layout: Layout, seed: int) -> Rec:
         """The link's part of a client's first state. Per field: the codec's state `code`, and the
@@ -185,19 +186,19 @@ class Link:
         layout: of the client's sub-model. Raises CompositionError if the error feedback would grow
         on so few values.
         """
-        for via in self._vias.values():
+        for via in self.vias.values():
             if why := via.unfit(layout.d):
                 raise CompositionError(why)
         return rec(
             **{
                 name: rec(code=via.codec.init(layout, seed), e=via.feedback.init(x)[0])
-                for name, via in self._vias.items()
+                for name, via in self.vias.items()
             }
         )
 
     def server_init(self, x: Vec) -> Rec:
         """The link's part of the server state: per field the error feedback's h, (d,) or (0,)."""
-        return rec(**{name: via.feedback.init(x)[1] for name, via in self._vias.items()})
+        return rec(**{name: via.feedback.init(x)[1] for name, via in self.vias.items()})
 
     # ------------------------------------------------------------------------------ at the client
     def send(
@@ -209,8 +210,8 @@ class Link:
         if the server does not accept the update. Raises DataError for values that are not finite.
         """
         packet: dict[str, bytes] = {}
-        for name, value in _items(up, self._vias):
-            if name in self._vias:
+        for name, value in _items(up, self.vias):
+            if name in self.vias:
                 draw = (seed, "codec", *place, name)
                 packet[name], _, state = self._code(name, value, state, view, draw, False)
             else:
@@ -225,12 +226,12 @@ class Link:
 
         Compressed fields are really encoded and decoded; bytes are counted, and not made.
         """
-        if not self._vias:
+        if not self.vias:
             return up, nbytes(up), state
         bill: dict[str, int] = {}
         read: dict[str, Any] = {}
-        for name, value in _items(up, self._vias):
-            if name in self._vias:
+        for name, value in _items(up, self.vias):
+            if name in self.vias:
                 draw = (seed, "codec", *place, name)
                 bill[name], read[name], state = self._code(name, value, state, view, draw, True)
             else:
@@ -242,9 +243,9 @@ class Link:
         """||delta||^2 of a client update, and the square of what the server still lacks of it, from
         the client's error feedback (of Residual its e); None if delta is not compressed.
         """
-        if "delta" not in self._vias:
+        if "delta" not in self.vias:
             return None
-        lost = self._vias["delta"].feedback.lost(up.delta, state.delta.e)
+        lost = self.vias["delta"].feedback.lost(up.delta, state.delta.e)
         both = torch.stack([up.delta.square().sum(), lost.square().sum()])  # read at once
         one, other = both.tolist()
         return one, other
@@ -255,7 +256,7 @@ class Link:
         """One compressed field -> its bytes, None, the new state; to deliver: their number, the
         decoded vector, the new state.
         """
-        via, own = self._vias[name], getattr(state, name)
+        via, own = self.vias[name], getattr(state, name)
         codec, feedback = via.codec, via.feedback
         e = view.take(own.e) if feedback.remembers else own.e
         p = feedback.aim(v, e)
@@ -284,12 +285,12 @@ class Link:
         list); without it 2^32 - 1. All values are finite, and the weight is above 0 and at most
         that. Raises WireError for any bytes that are no such update.
         """
-        plain = rec(**{n: v for n, v in _items(like, self._vias) if n not in self._vias})
-        same_fields(packet, [*fields(plain), *self._vias])
+        plain = rec(**{n: v for n, v in _items(like, self.vias) if n not in self.vias})
+        same_fields(packet, [*fields(plain), *self.vias])
         read = unpack({n: packet[n] for n in fields(plain)}, plain)._asdict()
         for path, value in fields(rec(**read)).items():
             _sound(path, value, heaviest)
-        for name, via in self._vias.items():
+        for name, via in self.vias.items():
             value = getattr(like, name)
             try:
                 read[name] = via.codec.read(packet[name], layout, value.dtype)
@@ -304,7 +305,7 @@ class Link:
         up: delta, weighted, and the plain means of uniform(). share: the share of all clients'
         weights that sent an update; rate: client updates / N.
         """
-        for name, via in self._vias.items():
+        for name, via in self.vias.items():
             if name not in up._fields:
                 continue
             part = share if name == "delta" else rate

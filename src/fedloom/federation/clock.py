@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ..algorithm import ACCUMULATED, CHANGE, Algorithm, Trait
 from ..core.hyper import NonNegative, Part, PositiveInt, hyper
 from ..core.registry import Registry
 
@@ -47,36 +46,3 @@ class Asynchronous(Clock):
 CLOCKS: Registry[type[Clock]] = Registry(
     "clock", {"synchronous": Clock, "asynchronous": Asynchronous}
 )
-
-
-def untimely(
-    exponent: float, algorithm: Algorithm, private: str, ef21: bool, forgets: bool
-) -> str | None:
-    """Why a method has no meaning under an asynchronous clock with this exponent of the staleness;
-    None if it has. private: the name of a private aggregation; ef21: of the moves; forgets: see
-    Churn.forget.
-    """
-    what, why = algorithm.method, ""
-    if algorithm.asks:
-        why = "a cohort answers before it trains, and under this clock there is none"
-    elif Trait.ONE_BROADCAST in algorithm.traits:
-        why = "its server takes every update to be made from its newest broadcast"
-    elif exponent and algorithm.sent.get("delta") in (ACCUMULATED, CHANGE):
-        why = (
-            "clients add their whole move to their own state, and the server less of an older one: "
-            "the two would drift apart; take clock.staleness = 0"
-        )
-    elif private:
-        what, why = private, "a client's share of the steps is not the one that is accounted for"
-    elif exponent and ef21:
-        what, why = (
-            "EF21",
-            (
-                "the server keeps the mean of what all clients remember, and would add less of an "
-                "older change; use Residual, or take clock.staleness = 0"
-            ),
-        )
-    elif forgets:
-        what = "churn that forgets"
-        why = "a client may leave while it is under way; take churn.forget = false"
-    return f"an asynchronous clock and {what}: {why}" if why else None

@@ -12,12 +12,8 @@ import torch
 from torch import Tensor
 
 from ..aggregation.accounting import epsilon, rounds_within
-from ..algorithm import Algorithm
 from ..core.hyper import Positive, check_settings, hyper, ranged
 from ..core.rng import generator
-from ..objectives import Objective
-from ..trace import looks_of
-from ..wrappers.base import method_in
 
 Normals = Callable[[torch.Size, torch.dtype], Tensor]
 
@@ -97,36 +93,9 @@ class ExamplePrivacy:
         return allowed // steps
 
 
-def unaccounted(algorithm: Algorithm, objective: Objective, d: int | None) -> str | None:
-    """Why a method tells more of a client's data than the accounts know, which are of one gradient
-    of a batch in every step; None if it does not.
-    """
-    if algorithm.probes or algorithm.asks:
-        name, why = (
-            algorithm.method,
-            "what clients answer before their local steps is of their data",
-        )
-    elif objective.carries:
-        name, why = objective.name, "it keeps a state of one batch for the next"
-    elif looks := _looks(method_in(algorithm), d or 2):
-        name, why = algorithm.method, f"it asks for {looks[0]}"
-    elif looks := _looks(algorithm, d or 2):
-        name, why = type(algorithm).__name__, f"it asks for {looks[0]}"
-    else:
-        return None
-    return beside(name, why)
-
-
 def beside(name: str, why: str) -> str:
     """The sentence about a part that looks at the data beside its one gradient in a step."""
     return (
         f"local.dp and {name}: {why}, and the accounts are of one gradient a step; take a method "
         "such as fedavg, fedprox or scaffold, or leave out local.dp"
     )
-
-
-def _looks(algorithm: Algorithm, d: int) -> list[str]:
-    try:
-        return looks_of(algorithm, d)
-    except Exception:  # an author's code may raise anything on zeros; a run refuses it there
-        return []

@@ -67,7 +67,7 @@ def is_one(outputs: Tensor, targets: Tensor) -> bool:
 
 
 class Needs(Enum):
-    """What an objective needs from the rest of the method; the rules in plan.py read it."""
+    """What an objective needs from the rest of the method; the rules in compose.py read it."""
 
     EXITS = "a model of several exits, which it asks all"
     DRAWN_PARTS = "a sub-model scheme that draws a part of the client's part for every step"

@@ -196,21 +196,3 @@ class Alone(Private):
 PRIVATE: Registry[type[Private]] = Registry(
     "private layers", {"fedper": FedPer, "fedrep": FedRep, "fedbn": FedBN, "alone": Alone}
 )
-
-
-def unfit(private: Private, method: str, message: Rec, memory: Rec, more: str) -> str | None:
-    """Why a method's clients cannot keep layers, or None. message, memory: the fields of what they
-    are sent and remember; more: what else stands beside the method.
-    """
-    if more:
-        return (
-            f"{private.name} and {more}: the server knows nothing of private layers; leave one out"
-        )
-    extra = [*(f for f in message._fields if f != "x"), *memory._fields]
-    if extra:
-        return (
-            f"{private.name} and {method}: its clients have '{extra[0]}' beside x, which would be "
-            "one thing in shared layers and another in private ones; take a method whose clients "
-            "have x alone, such as fedavg, fedprox, fedavgm or fedadam"
-        )
-    return None
