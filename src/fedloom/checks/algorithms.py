@@ -12,7 +12,6 @@ from torch import Tensor
 from ..algorithm import Trait
 from ..core.vector import tree
 from ..core.wire import pack, unpack
-from ..engines.author_checks import personal_model
 from ..engines.author_rules import (
     DECLARED,
     FIELDS,
@@ -22,6 +21,7 @@ from ..engines.author_rules import (
     check_sent,
     differs,
 )
+from ..engines.guard import personal_model
 from ..engines.summation import finite
 from ..errors import AuthorError, CompositionError
 from ..federation.clock import Asynchronous

@@ -12,7 +12,7 @@ import torch
 
 from ..core.vector import fields, leaves, rec
 from ..engines.author_rules import ARGUMENTS, KEPT, REPEAT, keeps_state
-from ..engines.self_state import changed, state
+from ..engines.guard import changed, state
 from ..errors import AuthorError, CompositionError
 from ..storage.run_directory import Checkpoint
 from ..submodels import Rule

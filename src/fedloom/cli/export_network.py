@@ -24,8 +24,8 @@ from torch import Tensor, nn
 
 from fedloom.cli import exported
 from fedloom.config import Config
-from fedloom.engines.author_checks import at_server
 from fedloom.engines.batch_statistics import keeps_no_statistics, samples
+from fedloom.engines.guard import at_server
 from fedloom.errors import CheckpointError, ConfigError, SettingError
 from fedloom.models import with_statistics
 from fedloom.models.recurrent import RecurrentNet

@@ -1,6 +1,6 @@
 """The rules for authors: what the methods of an algorithm may give and do, one sentence for each.
 
-The guard of a run (author_checks.py) asks them at every call. `fedloom check` runs a small
+The guard of a run (guard.py) asks them at every call. `fedloom check` runs a small
 federation under that guard, and shows these sentences. Every rule raises AuthorError.
 """
 
@@ -115,7 +115,7 @@ def differs(method: str, inside: str) -> AuthorError:
 def check_start(found: Any, msg: Rec) -> tuple[Vec, Rec]:
     """start() gives x, like msg.x, and a record loc."""
     x, loc = pair("start", "x and loc", found)
-    _vector("start", "x", x, msg.x)
+    check_vector("start", "x", x, msg.x)
     if not is_rec(loc):
         check_record("start", "loc", loc)
     return x, loc
@@ -124,7 +124,7 @@ def check_start(found: Any, msg: Rec) -> tuple[Vec, Rec]:
 def check_direction(found: Any, x: Vec, loc: Rec) -> tuple[Vec, Rec]:
     """direction() gives a vector like x, and a loc with the fields that it had."""
     d, new = pair("direction", "the direction and loc", found)
-    _vector("direction", "a direction", d, x)
+    check_vector("direction", "a direction", d, x)
     if type(new) is not type(loc):  # a record's type is made of its fields
         same_fields("direction", "loc", new, loc, "start")
     return d, new
@@ -140,7 +140,7 @@ def check_finish(found: Any, x: Vec, mem: Rec) -> tuple[Rec, Rec]:
             f"{_names(up)}; return rec(delta=..., weight=job.weight)",
             SHAPES,
         )
-    _vector("finish", "delta", up.delta, x)
+    check_vector("finish", "delta", up.delta, x)
     _memory(mem, new)
     return up, new
 
@@ -168,7 +168,7 @@ def check_arrived(found: Any, mem: Rec) -> Rec:
 def check_server(method: str, found: Any, x: Vec, srv: Rec = None) -> None:
     """The server's methods give records with x, or the model; a step keeps the fields of srv."""
     if method == "model":
-        return check_model(method, found, x)
+        return check_vector(method, "a model", found, x)
     if method == "report":
         return None
     check_record(method, _SERVERS[method], found)
@@ -177,15 +177,10 @@ def check_server(method: str, found: Any, x: Vec, srv: Rec = None) -> None:
             f"{method}() gives a record without x, only with {_names(found)}; x is the model",
             SHAPES,
         )
-    _vector(method, "x", found.x, x)
+    check_vector(method, "x", found.x, x)
     if method == "server_step" and found._fields != srv._fields:
         same_fields(method, "a state", found, srv, "server_init")
     return None
-
-
-def check_model(method: str, found: Any, x: Vec) -> None:
-    """model() and personal() give a vector like x."""
-    _vector(method, "a model", found, x)
 
 
 def reported(found: Any) -> dict[str, float]:
@@ -229,7 +224,8 @@ def pair(method: str, what: str, found: Any) -> tuple[Any, Any]:
     return found
 
 
-def _vector(method: str, what: str, v: Any, like: Vec) -> None:
+def check_vector(method: str, what: str, v: Any, like: Vec) -> None:
+    """A vector is like another in length and type."""
     if not isinstance(v, Tensor):
         why = f"of type {type(v).__name__}; it is a vector"
     elif v.shape != like.shape:
@@ -266,8 +262,6 @@ def _memory(old: Rec, new: Rec, method: str = "finish") -> None:
     if new is old:
         return
     check_record(method, "a client state", new)
-    if _alike(old, new):
-        return
     before = {path: _kind(v) for path, v in fields(old).items()}
     after = {path: _kind(v) for path, v in fields(new).items()}
     for path in (*before, *after):
@@ -285,15 +279,6 @@ def _kind(leaf: Any) -> str:
     if isinstance(leaf, Tensor) and leaf.ndim:
         return f"{list(leaf.shape)} {str(leaf.dtype)[6:]}"
     return "a number"
-
-
-def _alike(old: Any, new: Any) -> bool:
-    """Say that two records have the same fields of the same kinds, where that is quickly seen."""
-    if isinstance(old, Tensor):
-        return isinstance(new, Tensor) and old.shape == new.shape and old.dtype == new.dtype
-    if not isinstance(old, tuple):
-        return type(old) is type(new)
-    return type(old) is type(new) and all(map(_alike, old, new))
 
 
 # -------------------------------------------------------------------------------- what is declared

@@ -26,10 +26,10 @@ from ..plan import Plan
 from ..stage import At, Download, LocalResult, asked
 from ..submodels.base import View
 from .alone import Alone, Reused
-from .author_checks import first_memory
 from .author_rules import Explained, noted
 from .client_results import ClientCost, RangeResult, TrainTask, cost
 from .client_views import ClientViews
+from .guard import first_memory
 from .local_steps import LocalSteps, Look
 from .stages import Coding, Leaves, stages_of
 from .summation import finite, numbers, push, spread, uniform_of

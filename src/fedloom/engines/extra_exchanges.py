@@ -18,9 +18,9 @@ from ..core.wire import nbytes
 from ..errors import ClientError
 from ..federation.federation import Federation
 from ..stage import Download
-from .author_checks import counters, probed
 from .client_results import ClientCost, RangeResult, Request, TrainTask, Work, cost
 from .client_round import Client
+from .guard import counters, probed
 from .local_steps import OUTSIDE, OWN_BATCH, Inputs, Step
 from .summation import finite, numbers, push, root, spread
 

@@ -28,9 +28,9 @@ from ..plan import Plan
 from ..stage import Download, LocalResult, Stage, asked
 from ..submodels.base import Masked, View
 from ..wrappers.base import trajectory_parts
-from .author_checks import Guard, counters
 from .author_rules import noted
 from .client_results import Work
+from .guard import Guard, counters
 from .heartbeat import beat
 from .private_gradient import clipped_sum, example_loss, undisclosed
 

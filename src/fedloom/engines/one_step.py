@@ -22,10 +22,10 @@ from ..core.wire import nbytes
 from ..federation.federation import Federation
 from ..plan import Plan
 from ..storage.records import thinned
-from .author_checks import at_server
 from .base import Engine, one_thread
 from .client_results import RangeResult, Request, TrainTask
 from .extra_exchanges import answered
+from .guard import at_server
 from .serial import Serial
 from .summation import root
 

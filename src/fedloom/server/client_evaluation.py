@@ -15,12 +15,12 @@ from ..core.metric_direction import higher_is_better
 from ..core.net import Net
 from ..core.ranks import Group
 from ..core.vector import Rec, Vec, rec
-from ..engines.author_checks import personal_model
 from ..engines.author_rules import Explained
 from ..engines.base import one_thread
 from ..engines.batch_statistics import evaluate_normed, keeps_no_statistics
 from ..engines.client_round import Client
 from ..engines.evaluation import Score, score_of
+from ..engines.guard import personal_model
 from ..federation.federation import Federation
 from ..plan import Plan
 from ..storage.client_state import ClientStates

@@ -14,10 +14,10 @@ from ..core.interrupts import stoppable, undisturbed
 from ..core.net import Net
 from ..core.ranks import ALONE, Group
 from ..core.vector import Rec, Vec, rec
-from ..engines.author_checks import at_server
 from ..engines.base import Engine, Remote
 from ..engines.client_results import ClientCost, Request, TrainTask
 from ..engines.evaluation import Score
+from ..engines.guard import at_server
 from ..errors import FedloomError
 from ..federation.federation import Federation
 from ..federation.sampling import Cohorts

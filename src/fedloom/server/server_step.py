@@ -23,9 +23,9 @@ from ..compression import downlink
 from ..core.arithmetic import total
 from ..core.net import Net
 from ..core.vector import Rec, Vec, fields, leaves, rec, tree
-from ..engines.author_checks import at_server
 from ..engines.base import Engine, Remote, TooFewError, one_thread_below
 from ..engines.client_results import ClientCost, RangeResult, Request, TrainTask
+from ..engines.guard import at_server
 from ..engines.stages import stages_of
 from ..engines.summation import finite, rate, rested, root
 from ..errors import ClientError
