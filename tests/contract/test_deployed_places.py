@@ -510,6 +510,11 @@ def test_a_node_sends_nothing_beyond_its_budget(tmp_path):
 
 
 def test_a_node_leaves_the_target_to_the_server(tmp_path, caplog):
-    fed = folder(tmp_path, resolve("digits", ["evaluate.target=0.95", "data.partition.clients=3"]), (480, 479, 479), 10)
+    fed = folder(
+        tmp_path,
+        resolve("digits", ["evaluate.target=0.95", "data.partition.clients=3"]),
+        (480, 479, 479),
+        10,
+    )
     Place(fed.node(0))
     assert "evaluate.target" not in caplog.text
