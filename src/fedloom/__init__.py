@@ -6,7 +6,6 @@ The public names are loaded when they are first used, so that `import fedloom` c
 from __future__ import annotations
 
 import importlib
-import warnings
 from typing import TYPE_CHECKING, Any
 
 from ._version import __version__
@@ -36,8 +35,6 @@ _HOME = {
     "load_runs": "report.frames",
 }
 
-_OLD = {"Saving": "Checkpoint", "Turnover": "Churn"}
-
 __all__ = [
     "Algorithm",
     "Checkpoint",
@@ -55,9 +52,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in _OLD:
-        warnings.warn(f"fedloom.{name} is now {_OLD[name]}", DeprecationWarning, stacklevel=2)
-        name = _OLD[name]
     if name not in _HOME:
         raise AttributeError(f"module 'fedloom' has no attribute '{name}'")
     return getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)

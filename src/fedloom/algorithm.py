@@ -153,23 +153,6 @@ class Trait(Enum):
 
 
 MEAN, ACCUMULATED, CHANGE = Reaches
-# what classes declared in fedloom 0.1 -> what to write now
-_OLD = {
-    **dict.fromkeys(("linear", "increments", "added"), "now sent = {'delta': MEAN, ...} says it"),
-    "means": "uniform() says it by itself: leave the line out",
-    "unguarded": "a run looks after every method: leave the line out",
-    **{
-        name: f"now traits = frozenset({{Trait.{trait.name}}}) says it"
-        for name, trait in (
-            ("partial", Trait.WHOLE_MODEL),
-            ("recursive", Trait.RECURSIVE),
-            ("sums", Trait.READS_THE_MOVE),
-            ("normalises", Trait.DIVIDES_BY_RATES),
-            ("perturbs", Trait.PERTURBS),
-            ("ahead", Trait.STARTS_AHEAD),
-        )
-    },
-}
 
 
 class Algorithm(Part, ABC):
@@ -191,7 +174,6 @@ class Algorithm(Part, ABC):
     sent: ClassVar[Mapping[str, Reaches]] = {"delta": MEAN}
     approximate: ClassVar[tuple[str, ...]] = ("x",)
     traits: ClassVar[frozenset[Trait]] = frozenset()
-    _old = _OLD
 
     @property
     def plain(self) -> bool:

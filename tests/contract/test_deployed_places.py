@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import json
 import re
@@ -362,25 +361,6 @@ def test_sites_that_do_not_fit_are_named(tmp_path):
         Place(fed.node(0), tmp_path / "0.toml")
     with pytest.raises(CompositionError, match=r"evaluate.validation = 0.1 cannot be deployed"):
         Place(folder(tmp_path / "v", resolve("digits", ["evaluate.validation=0.1"])).node(0))
-
-
-def test_a_folder_with_the_old_names_goes_on(tmp_path):
-    """Files as `fedloom deploy new` wrote them until roll.toml was renamed."""
-    config = resolve("digits", SMALL)
-    sizes = [int(n) for n in config.data().sizes]
-    fed = folder(tmp_path, config, sizes, classes=10)
-    new = fed.settings()
-    clients = read_clients(fed.clients_file)
-    old = {"run": "r", "join": 0.0, "at_least": 2, "patience": 4, "spare": 0.0}
-    for place in (fed, *map(fed.node, range(3))):
-        place.settings_file.write_text(tomli_w.dumps(old))
-        place.clients_file.rename(place.path / "roll.toml")
-    assert read_clients(fed.clients_file) == clients
-    changed = {"min_updates": 2, "max_failed_rounds": 4}
-    assert fed.settings() == dataclasses.replace(new, **changed)
-    assert serve(fed, lambda roll: Here(fed)).history[-1]["round"] == 2
-    with pytest.raises(ConfigError, match="join is now startup_timeout, and both are given"):
-        deployment_of({"run": "r", "join": 1.0, "startup_timeout": 1.0}, "test")
 
 
 def test_settings_and_rolls_are_refused_in_one_line(tmp_path):

@@ -104,26 +104,17 @@ def test_a_large_array_is_hashed_piece_by_piece(monkeypatch):
 
 def as_before(run):
     """Make a folder what fedloom wrote before it had checksums."""
-    from fedloom.experiment import provenance as describe
-
     for path in (run / "checkpoints").glob("*/manifest.json"):
         old = json.loads(path.read_text()) | {"format": 1}
         del old["checksum"], old["log_sha256"]
         path.write_text(json.dumps(old))
-    exp = experiment(rounds=10)
-    loop = exp.build()
-    old = describe.fingerprint(describe.configuration(exp, loop), exp.data, loop, "1")
-    (run / "fingerprint.json").write_text(json.dumps(old))
     (run / ".lock").write_text("")
     (run / "manifest.json").unlink()
-    return old
 
 
 def test_a_folder_of_before_there_were_checksums_goes_on(run, whole):
-    old = as_before(run)
-    new = json.loads((_resumed(run, whole) / "fingerprint.json").read_text())
-    assert "version" not in old and new["version"] == "3" and new["samples"] != old["samples"]
-    assert {k: v for k, v in old.items() if k != "samples"}.items() <= new.items()
+    as_before(run)
+    _resumed(run, whole)
     assert all("checksum" in p.read_text() for p in run.glob("checkpoints/*/manifest.json"))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import runpy
 import subprocess
 import sys
@@ -158,22 +157,6 @@ def test_another_function_is_said(tmp_path, caplog):
 def test_a_number_of_numpy_is_written_as_one():
     assert plain(fedprox(mu=np.float32(0.5)))["mu"] == 0.5
     assert plain([np.int64(3), torch.tensor(0.25), np.bool_(True)]) == [3, 0.25, True]
-
-
-def test_a_run_of_before_goes_on_without_marks(tmp_path):
-    """The second fingerprint did not look into modules and functions."""
-    exp = lambda: small(FedAvg(), rounds=2, objective=Weighted([1.0, 1.0, 2.0]))
-    exp().run(tmp_path / "run")
-    from fedloom.experiment.provenance import fingerprint
-
-    one = exp()
-    loop = one.build()
-    old = fingerprint(configuration(one, loop), one.data, loop, "2")
-    new = fingerprint(configuration(one, loop), one.data, loop)
-    assert old["version"] == "2" and old["objective"] != new["objective"]
-    (tmp_path / "run" / "fingerprint.json").write_text(json.dumps(old))
-    (tmp_path / "run" / "manifest.json").unlink()
-    exp().resume(tmp_path / "run")
 
 
 SCRIPT = """

@@ -17,7 +17,7 @@ from fedloom import Evaluation, Experiment, FedAvg, Local
 from fedloom.algorithms import FAFED, Scaffold
 from fedloom.checks.compare import unequal
 from fedloom.cli.dry_run import estimate
-from fedloom.config import from_run, resolve
+from fedloom.config import resolve
 from fedloom.core.net import Net
 from fedloom.data import from_clients
 from fedloom.engines import (
@@ -34,13 +34,12 @@ from fedloom.engines.client_results import Request
 from fedloom.engines.family import Choice, family_of, numbered
 from fedloom.engines.ranges import default_chunk
 from fedloom.engines.together import Together
-from fedloom.errors import CheckpointError, ClientError, ConfigError, WorkerError
+from fedloom.errors import ClientError, ConfigError, WorkerError
 from fedloom.experiment import processes
 from fedloom.federation.clock import Asynchronous
 from fedloom.recipes import RECIPES
 from fedloom.storage.identity import differing
 from fedloom.storage.run_directory import RunDirectory
-from fedloom.storage.seal import resealed
 from tiny import clusters, mlp, small, timeless
 
 MANY = clusters(sizes=[3, 8, 5, 12] * 6)  # 24 clients
@@ -503,23 +502,6 @@ def test_an_experiment_goes_on_in_each_folders_own_engine(tmp_path):
     assert both.taken == "auto+serial"
 
 
-def test_a_run_whose_configuration_has_no_engine_was_serial(tmp_path):
-    out = tmp_path / "run"
-    config = resolve("digits", ["model.hidden=[8]", "rounds=1", "engine=serial", "cohort=30"])
-    config.experiment().run(out)
-    text = (out / "config.toml").read_text()
-    assert 'engine = "serial"' in text
-    with resealed(out, "config.toml"):
-        (out / "config.toml").write_text(text.replace('engine = "serial"\n', ""))
-    assert from_run(out).values["engine"] == "serial"
-    asked = resolve("digits", ["model.hidden=[8]", "rounds=2", "cohort=30"]).experiment()
-    asked.resume(out)
-    assert asked.taken == "serial"
-    from_run(out, ["engine=workers:2"])
-    with pytest.raises(ConfigError, match="cannot replace 'serial'"):
-        from_run(out, ["engine=vectorised:2"])
-
-
 def test_the_family_is_in_the_configuration_and_the_run_goes_on_with_it(tmp_path):
     parts = {"data": MANY, "cohort": 22}
     out = tmp_path / "run"
@@ -532,24 +514,6 @@ def test_the_family_is_in_the_configuration_and_the_run_goes_on_with_it(tmp_path
         again = small(FedAvg(), engine=engine, rounds=rounds, **parts)
         resumed = again.resume(out)
     assert timeless(resumed.history) == timeless(whole.history)
-
-
-def test_a_run_from_before_workers_had_their_familys_name_goes_on(tmp_path):
-    """Its fingerprint says "workers", and its configuration workers:2."""
-    out = tmp_path / "run"
-    small(FedAvg(), rounds=2).run(out)
-    for name, before, after in (
-        ("fingerprint.json", '"engine": "serial"', '"engine": "workers"'),
-        ("config.toml", 'engine = "serial"', 'engine = "workers:2"'),
-    ):
-        text = (out / name).read_text()
-        assert before in text
-        with resealed(out, name):
-            (out / name).write_text(text.replace(before, after))
-    resumed = small(FedAvg(), engine="auto+serial", rounds=4).resume(out)
-    assert timeless(resumed.history) == timeless(small(FedAvg(), rounds=4).run().history)
-    with pytest.raises(CheckpointError, match="engine differ"):
-        small(FedAvg(), engine="auto+vectorised:4", rounds=5).resume(out)
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no process is bound here")
@@ -671,20 +635,6 @@ def test_vectorised_without_a_number_has_the_rules_and_goes_on_with_it(processes
     assert not unequal(again.state, whole.state)
     assert differing({"engine": "vectorised:26"}, {"engine": parts["engine"]}) == []
     assert differing({"engine": "serial"}, {"engine": parts["engine"]}) == ["engine"]
-
-
-def test_a_run_of_before_whose_engine_has_no_number_goes_on_as_it_began(tmp_path, monkeypatch):
-    """One chunk of 100 of a cohort of 104, where the rule takes two of 52."""
-    data = clusters(sizes=[3, 8, 5, 12] * 26)
-    parts = {"data": data, "cohort": 104, "engine": "vectorised"}
-    with monkeypatch.context() as before:
-        before.setattr("fedloom.experiment.experiment.numberless", lambda engine: False)
-        small(FedAvg(), rounds=1, **parts).run(tmp_path / "run")
-    assert from_run_engine(tmp_path / "run") == "vectorised"
-    again = small(FedAvg(), rounds=2, **parts).run(tmp_path / "run", go_on=True)
-    assert from_run_engine(tmp_path / "run") == "vectorised"
-    want = small(FedAvg(), rounds=2, **parts | {"engine": "vectorised:100"}).run()
-    assert not unequal(again.state, want.state)
 
 
 def from_run_engine(folder):

@@ -15,8 +15,6 @@ from fedloom.errors import CheckpointError
 from fedloom.report.curve_data import best, first_hit, group_curve, last, measured
 from fedloom.report.runs import group_runs, load_run
 
-SCHEMES = ("Width", "HeteroFL")  # what the class was called in fedloom 0.1, and what it is now
-
 
 def test_bytes_and_seconds_are_running_sums(tmp_path: Path) -> None:
     run = load_run(fake_run(tmp_path / "a", [0.1, 0.2, 0.3]))
@@ -142,15 +140,12 @@ def test_groups_keep_the_order_first_seen_and_take_in_unfinished_seeds(tmp_path:
 def test_runs_that_differ_in_what_decides_no_number_are_one_group(tmp_path: Path) -> None:
     """Also where one of them has no summary."""
     free = 'device = "cpu"\nengine = "workers:2"\n[checkpoint]\nkeep = 3\n'
-    python = 'source = "python"\n[submodel]\nname = "{}"\ncapacities = [0.5, 1.0]\n'
-    for name, one, other in (("free", "", free), ("old", *map(python.format, SCHEMES))):
-        for whole in (True, False):
-            folder = tmp_path / f"{name}{whole}"
-            a = fake_run(folder / "a", [0.1], config=one)
-            b = fake_run(folder / "b", [0.2], config=other, seed=1, summary=whole)
-            (group,) = group_runs(map(load_run, (a, b)))
-            assert [run.seed for run in group.runs] == [0, 1]
-            assert group.label == "FedAvg"
+    for whole in (True, False):
+        a = fake_run(tmp_path / f"{whole}" / "a", [0.1])
+        b = fake_run(tmp_path / f"{whole}" / "b", [0.2], config=free, seed=1, summary=whole)
+        (group,) = group_runs(map(load_run, (a, b)))
+        assert [run.seed for run in group.runs] == [0, 1]
+        assert group.label == "FedAvg"
     more = [fake_run(tmp_path / x, [0.1], config=f"weighting = '{x}'\n{free}") for x in "uv"]
     more.append(fake_run(tmp_path / "w", [0.1], config="weighting = 'w'"))
     labels = [group.label for group in group_runs(map(load_run, more))]

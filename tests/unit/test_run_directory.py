@@ -143,8 +143,6 @@ def test_json_that_cannot_be_read_is_an_error_of_one_line(run):
 def test_checkpoints_are_written_every_minute_and_two_are_kept():
     usual = Checkpoint()
     assert (usual.every_rounds, usual.every_seconds, usual.keep) == (None, 60.0, 2)
-    with pytest.warns(DeprecationWarning, match="rounds is now called every_rounds"):
-        assert Checkpoint(rounds=3).every_rounds == 3
     assert Checkpoint(keep=1, every_rounds=1, every_seconds=0).keep == 1
 
 

@@ -100,7 +100,7 @@ def ask(
         "metric": metric,
         "name": name,
         "classes": [str(c) for c in found.partition.get("class_names") or ()],
-        "outcome": _outcome(found, data, metric),
+        "outcome": _outcome(found, metric),
         "threshold": _threshold(found, round),
         "said": _said(found, name, round, share) if client is None else site.get(name),
         "samples": _elsewhere(found) if tests is None else len(tests),
@@ -198,10 +198,10 @@ def _own(
     return replace(own, raw=mine), recipe(mine, data.transform, data.inputs)
 
 
-def _outcome(run: Run, data: FederatedData | None, metric: Mapping[str, Any] | None) -> str:
-    """What the targets are; see FederatedData.outcome. Runs of fedloom 0.2 do not say it."""
+def _outcome(run: Run, metric: Mapping[str, Any] | None) -> str:
+    """What the targets are; see FederatedData.outcome."""
     kind = "" if metric is None else metric["kind"]
-    said = run.partition.get("outcome") or ("numbers" if data is None else data.outcome)
+    said = run.partition.get("outcome", "numbers")
     if said == "marks" and run.partition.get("tests_elsewhere") and kind not in ("auc", "brier"):
         return "numbers"  # the server has zeros in their place
     return "classes" if kind == "accuracy" else str(said)

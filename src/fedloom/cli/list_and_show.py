@@ -156,9 +156,6 @@ def show_command(name: str) -> None:
 
 def _shown(name: str) -> str:
     """The page of a name; of several things of one name, all of them. Raises ConfigError."""
-    from fedloom.config.overrides import RENAMED
-
-    name = RENAMED.get(name, name)
     found = [(topic, known) for topic in _WHERE if name in (known := registry_of(topic))]
     if not found:
         if is_own(name):

@@ -96,8 +96,6 @@ SHORT = {
     "tests": "data.tests",
     "compress.up": "compress",  # of client updates, as compress is
 }
-# keys and tables that had other names once
-RENAMED = {"memory.resident_bytes": "resident_bytes", "turnover": "churn"}
 # names that people type, because other systems have them
 SYNONYMS = {
     "batch_size": "local.batch",
@@ -123,14 +121,14 @@ SYNONYMS = {
 
 
 def in_new_keys(raw: dict[str, Any], source: str = "") -> dict[str, Any]:
-    """The settings of a file with current keys; source: the file, for warnings about old ones."""
+    """The settings of a file with fedloom's own keys; source: the file, for warnings."""
     out = copy.deepcopy(raw)
-    for word, key in (SYNONYMS | RENAMED).items():
+    for word, key in SYNONYMS.items():
         place, last = _place_of(out, word)
         if not isinstance(place, dict) or last not in place:
             continue
         if source:
-            _log.warning("%s: %s", source, _called(word, key))
+            _log.warning("%s: %s is called %s", source, word, key)
         value = place.pop(last)
         *tables, last = key.split(".")
         place = out
@@ -139,8 +137,6 @@ def in_new_keys(raw: dict[str, Any], source: str = "") -> dict[str, Any]:
         if last in place:
             raise ConfigError(f"{source}: {word} and {key} are both given; keep {key}")
         place[last] = value
-    if out.get("memory") == {}:  # a table of fedloom 0.1, whose only key has left it
-        del out["memory"]
     return out
 
 
@@ -165,24 +161,19 @@ def canonical(overrides: Sequence[str]) -> list[str]:
         path, equals, value = text.partition("=")
         path, key = path.strip(), current(path.strip())
         if key != path and equals:
-            _log.warning("command line: %s", _called(path, key))
+            _log.warning("command line: %s is called %s", path, key)
             text = f"{key}={value}"
         out.append(text)
     return out
 
 
 def current(path: str) -> str:
-    """A key, or a table, by the name that fedloom has for it now.
+    """A key by fedloom's own name.
 
-    >>> current("turnover.active"), current("batch_size"), current("seed")
-    ('churn.active', 'local.batch', 'seed')
+    >>> current("batch_size"), current("seed")
+    ('local.batch', 'seed')
     """
-    old = next((old for old in RENAMED if f"{path}.".startswith(f"{old}.")), "")
-    return RENAMED[old] + path.removeprefix(old) if old else SYNONYMS.get(path, path)
-
-
-def _called(path: str, key: str) -> str:
-    return f"{path} is {'' if path in SYNONYMS else 'now '}called {key}"
+    return SYNONYMS.get(path, path)
 
 
 def parse_override(text: str) -> tuple[str, Any]:

@@ -239,7 +239,6 @@ def from_run(
             f"Experiment(...).resume('{run}'), with the arguments it had"
         )
     refuse_more_rounds(overrides, raw.get("rounds"))
-    raw.setdefault("engine", "serial")  # what it was for a run that does not name it
     code = raw.pop(CODE, {})
     if own:
         load_again(raw, code, Path(run), changed)

@@ -15,7 +15,7 @@ import typing
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, ParamSpec, TypeVar, Union
+from typing import Annotated, Any, Literal, NamedTuple, ParamSpec, TypeVar, Union
 
 from ..errors import ConfigError, SettingError, did_you_mean, unknown
 from .arithmetic import plain_number
@@ -193,14 +193,7 @@ class Part:
     whose fields are the hyper-parameters, in the ranges of their types.
     """
 
-    # declarations of fedloom 0.1 that are refused below a class: {name: what to write now}
-    _old: ClassVar[Mapping[str, str]] = {}
-
     def __init_subclass__(cls) -> None:
-        old = {} if Part in cls.__bases__ else cls._old
-        for name in old.keys() & vars(cls).keys():
-            said = f"{cls.__name__}.{name} was a declaration of fedloom 0.1"
-            raise ConfigError(f"{said}; {old[name]}")
         ranged(dataclass(frozen=True, kw_only=True)(cls))
 
     def __post_init__(self) -> None:
@@ -355,46 +348,26 @@ def type_text(kind: Any, several: bool = False) -> str:
     return f"{text} of {of}" if of else text
 
 
-def renamed(**names: str) -> Callable[[type[T]], type[T]]:
-    """Let a class take arguments by their old names, and have them as attributes, with a warning.
-
-    `@renamed(loss="objective")`
-    """
-    return _taking(names, "now called", DeprecationWarning)
-
-
 def synonyms(**names: str) -> Callable[[type[T]], type[T]]:
     """Let a class take arguments by names that other systems have for them, with a warning.
 
     `@synonyms(batch_size="batch")`
     """
-    return _taking(names, "called", UserWarning)
 
-
-def _taking(
-    names: Mapping[str, str], called: str, kind: type[Warning]
-) -> Callable[[type[T]], type[T]]:
     def change(cls: type[T]) -> type[T]:
         init = _knowing(cls)
 
         @functools.wraps(init)
         def made(self: T, *args: Any, **given: Any) -> None:
-            for old in [name for name in names if name in given]:
-                new, said = names[old], f"{cls.__name__}: {old} is {called} {names[old]}"
-                if new in given:
-                    raise ConfigError(f"{said}, and both are given; keep {new}")
-                warnings.warn(said, kind, stacklevel=2)
-                given[new] = given.pop(old)
+            for theirs in names.keys() & given.keys():
+                ours, said = names[theirs], f"{cls.__name__}: {theirs} is called {names[theirs]}"
+                if ours in given:
+                    raise ConfigError(f"{said}, and both are given; keep {ours}")
+                warnings.warn(said, stacklevel=2)
+                given[ours] = given.pop(theirs)
             init(self, *args, **given)
 
         setattr(cls, "__init__", made)  # noqa: B010 # mypy allows no other assignment
-        for old, new in names.items():
-            setattr(cls, old, property(functools.partial(_old_attribute, cls.__name__, old, new)))
         return cls
 
     return change
-
-
-def _old_attribute(owner: str, old: str, new: str, part: Any) -> Any:
-    warnings.warn(f"{owner}.{old} is now {owner}.{new}", DeprecationWarning, stacklevel=2)
-    return getattr(part, new)

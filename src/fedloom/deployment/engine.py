@@ -18,7 +18,6 @@ from torch import Tensor
 from ..aggregation.integer_ring import IntegerRing
 from ..algorithm import ACCUMULATED, CHANGE, Trait
 from ..compression.link import LONGEST
-from ..core.hyper import renamed
 from ..core.net import Net
 from ..core.parsing import one_line
 from ..core.vector import Rec, Vec, rec, tree
@@ -65,7 +64,6 @@ class Asking(NamedTuple):
     first: int
 
 
-@renamed(at_least="min_updates", patience="max_failed_rounds")
 class FederationEngine:
     """Sends a round's broadcast to its cohort and reads what comes back.
 

@@ -2,7 +2,7 @@
 
 run.toml          the complete settings of the run
 federation.toml   how the run is deployed (class Deployment)
-clients.toml      the clients: public key, number of examples (clients.py); once roll.toml
+clients.toml      the clients: public key, number of examples (clients.py)
 certificates/     ca.pem; at the server also server.pem and, readable by its owner only, keys
 app/              what Flower is given: three lines that name fedloom's two apps
 nodes/3/          all that client 3 needs: the files above without the server's, and its key
@@ -34,13 +34,6 @@ from ..storage import world
 from ..storage.atomic import make_folder, reason, write_atomic
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-# names of federation.toml that older folders have, which go on with them
-_OLD_NAMES = {
-    "join": "startup_timeout",
-    "at_least": "min_updates",
-    "patience": "max_failed_rounds",
-    "spare": "over_selection",
-}
 
 
 @ranged
@@ -95,15 +88,9 @@ class Deployment:
 
 
 def deployment_of(given: Mapping[str, Any], source: str) -> Deployment:
-    """Checked settings; source: where they come from, for errors. Old names count as the new ones.
-    Raises ConfigError.
-    """
+    """Checked settings; source: where they come from, for errors. Raises ConfigError."""
     origin = Origin(source)
-    for old, new in _OLD_NAMES.items():
-        if old in given and new in given:
-            raise ConfigError(f"{source}: {old} is now {new}, and both are given; keep {new}")
-    renamed = {_OLD_NAMES.get(name, name): value for name, value in given.items()}
-    values = check(Deployment, renamed, "", "the federation", origin)
+    values = check(Deployment, given, "", "the federation", origin)
     with origin.blame(""):
         return Deployment(**values)
 
@@ -122,9 +109,8 @@ class Folder:
 
     @property
     def clients_file(self) -> Path:
-        """The clients; a folder of an older fedloom has them in roll.toml."""
-        new, old = self.path / "clients.toml", self.path / "roll.toml"
-        return old if old.is_file() and not new.is_file() else new
+        """The clients."""
+        return self.path / "clients.toml"
 
     @property
     def settings_file(self) -> Path:

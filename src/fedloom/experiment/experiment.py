@@ -19,7 +19,7 @@ from ..algorithm import Algorithm
 from ..algorithms.registry import label_of
 from ..compression.link import Link, Via
 from ..core.device import moved
-from ..core.hyper import hyper, part, ranged, renamed
+from ..core.hyper import hyper, part, ranged
 from ..core.interrupts import stoppable, undisturbed
 from ..core.net import Net
 from ..core.ranks import ALONE, Group, join
@@ -91,7 +91,6 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
-@renamed(loss="objective", evaluation="evaluate", saving="checkpoint", turnover="churn")
 @ranged
 @dataclass(kw_only=True)
 class Experiment(Settings):
@@ -392,7 +391,7 @@ class Experiment(Settings):
     def _resume(self, folder: RunDirectory, progress: bool | None) -> Result:
         began = str(folder.read_config().get("engine", "serial"))
         self._kept = began if is_auto(self.engine) else ""
-        if numberless(self.engine):  # a run of before has no number, and keeps what it meant then
+        if numberless(self.engine):  # the rule's number was written when the run began
             self._kept = f"{self.engine}{began.partition('vectorised')[2]}"
         loop = self.build()
         but = () if self.data.roll is None else ("clients",)  # who is elsewhere may change

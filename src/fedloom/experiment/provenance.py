@@ -36,7 +36,7 @@ from ..engines.metrics import is_whole, told
 from ..errors import CheckpointError
 from ..server.rounds import Loop
 from ..storage.atomic import concerns, remedy, write_atomic
-from ..storage.identity import OLD_SUBMODELS, TURNOVER, bits_of, digest, fixed_parts, flatten
+from ..storage.identity import bits_of, digest, fixed_parts, flatten
 from ..storage.manifest import deployed
 from ..storage.run_directory import RunDirectory
 from ..storage.seal import FIRST, resealed
@@ -183,9 +183,6 @@ def engine_text(engine: Any) -> str:
     return str(getattr(engine, "text", engine.name))
 
 
-# of the fingerprint: the first one had no number, and looked at 256 inputs; the second one did not
-# look into arrays and modules
-_SCHEME = "3"
 _ELSEWHERE = ("compress_down", "devices", "dtype", "weights")  # it has them by other names
 
 
@@ -200,8 +197,7 @@ def check_same(
     differ.
     """
     known = folder.read_object("fingerprint.json")
-    own = fingerprint(config, data, loop, known.get("version", "1"))
-    known["engine"] = bits_of(str(known.get("engine")))  # once workers had a name of their own
+    own = fingerprint(config, data, loop)
     other = sorted(k for k in {*own, *known} - {*but} if known.get(k) != own.get(k))
     if other and deployed(folder.path) and "engine" in other:
         raise CheckpointError(
@@ -210,7 +206,7 @@ def check_same(
     if other:
         raise CheckpointError(
             f"'{folder.path}' holds a run of another configuration: "
-            f"{', '.join(other).replace(TURNOVER.lower(), 'churn')} differ; "
+            f"{', '.join(other)} differ; "
             "resume with the settings it was started with, or start in another folder"
         )
     was = flatten(folder.read_config()) if "~" in json.dumps(config) else {}
@@ -223,27 +219,18 @@ def check_same(
             )
 
 
-def fingerprint(
-    config: Mapping[str, Any], data: FederatedData, loop: Loop, scheme: str = _SCHEME
-) -> dict[str, str]:
-    """{part: hash} of everything that decides the run's numbers; resume() compares it. scheme: its
-    version, "1" for one without a version.
-    """
-    python, old = config.get("source") == "python", scheme in ("1", "2")
-    kinds = "#~" if old else "~"  # a function may be another in words only: check_same() warns
-    told: Callable[[Any], Any] = lambda value: unmarked(plain(value), kinds)
+def fingerprint(config: Mapping[str, Any], data: FederatedData, loop: Loop) -> dict[str, str]:
+    """{part: hash} of everything that decides the run's numbers; resume() compares it."""
+    python = config.get("source") == "python"
+    # a function may be another in words only: check_same() warns
+    told: Callable[[Any], Any] = lambda value: unmarked(plain(value), "~")
     parts = {k: told(v) for k, v in fixed_parts(config).items()}
     parts = {k: v for k, v in parts.items() if not (python and k in _ELSEWHERE)}
-    if scheme == "1" and python and "submodel" in parts:
-        was = {new: old for old, new in OLD_SUBMODELS.items()}  # what the class was called then
-        name = parts["submodel"]["name"]
-        parts["submodel"] = parts["submodel"] | {"name": was.get(name, name)}
     hashes = {k: digest(v) for k, v in parts.items()}
     hashes["engine"] = bits_of(engine_text(loop.engine))
     cohorts, link = loop.cohorts, loop.plan.link
     if cohorts.churn is not None:  # in a part that every run has, so that its absence shows too
-        churn = plain(cohorts.churn) | {"name": TURNOVER}
-        hashes["cohort"] = digest([plain(cohorts.size), churn])
+        hashes["cohort"] = digest([plain(cohorts.size), plain(cohorts.churn)])
     if cohorts.availability is not None:  # the file of a trace may have changed
         spans = None if cohorts.trace is None else cohorts.trace.spans
         hashes["cohort"] = digest([hashes["cohort"], told(cohorts.availability), spans])
@@ -260,12 +247,10 @@ def fingerprint(
     hashes["layout"] = digest([loop.net.layout.names, loop.net.layout.shapes])
     module = loop.net.module
     fixed: list[torch.Tensor] = [p for p in module.parameters() if not p.requires_grad]
-    fixed += [] if old else [b for b in module.buffers() if not b.is_floating_point()]
+    fixed += [b for b in module.buffers() if not b.is_floating_point()]
     hashes["weights"] = _content([loop.net.init(), loop.net.init_buffers(), *fixed])
     hashes["clients"] = data.clients.digest()[:12]
-    if scheme == "1":
-        return hashes | {"samples": _content(_some_samples(data))}
-    return hashes | {"samples": _content(_samples(data)), "version": scheme}
+    return hashes | {"samples": _content(_samples(data))}
 
 
 def _samples(data: FederatedData) -> list[torch.Tensor]:
@@ -275,18 +260,6 @@ def _samples(data: FederatedData) -> list[torch.Tensor]:
     arrays = (data.inputs, data.targets, data.test_inputs, data.test_targets, data.validation)
     missing = torch.empty(0)  # so that no array is taken for another
     return [missing if t is None else t for t in (*arrays, *lists)]
-
-
-def _some_samples(data: FederatedData) -> list[torch.Tensor]:
-    """The samples of the first scheme: all targets, and the inputs of 256 samples."""
-    out = []
-    for inputs, targets in (
-        (data.inputs, data.targets),
-        (data.test_inputs, data.test_targets),
-    ):
-        if inputs is not None and targets is not None:
-            out += [inputs[:: max(len(inputs) // 256, 1)], targets]
-    return out
 
 
 def _content(tensors: Iterable[torch.Tensor]) -> str:

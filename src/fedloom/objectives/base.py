@@ -75,17 +75,6 @@ class Needs(Enum):
     SURVIVAL = "targets of two columns, time and event, and a model of one output"
 
 
-# what classes declared in fedloom 0.1 -> what to write now
-_OLD = {
-    "whole": "a loss() that gives one number says it by itself: leave the line out",
-    "carries": "carry() says it by itself: leave the line out",
-    "named": "a run's own name says it: Experiment(name=...)",
-    "exits": "now needs = Needs.EXITS says it",
-    "drawn": "now needs = Needs.DRAWN_PARTS says it",
-    "ordered": "now needs = Needs.TEXT_ORDER says it",
-}
-
-
 class Objective(Part):
     """The loss at a client, on one minibatch.
 
@@ -96,7 +85,6 @@ class Objective(Part):
 
     # needs: what it needs from the rest of the method, beside what check() finds out
     needs: ClassVar[Needs | None] = None
-    _old = _OLD
 
     def __init_subclass__(cls) -> None:
         if "loss" in vars(cls) and "mean" not in vars(cls):

@@ -17,7 +17,7 @@ from fedloom.core.metric_direction import higher_is_better
 from fedloom.core.parsing import parse_json, parse_toml
 from fedloom.core.user_paths import user_path
 from fedloom.errors import CheckpointError, ConfigError
-from fedloom.storage.identity import deciding, flatten, group_of, in_new_names, varies
+from fedloom.storage.identity import comparable, deciding, flatten, group_of, varies
 from fedloom.storage.manifest import begun
 from fedloom.storage.seal import Seal, ended, unreadable
 
@@ -235,7 +235,7 @@ def load_run(path: str | Path) -> Run:
         metric=_metric(summary, columns, partition.get("site_means") or ()),
         planned=int(_number(config.get("rounds", summary.get("rounds"))) or rounds),
         finished=ended(path, summary),
-        config=in_new_names(config),
+        config=comparable(config),
         config_text=text,
         summary=summary,
         columns=columns,
@@ -249,9 +249,6 @@ def load_run(path: str | Path) -> Run:
     if not run.own_models:
         return run
     run = run.at_clients
-    if "weighted" in basis:  # fedloom 0.2 measured the server's model in place of theirs
-        kept = {k: v for k, v in summary.items() if not k.startswith("client_")}
-        run = replace(run, clients={}, summary=kept)
     if "fine-tuned" in basis:  # after the last round alone; rows have the models before it
         last = np.arange(run.rounds.size) == run.rounds.size - 1
         value = _number(summary.get(run.metric.column))

@@ -16,18 +16,6 @@ from ..core.own_parts import is_own, short
 
 Table = Mapping[str, Any]
 
-# sub-models by their names in run folders of fedloom 0.1 -> their names now
-OLD_SUBMODELS = {
-    "Depth": "ScaleFL",
-    "Importance": "FIARSE",
-    "Ordered": "FjORD",
-    "Rolling": "FedRolex",
-    "Width": "HeteroFL",
-}
-
-# Churn was called so when the first hashes of runs with it were made
-TURNOVER = "Turnover"
-
 # How a run is called, and where it is computed and kept: no number depends on it. The family
 # of an engine (bits_of) decides how numbers are rounded, so that a run cannot go on in another one;
 # but two runs in two engines are runs of one method.
@@ -42,7 +30,6 @@ FREE = (
     "ranks",
     "resident_bytes",
     "tracker",
-    "memory",  # where resident_bytes stood in fedloom 0.1
 )
 # How far a run goes, and what is measured. A run may go on with others, for the rounds until then
 # stay what they are; two runs with different ones have different results.
@@ -103,21 +90,17 @@ def fixed_parts(config: Table) -> dict[str, Any]:
     """The parts of a configuration that a run and its continuation share, except the engine; of
     files of code that changed in between, what they were at the beginning.
     """
-    parts = {k: v for k, v in _as_then(config).items() if not may_change(k)}
+    parts = {k: v for k, v in comparable(config).items() if not may_change(k)}
     if isinstance(files := parts.get("code"), Mapping):
         parts["code"] = {k: str(v).partition(CHANGED)[0] for k, v in files.items()}
     return parts
 
 
-def _as_then(config: Table) -> dict[str, Any]:
+def comparable(config: Table) -> dict[str, Any]:
     """A configuration without the settings that came later and have the value of before, and with
     own parts as they are called anywhere.
-
-    >>> _as_then({"churn": {"active": 5}})
-    {'turnover': {'active': 5}}
     """
     out, python = called(config), config.get("source") == "python"
-    _rename(out, "churn", "turnover", TURNOVER)
     for setting, (then, name) in NEW.items():
         table, _, key = setting.partition(".")
         found = out.get(table)
@@ -171,7 +154,7 @@ def called(config: Table) -> dict[str, Any]:
 
 def run_digest(config: Table) -> str:
     """A short hash of all settings that decide the results of a run."""
-    return digest({k: v for k, v in _as_then(config).items() if k not in FREE})
+    return digest({k: v for k, v in comparable(config).items() if k not in FREE})
 
 
 def group_of(config: Table) -> str:
@@ -184,7 +167,7 @@ def group_of(config: Table) -> str:
     True
     """
     shared = deciding(config)
-    return f"{shared.get('algorithm', {}).get('name', '')}-{digest(_as_then(shared))[:8]}"
+    return f"{shared.get('algorithm', {}).get('name', '')}-{digest(comparable(shared))[:8]}"
 
 
 def deciding(config: Table) -> dict[str, Any]:
@@ -195,31 +178,13 @@ def deciding(config: Table) -> dict[str, Any]:
     if config.get("source") == "python":
         split = (data.get("about") or {}).get("partition")
         data = {"name": data.get("name"), "clients": data.get("clients"), "partition": split}
-    kept = {k: v for k, v in in_new_names(config).items() if k == "label" or not varies(k)}
+    kept = {k: v for k, v in comparable(config).items() if k == "label" or not varies(k)}
     return kept | {"data": data}
 
 
 def varies(setting: str) -> bool:
     """True if a dotted setting may differ between the runs of one group."""
     return setting in SEEDS or setting.partition(".")[0] in FREE
-
-
-def in_new_names(config: Table) -> dict[str, Any]:
-    """A configuration with the current names of classes, without later settings unless used."""
-    out, table = _as_then(config), config.get("submodel")
-    if isinstance(table, Mapping):
-        name = str(table.get("name"))
-        out["submodel"] = {**table, "name": OLD_SUBMODELS.get(name, name)}
-    _rename(out, "turnover", "churn", "Churn")
-    return out
-
-
-def _rename(config: dict[str, Any], old: str, new: str, name: str) -> None:
-    """Give a table another key, and the name of its class, which a run of Python objects tells."""
-    if old in config:
-        table = config.pop(old)
-        named = isinstance(table, Mapping) and "name" in table
-        config[new] = {**table, "name": name} if named else table
 
 
 def bits_of(engine: str) -> str:

@@ -25,7 +25,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from ..core.hyper import NonNegative, PositiveInt, check_settings, hyper, ranged, renamed
+from ..core.hyper import NonNegative, PositiveInt, check_settings, hyper, ranged
 from ..core.parsing import parse_json, parse_toml
 from ..core.ranks import ALONE, Group
 from ..core.user_paths import user_path
@@ -56,7 +56,6 @@ from .seal import GROWING, Seal, unseal
 _log = logging.getLogger(__name__)
 
 
-@renamed(rounds="every_rounds", seconds="every_seconds")
 @ranged
 @dataclass
 class Checkpoint:

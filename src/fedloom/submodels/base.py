@@ -116,14 +116,6 @@ def check_capacity(rule: Rule, capacity: float) -> None:
         )
 
 
-# what classes declared in fedloom 0.1 -> what to write now
-_OLD = {
-    "title": "reports and errors take the class's name: leave the line out, or override name",
-    "exits": "now trains = Needs.EXITS says it",
-    "ordered": "now trains = Needs.DRAWN_PARTS says it",
-}
-
-
 class Rule(Part):
     """A sub-model scheme makes the views. A view is made at the server, once per distinct capacity
     and round.
@@ -141,7 +133,6 @@ class Rule(Part):
     cuts: ClassVar[bool] = False
     fixed: ClassVar[bool] = False
     trains: ClassVar[Needs | None] = None
-    _old = _OLD
 
     @property
     def name(self) -> str:
