@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import types
+from typing import Annotated, Literal
 
 import broken
 import broken.views
 import pytest
 import torch
+from annotated_types import Ge, Le
 from broken.algorithms import AsksProcess
 from torch import nn
 
@@ -25,7 +27,7 @@ from fedloom.checks.outcome import Check, Report, carry_out
 from fedloom.checks.tiny_federation import experiment, local_for, run
 from fedloom.checks.tiny_losses import case_for, language_network, texts
 from fedloom.compression.codecs import CODECS, Codec, TopK
-from fedloom.core.hyper import Hyper, hyper
+from fedloom.core.hyper import Hyper, NonNegative, PositiveShare, ShareBelow1, hyper
 from fedloom.core.vector import rec
 from fedloom.data import from_clients
 from fedloom.errors import AuthorError, CompositionError, ConfigError
@@ -286,12 +288,12 @@ class Full(Base):
 
 def test_other_values_are_legal_and_differ():
     for rule, value in (
-        (Hyper(low=0, open_low=True, high=1), 0.01),
-        (Hyper(low=0, high=1, open_high=True), 0.0),
-        (Hyper(low=1, high=127), 127),
-        (Hyper(low=0).within(float | None), None),
-        (Hyper(choices=(True, False)), True),
-        (Hyper(choices=(1, 2)), 2),
+        (Hyper(PositiveShare), 0.01),
+        (Hyper(ShareBelow1), 0.0),
+        (Hyper(Annotated[int, Ge(1), Le(127)]), 127),
+        (Hyper(NonNegative | None), None),
+        (Hyper(bool), True),
+        (Hyper(Literal[1, 2]), 2),
     ):
         found = values(rule, value)
         assert found and all(rule.allows(v) and v is not value and v != value for v in found)

@@ -142,7 +142,7 @@ ONLY_IN = {
     "datasets": {"data"},
     "click": {"cli"},
     "argparse": {"cli"},  # of the script of an export, which has no click
-    "pydantic": {"deployment", "papers"},
+    "pydantic": {"core", "deployment", "papers"},
     "sklearn": {"data"},
     "loky": {"engines"},
     "cloudpickle": {"engines"},
@@ -267,7 +267,7 @@ state, threads = torch.random.get_rng_state(), torch.get_num_threads()
 import fedloom, fedloom.algorithms.registry, fedloom.data, fedloom.models
 fedloom.Experiment
 assert torch.equal(state, torch.random.get_rng_state()) and threads == torch.get_num_threads()
-optional = {"pydantic", "matplotlib", "sklearn", "jinja2", "loky", "click", "rich", "scipy"}
+optional = {"matplotlib", "sklearn", "jinja2", "loky", "click", "rich", "scipy"}
 optional |= {"pooch", "pandas", "sympy", "torch._dynamo"}
 from fedloom import Experiment, FedAvg, data, models
 for engine, cohort in (("auto", 5), ("auto", 20)):  # serial, and vectorised

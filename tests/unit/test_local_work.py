@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import pickle
 from collections import Counter
+from typing import Annotated, Literal
 
 import numpy as np
 import pytest
 import torch
+from annotated_types import Le
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,7 +18,7 @@ from fedloom import Evaluation, Local
 from fedloom.aggregation import Krum
 from fedloom.algorithms import IFCA, FedAvg
 from fedloom.compression.codecs import TopK
-from fedloom.core.hyper import Hyper
+from fedloom.core.hyper import Decay, Hyper, NonNegative, Positive
 from fedloom.data import from_clients
 from fedloom.errors import ConfigError, DataError
 from fedloom.federation.federation import Federation
@@ -160,7 +162,7 @@ def test_local_settings_out_of_range_are_named(wrong):
 
 
 def test_epochs_and_steps_are_not_both_given():
-    with pytest.raises(ConfigError, match=r"epochs = 2 and .*steps = 3"):
+    with pytest.raises(ConfigError, match=r"epochs = 2.0 and .*steps = 3"):
         Local(epochs=2, steps=3)
     assert Local().work == (1, None) and Local(steps=3).work == (None, 3)
 
@@ -168,11 +170,11 @@ def test_epochs_and_steps_are_not_both_given():
 @pytest.mark.parametrize(
     ("rule", "good", "bad"),
     [
-        (Hyper(low=0), [0, 1e9, 0.0], [-1e-9, math.nan, math.inf, "1", None, True]),
-        (Hyper(low=0, open_low=True), [1e-300], [0, 0.0]),
-        (Hyper(low=0, high=1, open_high=True), [0, 0.999], [1, 1.0, 2]),
-        (Hyper(high=3), [3, -1e9], [3.1, -math.inf]),
-        (Hyper(choices=(1, 2)), [1, 2], [3, 0, "1"]),
+        (Hyper(NonNegative), [0, 1e9, 0.0], [-1e-9, math.nan, math.inf, "1", None, True]),
+        (Hyper(Positive), [1e-300], [0, 0.0]),
+        (Hyper(Decay), [0, 0.999], [1, 1.0, 2]),
+        (Hyper(Annotated[float, Le(3)]), [3, -1e9], [3.1, -math.inf]),
+        (Hyper(Literal[1, 2]), [1, 2], [3, 0, "1", True, 1.0]),
         (Hyper(), [None, "x", 3], []),
     ],
 )
@@ -207,10 +209,10 @@ def test_a_value_of_another_type_is_one_sentence(make, says):
 
 
 def test_ranges_in_words():
-    assert Hyper(low=0, high=1, open_high=True).text() == "in [0, 1)"
-    assert Hyper(low=0, open_low=True).text() == "in (0, inf)"
-    assert Hyper(high=2).text() == "in (-inf, 2]"
-    assert Hyper(choices=(1, 2)).text() == "one of 1, 2"
+    assert Hyper(Decay).text() == "in [0, 1)"
+    assert Hyper(Positive).text() == "in (0, inf)"
+    assert Hyper(Annotated[float, Le(2)]).text() == "in (-inf, 2]"
+    assert Hyper(Literal[1, 2]).text() == "one of 1, 2"
 
 
 @pytest.mark.parametrize("wrong", [{"ema": 1.0}, {"every": -1}, {"validation": 1.0}, {"ema": -0.1}])

@@ -12,7 +12,7 @@ import torch
 
 from fedloom.cli.paper_progress import Progress
 from fedloom.config import Config
-from fedloom.core.hyper import Hyper
+from fedloom.core.hyper import Decay, Hyper, NonNegative, Positive
 from fedloom.data import by_lists, from_arrays
 from fedloom.errors import ConfigError
 from fedloom.referee import Question, Runs, asked
@@ -149,8 +149,8 @@ def test_main_settings_are_the_rate_and_declared_numbers_that_nobody_set() -> No
 
 @pytest.mark.parametrize("trials", [1, 2, 5, 8, 20])
 def test_every_search_has_its_trials_and_follows_the_edge(trials: int) -> None:
-    one = {"local.lr": Ladder("0.1", (), Hyper(low=0, open_low=True))}
-    two = one | {"algorithm.mu": Ladder("1.0", (), Hyper(low=0))}
+    one = {"local.lr": Ladder("0.1", (), Hyper(Positive))}
+    two = one | {"algorithm.mu": Ladder("1.0", (), Hyper(NonNegative))}
     narrow = search(one, lambda lr: -abs(math.log(lr / 8.1)), trials)
     wide = search(two, lambda lr, mu: -abs(math.log(lr / 8.1)) - abs(math.log(mu / 3)), trials)
     assert len(narrow) == min(trials, len(narrow)) and len(wide) == trials
@@ -159,12 +159,12 @@ def test_every_search_has_its_trials_and_follows_the_edge(trials: int) -> None:
 
 
 def test_a_decay_is_searched_by_its_distance_from_one() -> None:
-    ladder = Ladder("0.9", (), Hyper(low=0, high=1, open_high=True))
+    ladder = Ladder("0.9", (), Hyper(Decay))
     assert ladder.beside("0.9") == ["0.967", "0.7"] and ladder.beside("0.5") == ["0.833"]
 
 
 def test_edges_and_settings_without_effect_are_named() -> None:
-    space = {"a": Ladder("2", ("1", "2", "4")), "b": Ladder("1.0", (), Hyper(low=0))}
+    space = {"a": Ladder("2", ("1", "2", "4")), "b": Ladder("1.0", (), Hyper(NonNegative))}
     scores = search(space, lambda a, b: a, 12)
     curves = {point: (float(point[0]),) for point in scores}
     found = chosen(space, scores, curves)

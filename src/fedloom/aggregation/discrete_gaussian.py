@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..core.hyper import Positive, hyper
+from ..core.hyper import InnerShare, Positive, hyper
 from ..core.rng import generator
 from ..core.vector import Rec, rec, tree
 from ..errors import ConfigError
@@ -53,14 +53,10 @@ class DiscreteGaussian(IntegerRing):
     honest: int = hyper(
         2, "clients whose noise alone hides each of them", "as many as surely answer", low=1
     )
-    delta: float = hyper(
+    delta: InnerShare = hyper(
         1e-5,
         "chance with which epsilon may not hold",
         "below 1 / N",
-        low=0,
-        high=1,
-        open_low=True,
-        open_high=True,
     )
     max_epsilon: Positive | None = hyper(None, "the run ends before it would be more than this")
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Annotated, Any
 
+from annotated_types import Gt, Le
 from torch import Tensor
 
 from ..core.hyper import hyper
@@ -39,13 +40,10 @@ class IntegerRing(Aggregation):
     at_clients = True
     bits: int = hyper(24, "binary places", "with 24 weighted values up to 524288", low=0, high=40)
     secure: bool = hyper(False, "clients mask what they send: the server learns nothing but sums")
-    threshold: float = hyper(
+    threshold: Annotated[float, Gt(0.5), Le(1)] = hyper(
         0.6,
         "share of a round's clients that a masked sum needs",
         "above 1/2, so that no server has both secrets of a client",
-        low=0.5,
-        high=1,
-        open_low=True,
     )
     colluding: float = hyper(
         0.05,

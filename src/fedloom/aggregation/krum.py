@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from annotated_types import Ge, Lt
 from torch import Tensor
 
 from ..core.hyper import PositiveInt, hyper
@@ -26,9 +27,7 @@ class Krum(FromRows):
     """
 
     apart = False
-    hostile: float = hyper(
-        0.2, "share of updates that may be hostile", low=0, high=0.5, open_high=True
-    )
+    hostile: Annotated[float, Ge(0), Lt(0.5)] = hyper(0.2, "share of updates that may be hostile")
     several: PositiveInt = hyper(1, "how many updates are averaged", "1: Krum; more: multi-Krum")
 
     def root(self, total: Rec, state: Rec, seed: int, round: int) -> Aggregated:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core.hyper import NonNegative, Positive, hyper
+from ..core.hyper import InnerShare, NonNegative, Positive, hyper
 from ..core.rng import generator
 from ..core.vector import Rec, Vec, rec, tree
 from ..errors import ConfigError
@@ -38,14 +38,10 @@ class DifferentialPrivacy(Aggregation):
     private = True
     clip: Positive = hyper(1.0, "largest norm of an update, all its fields together")
     noise: Positive = hyper(1.0, "deviation of the noise over clip")
-    delta: float = hyper(
+    delta: InnerShare = hyper(
         1e-5,
         "chance with which epsilon may not hold",
         "below 1 / N",
-        low=0,
-        high=1,
-        open_low=True,
-        open_high=True,
     )
     max_epsilon: Positive | None = hyper(None, "the run ends before it would be more than this")
     quantile: float | None = hyper(

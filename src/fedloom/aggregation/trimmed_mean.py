@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from typing import Annotated
 
+from annotated_types import Ge, Lt
 from torch import Tensor
 
 from ..core.hyper import hyper
@@ -18,13 +20,10 @@ class TrimmedMean(FromRows):
     Reference: https://arxiv.org/abs/1803.01498
     """
 
-    trim: float = hyper(
+    trim: Annotated[float, Ge(0), Lt(0.5)] = hyper(
         0.1,
         "share of the values left out at each end",
         "at least the hostile share",
-        low=0,
-        high=0.5,
-        open_high=True,
     )
 
     def of(self, rows: Tensor, weights: Tensor, before: Tensor | None) -> Vec:

@@ -6,13 +6,12 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import typing
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from .. import algorithms as papers
 from ..algorithm import Algorithm
-from ..core.hyper import Hyper
+from ..core.hyper import Hyper, keys_of
 from ..core.registry import Registry
 from ..wrappers.base import Wrapper
 
@@ -84,12 +83,11 @@ def options(name: str) -> list[Option]:
     What a constructor's own Annotated[float, Hyper(...)] says of a parameter comes first.
     """
     make = ALGORITHMS.known(name)
-    hints = typing.get_type_hints(make, include_extras=True)
     rules, out = rules_of(make), []
-    for key, parameter in inspect.signature(make).parameters.items():
-        rule, own = rules[key], Hyper().within(hints.get(key, Any))
+    for key, own in keys_of(make).items():
+        rule = rules[key]
         told = (own.meaning or rule.meaning, own.source or rule.source)
-        out.append(Option(key, parameter.default, rule.text(), *told))
+        out.append(Option(key, own.default, rule.text(), *told))
     return out
 
 

@@ -13,10 +13,9 @@ from ..errors import ConfigError
 def values(rule: Hyper, value: Any) -> list[Any]:
     """Values that the rule allows and that differ, the likeliest to matter first.
 
-    >>> values(Hyper(low=0, high=1), 0.25)
-    [0.125, 0.5, 1.0, 0.0]
-    >>> values(Hyper(choices=("a", "b")), "a")
-    ['b']
+    >>> from fedloom.core.hyper import Share
+    >>> values(Hyper(Share), 0.25), values(Hyper(bool), True)
+    ([0.125, 0.5, 1.0, 0.0], [False])
     """
     found: list[Any] = []
     for v in _candidates(rule, value):
@@ -29,8 +28,8 @@ def values(rule: Hyper, value: Any) -> list[Any]:
 def another(rule: Hyper, value: Any = None) -> Any:
     """The first of values(); None if there is none.
 
-    >>> another(Hyper(low=0, high=1), 0.5)
-    0.25
+    >>> another(Hyper(bool), True)
+    False
     """
     return next(iter(values(rule, value)), None)
 

@@ -113,9 +113,9 @@ def options_of_measure(make: Callable[..., Any]) -> list[Setting]:
 
 def _of(make: Callable[..., Any], prefix: str, skip: tuple[str, ...]) -> list[Setting]:
     out = []
-    for key, (rule, default) in known(make, skip).items():
+    for key, rule in known(make, skip).items():
         about = "; ".join(filter(None, (rule.meaning, rule.remedy, rule.source)))
-        out.append(Setting(prefix + key, shown(default), rule.text(), about))
+        out.append(Setting(prefix + key, shown(rule.default), rule.text(), about))
     return out
 
 

@@ -1,109 +1,147 @@
-"""A hyper-parameter or setting is declared once: a dataclass field with meaning, range and source.
-Checks, help, TOML tables and docs/settings.md read it here.
+"""A hyper-parameter or setting is declared once: a dataclass field or a function's argument with
+its type, range, meaning and source. Pydantic checks values; help, errors, TOML tables and
+docs/settings.md read the field's JSON Schema.
 """
 
 from __future__ import annotations
 
-import collections.abc
 import dataclasses
 import functools
 import inspect
-import numbers
 import sys
 import types
 import typing
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple, ParamSpec, TypeVar, Union
+from typing import TYPE_CHECKING, Annotated, Any, Literal, ParamSpec, TypeVar, Union
+
+from annotated_types import Ge, Gt, Le, Lt
 
 from ..errors import ConfigError, SettingError, did_you_mean, unknown
 from .arithmetic import plain_number
 
+if TYPE_CHECKING:  # a tenth of a second, when the first value is checked
+    from pydantic import GetCoreSchemaHandler, TypeAdapter
+    from pydantic_core import CoreSchema
+
 T = TypeVar("T")
 P = ParamSpec("P")
 
+# ranges as types: `lam: Share = hyper(0.85, "momentum of the server", "Table 5")`
+Positive = Annotated[float, Gt(0)]
+NonNegative = Annotated[float, Ge(0)]
+Share = Annotated[float, Ge(0), Le(1)]
+PositiveShare = Annotated[float, Gt(0), Le(1)]
+ShareBelow1 = Annotated[float, Ge(0), Lt(1)]
+InnerShare = Annotated[float, Gt(0), Lt(1)]
+Decay = ShareBelow1  # of a moving average: 1 never moves
+PositiveInt = Annotated[int, Ge(1)]
+NonNegativeInt = Annotated[int, Ge(0)]
 
-_UNIONS = (Union, types.UnionType)
-_LISTS = (list, tuple, collections.abc.Sequence)
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Hyper:
-    """Meaning, range and source of a hyper-parameter. Bounds are inclusive unless `open_low` or
-    `open_high`, and hold for every number of a list; one_per: a list has one value for each of
-    these. kind: the declared type, which says what else is allowed. example: a value, if the type
-    says too little; remedy: what an error adds.
+    """A hyper-parameter. kind: its type, with its range; default: Parameter.empty if it is needed;
+    one_per: a list has one value for each of these; example: what is allowed, if the type says too
+    little; remedy: what an error adds.
+
+    >>> Hyper(Positive | None).text(), Hyper(PositiveInt).allows(0)
+    ('in (0, inf) or none', False)
     """
 
+    kind: Any = Any
     meaning: str = ""
     source: str = ""
-    low: float | None = None
-    high: float | None = None
-    open_low: bool = False
-    open_high: bool = False
-    choices: tuple[Any, ...] = ()
     one_per: str = ""
     example: str = ""
     remedy: str = ""
-    kind: Any = Any
+    default: Any = inspect.Parameter.empty
 
-    def within(self, kind: Any) -> Hyper:
-        """The same for a type, with the range of the type, and its meaning and source if this has
-        none.
+    def __getstate__(self) -> dict[str, Any]:
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
 
-        >>> Hyper("step").within(Positive | None).text()
-        'in (0, inf) or none'
-        """
-        found: Hyper = dataclasses.replace(self, kind=kind)
-        parts = [part for part in _parts(kind) if part is not types.NoneType]
-        if parts == [bool]:
-            found = dataclasses.replace(found, choices=(False, True))
-        elif len(parts) == 1 and typing.get_origin(parts[0]) is Literal:
-            found = dataclasses.replace(found, choices=typing.get_args(parts[0]))
-        elements = [typing.get_args(p)[0] for p in parts if typing.get_origin(p) in _LISTS]
-        for part in [*parts, *elements]:
-            for rule in getattr(part, "__metadata__", ()):
-                if isinstance(rule, Hyper):
-                    mine, blank = vars(found), vars(Hyper())
-                    new = {k: v for k, v in vars(rule).items() if mine[k] == blank[k]}
-                    found = dataclasses.replace(found, **new)
-        return found
+    @functools.cached_property
+    def _adapter(self) -> TypeAdapter[Any]:
+        from pydantic import TypeAdapter
+
+        strict = {"strict": True, "allow_inf_nan": False, "arbitrary_types_allowed": True}
+        return TypeAdapter(_for_pydantic(self.kind), config=strict)  # type: ignore[arg-type]
+
+    @functools.cached_property
+    def _kinds(self) -> list[dict[str, Any]]:
+        """The JSON Schemas of a union, or the one; empty for what no file holds."""
+        from pydantic.json_schema import GenerateJsonSchema
+
+        class OfFiles(GenerateJsonSchema):
+            def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> Any:
+                return {}
+
+        schema = self._adapter.json_schema(schema_generator=OfFiles)
+        return schema.get("anyOf", [schema])  # type: ignore[no-any-return]
+
+    def of(self, kind: Any) -> Hyper:
+        """The same of a type, with what an Annotated type says where this says nothing."""
+        kind = kind if self.kind is Any else self.kind
+        said = [m for m in getattr(kind, "__metadata__", ()) if isinstance(m, Hyper)]
+        told = {k: getattr(self, k) or getattr(m, k) for m in said for k in _TOLD}
+        return dataclasses.replace(self, kind=kind, **told)
+
+    def bound(self, *names: str) -> float | None:
+        """The first of these bounds that the type has, by their names in JSON Schema."""
+        return next((kind[n] for kind in self._kinds for n in names if n in kind), None)
+
+    @property
+    def low(self) -> float | None:
+        """The lower bound; None without one."""
+        return self.bound("minimum", "exclusiveMinimum")
+
+    @property
+    def high(self) -> float | None:
+        """The upper bound; None without one."""
+        return self.bound("maximum", "exclusiveMaximum")
+
+    @property
+    def choices(self) -> tuple[Any, ...]:
+        """All that is allowed beside none, of a Literal or a bool."""
+        kinds = [kind for kind in self._kinds if kind.get("type") != "null"]
+        if len(kinds) != 1:
+            return ()
+        return (False, True) if kinds[0].get("type") == "boolean" else _names(kinds[0])
 
     def text(self) -> str:
         """The allowed values as text, for help and errors.
 
-        >>> Hyper(low=0, high=1, open_high=True).text(), Hyper(low=1).within(int).text()
+        >>> Hyper(ShareBelow1).text(), Hyper(PositiveInt).text()
         ('in [0, 1)', 'a whole number from 1')
         """
         if self.example:
             return self.example
-        parts, low, high = _parts(self.kind), self.low, self.high
-        kinds = [_bare(part) for part in parts if part is not types.NoneType]
-        several = all(typing.get_origin(kind) in _LISTS for kind in kinds)
-        whole = [_bare(kind.__args__[0]) for kind in kinds] if several else kinds
-        if set(self.choices) == {True, False}:
-            words = ["true or false"]
-        elif self.choices:
-            words = ["one of " + ", ".join(map(str, self.choices))]
-        elif low is None and high is None:
-            words = [type_text(kind) for kind in kinds]
-        elif int in whole and float not in whole and low is not None:
-            to = "" if high is None else f" to {high:.0f}"
-            start = type_text(kinds[0] if several else int)
-            words = [f"{start} from {low + self.open_low:.0f}{to}"]
-        else:
-            left = "(-inf" if low is None else f"{'[('[self.open_low]}{low:g}"
-            right = "inf)" if high is None else f"{high:g}{'])'[self.open_high]}"
-            words = [f"{'a list of numbers ' if several else ''}in {left}, {right}"]
-            words += [str(w) for k in kinds if typing.get_origin(k) is Literal for w in k.__args__]
-        words += ["none"] if types.NoneType in parts else []
+        kinds = [k for k in self._kinds if not (self.one_per and k.get("type") == "array")]
         each = f", or a list of one per {self.one_per}" if self.one_per else ""
-        return (" or ".join(dict.fromkeys(filter(None, words))) or "any") + each
+        return (_joined(kinds) or "any") + each
+
+    def read(self, given: Any) -> Any:
+        """A value in Python's own types, lists as tuples. Raises ValueError for others."""
+        value = plain_number(given) if self.kind is Any else listed(given)
+        whole = [given] if getattr(given, "ndim", 0) else []  # an array itself may be asked for
+        for one in (value, *whole):
+            try:
+                found = self._adapter.validator.validate_python(one)
+            except ValueError:
+                continue
+            taken = type(found) is int and type(one) is not int  # True and 1.0, by Literal[1]
+            if not (taken or _too_long(found) or (self.one_per and found == ())):
+                return found
+        raise ValueError(f"{value!r} is not {self.text()}")
 
     def allows(self, value: Any) -> bool:
-        """True if a value, whose lists are tuples, has the type and is within the range."""
-        return _fits(value, self.kind, self)
+        """True if a value has the type and is within the range."""
+        try:
+            self.read(value)
+        except ValueError:
+            return False
+        return True
 
     def refused(self, key: str, value: Any, owner: str = "", where: str = "") -> SettingError:
         """The error about a value that is not allowed."""
@@ -114,77 +152,95 @@ class Hyper:
             remedy = near if near.startswith("did you mean") else remedy
         return SettingError(key, value, self.text(), remedy, owner, where)
 
-    def holds(self, value: Any) -> bool:
-        """True if a number is finite and within the bounds."""
-        if not abs(value) <= sys.float_info.max:
-            return False
-        above = self.low is None or (value > self.low if self.open_low else value >= self.low)
-        below = self.high is None or (value < self.high if self.open_high else value <= self.high)
-        return bool(above and below)
+
+_TOLD = ("meaning", "source", "remedy")
+_KINDS = {
+    "number": ("a number", "numbers"),
+    "integer": ("a whole number", "whole numbers"),
+    "string": ("a text", "texts"),
+    "boolean": ("true or false", "truth values"),
+    "null": ("none", "none"),
+    "object": ("a table", "tables"),
+    "array": ("a list", "lists"),
+}
 
 
-def _parts(kind: Any) -> tuple[Any, ...]:
-    """The types of a union, or the one type."""
-    return typing.get_args(kind) if typing.get_origin(kind) in _UNIONS else (kind,)
+def _joined(kinds: list[dict[str, Any]], several: bool = False) -> str:
+    """JSON Schemas as text; several: of the values of a list."""
+    return " or ".join(filter(None, dict.fromkeys(_allowed(kind, several) for kind in kinds)))
 
 
-def _bare(kind: Any) -> Any:
-    """A type without its annotations."""
-    return typing.get_args(kind)[0] if typing.get_origin(kind) is Annotated else kind
+def _allowed(rule: dict[str, Any], several: bool = False) -> str:
+    if names := _names(rule):
+        return ("one of " if len(names) > 1 else "") + ", ".join(map(str, names))
+    kind = rule.get("type", "")
+    text = _KINDS.get(kind, ("", ""))[several]
+    if inner := rule.get("items", rule.get("additionalProperties")):
+        of = _joined(inner.get("anyOf", [inner]), several=True) if isinstance(inner, dict) else ""
+        return f"{text} of {of}" if of else text
+    low, above = rule.get("minimum"), rule.get("exclusiveMinimum")
+    high, below = rule.get("maximum"), rule.get("exclusiveMaximum")
+    if {low, above, high, below} == {None}:
+        return text
+    if kind == "integer":
+        return f"{text} from {low}" + ("" if high is None else f" to {high}")
+    left = f"({above:g}" if above is not None else "(-inf" if low is None else f"[{low:g}"
+    right = f"{below:g})" if below is not None else "inf)" if high is None else f"{high:g}]"
+    return f"{'numbers ' if several else ''}in {left}, {right}"
 
 
-def _fits(value: Any, kind: Any, rule: Hyper) -> bool:
-    """True if a value is of a type, and its numbers are within the rule's bounds."""
-    kind = _bare(kind)
-    origin, inner = typing.get_origin(kind), typing.get_args(kind)
-    if origin in _UNIONS:
-        return any(_fits(value, one, rule) for one in inner)
-    if kind is types.NoneType:
-        return value is None
-    if (choices := inner if origin is Literal else rule.choices) or kind is bool:
-        likes = [c for c in choices or (False, True) if isinstance(value, type(c)) and value == c]
-        return isinstance(value, bool) in [isinstance(c, bool) for c in likes]  # True is no 1
-    if kind is Any:
-        kind = object if rule.low is None and rule.high is None else float
-    if kind in (int, float):
-        if isinstance(value, bool) or not isinstance(value, numbers.Real):
-            return False
-        whole = isinstance(value, numbers.Integral) and int(value).bit_length() <= 64
-        return (whole or kind is float) and rule.holds(value)
-    if getattr(kind, "_is_protocol", False):
-        asked = [k for k, v in vars(kind).items() if isinstance(v, types.FunctionType)]
-        return all(callable(getattr(value, k, None)) for k in asked if not k.startswith("_"))
-    if origin is collections.abc.Callable:
-        return callable(value)
-    if origin in _LISTS:
-        if not isinstance(value, tuple) or (rule.one_per and not value):
-            return False
-        return all(_fits(v, inner[0], rule) for v in value)
-    if origin is collections.abc.Mapping and isinstance(value, Mapping):
-        return all(_fits(v, inner[1], rule) for v in value.values())
-    return isinstance(value, origin or kind)
+def _names(rule: dict[str, Any]) -> tuple[Any, ...]:
+    """The values of a Literal."""
+    return tuple(rule.get("enum", [rule["const"]] if "const" in rule else ()))
 
 
-# ranges as types: `lam: Share = hyper(0.85, "momentum of the server", "Table 5")`
-Positive = Annotated[float, Hyper(low=0, open_low=True)]
-NonNegative = Annotated[float, Hyper(low=0)]
-Share = Annotated[float, Hyper(low=0, high=1)]
-PositiveShare = Annotated[float, Hyper(low=0, high=1, open_low=True)]
-ShareBelow1 = Annotated[float, Hyper(low=0, high=1, open_high=True)]
-Decay = ShareBelow1  # of a moving average: 1 never moves
-PositiveInt = Annotated[int, Hyper(low=1)]
-NonNegativeInt = Annotated[int, Hyper(low=0)]
+def _too_long(value: Any) -> bool:
+    """True for whole numbers that no tensor holds."""
+    if isinstance(value, tuple):
+        return any(map(_too_long, value))
+    return isinstance(value, int) and value.bit_length() > 64
+
+
+@dataclass(frozen=True)
+class _Instance:
+    """For pydantic: a value of this class, whatever its fields are."""
+
+    kind: Any
+
+    def __get_pydantic_core_schema__(self, _: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        from pydantic_core import core_schema
+
+        return core_schema.is_instance_schema(self.kind)
+
+
+def _for_pydantic(kind: Any) -> Any:
+    """A type in which nothing but isinstance is asked about our own classes."""
+    if typing.get_origin(kind) in (Union, types.UnionType):
+        return Union[tuple(map(_for_pydantic, typing.get_args(kind)))]  # noqa: UP007
+    if typing.Protocol in getattr(kind, "__bases__", ()):
+        return Annotated[Any, _Instance(typing.runtime_checkable(kind))]
+    return Annotated[Any, _Instance(kind)] if dataclasses.is_dataclass(kind) else kind
 
 
 def hyper(
-    default: Any = dataclasses.MISSING, meaning: str = "", source: str = "", **ranges: Any
+    default: Any = dataclasses.MISSING,
+    meaning: str = "",
+    source: str = "",
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    choices: tuple[Any, ...] = (),
+    **more: str,
 ) -> Any:
     """A dataclass field with a meaning, a source and a range: that of its type (Positive, Share,
-    ..., a Literal, bool, `| None`), or Hyper's fields.
+    ..., a Literal, bool, `| None`), from low to high, or choices. more: one_per, example, remedy.
 
     `lam: float = hyper(0.85, "momentum of the server", "Table 5", low=0, high=1)`
     """
-    return dataclasses.field(default=default, metadata={"hyper": Hyper(meaning, source, **ranges)})
+    usual = inspect.Parameter.empty if default is dataclasses.MISSING else default
+    rule = Hyper(Literal[choices] if choices else Any, meaning, source, default=usual, **more)
+    bounds = [*([] if low is None else [Ge(low)]), *([] if high is None else [Le(high)])]
+    return dataclasses.field(default=default, metadata={"hyper": rule, "bounds": bounds})
 
 
 @typing.dataclass_transform(frozen_default=True, kw_only_default=True)
@@ -205,7 +261,10 @@ def ranged(cls: type[T]) -> type[T]:
     setattr(cls, "__init__", _knowing(cls))  # noqa: B010 # mypy allows no other assignment
     for field in dataclasses.fields(cls):  # type: ignore[arg-type]
         if field.name in vars(cls).get("__annotations__", {}) and "hyper" in field.metadata:
-            rule = field.metadata["hyper"].within(_evaluated(field.type, cls.__module__))
+            kind = _evaluated(field.type, cls.__module__)
+            for bound in field.metadata["bounds"]:
+                kind = Annotated[kind, bound]
+            rule = field.metadata["hyper"].of(kind)
             field.metadata = types.MappingProxyType({"hyper": rule})
     return cls
 
@@ -249,7 +308,7 @@ def listed(given: Any) -> Any:
 
 def part(make: Callable[[], Any], example: str) -> Any:
     """A dataclass field that holds other settings; `make` gives the default."""
-    rule = {"hyper": Hyper(example=example)}
+    rule = {"hyper": Hyper(example=example), "bounds": ()}
     return dataclasses.field(default_factory=make, metadata=rule)
 
 
@@ -258,19 +317,16 @@ def check_settings(owner: Any) -> None:
     is out of its range. Numbers and lists become Python's own types.
     """
     title = getattr(owner, "title", type(owner).__name__ if isinstance(owner, Part) else "")
-    for field in dataclasses.fields(owner):
-        if (rule := field.metadata.get("hyper")) is None:
-            continue
-        value = _accepted(getattr(owner, field.name), field.name, rule, title)
-        object.__setattr__(owner, field.name, value)
+    kind: Callable[..., Any] = type(owner)
+    for name, rule in _declared(kind).items():
+        object.__setattr__(owner, name, _accepted(getattr(owner, name), name, rule, title))
 
 
 def _accepted(given: Any, name: str, rule: Hyper, owner: str = "") -> Any:
-    value = plain_number(given) if rule.kind is Any else listed(given)
-    for found in (value, given):  # an array itself may be what is asked for
-        if rule.allows(found):
-            return found
-    raise rule.refused(name, value, owner)
+    try:
+        return rule.read(given)
+    except ValueError:
+        raise rule.refused(name, listed(given), owner) from None
 
 
 def checked(make: Callable[P, T]) -> Callable[P, T]:
@@ -287,65 +343,34 @@ def checked(make: Callable[P, T]) -> Callable[P, T]:
     def call(*args: P.args, **given: P.kwargs) -> T:
         bound = inspect.signature(make).bind(*args, **given)
         for name, value in bound.arguments.items():
-            bound.arguments[name] = _accepted(value, name, keys_of(make)[name].rule)
+            bound.arguments[name] = _accepted(value, name, keys_of(make)[name])
         return make(*bound.args, **bound.kwargs)
 
     return call
 
 
-class Key(NamedTuple):
-    """A key of a table of settings; default: inspect.Parameter.empty if it is needed."""
-
-    rule: Hyper
-    default: Any
+@functools.cache
+def _declared(make: Callable[..., Any]) -> Mapping[str, Hyper]:
+    """The fields of a dataclass that hyper() declares."""
+    fields = dataclasses.fields(make) if dataclasses.is_dataclass(make) else ()
+    return {f.name: f.metadata["hyper"] for f in fields if "hyper" in f.metadata}
 
 
 @functools.cache
-def keys_of(make: Callable[..., Any]) -> Mapping[str, Key]:
+def keys_of(make: Callable[..., Any]) -> Mapping[str, Hyper]:
     """The parameters of a function or dataclass, with their types and ranges.
 
     >>> list(keys_of(lambda beta=0.9: None))
     ['beta']
     """
-    fields = dataclasses.fields(make) if dataclasses.is_dataclass(make) else ()
-    rules = {f.name: f.metadata["hyper"] for f in fields if "hyper" in f.metadata}
-    typed = make.__init__ if isinstance(make, type) and not fields else make  # type: ignore[misc]
-    hints = typing.get_type_hints(typed, include_extras=True)
-    out = {}
+    typed = make
+    if isinstance(make, type) and not dataclasses.is_dataclass(make):
+        typed = make.__init__  # type: ignore[misc]
+    hints, rules = typing.get_type_hints(typed, include_extras=True), {**_declared(make)}
     for name, found in inspect.signature(make).parameters.items():
-        if found.kind not in (found.VAR_POSITIONAL, found.VAR_KEYWORD):
-            rule = rules.get(name, Hyper())
-            rule = rule.within(hints.get(name, Any)) if rule.kind is Any else rule
-            out[name] = Key(rule, found.default)
-    return out
-
-
-_KINDS: dict[Any, tuple[str, str]] = {
-    int: ("a whole number", "whole numbers"),
-    float: ("a number", "numbers"),
-    str: ("a text", "texts"),
-    bool: ("true or false", "truth values"),
-    types.NoneType: ("none", "none"),
-    Mapping: ("a table", "tables"),
-    **dict.fromkeys(_LISTS, ("a list", "lists")),
-}
-
-
-def type_text(kind: Any, several: bool = False) -> str:
-    """A declared type as text; empty for other types.
-
-    >>> type_text(float | None), type_text(tuple[int, ...])
-    ('a number or none', 'a list of whole numbers')
-    """
-    kind = _bare(kind)
-    origin, inner = typing.get_origin(kind), typing.get_args(kind)
-    if origin in _UNIONS:
-        return " or ".join(filter(None, dict.fromkeys(type_text(a, several) for a in inner)))
-    if origin is Literal:
-        return "one of " + ", ".join(map(str, inner))
-    text = _KINDS.get(origin or kind, ("", ""))[several]
-    of = type_text(inner[origin is Mapping], several=True) if text and inner else ""
-    return f"{text} of {of}" if of else text
+        if name not in rules and found.kind not in (found.VAR_POSITIONAL, found.VAR_KEYWORD):
+            rules[name] = Hyper(default=found.default).of(hints.get(name, Any))
+    return {name: rules[name] for name in inspect.signature(make).parameters if name in rules}
 
 
 def synonyms(**names: str) -> Callable[[type[T]], type[T]]:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import inspect
 import re
-import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import ConfigError, DataError, SettingError, did_you_mean
-from .hyper import Key, keys_of
+from .hyper import Hyper, keys_of
 
 NOTHING = "none"  # TOML has no null: this text stands for None
 
@@ -71,7 +70,7 @@ def live(options: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def known(make: Callable[..., Any], skip: Iterable[str] = ()) -> dict[str, Key]:
+def known(make: Callable[..., Any], skip: Iterable[str] = ()) -> dict[str, Hyper]:
     """The keys of a table."""
     return {key: found for key, found in keys_of(make).items() if key not in skip}
 
@@ -95,16 +94,17 @@ def check(
         if key not in keys:
             hint = did_you_mean(key, keys)
             raise ConfigError(f"{origin.of(_join(path, key))}: {what} has no key '{key}'; {hint}")
-    for key, (rule, default) in keys.items():
-        dotted, value = _join(path, key), given.get(key, default)
+    for key, rule in keys.items():
+        dotted, value = _join(path, key), given.get(key, rule.default)
         if value is inspect.Parameter.empty:
             raise ConfigError(f"{origin.source}: {what} needs the key '{key}'; give {dotted}=...")
         value = None if value == NOTHING else value
-        if key in given and not rule.allows(_frozen(value)):
-            raise rule.refused(dotted, given[key], where=origin.of(dotted))
-        if value is not None or default is not None:
-            real = key in given and float in (leaves := _leaves(rule.kind)) and int not in leaves
-            out[key] = NOTHING if value is None else _toml(value, real)
+        try:
+            value = rule.read(value) if key in given else value
+        except ValueError:
+            raise rule.refused(dotted, given[key], where=origin.of(dotted)) from None
+        if value is not None or rule.default is not None:
+            out[key] = NOTHING if value is None else _toml(value)
     return out
 
 
@@ -112,23 +112,8 @@ def _join(path: str, key: str) -> str:
     return f"{path}.{key}" if path else key
 
 
-def _frozen(value: Any) -> Any:
-    """A value of TOML, with tuples for lists."""
+def _toml(value: Any) -> Any:
+    """A value in TOML's types."""
     if isinstance(value, dict):
-        return {k: _frozen(v) for k, v in value.items()}
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value
-
-
-def _toml(value: Any, real: bool) -> Any:
-    """A value in TOML's types; real: whole numbers as floats."""
-    if isinstance(value, dict):
-        return {k: _toml(v, real) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_toml(v, real) for v in value]
-    return float(value) if real and type(value) is int else value
-
-
-def _leaves(kind: Any) -> set[Any]:
-    """The types that a type is made of."""
-    inner = typing.get_args(kind)
-    return {leaf for one in inner for leaf in _leaves(one)} if inner else {kind}
+        return {k: _toml(v) for k, v in value.items()}
+    return [*map(_toml, value)] if isinstance(value, list | tuple) else value

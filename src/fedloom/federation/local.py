@@ -43,7 +43,7 @@ class Local:
     ConfigError for a value out of range.
 
     >>> Local(epochs=5, batch=50, lr=0.1).work
-    (5, None)
+    (5.0, None)
     """
 
     title: ClassVar[str] = "local"
@@ -53,7 +53,7 @@ class Local:
         "seconds is given",
         source="E of FedAvg",
     )
-    steps: PositiveInt | Sequence[int] | None = hyper(
+    steps: PositiveInt | Sequence[PositiveInt] | None = hyper(
         None,
         "local steps K instead of epochs: of every client, or a list, one per client",
         one_per="client",
@@ -70,7 +70,7 @@ class Local:
         "examples of a step; none: all the client has",
         source="50 in FedACG's and FedSMOO's main tables",
     )
-    lr: Positive | Sequence[float] = hyper(
+    lr: Positive | Sequence[Positive] = hyper(
         0.1,
         "the local learning rate, or a list, one per round (the last one stays); local.schedule "
         "multiplies it",

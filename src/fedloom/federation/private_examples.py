@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..aggregation.accounting import epsilon, rounds_within
-from ..core.hyper import Positive, check_settings, hyper, ranged
+from ..core.hyper import InnerShare, Positive, check_settings, hyper, ranged
 from ..core.rng import generator
 
 Normals = Callable[[torch.Size, torch.dtype], Tensor]
@@ -36,13 +36,9 @@ class ExamplePrivacy:
     unkeyed: ClassVar[bool] = False  # nobody can make the draws again
     noise: Positive = hyper(1.0, "deviation of the noise over clip", "sigma")
     clip: Positive = hyper(1.0, "largest norm of the gradient of an example", "C")
-    delta: float = hyper(
+    delta: InnerShare = hyper(
         1e-5,
         "chance with which epsilon may not hold; below 1 / n_i",
-        low=0,
-        high=1,
-        open_low=True,
-        open_high=True,
     )
     max_epsilon: Positive | None = hyper(
         None, "the budget: a client takes part in no round after which its epsilon would be more"

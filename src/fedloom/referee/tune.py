@@ -47,7 +47,7 @@ class Ladder:
             at = self.values.index(value)
             return [*self.values[at + 1 : at + 2], *self.values[max(0, at - 1) : at]]
         now = float(value)
-        if self.rule.high == 1 and self.rule.open_high:  # a decay: its distance from 1 counts
+        if self.rule.bound("exclusiveMaximum") == 1:  # a decay: its distance from 1 counts
             near = [1 - (1 - now) / step, 1 - (1 - now) * step]
         else:
             near = [now * step, now / step]
@@ -64,7 +64,7 @@ def space_of(question: Question, cell: Cell, method: Method) -> Space:
     server's rate that is FedAvg's.
     """
     config = question.config(cell, method)
-    rules = {"local.lr": keys_of(Local)["lr"].rule}
+    rules = {"local.lr": keys_of(Local)["lr"]}
     if question.vary in _TUNED and question.vary in config.values:
         make = REGISTRIES[question.vary][config.values[question.vary]["name"]]
         shared, own = _defaults(FedAvg), _defaults(make)

@@ -7,17 +7,18 @@ from typing import Annotated, Any, TypeVar, dataclass_transform
 
 import numpy as np
 import torch
+from annotated_types import Ge, Le
 from torch import Tensor
 
-from fedloom.core.hyper import Hyper, check_settings, ranged
+from fedloom.core.hyper import Hyper, PositiveInt, check_settings, ranged
 from fedloom.core.rng import key
 from fedloom.data.client_indices import Ragged
 from fedloom.errors import DataError
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 Floats = np.ndarray[Any, np.dtype[np.float64]]
-Clients = Annotated[int, Hyper("number of clients", low=1)]
-Alpha = Annotated[float, Hyper(remedy="0.1 is very uneven, 100 nearly iid", low=1e-9, high=1e9)]
+Clients = Annotated[PositiveInt, Hyper(meaning="number of clients")]
+Alpha = Annotated[float, Ge(1e-9), Le(1e9), Hyper(remedy="0.1 is very uneven, 100 nearly iid")]
 Pools = list[Ints]  # per class, ascending, the shuffled indices of its samples
 T = TypeVar("T")
 
