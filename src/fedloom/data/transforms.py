@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from fedloom.core.hyper import NonNegativeInt, Positive, Share, check_settings, hyper, ranged
+from fedloom.core.hyper import NonNegativeInt, Part, Positive, Share, hyper
 from fedloom.errors import DataError
 
 Fill = Literal["black", "mean"]
@@ -79,9 +79,7 @@ def check_dtype(dtype: torch.dtype) -> torch.dtype:
     return dtype
 
 
-@ranged
-@dataclass(frozen=True, kw_only=True)
-class Images:
+class Images(Part):
     """uint8 images (n, C, H, W) as (pixel / 255 - mean) / std; in training turned, shifted and
     mirrored at random.
 
@@ -116,8 +114,7 @@ class Images:
         return cls(mean=tuple(mean) or grey, std=tuple(std) or grey, **how)
 
     def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        check_settings(self)
+        super().__post_init__()
         check_dtype(self.dtype)
         if len(self.mean) != len(self.std) or not self.mean:
             raise DataError(

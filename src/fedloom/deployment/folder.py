@@ -21,11 +21,10 @@ from typing import Any, ClassVar, Literal
 from ..core.hyper import (
     NonNegative,
     NonNegativeInt,
+    Part,
     Positive,
     PositiveInt,
-    check_settings,
     hyper,
-    ranged,
 )
 from ..core.parsing import read_toml
 from ..core.validation import Origin, check
@@ -36,9 +35,7 @@ from ..storage.atomic import make_folder, reason, write_atomic
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
-@ranged
-@dataclass(frozen=True, kw_only=True)
-class Deployment:
+class Deployment(Part):
     """How a run is deployed: its name, where its server is, and when a round is over."""
 
     title: ClassVar[str] = "federation"
@@ -72,7 +69,7 @@ class Deployment:
     )
 
     def __post_init__(self) -> None:
-        check_settings(self)
+        super().__post_init__()
         if not _NAME.fullmatch(self.run):
             raise ConfigError(
                 f"run must be a name of at most 64 letters, digits, dots and dashes, got "

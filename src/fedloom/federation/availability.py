@@ -5,13 +5,12 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 import torch
 
-from ..core.hyper import PositiveShare, ShareBelow1, check_settings, hyper, ranged
+from ..core.hyper import Part, PositiveShare, ShareBelow1, hyper
 from ..core.parsing import decoded
 from ..core.rng import generator
 from ..errors import ConfigError
@@ -23,9 +22,7 @@ HEADS = {
 }
 
 
-@ranged
-@dataclass(frozen=True, kw_only=True)
-class Availability:
+class Availability(Part):
     """Which clients can be asked, which of those answer, and how many more are asked for that.
 
     A share or number of clients (cohort) is then of those available. A trace is a CSV file with a
@@ -52,9 +49,6 @@ class Availability:
         "1.3: Bonawitz et al.",
         low=1,
     )
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
     def asked(self, wanted: int) -> int:
         """How many clients are asked where so many are wanted.

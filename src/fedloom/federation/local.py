@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar
 
 from ..algorithm import Algorithm
@@ -12,11 +12,10 @@ from ..core.arithmetic import plain_number
 from ..core.hyper import (
     Decay,
     NonNegative,
+    Part,
     Positive,
     PositiveInt,
-    check_settings,
     hyper,
-    ranged,
     synonyms,
 )
 from ..errors import ConfigError
@@ -27,9 +26,7 @@ from .schedules import Constant, Schedule
 
 
 @synonyms(batch_size="batch", learning_rate="lr", optimizer="optimiser")
-@ranged
-@dataclass(frozen=True, kw_only=True)
-class Local:
+class Local(Part):
     """The local training of a client. Give `epochs` or `steps`, not both; neither means one epoch.
     steps may be a list, one number per client; lr a list, one rate per round, whose last one holds
     from then on.
@@ -147,7 +144,7 @@ class Local:
     )
 
     def __post_init__(self) -> None:
-        check_settings(self)
+        super().__post_init__()
         if self.epochs is not None and self.steps is not None:
             raise ConfigError(
                 f"local.epochs = {self.epochs} and local.steps = {self.steps} are both given; "

@@ -5,22 +5,19 @@ noise.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from ..aggregation.accounting import epsilon, rounds_within
-from ..core.hyper import InnerShare, Positive, check_settings, hyper, ranged
+from ..core.hyper import InnerShare, Part, Positive, hyper
 from ..core.rng import generator
 
 Normals = Callable[[torch.Size, torch.dtype], Tensor]
 
 
-@ranged
-@dataclass(frozen=True, kw_only=True)
-class ExamplePrivacy:
+class ExamplePrivacy(Part):
     """DP-SGD (Abadi et al., CCS 2016, Algorithm 1) in the local steps of every client, for methods
     that ask for one gradient a step. Every example is in a batch with probability q = batch / n_i
     by itself; its gradient is shortened to `clip`; the sum gets normal noise of deviation noise *
@@ -43,9 +40,6 @@ class ExamplePrivacy:
     max_epsilon: Positive | None = hyper(
         None, "the budget: a client takes part in no round after which its epsilon would be more"
     )
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
     # ------------------------------------------------------------------------------------ the draws
     def batches(self, own: Tensor, share: float, steps: int, *place: int) -> list[Tensor]:

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import torch
 
-from ..core.hyper import PositiveInt, Share, check_settings, hyper, listed, ranged
+from ..core.hyper import Part, PositiveInt, Share, hyper, listed
 from ..core.rng import generator
 from ..errors import ConfigError
 from .availability import Availability, Trace, read_trace
@@ -18,9 +18,7 @@ SAMPLINGS = ("fixed", "bernoulli", "poisson", "cycle")
 _BY_CHANCE = ("bernoulli", "poisson")  # how many come is drawn too
 
 
-@ranged
-@dataclass(frozen=True, kw_only=True)
-class Churn:
+class Churn(Part):
     """Client availability that changes: `active` of all clients are available, and every `every`
     rounds some of them are replaced.
 
@@ -41,9 +39,6 @@ class Churn:
         0.5, "probability with which each leaves then; none: all are drawn again"
     )
     forget: bool = hyper(False, "delete a client's state when it leaves")
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
     def first(self, population: int, seed: int) -> list[int]:
         """The clients available at the beginning, sorted."""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from ..core.hyper import PositiveInt, check_settings, hyper, ranged
+from ..core.hyper import Part, PositiveInt, hyper
 from ..core.rng import key, seed_torch
 from ..engines.base import one_thread
 from ..server.rounds import Loop
@@ -15,16 +14,10 @@ from ..server.rounds import Loop
 Found = dict[str, Any]  # fit for JSON
 
 
-@ranged
-@dataclass(frozen=True, kw_only=True)
-class Measure(ABC):
+class Measure(Part, ABC):
     """every: how many rounds apart a run takes it, and after the last one."""
 
     every: PositiveInt = hyper(50, "rounds between two measurements of a run")
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        check_settings(self)
 
     def __call__(self, loop: Loop) -> dict[str, float]:
         """The columns of a round's row."""

@@ -5,13 +5,12 @@ from __future__ import annotations
 import fnmatch
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from ..core.hyper import NonNegativeInt, PositiveInt, hyper, ranged
+from ..core.hyper import NonNegativeInt, PositiveInt, hyper
 from ..core.net import Net
 from ..engines.evaluation import evaluation_batch
 from ..errors import ConfigError, did_you_mean
@@ -96,8 +95,6 @@ def _joined(parts: list[Tensor], batches: int) -> Tensor:
     return torch.cat(rows)
 
 
-@ranged
-@dataclass(frozen=True, kw_only=True)
 class Cka(Measure):
     """The layer-wise linear CKA of the local models of the next cohort, the mean over all pairs.
 

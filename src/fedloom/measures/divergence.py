@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from ..core.hyper import ranged
 from ..core.vector import Vec
 from ..server.rounds import Loop
 from .base import Found, Measure
@@ -26,8 +24,6 @@ def divergence(models: Sequence[Vec], around: Vec) -> float:
     return math.fsum(squares) / len(squares)
 
 
-@ranged
-@dataclass(frozen=True, kw_only=True)
 class Divergence(Measure):
     """The weight divergence 1/n sum ||x_i - x||^2 of the local models of the next cohort.
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from ..algorithms.fafed import FAFED
-from ..core.hyper import NonNegativeInt, PositiveInt, hyper, ranged
+from ..core.hyper import NonNegativeInt, PositiveInt, hyper
 from ..core.vector import Rec, Vec
 from ..server.rounds import Loop
 from .base import Found, Measure
@@ -24,8 +23,6 @@ def fafed_measure(srv: Rec, method: FAFED, loss: MeanLoss) -> float:
     return float(move.double().square().sum() + away.double().square().sum() / method.rho**2) / 4
 
 
-@ranged
-@dataclass(frozen=True, kw_only=True)
 class GradientNorm(Measure):
     """||grad f(x)||^2 of the mean loss at the server's model, and FAFED's own measure M_t.
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..core.hyper import NonNegativeInt, Positive, PositiveInt, hyper, ranged
+from ..core.hyper import NonNegativeInt, Positive, PositiveInt, hyper
 from ..core.rng import generator
 from ..core.vector import Vec
 from ..server.rounds import Loop
@@ -99,8 +98,6 @@ def trace(loss: MeanLoss, probes: int, seed: int = 0) -> tuple[float, float]:
     return middle, math.sqrt(spread / (probes * max(probes - 1, 1)))
 
 
-@ranged
-@dataclass(frozen=True, kw_only=True)
 class Hessian(Measure):
     """The largest eigenvalue and the trace of the Hessian of the mean loss, at the server's model.
 

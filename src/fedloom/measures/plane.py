@@ -5,12 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 
-from ..core.hyper import NonNegative, NonNegativeInt, PositiveInt, hyper, ranged
+from ..core.hyper import NonNegative, NonNegativeInt, PositiveInt, hyper
 from ..core.vector import Vec
 from ..errors import ConfigError
 from ..server.rounds import Loop
@@ -39,8 +38,6 @@ def _unit(v: Vec) -> Vec:
     return v / length if float(length) > 0 else v
 
 
-@ranged
-@dataclass(frozen=True, kw_only=True)
 class Plane(Measure):
     """The loss on the plane through the local models of the next cohort's first three clients.
 

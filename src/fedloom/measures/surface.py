@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from ..core.hyper import NonNegativeInt, Positive, PositiveInt, hyper, ranged
+from ..core.hyper import NonNegativeInt, Positive, PositiveInt, hyper
 from ..core.rng import generator
 from ..core.vector import Vec
 from ..server.rounds import Loop
@@ -48,8 +47,6 @@ def surface(
     return loss.on_square(loss.x, *directions(loss.params, seed), span, points)
 
 
-@ranged
-@dataclass(frozen=True, kw_only=True)
 class Surface(Measure):
     """The loss on a square around the server's model, along two filter-normalised directions.
 
