@@ -394,7 +394,7 @@ class FederationEngine:
         share: Download,
         round: int,
         last: int,
-        scale: float,
+        scale: float = 1.0,
     ) -> tuple[Rec, ClientCost]:
         """A client's part of the sums, and its cost. Raises WireError for what cannot be taken."""
         head, packet = self._opened(i, "round", round)
