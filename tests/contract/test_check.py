@@ -192,7 +192,12 @@ class PictureLoss(CrossEntropy):
 
 @pytest.mark.parametrize(
     "part",
-    [SeesPictures(), PictureLoss(), FIARSE(), TopK(ratio=0.5)],
+    [
+        SeesPictures(),
+        PictureLoss(),
+        pytest.param(FIARSE(), marks=pytest.mark.slow),  # with all its options, half a minute
+        TopK(ratio=0.5),
+    ],
     ids=lambda p: type(p).__name__,
 )
 def test_a_part_is_tried_on_a_model_and_data_of_ones_own(part):
