@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import operator
+from collections.abc import Callable
+from typing import Any
 
-from ..algorithm import Algorithm, Grad, Job, Round
-from ..core.vector import Num, Rec, Vec
+from ..algorithm import OPTIONAL, Algorithm, Job, LocalSGD
+from ..core.vector import Rec, Vec
 
 
-class Wrapper(Algorithm):
-    """Passes everything on to `inner`."""
+class Wrapper(LocalSGD):
+    """Passes everything on to `inner`: every method of an algorithm, and what it says of itself,
+    see below.
+    """
 
     inner: Algorithm = dataclasses.field()
 
@@ -21,79 +27,8 @@ class Wrapper(Algorithm):
         object.__setattr__(self, "traits", self.inner.traits | type(self).traits)
 
     @property
-    def probes(self) -> bool:
-        return self.inner.probes
-
-    @property
-    def asks(self) -> bool:
-        return self.inner.asks
-
-    @property
-    def arrives(self) -> bool:
-        return self.inner.arrives
-
-    @property
-    def personalises(self) -> bool:
-        return self.inner.personalises
-
-    @property
-    def reports(self) -> bool:
-        return self.inner.reports
-
-    @property
     def plain(self) -> bool:
         return type(self).direction is Wrapper.direction and self.inner.plain
-
-    @property
-    def method(self) -> str:
-        return self.inner.method
-
-    def server_init(self, x: Vec, up: Rec) -> Rec:
-        return self.inner.server_init(x, up)
-
-    def broadcast(self, srv: Rec) -> Rec:
-        return self.inner.broadcast(srv)
-
-    def server_step(self, srv: Rec, up: Rec, rnd: Round) -> Rec:
-        return self.inner.server_step(srv, up, rnd)
-
-    def model(self, srv: Rec) -> Vec:
-        return self.inner.model(srv)
-
-    def probe(self, x: Vec, grad: Grad) -> Rec:
-        return self.inner.probe(x, grad)
-
-    def client_init(self, x: Vec) -> Rec:
-        return self.inner.client_init(x)
-
-    def start(self, msg: Rec, mem: Rec, job: Job) -> tuple[Vec, Rec]:
-        return self.inner.start(msg, mem, job)
-
-    def direction(
-        self, x: Vec, loc: Rec, msg: Rec, mem: Rec, grad: Grad, job: Job
-    ) -> tuple[Vec, Rec]:
-        return self.inner.direction(x, loc, msg, mem, grad, job)
-
-    def finish(self, x: Vec, loc: Rec, msg: Rec, mem: Rec, job: Job) -> tuple[Rec, Rec]:
-        return self.inner.finish(x, loc, msg, mem, job)
-
-    def uniform(self, up: Rec, job: Job) -> Rec:
-        return self.inner.uniform(up, job)
-
-    def ask(self, msg: Rec, mem: Rec, job: Job) -> tuple[Rec, Rec]:
-        return self.inner.ask(msg, mem, job)
-
-    def arrived(self, up: Rec, mem: Rec) -> Rec:
-        return self.inner.arrived(up, mem)
-
-    def personal(self, msg: Rec, mem: Rec) -> Vec:
-        return self.inner.personal(msg, mem)
-
-    def report(self, srv: Rec) -> Rec:
-        return self.inner.report(srv)
-
-    def pull_strength(self, job: Job) -> Num:
-        return self.inner.pull_strength(job)
 
     # ------------------------------------------------------ second trajectories: see Job.move
     def begun(self, y: Rec) -> Rec:
@@ -103,6 +38,22 @@ class Wrapper(Algorithm):
     def along(self, d: Vec, y: Rec, job: Job) -> tuple[Vec, Rec]:
         """The direction of a step of a second trajectory -> the changed one, and y."""
         return d, y
+
+
+def _passed_on(name: str) -> Callable[..., Any]:
+    """A method of an algorithm that calls the inner one's."""
+
+    @functools.wraps(getattr(LocalSGD, name))
+    def method(wrapper: Wrapper, *arguments: Any) -> Any:
+        return getattr(wrapper.inner, name)(*arguments)
+
+    return method
+
+
+for _name in (*sorted(Algorithm.__abstractmethods__), *OPTIONAL):
+    setattr(Wrapper, _name, _passed_on(_name))
+for _name in ("probes", "asks", "arrives", "personalises", "reports", "method"):
+    setattr(Wrapper, _name, property(operator.attrgetter(f"inner.{_name}")))
 
 
 def layers(algorithm: Algorithm) -> list[Wrapper]:
