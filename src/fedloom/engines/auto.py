@@ -19,7 +19,7 @@ from ..core.vector import Vec
 from ..errors import ConfigError, WorkerError
 from ..federation.federation import Federation
 from ..plan import Plan
-from .base import Expecting, processors
+from .base import processors
 from .client_results import RangeResult, Request, TrainTask
 from .evaluation import Score
 from .pace import Pace
@@ -124,11 +124,6 @@ class Auto:
     ) -> list[Score]:
         """The loss and the metrics of a model on data."""
         return self._safely(lambda: self._now.scores(x, buffers, inputs, targets, first))
-
-    def expect(self, x: Vec, buffers: Vec, inputs: Tensor, targets: Tensor) -> bool:
-        """See Workers.expect: one process has no time to spare."""
-        now = self._now
-        return isinstance(now, Expecting) and now.expect(x, buffers, inputs, targets)
 
     def _timed(self, round: int, work: float, do: Callable[[], T]) -> T:
         if round > self._round:

@@ -80,14 +80,6 @@ class Remote(Protocol):
         """
 
 
-@runtime_checkable
-class Expecting(Protocol):
-    """An engine that may evaluate beside the next exchange."""
-
-    def expect(self, x: Vec, buffers: Vec, inputs: Tensor, targets: Tensor) -> bool:
-        """Hear of what scores() will ask for after the next exchange. False: nothing is gained."""
-
-
 def processors() -> int:
     """How many processors this process may use."""
     if hasattr(os, "sched_getaffinity"):

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import wait
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -61,7 +59,6 @@ class Workers:
         self._executor: Any = None
         self._board: Board | None = None
         self._posted: dict[tuple[int, int], tuple[Any, str]] = {}
-        self._beside: Beside | None = None
 
     @property
     def text(self) -> str:
@@ -155,8 +152,6 @@ class Workers:
         assert self._board is not None
         cuts = self._cut([self._fed.cost(i) for i in task.cohort])
         post = self._board.post((task.msg, task.buffers))
-
-        self._waited()
         parts, known = [task.range(*cut) for cut in cuts], task.memories
         mine = [{i: known[i] for i in part.cohort if i in known} for part in parts]
         sent = [self._board.pack(rows) for rows in mine]
@@ -169,14 +164,7 @@ class Workers:
 
         try:
             tasks = [work(part, rows.raw) for part, rows in zip(parts, sent, strict=True)]
-            beside = self._beside
-            if beside is None or beside.found is not None:
-                return joined(self._each(tasks))
-            last = self._evaluating(beside.post, beside.inputs, beside.targets, pieces=_PIECES)
-            results = self._each([*tasks, *last])
-            found = joined(itertools.islice(results, len(tasks)))
-            beside.results = results
-            return found
+            return joined(self._each(tasks))
         finally:
             self._board.remove(post)
             delete(file for parcel in sent for file in parcel.files)
@@ -204,10 +192,6 @@ class Workers:
                 self._net.load_buffers(buffers)
                 return scores_of(self._plan, self._fed, self._net, x, inputs, targets)
         assert self._board is not None
-        beside = self._waited()
-        found = None if beside is None else beside.of(x, buffers, inputs, targets)
-        if found is not None:
-            return found
         post = self._board.post((x, buffers))
         try:
             tasks = self._evaluating(post, inputs, targets, first)
@@ -215,28 +199,8 @@ class Workers:
         finally:
             self._board.remove(post)
 
-    def expect(self, x: Vec, buffers: Vec, inputs: Tensor, targets: Tensor) -> bool:
-        """Evaluate this model beside the next exchange, where a process has nothing else to do:
-        scores() then has the results. False if nothing can be gained: it is not evaluated.
-        """
-        if self.workers < 2 or any(map(is_whole, self._fed.metrics.values())):
-            return False
-        assert self._board is not None
-        if self._beside is not None:
-            self._board.remove(self._beside.post)
-        self._beside = Beside(x, buffers, inputs, targets, self._board.post((x, buffers)))
-        return True
-
-    def _waited(self) -> Beside | None:
-        """What was evaluated beside an exchange, after its end."""
-        if self._beside is not None:
-            self._beside.wait()
-        return self._beside
-
-    def _evaluating(
-        self, post: str, inputs: Tensor, targets: Tensor, first: int = 0, pieces: int = 2
-    ) -> list[_Task]:
-        """The tasks of an evaluation: `pieces` for each process, of whole batches."""
+    def _evaluating(self, post: str, inputs: Tensor, targets: Tensor, first: int) -> list[_Task]:
+        """The tasks of an evaluation: two for each process, of whole batches."""
         assert self._board is not None
         held = (id(inputs), id(targets))
         if held not in self._posted:
@@ -249,7 +213,7 @@ class Workers:
             part = post, data, a * size, b * size, first + a
             return _Task("an evaluation", worker_process.score, part)
 
-        return [task(a, b) for a, b in ranges([1.0] * batches, pieces * self.workers)]
+        return [task(a, b) for a, b in ranges([1.0] * batches, 2 * self.workers)]
 
     def _each(self, tasks: list[_Task]) -> Iterator[Any]:
         """The results of these tasks, in order, each as soon as it is there: while they are added
@@ -316,7 +280,7 @@ class Workers:
             self._executor = None
         if self._board is not None:
             self._board.close()
-            self._board = self._beside = None
+            self._board = None
         self._posted.clear()
 
     def _end(self) -> None:
@@ -327,31 +291,6 @@ class Workers:
         """Inside, the processes of an engine like this one start while the data are loaded."""
         fits = self._number <= PER_PROCESSOR * processors()  # else it is refused later
         return worker_pool.started_early(self._number) if fits else nullcontext()
-
-
-@dataclass
-class Beside:
-    """A model, what it is evaluated on, and the results: parts that are on their way, or found."""
-
-    x: Vec
-    buffers: Vec
-    inputs: Tensor
-    targets: Tensor
-    post: str  # of the model, see shared_memory.Board
-    results: Iterator[Any] | None = None
-    found: list[Score] | None = None
-
-    def wait(self) -> None:
-        """Wait for results that are on their way."""
-        results, self.results = self.results, None  # an interrupt leaves none
-        if results is not None:
-            self.found = [score for part in results for score in part]
-
-    def of(self, x: Vec, buffers: Vec, inputs: Tensor, targets: Tensor) -> list[Score] | None:
-        """The scores of this model on these data, if they were found."""
-        same = inputs is self.inputs and targets is self.targets
-        same = same and torch.equal(x, self.x) and torch.equal(buffers, self.buffers)
-        return self.found if same else None
 
 
 class _Task(NamedTuple):

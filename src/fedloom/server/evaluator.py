@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..core.net import Net
 from ..core.vector import Rec, Vec
-from ..engines.base import Expecting, Remote, one_thread
+from ..engines.base import Remote, one_thread
 from ..engines.batch_statistics import evaluate_normed, keeps_no_statistics
 from ..engines.decision import Gathered, Threshold
 from ..engines.evaluation import Score, add, evaluate_range, score_of
@@ -142,20 +142,6 @@ class Evaluator:
             )
         told = loop.model(), loop.broadcast(), loop.buffers
         return self._clients.model(i, row, told, loop.round, self.settings.finetune > 0)
-
-    def beside(self, loop: Loop) -> bool:
-        """Evaluate the last round beside the next one, if the engine can. A function of the user, a
-        measure and sub-models are not kept waiting: False.
-        """
-        engine, inputs, targets = loop.engine, self.fed.data.test_inputs, self.fed.data.test_targets
-        waits = loop.log.on_round or loop.log.on_evaluation or self.measures or self.sizes
-        if waits or not isinstance(engine, Expecting) or inputs is None or targets is None:
-            return False
-        if not loop.log.pending or not self.settings.due(loop.round):
-            return False
-        if keeps_no_statistics(self.net.module) or self.threshold.chosen:
-            return False
-        return engine.expect(loop.model(), loop.buffers, inputs, targets)
 
     def columns(self, loop: Loop, scores: Mapping[str, Score], last: bool) -> Row:
         """The columns of an evaluation, and of the measures that are due. last: no round

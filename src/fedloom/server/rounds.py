@@ -211,17 +211,13 @@ class Loop:
         return row
 
     def _round(self, rounds: int) -> None:
-        if not self.evaluator.beside(self):
-            self._finish_row(rounds)
+        self._finish_row(rounds)
         started = time.perf_counter()
         with self._saved_after_an_error():
             msg, states = self.message()
             told = Broadcast(msg, self.buffers, states)
             done = exchanged(self.chooser, self.step, told, self, self._states)
             own = self.step.reported(done.learnt.srv, self.round + 1)
-        paused = time.perf_counter()
-        self._finish_row(rounds)  # what was evaluated beside
-        started += time.perf_counter() - paused
         stats = [done.chosen.candidates, done.answers, done.results.stats]
         rule = self.aggregation
         if isinstance(rule, IntegerRing) and rule.masked and not isinstance(self.engine, Remote):
