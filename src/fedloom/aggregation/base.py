@@ -171,9 +171,3 @@ def joined(a: Rec, b: Rec) -> Rec:
     """Two nodes of rows (see rows.py) as one: the rows of a, then those of b."""
     both = rec(**{f"r{k}": row for k, row in enumerate((*a.rows, *b.rows))})
     return rec(n=a.n + b.n, mass=a.mass + b.mass, weight=a.weight + b.weight, rows=both)
-
-
-def contents(total: Rec) -> list[Any]:
-    """The vectors of a sum, or of all its rows."""
-    held = total.rows if "rows" in total._fields else [total]
-    return [v for one in held for v in (one.delta, one.uniform, one.buffers)]

@@ -220,7 +220,7 @@ def _write_down(
         found = nobody(row["round"])
     if left := set(row.get("skipped", ())) & set(found["answered"]):
         why = dict.fromkeys(
-            map(str, sorted(left)), "the server would not be finite with its update"
+            map(str, sorted(left)), "the server was not finite with the updates of this round"
         )
         answered = [i for i in found["answered"] if i not in left]
         found = {**found, "answered": answered, "refused": found["refused"] | why}

@@ -18,12 +18,13 @@ from torch import Tensor
 
 from ..core.vector import Rec, Vec, tree
 from ..engines import Auto, Vectorised, Workers
-from ..engines.base import one_thread
+from ..engines.base import Engine, one_thread
 from ..engines.client_results import RangeResult, TrainTask
+from ..engines.extra_exchanges import NO_ANSWERS
 from ..engines.summation import push, root, spread
 from ..engines.traced import ClientTrace, traced
 from ..errors import CheckpointError, ConfigError, FedloomError
-from ..server.exchanges import RoundTraining
+from ..server.exchanges import Training
 from ..server.rounds import Loop
 from ..server.server_step import ServerState, Step
 from ..storage.identity import bits_of
@@ -122,7 +123,7 @@ class Replay:
         try:
             self.row = loop.repeat(self.logged)
         except FedloomError as error:
-            if self._step.work is None:
+            if not self._step.training.asked:
                 raise
             self.error = str(error)
             return
@@ -139,7 +140,7 @@ class Replay:
     @property
     def cohort(self) -> list[int]:
         """The clients that trained."""
-        return sorted(i for part in self._step.parts for i in part.cohort)
+        return sorted(i for part in self._step.training.parts for i in part.cohort)
 
     def name(self, i: int) -> str:
         """A client's name, or its number."""
@@ -169,9 +170,8 @@ class Replay:
         return self._traced(self.number(name), chunk, step)
 
     def _traced(self, i: int, *more: Any) -> ClientTrace:
-        loop, states = self.loop, self._step.states
-        part = next(part for part in self._step.parts if i in part.cohort)
-        part = part._replace(memories={j: states[j] for j in part.cohort if j in states})
+        loop = self.loop
+        part = next(part for part in self._step.training.parts if i in part.cohort)
         with one_thread(loop.fed.local.precision):
             return traced(loop.plan, loop.fed, loop.net, part, i, *more)
 
@@ -222,9 +222,8 @@ class Replay:
         results = [t.result for i, t in traces.items() if i in leaves and t.result]
         stats = [cost for result in results for cost in result.stats]
         loop, step, now = self.loop, self._step, self.loop.state
-        assert step.work is not None
         loop.state = step.made(
-            step.now, self.round - 1, RangeResult(stack, {}, stats), step.work.answers.mean
+            step.now, self.round - 1, RangeResult(stack, {}, stats), step.training.answers.mean
         )
         try:
             return self._measured()
@@ -239,21 +238,17 @@ class Replay:
 
 
 class _Watched(Step):
-    """Keeps what the step of a round is made of, before it changes anything."""
+    """Keeps what the step of a round is made of, before anybody trains."""
 
     def __init__(self, loop: Loop) -> None:
         super().__init__(loop.plan, loop.fed, loop.net)
-        self._memory = loop.memory
-        self.work: RoundTraining | None = None
-        self.parts: list[TrainTask] = []
-        self.states: dict[int, Rec] = {}
+        self.training = Training([], NO_ANSWERS, 0)
 
     def checked(
-        self, work: RoundTraining, now: ServerState, round: int
+        self, engine: Engine, training: Training, now: ServerState, round: int
     ) -> tuple[RangeResult, ServerState]:
-        self.work, self.parts, self.now = work, work.parts, now
-        self.states = self._memory.get(work.cohort) | work.answers.memories
-        return super().checked(work, now, round)
+        self.training, self.now = training, now
+        return super().checked(engine, training, now, round)
 
 
 def _cosine(a: Vec, b: Vec) -> float:

@@ -42,8 +42,7 @@ class Settings:
     )
     nonfinite: str = hyper(
         "stop",
-        "a client update that is not finite, or makes the server so: stop ends the run, skip "
-        "leaves it out, with a warning",
+        "a client update that is not finite: stop ends the run, skip leaves it out, with a warning",
         choices=("stop", "skip"),
     )
     engine: str | Engine = hyper(

@@ -14,7 +14,8 @@ from ..engines.serial import Serial
 from ..errors import CompositionError
 from ..federation.federation import Federation
 from ..plan import Plan
-from ..server.exchanges import RoundTraining
+from ..server.client_selection import Participants
+from ..server.exchanges import prepared
 from ..server.rounds import Loop
 from ..server.server_step import Step
 from ..stage import Download, LocalResult
@@ -55,11 +56,10 @@ def local_models(loop: Loop) -> LocalModels:
     recorder = _Recorder(loop.plan, loop.fed, copy.deepcopy(loop.net))
     engine = _Recording(recorder)
     engine.open(loop.plan, loop.fed, recorder.net)
-    part = TrainTask(msg, loop.buffers, {}, cohort, loop.round)
-    work = RoundTraining(engine, loop.plan.algorithm, [part], loop.memory.get)
-    work.ask()
+    chosen = Participants([TrainTask(msg, loop.buffers, {}, cohort, loop.round)], [], [], {})
+    training = prepared(engine, loop.plan.algorithm, chosen, loop.memory.get)
     step, now = Step(loop.plan, loop.fed, recorder.net), loop.state._replace(stages=states)
-    _, learnt = step.checked(work, now, loop.round)
+    _, learnt = step.checked(engine, training, now, loop.round)
     after = at_server(loop.plan.algorithm, loop.fed.seed, "model", loop.round + 1, learnt.srv)
     return LocalModels(loop.model(), after, recorder.models, recorder.buffers, recorder.net)
 

@@ -168,7 +168,7 @@ class Loop:
         everybody = cohorts.present(0, cohorts.waits(0.0)) or cohorts.example
         asked = TrainTask(rec(x=x), buffers, {}, list(everybody), -1)
         results = self.engine.map(Request.PROBE, asked)
-        up = self.step.probed(self.engine, asked, results)
+        up = self.step.probed(results)
         self.ledger.add(results.stats, time.perf_counter() - started)
         return up
 

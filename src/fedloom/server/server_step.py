@@ -1,30 +1,22 @@
-"""The server's step of a round, checked before it replaces the server state.
-
-Finite client updates may have a sum that is not finite, and a finite mean a square that is none.
-The client that caused it is found by repeating each client of the round alone: a round is a
-function of its broadcast and its client states, so it can be repeated.
-"""
+"""The server's step of a round, checked before it replaces the server state."""
 
 from __future__ import annotations
 
 import functools
 import logging
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 
-from ..aggregation.base import contents
 from ..aggregation.forging import behind, forged
 from ..algorithm import Round
 from ..compression import downlink
-from ..core.arithmetic import total
 from ..core.net import Net
-from ..core.vector import Rec, Vec, fields, leaves, rec, tree
+from ..core.vector import Rec, Vec, fields, rec, tree
 from ..engines.base import Engine, Remote, TooFewError, one_thread_below
-from ..engines.client_results import ClientCost, RangeResult, Request, TrainTask
+from ..engines.client_results import ClientCost, RangeResult
 from ..engines.guard import at_server
 from ..engines.stages import stages_of
 from ..engines.summation import finite, rate, rested, root
@@ -33,13 +25,12 @@ from ..federation.federation import Federation
 from ..federation.sampling import Cohorts
 from ..plan import Plan
 from ..stage import At, asked
-from .exchanges import RoundTraining
+from .exchanges import Training
 from .submodel_evaluation import holding
 
 P = ParamSpec("P")
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
-_HINT = "lower local.lr, set local.clip"
 
 
 class ServerState(NamedTuple):
@@ -113,44 +104,30 @@ class Step:
         return self.aggregation.tell(msg, now.aggregation), states._replace(down=down)
 
     def checked(
-        self, work: RoundTraining, now: ServerState, round: int
+        self, engine: Engine, training: Training, now: ServerState, round: int
     ) -> tuple[RangeResult, ServerState]:
-        """Train -> the results that count, and the new server state made from them.
-        Raises TooFewError for fewer updates than the aggregation needs.
+        """Train -> the results that count, and the new server state made from them. Raises
+        TooFewError for fewer updates than the aggregation needs.
 
-        If that is not finite, nonfinite = "stop" raises ClientError, which names the client whose
-        update is the largest part of the sum. "skip" leaves out all clients whose updates stand out
-        and repeats the round without them, as if they were not in the cohort, until the server is
-        finite; if it never is, no update counts. The message, with the means of the answers, stays
-        as it was.
+        Finite updates may have a sum that is not finite, and a finite mean a square that is none:
+        with nonfinite = "stop" a state with such a value raises ClientError, with "skip" no update
+        counts in the round.
         """
-        results, mean = work.run(), work.answers.mean
-        self._check_enough(results, work.asked, round)
-        new = self.made(now, round, results, mean)
+        results = training.run(engine)
+        self._check_enough(results, training.asked, round)
+        new = self.made(now, round, results, training.answers.mean)
         where = self._spoilt(new, now)
         if where is None:
             return results, new
-        sizes, t = self._sizes(work.run, results), round + 1
-        for out in _sets(sizes):
-            again = work.run([i for i in work.cohort if i in sizes and i not in out])
-            self._check_enough(_without(results, again), work.asked, round)
-            new = self.made(now, round, again, mean)
-            if self._spoilt(new, now) is not None:
-                continue
-            if self.plan.nonfinite == "stop":
-                raise ClientError(self._named(sizes, where, t))
-            text = "round %d: the server's '%s' would not be finite with the updates of clients %s"
-            _log.warning(text, t, where, ", ".join(map(str, out)))
-            return _without(results, again), new
+        said = f"round {round + 1}: the server's '{where}' is not finite after server_step()"
         if self.plan.nonfinite == "stop":
             raise ClientError(
-                f"{self.plan.algorithm.method}: round {t}: the server's '{where}' is not finite "
-                f"after server_step(), and no client update stands out; {_HINT}, or look at the "
-                "method's server"
+                f"{self.plan.algorithm.method}: {said}, though each client update is; lower "
+                "local.lr, set local.clip, look at the method's server, or leave such rounds out "
+                'with nonfinite="skip"'
             )
-        text = "round %d: the server's '%s' would not be finite whoever is left out"
-        _log.warning(f"{text}; the model stays as it was", t, where)
-        return _without(results, RangeResult([], {}, [])), now
+        _log.warning("%s: no update counts in this round, the model stays as it was", said)
+        return _uncounted(results), now
 
     def _check_enough(self, results: RangeResult, asked: int, round: int) -> None:
         """Raise TooFewError for fewer updates than the aggregation needs: none of them counts."""
@@ -159,7 +136,7 @@ class Step:
             return
         said = f"round {round + 1}: {came} updates came, and {self.aggregation.name} needs {needed}"
         _log.warning("%s: the model stays as it was", said)
-        lost = [s._replace(answered=False) for s in results.stats]
+        lost = _uncounted(results).stats
         raise TooFewError(said, lost, {}, again=False, needed=needed)
 
     @_few_threads
@@ -168,22 +145,16 @@ class Step:
         alg = self.plan.algorithm
         return at_server(alg, self.fed.seed, "report", t, srv) if alg.reports else {}
 
-    def probed(self, engine: Engine, asked: TrainTask, results: RangeResult) -> Rec:
+    def probed(self, results: RangeResult) -> Rec:
         """The mean of what clients sent before round 1. Raises ClientError if it is not finite."""
         added = root(results.nodes)
         up = tree(lambda v: v / added.n, added.up)
-        if finite(up):
-            return up
-        alone = {s.client: asked._replace(cohort=[s.client]) for s in results.stats}
-        sizes = {
-            i: largest(root(engine.map(Request.PROBE, one).nodes).up) for i, one in alone.items()
-        }
-        i = max(sizes, key=lambda i: sizes[i])
-        raise ClientError(
-            f"{self.plan.algorithm.method}: client {i}: what it sent before round 1 is "
-            f"{_percent(sizes, i)} of a sum that is not finite; is the model's loss finite on its "
-            "data?"
-        )
+        if not finite(up):
+            raise ClientError(
+                f"{self.plan.algorithm.method}: what clients sent before round 1 is finite, and "
+                "its sum is not; is the model's loss of a usual size on their data?"
+            )
+        return up
 
     @_few_threads
     def made(self, now: ServerState, t: int, results: RangeResult, mean: Rec) -> ServerState:
@@ -250,17 +221,6 @@ class Step:
         needed = self.plan.averaged  # else not needed
         return holding(self.plan.rule, self.fed, self.net) if needed else None
 
-    def _sizes(
-        self, run: Callable[[list[int]], RangeResult], results: RangeResult
-    ) -> dict[int, float]:
-        """{client: the largest entry of its update in the sum}, from running each alone."""
-        sizes = {}
-        for i in (s.client for s in results.stats if s.answered):
-            added = root(run([i]).nodes)
-            if added is not None:  # of a masked sum nobody has a single client's part
-                sizes[i] = largest(*contents(added))
-        return sizes
-
     @_few_threads
     def _spoilt(self, new: ServerState, now: ServerState) -> str | None:
         """The first field that is not finite now and was finite before, or is new."""
@@ -271,15 +231,6 @@ class Step:
             if not finite(v) and (path not in before or finite(before[path])):
                 return path.removeprefix("srv.").removeprefix("stages.")
         return None
-
-    def _named(self, sizes: dict[int, float], where: str, t: int) -> str:
-        """The client that made the server state not finite."""
-        i = max(sizes, key=lambda i: sizes[i])
-        return (
-            f"{self.plan.algorithm.method}: client {i}, round {t}: its update is "
-            f"{_percent(sizes, i)} of a sum that makes the server's '{where}' not finite; {_HINT}, "
-            'or skip such clients with nonfinite="skip"'
-        )
 
 
 def relative_weight(total: Rec, fed: Federation) -> float | Tensor:
@@ -292,42 +243,6 @@ def relative_weight(total: Rec, fed: Federation) -> float | Tensor:
     return found
 
 
-def largest(*records: Rec) -> float:
-    """The largest absolute entry of records; inf if one is not finite."""
-    found = 0.0
-    for v in leaves(*records):
-        value = float(v.abs().max()) if isinstance(v, Tensor) and v.numel() else 0.0
-        value = value if isinstance(v, Tensor) else abs(float(v))
-        found = max(found, value if math.isfinite(value) else math.inf)
-    return found
-
-
-def _sets(sizes: dict[int, float]) -> Iterator[list[int]]:
-    """Growing sets of clients to leave out, the largest first, with all that come near: within a
-    factor of the number of those that are left. Never all of them, unless there is only one.
-
-    >>> list(_sets({3: 1.0, 4: 1e38, 5: 2.0})), list(_sets({3: 1.0, 5: 2.0})), list(_sets({4: 1.0}))
-    ([[4]], [], [[4]])
-    """
-    left = dict(sizes)
-    while left:
-        least = max(left.values()) / len(left)
-        left = {i: v for i, v in left.items() if v < least}
-        if left or len(sizes) == 1:
-            yield [i for i in sizes if i not in left]
-
-
-def _percent(sizes: dict[int, float], i: int) -> str:
-    """The largest one's share of the sum of sizes, as text; infinite ones share equally."""
-    if math.isinf(sizes[i]):
-        part = 1 / sum(map(math.isinf, sizes.values()))
-    else:
-        part = 1 / total(v / sizes[i] for v in sizes.values()) if sizes[i] else 0.0
-    return f"{100 * part:.0f} %"
-
-
-def _without(first: RangeResult, again: RangeResult) -> RangeResult:
-    """The repeated results of the clients that count, with the others' costs of the first time."""
-    own = {s.client: s for s in again.stats}
-    stats = [own.get(s.client, s._replace(answered=False)) for s in first.stats]
-    return again._replace(stats=stats)
+def _uncounted(results: RangeResult) -> RangeResult:
+    """The costs of a round in which no update counts: client states stay as they were."""
+    return RangeResult([], {}, [s._replace(answered=False) for s in results.stats])
