@@ -38,7 +38,7 @@ from rounds import WORKS, Work  # noqa: E402
 from fedloom import Experiment, FedAvg, Local  # noqa: E402
 from fedloom.core.commit import own_commit  # noqa: E402
 from fedloom.core.device import device_of  # noqa: E402
-from fedloom.server.rounds import Loop  # noqa: E402
+from fedloom.server.rounds import Run  # noqa: E402
 from support.device import BOUND  # noqa: E402
 from support.pretend_device import NAME, counted, register  # noqa: E402
 
@@ -71,7 +71,7 @@ def contract(device: str, some: list[str], end: float) -> Line:
     return {"tests": len(some), "passed": passed, "skipped": skipped, "failed": failed}
 
 
-def built(of: Work, engine: str, device: str, **more: Any) -> Loop:
+def built(of: Work, engine: str, device: str, **more: Any) -> Run:
     """A work's run, before its first round."""
     torch.manual_seed(0)
     parts: Line = {"data": of.data(), "model": of.model, "local": of.local, "metrics": {}} | more
@@ -88,7 +88,7 @@ def difference(of: Work, engine: str, device: str) -> float:
     for place in (device, "cpu"):
         local = Local(steps=1, batch=of.local.batch, lr=of.local.lr)
         loop = built(of, engine, place, dtype="float64", local=local)
-        loop.run(1)
+        loop.until(1)
         loop.engine.close()
         ends.append(loop.model().cpu())
     return float((ends[0] - ends[1]).abs().max() / ends[1].abs().max())
@@ -116,19 +116,19 @@ def rounds(of: Work, engine: str, device: str) -> Line:
         torch.cuda.reset_peak_memory_stats()
     for t in range(1, ROUNDS + 3):  # the first two make what later ones find
         at = time.perf_counter()
-        loop.run(t)
+        loop.until(t)
         torch.cuda.synchronize() if on_gpu else None
         seconds.append(time.perf_counter() - at)
         if t > 2 and time.monotonic() - began > LONGEST:
             break
     with reads(on_gpu) as waits:
-        loop.run(loop.round + 1)
+        loop.until(loop.state.round + 1)
     found |= {"s": statistics.median(seconds[2:]), "all": seconds, "reads": waits()}
     if on_gpu:
         found["peak"] = torch.cuda.max_memory_allocated() / 1e9
         kinds = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
         with torch.profiler.profile(activities=kinds) as profile:
-            loop.run(loop.round + 1)
+            loop.until(loop.state.round + 1)
             torch.cuda.synchronize()
         on_it = [e for e in profile.key_averages() if e.device_type.name == "CUDA"]
         found["busy"] = sum(e.self_device_time_total for e in on_it) / 1e6 / found["s"]

@@ -122,7 +122,7 @@ def contender(pipe: Any, work: str, engine: str) -> None:
         first = time.perf_counter()
         while not rounds or time.perf_counter() - first < seconds:
             began = time.perf_counter()
-            run.run(done := done + 1)
+            run.until(done := done + 1)
             rounds.append(time.perf_counter() - began)
         pipe.send(rounds)
     run.engine.close()

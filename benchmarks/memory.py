@@ -70,7 +70,7 @@ def child(text: str, clients: int, rounds: int, live: bool) -> None:
     loop.begin()
     with open("/proc/self/clear_refs", "w") as file:
         file.write("5")  # the peak begins anew
-    loop.run(rounds)
+    loop.until(rounds)
     peak = field("VmHWM") - imported
     kept = sum(
         v.nbytes

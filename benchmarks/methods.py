@@ -61,7 +61,9 @@ def main() -> None:
         loop.engine.open(loop.plan, loop.fed, loop.net)
         loop.begin()
         runs[name] = loop
-    rounds = {name: lambda loop=loop: loop.run(loop.round + 1) for name, loop in runs.items()}
+    rounds = {
+        name: lambda loop=loop: loop.until(loop.state.round + 1) for name, loop in runs.items()
+    }
     times = seconds(rounds, options.repeats)
     for loop in runs.values():
         loop.engine.close()

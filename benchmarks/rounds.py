@@ -94,7 +94,7 @@ def contender(pipe: Any, work: str, name: str) -> None:
         said = f"{exp.taken}, {time.perf_counter() - began:.1f} s" if name == "auto" else ""
         run.engine.open(run.plan, run.fed, run.net)
         run.begin()
-        go, close = lambda t: run.run(t + 1), run.engine.close
+        go, close = lambda t: run.until(t + 1), run.engine.close
     pipe.send(said)
     while (t := pipe.recv()) is not None:
         began = time.perf_counter()

@@ -24,7 +24,7 @@ from fedloom.engines import worker_process
 from fedloom.engines.workers import Workers
 from fedloom.federation.schedules import Exponential
 from fedloom.objectives import Function
-from fedloom.server.rounds import Loop
+from fedloom.server.rounds import Run
 
 SOURCE = Path(fedloom.__file__).parent
 Fedloom = Callable[..., Result]  # the command line, called by the fixture of this name
@@ -66,7 +66,7 @@ def quadratics(algorithm: Algorithm, copies: Sequence[int] = (1, 1, 1, 1), **cha
     return Experiment(algorithm=algorithm, **(settings | changes))
 
 
-def trace(experiment: Experiment, rounds: int) -> Iterator[Loop]:
+def trace(experiment: Experiment, rounds: int) -> Iterator[Run]:
     """The loop before the first round, and after every round."""
     loop = experiment.build()
     loop.engine.open(loop.plan, loop.fed, loop.net)
@@ -74,7 +74,7 @@ def trace(experiment: Experiment, rounds: int) -> Iterator[Loop]:
         loop.begin()
         yield loop
         for t in range(1, rounds + 1):
-            loop.run(t)
+            loop.until(t)
             yield loop
     finally:
         loop.engine.close()
@@ -82,7 +82,7 @@ def trace(experiment: Experiment, rounds: int) -> Iterator[Loop]:
 
 def models(experiment: Experiment, rounds: int) -> np.ndarray[Any, Any]:
     """The server's model before the first round and after every round, (rounds + 1, d)."""
-    return np.stack([loop.srv.x.numpy().copy() for loop in trace(experiment, rounds)])
+    return np.stack([loop.state.srv.x.numpy().copy() for loop in trace(experiment, rounds)])
 
 
 # --------------------------------------------------------------------------------- a small net
@@ -175,7 +175,7 @@ def outcome(experiment: Experiment, rounds: int) -> tuple[Any, ...]:
     """What a run has learnt and cost: the server's state, the clients', the history, the ledger."""
     loop = [*trace(experiment, rounds)][-1]
     memory = loop.memory.get(range(loop.fed.population))
-    return loop.srv, memory, timeless(loop.history), timeless(loop.ledger.as_dict())
+    return loop.state.srv, memory, timeless(loop.log.history), timeless(loop.state.ledger.as_dict())
 
 
 def agree(one: Any, other: Any) -> None:

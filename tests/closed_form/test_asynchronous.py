@@ -40,7 +40,7 @@ def last(experiment, rounds):
 
 def rows_of(loop):
     out = ("staleness_mean", "staleness_max", "clients", "simulated_seconds")
-    return [{k: v for k, v in row.items() if k not in out} for row in timeless(loop.history)]
+    return [{k: v for k, v in row.items() if k not in out} for row in timeless(loop.log.history)]
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -53,12 +53,12 @@ def test_with_equal_times_and_a_buffer_of_the_cohort_it_is_the_run_in_rounds(cas
     } | CASES[case]
     one = last(small(method, **changes), 4)
     other = last(small(method, **(changes | {"clock": None})), 4)
-    assert same(one.srv, other.srv) and same(one.buffers, other.buffers)
-    assert [row["clients"] for row in one.history] == [other.cohorts.of(t) for t in range(4)]
+    assert same(one.state.srv, other.state.srv) and same(one.state.buffers, other.state.buffers)
+    assert [row["clients"] for row in one.log.history] == [other.cohorts.of(t) for t in range(4)]
     assert rows_of(one) == rows_of(other)
-    seconds = [[row["simulated_seconds"] for row in loop.history] for loop in (one, other)]
+    seconds = [[row["simulated_seconds"] for row in loop.log.history] for loop in (one, other)]
     np.testing.assert_allclose(*seconds, rtol=1e-9)
-    assert {row["staleness_max"] for row in one.history} == {0}
+    assert {row["staleness_max"] for row in one.log.history} == {0}
     memories = [loop.memory.get(range(7)) for loop in (one, other)]
     assert memories[0].keys() == memories[1].keys()
     assert all(same(memories[0][i], memories[1][i]) for i in memories[0])
@@ -86,11 +86,11 @@ def test_two_clients_by_hand():
     for t, (i, version, at) in enumerate(arrivals):
         move = -RATE * A[i] * (x[version] - B[i])
         x.append(x[t] + 0.5 * move / np.sqrt(1 + t - version))
-        row = loops[-1].history[t]
+        row = loops[-1].log.history[t]
         assert row["clients"] == [i] and row["staleness_max"] == t - version
         assert row["simulated_seconds"] == at - now
         now = at
-    np.testing.assert_allclose(loops[-1].srv.x, x[-1], rtol=1e-14)
+    np.testing.assert_allclose(loops[-1].state.srv.x, x[-1], rtol=1e-14)
     assert loops[-1].ledger.simulated == now
 
 
@@ -99,8 +99,8 @@ def test_a_buffer_of_two_is_a_mean_whose_older_moves_count_less():
     clock = Asynchronous(buffer=2, concurrency=2, staleness=1.0)
     loop = last(two(clock, (1.0, 0.4), weighting=(3.0, 1.0)), 1)
     moves = [RATE * A[i] * B[i] for i in range(2)]
-    np.testing.assert_allclose(loop.srv.x, 0.5 * (3 * moves[0] + moves[1]) / 4, rtol=1e-14)
-    assert loop.history[0]["simulated_seconds"] == 2.5
+    np.testing.assert_allclose(loop.state.srv.x, 0.5 * (3 * moves[0] + moves[1]) / 4, rtol=1e-14)
+    assert loop.log.history[0]["simulated_seconds"] == 2.5
 
 
 @pytest.mark.parametrize("tau", range(6))
@@ -113,21 +113,21 @@ def test_who_drops_out_is_billed_for_the_model_alone_and_takes_its_time():
     speeds, given = (4.0, 1.0), Availability(dropout=0.5)
     clock = Asynchronous(buffer=1, concurrency=1)
     loop = last(two(clock, speeds, availability=given, seed=3), 12)
-    gone = sum(row["dropped"] for row in loop.history)
-    arrived = [i for row in loop.history for i in row["clients"]]
-    assert gone and arrived and len(arrived) == loop.ledger.answers
-    assert loop.ledger.up == {"delta": 16 * len(arrived), "weight": 8 * len(arrived)}
-    assert loop.ledger.down == {"x": 16 * (len(arrived) + gone)}
-    assert sum(row["bytes_wasted"] for row in loop.history) == 16 * gone
+    gone = sum(row["dropped"] for row in loop.log.history)
+    arrived = [i for row in loop.log.history for i in row["clients"]]
+    assert gone and arrived and len(arrived) == loop.state.ledger.answers
+    assert loop.state.ledger.up == {"delta": 16 * len(arrived), "weight": 8 * len(arrived)}
+    assert loop.state.ledger.down == {"x": 16 * (len(arrived) + gone)}
+    assert sum(row["bytes_wasted"] for row in loop.log.history) == 16 * gone
 
 
 def test_a_quick_client_does_not_fill_a_buffer_alone():
     loop = last(two(Asynchronous(buffer=2, concurrency=2), (100.0, 1.0)), 3)
-    assert [row["clients"] for row in loop.history] == [[0, 1]] * 3
+    assert [row["clients"] for row in loop.log.history] == [[0, 1]] * 3
 
 
 def test_fedbuff_is_fedavg_under_the_clock():
     clock = Asynchronous(buffer=1, concurrency=2)
     given = two(clock)
     given.algorithm = FedAvg(server_lr=0.5)
-    assert same(last(given, 5).srv, last(two(clock), 5).srv)
+    assert same(last(given, 5).state.srv, last(two(clock), 5).state.srv)

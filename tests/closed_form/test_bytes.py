@@ -119,19 +119,19 @@ def test_the_ledger_is_the_sum_of_all_messages(codec, view, monkeypatch):
     monkeypatch.setattr(type(coder), "nbytes", counted)
     parts = {"submodel": rule, "capacities": [0.3, 1.0, 0.6]} if rule else {}
     *_, loop = trace(small(Scaffold(), compress=Via(coder), cohort=4, **parts), 3)
-    up, answers = loop.ledger.up, 3 * 4
+    up, answers = loop.state.ledger.up, 3 * 4
     assert up["delta"] + up["dc"] == sum(sent) and len(sent) == 2 * answers
     assert up["weight"] == 8 * answers and set(up) == {"delta", "dc", "weight"}
-    assert loop.ledger.bytes_up == sum(row["bytes_up"] for row in loop.history)
+    assert loop.state.ledger.bytes_up == sum(row["bytes_up"] for row in loop.log.history)
 
 
 @pytest.mark.parametrize("view", [v for v in VIEWS if v != "whole"])
 def test_what_goes_down_is_the_part_and_what_the_client_cannot_know(view):
     rule, down = VIEWS[view], Counter()
     loops = trace(small(Scaffold(), submodel=rule, capacities=[0.3, 1.0, 0.6], cohort=4), 3)
-    x = next(loops).srv.x
+    x = next(loops).state.srv.x
     for loop in loops:
-        t, d = loop.round - 1, loop.net.layout.d
+        t, d = loop.state.round - 1, loop.net.layout.d
         for i in loop.cohorts.of(t):
             part = rule.view(x, loop.net, loop.fed.capacity(i), t)
             m = d if part.held is None else len(part.held)
@@ -146,5 +146,5 @@ def test_what_goes_down_is_the_part_and_what_the_client_cannot_know(view):
                 assert sizes["tau"] == 4 * len(part.fit.groups)
                 back = rule.again(told, loop.net, loop.fed.capacity(i), t)
                 assert torch.equal(back.held, part.held)
-        x = loop.srv.x
-    assert loop.ledger.down == dict(down)
+        x = loop.state.srv.x
+    assert loop.state.ledger.down == dict(down)

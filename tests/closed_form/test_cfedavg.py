@@ -126,7 +126,7 @@ def test_cfedavg_of_two_clients_has_the_numbers_of_the_specification():
         device="cpu",
     )
     loops = trace(experiment, 3)
-    x = [loop.srv.x.clone() for loop in loops]
+    x = [loop.state.srv.x.clone() for loop in loops]
     want = [
         [0.45, -0.6, 0, 0, -0.6, 0.45],
         [0.55, -0.6, 0.325, 0.325, -0.6, 0.55],
@@ -138,10 +138,10 @@ def test_cfedavg_of_two_clients_has_the_numbers_of_the_specification():
 
 
 def test_cfedavg_without_compression_and_unequal_steps_is_fedavg_bit_for_bit():
-    one, two = (list(trace(small(a), 3))[-1].srv.x for a in (CFedAvg(), FedAvg()))
+    one, two = (list(trace(small(a), 3))[-1].state.srv.x for a in (CFedAvg(), FedAvg()))
     assert bits(one) == bits(two)
     whole = small(CFedAvg(), compress=Via(TopK(ratio=1.0), Residual()))
-    assert bits(list(trace(whole, 3))[-1].srv.x) == bits(two)
+    assert bits(list(trace(whole, 3))[-1].state.srv.x) == bits(two)
 
 
 # -------------------------------------------------------------------------------------- time-outs
@@ -180,11 +180,11 @@ def test_simulated_seconds_are_those_of_the_slowest_client():
     loop = list(trace(experiment, 3))[-1]
     travel = 2 * 8 / 16 + (2 * 8 + 8) / 8  # x of two doubles down; delta and the weight up
     seconds = [3 / 1.0, 3 / 2.0, 3 / 0.1]
-    found = [row["simulated_seconds"] for row in loop.history]
+    found = [row["simulated_seconds"] for row in loop.log.history]
     np.testing.assert_allclose(found, np.array(seconds) + travel, rtol=1e-12)
-    assert loop.ledger.simulated == pytest.approx(sum(seconds) + 3 * travel)
+    assert loop.state.ledger.simulated == pytest.approx(sum(seconds) + 3 * travel)
     plain = list(trace(quadratics(CFedAvg(), local=local, cohort=cohorts), 3))[-1]
-    assert "simulated_seconds" not in plain.history[0] and plain.ledger.simulated == 0.0
+    assert "simulated_seconds" not in plain.log.history[0] and plain.state.ledger.simulated == 0.0
 
 
 def test_speeds_are_drawn_once_from_the_seed():

@@ -93,15 +93,15 @@ def books(loops):
     computed by each client.
     """
     loop = next(loops)
-    x, sent = loop.srv.x, torch.zeros_like(loop.srv.x)
+    x, sent = loop.state.srv.x, torch.zeros_like(loop.state.srv.x)
     for loop in loops:
-        t, holders = loop.round - 1, torch.zeros_like(sent)
+        t, holders = loop.state.round - 1, torch.zeros_like(sent)
         for i in loop.cohorts.of(t):
             rule, where = loop.plan.rule, None
             if rule is not None:
                 where = rule.view(x, loop.net, loop.fed.capacity(i), t).held
             holders[slice(None) if where is None else where] += 1
-        x, sent = loop.srv.x, sent + holders * loop.srv.sent
+        x, sent = loop.state.srv.x, sent + holders * loop.state.srv.sent
         rows = loop.memory.get(range(loop.fed.population)).values()
         e = torch.stack([row.link.delta.e for row in rows])
         yield loop, sent, e, torch.stack([row.alg.computed for row in rows])
@@ -125,14 +125,14 @@ def test_so_it_is_when_the_run_is_resumed(codec, view, tmp_path):
     again = experiment(codec, view, 8)
     end = again.resume(tmp_path / "run")
     *_, (whole, _, e, computed) = books(trace(experiment(codec, view, 8), 8))
-    assert torch.equal(end.state.x, whole.srv.x)
+    assert torch.equal(end.state.x, whole.state.srv.x)
     loop = again.build()
     folder = RunDirectory(tmp_path / "run")
     folder.open()
     again._attach(loop, folder)
     loop.restore()
     rows = loop.memory.get(range(loop.fed.population)).values()
-    assert torch.equal(loop.srv.sent, whole.srv.sent)
+    assert torch.equal(loop.state.srv.sent, whole.state.srv.sent)
     assert torch.equal(torch.stack([row.link.delta.e for row in rows]), e)
     assert torch.equal(torch.stack([row.alg.computed for row in rows]), computed)
 
@@ -155,9 +155,9 @@ def test_what_a_client_does_not_hold_stays_in_its_residual():
     # FIARSE's mask moves: what was kept outside of it waits until the coordinate is held again
     loops = trace(experiment("top", "fiarse", 8), 8)
     loop = next(loops)
-    x, before, waited = loop.srv.x, {}, False
+    x, before, waited = loop.state.srv.x, {}, False
     for loop in loops:
-        now, t = kept(loop), loop.round - 1
+        now, t = kept(loop), loop.state.round - 1
         for i in set(before) - set(loop.cohorts.of(t)):
             assert torch.equal(now[i], before[i])
         for i in set(before) & set(loop.cohorts.of(t)):
@@ -166,7 +166,7 @@ def test_what_a_client_does_not_hold_stays_in_its_residual():
                 away = torch.ones(len(x), dtype=torch.bool).index_fill(0, held, False)
                 assert torch.equal(now[i][away], before[i][away])
                 waited |= bool(before[i][away].any())
-        x, before = loop.srv.x, now
+        x, before = loop.state.srv.x, now
     assert waited
 
 

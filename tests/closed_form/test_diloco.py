@@ -54,7 +54,7 @@ def test_the_inner_optimiser_goes_on_where_it_was(keeps):
     algorithm = diloco(server_lr=0.7, beta=0.6) if keeps else nesterov
     run = quadratics(algorithm, cohort=COHORTS, local=ADAMW)
     for loop, (x, workers) in zip(trace(run, 9), follow(10, 0.7, 0.6, keeps), strict=True):
-        near(loop.srv.x, x)
+        near(loop.state.srv.x, x)
         for i, row in loop.memory.get(range(4)).items() if keeps else ():
             near(row.alg.opt.m, workers[i].m)
             near(row.alg.opt.v, workers[i].v)
@@ -66,7 +66,7 @@ def test_the_inner_optimiser_goes_on_where_it_was(keeps):
 def test_with_plain_local_steps_there_is_nothing_to_keep():
     nesterov = ServerOpt(inner=FedAvg(), opt=Nesterov())
     one, two = ([*trace(quadratics(a, cohort=3), 5)][-1] for a in (diloco(), nesterov))
-    assert torch.equal(one.srv.x, two.srv.x)
+    assert torch.equal(one.state.srv.x, two.state.srv.x)
     assert not next(iter(one.memory.get(range(4)).values())).alg._fields
 
 
@@ -78,7 +78,7 @@ def test_a_momentum_is_kept_too_and_a_part_keeps_that_of_its_coordinates():
             [*trace(small(diloco(), torch.float64, local=local, engine=e, **changes), 3)][-1]
             for e in ("serial", "serial", "vectorised:2")
         ]
-        assert same(ends[0].srv, ends[1].srv)
-        torch.testing.assert_close(ends[0].srv.x, ends[2].srv.x, rtol=0, atol=1e-12)
+        assert same(ends[0].state.srv, ends[1].state.srv)
+        torch.testing.assert_close(ends[0].state.srv.x, ends[2].state.srv.x, rtol=0, atol=1e-12)
         held = ends[0].memory.get(range(7)).values()
-        assert held and all(row.alg.opt.m.shape == ends[0].srv.x.shape for row in held)
+        assert held and all(row.alg.opt.m.shape == ends[0].state.srv.x.shape for row in held)

@@ -34,8 +34,8 @@ def test_clients_start_from_what_they_hold_and_the_server_keeps_the_rest():
     experiment = quadratics(FedAvg(), local=LOCAL, cohort=COHORTS, compress=down)
     x, seen = np.zeros(2), np.zeros(2)
     for t, loop in enumerate(trace(experiment, 8)):
-        np.testing.assert_allclose(loop.srv.x.numpy(), x, rtol=0, atol=1e-12)
-        np.testing.assert_allclose(loop.at_down.x.seen.numpy(), seen, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(loop.state.srv.x.numpy(), x, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(loop.state.stages.down.x.seen.numpy(), seen, rtol=0, atol=1e-12)
         seen = seen + top(x - seen)
         moves = [(B[i] - seen) * (1 - (1 - 0.1 * A[i]) ** 3) for i in COHORTS[t % 5]]
         x = x + np.mean(moves, 0)
@@ -46,8 +46,8 @@ def test_all_fields_that_a_method_declares_go_down_through_the_codec():
     x, c, c_i = np.zeros(2), np.zeros(2), np.zeros((4, 2))
     x_seen, c_seen = np.zeros(2), np.zeros(2)
     for loop in trace(experiment, 8):
-        np.testing.assert_allclose(loop.srv.x.numpy(), x, rtol=0, atol=1e-12)
-        np.testing.assert_allclose(loop.srv.c.numpy(), c, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(loop.state.srv.x.numpy(), x, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(loop.state.srv.c.numpy(), c, rtol=0, atol=1e-12)
         x_seen, c_seen = x_seen + top(x - x_seen), c_seen + top(c - c_seen)
         moves, new = [], []
         for i in range(4):
@@ -65,15 +65,15 @@ def test_both_ways_with_feedback_reach_the_fixed_point_of_fedavg():
     end = list(trace(quadratics(FedAvg(), local=LOCAL, compress=link), 150))[-1]
     fixed = (r * B).sum(0) / r.sum(0)
     # without any compression it would be 1e-12 after so many rounds
-    assert np.abs(end.srv.x.numpy() - fixed).max() < 0.3
+    assert np.abs(end.state.srv.x.numpy() - fixed).max() < 0.3
     plain = list(trace(quadratics(FedAvg(), local=LOCAL), 150))[-1]
-    assert np.abs(plain.srv.x.numpy() - fixed).max() < 1e-12
+    assert np.abs(plain.state.srv.x.numpy() - fixed).max() < 1e-12
 
 
 @pytest.mark.parametrize("codec", [TopK(ratio=1.0), Dense(), RandomDropping(ratio=1.0)])
 def test_sending_everything_is_the_plain_broadcast(codec):
-    plain = list(trace(small(FedACG(), torch.float64), 4))[-1].srv
-    coded = list(trace(small(FedACG(), torch.float64, compress=Link(down=codec)), 4))[-1].srv
+    plain = list(trace(small(FedACG(), torch.float64), 4))[-1].state.srv
+    coded = list(trace(small(FedACG(), torch.float64, compress=Link(down=codec)), 4))[-1].state.srv
     for a, b in zip(leaves(plain), leaves(coded), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-13)
 
@@ -89,14 +89,14 @@ def test_who_was_away_gets_what_it_missed_or_the_whole_whichever_is_smaller():
     seen: list[list[int]] = []
     for t in range(6):
         sizes.append(_size(loop))
-        before = loop.ledger.down.get("x", 0)
-        loop.run(t + 1)
+        before = loop.state.ledger.down.get("x", 0)
+        loop.until(t + 1)
         want = []
         for i in cohorts[t]:
             missed = sum(sizes[last[i] + 1 : t + 1]) if i in last else 4 * d
             want.append(min(missed, 4 * d))
             last[i] = t
-        assert loop.ledger.down["x"] - before == sum(want)
+        assert loop.state.ledger.down["x"] - before == sum(want)
         seen.append(want)
     assert sizes[1] < 0.3 * 4 * d and 4 * d in seen[3] and seen[3][0] == sizes[3]
     assert sum(sizes[3:4]) < seen[3][1] < 4 * d, "it missed some, and they are less than the whole"
@@ -104,10 +104,10 @@ def test_who_was_away_gets_what_it_missed_or_the_whole_whichever_is_smaller():
 
 def _size(loop):
     """Bytes of the message that comes next: coding it once more changes nothing."""
-    link, own = loop.plan.link, loop.at_down.x
+    link, own = loop.plan.link, loop.state.stages.down.x
     codec = link.codes_down["x"]
-    x = loop.plan.algorithm.broadcast(loop.srv).x
-    draw = generator(loop.fed.seed, "downlink", loop.round, "x")
+    x = loop.plan.algorithm.broadcast(loop.state.srv).x
+    draw = generator(loop.fed.seed, "downlink", loop.state.round, "x")
     message, _ = codec.encode(x - own.seen, own.code, loop.net.layout, draw)
     return len(codec.pack(message))
 
@@ -123,8 +123,8 @@ LINKS = {
 def ends(method, link, engine, dtype=torch.float32):
     loop = list(trace(small(METHODS[method], dtype, compress=LINKS[link], engine=engine), 4))[-1]
     memory = loop.memory.get(range(loop.fed.population))
-    state = (loop.srv, loop.at_down, loop.at_link, *memory.values())
-    return state, timeless(loop.history), timeless(loop.ledger.as_dict())
+    state = (loop.state.srv, loop.state.stages.down, loop.state.stages.link, *memory.values())
+    return state, timeless(loop.log.history), timeless(loop.state.ledger.as_dict())
 
 
 @pytest.mark.quick("both")

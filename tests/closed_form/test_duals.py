@@ -89,21 +89,21 @@ def test_the_servers_dual_is_the_weighted_mean_of_all_clients(algorithm):
     for loop in trace(quadratics(algorithm, SIZES, cohort=2, seed=4), 12):
         held = loop.memory.get(range(4))
         total = sum((SIZES[i] * m.alg.h for i, m in held.items()), torch.zeros(2).double())
-        torch.testing.assert_close(loop.srv.h, total / sum(SIZES), rtol=0, atol=1e-13)
+        torch.testing.assert_close(loop.state.srv.h, total / sum(SIZES), rtol=0, atol=1e-13)
     assert len(held) == 4
 
 
 def test_fedsmoos_perturbation_has_length_rho_from_round_one_on():
     local = Local(steps=3, lr=LR, batch=1)
     norms = [
-        float(loop.srv.s.norm())
+        float(loop.state.srv.s.norm())
         for loop in trace(quadratics(FedSMOO(rho=0.2), local=local, cohort=3), 6)
     ]
     assert norms[0] == 0
     near(norms[1:], 0.2, 1e-6)  # rho v / (|v| + 1e-7)
     # one step: mu_i less its last perturbation is 0 in round 1, so there is no direction yet
     one = quadratics(FedSMOO(rho=0.2), local=Local(steps=1, lr=LR, batch=1))
-    assert [float(loop.srv.s.norm()) for loop in trace(one, 1)] == [0.0, 0.0]
+    assert [float(loop.state.srv.s.norm()) for loop in trace(one, 1)] == [0.0, 0.0]
 
 
 # ------------------------------------------------------------------------------ the boxes in numpy
@@ -249,8 +249,8 @@ def test_feddyn_follows_its_box(alpha, weighting):
         FedDyn(alpha=alpha), SIZES, cohort=COHORTS, local=LOCAL, weighting=weighting
     )
     for t, loop in enumerate(trace(experiment, 15)):
-        near(loop.srv.x, own.x)
-        near(-alpha * loop.srv.h, own.h)
+        near(loop.state.srv.x, own.x)
+        near(-alpha * loop.state.srv.h, own.h)
         for i, held in loop.memory.get(range(4)).items():
             near(-alpha * held.alg.h, own.g[i])
         own.round(t)
@@ -266,7 +266,7 @@ def test_the_weight_of_the_clients_sizes_follows_its_box(make, box, weighting):
     own = box(WEIGHTS[weighting], 0.5)
     settings = {"cohort": COHORTS, "local": LOCAL, "weighting": weighting}
     for t, loop in enumerate(trace(quadratics(make(size_scaled=True), SIZES, **settings), 15)):
-        near(loop.srv.x, own.x)
+        near(loop.state.srv.x, own.x)
         own.round(t)
     # it is no name for what happens anyway, and changes nothing where all are of one size
     plain = models(quadratics(make(), SIZES, **settings), 15)
@@ -303,8 +303,8 @@ def test_fedsmoo_and_its_ablations_follow_their_box(dynamic, correction, weighti
     algorithm = FedSMOO(rho=0.15, beta=2.5, dynamic=dynamic, correction=correction)
     experiment = quadratics(algorithm, SIZES, cohort=COHORTS, local=LOCAL, weighting=weighting)
     for t, loop in enumerate(trace(experiment, 15)):
-        near(loop.srv.x, own.x)
-        near(loop.srv.s, own.s)
+        near(loop.state.srv.x, own.x)
+        near(loop.state.srv.s, own.s)
         for i, held in loop.memory.get(range(4)).items():
             near(held.alg.mu, own.mu[i])
             if dynamic:
@@ -325,7 +325,7 @@ def test_duals_are_those_of_the_point_where_a_client_started():
     )
     x = np.zeros(2)
     for t, loop in enumerate(trace(experiment, 10)):
-        near(loop.srv.x, x)
+        near(loop.state.srv.x, x)
         own.x = x + lam * m
         start = own.x
         own.round(t)

@@ -140,9 +140,9 @@ def test_rounds_follow_the_box(name, weighting):
         weighting=weighting,
     )
     for t, loop in enumerate(trace(experiment, 12)):
-        near(loop.srv.x, own.x)
-        near(loop.srv.m, own.m)
-        near(loop.srv.v.reshape(-1), own.v)
+        near(loop.state.srv.x, own.x)
+        near(loop.state.srv.m, own.m)
+        near(loop.state.srv.v.reshape(-1), own.v)
         own.round(t)
     assert np.abs(own.x).max() > 0.05
 
@@ -155,7 +155,7 @@ def test_with_one_step_m_is_the_mean_gradient_whatever_alpha(alpha):
     for loop in after_rounds(experiment, 25):
         points = previous(loop)
         assert len(points) == 4 and np.ptp(points, axis=0).max() == 0
-        near(loop.srv.m, np.mean([gradient(i, points[i]) for i in range(4)], axis=0))
+        near(loop.state.srv.m, np.mean([gradient(i, points[i]) for i in range(4)], axis=0))
 
 
 def test_with_alpha_one_m_is_the_gradient():
@@ -163,7 +163,7 @@ def test_with_alpha_one_m_is_the_gradient():
     experiment = quadratics(FAFED(alpha=1.0), local=Local(steps=4, lr=LR, batch=1))
     for loop in after_rounds(experiment, 5):
         points = previous(loop)
-        near(loop.srv.m, np.mean([gradient(i, points[i]) for i in range(4)], axis=0))
+        near(loop.state.srv.m, np.mean([gradient(i, points[i]) for i in range(4)], axis=0))
         assert np.ptp(points, axis=0).max() > 1e-3
 
 
@@ -172,8 +172,8 @@ def test_an_exchange_is_one_step_of_the_mean_with_the_new_matrix():
     rho = 0.05
     experiment = quadratics(FAFED(rho=rho), local=Local(steps=3, lr=LR, batch=1))
     for loop in after_rounds(experiment, 6):
-        step = LR * loop.srv.m / (loop.srv.v.sqrt() + rho)
-        near(loop.srv.x, previous(loop).mean(0) - step.numpy())
+        step = LR * loop.state.srv.m / (loop.state.srv.v.sqrt() + rho)
+        near(loop.state.srv.x, previous(loop).mean(0) - step.numpy())
 
 
 def scaled(by, order=(0, 1, 2, 3), **options):
@@ -216,10 +216,10 @@ def test_the_first_exchange_asks_everybody_and_weighs_as_the_moves(weighting):
     g = np.stack([gradient(i, np.zeros(2)) for i in range(4)])
     p = np.array(SIZES if weighting == "examples" else (1, 1, 1, 1), float)[:, None]
     p /= p.sum()
-    near(loop.srv.m, (p * g).sum(0))
-    near(loop.srv.v, (p * g * g).sum(0))  # the mean of squares, not the square of the mean
+    near(loop.state.srv.m, (p * g).sum(0))
+    near(loop.state.srv.v, (p * g * g).sum(0))  # the mean of squares, not the square of the mean
     assert np.abs((g * g).mean(0) - g.mean(0) ** 2).max() > 1
-    assert loop.ledger.client_rounds == 4 and loop.ledger.steps == 0
+    assert loop.state.ledger.client_rounds == 4 and loop.state.ledger.steps == 0
 
 
 def test_a_returning_clients_first_correction_is_zero():
@@ -228,7 +228,7 @@ def test_a_returning_clients_first_correction_is_zero():
     experiment = quadratics(
         FAFED(alpha=alpha), cohort=[[0, 1], [2], [0, 1]], local=Local(steps=1, lr=LR, batch=1)
     )
-    loops = [(loop.srv, loop.memory.get([0, 1])) for loop in trace(experiment, 3)]
+    loops = [(loop.state.srv, loop.memory.get([0, 1])) for loop in trace(experiment, 3)]
     (before, _), (after, held) = loops[2], loops[3]
     x = before.x.numpy()
     assert all(np.array_equal(m.alg.prev, x) for m in held.values())
@@ -239,7 +239,7 @@ def test_a_returning_clients_first_correction_is_zero():
         FAFED(alpha=alpha), cohort=[[0, 1], [2], [2]], local=Local(steps=1, lr=LR, batch=1)
     )
     *_, (before, old), (after, _) = (
-        (loop.srv, previous(loop)[-1]) for loop in after_rounds(stayed, 3)
+        (loop.state.srv, previous(loop)[-1]) for loop in after_rounds(stayed, 3)
     )
     x = before.x.numpy()
     near(after.m, gradient(2, x) + (1 - alpha) * (before.m.numpy() - gradient(2, old)))
@@ -250,15 +250,15 @@ def test_three_vectors_each_way_and_two_gradients_a_step():
     loop = [*trace(quadratics(FAFED(), local=Local(steps=5, lr=LR, batch=1)), rounds)][-1]
     vector = 8 * d
     # each round: x, m, v down and back; before it x down, m and v up; lr, first, weight: numbers
-    assert {k: v for k, v in loop.ledger.down.items() if k in "xmv"} == {
+    assert {k: v for k, v in loop.state.ledger.down.items() if k in "xmv"} == {
         "x": n * (rounds + 1) * vector,
         "m": n * rounds * vector,
         "v": n * rounds * vector,
     }
-    assert {k: v for k, v in loop.ledger.up.items() if k != "weight"} == {
+    assert {k: v for k, v in loop.state.ledger.up.items() if k != "weight"} == {
         "delta": n * rounds * vector,
         "m": n * (rounds + 1) * vector,
         "v": n * (rounds + 1) * vector,
     }
-    assert set(loop.ledger.down) == {"x", "m", "v", "lr", "first"}
-    assert [row["gradients"] for row in loop.history] == [2 * 5 * n] * rounds
+    assert set(loop.state.ledger.down) == {"x", "m", "v", "lr", "first"}
+    assert [row["gradients"] for row in loop.log.history] == [2 * 5 * n] * rounds

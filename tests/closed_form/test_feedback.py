@@ -143,9 +143,9 @@ def test_ef21_in_a_run_with_absent_clients(weighting, ratio):
     for loop in trace(experiment, 9):
         held = loop.memory.get(range(4))
         x = x + sum(w[i] * m.link.delta.e for i, m in held.items()) / sum(w)
-        torch.testing.assert_close(loop.srv.x, x, rtol=0, atol=1e-12)
+        torch.testing.assert_close(loop.state.srv.x, x, rtol=0, atol=1e-12)
         sent = sum((w[i] * (m.alg.c - m.link.dc.e) for i, m in held.items()), torch.zeros_like(x))
-        torch.testing.assert_close(loop.srv.c, sent / sum(w), rtol=0, atol=1e-12)
+        torch.testing.assert_close(loop.state.srv.c, sent / sum(w), rtol=0, atol=1e-12)
         left = max([left, *(float(m.link.dc.e.abs().max()) for m in held.values())])
     assert (left > 0.01) == (ratio < 1)
 
@@ -174,8 +174,10 @@ def test_one_round_of_ef21_counts_the_weights_of_those_who_are_away():
         list(trace(quadratics(Also(), copies, cohort=[[0, 2, 3]], compress=own), 1))[-1]
         for own in (Link(), link)
     )
-    torch.testing.assert_close(both.srv.x, (1 + 3 + 4) / 10 * plain.srv.x, rtol=0, atol=1e-14)
-    torch.testing.assert_close(both.srv.m, 3 / 4 * plain.srv.m, rtol=0, atol=1e-14)
+    torch.testing.assert_close(
+        both.state.srv.x, (1 + 3 + 4) / 10 * plain.state.srv.x, rtol=0, atol=1e-14
+    )
+    torch.testing.assert_close(both.state.srv.m, 3 / 4 * plain.state.srv.m, rtol=0, atol=1e-14)
 
 
 def test_ef21_reaches_the_minimiser_and_forgetting_does_not():

@@ -110,18 +110,18 @@ def test_a_round_with_too_few_changes_nothing_and_says_so(
     run = twelve(**changes, availability=Availability(dropout=0.4), engine=engine)
     asked, few, before = run.cohort, 0, None
     for loop in trace(run, ROUNDS):
-        if before is not None and loop.history:
-            row = loop.history[-1]
+        if before is not None and loop.log.history:
+            row = loop.log.history[-1]
             came = row["cohort"]
-            assert row["cohort"] + row["dropped"] == asked and row["round"] == len(loop.history)
-            moved = not torch.equal(loop.srv.x, before)
+            assert row["cohort"] + row["dropped"] == asked and row["round"] == len(loop.log.history)
+            moved = not torch.equal(loop.state.srv.x, before)
             assert moved == enough(asked, came)
             assert ("needed" in row) == (not moved)
             if not moved:
                 few += 1
                 assert row["answered"] == 0 and came < row["needed"]
                 assert f"round {row['round']}: {came} updates came" in caplog.text
-        before = loop.srv.x.clone()
+        before = loop.state.srv.x.clone()
     assert 0 < few < ROUNDS and "not finite" not in caplog.text
 
 
@@ -140,7 +140,7 @@ def test_updates_that_are_left_out_do_not_count_as_noise(caplog: pytest.LogCaptu
         rounds=2,
         nonfinite="skip",
     )
-    first, second = [*trace(run, 2)][-1].history
+    first, second = [*trace(run, 2)][-1].log.history
     assert first["needed"] == 4 and first["answered"] == 0 and "needed" not in second
 
 
@@ -165,7 +165,7 @@ def test_rounds_that_will_have_too_few_are_named_before_round_1(
     """Who is drawn is known before: the number that is said is that of the run."""
     run = twelve(**PRIVATE["dropout"])
     with caplog.at_level(logging.WARNING):
-        history = [*trace(run, ROUNDS)][-1].history
+        history = [*trace(run, ROUNDS)][-1].log.history
     few = sum("needed" in row for row in history)
     assert f"{few} of the first {ROUNDS} rounds will have fewer updates than" in caplog.text
     caplog.clear()

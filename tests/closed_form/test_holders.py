@@ -137,7 +137,9 @@ def test_what_the_server_adds_up_stays_the_mean_of_the_clients_own(method, field
         total = torch.stack(each).sum(0) if each else torch.zeros(2, dtype=torch.float64)
         # over its holders, where they are the same in all rounds; else over all
         count = torch.tensor([4.0, 2.0 if rule.fixed else 4.0], dtype=torch.float64)
-        torch.testing.assert_close(getattr(loop.srv, field), total / count, rtol=0, atol=1e-12)
+        torch.testing.assert_close(
+            getattr(loop.state.srv, field), total / count, rtol=0, atol=1e-12
+        )
 
 
 WEIGHTS = (4.0, 2.0, 0.5, 1.0)  # the two that hold all weigh less than one mean client
@@ -164,7 +166,9 @@ def test_the_server_adds_up_the_weighted_mean_of_a_coordinates_holders(method, f
         total = torch.zeros(2, dtype=torch.float64)
         for i, row in held.items():
             total = total + WEIGHTS[i] * getattr(row.alg, own)
-        torch.testing.assert_close(getattr(loop.srv, field), total / of_all, rtol=0, atol=1e-12)
+        torch.testing.assert_close(
+            getattr(loop.state.srv, field), total / of_all, rtol=0, atol=1e-12
+        )
     assert len(held) == 4
 
 
@@ -175,7 +179,7 @@ def test_a_mean_over_a_coordinates_holders_has_their_weights():
     (*_, loop) = trace(quadratics(make_algorithm("mimelite", beta=beta), local=local, **makes), 1)
     w = np.array(WEIGHTS)[:, None] * [[1, 0], [1, 0], [1, 1], [1, 1]]
     g = (w * A * -B).sum(0) / w.sum(0)  # at x = 0
-    np.testing.assert_allclose(loop.srv.m.numpy(), (1 - beta) * g, rtol=0, atol=1e-13)
+    np.testing.assert_allclose(loop.state.srv.m.numpy(), (1 - beta) * g, rtol=0, atol=1e-13)
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
@@ -184,7 +188,7 @@ def test_one_round_counts_the_holders_among_all_clients(seed):
     (*_, loop) = trace(quadratics(make_algorithm("scaffold"), cohort=2, **options), 1)
     each = [row.alg.c for row in loop.memory.get(range(4)).values()]
     own = torch.stack(each).sum(0) / torch.tensor([4.0, 2.0])
-    torch.testing.assert_close(loop.srv.c, own, rtol=0, atol=1e-15)
+    torch.testing.assert_close(loop.state.srv.c, own, rtol=0, atol=1e-15)
 
 
 def test_fednova_counts_the_steps_of_those_who_hold_a_coordinate():
@@ -213,12 +217,12 @@ def test_a_coordinate_nobody_held_stays_as_it_was(method):
     run = quadratics(make_algorithm(method), cohort=1, submodel=First(), capacities=CLIENTS)
     before, rested = None, 0
     for loop in trace(run, 30):
-        if before is not None and loop.cohorts.of(loop.round - 1)[0] < 2:
-            for v, old in zip(leaves(loop.srv), before, strict=True):
+        if before is not None and loop.cohorts.of(loop.state.round - 1)[0] < 2:
+            for v, old in zip(leaves(loop.state.srv), before, strict=True):
                 if isinstance(v, torch.Tensor) and v.shape == (2,):
                     assert torch.equal(v[1], old[1])
             rested += 1
-        before = list(leaves(loop.srv))
+        before = list(leaves(loop.state.srv))
     assert 5 < rested < 25
 
 

@@ -177,8 +177,8 @@ def serially(dtype, padding):
 def test_workers_have_the_bits_of_serial(padding, engine_of):
     one = [*trace(experiment(engine=engine_of("workers:2"), padding=padding), 3)][-1]
     other = serially(torch.float32, padding)
-    assert torch.equal(one.srv.x, other.srv.x)
-    for a, b in zip(one.history, other.history, strict=True):
+    assert torch.equal(one.state.srv.x, other.state.srv.x)
+    for a, b in zip(one.log.history, other.log.history, strict=True):
         assert a | {"seconds": 0} == b | {"seconds": 0}
 
 
@@ -186,7 +186,7 @@ def test_workers_have_the_bits_of_serial(padding, engine_of):
 def test_vectorised_agrees_with_serial(padding):
     one = [*trace(experiment(torch.float64, "vectorised", padding), 3)][-1]
     other = serially(torch.float64, padding)
-    for a, b in zip(leaves(one.srv), leaves(other.srv), strict=True):
+    for a, b in zip(leaves(one.state.srv), leaves(other.state.srv), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
 
 
@@ -195,15 +195,15 @@ def test_the_log_has_the_perplexity_of_all_tokens_of_the_test_set(padding):
     loop = serially(torch.float64, padding)
     net, data = loop.net, loop.fed.data
     with torch.no_grad(), net.evaluating():
-        z = net(loop.srv.x, data.test_inputs)
+        z = net(loop.state.srv.x, data.test_inputs)
     told = data.test_targets != PAD
     loss = F.cross_entropy(z[told], data.test_targets[told])
-    row = loop.history[-1]
+    row = loop.log.history[-1]
     assert row["test_perplexity"] == pytest.approx(math.exp(float(loss)), rel=1e-12)
     assert row["test_accuracy"] == pytest.approx(
         float((z.argmax(-1) == data.test_targets)[told].double().mean())
     )
-    assert loop.headline == "perplexity" and not loop.curve.higher_is_better
+    assert loop.headline == "perplexity" and not loop.state.curve.higher_is_better
 
 
 def test_a_language_model_learns():

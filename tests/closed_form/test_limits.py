@@ -80,7 +80,8 @@ EQUAL = {
 @pytest.mark.parametrize("name", EQUAL)
 def test_limit(name, dtype):
     one, other = (
-        [loop.srv.x for loop in trace(small(algorithm, dtype), 4)] for algorithm in EQUAL[name]
+        [loop.state.srv.x for loop in trace(small(algorithm, dtype), 4)]
+        for algorithm in EQUAL[name]
     )
     assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
     assert not torch.equal(one[0], one[-1])
@@ -88,7 +89,7 @@ def test_limit(name, dtype):
 
 def test_first_round_of_fedacg_is_fedproxs():
     one, other = (
-        [loop.srv.x for loop in trace(small(algorithm, torch.float64), 2)]
+        [loop.state.srv.x for loop in trace(small(algorithm, torch.float64), 2)]
         for algorithm in (FedACG(lam=0.8, beta=0.3), fedprox(mu=0.3))
     )
     torch.testing.assert_close(one[1], other[1], rtol=0, atol=1e-15)
@@ -97,7 +98,8 @@ def test_first_round_of_fedacg_is_fedproxs():
 
 def test_first_round_of_scaffold_is_fedavgs():
     one, other = (
-        [loop.srv.x for loop in trace(small(algorithm), 2)] for algorithm in (Scaffold(), FedAvg())
+        [loop.state.srv.x for loop in trace(small(algorithm), 2)]
+        for algorithm in (Scaffold(), FedAvg())
     )
     assert torch.equal(one[1], other[1])
     assert not torch.equal(one[2], other[2])
@@ -109,8 +111,8 @@ def test_scaffolds_options_agree_where_the_gradient_is_the_same_everywhere():
     ends = [
         list(trace(quadratics(Scaffold(option=o), cohort=3, local=local), 9))[-1] for o in (1, 2)
     ]
-    torch.testing.assert_close(ends[0].srv.c, ends[1].srv.c, rtol=0, atol=1e-13)
-    assert float(ends[0].srv.c.abs().max()) > 0.1
+    torch.testing.assert_close(ends[0].state.srv.c, ends[1].state.srv.c, rtol=0, atol=1e-13)
+    assert float(ends[0].state.srv.c.abs().max()) > 0.1
 
 
 class Rates(FedAvg):
@@ -142,6 +144,6 @@ def test_jobs_say_what_the_engine_does():
 
 
 def test_same_seed_same_bits_and_another_seed_other_bits():
-    ends = [[*trace(small(Scaffold(), seed=s), 3)][-1].srv for s in (1, 1, 2)]
+    ends = [[*trace(small(Scaffold(), seed=s), 3)][-1].state.srv for s in (1, 1, 2)]
     assert same(ends[0], ends[1])
     assert not torch.equal(ends[0].x, ends[2].x)

@@ -89,7 +89,7 @@ def test_one_round_is_torchs(name):
 def test_rounds_are_torchs_with_a_new_optimiser_each(name):
     module = mlp(torch.float64)
     for t, loop in enumerate(trace(experiment(name), 4)):
-        torch.testing.assert_close(loop.srv.x, flat(module), rtol=0, atol=1e-12)
+        torch.testing.assert_close(loop.state.srv.x, flat(module), rtol=0, atol=1e-12)
         module = by_hand(module, loop.fed, t)
 
 
@@ -103,11 +103,13 @@ def test_the_history_has_the_mean_loss_of_the_steps():
         with torch.no_grad():
             for p, g in zip(module.parameters(), grads, strict=True):
                 p -= 0.2 * g
-    assert loop.history[0]["train_loss"] == pytest.approx(sum(losses) / len(losses), rel=1e-13)
-    assert loop.history[0]["steps"] == len(losses)
+    assert loop.log.history[0]["train_loss"] == pytest.approx(sum(losses) / len(losses), rel=1e-13)
+    assert loop.log.history[0]["steps"] == len(losses)
     with torch.no_grad():
         outputs = module(loop.fed.data.test_inputs)
     targets = loop.fed.data.test_targets
-    assert loop.history[0]["test_loss"] == pytest.approx(F.cross_entropy(outputs, targets).item())
+    assert loop.log.history[0]["test_loss"] == pytest.approx(
+        F.cross_entropy(outputs, targets).item()
+    )
     right = (outputs.argmax(1) == targets).double().mean().item()
-    assert loop.history[0]["test_accuracy"] == pytest.approx(right, rel=1e-13)
+    assert loop.log.history[0]["test_accuracy"] == pytest.approx(right, rel=1e-13)

@@ -30,7 +30,7 @@ def ends(name, **parts):
     """What the server has learnt, and what every client remembers of the algorithm, as bits."""
     *_, loop = trace(small(make_algorithm(name), **parts), 3)
     rows = loop.memory.get(range(loop.fed.population))
-    records = [loop.srv, *(rows[i].alg for i in sorted(rows))]
+    records = [loop.state.srv, *(rows[i].alg for i in sorted(rows))]
     return [bits(v + 0.0) for record in records for v in flat(record)]  # -0 and 0 are one number
 
 
@@ -87,4 +87,4 @@ def test_ef21_with_ratio_one_is_fedavg_where_all_take_part(codec):
         [*trace(small(FedAvg(), torch.float64, **settings, **parts), 5)][-1]
         for parts in ({}, {"compress": via})
     ]
-    torch.testing.assert_close(runs[0].srv.x, runs[1].srv.x, rtol=0, atol=1e-13)
+    torch.testing.assert_close(runs[0].state.srv.x, runs[1].state.srv.x, rtol=0, atol=1e-13)

@@ -53,7 +53,7 @@ def test_moon_remembers_the_last_local_model_of_those_who_took_part():
     # one client per round: the server's model after it is that client's last local one
     cohorts, seen, after = [[0], [2], [0]], [], []
     for loop in trace(rounds_of(MOON(), cohorts), 3):
-        after.append(loop.srv.x.clone())
+        after.append(loop.state.srv.x.clone())
         seen.append({i: row.obj for i, row in loop.memory.get(range(3)).items()})
     assert [sorted(s) for s in seen] == [[], [0], [0, 2], [0, 2]]
     assert all(float(row.seen) == 1 for s in seen for row in s.values())
@@ -64,7 +64,7 @@ def test_moon_remembers_the_last_local_model_of_those_who_took_part():
 def test_moons_term_begins_with_a_clients_second_participation():
     cohorts = [[0], [2], [0]]
     ends = [
-        [loop.srv.x.clone() for loop in trace(rounds_of(o, cohorts), 3)]
+        [loop.state.srv.x.clone() for loop in trace(rounds_of(o, cohorts), 3)]
         for o in (MOON(mu=3.0), CrossEntropy())
     ]
     close(ends[0][1], ends[1][1], 1e-14)
@@ -96,7 +96,7 @@ def test_fedlc_remembers_its_own_label_counts():
 @pytest.mark.parametrize("name", ["moon", "fedmlb", "feddecorr", "fedlc", "fedntd"])
 def test_each_changes_fedacg_and_stays_finite(name):
     ends = [
-        [*trace(small(FedACG(), torch.float64, objective=o), 3)][-1].srv.x
+        [*trace(small(FedACG(), torch.float64, objective=o), 3)][-1].state.srv.x
         for o in (OBJECTIVES[name](), CrossEntropy())
     ]
     assert ends[0].isfinite().all()
@@ -121,7 +121,7 @@ def test_each_changes_fedacg_and_stays_finite(name):
 )
 def test_every_hyper_parameter_changes_a_run(name, change):
     ends = [
-        [*trace(small(FedAvg(), torch.float64, objective=OBJECTIVES[name](**o)), 3)][-1].srv.x
+        [*trace(small(FedAvg(), torch.float64, objective=OBJECTIVES[name](**o)), 3)][-1].state.srv.x
         for o in ({}, change)
     ]
     assert float((ends[0] - ends[1]).abs().max()) > 1e-9
@@ -170,7 +170,7 @@ def test_a_model_without_blocks_is_refused_by_name(name):
 @pytest.mark.parametrize("name", ["fedlc", "fedntd"])
 def test_the_others_take_any_model(name):
     *_, loop = trace(small(FedAvg(), model=Opaque(), objective=OBJECTIVES[name]()), 2)
-    assert loop.srv.x.isfinite().all()
+    assert loop.state.srv.x.isfinite().all()
 
 
 @pytest.mark.parametrize("name", ["moon", "feddecorr"])

@@ -70,7 +70,7 @@ def run(algorithm, **changes) -> Experiment:
 
 
 def end(algorithm, rounds, **changes):
-    return [*trace(run(algorithm, **changes), rounds)][-1].srv.x.numpy()
+    return [*trace(run(algorithm, **changes), rounds)][-1].state.srv.x.numpy()
 
 
 def test_the_objectives_are_apart():
@@ -122,7 +122,7 @@ def test_what_the_server_adds_up_is_the_weighted_sum_of_all_clients(field, weigh
     for loop in trace(run(EXACT[name], cohort=3, weighting=weighting), 12):
         each = {i: getattr(m.alg, own).numpy() for i, m in loop.memory.get(range(N)).items()}
         total = sum((p[i] * v for i, v in each.items()), np.zeros(2))
-        near(getattr(loop.srv, own), total, 1e-13)
+        near(getattr(loop.state.srv, own), total, 1e-13)
     assert len(each) == N
 
 

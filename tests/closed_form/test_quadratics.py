@@ -96,7 +96,7 @@ def test_scaffolds_c_is_the_weighted_mean_of_all_c_i(option):
     for loop in trace(experiment, 12):
         held = loop.memory.get(range(4))
         total = sum((sizes[i] * m.alg.c for i, m in held.items()), torch.zeros(2).double())
-        torch.testing.assert_close(loop.srv.c, total / sum(sizes), rtol=0, atol=1e-13)
+        torch.testing.assert_close(loop.state.srv.c, total / sum(sizes), rtol=0, atol=1e-13)
     assert len(held) == 4
 
 
@@ -104,9 +104,11 @@ def test_fedacgs_momentum_is_the_last_move():
     before = None
     for loop in trace(quadratics(FedACG(lam=0.85, beta=0.1), cohort=3), 25):
         if before is not None:
-            torch.testing.assert_close(loop.srv.m, loop.srv.x - before, rtol=0, atol=1e-14)
-        before = loop.srv.x
-    assert float(loop.srv.m.abs().max()) > 1e-6
+            torch.testing.assert_close(
+                loop.state.srv.m, loop.state.srv.x - before, rtol=0, atol=1e-14
+            )
+        before = loop.state.srv.x
+    assert float(loop.state.srv.m.abs().max()) > 1e-6
 
 
 def test_fedprox_ends_in_its_own_fixed_point():
@@ -191,9 +193,9 @@ def test_a_method_follows_its_recurrence(name, schedule):
     local = Local(epochs=1, batch=1, lr=LR, schedule=schedule)
     experiment = quadratics(algorithm, SIZES, cohort=COHORTS, local=local)
     for t, loop in enumerate(trace(experiment, 12)):
-        np.testing.assert_allclose(loop.srv.x.numpy(), own.x, rtol=0, atol=1e-13)
+        np.testing.assert_allclose(loop.state.srv.x.numpy(), own.x, rtol=0, atol=1e-13)
         if name.startswith("scaffold"):
-            np.testing.assert_allclose(loop.srv.c.numpy(), own.c, rtol=0, atol=1e-12)
+            np.testing.assert_allclose(loop.state.srv.c.numpy(), own.c, rtol=0, atol=1e-12)
             for i, held in loop.memory.get(range(4)).items():
                 np.testing.assert_allclose(held.alg.c.numpy(), own.c_i[i], rtol=0, atol=1e-12)
         getattr(own, name.split()[0])(t, **options)
@@ -204,7 +206,7 @@ def test_fedacg_without_a_pull_is_fedavgm_from_the_lookahead():
     local = Local(epochs=1, batch=1, lr=LR, schedule=SCHEDULE)
     experiment = quadratics(FedACG(lam=0.7, beta=0.0), SIZES, cohort=COHORTS, local=local)
     for t, loop in enumerate(trace(experiment, 10)):
-        np.testing.assert_allclose(loop.srv.x.numpy(), own.x, rtol=0, atol=1e-13)
+        np.testing.assert_allclose(loop.state.srv.x.numpy(), own.x, rtol=0, atol=1e-13)
         phi = own.x + 0.7 * own.m
         own.m = 0.7 * own.m + own.mean(t, phi)
         own.x = own.x + own.m

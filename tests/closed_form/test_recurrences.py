@@ -419,7 +419,7 @@ def test_a_method_follows_its_recurrence(name):
     experiment = quadratics(algorithm, SIZES, cohort=COHORTS, local=local)
     moved = 0.0
     for loop, x in zip(trace(experiment, 11), reference(), strict=True):
-        np.testing.assert_allclose(loop.srv.x.numpy(), x, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(loop.state.srv.x.numpy(), x, rtol=0, atol=1e-12)
         moved = max(moved, float(np.abs(x).max()))
     assert moved > 0.1
 
@@ -431,7 +431,7 @@ def test_sam_at_the_clients_is_the_wrapper():
     one = quadratics(sam, sizes, local=Local(**local))
     two = quadratics(Scaffold(), sizes, local=Local(**local, sam=0.2))
     for a, b in zip(trace(one, 5), trace(two, 5), strict=True):
-        assert (a.srv.x == b.srv.x).all()
+        assert (a.state.srv.x == b.state.srv.x).all()
 
 
 def test_scaffolds_control_variates_are_of_the_perturbed_gradient_too():
@@ -440,7 +440,7 @@ def test_scaffolds_control_variates_are_of_the_perturbed_gradient_too():
     algorithm = Sam(inner=Scaffold(option=1), rho=rho)
     local = Local(epochs=1, batch=1, lr=LR, schedule=SCHEDULE)
     for t, loop in enumerate(trace(quadratics(algorithm, SIZES, cohort=COHORTS, local=local), 8)):
-        np.testing.assert_allclose(loop.srv.x.numpy(), x, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(loop.state.srv.x.numpy(), x, rtol=0, atol=1e-12)
         moves, new = [], c_i.copy()
         for i in cohort(t):
             shift, new[i] = c - c_i[i], sharp(i, x, rho)
@@ -454,7 +454,7 @@ def test_a_server_optimiser_takes_the_methods_own_move():
     algorithm = ServerOpt(inner=Scaffold(), opt=ServerAdam(lr=0.1, tau=0.01))
     local = Local(epochs=1, batch=1, lr=LR, schedule=SCHEDULE)
     for t, loop in enumerate(trace(quadratics(algorithm, SIZES, cohort=COHORTS, local=local), 10)):
-        np.testing.assert_allclose(loop.srv.x.numpy(), x, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(loop.state.srv.x.numpy(), x, rtol=0, atol=1e-12)
         moves, new = [], c_i.copy()
         for i in cohort(t):
             shift = c - c_i[i]
@@ -471,9 +471,13 @@ def test_duals_reach_the_minimiser_of_the_weighted_mean(algorithm, sizes):
     w = np.array(sizes, float)[:, None]
     minimiser = (w * A * B).sum(0) / (w * A).sum(0)
     local = Local(epochs=1, batch=1, lr=0.2)
-    plain = list(trace(quadratics(FedAvg(), sizes, cohort=3, local=local), 30))[-1].srv.x.numpy()
+    plain = list(trace(quadratics(FedAvg(), sizes, cohort=3, local=local), 30))[
+        -1
+    ].state.srv.x.numpy()
     assert np.abs(plain - minimiser).max() > 0.02
-    end = list(trace(quadratics(algorithm, sizes, cohort=3, local=local), 150))[-1].srv.x.numpy()
+    end = list(trace(quadratics(algorithm, sizes, cohort=3, local=local), 150))[
+        -1
+    ].state.srv.x.numpy()
     np.testing.assert_allclose(end, minimiser, rtol=0, atol=1e-10)
 
 
@@ -484,13 +488,13 @@ def test_corrected_steps_of_unequal_number_reach_the_minimiser(algorithm):
         sizes = (2, 2, 2, 2)  # as the paper has it: the h_i add up to 0
     local = Local(epochs=1, batch=1, lr=0.1)
     end = list(trace(quadratics(algorithm, sizes, weighting="uniform", local=local), 150))[-1]
-    np.testing.assert_allclose(end.srv.x.numpy(), minimiser, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(end.state.srv.x.numpy(), minimiser, rtol=0, atol=1e-10)
 
 
 def test_afl_raises_the_weight_of_the_worst_client():
     def worst(algorithm):
         loop = list(trace(quadratics(algorithm, local=Local(steps=1, lr=0.1)), 200))[-1]
-        return max(loss(i, loop.srv.x.numpy()) for i in range(N))
+        return max(loss(i, loop.state.srv.x.numpy()) for i in range(N))
 
     assert worst(AFL(rate=0.02)) < 0.8 * worst(FedAvg())
 
@@ -501,16 +505,16 @@ def test_ifca_ends_at_the_minimiser_of_each_cluster():
     number = [int(loop.memory.get([i])[i].alg.mine) for i in range(N)]
     mine = np.eye(2)[number]  # (clients, k)
     assert (mine.sum(0) > 0).all()
-    for j, x in enumerate((loop.srv.x, loop.srv.x1)):
+    for j, x in enumerate((loop.state.srv.x, loop.state.srv.x1)):
         own = mine[:, j] == 1
         minimiser = (A[own] * B[own]).sum(0) / A[own].sum(0)
         np.testing.assert_allclose(x.numpy(), minimiser, rtol=0, atol=1e-8)
-    shares = [loop.history[-1][f"cluster{j}"] for j in (0, 1)]
+    shares = [loop.log.history[-1][f"cluster{j}"] for j in (0, 1)]
     assert shares == [float(v) for v in mine.mean(0)]
 
 
 def test_fedexp_reports_the_rate_of_its_server():
-    rows = list(trace(quadratics(FedExP()), 3))[-1].history
+    rows = list(trace(quadratics(FedExP()), 3))[-1].log.history
     assert all(row["server_lr"] >= 1 for row in rows) and rows[0]["server_lr"] > 1
 
 
@@ -527,8 +531,8 @@ def test_a_second_trajectory_moves_as_the_first(around):
     for settings in (local, HARD):
         run = quadratics(Ditto(lam=0.0), cohort=[[2]], local=settings)
         loop = [*trace(run, 1)][-1]
-        assert bits(loop.memory.get([2])[2].alg.v) == bits(loop.srv.x)
-        assert float(loop.srv.x.abs().max()) > 0.05
+        assert bits(loop.memory.get([2])[2].alg.v) == bits(loop.state.srv.x)
+        assert float(loop.state.srv.x.abs().max()) > 0.05
 
 
 def test_dittos_personal_models_follow_their_recurrence():
@@ -548,7 +552,7 @@ def test_dittos_personal_models_follow_their_recurrence():
 
     loops = trace(quadratics(Ditto(lam=lam), cohort=cohorts, local=HARD), 8)
     for t, loop in enumerate(loops):
-        np.testing.assert_allclose(loop.srv.x.numpy(), x, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(loop.state.srv.x.numpy(), x, rtol=0, atol=1e-12)
         for i, row in loop.memory.get(range(4)).items():
             np.testing.assert_allclose(row.alg.v.numpy(), v[i], rtol=0, atol=1e-12)
         now = cohorts[t % 4]

@@ -127,7 +127,7 @@ def test_centred_clipping_begins_at_the_last_aggregate() -> None:
         loop = next(loops)
         out = loop.engine.map(
             Request.TRAIN,
-            TrainTask(rec(x=torch.tensor(first)), loop.buffers, {}, loop.cohorts.of(0), 1),
+            TrainTask(rec(x=torch.tensor(first)), loop.state.buffers, {}, loop.cohorts.of(0), 1),
         )
         rows.append(root(out.nodes).rows.r0.delta.numpy())
         loops.close()
@@ -220,8 +220,8 @@ def test_a_hostile_client_does_what_the_formula_says(name: str, rule: Aggregatio
         want = np.median(rows, axis=0)
     run = quadratics(FedAvg(), COPIES, attack=attack, aggregation=rule)
     loop = [*trace(run, 1)][-1]
-    np.testing.assert_allclose(loop.srv.x.numpy(), want, rtol=0, atol=1e-13)
-    assert loop.history[0]["hostile"] == sorted(bad)
+    np.testing.assert_allclose(loop.state.srv.x.numpy(), want, rtol=0, atol=1e-13)
+    assert loop.log.history[0]["hostile"] == sorted(bad)
 
 
 def test_z_of_a_little_is_enough_is_the_paper_s() -> None:
@@ -292,7 +292,7 @@ def bounded(algorithm: Any, rounds: int = 1, **parts: Any) -> int:
     everybody, memories = loop.cohorts.of(0), dict[int, Any]()
     for t in range(rounds):
         msg = loop.message()[0]
-        sent = msg._replace(x=msg.x + t), loop.buffers, memories
+        sent = msg._replace(x=msg.x + t), loop.state.buffers, memories
         whole = loop.engine.map(Request.TRAIN, TrainTask(*sent, everybody, t))
         total = added(root(whole.nodes))
         for i in everybody:
@@ -334,7 +334,7 @@ def dp_run(**options: Any) -> Any:
 def test_the_denominator_is_fixed_and_rounds_of_nobody_take_part() -> None:
     run = dp_run()
     loops = trace(run, 4)
-    before = next(loops).srv.x.numpy().copy()
+    before = next(loops).state.srv.x.numpy().copy()
     sizes = []
     for t, loop in enumerate(loops):
         cohort = loop.cohorts.of(t)
@@ -344,11 +344,11 @@ def test_the_denominator_is_fixed_and_rounds_of_nobody_take_part() -> None:
             own = models(quadratics(FedAvg(), cohort=[[i]], model=_at(before)), 1)
             rows.append(own[1] - own[0])
         want = before + sum(shortened(np.stack(rows), 0.5)) / 2.0 if rows else before
-        np.testing.assert_allclose(loop.srv.x.numpy(), want, rtol=0, atol=1e-6)
-        row = loop.history[-1]
+        np.testing.assert_allclose(loop.state.srv.x.numpy(), want, rtol=0, atol=1e-6)
+        row = loop.log.history[-1]
         assert row["train_loss"] is None and row["epsilon"] == 0.5 * (t + 1)
         assert row["cohort"] == len(cohort)
-        before = loop.srv.x.numpy().copy()
+        before = loop.state.srv.x.numpy().copy()
     assert len(set(sizes)) > 1
 
 
@@ -384,7 +384,7 @@ def test_clip_follows_the_quantile_of_the_lengths() -> None:
         within = [0] * len(loop.cohorts.of(t))  # all are longer than 0.1
         b = sum(v - 0.5 for v in within) / 2.0 + 0.5
         clip *= math.exp(-0.2 * (b - 0.5))
-        assert loop.history[-1]["clip"] == pytest.approx(clip, rel=1e-4)
+        assert loop.log.history[-1]["clip"] == pytest.approx(clip, rel=1e-4)
 
 
 def test_a_budget_ends_the_run(accounts_at_hand: None, tmp_path: Any) -> None:

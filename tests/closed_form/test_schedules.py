@@ -121,7 +121,7 @@ class Told(LocalSGD):
 def test_the_server_is_told_the_rate_of_the_longest_clients_last_step():
     local = Local(epochs=1, batch=1, lr=0.1, schedule=Exponential(decay=0.8, step_decay=0.5))
     run = quadratics(Told(), (1, 3, 4, 2), local=local, cohort=[[0, 1, 3], [0]])
-    told = [(loop.srv.lr, loop.srv.rate) for loop in trace(run, 2)][1:]
+    told = [(loop.state.srv.lr, loop.state.srv.rate) for loop in trace(run, 2)][1:]
     assert told == [(pytest.approx(0.1 / 4), 0.75), (pytest.approx(0.08), 0.25)]
 
 
@@ -137,7 +137,7 @@ def test_a_rate_may_fall_by_the_clients_own_passes(method, engine, engine_of):
     run = quadratics(method, sizes, local=local, weighting="uniform", engine=engine)
     x, c, c_i = np.zeros(2), np.zeros(2), np.zeros((4, 2))
     for t, loop in enumerate(trace(run, 4)):
-        np.testing.assert_allclose(loop.srv.x.numpy(), x, rtol=0, atol=1e-14)
+        np.testing.assert_allclose(loop.state.srv.x.numpy(), x, rtol=0, atol=1e-14)
         moves, total = np.zeros((4, 2)), np.zeros(4)
         for i, steps in enumerate(sizes):
             y = x.copy()
@@ -157,7 +157,7 @@ def test_of_clients_with_as_many_steps_the_server_is_told_the_one_with_most_pass
     falls = Exponential(decay=0.8, step_decay="epoch")
     local = Local(steps=6, batch=1, lr=0.1, schedule=falls)
     run = quadratics(Told(), (2, 5, 3, 4), local=local, cohort=[[0, 1, 2, 3], [1, 3]])
-    told = [loop.srv.lr for loop in trace(run, 2)][1:]
+    told = [loop.state.srv.lr for loop in trace(run, 2)][1:]
     assert told == [pytest.approx(0.1 * 0.8 ** (0 + 5 // 2)), pytest.approx(0.1 * 0.8 ** (1 + 1))]
 
 

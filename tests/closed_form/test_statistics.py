@@ -44,12 +44,12 @@ def built(rule, statistics: str):
     ).build()
     loop.engine.open(loop.plan, loop.fed, loop.net)
     loop.begin()
-    loop.run(1)
+    loop.until(1)
     return loop
 
 
 def sub_model(loop, rule, capacity: float) -> nn.Module:
-    return part_of(rule, loop.net, loop.srv.x, capacity, 1)[1].requires_grad_(False)
+    return part_of(rule, loop.net, loop.state.srv.x, capacity, 1)[1].requires_grad_(False)
 
 
 @pytest.mark.parametrize("rule", [HeteroFL(scaler=False), FIARSE()], ids=repr)
@@ -94,7 +94,7 @@ def test_a_run_without_sub_models_is_evaluated_alike(statistics):
     loop = built(None, statistics)
     got = loop.scores()["test"]
     with_sizes = built(FIARSE(), statistics)
-    with_sizes.state = with_sizes.state._replace(srv=loop.srv, buffers=loop.buffers)
+    with_sizes.state = with_sizes.state._replace(srv=loop.state.srv, buffers=loop.state.buffers)
     want = with_sizes.scores()["test"]
     assert got.loss == want.loss and got.examples == want.examples
     other = built(None, "batch" if statistics == "static" else "static")

@@ -59,7 +59,7 @@ def _one_round(rule: Rule, start: list[float], pulls: list[list[float]], capacit
         evaluate=Evaluation(explored=False),
         device="cpu",
     )
-    return [*trace(run, 1)][-1].srv.x.tolist()
+    return [*trace(run, 1)][-1].state.srv.x.tolist()
 
 
 def test_three_clients_are_averaged_coordinate_by_coordinate_by_hand():
@@ -395,7 +395,7 @@ def test_the_columns_are_the_means_over_sizes_and_over_the_clients_of_a_size():
     run = experiment(submodel=FIARSE(), capacities=[1.0, 0.5, 0.25], rounds=2)
     result = run.run()
     loop, row = run.loop, result.history[-1]
-    data, x = loop.fed.data, loop.srv.x
+    data, x = loop.fed.data, loop.state.srv.x
     values, own = {}, {}
     for capacity in (1.0, 0.5, 0.25):
         view = FIARSE().view(x, loop.net, capacity, 2)
@@ -453,7 +453,7 @@ def test_static_statistics_are_those_of_the_size_over_all_samples():
     one = experiment(model=model, submodel=HeteroFL(), capacities=[0.25, 1.0], **parts)
     row = one.run().history[-1]
     loop = one.loop
-    x, data = loop.srv.x, loop.fed.data
+    x, data = loop.state.srv.x, loop.fed.data
     view = HeteroFL().view(x, loop.net, 0.25, 1)
     inner = view.net.export(view.take(x))
     h = nn.functional.linear(data.inputs, inner[0].weight, inner[0].bias)
@@ -484,17 +484,17 @@ def _owners_round(owners: bool):
     loop = made.build()
     loop.engine.open(loop.plan, loop.fed, loop.net)
     loop.begin()
-    before = loop.srv.x
+    before = loop.state.srv.x
     alone = [
-        loop.engine.map(Request.TRAIN, TrainTask(rec(x=before), loop.buffers, {}, [i], 0)).nodes[0][
-            2
-        ]
+        loop.engine.map(
+            Request.TRAIN, TrainTask(rec(x=before), loop.state.buffers, {}, [i], 0)
+        ).nodes[0][2]
         for i in range(3)
     ]
-    loop.run(1)
+    loop.until(1)
     loop.engine.close()
     split = loop.net.layout.views
-    return split(before), split(loop.srv.x), [split(part.delta) for part in alone]
+    return split(before), split(loop.state.srv.x), [split(part.delta) for part in alone]
 
 
 def test_a_class_is_averaged_over_its_owners():

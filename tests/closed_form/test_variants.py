@@ -29,10 +29,10 @@ from tiny import A, B, quadratics, trace
 def test_stem_without_memory_is_fedavg_after_its_first_step():
     # alpha = 1: d = g. Every client starts where the mean gradient's step led, then plain steps
     local = Local(steps=3, lr=0.05, batch=1)
-    one = [loop.srv.x for loop in trace(quadratics(STEM(alpha=1.0), local=local), 6)]
+    one = [loop.state.srv.x for loop in trace(quadratics(STEM(alpha=1.0), local=local), 6)]
     first = 0.05 * torch.tensor((A * B).mean(0))  # -lr times the mean gradient at 0
     other = quadratics(FedAvg(), local=local, model=Variables(first))
-    two = [loop.srv.x for loop in trace(other, 6)]
+    two = [loop.state.srv.x for loop in trace(other, 6)]
     for a, b in zip(one[1:], two[1:], strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-14)
 
@@ -45,13 +45,13 @@ def test_fafed_with_one_constant_matrix_is_stem():
     one = quadratics(fafed, cohort=3, local=Local(steps=3, lr=0.05 * rho, batch=1))
     two = quadratics(STEM(alpha=0.3), cohort=3, local=Local(steps=3, lr=0.05, batch=1))
     for a, b in zip(trace(one, 8), trace(two, 8), strict=True):
-        torch.testing.assert_close(a.srv.x, b.srv.x, rtol=0, atol=1e-6)
+        torch.testing.assert_close(a.state.srv.x, b.state.srv.x, rtol=0, atol=1e-6)
 
 
 def test_fedcm_begins_as_fedavg_at_a_smaller_rate():
     local, slower = Local(steps=3, lr=0.1, batch=1), Local(steps=3, lr=0.03, batch=1)
-    one = [*trace(quadratics(FedCM(alpha=0.3), local=local), 1)][-1].srv.x
-    two = [*trace(quadratics(FedAvg(), local=slower), 1)][-1].srv.x
+    one = [*trace(quadratics(FedCM(alpha=0.3), local=local), 1)][-1].state.srv.x
+    two = [*trace(quadratics(FedAvg(), local=slower), 1)][-1].state.srv.x
     torch.testing.assert_close(one, two, rtol=0, atol=1e-15)
 
 
@@ -63,18 +63,20 @@ def test_adagrad_is_adam_that_forgets_nothing():
     opt = ServerAdam(lr=0.1 * scale, beta1=0.0, beta2=beta2, tau=1e-30, v0=0.0)
     two = quadratics(ServerOpt(inner=LocalSGD(), opt=opt))
     for a, b in zip(trace(one, 5), trace(two, 5), strict=True):
-        torch.testing.assert_close(a.srv.x, b.srv.x, rtol=0, atol=1e-4)
+        torch.testing.assert_close(a.state.srv.x, b.state.srv.x, rtol=0, atol=1e-4)
 
 
 def test_fedams_never_forgets_its_largest_second_moment():
     top = None
     for loop in trace(quadratics(fedams(server_lr=0.1)), 25):
         if top is not None:
-            assert bool((loop.srv.own.vhat >= top).all())
-            assert bool((loop.srv.own.vhat >= loop.srv.own.v).all())
-            assert float(loop.srv.own.vhat.min()) >= 1e-3
-        top = loop.srv.own.vhat
-    assert bool((loop.srv.own.vhat > loop.srv.own.v).any()), "it would be no test otherwise"
+            assert bool((loop.state.srv.own.vhat >= top).all())
+            assert bool((loop.state.srv.own.vhat >= loop.state.srv.own.v).all())
+            assert float(loop.state.srv.own.vhat.min()) >= 1e-3
+        top = loop.state.srv.own.vhat
+    assert bool((loop.state.srv.own.vhat > loop.state.srv.own.v).any()), (
+        "it would be no test otherwise"
+    )
 
 
 def test_fedadagrad_takes_ever_smaller_steps_along_a_constant_gradient():
@@ -86,7 +88,7 @@ def test_fedadagrad_takes_ever_smaller_steps_along_a_constant_gradient():
         objective=Function(f=lambda x, a, b: (a * x).sum(1).mean()),
         local=Local(steps=1, lr=0.1, batch=1),
     )
-    path = [float(loop.srv.x[0]) for loop in trace(experiment, 9)]
+    path = [float(loop.state.srv.x[0]) for loop in trace(experiment, 9)]
     np.testing.assert_allclose(np.diff(path), 0.1 / np.sqrt(np.arange(1, 10)), rtol=1e-9)
 
 

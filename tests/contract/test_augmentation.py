@@ -55,7 +55,7 @@ def ends(dtype, engine, name="scaffold", data=None):
         device="cpu",
     )
     loop = [*trace(experiment, 3)][-1]
-    return loop.srv, timeless(loop.history)
+    return loop.state.srv, timeless(loop.log.history)
 
 
 @functools.cache

@@ -85,9 +85,9 @@ def watched():
 def test_methods_are_pure_and_the_engine_changes_nothing(case, watched):
     watch, loop = watched(case)
     plain = [*trace(small(method(case), local=LOCAL, cohort=5), 5)][-1]
-    assert same(loop.srv, plain.srv)
+    assert same(loop.state.srv, plain.state.srv)
     assert not watch.notes.broken
-    steps = sum(row["steps"] for row in loop.history)
+    steps = sum(row["steps"] for row in loop.log.history)
     assert len(watch.given("direction")) == steps
     assert len(watch.given("finish")) == 25
     called = {name for name, calls in watch.notes.calls.items() if calls}
@@ -100,12 +100,17 @@ def test_the_bill_is_the_messages(case, watched):
     watch, loop = watched(case)
     probes = watch.notes.calls["probe"]
     assert len(probes) == (7 if watch.probes else 0)
-    assert (loop.ledger.down, loop.ledger.up) == (dict(loop.engine.down), dict(loop.engine.up))
-    rounds = loop.history
-    assert (loop.ledger.bytes_down == sum(row["bytes_down"] for row in rounds)) == (not probes)
-    assert (loop.ledger.bytes_up == sum(row["bytes_up"] for row in rounds)) == (not probes)
-    assert loop.ledger.client_rounds == loop.ledger.answers == 25 + len(probes)
-    assert loop.ledger.steps == sum(row["steps"] for row in loop.history)
+    assert (loop.state.ledger.down, loop.state.ledger.up) == (
+        dict(loop.engine.down),
+        dict(loop.engine.up),
+    )
+    rounds = loop.log.history
+    assert (loop.state.ledger.bytes_down == sum(row["bytes_down"] for row in rounds)) == (
+        not probes
+    )
+    assert (loop.state.ledger.bytes_up == sum(row["bytes_up"] for row in rounds)) == (not probes)
+    assert loop.state.ledger.client_rounds == loop.state.ledger.answers == 25 + len(probes)
+    assert loop.state.ledger.steps == sum(row["steps"] for row in loop.log.history)
 
 
 @pytest.mark.quick
@@ -115,7 +120,7 @@ def test_messages_and_memories_survive_the_wire_and_the_disk(case, watched):
     rows = loop.memory.get(range(7)).values()
     assert rows
     answers = [up for up, _ in watch.given("finish")]
-    for record in [*watch.given("broadcast"), *answers, *rows, loop.srv]:
+    for record in [*watch.given("broadcast"), *answers, *rows, loop.state.srv]:
         empty = tree(lambda v: torch.zeros_like(v) if isinstance(v, torch.Tensor) else 0.0, record)
         assert same(wire.unpack(wire.pack(record), empty), record)
         shape, tensors = freeze(record)
@@ -138,7 +143,7 @@ def documented(make) -> dict[str, set[str]]:
 def test_the_docstring_lists_the_state(name, watched):
     watch, loop = watched(name)
     said = documented(ALGORITHMS[name])
-    assert set(fields(loop.srv)) == said["server"]
+    assert set(fields(loop.state.srv)) == said["server"]
     assert set(fields(watch.given("finish")[0][0])) - {"weight"} == said["up"]
     memory = next(iter(loop.memory.get(range(7)).values()))
     assert set(fields(memory.alg)) == said["client"]

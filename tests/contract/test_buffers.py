@@ -115,7 +115,7 @@ AUTHORS = [Historian, Storm, Hoarder, Wanderer, Flat, Full]
 def test_the_engine_has_the_bits_of_a_naive_loop(author, dtype):
     def rounds(engine):
         return [
-            (loop.srv, loop.memory.get(range(7)))
+            (loop.state.srv, loop.memory.get(range(7)))
             for loop in trace(small(author(), dtype, engine=engine, cohort=5), 4)
         ]
 
@@ -131,7 +131,7 @@ def test_workers_have_the_same_bits(author, engine_of):
         [*trace(small(author(), engine=engine_of(name), cohort=5), 3)][-1]
         for name in ("serial", "workers:2")
     ]
-    assert same(ends[0].srv, ends[1].srv)
+    assert same(ends[0].state.srv, ends[1].state.srv)
 
 
 class Listing(LocalSGD):

@@ -106,7 +106,7 @@ def test_another_churn_is_another_run(tmp_path):
 def test_only_who_is_there_is_asked_before_round_one():
     loop = next(trace(experiment(1, "fafed"), 0))
     assert loop.plan.algorithm.probes
-    assert loop.ledger.client_rounds == 4  # of seven clients
+    assert loop.state.ledger.client_rounds == 4  # of seven clients
 
 
 def test_ef21_needs_everybodys_memory():

@@ -427,7 +427,7 @@ def test_no_step_crosses_to_the_device_and_a_round_no_more_often_than_it_did(eng
         loop.begin()
         with counted() as count:
             loop.engine.map(
-                Request.TRAIN, TrainTask(loop.message()[0], loop.buffers, {}, [1, 2, 3], 0)
+                Request.TRAIN, TrainTask(loop.message()[0], loop.state.buffers, {}, [1, 2, 3], 0)
             )
         loop.engine.close()
         found.append(count.as_dict())
@@ -444,7 +444,9 @@ def test_an_evaluation_waits_for_the_device_once(engine, monkeypatch):
     loop.begin()
     data = loop.fed.data
     with counted() as count:
-        scores = loop.engine.scores(loop.model(), loop.buffers, data.inputs[:9], data.targets[:9])
+        scores = loop.engine.scores(
+            loop.model(), loop.state.buffers, data.inputs[:9], data.targets[:9]
+        )
     loop.engine.close()
     assert [s.examples for s in scores] == [2, 2, 2, 2, 1]
     assert count.as_dict() == {"to_device": 0, "to_host": 1, "reads": 0}

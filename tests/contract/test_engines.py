@@ -60,16 +60,16 @@ def test_ranges_of_a_cohort_add_up_to_the_whole(name, engine_of):
     loop = next(trace(small(Scaffold(), engine=engine), 0))
     cohort = [0, 2, 3, 5, 6]
     engine.open(loop.plan, loop.fed, loop.net)
-    asked = TrainTask(loop.message()[0], loop.buffers, {}, cohort, 0)
+    asked = TrainTask(loop.message()[0], loop.state.buffers, {}, cohort, 0)
     whole = engine.map(Request.TRAIN, asked)
     stack = []
     for a, b in ((0, 2), (2, 5)):
         part = engine.map(Request.TRAIN, asked.range(a, b))
         for node in part.nodes:
             push(stack, *node)
-    x = loop.srv.x
+    x = loop.state.srv.x
     test = loop.fed.data.test_inputs, loop.fed.data.test_targets
-    assert len(engine.scores(x, loop.buffers, *test)) == 1  # forty samples are one batch
+    assert len(engine.scores(x, loop.state.buffers, *test)) == 1  # forty samples are one batch
     engine.close()
     assert same(root(stack), root(whole.nodes))
 
@@ -77,7 +77,10 @@ def test_ranges_of_a_cohort_add_up_to_the_whole(name, engine_of):
 def test_the_weights_of_local_momentum_are_known_in_every_engine(engine_of):
     local = Local(epochs=1.5, batch=4, lr=0.1, momentum=0.8, schedule=LOCAL.schedule)
     runs = [
-        [loop.srv.x for loop in trace(small(FedNova(), torch.float64, local=local, engine=e), 3)]
+        [
+            loop.state.srv.x
+            for loop in trace(small(FedNova(), torch.float64, local=local, engine=e), 3)
+        ]
         for e in ("serial", "vectorised:3", engine_of("workers:2"))
     ]
     for a, b, c in zip(*runs, strict=True):
@@ -170,7 +173,7 @@ def test_a_pass_over_all_data_is_counted_and_takes_its_time(method, engine_of):
             continue
         settings = parts | {"local": local, "devices": devices, "cohort": [[0, 1, 2, 3]]}
         run = small(Scaffold(option=1), torch.float64, engine=engine, **settings)
-        rows = [*trace(run, 2)][-1].history
+        rows = [*trace(run, 2)][-1].log.history
         assert [row["gradients"] for row in rows] == 2 * [each * (4 + 6)]
         assert [row["steps"] for row in rows] == [4, 4]
         assert [row["simulated_seconds"] for row in rows] == [1 + each * 2] * 2
@@ -229,7 +232,7 @@ def test_client_state_begins_with_the_model_of_its_first_round_or_of_the_run(
     for own, rounds in ((Remembers(), [0, 0, 1, 2]), (FromTheStart(), [0, 0, 0, 0])):
         given = cohorts | parts | {"algorithm": Prox(inner=own, mu=0.0)}
         make = lambda n, given=given, **more: experiment(**given, rounds=n, **more)
-        sent = [loop.srv.x for loop in trace(make(3), 3)]
+        sent = [loop.state.srv.x for loop in trace(make(3), 3)]
         engine = lambda: {"engine": engine_of(name) if "workers" in name else name}
         make(2, **engine()).run(tmp_path / own.method)
         again = make(3, **engine())
@@ -364,5 +367,5 @@ def test_every_batch_of_an_evaluation_draws_anew():
 def test_the_loss_falls(case):
     local = Local(epochs=2, batch=4, lr=0.1)
     loop = [*trace(small(method(case), local=local, cohort=1.0), 12)][-1]
-    losses = [row["test_loss"] for row in loop.history]
+    losses = [row["test_loss"] for row in loop.log.history]
     assert losses[-1] < 0.7 * losses[0]

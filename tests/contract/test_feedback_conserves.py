@@ -16,7 +16,7 @@ from torch import Tensor
 from fedloom import Checkpoint
 from fedloom.algorithms.registry import ALGORITHMS, make_algorithm
 from fedloom.compression.link import Link
-from fedloom.server.rounds import Loop
+from fedloom.server.rounds import Run
 from tiny import small
 
 D = 102
@@ -30,7 +30,7 @@ class Watch:
         self.computed: Sums = defaultdict(lambda: torch.zeros(D, dtype=torch.float64))
         self.read: Sums = defaultdict(lambda: torch.zeros(D, dtype=torch.float64))
         self.loop: Any = None
-        deliver, run = Link.deliver, Loop.run
+        deliver, run = Link.deliver, Run.run
 
         def delivered(link: Link, up: Any, state: Any, view: Any, seed: int, *place: Any) -> Any:
             before = {name: getattr(up, name).clone() for name in link.up}
@@ -40,12 +40,12 @@ class Watch:
                 self.read[place[-1], name] += getattr(got[0], name)
             return got
 
-        def ran(loop: Loop, rounds: int) -> None:
+        def ran(loop: Run, rounds: int) -> None:
             self.loop = loop
             run(loop, rounds)
 
         patch.setattr(Link, "deliver", delivered)
-        patch.setattr(Loop, "run", ran)
+        patch.setattr(Run, "run", ran)
 
     def left(self, client: int, name: str) -> Tensor:
         """What a client still keeps of a field."""

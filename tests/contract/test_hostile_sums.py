@@ -233,7 +233,7 @@ def test_two_sums_from_one_model_are_of_the_same_clients(tmp_path):
 
     def summed(round, cohort):
         loop.engine.refused.clear()
-        task = TrainTask(msg, loop.buffers, {}, cohort, round)
+        task = TrainTask(msg, loop.state.buffers, {}, cohort, round)
         out = loop.engine.map(Request.TRAIN, task)
         return sum(cost.answered for cost in out.stats), {r.why for r in loop.engine.refused}
 

@@ -61,7 +61,7 @@ def moves():
 def after_a_round(algorithm, engine):
     _, loop = trace(quadratics(algorithm, COPIES, engine=engine), 1)
     mean = np.average(moves(), axis=0, weights=COPIES)
-    assert np.allclose(loop.srv.x.numpy(), mean, rtol=1e-12, atol=0)
+    assert np.allclose(loop.state.srv.x.numpy(), mean, rtol=1e-12, atol=0)
     return loop
 
 
@@ -76,4 +76,4 @@ def test_what_a_client_remembers_is_not_weighted(algorithm, engine):
 @pytest.mark.parametrize("engine", ["serial", "vectorised:3"])
 def test_a_plain_mean_of_the_same_vector_is_not_weighted(engine):
     loop = after_a_round(AlsoPlain(), engine)
-    assert np.allclose(loop.srv.plain.numpy(), moves().mean(0), rtol=1e-12, atol=0)
+    assert np.allclose(loop.state.srv.plain.numpy(), moves().mean(0), rtol=1e-12, atol=0)

@@ -165,7 +165,7 @@ def test_a_loss_of_ones_own_is_not_passed_over_for_an_inherited_fused_mean():
 
     assert Doubled.mean is Objective.mean and CrossEntropy.mean is not Objective.mean
     ends = [
-        [*trace(small(FedAvg(), torch.float64, objective=loss, engine=engine), 2)][-1].srv.x
+        [*trace(small(FedAvg(), torch.float64, objective=loss, engine=engine), 2)][-1].state.srv.x
         for loss, engine in ((Doubled(), "serial"), (Doubled(), "vectorised"), (None, "serial"))
     ]
     torch.testing.assert_close(ends[0], ends[1], rtol=0, atol=1e-12)
@@ -177,7 +177,7 @@ def test_a_function_may_give_a_loss_per_output(engine):
     square = lambda outputs, targets: (outputs - targets[:, None]) ** 2
     mean = UserLoss(call=lambda outputs, targets: square(outputs, targets).mean(1))
     ends = [
-        [*trace(small(FedAvg(), torch.float64, objective=loss, engine=engine), 2)][-1].srv.x
+        [*trace(small(FedAvg(), torch.float64, objective=loss, engine=engine), 2)][-1].state.srv.x
         for loss in (square, mean)
     ]
     torch.testing.assert_close(*ends, rtol=0, atol=1e-14)

@@ -120,7 +120,7 @@ def test_whole_networks_agree_in_both_engines(build):
             device="cpu",
             engine=engine,
         )
-        ends.append([*trace(experiment, 1)][-1].srv.x)
+        ends.append([*trace(experiment, 1)][-1].state.srv.x)
     torch.testing.assert_close(*ends, rtol=0, atol=1e-11)
 
 
@@ -139,7 +139,7 @@ def on_texts(module, **changes):
 def test_a_module_that_is_used_twice_is_exported_as_it_was_trained():
     torch.manual_seed(6)
     *_, loop = trace(on_texts(used_twice()), 2)
-    net, x = loop.net, loop.srv.x
+    net, x = loop.net, loop.state.srv.x
     out = net.export(x)
     assert out[3][0] is out[3][4] and out[3][3] is out[3][6]
     assert type(out[3][3]) is nn.Dropout and len([*out.parameters()]) == len(net.params)
@@ -204,7 +204,12 @@ def test_constant_buffers_travel_in_the_vectorised_engine_as_in_serial(parts, en
         module, given = constants(norm=parts == "a client alone"), {"cohort": 3} | PARTS[parts]
         *_, loop = trace(on_texts(module, engine=engine, **given), 3)
         memory = {i: m for i, m in loop.memory.get(range(5)).items() if m is not None}
-        return loop, (loop.srv, memory, timeless(loop.history), timeless(loop.ledger.as_dict()))
+        return loop, (
+            loop.state.srv,
+            memory,
+            timeless(loop.log.history),
+            timeless(loop.state.ledger.as_dict()),
+        )
 
     one, known = end("serial")
     assert known[3]["up"]["buffers"] == known[3]["down"]["buffers"] > 0

@@ -44,7 +44,7 @@ def drawn(experiment):
     """What the clients drew in the last round, {client: (5, 3)}."""
     loop = [*trace(experiment, 2)][-1]
     found = loop.memory.get(range(loop.fed.population))
-    return loop.srv.x, {i: row.alg.u for i, row in found.items()}
+    return loop.state.srv.x, {i: row.alg.u for i, row in found.items()}
 
 
 def uniform(seed, place, call, n, digits):

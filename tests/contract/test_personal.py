@@ -37,11 +37,11 @@ def test_the_last_layer_stays_at_its_client(engine, engine_of):
     loop = [*trace(small(FedAvg(), private=FedPer(), **given), 3)][-1]
     p, start = head(loop.net), loop.net.init()
     own = loop.memory.get([4])[4].own.x
-    torch.testing.assert_close(loop.srv.x[:-p], plain.srv.x[:-p], rtol=0, atol=1e-12)
-    torch.testing.assert_close(own, plain.srv.x[-p:], rtol=0, atol=1e-12)
-    assert torch.equal(loop.srv.x[-p:], start[-p:])
+    torch.testing.assert_close(loop.state.srv.x[:-p], plain.state.srv.x[:-p], rtol=0, atol=1e-12)
+    torch.testing.assert_close(own, plain.state.srv.x[-p:], rtol=0, atol=1e-12)
+    assert torch.equal(loop.state.srv.x[-p:], start[-p:])
     shared = 8 * (102 - p)
-    for row in loop.history:
+    for row in loop.log.history:
         assert row["bytes_up.delta"] == row["bytes_down.x"] == shared
 
 
@@ -53,7 +53,9 @@ def test_a_run_with_private_layers_goes_on_after_a_stop(method, tmp_path):
     small(method, rounds=2, **given).run(tmp_path / "run")
     again = small(method, rounds=4, **given)
     found = again.resume(tmp_path / "run")
-    assert same(found.state, straight.srv) and timeless(found.history) == timeless(straight.history)
+    assert same(found.state, straight.state.srv) and timeless(found.history) == timeless(
+        straight.log.history
+    )
     assert found.history[-1]["client_accuracy_worst"] <= found.history[-1]["client_accuracy_mean"]
 
 
@@ -87,18 +89,20 @@ def test_the_statistics_of_private_norms_are_private(scheme, engine_of):
         [*trace(small(FedAvg(), private=scheme, engine=e, data=OWN, **given), 2)][-1]
         for e in ("serial", engine_of("workers:2"))
     ]
-    assert same(runs[0].srv, runs[1].srv) and torch.equal(runs[0].buffers, runs[1].buffers)
-    assert timeless(runs[0].history) == timeless(runs[1].history)
+    assert same(runs[0].state.srv, runs[1].state.srv) and torch.equal(
+        runs[0].state.buffers, runs[1].state.buffers
+    )
+    assert timeless(runs[0].log.history) == timeless(runs[1].log.history)
     loop, first = runs[0], runs[0].net.init_buffers()
     rows = loop.memory.get([3, 4, 6])
     own = [row.own.buffers for row in rows.values()]
     assert not torch.equal(own[0], own[1])
     kept = {"FedBN": 20, "FedPer": 8}[scheme.name]
     assert len(own[0]) == kept
-    assert torch.allclose(loop.buffers[-kept:], first[-kept:])
-    sent = loop.history[0].get("bytes_up.buffers", 0)
+    assert torch.allclose(loop.state.buffers[-kept:], first[-kept:])
+    sent = loop.log.history[0].get("bytes_up.buffers", 0)
     assert sent == 3 * 4 * (20 - kept)
-    assert torch.equal(loop.buffers[:-kept], first[:-kept]) == (kept == 20)
+    assert torch.equal(loop.state.buffers[:-kept], first[:-kept]) == (kept == 20)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +145,7 @@ def test_personal_models_are_measured_on_the_clients_own_tests(engine_of):
                 3,
             )
         ][-1]
-        rows.append(loop.history[-1])
+        rows.append(loop.log.history[-1])
         found = loop.evaluator.client_values(loop, None)
         values = found.values["accuracy"]
         assert found.basis == "own test sets, personal models"

@@ -98,7 +98,7 @@ def agree(make: Callable[[], Experiment], run: Path, round: int) -> int:
     with make().replay(run, round) as replay:
         replay.go()
         assert replay.unlike is None and not replay.error
-        assert same(replay.loop.buffers, server["buffers"])
+        assert same(replay.loop.state.buffers, server["buffers"])
         assert same(replay.after, server.get("srv/srv.x", replay.after))
         for i in replay.cohort:
             trace = replay.client(i, step=0)

@@ -160,7 +160,7 @@ def test_batch_norms_buffers_are_averaged_by_weight():
     start = loop.net.init_buffers()
     total, size = torch.zeros_like(start), 0
     for i in (1, 2, 5):
-        msg = loop.plan.algorithm.broadcast(loop.srv)
+        msg = loop.plan.algorithm.broadcast(loop.state.srv)
         ((_, _, part),) = loop.engine.map(Request.TRAIN, TrainTask(msg, start, {}, [i], 0)).nodes
         total += part.buffers
         size += loop.fed.weight(i)

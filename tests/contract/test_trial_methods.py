@@ -120,10 +120,12 @@ def test_and_agrees_with_many_clients_at_once(name):
         [*trace(small(dtype=torch.float64, **given, engine=engine), 2)][-1]
         for engine in ("serial", "vectorised:3")
     ]
-    torch.testing.assert_close(runs[1].srv.x, runs[0].srv.x, rtol=0, atol=1e-12)
-    costs = [[row[k] for row in loop.history for k in ("gradients", "bytes_up")] for loop in runs]
+    torch.testing.assert_close(runs[1].state.srv.x, runs[0].state.srv.x, rtol=0, atol=1e-12)
+    costs = [
+        [row[k] for row in loop.log.history for k in ("gradients", "bytes_up")] for loop in runs
+    ]
     assert costs[0] == costs[1]
-    values = [[row.get("loss_values") for row in loop.history] for loop in runs]
+    values = [[row.get("loss_values") for row in loop.log.history] for loop in runs]
     assert values[0] == values[1]
 
 
@@ -151,19 +153,19 @@ def test_a_rule_chooses_the_same_clients_in_every_engine_and_after_a_stop(
         [*trace(chosen(rule, engine), 4)][-1]
         for engine in ("serial", engine_of("workers:2"), "vectorised:3")
     ]
-    one, two, three = [loop.history for loop in loops]
+    one, two, three = [loop.log.history for loop in loops]
     assert timeless(one) == timeless(two)
     assert [row["clients"] for row in one] == [row["clients"] for row in three]
     if isinstance(rule, Patient):
         assert [row["clients"] for row in one] == [[0, 1], [2, 3], [4, 5], [0, 6]]
     chosen(rule, rounds=2).run(tmp_path / "run")
     again = chosen(rule, rounds=4).resume(tmp_path / "run")
-    assert timeless(again.history) == timeless(one) and same(again.state, loops[0].srv)
+    assert timeless(again.history) == timeless(one) and same(again.state, loops[0].state.srv)
 
 
 def test_power_of_choice_takes_the_largest_losses_and_pays_for_all_candidates():
     loop = [*trace(chosen(PowerOfChoice(among=7), rounds=2), 2)][-1]
-    first = loop.history[0]
+    first = loop.log.history[0]
     net, fed, plan = loop.net, loop.fed, loop.plan
     net.train()
     client, losses = Client(plan, fed, net), []
@@ -178,7 +180,7 @@ def test_power_of_choice_takes_the_largest_losses_and_pays_for_all_candidates():
     assert first["bytes_up.loss"] == 7 * number and first["bytes_up.delta"] == 2 * vector
     batches = [-(-n // 4) for n in (1, 3, 5, 8, 11, 2, 13)]
     assert first["loss_values"] == sum(batches) and first["cohort"] == 2
-    assert loop.ledger.client_rounds == 4
+    assert loop.state.ledger.client_rounds == 4
     speeds = [(1.0, 2.0, 4.0)[i % 3] for i in range(7)]
     asked = max(b / s for b, s in zip(batches, speeds, strict=True)) + vector / 1e4 + number / 1e4
     steps = [2 * batches[i] / speeds[i] for i in first["clients"]]

@@ -43,8 +43,8 @@ class Whole(FedAvg):
 def ends(kind: Any, engine: Any, **more: Any) -> tuple[Tensor, list[dict[str, Any]]]:
     """The last model, and the rows."""
     made = small(kind, torch.float64, local=Local(steps=3, batch=4, lr=0.25), engine=engine, **more)
-    start, *_, loop = [(t.srv.x.clone(), t) for t in trace(made, 2)]
-    return loop[0] - start[0], timeless(loop[1].history)
+    start, *_, loop = [(t.state.srv.x.clone(), t) for t in trace(made, 2)]
+    return loop[0] - start[0], timeless(loop[1].log.history)
 
 
 @pytest.mark.quick("Walks")

@@ -18,7 +18,7 @@ from tiny import trace
 
 
 def path(experiment, rounds):
-    return [float(loop.srv.x) for loop in trace(experiment, rounds)][1:]
+    return [float(loop.state.srv.x) for loop in trace(experiment, rounds)][1:]
 
 
 KNOBS = {"server_lr": 0.1, "beta1": 0.9, "beta2": 0.99}
@@ -66,20 +66,20 @@ def test_golden_numbers_of_problem_q(name):
 def test_the_second_moments_of_fedadam_on_problem_q():
     want = [0.0018212500000000006, 0.0033040252219559228, 0.0044817403321389775]
     loops = trace(problem_q(fedadam(**KNOBS, tau=0.01)), 3)
-    got = [float(loop.srv.own.v) for loop in loops][1:]
+    got = [float(loop.state.srv.own.v) for loop in loops][1:]
     np.testing.assert_allclose(got, want, rtol=0, atol=1e-16)
 
 
 def test_the_second_moments_of_fedams_on_problem_q():
     want = [0.0017222500000000007, 0.003149027500000002, 0.004226452294581017]
     loops = trace(problem_q(fedams(**KNOBS, eps=1e-3)), 3)
-    got = [float(loop.srv.own.v) for loop in loops][1:]
+    got = [float(loop.state.srv.own.v) for loop in loops][1:]
     np.testing.assert_allclose(got, want, rtol=0, atol=1e-16)
 
 
 def test_the_moments_that_stem_keeps_on_problem_q():
     # section 4: after t = 2, m = 1.59; after t = 4, m = 1.0092
-    got = [float(loop.srv.m) for loop in trace(problem_q(STEM(alpha=0.1)), 2)]
+    got = [float(loop.state.srv.m) for loop in trace(problem_q(STEM(alpha=0.1)), 2)]
     np.testing.assert_allclose(got, [2.5, 1.59, 1.0091999999999999], rtol=0, atol=1e-14)
 
 

@@ -37,7 +37,7 @@ def test_fedavg():
 
 def test_scaffold():
     loops = [
-        (float(loop.srv.x), float(loop.srv.c), [float(m.alg.c) for m in held.values()])
+        (float(loop.state.srv.x), float(loop.state.srv.c), [float(m.alg.c) for m in held.values()])
         for loop in trace(problem_q(Scaffold()), 3)
         if len(held := loop.memory.get(range(2)))
     ]
@@ -50,7 +50,7 @@ def test_scaffold():
 def fafed_steps(**options):
     """FAFED's two rounds on Q -> the server's states, and the four steps, each of both clients."""
     spy = Spy(inner=FAFED(alpha=0.1, beta=0.9, rho=0.01, **options))
-    servers = [loop.srv for loop in trace(problem_q(spy), 2)]
+    servers = [loop.state.srv for loop in trace(problem_q(spy), 2)]
     # a round's steps come client by client: (client 1: t1, t2), (client 2: t1, t2), ...
     of = lambda t, i: spy.steps[4 * (t // 2) + 2 * i + t % 2]
     return servers, [[of(t, i) for i in (0, 1)] for t in range(4)]
@@ -103,7 +103,7 @@ def test_fafed_with_one_matrix_for_everything_is_stem():
     algorithm = FAFED(alpha=0.1, beta=0.9, rho=rho, precondition_first_step=True)
     spy = Spy(inner=algorithm)
     experiment = problem_q(spy, local=Local(steps=2, lr=0.1 * rho, batch=1))
-    servers = [loop.srv for loop in trace(experiment, 2)]
+    servers = [loop.state.srv for loop in trace(experiment, 2)]
     xs = [s["x"] for s in spy.steps]
     near(xs[0], 0.75, 1e-9)
     near([xs[1], xs[3]], (0.56, 0.54), 1e-9)
@@ -150,8 +150,8 @@ def test_fafed_walks_towards_the_minimiser(preconditioned, first, after):
     near(models(theorem_1(spy), 5)[1:], after)
     near([s["x"] for s in spy.steps[:3]], first)
     for loop in trace(theorem_1(FIVE), 3):
-        near([loop.srv.m, loop.srv.v], [2 / 3, 14.666666666666666])
-        near(np.sqrt(float(loop.srv.v)) + 0.01, 3.839708431025352)
+        near([loop.state.srv.m, loop.state.srv.v], [2 / 3, 14.666666666666666])
+        near(np.sqrt(float(loop.state.srv.v)) + 0.01, 3.839708431025352)
 
 
 def test_fafed_after_a_hundred_steps():

@@ -19,7 +19,6 @@ from fedloom.deployment.node import Node
 from fedloom.deployment.node_states import NodeStates
 from fedloom.engines.base import TooFewError
 from fedloom.server import checkpoints, rounds
-from fedloom.server.example_accounts import ExampleAccounts
 from fedloom.server.ledger import Ledger
 from fedloom.storage import atomic, world
 from fedloom.storage.client_state import ClientMemory
@@ -363,12 +362,9 @@ def _(patch: Patch) -> None:
 
 @planted("the server's account begins anew when it goes on", "private")
 def _(patch: Patch) -> None:
-    real = ExampleAccounts.__setattr__
-
-    def forgets(self: Any, name: str, value: Any) -> None:
-        real(self, name, {} if name == "rounds" else value)
-
-    patch.setattr(ExampleAccounts, "__setattr__", forgets)
+    real = checkpoints.state_of
+    forgets = lambda run, kept: real(run, kept)._replace(trained={})
+    patch.setattr(checkpoints, "state_of", forgets)
 
 
 # ------------------------------------------------------------------------------------- masked sums

@@ -19,7 +19,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from fedloom.cli.__main__ import cli
-from fedloom.server.rounds import Loop
+from fedloom.server.rounds import Run
 from tiny import environment
 
 Stop = Callable[..., Result]
@@ -32,15 +32,15 @@ def stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stop:
     monkeypatch.chdir(tmp_path)
 
     def call(number: int, *args: object) -> Result:
-        commit = Loop._commit
+        commit = Run._commit
 
-        def commit_and_stop(self: Loop, *arguments: Any) -> None:
+        def commit_and_stop(self: Run, *arguments: Any) -> None:
             commit(self, *arguments)
-            if self.round == 3:
+            if self.state.round == 3:
                 signal.raise_signal(number)
 
         with monkeypatch.context() as patch:
-            patch.setattr(Loop, "_commit", commit_and_stop)
+            patch.setattr(Run, "_commit", commit_and_stop)
             return CliRunner().invoke(cli, [str(a) for a in args], prog_name="fedloom")
 
     return call

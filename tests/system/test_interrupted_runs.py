@@ -149,7 +149,7 @@ def test_every_part_of_client_memory_matters(lost, with_all_of_it, tmp_path, mon
 def _row(kind):
     """One client's memory."""
     (loop,) = trace(experiment(kind=kind), 0)
-    return loop.engine._client.first_memory(loop.srv.x, 0)
+    return loop.engine._client.first_memory(loop.state.srv.x, 0)
 
 
 # ----------------------------------------------------------------------------------------- Ctrl-C
@@ -258,16 +258,16 @@ def test_a_second_ctrl_c_while_saving_does_not_lose_the_state(whole, tmp_path, m
     shutil.rmtree(tmp_path / "run")
 
     # the second one comes in the row that the first one left to be finished
-    from fedloom.server.rounds import Loop
+    from fedloom.server.rounds import Run
 
-    commit = Loop._commit
+    commit = Run._commit
 
     def commit_and_interrupt(self, *arguments):
         commit(self, *arguments)
-        if self.round == 5:
+        if self.state.round == 5:
             signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(Loop, "_commit", commit_and_interrupt)
+    monkeypatch.setattr(Run, "_commit", commit_and_interrupt)
     with pytest.raises(KeyboardInterrupt):
         experiment(rounds=10, checkpoint=Checkpoint(every_seconds=None)).run(tmp_path / "run")
     assert (tmp_path / "run" / "checkpoints" / "00000005").is_dir()
@@ -280,13 +280,13 @@ def test_a_callback_that_fails_when_it_is_interrupted_loses_no_round(
     error, whole, tmp_path, monkeypatch
 ):
     """It writes to a terminal that is gone, or ends the program."""
-    from fedloom.server.rounds import Loop
+    from fedloom.server.rounds import Run
 
-    commit = Loop._commit
+    commit = Run._commit
 
     def commit_and_interrupt(self, *arguments):
         commit(self, *arguments)
-        if self.round == 5:
+        if self.state.round == 5:
             signal.raise_signal(signal.SIGINT)
 
     def fail(row):
@@ -295,7 +295,7 @@ def test_a_callback_that_fails_when_it_is_interrupted_loses_no_round(
 
     free = {"rounds": 10, "checkpoint": Checkpoint(every_seconds=None)}
     with monkeypatch.context() as patch, pytest.raises(error):
-        patch.setattr(Loop, "_commit", commit_and_interrupt)
+        patch.setattr(Run, "_commit", commit_and_interrupt)
         experiment(**free, on_round=[fail]).run(tmp_path / "run")
     assert (tmp_path / "run" / "checkpoints" / "00000005").is_dir()
     agree(experiment(rounds=10).resume(tmp_path / "run"), whole)

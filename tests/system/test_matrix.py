@@ -127,7 +127,7 @@ def test_sam_at_the_clients_is_the_same_in_every_engine(
         algorithm = make_algorithm(name, **options)
         experiment = small(algorithm, torch.float64, engine=engine, local=local, **parts)
         loop = [*trace(experiment, 3)][-1]
-        ends.append((loop.srv, loop.ledger.up))
+        ends.append((loop.state.srv, loop.state.ledger.up))
     for a, b in zip(leaves(ends[0][0]), leaves(ends[1][0]), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-9)
     assert ends[0][1] == ends[1][1]
@@ -141,7 +141,7 @@ def test_an_objective_with_the_look_ahead_is_one_line(objective: str) -> None:
     two = resolve("digits", [*small_run, "algorithm=fedacg", "algorithm.beta=0.0"]).experiment()
     assert type(one.objective) is type(two.objective)
     for a, b in zip(trace(one, 2), trace(two, 2), strict=True):
-        assert torch.equal(a.srv.x, b.srv.x)
+        assert torch.equal(a.state.srv.x, b.state.srv.x)
 
 
 def test_the_command(fedloom: Fedloom) -> None:

@@ -96,7 +96,7 @@ def test_a_skipped_client_keeps_its_memory_and_is_not_in_the_means(engine, engin
 
 
 def test_a_round_in_which_nobody_answers_leaves_the_model():
-    models = [(loop.srv.x, loop.srv.c) for loop in trace(sick(nonfinite="skip"), 4)]
+    models = [(loop.state.srv.x, loop.state.srv.c) for loop in trace(sick(nonfinite="skip"), 4)]
     assert torch.equal(models[2][0], models[3][0]) and torch.equal(models[2][1], models[3][1])
     assert not torch.equal(models[3][0], models[4][0])
 

@@ -33,7 +33,7 @@ def attacked(algorithm, engine, **changes):
 def test_a_round_whose_sum_is_not_finite_counts_no_update(engine, engine_of, caplog):
     """Server and client states stay as they were, and the next round goes on from there."""
     loops = [
-        (loop.srv, loop.memory.get(range(7)), [*loop.history])
+        (loop.state.srv, loop.memory.get(range(7)), [*loop.log.history])
         for loop in trace(attacked(Spike(), engine_of(engine), nonfinite="skip"), 3)
     ]
     servers, memories, (*_, history) = zip(*loops, strict=True)
@@ -90,7 +90,9 @@ class Broken(FedAvg):
 
 
 def test_a_server_that_spoils_itself_loses_one_round(caplog):
-    loops = [(loop.srv.x, loop.memory) for loop in trace(small(Broken(), nonfinite="skip"), 4)]
+    loops = [
+        (loop.state.srv.x, loop.memory) for loop in trace(small(Broken(), nonfinite="skip"), 4)
+    ]
     assert torch.equal(loops[1][0], loops[2][0]) and not torch.equal(loops[2][0], loops[3][0])
     assert "round 2: the server's 'x' is not finite" in caplog.text
 

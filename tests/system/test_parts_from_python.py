@@ -85,7 +85,7 @@ def test_a_run_may_start_from_the_state_of_a_tied_model(tmp_path):
     torch.manual_seed(9)
     for given in (start.state_dict(), tmp_path / "start.safetensors"):
         loop = next(trace(small(FedAvg(), model=Tied(), weights=given), 0))
-        torch.testing.assert_close(loop.srv.x[:25], start.enter.weight.detach().reshape(-1))
+        torch.testing.assert_close(loop.state.srv.x[:25], start.enter.weight.detach().reshape(-1))
 
 
 class Masks(nn.Module):
@@ -131,7 +131,7 @@ class Twice(LocalSGD):
 @pytest.mark.parametrize("module", [Masks, Noise])
 def test_all_gradients_of_a_step_see_the_same_randomness(module):
     before, after = trace(small(Twice(), model=make(module), local=LOCAL), 1)
-    assert torch.equal(before.srv.x, after.srv.x)
+    assert torch.equal(before.state.srv.x, after.state.srv.x)
 
 
 @pytest.mark.parametrize("engine", ["workers:1", "workers:2", "workers:3"])
@@ -241,7 +241,7 @@ def test_a_run_may_start_from_given_weights(tmp_path):
     for given in (state, tmp_path / "start.safetensors", str(tmp_path / "start.safetensors")):
         loop = next(trace(regression(weights=given), 0))
         want = torch.cat([state["weight"].reshape(-1), state["bias"]])
-        torch.testing.assert_close(loop.srv.x, want)
+        torch.testing.assert_close(loop.state.srv.x, want)
     with pytest.raises(DataError, match="bias"):
         regression(weights={"weight": state["weight"]}).run()
     with pytest.raises(DataError, match=r"weight.*\[1, 3\]"):
@@ -265,7 +265,7 @@ def test_callbacks_are_called_per_round_and_per_evaluation():
 
 def test_a_model_made_by_a_function_is_made_under_the_seed():
     def x(seed):
-        return next(trace(small(FedAvg(), model=lambda: nn.Linear(5, 3), seed=seed), 0)).srv.x
+        return next(trace(small(FedAvg(), model=lambda: nn.Linear(5, 3), seed=seed), 0)).state.srv.x
 
     assert torch.equal(x(1), x(1)) and not torch.equal(x(1), x(2))
 

@@ -51,7 +51,7 @@ def test_a_share_is_of_those_that_are_available():
 def test_who_drops_out_receives_the_model_and_sends_nothing():
     loop = list(trace(experiment(Availability(dropout=0.5), cohort=5), 6))[-1]
     size = 4 * loop.net.layout.d
-    for t, row in enumerate(loop.history):
+    for t, row in enumerate(loop.log.history):
         asked = {*loop.cohorts.of(t)}
         assert {*row["clients"]} <= asked and row["late"] == 0
         assert row["dropped"] == len(asked) - row["cohort"]
@@ -59,13 +59,13 @@ def test_who_drops_out_receives_the_model_and_sends_nothing():
         assert row["bytes_up"] == row["cohort"] * (size + 8)
         slowest = [4 / SPEEDS[i] for i in row["clients"]]
         assert row["simulated_seconds"] == max(slowest, default=0.0)
-    assert len({row["dropped"] for row in loop.history}) > 2
-    assert {*loop.memory.get(range(7))} == {i for row in loop.history for i in row["clients"]}
+    assert len({row["dropped"] for row in loop.log.history}) > 2
+    assert {*loop.memory.get(range(7))} == {i for row in loop.log.history for i in row["clients"]}
 
 
 def test_of_more_clients_the_first_that_answer_are_taken():
     loop = list(trace(experiment(Availability(over_selection=1.5), cohort=4), 6))[-1]
-    for t, row in enumerate(loop.history):
+    for t, row in enumerate(loop.log.history):
         asked = loop.cohorts.of(t)
         assert len(asked) == 6 and row["late"] == 2
         assert row["clients"] == sorted(sorted(asked, key=lambda i: -SPEEDS[i])[:4])

@@ -68,7 +68,7 @@ def test_the_weights_of_a_published_run_after_round_1() -> None:
     start = torch.tensor([0.21204484, 0.23020278, -0.06497549, 0.25477493])
     assert torch.allclose(loop.model()[:4], start, atol=1e-8)
     assert float(loop.model()[-1]) == pytest.approx(0.03756168, abs=1e-8)
-    loop.run(1)
+    loop.until(1)
     first = torch.tensor([0.2172794, 0.2363949, -0.0605990, 0.2572140])
     assert torch.allclose(loop.model()[:4], first, atol=2e-7)
     assert float(loop.model().norm()) == pytest.approx(0.6525703, abs=2e-7)
@@ -78,7 +78,7 @@ def test_the_weights_of_a_published_run_after_round_1() -> None:
 def test_the_end_of_a_published_run() -> None:
     """flamby.md, section 13."""
     config, loop = begun()
-    loop.run(15)
+    loop.until(15)
     last = torch.tensor([0.2527853, 0.2993937, -0.0218889, 0.2732516])
     assert torch.allclose(loop.model()[:4], last, atol=5e-7)
     found = centres(config, "flamby_heart", loop)

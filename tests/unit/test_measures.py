@@ -172,7 +172,7 @@ def test_divergence_is_that_of_the_closed_form() -> None:
     # K steps of rate r from x end at b + (1 - r a)^K (x - b)
     experiment = quadratics(FedAvg(), cohort=[[0, 1, 2, 3], [1, 3]])
     for loop in trace(experiment, 2):
-        x, cohort = loop.model().numpy(), [[0, 1, 2, 3], [1, 3]][loop.round % 2]
+        x, cohort = loop.model().numpy(), [[0, 1, 2, 3], [1, 3]][loop.state.round % 2]
         ends = np.array([B[i] + (1 - 0.1 * A[i]) ** 5 * (x - B[i]) for i in cohort])
         found = Divergence().of(loop)
         for around, key in ((x, "before"), (ends.mean(0), "after"), (ends.mean(0), "mean")):
@@ -190,8 +190,8 @@ def test_gradient_norms_are_those_of_the_closed_form(matrix: str) -> None:
         slope = lambda x: (A * (x - B)).mean(0)
         found, x = GradientNorm().of(loop), loop.model().numpy()
         assert found["square"] == pytest.approx((slope(x) ** 2).sum())
-        if loop.round:
-            m = loop.srv.m.numpy()
+        if loop.state.round:
+            m = loop.state.srv.m.numpy()
             states = loop.memory.get(range(4)).values()
             before = np.mean([s.alg.prev.numpy() for s in states], axis=0)
             moved = ((x - before) ** 2).sum() / (4 * rate**2)

@@ -87,7 +87,7 @@ def test_a_run_in_onednn_is_the_run_rounded_otherwise(engine_of):
         try:
             run.begin()
             run.run(2)
-            return run.srv.x.clone()
+            return run.state.srv.x.clone()
         finally:
             run.engine.close()
 

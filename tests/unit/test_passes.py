@@ -111,14 +111,14 @@ def test_a_client_goes_on_where_its_own_last_round_ended() -> None:
     loop = experiment(cohort=[[0], [1], [0]], rounds=3).build()
     loop.engine.open(loop.plan, loop.fed, loop.net)
     loop.begin()
-    loop.run(3)
+    loop.until(3)
     done = {i: steps_before(memory) for i, memory in loop.memory.get(range(3)).items()}
     assert done == {0: 6, 1: 3}
     third = loop.fed.batches(0, 2, 3)
     x = float(experiment(cohort=[[0], [1]], rounds=2).run(progress=False).state.x)
     for index in third:
         x -= 0.3 * (x - float(index.float().mean()))
-    assert float(loop.srv.x) == pytest.approx(x, abs=1e-5)
+    assert float(loop.state.srv.x) == pytest.approx(x, abs=1e-5)
 
 
 def test_a_resumed_run_has_the_same_bits(tmp_path: Path) -> None:

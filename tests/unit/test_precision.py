@@ -197,14 +197,14 @@ def test_measuring_leaves_a_run_as_it_was(timed, data, algorithm):
         loop = built(data, algorithm, engine="serial+onednn").build()
         loop.engine.open(loop.plan, loop.fed, loop.net)
         loop.begin()
-        loop.run(1)
+        loop.until(1)
         if measured:
             drawn = torch.get_rng_state()
             assert bfloat16_gain(loop.plan, loop.fed, loop.net) == 0.25
             assert torch.equal(torch.get_rng_state(), drawn)
             assert loop.net.onednn and not loop.net.bf16
-        loop.run(2)
-        return loop.srv
+        loop.until(2)
+        return loop.state.srv
 
     assert not unequal(end(True), end(False))
 

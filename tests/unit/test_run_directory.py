@@ -15,13 +15,13 @@ from fedloom.errors import CheckpointError, ConfigError
 from fedloom.storage.atomic import checksum, concerns, reason, remedy, write_atomic
 from fedloom.storage.client_state import ClientMemory
 from fedloom.storage.identity import group_of
-from fedloom.storage.run_directory import Checkpoint, RunDirectory, State
+from fedloom.storage.run_directory import Checkpoint, RunDirectory, Snapshot
 from tiny import same
 
 
 def state(round):
     srv = rec(x=torch.full((3,), float(round)), own=rec(m=torch.arange(3.0)), t=0.5)
-    return State(round, srv, torch.arange(2.0) + round, {"note": {"n": round}})
+    return Snapshot(round, srv, torch.arange(2.0) + round, {"note": {"n": round}})
 
 
 def row(version):

@@ -18,7 +18,7 @@ from ..federation.local import Local
 from ..federation.schedules import Exponential
 from ..models import MultiExit
 from ..objectives import OBJECTIVES, Needs
-from ..server.rounds import Loop
+from ..server.rounds import Run
 from ..submodels import FjORD
 
 SIZES = (3, 11, 7, 16, 1, 9)  # a client with one example, short last batches, unequal K_i
@@ -133,9 +133,9 @@ SMALL = Given()
 class Trial(Experiment):
     """An experiment that hands out the loop which it built last."""
 
-    loop: Loop
+    loop: Run
 
-    def build(self) -> Loop:
+    def build(self) -> Run:
         """The run before its first round."""
         self.loop = super().build()
         return self.loop
@@ -191,14 +191,16 @@ def run(given: Experiment) -> End:
     try:
         loop.engine.open(loop.plan, loop.fed, loop.net)
         loop.begin()
-        loop.run(given.rounds)
+        loop.until(given.rounds)
         return finish(loop)
     finally:
         loop.engine.close()
 
 
-def finish(loop: Loop) -> End:
+def finish(loop: Run) -> End:
     """Everything of a loop that another engine must agree on."""
-    history = [{k: v for k, v in row.items() if k != "seconds"} for row in loop.history]
+    history = [{k: v for k, v in row.items() if k != "seconds"} for row in loop.log.history]
     memory = loop.memory.get(range(loop.fed.population))
-    return End(loop.srv, memory, dict(loop.ledger.up), dict(loop.ledger.down), history)
+    return End(
+        loop.state.srv, memory, dict(loop.state.ledger.up), dict(loop.state.ledger.down), history
+    )

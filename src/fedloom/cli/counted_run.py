@@ -20,7 +20,8 @@ from fedloom.engines.summation import root
 from fedloom.federation.federation import Federation
 from fedloom.server.billing import together
 from fedloom.server.evaluation import held_out
-from fedloom.server.rounds import Loop
+from fedloom.server.ledger import Ledger
+from fedloom.server.rounds import Run
 from fedloom.storage.records import thinned
 
 _FEW = 2  # examples of a step that is counted
@@ -64,17 +65,18 @@ def examples(fed: Federation, i: int) -> int:
     return sum(fed.sizes(i))
 
 
-def counted(loop: Loop, cohorts: Sequence[Sequence[int]], scale: float) -> Counted:
+def counted(loop: Run, cohorts: Sequence[Sequence[int]], scale: float) -> Counted:
     """The work of a run, and the loop stands before round 1. cohorts: those that are counted;
     scale: all rounds over these.
     """
-    plan, fed, net = loop.plan, loop.fed, loop.net
+    fed, net = loop.fed, loop.net
     first: dict[float, int] = {}
     for i in range(fed.population):
         first.setdefault(fed.capacity(i), i)
     steps = {capacity: _step(loop, i) for capacity, i in first.items()}
-    srv = at_server(plan.algorithm, fed.seed, "server_init", 0, net.init(), steps[max(steps)].up)
-    loop.state = loop.step.begun(net.init(), srv, net.init_buffers(), loop.cohorts)
+    srv = loop.step.first(net.init(), steps[max(steps)].up)
+    begun = net.init(), srv, net.init_buffers(), loop.cohorts
+    loop.state = loop.step.begun(*begun, loop.evaluator.curve, Ledger())
     often = Counter(i for cohort in cohorts for i in cohort)
     local = sum(n * fed.steps(i) for i, n in often.items())
     work = sum(n * _operations(fed, steps[fed.capacity(i)], i) for i, n in often.items())
@@ -86,7 +88,7 @@ def _operations(fed: Federation, step: Step, i: int) -> float:
     return step.operations * examples(fed, i) + step.asked
 
 
-def _step(loop: Loop, i: int) -> Step:
+def _step(loop: Run, i: int) -> Step:
     """Client i's first step on two examples. The net stays as it was."""
     plan, net, algorithm = loop.plan, loop.net, loop.plan.algorithm
     few = min(_FEW, loop.fed.local.batch or _FEW)
@@ -116,7 +118,7 @@ def _step(loop: Loop, i: int) -> Step:
     return Step(operations, asking.count, cost, memory, probe, up)
 
 
-def _evaluation(loop: Loop) -> tuple[float, int]:
+def _evaluation(loop: Run) -> tuple[float, int]:
     """Operations of an example of an evaluation, and how many examples it has."""
     data, sizes = loop.fed.data, loop.evaluator.sizes
     held = held_out(data)

@@ -28,7 +28,7 @@ from fedloom.experiment.experiment import Experiment
 from fedloom.federation.clock import Asynchronous
 from fedloom.report import human_bytes, human_seconds
 from fedloom.report.tables import human_size
-from fedloom.server.rounds import Loop
+from fedloom.server.rounds import Run
 
 from .counted_run import Counted, counted
 from .printing import table
@@ -222,7 +222,7 @@ class _Times(NamedTuple):
     by: str
 
 
-def _timed(loop: Loop, work: Counted, shared: int) -> _Times:
+def _timed(loop: Run, work: Counted, shared: int) -> _Times:
     """The times on this machine, by the whole first cohort, by some of its clients, or by a step
     of one; evaluation by itself, or as fast as training. shared: processes that share the work.
     """
@@ -249,7 +249,7 @@ def _timed(loop: Loop, work: Counted, shared: int) -> _Times:
     return _Times(training, evaluation, f"by {len(sample)} of {len(cohort)} clients of round 1")
 
 
-def _by_a_step(loop: Loop, work: Counted, i: int) -> tuple[float, str]:
+def _by_a_step(loop: Run, work: Counted, i: int) -> tuple[float, str]:
     """-> seconds for an operation, by a step of one client on as many examples as take about a
     second; in words.
     """
@@ -265,7 +265,7 @@ def _by_a_step(loop: Loop, work: Counted, i: int) -> tuple[float, str]:
     return min(took) / (rows * step.operations + step.asked), f"by a step on {rows} examples"
 
 
-def _alone(loop: Loop) -> int:
+def _alone(loop: Run) -> int:
     """Replace an engine of processes by one of this process -> how many it would start."""
     engine = loop.engine
     if not isinstance(engine, Workers):
@@ -275,12 +275,12 @@ def _alone(loop: Loop) -> int:
     return engine.workers
 
 
-def _train(loop: Loop, sample: list[int]) -> float:
+def _train(loop: Run, sample: list[int]) -> float:
     """Train these clients -> seconds."""
     started = time.perf_counter()
-    msg, _ = loop.message()
+    msg = loop.message().msg
     task, _ = answered(
-        loop.engine.map, loop.plan.algorithm, TrainTask(msg, loop.buffers, {}, sample, 0)
+        loop.engine.map, loop.plan.algorithm, TrainTask(msg, loop.state.buffers, {}, sample, 0)
     )
     loop.engine.map(Request.TRAIN, task)
     return time.perf_counter() - started
@@ -288,7 +288,7 @@ def _train(loop: Loop, sample: list[int]) -> float:
 
 def _cost(
     experiment: Experiment,
-    loop: Loop,
+    loop: Run,
     work: Counted,
     times: _Times,
     evaluations: int,
@@ -299,8 +299,8 @@ def _cost(
     words = loop.cohorts.words
     if isinstance(experiment.clock, Asynchronous):
         words = f"{experiment.clock.buffer} client updates"
-    msg = at_server(loop.plan.algorithm, fed.seed, "broadcast", loop.round, loop.srv)
-    coded = downlink.sizes(loop.plan.link.codes_down, msg, loop.at_down, loop.net.layout)
+    msg = loop.broadcast()
+    coded = downlink.sizes(loop.plan.link.codes_down, msg, loop.state.stages.down, loop.net.layout)
     sizes, count = Counter(map(fed.capacity, range(fed.population))), fed.population
     costs = {c: step.cost for c, step in work.steps.items()}
     down = sum(n * sum((costs[c].bytes_down | coded).values()) for c, n in sizes.items())
@@ -324,8 +324,10 @@ def _cost(
         operations=work.training + evaluations * work.evaluation,
         evaluated=evaluations * work.evaluated,
         by=times.by,
-        checkpoint=_nbytes(rec(srv=loop.srv, link=loop.at_link, down=loop.at_down))
-        + loop.buffers.nbytes,
+        checkpoint=_nbytes(
+            rec(srv=loop.state.srv, link=loop.state.stages.link, down=loop.state.stages.down)
+        )
+        + loop.state.buffers.nbytes,
         memory_row=round(memory / count),
         memory_all=memory,
         resident=_resident(experiment, loop, round(memory / count), workers),
@@ -340,16 +342,16 @@ def _cost(
     )
 
 
-def _updates(loop: Loop) -> int:
+def _updates(loop: Run) -> int:
     """Bytes of a cohort's updates, if the aggregation, or an attack, needs each of them."""
     if sums_suffice(loop.plan, loop.fed):
         return 0
     vectors = 1 + len(loop.plan.averaged)
-    return loop.cohorts.largest * (vectors * loop.net.init().nbytes + loop.buffers.nbytes)
+    return loop.cohorts.largest * (vectors * loop.net.init().nbytes + loop.state.buffers.nbytes)
 
 
-def _privacy(experiment: Experiment, loop: Loop) -> tuple[float, float, int]:
-    rule = loop.aggregation
+def _privacy(experiment: Experiment, loop: Run) -> tuple[float, float, int]:
+    rule = loop.plan.aggregation
     rounds = loop.allowed(experiment.rounds)
     said = rule.summary(loop.state.aggregation, rounds)
     if "epsilon" not in said:
@@ -357,7 +359,7 @@ def _privacy(experiment: Experiment, loop: Loop) -> tuple[float, float, int]:
     return float(said.get("epsilon_tight", said["epsilon"])), float(said["delta"]), rounds
 
 
-def _examples(loop: Loop, cohorts: list[list[int]], scale: float) -> ExampleCost | None:
+def _examples(loop: Run, cohorts: list[list[int]], scale: float) -> ExampleCost | None:
     """cohorts: of the rounds that were counted; scale: all rounds over these."""
     accounts, dp = loop.accounts, loop.fed.local.dp
     if accounts is None or dp is None:
@@ -374,7 +376,7 @@ def _nbytes(record: Any) -> int:
     return sum(nbytes(record).values())
 
 
-def _resident(experiment: Experiment, loop: Loop, row: int, workers: int) -> int:
+def _resident(experiment: Experiment, loop: Run, row: int, workers: int) -> int:
     """Peak memory of this process and of as many workers, which share the data, and of the client
     states to come.
     """

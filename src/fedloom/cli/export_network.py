@@ -30,7 +30,7 @@ from fedloom.errors import CheckpointError, ConfigError, SettingError
 from fedloom.models import with_statistics
 from fedloom.models.recurrent import RecurrentNet
 from fedloom.report import Run
-from fedloom.server.rounds import Loop
+from fedloom.server import rounds
 from fedloom.server.submodel_evaluation import part_of
 from fedloom.storage.atomic import write_out
 from fedloom.storage.client_state import ClientMemory
@@ -86,7 +86,7 @@ def _from_checkpoint(run: Path, experiment: Any) -> Newest:
     return weights_of(module), module, state.round, None
 
 
-def _of_client(loop: Loop, client: str) -> Newest:
+def _of_client(loop: rounds.Run, client: str) -> Newest:
     data = loop.fed.data
     names = {str(i): i for i in range(data.population)}
     names |= {name: i for i, name in enumerate(data.client_names)}
@@ -96,7 +96,7 @@ def _of_client(loop: Loop, client: str) -> Newest:
         raise SettingError("--client", client, allowed)
     i = names[client]
     module = loop.net.export(*loop.evaluator.own_model(loop, i)).cpu()
-    return weights_of(module), module, loop.round, i
+    return weights_of(module), module, loop.state.round, i
 
 
 def weights_of(module: nn.Module) -> dict[str, Tensor]:

@@ -57,16 +57,16 @@ def costs(algorithm: Algorithm) -> Costs:
     loop = experiment.build()
     loop.engine.open(loop.plan, loop.fed, loop.net)
     loop.begin()
-    before = dict(loop.ledger.up)
-    msg = loop.plan.algorithm.broadcast(loop.srv)
-    asked = TrainTask(msg, loop.buffers, {}, [0], 0)
+    before = dict(loop.state.ledger.up)
+    msg = loop.plan.algorithm.broadcast(loop.state.srv)
+    asked = TrainTask(msg, loop.state.buffers, {}, [0], 0)
     asked, answers = answered(loop.engine.map, loop.plan.algorithm, asked)
     results = loop.engine.map(Request.TRAIN, asked)
     loop.engine.close()
     (sent,), _ = together([answers.stats, results.stats])
     memory, d = results.memories[0].alg, loop.net.layout.d
     return Costs(
-        server=_vectors(loop.srv, d),
+        server=_vectors(loop.state.srv, d),
         memory=_vectors(memory, d),
         down=_messages(sent.bytes_down, d),
         up=_messages(sent.bytes_up, d),

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..core.vector import fields
 from ..engines.serial import Serial
 from ..experiment.experiment import Experiment
-from ..server.rounds import Loop
+from ..server.rounds import Run
 from .certificates import check_masks_library
 from .clients import KEYS_MADE_HERE, Clients, read_clients
 from .engine import FederationEngine
@@ -59,16 +59,17 @@ def check(fed: Folder) -> Checked:
         engine = FederationEngine(there, run=fed.settings().run, rehearsal=True)
         ours = _run(made(), engine, rounds)
         state = max((_size(path) for path in Path(folder).iterdir()), default=0)
-    one, other = fields(alone.srv), fields(ours.srv)
+    one, other = fields(alone.state.srv), fields(ours.state.srv)
     far = [float((one[k] - other[k]).abs().max()) for k, v in one.items() if _vector(v)]
-    answers = max(1, sum(row["answered"] for row in ours.history))
-    asked = max(1, sum(row["cohort"] for row in ours.history))
+    bill = ours.state.ledger
+    answers = max(1, sum(row["answered"] for row in ours.log.history))
+    asked = max(1, sum(row["cohort"] for row in ours.log.history))
     return Checked(
         rounds,
         max(far, default=0.0),
-        alone.ledger.up == ours.ledger.up and alone.ledger.down == ours.ledger.down,
-        {k: n // answers for k, n in ours.ledger.up.items()},
-        {k: n // asked for k, n in ours.ledger.down.items()},
+        alone.state.ledger.up == bill.up and alone.state.ledger.down == bill.down,
+        {k: n // answers for k, n in bill.up.items()},
+        {k: n // asked for k, n in bill.down.items()},
         there.told,
         state,
         [r.why for r in engine.refused],
@@ -109,7 +110,7 @@ class _Nodes:
         self._made, self._folder, self._run, self._loop = made, folder, run, loop
         self._nodes: dict[int, Node] = {}
         self._identities: list[Identity] = []
-        if loop.aggregation.masked:
+        if loop.plan.aggregation.masked:
             check_masks_library()
             from .masked_sums import Identity as Made
 
@@ -137,14 +138,14 @@ class _Nodes:
         return self._nodes[i]
 
 
-def _run(made: Experiment, engine: Serial | FederationEngine, rounds: int) -> Loop:
+def _run(made: Experiment, engine: Serial | FederationEngine, rounds: int) -> Run:
     """A loop after some rounds."""
     made.engine = engine
     loop = made.build()
     try:
         loop.engine.open(loop.plan, loop.fed, loop.net)
         loop.begin()
-        loop.run(rounds)
+        loop.until(rounds)
     finally:
         loop.engine.close()
     return loop

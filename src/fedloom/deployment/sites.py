@@ -290,7 +290,7 @@ class Place:
         if said := evaluation(self.settings.evaluate, made.rounds):
             _log.warning("client %d: %s", self.client, said)
         parts, identity = (loop.plan, with_system_draws(loop.fed), loop.net), None
-        if loop.aggregation.masked:
+        if loop.plan.aggregation.masked:
             if len(roll.sizes) != self._clients.population:
                 raise DataError(
                     f"the run has {len(roll.sizes)} clients, and clients.toml here the keys of "

@@ -44,14 +44,14 @@ from ..objectives import METHODS, CrossEntropy, Objective, SquaredError, UserLos
 from ..plan import Plan
 from ..server.arrivals import chooser
 from ..server.callbacks import Measuring, RunLog
-from ..server.checkpoints import Checkpoints
+from ..server.checkpoints import Checkpoints, state_of
 from ..server.client_evaluation import untested
 from ..server.divergence import Watch
 from ..server.durations import Durations
 from ..server.evaluation import Curve, Evaluation
 from ..server.evaluator import Evaluator
 from ..server.progress import Progress, say, wanted
-from ..server.rounds import Loop
+from ..server.rounds import Run
 from ..stage import Stage
 from ..storage.run_directory import Checkpoint, RunDirectory
 from ..submodels.base import Rule
@@ -232,7 +232,7 @@ class Experiment(Settings):
             self._net = net.to(self._device())
         return self._net
 
-    def build(self) -> Loop:
+    def build(self) -> Run:
         """The run before its first round, without a directory. The engine is not open yet."""
         if torch.is_inference_mode_enabled():
             raise ConfigError(
@@ -272,7 +272,7 @@ class Experiment(Settings):
         curve = Curve(self.evaluate.ema, self.evaluate.target, higher)
         drawn = self._cohorts, fed, Durations(plan, fed, net)
         watch = Watch(fed, untested(plan, fed), plan.objective, used=not plan.personalises)
-        return Loop(
+        return Run(
             plan,
             fed,
             net,
@@ -325,7 +325,7 @@ class Experiment(Settings):
             self._group.first(lambda: describe(configuration(self, loop), self.data, loop))
             return self._go(loop, progress, loop.begin)
 
-    def _probe(self, loop: Loop) -> None:
+    def _probe(self, loop: Run) -> None:
         """Warn of what a few passes show, once: see probe.py."""
         module, self._module = self._module, None
         if module is None or self._group.rank or isinstance(loop.engine, Remote):
@@ -343,7 +343,7 @@ class Experiment(Settings):
             with folder.held():
                 return self._resume(folder, progress)
 
-    def open(self, out: str | Path) -> Loop:
+    def open(self, out: str | Path) -> Run:
         """A run as the newest checkpoint of its directory left it, to be measured: no file changes.
         Raises CheckpointError if there is none, or it is of a run of another configuration.
         """
@@ -362,7 +362,7 @@ class Experiment(Settings):
                 f"'{out}' has no checkpoint yet, so there is no model to measure; {folder.resume} "
                 "first"
             )
-        loop.checkpoints.take(loop, state)
+        loop.state = state_of(loop, state)
         loop.checkpoints.folder = None
         return loop
 
@@ -401,9 +401,9 @@ class Experiment(Settings):
 
         def restore() -> None:
             loop.restore()
-            if loop.round > self.rounds:
+            if loop.state.round > self.rounds:
                 raise ConfigError(
-                    f"'{folder.path}' has {loop.round} rounds already; "
+                    f"'{folder.path}' has {loop.state.round} rounds already; "
                     f"rounds = {self.rounds} is less than that"
                 )
             self._group.first(lambda: describe(configuration(self, loop), self.data, loop))
@@ -414,15 +414,15 @@ class Experiment(Settings):
         self._group, self._kept = join(self.ranks.timeout), ""
         return processes.as_one(self._group)
 
-    def _attach(self, loop: Loop, folder: RunDirectory) -> None:
+    def _attach(self, loop: Run, folder: RunDirectory) -> None:
         loop.checkpoints.folder, where = folder, folder.memory_folder
         own = (where, self.resident_bytes, loop.net.device, loop.fed.parted)
         loop.memory = processes.states_for(loop.engine, *own)
 
     @stoppable()
-    def _go(self, loop: Loop, progress: bool | None, begin: Callable[[], None]) -> Result:
+    def _go(self, loop: Run, progress: bool | None, begin: Callable[[], None]) -> Result:
         processes.check_alike(self._group, configuration(self, loop), self.data, loop)
-        say_simulated(loop.aggregation, loop.engine)
+        say_simulated(loop.plan.aggregation, loop.engine)
         with others_restored():
             try:
                 loop.engine.open(loop.plan, loop.fed, loop.net)
@@ -432,13 +432,13 @@ class Experiment(Settings):
                 with undisturbed():
                     loop.engine.close()
 
-    def _rounds(self, loop: Loop, progress: bool | None) -> Result:
+    def _rounds(self, loop: Run, progress: bool | None) -> Result:
         shown, config = None, configuration(self, loop)
         if wanted(progress) and self._group.rank == 0:
             shown = Progress.of(loop, f"{self.called}, seed {self.seed}", self.rounds)
             loop.log.watching.append(shown.update)
         with shown or nullcontext(), Tracking(self._trackers, config, self.called, loop) as told:
-            loop.run(self.rounds)
+            loop.until(self.rounds)
             name = (self.config or {}).get("algorithm", {}).get("name", self.algorithm.method)
             names = {"algorithm": name, "label": self.called, "name": self.name or name}
             rounds = loop.allowed(self.rounds)

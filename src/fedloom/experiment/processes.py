@@ -35,7 +35,7 @@ from ..engines.base import Engine, Remote
 from ..errors import ConfigError
 from ..federation.federation import Federation
 from ..plan import Plan
-from ..server.rounds import Loop
+from ..server.rounds import Run
 from ..storage.client_state import ClientMemory, ClientStates
 from ..storage.identity import flatten
 from ..storage.rank_states import RankStates, check_shared
@@ -77,9 +77,9 @@ def engine_for(given: str | Engine, group: Group, largest: int, rounds: int) -> 
     return engine
 
 
-def faster_arithmetic(loop: Loop) -> str:
+def faster_arithmetic(loop: Run) -> str:
     """What bfloat16 would have saved a long run, measured on a step; "" if that is not much."""
-    if loop.ledger.seconds < LONG or isinstance(loop.engine, Remote):
+    if loop.state.ledger.seconds < LONG or isinstance(loop.engine, Remote):
         return ""
     gain = bfloat16_gain(loop.plan, loop.fed, loop.net) or 1.0
     if gain > WORTH:
@@ -134,7 +134,7 @@ def states_for(
     return RankStates(own, engine.group, engine.cut, device)
 
 
-def check_alike(group: Group, config: Mapping[str, Any], data: FederatedData, loop: Loop) -> None:
+def check_alike(group: Group, config: Mapping[str, Any], data: FederatedData, loop: Run) -> None:
     """Raise ConfigError if the ranks of a run differ in versions, settings, data or model."""
     if group.size == 1:
         return

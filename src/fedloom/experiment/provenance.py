@@ -34,7 +34,7 @@ from ..data.raw_inputs import recipe
 from ..engines.base import processors
 from ..engines.metrics import is_whole, told
 from ..errors import CheckpointError
-from ..server.rounds import Loop
+from ..server.rounds import Run
 from ..storage.atomic import concerns, remedy, write_atomic
 from ..storage.identity import bits_of, digest, fixed_parts, flatten
 from ..storage.manifest import deployed
@@ -148,7 +148,7 @@ def in_words(exp: Any, **more: Any) -> dict[str, Any]:
     return out
 
 
-def configuration(exp: Any, loop: Loop) -> dict[str, Any]:
+def configuration(exp: Any, loop: Run) -> dict[str, Any]:
     """The complete configuration: from file and command line, or from Python objects."""
     if exp.config is not None:
         chosen = {"engine": exp.taken} if exp.choice or exp._kept else {}
@@ -190,7 +190,7 @@ def check_same(
     folder: RunDirectory,
     config: Mapping[str, Any],
     data: FederatedData,
-    loop: Loop,
+    loop: Run,
     but: Collection[str] = (),
 ) -> None:
     """Raise CheckpointError if the folder holds a run of another configuration. but: parts that may
@@ -219,7 +219,7 @@ def check_same(
             )
 
 
-def fingerprint(config: Mapping[str, Any], data: FederatedData, loop: Loop) -> dict[str, str]:
+def fingerprint(config: Mapping[str, Any], data: FederatedData, loop: Run) -> dict[str, str]:
     """{part: hash} of everything that decides the run's numbers; resume() compares it."""
     python = config.get("source") == "python"
     # a function may be another in words only: check_same() warns
@@ -358,7 +358,7 @@ def _environment(folder: RunDirectory, round: int) -> dict[str, str]:
     return now | ({"earlier": "; ".join(filter(None, earlier))} if any(earlier) else {})
 
 
-def describe(config: Mapping[str, Any], data: FederatedData, loop: Loop) -> None:
+def describe(config: Mapping[str, Any], data: FederatedData, loop: Run) -> None:
     """Write the files that explain the run into its folder. Raises CheckpointError."""
     folder = loop.checkpoints.folder
     assert folder is not None
@@ -373,7 +373,7 @@ def describe(config: Mapping[str, Any], data: FederatedData, loop: Loop) -> None
         ) from error
 
 
-def site_means(loop: Loop) -> list[str]:
+def site_means(loop: Run) -> list[str]:
     """Which metrics nobody has of all test rows: the nodes measure them on whole sets of rows."""
     if not loop.fed.data.about.get("tests_elsewhere"):
         return []
@@ -381,11 +381,13 @@ def site_means(loop: Loop) -> list[str]:
 
 
 def _describe(
-    config: Mapping[str, Any], data: FederatedData, loop: Loop, folder: RunDirectory
+    config: Mapping[str, Any], data: FederatedData, loop: Run, folder: RunDirectory
 ) -> None:
     import tomli_w
 
-    environment = _environment(folder, loop.round) | {"device": str(loop.net.device)}
+    environment = _environment(folder, loop.state.round if loop.state else 0) | {
+        "device": str(loop.net.device)
+    }
     with resealed(folder.path, *FIRST):
         folder.write_json(
             "partition.json",

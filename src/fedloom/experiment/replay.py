@@ -25,8 +25,9 @@ from ..engines.summation import push, root, spread
 from ..engines.traced import ClientTrace, traced
 from ..errors import CheckpointError, ConfigError, FedloomError
 from ..server.exchanges import Training
-from ..server.rounds import Loop
-from ..server.server_step import ServerState, Step
+from ..server.rounds import Run
+from ..server.server_step import Step
+from ..server.state import State
 from ..storage.identity import bits_of
 from ..storage.manifest import deployed
 from ..storage.run_directory import RunDirectory
@@ -63,13 +64,13 @@ def check_repeatable(folder: RunDirectory) -> None:
 
 
 @contextmanager
-def replayed(loop: Loop, round: int, rounds: int) -> Iterator[Replay]:
+def replayed(loop: Run, round: int, rounds: int) -> Iterator[Replay]:
     """A run before a round (from 1) of all its rounds, with its engine open inside. loop: at its
     folder, before its first round. Raises ConfigError for a round that the run has not reached.
     """
     folder = loop.checkpoints.folder
     assert folder is not None
-    if loop.aggregation.unkeyed:
+    if loop.plan.aggregation.unkeyed:
         raise CheckpointError(
             f"'{folder.path}': its noise is drawn from no seed, so that nobody can take it off; "
             "its rounds cannot be repeated"
@@ -94,8 +95,8 @@ class Replay:
     columns) that differ from the log. before, after: the server's model (d,).
     """
 
-    def __init__(self, loop: Loop, round: int, rows: list[Row]) -> None:
-        self.loop, self.round, self.rows, self.began = loop, round, rows, loop.round
+    def __init__(self, loop: Run, round: int, rows: list[Row]) -> None:
+        self.loop, self.round, self.rows, self.began = loop, round, rows, loop.state.round
         self.unlike: tuple[int, list[str]] | None = None
         self.row: Row | None = None
         self.error = ""
@@ -115,8 +116,8 @@ class Replay:
         its clients train.
         """
         loop = self.loop
-        while loop.round < self.round - 1:
-            logged = self.rows[loop.round]
+        while loop.state.round < self.round - 1:
+            logged = self.rows[loop.state.round]
             self._compare(loop.repeat(logged), logged)
         self.before = self.after = loop.model().clone()
         loop.step = self._step = _Watched(loop)
@@ -222,9 +223,7 @@ class Replay:
         results = [t.result for i, t in traces.items() if i in leaves and t.result]
         stats = [cost for result in results for cost in result.stats]
         loop, step, now = self.loop, self._step, self.loop.state
-        loop.state = step.made(
-            step.now, self.round - 1, RangeResult(stack, {}, stats), step.training.answers.mean
-        )
+        loop.state = step.made(step.now, RangeResult(stack, {}, stats), step.training.answers.mean)
         try:
             return self._measured()
         finally:
@@ -240,15 +239,13 @@ class Replay:
 class _Watched(Step):
     """Keeps what the step of a round is made of, before anybody trains."""
 
-    def __init__(self, loop: Loop) -> None:
+    def __init__(self, loop: Run) -> None:
         super().__init__(loop.plan, loop.fed, loop.net)
         self.training = Training([], NO_ANSWERS, 0)
 
-    def checked(
-        self, engine: Engine, training: Training, now: ServerState, round: int
-    ) -> tuple[RangeResult, ServerState]:
+    def checked(self, engine: Engine, training: Training, now: State) -> tuple[RangeResult, State]:
         self.training, self.now = training, now
-        return super().checked(engine, training, now, round)
+        return super().checked(engine, training, now)
 
 
 def _cosine(a: Vec, b: Vec) -> float:

@@ -29,7 +29,7 @@ from ..errors import CheckpointError, ConfigError, unknown
 from ..server.client_evaluation import PerClient
 from ..server.evaluation import Curve
 from ..server.ledger import Ledger
-from ..server.rounds import Loop
+from ..server.rounds import Run
 from ..server.submodel_evaluation import NOT_MEASURED, text
 from ..storage.atomic import concerns, remedy, write_atomic
 from ..storage.identity import group_of
@@ -146,7 +146,7 @@ class Result:
         return sorted(known, key=lambda row: sign * row[about["name"]]) + unknown
 
 
-def finish(loop: Loop, names: Mapping[str, str], rounds: int, config: Mapping[str, Any]) -> Result:
+def finish(loop: Run, names: Mapping[str, str], rounds: int, config: Mapping[str, Any]) -> Result:
     """Collect the result, and write summary, ledger, per-client scores and the final model.
 
     names: the run's names in the summary; rounds: how many were planned.
@@ -157,17 +157,17 @@ def finish(loop: Loop, names: Mapping[str, str], rounds: int, config: Mapping[st
     by_client, by_size = _by_size(loop)
     summary = _summary(loop, names, rounds, group_of(config)) | by_size
     names_of = loop.fed.data.client_names
-    summary |= found.columns(loop.fed.metrics, loop.curve.higher_is_better, names_of)
-    module = loop.net.export(loop.model(), loop.buffers).cpu()
+    summary |= found.columns(loop.fed.metrics, loop.state.curve.higher_is_better, names_of)
+    module = loop.net.export(loop.model(), loop.state.buffers).cpu()
     folder = loop.checkpoints.folder
     if folder is not None:
-        about = {"round": loop.round, "metric": loop.headline, "basis": found.basis}
+        about = {"round": loop.state.round, "metric": loop.headline, "basis": found.basis}
         about |= {"values": clients, "metrics": found.values, "why_none": found.why}
-        if loop.accounts is not None and not loop.aggregation.unkeyed:
-            about |= {"example_epsilon": loop.accounts.values()}
+        if loop.accounts is not None and not loop.plan.aggregation.unkeyed:
+            about |= {"example_epsilon": loop.accounts.values(loop.state.trained)}
         about |= by_client | ({"names": list(names_of)} if names_of else {}) | _tests(loop)
         try:
-            write = functools.partial(_write, folder, module, loop.ledger.as_dict())
+            write = functools.partial(_write, folder, module, loop.state.ledger.as_dict())
             loop.group.first(functools.partial(write, about, summary))
         except OSError as error:
             if not concerns(error, folder.path):
@@ -177,9 +177,9 @@ def finish(loop: Loop, names: Mapping[str, str], rounds: int, config: Mapping[st
                 f"{remedy(error)}, then {folder.resume}"
             ) from error
     path = None if folder is None else folder.path
-    state = tree(lambda v: v.cpu() if isinstance(v, Tensor) else v, loop.srv)
+    state = tree(lambda v: v.cpu() if isinstance(v, Tensor) else v, loop.state.srv)
     sizes = tuple(loop.fed.data.sizes.tolist())
-    parts = (loop.history, module, loop.ledger, summary, state, clients, path)
+    parts = (loop.log.history, module, loop.state.ledger, summary, state, clients, path)
     return Result(*parts, names_of, sizes, found.values, loop.plan.personalises)
 
 
@@ -197,31 +197,33 @@ def _write(
         folder.write_json("summary.json", summary)  # last: if it is there, all is there
 
 
-def _shown(loop: Loop) -> Curve:
+def _shown(loop: Run) -> Curve:
     """The run's curve. If the only evaluation is the one at the end, which no schedule has, it is
     that one's; the loop's own stays without it, because a longer run would not have it.
     """
-    value = loop.history[-1].get(f"test_{loop.headline}")
-    if loop.curve.at or value is None:
-        return loop.curve
-    only = replace(loop.curve)
-    only.add(loop.round, value, loop.ledger.traffic, loop.ledger.seconds)
+    value = loop.log.history[-1].get(f"test_{loop.headline}")
+    if loop.state.curve.at or value is None:
+        return loop.state.curve
+    only = replace(loop.state.curve)
+    only.add(loop.state.round, value, loop.state.ledger.traffic, loop.state.ledger.seconds)
     return only
 
 
-def _summary(loop: Loop, names: Mapping[str, str], rounds: int, group: str) -> dict[str, Any]:
-    name, curve, ledger = f"test_{loop.headline}", _shown(loop), loop.ledger
-    seen = [(r["round"], r[name]) for r in loop.history if r.get(name) is not None]
+def _summary(loop: Run, names: Mapping[str, str], rounds: int, group: str) -> dict[str, Any]:
+    name, curve, ledger = f"test_{loop.headline}", _shown(loop), loop.state.ledger
+    seen = [(r["round"], r[name]) for r in loop.log.history if r.get(name) is not None]
     best, known = None, curve.higher_is_better is not None
     for at, value in seen:
         if not known or not math.isfinite(value):
             continue
         if best is None or curve.better(value, best[1]):
             best = (at, value)
-    averages = [r[f"{name}_ema"] for r in loop.history if r.get(f"{name}_ema") is not None]
+    averages = [r[f"{name}_ema"] for r in loop.log.history if r.get(f"{name}_ema") is not None]
     reached = curve.reached or {}
-    each = [r["seconds"] for r in loop.history if "seconds" in r]  # none of a private deployment
-    validation = [r for r in loop.history if r.get(f"validation_{loop.headline}") is not None]
+    each = [
+        r["seconds"] for r in loop.log.history if "seconds" in r
+    ]  # none of a private deployment
+    validation = [r for r in loop.log.history if r.get(f"validation_{loop.headline}") is not None]
     return {
         "metric": {
             "name": loop.headline,
@@ -230,12 +232,16 @@ def _summary(loop: Loop, names: Mapping[str, str], rounds: int, group: str) -> d
             **({"of": OF_SITES} if loop.headline in site_means(loop) else {}),
         },
         **names,
-        **loop.aggregation.summary(loop.state.aggregation, loop.round),
-        **(loop.accounts.summary() if loop.accounts and not loop.aggregation.unkeyed else {}),
+        **loop.plan.aggregation.summary(loop.state.aggregation, loop.state.round),
+        **(
+            loop.accounts.summary(loop.state.trained)
+            if loop.accounts and not loop.plan.aggregation.unkeyed
+            else {}
+        ),
         **loop.log.watch.verdict,
         "seed": loop.fed.seed,
-        "rounds": loop.round,
-        "finished": loop.round >= rounds,
+        "rounds": loop.state.round,
+        "finished": loop.state.round >= rounds,
         "population": loop.fed.population,
         "parameters": loop.net.layout.d,
         "best": _point(best),
@@ -244,7 +250,7 @@ def _summary(loop: Loop, names: Mapping[str, str], rounds: int, group: str) -> d
         "last_validation": validation[-1][f"validation_{loop.headline}"] if validation else None,
         "target": curve.target,
         "rounds_to_target": reached.get("round"),
-        "rounds_to_target_text": curve.rounds_to_target(loop.round),
+        "rounds_to_target_text": curve.rounds_to_target(loop.state.round),
         "bytes_to_target": reached.get("bytes"),
         "seconds_to_target": reached.get("seconds") if each else None,
         "bytes_up": ledger.bytes_up,
@@ -258,18 +264,18 @@ def _summary(loop: Loop, names: Mapping[str, str], rounds: int, group: str) -> d
     }
 
 
-def _simulated(loop: Loop, reached: Mapping[str, Any]) -> dict[str, float]:
+def _simulated(loop: Run, reached: Mapping[str, Any]) -> dict[str, float]:
     """The seconds that the described devices would have taken, whole and to the target."""
-    if not loop.ledger.simulated:
+    if not loop.state.ledger.simulated:
         return {}
-    found = {"simulated_seconds": loop.ledger.simulated}
+    found = {"simulated_seconds": loop.state.ledger.simulated}
     if not reached:
         return found
-    until = (r["simulated_seconds"] for r in loop.history if r["round"] <= reached["round"])
+    until = (r["simulated_seconds"] for r in loop.log.history if r["round"] <= reached["round"])
     return found | {"simulated_to_target": math.fsum(until)}
 
 
-def _balance(loop: Loop) -> dict[str, Any]:
+def _balance(loop: Run) -> dict[str, Any]:
     """What the ranks did, and the bytes of client states that left this one."""
     if not isinstance(loop.engine, Ranks) or not isinstance(loop.memory, RankStates):
         return {}
@@ -280,7 +286,7 @@ def _point(at: tuple[int, float] | None) -> dict[str, Any] | None:
     return None if at is None else {"round": at[0], "value": at[1]}
 
 
-def _per_client(loop: Loop) -> PerClient:
+def _per_client(loop: Run) -> PerClient:
     """Every metric per client; see Evaluator.client_values."""
     data = loop.fed.data
     nobody: list[float | None] = [None] * loop.fed.population
@@ -299,16 +305,16 @@ def _per_client(loop: Loop) -> PerClient:
     return loop.evaluator.client_values(loop, known or loop.evaluator.tested(loop), last=True)
 
 
-def _kept(loop: Loop) -> dict[str, Any]:
+def _kept(loop: Run) -> dict[str, Any]:
     """The clients' file of a deployed run that has ended: nodes are not asked again."""
     folder = loop.checkpoints.folder if isinstance(loop.engine, Remote) else None
     if folder is None or not (folder.path / "clients.json").is_file():
         return {}
     kept = folder.read_object("clients.json")
-    return kept if kept.get("round") == loop.round else {}
+    return kept if kept.get("round") == loop.state.round else {}
 
 
-def _tests(loop: Loop) -> dict[str, Any]:
+def _tests(loop: Run) -> dict[str, Any]:
     """Entries of the clients' file: the number of each client's own test rows, if they are known;
     and if `brier` of two classes is measured, the bins of the reliability curve, of all test rows
     and of each client's.
@@ -336,7 +342,7 @@ def _tests(loop: Loop) -> dict[str, Any]:
     return found | {"reliability": {"bins": each_row.sum(0).tolist(), "clients": own}}
 
 
-def _by_size(loop: Loop) -> tuple[dict[str, Any], dict[str, Any]]:
+def _by_size(loop: Run) -> tuple[dict[str, Any], dict[str, Any]]:
     """Additional entries of a run with sub-models: for the clients' file, for the summary."""
     sizes = loop.evaluator.sizes
     if sizes is None:
@@ -346,25 +352,27 @@ def _by_size(loop: Loop) -> tuple[dict[str, Any], dict[str, Any]]:
     local, basis = sizes.local(scores)
     part = {"rule": sizes.rule.name, "capacities": list(loop.fed.capacities)}
     columns = sizes.columns(scores)
-    named = [row.get("clients") for row in loop.history]  # where not only a draw decides
+    named = [row.get("clients") for row in loop.log.history]  # where not only a draw decides
     took = {
         i for t, drawn in enumerate(named) for i in (loop.cohorts.of(t) if drawn is None else drawn)
     }
     outside = [i for i in range(loop.fed.population) if i not in took]
     summary = {
         "rule": sizes.rule.name,
-        "held": {text(c): sizes.held(x, c, loop.round) for c in sizes.levels},
+        "held": {text(c): sizes.held(x, c, loop.state.round) for c in sizes.levels},
         **_size_costs(loop),
         "global": _of(columns, f"test_{sizes.metric}@"),
         "local": _of(columns, f"local_{sizes.metric}@"),
         "outside_clients": len(outside),
-        "unseen": sizes.unseen(loop.engine, x, loop.buffers, loop.round, outside, scores),
-        **sizes.explored(),
+        "unseen": sizes.unseen(
+            loop.engine, x, loop.state.buffers, loop.state.round, outside, scores
+        ),
+        **sizes.explored(loop.state.explored),
     }
     return {"submodel": part | {"values": local, "basis": basis}}, {"sizes": summary}
 
 
-def _size_costs(loop: Loop) -> dict[str, Any]:
+def _size_costs(loop: Run) -> dict[str, Any]:
     """What a local step of a client of each size takes, where clients are of this process and a
     step of each works.
     """

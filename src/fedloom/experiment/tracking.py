@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..errors import ConfigError
-from ..server.rounds import Loop
+from ..server.rounds import Run
 from ..storage.identity import flatten
 from ..trackers import TRACKERS, About, Session, Tracker
 from ..trackers.base import numbers
@@ -38,7 +38,7 @@ class Tracking:
     """
 
     def __init__(
-        self, trackers: Sequence[Tracker], config: Mapping[str, Any], label: str, loop: Loop
+        self, trackers: Sequence[Tracker], config: Mapping[str, Any], label: str, loop: Run
     ) -> None:
         self._trackers: dict[str, Tracker] = {}
         for tracker in trackers if loop.group.rank == 0 else ():
@@ -54,7 +54,7 @@ class Tracking:
         """Open every session; of a resumed run, the one of the earlier rounds."""
         self._loop.log.watching.append(self._update)
         folder = self._loop.checkpoints.folder
-        if folder is not None and self._loop.round > 0 and (folder.path / _FILE).is_file():
+        if folder is not None and self._loop.state.round > 0 and (folder.path / _FILE).is_file():
             self._known = folder.read_object(_FILE)
         for kind, tracker in self._trackers.items():
             self._safely(kind, self._begin, kind, tracker)
@@ -77,14 +77,14 @@ class Tracking:
             settings=flatten(config),
             text=tomli_w.dumps(config),
             folder=None if folder is None else folder.path,
-            round=loop.round,
+            round=loop.state.round,
             known=self._known.get(kind),
         )
         self._open[kind] = made = tracker.open(about)
         self._known[kind] = made.name
         if folder is not None:
             folder.write_json(_FILE, self._known)
-        for row in loop.history:  # a stop may have come between a row and its tracker
+        for row in loop.log.history:  # a stop may have come between a row and its tracker
             made.log(numbers(row))
 
     def _update(self, row: Mapping[str, Any]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from ..core.hyper import Part, PositiveInt, hyper
 from ..core.rng import key, seed_torch
 from ..engines.base import one_thread
-from ..server.rounds import Loop
+from ..server.rounds import Run
 
 Found = dict[str, Any]  # fit for JSON
 
@@ -19,18 +19,18 @@ class Measure(Part, ABC):
 
     every: PositiveInt = hyper(50, "rounds between two measurements of a run")
 
-    def __call__(self, loop: Loop) -> dict[str, float]:
+    def __call__(self, loop: Run) -> dict[str, float]:
         """The columns of a round's row."""
         return self.columns(self.of(loop))
 
-    def of(self, loop: Loop) -> Found:
+    def of(self, loop: Run) -> Found:
         """Measure a run between two rounds. Raises ConfigError or CompositionError."""
         with one_thread():
-            seed_torch(key(loop.fed.seed, "measured", loop.round), loop.net.params[0])
-            return {"round": loop.round, **self._of(loop)}
+            seed_torch(key(loop.fed.seed, "measured", loop.state.round), loop.net.params[0])
+            return {"round": loop.state.round, **self._of(loop)}
 
     @abstractmethod
-    def _of(self, loop: Loop) -> Found: ...
+    def _of(self, loop: Run) -> Found: ...
 
     @abstractmethod
     def columns(self, found: Mapping[str, Any]) -> dict[str, float]:

@@ -14,7 +14,7 @@ from ..core.hyper import NonNegativeInt, PositiveInt, hyper
 from ..core.net import Net
 from ..engines.evaluation import evaluation_batch
 from ..errors import ConfigError, did_you_mean
-from ..server.rounds import Loop
+from ..server.rounds import Run
 from .base import Found, Measure
 from .local_models import LocalModels, local_models
 from .mean_loss import chosen
@@ -108,7 +108,7 @@ class Cka(Measure):
     layers: Sequence[str] = hyper((), "names or patterns such as layer*; none: all with weights")
     seed: NonNegativeInt = hyper(0, "of the examples")
 
-    def _of(self, loop: Loop) -> Found:
+    def _of(self, loop: Run) -> Found:
         layers = layers_of(loop.net.module, self.layers)
         stored, targets = chosen(loop, self.on, self.examples, self.seed)
         fed, size = loop.fed, evaluation_batch(targets)

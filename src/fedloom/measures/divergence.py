@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ..core.vector import Vec
-from ..server.rounds import Loop
+from ..server.rounds import Run
 from .base import Found, Measure
 from .local_models import local_models
 
@@ -33,7 +33,7 @@ class Divergence(Measure):
     Sun et al., FedSMOO, ICML 2023, Table 2; Kim et al., FedACG, CVPR 2024, Figure 2b.
     """
 
-    def _of(self, loop: Loop) -> Found:
+    def _of(self, loop: Run) -> Found:
         found = local_models(loop)
         models = list(found.models.values())
         middle = torch.stack(models).mean(0)

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..core.hyper import NonNegativeInt, Positive, PositiveInt, hyper
 from ..core.rng import generator
 from ..core.vector import Vec
-from ..server.rounds import Loop
+from ..server.rounds import Run
 from .base import Found, Measure
 from .mean_loss import MeanLoss
 
@@ -112,7 +112,7 @@ class Hessian(Measure):
     tolerance: Positive = hyper(1e-3, "error of the eigenvalue, as a share of it")
     seed: NonNegativeInt = hyper(0, "of examples, start and probes")
 
-    def _of(self, loop: Loop) -> Found:
+    def _of(self, loop: Run) -> Found:
         loss = MeanLoss.of(loop, self.on, self.examples, self.seed)
         found = hessian(loss, self.steps, self.probes, self.tolerance, self.seed)
         return {"on": self.on, "examples": len(loss.inputs), "parameters": loss.d} | found._asdict()

@@ -16,7 +16,7 @@ from ..federation.federation import Federation
 from ..plan import Plan
 from ..server.client_selection import Participants
 from ..server.exchanges import prepared
-from ..server.rounds import Loop
+from ..server.rounds import Run
 from ..server.server_step import Step
 from ..stage import Download, LocalResult
 
@@ -35,7 +35,7 @@ class LocalModels:
     net: Net
 
 
-def local_models(loop: Loop) -> LocalModels:
+def local_models(loop: Run) -> LocalModels:
     """Train the next cohort of a run, between two rounds, and keep every local model.
 
     It costs a round in one process and a model per client of the cohort. The run is not changed: a
@@ -52,15 +52,17 @@ def local_models(loop: Loop) -> LocalModels:
             "measures of local models need the client states of a whole cohort in one process, and "
             f"this run has {loop.group.size} ranks; measure it without torchrun"
         )
-    cohort, (msg, states) = loop.cohorts.of(loop.round), loop.message()
+    cohort, told = loop.cohorts.of(loop.state.round), loop.message()
     recorder = _Recorder(loop.plan, loop.fed, copy.deepcopy(loop.net))
     engine = _Recording(recorder)
     engine.open(loop.plan, loop.fed, recorder.net)
-    chosen = Participants([TrainTask(msg, loop.buffers, {}, cohort, loop.round)], [], [], {})
+    chosen = Participants(
+        [TrainTask(told.msg, told.buffers, {}, cohort, loop.state.round)], [], [], {}
+    )
     training = prepared(engine, loop.plan.algorithm, chosen, loop.memory.get)
-    step, now = Step(loop.plan, loop.fed, recorder.net), loop.state._replace(stages=states)
-    _, learnt = step.checked(engine, training, now, loop.round)
-    after = at_server(loop.plan.algorithm, loop.fed.seed, "model", loop.round + 1, learnt.srv)
+    step, now = Step(loop.plan, loop.fed, recorder.net), loop.state._replace(stages=told.stages)
+    _, learnt = step.checked(engine, training, now)
+    after = step.model(learnt._replace(round=learnt.round + 1))
     return LocalModels(loop.model(), after, recorder.models, recorder.buffers, recorder.net)
 
 

@@ -18,7 +18,7 @@ from ..core.rng import generator
 from ..core.vector import Vec
 from ..engines.evaluation import EVALUATION_BATCH, evaluation_batch, per_example
 from ..errors import ConfigError
-from ..server.rounds import Loop
+from ..server.rounds import Run
 
 Loss = Callable[[Any, Any], Tensor]  # (outputs, targets) -> (B,), or the batch's mean
 Score = Callable[[Any, tuple[Tensor, Tensor]], Tensor]  # (outputs, (inputs, targets)) -> the same
@@ -61,13 +61,13 @@ class MeanLoss:
             raise ConfigError("the loss is measured on no examples")
 
     @classmethod
-    def of(cls, loop: Loop, on: str, examples: int, seed: int) -> MeanLoss:
+    def of(cls, loop: Run, on: str, examples: int, seed: int) -> MeanLoss:
         """A run's model and loss on part of its data. on: "train" or "test"; examples: how many of
         them, drawn by the seed (all if there are fewer).
         """
         inputs, targets = chosen(loop, on, examples, seed)
         fed, net = loop.fed, copy.deepcopy(loop.net)  # whose parameters are moved
-        net.load_buffers(loop.buffers)
+        net.load_buffers(loop.state.buffers)
         net.bind(loop.model().clone())
 
         def ready(stored: Tensor) -> Tensor:
@@ -152,7 +152,7 @@ class MeanLoss:
             yield per_example(found, len(inputs), "the loss").sum() / count
 
 
-def chosen(loop: Loop, on: str, examples: int, seed: int) -> tuple[Tensor, Tensor]:
+def chosen(loop: Run, on: str, examples: int, seed: int) -> tuple[Tensor, Tensor]:
     """Stored inputs and targets of a run's data, on its device: `examples` of them by the seed.
 
     Raises ConfigError if there is no test set.

@@ -12,7 +12,7 @@ import torch
 from ..core.hyper import NonNegative, NonNegativeInt, PositiveInt, hyper
 from ..core.vector import Vec
 from ..errors import ConfigError
-from ..server.rounds import Loop
+from ..server.rounds import Run
 from .base import Found, Measure
 from .local_models import local_models
 from .mean_loss import MeanLoss
@@ -53,13 +53,13 @@ class Plane(Measure):
     points: PositiveInt = hyper(25, "along each direction; the time grows with its square")
     seed: NonNegativeInt = hyper(0, "of the examples")
 
-    def _of(self, loop: Loop) -> Found:
+    def _of(self, loop: Run) -> Found:
         found = local_models(loop)
         clients = sorted(found.models)[:3]
         if len(clients) < 3:
             raise ConfigError(
-                f"a plane needs the local models of three clients, and round {loop.round + 1} has "
-                f"{len(clients)}; give a cohort of 3 or more"
+                f"a plane needs the local models of three clients, and round "
+                f"{loop.state.round + 1} has {len(clients)}; give a cohort of 3 or more"
             )
         loss = MeanLoss.of(loop, self.on, self.examples, self.seed)
         models = [found.models[i] for i in clients]

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..core.hyper import NonNegativeInt, Positive, PositiveInt, hyper
 from ..core.rng import generator
 from ..core.vector import Vec
-from ..server.rounds import Loop
+from ..server.rounds import Run
 from .base import Found, Measure
 from .mean_loss import MeanLoss
 
@@ -61,7 +61,7 @@ class Surface(Measure):
     points: PositiveInt = hyper(31, "along each direction; the time grows with its square")
     seed: NonNegativeInt = hyper(0, "of examples and directions")
 
-    def _of(self, loop: Loop) -> Found:
+    def _of(self, loop: Run) -> Found:
         loss = MeanLoss.of(loop, self.on, self.examples, self.seed)
         middle = loss.value()
         places, rows = surface(loss, self.span, self.points, self.seed)

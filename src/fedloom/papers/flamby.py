@@ -16,7 +16,7 @@ from ..data import FederatedData
 from ..engines.base import one_thread
 from ..engines.evaluation import score_of
 from ..errors import ConfigError
-from ..server.rounds import Loop
+from ..server.rounds import Run
 from .entry import Protocol, Row
 
 SEEDS = range(42, 47)
@@ -81,7 +81,7 @@ def _before(row: Row, turns: list[int]) -> int:
     return 2 * passes + _TESTS
 
 
-def centres(config: Config, recipe: str, loop: Loop) -> dict[str, float]:
+def centres(config: Config, recipe: str, loop: Run) -> dict[str, float]:
     """{centre_0: value, ..., centre_pooled: value} of a finished run's model: on the test rows of
     each client as these prepare them, and on all, scaled by the training rows of all.
     """
@@ -94,12 +94,12 @@ def centres(config: Config, recipe: str, loop: Loop) -> dict[str, float]:
     return found | {f"{METRIC}pooled": _value(loop, every, everybody)}
 
 
-def _value(loop: Loop, data: FederatedData, index: Tensor | slice) -> float:
+def _value(loop: Run, data: FederatedData, index: Tensor | slice) -> float:
     """The headline on some test rows."""
     assert data.test_inputs is not None and data.test_targets is not None
     net: Net = loop.net
     with one_thread():
-        net.load_buffers(loop.buffers)
+        net.load_buffers(loop.state.buffers)
         on = data.test_inputs[index], data.test_targets[index]
         score = score_of(loop.plan, replace(loop.fed, data=data), net, loop.model(), [on])
     return score.mean(loop.headline, loop.fed.metrics[loop.headline])

@@ -22,11 +22,12 @@ from ..federation.choice import ClientChoice
 from ..federation.clock import Asynchronous, Clock
 from ..federation.federation import Federation
 from ..federation.sampling import Cohorts
-from .client_selection import AsyncState, Broadcast, Chooser, InFlight, Participants, unanswered
+from .client_selection import Broadcast, Chooser, Participants, unanswered
 from .durations import Durations
+from .state import AsyncState, InFlight, State
 
 if TYPE_CHECKING:
-    from .rounds import Loop
+    from .rounds import Run
 
 
 def chooser(
@@ -56,14 +57,13 @@ class Arrivals:
     ) -> None:
         self.clock, self.cohorts, self.fed, self.durations = clock, cohorts, fed, durations
         self.most = clock.concurrency or cohorts.wanted(cohorts.there)
-        self.under_way: AsyncState | None = None  # after the last server step
 
-    def of(self, told: Broadcast, run: Loop, attempt: int = 0) -> Participants:
+    def of(self, told: Broadcast, state: State, run: Run, attempt: int = 0) -> Participants:
         """The next server step. attempt: it is asked of the same clients again. Raises ConfigError
         if nobody is available any more.
         """
-        round, before = len(run.history), self.under_way or AsyncState(0.0, {}, {})
-        step = _Step(self, told, run, round, before)
+        round, before = state.round, state.under_way or AsyncState(0.0, {}, {})
+        step = _Step(self, told, state, run, before)
         step.fill()
         models = {**before.told, round: (told.msg, told.buffers)}
         parts = [
@@ -100,9 +100,10 @@ class _Step:
     """One server step on its way. took: the updates in the buffer; lost: who dropped out."""
 
     def __init__(
-        self, parts: Arrivals, told: Broadcast, run: Loop, round: int, before: AsyncState
+        self, parts: Arrivals, told: Broadcast, state: State, run: Run, before: AsyncState
     ) -> None:
-        self._parts, self._told, self._run, self._round = parts, told, run, round
+        self._parts, self._told, self._run, self._round = parts, told, run, state.round
+        self._trained = state.trained
         self.now, self.ways = before.now, dict(before.ways)
         self.took: dict[int, InFlight] = {}
         self.lost: dict[int, InFlight] = {}
@@ -151,7 +152,8 @@ class _Step:
         at = self.now if cohorts.trace is not None else 0.0
         if self._order is None or self._order[0] != at:
             there = cohorts.present(self._round, self.now)
-            there = there if self._run.accounts is None else self._run.accounts.left(there)
+            if self._run.accounts is not None:
+                there = self._run.accounts.left(there, self._trained)
             self._order = at, list(cohorts.order(there, self._round))
         return self._order[1]
 

@@ -8,15 +8,21 @@ earlier exchange of the round is among the bytes of a later one too.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..aggregation.integer_ring import IntegerRing, mask_bytes
 from ..compression import downlink
 from ..core.vector import Rec
-from ..engines.client_round import ClientCost
+from ..engines.base import Remote
+from ..engines.client_results import ClientCost
 from ..federation.federation import Federation
-from ..storage.client_state import ClientStates
 from .client_selection import Participants
+from .exchanges import RoundOutcome
+from .ledger import Ledger
+
+if TYPE_CHECKING:
+    from .rounds import Run
+    from .state import State
 
 Exchanges = list[list[ClientCost]]
 
@@ -24,26 +30,48 @@ Exchanges = list[list[ClientCost]]
 def billed(
     stats: list[ClientCost], at_down: Rec, missed: Mapping[int, int | None]
 ) -> list[ClientCost]:
-    """The costs with the bytes that their clients were really sent."""
-    if not at_down:
-        return stats
+    """The costs with the bytes that their clients were really sent on a compressed downlink."""
     bill = lambda s: s._replace(bytes_down=downlink.bill(at_down, s.bytes_down, missed[s.client]))
     return list(map(bill, stats))
 
 
-def all_billed(
-    chosen: Participants, exchanges: Exchanges, at_down: Rec, memory: ClientStates, round: int
-) -> tuple[Exchanges, list[ClientCost]]:
-    """The costs of a server step's exchanges, and of its absent clients, with the bytes that were
-    really sent.
+class Bill(NamedTuple):
+    """What a round cost: of the cohort over all exchanges, of candidates outside of it, and of
+    those that gave no update. seconds: of this process; simulated: of described devices.
     """
-    absent = chosen.absent
+
+    cohort: list[ClientCost]
+    others: list[ClientCost]
+    absent: list[ClientCost]
+    seconds: float = 0.0
+    simulated: float | None = None
+
+    def paid(self, ledger: Ledger, disclosed: bool) -> Ledger:
+        """The ledger after the round; not disclosed: it counts nothing, for it would tell who was
+        there.
+        """
+        stats, others = (self.cohort, [*self.others, *self.absent]) if disclosed else ([], [])
+        return ledger.after(stats, self.seconds, self.simulated, others)
+
+
+def bill_of(run: Run, before: State, done: RoundOutcome, seconds: float) -> Bill:
+    """What a round cost, with the bytes that were really sent. before: the state before it."""
+    chosen, rule, updates = done.chosen, run.plan.aggregation, done.results.stats
+    if isinstance(rule, IntegerRing) and rule.masked and not isinstance(run.engine, Remote):
+        updates = with_masks(updates, rule)
+    exchanges, absent = [chosen.candidates, done.answers, updates], chosen.absent
     if sent := chosen.sent:
-        paid = [[s._replace(bytes_down=sent[s.client]) for s in some] for some in exchanges]
-        return paid, absent
-    everybody = {s.client for some in (*exchanges, absent) for s in some}
-    missed = downlink.away(memory.last(everybody), round)
-    return [billed(some, at_down, missed) for some in exchanges], billed(absent, at_down, missed)
+        exchanges = [[s._replace(bytes_down=sent[s.client]) for s in some] for some in exchanges]
+    elif at_down := done.stages.down:
+        everybody = {s.client for some in (*exchanges, absent) for s in some}
+        missed = downlink.away(run.memory.last(everybody), before.round)
+        exchanges = [billed(some, at_down, missed) for some in exchanges]
+        absent = billed(absent, at_down, missed)
+    cohort, others = together(exchanges)
+    if rule.unkeyed:  # who was slow was there
+        return Bill(cohort, others, absent)
+    simulated = simulated_seconds(run.fed, chosen, exchanges)
+    return Bill(cohort, others, absent, seconds, simulated)
 
 
 def with_masks(stats: list[ClientCost], rule: IntegerRing) -> list[ClientCost]:
@@ -79,13 +107,6 @@ def _plus(s: ClientCost, a: ClientCost) -> ClientCost:
         values=s.values + a.values,
         value_passes=s.value_passes + a.value_passes,
     )
-
-
-def wasted(columns: Mapping[str, Any], absent: list[ClientCost]) -> dict[str, Any]:
-    """A row's columns about who did not answer. columns: the others of the choice of clients."""
-    if "dropped" not in columns:
-        return {**columns}
-    return {**columns, "bytes_wasted": sum(sum(s.bytes_down.values()) for s in absent)}
 
 
 def simulated_seconds(fed: Federation, chosen: Participants, exchanges: Exchanges) -> float | None:

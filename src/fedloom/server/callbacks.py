@@ -9,7 +9,6 @@ from typing import Any, Protocol
 from torch import nn
 
 from .divergence import Watch
-from .ledger import Ledger
 
 Row = dict[str, Any]
 
@@ -50,19 +49,19 @@ def tell(
 
 class Measuring(Protocol):
     """A look at a run between two rounds, every so many of them: -> columns of the round's row. It
-    changes nothing. It is called with the run's rounds.Loop.
+    changes nothing. It is called with the run (rounds.Run).
     """
 
     @property
     def every(self) -> int: ...
 
-    def __call__(self, loop: Any, /) -> Mapping[str, float]: ...
+    def __call__(self, run: Any, /) -> Mapping[str, float]: ...
 
 
 class RunLog:
-    """What is known of a run's rounds. round: how many are done; history: their rows; logged: how
-    many of these are evaluated and written; ledger: what they cost. watch: says what to warn of.
-    on_round, on_evaluation: of the user, called with a row; watching: may hear it a round later.
+    """The rows of a run's rounds. history: all of them; logged: how many of these are evaluated and
+    written; told: how many the functions below have heard of. watch: says what to warn of.
+    on_round, on_evaluation: of the user, called with a row; watching: of a tracker or a bar.
     """
 
     def __init__(
@@ -71,13 +70,26 @@ class RunLog:
         on_round: Sequence[Callable[[Row], object]] = (),
         on_evaluation: Sequence[Callable[..., object]] = (),
     ) -> None:
-        self.round, self.logged = 0, 0
+        self.logged = self.told = 0
         self.history: list[Row] = []
-        self.ledger, self.watch = Ledger(), watch
+        self.watch = watch
         self.on_round, self.on_evaluation = [*on_round], [*on_evaluation]
         self.watching: list[Callable[[Row], None]] = []
+
+    def begin(self, history: Sequence[Row], logged: int) -> None:
+        """Take over the rows of a run that goes on, of which so many are written."""
+        self.history, self.logged, self.told = [*history], logged, logged
 
     @property
     def pending(self) -> list[Row]:
         """The rows that are neither evaluated nor written: one at most."""
         return self.history[self.logged :]
+
+    def tell(self, model: Callable[[], nn.Module]) -> None:
+        """Call the functions with the last row, once. model: makes it in evaluation mode."""
+        if self.told == self.logged:
+            return
+        self.told, row = self.logged, self.history[-1]
+        evaluated = "test_loss" in row or "validation_loss" in row
+        others = [*self.on_round, *self.watching]
+        tell(self.on_evaluation if evaluated else [], others, row, model)

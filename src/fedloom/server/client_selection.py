@@ -15,9 +15,10 @@ from ..federation.choice import ClientChoice, Known, checked
 from ..federation.federation import Federation
 from ..federation.sampling import Cohorts
 from .durations import Durations
+from .state import AsyncState, State
 
 if TYPE_CHECKING:
-    from .rounds import Loop
+    from .rounds import Run
 
 
 class Broadcast(NamedTuple):
@@ -28,27 +29,6 @@ class Broadcast(NamedTuple):
     msg: Rec
     buffers: Vec
     stages: Rec
-
-
-class InFlight(NamedTuple):
-    """A client under way: the round whose model it was sent, the simulated second when it arrives,
-    whether it answers, and the bytes that it was sent.
-    """
-
-    round: int
-    arrives: float
-    answers: bool
-    down: dict[str, int]
-
-
-class AsyncState(NamedTuple):
-    """What an asynchronous clock keeps between server steps. now: simulated seconds; told: by
-    round, for those that are under way.
-    """
-
-    now: float
-    ways: Mapping[int, InFlight]
-    told: Mapping[int, tuple[Rec, Vec]]
 
 
 class Participants(NamedTuple):
@@ -84,21 +64,18 @@ class Chooser:
     ) -> None:
         self.rule, self._cohorts, self._fed, self._group = rule, cohorts, fed, group
         self._durations = durations
-        self.under_way: AsyncState | None = None  # nobody between two rounds
 
-    def of(self, told: Broadcast, run: Loop, attempt: int = 0) -> Participants:
+    def of(self, told: Broadcast, state: State, run: Run, attempt: int = 0) -> Participants:
         """Who takes part in the next round. attempt: see Cohorts.of(). Raises ConfigError for a
         choice that the rule may not make.
         """
-        round, before = len(run.history), run.ledger.simulated
+        round, before = state.round, state.ledger.simulated
         now = self._cohorts.waits(before)
         cohort, asked = self._named(told, run, round, now, attempt)
         if run.accounts is not None:  # nobody takes the place of who has no budget left
-            cohort = run.accounts.left(cohort)
-        part, given = (
-            TrainTask(told.msg, told.buffers, {}, cohort, round),
-            self._cohorts.availability,
-        )
+            cohort = run.accounts.left(cohort, state.trained)
+        part = TrainTask(told.msg, told.buffers, {}, cohort, round)
+        given = self._cohorts.availability
         if given is None:
             return Participants([part], asked, [], {}, self.rule is not None or attempt > 0)
         dropped = given.dropped(self._fed.population, self._fed.seed, round)
@@ -120,7 +97,7 @@ class Chooser:
         return set(sorted(cohort, key=lambda i: (needs[i], i))[wanted:])
 
     def _named(
-        self, told: Broadcast, run: Loop, round: int, now: float, attempt: int
+        self, told: Broadcast, run: Run, round: int, now: float, attempt: int
     ) -> tuple[list[int], list[ClientCost]]:
         """Who is asked, and what asking the candidates cost."""
         rule = self.rule
@@ -128,7 +105,7 @@ class Chooser:
             return self._cohorts.of(round, now, attempt), []
         there, sizes = self._cohorts.present(round, now), self._fed.data.sizes.tolist()
         size, seed = min(self._cohorts.largest, len(there)), self._fed.seed
-        known = Known(round, size, there, sizes, tuple(run.history), seed, attempt)
+        known = Known(round, size, there, sizes, tuple(run.log.history[:round]), seed, attempt)
         if not there:
             return [], []
         # a rank's own clock is in its rows: the first one decides

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -19,18 +19,19 @@ from ..plan import Plan
 from .callbacks import Measuring
 from .client_evaluation import ClientTests, PerClient
 from .evaluation import Curve, Evaluation, held_out
-from .ledger import own_columns, put
+from .row import own_columns, put
 from .submodel_evaluation import Sizes
 
 if TYPE_CHECKING:
-    from .rounds import Loop
+    from .rounds import Run
 
 Row = dict[str, Any]
 
 
 class Evaluator:
-    """Evaluates the current model of a run. settings: when and how; curve: of the headline metric;
-    measures: of the user. sizes: of sub-models, None without; at_nodes: what nodes measured last.
+    """Evaluates the current model of a run. settings: when and how; curve: of the headline metric
+    before round 1; measures: of the user. sizes: of sub-models, None without; at_nodes: what nodes
+    measured last.
     """
 
     def __init__(
@@ -68,103 +69,104 @@ class Evaluator:
             what = "sub-models" if self.sizes is not None else "batch norm without statistics"
             raise ConfigError(f"{rule} does not go with {what}; take a number")
 
-    def _decide(self, loop: Loop) -> None:
+    def _decide(self, run: Run) -> None:
         """Choose the threshold of the current model on the validation split."""
-        if self._decided is loop.srv or self._held_out is None:
+        if self._decided is run.state.srv or self._held_out is None:
             return
         seen = Gathered()
         with one_thread():
-            self.net.load_buffers(loop.buffers)
+            self.net.load_buffers(run.state.buffers)
             on = (*self._held_out, 0, seen)
-            evaluate_range(self.plan, self.fed, self.net, loop.model(), *on)
+            evaluate_range(self.plan, self.fed, self.net, run.model(), *on)
         self.threshold.choose(*seen.all())
-        self._decided = loop.srv
+        self._decided = run.state.srv
 
-    def scores(self, loop: Loop) -> dict[str, Score]:
+    def scores(self, run: Run) -> dict[str, Score]:
         """The current model on the test set and on the validation split."""
         data = self.fed.data
-        out = {} if self._held_out is None else {"validation": self.score(loop, *self._held_out)}
-        if isinstance(loop.engine, Remote):
-            self.at_nodes = loop.engine.measured(loop.model(), loop.buffers, loop.round)
+        out = {} if self._held_out is None else {"validation": self.score(run, *self._held_out)}
+        if isinstance(run.engine, Remote):
+            self.at_nodes = run.engine.measured(run.model(), run.state.buffers, run.state.round)
             if self.at_nodes:
                 return {"test": add([*self.at_nodes.values()]), **out}
-        return out if data.test_inputs is None else {"test": self.tested(loop), **out}
+        return out if data.test_inputs is None else {"test": self.tested(run), **out}
 
-    def tested(self, loop: Loop) -> Score:
+    def tested(self, run: Run) -> Score:
         """The current model on the common test set, measured once after each round."""
-        if self._tested is None or self._tested[0] is not loop.srv:
+        if self._tested is None or self._tested[0] is not run.state.srv:
             data = self.fed.data
             assert data.test_inputs is not None and data.test_targets is not None
-            found = self.score(loop, data.test_inputs, data.test_targets, own=True)
-            self._tested = loop.srv, found
+            found = self.score(run, data.test_inputs, data.test_targets, own=True)
+            self._tested = run.state.srv, found
         return self._tested[1]
 
-    def score(self, loop: Loop, inputs: Tensor, targets: Tensor, own: bool = False) -> Score:
+    def score(self, run: Run, inputs: Tensor, targets: Tensor, own: bool = False) -> Score:
         """The current model on data; own: on the common test set."""
-        x, on = loop.model(), (inputs, targets)
+        x, on = run.model(), (inputs, targets)
         if self.threshold.chosen:  # which the processes of an engine do not hear of
-            self._decide(loop)
+            self._decide(run)
             with one_thread():
-                self.net.load_buffers(loop.buffers)
+                self.net.load_buffers(run.state.buffers)
                 return score_of(self.plan, self.fed, self.net, x, [on])
         if not keeps_no_statistics(self.net.module):
-            return add(loop.engine.scores(x, loop.buffers, *on))
+            return add(run.engine.scores(x, run.state.buffers, *on))
         with one_thread():
-            self.net.load_buffers(loop.buffers)
+            self.net.load_buffers(run.state.buffers)
             by = (self.settings.statistics, own)
             return evaluate_normed(self.plan, self.fed, self.net, x, on, *by)
 
-    def size_scores(self, loop: Loop, whole: Score | None = None) -> dict[float, Score]:
+    def size_scores(self, run: Run, whole: Score | None = None) -> dict[float, Score]:
         """The current sub-models on the test set, by capacity; nothing without sub-models. whole:
         of the whole model, if it is known.
         """
         if self.sizes is None:
             return {}
-        return self.sizes.scores(loop.engine, loop.model(), loop.buffers, loop.round, whole)
+        return self.sizes.scores(run.engine, run.model(), run.state.buffers, run.state.round, whole)
 
-    def client_values(self, loop: Loop, score: Score, last: bool = False) -> PerClient:
+    def client_values(self, run: Run, score: Score, last: bool = False) -> PerClient:
         """Every metric per client, with the model that it would use itself. score: of the common
         model on the test set; last: at the end of the run, see Evaluation.finetune.
         """
-        told = lambda: (loop.model(), loop.broadcast(), loop.buffers)
-        found = loop.memory, loop.group, told, loop.round, self.at_nodes
+        told = lambda: (run.model(), run.broadcast(), run.state.buffers)
+        found = run.memory, run.group, told, run.state.round, self.at_nodes
         return self._clients.values(score, *found, last)
 
-    def own_model(self, loop: Loop, i: int) -> tuple[Vec, Vec]:
+    def own_model(self, run: Run, i: int) -> tuple[Vec, Vec]:
         """The model (d,) that client i would use itself now, after fine-tuning if there is any, and
         its buffers. Raises ConfigError for one with untrained layers of its own.
         """
-        row = loop.memory.get([i]).get(i)
+        row = run.memory.get([i]).get(i)
         if row is None and self.plan.private is not None:
             raise ConfigError(
                 f"client {self.fed.data.called(i)} has taken part in no round yet, so nobody has "
                 "trained its private layers"
             )
-        told = loop.model(), loop.broadcast(), loop.buffers
-        return self._clients.model(i, row, told, loop.round, self.settings.finetune > 0)
+        told = run.model(), run.broadcast(), run.state.buffers
+        return self._clients.model(i, row, told, run.state.round, self.settings.finetune > 0)
 
-    def columns(self, loop: Loop, scores: Mapping[str, Score], last: bool) -> Row:
-        """The columns of an evaluation, and of the measures that are due. last: no round
+    def columns(self, run: Run, last: bool) -> Row:
+        """The columns of an evaluation, if one is due, and of the measures that are. last: no round
         follows.
         """
         row: Row = {}
-        if self.sizes and (self.settings.sizes_due(loop.round) or last):
-            row |= self.sizes.columns(self.size_scores(loop, scores.get("test")))
+        scores = self.scores(run) if last or self.settings.due(run.state.round) else {}
+        if self.sizes and (self.settings.sizes_due(run.state.round) or last):
+            row |= self.sizes.columns(self.size_scores(run, scores.get("test")))
         tests = self.fed.data.test_clients is not None or self.at_nodes
         if "test" in scores and tests and self.settings.clients and self.sizes is None:
-            found = self.client_values(loop, scores["test"])
+            found = self.client_values(run, scores["test"])
             better, names = self.curve.higher_is_better, self.fed.data.client_names
             row |= found.columns(self.fed.metrics, better, names)
         if self.threshold.chosen:
             row["threshold"] = self.threshold.value
-        row |= own_columns(self._measured(loop, last), loop.history[-1], "measures")
+        row |= own_columns(self._measured(run, last), run.log.history[-1], "measures")
         for part, score in scores.items():
             put(row, part, score, self.fed.metrics)
         return row
 
-    def _measured(self, loop: Loop, last: bool) -> Row:
+    def _measured(self, run: Run, last: bool) -> Row:
         found: Row = {}
         for measure in self.measures:
-            if loop.round % measure.every == 0 or last:
-                found |= own_columns(measure(loop), found, "measures")
+            if run.state.round % measure.every == 0 or last:
+                found |= own_columns(measure(run), found, "measures")
         return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -14,16 +15,16 @@ _EVER = 10**9  # rounds
 
 
 class ExampleAccounts:
-    """Counts the rounds in which each client has trained. No amplification by the draw of clients
-    is claimed. Raises ConfigError if the budget allows nobody a round, and without dp-accounting.
+    """What rounds of training cost; `rounds` is in how many each client has trained so far. No
+    amplification by the draw of clients is claimed. Raises ConfigError if the budget allows nobody
+    a round, and without dp-accounting.
     """
 
     def __init__(self, fed: Federation, dp: ExamplePrivacy) -> None:
         self._fed, self._dp = fed, dp
-        self.rounds: dict[int, int] = {}
         self._allowed: dict[tuple[float, int], int] = {}
         self._spent(0, 1)  # what is missing is missed now
-        if self.over:
+        if self.over({}):
             least = min(self._spent(i, 1) for i in range(fed.population))
             raise ConfigError(
                 f"local.dp.max_epsilon = {dp.max_epsilon:g} is less than the {least:.3g} that one "
@@ -45,24 +46,17 @@ class ExampleAccounts:
             self._allowed[work] = self._dp.rounds_within(*work, _EVER)
         return self._allowed[work]
 
-    def may(self, client: int) -> bool:
+    def may(self, client: int, rounds: Mapping[int, int]) -> bool:
         """Whether the budget allows a client one more round."""
-        return self.rounds.get(client, 0) < self.allowed(client)
+        return rounds.get(client, 0) < self.allowed(client)
 
-    def left(self, clients: Iterable[int]) -> list[int]:
+    def left(self, clients: Iterable[int], rounds: Mapping[int, int]) -> list[int]:
         """Those of some clients that may take part."""
-        return [i for i in clients if self.may(i)]
+        return [i for i in clients if self.may(i, rounds)]
 
-    @property
-    def over(self) -> bool:
+    def over(self, rounds: Mapping[int, int]) -> bool:
         """Whether nobody may take part any more."""
-        return not any(map(self.may, range(self._fed.population)))
-
-    def add(self, stats: Iterable[ClientCost]) -> None:
-        """Count those that have trained, whether or not their updates were taken."""
-        for cost in stats:
-            if cost.steps:
-                self.rounds[cost.client] = self.rounds.get(cost.client, 0) + 1
+        return not any(self.may(i, rounds) for i in range(self._fed.population))
 
     # ------------------------------------------------------------------------------- what is told
     def worst(self, rounds: Mapping[int, int]) -> tuple[float, int]:
@@ -77,20 +71,25 @@ class ExampleAccounts:
                 found = max(found, (self._dp.epsilon(share, most), i))
         return found
 
-    def columns(self) -> dict[str, Any]:
+    def columns(self, rounds: Mapping[int, int]) -> dict[str, Any]:
         """Of a round's row: the largest epsilon of a client, and how many have no budget left."""
-        found: dict[str, Any] = {"example_epsilon": self.worst(self.rounds)[0]}
+        found: dict[str, Any] = {"example_epsilon": self.worst(rounds)[0]}
         if self._dp.max_epsilon is not None:
-            found["spent_clients"] = sum(not self.may(i) for i in self.rounds)
+            found["spent_clients"] = sum(not self.may(i, rounds) for i in rounds)
         return found
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self, rounds: Mapping[int, int]) -> dict[str, Any]:
         """Of the run's summary."""
-        return {**self.columns(), "example_delta": self._dp.delta}
+        return {**self.columns(rounds), "example_delta": self._dp.delta}
 
-    def values(self) -> list[float]:
+    def values(self, rounds: Mapping[int, int]) -> list[float]:
         """The epsilon of every client."""
-        return [self._spent(i, self.rounds.get(i, 0)) for i in range(self._fed.population)]
+        return [self._spent(i, rounds.get(i, 0)) for i in range(self._fed.population)]
+
+
+def counted(rounds: Mapping[int, int], stats: Iterable[ClientCost]) -> dict[int, int]:
+    """`rounds` after one more, of those that have trained, whether or not their updates count."""
+    return dict(Counter(rounds) + Counter(cost.client for cost in stats if cost.steps))
 
 
 def accounts_of(fed: Federation) -> ExampleAccounts | None:

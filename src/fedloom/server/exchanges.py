@@ -13,12 +13,11 @@ from ..engines.base import Engine, TooFewError
 from ..engines.client_results import ClientCost, RangeResult, Request, TrainTask
 from ..engines.extra_exchanges import NO_ANSWERS, Answers, answered
 from ..engines.summation import push, root
-from .arrivals import Arrivals
-from .client_selection import Broadcast, Chooser, Participants
+from .client_selection import Broadcast, Participants
 
 if TYPE_CHECKING:
-    from .rounds import Loop
-    from .server_step import ServerState, Step
+    from .rounds import Run
+    from .state import State
 
 
 States = Callable[[list[int]], dict[int, Rec]]
@@ -65,34 +64,29 @@ def prepared(
 
 class RoundOutcome(NamedTuple):
     """What came of a round. chosen: who took part, and who was asked in vain; answers: the costs of
-    the answers before the local steps; results, learnt: see Step.checked(); needed: how many
-    updates the aggregation needs, if fewer came.
+    the answers before the local steps; results, learnt: see Step.checked(); stages: their states
+    when the model was sent; needed: how many updates the aggregation needs, if fewer came.
     """
 
     chosen: Participants
     answers: list[ClientCost]
     results: RangeResult
-    learnt: ServerState
+    learnt: State
+    stages: Rec
     needed: int | None = None
 
 
-def exchanged(
-    chooser: Chooser | Arrivals,
-    step: Step,
-    told: Broadcast,
-    run: Loop,
-    states: States,
-) -> RoundOutcome:
+def exchanged(run: Run, state: State, told: Broadcast) -> RoundOutcome:
     """Ask, train, and make the server's step; for every TooFewError with another draw."""
     vain, kept, attempt = list[ClientCost](), dict[int, ClientCost](), 0
-    now = run.state._replace(stages=told.stages)
+    now, algorithm = state._replace(stages=told.stages), run.plan.algorithm
     while True:
-        chosen, needed = chooser.of(told, run, attempt), None
+        chosen, needed = run.chooser.of(told, state, run, attempt), None
         answers = NO_ANSWERS
         try:
-            training = prepared(run.engine, step.plan.algorithm, chosen, states)
+            training = prepared(run.engine, algorithm, chosen, run.client_states)
             answers = training.answers
-            results, learnt = step.checked(run.engine, training, now, len(run.history))
+            results, learnt = run.step.checked(run.engine, training, now)
         except TooFewError as few:
             if few.again:
                 vain += [*chosen.candidates, *chosen.absent, *answers.stats, *few.lost]
@@ -103,4 +97,4 @@ def exchanged(
         drawn = {s.client for s in results.stats}
         vain += [s for i, s in kept.items() if i not in drawn]  # the others are in the results
         chosen = chosen._replace(absent=[*chosen.absent, *vain])
-        return RoundOutcome(chosen, answers.stats, results, learnt, needed)
+        return RoundOutcome(chosen, answers.stats, results, learnt, told.stages, needed)

@@ -83,14 +83,16 @@ class Progress:
         self.stop()
 
     @classmethod
-    def of(cls, loop: Any, label: str, rounds: int) -> Progress:
+    def of(cls, run: Any, label: str, rounds: int) -> Progress:
         """The progress of a run from where it is."""
         from .client_evaluation import unmeasured
 
-        sent = loop.ledger.bytes_up + loop.ledger.bytes_down
-        made = cls(label, rounds, loop.headline, loop.round, sent, unmeasured(loop.fed))
-        if loop.plan.personalises:  # nobody uses the common model
-            made._column = f"client_{loop.headline}_mean"
+        state = run.state
+        made = cls(
+            label, rounds, run.headline, state.round, state.ledger.traffic, unmeasured(run.fed)
+        )
+        if run.plan.personalises:  # nobody uses the common model
+            made._column = f"client_{run.headline}_mean"
         return made
 
     def start(self) -> None:

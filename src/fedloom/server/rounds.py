@@ -1,4 +1,4 @@
-"""The rounds: cohort, the engine's work, the server's step, and the row of each."""
+"""The rounds of a run: one state, and one place where it changes."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ import contextlib
 import logging
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from ..aggregation import Aggregation, IntegerRing
 from ..core.interrupts import stoppable, undisturbed
 from ..core.net import Net
 from ..core.ranks import ALONE, Group
 from ..core.vector import Rec, Vec, rec
 from ..engines.base import Engine, Remote
-from ..engines.client_results import ClientCost, Request, TrainTask
+from ..engines.client_results import Request, TrainTask
 from ..engines.evaluation import Score
 from ..engines.guard import at_server
 from ..errors import FedloomError
@@ -24,28 +23,37 @@ from ..federation.sampling import Cohorts
 from ..plan import Plan
 from ..storage import world
 from ..storage.client_state import ClientStates
-from .aggregation_columns import aggregated, published
 from .arrivals import Arrivals
-from .billing import all_billed, simulated_seconds, together, wasted, with_masks
-from .callbacks import RunLog, tell
+from .billing import bill_of
+from .callbacks import RunLog
 from .checkpoints import Checkpoints
 from .client_selection import Broadcast, Chooser
-from .evaluation import Curve
 from .evaluator import Evaluator
-from .example_accounts import accounts_of
-from .exchanges import RoundOutcome, exchanged
-from .ledger import Ledger, bytes_of, own_columns, row_of, squares
-from .server_step import ServerState, Step
+from .example_accounts import accounts_of, counted
+from .exchanges import exchanged
+from .ledger import Ledger
+from .row import Row, row_of
+from .server_step import Step
+from .state import State
 
 _log = logging.getLogger(__name__)
-Row = dict[str, Any]
+
+
+class NextRound(NamedTuple):
+    """What a round comes to: the run's next state, its row before the evaluation, and the new
+    states of its clients.
+    """
+
+    state: State
+    row: Row
+    clients: dict[int, Rec]
 
 
 @dataclass
-class Loop:
-    """A run, and the step from one round to the next. chooser: says who takes part; group: the
-    ranks of the run: what a clock or a user decides, the first decides; state: of the server, set
-    by begin() or restore().
+class Run:
+    """A run, and the step from one round to the next. chooser: says who takes part; memory: the
+    client states; group: the ranks of the run: what a clock or a user decides, the first decides;
+    state: set by begin() or restore().
     """
 
     plan: Plan
@@ -59,76 +67,30 @@ class Loop:
     checkpoints: Checkpoints
     log: RunLog
     group: Group = ALONE
-    state: ServerState = None  # type: ignore[assignment]
+    state: State = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         self.step = Step(self.plan, self.fed, self.net)
-        self._finished = time.perf_counter()  # when the last row was
         self.accounts = accounts_of(self.fed)
+        self._finished = time.perf_counter()  # when the last row was
 
     # ------------------------------------------------------------------------------- what is known
-    @property
-    def aggregation(self) -> Aggregation:
-        """The rule of the run's plan."""
-        return self.step.aggregation
-
     @property
     def headline(self) -> str:
         """The name of the metric for curves and targets."""
         return next(iter(self.fed.metrics), "loss")
 
-    @property
-    def round(self) -> int:
-        """Rounds that are done."""
-        return self.log.round
-
-    @property
-    def history(self) -> list[Row]:
-        """Their rows."""
-        return self.log.history
-
-    @property
-    def ledger(self) -> Ledger:
-        """What they cost."""
-        return self.log.ledger
-
-    @property
-    def curve(self) -> Curve:
-        """The headline metric so far."""
-        return self.evaluator.curve
-
-    @property
-    def srv(self) -> Rec:
-        """The method's record at the server."""
-        return self.state.srv
-
-    @property
-    def buffers(self) -> Vec:
-        """The model's buffers at the server."""
-        return self.state.buffers
-
-    @property
-    def at_link(self) -> Rec:
-        """The server's state of the link."""
-        return self.state.stages.link
-
-    @property
-    def at_down(self) -> Rec:
-        """The server's state of the downlink."""
-        return self.state.stages.down
-
-    def message(self) -> tuple[Rec, Rec]:
+    def message(self) -> Broadcast:
         """See Step.message()."""
-        return self.step.message(self.state, self.round, self.engine)
+        return self.step.message(self.state, self.engine)
 
     def broadcast(self) -> Rec:
         """The next broadcast, before stages and link."""
-        return self._asked("broadcast", self.srv)
+        return self.step.broadcast(self.state)
 
     def model(self) -> Vec:
-        """The current model, which is evaluated and exported."""
-        x: Vec = self._asked("model", self.srv)
-        return x
+        """The current model (d,), which is evaluated and exported."""
+        return self.step.model(self.state)
 
     def scores(self) -> dict[str, Score]:
         """See Evaluator.scores()."""
@@ -138,97 +100,145 @@ class Loop:
         """See Evaluator.size_scores()."""
         return self.evaluator.size_scores(self)
 
-    def _asked(self, name: str, *arguments: Any) -> Any:
-        """Call a server-side method of the algorithm, and name the round in its errors."""
-        return at_server(self.plan.algorithm, self.fed.seed, name, self.round, *arguments)
+    @undisturbed()  # a library may make another error of a Ctrl-C
+    def client_states(self, cohort: list[int]) -> dict[int, Rec]:
+        """{client: its state} of those that have one."""
+        return self.memory.get(cohort)
 
     def allowed(self, rounds: int) -> int:
         """How many of so many rounds are run: a privacy budget may end the run before."""
-        if self.accounts is not None and self.accounts.over:
-            return min(rounds, self.round)
-        return self.aggregation.allowed(self.state.aggregation, rounds)
+        if self.accounts is not None and self.accounts.over(self.state.trained):
+            return min(rounds, self.state.round)
+        return self.plan.aggregation.allowed(self.state.aggregation, rounds)
 
     # ------------------------------------------------------------------------------- the beginning
     def begin(self) -> None:
         """Start at round 0: nothing is learnt yet."""
-        x, buffers = self.net.init(), self.net.init_buffers()
-        up = self._probe(x, buffers) if self.plan.algorithm.probes else None
-        srv = self._asked("server_init", x, up)
-        self.state = self.step.begun(x, srv, buffers, self.cohorts)
+        x, buffers, up, ledger = self.net.init(), self.net.init_buffers(), None, Ledger()
+        if self.plan.algorithm.probes:  # all available clients, or the first
+            started, cohorts = time.perf_counter(), self.cohorts
+            everybody = cohorts.present(0, cohorts.waits(0.0)) or cohorts.example
+            asked = TrainTask(rec(x=x), buffers, {}, list(everybody), -1)
+            results = self.engine.map(Request.PROBE, asked)
+            up = self.step.probed(results)
+            ledger = ledger.after(results.stats, time.perf_counter() - started)
+        srv = self.step.first(x, up)
+        state = self.step.begun(x, srv, buffers, self.cohorts, self.evaluator.curve, ledger)
         if self.evaluator.sizes is not None:
-            self.evaluator.sizes.begin(self.broadcast().x, 0)
+            explored = self.evaluator.sizes.begin(self.step.broadcast(state).x, 0)
+            state = state._replace(explored=explored)
+        self.state = state
 
     def restore(self) -> None:
         """Start at the newest checkpoint: see Checkpoints.restore()."""
         self.checkpoints.restore(self)
 
-    def _probe(self, x: Vec, buffers: Vec) -> Rec:
-        """The mean of the exchange before round 1 with all available clients (or the first)."""
-        started, cohorts = time.perf_counter(), self.cohorts
-        everybody = cohorts.present(0, cohorts.waits(0.0)) or cohorts.example
-        asked = TrainTask(rec(x=x), buffers, {}, list(everybody), -1)
-        results = self.engine.map(Request.PROBE, asked)
-        up = self.step.probed(results)
-        self.ledger.add(results.stats, time.perf_counter() - started)
-        return up
-
     # --------------------------------------------------------------------------------- the rounds
     @stoppable()
-    def run(self, rounds: int) -> None:
+    def until(self, rounds: int) -> State:
         """Continue until this many rounds are done in all. KeyboardInterrupt (Ctrl-C, SIGTERM,
         SIGHUP) abandons the current round, saves, and is raised again.
         """
         last_save, rounds = world.monotonic(), self.allowed(rounds)
         self._finished = time.perf_counter()
         try:
-            while self.round < rounds:
-                self._round(rounds)
-                if self.accounts is not None and self.accounts.over:
-                    _log.warning("no client has privacy budget left (local.dp): the run ends")
-                    rounds = self.round
+            if self.log.pending:  # an error came between a round and its evaluation
+                self._evaluate(last=self.state.round >= rounds)
+                self._tell()
+            while self.state.round < rounds:
+                with self._saved_after_an_error():
+                    done = self.round(self.state)
+                with undisturbed():
+                    self._commit(done)
+                    if self.accounts is not None and self.accounts.over(self.state.trained):
+                        _log.warning("no client has privacy budget left (local.dp): the run ends")
+                        rounds = self.state.round
+                    self._evaluate(last=self.state.round >= rounds)
+                self._tell()
                 if self.checkpoints.due(self, last_save):
-                    self._finish_row(rounds)
                     self.checkpoints.save(self, final=self.checkpoints.saved < 0)
                     last_save = world.monotonic()
-            self._finish_row(rounds)
         except KeyboardInterrupt:
             with undisturbed():
                 try:
-                    self._finish_row(rounds)
+                    self._tell()
                 finally:  # the caller's callback may fail: a terminal that is gone
                     self.checkpoints.save(self)
             raise
         self.checkpoints.save(self, final=True)
+        return self.state
 
     def repeat(self, logged: Row | None = None) -> Row:
         """Do the next round without evaluating the model -> its row so far. logged: the row in the
         log, with what was measured then; it stands in the history instead.
         """
-        self._round(self.round + 1)
-        row = self.history[-1]
-        self.history[-1] = row if logged is None else logged
-        self.log.logged = len(self.history)
-        return row
-
-    def _round(self, rounds: int) -> None:
-        self._finish_row(rounds)
-        started = time.perf_counter()
-        with self._saved_after_an_error():
-            msg, states = self.message()
-            told = Broadcast(msg, self.buffers, states)
-            done = exchanged(self.chooser, self.step, told, self, self._states)
-            own = self.step.reported(done.learnt.srv, self.round + 1)
-        stats = [done.chosen.candidates, done.answers, done.results.stats]
-        rule = self.aggregation
-        if isinstance(rule, IntegerRing) and rule.masked and not isinstance(self.engine, Remote):
-            stats[-1] = with_masks(stats[-1], rule)
+        done = self.round(self.state)
         with undisturbed():
-            bills = all_billed(done.chosen, stats, states.down, self.memory, self.round)
-            self._commit(done, started, *bills, own)
+            self._commit(done)
+            history = self.log.history
+            self.log.begin(history if logged is None else [*history[:-1], logged], len(history))
+        return done.row
 
-    @undisturbed()  # a library may make another error of a Ctrl-C
-    def _states(self, cohort: list[int]) -> dict[int, Rec]:
-        return self.memory.get(cohort)
+    def round(self, state: State) -> NextRound:
+        """The round after this state. Nothing changes: the round counts when it is committed."""
+        started, sizes, rule = time.perf_counter(), self.evaluator.sizes, self.plan.aggregation
+        done = exchanged(self, state, self.step.message(state, self.engine))
+        own = self.step.reported(done.learnt.srv, state.round + 1)
+        with undisturbed():
+            bill = bill_of(self, state, done, time.perf_counter() - started)
+        new = done.learnt._replace(
+            round=state.round + 1,
+            ledger=bill.paid(state.ledger, disclosed=not rule.unkeyed),
+            under_way=done.chosen.under_way,
+        )
+        if self.accounts is not None:
+            new = new._replace(trained=counted(state.trained, [*bill.cohort, *bill.absent]))
+        if sizes is not None:
+            x, took_part = self.step.broadcast(new).x, [s.client for s in bill.cohort]
+            new = new._replace(explored=sizes.moved(state.explored, x, new.round, took_part))
+        return NextRound(new, row_of(self, state, new, done, bill, own), done.results.memories)
+
+    def _commit(self, done: NextRound) -> None:
+        """The only place where a run takes the state of a round."""
+        self.memory.put(done.clients)
+        self.state = done.state
+        self.memory.drop(self.cohorts.forgotten(done.state.round))
+        self.log.history.append(done.row)
+
+    @undisturbed()
+    def _evaluate(self, last: bool) -> None:
+        """Evaluate the last round, and write its row. last: no round follows."""
+        log, folder, state, row = self.log, self.checkpoints.folder, self.state, {}
+        with self._saved_after_an_error():
+            row = log.history[-1] | self.evaluator.columns(self, last)
+        ledger, curve, name = self._all_time(row), replace(state.curve), f"test_{self.headline}"
+        if self.evaluator.settings.due(state.round) and name in row:
+            spent = ledger.traffic, ledger.seconds
+            row[f"{name}_ema"] = curve.add(state.round, row[name], *spent)
+        self.state, log.history[-1] = state._replace(curve=curve, ledger=ledger), row
+        if folder is not None:
+            folder.append_round(row)
+        log.logged = len(log.history)
+        for said in log.watch.see(row, last=last):
+            _log.warning(said)
+
+    def _all_time(self, row: Row) -> Ledger:
+        """The ledger in which a deployed run's seconds are all that passed since the row before:
+        nodes that measure, or that the server waits for, cost its people time as well.
+        """
+        now, ledger = time.perf_counter(), self.state.ledger
+        if isinstance(self.engine, Remote) and "seconds" in row:
+            passed = round(now - self._finished, 6)
+            ledger = replace(ledger, seconds=ledger.seconds + (passed - row["seconds"]))
+            row["seconds"] = passed
+        self._finished = now
+        return ledger
+
+    def _tell(self) -> None:
+        """Call the user's functions, and trackers, with the last row."""
+        model = lambda: self.net.export(self.model(), self.state.buffers).cpu()
+        with self._saved_after_an_error():
+            self.group.first(lambda: self.log.tell(model))
 
     @contextlib.contextmanager
     def _saved_after_an_error(self) -> Iterator[None]:
@@ -239,93 +249,5 @@ class Loop:
             yield
         except Exception as error:
             if self.group.size == 1 or isinstance(error, FedloomError):
-                self.checkpoints.save(self, pending=bool(self.log.pending))
+                self.checkpoints.save(self)
             raise
-
-    def _commit(
-        self,
-        done: RoundOutcome,
-        started: float,
-        exchanges: list[list[ClientCost]],
-        absent: list[ClientCost],
-        own: Row,
-    ) -> None:
-        """The only place where the state of the run changes. exchanges: what candidates, answers
-        and client updates cost; absent: the same of who gave none; own: what the method reports.
-        """
-        t, chosen, rule, sizes = self.round, done.chosen, self.aggregation, self.evaluator.sizes
-        (stats, others), told = together(exchanges), not rule.unkeyed  # a bill tells who was there
-        few = {} if done.needed is None else {"needed": done.needed}
-        if not any(s.answered for s in stats) and not rule.private and not few:
-            _log.warning("round %d: no client update arrived; the model stays as it was", t + 1)
-        self.state, self.chooser.under_way = done.learnt, chosen.under_way
-        self.memory.put(done.results.memories)
-        sums = self.ledger
-        seconds = time.perf_counter() - started if told else 0.0  # who was slow was there
-        explained, names = bool(few) or isinstance(self.engine, Remote), self.fed.data.client_names
-        private = {}
-        if self.accounts is not None:
-            self.accounts.add([*stats, *absent])
-            private = self.accounts.columns()
-        before = dict(sums.down), dict(sums.up)
-        simulated = simulated_seconds(self.fed, chosen, exchanges) if told else None
-        billed = (stats, [*others, *absent]) if told else ([], [])
-        sums.add(billed[0], seconds, simulated or 0.0, billed[1])
-        self.log.round += 1
-        self.memory.drop(self.cohorts.forgotten(self.round))
-        row = {
-            "round": self.round,
-            "lr": self.fed.local.rate(t, 0),
-            **row_of(stats, others, t + 1, chosen.named, names, explained),
-            **few,
-            **bytes_of("down", sums.down, before[0]),
-            **bytes_of("up", sums.up, before[1]),
-            "seconds": round(seconds, 6),
-            **({} if simulated is None else {"simulated_seconds": simulated}),
-            **squares(stats),
-            **wasted(chosen.columns, absent),
-            **private,
-            **aggregated(rule, self.state.aggregation, t, stats, self.fed),
-        }
-        self.history.append(row := published(rule, row))
-        if sizes is not None:
-            sizes.moved(self.broadcast().x, self.round, [s.client for s in stats])
-            row.update(sizes.explored())
-        row.update(own_columns(own, row, "report()"))
-
-    def _finish_row(self, rounds: int) -> None:
-        """Evaluate and log the last round, if an interruption came before that."""
-        log, folder, last = self.log, self.checkpoints.folder, self.round >= rounds
-        if not log.pending:
-            return
-        due, row = self.evaluator.settings.due(self.round), self.history[-1]
-        with self._saved_after_an_error():
-            scores = self.scores() if due or last else {}
-            found = self.evaluator.columns(self, scores, last)
-        with undisturbed():
-            row.update(found)
-            self._count_all_time(row)
-            name = f"test_{self.headline}"
-            if due and name in row:
-                spent = self.ledger.traffic, self.ledger.seconds
-                row[f"{name}_ema"] = self.curve.add(self.round, row[name], *spent)
-            if folder is not None:
-                folder.append_round(row)
-            log.logged = len(self.history)
-            for said in log.watch.see(row, last=last):
-                _log.warning(said)
-        evaluated, others = log.on_evaluation if scores else [], [*log.on_round, *log.watching]
-        model = lambda: self.net.export(self.model(), self.buffers).cpu()
-        with self._saved_after_an_error():
-            self.group.first(lambda: tell(evaluated, others, row, model))
-
-    def _count_all_time(self, row: Row) -> None:
-        """A deployed run's seconds are all that passed since the row before: nodes that measure, or
-        that the server waits for, cost its people time as well.
-        """
-        now = time.perf_counter()
-        if isinstance(self.engine, Remote) and "seconds" in row:
-            passed = round(now - self._finished, 6)
-            self.ledger.seconds += passed - row["seconds"]
-            row["seconds"] = passed
-        self._finished = now

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -25,23 +25,16 @@ from ..federation.federation import Federation
 from ..federation.sampling import Cohorts
 from ..plan import Plan
 from ..stage import At, asked
+from .client_selection import Broadcast
+from .evaluation import Curve
 from .exchanges import Training
+from .ledger import Ledger
+from .state import State
 from .submodel_evaluation import holding
 
 P = ParamSpec("P")
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
-
-
-class ServerState(NamedTuple):
-    """What a round may change at the server. srv: the method's record; stages: their states by
-    name; buffers: of the module; aggregation: its state.
-    """
-
-    srv: Rec
-    stages: Rec
-    buffers: Vec
-    aggregation: Rec
 
 
 def _few_threads(method: Callable[P, T]) -> Callable[P, T]:
@@ -67,31 +60,42 @@ class Step:
         self._keeping, self._last = asked(stages, "server_init"), asked(stages[::-1], "root")
 
     @_few_threads
-    def begun(self, x: Vec, srv: Rec, buffers: Vec, cohorts: Cohorts) -> ServerState:
-        """The state before round 1; of the stages by name, that of the downlink is `down`."""
+    def begun(
+        self, x: Vec, srv: Rec, buffers: Vec, cohorts: Cohorts, curve: Curve, ledger: Ledger
+    ) -> State:
+        """The state before round 1. ledger: what the exchange before it cost."""
         down = rec()
         if codecs := self._link.codes_down:
             msg = at_server(self.plan.algorithm, self.fed.seed, "broadcast", 0, srv)
             down = downlink.first_state(codecs, msg, self.net.layout, self.fed.seed)
         states = {s.name: s.server_init(x) for s in self._keeping}
         stages = rec(**{"link": states["link"], "down": down} | states)
-        return ServerState(srv, stages, buffers, self._first(cohorts))
+        pool = self.aggregation.init(self.net.init(), cohorts.expected, cohorts.share)
+        return State(0, srv, stages, pool, buffers, ledger, curve)
 
-    def continued(self, record: Rec, buffers: Vec, cohorts: Cohorts) -> ServerState:
-        """The same out of a checkpoint's record."""
-        names = dict.fromkeys(["link", "down", *(s.name for s in self._keeping)])
-        stages = rec(**{name: getattr(record, name) for name in names})
-        own = record.gathered if "gathered" in record._fields else self._first(cohorts)
-        return ServerState(record.srv, stages, buffers, own)
-
-    def _first(self, cohorts: Cohorts) -> Rec:
-        """The aggregation's state before round 1."""
-        return self.aggregation.init(self.net.init(), cohorts.expected, cohorts.share)
+    def first(self, x: Vec, up: Rec) -> Rec:
+        """The method's record before round 1. up: what clients sent before it, or None."""
+        return self._asked("server_init", 0, x, up)
 
     @_few_threads
-    def message(self, now: ServerState, round: int, engine: Engine) -> tuple[Rec, Rec]:
-        """-> the next broadcast as its clients read it, and the stages' states then."""
-        msg = at_server(self.plan.algorithm, self.fed.seed, "broadcast", round, now.srv)
+    def broadcast(self, state: State) -> Rec:
+        """The next broadcast, before stages and link."""
+        return self._asked("broadcast", state.round, state.srv)
+
+    @_few_threads
+    def model(self, state: State) -> Vec:
+        """The current model (d,), which is evaluated and exported."""
+        x: Vec = self._asked("model", state.round, state.srv)
+        return x
+
+    def _asked(self, name: str, round: int, *given: Any) -> Any:
+        """Call a server-side method of the algorithm, and name the round in its errors."""
+        return at_server(self.plan.algorithm, self.fed.seed, name, round, *given)
+
+    @_few_threads
+    def message(self, now: State, engine: Engine) -> Broadcast:
+        """The next broadcast as its clients read it."""
+        msg, round = self.broadcast(now), now.round
         seed, states, far = self.fed.seed, now.stages, isinstance(engine, Remote)
         for stage in self._announcing:
             own = getattr(states, stage.name, rec())
@@ -101,12 +105,11 @@ class Step:
         msg, down, packet = self._link.announce(msg, states.down, *place, packed=far)
         if isinstance(engine, Remote):
             engine.announced(packet, round)
-        return self.aggregation.tell(msg, now.aggregation), states._replace(down=down)
+        msg = self.aggregation.tell(msg, now.aggregation)
+        return Broadcast(msg, now.buffers, states._replace(down=down))
 
-    def checked(
-        self, engine: Engine, training: Training, now: ServerState, round: int
-    ) -> tuple[RangeResult, ServerState]:
-        """Train -> the results that count, and the new server state made from them. Raises
+    def checked(self, engine: Engine, training: Training, now: State) -> tuple[RangeResult, State]:
+        """Train -> the results that count, and the server's new state, of the same round. Raises
         TooFewError for fewer updates than the aggregation needs.
 
         Finite updates may have a sum that is not finite, and a finite mean a square that is none:
@@ -114,12 +117,12 @@ class Step:
         counts in the round.
         """
         results = training.run(engine)
-        self._check_enough(results, training.asked, round)
-        new = self.made(now, round, results, training.answers.mean)
-        where = self._spoilt(new, now)
+        self._check_enough(results, training.asked, now.round)
+        new = self.made(now, results, training.answers.mean)
+        where = self._spoilt(new.server, now.server)
         if where is None:
             return results, new
-        said = f"round {round + 1}: the server's '{where}' is not finite after server_step()"
+        said = f"round {now.round + 1}: the server's '{where}' is not finite after server_step()"
         if self.plan.nonfinite == "stop":
             raise ClientError(
                 f"{self.plan.algorithm.method}: {said}, though each client update is; lower "
@@ -142,8 +145,7 @@ class Step:
     @_few_threads
     def reported(self, srv: Rec, t: int) -> dict[str, float]:
         """The columns that the method itself reports after t rounds."""
-        alg = self.plan.algorithm
-        return at_server(alg, self.fed.seed, "report", t, srv) if alg.reports else {}
+        return self._asked("report", t, srv) if self.plan.algorithm.reports else {}
 
     def probed(self, results: RangeResult) -> Rec:
         """The mean of what clients sent before round 1. Raises ClientError if it is not finite."""
@@ -157,9 +159,9 @@ class Step:
         return up
 
     @_few_threads
-    def made(self, now: ServerState, t: int, results: RangeResult, mean: Rec) -> ServerState:
+    def made(self, now: State, results: RangeResult, mean: Rec) -> State:
         """The server after a round; unchanged if no update arrived."""
-        added, rule = root(results.nodes), self.aggregation
+        added, rule, t = root(results.nodes), self.aggregation, now.round
         if added is None:
             added = self._nobody(now)
         if added is None:
@@ -176,8 +178,8 @@ class Step:
         part = rate(added, self.fed.population, self._holding)
         up = self._joined(up, mean, t) if mean else up
         rnd = Round(t, part, last, relative_weight(added, self.fed))
-        srv = at_server(self.plan.algorithm, self.fed.seed, "server_step", t, now.srv, up, rnd)
-        return ServerState(rested(srv, now.srv, added), states, buffers, own_state)
+        srv = rested(self._asked("server_step", t, now.srv, up, rnd), now.srv, added)
+        return now._replace(srv=srv, stages=states, buffers=buffers, aggregation=own_state)
 
     def _read(self, added: Rec, state: Rec, t: int) -> Rec:
         """What the aggregation reads of the sum: behind an attack that forges, of its rows."""
@@ -195,7 +197,7 @@ class Step:
         pace = min((self.fed.pace(s.client) for s in stats if s.steps == longest), default=0)
         return self.fed.local.rate(t, max(longest - 1, 0), pace)
 
-    def _nobody(self, now: ServerState) -> Rec:
+    def _nobody(self, now: State) -> Rec:
         """The sum of no updates, if the aggregation steps then too."""
         trace = self.plan.trace
         if trace is None:
@@ -222,7 +224,7 @@ class Step:
         return holding(self.plan.rule, self.fed, self.net) if needed else None
 
     @_few_threads
-    def _spoilt(self, new: ServerState, now: ServerState) -> str | None:
+    def _spoilt(self, new: Rec, now: Rec) -> str | None:
         """The first field that is not finite now and was finite before, or is new."""
         if finite(new):
             return None

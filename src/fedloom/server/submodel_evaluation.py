@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -104,24 +104,37 @@ def _by_class(data: FederatedData, labels: Tensor, rows: Tensor) -> Tensor:
     return sums
 
 
-class _Explored:
-    """The coordinates that one size has held, as 0/1 vectors over those that count (n,)."""
+class Explored(NamedTuple):
+    """The coordinates that one size holds now, has ever held, and held in a round in which a client
+    of that size took part: bool over those that count (n,). replaced: the share of its coordinates
+    that the last round replaced.
+    """
 
-    def __init__(self, now: Tensor) -> None:
-        self.now, self.ever, self.trained = now, now.clone(), torch.zeros_like(now)
-        self.replaced = 0.0
+    now: Tensor
+    ever: Tensor
+    trained: Tensor
+    replaced: float = 0.0
 
-    def move(self, new: Tensor, took_part: bool) -> None:
-        if took_part:
-            self.trained |= self.now
+    def after(self, new: Tensor, took_part: bool) -> Explored:
+        """The same after a round; new: what the size holds then."""
         both = int(new.sum()) + int(self.now.sum())
-        self.replaced = int((new ^ self.now).sum()) / both
-        self.now = new
-        self.ever |= new
+        return Explored(
+            now=new,
+            ever=self.ever | new,
+            trained=self.trained | self.now if took_part else self.trained,
+            replaced=int((new ^ self.now).sum()) / both,
+        )
 
 
-def _packed(marks: Tensor) -> Tensor:
-    return torch.from_numpy(np.packbits(marks.numpy()))
+def packed(sizes: Sequence[Explored]) -> Rec:
+    """What sizes have explored, for a checkpoint: a bit for a coordinate."""
+
+    def own(size: Explored) -> Rec:
+        marks = {"now": size.now, "ever": size.ever, "trained": size.trained}
+        bits = {k: torch.from_numpy(np.packbits(v.numpy())) for k, v in marks.items()}
+        return rec(**bits, replaced=size.replaced)
+
+    return rec(**{f"size{i}": own(e) for i, e in enumerate(sizes)})
 
 
 def _unpacked(bits: Tensor, n: int) -> Tensor:
@@ -141,21 +154,26 @@ class Sizes:
         self.normed = keeps_no_statistics(net.module)  # evaluated as evaluation.statistics says
         counted = torch.tensor(self.rule.counted(net))
         self._counts = counted.repeat_interleave(torch.tensor(net.layout.sizes)).to(net.device)
-        self._explored: list[_Explored] = []
         self._kept: dict[float, View] = {}  # views that never change
         self._scored: tuple[int, dict[float, Score]] = (-1, {})  # of which round, all sizes
 
     # ---------------------------------------------------------------------------- what was explored
-    def begin(self, x: Vec, round: int) -> None:
-        """Take the model x (d,) before a round (counted from 0); nothing is trained yet."""
-        if self.evaluation.explored:
-            self._explored = [_Explored(self._held(x, c, round)) for c in self.levels]
+    def begin(self, x: Vec, round: int) -> tuple[Explored, ...]:
+        """What each size has explored before a round (from 0) with the model x (d,): nothing is
+        trained yet. Empty if that is not recorded.
+        """
+        if not self.evaluation.explored:
+            return ()
+        held = [self._held(x, level, round) for level in self.levels]
+        return tuple(Explored(now, now, torch.zeros_like(now)) for now in held)
 
-    def moved(self, x: Vec, round: int, cohort: Sequence[int]) -> None:
-        """Take the model x (d,) before a round, and the cohort of the round before it."""
+    def moved(
+        self, before: tuple[Explored, ...], x: Vec, round: int, cohort: Sequence[int]
+    ) -> tuple[Explored, ...]:
+        """The same before the next round, which has the model x (d,); cohort: of the last one."""
         present = set(map(self.fed.capacity, cohort))
-        for level, one in zip(self.levels, self._explored, strict=False):
-            one.move(self._held(x, level, round), level in present)
+        pairs = zip(self.levels, before, strict=False)
+        return tuple(e.after(self._held(x, c, round), c in present) for c, e in pairs)
 
     def _view(self, x: Vec, capacity: float, round: int) -> View:
         if capacity in self._kept:
@@ -172,31 +190,20 @@ class Sizes:
         marks = torch.zeros_like(self._counts).index_fill_(0, view.held, True)
         return marks[self._counts].cpu()
 
-    def state(self) -> Rec:
-        """The state for a checkpoint, as bits."""
-        return rec(
-            **{
-                f"size{i}": rec(
-                    **{name: _packed(getattr(e, name)) for name in ("now", "ever", "trained")},
-                    replaced=e.replaced,
-                )
-                for i, e in enumerate(self._explored)
-            }
-        )
-
-    def restore(self, state: Rec, x: Vec, round: int) -> None:
-        """Take over such a state; without one, begin here."""
-        self.begin(x, round)
-        if state is None or len(state) != len(self._explored):
-            return
+    def restored(self, kept: Rec, x: Vec, round: int) -> tuple[Explored, ...]:
+        """What packed() made of it, out of a checkpoint; without that, it begins here."""
+        begun = self.begin(x, round)
+        if kept is None or len(kept) != len(begun):
+            return begun
         n = int(self._counts.sum())
-        for one, kept in zip(self._explored, state, strict=True):
-            one.now, one.ever, one.trained = (
-                _unpacked(bits, n) for bits in (kept.now, kept.ever, kept.trained)
-            )
-            one.replaced = float(kept.replaced)
 
-    def explored(self) -> dict[str, float]:
+        def one(own: Rec) -> Explored:
+            now, ever, trained = (_unpacked(b, n) for b in (own.now, own.ever, own.trained))
+            return Explored(now, ever, trained, float(own.replaced))
+
+        return tuple(map(one, kept))
+
+    def explored(self, sizes: Sequence[Explored]) -> dict[str, float]:
         """The columns of a round. explored@p: the share of the coordinates that count which size p
         has held so far; trained@p: the same in rounds in which a client of that size took part;
         replaced@p: the share of its coordinates that the last round replaced; untrained: held by no
@@ -205,13 +212,13 @@ class Sizes:
         The definitions are ours: FIARSE shows these curves (Figures 7 and 8) without formulas.
         """
         out: dict[str, float] = {}
-        for level, one in zip(self.levels, self._explored, strict=False):
+        for level, one in zip(self.levels, sizes, strict=False):
             name, n = text(level), len(one.ever)
             out[f"explored@{name}"] = int(one.ever.sum()) / n
             out[f"trained@{name}"] = int(one.trained.sum()) / n
             out[f"replaced@{name}"] = one.replaced
-        if self._explored:
-            ever = torch.stack([one.ever for one in self._explored]).any(0)
+        if sizes:
+            ever = torch.stack([one.ever for one in sizes]).any(0)
             out["untrained"] = 1 - int(ever.sum()) / len(ever)
         return out
 

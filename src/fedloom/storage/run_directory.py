@@ -81,8 +81,8 @@ class Checkpoint:
         check_settings(self)
 
 
-class State(NamedTuple):
-    """The content of a checkpoint beside the client states. extra: JSON of the loop."""
+class Snapshot(NamedTuple):
+    """The content of a checkpoint beside the client states. srv: a record; extra: JSON."""
 
     round: int
     srv: Rec
@@ -284,13 +284,13 @@ class RunDirectory:
         return max(rows - 1, 0, *(int(folder.name) for folder in numbered(self.checkpoints)))
 
     # -------------------------------------------------------------------------------- checkpoints
-    def save(self, state: State, memory: ClientStates, keep: int) -> None:
+    def save(self, state: Snapshot, memory: ClientStates, keep: int) -> None:
         """Write a checkpoint, and keep the last `keep`. Raises OSError: the old ones are valid."""
         self.group.first(self._refuse_strangers)
         index = memory.save()
         self.group.first(lambda: self._save(state, index, memory, keep))
 
-    def _save(self, state: State, index: Any, memory: ClientStates, keep: int) -> None:
+    def _save(self, state: Snapshot, index: Any, memory: ClientStates, keep: int) -> None:
         folder = round_folder(self.checkpoints, state.round)
         if (folder / "manifest.json").exists():
             return
@@ -339,7 +339,7 @@ class RunDirectory:
         device: torch.device | str = "cpu",
         older: bool = True,
         before: int | None = None,
-    ) -> State | None:
+    ) -> Snapshot | None:
         """The newest whole checkpoint, with the client states set to it; None if none was ever
         written. before: the newest one before this round (from 1); None if none is kept.
 
@@ -376,7 +376,7 @@ class RunDirectory:
             )
         return None
 
-    def _load(self, folder: Path) -> tuple[State, dict[str, Any]]:
+    def _load(self, folder: Path) -> tuple[Snapshot, dict[str, Any]]:
         """A checkpoint on the CPU, and the index of its client states."""
         manifest = read_manifest(folder)
         check_log(manifest, self.rounds)
@@ -386,7 +386,7 @@ class RunDirectory:
         extra = manifest["extra"] | {"log": manifest["log_bytes"]}
         round, srv = int(manifest["round"]), thaw(manifest["srv"], own)
         index = parse_json((folder / "memory.json").read_text())
-        return State(round, srv, tensors["buffers"], extra), index
+        return Snapshot(round, srv, tensors["buffers"], extra), index
 
     def rewind(self, log_bytes: int, after: int) -> None:
         """Cut the log back to a checkpoint, and delete damaged checkpoints later than `after`."""

@@ -114,7 +114,9 @@ class Search:
         check_all(first)
         loop = first[0].config.experiment().build()
         self._metric, self._rounds = loop.headline, int(first[0].config.values["rounds"])
-        self._study = self._opened("maximize" if loop.curve.higher_is_better else "minimize")
+        self._study = self._opened(
+            "maximize" if loop.evaluator.curve.higher_is_better else "minimize"
+        )
 
     @property
     def folder(self) -> Path:

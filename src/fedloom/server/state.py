@@ -1,0 +1,59 @@
+"""The state of a run: all that a round may change, beside the client states in their store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from ..core.vector import Rec, Vec, rec
+from .evaluation import Curve
+from .ledger import Ledger
+from .submodel_evaluation import Explored
+
+
+class InFlight(NamedTuple):
+    """A client under way: the round whose model it was sent, the simulated second when it arrives,
+    whether it answers, and the bytes that it was sent.
+    """
+
+    round: int
+    arrives: float
+    answers: bool
+    down: dict[str, int]
+
+
+class AsyncState(NamedTuple):
+    """What an asynchronous clock keeps between server steps. now: simulated seconds; told: message
+    and buffers by round, for those that are under way.
+    """
+
+    now: float
+    ways: Mapping[int, InFlight]
+    told: Mapping[int, tuple[Rec, Vec]]
+
+
+class State(NamedTuple):
+    """A run between two rounds; nobody changes one, a round gives the next one.
+
+    round: rounds that are done; srv: the method's record; stages: the states of stages by name, of
+    the link `link` and `down`; aggregation: its state; buffers: of the module; ledger: what it
+    cost; curve: of the headline metric; under_way: of an asynchronous clock; trained: with
+    local.dp, the rounds that each client has trained; explored: by each size of sub-models.
+    """
+
+    round: int
+    srv: Rec
+    stages: Rec
+    aggregation: Rec
+    buffers: Vec
+    ledger: Ledger
+    curve: Curve
+    under_way: AsyncState | None = None
+    trained: Mapping[int, int] = {}
+    explored: tuple[Explored, ...] = ()
+
+    @property
+    def server(self) -> Rec:
+        """What the server's step gives."""
+        kept = {"stages": self.stages, "buffers": self.buffers, "aggregation": self.aggregation}
+        return rec(srv=self.srv, **kept)
