@@ -91,7 +91,7 @@ def test_two_clients_by_hand():
         assert row["simulated_seconds"] == at - now
         now = at
     np.testing.assert_allclose(loops[-1].state.srv.x, x[-1], rtol=1e-14)
-    assert loops[-1].ledger.simulated == now
+    assert loops[-1].state.ledger.simulated == now
 
 
 def test_a_buffer_of_two_is_a_mean_whose_older_moves_count_less():

@@ -164,8 +164,9 @@ def test_batch_norms_buffers_are_averaged_by_weight():
         ((_, _, part),) = loop.engine.map(Request.TRAIN, TrainTask(msg, start, {}, [i], 0)).nodes
         total += part.buffers
         size += loop.fed.weight(i)
-    torch.testing.assert_close(after.buffers, total / size)
-    assert after.ledger.down["buffers"] == 3 * start.nbytes == after.ledger.up["buffers"]
+    torch.testing.assert_close(after.state.buffers, total / size)
+    ledger = after.state.ledger
+    assert ledger.down["buffers"] == 3 * start.nbytes == ledger.up["buffers"]
 
 
 HALF = Via(TopK(ratio=0.5), Residual())

@@ -114,7 +114,7 @@ def test_methods_that_ask_everybody_first_ask_those_that_are_there(tmp_path):
     file = written(tmp_path, SECONDS + "2,5,inf\n4,5,inf\n")
     given = experiment(Availability(trace=file), cohort=1.0)
     given.algorithm = make_algorithm("fafed")
-    assert next(trace(given, 0)).ledger.client_rounds == 2
+    assert next(trace(given, 0)).state.ledger.client_rounds == 2
 
 
 @pytest.mark.parametrize(

@@ -246,7 +246,7 @@ def test_a_run_that_is_measured_has_the_same_bits(engine: str, tmp_path: Path) -
     assert 0 < run.curve("cka@fc1.linear")[1][0] <= 1 + 1e-12
     again = small(engine=engine).open(tmp_path / "run")
     assert Divergence().of(again)["after"] == run.curve("divergence")[1][-1]
-    assert again.round == 3 and torch.equal(again.model(), run.state.x)
+    assert again.state.round == 3 and torch.equal(again.model(), run.state.x)
 
 
 def test_a_quadratic_run_has_the_mean_curvature_in_every_row() -> None:

@@ -14,7 +14,6 @@ from fedloom.engines.client_results import Request, TrainTask
 from fedloom.engines.client_round import ClientCost
 from fedloom.engines.evaluation import scores_of
 from fedloom.engines.extra_exchanges import answered
-from fedloom.engines.guard import at_server
 from fedloom.engines.one_step import Operations, as_it_was, first_task
 from fedloom.engines.summation import root
 from fedloom.federation.federation import Federation

@@ -21,7 +21,6 @@ from fedloom.engines import Serial, Workers, bfloat16_gain
 from fedloom.engines.base import processors
 from fedloom.engines.client_results import Request, TrainTask
 from fedloom.engines.extra_exchanges import answered
-from fedloom.engines.guard import at_server
 from fedloom.engines.one_step import StepCost, step_costs, try_step
 from fedloom.engines.stages import sums_suffice
 from fedloom.experiment.experiment import Experiment

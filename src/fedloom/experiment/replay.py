@@ -19,7 +19,7 @@ from torch import Tensor
 from ..core.vector import Rec, Vec, tree
 from ..engines import Auto, Vectorised, Workers
 from ..engines.base import Engine, one_thread
-from ..engines.client_results import RangeResult, TrainTask
+from ..engines.client_results import RangeResult
 from ..engines.extra_exchanges import NO_ANSWERS
 from ..engines.summation import push, root, spread
 from ..engines.traced import ClientTrace, traced

@@ -9,7 +9,6 @@ from ..core.net import Net
 from ..core.vector import Rec, Vec
 from ..engines.client_results import TrainTask
 from ..engines.client_round import Client
-from ..engines.guard import at_server
 from ..engines.serial import Serial
 from ..errors import CompositionError
 from ..federation.federation import Federation

@@ -16,7 +16,6 @@ from ..core.vector import Rec, Vec, rec
 from ..engines.base import Engine, Remote
 from ..engines.client_results import Request, TrainTask
 from ..engines.evaluation import Score
-from ..engines.guard import at_server
 from ..errors import FedloomError
 from ..federation.federation import Federation
 from ..federation.sampling import Cohorts
