@@ -14,7 +14,7 @@ import typing
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal, ParamSpec, TypeVar, Union
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, ParamSpec, TypeVar, Union
 
 from annotated_types import Ge, Gt, Le, Lt
 
@@ -246,8 +246,11 @@ def hyper(
 @typing.dataclass_transform(frozen_default=True, kw_only_default=True)
 class Part:
     """What a run is made of, such as a method or a codec. Every class below is a frozen dataclass
-    whose fields are the hyper-parameters, in the ranges of their types.
+    whose fields are the hyper-parameters, in the ranges of their types. also: names that other
+    systems have for them, {theirs: ours}.
     """
+
+    also: ClassVar[Mapping[str, str]] = {}
 
     def __init_subclass__(cls) -> None:
         ranged(dataclass(frozen=True, kw_only=True)(cls))
@@ -270,15 +273,23 @@ def ranged(cls: type[T]) -> type[T]:
 
 
 def _knowing(cls: type[T]) -> Callable[..., None]:
-    """A dataclass's __init__, which raises ConfigError for an argument that it does not have."""
+    """A dataclass's __init__, which raises ConfigError for an argument that it does not have, and
+    takes those of `also`, with a warning.
+    """
     init: Callable[..., None] = cls.__init__
     known = [name for name in inspect.signature(init).parameters if name != "self"]
+    also: Mapping[str, str] = getattr(cls, "also", {})
 
     @functools.wraps(init)
     def made(self: T, *args: Any, **given: Any) -> None:
-        for name in given:
-            if name not in known:
+        for name in [name for name in given if name not in known]:
+            if name not in also:
                 raise ConfigError(f"{cls.__name__}: {unknown('argument', name, known)}")
+            said = f"{cls.__name__}: {name} is called {also[name]}"
+            if also[name] in given:
+                raise ConfigError(f"{said}, and both are given; keep {also[name]}")
+            warnings.warn(said, stacklevel=2)
+            given[also[name]] = given.pop(name)
         init(self, *args, **given)
 
     return made
@@ -371,28 +382,3 @@ def keys_of(make: Callable[..., Any]) -> Mapping[str, Hyper]:
         if name not in rules and found.kind not in (found.VAR_POSITIONAL, found.VAR_KEYWORD):
             rules[name] = Hyper(default=found.default).of(hints.get(name, Any))
     return {name: rules[name] for name in inspect.signature(make).parameters if name in rules}
-
-
-def synonyms(**names: str) -> Callable[[type[T]], type[T]]:
-    """Let a class take arguments by names that other systems have for them, with a warning.
-
-    `@synonyms(batch_size="batch")`
-    """
-
-    def change(cls: type[T]) -> type[T]:
-        init = _knowing(cls)
-
-        @functools.wraps(init)
-        def made(self: T, *args: Any, **given: Any) -> None:
-            for theirs in names.keys() & given.keys():
-                ours, said = names[theirs], f"{cls.__name__}: {theirs} is called {names[theirs]}"
-                if ours in given:
-                    raise ConfigError(f"{said}, and both are given; keep {ours}")
-                warnings.warn(said, stacklevel=2)
-                given[ours] = given.pop(theirs)
-            init(self, *args, **given)
-
-        setattr(cls, "__init__", made)  # noqa: B010 # mypy allows no other assignment
-        return cls
-
-    return change

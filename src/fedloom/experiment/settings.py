@@ -40,10 +40,9 @@ class Settings:
         "client",
         example='"examples", "uniform" or a list with a weight for each client',
     )
-    nonfinite: str = hyper(
+    nonfinite: Literal["stop", "skip"] = hyper(
         "stop",
         "a client update that is not finite: stop ends the run, skip leaves it out, with a warning",
-        choices=("stop", "skip"),
     )
     engine: str | Engine = hyper(
         "auto",

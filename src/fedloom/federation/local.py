@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import field
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from ..algorithm import Algorithm
 from ..core.arithmetic import plain_number
@@ -16,7 +16,6 @@ from ..core.hyper import (
     Positive,
     PositiveInt,
     hyper,
-    synonyms,
 )
 from ..errors import ConfigError
 from ..wrappers import Adam, Momentum, Optimiser, build
@@ -25,7 +24,6 @@ from .private_examples import ExamplePrivacy
 from .schedules import Constant, Schedule
 
 
-@synonyms(batch_size="batch", learning_rate="lr", optimizer="optimiser")
 class Local(Part):
     """The local training of a client. Give `epochs` or `steps`, not both; neither means one epoch.
     steps may be a list, one number per client; lr a list, one rate per round, whose last one holds
@@ -44,6 +42,7 @@ class Local(Part):
     """
 
     title: ClassVar[str] = "local"
+    also = {"batch_size": "batch", "learning_rate": "lr", "optimizer": "optimiser"}
     epochs: Positive | None = hyper(
         None,
         "passes over the client's data, which may be a fraction; 1 if neither epochs nor steps nor "
@@ -75,10 +74,9 @@ class Local(Part):
         source="0.1 in FedACG and FedSMOO",
     )
     schedule: Callable[[int, int], float] = field(default_factory=Constant)
-    optimiser: str = hyper(
+    optimiser: Literal["sgd", "adam", "adamw"] = hyper(
         "sgd",
         "around the method's direction: fedloom list optimisers",
-        choices=("sgd", "adam", "adamw"),
         source="AdamW in FIARSE",
     )
     momentum: Decay = hyper(0.0, "of sgd", source="0 in FedACG and FedSMOO")
@@ -118,17 +116,15 @@ class Local(Part):
         "FLamby (du Terrail et al., 2022)",
         example="none, 'continue' or an object such as Continue()",
     )
-    order: str = hyper(
+    order: Literal["shuffled", "text"] = hyper(
         "shuffled",
         "shuffled: drawn again in every epoch; text: in the order of the text, for language models",
-        choices=("shuffled", "text"),
         source="text: FAFED's language model",
     )
-    precision: str = hyper(
+    precision: Literal["full", "bf16", "tf32"] = hyper(
         "full",
         "arithmetic of local training: full is dtype's; bf16 and tf32 (CUDA) are for products; "
         "weights and updates stay in dtype",
-        choices=("full", "bf16", "tf32"),
         source="FedACG's code: fp16; FedSMOO's: TF32",
     )
     drop_last: bool = hyper(

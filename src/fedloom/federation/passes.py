@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -65,10 +65,9 @@ class FLamby(Passes):
     Reference: https://github.com/owkin/FLamby
     """
 
-    who: str = hyper(
+    who: Literal["all", "cycle", "alone"] = hyper(
         "all",
         "who trains in a round: all, one of a random cycle, or alone one client (baselines)",
-        choices=("all", "cycle", "alone"),
     )
     before: NonNegativeInt | None = hyper(
         None,

@@ -170,8 +170,8 @@ class CubeRoot(Schedule):
     """
 
     w: Positive = hyper(1.0, source="STEM in FAFED's text runs: 1; FAFED, equation 11: 2")
-    unit: str = hyper(
-        "step", choices=("step", "round", "epoch"), source="step: the paper; epoch: its text runs"
+    unit: Literal["step", "round", "epoch"] = hyper(
+        "step", source="step: the paper; epoch: its text runs"
     )
     q: PositiveInt = hyper(10, source="local steps per round, for units step and epoch")
     epoch: PositiveInt = hyper(100, source="local steps in a pass over the data, for unit epoch")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -59,11 +60,10 @@ class HeteroFL(Rule):
     exact: bool = hyper(
         default=True, meaning="cut norms in whole groups", source="equality with the masked net"
     )
-    width: str = hyper(
+    width: Literal["sqrt", "budget"] = hyper(
         default="sqrt",
         meaning="what share of the width a capacity gives",
         source="sqrt: a convolution has width^2 weights",
-        choices=("sqrt", "budget"),
     )
     scaler: bool = hyper(
         default=True,

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ..core.extras import need
 from ..core.hyper import hyper
@@ -69,10 +69,9 @@ class WandB(Checked):
     """
 
     project: str = hyper("fedloom", "of the runs")
-    mode: str = hyper(
+    mode: Literal["online", "offline"] = hyper(
         "online",
         "offline writes files only, for `wandb sync RUN/wandb/offline-*`",
-        choices=("online", "offline"),
     )
 
     def check(self) -> None:
