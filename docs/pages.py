@@ -372,8 +372,8 @@ def page(name: str) -> str:
     out += grid(["", "vectors"], rows)
     out += ["", "## Options", ""]
     lines = [
-        [f"`algorithm.{o.name}`", shown(o.default), o.allowed, o.meaning, o.source]
-        for o in options(name)
+        [f"`algorithm.{key}`", shown(o.default), o.text(), o.meaning, o.source]
+        for key, o in options(name).items()
     ]
     out += (
         grid(["key", "default", "allowed", "meaning", "source"], lines)

@@ -197,13 +197,13 @@ def test_a_papers_class_is_short(file, kind):
 
 
 # --------------------------------------------------------------------------------- hyper-parameters
-OPTIONS = [(name, option.name) for name in ALGORITHMS for option in options(name)]
+OPTIONS = [(name, key) for name in ALGORITHMS for key in options(name)]
 
 
 @pytest.mark.parametrize(("name", "key"), OPTIONS)
 def test_an_option_has_a_range_and_a_source(name, key):
-    option = next(o for o in options(name) if o.name == key)
-    assert option.source and (option.allowed != "any" or option.default is None)
+    option = options(name)[key]
+    assert option.source and (option.text() != "any" or option.default is None)
     assert option.default is not inspect.Parameter.empty
 
 

@@ -202,9 +202,9 @@ def test_everything_that_is_listed_can_be_shown(name: str, fedloom: Fedloom) -> 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_an_algorithm_is_shown_with_every_option(name: str, fedloom: Fedloom) -> None:
     text = fedloom("show", name).output
-    for option in options(name):
-        line = next(x for x in text.splitlines() if x.split()[:1] == [f"algorithm.{option.name}"])
-        assert option.allowed in line
+    for key, option in options(name).items():
+        line = next(x for x in text.splitlines() if x.split()[:1] == [f"algorithm.{key}"])
+        assert option.text() in line
         assert option.source in line
 
 

@@ -76,8 +76,8 @@ def test_the_committed_list_of_parts_is_what_the_registries_say() -> None:
 def test_a_page_has_everything(name: str) -> None:
     text = PAGES.page(name)
     assert text.startswith(f"# {ALGORITHMS.label(name)[0].upper()}")
-    for option in options(name):
-        assert f"`algorithm.{option.name}`" in text
+    for key, option in options(name).items():
+        assert f"`algorithm.{key}`" in text
         assert option.source.replace("|", "\\|") in text
     assert "| gradients per step |" in text
     assert f"algorithm={name}" in text

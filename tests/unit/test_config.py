@@ -51,8 +51,8 @@ def test_a_setting_has_one_name_in_a_file_and_in_python() -> None:
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_an_algorithms_keys_are_the_options_of_the_zoo(name: str) -> None:
     values = resolve("digits", [f"algorithm={name}"]).values
-    assert [*known(ALGORITHMS[name])] == [o.name for o in options(name)]
-    defaults = {o.name: o.default for o in options(name) if o.default is not None}
+    assert [*known(ALGORITHMS[name])] == [*options(name)]
+    defaults = {k: o.default for k, o in options(name).items() if o.default is not None}
     assert values["algorithm"] == {"name": name, **defaults}
     assert values["label"] == ALGORITHMS.label(name)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from .. import algorithms as papers
 from ..algorithm import Algorithm
@@ -56,16 +56,6 @@ ALGORITHMS: Registry[Callable[..., Algorithm]] = Registry(
 )
 
 
-class Option(NamedTuple):
-    """A hyper-parameter as a user sees it."""
-
-    name: str
-    default: Any
-    allowed: str
-    meaning: str
-    source: str
-
-
 def make_algorithm(name: str, **values: Any) -> Algorithm:
     """A method by its name. Raises ConfigError for an unknown name or option, and for a value out
     of range.
@@ -77,17 +67,17 @@ def make_algorithm(name: str, **values: Any) -> Algorithm:
     return made
 
 
-def options(name: str) -> list[Option]:
+def options(name: str) -> dict[str, Hyper]:
     """The hyper-parameters of a method, with ranges and sources, read off what it is built of.
 
     What a constructor's own Annotated[float, Hyper(...)] says of a parameter comes first.
     """
-    make = ALGORITHMS.known(name)
-    rules, out = rules_of(make), []
+    make, out = ALGORITHMS.known(name), {}
+    rules = rules_of(make)
     for key, own in keys_of(make).items():
         rule = rules[key]
-        told = (own.meaning or rule.meaning, own.source or rule.source)
-        out.append(Option(key, own.default, rule.text(), *told))
+        told = {"meaning": own.meaning or rule.meaning, "source": own.source or rule.source}
+        out[key] = dataclasses.replace(rule, default=own.default, **told)
     return out
 
 

@@ -276,7 +276,10 @@ def _algorithm(name: str, make: Any) -> str:
     out = [_words(make), f"  {note}", table(rows)]
     known = options(name)
     if known:
-        lines = [[f"algorithm.{o.name}", shown(o.default), *o[2:]] for o in known]
+        lines = [
+            [f"algorithm.{key}", shown(o.default), o.text(), o.meaning, o.source]
+            for key, o in known.items()
+        ]
         out.append(
             "  Options:\n" + table([["key", "default", "allowed", "meaning", "source"], *lines])
         )
