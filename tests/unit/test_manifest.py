@@ -37,7 +37,7 @@ def folder(tmp_path):
 def test_a_flipped_bit_anywhere_is_seen_or_changes_nothing(folder):
     path, whole = folder / "manifest.json", read_manifest(folder)
     raw = path.read_bytes()
-    assert whole == {"format": 2, **CONTENT}
+    assert whole == {"format": 3, **CONTENT}
     for at in range(len(raw)):
         for bit in (1, 4, 64):
             path.write_bytes(raw[:at] + bytes([raw[at] ^ bit]) + raw[at + 1 :])
@@ -61,10 +61,8 @@ def test_a_manifest_that_was_cut_or_moved_is_seen(folder):
             read_manifest(folder)
 
 
-def test_a_manifest_of_before_there_were_checksums_is_read(folder):
-    (folder / "manifest.json").write_text(json.dumps({"format": 1, **CONTENT}))
-    assert read_manifest(folder)["round"] == 12
-    (folder / "manifest.json").write_text(json.dumps({"format": 2, **CONTENT}))
+def test_a_manifest_without_its_checksum_is_refused(folder):
+    (folder / "manifest.json").write_text(json.dumps({"format": 3, **CONTENT}))
     with pytest.raises(CheckpointError, match="checksum"):
         read_manifest(folder)
 
@@ -72,11 +70,11 @@ def test_a_manifest_of_before_there_were_checksums_is_read(folder):
 def test_a_checksum_is_of_the_sorted_content(folder):
     path = folder / "manifest.json"
     found = json.loads(path.read_text())
-    assert found["format"] == 2
+    assert found["format"] == 3
     said = found.pop("checksum")
     assert said == hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
     path.write_text(json.dumps({"checksum": said, **dict(reversed(found.items()))}))
-    assert read_manifest(folder) == {"format": 2, **CONTENT}
+    assert read_manifest(folder) == {"format": 3, **CONTENT}
     for kind in (0, "x", None):
         path.write_text(json.dumps({"format": kind, **CONTENT}))
         with pytest.raises(CheckpointError, match="does not have the checksum"):
@@ -107,9 +105,9 @@ def test_a_log_is_compared_with_what_it_was(tmp_path, log, said):
     check_log({"log_bytes": 0, "log_sha256": "of nothing"}, path)
 
 
-def test_a_later_format_is_said(folder):
-    write_manifest(folder, {**CONTENT, "format": 3})
-    with pytest.raises(CheckpointError, match="format 3, of a later fedloom"):
+def test_another_format_is_said(folder):
+    write_manifest(folder, {**CONTENT, "format": 2})
+    with pytest.raises(CheckpointError, match="format 2, of another version of fedloom"):
         read_manifest(folder)
 
 

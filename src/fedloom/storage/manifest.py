@@ -23,7 +23,7 @@ from .atomic import checksum, parts, write_atomic
 
 # what wrong kinds of values in a file of JSON raise
 MALFORMED = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
-FORMAT = 2  # 1 had no checksums of the manifest and of the log
+FORMAT = 3  # 2 had other fields of a run's state
 FILES = ("manifest.json", "state.safetensors", "memory.json")  # of a checkpoint
 ROUND = re.compile(r"[0-9]{8}|[1-9][0-9]{8,}")
 
@@ -93,11 +93,10 @@ def unsealed(folder: Path, needed: str) -> dict[str, Any]:
         said, kind, _ = found.pop("checksum", None), found["format"], found[needed]
     except MALFORMED as error:
         raise CheckpointError(f"manifest.json is damaged ({error})") from None
-    old = kind == 1 and said is None  # its other fields are checked as they are used
-    if not old and said != _seal(found):
+    if said != _seal(found):
         raise CheckpointError("manifest.json does not have the checksum it was written with")
-    if kind not in (1, FORMAT):
-        raise CheckpointError(f"manifest.json has format {kind!r}, of a later fedloom")
+    if kind != FORMAT:
+        raise CheckpointError(f"manifest.json has format {kind!r}, of another version of fedloom")
     return found
 
 
