@@ -128,7 +128,7 @@ def test_running_statistics_go_through_the_rule_or_are_refused_by_name() -> None
     rows = []
     for i in loop.cohorts.of(0):
         one = [*trace(small(FedAvg(), cohort=[[i]], **parts), 1)][-1]
-        rows.append(one.buffers)
+        rows.append(one.state.buffers)
     torch.testing.assert_close(loop.state.buffers, torch.stack(rows).median(0).values)
     with pytest.raises(CompositionError, match=r"NormBound and Sequential: .*'1.running_mean'"):
         small(FedAvg(), aggregation=NormBound(), **parts).build()
@@ -144,7 +144,7 @@ def test_what_a_round_of_rows_costs_is_what_the_updates_cost() -> None:
     assert bills["integer_ring"] == bills["mean"]  # float64 has 8 bytes too
     loop = [*trace(small(Scaffold(), aggregation="integer_ring"), 1)][-1]
     plain = [*trace(small(Scaffold()), 1)][-1]
-    assert loop.state.ledger.up["delta"] == 2 * plain.ledger.up["delta"]
+    assert loop.state.ledger.up["delta"] == 2 * plain.state.ledger.up["delta"]
     loop = [*trace(small(FedAvg(), aggregation="integer_ring", **_with_statistics()), 1)][-1]
     assert loop.state.ledger.up["buffers"] == 8 * loop.state.ledger.answers * len(
         loop.state.buffers

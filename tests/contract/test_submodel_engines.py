@@ -67,7 +67,7 @@ def test_two_workers_have_the_bits_of_serial(case, engine_of):
 def test_vectorised_agrees_with_serial_in_float64(case):
     one = run(trial(case, torch.float64, engine="vectorised:3"))
     other = serially(case, torch.float64)
-    for a, b in zip(leaves(one.state.srv), leaves(other.state.srv), strict=True):
+    for a, b in zip(leaves(one.srv), leaves(other.srv), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
     for i in one.memory:
         for a, b in zip(leaves(one.memory[i]), leaves(other.memory[i]), strict=True):
@@ -94,7 +94,7 @@ def test_capacities_all_1_are_the_base_algorithm_bit_for_bit(case):
     if isinstance(parts.get("objective"), OrderedDistillation):
         parts["objective"] = SelfTaught(**vars(parts["objective"]))
     one, other = run(trial(case, capacities=[1.0])), run(experiment(**parts))
-    assert same(one.state.srv, other.state.srv)
+    assert same(one.srv, other.srv)
     assert all(same(one.memory[i], other.memory[i]) for i in other.memory)
     assert (one.up, one.down) == (other.up, other.down)
 

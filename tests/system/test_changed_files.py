@@ -102,34 +102,6 @@ def test_a_large_array_is_hashed_piece_by_piece(monkeypatch):
         assert describe._content(arrays) == once
 
 
-def as_before(run):
-    """Make a folder what fedloom wrote before it had checksums."""
-    for path in (run / "checkpoints").glob("*/manifest.json"):
-        old = json.loads(path.read_text()) | {"format": 1}
-        del old["checksum"], old["log_sha256"]
-        path.write_text(json.dumps(old))
-    (run / ".lock").write_text("")
-    (run / "manifest.json").unlink()
-
-
-def test_a_folder_of_before_there_were_checksums_goes_on(run, whole):
-    as_before(run)
-    _resumed(run, whole)
-    assert all("checksum" in p.read_text() for p in run.glob("checkpoints/*/manifest.json"))
-
-
-def _resumed(run, whole):
-    assert load_run(run).rounds.tolist() == [1, 2, 3, 4, 5, 6, 7]
-    agree(experiment(rounds=10).resume(run), whole)
-    return run
-
-
-def test_an_old_folder_of_another_configuration_is_refused_as_ever(run):
-    as_before(run)
-    with pytest.raises(CheckpointError, match="samples differ"):
-        experiment(rounds=10, data=clusters(seed=8)).resume(run)
-
-
 def test_a_fingerprint_that_is_none_is_said(run):
     (run / "fingerprint.json").write_text("[]")
     (run / "manifest.json").unlink()
