@@ -50,9 +50,10 @@ class Plan:
     objective, rule (the sub-model scheme; None: whole models), link (how messages travel), private
     (layers that clients keep), aggregation (of updates), stages (own ones, in order of sending).
 
-    nonfinite: of an update that is not finite, or with which the server would not be, "stop" raises
-    ClientError naming client and round; "skip" leaves it out of the means and lets its client keep
-    the state it had. Raises CompositionError for parts that have no meaning together.
+    nonfinite: of an update that is not finite, "stop" raises ClientError naming client and round;
+    "skip" leaves it out of the means and lets its client keep the state it had. With a server state
+    that is not finite no update of the round counts. Raises CompositionError for parts that have no
+    meaning together.
     """
 
     algorithm: Algorithm

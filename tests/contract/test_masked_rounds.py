@@ -332,7 +332,7 @@ def test_damaged_keys_and_shares_change_no_sum(tmp_path, quick):
 
 
 def test_another_sum_of_a_round_is_not_made(tmp_path):
-    """Where the server would not be finite, no client is looked for: the model stays."""
+    """Where the server would not be finite, no update counts: the model stays."""
     make = made(algorithm=FedAvg(server_lr=1e300), nonfinite="skip", dtype=torch.float64)
     ours, engine = deployed(make, tmp_path)
     asked = [(what, t, i) for what, t, i, *_ in engine._exchange.sent]
