@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import fnmatch
+import functools
 import math
 from collections.abc import Iterable
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -14,7 +15,8 @@ from ..errors import DataError
 from .vector import Vec
 
 
-class Layout(NamedTuple):
+@dataclass(frozen=True)
+class Layout:
     """Names and shapes of the pieces of a vector x of length d, in order.
 
     >>> layout = Layout(("w", "b"), ((2, 3), (2,)))
@@ -36,12 +38,12 @@ class Layout(NamedTuple):
         pairs = [(name, tuple(t.shape)) for name, t in named]
         return cls(tuple(n for n, _ in pairs), tuple(s for _, s in pairs))
 
-    @property
+    @functools.cached_property
     def sizes(self) -> list[int]:
         """Number of coordinates of every piece."""
         return [math.prod(shape) for shape in self.shapes]
 
-    @property
+    @functools.cached_property
     def d(self) -> int:
         """Length of x."""
         return sum(self.sizes)

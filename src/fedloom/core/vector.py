@@ -68,7 +68,7 @@ def leaves(*records: Any) -> Iterator[Any]:
 
 def _collect(values: Iterable[Any], found: list[Any]) -> None:
     for value in values:
-        if isinstance(value, tuple) and is_rec(value):
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
             _collect(value, found)
         else:
             found.append(value)
@@ -84,7 +84,11 @@ def fields(record: Any, prefix: str = "") -> dict[str, Any]:
         return {prefix: record}
     out: dict[str, Any] = {}
     for name, value in zip(record._fields, record, strict=True):
-        out |= fields(value, f"{prefix}.{name}" if prefix else name)
+        path = f"{prefix}.{name}" if prefix else name
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            out |= fields(value, path)
+        else:  # most fields are no records: this saves a call
+            out[path] = value
     return out
 
 

@@ -13,7 +13,7 @@ from ..core.interrupts import stoppable, undisturbed
 from ..core.net import Net
 from ..core.ranks import ALONE, Group
 from ..core.vector import Rec, Vec, rec
-from ..engines.base import Engine, Remote
+from ..engines.base import Engine, Remote, one_thread_below
 from ..engines.client_results import Request, TrainTask
 from ..engines.evaluation import Score
 from ..errors import FedloomError
@@ -121,8 +121,9 @@ class Run:
             results = self.engine.map(Request.PROBE, asked)
             up = self.step.probed(results)
             ledger = ledger.after(results.stats, time.perf_counter() - started)
-        srv = self.step.first(x, up)
-        state = self.step.begun(x, srv, buffers, self.cohorts, self.evaluator.curve, ledger)
+        with one_thread_below(self.net.layout.d):
+            srv, curve = self.step.first(x, up), self.evaluator.curve
+            state = self.step.begun(x, srv, buffers, self.cohorts, curve, ledger)
         if self.evaluator.sizes is not None:
             explored = self.evaluator.sizes.begin(self.step.broadcast(state).x, 0)
             state = state._replace(explored=explored)
@@ -181,8 +182,9 @@ class Run:
     def round(self, state: State) -> NextRound:
         """The round after this state. Nothing changes: the round counts when it is committed."""
         started, sizes, rule = time.perf_counter(), self.evaluator.sizes, self.plan.aggregation
-        done = exchanged(self, state, self.step.message(state, self.engine))
-        own = self.step.reported(done.learnt.srv, state.round + 1)
+        with one_thread_below(self.net.layout.d):
+            done = exchanged(self, state, self.step.message(state, self.engine))
+            own = self.step.reported(done.learnt.srv, state.round + 1)
         with undisturbed():
             bill = bill_of(self, state, done, time.perf_counter() - started)
         new = done.learnt._replace(

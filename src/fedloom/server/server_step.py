@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Sequence
-from typing import Any, ParamSpec, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from ..algorithm import Round
 from ..compression import downlink
 from ..core.net import Net
 from ..core.vector import Rec, Vec, fields, rec, tree
-from ..engines.base import Engine, Remote, TooFewError, one_thread_below
+from ..engines.base import Engine, Remote, TooFewError
 from ..engines.client_results import ClientCost, RangeResult
 from ..engines.guard import at_server
 from ..engines.stages import stages_of
@@ -32,21 +32,7 @@ from .ledger import Ledger
 from .state import State
 from .submodel_evaluation import holding
 
-P = ParamSpec("P")
-T = TypeVar("T")
 _log = logging.getLogger(__name__)
-
-
-def _few_threads(method: Callable[P, T]) -> Callable[P, T]:
-    """A method of Step that computes with as many threads as a model of its size gains from."""
-
-    @functools.wraps(method)
-    def call(*given: P.args, **named: P.kwargs) -> T:
-        step: Any = given[0]
-        with one_thread_below(step.net.layout.d):
-            return method(*given, **named)
-
-    return call
 
 
 class Step:
@@ -59,7 +45,6 @@ class Step:
         self._link, self._announcing = stages[-1].link, asked(stages, "announce")
         self._keeping, self._last = asked(stages, "server_init"), asked(stages[::-1], "root")
 
-    @_few_threads
     def begun(
         self, x: Vec, srv: Rec, buffers: Vec, cohorts: Cohorts, curve: Curve, ledger: Ledger
     ) -> State:
@@ -77,12 +62,10 @@ class Step:
         """The method's record before round 1. up: what clients sent before it, or None."""
         return self._asked("server_init", 0, x, up)
 
-    @_few_threads
     def broadcast(self, state: State) -> Rec:
         """The next broadcast, before stages and link."""
         return self._asked("broadcast", state.round, state.srv)
 
-    @_few_threads
     def model(self, state: State) -> Vec:
         """The current model (d,), which is evaluated and exported."""
         x: Vec = self._asked("model", state.round, state.srv)
@@ -92,7 +75,6 @@ class Step:
         """Call a server-side method of the algorithm, and name the round in its errors."""
         return at_server(self.plan.algorithm, self.fed.seed, name, round, *given)
 
-    @_few_threads
     def message(self, now: State, engine: Engine) -> Broadcast:
         """The next broadcast as its clients read it."""
         msg, round = self.broadcast(now), now.round
@@ -142,7 +124,6 @@ class Step:
         lost = _uncounted(results).stats
         raise TooFewError(said, lost, {}, again=False, needed=needed)
 
-    @_few_threads
     def reported(self, srv: Rec, t: int) -> dict[str, float]:
         """The columns that the method itself reports after t rounds."""
         return self._asked("report", t, srv) if self.plan.algorithm.reports else {}
@@ -158,7 +139,6 @@ class Step:
             )
         return up
 
-    @_few_threads
     def made(self, now: State, results: RangeResult, mean: Rec) -> State:
         """The server after a round; unchanged if no update arrived."""
         added, rule, t = root(results.nodes), self.aggregation, now.round
@@ -223,7 +203,6 @@ class Step:
         needed = self.plan.averaged  # else not needed
         return holding(self.plan.rule, self.fed, self.net) if needed else None
 
-    @_few_threads
     def _spoilt(self, new: Rec, now: Rec) -> str | None:
         """The first field that is not finite now and was finite before, or is new."""
         if finite(new):
