@@ -30,7 +30,7 @@ class Watch:
         self.computed: Sums = defaultdict(lambda: torch.zeros(D, dtype=torch.float64))
         self.read: Sums = defaultdict(lambda: torch.zeros(D, dtype=torch.float64))
         self.loop: Any = None
-        deliver, run = Link.deliver, Run.run
+        deliver, until = Link.deliver, Run.until
 
         def delivered(link: Link, up: Any, state: Any, view: Any, seed: int, *place: Any) -> Any:
             before = {name: getattr(up, name).clone() for name in link.up}
@@ -40,12 +40,12 @@ class Watch:
                 self.read[place[-1], name] += getattr(got[0], name)
             return got
 
-        def ran(loop: Run, rounds: int) -> None:
-            self.loop = loop
-            run(loop, rounds)
+        def ran(run: Run, rounds: int) -> Any:
+            self.loop = run
+            return until(run, rounds)
 
         patch.setattr(Link, "deliver", delivered)
-        patch.setattr(Run, "run", ran)
+        patch.setattr(Run, "until", ran)
 
     def left(self, client: int, name: str) -> Tensor:
         """What a client still keeps of a field."""

@@ -215,7 +215,7 @@ def test_constant_buffers_travel_in_the_vectorised_engine_as_in_serial(parts, en
     assert known[3]["up"]["buffers"] == known[3]["down"]["buffers"] > 0
     for engine in ("vectorised:1", "vectorised:2", "vectorised:32"):
         other, found = end(engine)
-        assert bits(other.buffers) == bits(one.buffers)
+        assert bits(other.state.buffers) == bits(one.state.buffers)
         assert known[1].keys() == found[1].keys() and known[3] == found[3]
         everything = [leaves(end[0], *end[1].values()) for end in (known, found)]
         for a, b in zip(*everything, strict=True):

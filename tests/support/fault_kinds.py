@@ -147,9 +147,9 @@ class Private(Kind):
         self.spent = Counter[int]()
         half = nodes.Client.client_half
 
-        def counted(client: Any, share: Any, memory: Any, i: int, round: int) -> Any:
+        def counted(client: Any, share: Any, memory: Any, i: int, *more: Any) -> Any:
             self.spent[i] += 1
-            return half(client, share, memory, i, round)
+            return half(client, share, memory, i, *more)
 
         patch.setattr(nodes.Client, "client_half", counted)
         for module in (accounting, private_examples):

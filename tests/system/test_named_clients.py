@@ -15,7 +15,7 @@ from fedloom.federation.choice import PowerOfChoice
 from fedloom.report import group_runs, load_run, write_report
 from fedloom.report.charts import partition_chart
 from fedloom.report.clients import client_cells
-from fedloom.server.ledger import skipped
+from fedloom.server.row import skipped
 
 NAMES = ("lyon", "bonn", "oslo")
 

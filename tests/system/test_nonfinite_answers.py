@@ -77,7 +77,7 @@ def test_whose_answer_was_not_finite_is_found_from_the_sums(where, value):
 def test_finite_answers_without_a_finite_sum_are_no_clients_fault():
     """As before: the model says so itself. Nobody is blamed for it."""
     found = [*trace(small(Huge(), data=sick().data, cohort=[[2, 4]], rounds=1), 1)]
-    assert found[-1].history[0]["answered"] == 2
+    assert found[-1].log.history[0]["answered"] == 2
 
 
 @pytest.mark.parametrize("engine", ["serial", "workers:2"])
@@ -87,12 +87,12 @@ def test_a_skipped_client_keeps_its_memory_and_is_not_in_the_means(engine, engin
         Sick(), data=sick().data, cohort=[[0, 4, 5], [1, 6], [], [2, 3]], nonfinite="skip"
     )
     want = [*trace(without, 4)]
-    assert torch.equal(told[-1].srv.x, want[-1].srv.x)
-    assert torch.equal(told[-1].srv.c, want[-1].srv.c)
+    assert torch.equal(told[-1].state.srv.x, want[-1].state.srv.x)
+    assert torch.equal(told[-1].state.srv.c, want[-1].state.srv.c)
     assert torch.equal(told[-1].memory.get([4])[4].alg.c, want[-1].memory.get([4])[4].alg.c)
-    assert [row["answered"] for row in told[-1].history] == [3, 2, 0, 2]
-    assert [row["cohort"] for row in told[-1].history] == [3, 3, 1, 3]
-    assert told[-1].ledger.answers == 7 and told[-1].ledger.client_rounds == 10
+    assert [row["answered"] for row in told[-1].log.history] == [3, 2, 0, 2]
+    assert [row["cohort"] for row in told[-1].log.history] == [3, 3, 1, 3]
+    assert told[-1].state.ledger.answers == 7 and told[-1].state.ledger.client_rounds == 10
 
 
 def test_a_round_in_which_nobody_answers_leaves_the_model():

@@ -86,7 +86,7 @@ def test_a_run_in_onednn_is_the_run_rounded_otherwise(engine_of):
         run.engine.open(run.plan, run.fed, run.net)
         try:
             run.begin()
-            run.run(2)
+            run.until(2)
             return run.state.srv.x.clone()
         finally:
             run.engine.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -64,7 +64,7 @@ _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 @checked
-def norm_of(norm: Norm, groups: PositiveInt, widths: Iterable[int]) -> Callable[[int], nn.Module]:
+def norm_of(norm: Norm, groups: PositiveInt, widths: Sequence[int]) -> Callable[[int], nn.Module]:
     """Return the function that makes a normalisation layer for a number of channels.
 
     "group": GroupNorm of `groups` groups; "instance": one group per channel; "static_batch": batch
