@@ -216,12 +216,14 @@ class LocalRound(ABC):
         before = counters(msg, now.own)
         (x, loc), k = self.begin(now), 0
         for k, step in enumerate(self.batches(), 1):
-            self._show(k - 1, x)
+            if self.look is not None:
+                self._show(self.look, k - 1, x)
             x, loc, obj, loss = self.advance(k - 1, x, loc, now, step)
             now = now if obj is now.obj else now._replace(obj=obj)
             if loss is not None:
                 self.losses[k - 1] = loss
-        self._show(k, x)
+        if self.look is not None:
+            self._show(self.look, k, x)
         up, own, obj = self.end(x, loc, now)
         guard.unchanged(before, msg, now.own)
         return Trained(self, x, up, own, obj, self.mean_losses())
@@ -230,12 +232,12 @@ class LocalRound(ABC):
     def row(self, values: Any, r: int) -> Any:
         """A record or vector of one of the clients, whose memory nobody else holds."""
 
-    def _show(self, k: int, x: Vec) -> None:
+    def _show(self, look: Look, k: int, x: Vec) -> None:
         """Let a replay look at its client."""
-        if self.look is not None and self.look.client in self.clients:
-            r = self.clients.index(self.look.client)
+        if look.client in self.clients:
+            r = self.clients.index(look.client)
             losses = {step: self.row(loss, r) for step, loss in self.losses.items()}
-            self.look(k, self.row(x, r), losses)
+            look(k, self.row(x, r), losses)
 
     def step(
         self, k: int, x: Vec, loc: Rec, now: Inputs, step: Step
@@ -340,11 +342,20 @@ class LocalRound(ABC):
 
     def _counted(self, counter: Counter[Place], r: int) -> tuple[int, int]:
         """How many of these belong to the client, and how many of them to passes over all data."""
-        steps, count = len(self.rates[r]), len(self.fed.data.clients.of(self.clients[r]))
-        of_pass = -(-count // (self.fed.local.batch or count))
-        mine = {p: n for p, n in counter.items() if p[0] < steps and p[1] < of_pass}
-        passes = sum(n for (_, batch), n in mine.items() if batch != OWN_BATCH)
-        return sum(mine.values()), passes
+        if not counter:
+            return 0, 0
+        steps, own, passes = len(self.rates[r]), 0, 0
+        for (k, batch), count in counter.items():
+            if batch == OWN_BATCH:
+                own += count if k < steps else 0
+            elif k < steps and batch < self._of_pass(r):
+                passes += count
+        return own + passes, passes
+
+    def _of_pass(self, r: int) -> int:
+        """How many batches all data of one of the clients are."""
+        count = len(self.fed.data.clients.of(self.clients[r]))
+        return -(-count // (self.fed.local.batch or count))
 
     def mean_losses(self) -> list[float | None]:
         """Each client's mean over its own steps of the loss at the step's first gradient. All are
