@@ -425,24 +425,18 @@ class FederationEngine:
             raise WireError(str(error)) from None
         if not finite(part):
             raise WireError("its update times its weight is not finite")
-        _check_squares(part, self._fed.population)
+        _check_sum(part, self._fed.population)
         if sent_buffers.numel():
             sent["buffers"] = sent_buffers.nbytes
         return part, cost(i, len(rates), head, share.down, sent, head.squares)
 
 
-def _check_squares(part: Rec, count: int) -> None:
-    """Raise WireError for a part that alone could make sums of so many parts, or of their squares,
+def _check_sum(part: Rec, count: int) -> None:
+    """Raise WireError for a part that alone could make a sum of so many parts, or of their squares,
     not finite: an adaptive server squares the mean.
     """
     if not finite(tree(lambda v: v * v * float(count), part)):
         raise WireError("its numbers are too large to be squared and added up")
-
-
-def _check_sum(part: Rec, count: int) -> None:
-    """Raise WireError for a part that would make a sum of so many parts not finite."""
-    if not finite(tree(lambda v: v * float(count), part)):
-        raise WireError("its numbers are too large to be added up")
 
 
 def oldest_checkpoint(run: Path) -> int:

@@ -110,11 +110,6 @@ class Batches:
         rows = [noise(shape, dtype) for noise in self._noises]
         return torch.stack(rows).to(device) if rows else ()
 
-    def of_pass(self, r: int) -> int:
-        """Number of batches in a pass over all of a client's data."""
-        count = len(self.fed.data.clients.of(self.group[r]))
-        return -(-count // (self.fed.local.batch or count))
-
     def everything(self) -> Rec:
         """All data of every client (C, M, B, ...), in M chunks of its batch size, padded."""
         size = max(self.index.shape[2], 1)
