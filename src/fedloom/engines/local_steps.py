@@ -87,6 +87,7 @@ class LocalSteps:
         self.carries = plan.objective.carries
         self._begins = loss.begin is not Objective.begin
         self.finishes = loss.finish is not Objective.finish
+        self._rates: tuple[int, dict[tuple[int, int], list[float]]] = (-1, {})
 
     def begun(self, share: Download, memory: Rec, i: int, round: int, seed: int) -> tuple[Rec, Rec]:
         """-> own and obj of a client (d,) at the beginning of a round. Torch's generators begin at
@@ -102,8 +103,15 @@ class LocalSteps:
         return own, obj
 
     def rates(self, i: int, round: int) -> list[float]:
-        """The rates of a client's steps."""
-        return self.plan.rates(self.fed.local, round, self.fed.steps(i), self.fed.pace(i))
+        """The rates of a client's steps. Clients with as many steps share a list."""
+        if self._rates[0] != round:
+            self._rates = round, {}
+        known, fed = self._rates[1], self.fed
+        steps, pace = fed.steps(i), fed.pace(i)
+        rates = known.get((steps, pace))
+        if rates is None:
+            rates = known[steps, pace] = self.plan.rates(fed.local, round, steps, pace)
+        return rates
 
     def job(self, i: int, round: int, last: float, share: Download, rates: list[float]) -> Job:
         """What a client is told about its round, at the first step. last: the round of its last
@@ -364,6 +372,8 @@ class LocalRound(ABC):
         if not self.losses:
             return [None] * len(self.clients)
         table = torch.stack([*self.losses.values()]).reshape(len(self.losses), -1).tolist()
+        if len(self.clients) == 1:
+            return [average([loss for (loss,) in table])]
         found: list[float | None] = []
         for r, rates in enumerate(self.rates):
             own = [row[r] for k, row in zip(self.losses, table, strict=True) if k < len(rates)]
@@ -394,13 +404,18 @@ class Trained(NamedTuple):
     def result(self, r: int) -> LocalResult:
         """What training one of the clients gave."""
         round, rates, up = self.round, self.round.rates[r], self.round.row(self.up, r)
+        loss, gradients, passes, values, value_passes = self.work(r)
         return LocalResult(
             up=up._replace(weight=float(up.weight)),
             memory=self.memory(r),
             job=round.jobs[r].at(lr=rates[-1], step=float(len(rates) - 1)),
+            loss=loss,
+            gradients=gradients,
             buffers=round.share.msg.x[:0],
             x=round.row(self.x, r),
-            **self.work(r)._asdict(),
+            passes=passes,
+            values=values,
+            value_passes=value_passes,
         )
 
     def work(self, r: int) -> Work:
