@@ -24,7 +24,7 @@ D = (WIDTH + 1) * CLASSES
 NONE = "none"
 CODECS = ["topk:0.01", "topk:0.1", "topk:0.5", "topk:0.1,layer", "topk:0.01|int8", "qsgd:127"]
 CODECS += ["qsgd:7,64", "fedpaq", "sign", "natural", "int8", "fp16", "bf16", "dropping:0.01"]
-CODECS += ["dropping:0.5", "threshold:0.0001", "strom:0.0001", "proportion:0.01", "powersgd:2"]
+CODECS += ["dropping:0.5", "threshold:0.0001", "powersgd:2"]
 
 
 def field(name: str) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import random
 import struct
@@ -20,15 +19,13 @@ from fedloom.errors import WireError
 
 LAYOUT = Layout(("w", "b", "conv"), ((9, 8), (9,), (4, 2, 3)))
 CHAINS = ("topk:0.1|int8", "topk:0.2,layer|sign", "threshold:0.5|dropping:0.5|natural")
-ZIPPED = ("zstd", "qsgd:3|zstd", "topk:0.1|int8|zstd")
 
 
 def codecs() -> dict[str, Codec]:
     """Every codec by name, and chains."""
     found = {name: make() for name, make in MAKERS.items() if name != "chain"}
-    found |= {"threshold": make_codec("threshold:0.5"), "strom": make_codec("strom:0.5")}
-    zipped = ZIPPED if importlib.util.find_spec("zstandard") else ()
-    return found | {text: make_codec(text) for text in (*CHAINS, *zipped)}
+    found |= {text: make_codec(text) for text in ("threshold:0.5", *CHAINS)}
+    return found
 
 
 def valid(codec: Codec, dtype: torch.dtype) -> Iterator[bytes]:

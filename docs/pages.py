@@ -164,7 +164,7 @@ LINES: dict[str, list[tuple[str, str]]] = {
         ),
         (
             "Qsparse-local-SGD",
-            "algorithm=cfedavg weighting=uniform compress=qsparse",
+            "algorithm=cfedavg weighting=uniform 'compress=topk:0.01|qsgd:7,shrink=true'",
         ),
     ],
     "fafed": [

@@ -418,5 +418,5 @@ class Bold(Codec):
 
 
 def test_a_codec_without_methods_says_so():
-    with pytest.raises(ConfigError, match="Bold cannot be made: it has no decode, encode, nbytes"):
+    with pytest.raises(ConfigError, match="Bold cannot be made: it has no decode, encode; write"):
         fedloom.check(Bold, engines=ENGINE)

@@ -14,7 +14,6 @@ from fedloom.compression.link import Via
 from tiny import agree, agree_within, outcome, same, small, timeless
 
 CODECS = {name: make() for name, make in MAKERS.items()} | {
-    "strom": make_codec("strom:0.05"),
     "threshold": make_codec("threshold:0.02"),
     "scaled dropping": make_codec("dropping:0.5,true"),
     "dropping, natural": make_codec("dropping:0.5|natural"),

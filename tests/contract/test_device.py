@@ -453,7 +453,7 @@ def test_an_evaluation_waits_for_the_device_once(engine, monkeypatch):
 
 
 # that draw nothing; the random numbers of the others are drawn on the host
-THERE = ["dense", "fp16", "bf16", "sign", "topk:0.1", "threshold:0.5", "strom:0.5"]
+THERE = ["dense", "fp16", "bf16", "sign", "topk:0.1", "threshold:0.5"]
 
 
 @pytest.mark.skipif(REAL, reason="only the stand-in counts")
@@ -467,6 +467,6 @@ def test_a_codec_computes_where_the_vector_is(name):
         read, _, memory = link.deliver(up, memory, whole, 0, 1, 2)
     assert lies_there(read.delta, memory.delta.e)
     # the finite ends; the number of coordinates that are sent, and which they are, for the bill
-    chosen = int(codec.chooses or name.startswith("strom"))
+    chosen = int(codec.chooses)
     assert count.as_dict() == {"to_device": 0, "to_host": chosen, "reads": 1 + chosen}
     assert codec.on_device and torch.allclose(read.delta + memory.delta.e, v, atol=1e-6)

@@ -54,7 +54,6 @@ BASE: dict[str, dict[str, Any]] = {
     "Milestones": {"at": (1, 2)},
     "FedPAQ": {"bucket": 16},
     "Int8": {"bucket": 16},
-    "Proportion": {"ratio": 0.2, "sample": 0.5},
     "QSGD": {"bucket": 16},
     "STEMTheory": {"N": 6, "q": 4},
     "ServerAMSGrad": {"eps": 1e-8},
@@ -105,7 +104,6 @@ def classes() -> dict[str, type]:
             for value in vars(importlib.import_module(name)).values():
                 if isinstance(value, type) and value.__module__ == name and declared(value):
                     out[value.__name__] = value
-    del out["Zstd"]  # goes around another codec, and needs a library that may be missing
     return out
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-
 import torch
 
 from fedloom.compression.codecs import (
@@ -16,10 +14,8 @@ from fedloom.compression.codecs import (
     Int8,
     Natural,
     PowerSGD,
-    Proportion,
     RandomDropping,
     Sign,
-    Strom,
     Threshold,
     TopK,
     make_codec,
@@ -44,8 +40,6 @@ EVERY = {
     "rank 1": PowerSGD(rank=1),
     "rank 3": PowerSGD(rank=3),
     "threshold": Threshold(tau=0.5),
-    "strom": Strom(tau=0.5),
-    "proportion": Proportion(ratio=0.1, sample=0.1),
     "sign": Sign(),
     "sign by layer": Sign(scope="layer"),
     "shrunk": QSGD(levels=2, bucket=64, shrink=True),
@@ -61,13 +55,7 @@ EVERY = {
     "dropping, bfloat": make_codec("dropping:0.3|bf16"),
     "threshold, dropping, natural": make_codec("threshold:0.5|dropping:0.5|natural"),
 }
-if importlib.util.find_spec("zstandard"):
-    EVERY |= {
-        "zipped": make_codec("zstd"),
-        "levels, zipped": make_codec("qsgd:3|zstd:5"),
-        "top, int8, zipped": make_codec("topk:0.1|int8|zstd"),
-    }
-NOISY = (QSGD, RandomDropping, Natural, Int8, Proportion)
+NOISY = (QSGD, RandomDropping, Natural, Int8)
 HALVES = dict.fromkeys(("bfloat", "dropping, bfloat"), torch.bfloat16) | {"half": torch.float16}
 TYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
 

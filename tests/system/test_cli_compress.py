@@ -39,9 +39,6 @@ MEANT = {
     ("compress.down=int8", "compress=topk:0.1", "compress.down.bucket=64"): Link(
         Via(TopK(ratio=0.1), Residual()), Int8(bucket=64)
     ),
-    ("compress=qsparse", "compress.ratio=0.2"): Link(
-        Via(make_codec("topk:0.2|qsgd:7,512,shrink=true"), Residual())
-    ),
     ("compress=none",): None,
     ("compress=none", "compress.down=int8"): Link({}, Int8()),
     ("compress.down=none",): None,

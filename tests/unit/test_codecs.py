@@ -14,6 +14,7 @@ from fedloom.compression.codecs import (
     CODECS,
     MAKERS,
     QSGD,
+    Chain,
     Codec,
     Dense,
     FedPAQ,
@@ -22,7 +23,6 @@ from fedloom.compression.codecs import (
     RandomDropping,
     Sign,
     TopK,
-    make_codec,
     named_codec,
 )
 from fedloom.compression.codecs.index_coding import Coding
@@ -54,8 +54,6 @@ FORMAT = {  # name: (number in the header, default error feedback, options by de
     "qsgd": (3, "residual", "QSGD(levels=127, bucket=512, scope='global', shrink=False)"),
     "powersgd": (4, "residual", "PowerSGD(rank=2)"),
     "threshold": (5, "residual", "Threshold(tau=0.01)"),
-    "strom": (6, "residual", "Strom(tau=0.01)"),
-    "proportion": (7, "residual", "Proportion(ratio=0.01, sample=0.001)"),
     "sign": (8, "residual", "Sign(scope='global')"),
     "natural": (9, "residual", "Natural()"),
     "fp16": (10, "residual", "FP16()"),
@@ -67,31 +65,21 @@ FORMAT = {  # name: (number in the header, default error feedback, options by de
         "residual",
         "Chain(first=TopK(ratio=0.01, scope='global'), then=Int8(bucket=512))",
     ),
-    "qsparse": (
-        14,
-        "residual",
-        "Chain(first=TopK(ratio=0.01, scope='global'), "
-        "then=QSGD(levels=7, bucket=512, scope='global', shrink=True))",
-    ),
-    "zstd": (15, "forget", "Zstd(inner=Dense(), level=3)"),
 }
 
 
 @pytest.mark.parametrize("name", FORMAT)
 def test_numbers_and_defaults_are_those_of_the_format(name):
-    if name == "zstd":
-        pytest.importorskip("zstandard")
-    codec = MAKERS[name]() if name in MAKERS else make_codec(name)
+    codec = MAKERS[name]()
     assert (codec.code, codec.feedback, repr(codec)) == FORMAT[name]
     assert codec.matrices == (name == "powersgd")
-    assert codec.chooses == (name in ("topk", "threshold", "proportion", "dropping"))
-    assert {*FORMAT} == {*MAKERS, "zstd"}
+    assert codec.chooses == (name in ("topk", "threshold", "dropping"))
+    assert {*FORMAT} == {*MAKERS}
 
 
-def test_what_is_written_with_a_bar_or_as_zstd_is_a_chain():
+def test_what_is_written_with_a_bar_is_a_chain():
     assert named_codec("int8") == ("int8", {})
-    for text in ("zstd", "zstd:5", "topk:0.1|int8"):
-        assert named_codec(text) == ("chain", {"of": text})
+    assert named_codec("topk:0.1|int8") == ("chain", {"of": "topk:0.1|int8"})
 
 
 def test_one_level_is_enough():
@@ -115,56 +103,26 @@ def test_a_message_is_decoded_to_the_type_that_is_asked_for(name):
     torch.testing.assert_close(wide, sent.double(), rtol=1e-5, atol=1e-6)
 
 
-HEADS = {  # name: what is said of another value type, index coding, or number of values
-    "dense": (None, "index coding 1", "{k} of {d} values; it needs all"),
-    "dropping": (None, "coding 1 and 8 bytes", None),
-    "sign": ("of float16; it has", "coding 1 and {k} mag", "{k} magnitudes; it takes 1"),
-    "natural": ("it needs all as float32", "index coding 1", "{k} of {d} values as float32"),
-    "half": ("values as float32; it needs all as float16", "index coding 1", "{k} of {d} values"),
-    "bfloat": ("as float16; it needs all as bfloat16", "index coding 1", "{k} of {d} values"),
-    "int8": ("as float32 steps", "index coding 1", "{k} of {d} values"),
-    "8 bit": ("as float32 norms", "index coding 1", "{k} of {d} values"),
-    "rank 1": (None, "index coding 1; it", "{k} values; rank 1 of this layout takes {n}"),
-    "zipped": ("this run has 0", "this run has 0", "this run has 0"),
-}
-
-
-@pytest.mark.parametrize("name", HEADS)
+@pytest.mark.parametrize("name", EVERY)
 def test_a_header_of_something_else_is_refused_for_that(name):
-    if name not in EVERY:
-        pytest.skip("needs zstandard")
     codec = EVERY[name]
-    raw = bytearray(codec.pack(encode(codec, normal(dtype=torch.float32))))
-    (k,) = struct.unpack_from("<I", raw, 8)
-    n, kind = k, 1 if raw[1] == 2 else 2
-    wrong = ((1, "B", kind), (2, "B", 1), (8, "I", k + 1), (8, "I", k - 1 if k else 2))
-    for (at, form, value), said in zip(wrong, (*HEADS[name], HEADS[name][2]), strict=True):
+    raw = codec.pack(encode(codec, normal(dtype=torch.float32)))
+    wrong = {0: (44, "has codec 44; .* reads"), 1: (4, "value type 4; known: 0 .float64., 1")}
+    wrong |= {3: (1, "flags 1"), 4: (raw[4] ^ 1, f"coordinates, not for {D}")}
+    if not codec.chooses and not isinstance(codec, Chain):
+        (k,) = struct.unpack_from("<B", raw, 8)
+        wrong |= {2: (1, "index coding 1; it has no"), 8: (k ^ 1, "values for .* it needs")}
+    for at, (value, said) in wrong.items():
         worse = bytearray(raw)
-        struct.pack_into(f"<{form}", worse, at, value)
-        if said is not None:
-            now = value if at == 8 else k
-            with pytest.raises(WireError, match=said.format(k=now, d=D, n=n)):
-                codec.unpack(bytes(worse), LAYOUT)
-    for at, said in ((0, "has codec 44; .* reads"), (1, "value type 4; known: 0 .float64., 1")):
-        worse = bytearray(raw)
-        worse[at] = 4 + 40 * (at == 0)
+        worse[at] = value
         with pytest.raises(WireError, match=said):
             codec.unpack(bytes(worse), LAYOUT)
-    with pytest.raises(WireError, match="flags 1"):
-        codec.unpack(raw[:3] + b"\1" + raw[4:], LAYOUT)
     with pytest.raises(WireError, match=r"has 11 bytes; its header alone has 12"):
         codec.unpack(raw[:11], LAYOUT)
 
 
-@pytest.mark.parametrize("number", [0, 2])
-def test_one_magnitude_belongs_to_a_message_of_signs(number):
-    message = encode(Sign(), normal())._replace(scale=torch.ones(number))
-    with pytest.raises(WireError, match=f"{number} magnitudes; it takes 1"):
-        Sign().decode(message, LAYOUT)
-
-
 def test_a_codec_of_ones_own_needs_these_methods():
-    assert Codec.__abstractmethods__ == {"encode", "decode", "pack", "unpack", "nbytes"}
+    assert Codec.__abstractmethods__ == {"encode", "decode"}
     for ask in (lambda: Sign().where(rec()), lambda: Sign().there(0, np.zeros(0), 1, 1)):
         with pytest.raises(AuthorError, match="Sign chooses coordinates, and needs a"):
             ask()
@@ -173,9 +131,9 @@ def test_a_codec_of_ones_own_needs_these_methods():
 def test_a_message_that_ends_early_says_by_how_much():
     raw = Dense().pack(encode(Dense(), normal()))
     with pytest.raises(WireError, match="a Dense message ends 3 bytes too early"):
-        Dense().unpack(raw[:-3])
+        Dense().unpack(raw[:-3], LAYOUT)
     with pytest.raises(WireError, match="a Dense message has 2 bytes too many"):
-        Dense().unpack(raw + b"..")
+        Dense().unpack(raw + b"..", LAYOUT)
 
 
 # ------------------------------------------------------------------------------------ round trips
@@ -190,7 +148,7 @@ def test_bytes_are_counted_and_give_the_same_message(name, dtype):
             packed = codec.pack(message)
             assert codec.nbytes(message) == len(packed), (kind, layout.d)
             again = codec.unpack(packed, layout)
-            assert same(again, message) and same(codec.unpack(packed), message)
+            assert same(again, message)
             assert all(v.ndim == 1 for v in message)
             here, there = (codec.decode(m, layout, p.dtype) for m in (message, again))
             assert here.shape == p.shape and here.dtype == p.dtype and bits(here) == bits(there)
@@ -281,7 +239,7 @@ def test_cut_and_lengthened_messages_are_refused(name):
         attempt(codec, raw + b"\0")
     with pytest.raises(WireError, match="coordinates"):
         codec.unpack(raw, flat(D - 1))
-    message = codec.unpack(raw)
+    message = codec.unpack(raw, LAYOUT)
     with pytest.raises(WireError, match="coordinates"):
         codec.decode(message, flat(D - 1))
 
@@ -294,14 +252,8 @@ def test_gigantic_claims_cost_no_memory(name):
         for k in (0, 1, 1000, 2**31, 2**32 - 1):
             for coding in (*Coding, 9):
                 raw = struct.pack("<BBBBII", codec.code, 1, coding, 0, d, k) + bytes(range(200))
-                for layout in (None, LAYOUT):
-                    with pytest.raises(WireError):
-                        attempt_unpacked(codec, raw, layout)
+                with pytest.raises(WireError):
+                    attempt(codec, raw)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 1_000_000
-
-
-def attempt_unpacked(codec, raw, layout):
-    message = codec.unpack(raw, layout)
-    codec.decode(message, LAYOUT)

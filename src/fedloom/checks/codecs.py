@@ -104,8 +104,8 @@ class CodecContract(Contract):
             if (said := self.part.nbytes(message)) != len(packed):
                 raise AuthorError(
                     f"of {what} nbytes() says {said}, but pack() makes {len(packed)} bytes: the "
-                    "bill would not be what is sent; count the header (12 bytes), the parameters, "
-                    "the indices and the values"
+                    "bill would not be what is sent; leave both to Codec, or count the header (12 "
+                    "bytes), the parameters, the indices and the values"
                 )
 
     def read(self) -> None:
@@ -154,12 +154,11 @@ class CodecContract(Contract):
             except Exception as error:  # any other than WireError is the fault that is reported
                 raise AuthorError(
                     f"{what} ends in {type(error).__name__}: {error}. Bytes come from elsewhere: "
-                    "whatever they are, unpack() raises WireError; Reader in "
-                    "fedloom.compression.codecs.base checks lengths as it goes"
+                    "whatever they are, unpack() raises WireError; that of Codec does, by lengths()"
                 ) from error
             raise AuthorError(
                 f"{what} is read as if it were whole: unpack(raw, layout) must raise WireError; "
-                "Reader in fedloom.compression.codecs.base checks lengths, and end() the rest"
+                "see whether wire and lengths() name all that is sent"
             )
 
     def bound(self) -> None:

@@ -288,7 +288,7 @@ def is_divided(source: Callable[..., Any]) -> bool:
 
 def is_short(codec: str) -> bool:
     """True if a codec's name includes its options, as topk:0.01 does, or is a chain."""
-    return not is_own(codec) and (":" in codec or "|" in codec or codec == "zstd")
+    return not is_own(codec) and (":" in codec or "|" in codec)
 
 
 def _is_name(path: str, value: Any) -> bool:

@@ -40,7 +40,7 @@ _BESIDE: set[str] = set()  # modules of sys.modules that own files imported from
 def is_own(name: object) -> bool:
     """True for a name with a file: file.py:Name. A chain of codecs, "a|b", is no such name.
 
-    >>> is_own("my_method.py:Mine"), is_own("fedavg"), is_own("my_codec.py:Mine|zstd")
+    >>> is_own("my_method.py:Mine"), is_own("fedavg"), is_own("my_codec.py:Mine|int8")
     (True, False, False)
     """
     return isinstance(name, str) and "|" not in name and split(name)[0].endswith(".py")
@@ -77,8 +77,8 @@ def placed(name: str, folder: Path) -> str:
 def short(name: str) -> str:
     """The name without its folder, for texts and comparisons; any other name as it is.
 
-    >>> short("/home/me/my_method.py:Mine"), short("/home/me/mine.py:Mine|zstd"), short("fedavg")
-    ('my_method.py:Mine', 'mine.py:Mine|zstd', 'fedavg')
+    >>> short("/home/me/my_method.py:Mine"), short("/home/me/mine.py:Mine|int8"), short("fedavg")
+    ('my_method.py:Mine', 'mine.py:Mine|int8', 'fedavg')
     """
     return each_stage(name, lambda own: f"{Path(split(own)[0]).name}:{split(own)[1]}")
 

@@ -10,15 +10,14 @@ from ...core.own_parts import is_own, short
 from ...core.registry import Registry
 from ...errors import ConfigError, SettingError, did_you_mean, unknown
 from .base import Codec, Dense
-from .chain import Chain, Zstd
+from .chain import Chain
 from .low_precision import BF16, FP16, Int8
 from .natural import Natural
 from .powersgd import PowerSGD
-from .proportion import Proportion
 from .qsgd import QSGD, FedPAQ
 from .random_dropping import RandomDropping
 from .sign import Sign
-from .threshold import Strom, Threshold
+from .threshold import Threshold
 from .topk import TopK
 
 __all__ = [
@@ -34,25 +33,20 @@ __all__ = [
     "Int8",
     "Natural",
     "PowerSGD",
-    "Proportion",
     "RandomDropping",
     "Sign",
-    "Strom",
     "Threshold",
     "TopK",
-    "Zstd",
     "make_codec",
     "named_codec",
     "usual_feedback",
 ]
 
-ZSTD = "zstd"
-
 
 def make_codec(text: str) -> Codec:
     """A codec by its name, or a chain of them: stages with "|" between, each name:value,... .
 
-    Values go to the options in their order, or by name. A last stage "zstd" compresses the bytes.
+    Values go to the options in their order, or by name.
     Raises ConfigError for unknown names and options, CompositionError for a chain without meaning.
 
     >>> make_codec("topk:0.01,layer|int8")
@@ -61,11 +55,6 @@ def make_codec(text: str) -> Codec:
     QSGD(levels=7, bucket=512, scope='global', shrink=False)
     """
     stages = [stage.strip() for stage in text.split("|")]
-    last = stages[-1].partition(":")
-    if last[0] == ZSTD:
-        level = {"level": _value(last[2].removeprefix("level="))} if last[2] else {}
-        inner = make_codec("|".join(stages[:-1]) or "dense")
-        return _checked(stages[-1], lambda: Zstd(inner=inner, **level))
     codec = _made(stages[-1])
     for stage in reversed(stages[:-1]):
         codec = Chain(first=_made(stage), then=codec)
@@ -80,7 +69,7 @@ def named_codec(text: str) -> tuple[str, dict[str, Any]]:
     >>> named_codec("topk:0.01"), named_codec("topk:0.01|int8")
     (('topk', {'ratio': 0.01}), ('chain', {'of': 'topk:0.01|int8'}))
     """
-    if "|" in text or text.partition(":")[0] == ZSTD:
+    if "|" in text:
         return "chain", {"of": text}
     if is_own(text):
         return text, {}
@@ -91,7 +80,7 @@ def named_codec(text: str) -> tuple[str, dict[str, Any]]:
         )
     name, _, rest = text.partition(":")
     if name not in MAKERS:
-        raise ConfigError(unknown(MAKERS.kind, name, [*MAKERS, ZSTD]))
+        raise ConfigError(unknown(MAKERS.kind, name, MAKERS))
     known, given = list(inspect.signature(MAKERS[name]).parameters), rest.split(",") if rest else []
     values: dict[str, Any] = {}
     for place, part in enumerate(given):
@@ -112,28 +101,21 @@ def named_codec(text: str) -> tuple[str, dict[str, Any]]:
 def usual_feedback(codec: Mapping[str, Any]) -> str:
     """The default error feedback of a codec, which is given as its name and options.
 
-    >>> usual_feedback({"name": "chain", "of": "fedpaq|zstd"}), usual_feedback({"name": "topk"})
+    >>> usual_feedback({"name": "fedpaq"}), usual_feedback({"name": "topk"})
     ('forget', 'residual')
     """
     stages = [stage.strip() for stage in str(codec.get("of", codec.get("name"))).split("|")]
-    if stages[-1] == ZSTD:
-        stages.pop()
     first = stages[0] if len(stages) == 1 else ""
     name = first if is_own(first) else first.partition(":")[0]
     return str(getattr(MAKERS.get(name), "feedback", "residual"))
 
 
 def _made(text: str) -> Codec:
-    if text.partition(":")[0] == ZSTD:
-        raise ConfigError(f"codec '{text}': zstd compresses bytes, and stands last in a chain")
-    name, options = named_codec(text)
-    return _checked(text, lambda: MAKERS.make(name, **options))
-
-
-def _checked(text: str, make: Callable[[], Codec]) -> Codec:
     """The codec of a stage. An error names the stage as it is written, not its class."""
+    name, options = named_codec(text)
     try:
-        return make()
+        made: Codec = MAKERS.make(name, **options)
+        return made
     except ConfigError as error:
         said = error.at("", error.key) if isinstance(error, SettingError) else error
         raise ConfigError(f"codec '{short(text)}': {said}") from None
@@ -149,31 +131,12 @@ def _value(text: str) -> Any:
     return {"true": True, "false": False}.get(text, text)
 
 
-def qsparse(
-    ratio: float = 0.01, levels: int = 7, bucket: int = 512, shrink: bool = True, sign: bool = False
-) -> Codec:
-    """Qsparse: the largest coordinates, then their values in a few levels, or only their signs.
-
-    topk:RATIO|qsgd:LEVELS, shrunk by 1 / (1 + b) with b the paper's bound on its excess, or
-    topk:RATIO|sign. Made for error feedback: with one server and local steps it is
-    Qsparse-local-SGD.
-    Differs from the paper: a norm belongs to a bucket of values (0: to all of them).
-    Source: Basu et al., NeurIPS 2019.
-
-    >>> qsparse(sign=True)
-    Chain(first=TopK(ratio=0.01, scope='global'), then=Sign(scope='global'))
-    """
-    all_alike = QSGD(levels=levels, bucket=bucket, scope="global", shrink=shrink)
-    values = Sign(scope="global") if sign else all_alike
-    return Chain(first=TopK(ratio=ratio, scope="global"), then=values)
-
-
 def chain(of: str = "topk:0.01|int8") -> Codec:
     """One codec for the values that another one chooses, written "topk:0.01|int8".
 
-    Begin with topk, threshold, proportion or dropping; go on with qsgd, int8, fp16, bf16, natural,
-    sign or strom. Options follow a colon, in their order or by name:
-    "topk:0.01,layer|qsgd:levels=7". A last stage "zstd" compresses the bytes of the others.
+    Begin with topk, threshold or dropping; go on with qsgd, int8, fp16, bf16, natural or sign.
+    Options follow a colon, in their order or by name: "topk:0.01,layer|qsgd:levels=7".
+    Qsparse-local-SGD (Basu et al., NeurIPS 2019) is "topk:0.01|qsgd:7,shrink=true" or "topk|sign".
 
     >>> chain("dropping:0.1|fp16")
     Chain(first=RandomDropping(ratio=0.1, scaled=False), then=FP16())
@@ -185,8 +148,6 @@ CODECS: dict[str, type[Codec]] = {
     "dense": Dense,
     "topk": TopK,
     "threshold": Threshold,
-    "strom": Strom,
-    "proportion": Proportion,
     "dropping": RandomDropping,
     "sign": Sign,
     "qsgd": QSGD,
@@ -198,6 +159,4 @@ CODECS: dict[str, type[Codec]] = {
     "powersgd": PowerSGD,
 }
 # names in a configuration: the codecs, and combinations of them
-MAKERS: Registry[Callable[..., Codec]] = Registry(
-    "codec", {**CODECS, "qsparse": qsparse, "chain": chain}, own=Codec
-)
+MAKERS: Registry[Callable[..., Codec]] = Registry("codec", {**CODECS, "chain": chain}, own=Codec)

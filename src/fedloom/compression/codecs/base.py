@@ -2,7 +2,7 @@
 
 Every encoded message begins with the same twelve bytes, little-endian: codec u8, value type u8,
 index coding u8, flags u8 (0), d u32, k u32 (number of values). The codec's own parameters, the
-block of indices and the block of values follow; each is padded to a byte.
+block of indices and the fields of the message follow; each is padded to a byte.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 import struct
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Mapping
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,10 @@ from ...errors import AuthorError, DataError, NotFiniteError, WireError
 _HEADER = struct.Struct("<BBBBII")
 HEADER_BYTES = _HEADER.size
 _DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+_CHUNK = 1 << 18  # symbols that are packed together: a multiple of 8
+
+Kind = torch.dtype | int | None  # how the values of a field travel, see Codec.wire
+Bytes = npt.NDArray[np.uint8]
 
 
 class Header(NamedTuple):
@@ -49,7 +54,7 @@ class Reader:
     WireError.
     """
 
-    def __init__(self, raw: bytes, codec: Codec, layout: Layout | None) -> None:
+    def __init__(self, raw: bytes, codec: Codec, layout: Layout) -> None:
         self._name = type(codec).__name__
         if not isinstance(raw, (bytes, bytearray)):
             raise WireError(f"a {self._name} message must be bytes, got {type(raw).__name__}")
@@ -66,68 +71,37 @@ class Reader:
             raise WireError(f"a {self._name} message has value type {kind}; known: {known}")
         if flags:
             raise WireError(f"a {self._name} message has flags {flags}; this version knows none")
-        if layout is not None and d != layout.d:
+        if d != layout.d:
             raise WireError(f"a {self._name} message is for {d} coordinates, not for {layout.d}")
         self.header = Header(code, _DTYPES[kind], coding, d, k)
-
-    def dense(self, dtype: torch.dtype | None = None, what: str = "") -> int:
-        """d of a message that has all d values, of this type if one is given, and no indices. what:
-        the values, for the error.
-        """
-        _, found, coding, d, k = self.header
-        if coding:
-            raise WireError(f"a {self._name} message has index coding {coding}; it has no indices")
-        if k != d or dtype not in (None, found):
-            got, need = (f" as {str(t)[6:]}" if dtype else "" for t in (found, dtype))
+        own = codec.parameters()
+        if (found := bytes(self.block(len(own)))) != own:
             raise WireError(
-                f"a {self._name} message has {k} of {d} values{got}; it needs all{need}{what}"
+                f"a {self._name} message has the options {found.hex()}; those of this run, "
+                f"{codec!r}, are {own.hex()}"
             )
-        return d
-
-    def agree(self, form: struct.Struct, what: str, *own: float) -> None:
-        """Read the codec's parameters. Raises WireError unless they are the run's own."""
-        if (found := self.numbers(form)) != own:
-            got, need = (" and ".join(map(str, numbers)) for numbers in (found, own))
-            raise WireError(f"a {self._name} message has {what} {got}; this run has {need}")
 
     @property
     def left(self) -> int:
         """Number of bytes that are not read yet."""
         return len(self._raw) - self._at
 
-    def _cut(self, nbytes: int) -> memoryview:
+    def block(self, nbytes: int) -> Bytes:
+        """The next bytes, not copied."""
         if not 0 <= nbytes <= self.left:
             raise WireError(
                 f"a {self._name} message ends {nbytes - self.left} bytes too early: "
                 "it was cut or its header is wrong"
             )
         self._at += nbytes
-        return self._raw[self._at - nbytes : self._at]
+        return np.frombuffer(self._raw[self._at - nbytes : self._at], np.uint8)
 
-    def numbers(self, form: struct.Struct) -> tuple[Any, ...]:
-        """The codec's own parameters."""
-        return form.unpack(self._cut(form.size))
-
-    def block(self, nbytes: int) -> npt.NDArray[np.uint8]:
-        """The next bytes, not copied."""
-        return np.frombuffer(self._cut(nbytes), np.uint8)
-
-    def values(self, n: int, dtype: torch.dtype | None = None) -> Tensor:
-        """The next n values of a type (of the header's type), as a new tensor (n,)."""
-        dtype = dtype or self.header.dtype
-        part = self._cut(n * dtype.itemsize)
-        return torch.frombuffer(bytearray(part), dtype=dtype) if n else torch.empty(0, dtype=dtype)
-
-    def rest(self) -> bytes:
-        """All bytes that are not read yet."""
-        return bytes(self._cut(self.left))
-
-    def bits(self, n: int) -> Tensor:
-        """The next n bits as bools (n,), least significant first; the rest of a byte is 0."""
-        block = self.block(-(-n // 8))
-        if n % 8 and block[-1] >> (n % 8):
-            raise WireError(f"a {self._name} message has bits behind its last sign; it is damaged")
-        return torch.from_numpy(np.unpackbits(block, count=n, bitorder="little").view(np.bool_))
+    def field(self, n: int, kind: torch.dtype | int) -> Tensor:
+        """The next n values, as a new tensor (n,)."""
+        block = self.block(_nbytes(n, kind))
+        if isinstance(kind, int):
+            return torch.from_numpy(_unsqueezed(block, kind, n))
+        return torch.frombuffer(bytearray(block), dtype=kind) if n else torch.empty(0, dtype=kind)
 
     def end(self) -> None:
         """Raise WireError if bytes are left."""
@@ -160,9 +134,42 @@ def raw(values: Tensor) -> bytes:
     return values.cpu().contiguous().view(torch.uint8).numpy().tobytes() if len(values) else b""
 
 
-def packed_bits(marks: Tensor) -> bytes:
-    """Bools (n,) as bits, least significant first, as Reader.bits() reads them."""
-    return np.packbits(marks.cpu().numpy(), bitorder="little").tobytes()
+def _nbytes(n: int, kind: torch.dtype | int) -> int:
+    return -(-n * kind // 8) if isinstance(kind, int) else n * kind.itemsize
+
+
+def _squeezed(symbols: Bytes, width: int) -> bytes:
+    """Numbers of `width` bits or bools (n,), one after the other, most significant bit first."""
+    if width == 1:
+        return np.packbits(symbols).tobytes()
+    per = 8 // width
+    if per * width == 8:
+        rows = np.pad(symbols, (0, -len(symbols) % per)).reshape(-1, per)
+        out = np.zeros(len(rows), np.uint8)
+        for j in range(per):
+            out |= rows[:, j] << (8 - width * (j + 1))
+        return out.tobytes()
+    parts = (symbols[at : at + _CHUNK, None] for at in range(0, len(symbols), _CHUNK))
+    return b"".join(np.packbits(np.unpackbits(s, axis=1)[:, 8 - width :]).tobytes() for s in parts)
+
+
+def _unsqueezed(block: Bytes, width: int, n: int) -> npt.NDArray[np.uint8 | np.bool_]:
+    """The n numbers of _squeezed(), bools of one bit."""
+    if width == 1:
+        return np.unpackbits(block, count=n).view(np.bool_)
+    per = 8 // width
+    if per * width == 8:
+        rows = np.empty((len(block), per), np.uint8)
+        for j in range(per):
+            rows[:, j] = (block >> (8 - width * (j + 1))) & ((1 << width) - 1)
+        return rows.reshape(-1)[:n]
+    out = np.empty(n, np.uint8)
+    for at in range(0, n, _CHUNK):
+        count, first = min(_CHUNK, n - at), at * width // 8
+        bits = np.unpackbits(block[first : first + _nbytes(count, width)], count=count * width)
+        wide = np.packbits(bits.reshape(count, width), axis=1)[:, 0]
+        out[at : at + count] = wide >> (8 - width)
+    return out
 
 
 def finite(v: Tensor) -> bool:
@@ -172,6 +179,12 @@ def finite(v: Tensor) -> bool:
     ends = v.aminmax()  # NaN shows in both
     values = map(float, ends) if v.device.type == "cpu" else torch.stack([*ends]).tolist()
     return all(map(math.isfinite, values))
+
+
+def _floating(kinds: Mapping[str, torch.dtype | int]) -> torch.dtype:
+    """The value type in the header: that of the first field which has one."""
+    types = (kind for kind in kinds.values() if not isinstance(kind, int))
+    return next((kind for kind in types if kind in _DTYPES), torch.float32)
 
 
 def expect(message: Rec, layout: Layout) -> None:
@@ -190,6 +203,9 @@ class Codec(Part, ABC):
 
     # feedback: the name of its default error feedback
     # code: the codec's number in the header; 128 and above are free for your own codecs
+    # wire: how the message's fields travel, in order: in a type; a whole number: in so many bits
+    #   (uint8; bools of one bit); None: in the type of the vector that is sent
+    # counted: the field whose length is k in the header
     # matrices: needs whole layers, not some of their coordinates
     # chooses: sends some coordinates, their values in the message's `value`; may begin a chain, and
     #   has where() and there()
@@ -197,6 +213,8 @@ class Codec(Part, ABC):
     #   given vectors of the host by checked()
     feedback: ClassVar[str] = "residual"
     code: ClassVar[int]
+    wire: ClassVar[Mapping[str, Kind]]
+    counted: ClassVar[str] = "value"
     matrices: ClassVar[bool] = False
     chooses: ClassVar[bool] = False
     on_device: ClassVar[bool] = False
@@ -220,20 +238,63 @@ class Codec(Part, ABC):
         for this layout.
         """
 
-    @abstractmethod
+    def parameters(self) -> bytes:
+        """What sender and receiver must have alike, behind the header."""
+        return b""
+
+    def lengths(self, k: int, layout: Layout) -> Mapping[str, int]:
+        """{field: its length} of a message of k values: by default each has d."""
+        return dict.fromkeys(self.wire, layout.d)
+
     def pack(self, message: Rec) -> bytes:
         """The message as bytes."""
+        coding, block = self.where(message) if self.chooses else (0, b"")
+        fields = [
+            _squeezed(getattr(message, name).cpu().numpy(), kind)
+            if isinstance(kind, int)
+            else raw(getattr(message, name))
+            for name, kind in self.wire.items()
+        ]
+        return b"".join((self._header(message, coding).bytes(), self.parameters(), block, *fields))
 
-    @abstractmethod
-    def unpack(self, raw: bytes, layout: Layout | None = None) -> Rec:
-        """Bytes -> the message. Raises WireError for bytes that are no message.
-
-        With a layout, a message for another length is refused before memory is allocated.
+    def unpack(self, raw: bytes, layout: Layout) -> Rec:
+        """Bytes -> the message. Raises WireError for bytes that are none for this layout, before
+        memory is allocated.
         """
+        reader, name = Reader(raw, self, layout), type(self).__name__
+        _, dtype, coding, d, k = reader.header
+        lengths, kinds = self.lengths(k, layout), self._kinds(dtype)
+        if k != (need := lengths[self.counted]):
+            raise WireError(f"a {name} message has {k} values for {d} coordinates; it needs {need}")
+        if dtype != _floating(kinds):
+            raise WireError(
+                f"a {name} message has values of {str(dtype)[6:]}; it sends "
+                f"{str(_floating(kinds))[6:]}"
+            )
+        message = rec(size=torch.tensor([d]))
+        if self.chooses:
+            rest = sum(_nbytes(lengths[field], kind) for field, kind in kinds.items())
+            message = self.there(coding, reader.block(reader.left - rest), d, k)
+        elif coding:
+            raise WireError(f"a {name} message has index coding {coding}; it has no indices")
+        fields = {field: reader.field(lengths[field], kind) for field, kind in kinds.items()}
+        reader.end()
+        return rec(**message._asdict(), **fields)
 
-    @abstractmethod
     def nbytes(self, message: Rec) -> int:
         """len(pack(message)), without packing."""
+        kinds = self._kinds(self._header(message, 0).dtype)
+        fields = sum(_nbytes(len(getattr(message, field)), kind) for field, kind in kinds.items())
+        chosen = self.where_nbytes(message) if self.chooses else 0
+        return HEADER_BYTES + len(self.parameters()) + chosen + fields
+
+    def _header(self, message: Rec, coding: int) -> Header:
+        kinds = {n: getattr(message, n).dtype if k is None else k for n, k in self.wire.items()}
+        k = len(getattr(message, self.counted))
+        return Header(self.code, _floating(kinds), coding, int(message.size), k)
+
+    def _kinds(self, dtype: torch.dtype) -> dict[str, torch.dtype | int]:
+        return {name: dtype if kind is None else kind for name, kind in self.wire.items()}
 
     def missing(self, p: Vec, message: Rec, layout: Layout) -> Vec:
         """What the receiver lacks of p (d,): p - decode(message). It may overwrite p and the
@@ -242,32 +303,16 @@ class Codec(Part, ABC):
         return torch.sub(p, self.decode(message, layout, p.dtype), out=p)
 
     def read(self, raw: bytes, layout: Layout, dtype: torch.dtype) -> Vec:
-        """Untrusted bytes -> the decoded vector (d,) of this type, every value finite.
-
-        dtype: the type of the vector that was sent. Raises WireError for bytes that encode() and
-        pack() cannot have made of such a vector. Lengths in a message are checked against the
-        layout before memory is allocated. A run that packs its own messages calls unpack() and
-        decode(), which check the form only.
+        """Untrusted bytes -> the decoded vector (d,) of this type, every value finite. Lengths are
+        checked against the layout before memory is allocated. Raises WireError.
         """
-        message = self.unpack(raw, layout)
-        if not self.canonical(message, raw, dtype):
-            raise WireError(
-                f"a {type(self).__name__} message is not written as this run writes "
-                f"{str(dtype)[6:]} values: another value type, or a coding that is not the shortest"
-            )
-        out = self.decode(message, layout, dtype)
+        out = self.decode(self.unpack(raw, layout), layout, dtype)
         if not finite(out):
             raise WireError(
                 f"a {type(self).__name__} message holds values that are not finite as "
                 f"{str(dtype)[6:]}"
             )
         return out
-
-    def canonical(self, message: Rec, raw: bytes, dtype: torch.dtype) -> bool:
-        """True if encode() and pack() can have made these bytes, which unpack() read as this
-        message, from a vector of this type.
-        """
-        return self.pack(message) == raw
 
     def where(self, message: Rec) -> tuple[int, bytes]:
         """The indices of the values of a codec that `chooses`: an index coding, and its block.
@@ -276,7 +321,11 @@ class Codec(Part, ABC):
         """
         raise AuthorError(f"{type(self).__name__} chooses coordinates, and needs a where()")
 
-    def there(self, coding: int, block: npt.NDArray[np.uint8], d: int, k: int) -> Rec:
+    def where_nbytes(self, message: Rec) -> int:
+        """The length of where()'s block."""
+        return len(self.where(message)[1])
+
+    def there(self, coding: int, block: Bytes, d: int, k: int) -> Rec:
         """The message of where() without its values. Raises WireError for a damaged block,
         AuthorError unless overridden.
         """
@@ -309,28 +358,15 @@ class Codec(Part, ABC):
 
 
 class Plain(Codec):
-    """Send every value in one type, `kind`; None: in that of the vector."""
+    """Send every value."""
 
     on_device = True
-    kind: ClassVar[torch.dtype | None] = None
+    wire: ClassVar[Mapping[str, Kind]] = {"value": None}
 
     def decode(self, message: Rec, layout: Layout, dtype: torch.dtype | None = None) -> Vec:
         expect(message, layout)
         value: Vec = message.value
         return value.to(dtype or value.dtype)
-
-    def pack(self, message: Rec) -> bytes:
-        d, value = int(message.size), message.value
-        return Header(self.code, value.dtype, 0, d, d).bytes() + raw(value)
-
-    def unpack(self, raw: bytes, layout: Layout | None = None) -> Rec:
-        reader = Reader(raw, self, layout)
-        value = reader.values(d := reader.dense(self.kind))
-        reader.end()
-        return rec(size=torch.tensor([d]), value=value)
-
-    def nbytes(self, message: Rec) -> int:
-        return HEADER_BYTES + int(message.value.nbytes)
 
 
 class Dense(Plain):
@@ -339,7 +375,7 @@ class Dense(Plain):
     >>> from fedloom.core.rng import generator
     >>> codec, layout = Dense(), Layout(("w",), ((3,),))
     >>> message, _ = codec.encode(torch.ones(3), codec.init(layout, 0), layout, generator(0, "a"))
-    >>> codec.decode(codec.unpack(codec.pack(message)), layout), codec.nbytes(message)
+    >>> codec.decode(codec.unpack(codec.pack(message), layout), layout), codec.nbytes(message)
     (tensor([1., 1., 1.]), 24)
     """
 
@@ -349,9 +385,6 @@ class Dense(Plain):
     def encode(self, p: Vec, state: Rec, layout: Layout, draw: torch.Generator) -> tuple[Rec, Rec]:
         p = checked(p, layout, there=True)
         return rec(size=torch.tensor([len(p)]), value=p), state
-
-    def canonical(self, message: Rec, raw: bytes, dtype: torch.dtype) -> bool:
-        return bool(message.value.dtype == dtype)  # the rest is the length
 
     def omega(self, d: int) -> float | None:
         return 0.0

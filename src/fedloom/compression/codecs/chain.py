@@ -1,27 +1,20 @@
-"""Chains: one codec for the values that another one chooses, and zstandard for any bytes."""
+"""Chains: one codec for the values that another one chooses."""
 
 from __future__ import annotations
 
-import importlib.util
 import struct
 from typing import Any
 
 import torch
 
-from ...core.extras import install
-from ...core.hyper import hyper
 from ...core.layout import Layout
 from ...core.rng import generator
 from ...core.vector import Rec, Vec, rec
-from ...errors import CompositionError, ConfigError, WireError
+from ...errors import CompositionError
 from .base import HEADER_BYTES, Codec, Dense, Header, Reader, expect
 
 _STAGES = struct.Struct("<BB")  # codes of the two
 _LENGTH = struct.Struct("<I")  # bytes of the index block
-_PACKED = struct.Struct("<BI")  # code of the inner one, its bytes
-_ROOM = 9  # no message has more bytes per coordinate, plus _MORE
-_MORE = 4096
-_WINDOW = 1024  # the smallest one of a frame
 
 
 class Chain(Codec):
@@ -46,7 +39,7 @@ class Chain(Codec):
         if not self.first.chooses:
             raise CompositionError(
                 f"{one} and {two}: {one} chooses no coordinates whose values {two} could code; "
-                "begin a chain with topk, threshold, proportion or dropping"
+                "begin a chain with topk, threshold or dropping"
             )
         if self.then.matrices:
             raise CompositionError(f"{one} and {two}: the chosen values form no matrices")
@@ -80,36 +73,35 @@ class Chain(Codec):
     def missing(self, p: Vec, message: Rec, layout: Layout) -> Vec:
         return self.first.missing(p, self._with_values(message, p.dtype), layout)
 
+    def parameters(self) -> bytes:
+        return _STAGES.pack(self.first.code, self.then.code)
+
     def pack(self, message: Rec) -> bytes:
-        return self._head(message) + self.then.pack(rec(**_stage(message, "then_")))
-
-    def _head(self, message: Rec) -> bytes:
-        """All that stands before then's message."""
+        coding, block = self.where(message)
         d, k = int(message.size), int(message.then_size)
-        coding, block = self.first.where(self._first(message, torch.empty(0)))
         head = Header(self.code, torch.float32, coding, d, k).bytes()
-        stages = _STAGES.pack(self.first.code, self.then.code)
-        return b"".join((head, stages, _LENGTH.pack(len(block)), block))
+        inner = self.then.pack(rec(**_stage(message, "then_")))
+        return b"".join((head, self.parameters(), _LENGTH.pack(len(block)), block, inner))
 
-    def unpack(self, raw: bytes, layout: Layout | None = None) -> Rec:
+    def where(self, message: Rec) -> tuple[int, bytes]:
+        return self.first.where(self._first(message, torch.empty(0)))
+
+    def unpack(self, raw: bytes, layout: Layout) -> Rec:
         reader = Reader(raw, self, layout)
         _, _, coding, d, k = reader.header
-        reader.agree(_STAGES, "the codecs", self.first.code, self.then.code)
-        block = reader.block(*reader.numbers(_LENGTH))
-        values = self.then.unpack(reader.rest(), _values(k))  # first, because they may be missing
+        (length,) = _LENGTH.unpack(bytes(reader.block(_LENGTH.size)))
+        block = reader.block(length)
+        # first the values, because they may be missing
+        values = self.then.unpack(bytes(reader.block(reader.left)), _values(k))
         found = self.first.there(coding, block, d, k)
         places = {f"first_{n}": v for n, v in found._asdict().items() if n != "size"}
         inner = {f"then_{n}": v for n, v in values._asdict().items()}
         return rec(size=torch.tensor([d]), **places, **inner)
 
-    def canonical(self, message: Rec, raw: bytes, dtype: torch.dtype) -> bool:
-        head, two = self._head(message), rec(**_stage(message, "then_"))
-        return raw.startswith(head) and self.then.canonical(two, raw[len(head) :], dtype)
-
     def nbytes(self, message: Rec) -> int:
-        _, block = self.first.where(self._first(message, torch.empty(0)))
+        block = self.first.where_nbytes(self._first(message, torch.empty(0)))
         inner = self.then.nbytes(rec(**_stage(message, "then_")))
-        return HEADER_BYTES + _STAGES.size + _LENGTH.size + len(block) + inner
+        return HEADER_BYTES + _STAGES.size + _LENGTH.size + block + inner
 
     def most(self, d: int) -> int:
         return self.then.most(self.first.most(d))
@@ -128,111 +120,6 @@ class Chain(Codec):
 
     def unfit(self, d: int) -> str:
         return self.first.unfit(d) or self.then.unfit(self.first.most(d)) or super().unfit(d)
-
-
-class Zstd(Codec):
-    """Compress the bytes of any codec's message by zstandard, which is lossless.
-
-    Useful if the bits of a message are not all random, such as few levels; those of top-k are close
-    to their entropy already. Needs the zstandard package, of the extra zstd.
-    state: inner's
-    On the wire: header, code of inner u8, length of its message u32, a zstandard frame.
-    Source: RFC 8878.
-    """
-
-    code = 15
-    inner: Codec
-    level: int = hyper(
-        3, "effort of the byte compression", low=1, high=22, source="zstandard's default"
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        # lossless, so the error feedback is inner's
-        object.__setattr__(self, "feedback", self.inner.feedback)
-        if isinstance(self.inner, Zstd):
-            raise CompositionError("Zstd and Zstd: nothing is left to compress; leave one out")
-        if importlib.util.find_spec("zstandard") is None:
-            raise ConfigError(
-                "a chain that ends in zstd needs the package zstandard, which is not installed; "
-                f"{install('zstd')}, or leave it out"
-            )
-
-    @property
-    def matrices(self) -> bool:  # type: ignore[override]  # what inner needs, it needs
-        """Whether inner needs whole layers."""
-        return self.inner.matrices
-
-    @property
-    def on_device(self) -> bool:  # type: ignore[override]
-        """Whether inner computes on the device of its vector."""
-        return self.inner.on_device
-
-    def init(self, layout: Layout, seed: int) -> Rec:
-        return self.inner.init(layout, seed)
-
-    def encode(self, p: Vec, state: Rec, layout: Layout, draw: torch.Generator) -> tuple[Rec, Rec]:
-        return self.inner.encode(p, state, layout, draw)
-
-    def decode(self, message: Rec, layout: Layout, dtype: torch.dtype | None = None) -> Vec:
-        return self.inner.decode(message, layout, dtype)
-
-    def missing(self, p: Vec, message: Rec, layout: Layout) -> Vec:
-        return self.inner.missing(p, message, layout)
-
-    def pack(self, message: Rec) -> bytes:
-        import zstandard
-
-        raw, d = self.inner.pack(message), int(message.size)
-        frame: bytes = zstandard.ZstdCompressor(level=self.level).compress(raw)
-        head = Header(self.code, torch.float32, 0, d, 0).bytes()
-        return b"".join((head, _PACKED.pack(self.inner.code, len(raw)), frame))
-
-    def unpack(self, raw: bytes, layout: Layout | None = None) -> Rec:
-        return self.inner.unpack(self._whole(raw, layout), layout)
-
-    def canonical(self, message: Rec, raw: bytes, dtype: torch.dtype) -> bool:
-        # another version of the library may write another frame of the same bytes
-        return self.inner.canonical(message, self._whole(raw, None), dtype)
-
-    def _whole(self, raw: bytes, layout: Layout | None) -> bytes:
-        """The bytes of inner's message."""
-        import zstandard
-
-        reader = Reader(raw, self, layout)
-        d = reader.header.d
-        code, length = reader.numbers(_PACKED)
-        if code != self.inner.code or reader.header[1:3] != (torch.float32, 0) or reader.header.k:
-            raise WireError(f"a Zstd message holds codec {code}; this run has {self.inner.code}")
-        if length > _ROOM * d + _MORE:
-            raise WireError(f"a Zstd message claims {length} bytes for {d} coordinates")
-        frame = reader.rest()
-        try:
-            said = zstandard.get_frame_parameters(frame)
-            if said.content_size != length or said.window_size > max(_WINDOW, 2 * length):
-                raise WireError(
-                    f"a Zstd message claims {length} bytes, and its frame {said.content_size} in "
-                    f"a window of {said.window_size}"
-                )
-            whole: bytes = zstandard.ZstdDecompressor().decompress(frame, allow_extra_data=False)
-        except zstandard.ZstdError as error:
-            raise WireError(f"a Zstd message cannot be read: {error}") from None
-        return whole
-
-    def nbytes(self, message: Rec) -> int:
-        return len(self.pack(message))
-
-    def most(self, d: int) -> int:
-        return self.inner.most(d)
-
-    def omega(self, d: int) -> float | None:
-        return self.inner.omega(d)
-
-    def delta(self, d: int) -> float | None:
-        return self.inner.delta(d)
-
-    def unfit(self, d: int) -> str:
-        return self.inner.unfit(d)
 
 
 def _values(k: int) -> Layout:

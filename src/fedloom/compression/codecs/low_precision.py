@@ -11,9 +11,9 @@ from torch import Tensor
 from ...core.hyper import hyper
 from ...core.layout import Layout
 from ...core.vector import Rec, Vec, rec
-from ...errors import DataError, WireError
+from ...errors import DataError
 from . import buckets
-from .base import HEADER_BYTES, Codec, Header, Plain, Reader, checked, expect, finite, raw
+from .base import Codec, Plain, checked, expect
 from .buckets import LARGEST, Noise, Piece, pieces, spread, work
 
 _BUCKET = struct.Struct("<I")
@@ -24,15 +24,15 @@ _LARGEST_STEP = LARGEST / (_STEPS + 2**-16)  # below what overflows times 127, a
 class _Half(Plain):
     """Send every value in a type of two bytes."""
 
-    kind: ClassVar[torch.dtype]
+    half: ClassVar[torch.dtype]
 
     def encode(self, p: Vec, state: Rec, layout: Layout, draw: torch.Generator) -> tuple[Rec, Rec]:
-        p = checked(p, layout, there=True)
-        largest = min(torch.finfo(kind).max for kind in (self.kind, p.dtype))
-        value = p.new_empty(len(p), dtype=self.kind)
+        p, kind = checked(p, layout, there=True), self.half
+        largest = min(torch.finfo(each).max for each in (kind, p.dtype))
+        value = p.new_empty(len(p), dtype=kind)
         parts = (torch.split(v, buckets.CHUNK) for v in (value, p))
         for place, part in zip(*parts, strict=True):
-            inside = part if p.dtype == self.kind else part.clamp(-largest, largest)
+            inside = part if p.dtype == kind else part.clamp(-largest, largest)
             place.copy_(_odd(inside) if p.dtype == torch.float64 else inside)
         return rec(size=torch.tensor([len(p)]), value=value), state
 
@@ -62,7 +62,8 @@ class FP16(_Half):
     """
 
     code = 10
-    kind = torch.float16
+    half = torch.float16
+    wire = {"value": half}
 
 
 class BF16(_Half):
@@ -78,7 +79,8 @@ class BF16(_Half):
     """
 
     code = 11
-    kind = torch.bfloat16
+    half = torch.bfloat16
+    wire = {"value": half}
 
 
 class Int8(Codec):
@@ -96,6 +98,8 @@ class Int8(Codec):
     """
 
     code = 13
+    wire = {"scale": torch.float32, "symbol": torch.int8}
+    counted = "symbol"
     bucket: int = hyper(
         512,
         "values that share a scale",
@@ -131,32 +135,11 @@ class Int8(Codec):
             out[piece.at : piece.at + piece.n] = part.mul_(spread(message.scale, piece))
         return out
 
-    def pack(self, message: Rec) -> bytes:
-        d = int(message.size)
-        header = Header(self.code, torch.float32, 0, d, d).bytes()
-        return b"".join(
-            (header, _BUCKET.pack(self.bucket), raw(message.scale), raw(message.symbol))
-        )
+    def parameters(self) -> bytes:
+        return _BUCKET.pack(self.bucket)
 
-    def unpack(self, raw: bytes, layout: Layout | None = None) -> Rec:
-        reader = Reader(raw, self, layout)
-        d = reader.dense(torch.float32, " steps")
-        reader.agree(_BUCKET, "buckets of", self.bucket)
-        if reader.left != 4 * (number := buckets.count([d], self.bucket)) + d:
-            raise WireError(
-                f"an Int8 message has {reader.left} bytes of steps and values; {d} coordinates "
-                f"take {4 * number + d}"
-            )
-        scale = reader.values(number)
-        if not finite(scale) or bool((scale.signbit() | (scale > _LARGEST_STEP)).any()):
-            raise WireError("an Int8 message has a step that is negative or not finite times 127")
-        symbol = reader.values(d, torch.int8)
-        if d and int(symbol.min()) < -_STEPS:
-            raise WireError(f"an Int8 message has the value -128; it goes down to -{_STEPS}")
-        return rec(size=torch.tensor([d]), scale=scale, symbol=symbol)
-
-    def nbytes(self, message: Rec) -> int:
-        return HEADER_BYTES + _BUCKET.size + int(message.scale.nbytes + message.symbol.nbytes)
+    def lengths(self, k: int, layout: Layout) -> dict[str, int]:
+        return {"scale": buckets.count([layout.d], self.bucket), "symbol": layout.d}
 
 
 def _steps(p: Vec, parts: list[Piece], number: int) -> Tensor:

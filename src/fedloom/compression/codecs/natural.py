@@ -10,8 +10,8 @@ from torch import Tensor
 
 from ...core.layout import Layout
 from ...core.vector import Rec, Vec, rec
-from ...errors import DataError, WireError
-from .base import HEADER_BYTES, Codec, Header, Reader, checked, expect, packed_bits, raw
+from ...errors import DataError
+from .base import Codec, checked, expect
 from .buckets import Noise
 
 _CHUNK = 1 << 17
@@ -24,7 +24,7 @@ class Natural(Codec):
 
     2^a <= |p_j| < 2^(a+1) becomes 2^(a+1) with probability (|p_j| - 2^a) / 2^a, else 2^a: unbiased
     with w = 1/8. 0 stays 0, and what is smaller than float32's normal numbers becomes 0.
-    On the wire: header, exponents + 127 in bytes (0: zero), signs (1: negative), least significant
+    On the wire: header, exponents + 127 in bytes (0: zero), signs (1: negative), most significant
     bit first.
     Source: Horvath et al., Natural compression, 2019.
 
@@ -35,6 +35,8 @@ class Natural(Codec):
     """
 
     code = 9
+    wire = {"exponent": 8, "negative": 1}
+    counted = "exponent"
 
     def encode(self, p: Vec, state: Rec, layout: Layout, draw: torch.Generator) -> tuple[Rec, Rec]:
         p, noise = checked(p, layout), Noise(draw)
@@ -57,27 +59,6 @@ class Natural(Codec):
             bits = (exponent.to(torch.int32) << 23) | (negative.to(torch.int32) << 31)
             place.copy_(bits.view(torch.float32))
         return out
-
-    def pack(self, message: Rec) -> bytes:
-        d = int(message.size)
-        header = Header(self.code, torch.float32, 0, d, d).bytes()
-        return b"".join((header, raw(message.exponent), packed_bits(message.negative)))
-
-    def unpack(self, raw: bytes, layout: Layout | None = None) -> Rec:
-        reader = Reader(raw, self, layout)
-        d = reader.dense(torch.float32)
-        exponent = torch.from_numpy(reader.block(d).copy())
-        negative = reader.bits(d)
-        reader.end()
-        if d and int(exponent.max()) > 2 * _BIAS:
-            raise WireError(f"a Natural message has exponent 255; it goes up to {2 * _BIAS}")
-        if bool((negative & (exponent == 0)).any()):
-            raise WireError("a Natural message has a zero with a sign; it is damaged")
-        return rec(size=torch.tensor([d]), exponent=exponent, negative=negative)
-
-    def nbytes(self, message: Rec) -> int:
-        d = int(message.size)
-        return HEADER_BYTES + d + -(-d // 8)
 
     def omega(self, d: int) -> float | None:
         return 1 / 8

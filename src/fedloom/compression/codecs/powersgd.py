@@ -13,8 +13,8 @@ from ...core.hyper import hyper
 from ...core.layout import Layout
 from ...core.rng import generator
 from ...core.vector import Rec, Vec, rec
-from ...errors import DataError, WireError
-from .base import HEADER_BYTES, Codec, Header, Reader, checked, expect, raw
+from ...errors import DataError
+from .base import Codec, checked, expect
 
 _RANK = struct.Struct("<H")
 
@@ -45,6 +45,7 @@ class PowerSGD(Codec):
     """
 
     code = 4
+    wire = {"value": None}
     matrices = True
     rank: int = hyper(
         2, "rank of the factors of a matrix", low=1, high=65535, source="Vogels et al.: 1, 2, 4"
@@ -62,12 +63,6 @@ class PowerSGD(Codec):
         """Values that every layer sends."""
         pairs = zip(self.shapes(layout), layout.sizes, strict=True)
         return [self.rank * (nm[0] + nm[1]) if nm else size for nm, size in pairs]
-
-    def _need(self, k: int, layout: Layout) -> None:
-        if k != (number := sum(self._lengths(layout))):
-            raise WireError(
-                f"a PowerSGD message has {k} values; rank {self.rank} of this layout takes {number}"
-            )
 
     def _starts(self, layout: Layout) -> Iterator[tuple[str, int]]:
         """(layer, m) of the factorised ones."""
@@ -118,7 +113,6 @@ class PowerSGD(Codec):
     def decode(self, message: Rec, layout: Layout, dtype: torch.dtype | None = None) -> Vec:
         expect(message, layout)
         lengths, value = self._lengths(layout), message.value
-        self._need(len(value), layout)
         out = torch.empty(layout.d, dtype=dtype or value.dtype)
         parts, places = torch.split(value, lengths), torch.split(out, layout.sizes)
         pieces = zip(parts, self.shapes(layout), places, strict=True)
@@ -134,28 +128,8 @@ class PowerSGD(Codec):
                 place.copy_((left @ right.T).view(-1))
         return out
 
-    def pack(self, message: Rec) -> bytes:
-        d, value = int(message.size), message.value
-        header = Header(self.code, value.dtype, 0, d, len(value))
-        return b"".join((header.bytes(), _RANK.pack(self.rank), raw(value)))
+    def parameters(self) -> bytes:
+        return _RANK.pack(self.rank)
 
-    def unpack(self, raw: bytes, layout: Layout | None = None) -> Rec:
-        reader = Reader(raw, self, layout)
-        header = reader.header
-        if header.k > header.d or header.coding:
-            raise WireError(
-                f"a PowerSGD message has {header.k} values for {header.d} coordinates and index "
-                f"coding {header.coding}; it has at most one each, and coding 0"
-            )
-        reader.agree(_RANK, "rank", self.rank)
-        if layout is not None:
-            self._need(header.k, layout)
-        value = reader.values(header.k)
-        reader.end()
-        return rec(size=torch.tensor([header.d]), value=value)
-
-    def canonical(self, message: Rec, raw: bytes, dtype: torch.dtype) -> bool:
-        return message.value.dtype == dtype and super().canonical(message, raw, dtype)
-
-    def nbytes(self, message: Rec) -> int:
-        return HEADER_BYTES + _RANK.size + int(message.value.nbytes)
+    def lengths(self, k: int, layout: Layout) -> dict[str, int]:
+        return {"value": sum(self._lengths(layout))}

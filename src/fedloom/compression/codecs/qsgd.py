@@ -6,21 +6,18 @@ import math
 import struct
 from typing import Literal
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from ...core.hyper import hyper
 from ...core.layout import Layout
 from ...core.vector import Rec, Vec, rec
-from ...errors import DataError, WireError
+from ...errors import DataError
 from . import buckets
-from .base import HEADER_BYTES, Codec, Header, Reader, checked, expect, finite, raw
+from .base import Codec, Kind, checked, expect
 from .buckets import LARGEST, Noise, pieces, spread, work
 
 _PARAMETERS = struct.Struct("<HI")  # levels, bucket
-_CHUNK = 1 << 18  # symbols that are packed together
 
 
 class QSGD(Codec):
@@ -46,6 +43,7 @@ class QSGD(Codec):
     """
 
     code = 3
+    counted = "symbol"
     levels: int = hyper(
         127, "positive levels of a value", low=1, high=127, source="8 bit; FedPAQ, 4 bit: 7"
     )
@@ -69,6 +67,11 @@ class QSGD(Codec):
     def width(self) -> int:
         """Bits that one value takes: those of the integers from 0 to 2 levels."""
         return (2 * self.levels).bit_length()
+
+    @property
+    def wire(self) -> dict[str, Kind]:  # type: ignore[override]
+        """Norms, and a symbol in as many bits as it needs."""
+        return {"norm": torch.float32, "symbol": self.width}
 
     def omega(self, d: int) -> float | None:
         """min(b / (4 s^2), sqrt(b) / s) with b the number of values that share a norm."""
@@ -109,10 +112,6 @@ class QSGD(Codec):
     def decode(self, message: Rec, layout: Layout, dtype: torch.dtype | None = None) -> Vec:
         expect(message, layout)
         sizes, norm = self._sizes(layout), message.norm
-        if len(norm) != (number := buckets.count(sizes, self.bucket)):
-            raise WireError(
-                f"a {type(self).__name__} message has {len(norm)} norms; these layers take {number}"
-            )
         out = torch.empty(layout.d, dtype=dtype or torch.float32)
         kind = work(out)
         for piece in pieces(sizes, self.bucket):
@@ -123,40 +122,11 @@ class QSGD(Codec):
                 out[at : at + n] /= 1 + self._excess(piece.size)
         return out
 
-    def pack(self, message: Rec) -> bytes:
-        d = int(message.size)
-        header = Header(self.code, torch.float32, 0, d, d).bytes()
-        own = _PARAMETERS.pack(self.levels, self.bucket)
-        symbols = _squeeze(message.symbol.numpy(), self.width)
-        return b"".join((header, own, raw(message.norm), symbols))
+    def parameters(self) -> bytes:
+        return _PARAMETERS.pack(self.levels, self.bucket)
 
-    def unpack(self, raw: bytes, layout: Layout | None = None) -> Rec:
-        reader = Reader(raw, self, layout)
-        d = reader.dense(torch.float32, " norms")
-        reader.agree(_PARAMETERS, "levels and buckets of", self.levels, self.bucket)
-        nbytes = -(-d * self.width // 8)
-        number = (reader.left - nbytes) // 4  # the layers decide, or the length of the message
-        if layout is not None or self.scope == "global":
-            number = buckets.count([d] if layout is None else self._sizes(layout), self.bucket)
-        if reader.left != 4 * number + nbytes or number > d:
-            raise WireError(
-                f"a QSGD message has {reader.left} bytes of norms and symbols; "
-                f"{d} coordinates take {4 * number + nbytes}"
-            )
-        norm = reader.values(number)
-        if not finite(norm) or bool(norm.signbit().any()):
-            raise WireError("a QSGD message has a norm that is negative or not finite")
-        symbol = _unsqueeze(reader.block(nbytes), self.width, d)
-        if d and int(symbol.max()) > 2 * self.levels:
-            raise WireError(
-                f"a QSGD message has symbol {int(symbol.max())}; {self.levels} levels have "
-                f"0 .. {2 * self.levels}"
-            )
-        return rec(size=torch.tensor([d]), norm=norm, symbol=torch.from_numpy(symbol))
-
-    def nbytes(self, message: Rec) -> int:
-        symbols = -(-int(message.size) * self.width // 8)
-        return HEADER_BYTES + _PARAMETERS.size + int(message.norm.nbytes) + symbols
+    def lengths(self, k: int, layout: Layout) -> dict[str, int]:
+        return {"norm": buckets.count(self._sizes(layout), self.bucket), "symbol": layout.d}
 
 
 class FedPAQ(QSGD):
@@ -221,28 +191,3 @@ def _norms(p: Vec, sizes: list[int], bucket: int) -> Tensor:
             f"QSGD sends norms as float32, up to {LARGEST:.3g}, got {float(exact.max()):.3g}"
         )
     return buckets.round_up(exact)
-
-
-# ------------------------------------------------------------------------------------------- bits
-def _squeeze(symbols: npt.NDArray[np.uint8], width: int) -> bytes:
-    """Symbols of `width` bits, packed one after the other."""
-    if width == 8:
-        return symbols.tobytes()
-    parts = (symbols[at : at + _CHUNK, None] for at in range(0, len(symbols), _CHUNK))
-    return b"".join(np.packbits(np.unpackbits(s, axis=1)[:, 8 - width :]).tobytes() for s in parts)
-
-
-def _unsqueeze(block: npt.NDArray[np.uint8], width: int, d: int) -> npt.NDArray[np.uint8]:
-    """The d symbols of _squeeze()."""
-    if width == 8:
-        return block.copy()
-    out = np.empty(d, np.uint8)
-    for at in range(0, d, _CHUNK):  # a multiple of 8 symbols is a whole number of bytes
-        n, first = min(_CHUNK, d - at), at * width // 8
-        bits = np.unpackbits(block[first : first - (-n * width // 8)])
-        if bits[n * width :].any():
-            raise WireError("a QSGD message has bits behind its last symbol; it is damaged")
-        out[at : at + n] = np.packbits(bits[: n * width].reshape(n, width), axis=1)[:, 0] >> (
-            8 - width
-        )
-    return out

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import struct
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -14,7 +12,7 @@ from ...core.layout import Layout
 from ...core.rng import generator
 from ...core.vector import Rec, Vec, rec
 from ...errors import WireError
-from .base import HEADER_BYTES, Codec, Header, Reader, checked, expect, raw
+from .base import Bytes, Codec, checked, expect
 from .buckets import CHUNK
 
 _SEED = struct.Struct("<q")
@@ -38,6 +36,7 @@ class RandomDropping(Codec):
     """
 
     code = 2
+    wire = {"value": None}
     chooses = True
     ratio: PositiveShare = hyper(0.1, "share of the values that is sent", "CFedAvg: 0.1 and 0.01")
     scaled: bool = hyper(
@@ -74,34 +73,17 @@ class RandomDropping(Codec):
     def where(self, message: Rec) -> tuple[int, bytes]:
         return 0, _SEED.pack(int(message.seed))
 
-    def there(self, coding: int, block: npt.NDArray[np.uint8], d: int, k: int) -> Rec:
-        if k > d or coding or len(block) != _SEED.size:
+    def there(self, coding: int, block: Bytes, d: int, k: int) -> Rec:
+        if coding or len(block) != _SEED.size:
             raise WireError(
-                f"a RandomDropping message has {k} of {d} values, index coding {coding} and "
-                f"{len(block)} bytes of a seed; it has at most all values, coding 0 and "
-                f"{_SEED.size} bytes"
+                f"a RandomDropping message has index coding {coding} and {len(block)} bytes of a "
+                f"seed; it has coding 0 and {_SEED.size} bytes"
             )
         (seed,) = _SEED.unpack(block.tobytes())
         return rec(size=torch.tensor([d]), seed=torch.tensor([seed]))
 
-    def pack(self, message: Rec) -> bytes:
-        d, value = int(message.size), message.value
-        header = Header(self.code, value.dtype, 0, d, len(value))
-        return b"".join((header.bytes(), self.where(message)[1], raw(value)))
-
-    def unpack(self, raw: bytes, layout: Layout | None = None) -> Rec:
-        reader = Reader(raw, self, layout)
-        _, _, coding, d, k = reader.header
-        message = self.there(coding, reader.block(_SEED.size), d, k)
-        value = reader.values(k)
-        reader.end()
-        return rec(**message._asdict(), value=value)
-
-    def canonical(self, message: Rec, raw: bytes, dtype: torch.dtype) -> bool:
-        return message.value.dtype == dtype and super().canonical(message, raw, dtype)
-
-    def nbytes(self, message: Rec) -> int:
-        return HEADER_BYTES + _SEED.size + int(message.value.nbytes)
+    def lengths(self, k: int, layout: Layout) -> dict[str, int]:
+        return {"value": min(k, layout.d)}
 
     def omega(self, d: int) -> float | None:
         return 1 / self.ratio - 1 if self.scaled else None

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from ...core.layout import Layout
 from ...core.vector import Rec, Vec, rec
 from . import index_coding as indices
-from .base import HEADER_BYTES, Codec, Header, Reader, checked, expect, raw
+from .base import Bytes, Codec, checked, expect
 
 
 class Sparse(Codec):
@@ -21,6 +19,7 @@ class Sparse(Codec):
     On the wire: header, indices in the cheapest of several codings (index_coding.py), values.
     """
 
+    wire = {"value": None}
     chooses = True
     on_device = True
 
@@ -50,26 +49,13 @@ class Sparse(Codec):
         chosen = indices.plan(index, d)
         return int(chosen.coding), indices.write(index, d, chosen)
 
-    def there(self, coding: int, block: npt.NDArray[np.uint8], d: int, k: int) -> Rec:
+    def there(self, coding: int, block: Bytes, d: int, k: int) -> Rec:
         indices.bound(block, d)
         index = torch.from_numpy(indices.read(block, coding, d, k))
         return rec(size=torch.tensor([d]), index=index)
 
-    def pack(self, message: Rec) -> bytes:
-        (coding, block), value = self.where(message), message.value
-        header = Header(self.code, value.dtype, coding, int(message.size), len(value))
-        return b"".join((header.bytes(), block, raw(value)))
+    def where_nbytes(self, message: Rec) -> int:
+        return indices.plan(message.index.cpu().numpy(), int(message.size)).nbytes
 
-    def unpack(self, raw: bytes, layout: Layout | None = None) -> Rec:
-        reader = Reader(raw, self, layout)
-        _, dtype, coding, d, k = reader.header
-        block = reader.block(reader.left - k * dtype.itemsize)
-        message = self.there(coding, block, d, k)
-        return rec(**message._asdict(), value=reader.values(k))
-
-    def canonical(self, message: Rec, raw: bytes, dtype: torch.dtype) -> bool:
-        return message.value.dtype == dtype and super().canonical(message, raw, dtype)
-
-    def nbytes(self, message: Rec) -> int:
-        block = indices.plan(message.index.cpu().numpy(), int(message.size)).nbytes
-        return HEADER_BYTES + block + int(message.value.nbytes)
+    def lengths(self, k: int, layout: Layout) -> dict[str, int]:
+        return {"value": min(k, layout.d)}

@@ -12,9 +12,7 @@ from torch import Tensor
 
 from ...core.hyper import PositiveShare, hyper
 from ...core.layout import Layout
-from ...core.vector import Rec, Vec
-from ...errors import WireError
-from .base import expect
+from ...core.vector import Vec
 from .sparse import Sparse
 
 _SMALL = 1 << 17  # below this many values a sample does not pay
@@ -60,26 +58,6 @@ class TopK(Sparse):
 
     def _count(self, n: int) -> int:
         return min(n, max(1, round(self.ratio * n)))
-
-    def there(self, coding: int, block: npt.NDArray[np.uint8], d: int, k: int) -> Rec:
-        if self.scope == "global" and k != self._count(d):
-            raise WireError(
-                f"a TopK message has {k} of {d} values; ratio {self.ratio:g} sends {self._count(d)}"
-            )
-        return super().there(coding, block, d, k)
-
-    def decode(self, message: Rec, layout: Layout, dtype: torch.dtype | None = None) -> Vec:
-        expect(message, layout)
-        if self.scope == "layer":
-            ends, index = torch.tensor(layout.sizes).cumsum(0), message.index.cpu()
-            upto = torch.searchsorted(index, ends)
-            own = upto.diff(prepend=upto.new_zeros(1)).tolist()
-            if own != [self._count(n) for n in layout.sizes]:
-                raise WireError(
-                    f"a TopK message has {len(message.index)} values, not the share of "
-                    f"{self.ratio:g} in every layer"
-                )
-        return super().decode(message, layout, dtype)
 
     def most(self, d: int) -> int:
         return self._count(d) if self.scope == "global" else d
