@@ -6,19 +6,15 @@ changed into a new segment file, and a checkpoint's index says which segment hol
 segment is deleted when no kept checkpoint names it. Rows that are left alone in old segments move
 on into new ones, so that the current segments hold few rows that are not current.
 
-The header of a segment holds a checksum of every row, and the index one of the header. A resume
-checks all headers, and as many bytes of rows as take a second; beyond that a row is checked when it
-is read, before its client's round.
+The index holds a checksum of every segment, which a resume checks.
 """
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import json
 import re
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -27,7 +23,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from ..core.parsing import parse_json
-from ..core.vector import Rec, as_bytes, leaves
+from ..core.vector import Rec, leaves
 from ..errors import CheckpointError
 from . import world
 from .atomic import checksum, make_folder, remedy
@@ -36,8 +32,6 @@ from .records import filled, freeze, thaw, thinned, write_tensors
 _SEGMENT = re.compile(r"(r[0-9]{1,9}-)?[0-9]{8,20}\.safetensors")  # other files are not ours
 SPARE = 1.25  # rows in the current segments for each current row; 1.4 writes a fifth less
 AT_ONCE = 1 << 27  # bytes of changed rows that are written before more are gathered, with a bound
-CHECKED = 1 << 30  # bytes of segments up to which a resume checks every row at once
-_BY_ROW = "rows:"  # how the checksum of a segment begins if it is that of its header
 
 
 class ClientStates(Protocol):
@@ -98,7 +92,6 @@ class ClientMemory:
         self._dirty: set[int] = set()
         self._where: dict[int, str] = {}  # client -> segment
         self._written: dict[str, tuple[int, str]] = {}  # segment -> rows in it, checksum
-        self._unchecked: set[str] = set()  # segments of which a row is checked when it is read
         self._named: set[str] = set()  # segments that a checkpoint may need
         self._number = 0
         self._bytes = self._changed = 0  # in memory; put since the last flush
@@ -160,15 +153,8 @@ class ClientMemory:
             self._saved.pop(i, None)
 
     def last(self, clients: Iterable[int]) -> dict[int, int | None]:
-        """{client: the round of its last participation}, None for a new client. A row is read only
-        if the index of an older run does not tell.
-        """
-        found: dict[int, int | None] = {}
-        for i in clients:
-            if i in self._where and i not in self._last:
-                self._last[i] = int(self._read(self._where[i], [i])[i].last)
-            found[i] = self._last.get(i)
-        return found
+        """{client: the round of its last participation}, None for a new client."""
+        return {i: self._last.get(i) for i in clients}
 
     def _oldest(self) -> list[int]:
         """The least recently used rows, which must leave memory for the bound."""
@@ -203,18 +189,15 @@ class ClientMemory:
         make_folder(self._folder)
         tensors: dict[str, Tensor] = {}
         shapes: dict[str, Any] = {}
-        sums: dict[str, str] = {}
         for i in sorted(self._dirty):
             shapes[str(i)], own = freeze(self._rows[i])
-            sums[str(i)] = _sum(own)
             tensors |= {f"{i}/{name}": t for name, t in own.items()}
         name = f"{self._prefix}{self._number:08d}.safetensors"
-        about = {"rows": json.dumps(shapes), "sums": json.dumps(sums)}
-        write_tensors(self._folder / name, tensors, about)
+        write_tensors(self._folder / name, tensors, {"rows": json.dumps(shapes)})
         self._number += 1
         self._where |= dict.fromkeys(self._dirty, name)
         self._saved |= self.last(self._dirty)
-        self._written[name] = len(self._dirty), _sum_of_header(self._folder / name)
+        self._written[name] = len(self._dirty), checksum(self._folder / name)
         self._dirty.clear()
         self._changed = 0
         self._evict()  # of what was gathered
@@ -250,7 +233,7 @@ class ClientMemory:
             "segments": [[name, *self._written[name]] for name in names],
             "clients": clients,
             "segment_of": [number[self._where[i]] for i in clients],
-            "last": [self._saved.setdefault(i, self.last([i])[i]) for i in clients],
+            "last": [self._saved[i] for i in clients],
         }
 
     def restore(self, index: dict[str, Any]) -> None:
@@ -269,33 +252,20 @@ class ClientMemory:
             int(i): names[n] for i, n in zip(index["clients"], index["segment_of"], strict=True)
         }
         self._number, self._named = int(index["next"]), set(names)
-        self._last = dict(zip(self._where, map(int, index.get("last", ())), strict=False))
+        self._last = dict(zip(self._where, map(int, index["last"]), strict=True))
         self._saved = {**self._last}
         self._check()
 
     def _check(self) -> None:
-        """Raise CheckpointError for a segment that is missing or damaged. Of many bytes the rows
-        are left to _read(), but for segments of before 0.2, whose checksum is of the whole file.
-        """
-        paths = {name: (self._folder or Path()) / name for name in self._written}
-        for name, path in paths.items():
+        """Raise CheckpointError for a segment that is missing or damaged."""
+        for name, (_, digest) in self._written.items():
+            path = (self._folder or Path()) / name
             if self._folder is None or not path.exists():
                 raise CheckpointError(f"client memory {name} is missing in {self._folder}")
             if path.is_symlink() or not path.is_file():
                 raise CheckpointError(f"client memory {path} is a link, or no file")
-        self._unchecked.clear()
-        late = sum(path.stat().st_size for path in paths.values()) > CHECKED
-        for name, (_, digest) in self._written.items():
-            by_row = digest.startswith(_BY_ROW)
-            found = (_sum_of_header if by_row else checksum)(paths[name])
-            if found != digest:
+            if checksum(path) != digest:
                 raise CheckpointError(f"client memory {name} is not as it was written")
-            if by_row:
-                self._unchecked.add(name)
-                for _ in self._rows_of(name, [] if late else None):
-                    pass  # each is checked when it is read
-                if not late:
-                    self._unchecked.discard(name)
 
     def discard(self, kept: Iterable[dict[str, Any]]) -> None:
         """Delete the segments that none of these indexes names, and that hold no current row."""
@@ -310,51 +280,18 @@ class ClientMemory:
 
     def _read(self, name: str, clients: list[int]) -> dict[int, Rec]:
         """The rows of these clients in a segment, which is opened once."""
-        return dict(self._rows_of(name, clients))
-
-    def _rows_of(self, name: str, clients: list[int] | None) -> Iterator[tuple[int, Rec]]:
-        """(client, its row) in a segment; None: of all clients there."""
         assert self._folder is not None
-        path, who = self._folder / name, "client memory"
+        path, who, found = self._folder / name, "client memory", dict[int, Rec]()
         try:
-            with _opened(path) as (f, shapes, sums):  # memory-mapped: reads these rows only
-                for i in map(int, shapes) if clients is None else clients:
+            with safe_open(path, framework="pt") as f:  # memory-mapped: reads these rows only
+                shapes = parse_json(f.metadata()["rows"])
+                for i in clients:
                     who, shape = f"client {i}'s memory", shapes[str(i)]
                     tensors = {k: f.get_tensor(f"{i}/{k}") for k in _paths(shape)}
-                    if name in self._unchecked and _sum(tensors) != sums[str(i)]:
-                        raise ValueError(
-                            "it is not as it was written; put the file back, or delete the newest "
-                            f"folder in '{self._folder.parent / 'checkpoints'}' and resume: the "
-                            "checkpoint before it may not need this file"
-                        )
-                    yield i, thaw(shape, tensors, self._device)
+                    found[i] = thaw(shape, tensors, self._device)
         except (OSError, SafetensorError, KeyError, ValueError) as error:
             raise CheckpointError(f"{who} in {path} cannot be read: {error}") from error
-
-
-@contextlib.contextmanager
-def _opened(path: Path) -> Iterator[tuple[Any, dict[str, Any], dict[str, str]]]:
-    """A segment, the shapes of its rows by client, and their checksums."""
-    with safe_open(path, framework="pt") as f:
-        about = f.metadata()
-        yield f, parse_json(about["rows"]), parse_json(about.get("sums", "{}"))
-
-
-def _sum(tensors: Mapping[str, Tensor]) -> str:
-    """The checksum of the tensors of a row."""
-    state = hashlib.sha256()
-    for name in sorted(tensors):
-        state.update(as_bytes(tensors[name]).numpy().data)
-    return state.hexdigest()[:32]
-
-
-def _sum_of_header(path: Path) -> str:
-    """The checksum of a safetensors file's header: the shape and place of each tensor."""
-    with open(path, "rb") as f:
-        first = f.read(8)
-        size = int.from_bytes(first, "little")
-        header = f.read(min(size, path.stat().st_size))
-    return _BY_ROW + hashlib.sha256(first + header).hexdigest()
+        return found
 
 
 def _paths(shape: Any) -> list[str]:

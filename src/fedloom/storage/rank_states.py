@@ -169,13 +169,13 @@ def _share(index: dict[str, Any], home: dict[int, int], rank: int) -> dict[str, 
         k: held.count(k) * int(index["segments"][k][1]) // index["segment_of"].count(k)
         for k in used
     }
-    out = {
+    return {
         "next": index["next"],
         "segments": [[index["segments"][k][0], part[k], index["segments"][k][2]] for k in used],
         "clients": [index["clients"][n] for n in mine],
         "segment_of": [used.index(k) for k in held],
+        "last": [index["last"][n] for n in mine],
     }
-    return out | ({"last": [index["last"][n] for n in mine]} if "last" in index else {})
 
 
 def _joined(indexes: list[dict[str, Any]]) -> dict[str, Any]:
