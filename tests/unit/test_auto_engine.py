@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import random
 import re
 import shutil
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -162,12 +160,11 @@ def test_the_rule_asks_neither_clock_nor_machine(monkeypatch):
 
 # ----------------------------------------------------------------------- the run measures itself
 class Ways:
-    """Workers of tests, which share processes, and rounds that seem to take as long as is said."""
+    """Workers of tests, which share processes, and clients that seem to take as long as is said."""
 
-    def __init__(self, monkeypatch, engine_of=None, alone=1.0, many=1.0, ready=1):
-        self.alone, self.many, self.polls, self.ready = alone, many, 0, ready
-        self.opened, self.closed, self.ways, self.pieces = 0, 0, [], []
-        self.now = 0.0
+    def __init__(self, monkeypatch, engine_of=None, alone=4.0, many=2.0):
+        self.alone, self.many, self.opened, self.closed = alone, many, 0, 0
+        self.pieces, self.now = [], 0.0
         ways = self
 
         def made(number, chunk=None, onednn=False):
@@ -179,7 +176,7 @@ class Ways:
             real_open, real_close, real_map = inner.open, inner.close, inner.map
 
             def opened(*parts):
-                ways.opened, ways.polls = ways.opened + 1, 0
+                ways.opened += 1
                 real_open(*parts)
 
             def closed():
@@ -187,7 +184,7 @@ class Ways:
                 real_close()
 
             inner.open, inner.close, inner.map = opened, closed, ways.timed("many", real_map)
-            inner.fit, inner.wake, inner.ready = lambda n: None, lambda: None, ways.polled
+            inner.fit, inner.wait_until_ready = lambda n: None, lambda seconds: None
             return inner
 
         monkeypatch.setattr(auto, "Workers", made)
@@ -205,20 +202,19 @@ class Ways:
         def run(what, asked):
             if what is not Request.TRAIN:
                 return real(what, asked)
-            self.ways[asked.round :] = [way]  # of a round in pieces the last one's
-            self.pieces.append((way, len(asked.cohort)))
-            took = getattr(self, way)
-            self.now += (took(asked.round) if callable(took) else took) * len(asked.cohort)
+            self.pieces.append((way, asked.round, len(asked.cohort)))
+            self.now += getattr(self, way) * len(asked.cohort)
             return real(what, asked)
 
         return run
 
-    def polled(self):
-        self.polls += 1
-        return self.polls >= self.ready
+    @property
+    def rounds(self):
+        """Who computed the last piece of each round."""
+        return [*{at: way for way, at, _ in self.pieces}.values()]
 
 
-# hundreds of rounds, whose seconds are made up: one step each, and nothing is evaluated
+# rounds whose seconds are made up: one step each, and nothing is evaluated
 SHORT = {"data": EQUAL, "local": Local(steps=1, batch=4, lr=0.1), "evaluate": Evaluation(every=0)}
 
 
@@ -231,161 +227,64 @@ def plain(rounds, **changes):
     return timeless(small(FedAvg(), rounds=rounds, **(SHORT | changes)).run().history)
 
 
-def test_a_run_begins_alone_and_keeps_the_processes_that_are_faster(monkeypatch):
-    ways = Ways(monkeypatch, alone=0.4, many=0.2, ready=3)
-    found = run(20)
-    # two rounds say what one takes, three pass until the processes are ready
-    assert ways.ways == ["alone"] * 5 + ["many"] * 15
+@pytest.mark.parametrize(("many", "kept"), [(3.7, "many"), (3.9, "alone"), (8.0, "alone")])
+def test_the_faster_of_two_ways_is_kept_from_the_first_round_on(monkeypatch, many, kept):
+    ways = Ways(monkeypatch, many=many)
+    found = run(5)
+    trial = [("alone", 0, 1), ("many", 0, 2), ("many", 0, 2), ("alone", 0, 2)]
+    assert ways.pieces[:5] == [*trial, (kept, 0, 3)] and ways.rounds == [kept] * 5
     assert ways.opened == ways.closed == 1
-    assert timeless(found.history) == plain(20)
+    assert timeless(found.history) == plain(5)
 
 
-@pytest.mark.parametrize(("many", "kept"), [(0.37, "many"), (0.39, "alone"), (0.8, "alone")])
-def test_processes_that_do_not_gain_enough_are_ended(monkeypatch, many, kept):
-    ways = Ways(monkeypatch, alone=0.4, many=many)
-    run(16)
-    assert ways.ways == ["alone"] * 3 + ["many"] * 4 + [kept] * 9
-    assert ways.opened == ways.closed == 1
+@pytest.mark.parametrize(("each", "opened"), [(1.0, 0), (1.01, 1)])
+def test_processes_start_only_if_the_run_is_worth_it(monkeypatch, each, opened):
+    """Five rounds of four clients, which are worth processes from 20 s on."""
+    ways = Ways(monkeypatch, alone=each, many=0.1)
+    run(5)
+    assert ways.opened == opened
 
 
-@pytest.mark.parametrize("starting", [1, 12])
-def test_short_rounds_are_timed_for_a_second_and_before_processes_start(monkeypatch, starting):
-    """Rounds of 40 ms alone and of 20 ms by processes; while these start, rounds take four times as
-    long, and a pause of the machine in one round decides nothing.
-    """
-    alone = lambda r: 0.01 if r < 27 else 0.04
-    many = lambda r: 0.5 if r % 10 == 0 else 0.005
-    ways = Ways(monkeypatch, alone=alone, many=many, ready=starting)
-    run(300)
-    begun = ways.ways.index("many")
-    assert begun == 26 + starting and ways.ways[begun:] == ["many"] * (300 - begun)
+@pytest.mark.parametrize(("each", "clients"), [(0.3, 2), (0.2, 4), (0.01, 4)])
+def test_the_trial_takes_about_a_second_of_one_process(monkeypatch, each, clients):
+    ways = Ways(monkeypatch, alone=each, many=each)
+    with pytest.raises(KeyboardInterrupt):
+        run(30_000, algorithm=Stops())
+    assert ("many", 0, clients) in ways.pieces
 
 
-@pytest.mark.parametrize("slower", [("alone", 0.8), ("many", 0.2)])
-def test_what_is_decided_stays_whatever_comes(monkeypatch, slower):
-    kept, many = slower
-    late = lambda usual: lambda r: usual if r < 30 else 10.0
-    ways = Ways(monkeypatch, alone=late(0.4), many=late(many))
-    run(60)
-    assert ways.ways[10:] == [kept] * 50 and ways.opened == ways.closed == 1
+class Stops(FedAvg):
+    """A server that ends its first round."""
 
-
-def test_the_first_round_after_a_change_does_not_count(monkeypatch):
-    first = {0: 0.45, 3: 50.0}
-    ways = Ways(monkeypatch, alone=lambda r: first.get(r, 0.4), many=lambda r: first.get(r, 0.2))
-    run(12)
-    assert ways.ways == ["alone"] * 3 + ["many"] * 9
-
-
-@pytest.mark.parametrize(("each", "rounds", "starts"), [(0.4, 7, False), (0.4, 8, True)])
-def test_processes_start_only_if_what_is_left_is_worth_it(monkeypatch, each, rounds, starts):
-    """Rounds of 1.6 s: two are done when it is asked, and 8 s are worth it."""
-    ways = Ways(monkeypatch, alone=each, many=each / 2)
-    run(rounds)
-    assert (ways.opened == 1) == starts
-
-
-@pytest.mark.parametrize(("each", "starts"), [(0.002, False), (0.003, True)])
-def test_no_process_starts_for_rounds_shorter_than_an_exchange(monkeypatch, each, starts):
-    """Rounds of 8 and of 12 ms."""
-    monkeypatch.setattr(auto, "WORTH", 1.0)
-    ways = Ways(monkeypatch, alone=each, many=each / 2)
-    run(200)
-    assert (ways.opened == 1) == starts
-
-
-def test_processes_take_over_within_a_long_first_round(monkeypatch):
-    """Of 16 s: the first client says it, and the next one is trained while processes start."""
-    ways = Ways(monkeypatch, alone=4.0, many=1.0)
-    found = run(6)
-    assert ways.pieces[:3] == [("alone", 1), ("alone", 1), ("many", 2)]
-    assert ways.ways == ["many"] * 6 and ways.opened == 1
-    assert timeless(found.history) == plain(6)
-
-
-def test_a_long_first_round_goes_on_in_one_process_if_none_can_start(monkeypatch):
-    ways = Ways(monkeypatch, alone=4.0, ready=10**9)
-    found = run(3)
-    assert [way for way, _ in ways.pieces] == ["alone"] * len(ways.pieces) and ways.opened == 1
-    assert timeless(found.history) == plain(3)
+    def server_step(self, srv, up, rnd):
+        raise KeyboardInterrupt
 
 
 @pytest.mark.quick("Scaffold-serial", "FAFED-vectorised:2")
 @pytest.mark.parametrize("name", ["serial", "vectorised:2"])
 @pytest.mark.parametrize("method", [FedAvg, Scaffold, FAFED])
-def test_switches_at_any_round_change_no_bit(monkeypatch, engine_of, name, method):
+def test_a_decision_at_any_place_changes_no_bit(monkeypatch, engine_of, name, method):
     monkeypatch.setattr(processes, "family_of", lambda *given: Choice(name, "a test"))
-    draw, alone = random.Random(name + method.__name__), set()
-    Ways(monkeypatch, engine_of)
-
-    def between(engine, round):
-        if not engine._pace.first:
-            return
-        if engine._workers is None:
-            engine._start()
-        engine._now = draw.choice([engine.here, engine._workers])
-        alone.add(engine._now is engine.here)
-
-    monkeypatch.setattr(Auto, "_between", between)
-    parts = {"rounds": 10, "data": MANY, "cohort": 4}
+    ways = Ways(monkeypatch, engine_of, many=0.1)
+    parts = {"rounds": 4, "data": MANY, "cohort": 4}
     found = small(method(), engine="auto", **parts).run()
     whole = small(method(), engine=name, **parts).run()
-    assert alone == {True, False}
+    assert ways.rounds == ["many"] * 4
     assert not unequal(found.state, whole.state)
     assert timeless(found.history) == timeless(whole.history)
 
 
-def opened(monkeypatch) -> list[Auto]:
-    """The engines of runs to come, with two processors, of rounds that are worth processes."""
-    engines: list[Auto] = []
-    real = Auto.open
-    values = {"WORTH": 0.0, "SHORT": 0.0, "FASTER": 1e9, "processors": lambda: 2}
-    for name, value in values.items():
+@pytest.mark.slow
+def test_real_processes_take_over_within_the_first_round(monkeypatch):
+    for name, value in {"WORTH": 0.0, "FASTER": 1e9, "processors": lambda: 2}.items():
         monkeypatch.setattr(auto, name, value)
-    monkeypatch.setattr("fedloom.engines.pace.LASTING", 0.0)  # the first rounds decide
+    engines, real = [], Auto.open
     monkeypatch.setattr(
         Auto, "open", lambda self, *parts: (engines.append(self), real(self, *parts))
     )
-    return engines
-
-
-def wait(engine: Auto) -> None:
-    until = time.monotonic() + 60
-    while engine._workers and not engine._workers.ready() and time.monotonic() < until:
-        time.sleep(0.01)
-
-
-@pytest.mark.slow
-def test_real_processes_start_beside_the_run_and_take_over(monkeypatch):
-    engines, ways = opened(monkeypatch), []
-
-    def watch(row):
-        ways.append(engines[0]._now.name)
-        if row["round"] == 4:
-            wait(engines[0])
-
-    found = run(8, on_round=watch)
-    assert ways == ["serial"] * 4 + ["workers"] * 4
-    assert engines[0]._workers is None  # they have ended
-    assert timeless(found.history) == plain(8)
-
-
-@pytest.mark.slow
-def test_real_processes_take_over_within_the_first_round(monkeypatch):
-    opened(monkeypatch)
-    ways, real = [], Auto._part
-    monkeypatch.setattr(auto, "LONG", 0.0)
-
-    def part(engine, what, asked):
-        wait(engine)
-        found = real(engine, what, asked)
-        ways.append((asked.round, engine._now.name, len(asked.cohort)))
-        return found
-
-    monkeypatch.setattr(Auto, "_part", part)
-    found = run(3)
-    assert ways[0] == (0, "serial", 1) and (0, "workers") in {way[:2] for way in ways}
-    assert sum(n for t, _, n in ways if t == 0) == 4
+    ways = []
+    found = run(3, on_round=lambda row: ways.append(engines[0].way.name))
+    assert ways == ["workers"] * 3 and engines[0].way.name == "serial"  # the others have ended
     assert timeless(found.history) == plain(3)
 
 
@@ -393,7 +292,7 @@ def test_real_processes_take_over_within_the_first_round(monkeypatch):
 def test_processes_that_keep_dying_leave_the_run_in_one_and_repeat_the_work(
     monkeypatch, caplog, when
 ):
-    ways = Ways(monkeypatch, alone=1.0, many=0.1)
+    ways = Ways(monkeypatch, many=0.1)
     made = auto.Workers
 
     def dying(*given):
@@ -402,7 +301,7 @@ def test_processes_that_keep_dying_leave_the_run_in_one_and_repeat_the_work(
 
         def fails(*asked):
             count.append(1)
-            if len(count) == 3:
+            if len(count) == 4:
                 raise WorkerError("workers died 3 times in the same round")
             return real(*asked)
 
@@ -410,15 +309,19 @@ def test_processes_that_keep_dying_leave_the_run_in_one_and_repeat_the_work(
         return workers
 
     monkeypatch.setattr(auto, "Workers", dying)
-    found = run(30, evaluate=Evaluation())
+    found = run(10, evaluate=Evaluation())
     assert caplog.text.count("died 3 times in the same round; the run goes on in one process") == 1
-    assert ways.ways[-20:] == ["alone"] * 20 and ways.opened == ways.closed == 1
-    assert timeless(found.history) == plain(30, evaluate=Evaluation())
+    assert ways.rounds[-5:] == ["alone"] * 5 and ways.opened == ways.closed == 1
+    assert timeless(found.history) == plain(10, evaluate=Evaluation())
 
 
-@pytest.mark.parametrize("error", [ConfigError("'loss' cannot be sent"), OSError(28, "no space")])
-def test_what_cannot_be_sent_stays_in_one_process_and_the_log_says_so_once(
-    monkeypatch, caplog, error
+@pytest.mark.parametrize("when", ["open", "wait_until_ready"])
+@pytest.mark.parametrize(
+    "error",
+    [ConfigError("'loss' cannot be sent"), OSError(28, "no space"), WorkerError("no start")],
+)
+def test_processes_that_cannot_start_leave_the_run_in_one_and_the_log_says_so_once(
+    monkeypatch, caplog, when, error
 ):
     ways = Ways(monkeypatch)
     made = auto.Workers
@@ -426,24 +329,16 @@ def test_what_cannot_be_sent_stays_in_one_process_and_the_log_says_so_once(
     def refusing(*given):
         workers = made(*given)
 
-        def open(*parts):
+        def fail(*parts):
             raise error
 
-        workers.open = open
+        setattr(workers, when, fail)
         return workers
 
     monkeypatch.setattr(auto, "Workers", refusing)
-    run(30)
-    assert ways.ways == ["alone"] * 30 and ways.closed == 1
+    run(6)
+    assert ways.rounds == ["alone"] * 6 and ways.closed == 1
     assert caplog.text.count("the run stays in one process: ") == 1
-
-
-def test_processes_that_never_get_ready_are_given_up(monkeypatch, caplog):
-    ways = Ways(monkeypatch, ready=10**9)
-    monkeypatch.setattr(auto, "STARTING", -1.0)
-    run(12)
-    assert ways.ways == ["alone"] * 12 and ways.closed == 1
-    assert caplog.text.count("no worker process was ready") == 1
 
 
 def test_where_no_process_could_help_none_is_started(monkeypatch):
@@ -463,7 +358,7 @@ def test_where_no_process_could_help_none_is_started(monkeypatch):
     monkeypatch.setattr(Serial, "open", lambda *parts: None)
     monkeypatch.setattr(auto, "processors", lambda: 2)
     loop.engine.open(loop.plan, loop.fed, loop.net)
-    assert loop.engine._most == 1  # processes cannot share a GPU
+    assert loop.engine._processes == 1  # processes cannot share a GPU
 
 
 # ------------------------------------------------------------------------------------ in a run
@@ -526,7 +421,7 @@ def test_a_run_in_the_share_of_a_job_has_one_process():
         loop.engine.open(loop.plan, loop.fed, loop.net)
     finally:
         os.sched_setaffinity(0, before)
-    assert loop.engine._most == 1
+    assert loop.engine._processes == 1
 
 
 def test_ranks_resolve_the_family_and_run_it_in_one_process_each():
@@ -566,7 +461,7 @@ def test_an_interrupted_run_ends_its_processes(monkeypatch):
 
     with pytest.raises(KeyboardInterrupt):
         run(20, on_round=stop)
-    assert ways.ways[-1] == "many" and ways.opened == 1 <= ways.closed
+    assert ways.rounds == ["many"] * 8 and ways.opened == ways.closed == 1
 
 
 # ---------------------------------------------------------------------- clients at once, by memory

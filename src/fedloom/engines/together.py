@@ -142,10 +142,10 @@ class Together(LocalRound):
 
     def _forgets(self) -> Callable[[], None]:
         """A function that forgets the gradients and losses counted from now on."""
-        before = self.gradients.copy(), self.values.copy()
+        gradients, values = self.gradients.copy(), self.values.copy()
 
         def forget() -> None:
-            self.gradients, self.values = before
+            self.gradients, self.values = gradients.copy(), values.copy()
 
         return forget
 

@@ -16,7 +16,7 @@ from .base import keep_memory, processors
 from .padded_batches import Prefetcher
 from .ranges import Clients, default_chunk
 from .serial import InProcess
-from .threads import Threads, repeatable
+from .threads import Threads
 from .vmap_refusals import refuse_model
 
 
@@ -44,7 +44,7 @@ class Vectorised(InProcess):
         self.chunk = self._asked or default_chunk(plan, fed, net)
         self._plan, self._fed, self._net = plan, fed, net
         self._ahead, threads = Prefetcher() if processors() > 1 else None, None
-        if net.device.type == "cpu" and repeatable(net.module):
+        if net.device.type == "cpu":
             threads = Threads(min(torch.get_num_threads(), processors()))
         self._clients = Clients(plan, fed, net, self.chunk, None, self._ahead, threads)
 

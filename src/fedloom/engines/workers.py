@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import wait
 from contextlib import AbstractContextManager, nullcontext
@@ -34,6 +35,7 @@ PER_PROCESSOR = 4  # more processes than that wait for each other, and each has 
 
 _log = logging.getLogger(__name__)
 _ATTEMPTS = 3  # of a round in which workers die or hang
+_PAUSE = 0.01  # seconds between two looks at workers that start
 _PIECES = 4  # ranges per worker: more of them balance the load better, and return more partial sums
 
 
@@ -134,13 +136,14 @@ class Workers:
         if self._executor is None:
             self._start()
 
-    def wake(self) -> None:
-        """Let the processes begin to load the run now, and not at the first round."""
-        self._executor.submit(int)
-
-    def ready(self) -> bool:
-        """Say whether all processes have loaded the run; nothing waits for them."""
-        return self._watch.ready()
+    def wait_until_ready(self, seconds: float) -> None:
+        """Wait until all processes have loaded the run. Raises WorkerError after these seconds."""
+        self._executor.submit(int)  # which starts them
+        until = time.monotonic() + seconds
+        while not self._watch.ready():
+            if time.monotonic() > until:
+                raise WorkerError(f"no worker process was ready after {seconds:.0f} s")
+            time.sleep(_PAUSE)
 
     def _start(self) -> None:
         assert self._board is not None
