@@ -38,6 +38,7 @@ from fedloom.core.layout import Layout
 from fedloom.core.vector import leaves, rec
 from fedloom.data import Ragged, from_clients
 from fedloom.engines.client_results import Request, TrainTask
+from fedloom.engines.evaluation_batches import evaluation_task
 from fedloom.errors import ClientError, ConfigError, DataError
 from fedloom.federation.private_examples import ExamplePrivacy
 from fedloom.objectives import CrossEntropy, FedMLB
@@ -443,10 +444,11 @@ def test_an_evaluation_waits_for_the_device_once(engine, monkeypatch):
     loop.engine.open(loop.plan, loop.fed, loop.net)
     loop.begin()
     data = loop.fed.data
+    data = dataclasses.replace(data, test_inputs=data.inputs[:9], test_targets=data.targets[:9])
+    loop.fed = loop.engine._clients.fed = dataclasses.replace(loop.fed, data=data)
+    task = evaluation_task(loop.model(), loop.state.buffers, data, Request.TEST)
     with counted() as count:
-        scores = loop.engine.scores(
-            loop.model(), loop.state.buffers, data.inputs[:9], data.targets[:9]
-        )
+        scores = loop.engine.map(Request.TEST, task).scores
     loop.engine.close()
     assert [s.examples for s in scores] == [2, 2, 2, 2, 1]
     assert count.as_dict() == {"to_device": 0, "to_host": 1, "reads": 0}

@@ -19,7 +19,8 @@ from fedloom.core.vector import leaves, rec
 from fedloom.data.client_test_sets import proportional
 from fedloom.engines import Vectorised
 from fedloom.engines.client_results import Request, TrainTask
-from fedloom.engines.evaluation import add, score_of
+from fedloom.engines.evaluation import add, evaluate_range, score_of
+from fedloom.engines.evaluation_batches import evaluation_task
 from fedloom.engines.summation import push, root
 from fedloom.federation.devices import Levels
 from fedloom.federation.schedules import Exponential
@@ -68,8 +69,8 @@ def test_ranges_of_a_cohort_add_up_to_the_whole(name, engine_of):
         for node in part.nodes:
             push(stack, *node)
     x = loop.state.srv.x
-    test = loop.fed.data.test_inputs, loop.fed.data.test_targets
-    assert len(engine.scores(x, loop.state.buffers, *test)) == 1  # forty samples are one batch
+    task = evaluation_task(x, loop.state.buffers, loop.fed.data, Request.TEST)
+    assert len(engine.map(Request.TEST, task).scores) == 1  # forty samples are one batch
     engine.close()
     assert same(root(stack), root(whole.nodes))
 
@@ -352,12 +353,12 @@ def test_what_a_model_draws_when_it_is_evaluated_is_the_runs_own(kind, engine_of
 
 def test_every_batch_of_an_evaluation_draws_anew():
     loop = drawing().build()
-    loop.engine.open(loop.plan, loop.fed, loop.net)
-    x, empty, data = loop.net.init(), loop.net.init_buffers(), loop.fed.data
+    x, data = loop.net.init(), loop.fed.data
     one = data.test_inputs[:1].expand(1000, -1), data.test_targets[:1].expand(1000)
-    scores = loop.engine.scores(x, empty, *one)
+    model = loop.plan, loop.fed, loop.net, x
+    scores = evaluate_range(*model, *one)
     assert scores[0].loss != scores[1].loss
-    assert loop.engine.scores(x, empty, *(v[500:] for v in one), 1)[0].loss == scores[1].loss
+    assert evaluate_range(*model, *(v[500:] for v in one), 1)[0].loss == scores[1].loss
     parts = zip(*(torch.split(v, 500) for v in one), strict=True)
     assert score_of(loop.plan, loop.fed, loop.net, x, parts).loss == add(scores).loss
 

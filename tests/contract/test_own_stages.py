@@ -18,7 +18,7 @@ from fedloom.checks.tiny_federation import CAPACITIES, experiment, run
 from fedloom.compression.codecs import TopK
 from fedloom.compression.error_feedback import EF21
 from fedloom.compression.link import Link, Via
-from fedloom.engines.evaluation import add, scores_of
+from fedloom.engines.evaluation import score_of
 from fedloom.errors import ClientError, CompositionError, FedloomError
 from fedloom.stage import Stage
 from fedloom.submodels import FedPer, HeteroFL
@@ -134,5 +134,5 @@ def test_nodes_measure_the_model_with_their_own_layers(tmp_path):
     for i, node in nodes.items():
         newest = node.states.newest()
         own = x if newest is None else layers.filled(x, newest.state.own)
-        assert found[i].loss == add(scores_of(loop.plan, loop.fed, loop.net, own, *on)).loss
+        assert found[i].loss == score_of(loop.plan, loop.fed, loop.net, own, [on]).loss
     assert len({score.loss for score in found.values()}) > 2

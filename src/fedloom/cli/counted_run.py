@@ -12,13 +12,13 @@ from fedloom.core.wire import nbytes
 from fedloom.engines import Serial
 from fedloom.engines.client_results import Request, TrainTask
 from fedloom.engines.client_round import ClientCost
-from fedloom.engines.evaluation import scores_of
+from fedloom.engines.evaluation import evaluate_range
+from fedloom.engines.evaluation_batches import examples_of
 from fedloom.engines.extra_exchanges import answered
 from fedloom.engines.one_step import Operations, as_it_was, first_task
 from fedloom.engines.summation import root
 from fedloom.federation.federation import Federation
 from fedloom.server.billing import together
-from fedloom.server.evaluation import held_out
 from fedloom.server.ledger import Ledger
 from fedloom.server.rounds import Run
 from fedloom.storage.records import thinned
@@ -120,7 +120,7 @@ def _step(loop: Run, i: int) -> Step:
 def _evaluation(loop: Run) -> tuple[float, int]:
     """Operations of an example of an evaluation, and how many examples it has."""
     data, sizes = loop.fed.data, loop.evaluator.sizes
-    held = held_out(data)
+    held = examples_of(data, validation=True)
     tests = 0 if data.test_inputs is None else len(data.test_inputs)
     inputs, targets = (data.test_inputs, data.test_targets) if tests else held or (None, None)
     if inputs is None or targets is None:
@@ -128,7 +128,7 @@ def _evaluation(loop: Run) -> tuple[float, int]:
     counter, fed = Operations(), replace(loop.fed, metrics={})
     with as_it_was(loop.net), counter:
         some = inputs[:_FEW], targets[:_FEW]
-        scores_of(loop.plan, fed, loop.net, loop.net.init(), *some)
+        evaluate_range(loop.plan, fed, loop.net, loop.net.init(), *some)
     models = 1 if sizes is None else 1 + len({*loop.fed.capacities})
     rows = models * tests + (0 if held is None else len(held[0]))
     return counter.count / len(some[0]), rows

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from safetensors.torch import save
-from torch import Tensor
 
 from ..aggregation.integer_ring import IntegerRing
 from ..algorithm import ACCUMULATED, CHANGE, Trait
@@ -25,7 +24,8 @@ from ..core.wire import nbytes, pack
 from ..engines.base import TooFewError, keep_memory, one_thread
 from ..engines.client_results import ClientCost, RangeResult, Request, TrainTask, cost
 from ..engines.client_round import Client
-from ..engines.evaluation import Score, scores_of
+from ..engines.evaluation import Score
+from ..engines.evaluation_batches import batch_scores
 from ..engines.extra_exchanges import weighed, weighed_probe
 from ..engines.summation import finite, push
 from ..errors import ConfigError, FedloomError, WireError
@@ -155,6 +155,8 @@ class FederationEngine:
             )
         if what is Request.TRAIN:
             return self._round(task)
+        if what.evaluates:  # on data of the server
+            return batch_scores(self._plan, self._fed, self._net, what, task)
         return self._probe(task) if what is Request.PROBE else self._ask(task)
 
     def _round(self, asked: TrainTask) -> RangeResult:
@@ -240,14 +242,6 @@ class FederationEngine:
     def announced(self, packet: Mapping[str, bytes], round: int) -> None:
         """Keep the compressed fields of a round's broadcast."""
         self._down.keep(packet, round)
-
-    def scores(
-        self, x: Vec, buffers: Vec, inputs: Tensor, targets: Tensor, first: int = 0
-    ) -> list[Score]:
-        """The loss and the metrics of a model on data of the server."""
-        with one_thread():
-            self._net.load_buffers(buffers)
-            return scores_of(self._plan, self._fed, self._net, x, inputs, targets, first)
 
     def measured(self, x: Vec, buffers: Vec, round: int) -> dict[int, Score]:
         """The scores of a model on the test examples that nodes have; see engines.base.Remote."""

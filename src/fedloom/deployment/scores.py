@@ -8,7 +8,7 @@ from typing import Any
 
 from ..core.net import Net
 from ..engines import reliability
-from ..engines.evaluation import Score, add, scores_of
+from ..engines.evaluation import Score, score_of
 from ..engines.metrics import is_whole
 from ..errors import ClientError, WireError
 from ..federation.federation import Federation
@@ -34,7 +34,7 @@ def measured(
     data, found = fed.data, _NOTHING
     if data.test_inputs is not None and data.test_targets is not None:
         net.load_buffers(sent.buffers)
-        found = add(scores_of(plan, fed, net, sent.msg.x, data.test_inputs, data.test_targets))
+        found = score_of(plan, fed, net, sent.msg.x, [(data.test_inputs, data.test_targets)])
     for name in (k for k, metric in fed.metrics.items() if is_whole(metric) and found.examples):
         count = float(found.examples) if math.isfinite(found.values[name]) else 0.0
         found.values[name] = found.values[name] * count if count else 0.0

@@ -9,23 +9,17 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import TypeVar
-
-from torch import Tensor
 
 from ..core.net import Net
-from ..core.vector import Vec
 from ..errors import ConfigError, WorkerError
 from ..federation.federation import Federation
 from ..plan import Plan
 from .base import processors
-from .client_results import RangeResult, Request, TrainTask
-from .evaluation import Score
+from .client_results import RangeResult, Request, TrainTask, joined
 from .serial import Serial
 from .vectorised import Vectorised
-from .workers import Workers, joined
+from .workers import Workers
 
-T = TypeVar("T")
 WORTH = 20.0  # seconds that a run must last before processes are started for it
 TRIAL = 1.0  # seconds of this process's part of the trial, about
 FASTER = 0.95  # times as long: processes must gain that much, for they need more of the machine
@@ -83,12 +77,6 @@ class Auto:
                 return self._deciding(task)
         return self._safely(lambda: self.way.map(what, task))
 
-    def scores(
-        self, x: Vec, buffers: Vec, inputs: Tensor, targets: Tensor, first: int = 0
-    ) -> list[Score]:
-        """The loss and the metrics of a model on data."""
-        return self._safely(lambda: self.way.scores(x, buffers, inputs, targets, first))
-
     def _deciding(self, task: TrainTask) -> RangeResult:
         """The first round, after which it is decided. It is cut at whole chunks, which changes no
         bit.
@@ -128,7 +116,7 @@ class Auto:
         if ratio >= FASTER:
             self._end()
 
-    def _safely(self, work: Callable[[], T]) -> T:
+    def _safely(self, work: Callable[[], RangeResult]) -> RangeResult:
         """What `work` gives; if processes keep dying or hanging, what it gives in this one."""
         try:
             return work()

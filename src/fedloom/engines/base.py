@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from typing import Protocol, runtime_checkable
 
 import torch
-from torch import Tensor
 
 from ..core.net import Net
 from ..core.vector import Vec
@@ -35,13 +34,8 @@ class Engine(Protocol):
         """Prepare the run; called once."""
 
     def map(self, what: Request, task: TrainTask) -> RangeResult:
-        """Ask the clients of a task, a cohort or a range of one, for something."""
-
-    def scores(
-        self, x: Vec, buffers: Vec, inputs: Tensor, targets: Tensor, first: int = 0
-    ) -> list[Score]:
-        """A model's loss and metrics on data: parts, in order, of which evaluation.add() makes the
-        sum. first: see evaluation.evaluate_range.
+        """Ask the clients of a task, a cohort or a range of one, for something; or evaluate its
+        batches.
         """
 
     def close(self) -> None:

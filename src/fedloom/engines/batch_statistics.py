@@ -45,23 +45,6 @@ def evaluate_settled(
     return score_of(plan, fed, settled, settled.init(), [(inputs, targets)])
 
 
-def evaluate_normed(
-    plan: Plan,
-    fed: Federation,
-    net: Net,
-    x: Vec,
-    on: tuple[Tensor, Tensor],
-    statistics: str,
-    own: bool,
-) -> Score:
-    """The score of a model without running statistics, with "static" statistics or those of the
-    test "batch". own: on the federation's test samples.
-    """
-    if statistics == "static":
-        return evaluate_settled(plan, fed, net, x, *on)
-    return evaluate_by_batches(plan, fed, net, x, *on, own)
-
-
 def evaluate_by_batches(
     plan: Plan, fed: Federation, net: Net, x: Vec, inputs: Tensor, targets: Tensor, own: bool
 ) -> Score:

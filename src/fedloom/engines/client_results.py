@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
 from ..core.vector import Rec, Vec
 from ..stage import Sizes, Squares
-from .summation import Node
+from .evaluation import Score
+from .summation import Node, push
 
 
 class ClientCost(NamedTuple):
@@ -61,12 +63,19 @@ def cost(
 
 
 class Request(Enum):
-    """What an engine asks clients for."""
+    """What an engine asks clients for, or computes of a model on data."""
 
     PROBE = "before round 1, see Algorithm.probe"
     ASK = "before their local steps, see Algorithm.ask"
     LOSSES = "their losses over all data, in ClientCost.loss"
     TRAIN = "their updates"
+    TEST = "the scores of msg.x on batches of the test set"
+    VALIDATION = "the scores of msg.x on batches of the validation split"
+
+    @property
+    def evaluates(self) -> bool:
+        """True if the cohort of a task are batches, see evaluation_batches.py, and not clients."""
+        return self in (Request.TEST, Request.VALIDATION)
 
 
 class TrainTask(NamedTuple):
@@ -89,8 +98,23 @@ class TrainTask(NamedTuple):
 
 
 class RangeResult(NamedTuple):
-    """The result of a range of a cohort: partial sums, new client states, statistics."""
+    """The result of a range of a cohort: partial sums, new client states, statistics; of an
+    evaluation a score per batch.
+    """
 
     nodes: list[Node]
     memories: dict[int, Rec]
     stats: list[ClientCost]
+    scores: Sequence[Score] = ()
+
+
+def joined(parts: Iterable[RangeResult]) -> RangeResult:
+    """The results of ranges, in order, as one."""
+    out, scores = RangeResult([], {}, []), list[Score]()
+    for part in parts:
+        for node in part.nodes:
+            push(out.nodes, *node)
+        out.memories.update(part.memories)
+        out.stats.extend(part.stats)
+        scores += part.scores
+    return out._replace(scores=scores)

@@ -119,18 +119,6 @@ def score_of(
     return total._replace(values={k: both[k] for k in names}, weights={k: ones[k] for k in names})
 
 
-def scores_of(
-    plan: Plan, fed: Federation, net: Net, x: Vec, inputs: Tensor, targets: Tensor, first: int = 0
-) -> list[Score]:
-    """The scores of a model on data, of which add() makes the sum: one per evaluation batch, or one
-    in all if a metric needs the whole set. first: see evaluate_range. The caller has loaded the
-    buffers.
-    """
-    if any(map(is_whole, fed.metrics.values())):
-        return [score_of(plan, fed, net, x, [(inputs, targets)])]
-    return evaluate_range(plan, fed, net, x, inputs, targets, first)
-
-
 @contextmanager
 def _told(plan: Plan) -> Iterator[None]:
     """Turn any error of a user's metric into an error of fedloom."""

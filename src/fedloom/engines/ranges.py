@@ -24,6 +24,7 @@ from .author_rules import noted
 from .base import one_thread
 from .client_results import RangeResult, Request, TrainTask, cost
 from .client_round import Client
+from .evaluation_batches import batch_scores
 from .extra_exchanges import ask_range, probe_range
 from .local_steps import Trained
 from .padded_batches import Prefetcher
@@ -76,7 +77,9 @@ class Clients:
         self._passes = chunk is not None and passes_over_all(plan)
 
     def map(self, what: Request, task: TrainTask) -> RangeResult:
-        """Ask the clients of a task, a range of a cohort, for something. Raises ClientError."""
+        """See Engine.map. Raises ClientError."""
+        if what.evaluates:
+            return batch_scores(self.plan, self.fed, self.net, what, task)
         with one_thread(self.fed.local.precision):
             if what is Request.PROBE:
                 return probe_range(self.client, task)

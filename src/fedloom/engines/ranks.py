@@ -25,14 +25,12 @@ from torch import Tensor
 from ..core.hyper import Positive, check_settings, hyper, ranged
 from ..core.net import Net
 from ..core.ranks import ALONE, Group
-from ..core.vector import Rec, Vec, as_bytes, leaves, tree
+from ..core.vector import Rec, as_bytes, leaves, tree
 from ..errors import ConfigError, WorkerError
 from ..federation.federation import Federation
 from ..plan import Plan
 from .base import Engine, processors
 from .client_results import RangeResult, Request, TrainTask
-from .evaluation import Score, evaluation_batch
-from .metrics import is_whole
 from .ranges import default_chunk
 from .serial import Serial
 from .stages import sums_suffice
@@ -67,7 +65,6 @@ class Ranks:
         self.rounds = self.sent = 0  # bytes of sums that left this rank
         self.slowest = self.mean = self.exchanging = 0.0  # seconds over all rounds
         self._run = self.inner
-        self._shares: dict[tuple[int, int], tuple[Any, tuple[int, Tensor, Tensor]]] = {}
 
     @property
     def text(self) -> str:
@@ -142,11 +139,19 @@ class Ranks:
     # ------------------------------------------------------------------------------------- rounds
     def map(self, what: Request, task: TrainTask) -> RangeResult:
         """See Engine.map: the sums of all ranks, the client states of this one."""
-        mine = task.range(*self.cut(task.cohort)[self.group.rank])
+        count, rank, size = len(task.cohort), self.group.rank, self.group.size
+        cut = _slice(count, rank, size) if what.evaluates else self.cut(task.cohort)[rank]
+        mine = task.range(*cut)
 
         def work() -> RangeResult:
             return self._run.map(what, mine) if mine.cohort else RangeResult([], {}, [])
 
+        if what.evaluates:
+            found, error = self.group.attempt(work)
+            own = found.scores if found else ()
+            return RangeResult(
+                [], {}, [], [s for some in self.group.gather(own, error) for s in some]
+            )
         when = f"round {task.round + 1}" if task.round >= 0 else "the first message"
         return self._exchanged(work, _checksum(task.msg, task.buffers), when)
 
@@ -233,32 +238,6 @@ class Ranks:
                 flat = v.detach().contiguous().view(-1)[a:b]
                 out.append(flat.to(self.group.wire).view(torch.uint8))
         return torch.cat(out)
-
-    # --------------------------------------------------------------------------------- evaluation
-    def scores(
-        self, x: Vec, buffers: Vec, inputs: Tensor, targets: Tensor, first: int = 0
-    ) -> list[Score]:
-        """The loss and the metrics of a model on data: every rank takes some batches. What metrics
-        of the whole set gather cannot be merged: with them each rank does all of it.
-        """
-        if any(map(is_whole, self._fed.metrics.values())):
-            return self._run.scores(x, buffers, inputs, targets)
-        a, mine, wanted = self._share(inputs, targets)
-        run = lambda: self._run.scores(x, buffers, mine, wanted, first + a) if len(mine) else []
-        found, error = self.group.attempt(run)
-        return [score for part in self.group.gather(found, error) for score in part or ()]
-
-    def _share(self, inputs: Tensor, targets: Tensor) -> tuple[int, Tensor, Tensor]:
-        """The batches that this rank evaluates, and the number of the first; the same tensors every
-        time, as some engines keep what they have sent to other processes.
-        """
-        key = id(inputs), id(targets)
-        if key not in self._shares:
-            size = evaluation_batch(targets)
-            a, b = _slice(-(-len(inputs) // size), self.group.rank, self.group.size)
-            part = a, inputs[a * size : b * size], targets[a * size : b * size]
-            self._shares[key] = (inputs, targets), part  # kept, so that ids stay theirs
-        return self._shares[key][1]
 
     def balance(self) -> dict[str, float]:
         """What the ranks did: seconds of the slowest and of the mean rank, summed over the rounds,

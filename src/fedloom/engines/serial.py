@@ -2,38 +2,23 @@
 
 from __future__ import annotations
 
-from torch import Tensor
-
 from ..core.net import Net
-from ..core.vector import Vec
 from ..federation.federation import Federation
 from ..plan import Plan
-from .base import keep_memory, one_thread
+from .base import keep_memory
 from .client_results import RangeResult, Request, TrainTask
 from .client_round import Client
-from .evaluation import Score, scores_of
 from .ranges import Clients
 
 
 class InProcess:
-    """An engine that runs clients in this process. A subclass's open() sets these four."""
+    """An engine that runs clients in this process. A subclass's open() sets them."""
 
-    _plan: Plan
-    _fed: Federation
-    _net: Net
     _clients: Clients
 
     def map(self, what: Request, task: TrainTask) -> RangeResult:
         """See Engine.map."""
         return self._clients.map(what, task)
-
-    def scores(
-        self, x: Vec, buffers: Vec, inputs: Tensor, targets: Tensor, first: int = 0
-    ) -> list[Score]:
-        """The loss and the metrics of a model on data."""
-        with one_thread():
-            self._net.load_buffers(buffers)
-            return scores_of(self._plan, self._fed, self._net, x, inputs, targets, first)
 
 
 class Serial(InProcess):
@@ -54,7 +39,6 @@ class Serial(InProcess):
         """Prepare the run."""
         keep_memory()
         net.onednn = self.onednn and fed.local.dp is None  # single examples are too small for it
-        self._plan, self._fed, self._net = plan, fed, net
         self._clients = Clients(plan, fed, net, client=self.client(plan, fed, net))
 
     def client(self, plan: Plan, fed: Federation, net: Net) -> Client:

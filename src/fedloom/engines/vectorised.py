@@ -42,7 +42,6 @@ class Vectorised(InProcess):
         keep_memory()
         net.onednn = False
         self.chunk = self._asked or default_chunk(plan, fed, net)
-        self._plan, self._fed, self._net = plan, fed, net
         self._ahead, threads = Prefetcher() if processors() > 1 else None, None
         if net.device.type == "cpu":
             threads = Threads(min(torch.get_num_threads(), processors()))

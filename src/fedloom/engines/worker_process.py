@@ -18,9 +18,8 @@ import torch
 from ..core.interrupts import leave_to_parent
 from ..core.net import Net
 from . import heartbeat as pulse
-from .base import keep_memory, one_thread
+from .base import keep_memory
 from .client_results import RangeResult, Request, TrainTask
-from .evaluation import Score, evaluate_range
 from .ranges import Clients
 from .shared_memory import load, packed, unpacked
 
@@ -46,8 +45,7 @@ def begin(post: str, parent: int) -> None:
     net = Net(module)
     net.onednn = onednn
     clients = Clients(plan, fed, net, chunk)
-    _HERE.update(plan=plan, fed=fed, net=net, clients=clients, loaded={}, settled=False)
-    _HERE["folder"] = Path(post).parent
+    _HERE.update(clients=clients, message=("", None), settled=False, folder=Path(post).parent)
     pulse.beat()  # it is ready: see heartbeat.Watch.ready
 
 
@@ -68,11 +66,11 @@ def _follow(parent: int) -> None:
     os._exit(3)
 
 
-def _loaded(kind: str, post: str) -> Any:
-    """The object under a path; the last object of each kind is kept."""
-    if _HERE["loaded"].get(kind, (None, None))[0] != post:
-        _HERE["loaded"][kind] = (post, load(post))
-    return _HERE["loaded"][kind][1]
+def _message(post: str) -> Any:
+    """The message and the buffers under a path; the last ones are kept."""
+    if _HERE["message"][0] != post:
+        _HERE["message"] = post, load(post)
+    return _HERE["message"][1]
 
 
 def take(number: int, stem: str, do: Callable[..., Any], arguments: tuple[Any, ...]) -> bytes:
@@ -90,20 +88,7 @@ def run(what: Request, post: str, memories: bytes, task: TrainTask) -> RangeResu
     """See Engine.map. post: the message and the buffers; memories: a Parcel's bytes; task: the rest
     of it.
     """
-    msg, buffers = _loaded("message", post)
+    msg, buffers = _message(post)
     known, clients = unpacked(memories, _HERE["folder"]), _HERE["clients"]
     assert isinstance(clients, Clients)
     return clients.map(what, task._replace(msg=msg, buffers=buffers, memories=known))
-
-
-def score(model: str, data: str, first: int, end: int, number: int) -> list[Score]:
-    """Evaluate the examples from `first` to `end`, whose first batch has this number: see
-    evaluate_range.
-    """
-    x, buffers = _loaded("message", model)
-    inputs, targets = _loaded(data, data)
-    net: Net = _HERE["net"]
-    with one_thread():
-        net.load_buffers(buffers)
-        plan, fed = _HERE["plan"], _HERE["fed"]
-        return evaluate_range(plan, fed, net, x, inputs[first:end], targets[first:end], number)

@@ -4,30 +4,27 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import wait
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from ..core.net import Net
-from ..core.vector import Vec, rec
+from ..core.vector import rec
 from ..errors import ConfigError, WorkerError
 from ..federation.federation import Federation
 from ..plan import Plan
 from . import heartbeat as pulse
 from . import worker_pool, worker_process
-from .base import one_thread, processors
-from .client_results import RangeResult, Request, TrainTask
-from .evaluation import Score, evaluation_batch, scores_of
+from .base import processors
+from .client_results import RangeResult, Request, TrainTask, joined
 from .heartbeat import Hung, Watch, listed
-from .metrics import is_whole
 from .ranges import default_chunk
 from .serial import Serial
 from .shared_memory import Board, delete
-from .summation import push, ranges
+from .summation import ranges
 from .vectorised import Vectorised
 from .vmap_refusals import refuse_model
 
@@ -60,7 +57,6 @@ class Workers:
         self.chunk, self._vectorised = vectorised or 1, vectorised
         self._executor: Any = None
         self._board: Board | None = None
-        self._posted: dict[tuple[int, int], tuple[Any, str]] = {}
 
     @property
     def text(self) -> str:
@@ -153,7 +149,8 @@ class Workers:
     def map(self, what: Request, task: TrainTask) -> RangeResult:
         """See Engine.map. Raises WorkerError if workers keep dying or hanging."""
         assert self._board is not None
-        cuts = self._cut([self._fed.cost(i) for i in task.cohort])
+        costs = [1.0 if what.evaluates else self._fed.cost(i) for i in task.cohort]
+        cuts = self._cut(costs, 1 if what.evaluates else self.chunk)
         post = self._board.post((task.msg, task.buffers))
         parts, known = [task.range(*cut) for cut in cuts], task.memories
         mine = [{i: known[i] for i in part.cohort if i in known} for part in parts]
@@ -163,7 +160,8 @@ class Workers:
         def work(part: TrainTask, rows: bytes) -> _Task:
             bare = part._replace(msg=rec(), buffers=torch.empty(0), memories={})
             given = (what, post, rows, bare)
-            return _Task(f"{listed(part.cohort)} {when}", worker_process.run, given)
+            said = "an evaluation" if what.evaluates else f"{listed(part.cohort)} {when}"
+            return _Task(said, worker_process.run, given)
 
         try:
             tasks = [work(part, rows.raw) for part, rows in zip(parts, sent, strict=True)]
@@ -172,51 +170,16 @@ class Workers:
             self._board.remove(post)
             delete(file for parcel in sent for file in parcel.files)
 
-    def _cut(self, costs: list[float]) -> list[tuple[int, int]]:
+    def _cut(self, costs: list[float], chunk: int) -> list[tuple[int, int]]:
         """Ranges (first, end) of places with these costs: whole chunks, so that their number
         changes no bit, and whole subtrees of the sum where there are many, so that a range returns
         few partial sums.
         """
         pieces = _PIECES * self.workers
-        spare = max(1, len(costs) // (self.chunk * 2 * pieces))
-        size = self.chunk << (spare.bit_length() - 1)
+        spare = max(1, len(costs) // (chunk * 2 * pieces))
+        size = chunk << (spare.bit_length() - 1)
         costs = [sum(costs[a : a + size]) for a in range(0, len(costs), size)]
         return [(a * size, b * size) for a, b in ranges(costs, pieces)]
-
-    def scores(
-        self, x: Vec, buffers: Vec, inputs: Tensor, targets: Tensor, first: int = 0
-    ) -> list[Score]:
-        """The loss and the metrics of a model on data. The batches are shared among the workers.
-        With metrics of the whole set everything is evaluated here, because what such objects gather
-        cannot be merged.
-        """
-        if any(map(is_whole, self._fed.metrics.values())):
-            with one_thread():
-                self._net.load_buffers(buffers)
-                return scores_of(self._plan, self._fed, self._net, x, inputs, targets)
-        assert self._board is not None
-        post = self._board.post((x, buffers))
-        try:
-            tasks = self._evaluating(post, inputs, targets, first)
-            return [s for part in self._each(tasks) for s in part]
-        finally:
-            self._board.remove(post)
-
-    def _evaluating(self, post: str, inputs: Tensor, targets: Tensor, first: int) -> list[_Task]:
-        """The tasks of an evaluation: two for each process, of whole batches."""
-        assert self._board is not None
-        held = (id(inputs), id(targets))
-        if held not in self._posted:
-            both = inputs, targets
-            self._posted[held] = both, self._board.post(both, once=both)
-        size = evaluation_batch(targets)
-        data, batches = self._posted[held][1], -(-len(inputs) // size)
-
-        def task(a: int, b: int) -> _Task:
-            part = post, data, a * size, b * size, first + a
-            return _Task("an evaluation", worker_process.score, part)
-
-        return [task(a, b) for a, b in ranges([1.0] * batches, 2 * self.workers)]
 
     def _each(self, tasks: list[_Task]) -> Iterator[Any]:
         """The results of these tasks, in order, each as soon as it is there: while they are added
@@ -284,7 +247,6 @@ class Workers:
         if self._board is not None:
             self._board.close()
             self._board = None
-        self._posted.clear()
 
     def _end(self) -> None:
         """End the processes, whatever they are doing."""
@@ -316,14 +278,3 @@ def _said(hung: Hung, tasks: list[_Task]) -> str:
         f"worker process {hung.worker} has sent no heartbeat for {seconds}, in "
         f"{tasks[hung.task - 1].what}; it is replaced, and its work is repeated"
     )
-
-
-def joined(parts: Iterable[RangeResult]) -> RangeResult:
-    """The results of ranges, in order, as one."""
-    out = RangeResult([], {}, [])
-    for part in parts:
-        for node in part.nodes:
-            push(out.nodes, *node)
-        out.memories.update(part.memories)
-        out.stats.extend(part.stats)
-    return out

@@ -364,9 +364,7 @@ def _by_size(loop: Run) -> tuple[dict[str, Any], dict[str, Any]]:
         "global": _of(columns, f"test_{sizes.metric}@"),
         "local": _of(columns, f"local_{sizes.metric}@"),
         "outside_clients": len(outside),
-        "unseen": sizes.unseen(
-            loop.engine, x, loop.state.buffers, loop.state.round, outside, scores
-        ),
+        "unseen": loop.evaluator.unseen(loop, outside),
         **sizes.explored(loop.state.explored),
     }
     return {"submodel": part | {"values": local, "basis": basis}}, {"sizes": summary}

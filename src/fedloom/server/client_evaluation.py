@@ -16,15 +16,14 @@ from ..core.net import Net
 from ..core.ranks import Group
 from ..core.vector import Rec, Vec, rec
 from ..engines.author_rules import Explained
-from ..engines.base import one_thread
-from ..engines.batch_statistics import evaluate_normed, keeps_no_statistics
 from ..engines.client_round import Client
-from ..engines.evaluation import Score, score_of
+from ..engines.evaluation import Score
 from ..engines.guard import personal_model
 from ..federation.federation import Federation
 from ..plan import Plan
 from ..storage.client_state import ClientStates
 from .evaluation import Evaluation
+from .scoring import Current, Scorer
 from .submodel_evaluation import NOT_MEASURED, client_values
 
 _AT_ONCE = 64  # clients whose states are read together
@@ -72,24 +71,24 @@ class ClientTests:
     clients whose states it has.
     """
 
-    def __init__(self, plan: Plan, fed: Federation, net: Net, settings: Evaluation) -> None:
+    def __init__(
+        self, plan: Plan, fed: Federation, net: Net, settings: Evaluation, scorer: Scorer
+    ) -> None:
         self.plan, self.fed, self.net = plan, fed, net
-        self._how, self._finetune = settings.statistics, settings.finetune
-        self._normed = keeps_no_statistics(net.module)
+        self._finetune, self._scorer = settings.finetune, scorer
 
     def values(
         self,
         score: Score,
         memory: ClientStates,
         group: Group,
-        told: Callable[[], tuple[Vec, Rec, Vec]],
-        round: int,
+        current: Callable[[], Current],
         nodes: Mapping[int, Score],
         last: bool = False,
     ) -> PerClient:
-        """Every metric of the run per client. score: of the common model on the test set; told:
-        gives the server's model, the next message, and the buffers; nodes: what they measured;
-        last: clients fine-tune it first, if they are to.
+        """Every metric of the run per client. score: of the common model on the test set; current:
+        gives the run's model; nodes: what they measured; last: clients fine-tune it first, if they
+        are to.
         """
         data, names = self.fed.data, [*self.fed.metrics] or ["loss"]
         if nodes:
@@ -98,10 +97,10 @@ class ClientTests:
                 seen, names, "own test rows, at the nodes", "no answer, or no test rows"
             )
         if last and self._finetune and data.test_clients is not None:
-            seen = self._each(memory, group, told(), round, tuned=True)
+            seen = self._each(memory, group, current(), tuned=True)
             return self._gathered(seen, names, "own test sets, fine-tuned models")
         if self.plan.personalises and data.test_clients is not None:
-            seen = self._each(memory, group, told(), round)
+            seen = self._each(memory, group, current())
             return self._gathered(seen, names, "own test sets, personal models")
         found = PerClient({}, {}, NOT_MEASURED)
         single = [] if self.plan.personalises else names
@@ -112,7 +111,7 @@ class ClientTests:
             found = found.joined(PerClient.of(name, values, lacking, basis))
         rest = [k for k in names if k not in alone]
         if rest and self.fed.metrics and data.test_clients is not None:
-            seen = self._each(None, group, told(), round)
+            seen = self._each(None, group, current())
             return found.joined(self._gathered(seen, rest, "own test sets")).ordered(names)
         for name in rest:
             nobody: list[float | None] = [None] * self.fed.population
@@ -164,8 +163,7 @@ class ClientTests:
         self,
         memory: ClientStates | None,
         group: Group,
-        told: tuple[Vec, Rec, Vec],
-        round: int,
+        current: Current,
         tuned: bool = False,
     ) -> dict[int, dict[str, float]]:
         """Every client that has test samples on these alone, with its own model, which its state
@@ -176,39 +174,36 @@ class ClientTests:
         found: dict[int, dict[str, float]] = {}
         for a in range(0, len(some), _AT_ONCE):
             chunk = some[a : a + _AT_ONCE]
+            rows = dict[int, Rec]()
             if memory is None:
-                rows, todo = None, chunk[group.rank :: group.size]
+                mine = chunk[group.rank :: group.size]
             else:
                 rows, last = memory.get(chunk), memory.last(chunk)
                 new = [i for i in chunk if last[i] is None] if group.rank == 0 else []
-                todo = [i for i in chunk if i in rows or i in new]
-            work = functools.partial(self._some, todo, rows, told, round, tuned)
-            mine, error = group.attempt(work)
-            for part in group.gather(mine, error):
+                mine = [i for i in chunk if i in rows or i in new]
+            model = (
+                (lambda i, row: (current.x, current.buffers))
+                if memory is None
+                else functools.partial(self.model, current=current, tuned=tuned)
+            )
+            own, error = group.attempt(functools.partial(self._some, mine, rows, model))
+            for part in group.gather(own, error):
                 found |= part or {}
         return found
 
     def _some(
         self,
-        todo: list[int],
-        rows: dict[int, Rec] | None,
-        told: tuple[Vec, Rec, Vec],
-        round: int,
-        tuned: bool,
+        clients: list[int],
+        rows: dict[int, Rec],
+        model: Callable[[int, Rec], tuple[Vec, Vec]],
     ) -> dict[int, dict[str, float]]:
-        if rows is None:
-            return {i: self._means(self._score(i, told[0], told[2])) for i in todo}
-        models = ((i, self.model(i, rows.get(i), told, round, tuned)) for i in todo)
-        return {i: self._means(self._score(i, *model)) for i, model in models}
+        return {i: self._own(i, *model(i, rows.get(i))) for i in clients}
 
-    def model(
-        self, i: int, row: Rec, told: tuple[Vec, Rec, Vec], round: int, tuned: bool
-    ) -> tuple[Vec, Vec]:
+    def model(self, i: int, row: Rec, current: Current, tuned: bool) -> tuple[Vec, Vec]:
         """The model (d,) that a client uses itself, and its buffers. row: its state, None before
-        its first round; told: the server's model, the next message, and the buffers; tuned: the
-        server's model after the client's own steps.
+        its first round; tuned: the server's model after the client's own steps.
         """
-        x, msg, buffers = told
+        x, buffers, round, msg = current
         if tuned:
             return self._tuned(i, row, x, buffers, round)
         if row is not None:  # what its stages put into the model, and into the message
@@ -244,17 +239,14 @@ class ClientTests:
     def _client(self) -> Client:
         return Client(self.plan, self.fed, self.net)
 
-    def _score(self, i: int, x: Vec, buffers: Vec) -> Score:
+    def _own(self, i: int, x: Vec, buffers: Vec) -> dict[str, float]:
+        """Every metric of a model on client i's own test set."""
         data = self.fed.data
         assert data.test_inputs is not None and data.test_targets is not None
         assert data.test_clients is not None
         index = data.test_clients.of(i).to(data.test_inputs.device)
-        on = data.test_inputs[index], data.test_targets[index]
-        with one_thread():
-            self.net.load_buffers(buffers)
-            if self._normed:
-                return evaluate_normed(self.plan, self.fed, self.net, x, on, self._how, False)
-            return score_of(self.plan, self.fed, self.net, x, [on])
+        examples = data.test_inputs[index], data.test_targets[index]
+        return self._means(self._scorer.of(examples, x, buffers))
 
 
 def untested(plan: Plan, fed: Federation) -> str:

@@ -7,10 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from torch import Tensor
-
 from ..core.hyper import Decay, NonNegativeInt, ShareBelow1, check_settings, hyper, ranged
-from ..data import FederatedData
 from ..engines.decision import parsed
 from ..errors import ConfigError
 from ..federation.capacities import share_of
@@ -154,11 +151,3 @@ class Curve:
         if self.target is None or not self.at:  # no target was set
             return ""
         return str(self.reached["round"]) if self.reached else f"{rounds}+"
-
-
-def held_out(data: FederatedData) -> tuple[Tensor, Tensor] | None:
-    """Inputs and targets of the validation split; None without one."""
-    if data.validation is None or not len(data.validation):
-        return None
-    index = data.validation.to(data.inputs.device)
-    return data.inputs[index], data.targets[index]

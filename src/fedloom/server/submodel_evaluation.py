@@ -15,14 +15,14 @@ from torch import Tensor, nn
 from ..core.net import Net
 from ..core.vector import Rec, Vec, rec
 from ..data import FederatedData
-from ..engines.base import Engine, one_thread
-from ..engines.batch_statistics import evaluate_normed, keeps_no_statistics
-from ..engines.evaluation import Score, add, final, score_of
+from ..engines.base import Engine
+from ..engines.client_results import Request
+from ..engines.evaluation import Score, final
 from ..federation.federation import Federation
-from ..plan import Plan
 from ..submodels.base import Rule, View
 from ..submodels.slicing.layers import unscaled
 from .evaluation import Evaluation
+from .scoring import Current, Scorer
 
 NOT_MEASURED = "not measured"
 
@@ -145,13 +145,12 @@ class Sizes:
     """Evaluates a run's sub-models. levels: the capacities among the clients, increasing."""
 
     def __init__(
-        self, rule: Rule, plan: Plan, fed: Federation, net: Net, evaluation: Evaluation
+        self, rule: Rule, fed: Federation, net: Net, evaluation: Evaluation, scorer: Scorer
     ) -> None:
-        self.rule, self.plan, self.fed, self.net = rule, plan, fed, net
-        self.evaluation = evaluation
+        self.rule, self.fed, self.net = rule, fed, net
+        self.evaluation, self._scorer = evaluation, scorer
         self.levels = sorted(set(fed.capacities))
         self.metric = next(iter(fed.metrics), "loss")
-        self.normed = keeps_no_statistics(net.module)  # evaluated as evaluation.statistics says
         counted = torch.tensor(self.rule.counted(net))
         self._counts = counted.repeat_interleave(torch.tensor(net.layout.sizes)).to(net.device)
         self._kept: dict[float, View] = {}  # views that never change
@@ -230,35 +229,11 @@ class Sizes:
         return {"counted": count, "of": len(marks), "all": count + exempt}
 
     # ----------------------------------------------------------------------------------- evaluation
-    def tested(self, engine: Engine, x: Vec, buffers: Vec, capacity: float, round: int) -> Score:
+    def _tested(self, engine: Engine, current: Current, capacity: float) -> Score:
         """One size on the common test set."""
-        inputs, targets = self.fed.data.test_inputs, self.fed.data.test_targets
-        assert inputs is not None and targets is not None
-        return self.score(engine, x, buffers, capacity, round, (inputs, targets), True)
-
-    def score(
-        self,
-        engine: Engine,
-        x: Vec,
-        buffers: Vec,
-        capacity: float,
-        round: int,
-        on: tuple[Tensor, Tensor],
-        own: bool = False,
-    ) -> Score:
-        """One size on these inputs and targets; own: they are the common test set."""
-        view = self._view(x, capacity, round)
-        part = view.seen(view.take(x))
-        if view.net is None and not self.normed:
-            return add(engine.scores(part, buffers, *on))
-        with one_thread():
-            inner = view.net or self.net
-            if inner.buffer_layout.d == len(buffers):
-                inner.load_buffers(buffers)
-            if not self.normed:
-                return score_of(self.plan, self.fed, inner, part, [on])
-            by = (self.evaluation.statistics, own)
-            return evaluate_normed(self.plan, self.fed, inner, part, on, *by)
+        view = self._view(current.x, capacity, current.round)
+        part = view.seen(view.take(current.x))
+        return self._scorer.of_set(engine, Request.TEST, part, current.buffers, view.net)
 
     def value(self, score: Score) -> float:
         """The headline metric of a score, or its loss if there is no metric."""
@@ -267,19 +242,17 @@ class Sizes:
         return score.mean(self.metric, self.fed.metrics[self.metric])
 
     def scores(
-        self, engine: Engine, x: Vec, buffers: Vec, round: int, whole: Score | None = None
+        self, engine: Engine, current: Current, whole: Score | None = None
     ) -> dict[float, Score]:
         """Every size among the clients on the common test set; nothing without one. whole: the
         score of the whole model, if it is known.
         """
         if self.fed.data.test_inputs is None:
             return {}
-        if self._scored[0] != round:
+        if self._scored[0] != current.round:
             known = {1.0: whole} if whole is not None else {}
-            self._scored = (
-                round,
-                {c: known.get(c) or self.tested(engine, x, buffers, c, round) for c in self.levels},
-            )
+            found = {c: known.get(c) or self._tested(engine, current, c) for c in self.levels}
+            self._scored = current.round, found
         return self._scored[1]
 
     def local(self, scores: dict[float, Score]) -> tuple[list[float | None], str]:
@@ -311,9 +284,7 @@ class Sizes:
     def unseen(
         self,
         engine: Engine,
-        x: Vec,
-        buffers: Vec,
-        round: int,
+        current: Current,
         outside: Sequence[int],
         known: Mapping[float, Score],
     ) -> list[dict[str, Any]]:
@@ -325,7 +296,7 @@ class Sizes:
         for capacity in sorted({float(s) for s in self.evaluation.sizes}):
             if self.fed.data.test_inputs is None:
                 break
-            score = known.get(capacity) or self.tested(engine, x, buffers, capacity, round)
+            score = known.get(capacity) or self._tested(engine, current, capacity)
             values: list[float | None] = []
             if self.metric in self.fed.metrics:
                 about = self.fed.data, self.fed.metrics
