@@ -27,7 +27,6 @@ class Scaffold(FedAvg):
     option: Literal[1, 2] = hyper(2, "renewal of c_i", "line 12: 1 gradient at x, 2 mean direction")
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if self.option == 1:  # c_i is a gradient, whatever the move was
             object.__setattr__(self, "traits", self.traits - {Trait.READS_THE_MOVE})
 

@@ -245,54 +245,70 @@ def hyper(
 
 @typing.dataclass_transform(frozen_default=True, kw_only_default=True)
 class Part:
-    """What a run is made of, such as a method or a codec. Every class below is a frozen dataclass
-    whose fields are the hyper-parameters, in the ranges of their types. also: names that other
-    systems have for them, {theirs: ours}.
+    """What a run is made of, such as a method, a codec or a table of settings. Every class below is
+    a dataclass whose fields are the hyper-parameters, in the ranges of their types; numbers and
+    lists become Python's own. also: names that other systems have for them, {theirs: ours}; title:
+    what errors call it, if not by its class.
     """
 
     also: ClassVar[Mapping[str, str]] = {}
 
-    def __init_subclass__(cls) -> None:
-        ranged(dataclass(frozen=True, kw_only=True)(cls))
+    def __init_subclass__(cls, frozen: bool = True, kw_only: bool = True) -> None:
+        dataclass(frozen=frozen, kw_only=kw_only)(cls)
+        for field in dataclasses.fields(cls):  # type: ignore[arg-type]
+            if field.name in vars(cls).get("__annotations__", {}) and "hyper" in field.metadata:
+                kind = _evaluated(field.type, cls.__module__)
+                for bound in field.metadata["bounds"]:
+                    kind = Annotated[kind, bound]
+                rule = field.metadata["hyper"].of(kind)
+                field.metadata = types.MappingProxyType({"hyper": rule})
+        setattr(cls, "__init__", _checking(cls))  # noqa: B010 # mypy allows no other assignment
 
     def __post_init__(self) -> None:
-        check_settings(self)
+        """Rules between fields, each of which has its type and range already."""
 
 
-def ranged(cls: type[T]) -> type[T]:
-    """Give the fields of a dataclass the ranges of their types, and refuse unknown arguments."""
-    setattr(cls, "__init__", _knowing(cls))  # noqa: B010 # mypy allows no other assignment
-    for field in dataclasses.fields(cls):  # type: ignore[arg-type]
-        if field.name in vars(cls).get("__annotations__", {}) and "hyper" in field.metadata:
-            kind = _evaluated(field.type, cls.__module__)
-            for bound in field.metadata["bounds"]:
-                kind = Annotated[kind, bound]
-            rule = field.metadata["hyper"].of(kind)
-            field.metadata = types.MappingProxyType({"hyper": rule})
-    return cls
-
-
-def _knowing(cls: type[T]) -> Callable[..., None]:
-    """A dataclass's __init__, which raises ConfigError for an argument that it does not have, and
-    takes those of `also`, with a warning.
+def _checking(cls: type[Part]) -> Callable[..., None]:
+    """A dataclass's __init__ that raises SettingError for a value out of its field's type or range,
+    ConfigError for an argument that it does not have, and takes those of `also`, with a warning.
     """
     init: Callable[..., None] = cls.__init__
     known = [name for name in inspect.signature(init).parameters if name != "self"]
-    also: Mapping[str, str] = getattr(cls, "also", {})
 
     @functools.wraps(init)
-    def made(self: T, *args: Any, **given: Any) -> None:
+    def made(self: Part, *args: Any, **given: Any) -> None:
         for name in [name for name in given if name not in known]:
-            if name not in also:
+            if name not in self.also:
                 raise ConfigError(f"{cls.__name__}: {unknown('argument', name, known)}")
-            said = f"{cls.__name__}: {name} is called {also[name]}"
-            if also[name] in given:
-                raise ConfigError(f"{said}, and both are given; keep {also[name]}")
+            ours = self.also[name]
+            said = f"{cls.__name__}: {name} is called {ours}"
+            if ours in given:
+                raise ConfigError(f"{said}, and both are given; keep {ours}")
             warnings.warn(said, stacklevel=2)
-            given[also[name]] = given.pop(name)
-        init(self, *args, **given)
+            given[ours] = given.pop(name)
+        kind: Callable[..., Any] = cls
+        rules, first = _declared(kind), dict(zip(known, args, strict=False))
+        usual = {k: v for k, v in _defaults(kind).items() if k in known and k not in first}
+        named = usual | {
+            name: _accepted(value, name, rules[name], _title(kind)) if name in rules else value
+            for name, value in (first | given).items()
+        }
+        rest = [named.pop(name) for name in first]
+        init(self, *rest, *args[len(known) :], **named)
 
     return made
+
+
+def _title(kind: Any) -> str:
+    """What errors call a part."""
+    return str(getattr(kind, "title", kind.__name__))
+
+
+@functools.cache
+def _defaults(kind: Callable[..., Any]) -> Mapping[str, Any]:
+    """The defaults of a part's fields, which must have their types and ranges too."""
+    rules = {k: r for k, r in _declared(kind).items() if r.default is not inspect.Parameter.empty}
+    return {k: _accepted(rule.default, k, rule, _title(kind)) for k, rule in rules.items()}
 
 
 def _evaluated(annotation: Any, module: str) -> Any:
@@ -321,16 +337,6 @@ def part(make: Callable[[], Any], example: str) -> Any:
     """A dataclass field that holds other settings; `make` gives the default."""
     rule = {"hyper": Hyper(example=example), "bounds": ()}
     return dataclasses.field(default_factory=make, metadata=rule)
-
-
-def check_settings(owner: Any) -> None:
-    """Raise SettingError for the first field of a dataclass that has another type than declared, or
-    is out of its range. Numbers and lists become Python's own types.
-    """
-    title = getattr(owner, "title", type(owner).__name__ if isinstance(owner, Part) else "")
-    kind: Callable[..., Any] = type(owner)
-    for name, rule in _declared(kind).items():
-        object.__setattr__(owner, name, _accepted(getattr(owner, name), name, rule, title))
 
 
 def _accepted(given: Any, name: str, rule: Hyper, owner: str = "") -> Any:

@@ -114,7 +114,6 @@ class Images(Part):
         return cls(mean=tuple(mean) or grey, std=tuple(std) or grey, **how)
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         check_dtype(self.dtype)
         if len(self.mean) != len(self.std) or not self.mean:
             raise DataError(

@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ..core.hyper import Positive, check_settings, hyper, ranged
+from ..core.hyper import Part, Positive, hyper
 from ..core.net import Net
 from ..core.ranks import ALONE, Group
 from ..core.vector import Rec, as_bytes, leaves, tree
@@ -40,18 +40,13 @@ from .vmap_refusals import refuse_model
 from .workers import Workers
 
 
-@ranged
-@dataclass
-class RankSettings:
+class RankSettings(Part, frozen=False, kw_only=False):
     """How the ranks of torchrun deal with each other; without effect in a run of one process."""
 
     title: ClassVar[str] = "ranks"
     timeout: Positive = hyper(
         600.0, "seconds that a rank waits for the others, the slowest one's round included"
     )
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
 
 class Ranks:

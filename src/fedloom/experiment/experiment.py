@@ -7,7 +7,6 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,7 +18,7 @@ from ..algorithm import Algorithm
 from ..algorithms.registry import label_of
 from ..compression.link import Link, Via
 from ..core.device import moved
-from ..core.hyper import hyper, part, ranged
+from ..core.hyper import hyper, part
 from ..core.interrupts import stoppable, undisturbed
 from ..core.net import Net
 from ..core.ranks import ALONE, Group, join
@@ -91,9 +90,7 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
-@ranged
-@dataclass(kw_only=True)
-class Experiment(Settings):
+class Experiment(Settings, frozen=False):
     """One federated training run. Arguments that a file can hold have the same names there, and are
     explained by `fedloom show run`, and `local`, `evaluate`, `checkpoint`, `churn`, ...
 

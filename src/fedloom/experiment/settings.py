@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 
-from ..core.hyper import NonNegativeInt, PositiveInt, check_settings, hyper, ranged
+from ..core.hyper import NonNegativeInt, Part, PositiveInt, hyper
 from ..engines.base import Engine
 from ..federation.sampling import SAMPLINGS
 from .arguments import metrics_of, type_of
 
 
-@ranged
-@dataclass(kw_only=True)
-class Settings:
+class Settings(Part, frozen=False):
     """The keys of a configuration outside of all tables."""
+
+    title: ClassVar[str] = ""
 
     name: str = hyper("", "of the run's folder")
     label: str = hyper("", "of curves and tables")
@@ -73,6 +72,5 @@ class Settings:
     )
 
     def __post_init__(self) -> None:
-        check_settings(self)
         self._dtype = type_of(self.dtype)
         self._metrics = metrics_of(self.metrics, getattr(self, "submodel", None) is not None)

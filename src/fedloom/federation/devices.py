@@ -47,7 +47,6 @@ class Levels(Devices):
     steps_per_second: Sequence[Positive] = hyper((1.0, 2.0, 4.0), source="an example")
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if not self.steps_per_second:
             raise SettingError("steps_per_second", (), "a list of numbers above 0", owner="Levels")
 

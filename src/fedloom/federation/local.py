@@ -140,7 +140,6 @@ class Local(Part):
     )
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if self.epochs is not None and self.steps is not None:
             raise ConfigError(
                 f"local.epochs = {self.epochs} and local.steps = {self.steps} are both given; "

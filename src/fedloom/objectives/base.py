@@ -272,7 +272,6 @@ class UserLoss(Objective):
     call: Callable[[Any, Any], Tensor] = dataclasses.field()
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if isinstance(self.call, type):
             raise ConfigError(
                 "objective must be an Objective or loss(outputs, targets), got the class "

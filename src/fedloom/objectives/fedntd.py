@@ -55,7 +55,6 @@ class FedNTD(CrossEntropy):
     mean = Objective.mean  # the fused one of CrossEntropy leaves the term out
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if self.form == "fedacg" and self.beta > 1:
             remedy = "for a larger weight take form 'official'"
             raise SettingError("beta", self.beta, "in [0, 1] with form 'fedacg'", remedy, "FedNTD")

@@ -7,15 +7,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ..core.hyper import Decay, NonNegativeInt, ShareBelow1, check_settings, hyper, ranged
+from ..core.hyper import Decay, NonNegativeInt, Part, ShareBelow1, hyper
 from ..engines.decision import parsed
 from ..errors import ConfigError
 from ..federation.capacities import share_of
 
 
-@ranged
-@dataclass(frozen=True, kw_only=True)
-class Evaluation:
+class Evaluation(Part):
     """When and how the server's model is evaluated.
 
     The moving average is a~_t = a a~_(t-1) + (1 - a) a_t per round with a = `ema`, debiased; rounds
@@ -70,7 +68,6 @@ class Evaluation:
     explored: bool = hyper(True, "of sub-models: record in every round which coordinates are held")
 
     def __post_init__(self) -> None:
-        check_settings(self)
         parsed(self.threshold)
         object.__setattr__(self, "sizes", tuple(share_of(s, "evaluate.sizes") for s in self.sizes))
 

@@ -16,7 +16,6 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -25,7 +24,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from ..core.hyper import NonNegative, PositiveInt, check_settings, hyper, ranged
+from ..core.hyper import NonNegative, Part, PositiveInt, hyper
 from ..core.parsing import parse_json, parse_toml
 from ..core.ranks import ALONE, Group
 from ..core.user_paths import user_path
@@ -56,9 +55,7 @@ from .seal import GROWING, Seal, unseal
 _log = logging.getLogger(__name__)
 
 
-@ranged
-@dataclass
-class Checkpoint:
+class Checkpoint(Part, frozen=False, kw_only=False):
     """When the state of a run is written: by rounds, by seconds, or both."""
 
     title: ClassVar[str] = "checkpoint"
@@ -76,9 +73,6 @@ class Checkpoint:
         if rounds is not None and round % rounds == 0:
             return True
         return seconds is not None and group.first(lambda: world.monotonic() - last > seconds)
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
 
 class Snapshot(NamedTuple):

@@ -111,7 +111,6 @@ class FIARSE(Rule):
     )
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if bool(self.shards) != (self.group == "shard"):
             raise ConfigError(
                 f"{self.name}: group = '{self.group}' and shards = {[*self.shards]!r}; patterns "

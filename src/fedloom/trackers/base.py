@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-from ..core.hyper import Part, check_settings
+from ..core.hyper import Part
 
 
 @dataclass(frozen=True)
@@ -60,9 +60,6 @@ class Checked(Part):
     """Settings of a tracker, whose types and ranges are checked."""
 
     title: ClassVar[str] = "tracker"
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
 
 def numbers(row: Mapping[str, Any]) -> dict[str, float]:

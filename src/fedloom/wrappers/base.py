@@ -20,7 +20,6 @@ class Wrapper(LocalSGD):
     inner: Algorithm = dataclasses.field()
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         # what a method declares about itself is true of it inside a wrapper too
         for name in ("sent", "approximate"):
             object.__setattr__(self, name, getattr(self.inner, name))

@@ -91,7 +91,6 @@ class ServerAMSGrad(Optimiser):
     )
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if not self.eps and not self.start:
             raise ConfigError(
                 f"{type(self).__name__}: eps = {self.eps:g} and start = {self.start:g}, so that "

@@ -34,7 +34,6 @@ class Chain(Codec):
     then: Codec
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         one, two = (type(c).__name__ for c in (self.first, self.then))
         if not self.first.chooses:
             raise CompositionError(

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Annotated, Any, TypeVar, dataclass_transform
+from dataclasses import fields
+from typing import Annotated, Any, ClassVar, dataclass_transform
 
 import numpy as np
 import torch
 from annotated_types import Ge, Le
 from torch import Tensor
 
-from fedloom.core.hyper import Hyper, PositiveInt, check_settings, ranged
+from fedloom.core.hyper import Hyper, Part, PositiveInt
 from fedloom.core.rng import key
 from fedloom.data.client_indices import Ragged
 from fedloom.errors import DataError
@@ -20,27 +20,21 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 Clients = Annotated[PositiveInt, Hyper(meaning="number of clients")]
 Alpha = Annotated[float, Ge(1e-9), Le(1e9), Hyper(remedy="0.1 is very uneven, 100 nearly iid")]
 Pools = list[Ints]  # per class, ascending, the shuffled indices of its samples
-T = TypeVar("T")
 
 
 # ------------------------------------------------------------------------------------------ values
 @dataclass_transform(frozen_default=True)
-def partition(cls: type[T]) -> type[T]:
-    """Make a class a frozen dataclass whose options have the ranges of their types."""
-    return ranged(dataclass(frozen=True)(cls))
-
-
-@dataclass(frozen=True)
-class NamedPartition:
+class NamedPartition(Part, kw_only=False):
     """A partition: a frozen value whose fields are its options, with their ranges.
 
     Its class is written like a function (`dirichlet(0.3, clients=100)`) and has its name in a
     configuration.
     """
 
-    def __post_init__(self) -> None:
-        """Refuse numbers out of range."""
-        check_settings(self)
+    title: ClassVar[str] = ""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__(kw_only=False)
 
     def about(self) -> dict[str, Any]:
         """Describe the partition, fit for JSON."""
@@ -48,7 +42,7 @@ class NamedPartition:
         return {"kind": type(self).__name__, **options}
 
 
-class ByLabel(NamedPartition):
+class ByLabel:
     """A partition of labels (n,): `_assign` assigns the samples of each class to clients."""
 
     clients: int

@@ -15,19 +15,18 @@ from fedloom.data.partition.base import (
     Clients,
     Floats,
     Ints,
+    NamedPartition,
     Pools,
     assign,
     even_sizes,
     in_order,
-    partition,
 )
 from fedloom.errors import DataError
 
 _LOOK, _HOPELESS = 10, 50  # tries, and clients that come short in each of them
 
 
-@partition
-class dirichlet(ByLabel):
+class dirichlet(ByLabel, NamedPartition):
     """Assign equal numbers of samples to clients whose label shares differ (FedACG's partition).
 
     For client i = 0, 1, ...: p_i ~ Dir(alpha 1_C); every sample that nobody has yet weighs
@@ -91,8 +90,7 @@ class dirichlet(ByLabel):
         return in_order(order, sizes)
 
 
-@partition
-class dirichlet_unbalanced(ByLabel):
+class dirichlet_unbalanced(ByLabel, NamedPartition):
     """Assign every class by shares over the clients from Dir(alpha 1_N): sizes differ as well.
 
     All shares are drawn again until every client has at least min_size samples, at most `tries`

@@ -21,11 +21,11 @@ from fedloom.data.partition.base import (
     Clients,
     Floats,
     Ints,
+    NamedPartition,
     Pools,
     check_classes,
     even_sizes,
     in_order,
-    partition,
     ranks,
     refuse_class,
 )
@@ -34,8 +34,7 @@ from fedloom.errors import DataError
 _AT_ONCE = 50_000  # clients that are drawn: a million would need gigabytes of random numbers
 
 
-@partition
-class dirichlet_interleaved(ByLabel):
+class dirichlet_interleaved(ByLabel, NamedPartition):
     """Assign sample by sample to clients whose label shares differ (FIARSE's partition).
 
     Client i has p_i ~ Dir(alpha 1_C). Sample by sample a client is drawn uniformly among those that
@@ -62,8 +61,7 @@ class dirichlet_interleaved(ByLabel):
         return _taken(pools, turns, _while_there_are(rng, turns, laws, totals), sizes)
 
 
-@partition
-class dirichlet_recycled(ByLabel):
+class dirichlet_recycled(ByLabel, NamedPartition):
     """Assign from pools per class that restart when they are empty (FedSMOO's Dirichlet).
 
     Client i has p_i ~ Dir(alpha 1_C) and a quota of n // N (client 0: and the remainder). Sample by
@@ -89,8 +87,7 @@ class dirichlet_recycled(ByLabel):
         return _recycle(pools, rng, laws)
 
 
-@partition
-class pathological(ByLabel):
+class pathological(ByLabel, NamedPartition):
     """Assign c random classes to each client, evenly, from pools that restart (FedSMOO's).
 
     As `dirichlet_recycled`, with p_i uniform over a set of `classes` classes, every set being as
@@ -117,8 +114,7 @@ class pathological(ByLabel):
         return _recycle(pools, rng, np.where(chosen, 0.0, -np.inf))
 
 
-@partition
-class drawn(ByLabel):
+class drawn(ByLabel, NamedPartition):
     """Draw every client's samples from the whole set, by label shares of its own.
 
     Client i has p_i ~ Dir(alpha 1_C) and `each` samples: their classes are drawn from p_i, and the

@@ -13,18 +13,17 @@ from fedloom.data.client_indices import Ragged
 from fedloom.data.partition.base import (
     ByLabel,
     Clients,
+    NamedPartition,
     Pools,
     assign,
     by_owner,
     check_classes,
     even_sizes,
-    partition,
 )
 from fedloom.errors import DataError
 
 
-@partition
-class classes_per_client(ByLabel):
+class classes_per_client(ByLabel, NamedPartition):
     """Assign c classes to each client, every class to equally many clients (CFedAvg's partition).
 
     A class is held by c N / C clients, which are drawn at random, and cut into as many pieces; each
@@ -111,8 +110,7 @@ def _least(pools: Pools, held: Any) -> int:
     return min(len(pool) // int(row.sum()) for pool, row in zip(pools, held, strict=True))
 
 
-@partition
-class shards(ByLabel):
+class shards(ByLabel, NamedPartition):
     """Assign pieces of the sorted labels, some to each client (FedAvg's partition).
 
     The samples, sorted by label, are cut into N * per_client pieces whose sizes differ by at most
@@ -145,8 +143,7 @@ class shards(ByLabel):
         return by_owner(order, np.repeat(owners, even_sizes(len(order), pieces)), self.clients)
 
 
-@partition
-class class_groups(ByLabel):
+class class_groups(ByLabel, NamedPartition):
     """Assign groups of classes to groups of clients: FAFED's "high" heterogeneity.
 
     The clients are cut into as many neighbouring groups as there are groups of classes, the first
@@ -171,8 +168,7 @@ class class_groups(ByLabel):
     groups: Sequence[Sequence[int]] = ()
 
     def __post_init__(self) -> None:
-        """Refuse a number of clients below one, and groups that share a class."""
-        super().__post_init__()
+        """Refuse groups that share a class."""
         object.__setattr__(self, "groups", tuple(tuple(group) for group in self.groups))
         members = [label for group in self.groups for label in group]
         if any(isinstance(x, bool) or not isinstance(x, int) for x in members):
@@ -223,8 +219,7 @@ class class_groups(ByLabel):
         return super().about() | {"groups": [list(group) for group in self.groups]}
 
 
-@partition
-class stratified(ByLabel):
+class stratified(ByLabel, NamedPartition):
     """Assign every class evenly: each client has all labels in the shares of the whole.
 
     The samples, sorted by label, are assigned in turn: a client's count of a class differs from any
@@ -255,8 +250,7 @@ def _striding(groups: Sequence[Pools], clients: int) -> Ragged:
     return by_owner(np.concatenate(orders), np.concatenate(owners), clients)
 
 
-@partition
-class similarity(ByLabel):
+class similarity(ByLabel, NamedPartition):
     """Assign a share of every client's samples at random, the rest sorted by label and in order.
 
     Of n_i samples (n // N, the first clients one more where that is needed) round(share n_i) are

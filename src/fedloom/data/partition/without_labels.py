@@ -26,7 +26,6 @@ from fedloom.data.partition.base import (
     check_enough,
     even_sizes,
     in_order,
-    partition,
     stream,
 )
 from fedloom.errors import DataError
@@ -34,7 +33,6 @@ from fedloom.errors import DataError
 _MOST = 200_000_000  # entries of replicated lists: 1.6 GB
 
 
-@partition
 class iid(NamedPartition):
     """Assign all samples at random; sizes differ by at most one. Fits any targets.
 
@@ -69,7 +67,6 @@ class _Unshuffled(NamedPartition):
         return self.split(tests, seed)
 
 
-@partition
 class blocks(_Unshuffled):
     """Assign blocks of neighbouring samples in the order of the file. Fits any targets and text.
 
@@ -91,7 +88,6 @@ class blocks(_Unshuffled):
         return Ragged.from_sizes(sizes, torch.arange(len(targets)))
 
 
-@partition
 class replicated(_Unshuffled):
     """Give every client the whole training set: no heterogeneity at all. Fits any targets.
 
@@ -117,7 +113,6 @@ class replicated(_Unshuffled):
         return Ragged.from_sizes(sizes, torch.arange(samples).repeat(self.clients))
 
 
-@partition
 class natural(NamedPartition):
     """Make a client of everyone who made samples: the writers of FEMNIST and MNIST, the celebrities
     of CelebA, the roles of Shakespeare, the folders or the client column of your own data.
@@ -180,7 +175,6 @@ class natural(NamedPartition):
         return out if self.clients is None else out | {"clients": self.clients}
 
 
-@partition
 class writers(natural):
     """Make a client of every writer of MNIST (539 by QMNIST's records) or FEMNIST: `natural`,
     refused where the makers are not writers.
