@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections import OrderedDict
 from typing import Any, NamedTuple
@@ -130,10 +131,10 @@ class Given(NamedTuple):
 SMALL = Given()
 
 
-class Trial(Experiment):
+class Trial(Experiment, frozen=False):
     """An experiment that hands out the loop which it built last."""
 
-    loop: Run
+    loop: Run = dataclasses.field(init=False, repr=False)
 
     def build(self) -> Run:
         """The run before its first round."""
