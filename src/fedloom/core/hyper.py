@@ -252,51 +252,93 @@ class Part:
     """
 
     also: ClassVar[Mapping[str, str]] = {}
+    __signature__: ClassVar[inspect.Signature]
+    _frozen: ClassVar[bool] = True
 
     def __init_subclass__(cls, frozen: bool = True, kw_only: bool = True) -> None:
-        dataclass(frozen=frozen, kw_only=kw_only)(cls)
-        for field in dataclasses.fields(cls):  # type: ignore[arg-type]
+        # the methods below serve all: code generated for every class costs a third of an import
+        dataclass(init=False, repr=False, eq=False, kw_only=kw_only)(cls)
+        cls._frozen = frozen
+        if not frozen:
+            setattr(cls, "__hash__", None)  # noqa: B010
+        fields = dataclasses.fields(cls)  # type: ignore[arg-type]
+        for field in fields:
             if field.name in vars(cls).get("__annotations__", {}) and "hyper" in field.metadata:
                 kind = _evaluated(field.type, cls.__module__)
                 for bound in field.metadata["bounds"]:
                     kind = Annotated[kind, bound]
                 rule = field.metadata["hyper"].of(kind)
                 field.metadata = types.MappingProxyType({"hyper": rule})
-        setattr(cls, "__init__", _checking(cls))  # noqa: B010 # mypy allows no other assignment
+        parameters = [_parameter(field) for field in fields if field.init]
+        cls.__signature__ = inspect.Signature(parameters)
+
+    if not TYPE_CHECKING:  # which makes it of the fields
+
+        def __init__(self, *args: Any, **given: Any) -> None:
+            """Raise SettingError for a value out of its field's type or range, ConfigError for an
+            argument that it does not have; take those of `also`, with a warning.
+            """
+            kind = type(self)
+            given = _by_our_names(kind, given)
+            bound = kind.__signature__.bind(*args, **given).arguments
+            rules, title = _declared(kind), _title(kind)
+            read = {k: _accepted(v, k, rules[k], title) for k, v in bound.items() if k in rules}
+            made = {k: make() for k, make in _factories(kind).items() if k not in bound}
+            for name, value in (_defaults(kind) | made | bound | read).items():
+                object.__setattr__(self, name, value)
+            self.__post_init__()
 
     def __post_init__(self) -> None:
         """Rules between fields, each of which has its type and range already."""
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if self._frozen:
+            raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
+        object.__setattr__(self, name, value)
 
-def _checking(cls: type[Part]) -> Callable[..., None]:
-    """A dataclass's __init__ that raises SettingError for a value out of its field's type or range,
-    ConfigError for an argument that it does not have, and takes those of `also`, with a warning.
-    """
-    init: Callable[..., None] = cls.__init__
-    known = [name for name in inspect.signature(init).parameters if name != "self"]
+    def __delattr__(self, name: str) -> None:
+        if self._frozen:
+            raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
+        object.__delattr__(self, name)
 
-    @functools.wraps(init)
-    def made(self: Part, *args: Any, **given: Any) -> None:
-        for name in [name for name in given if name not in known]:
-            if name not in self.also:
-                raise ConfigError(f"{cls.__name__}: {unknown('argument', name, known)}")
-            ours = self.also[name]
-            said = f"{cls.__name__}: {name} is called {ours}"
-            if ours in given:
-                raise ConfigError(f"{said}, and both are given; keep {ours}")
-            warnings.warn(said, stacklevel=2)
-            given[ours] = given.pop(name)
-        kind: Callable[..., Any] = cls
-        rules, first = _declared(kind), dict(zip(known, args, strict=False))
-        usual = {k: v for k, v in _defaults(kind).items() if k in known and k not in first}
-        named = usual | {
-            name: _accepted(value, name, rules[name], _title(kind)) if name in rules else value
-            for name, value in (first | given).items()
-        }
-        rest = [named.pop(name) for name in first]
-        init(self, *rest, *args[len(known) :], **named)
+    def _values(self) -> tuple[Any, ...]:
+        return tuple(getattr(self, name) for name in self.__signature__.parameters)
 
-    return made
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return self._values() == other._values()
+
+    def __hash__(self) -> int:
+        return hash(self._values())
+
+    def __repr__(self) -> str:
+        names = self.__signature__.parameters
+        shown = (f"{k}={v!r}" for k, v in zip(names, self._values(), strict=True))
+        return f"{type(self).__qualname__}({', '.join(shown)})"
+
+
+def _parameter(field: dataclasses.Field[Any]) -> inspect.Parameter:
+    """A field as an argument; a default that is made anew each time by what makes it."""
+    default = field.default_factory if callable(field.default_factory) else field.default
+    default = inspect.Parameter.empty if default is dataclasses.MISSING else default
+    named, placed = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+    kind = named if field.kw_only else placed
+    return inspect.Parameter(field.name, kind, default=default, annotation=field.type)
+
+
+def _by_our_names(kind: type[Part], given: dict[str, Any]) -> dict[str, Any]:
+    """Arguments without the names of `also`. Raises ConfigError for unknown ones."""
+    known = kind.__signature__.parameters
+    for name in [name for name in given if name not in known]:
+        if name not in kind.also:
+            raise ConfigError(f"{kind.__name__}: {unknown('argument', name, known)}")
+        said = f"{kind.__name__}: {name} is called {kind.also[name]}"
+        if kind.also[name] in given:
+            raise ConfigError(f"{said}, and both are given; keep {kind.also[name]}")
+        warnings.warn(said, stacklevel=3)
+        given[kind.also[name]] = given.pop(name)
+    return given
 
 
 def _title(kind: Any) -> str:
@@ -305,10 +347,21 @@ def _title(kind: Any) -> str:
 
 
 @functools.cache
-def _defaults(kind: Callable[..., Any]) -> Mapping[str, Any]:
-    """The defaults of a part's fields, which must have their types and ranges too."""
-    rules = {k: r for k, r in _declared(kind).items() if r.default is not inspect.Parameter.empty}
-    return {k: _accepted(rule.default, k, rule, _title(kind)) for k, rule in rules.items()}
+def _factories(kind: Any) -> Mapping[str, Callable[[], Any]]:
+    """What makes the defaults that each part has for itself."""
+    fields = dataclasses.fields(kind)
+    return {f.name: f.default_factory for f in fields if callable(f.default_factory)}
+
+
+@functools.cache
+def _defaults(kind: Any) -> Mapping[str, Any]:
+    """The other defaults of a part, which must have their types and ranges too."""
+    rules, made = _declared(kind), _factories(kind)
+    found = {k: p.default for k, p in kind.__signature__.parameters.items() if k not in made}
+    found = {k: v for k, v in found.items() if v is not inspect.Parameter.empty}
+    return {
+        k: _accepted(v, k, rules[k], _title(kind)) if k in rules else v for k, v in found.items()
+    }
 
 
 def _evaluated(annotation: Any, module: str) -> Any:
