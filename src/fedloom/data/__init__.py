@@ -1,90 +1,28 @@
 """The data of a federation: sources, partitions, and your own arrays.
 
+What reads and divides them is loaded when one of its names is first used.
+
 >>> from fedloom.data import from_arrays, iid
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import importlib
+from typing import TYPE_CHECKING, Any
 
-from fedloom.core.registry import Registry
-from fedloom.data import partition
-from fedloom.data.client_indices import MatchedPartition, Partition, Ragged
-from fedloom.data.client_test_sets import TESTS, with_client_tests
-from fedloom.data.federated import FederatedData
-from fedloom.data.heterogeneity import measure
-from fedloom.data.own.folders import folders
-from fedloom.data.own.hugging_face import from_partitions, hugging_face
-from fedloom.data.own.in_memory import from_arrays, from_clients
-from fedloom.data.own.tables import table
-from fedloom.data.own.torch_datasets import from_datasets
-from fedloom.data.partition import *  # noqa: F403  # its __all__: every partition
-from fedloom.data.published.download import data_root
-from fedloom.data.published.heart import heart
-from fedloom.data.published.images import cifar10, cifar100, digits, fashion_mnist, mnist
-from fedloom.data.published.leaf import celeba, femnist
-from fedloom.data.published.shakespeare import shakespeare
-from fedloom.data.published.tcga import tcga
-from fedloom.data.published.text_classification import ag_news, sst2
-from fedloom.data.published.tiny_imagenet import tiny_imagenet
-from fedloom.data.published.wikitext import wikitext2
-from fedloom.data.transforms import Images, Tokens, Transform
+from fedloom.data.federated import FederatedData as FederatedData
 
-SOURCES: Registry[Callable[..., FederatedData]] = Registry(
-    "data set",
-    {
-        source.__name__: source
-        for source in (
-            *(
-                digits,
-                heart,
-                mnist,
-                fashion_mnist,
-                cifar10,
-                cifar100,
-                tiny_imagenet,
-                femnist,
-                celeba,
-            ),
-            *(shakespeare, wikitext2, ag_news, sst2, tcga, folders, table, hugging_face),
-        )
-    },
-    own=FederatedData,
-)
+if TYPE_CHECKING:
+    from fedloom.data.names import *  # noqa: F403
 
-__all__ = [
-    "SOURCES",
-    "TESTS",
-    "FederatedData",
-    "Images",
-    "MatchedPartition",
-    "Partition",
-    "Ragged",
-    "Tokens",
-    "Transform",
-    "ag_news",
-    "celeba",
-    "cifar10",
-    "cifar100",
-    "data_root",
-    "digits",
-    "fashion_mnist",
-    "femnist",
-    "folders",
-    "from_arrays",
-    "from_clients",
-    "from_datasets",
-    "from_partitions",
-    "heart",
-    "hugging_face",
-    "measure",
-    "mnist",
-    "shakespeare",
-    "sst2",
-    "table",
-    "tcga",
-    "tiny_imagenet",
-    "wikitext2",
-    "with_client_tests",
-]
-__all__ += partition.__all__
+
+def __getattr__(name: str) -> Any:
+    names = importlib.import_module("fedloom.data.names")
+    if name in ("__all__", *getattr(names, "__all__", ())):
+        return getattr(names, name)
+    raise AttributeError(f"module 'fedloom.data' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    found: list[str] = __getattr__("__all__")
+    return found

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -80,10 +80,12 @@ from .method_checks import (
 from .model_checks import check_fit, check_shapes, takes_channels_last, weights_of
 from .probe import probe
 from .provenance import check_same, configuration, describe
-from .replay import Replay, check_repeatable, replayed
 from .result import Result, finish
 from .settings import Settings
 from .tracking import Tracking, trackers_of
+
+if TYPE_CHECKING:
+    from .replay import Replay
 
 Row = dict[str, Any]
 T = TypeVar("T")
@@ -370,6 +372,8 @@ class Experiment(Settings, frozen=False):
         the bits of the run's, by default in this process. Raises CheckpointError for a run of
         another configuration, and for one that cannot be repeated.
         """
+        from .replay import check_repeatable, replayed
+
         folder = RunDirectory(out)
         check_repeatable(folder)
         began = str(folder.read_config().get("engine", "serial"))

@@ -28,9 +28,6 @@ from ..core.arithmetic import plain_number
 from ..core.commit import own_commit
 from ..core.vector import as_bytes
 from ..data import FederatedData
-from ..data.heterogeneity import by_client
-from ..data.own.ranges import ranges
-from ..data.raw_inputs import recipe
 from ..engines.base import processors
 from ..engines.metrics import is_whole, told
 from ..errors import CheckpointError
@@ -384,6 +381,10 @@ def _describe(
     config: Mapping[str, Any], data: FederatedData, loop: Run, folder: RunDirectory
 ) -> None:
     import tomli_w
+
+    from ..data.heterogeneity import by_client
+    from ..data.own.ranges import ranges
+    from ..data.raw_inputs import recipe
 
     environment = _environment(folder, loop.state.round if loop.state else 0) | {
         "device": str(loop.net.device)

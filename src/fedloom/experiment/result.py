@@ -24,7 +24,6 @@ from ..engines.base import Remote
 from ..engines.evaluation import add
 from ..engines.metrics import brier
 from ..engines.one_step import step_costs
-from ..engines.reliability import binned
 from ..errors import CheckpointError, ConfigError, unknown
 from ..server.client_evaluation import PerClient
 from ..server.evaluation import Curve
@@ -37,7 +36,6 @@ from ..storage.rank_states import RankStates
 from ..storage.records import disk_errors
 from ..storage.run_directory import RunDirectory
 from ..storage.seal import GROWING, LAST, resealed
-from . import notebook
 from .provenance import engine_text, site_means
 
 if TYPE_CHECKING:
@@ -120,10 +118,14 @@ class Result:
 
     def __repr__(self) -> str:
         """One line: the method, rounds, the headline metric, and what it cost."""
+        from . import notebook
+
         return notebook.line(self.summary)
 
     def _repr_html_(self) -> str:
         """A short table and the curve: what a notebook shows."""
+        from . import notebook
+
         name = f"test_{self.summary['metric']['name']}"
         return notebook.page(self.summary, self.per_client(), self._curve(name))
 
@@ -334,6 +336,8 @@ def _tests(loop: Run) -> dict[str, Any]:
     personal, brier_there = loop.plan.personalises, any(m is brier for m in metrics.values())
     if data.test_inputs is None or personal or not brier_there:  # nobody uses the common model
         return found
+    from ..engines.reliability import binned
+
     each_row = binned(loop.evaluator.tested(loop), metrics, data.test_targets)
     if each_row is None:
         return found
