@@ -46,38 +46,7 @@ TABLES: Registry[Callable[..., Any]] = Registry(
 # what a file says for itself
 _NAMED = ("schedule", "passes")  # tables within local, which are told by themselves
 _MADE = {"name": "the recipe's, the file's", "label": "made from the parts", "dtype": "float32"}
-# keys beside the options of a table's entry
-EXTRA: dict[str, tuple[Setting, ...]] = {
-    "data": (
-        Setting(
-            "data.tests",
-            "none",
-            "matched, independent",
-            "client test sets: with the labels of the training data, or independent of them",
-        ),
-    ),
-    "local.schedule": (
-        Setting("local.decay", "none", "in (0, 1]", "short for exponential with this decay"),
-    ),
-    "submodel": (
-        Setting(
-            "submodel.capacities",
-            "[1/64, 1/16, 1/4, 1]",
-            "shares in (0, 1], or a file",
-            "levels, assigned in turn; one per client; or a file that has one per client",
-        ),
-        Setting("submodel.shares", "none", "shares", "of the clients, one for each level"),
-    ),
-    "compress": (
-        Setting(
-            "compress.feedback",
-            "the codec's own",
-            "residual, forget, ef21",
-            "what a client does with what its codec left out",
-        ),
-        Setting("compress.down", "none", "a codec", "of the server's messages"),
-    ),
-}
+_MORE = ("local.decay", *(f"{path}.{key}" for path, keys in NESTED.items() for key in keys))
 
 
 def settings_in(name: str) -> list[Setting]:
@@ -95,7 +64,7 @@ def setting_named(option: str) -> str | None:
     """
     name = current(option.lstrip("-").replace("-", "_"))
     keys = [s.key for table in TABLES for s in settings_in(table)]
-    keys += [*REGISTRIES, *(s.key for extra in EXTRA.values() for s in extra)]
+    keys += [*REGISTRIES, *_MORE]
     if name in keys or name.partition(".")[0] in {*REGISTRIES, *TABLES}:
         return name
     return next((key for key in keys if key.rpartition(".")[2] == name), None)

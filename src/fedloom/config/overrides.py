@@ -122,30 +122,20 @@ def in_new_keys(raw: dict[str, Any], source: str = "") -> dict[str, Any]:
     """The settings of a file with fedloom's own keys; source: the file, for warnings."""
     out = copy.deepcopy(raw)
     for word, key in SYNONYMS.items():
-        place, last = _place_of(out, word)
+        *tables, last = word.split(".")
+        place: Any = out
+        for table in tables:
+            place = place.get(table) if isinstance(place, dict) else None
         if not isinstance(place, dict) or last not in place:
             continue
         if source:
             _log.warning("%s: %s is called %s", source, word, key)
         value = place.pop(last)
-        *tables, last = key.split(".")
-        place = out
-        for table in tables:
-            place = _table(place, table, key)
+        place, last = _place(out, key)
         if last in place:
             raise ConfigError(f"{source}: {word} and {key} are both given; keep {key}")
         place[last] = value
     return out
-
-
-def _place_of(raw: Any, path: str) -> tuple[Any, str]:
-    """The table that a dotted key would be in, or what stands in its place; and the key's last
-    part.
-    """
-    *tables, last = path.split(".")
-    for table in tables:
-        raw = raw.get(table) if isinstance(raw, dict) else None
-    return raw, last
 
 
 def canonical(overrides: Sequence[str]) -> list[str]:
@@ -243,10 +233,7 @@ def apply(raw: dict[str, Any], overrides: Sequence[str]) -> frozenset[str]:
             path = path.removesuffix(".name")
             typed |= {f"{path}.{key}" for key in ("name", *_rename(raw, path, value))}
             continue
-        *tables, key = path.split(".")
-        place = raw
-        for name in tables:
-            place = _table(place, name, path)
+        place, key = _place(raw, path)
         left_out = path in INNER and value == NOTHING
         if isinstance(place.get(key), dict) and not isinstance(value, dict) and not left_out:
             raise ConfigError(
@@ -303,10 +290,7 @@ def _full(path: str) -> str:
 
 def _rename(raw: dict[str, Any], path: str, name: Any) -> list[str]:
     """Change the name of a table -> the options that came with it, as those of topk:0.01 do."""
-    *tables, key = path.split(".")
-    place = raw
-    for table in tables:
-        place = _table(place, table, path)
+    place, key = _place(raw, path)
     old = named_table(place, key)
     if old.get("name") == name:
         return []
@@ -328,21 +312,24 @@ def _rename(raw: dict[str, Any], path: str, name: Any) -> list[str]:
     return list(options)
 
 
-def _table(place: dict[str, Any], name: str, path: str) -> dict[str, Any]:
-    """The table of this name, made if it is missing."""
-    found = place.setdefault(name, {})
-    if isinstance(found, str):  # algorithm = "fedacg"
-        found = place[name] = {"name": found}
-    if not isinstance(found, dict):
-        raise ConfigError(f"command line: {path}: '{name}' is a value, not a table")
-    return found
+def _place(raw: dict[str, Any], path: str) -> tuple[dict[str, Any], str]:
+    """The table of a dotted key, made if it is missing, and the key's last part."""
+    *tables, key = path.split(".")
+    for name in tables:
+        found = raw.setdefault(name, {})
+        if isinstance(found, str):  # algorithm = "fedacg"
+            found = raw[name] = {"name": found}
+        if not isinstance(found, dict):
+            raise ConfigError(f"command line: {path}: '{name}' is a value, not a table")
+        raw = found
+    return raw, key
 
 
 def _spelled_out(raw: dict[str, Any], path: str) -> str:
     """Shorthands: data.alpha is data.partition.alpha, local.decay is local.schedule.decay."""
     parts = path.split(".")
     if path == "local.decay":
-        if named_table(_table(raw, "local", path), "schedule").get("name") != "exponential":
+        if named_table(_place(raw, path)[0], "schedule").get("name") != "exponential":
             _rename(raw, "local.schedule", "exponential")
         return "local.schedule.decay"
     if len(parts) == 2 and parts[0] == "data":

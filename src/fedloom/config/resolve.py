@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,14 @@ import torch
 from torch import nn
 
 from ..algorithm import Algorithm, Trait
-from ..algorithms.registry import ALGORITHMS, make_algorithm
+from ..algorithms.registry import ALGORITHMS
 from ..core.device import device_of
 from ..core.net import Net
 from ..core.own_parts import explained, is_own, short
+from ..core.registry import Registry
 from ..core.user_paths import user_path
 from ..core.validation import NOTHING, Origin, check, known, live
-from ..data import SOURCES, FederatedData, with_client_tests
+from ..data import FederatedData, with_client_tests
 from ..engines import Workers, is_auto, make_engine
 from ..errors import CheckpointError, ConfigError, did_you_mean, unknown
 from ..experiment.experiment import Experiment
@@ -57,6 +58,7 @@ from .sources import load, read
 # named tables that are left out where they are not given
 _EXTRAS = ("submodel", "private", "devices", "choose", "clock", "aggregation", "attack", "tracker")
 _UNNAMED = {**PLAIN, **INNER}
+_ALL: Mapping[str, Any] = {**REGISTRIES, **_UNNAMED}
 _TABLES = (*dict.fromkeys(path.partition(".")[0] for path in (*REGISTRIES, *PLAIN)),)
 
 
@@ -124,39 +126,35 @@ class Config:
                 **more,
             )
 
-    def _table(self, path: str) -> Mapping[str, Any] | None:
-        """The table at a dotted path; None if there is none."""
+    def _table(self, path: str) -> dict[str, Any]:
+        """The table at a dotted path; empty if there is none."""
         table: Any = self.values
-        for part in path.split("."):
-            table = table.get(part)
-            if table is None:
-                return None
+        for key in path.split("."):
+            table = table.get(key, {})
         return dict(table)
 
     def options(self, path: str) -> dict[str, Any]:
         """The options of the entry that the table at this path names, as Python arguments; a named
         table among them becomes its object.
         """
-        table, skip = self._table(path) or {}, ("name", *NESTED.get(path, ()))
-        out = live({k: v for k, v in table.items() if k not in skip})
-        named = [k for k in out if f"{path}.{k}" in (*REGISTRIES, *INNER)]
-        return out | {k: self.part(f"{path}.{k}") for k in named}
+        skip = ("name", *NESTED.get(path, ()))
+        out = live({k: v for k, v in self._table(path).items() if k not in skip})
+        return out | {k: self.part(f"{path}.{k}") for k in out if f"{path}.{k}" in _ALL}
 
-    def part(self, path: str) -> Any:
-        """The object of the table at this path; None if there is none."""
+    def part(self, path: str, **more: Any) -> Any:
+        """The object of the table at this path; None if there is none. more: further arguments."""
         table = self._table(path)
-        if table is None:
+        if not table:
             return None
         options = self.options(path)
         with self.origin.blame(path, options):
-            if path in _UNNAMED:
-                return _UNNAMED[path](**options)
-            return REGISTRIES[path].make(table["name"], **options)
+            make = _ALL[path]
+            if isinstance(make, Registry):
+                return make.make(table["name"], **options, **more)
+            return make(**options)
 
     def _algorithm(self) -> Algorithm:
-        options = self.options("algorithm")
-        with self.origin.blame("algorithm", options):
-            method = make_algorithm(self.values["algorithm"]["name"], **options)
+        method: Algorithm = self.part("algorithm")
         if "server" not in self.values:
             return method
         server, options = self.values["server"]["name"], self.options("server")
@@ -185,9 +183,8 @@ class Config:
         Raises ConfigError or DataError as experiment() does.
         """
         table, partition = self.values["data"], self.part("data.partition")
+        data: FederatedData = self.part("data", **({"partition": partition} if partition else {}))
         with self.origin.blame("data", table):
-            options = self.options("data") | ({} if partition is None else {"partition": partition})
-            data: FederatedData = SOURCES.make(table["name"], **options)
             data = data.astype(getattr(torch, self.values["dtype"]))
             if "tests" in table:
                 seed = table.get("seed", self.values["seed"])
@@ -345,20 +342,20 @@ def _check_keys(raw: Mapping[str, Any], origin: Origin) -> None:
         if key in RUN or key in _TABLES:
             continue
         inside = [f"{table}.{key}" for table, make in PLAIN.items() if key in known(make)]
-        inside += [f"{p}.{key}" for p in REGISTRIES if key in _options(raw, p)]
+        inside += [
+            f"{p}.{key}" for p, named in REGISTRIES.items() if key in _options(raw, p, named)
+        ]
         hint = did_you_mean(key, [*RUN, *_TABLES])
         hint = f"did you mean '{inside[0]}'?" if inside else hint
         raise ConfigError(f"{origin.of(key)}: unknown key '{key}'; {hint}")
 
 
-def _options(raw: Mapping[str, Any], path: str) -> list[str]:
+def _options(raw: Mapping[str, Any], path: str, named: Registry[Any]) -> Collection[str]:
     """The keys of a named table for its current name; none if the name is unknown."""
-    *tables, key = path.split(".")
-    place = raw
-    for table in tables:
-        place = named_table(place, table)
-    make = REGISTRIES[path].get(str(named_table(place, key).get("name")))
-    return [*known(make, NESTED.get(path, ()))] if make else []
+    for key in path.split("."):
+        raw = named_table(raw, key)
+    make = named.get(str(raw.get("name")))
+    return known(make, NESTED.get(path, ())) if make else ()
 
 
 def _plain(raw: Mapping[str, Any], path: str, origin: Origin) -> dict[str, Any]:
