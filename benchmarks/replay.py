@@ -143,7 +143,7 @@ def pair(kind: str, folder: Path, found: dict[int, Any], draw: random.Random) ->
         trace = replay.client(i)
         seconds = time.perf_counter() - started
         equal = trace.sent is not None and same(trace.sent.memory, states[i])
-        srv = rec(x=replay.after, buffers=replay.loop.state.buffers)
+        srv = rec(x=replay.after, buffers=replay.run.state.buffers)
         there = rec(x=server.get("srv/srv.x", replay.after), buffers=server["buffers"])
         out = {"kind": kind, "round": round, "client": i, "from": replay.began}
         right = equal and same(srv, there) and replay.unlike is None

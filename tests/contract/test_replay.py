@@ -98,13 +98,13 @@ def agree(make: Callable[[], Experiment], run: Path, round: int) -> int:
     with make().replay(run, round) as replay:
         replay.go()
         assert replay.unlike is None and not replay.error
-        assert same(replay.loop.state.buffers, server["buffers"])
+        assert same(replay.run.state.buffers, server["buffers"])
         assert same(replay.after, server.get("srv/srv.x", replay.after))
         for i in replay.cohort:
             trace = replay.client(i, step=0)
             assert not trace.error and trace.sent is not None and trace.result is not None
             assert same(trace.sent.memory, then[i]), i
-            assert same(trace.result.memories[i], replay.loop.memory.get([i])[i]), i
+            assert same(trace.result.memories[i], replay.run.memory.get([i])[i]), i
             assert trace.done is not None and len(trace.steps) == int(trace.done.job.steps)
             losses = [s.loss for s in trace.steps if s.loss is not None]
             assert trace.done.loss == pytest.approx(sum(losses) / len(losses), rel=1e-6)
@@ -161,7 +161,7 @@ def test_the_update_is_the_way_from_the_message_to_the_last_point(
             assert torch.equal(trace.sent.up.delta, trace.done.up.delta)
             way = trace.done.x - trace.share.msg.x
             torch.testing.assert_close(trace.sent.up.delta.abs(), way.abs())
-            assert float(trace.sent.up.weight) == float(replay.loop.fed.data.sizes[i])
+            assert float(trace.sent.up.weight) == float(replay.run.fed.data.sizes[i])
 
 
 @pytest.fixture

@@ -64,22 +64,22 @@ def examples(fed: Federation, i: int) -> int:
     return sum(fed.sizes(i))
 
 
-def counted(loop: Run, cohorts: Sequence[Sequence[int]], scale: float) -> Counted:
-    """The work of a run, and the loop stands before round 1. cohorts: those that are counted;
+def counted(run: Run, cohorts: Sequence[Sequence[int]], scale: float) -> Counted:
+    """The work of a run, and the run stands before round 1. cohorts: those that are counted;
     scale: all rounds over these.
     """
-    fed, net = loop.fed, loop.net
+    fed, net = run.fed, run.net
     first: dict[float, int] = {}
     for i in range(fed.population):
         first.setdefault(fed.capacity(i), i)
-    steps = {capacity: _step(loop, i) for capacity, i in first.items()}
-    srv = loop.step.first(net.init(), steps[max(steps)].up)
-    begun = net.init(), srv, net.init_buffers(), loop.cohorts
-    loop.state = loop.step.begun(*begun, loop.evaluator.curve, Ledger())
+    steps = {capacity: _step(run, i) for capacity, i in first.items()}
+    srv = run.step.first(net.init(), steps[max(steps)].up)
+    begun = net.init(), srv, net.init_buffers(), run.cohorts
+    run.state = run.step.begun(*begun, run.evaluator.curve, Ledger())
     often = Counter(i for cohort in cohorts for i in cohort)
     local = sum(n * fed.steps(i) for i, n in often.items())
     work = sum(n * _operations(fed, steps[fed.capacity(i)], i) for i, n in often.items())
-    each, tests = _evaluation(loop)
+    each, tests = _evaluation(run)
     return Counted(steps, work * scale, local * scale, each * tests, tests)
 
 
@@ -87,11 +87,11 @@ def _operations(fed: Federation, step: Step, i: int) -> float:
     return step.operations * examples(fed, i) + step.asked
 
 
-def _step(loop: Run, i: int) -> Step:
+def _step(run: Run, i: int) -> Step:
     """Client i's first step on two examples. The net stays as it was."""
-    plan, net, algorithm = loop.plan, loop.net, loop.plan.algorithm
-    few = min(_FEW, loop.fed.local.batch or _FEW)
-    fed = replace(loop.fed, local=replace(loop.fed.local, epochs=None, steps=1, batch=few))
+    plan, net, algorithm = run.plan, run.net, run.plan.algorithm
+    few = min(_FEW, run.fed.local.batch or _FEW)
+    fed = replace(run.fed, local=replace(run.fed.local, epochs=None, steps=1, batch=few))
     engine, probe, up = Serial(), 0, None
     asking, stepping = Operations(), Operations()
     with as_it_was(net):
@@ -117,18 +117,18 @@ def _step(loop: Run, i: int) -> Step:
     return Step(operations, asking.count, cost, memory, probe, up)
 
 
-def _evaluation(loop: Run) -> tuple[float, int]:
+def _evaluation(run: Run) -> tuple[float, int]:
     """Operations of an example of an evaluation, and how many examples it has."""
-    data, sizes = loop.fed.data, loop.evaluator.sizes
+    data, sizes = run.fed.data, run.evaluator.sizes
     held = examples_of(data, validation=True)
     tests = 0 if data.test_inputs is None else len(data.test_inputs)
     inputs, targets = (data.test_inputs, data.test_targets) if tests else held or (None, None)
     if inputs is None or targets is None:
         return 0.0, 0
-    counter, fed = Operations(), replace(loop.fed, metrics={})
-    with as_it_was(loop.net), counter:
+    counter, fed = Operations(), replace(run.fed, metrics={})
+    with as_it_was(run.net), counter:
         some = inputs[:_FEW], targets[:_FEW]
-        evaluate_range(loop.plan, fed, loop.net, loop.net.init(), *some)
-    models = 1 if sizes is None else 1 + len({*loop.fed.capacities})
+        evaluate_range(run.plan, fed, run.net, run.net.init(), *some)
+    models = 1 if sizes is None else 1 + len({*run.fed.capacities})
     rows = models * tests + (0 if held is None else len(held[0]))
     return counter.count / len(some[0]), rows

@@ -193,24 +193,24 @@ def measure(experiment: Experiment, speed: float | None = None) -> Cost:
 
     Nothing is written, no process is started, and the run does not change.
     """
-    loop = experiment.build()
-    workers = _alone(loop)
+    run = experiment.build()
+    workers = _alone(run)
     rounds = min(experiment.rounds, _COUNTED_ROUNDS)
-    cohorts = [loop.cohorts.of(t) for t in range(rounds)]
+    cohorts = [run.cohorts.of(t) for t in range(rounds)]
     scale = experiment.rounds / rounds
     if isinstance(experiment.clock, Asynchronous):  # then a round is a server step
         scale *= rounds * experiment.clock.buffer / (sum(map(len, cohorts)) or 1)
-    work = counted(loop, cohorts, scale)
+    work = counted(run, cohorts, scale)
     every = experiment.evaluate.every
     evaluations = experiment.rounds // every if every else 0
     evaluations += 0 if every and experiment.rounds % every == 0 else 1  # and after the last round
     if speed is None:
-        times = _timed(loop, work, max(1, min(workers, processors())))
+        times = _timed(run, work, max(1, min(workers, processors())))
     else:
         times = _Times(
             work.training / speed, work.evaluation / speed, f"at {speed:.3g} operations a second"
         )
-    return _cost(experiment, loop, work, times, evaluations, (cohorts, scale), workers)
+    return _cost(experiment, run, work, times, evaluations, (cohorts, scale), workers)
 
 
 class _Times(NamedTuple):
@@ -221,94 +221,94 @@ class _Times(NamedTuple):
     by: str
 
 
-def _timed(loop: Run, work: Counted, shared: int) -> _Times:
+def _timed(run: Run, work: Counted, shared: int) -> _Times:
     """The times on this machine, by the whole first cohort, by some of its clients, or by a step
     of one; evaluation by itself, or as fast as training. shared: processes that share the work.
     """
-    cohort = loop.cohorts.example
-    some = cohort[: max(2, getattr(loop.engine, "chunk", 1))]
-    sample = next((s for s in (cohort, some) if work.of(loop.fed, s) < _SHORT), None)
+    cohort = run.cohorts.example
+    some = cohort[: max(2, getattr(run.engine, "chunk", 1))]
+    sample = next((s for s in (cohort, some) if work.of(run.fed, s) < _SHORT), None)
     if sample is None:
-        second, by = _by_a_step(loop, work, cohort[0])
+        second, by = _by_a_step(run, work, cohort[0])
         return _Times(work.training * second / shared, work.evaluation * second / shared, by)
-    loop.engine.open(loop.plan, loop.fed, loop.net)
+    run.engine.open(run.plan, run.fed, run.net)
     try:
-        _train(loop, sample)  # the first time has costs that no later time has
-        took = _train(loop, sample)
-        steps = sum(loop.fed.steps(i) for i in sample)
+        _train(run, sample)  # the first time has costs that no later time has
+        took = _train(run, sample)
+        steps = sum(run.fed.steps(i) for i in sample)
         training = took / steps * work.steps_of_all / shared
         if work.evaluation > _SHORT:
             evaluation = training * work.evaluation / (work.training or 1)
         else:
             began = time.perf_counter()
-            loop.scores()
+            run.scores()
             evaluation = (time.perf_counter() - began) / shared
     finally:
-        loop.engine.close()
+        run.engine.close()
     return _Times(training, evaluation, f"by {len(sample)} of {len(cohort)} clients of round 1")
 
 
-def _by_a_step(loop: Run, work: Counted, i: int) -> tuple[float, str]:
+def _by_a_step(run: Run, work: Counted, i: int) -> tuple[float, str]:
     """-> seconds for an operation, by a step of one client on as many examples as take about a
     second; in words.
     """
-    step = work.steps[loop.fed.capacity(i)]
+    step = work.steps[run.fed.capacity(i)]
     most = max(1, int(_SHORT / step.operations))
-    local = replace(loop.fed.local, batch=min(most, loop.fed.local.batch or most))
-    fed, took = replace(loop.fed, local=local), []
+    local = replace(run.fed.local, batch=min(most, run.fed.local.batch or most))
+    fed, took = replace(run.fed, local=local), []
     for _ in range(2):
         began = time.perf_counter()
-        try_step(loop.plan, fed, loop.net, Serial(), [i])
+        try_step(run.plan, fed, run.net, Serial(), [i])
         took.append(time.perf_counter() - began)
     rows = fed.sizes(i)[0]
     return min(took) / (rows * step.operations + step.asked), f"by a step on {rows} examples"
 
 
-def _alone(loop: Run) -> int:
+def _alone(run: Run) -> int:
     """Replace an engine of processes by one of this process -> how many it would start."""
-    engine = loop.engine
+    engine = run.engine
     if not isinstance(engine, Workers):
         return 0
-    engine.settle(loop.plan, loop.fed, loop.net)
-    loop.engine = engine.alone()
+    engine.settle(run.plan, run.fed, run.net)
+    run.engine = engine.alone()
     return engine.workers
 
 
-def _train(loop: Run, sample: list[int]) -> float:
+def _train(run: Run, sample: list[int]) -> float:
     """Train these clients -> seconds."""
     started = time.perf_counter()
-    msg = loop.message().msg
+    msg = run.message().msg
     task, _ = answered(
-        loop.engine.map, loop.plan.algorithm, TrainTask(msg, loop.state.buffers, {}, sample, 0)
+        run.engine.map, run.plan.algorithm, TrainTask(msg, run.state.buffers, {}, sample, 0)
     )
-    loop.engine.map(Request.TRAIN, task)
+    run.engine.map(Request.TRAIN, task)
     return time.perf_counter() - started
 
 
 def _cost(
     experiment: Experiment,
-    loop: Run,
+    run: Run,
     work: Counted,
     times: _Times,
     evaluations: int,
     drawn: tuple[list[list[int]], float],
     workers: int,
 ) -> Cost:
-    fed, (cohorts, scale) = loop.fed, drawn
-    words = loop.cohorts.words
+    fed, (cohorts, scale) = run.fed, drawn
+    words = run.cohorts.words
     if isinstance(experiment.clock, Asynchronous):
         words = f"{experiment.clock.buffer} client updates"
-    msg = loop.broadcast()
-    coded = downlink.sizes(loop.plan.link.codes_down, msg, loop.state.stages.down, loop.net.layout)
+    msg = run.broadcast()
+    coded = downlink.sizes(run.plan.link.codes_down, msg, run.state.stages.down, run.net.layout)
     sizes, count = Counter(map(fed.capacity, range(fed.population))), fed.population
     costs = {c: step.cost for c, step in work.steps.items()}
     down = sum(n * sum((costs[c].bytes_down | coded).values()) for c, n in sizes.items())
     up = sum(n * sum(costs[c].bytes_up.values()) for c, n in sizes.items())
-    probed = loop.cohorts.present(0, loop.cohorts.waits(0.0)) or loop.cohorts.example
+    probed = run.cohorts.present(0, run.cohorts.waits(0.0)) or run.cohorts.example
     step = times.training / (work.training or 1) * (fed.local.batch or 1)
     step *= max(one.operations for one in work.steps.values())  # seconds
     tried = step * 8 * len(work.steps) < _SECONDS
-    measured = step_costs(loop.plan, fed, loop.net) if fed.capacities and tried else {}
+    measured = step_costs(run.plan, fed, run.net) if fed.capacities and tried else {}
     kept = {c: one.memory for c, one in work.steps.items()}
     kept |= {c: one.kept for c, one in measured.items()}
     memory = sum(n * kept[c] for c, n in sizes.items())
@@ -324,43 +324,43 @@ def _cost(
         evaluated=evaluations * work.evaluated,
         by=times.by,
         checkpoint=_nbytes(
-            rec(srv=loop.state.srv, link=loop.state.stages.link, down=loop.state.stages.down)
+            rec(srv=run.state.srv, link=run.state.stages.link, down=run.state.stages.down)
         )
-        + loop.state.buffers.nbytes,
+        + run.state.buffers.nbytes,
         memory_row=round(memory / count),
         memory_all=memory,
-        resident=_resident(experiment, loop, round(memory / count), workers),
-        parameters=loop.net.layout.d,
+        resident=_resident(experiment, run, round(memory / count), workers),
+        parameters=run.net.layout.d,
         workers=workers,
-        updates=_updates(loop),
-        privacy=_privacy(experiment, loop),
-        examples=_examples(loop, cohorts, scale),
-        bf16=bfloat16_gain(loop.plan, fed, loop.net) if tried else None,
+        updates=_updates(run),
+        privacy=_privacy(experiment, run),
+        examples=_examples(run, cohorts, scale),
+        bf16=bfloat16_gain(run.plan, fed, run.net) if tried else None,
         keep=experiment.checkpoint.keep,
         sizes=measured,
     )
 
 
-def _updates(loop: Run) -> int:
+def _updates(run: Run) -> int:
     """Bytes of a cohort's updates, if the aggregation, or an attack, needs each of them."""
-    if sums_suffice(loop.plan, loop.fed):
+    if sums_suffice(run.plan, run.fed):
         return 0
-    vectors = 1 + len(loop.plan.averaged)
-    return loop.cohorts.largest * (vectors * loop.net.init().nbytes + loop.state.buffers.nbytes)
+    vectors = 1 + len(run.plan.averaged)
+    return run.cohorts.largest * (vectors * run.net.init().nbytes + run.state.buffers.nbytes)
 
 
-def _privacy(experiment: Experiment, loop: Run) -> tuple[float, float, int]:
-    rule = loop.plan.aggregation
-    rounds = loop.allowed(experiment.rounds)
-    said = rule.summary(loop.state.aggregation, rounds)
+def _privacy(experiment: Experiment, run: Run) -> tuple[float, float, int]:
+    rule = run.plan.aggregation
+    rounds = run.allowed(experiment.rounds)
+    said = rule.summary(run.state.aggregation, rounds)
     if "epsilon" not in said:
         return 0.0, 0.0, 0
     return float(said.get("epsilon_tight", said["epsilon"])), float(said["delta"]), rounds
 
 
-def _examples(loop: Run, cohorts: list[list[int]], scale: float) -> ExampleCost | None:
+def _examples(run: Run, cohorts: list[list[int]], scale: float) -> ExampleCost | None:
     """cohorts: of the rounds that were counted; scale: all rounds over these."""
-    accounts, dp = loop.accounts, loop.fed.local.dp
+    accounts, dp = run.accounts, run.fed.local.dp
     if accounts is None or dp is None:
         return None
     drawn = Counter(i for cohort in cohorts for i in cohort)
@@ -375,14 +375,14 @@ def _nbytes(record: Any) -> int:
     return sum(nbytes(record).values())
 
 
-def _resident(experiment: Experiment, loop: Run, row: int, workers: int) -> int:
+def _resident(experiment: Experiment, run: Run, row: int, workers: int) -> int:
     """Peak memory of this process and of as many workers, which share the data, and of the client
     states to come.
     """
     unit = 1 if sys.platform == "darwin" else 1024  # the unit of ru_maxrss
     own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-    child = max(0, own - loop.fed.data.inputs.nbytes)
-    memory = row * loop.fed.population
+    child = max(0, own - run.fed.data.inputs.nbytes)
+    memory = row * run.fed.population
     if experiment.resident_bytes is not None:
         memory = min(memory, experiment.resident_bytes)
     return own + workers * child + memory

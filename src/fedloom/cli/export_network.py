@@ -77,17 +77,17 @@ def newest(found: Run, config: Config | None, client: str | None) -> Newest:
 
 def _from_checkpoint(run: Path, experiment: Any) -> Newest:
     experiment.engine = "serial"  # nothing is run, and the run may come from a larger machine
-    loop = experiment.build()
+    restored = experiment.build()
     folder = RunDirectory(run)
-    state = folder.load(ClientMemory(folder.memory_folder), loop.net.device, older=False)
+    state = folder.load(ClientMemory(folder.memory_folder), restored.net.device, older=False)
     assert state is not None  # there is a manifest, and a damaged one raises
-    x = at_server(loop.plan.algorithm, loop.fed.seed, "model", state.round, state.srv.srv)
-    module = loop.net.export(x, state.buffers).cpu()
+    x = at_server(restored.plan.algorithm, restored.fed.seed, "model", state.round, state.srv.srv)
+    module = restored.net.export(x, state.buffers).cpu()
     return weights_of(module), module, state.round, None
 
 
-def _of_client(loop: rounds.Run, client: str) -> Newest:
-    data = loop.fed.data
+def _of_client(restored: rounds.Run, client: str) -> Newest:
+    data = restored.fed.data
     names = {str(i): i for i in range(data.population)}
     names |= {name: i for i, name in enumerate(data.client_names)}
     if client not in names:
@@ -95,8 +95,8 @@ def _of_client(loop: rounds.Run, client: str) -> Newest:
         allowed = f"a client's number, from 0 to {data.population - 1}{named}"
         raise SettingError("--client", client, allowed)
     i = names[client]
-    module = loop.net.export(*loop.evaluator.own_model(loop, i)).cpu()
-    return weights_of(module), module, loop.state.round, i
+    module = restored.net.export(*restored.evaluator.own_model(restored, i)).cpu()
+    return weights_of(module), module, restored.state.round, i
 
 
 def weights_of(module: nn.Module) -> dict[str, Tensor]:

@@ -77,8 +77,8 @@ def _at_checkpoint(run: Run, measure: Any) -> dict[str, Any]:
         )
     from fedloom.config import from_run
 
-    loop = from_run(run.path, ["device=auto"], own=True).experiment().open(run.path)
-    found: dict[str, Any] = measure.of(loop)
+    restored = from_run(run.path, ["device=auto"], own=True).experiment().open(run.path)
+    found: dict[str, Any] = measure.of(restored)
     return found
 
 

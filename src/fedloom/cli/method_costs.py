@@ -54,23 +54,23 @@ def costs(algorithm: Algorithm) -> Costs:
         device="cpu",
         clock=Asynchronous(buffer=1) if Trait.BUFFERED in algorithm.traits else None,
     )
-    loop = experiment.build()
-    loop.engine.open(loop.plan, loop.fed, loop.net)
-    loop.begin()
-    before = dict(loop.state.ledger.up)
-    msg = loop.plan.algorithm.broadcast(loop.state.srv)
-    asked = TrainTask(msg, loop.state.buffers, {}, [0], 0)
-    asked, answers = answered(loop.engine.map, loop.plan.algorithm, asked)
-    results = loop.engine.map(Request.TRAIN, asked)
-    loop.engine.close()
+    run = experiment.build()
+    run.engine.open(run.plan, run.fed, run.net)
+    run.begin()
+    before = dict(run.state.ledger.up)
+    msg = run.plan.algorithm.broadcast(run.state.srv)
+    asked = TrainTask(msg, run.state.buffers, {}, [0], 0)
+    asked, answers = answered(run.engine.map, run.plan.algorithm, asked)
+    results = run.engine.map(Request.TRAIN, asked)
+    run.engine.close()
     (sent,), _ = together([answers.stats, results.stats])
-    memory, d = results.memories[0].alg, loop.net.layout.d
+    memory, d = results.memories[0].alg, run.net.layout.d
     return Costs(
-        server=_vectors(loop.state.srv, d),
+        server=_vectors(run.state.srv, d),
         memory=_vectors(memory, d),
         down=_messages(sent.bytes_down, d),
         up=_messages(sent.bytes_up, d),
-        probe=_messages(before, d * loop.fed.population),
+        probe=_messages(before, d * run.fed.population),
         gradients=(sent.gradients - sent.passes) / _STEPS,
     )
 

@@ -130,7 +130,7 @@ def _client(replay: Replay, trace: ClientTrace) -> str:
     """What a client did in the round, and its steps."""
     from fedloom.report import human_bytes
 
-    fed, i, last = replay.loop.fed, trace.client, int(trace.before.last)
+    fed, i, last = replay.run.fed, trace.client, int(trace.before.last)
     lines = [
         ("client", f"{replay.name(i)}, {fed.data.sizes[i]} examples, weight {fed.weight(i):g}"),
         ("before", "had not taken part" if last < 0 else f"took part in round {last + 1}"),

@@ -313,23 +313,23 @@ class Experiment(Settings, frozen=False):
             return self._run(folder, progress)
 
     def _run(self, folder: RunDirectory | None, progress: bool | None) -> Result:
-        loop = self.build()
+        run = self.build()
         if self.choice is not None:
             _log.info("%s, seed %d: %s", self.called, self.seed, self.choice)
-        self._probe(loop)
+        self._probe(run)
         if folder is None:
-            return self._go(loop, progress, loop.begin)
+            return self._go(run, progress, run.begin)
         with folder.begun():
-            self._attach(loop, folder)
-            self._group.first(lambda: describe(configuration(self, loop), self.data, loop))
-            return self._go(loop, progress, loop.begin)
+            self._attach(run, folder)
+            self._group.first(lambda: describe(configuration(self, run), self.data, run))
+            return self._go(run, progress, run.begin)
 
-    def _probe(self, loop: Run) -> None:
+    def _probe(self, run: Run) -> None:
         """Warn of what a few passes show, once: see probe.py."""
         module, self._module = self._module, None
-        if module is None or self._group.rank or isinstance(loop.engine, Remote):
+        if module is None or self._group.rank or isinstance(run.engine, Remote):
             return
-        for said in probe(loop.net, module, loop.fed.data, loop.plan.objective):
+        for said in probe(run.net, module, run.fed.data, run.plan.objective):
             _log.warning("%s", said)
 
     def resume(self, out: str | Path, progress: bool | None = None) -> Result:
@@ -350,20 +350,20 @@ class Experiment(Settings, frozen=False):
         folder.open()
         given, self.engine = self.engine, "serial"  # nothing is run; it may be a larger machine's
         try:
-            loop = self.build()
+            run = self.build()
         finally:
             self.engine = given
-        check_same(folder, configuration(self, loop), self.data, loop, but=("engine",))
-        self._attach(loop, folder)
-        state = folder.load(loop.memory, loop.net.device, older=False)
+        check_same(folder, configuration(self, run), self.data, run, but=("engine",))
+        self._attach(run, folder)
+        state = folder.load(run.memory, run.net.device, older=False)
         if state is None:
             raise CheckpointError(
                 f"'{out}' has no checkpoint yet, so there is no model to measure; {folder.resume} "
                 "first"
             )
-        loop.state = state_of(loop, state)
-        loop.checkpoints.folder = None
-        return loop
+        run.state = state_of(run, state)
+        run.checkpoints.folder = None
+        return run
 
     def replay(
         self, out: str | Path, round: int, engine: str | None = None
@@ -382,69 +382,69 @@ class Experiment(Settings, frozen=False):
             self.engine = self._kept = engine or bits_of(began)
         self.resident_bytes = None  # without a bound no client state is written
         try:
-            loop = self.build()
-            check_same(folder, configuration(self, loop), self.data, loop)
-            self._attach(loop, folder)
+            run = self.build()
+            check_same(folder, configuration(self, run), self.data, run)
+            self._attach(run, folder)
         finally:
             self.engine, self.resident_bytes = given
-        return replayed(loop, round, self.rounds)
+        return replayed(run, round, self.rounds)
 
     def _resume(self, folder: RunDirectory, progress: bool | None) -> Result:
         began = str(folder.read_config().get("engine", "serial"))
         self._kept = began if is_auto(self.engine) else ""
         if numberless(self.engine):  # the rule's number was written when the run began
             self._kept = f"{self.engine}{began.partition('vectorised')[2]}"
-        loop = self.build()
+        run = self.build()
         but = () if self.data.roll is None else ("clients",)  # who is elsewhere may change
-        own = configuration(self, loop), self.data, loop, but
+        own = configuration(self, run), self.data, run, but
         self._group.first(lambda: check_same(folder, *own))
-        self._attach(loop, folder)
+        self._attach(run, folder)
 
         def restore() -> None:
-            loop.restore()
-            if loop.state.round > self.rounds:
+            run.restore()
+            if run.state.round > self.rounds:
                 raise ConfigError(
-                    f"'{folder.path}' has {loop.state.round} rounds already; "
+                    f"'{folder.path}' has {run.state.round} rounds already; "
                     f"rounds = {self.rounds} is less than that"
                 )
-            self._group.first(lambda: describe(configuration(self, loop), self.data, loop))
+            self._group.first(lambda: describe(configuration(self, run), self.data, run))
 
-        return self._go(loop, progress, restore)
+        return self._go(run, progress, restore)
 
     def _joined(self) -> AbstractContextManager[None]:
         self._group, self._kept = join(self.ranks.timeout), ""
         return processes.as_one(self._group)
 
-    def _attach(self, loop: Run, folder: RunDirectory) -> None:
-        loop.checkpoints.folder, where = folder, folder.memory_folder
-        own = (where, self.resident_bytes, loop.net.device, loop.fed.parted)
-        loop.memory = processes.states_for(loop.engine, *own)
+    def _attach(self, run: Run, folder: RunDirectory) -> None:
+        run.checkpoints.folder, where = folder, folder.memory_folder
+        own = (where, self.resident_bytes, run.net.device, run.fed.parted)
+        run.memory = processes.states_for(run.engine, *own)
 
     @stoppable()
-    def _go(self, loop: Run, progress: bool | None, begin: Callable[[], None]) -> Result:
-        processes.check_alike(self._group, configuration(self, loop), self.data, loop)
-        say_simulated(loop.plan.aggregation, loop.engine)
+    def _go(self, run: Run, progress: bool | None, begin: Callable[[], None]) -> Result:
+        processes.check_alike(self._group, configuration(self, run), self.data, run)
+        say_simulated(run.plan.aggregation, run.engine)
         with others_restored():
             try:
-                loop.engine.open(loop.plan, loop.fed, loop.net)
+                run.engine.open(run.plan, run.fed, run.net)
                 begin()
-                return self._rounds(loop, progress)
+                return self._rounds(run, progress)
             finally:
                 with undisturbed():
-                    loop.engine.close()
+                    run.engine.close()
 
-    def _rounds(self, loop: Run, progress: bool | None) -> Result:
-        shown, config = None, configuration(self, loop)
+    def _rounds(self, run: Run, progress: bool | None) -> Result:
+        shown, config = None, configuration(self, run)
         if wanted(progress) and self._group.rank == 0:
-            shown = Progress.of(loop, f"{self.called}, seed {self.seed}", self.rounds)
-            loop.log.watching.append(shown.update)
-        with shown or nullcontext(), Tracking(self._trackers, config, self.called, loop) as told:
-            loop.until(self.rounds)
+            shown = Progress.of(run, f"{self.called}, seed {self.seed}", self.rounds)
+            run.log.watching.append(shown.update)
+        with shown or nullcontext(), Tracking(self._trackers, config, self.called, run) as told:
+            run.until(self.rounds)
             name = (self.config or {}).get("algorithm", {}).get("name", self.algorithm.method)
             names = {"algorithm": name, "label": self.called, "name": self.name or name}
-            rounds = loop.allowed(self.rounds)
-            result = told.ended(finish(loop, names, rounds, config))
-        if shown is not None and (advice := processes.faster_arithmetic(loop)):
+            rounds = run.allowed(self.rounds)
+            result = told.ended(finish(run, names, rounds, config))
+        if shown is not None and (advice := processes.faster_arithmetic(run)):
             say(f"{self.called}, seed {self.seed}: {advice}")
         return result
 

@@ -77,11 +77,11 @@ def engine_for(given: str | Engine, group: Group, largest: int, rounds: int) -> 
     return engine
 
 
-def faster_arithmetic(loop: Run) -> str:
+def faster_arithmetic(run: Run) -> str:
     """What bfloat16 would have saved a long run, measured on a step; "" if that is not much."""
-    if loop.state.ledger.seconds < LONG or isinstance(loop.engine, Remote):
+    if run.state.ledger.seconds < LONG or isinstance(run.engine, Remote):
         return ""
-    gain = bfloat16_gain(loop.plan, loop.fed, loop.net) or 1.0
+    gain = bfloat16_gain(run.plan, run.fed, run.net) or 1.0
     if gain > WORTH:
         return ""
     return f"with local.precision = bf16 a step takes {gain:.2f} of the time here (docs/engines.md)"
@@ -134,13 +134,13 @@ def states_for(
     return RankStates(own, engine.group, engine.cut, device)
 
 
-def check_alike(group: Group, config: Mapping[str, Any], data: FederatedData, loop: Run) -> None:
+def check_alike(group: Group, config: Mapping[str, Any], data: FederatedData, run: Run) -> None:
     """Raise ConfigError if the ranks of a run differ in versions, settings, data or model."""
     if group.size == 1:
         return
     own: dict[str, Any] = {"fedloom": __version__, "torch": torch.__version__}
     own |= flatten(unmarked(config, "~"))  # a function may hold its rank
-    own |= {f"the content of {k}": v for k, v in fingerprint(config, data, loop).items()}
+    own |= {f"the content of {k}": v for k, v in fingerprint(config, data, run).items()}
     told = group.gather({k: v for k, v in own.items() if k != "device"})
     for rank, theirs in enumerate(told):
         other = [k for k in {**told[0], **theirs} if told[0].get(k) != theirs.get(k)]

@@ -145,24 +145,24 @@ def in_words(exp: Any, **more: Any) -> dict[str, Any]:
     return out
 
 
-def configuration(exp: Any, loop: Run) -> dict[str, Any]:
+def configuration(exp: Any, run: Run) -> dict[str, Any]:
     """The complete configuration: from file and command line, or from Python objects."""
     if exp.config is not None:
         chosen = {"engine": exp.taken} if exp.choice or exp._kept else {}
         return dict(plain({**exp.config, **chosen}))  # it goes on with what a rule chose
-    link = loop.plan.link
-    model = exp.model if isinstance(exp.model, nn.Module) else loop.net.module
+    link = run.plan.link
+    model = exp.model if isinstance(exp.model, nn.Module) else run.net.module
     return in_words(
         exp,
         name=exp.name or exp.algorithm.method,
-        engine=engine_text(loop.engine),
-        model={"name": type(model).__name__, "parameters": loop.net.layout.d},
-        objective=loop.plan.objective,
+        engine=engine_text(run.engine),
+        model={"name": type(model).__name__, "parameters": run.net.layout.d},
+        objective=run.plan.objective,
         data=exp.data.describe(),
         compress=link.up or None,
         compress_down=link.codes_down or None,
         devices=exp.devices,
-        dtype=None if loop.net.dtype == torch.float32 else str(loop.net.dtype)[6:],
+        dtype=None if run.net.dtype == torch.float32 else str(run.net.dtype)[6:],
         weights=_begun_from(exp.weights),
         model_seed=exp.model_seed,
     )
@@ -187,14 +187,14 @@ def check_same(
     folder: RunDirectory,
     config: Mapping[str, Any],
     data: FederatedData,
-    loop: Run,
+    run: Run,
     but: Collection[str] = (),
 ) -> None:
     """Raise CheckpointError if the folder holds a run of another configuration. but: parts that may
     differ.
     """
     known = folder.read_object("fingerprint.json")
-    own = fingerprint(config, data, loop)
+    own = fingerprint(config, data, run)
     other = sorted(k for k in {*own, *known} - {*but} if known.get(k) != own.get(k))
     if other and deployed(folder.path) and "engine" in other:
         raise CheckpointError(
@@ -216,7 +216,7 @@ def check_same(
             )
 
 
-def fingerprint(config: Mapping[str, Any], data: FederatedData, loop: Run) -> dict[str, str]:
+def fingerprint(config: Mapping[str, Any], data: FederatedData, run: Run) -> dict[str, str]:
     """{part: hash} of everything that decides the run's numbers; resume() compares it."""
     python = config.get("source") == "python"
     # a function may be another in words only: check_same() warns
@@ -224,28 +224,28 @@ def fingerprint(config: Mapping[str, Any], data: FederatedData, loop: Run) -> di
     parts = {k: told(v) for k, v in fixed_parts(config).items()}
     parts = {k: v for k, v in parts.items() if not (python and k in _ELSEWHERE)}
     hashes = {k: digest(v) for k, v in parts.items()}
-    hashes["engine"] = bits_of(engine_text(loop.engine))
-    cohorts, link = loop.cohorts, loop.plan.link
+    hashes["engine"] = bits_of(engine_text(run.engine))
+    cohorts, link = run.cohorts, run.plan.link
     if cohorts.churn is not None:  # in a part that every run has, so that its absence shows too
         hashes["cohort"] = digest([plain(cohorts.size), plain(cohorts.churn)])
     if cohorts.availability is not None:  # the file of a trace may have changed
         spans = None if cohorts.trace is None else cohorts.trace.spans
         hashes["cohort"] = digest([hashes["cohort"], told(cohorts.availability), spans])
-    if loop.fed.capacities:  # a file of them may have changed
-        hashes["submodel"] = digest([hashes["submodel"], loop.fed.capacities])
+    if run.fed.capacities:  # a file of them may have changed
+        hashes["submodel"] = digest([hashes["submodel"], run.fed.capacities])
     if python:  # a configuration's metrics follow from its data and objective
-        hashes["metrics"] = digest(list(loop.fed.metrics))
-    if loop.evaluator.settings.validation:
-        hashes["evaluate.validation"] = digest(loop.evaluator.settings.validation)
+        hashes["metrics"] = digest(list(run.fed.metrics))
+    if run.evaluator.settings.validation:
+        hashes["evaluate.validation"] = digest(run.evaluator.settings.validation)
     if link.codes_down:
         hashes["compress.down"] = digest(told(link.codes_down))
-    if loop.fed.devices is not None:
-        hashes["devices"] = digest(told(loop.fed.devices))
-    hashes["layout"] = digest([loop.net.layout.names, loop.net.layout.shapes])
-    module = loop.net.module
+    if run.fed.devices is not None:
+        hashes["devices"] = digest(told(run.fed.devices))
+    hashes["layout"] = digest([run.net.layout.names, run.net.layout.shapes])
+    module = run.net.module
     fixed: list[torch.Tensor] = [p for p in module.parameters() if not p.requires_grad]
     fixed += [b for b in module.buffers() if not b.is_floating_point()]
-    hashes["weights"] = _content([loop.net.init(), loop.net.init_buffers(), *fixed])
+    hashes["weights"] = _content([run.net.init(), run.net.init_buffers(), *fixed])
     hashes["clients"] = data.clients.digest()[:12]
     return hashes | {"samples": _content(_samples(data))}
 
@@ -355,12 +355,12 @@ def _environment(folder: RunDirectory, round: int) -> dict[str, str]:
     return now | ({"earlier": "; ".join(filter(None, earlier))} if any(earlier) else {})
 
 
-def describe(config: Mapping[str, Any], data: FederatedData, loop: Run) -> None:
+def describe(config: Mapping[str, Any], data: FederatedData, run: Run) -> None:
     """Write the files that explain the run into its folder. Raises CheckpointError."""
-    folder = loop.checkpoints.folder
+    folder = run.checkpoints.folder
     assert folder is not None
     try:
-        _describe(config, data, loop, folder)
+        _describe(config, data, run, folder)
     except OSError as error:
         if not concerns(error, folder.path):
             raise
@@ -370,15 +370,15 @@ def describe(config: Mapping[str, Any], data: FederatedData, loop: Run) -> None:
         ) from error
 
 
-def site_means(loop: Run) -> list[str]:
+def site_means(run: Run) -> list[str]:
     """Which metrics nobody has of all test rows: the nodes measure them on whole sets of rows."""
-    if not loop.fed.data.about.get("tests_elsewhere"):
+    if not run.fed.data.about.get("tests_elsewhere"):
         return []
-    return [name for name, metric in loop.fed.metrics.items() if is_whole(metric)]
+    return [name for name, metric in run.fed.metrics.items() if is_whole(metric)]
 
 
 def _describe(
-    config: Mapping[str, Any], data: FederatedData, loop: Run, folder: RunDirectory
+    config: Mapping[str, Any], data: FederatedData, run: Run, folder: RunDirectory
 ) -> None:
     import tomli_w
 
@@ -386,8 +386,8 @@ def _describe(
     from ..data.own.ranges import ranges
     from ..data.raw_inputs import recipe
 
-    environment = _environment(folder, loop.state.round if loop.state else 0) | {
-        "device": str(loop.net.device)
+    environment = _environment(folder, run.state.round if run.state else 0) | {
+        "device": str(run.net.device)
     }
     with resealed(folder.path, *FIRST):
         folder.write_json(
@@ -396,17 +396,17 @@ def _describe(
                 **by_client(data),
                 # for exports, even if the data are no longer available
                 "inputs": recipe(data.raw, data.transform, data.inputs),
-                "metric": told(loop.fed.metrics, loop.plan.objective),
+                "metric": told(run.fed.metrics, run.plan.objective),
                 "outcome": data.outcome,
                 "ranges": ranges(data),
                 "na_values": data.about.get("na_values", []),
                 "recode": data.about.get("recode", {}),
                 # of a federation whose nodes measure the model: how many test samples they have
                 "tests_elsewhere": data.about.get("tests_elsewhere", 0),
-                **({"site_means": means} if (means := site_means(loop)) else {}),
+                **({"site_means": means} if (means := site_means(run)) else {}),
             },
         )
         folder.write_json("environment.json", environment)
-        folder.write_json("fingerprint.json", fingerprint(config, data, loop))
+        folder.write_json("fingerprint.json", fingerprint(config, data, run))
         # last: from now on the folder is a run that can be resumed
         write_atomic(folder.path / "config.toml", tomli_w.dumps(dict(config)))

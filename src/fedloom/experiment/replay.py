@@ -64,29 +64,29 @@ def check_repeatable(folder: RunDirectory) -> None:
 
 
 @contextmanager
-def replayed(loop: Run, round: int, rounds: int) -> Iterator[Replay]:
-    """A run before a round (from 1) of all its rounds, with its engine open inside. loop: at its
+def replayed(run: Run, round: int, rounds: int) -> Iterator[Replay]:
+    """A run before a round (from 1) of all its rounds, with its engine open inside. run: at its
     folder, before its first round. Raises ConfigError for a round that the run has not reached.
     """
-    folder = loop.checkpoints.folder
+    folder = run.checkpoints.folder
     assert folder is not None
-    if loop.plan.aggregation.unkeyed:
+    if run.plan.aggregation.unkeyed:
         raise CheckpointError(
             f"'{folder.path}': its noise is drawn from no seed, so that nobody can take it off; "
             "its rounds cannot be repeated"
         )
-    loop.engine.open(loop.plan, loop.fed, loop.net)
+    run.engine.open(run.plan, run.fed, run.net)
     try:
-        rows = loop.checkpoints.before(loop, round)
+        rows = run.checkpoints.before(run, round)
         done = len(rows)
         if not 1 <= round <= min(done + 1, max(rounds, done)):
             more = f", and may have failed in round {done + 1}" if done < rounds else ""
             raise ConfigError(
                 f"round {round} of '{folder.path}' has not been run; it has {done} rounds{more}"
             )
-        yield Replay(loop, round, rows)
+        yield Replay(run, round, rows)
     finally:
-        loop.engine.close()
+        run.engine.close()
 
 
 class Replay:
@@ -95,8 +95,8 @@ class Replay:
     columns) that differ from the log. before, after: the server's model (d,).
     """
 
-    def __init__(self, loop: Run, round: int, rows: list[Row]) -> None:
-        self.loop, self.round, self.rows, self.began = loop, round, rows, loop.state.round
+    def __init__(self, run: Run, round: int, rows: list[Row]) -> None:
+        self.run, self.round, self.rows, self.began = run, round, rows, run.state.round
         self.unlike: tuple[int, list[str]] | None = None
         self.row: Row | None = None
         self.error = ""
@@ -115,20 +115,20 @@ class Replay:
         """Repeat the rounds up to this one, and this one. Raises FedloomError if it fails before
         its clients train.
         """
-        loop = self.loop
-        while loop.state.round < self.round - 1:
-            logged = self.rows[loop.state.round]
-            self._compare(loop.repeat(logged), logged)
-        self.before = self.after = loop.model().clone()
-        loop.step = self._step = _Watched(loop)
+        run = self.run
+        while run.state.round < self.round - 1:
+            logged = self.rows[run.state.round]
+            self._compare(run.repeat(logged), logged)
+        self.before = self.after = run.model().clone()
+        run.step = self._step = _Watched(run)
         try:
-            self.row = loop.repeat(self.logged)
+            self.row = run.repeat(self.logged)
         except FedloomError as error:
             if not self._step.training.asked:
                 raise
             self.error = str(error)
             return
-        self.after = loop.model()
+        self.after = run.model()
         if self.logged is not None:
             self._compare(self.row, self.logged)
 
@@ -145,7 +145,7 @@ class Replay:
 
     def name(self, i: int) -> str:
         """A client's name, or its number."""
-        names = self.loop.fed.data.client_names
+        names = self.run.fed.data.client_names
         return names[i] if names else str(i)
 
     def number(self, name: int | str) -> int:
@@ -165,16 +165,16 @@ class Replay:
         """A client's round, with the run's bits. step: whose points are kept, from 0. Raises
         ConfigError if it did not train in this round.
         """
-        engine = self.loop.engine
+        engine = self.run.engine
         many = "vectorised" in bits_of(engine_text(engine))
         chunk = engine.chunk if many and isinstance(engine, Auto | Vectorised | Workers) else None
         return self._traced(self.number(name), chunk, step)
 
     def _traced(self, i: int, *more: Any) -> ClientTrace:
-        loop = self.loop
+        run = self.run
         part = next(part for part in self._step.training.parts if i in part.cohort)
-        with one_thread(loop.fed.local.precision):
-            return traced(loop.plan, loop.fed, loop.net, part, i, *more)
+        with one_thread(run.fed.local.precision):
+            return traced(run.plan, run.fed, run.net, part, i, *more)
 
     def cosine(self, trace: ClientTrace) -> float:
         """Between a client's update and the move of the model."""
@@ -205,7 +205,7 @@ class Replay:
             rest = {j: leaf for j, leaf in leaves.items() if j != i}
             why = t.error or (t.sent.why if t.sent else "")
             close = _cosine(deltas[i], whole - deltas[i])
-            ratio, examples = norms[i] / (middle or 1.0), int(self.loop.fed.data.sizes[i])
+            ratio, examples = norms[i] / (middle or 1.0), int(self.run.fed.data.sizes[i])
             loss = self._loss(rest, traces)
             found.append(Blamed(i, examples, norms[i], ratio, close, loss, why))
         worst = lambda b: (not b.why, -b.norm if b.ratio > FAR else 0.0, _or_last(b.loss), -b.norm)
@@ -222,16 +222,16 @@ class Replay:
             push(stack, 0, place, tree(lambda v: v.clone() if isinstance(v, Tensor) else v, leaf))
         results = [t.result for i, t in traces.items() if i in leaves and t.result]
         stats = [cost for result in results for cost in result.stats]
-        loop, step, now = self.loop, self._step, self.loop.state
-        loop.state = step.made(step.now, RangeResult(stack, {}, stats), step.training.answers.mean)
+        run, step, now = self.run, self._step, self.run.state
+        run.state = step.made(step.now, RangeResult(stack, {}, stats), step.training.answers.mean)
         try:
             return self._measured()
         finally:
-            loop.state = now
+            run.state = now
 
     def _measured(self) -> float | None:
-        """The loss of the loop's model on the test set, or else on the validation split."""
-        scores = self.loop.scores()
+        """The loss of the model on the test set, or else on the validation split."""
+        scores = self.run.scores()
         score = scores.get("test") or scores.get("validation")
         return None if score is None else score.loss / score.examples
 
@@ -239,8 +239,8 @@ class Replay:
 class _Watched(Step):
     """Keeps what the step of a round is made of, before anybody trains."""
 
-    def __init__(self, loop: Run) -> None:
-        super().__init__(loop.plan, loop.fed, loop.net)
+    def __init__(self, run: Run) -> None:
+        super().__init__(run.plan, run.fed, run.net)
         self.training = Training([], NO_ANSWERS, 0)
 
     def checked(self, engine: Engine, training: Training, now: State) -> tuple[RangeResult, State]:

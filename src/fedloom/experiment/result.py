@@ -148,29 +148,29 @@ class Result:
         return sorted(known, key=lambda row: sign * row[about["name"]]) + unknown
 
 
-def finish(loop: Run, names: Mapping[str, str], rounds: int, config: Mapping[str, Any]) -> Result:
+def finish(run: Run, names: Mapping[str, str], rounds: int, config: Mapping[str, Any]) -> Result:
     """Collect the result, and write summary, ledger, per-client scores and the final model.
 
     names: the run's names in the summary; rounds: how many were planned.
     """
     names = {**names, "algorithm": short(names["algorithm"])}
-    found = _per_client(loop)
-    clients = found.values[loop.headline]
-    by_client, by_size = _by_size(loop)
-    summary = _summary(loop, names, rounds, group_of(config)) | by_size
-    names_of = loop.fed.data.client_names
-    summary |= found.columns(loop.fed.metrics, loop.state.curve.higher_is_better, names_of)
-    module = loop.net.export(loop.model(), loop.state.buffers).cpu()
-    folder = loop.checkpoints.folder
+    found = _per_client(run)
+    clients = found.values[run.headline]
+    by_client, by_size = _by_size(run)
+    summary = _summary(run, names, rounds, group_of(config)) | by_size
+    names_of = run.fed.data.client_names
+    summary |= found.columns(run.fed.metrics, run.state.curve.higher_is_better, names_of)
+    module = run.net.export(run.model(), run.state.buffers).cpu()
+    folder = run.checkpoints.folder
     if folder is not None:
-        about = {"round": loop.state.round, "metric": loop.headline, "basis": found.basis}
+        about = {"round": run.state.round, "metric": run.headline, "basis": found.basis}
         about |= {"values": clients, "metrics": found.values, "why_none": found.why}
-        if loop.accounts is not None and not loop.plan.aggregation.unkeyed:
-            about |= {"example_epsilon": loop.accounts.values(loop.state.trained)}
-        about |= by_client | ({"names": list(names_of)} if names_of else {}) | _tests(loop)
+        if run.accounts is not None and not run.plan.aggregation.unkeyed:
+            about |= {"example_epsilon": run.accounts.values(run.state.trained)}
+        about |= by_client | ({"names": list(names_of)} if names_of else {}) | _tests(run)
         try:
-            write = functools.partial(_write, folder, module, loop.state.ledger.as_dict())
-            loop.group.first(functools.partial(write, about, summary))
+            write = functools.partial(_write, folder, module, run.state.ledger.as_dict())
+            run.group.first(functools.partial(write, about, summary))
         except OSError as error:
             if not concerns(error, folder.path):
                 raise
@@ -179,10 +179,10 @@ def finish(loop: Run, names: Mapping[str, str], rounds: int, config: Mapping[str
                 f"{remedy(error)}, then {folder.resume}"
             ) from error
     path = None if folder is None else folder.path
-    state = tree(lambda v: v.cpu() if isinstance(v, Tensor) else v, loop.state.srv)
-    sizes = tuple(loop.fed.data.sizes.tolist())
-    parts = (loop.log.history, module, loop.state.ledger, summary, state, clients, path)
-    return Result(*parts, names_of, sizes, found.values, loop.plan.personalises)
+    state = tree(lambda v: v.cpu() if isinstance(v, Tensor) else v, run.state.srv)
+    sizes = tuple(run.fed.data.sizes.tolist())
+    parts = (run.log.history, module, run.state.ledger, summary, state, clients, path)
+    return Result(*parts, names_of, sizes, found.values, run.plan.personalises)
 
 
 def _write(
@@ -199,146 +199,144 @@ def _write(
         folder.write_json("summary.json", summary)  # last: if it is there, all is there
 
 
-def _shown(loop: Run) -> Curve:
+def _shown(run: Run) -> Curve:
     """The run's curve. If the only evaluation is the one at the end, which no schedule has, it is
-    that one's; the loop's own stays without it, because a longer run would not have it.
+    that one's; the run's own stays without it, because a longer run would not have it.
     """
-    value = loop.log.history[-1].get(f"test_{loop.headline}")
-    if loop.state.curve.at or value is None:
-        return loop.state.curve
-    only = replace(loop.state.curve)
-    only.add(loop.state.round, value, loop.state.ledger.traffic, loop.state.ledger.seconds)
+    value = run.log.history[-1].get(f"test_{run.headline}")
+    if run.state.curve.at or value is None:
+        return run.state.curve
+    only = replace(run.state.curve)
+    only.add(run.state.round, value, run.state.ledger.traffic, run.state.ledger.seconds)
     return only
 
 
-def _summary(loop: Run, names: Mapping[str, str], rounds: int, group: str) -> dict[str, Any]:
-    name, curve, ledger = f"test_{loop.headline}", _shown(loop), loop.state.ledger
-    seen = [(r["round"], r[name]) for r in loop.log.history if r.get(name) is not None]
+def _summary(run: Run, names: Mapping[str, str], rounds: int, group: str) -> dict[str, Any]:
+    name, curve, ledger = f"test_{run.headline}", _shown(run), run.state.ledger
+    seen = [(r["round"], r[name]) for r in run.log.history if r.get(name) is not None]
     best, known = None, curve.higher_is_better is not None
     for at, value in seen:
         if not known or not math.isfinite(value):
             continue
         if best is None or curve.better(value, best[1]):
             best = (at, value)
-    averages = [r[f"{name}_ema"] for r in loop.log.history if r.get(f"{name}_ema") is not None]
+    averages = [r[f"{name}_ema"] for r in run.log.history if r.get(f"{name}_ema") is not None]
     reached = curve.reached or {}
-    each = [
-        r["seconds"] for r in loop.log.history if "seconds" in r
-    ]  # none of a private deployment
-    validation = [r for r in loop.log.history if r.get(f"validation_{loop.headline}") is not None]
+    each = [r["seconds"] for r in run.log.history if "seconds" in r]  # none of a private deployment
+    validation = [r for r in run.log.history if r.get(f"validation_{run.headline}") is not None]
     return {
         "metric": {
-            "name": loop.headline,
+            "name": run.headline,
             "higher_is_better": curve.higher_is_better,
-            "unit": "share" if loop.headline == "accuracy" else "",
-            **({"of": OF_SITES} if loop.headline in site_means(loop) else {}),
+            "unit": "share" if run.headline == "accuracy" else "",
+            **({"of": OF_SITES} if run.headline in site_means(run) else {}),
         },
         **names,
-        **loop.plan.aggregation.summary(loop.state.aggregation, loop.state.round),
+        **run.plan.aggregation.summary(run.state.aggregation, run.state.round),
         **(
-            loop.accounts.summary(loop.state.trained)
-            if loop.accounts and not loop.plan.aggregation.unkeyed
+            run.accounts.summary(run.state.trained)
+            if run.accounts and not run.plan.aggregation.unkeyed
             else {}
         ),
-        **loop.log.watch.verdict,
-        "seed": loop.fed.seed,
-        "rounds": loop.state.round,
-        "finished": loop.state.round >= rounds,
-        "population": loop.fed.population,
-        "parameters": loop.net.layout.d,
+        **run.log.watch.verdict,
+        "seed": run.fed.seed,
+        "rounds": run.state.round,
+        "finished": run.state.round >= rounds,
+        "population": run.fed.population,
+        "parameters": run.net.layout.d,
         "best": _point(best),
         "last": _point(seen[-1] if seen else None),
         "last_ema": averages[-1] if averages else None,
-        "last_validation": validation[-1][f"validation_{loop.headline}"] if validation else None,
+        "last_validation": validation[-1][f"validation_{run.headline}"] if validation else None,
         "target": curve.target,
         "rounds_to_target": reached.get("round"),
-        "rounds_to_target_text": curve.rounds_to_target(loop.state.round),
+        "rounds_to_target_text": curve.rounds_to_target(run.state.round),
         "bytes_to_target": reached.get("bytes"),
         "seconds_to_target": reached.get("seconds") if each else None,
         "bytes_up": ledger.bytes_up,
         "bytes_down": ledger.bytes_down,
         "seconds": ledger.seconds if each else None,
         "seconds_per_round": statistics.median(each) if each else None,
-        **_simulated(loop, reached),
-        "engine": engine_text(loop.engine),
-        **_balance(loop),
+        **_simulated(run, reached),
+        "engine": engine_text(run.engine),
+        **_balance(run),
         "group": group,
     }
 
 
-def _simulated(loop: Run, reached: Mapping[str, Any]) -> dict[str, float]:
+def _simulated(run: Run, reached: Mapping[str, Any]) -> dict[str, float]:
     """The seconds that the described devices would have taken, whole and to the target."""
-    if not loop.state.ledger.simulated:
+    if not run.state.ledger.simulated:
         return {}
-    found = {"simulated_seconds": loop.state.ledger.simulated}
+    found = {"simulated_seconds": run.state.ledger.simulated}
     if not reached:
         return found
-    until = (r["simulated_seconds"] for r in loop.log.history if r["round"] <= reached["round"])
+    until = (r["simulated_seconds"] for r in run.log.history if r["round"] <= reached["round"])
     return found | {"simulated_to_target": math.fsum(until)}
 
 
-def _balance(loop: Run) -> dict[str, Any]:
+def _balance(run: Run) -> dict[str, Any]:
     """What the ranks did, and the bytes of client states that left this one."""
-    if not isinstance(loop.engine, Ranks) or not isinstance(loop.memory, RankStates):
+    if not isinstance(run.engine, Ranks) or not isinstance(run.memory, RankStates):
         return {}
-    return {"ranks": loop.engine.balance() | {"state_bytes_sent": loop.memory.moved}}
+    return {"ranks": run.engine.balance() | {"state_bytes_sent": run.memory.moved}}
 
 
 def _point(at: tuple[int, float] | None) -> dict[str, Any] | None:
     return None if at is None else {"round": at[0], "value": at[1]}
 
 
-def _per_client(loop: Run) -> PerClient:
+def _per_client(run: Run) -> PerClient:
     """Every metric per client; see Evaluator.client_values."""
-    data = loop.fed.data
-    nobody: list[float | None] = [None] * loop.fed.population
-    none = PerClient(dict.fromkeys([*loop.fed.metrics] or ["loss"], nobody), {}, NOT_MEASURED)
-    if loop.evaluator.settings.clients and loop.evaluator.at_nodes:
-        return loop.evaluator.client_values(loop, add([*loop.evaluator.at_nodes.values()]))
-    if kept := _kept(loop):
+    data = run.fed.data
+    nobody: list[float | None] = [None] * run.fed.population
+    none = PerClient(dict.fromkeys([*run.fed.metrics] or ["loss"], nobody), {}, NOT_MEASURED)
+    if run.evaluator.settings.clients and run.evaluator.at_nodes:
+        return run.evaluator.client_values(run, add([*run.evaluator.at_nodes.values()]))
+    if kept := _kept(run):
         return PerClient(kept["metrics"], kept["why_none"], kept["basis"])
-    if not loop.evaluator.settings.clients or data.test_inputs is None or not loop.fed.metrics:
+    if not run.evaluator.settings.clients or data.test_inputs is None or not run.fed.metrics:
         return none
     assert data.test_targets is not None
     by_class = data.classes is not None and data.test_targets.ndim == 1
     if data.test_clients is None and not by_class:
         return none
-    known = loop.size_scores().get(1.0)  # the whole model
-    return loop.evaluator.client_values(loop, known or loop.evaluator.tested(loop), last=True)
+    known = run.size_scores().get(1.0)  # the whole model
+    return run.evaluator.client_values(run, known or run.evaluator.tested(run), last=True)
 
 
-def _kept(loop: Run) -> dict[str, Any]:
+def _kept(run: Run) -> dict[str, Any]:
     """The clients' file of a deployed run that has ended: nodes are not asked again."""
-    folder = loop.checkpoints.folder if isinstance(loop.engine, Remote) else None
+    folder = run.checkpoints.folder if isinstance(run.engine, Remote) else None
     if folder is None or not (folder.path / "clients.json").is_file():
         return {}
     kept = folder.read_object("clients.json")
-    return kept if kept.get("round") == loop.state.round else {}
+    return kept if kept.get("round") == run.state.round else {}
 
 
-def _tests(loop: Run) -> dict[str, Any]:
+def _tests(run: Run) -> dict[str, Any]:
     """Entries of the clients' file: the number of each client's own test rows, if they are known;
     and if `brier` of two classes is measured, the bins of the reliability curve, of all test rows
     and of each client's.
     """
-    data, metrics, nodes = loop.fed.data, loop.fed.metrics, loop.evaluator.at_nodes
+    data, metrics, nodes = run.fed.data, run.fed.metrics, run.evaluator.at_nodes
     if nodes:
-        count = [nodes[i].examples if i in nodes else 0 for i in range(loop.fed.population)]
+        count = [nodes[i].examples if i in nodes else 0 for i in range(run.fed.population)]
         told = {i: torch.tensor(score.bins) for i, score in nodes.items() if score.bins}
-        each = [told[i].tolist() if i in told else [] for i in range(loop.fed.population)]
+        each = [told[i].tolist() if i in told else [] for i in range(run.fed.population)]
         bins = torch.stack([*told.values()]).sum(0).tolist() if told else []
         curve = {"reliability": {"bins": bins, "clients": each}} if told else {}
         return {"test_rows": count} | curve
-    if kept := _kept(loop):
+    if kept := _kept(run):
         return {key: kept[key] for key in ("test_rows", "reliability") if key in kept}
     tests = data.test_clients
     found: dict[str, Any] = {} if tests is None else {"test_rows": tests.sizes.tolist()}
-    personal, brier_there = loop.plan.personalises, any(m is brier for m in metrics.values())
+    personal, brier_there = run.plan.personalises, any(m is brier for m in metrics.values())
     if data.test_inputs is None or personal or not brier_there:  # nobody uses the common model
         return found
     from ..engines.reliability import binned
 
-    each_row = binned(loop.evaluator.tested(loop), metrics, data.test_targets)
+    each_row = binned(run.evaluator.tested(run), metrics, data.test_targets)
     if each_row is None:
         return found
     lists = [] if tests is None or tests.count > 1000 else map(tests.of, range(tests.count))
@@ -346,42 +344,42 @@ def _tests(loop: Run) -> dict[str, Any]:
     return found | {"reliability": {"bins": each_row.sum(0).tolist(), "clients": own}}
 
 
-def _by_size(loop: Run) -> tuple[dict[str, Any], dict[str, Any]]:
+def _by_size(run: Run) -> tuple[dict[str, Any], dict[str, Any]]:
     """Additional entries of a run with sub-models: for the clients' file, for the summary."""
-    sizes = loop.evaluator.sizes
+    sizes = run.evaluator.sizes
     if sizes is None:
         return {}, {}
-    x = loop.model()
-    scores = loop.size_scores()
+    x = run.model()
+    scores = run.size_scores()
     local, basis = sizes.local(scores)
-    part = {"rule": sizes.rule.name, "capacities": list(loop.fed.capacities)}
+    part = {"rule": sizes.rule.name, "capacities": list(run.fed.capacities)}
     columns = sizes.columns(scores)
-    named = [row.get("clients") for row in loop.log.history]  # where not only a draw decides
+    named = [row.get("clients") for row in run.log.history]  # where not only a draw decides
     took = {
-        i for t, drawn in enumerate(named) for i in (loop.cohorts.of(t) if drawn is None else drawn)
+        i for t, drawn in enumerate(named) for i in (run.cohorts.of(t) if drawn is None else drawn)
     }
-    outside = [i for i in range(loop.fed.population) if i not in took]
+    outside = [i for i in range(run.fed.population) if i not in took]
     summary = {
         "rule": sizes.rule.name,
-        "held": {text(c): sizes.held(x, c, loop.state.round) for c in sizes.levels},
-        **_size_costs(loop),
+        "held": {text(c): sizes.held(x, c, run.state.round) for c in sizes.levels},
+        **_size_costs(run),
         "global": _of(columns, f"test_{sizes.metric}@"),
         "local": _of(columns, f"local_{sizes.metric}@"),
         "outside_clients": len(outside),
-        "unseen": loop.evaluator.unseen(loop, outside),
-        **sizes.explored(loop.state.explored),
+        "unseen": run.evaluator.unseen(run, outside),
+        **sizes.explored(run.state.explored),
     }
     return {"submodel": part | {"values": local, "basis": basis}}, {"sizes": summary}
 
 
-def _size_costs(loop: Run) -> dict[str, Any]:
+def _size_costs(run: Run) -> dict[str, Any]:
     """What a local step of a client of each size takes, where clients are of this process and a
     step of each works.
     """
-    if isinstance(loop.engine, Remote):
+    if isinstance(run.engine, Remote):
         return {}
     try:
-        costs = step_costs(loop.plan, loop.fed, loop.net)
+        costs = step_costs(run.plan, run.fed, run.net)
     except Exception as error:  # also a stranger's: the run is over, and its summary is worth more
         _log.warning("what a step of each size takes is not in the summary: %s", error)
         return {}

@@ -38,23 +38,23 @@ class Tracking:
     """
 
     def __init__(
-        self, trackers: Sequence[Tracker], config: Mapping[str, Any], label: str, loop: Run
+        self, trackers: Sequence[Tracker], config: Mapping[str, Any], label: str, run: Run
     ) -> None:
         self._trackers: dict[str, Tracker] = {}
-        for tracker in trackers if loop.group.rank == 0 else ():
+        for tracker in trackers if run.group.rank == 0 else ():
             kind = type(tracker).__name__
             same = sum(type(one) is type(tracker) for one in self._trackers.values())
             self._trackers[f"{kind} {same + 1}" if same else kind] = tracker
-        self._config, self._label, self._loop = config, label, loop
+        self._config, self._label, self._run = config, label, run
         self._open: dict[str, Session] = {}
         self._known: dict[str, str] = {}
         self.summary: Mapping[str, Any] | None = None
 
     def __enter__(self) -> Tracking:
         """Open every session; of a resumed run, the one of the earlier rounds."""
-        self._loop.log.watching.append(self._update)
-        folder = self._loop.checkpoints.folder
-        if folder is not None and self._loop.state.round > 0 and (folder.path / _FILE).is_file():
+        self._run.log.watching.append(self._update)
+        folder = self._run.checkpoints.folder
+        if folder is not None and self._run.state.round > 0 and (folder.path / _FILE).is_file():
             self._known = folder.read_object(_FILE)
         for kind, tracker in self._trackers.items():
             self._safely(kind, self._begin, kind, tracker)
@@ -68,8 +68,8 @@ class Tracking:
     def _begin(self, kind: str, tracker: Tracker) -> None:
         import tomli_w
 
-        loop = self._loop
-        seed, folder = loop.fed.seed, loop.checkpoints.folder
+        run = self._run
+        seed, folder = run.fed.seed, run.checkpoints.folder
         config = dict(self._config)
         about = About(
             name=f"{self._label}-seed{seed}" if folder is None else folder.path.resolve().name,
@@ -77,14 +77,14 @@ class Tracking:
             settings=flatten(config),
             text=tomli_w.dumps(config),
             folder=None if folder is None else folder.path,
-            round=loop.state.round,
+            round=run.state.round,
             known=self._known.get(kind),
         )
         self._open[kind] = made = tracker.open(about)
         self._known[kind] = made.name
         if folder is not None:
             folder.write_json(_FILE, self._known)
-        for row in loop.log.history:  # a stop may have come between a row and its tracker
+        for row in run.log.history:  # a stop may have come between a row and its tracker
             made.log(numbers(row))
 
     def _update(self, row: Mapping[str, Any]) -> None:

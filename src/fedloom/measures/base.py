@@ -19,18 +19,18 @@ class Measure(Part, ABC):
 
     every: PositiveInt = hyper(50, "rounds between two measurements of a run")
 
-    def __call__(self, loop: Run) -> dict[str, float]:
+    def __call__(self, run: Run) -> dict[str, float]:
         """The columns of a round's row."""
-        return self.columns(self.of(loop))
+        return self.columns(self.of(run))
 
-    def of(self, loop: Run) -> Found:
+    def of(self, run: Run) -> Found:
         """Measure a run between two rounds. Raises ConfigError or CompositionError."""
         with one_thread():
-            seed_torch(key(loop.fed.seed, "measured", loop.state.round), loop.net.params[0])
-            return {"round": loop.state.round, **self._of(loop)}
+            seed_torch(key(run.fed.seed, "measured", run.state.round), run.net.params[0])
+            return {"round": run.state.round, **self._of(run)}
 
     @abstractmethod
-    def _of(self, loop: Run) -> Found: ...
+    def _of(self, run: Run) -> Found: ...
 
     @abstractmethod
     def columns(self, found: Mapping[str, Any]) -> dict[str, float]:

@@ -108,12 +108,12 @@ class Cka(Measure):
     layers: Sequence[str] = hyper((), "names or patterns such as layer*; none: all with weights")
     seed: NonNegativeInt = hyper(0, "of the examples")
 
-    def _of(self, loop: Run) -> Found:
-        layers = layers_of(loop.net.module, self.layers)
-        stored, targets = chosen(loop, self.on, self.examples, self.seed)
-        fed, size = loop.fed, evaluation_batch(targets)
+    def _of(self, run: Run) -> Found:
+        layers = layers_of(run.net.module, self.layers)
+        stored, targets = chosen(run, self.on, self.examples, self.seed)
+        fed, size = run.fed, evaluation_batch(targets)
         batches = [fed.formatted(fed.data.ready(part)) for part in torch.split(stored, size)]
-        found = local_models(loop)
+        found = local_models(run)
         if len(found.models) < 2:
             raise ConfigError("cka compares local models in pairs, and the cohort has one client")
         return {

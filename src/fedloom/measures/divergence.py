@@ -33,8 +33,8 @@ class Divergence(Measure):
     Sun et al., FedSMOO, ICML 2023, Table 2; Kim et al., FedACG, CVPR 2024, Figure 2b.
     """
 
-    def _of(self, loop: Run) -> Found:
-        found = local_models(loop)
+    def _of(self, run: Run) -> Found:
+        found = local_models(run)
         models = list(found.models.values())
         middle = torch.stack(models).mean(0)
         each = {str(i): divergence([x], found.after) for i, x in found.models.items()}

@@ -35,14 +35,14 @@ class GradientNorm(Measure):
     examples: PositiveInt = hyper(5000, "how many of them, drawn by the seed")
     seed: NonNegativeInt = hyper(0, "of the examples")
 
-    def _of(self, loop: Run) -> Found:
-        loss = MeanLoss.of(loop, self.on, self.examples, self.seed)
+    def _of(self, run: Run) -> Found:
+        loss = MeanLoss.of(run, self.on, self.examples, self.seed)
         slope: Vec = loss.slope_at(loss.x)
         found: Found = {"on": self.on, "examples": len(loss.inputs)}
         found["square"] = float(slope.double().square().sum())
-        method = loop.plan.algorithm
-        if isinstance(method, FAFED) and not method.a_lag and loop.state.round:
-            found["fafed"] = fafed_measure(loop.state.srv, method, loss)
+        method = run.plan.algorithm
+        if isinstance(method, FAFED) and not method.a_lag and run.state.round:
+            found["fafed"] = fafed_measure(run.state.srv, method, loss)
         return found
 
     def columns(self, found: Mapping[str, Any]) -> dict[str, float]:

@@ -112,8 +112,8 @@ class Hessian(Measure):
     tolerance: Positive = hyper(1e-3, "error of the eigenvalue, as a share of it")
     seed: NonNegativeInt = hyper(0, "of examples, start and probes")
 
-    def _of(self, loop: Run) -> Found:
-        loss = MeanLoss.of(loop, self.on, self.examples, self.seed)
+    def _of(self, run: Run) -> Found:
+        loss = MeanLoss.of(run, self.on, self.examples, self.seed)
         found = hessian(loss, self.steps, self.probes, self.tolerance, self.seed)
         return {"on": self.on, "examples": len(loss.inputs), "parameters": loss.d} | found._asdict()
 

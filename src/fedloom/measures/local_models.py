@@ -34,35 +34,35 @@ class LocalModels:
     net: Net
 
 
-def local_models(loop: Run) -> LocalModels:
+def local_models(run: Run) -> LocalModels:
     """Train the next cohort of a run, between two rounds, and keep every local model.
 
     It costs a round in one process and a model per client of the cohort. The run is not changed: a
     round is a function of its message and its client states. Raises CompositionError for a run with
     sub-models, whose local models have no coordinates in common.
     """
-    if (scheme := loop.plan.rule) is not None:
+    if (scheme := run.plan.rule) is not None:
         raise CompositionError(
             f"local models are compared as whole models, and with submodel "
             f"'{scheme.name}' clients hold parts; measure a run without submodel"
         )
-    if loop.group.size > 1:
+    if run.group.size > 1:
         raise CompositionError(
             "measures of local models need the client states of a whole cohort in one process, and "
-            f"this run has {loop.group.size} ranks; measure it without torchrun"
+            f"this run has {run.group.size} ranks; measure it without torchrun"
         )
-    cohort, told = loop.cohorts.of(loop.state.round), loop.message()
-    recorder = _Recorder(loop.plan, loop.fed, copy.deepcopy(loop.net))
+    cohort, told = run.cohorts.of(run.state.round), run.message()
+    recorder = _Recorder(run.plan, run.fed, copy.deepcopy(run.net))
     engine = _Recording(recorder)
-    engine.open(loop.plan, loop.fed, recorder.net)
+    engine.open(run.plan, run.fed, recorder.net)
     chosen = Participants(
-        [TrainTask(told.msg, told.buffers, {}, cohort, loop.state.round)], [], [], {}
+        [TrainTask(told.msg, told.buffers, {}, cohort, run.state.round)], [], [], {}
     )
-    training = prepared(engine, loop.plan.algorithm, chosen, loop.memory.get)
-    step, now = Step(loop.plan, loop.fed, recorder.net), loop.state._replace(stages=told.stages)
+    training = prepared(engine, run.plan.algorithm, chosen, run.memory.get)
+    step, now = Step(run.plan, run.fed, recorder.net), run.state._replace(stages=told.stages)
     _, learnt = step.checked(engine, training, now)
     after = step.model(learnt._replace(round=learnt.round + 1))
-    return LocalModels(loop.model(), after, recorder.models, recorder.buffers, recorder.net)
+    return LocalModels(run.model(), after, recorder.models, recorder.buffers, recorder.net)
 
 
 class _Recording(Serial):

@@ -61,19 +61,19 @@ class MeanLoss:
             raise ConfigError("the loss is measured on no examples")
 
     @classmethod
-    def of(cls, loop: Run, on: str, examples: int, seed: int) -> MeanLoss:
+    def of(cls, run: Run, on: str, examples: int, seed: int) -> MeanLoss:
         """A run's model and loss on part of its data. on: "train" or "test"; examples: how many of
         them, drawn by the seed (all if there are fewer).
         """
-        inputs, targets = chosen(loop, on, examples, seed)
-        fed, net = loop.fed, copy.deepcopy(loop.net)  # whose parameters are moved
-        net.load_buffers(loop.state.buffers)
-        net.bind(loop.model().clone())
+        inputs, targets = chosen(run, on, examples, seed)
+        fed, net = run.fed, copy.deepcopy(run.net)  # whose parameters are moved
+        net.load_buffers(run.state.buffers)
+        net.bind(run.model().clone())
 
         def ready(stored: Tensor) -> Tensor:
             return fed.formatted(fed.data.ready(stored))
 
-        size, score = evaluation_batch(targets), loop.plan.objective.score
+        size, score = evaluation_batch(targets), run.plan.objective.score
         return cls(net.module, inputs, targets, ready=ready, batch=size, score=score)
 
     @property
@@ -152,12 +152,12 @@ class MeanLoss:
             yield per_example(found, len(inputs), "the loss").sum() / count
 
 
-def chosen(loop: Run, on: str, examples: int, seed: int) -> tuple[Tensor, Tensor]:
+def chosen(run: Run, on: str, examples: int, seed: int) -> tuple[Tensor, Tensor]:
     """Stored inputs and targets of a run's data, on its device: `examples` of them by the seed.
 
     Raises ConfigError if there is no test set.
     """
-    data = loop.fed.data
+    data = run.fed.data
     inputs, targets = data.inputs, data.targets
     places = torch.arange(len(inputs))
     if on == "test":

@@ -53,15 +53,15 @@ class Plane(Measure):
     points: PositiveInt = hyper(25, "along each direction; the time grows with its square")
     seed: NonNegativeInt = hyper(0, "of the examples")
 
-    def _of(self, loop: Run) -> Found:
-        found = local_models(loop)
+    def _of(self, run: Run) -> Found:
+        found = local_models(run)
         clients = sorted(found.models)[:3]
         if len(clients) < 3:
             raise ConfigError(
                 f"a plane needs the local models of three clients, and round "
-                f"{loop.state.round + 1} has {len(clients)}; give a cohort of 3 or more"
+                f"{run.state.round + 1} has {len(clients)}; give a cohort of 3 or more"
             )
-        loss = MeanLoss.of(loop, self.on, self.examples, self.seed)
+        loss = MeanLoss.of(run, self.on, self.examples, self.seed)
         models = [found.models[i] for i in clients]
         middle, first, second, at = axes(models)
         span = (1 + self.margin) * max(math.hypot(*place) for place in at)

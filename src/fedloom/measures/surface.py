@@ -61,8 +61,8 @@ class Surface(Measure):
     points: PositiveInt = hyper(31, "along each direction; the time grows with its square")
     seed: NonNegativeInt = hyper(0, "of examples and directions")
 
-    def _of(self, loop: Run) -> Found:
-        loss = MeanLoss.of(loop, self.on, self.examples, self.seed)
+    def _of(self, run: Run) -> Found:
+        loss = MeanLoss.of(run, self.on, self.examples, self.seed)
         middle = loss.value()
         places, rows = surface(loss, self.span, self.points, self.seed)
         count = {"on": self.on, "examples": len(loss.inputs)}
