@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence, Set
 from enum import Enum
 from typing import NamedTuple
 
+from .aggregation import DifferentialPrivacy
 from .algorithm import Trait
 from .compression.error_feedback import EF21
 from .objectives import Needs
@@ -70,6 +71,9 @@ class Fact(Enum):
     DISCOUNTS = "an older update counts less"
     FORGETS = "clients that come back have lost their state"
     WEIGHTED = "clients have different weights"
+    UNACCOUNTED = "who takes part is not drawn as an account of privacy takes it"
+    HIDES_EXAMPLES = "noise hides single examples"
+    TELLS_LOSSES = "clients tell their losses before they are chosen"
 
 
 Key = Fact | Trait | Needs | type
@@ -156,6 +160,11 @@ BESIDE: Table = {
     "hidden by noise",
     (Fact.HIDES, Fact.WEIGHTED): "a client's share must not depend on how much it holds; take "
     "weighting=uniform",
+    (DifferentialPrivacy, Fact.UNACCOUNTED): "its account of privacy takes clients that are drawn "
+    "with sampling = poisson, by a share or a number, out of all; give that, and leave churn and "
+    "availability out",
+    (Fact.HIDES_EXAMPLES, Fact.TELLS_LOSSES): "its candidates tell their losses, which no noise "
+    "hides; choose in another way",
     (Fact.MASKED, Fact.ASKS): f"what clients answer before the round {_UNMASKED}",
     (Fact.MASKED, Fact.PROBES): f"what clients answer before round 1 {_UNMASKED}",
     (Fact.MASKED, Fact.READS): "its read() is of single updates, and the server has their sum "

@@ -42,6 +42,8 @@ class Setting(NamedTuple):
     staleness: float | None = None  # see Asynchronous.staleness; None: all train in rounds
     forger: str = ""  # the name of an attack that makes its updates of all honest ones
     dp: bool = False  # see Local.dp
+    unaccounted: str = ""  # what draws the cohorts, if not as DifferentialPrivacy counts them
+    chooser: str = ""  # the name of a choice that asks clients for their losses
 
 
 @dataclass(frozen=True)
@@ -188,6 +190,9 @@ def parts_of(plan: Plan) -> list[Composed]:
         Composed("churn.forget", true({Fact.FORGETS: setting.forgets})),
         Composed("weighting by examples", true({Fact.WEIGHTED: setting.unequal})),
         Composed(f"local.order = {setting.order}", true({Fact.SHUFFLED: setting.order != "text"})),
+        Composed("local.dp", true({Fact.HIDES_EXAMPLES: setting.dp})),
+        Composed(f"choose = {setting.chooser}", true({Fact.TELLS_LOSSES: bool(setting.chooser)})),
+        Composed(setting.unaccounted, true({Fact.UNACCOUNTED: bool(setting.unaccounted)})),
     ]
 
 
@@ -240,7 +245,7 @@ def aggregation(rule: Aggregation) -> Composed:
         Fact.AT_CLIENTS: rule.at_clients,
         Fact.MASKED: rule.masked,
     }
-    return Composed(rule.name, set() if rule.plain else true(found))
+    return Composed(rule.name, set() if rule.plain else true(found) | {type(rule)})
 
 
 def link(plan: Plan) -> Iterator[Composed]:

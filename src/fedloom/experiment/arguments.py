@@ -15,6 +15,7 @@ from ..core.own_parts import named_here, short
 from ..engines.metric_names import check_name, column_of, names_of
 from ..engines.metrics import is_whole
 from ..errors import ConfigError
+from ..federation.choice import ClientChoice
 from ..plan import Setting
 
 # names, {name: function, object or name}, or one function
@@ -157,11 +158,17 @@ def type_of(given: torch.dtype | str | None) -> torch.dtype | None:
 def setting_of(exp: Any) -> Setting:
     """What the rules of a plan ask about an experiment beside its method."""
     weights = exp.data.sizes.tolist() if exp.weighting == "examples" else exp.weighting
+    drawn = "" if exp.sampling == "poisson" else f"sampling = {exp.sampling}"
+    drawn = "cohorts that are listed" if isinstance(exp.cohort, Sequence) else drawn
+    moving = "churn" if exp.churn is not None else "availability" if exp.availability else ""
+    asks = exp.choose is not None and type(exp.choose).candidates is not ClientChoice.candidates
     return Setting(
         order=exp.local.order,
         forgets=exp.churn is not None and exp.churn.forget,
         unequal=isinstance(weights, list | tuple) and len(set(weights)) > 1,
         staleness=getattr(exp.clock, "staleness", None),
         dp=exp.local.dp is not None,
+        unaccounted=drawn or moving,
+        chooser=type(exp.choose).__name__ if asks else "",
         forger=exp.attack.name if exp.attack is not None and exp.attack.omniscient else "",
     )

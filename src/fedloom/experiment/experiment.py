@@ -59,7 +59,6 @@ from ..trackers import Trackers
 from . import arguments, processes
 from .data_checks import check_targets, flipped, on_device
 from .federation_checks import (
-    check_choice,
     check_clock,
     check_simulated,
     checked_capacities,
@@ -181,7 +180,6 @@ class Experiment(Settings, frozen=False):
         self._cohorts = Cohorts(self.cohort, *drawn)
         self.devices = devices_for(self.clock, self.devices)
         check_clock(self.clock, self._cohorts, self.choose, self.devices)
-        check_choice(self.choose, self.local.dp)
         if self._cohorts.alone:
             _log.warning("%s", self._cohorts.alone)
 

@@ -15,7 +15,6 @@ from ..federation.capacities import Capacities, assign_capacities, levels_of
 from ..federation.choice import ClientChoice
 from ..federation.clock import Asynchronous, Clock
 from ..federation.devices import DEVICES, Devices
-from ..federation.private_examples import ExamplePrivacy
 from ..federation.sampling import Cohorts
 from ..submodels.base import Rule, check_capacity
 
@@ -53,16 +52,6 @@ def check_clock(
         )
     if isinstance(clock, Asynchronous):
         _check_asynchronous(clock, cohorts, choose, more)
-
-
-def check_choice(choose: ClientChoice | None, dp: ExamplePrivacy | None) -> None:
-    """Raise CompositionError for a choice that asks clients for their losses, with local.dp."""
-    if dp is None or choose is None or type(choose).candidates is ClientChoice.candidates:
-        return
-    raise CompositionError(
-        f"local.dp and choose = {type(choose).__name__}: its candidates tell their losses, which "
-        "no noise hides; choose in another way"
-    )
 
 
 def _check_asynchronous(

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from ..aggregation import AGGREGATIONS, Aggregation, DifferentialPrivacy, Mean, TrimmedMean
+from ..aggregation import AGGREGATIONS, Aggregation, Mean, TrimmedMean
 from ..core.metric_direction import higher_is_better
 from ..core.net import Net
 from ..data import FederatedData
@@ -109,7 +109,6 @@ def check_aggregation(
             f"'{net.buffer_layout.names[0]}' are no changes that could be shortened; use "
             "GroupNorm, or batch norm with track_running_stats=False"
         )
-    listed = isinstance(cohorts.size, Sequence)
     for where, count in _counts(cohorts, most):
         try:
             rule.check(count)
@@ -117,19 +116,6 @@ def check_aggregation(
             raise ConfigError(f"{where}{error}") from None
         if isinstance(rule, TrimmedMean) and (said := rule.idle(count)):
             _log.warning("%s%s", where, said)
-    if isinstance(rule, DifferentialPrivacy) and (cohorts.sampling != "poisson" or listed):
-        got = "cohorts that are listed" if listed else cohorts.sampling
-        raise ConfigError(
-            "aggregation = dp needs sampling = poisson with a share or a number of clients, as its "
-            f"account of privacy takes it, got {got}"
-        )
-    moving = (cohorts.churn, cohorts.availability) != (None, None)
-    if isinstance(rule, DifferentialPrivacy) and moving:
-        what = "churn" if cohorts.availability is None else "availability"
-        raise ConfigError(
-            f"aggregation = dp and {what}: a client's share of the rounds is then not the one "
-            f"that is accounted for; leave {what} out"
-        )
     state = rule.init(net.init(), cohorts.expected, cohorts.share)
     if (least := rule.allowed(state, rounds)) < rounds:
         _log.warning(
