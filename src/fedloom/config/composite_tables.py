@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..compression.codecs import MAKERS, Codec, Dense, named_codec, usual_feedback
-from ..compression.error_feedback import FEEDBACKS, Forget
-from ..compression.link import Link, Via
+from ..compression.codecs import MAKERS, named_codec, usual_feedback
+from ..compression.error_feedback import FEEDBACKS
 from ..core.own_parts import is_own, short
-from ..core.validation import NOTHING, Origin, known, live
+from ..core.validation import NOTHING, Origin, known
 from ..data import SOURCES, TESTS
 from ..errors import ConfigError, unknown
 from ..federation.capacities import Capacities, levels_of
@@ -20,7 +19,6 @@ from .overrides import is_divided, is_short, named_table
 
 Named = Callable[[Mapping[str, Any], str, Origin], dict[str, Any]]
 _LEVELS = ["1/64", "1/16", "1/4", 1]  # FIARSE's main tables
-_OWN = ("name", "feedback", "down")  # keys of [compress] that are no options of the codec
 
 
 def data_table(raw: Mapping[str, Any], seed: int, named: Named, origin: Origin) -> dict[str, Any]:
@@ -136,24 +134,6 @@ def _refuse_options_of_nothing(table: Mapping[str, Any], origin: Origin) -> None
         f"{where}: compress.{others[0]} needs a codec, and compress.name is missing; known: "
         f"{', '.join(MAKERS)}"
     )
-
-
-def link_of(values: Mapping[str, Any], origin: Origin) -> Link | None:
-    """The link of a complete table; None for an empty one. Raises ConfigError."""
-    if not values:
-        return None
-    with origin.blame("compress", values):
-        codec, feedback = _codec(values), FEEDBACKS[values["feedback"]]()
-    plain = isinstance(codec, Dense) and type(feedback) is Forget
-    with origin.blame("compress.down", values.get("down", ())):
-        down = _codec(values["down"]) if "down" in values else None
-    return Link({} if plain else Via(codec, feedback), down)
-
-
-def _codec(values: Mapping[str, Any]) -> Codec:
-    options = {k: v for k, v in values.items() if k not in _OWN}
-    codec: Codec = MAKERS.make(values["name"], **live(options))
-    return codec
 
 
 def _spelled(place: Mapping[str, Any], key: str, origin: Origin) -> dict[str, Any]:

@@ -14,6 +14,9 @@ from torch import nn
 
 from ..algorithm import Algorithm, Trait
 from ..algorithms.registry import ALGORITHMS
+from ..compression.codecs import Dense
+from ..compression.error_feedback import FEEDBACKS, Forget
+from ..compression.link import Link, Via
 from ..core.device import device_of
 from ..core.net import Net
 from ..core.own_parts import explained, is_own, short
@@ -36,7 +39,6 @@ from .composite_tables import (
     checked_capacities,
     compress_table,
     data_table,
-    link_of,
 )
 from .labels import method_label, traits_of
 from .overrides import (
@@ -111,8 +113,7 @@ class Config:
         parts = {p: self.part(p) for p in (*PLAIN, "objective", *_EXTRAS)}
         run = {k: v for k, v in self.values.items() if k in RUN}
         algorithm, data = self._algorithm(), self.data() if data is None else data
-        compress = self.values.get("compress", {})
-        link = link_of(compress, self.origin)
+        link = self._link()
         with self.origin.blame(""):
             return Experiment(
                 algorithm=algorithm,
@@ -161,6 +162,14 @@ class Config:
         with self.origin.blame("server", options):
             warn_of_two(method, server)
             return with_server(method, server, options)
+
+    def _link(self) -> Link | None:
+        """How updates and broadcasts travel; None if nothing is compressed."""
+        if (codec := self.part("compress")) is None:
+            return None
+        feedback = FEEDBACKS[self.values["compress"]["feedback"]]()
+        plain = isinstance(codec, Dense) and type(feedback) is Forget
+        return Link({} if plain else Via(codec, feedback), self.part("compress.down"))
 
     def rule(self) -> Rule | None:
         """The sub-model scheme, which knows the capacities; None without one."""
