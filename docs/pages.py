@@ -265,7 +265,9 @@ def cases_of(value: ast.expr) -> list[str]:
 
 
 def is_for_all(test: ast.FunctionDef, module: ast.Module) -> bool:
-    """Say whether a test is about every registered method."""
+    """Say whether a test is about every registered method, or every kind of run: `every`."""
+    if not parameters(test, module) and "every" in {a.arg for a in test.args.args}:
+        return True
     nodes = (node for value in parameters(test, module) for node in ast.walk(value))
     names = {node.id for node in nodes if isinstance(node, ast.Name)}
     return bool(names & {"ALGORITHMS", "METHODS"})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import gc
 import os
 import signal
@@ -14,7 +13,6 @@ import pytest
 import torch
 from hypothesis import settings
 
-from cases import QUICK
 from fedloom.engines import Engine, Serial, Workers
 from tiny import Shared
 
@@ -24,26 +22,6 @@ SEED = int(os.environ.get("FEDLOOM_TEST_SEED", "0"))
 # a busy machine is no failure; the same examples every time, as long as no seed is asked for
 settings.register_profile("fedloom", deadline=None, derandomize=SEED == 0)
 settings.load_profile("fedloom")
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave to `make test-all` the cases that a check's mark `quick` does not name; one without
-    names means the methods in cases.QUICK.
-    """
-    checks = collections.defaultdict[str, list[pytest.Item]](list)
-    for item in items:
-        if item.get_closest_marker("quick"):
-            checks[item.nodeid.partition("[")[0]].append(item)
-    for check, found in checks.items():
-        names = found[0].get_closest_marker("quick").args
-        ids = [f"-{item.callspec.id}-" for item in found]
-        for name in names:
-            if len(found) > 1 and not any(f"-{name}-" in one for one in ids):
-                raise pytest.UsageError(f"{check}: no case has the name '{name}' of its mark quick")
-        for item, one in zip(found, ids, strict=True):
-            if not any(f"-{name}-" in one for name in names or QUICK):
-                item.add_marker(pytest.mark.slow)
 
 
 def pytest_collection_finish() -> None:
@@ -69,6 +47,16 @@ def _nothing_remembered() -> Iterator[None]:
     """No test, and no process that it starts, uses what was measured or told in another one."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FEDLOOM_CACHE", "")
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_power_cut() -> Iterator[None]:
+    """No file of a test must outlive the machine, and forcing it to the disk takes longest. What is
+    forced, and when, is tested with a disk that crashes (support/disk.py).
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda handle: None)
         yield
 
 

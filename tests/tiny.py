@@ -16,6 +16,7 @@ from torch import Tensor, nn
 import fedloom
 from fedloom import Experiment, Local
 from fedloom.algorithm import Algorithm
+from fedloom.checks.tiny_federation import Trial
 from fedloom.core.net import Variables
 from fedloom.core.vector import as_bytes, fields, leaves
 from fedloom.data import FederatedData, from_clients
@@ -116,7 +117,7 @@ def with_tests(data: FederatedData) -> FederatedData:
     return dataclasses.replace(data, test_clients=lists)
 
 
-def small(algorithm: Algorithm, dtype: torch.dtype = torch.float32, **changes: Any) -> Experiment:
+def small(algorithm: Algorithm, dtype: torch.dtype = torch.float32, **changes: Any) -> Trial:
     """Partial cohorts of clients with ragged K_i, a rate that falls with rounds and steps."""
     local = Local(epochs=2, batch=4, lr=0.1, schedule=Exponential(decay=0.9, step_decay=0.97))
     settings: dict[str, Any] = {
@@ -128,8 +129,9 @@ def small(algorithm: Algorithm, dtype: torch.dtype = torch.float32, **changes: A
         "seed": 11,
         "engine": "serial",
         "device": "cpu",
+        "dtype": dtype,
     }
-    return Experiment(algorithm=algorithm, **(settings | changes))
+    return Trial(algorithm=algorithm, **(settings | changes))
 
 
 # ----------------------------------------------------------------------------------- comparing

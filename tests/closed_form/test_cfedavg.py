@@ -58,9 +58,17 @@ def algorithm_1(compress, per_step, eta, feedback=True, rounds=9):
         yield x
 
 
-@pytest.mark.parametrize("feedback", [True, False])
-@pytest.mark.parametrize("per_step", [False, True])
-@pytest.mark.parametrize("name", COMPRESSORS)
+@pytest.mark.parametrize(
+    ("name", "per_step", "feedback"),
+    [
+        ("none", True, True),
+        ("top", False, True),
+        ("top", True, False),
+        ("sign", True, True),
+        ("sign", False, False),
+        ("threshold", False, True),
+    ],
+)
 def test_cfedavg_is_algorithm_1(name, per_step, feedback):
     codec, compress = COMPRESSORS[name]
     link = None if codec is None else Via(codec, *([Residual()] if feedback else []))

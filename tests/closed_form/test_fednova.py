@@ -71,31 +71,6 @@ def test_what_is_left_of_the_bias_vanishes_with_the_rate_and_fedavgs_does_not(we
         near(run(algorithm, 1, weighting, lr=1e-3, model=model)[1], at, 1e-14)
 
 
-@pytest.mark.parametrize("weighting", WEIGHTS)
-def test_rounds_follow_the_formula(weighting):
-    # normalised moves d_i / ||a_i||_1, weighted over the cohort; tau_eff, the weighted mean of the
-    # ||a_i||_1, which are sums of rates
-    schedule = Exponential(decay=0.9, step_decay=0.95)
-    local = Local(epochs=1, batch=1, lr=0.1, schedule=schedule)
-    experiment = quadratics(
-        FedNova(server_lr=0.8), SIZES, cohort=COHORTS, local=local, weighting=weighting
-    )
-    x = np.zeros(2)
-    for t, found in enumerate(models(experiment, 11)):
-        near(found, x)
-        members = COHORTS[t % len(COHORTS)]
-        p = WEIGHTS[weighting][members] / WEIGHTS[weighting][members].sum()
-        mean, tau = np.zeros(2), 0.0
-        for share, i in zip(p, members, strict=True):
-            y = x.copy()
-            for k in range(SIZES[i]):
-                y = y - 0.1 * schedule(t, k) * A[i] * (y - B[i])
-            norm = sum(schedule(t, k) for k in range(SIZES[i]))
-            mean += share * (y - x) / norm
-            tau += share * norm
-        x = x + 0.8 * tau * mean
-
-
 def test_equal_steps_are_fedavg():
     local = Local(steps=5, lr=0.1, batch=1)
     one, other = (

@@ -62,7 +62,6 @@ def _answer(t, i):
     return torch.randn(LAYOUT.d, generator=draw, dtype=torch.float64).pow(3)
 
 
-@pytest.mark.quick("top", "dropping", "4 bit", "rank 2", "sign", "shrunk", "top, levels")
 @pytest.mark.parametrize("name", LOSSY)
 def test_feedback_loses_nothing(name):
     """sum of what was sent + residual = sum of what was computed, through absences."""
@@ -87,7 +86,6 @@ def test_feedback_loses_nothing(name):
     assert all(bool(memory[i].delta.e.any()) is not lossless for i in clients)
 
 
-@pytest.mark.quick("top", "dropping", "4 bit", "rank 2", "sign", "shrunk", "top, levels")
 @pytest.mark.parametrize("name", LOSSY)
 def test_residuals_stay_bounded(name):
     """A constant answer: what is missing never exceeds a multiple of it, and its mean arrives."""

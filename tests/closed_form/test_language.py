@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import math
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -13,12 +11,13 @@ from torch import nn
 
 from fedloom import Experiment, FedAvg, Local
 from fedloom.core.net import Net
-from fedloom.core.vector import leaves, rec
+from fedloom.core.vector import rec
 from fedloom.data import from_clients
 from fedloom.engines.metrics import Perplexity, TokenAccuracy, accuracy
 from fedloom.errors import DataError
 from fedloom.models import lstm_language_model
 from fedloom.objectives import CrossEntropy, FedDecorr, FedLC, FedMLB, FedNTD
+from support.federations import sentences
 from tiny import small, trace
 
 WORDS, LENGTH, PAD = 9, 5, 8
@@ -133,66 +132,24 @@ def test_all_objectives_take_both_layouts_and_leave_padding_out(objective, ignor
 
 
 # ------------------------------------------------------------------------------------ a federation
-def texts(dtype=torch.float32, padding=False, test=True):
-    draw = np.random.default_rng(3)
-
-    def sample(n):
-        # a word is followed by the next one, most of the time
-        first = draw.integers(PAD, size=(n, 1))
-        steps = draw.choice([1, 2], p=[0.9, 0.1], size=(n, LENGTH)).cumsum(1)
-        line = np.concatenate([first, (first + steps) % PAD], 1)
-        if padding:
-            line[:, -1] = PAD
-        return line[:, :-1] % PAD, line[:, 1:]
-
-    import dataclasses
-
-    data = from_clients([sample(n) for n in SIZES], test=sample(30) if test else None, dtype=dtype)
-    about = {**data.about, "target_padding": PAD} if padding else data.about
-    return dataclasses.replace(data, about=about)
-
-
-def experiment(dtype=torch.float32, engine="serial", padding=False, **changes):
+def experiment(dtype=torch.float32, padding=False, **changes):
     torch.manual_seed(6)
     settings = {
         "algorithm": FedAvg(),
         "model": lstm_language_model(WORDS, 6, 6, dropout=0.2).to(dtype),
-        "data": texts(dtype, padding),
+        "data": sentences(dtype, padding),
         "rounds": 3,
         "cohort": 2,
         "local": Local(epochs=2, batch=4, lr=0.5, clip=0.25),
         "seed": 4,
         "device": "cpu",
-        "engine": engine,
     }
     return Experiment(**(settings | changes))
 
 
-@functools.cache
-def serially(dtype, padding):
-    return [*trace(experiment(dtype, padding=padding), 3)][-1]
-
-
-@pytest.mark.parametrize("padding", [False, True])
-def test_workers_have_the_bits_of_serial(padding, engine_of):
-    one = [*trace(experiment(engine=engine_of("workers:2"), padding=padding), 3)][-1]
-    other = serially(torch.float32, padding)
-    assert torch.equal(one.state.srv.x, other.state.srv.x)
-    for a, b in zip(one.log.history, other.log.history, strict=True):
-        assert a | {"seconds": 0} == b | {"seconds": 0}
-
-
-@pytest.mark.parametrize("padding", [False, True])
-def test_vectorised_agrees_with_serial(padding):
-    one = [*trace(experiment(torch.float64, "vectorised", padding), 3)][-1]
-    other = serially(torch.float64, padding)
-    for a, b in zip(leaves(one.state.srv), leaves(other.state.srv), strict=True):
-        torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
-
-
 @pytest.mark.parametrize("padding", [False, True])
 def test_the_log_has_the_perplexity_of_all_tokens_of_the_test_set(padding):
-    loop = serially(torch.float64, padding)
+    *_, loop = trace(experiment(torch.float64, padding=padding), 3)
     net, data = loop.net, loop.fed.data
     with torch.no_grad(), net.evaluating():
         z = net(loop.state.srv.x, data.test_inputs)
@@ -215,7 +172,7 @@ def test_a_language_model_learns():
 
 
 def test_clients_with_texts_of_their_own_get_their_own_perplexity():
-    pairs = [tuple(v.numpy() for v in texts().client(i)) for i in range(3)]
+    pairs = [tuple(v.numpy() for v in sentences().client(i)) for i in range(3)]
     data = from_clients(pairs, client_tests=pairs)
     result = experiment(data=data).run()
     inputs, y = (torch.from_numpy(v) for v in pairs[1])

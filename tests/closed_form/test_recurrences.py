@@ -117,18 +117,21 @@ def follow_cm(alpha, rho=0.0, server_lr=1.0):
         x = x + server_lr * weighted(cohort(t), moves)
 
 
-def follow_dyn(alpha, rho, mix):
-    """FedDyn with a SAM gradient: FedSpeed, h_i the sum of the client's moves."""
-    x, h = np.zeros(2), np.zeros((N, 2))
+def follow_dyn(alpha, rho, mix, lam=0.0):
+    """FedDyn with a SAM gradient: FedSpeed, h_i the sum of the client's moves. lam: from a point
+    that is ahead by so much of the last move, which the duals are of, too.
+    """
+    x, h, m = np.zeros(2), np.zeros((N, 2)), np.zeros(2)
     for t in range(12):
         yield x
-        moves = []
+        start, moves = x + lam * m, []
         for i in cohort(t):
-            step = lambda i, y, x=x, h=h: sharp(i, y, rho, mix) + alpha * (h[i] + y - x)
-            moves.append(sgd(i, t, x, step))
+            step = lambda i, y, x=start, h=h: sharp(i, y, rho, mix) + alpha * (h[i] + y - x)
+            moves.append(sgd(i, t, start, step))
         for i, move in zip(cohort(t), moves, strict=True):
             h[i] = h[i] + move
-        x = x + weighted(cohort(t), moves) + of_all(h)
+        m = lam * m + weighted(cohort(t), moves) + of_all(h)
+        x = x + m
 
 
 def follow_dc(alpha, eta0=None):
@@ -180,8 +183,10 @@ def follow_nova(server_lr):
         x = x + server_lr * tau * weighted(cohort(t), rows)
 
 
-def follow_smoo(rho, beta):
-    """FedSMOO, Algorithm 1: lines 9 to 13 at the clients, 16 and 17 at the server."""
+def follow_smoo(rho, beta, dynamic=True, correction=True):
+    """FedSMOO, Algorithm 1: lines 9 to 13 at the clients, 16 and 17 at the server; its ablations
+    leave the duals of the model out, or those of the perturbation.
+    """
     x, s, h, mu = np.zeros(2), np.zeros(2), np.zeros((N, 2)), np.zeros((N, 2))
     for t in range(12):
         yield x
@@ -189,14 +194,14 @@ def follow_smoo(rho, beta):
         for i in cohort(t):
             y = x.copy()
             for rate in rates(i, t):
-                e = rho * along(gradient(i, y) - mu[i] - s)
+                e = rho * along(gradient(i, y) - correction * (mu[i] + s))
                 mu[i] = mu[i] + e - s
-                y = y - rate * (gradient(i, y + e) + (h[i] + y - x) / beta)
+                y = y - rate * (gradient(i, y + e) + dynamic * (h[i] + y - x) / beta)
             moves.append(y - x)
             duals.append(mu[i] - e)
-            h[i] = h[i] + moves[-1]
+            h[i] = h[i] + dynamic * moves[-1]
         x = x + weighted(cohort(t), moves) + of_all(h)
-        s = rho * along(weighted(cohort(t), duals))
+        s = correction * rho * along(weighted(cohort(t), duals))
 
 
 def follow_stem(alpha, c=None, rho=0.0):
@@ -375,7 +380,24 @@ CASES = {
     "stem, alpha of the rate": (STEM(c=30.0), lambda: follow_stem(None, 30.0)),
     "fednova": (FedNova(server_lr=0.9), lambda: follow_nova(0.9)),
     "feddyn": (FedDyn(alpha=0.5), lambda: follow_dyn(0.5, 0.0, 1.0)),
+    "feddyn, ahead": (
+        Lookahead(inner=FedDyn(alpha=0.5), lam=0.6),
+        lambda: follow_dyn(0.5, 0.0, 1.0, 0.6),
+    ),
+    "scaffold": (Scaffold(server_lr=0.9), lambda: follow_gamma(0.0, 0.9)),
     "fedsmoo": (FedSMOO(rho=0.3, beta=2.0), lambda: follow_smoo(0.3, 2.0)),
+    "fedsmoo, no duals": (
+        FedSMOO(rho=0.3, beta=2.0, dynamic=False),
+        lambda: follow_smoo(0.3, 2.0, dynamic=False),
+    ),
+    "fedsmoo, no correction": (
+        FedSMOO(rho=0.3, beta=2.0, correction=False),
+        lambda: follow_smoo(0.3, 2.0, correction=False),
+    ),
+    "fedsmoo, neither": (
+        FedSMOO(rho=0.3, beta=2.0, dynamic=False, correction=False),
+        lambda: follow_smoo(0.3, 2.0, dynamic=False, correction=False),
+    ),
     "naive_adaptive": (NaiveAdaptive(beta=0.7), lambda: follow_naive(0.7)),
     "naive_adaptive, eps": (NaiveAdaptive(beta=0.7, eps=0.1), lambda: follow_naive(0.7, 0.1)),
     "fedadam": (fedadam(**KNOBS), lambda: adaptive(ADAM, 1e-4)),

@@ -199,7 +199,6 @@ ATTACKS = {
 }
 
 
-@pytest.mark.quick("median")
 @pytest.mark.parametrize(
     "rule", [None, NormBound(norm=0.5), Median()], ids=["mean", "bound", "median"]
 )
@@ -257,7 +256,6 @@ def test_one_client_moves_the_sum_by_at_most_the_clip(link: str) -> None:
     assert found > 5  # most are as long as they may be
 
 
-@pytest.mark.quick
 @pytest.mark.usefixtures("accounts_at_hand")
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_no_method_lets_one_client_move_the_sum_further(name: str) -> None:

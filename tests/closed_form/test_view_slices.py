@@ -72,7 +72,6 @@ NETS = {
 }  # fmt: skip
 
 
-@pytest.mark.quick("rule0")
 @pytest.mark.parametrize("rule", [HeteroFL(scaler=False), FedRolex(scaler=False)])
 @pytest.mark.parametrize("name", NETS)
 def test_a_slice_trained_small_is_the_big_network_masked_and_frozen(name, rule):
@@ -164,7 +163,6 @@ def test_rolling_keeps_every_channel_equally_often_over_a_cycle(n, exact):
     assert torch.equal(again, rule.view(None, net, 0.3, 1).held)
 
 
-@pytest.mark.quick("linear", "group norm", "residual")
 @pytest.mark.parametrize("name", NETS)
 def test_rolling_starts_as_the_static_slice_and_is_nested_by_capacity(name):
     net = Net(NETS[name]())

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 
-from cases import QUICK
 from fedloom import Local
 from fedloom.algorithm import MEAN, Algorithm, Trait
 from fedloom.algorithms.registry import ALGORITHMS, make_algorithm, name_of
@@ -188,15 +187,16 @@ def _pair(a: str, p: str, b: str, q: str) -> Pair:
     return ((a, p), (b, q)) if order.index(a) < order.index(b) else ((b, q), (a, p))
 
 
-def cut() -> tuple[tuple[tuple[str, str], ...], ...]:
-    """Mixes of the methods in cases.QUICK: in order, those with a value that was not seen yet."""
-    seen = set[tuple[str, str]]()
-    out = []
+def to_run() -> list[tuple[tuple[tuple[str, str], ...], bool]]:
+    """The mixes, and whether they are slow: all but those, in order, with a value of an axis beside
+    the algorithm that none before has. Every method has cases of its own.
+    """
+    seen, out = set[tuple[str, str]](), []
     for mix in mixes():
-        if dict(mix)["algorithm"] in QUICK and not seen.issuperset(mix):
-            out.append(mix)
-            seen.update(mix)
-    return tuple(out)
+        new = {pair for pair in mix if pair[0] != "algorithm"} - seen
+        seen |= new
+        out.append((mix, not new))
+    return out
 
 
 # ---------------------------------------------------------------------------------------- to run it
@@ -207,6 +207,11 @@ def tolerance(mix: Mix) -> float:
     """
     divides = mix["algorithm"].startswith(("fafed", "naive")) or mix["local"] in ("adam", "adamw")
     return 1e-9 if divides or mix["server"] == "adam" else 1e-12
+
+
+def maker(mix: Mix) -> Callable[..., Trial]:
+    """dtype, **changes -> the run of a mix."""
+    return lambda dtype=torch.float32, **changes: trial(mix, dtype, **changes)
 
 
 def trial(mix: Mix, dtype: torch.dtype = torch.float32, **changes: Any) -> Trial:

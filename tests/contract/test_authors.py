@@ -80,7 +80,6 @@ def watched():
     return run
 
 
-@pytest.mark.quick
 @pytest.mark.parametrize("case", METHODS)
 def test_methods_are_pure_and_the_engine_changes_nothing(case, watched):
     watch, loop = watched(case)
@@ -94,7 +93,6 @@ def test_methods_are_pure_and_the_engine_changes_nothing(case, watched):
     assert {"server_init", "broadcast", "server_step", "model", "start", "uniform"} <= called
 
 
-@pytest.mark.quick
 @pytest.mark.parametrize("case", METHODS)
 def test_the_bill_is_the_messages(case, watched):
     watch, loop = watched(case)
@@ -113,7 +111,6 @@ def test_the_bill_is_the_messages(case, watched):
     assert loop.state.ledger.steps == sum(row["steps"] for row in loop.log.history)
 
 
-@pytest.mark.quick
 @pytest.mark.parametrize("case", METHODS)
 def test_messages_and_memories_survive_the_wire_and_the_disk(case, watched):
     watch, loop = watched(case)
@@ -157,7 +154,6 @@ def test_the_docstring_names_paper_and_reference(name):
     assert len(text.splitlines()) <= 12
 
 
-@pytest.mark.quick
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_the_declared_fields_are_the_real_ones(name, watched):
     watch, _ = watched(name)

@@ -1,4 +1,4 @@
-"""Runs over a set of clients that changes: stateful methods, resumption, engines."""
+"""Runs over a set of clients that changes: what is remembered, of whom."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedloom import Checkpoint, Churn
-from fedloom.algorithms.registry import ALGORITHMS, make_algorithm
+from fedloom.algorithms.registry import make_algorithm
 from fedloom.compression.codecs import TopK
 from fedloom.compression.error_feedback import EF21, Residual
 from fedloom.compression.link import Via
@@ -25,9 +25,8 @@ def experiment(rounds=6, algorithm="scaffold", engine="serial", forget=False, **
     return small(make_algorithm(algorithm), rounds=rounds, engine=engine, **(settings | changes))
 
 
-@pytest.mark.quick
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_every_method_runs(algorithm):
+@pytest.mark.parametrize("algorithm", ["feddyn", "fedsmoo", "ifca", "afl", "scaffnew", "fafed"])
+def test_methods_with_sums_over_all_clients_run(algorithm):
     result = experiment(5, algorithm).run()
     assert len(result.history) == 5
     assert all(torch.isfinite(p).all() for p in result.model.parameters())
@@ -63,15 +62,6 @@ def test_who_comes_back_has_what_it_had_unless_it_was_forgotten():
     assert found[False][0].alg.c.abs().max() > 0
 
 
-@pytest.mark.quick("2")
-@pytest.mark.parametrize("forget", [False, True])
-@pytest.mark.parametrize("stop", [1, 2, 3, 4])
-def test_extended_is_uninterrupted(forget, stop, tmp_path):
-    whole = experiment(7, forget=forget).run()
-    experiment(stop, forget=forget).run(tmp_path / "run")
-    results_agree(experiment(7, forget=forget).resume(tmp_path / "run"), whole)
-
-
 def test_a_run_that_broke_off_in_a_change_goes_on(tmp_path):
     def break_off(row):
         if row["round"] == 4:
@@ -81,14 +71,6 @@ def test_a_run_that_broke_off_in_a_change_goes_on(tmp_path):
     with pytest.raises(LookupError):
         experiment(7, forget=True, on_round=[break_off]).run(tmp_path / "run")
     results_agree(experiment(7, forget=True).resume(tmp_path / "run"), whole)
-
-
-@pytest.mark.slow
-def test_workers_have_the_same_bits(engine_of):
-    results_agree(
-        experiment(5, forget=True, engine=engine_of("workers:2")).run(),
-        experiment(5, forget=True).run(),
-    )
 
 
 def test_forgetting_frees_the_bytes_that_are_bounded(tmp_path):

@@ -86,13 +86,11 @@ def nodes(engine):
     return engine._exchange.nodes
 
 
-@pytest.mark.quick
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_method(name, tmp_path):
     agree(tmp_path, algorithm=make_algorithm(name))
 
 
-@pytest.mark.quick("topk", "qsgd", "powersgd", "chain")
 @pytest.mark.parametrize("name", MAKERS)
 def test_every_codec_with_its_error_feedback(name, tmp_path):
     codec = MAKERS[name]()
@@ -142,16 +140,6 @@ PARTS = {
 }
 
 
-@pytest.mark.quick(
-    "ef21",
-    "moon",
-    "weights of parts",
-    "fiarse",
-    "both ways",
-    "kept optimiser",
-    "ring, private norms",
-    "fedbn",
-)
 @pytest.mark.parametrize("name", PARTS)
 def test_every_other_axis(name, tmp_path):
     agree(tmp_path, **PARTS[name])

@@ -15,16 +15,12 @@ import sys
 
 import pairs
 import pytest
-import test_aggregation
-import test_augmentation
-import test_model_kinds
-import test_submodel_engines
-import test_text_order
 import torch
 from click.testing import CliRunner
 from safetensors.torch import load_file
 from torch import nn
 
+from cases import CASES
 from fedloom import Checkpoint, Evaluation, Experiment, FedAvg, Local
 from fedloom.algorithms.registry import make_algorithm
 from fedloom.checks.compare import unequal
@@ -41,25 +37,20 @@ from fedloom.engines.client_results import Request, TrainTask
 from fedloom.engines.evaluation_batches import evaluation_task
 from fedloom.errors import ClientError, ConfigError, DataError
 from fedloom.federation.private_examples import ExamplePrivacy
-from fedloom.objectives import CrossEntropy, FedMLB
+from fedloom.objectives import CrossEntropy
 from fedloom.submodels import FIARSE
 from support.device import DEVICE, REAL, agree, lies_there, rows_agree
+from support.federations import images as images_of
 from support.pretend_device import counted, register
 
 if not REAL:
     register()
 
 ENGINES = ["serial", "vectorised:3"]
-# make test runs a mix in one engine, make gpu in both
-CUT = [
-    pytest.param(
-        dict(mix),
-        engine,
-        marks=[pytest.mark.slow] if (n + e) % 2 else [],
-        id=f"{pairs.shown(mix)}-{engine}",
-    )
-    for n, mix in enumerate(pairs.cut())
-    for e, engine in enumerate(ENGINES)
+# a mix in one engine or in the other
+MIXES = [
+    pytest.param(dict(mix), ENGINES[n % 2], id=f"{pairs.shown(mix)}-{ENGINES[n % 2]}")
+    for n, mix in enumerate(mix for mix, slow in pairs.to_run() if not slow)
 ]
 # an operation of the stand-in costs fifty of the CPU's: few steps, but all three capacities,
 # short batches, a client that comes again and one that is new
@@ -87,7 +78,7 @@ def both(make, **changes):
     return [run(make(device=device, **changes)) for device in (DEVICE, "cpu")]
 
 
-@pytest.mark.parametrize(("mix", "engine"), CUT)
+@pytest.mark.parametrize(("mix", "engine"), MIXES)
 def test_every_part_of_every_axis_computes_what_it_does_on_the_cpu(mix, engine):
     make = functools.partial(pairs.trial, mix, torch.float64, **SHORT)
     local = short(pairs.AXES["local"][mix["local"]])
@@ -95,21 +86,19 @@ def test_every_part_of_every_axis_computes_what_it_does_on_the_cpu(mix, engine):
 
 
 # ------------------------------------------------------------------- sub-models, codecs, local work
-# beside the rules as they are, which are in the mixes
-PARTS = ["scalefl, as its code", "fjord, distilled", "fiarse, shards", "fiarse, nonzero"]
-PARTS += ["fedrolex, owners"]
+# the kinds of runs that are in no mix
+PARTS = ["scalefl, as its code", "fjord, distilled", "fiarse, shards", "fedrolex, owners"]
+PARTS += ["median", "krum", "geometric_median", "centred_clipping", "norm_bound", "integer_ring"]
+PARTS += ["discrete_gaussian", "mean, sign flip", "dp, alie", "median, label flip"]
 
 
-@pytest.mark.quick("fiarse, shards", "fjord, distilled")
-@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("case", PARTS)
-def test_sub_models_compute_what_they_do_on_the_cpu(case, engine):
-    parts = test_submodel_engines.CASES[case]
-    local = short(parts.get("local", Local(batch=4, lr=0.05)))
-    changes = SHORT | {"local": local, "engine": engine}
-    ends_agree(
-        *both(functools.partial(test_submodel_engines.trial, case, torch.float64, **changes))
-    )
+def test_other_kinds_of_runs_compute_what_they_do_on_the_cpu(case, accounts_at_hand):
+    make = functools.partial(CASES[case].make, dtype=torch.float64)
+    changes = SHORT | {"local": short(make().local), "engine": ENGINES[PARTS.index(case) % 2]}
+    if case.startswith(("dp", "krum", "discrete")):
+        del changes["cohort"]  # they take enough clients, or who comes
+    ends_agree(*both(make, **changes))
 
 
 def test_every_codec_has_the_bytes_that_it_has_on_the_cpu_both_ways():
@@ -120,17 +109,7 @@ def test_every_codec_has_the_bytes_that_it_has_on_the_cpu_both_ways():
         ends_agree(*both(experiment, dtype=torch.float64, compress=link, local=local, **SHORT))
 
 
-@pytest.mark.quick("krum", "norm_bound", "discrete_gaussian", "dp, alie")
-@pytest.mark.parametrize("case", [c for c in test_aggregation.CASES if "parts" not in c])
-def test_aggregations_and_attacks_compute_what_they_do_on_the_cpu(case, accounts_at_hand):
-    local = Local(steps=1, batch=4, lr=0.05)
-    few = "dp" in case or "krum" in case or "gaussian" in case
-    cohort = {} if few else {"cohort": SHORT["cohort"]}
-    make = functools.partial(test_aggregation.trial, case, torch.float64, local=local, rounds=2)
-    ends_agree(*both(make, **cohort, evaluate=SHORT["evaluate"]))
-
-
-@pytest.mark.parametrize("engine", [pytest.param("serial", marks=pytest.mark.slow), "vectorised:3"])
+@pytest.mark.parametrize("engine", ["vectorised:3"])
 def test_private_examples_are_drawn_as_on_the_cpu(engine, accounts_at_hand):
     local = Local(steps=2, batch=4, lr=0.05, dp=ExamplePrivacy(noise=0.5))
     make = functools.partial(experiment, torch.float64, local=local, **SHORT)
@@ -155,7 +134,7 @@ def images(**changes):
     settings = {
         "algorithm": make_algorithm("scaffold"),
         "model": model.to(dtype),
-        "data": test_augmentation.images(dtype),
+        "data": images_of(dtype),
         "local": Local(epochs=1, batch=3, lr=0.1),
         "seed": 2,
         "rounds": 2,
@@ -173,7 +152,7 @@ def test_augmented_images_behind_a_batch_norm_of_the_batch(engine, statistics):
 
 def test_running_statistics_are_averaged_and_loaded():
     data = dataclasses.replace(
-        test_augmentation.images(torch.float64), validation=torch.tensor([0]), clients=LATER
+        images_of(torch.float64), validation=torch.tensor([0]), clients=LATER
     )
     ends_agree(*both(images, remembers=True, data=data, cohort=1.0))
 
@@ -183,38 +162,24 @@ LATER = Ragged.from_sizes(torch.tensor([3, 8, 11, 2]), torch.arange(1, 25))
 
 def texts(**changes):
     """A text that is read on, by a recurrent network with dropout whose state is carried."""
-    make = test_text_order.experiment
-    algorithm, local = test_text_order.METHODS[changes.pop("method")]
-    parts = {"algorithm": algorithm, "local": local, "rounds": 2, "cohort": [[0, 1, 3], [0, 2]]}
-    return make(torch.float64, 0.3, **(parts | changes))
+    parts = {"rounds": 2, "cohort": [[0, 1, 3], [0, 2]]}
+    return CASES[changes.pop("case")].make(dtype=torch.float64, **(parts | changes))
 
 
-@pytest.mark.quick("fafed")
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("method", ["fedavg", "fafed"])
-def test_a_text_is_read_on_with_the_networks_state(method, engine):
+@pytest.mark.parametrize(
+    ("case", "engine"), [("text in order", "vectorised:3"), ("text in order, fafed", "serial")]
+)
+def test_a_text_is_read_on_with_the_networks_state(case, engine):
     # the kernel that torch has for LSTMs on devices adds up in another order
-    ends_agree(*both(texts, method=method, engine=engine), bits=False)
+    ends_agree(*both(texts, case=case, engine=engine), bits=False)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("kind", ["transformer", "fedmlb on used twice"])
-def test_other_models_of_texts(kind, engine):
-    def make(**changes):
-        torch.manual_seed(6)
-        return Experiment(
-            algorithm=FedAvg(),
-            model=test_model_kinds.model(kind).double(),
-            data=test_model_kinds.texts(torch.float64),
-            rounds=1,
-            cohort=[[0, 1, 2]],
-            objective=FedMLB() if "fedmlb" in kind else None,
-            local=Local(epochs=1, batch=4, lr=0.1),
-            seed=4,
-            **changes,
-        )
-
-    ends_agree(*both(make, engine=engine))
+@pytest.mark.parametrize(
+    ("case", "engine"), [("transformer", "vectorised:3"), ("FedMLB on used twice", "serial")]
+)
+def test_other_models_of_texts(case, engine):
+    make = functools.partial(CASES[case].make, dtype=torch.float64, rounds=1, cohort=[[0, 1, 2]])
+    ends_agree(*both(make, engine=engine, local=Local(epochs=1, batch=4, lr=0.1)))
 
 
 # ------------------------------------------------------------------------------- what users hand in

@@ -15,8 +15,10 @@ def needs(kind):
         pytest.importorskip("cryptography", reason="the extra secure is not installed")
 
 
-@pytest.mark.quick("0", "1", "2", "3", "4", "5", "6", "7")
-@pytest.mark.parametrize("seed", range(25))
+QUICK_FIRST = [pytest.param(seed, marks=pytest.mark.slow if seed > 7 else []) for seed in range(25)]
+
+
+@pytest.mark.parametrize("seed", QUICK_FIRST)
 def test_nothing_is_lost_or_counted_twice(seed, tmp_path):
     """Five seeds of each kind of federation."""
     needs(kind_of(seed))

@@ -6,11 +6,11 @@ import contextlib
 
 import pytest
 import torch
-from test_unmeasured import ends
 
 import fedloom
-from fedloom import FedAvg
+from fedloom import FedAvg, Local
 from fedloom.errors import ClientError
+from tiny import small, trace
 
 
 def left_on_its_class() -> list[type[FedAvg]]:
@@ -30,6 +30,12 @@ def left_on_its_class() -> list[type[FedAvg]]:
             return d, loc
 
     return [Leaves, Uses]
+
+
+def ends(part, engine):
+    """Run it for a round."""
+    local = Local(steps=3, batch=4, lr=0.25)
+    [*trace(small(part, torch.float64, local=local, engine=engine), 1)]
 
 
 SAID = "it keeps state outside of its records"

@@ -108,7 +108,6 @@ CASES["private norms"] |= {
 CASES["running statistics"] = {**CASES["private norms"], "private": None}
 
 
-@pytest.mark.quick("scaffold", "weighs itself", "private norms")
 @pytest.mark.parametrize("name", CASES)
 def test_bits_and_bills_are_the_simulations(name, tmp_path):
     make = made(**CASES[name])

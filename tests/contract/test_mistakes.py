@@ -34,9 +34,12 @@ def says(experiment: Any, engine: str, engine_of: Any) -> str:
     return text
 
 
-@pytest.mark.quick("vectorised")
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("kind", AT_CLIENTS, ids=lambda k: k.__name__)
+# a worker hands on what a serial client says: two of them show that it does
+WHERE = [(kind, engine) for kind in AT_CLIENTS for engine in ENGINES[:2]]
+WHERE += [(kind, "workers:2") for kind in [*AT_CLIENTS][:2]]
+
+
+@pytest.mark.parametrize(("kind", "engine"), WHERE, ids=lambda v: getattr(v, "__name__", None))
 def test_a_clients_method_is_named_with_client_and_round(kind, engine, engine_of):
     text = says(small(kind()), engine, engine_of)
     assert re.match(rf"{kind.__name__}: client \d, round 1: ", text), text
@@ -103,7 +106,6 @@ def test_what_vmap_refuses_is_said_with_a_way_out():
     assert re.match(r"Asks: client \d, round 1: direction\(\) branches .*\.item.*torch.where", text)
 
 
-@pytest.mark.quick("serial")
 @pytest.mark.parametrize("engine", ["serial", "vectorised"])
 @pytest.mark.parametrize("kind", AT_THE_SERVER, ids=lambda k: k.__name__)
 def test_a_method_at_the_server_is_named_with_the_round(kind, engine, engine_of):
@@ -139,7 +141,6 @@ OF_THE_LOSS = {
 }
 
 
-@pytest.mark.quick("vectorised")
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", OF_THE_LOSS)
 def test_an_objective_of_a_wrong_shape_is_named_with_client_and_round(name, engine, engine_of):

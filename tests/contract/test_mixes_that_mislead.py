@@ -148,7 +148,6 @@ def test_two_kinds_of_means_in_one_method_are_said(field, caplog):
         assert ("weighting=uniform" in caplog.text) == said
 
 
-@pytest.mark.quick
 @pytest.mark.parametrize("method", sorted(set(ALGORITHMS) - {"fedbuff"}))
 def test_no_method_of_ours_has_two_kinds_of_means(method, caplog):
     with caplog.at_level(logging.WARNING, "fedloom"):

@@ -1,104 +1,23 @@
-"""Every kind of layer that models are made of, in every engine."""
+"""Models with dropout, buffers and modules that are used twice: what is refused, and how they are
+exported, billed and averaged. That engines agree on them is in test_engines_agree.py.
+"""
 
 from __future__ import annotations
-
-import functools
 
 import numpy as np
 import pytest
 import torch
-from test_engines import agree
 from torch import nn
 
 from fedloom import Experiment, FedAvg, Local
-from fedloom.algorithms import Scaffold
-from fedloom.core.vector import leaves
+from fedloom.algorithms import FAFED
 from fedloom.data import from_clients
 from fedloom.engines import family_of
 from fedloom.errors import ClientError, CompositionError
-from fedloom.models import cnn_celeba, lstm_shakespeare, resnet18, transformer_text
-from fedloom.models.layers import norm_of
-from fedloom.objectives import FedMLB
-from fedloom.submodels.private import FedPer
-from tiny import agree_within, bits, outcome, results_agree, timeless, trace
-
-SIZES = (3, 8, 5, 11, 2)  # short last batches
-KINDS = ["group", "static_batch", "lstm", "transformer", "fedmlb on lstm", "fedmlb on transformer"]
-KINDS += ["used twice", "fedmlb on used twice"]
-
-
-def images(dtype):
-    draw = np.random.default_rng(8)
-    sample = lambda n: (draw.normal(size=(n, 3, 8, 8)), draw.integers(3, size=n))
-    return from_clients([sample(n) for n in SIZES], test=sample(9), dtype=dtype)
-
-
-def texts(dtype):
-    draw = np.random.default_rng(8)
-    sample = lambda n: (draw.integers(9, size=(n, 5)), draw.integers(3, size=n))
-    return from_clients([sample(n) for n in SIZES], test=sample(9), dtype=dtype)
-
-
-def convolutions(norm):
-    make = norm_of(norm, 2, [4])
-    return nn.Sequential(
-        nn.Sequential(nn.Conv2d(3, 4, 3), make(4), nn.ReLU(), nn.Conv2d(4, 4, 3, 2), make(4)),
-        nn.Sequential(nn.Flatten(), nn.Linear(16, 3)),
-    )
-
-
-def used_twice():
-    same, norm, drop = nn.Linear(6, 6), nn.LayerNorm(6), nn.Dropout(0.3)
-    body = nn.Sequential(same, norm, nn.Tanh(), drop, same, norm, drop)
-    return nn.Sequential(nn.Embedding(9, 6), nn.Flatten(), nn.Linear(30, 6), body, nn.Linear(6, 3))
-
-
-def model(kind):
-    if "twice" in kind:
-        return used_twice()
-    if "transformer" in kind:
-        return transformer_text(9, 3, 6, 8, 2, dropout=0.2)
-    if "lstm" in kind:
-        return lstm_shakespeare(9, 4, 6)
-    return convolutions(kind)
-
-
-def run(kind, dtype, engine):
-    torch.manual_seed(6)
-    experiment = Experiment(
-        algorithm=FedAvg(),
-        model=model(kind).to(dtype),
-        data=(images if kind in ("group", "static_batch") else texts)(dtype),
-        rounds=3,
-        cohort=3,
-        objective=FedMLB() if "fedmlb" in kind else None,
-        local=Local(epochs=2, batch=4, lr=0.1),
-        seed=4,
-        device="cpu",
-        engine=engine,
-    )
-    return outcome(experiment, 3)
-
-
-@functools.cache
-def serially(kind, dtype):
-    return run(kind, dtype, "serial")
-
-
-@pytest.mark.quick("group", "lstm", "fedmlb on transformer", "used twice")
-@pytest.mark.parametrize("kind", KINDS)
-def test_workers_have_the_bits_of_serial_in_float32(kind, engine_of):
-    agree(run(kind, torch.float32, engine_of("workers:2")), serially(kind, torch.float32))
-
-
-@pytest.mark.quick("2")
-@pytest.mark.parametrize("chunk", [2, 32])
-@pytest.mark.parametrize("kind", KINDS)
-def test_vectorised_agrees_with_serial_in_float64(kind, chunk):
-    one, other = run(kind, torch.float64, f"vectorised:{chunk}"), serially(kind, torch.float64)
-    agree_within(one, other, 1e-12)
-    for a, b in zip(one[2], other[2], strict=True):
-        assert a["train_loss"] == pytest.approx(b["train_loss"], abs=1e-12)
+from fedloom.models import cnn_celeba, resnet18
+from support.federations import THEORY, on_texts, texts
+from support.modules import Attention, Moving, constants, moving, our_lstm, torchs_lstm, used_twice
+from tiny import bits, results_agree, trace
 
 
 @pytest.mark.slow
@@ -124,21 +43,8 @@ def test_whole_networks_agree_in_both_engines(build):
     torch.testing.assert_close(*ends, rtol=0, atol=1e-11)
 
 
-def on_texts(module, **changes):
-    settings = {
-        "algorithm": FedAvg(),
-        "model": module.double(),
-        "data": texts(torch.float64),
-        "rounds": 2,
-        "local": Local(epochs=1, batch=4, lr=0.1),
-        "device": "cpu",
-    }
-    return Experiment(**(settings | changes))
-
-
 def test_a_module_that_is_used_twice_is_exported_as_it_was_trained():
-    torch.manual_seed(6)
-    *_, loop = trace(on_texts(used_twice()), 2)
+    *_, loop = trace(on_texts(torch.float64, model=used_twice), 2)
     net, x = loop.net, loop.state.srv.x
     out = net.export(x)
     assert out[3][0] is out[3][4] and out[3][3] is out[3][6]
@@ -162,67 +68,8 @@ class Functional(nn.Module):
 
 def test_a_model_that_draws_is_not_blamed_on_the_method():
     with pytest.raises(ClientError, match="draws from torch's generator") as found:
-        [*trace(on_texts(Functional(), engine="vectorised"), 1)]
+        [*trace(on_texts(torch.float64, model=Functional(), engine="vectorised"), 1)]
     assert "direction" not in str(found.value)
-
-
-class Scaled(nn.Module):
-    """Inputs less a constant, times a parameter; both constants are no sums of powers of two."""
-
-    def __init__(self, shift):
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones(5))
-        self.register_buffer("shift", torch.full((5,), shift))
-        self.register_buffer("root", torch.tensor(0.7), persistent=False)
-        self.register_buffer("calls", torch.zeros((), dtype=torch.long))
-
-    def forward(self, inputs):
-        self.calls = self.calls + 1  # a client's own, from 0 on
-        return (inputs - self.shift) * self.scale * self.root / (1 + self.calls)
-
-
-def constants(norm=False):
-    torch.manual_seed(6)
-    layers = [nn.Embedding(9, 1), nn.Flatten(), Scaled(0.1), nn.Linear(5, 5), Scaled(0.3)]
-    if norm:
-        layers += [nn.BatchNorm1d(5, track_running_stats=False)]
-    return nn.Sequential(*layers, nn.Linear(5, 3))
-
-
-PARTS = {
-    "plain": {},
-    "private": {"private": FedPer(layers=("2",))},
-    "coded": {"compress": "topk:0.5"},
-    "median": {"aggregation": "median"},
-    "a client alone": {"algorithm": Scaffold(option=1), "local": Local(steps=2, batch=3, lr=0.1)},
-}
-
-
-@pytest.mark.parametrize("parts", PARTS)
-def test_constant_buffers_travel_in_the_vectorised_engine_as_in_serial(parts, engine_of):
-    def end(engine):
-        module, given = constants(norm=parts == "a client alone"), {"cohort": 3} | PARTS[parts]
-        *_, loop = trace(on_texts(module, engine=engine, **given), 3)
-        memory = {i: m for i, m in loop.memory.get(range(5)).items() if m is not None}
-        return loop, (
-            loop.state.srv,
-            memory,
-            timeless(loop.log.history),
-            timeless(loop.state.ledger.as_dict()),
-        )
-
-    one, known = end("serial")
-    assert known[3]["up"]["buffers"] == known[3]["down"]["buffers"] > 0
-    for engine in ("vectorised:1", "vectorised:2", "vectorised:32"):
-        other, found = end(engine)
-        assert bits(other.state.buffers) == bits(one.state.buffers)
-        assert known[1].keys() == found[1].keys() and known[3] == found[3]
-        everything = [leaves(end[0], *end[1].values()) for end in (known, found)]
-        for a, b in zip(*everything, strict=True):
-            torch.testing.assert_close(torch.as_tensor(a), torch.as_tensor(b), rtol=0, atol=1e-12)
-        for a, b in zip(known[2], found[2], strict=True):
-            assert a["test_loss"] == pytest.approx(b["test_loss"], abs=1e-12)
-    agree(end(engine_of("workers:2+vectorised:2"))[1], end("vectorised:2")[1])
 
 
 class Late(nn.Module):
@@ -277,68 +124,108 @@ LAYERS = nn.Embedding(9, 1), nn.Flatten(), nn.Linear(5, 3)
 @pytest.mark.parametrize("kind", CHANGING)
 def test_a_model_that_changes_a_buffer_is_refused_before_the_run_and_auto_goes_by(kind):
     make, said = CHANGING[kind]
-    module = nn.Sequential(*LAYERS[:2], make(), LAYERS[2])
+    module = nn.Sequential(*LAYERS[:2], make(), LAYERS[2]).double()
     given = {"local": Local(epochs=1, batch=3, lr=0.1)}  # no batch of one
     for engine in ("vectorised", "vectorised:2", "workers:2+vectorised:2", "workers:2+vectorised"):
         loop = None
         with pytest.raises(CompositionError, match=said):  # without a number already as it is built
-            loop = on_texts(module, engine=engine, **given).build()
+            loop = on_texts(torch.float64, model=module, cohort=1.0, engine=engine, **given).build()
             loop.engine.open(loop.plan, loop.fed, loop.net)
         assert (loop is None) == engine.endswith("vectorised")
         if loop is not None:
             loop.engine.close()
             assert bits(loop.net.buffers()) == bits(loop.net.init_buffers())
-    found = on_texts(module, engine="auto", **given)
+    found = on_texts(torch.float64, model=module, cohort=1.0, engine="auto", **given)
     found.run()
     assert found.taken == "auto+serial"
-    loop = on_texts(module, engine="serial", **given).build()
+    loop = on_texts(torch.float64, model=module, cohort=1.0, engine="serial", **given).build()
     family = family_of(loop.plan, loop.fed, loop.net, 20)
     assert family.family == "serial" and "changes its buffer" in family.why
 
 
 def test_a_model_that_changes_a_buffer_later_is_refused_when_it_does():
-    run = on_texts(nn.Sequential(*LAYERS[:2], Late(), LAYERS[2]), engine="vectorised:2")
+    run = on_texts(
+        torch.float64, model=nn.Sequential(*LAYERS[:2], Late(), LAYERS[2]), engine="vectorised:2"
+    )
     with pytest.raises(CompositionError, match=r"Late \('2'\): it changes its buffer 'mean'"):
         run.run()
 
 
-class Moving(nn.Module):
-    """A moving mean of its inputs that forgets faster at first; written in place, or assigned."""
-
-    def __init__(self, assigns):
-        super().__init__()
-        self.assigns = assigns
-        self.register_buffer("mean", torch.zeros(5))
-        self.register_buffer("seen", torch.zeros((), dtype=torch.long))
-
-    def forward(self, inputs):
-        if self.training:
-            seen = self.seen + 1
-            mean = self.mean + (inputs.detach().mean(0) - self.mean) / (3 + seen)
-            if self.assigns:
-                self.mean, self.seen = mean, seen
-            else:
-                self.mean.copy_(mean)
-                self.seen.copy_(seen)
-        return inputs - self.mean
-
-
-def moving(assigns):
-    torch.manual_seed(6)
-    layers = nn.Embedding(9, 1), nn.Flatten(), Moving(assigns), nn.Linear(5, 3), nn.Tanh()
-    return nn.Sequential(*layers, nn.Linear(3, 5), Moving(assigns), nn.Linear(5, 3))
-
-
-def test_a_buffer_that_forward_assigns_is_averaged_as_one_it_writes_into(engine_of):
-    both = []
-    for assigns in (False, True):
-        ends = [
-            on_texts(moving(assigns), cohort=3, engine=engine_of(name)).run()
-            for name in ("serial", "workers:2")
-        ]
-        results_agree(*ends)
-        both.append(ends[0])
+def test_a_buffer_that_forward_assigns_is_averaged_as_one_it_writes_into():
+    both = [on_texts(torch.float32, model=lambda a=a: moving(a)).run() for a in (False, True)]
     results_agree(*both)
     moved = dict(both[1].model.named_buffers())
     assert all(bool(moved[f"{i}.mean"].abs().min() > 0) for i in (2, 6))
     assert all(int(moved[f"{i}.seen"]) == 0 for i in (2, 6))
+
+
+def test_constant_buffers_are_billed_both_ways():
+    ledger = on_texts(torch.float32, model=constants).run().ledger
+    assert ledger.up["buffers"] == ledger.down["buffers"] > 0
+
+
+# ----------------------------------------------------------------------------------------- dropout
+FAFED_LOCAL = Local(steps=THEORY.q, batch=4, lr=1.0, schedule=THEORY, probe_batch=12)
+
+
+def test_fafeds_schedule_is_a_rate_at_which_every_layer_of_an_lstm_moves():
+    assert THEORY(0, 0) == pytest.approx(0.1 / (12 * 0.03 * 3))  # rho / (12 L q)
+    fafed = {"algorithm": FAFED(c=THEORY.c), "local": FAFED_LOCAL, "rounds": 4}
+    first, *_, loop = [
+        (t.state.srv.x, t) for t in trace(on_texts(torch.float32, model=our_lstm, **fafed), 4)
+    ]
+    moved = (loop[0] - first[0]).abs()
+    for piece in moved.split([p.numel() for p in our_lstm().parameters()]):
+        assert piece.max() > 0.01
+    row = loop[1].log.history[-1]
+    assert row["gradients"] == 2 * row["steps"] == 2 * 3 * THEORY.q
+
+
+@pytest.mark.parametrize(("model", "part"), [(torchs_lstm, "LSTM"), (Attention, "Multihead")])
+def test_dropout_that_cannot_be_reproduced_is_refused_by_name(model, part):
+    said = f"vectorised and {part}.*engine = serial or workers"
+    with pytest.raises(CompositionError, match=said):
+        on_texts(torch.float32, model=model, engine="vectorised").run()
+
+
+class Apart(FAFED):
+    """FAFED whose v adds up how far two gradients of one step at one point are apart."""
+
+    def direction(self, x, loc, msg, mem, grad, job):
+        first = grad(x)
+        d, new = super().direction(x, loc, msg, mem, grad, job)
+        return d, new._replace(v=loc.v + (grad(x) - first).abs())
+
+
+@pytest.mark.parametrize(
+    ("model", "engine"),
+    [
+        (our_lstm, "serial"),
+        (our_lstm, "vectorised:2"),
+        (torchs_lstm, "serial"),
+        (Attention, "serial"),
+    ],
+)
+def test_all_gradients_of_a_step_see_the_same_masks(model, engine):
+    run = on_texts(torch.float32, model=model, algorithm=Apart(), local=FAFED_LOCAL, engine=engine)
+    before, after = [loop.state.srv.v for loop in trace(run, 1)]
+    # the mean of equal vectors may round; other masks give others in the second digit
+    torch.testing.assert_close(after, before, rtol=1e-6, atol=1e-9)
+
+
+def test_masks_differ_between_the_steps():
+    seen = []
+
+    class Look(FedAvg):
+        def direction(self, x, loc, msg, mem, grad, job):
+            seen.append(grad(x).clone())  # the engine writes into it again
+            return torch.zeros_like(x), loc
+
+    data = from_clients([([[1] * 5], [0])])
+    local = Local(steps=3, batch=4, lr=0.1)
+    run = on_texts(
+        torch.float32, model=our_lstm, algorithm=Look(), data=data, cohort=1.0, local=local
+    )
+    [*trace(run, 1)]
+    seen = [g for g in seen if g.any()]  # a plan is tried on zeros before
+    assert len(seen) == 3 and not torch.equal(seen[0], seen[1])

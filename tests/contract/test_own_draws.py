@@ -1,43 +1,18 @@
-"""job.draw(n): random numbers of a client, the same in every engine and after a resume."""
+"""job.draw(n): random numbers of a client, by the documented formula."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from test_deployment import agree as deployed_agrees
 
 from fedloom import FedAvg
 from fedloom.checks import check
 from fedloom.core.rng import key
 from fedloom.core.vector import rec
+from support.own_methods import Draws
 from tiny import small, trace
 
 M64 = (1 << 64) - 1
-
-
-class Noisy(FedAvg):
-    """FedAvg with noise at every place where a client may draw.
-
-    server: x        client: u (the numbers of all places)        up: delta
-    """
-
-    def client_init(self, x):
-        return rec(u=x.new_zeros(5, 3))
-
-    def start(self, msg, mem, job):
-        return msg.x, rec(u=job.draw(3), a=msg.x.new_zeros(3), b=msg.x.new_zeros(3))
-
-    def ask(self, msg, mem, job):
-        return rec(asked=job.draw(3)), mem
-
-    def direction(self, x, loc, msg, mem, grad, job):
-        a, b = job.draw(3), job.draw(3)
-        noise = 0.01 * (job.draw(x.numel()) - 0.5)
-        return grad(x) + noise, loc._replace(a=a, b=b)
-
-    def finish(self, x, loc, msg, mem, job):
-        u = torch.stack([loc.u, loc.a, loc.b, job.draw(3), msg.asked])
-        return rec(delta=x - msg.x, weight=job.weight), rec(u=u)
 
 
 def drawn(experiment):
@@ -61,7 +36,7 @@ def uniform(seed, place, call, n, digits):
 
 @pytest.mark.parametrize(("dtype", "digits"), [(torch.float32, 24), (torch.float64, 53)])
 def test_the_numbers_are_those_of_seed_round_client_step_and_call(dtype, digits):
-    _, found = drawn(small(Noisy(), dtype, cohort=1.0, rounds=2))
+    _, found = drawn(small(Draws(), dtype, cohort=1.0, rounds=2))
     for i, u in found.items():
         seed = key(11, "author", 1, i)
         steps = 2 * -(-(1, 3, 5, 8, 11, 2, 13)[i] // 4)
@@ -74,33 +49,14 @@ def test_the_numbers_are_those_of_seed_round_client_step_and_call(dtype, digits)
 
 
 def test_no_two_clients_places_or_calls_have_the_same_numbers():
-    _, found = drawn(small(Noisy(), cohort=1.0, rounds=2))
+    _, found = drawn(small(Draws(), cohort=1.0, rounds=2))
     rows = torch.cat([u[:4] for u in found.values()])
     assert len(rows.unique(dim=0)) == len(rows) == 4 * 7
     assert rows.min() >= 0 and rows.max() < 1
 
 
-@pytest.mark.parametrize("engine", ["vectorised:3", "workers:2"])
-def test_every_engine_draws_the_same(engine, engine_of):
-    x, one = drawn(small(Noisy(), rounds=2))
-    y, other = drawn(small(Noisy(), rounds=2, engine=engine_of(engine)))
-    assert one.keys() == other.keys()
-    assert all(torch.equal(one[i][:4], other[i][:4]) for i in one)
-    assert torch.allclose(x, y, atol=1e-6, rtol=0)
-
-
-def test_a_resumed_run_draws_the_same(tmp_path):
-    whole = small(Noisy(), rounds=4).run()
-    small(Noisy(), rounds=2).run(tmp_path / "run")
-    assert torch.equal(whole.state.x, small(Noisy(), rounds=4).resume(tmp_path / "run").state.x)
-
-
-def test_a_deployed_node_draws_the_same(tmp_path):
-    deployed_agrees(tmp_path, algorithm=Noisy())
-
-
 def test_fedloom_check_accepts_a_method_that_draws():
-    report = check(Noisy, ["vectorised:3"])
+    report = check(Draws, ["vectorised:3"])
     assert report.passed, report
 
 

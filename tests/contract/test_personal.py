@@ -5,17 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from fedloom import FedAvg, Local
-from fedloom.algorithms import IFCA, Ditto, Scaffold, fedadam
+from fedloom.algorithms import IFCA, Ditto, Scaffold
 from fedloom.compression.codecs import TopK
 from fedloom.compression.error_feedback import EF21
 from fedloom.compression.link import Via
 from fedloom.core.vector import rec
 from fedloom.errors import CompositionError
 from fedloom.submodels import FIARSE, FedBN, FedPer, FedRep
-from fedloom.wrappers import Prox
+from support.modules import normed
 from tiny import clusters, same, small, timeless, trace, with_tests
 
 OWN = with_tests(clusters())
@@ -45,20 +44,6 @@ def test_the_last_layer_stays_at_its_client(engine, engine_of):
         assert row["bytes_up.delta"] == row["bytes_down.x"] == shared
 
 
-@pytest.mark.parametrize("method", [FedAvg(), Prox(inner=FedAvg(), mu=0.1), fedadam()])
-def test_a_run_with_private_layers_goes_on_after_a_stop(method, tmp_path):
-    given = {"private": FedPer(layers=("0",)), "compress": "topk:0.2", "data": OWN}
-    whole = small(method, rounds=4, **given)
-    straight = [*trace(whole, 4)][-1]
-    small(method, rounds=2, **given).run(tmp_path / "run")
-    again = small(method, rounds=4, **given)
-    found = again.resume(tmp_path / "run")
-    assert same(found.state, straight.state.srv) and timeless(found.history) == timeless(
-        straight.log.history
-    )
-    assert found.history[-1]["client_accuracy_worst"] <= found.history[-1]["client_accuracy_mean"]
-
-
 def test_head_and_representation_move_in_turns():
     mine, d = torch.tensor([0.0, 0.0, 1.0]), torch.ones(3)
     from fedloom.algorithm import Job
@@ -72,14 +57,6 @@ def test_head_and_representation_move_in_turns():
     assert moved(0.9, 3) == [one, one, rest]  # the last step is never the head's
     assert moved(0.0, 2) == [rest, rest]
     assert moved(0.9, 1) == [[1.0, 1.0, 1.0]]
-
-
-def normed():
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(5)
-        return nn.Sequential(
-            nn.Linear(5, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 4), nn.BatchNorm1d(4)
-        )
 
 
 @pytest.mark.parametrize("scheme", [FedBN(), FedPer()])

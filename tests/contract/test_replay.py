@@ -75,6 +75,10 @@ CASES: dict[str, Callable[[], Trial]] = {
     ),
 }
 
+SLOW = {"workers", "vectorised, in one sum", "a loss of a whole batch", "noise of the seed"}
+SLOW |= {"widths", "client states of a loss"}
+NAMES = [pytest.param(n, marks=[pytest.mark.slow] if n in SLOW else []) for n in CASES]
+
 
 @pytest.fixture(autouse=True)
 def _without_accounts(accounts_at_hand: None) -> None:
@@ -114,18 +118,8 @@ def agree(make: Callable[[], Experiment], run: Path, round: int) -> int:
         return len(replay.cohort)
 
 
-@pytest.mark.quick(
-    "serial",
-    "vectorised",
-    "an exchange before the steps",
-    "asynchronous",
-    "masks",
-    "feedback",
-    "private layers",
-    "who is late",
-)
 @pytest.mark.usefixtures("shared_workers")
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", NAMES)
 def test_clients_and_server_are_those_of_the_run(name: str, tmp_path: Path) -> None:
     """From the newest checkpoint before the round, and from the beginning."""
     make, run = CASES[name], tmp_path / "run"

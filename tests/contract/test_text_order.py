@@ -1,55 +1,32 @@
-"""Texts that are read on: streams side by side, and the state of the network carried along them."""
+"""Texts that are read on: streams side by side, and the network's state carried along them."""
 
 from __future__ import annotations
 
-import functools
-
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from test_engines import agree
 from torch import nn
 
-from fedloom import Experiment, FedAvg, Local
-from fedloom.algorithms import FAFED
+from fedloom import FedAvg, Local
 from fedloom.data import from_clients
 from fedloom.errors import CompositionError
 from fedloom.federation.federation import Federation
-from fedloom.federation.schedules import FAFEDTheory
 from fedloom.models import lstm_language_model, lstm_shakespeare
-from fedloom.objectives import CrossEntropy, LanguageModel
-from tiny import agree_within, outcome, small
+from fedloom.objectives import CrossEntropy
+from support.federations import READ_ON, STREAMS, VOCABULARY, reading, stream
+from tiny import small
 
-WORDS, LENGTH, BATCH, STEPS = 7, 3, 2, 3
-SIZES = (11, 8, 5, 1)  # windows: streams of 5, 4, 2 and 1 batches, the last of one example
-THEORY = FAFEDTheory(N=4, q=STEPS, L=0.03, rho=0.1, b=BATCH)
-
-
-def text(client):
-    """The windows (n, T) of a client's text, and the next words."""
-    draw = np.random.default_rng(client)
-    words = draw.integers(WORDS, size=SIZES[client] * LENGTH + 1)
-    return words[:-1].reshape(-1, LENGTH), words[1:].reshape(-1, LENGTH)
+SIZES, WORDS, BATCH, STEPS = STREAMS, VOCABULARY, READ_ON.batch, READ_ON.steps
 
 
-def data(dtype=torch.float64, clients=range(4)):
-    return from_clients([text(i) for i in clients], test=text(0), dtype=dtype)
+def data(clients=range(4)):
+    return from_clients([stream(i) for i in clients], test=stream(0), dtype=torch.float64)
 
 
-def experiment(dtype=torch.float64, dropout=0.0, **changes):
+def experiment(**changes):
     torch.manual_seed(6)
-    settings = {
-        "algorithm": FedAvg(),
-        "model": lstm_language_model(WORDS, 4, 4, dropout=dropout).to(dtype),
-        "data": data(dtype),
-        "rounds": 4,
-        "objective": LanguageModel(),
-        "local": Local(steps=STEPS, batch=BATCH, lr=0.5, order="text", clip=0.25),
-        "seed": 4,
-        "device": "cpu",
-    }
-    return Experiment(**(settings | changes))
+    model = lstm_language_model(WORDS, 4, 4, dropout=0.0).double()
+    return reading(**({"model": model} | changes))
 
 
 # ------------------------------------------------------------------------------------------ batches
@@ -76,7 +53,7 @@ def plain(client, rounds, visits=None, carried=True):
     """One client's training as one writes it by hand: hidden state detached and handed on."""
     torch.manual_seed(6)
     net = lstm_language_model(WORDS, 4, 4, dropout=0.0).double()
-    inputs, targets = (torch.from_numpy(v) for v in text(client))
+    inputs, targets = (torch.from_numpy(v) for v in stream(client))
     streams = min(BATCH, SIZES[client])
     length = SIZES[client] // streams
     state, last = None, -1
@@ -103,7 +80,7 @@ def plain(client, rounds, visits=None, carried=True):
 @pytest.mark.parametrize("engine", ["serial", "vectorised"])
 @pytest.mark.parametrize("client", range(4))
 def test_one_client_trains_as_a_plain_loop_does(client, engine):
-    run = experiment(data=data(clients=[client]), engine=engine).run()
+    run = experiment(data=data([client]), engine=engine).run()
     torch.testing.assert_close(run.state.x, plain(client, 4), rtol=0, atol=1e-9)
     if client < 2:  # there are passes of more than one batch, so the state matters
         assert not torch.allclose(run.state.x, plain(client, 4, carried=False), atol=1e-6)
@@ -126,49 +103,6 @@ def test_who_missed_a_round_begins_from_zeros(engine):
 
 
 # -------------------------------------------------------------------------------------- the engines
-METHODS = {
-    "fedavg": (FedAvg(), Local(steps=STEPS, batch=BATCH, lr=0.5, order="text", clip=0.25)),
-    "fafed": (
-        FAFED(c=THEORY.c),
-        Local(
-            steps=STEPS,
-            batch=BATCH,
-            lr=1.0,
-            schedule=THEORY,
-            order="text",
-            clip=0.25,
-            probe_batch=6,
-        ),
-    ),
-}
-
-
-def ends(method, dtype, engine):
-    algorithm, local = METHODS[method]
-    given = {"algorithm": algorithm, "local": local, "engine": engine, "cohort": 3}
-    return outcome(experiment(dtype, 0.3, **given), 4)
-
-
-@functools.cache
-def serially(method, dtype):
-    return ends(method, dtype, "serial")
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_workers_have_the_bits_of_serial(method, engine_of):
-    agree(ends(method, torch.float32, engine_of("workers:2")), serially(method, torch.float32))
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_vectorised_agrees_with_serial_in_its_memory_too(method):
-    agree_within(ends(method, torch.float64, "vectorised:2"), serially(method, torch.float64), 1e-9)
-
-
-def test_the_state_comes_back_with_a_checkpoint(tmp_path):
-    whole = experiment(dropout=0.3, cohort=3).run()
-    experiment(dropout=0.3, cohort=3, rounds=2).run(tmp_path / "run")
-    again = experiment(dropout=0.3, cohort=3).resume(tmp_path / "run")
-    assert torch.equal(whole.state.x, again.state.x)
 
 
 # ------------------------------------------------------------------------------------------ refused

@@ -18,7 +18,7 @@ from fedloom.core.arithmetic import average, total
 from fedloom.core.vector import leaves, rec
 from fedloom.errors import ClientError
 from fedloom.wrappers import ServerAdam, ServerOpt
-from support.rank_cases import Spike
+from support.own_methods import Spike
 from tiny import small, trace
 
 ENGINES = ["serial", "workers:2", "vectorised:2"]

@@ -97,7 +97,7 @@ def test_proofs_are_found_by_whole_words() -> None:
     cases = {c for p in PAGES.proofs_of("fedsam") for c in p.cases}
     assert "FedSAM(rho 0) is FedAvg" in cases
     assert "MoFedSAM(rho 0) is FedCM" not in cases
-    assert {p.says for p in PAGES.proofs_of_all()} >= {"workers have the bits of serial"}
+    assert {p.says for p in PAGES.proofs_of_all()} >= {"two workers have the bits of serial"}
 
 
 @pytest.mark.parametrize("line", [line for lines in PAGES.LINES.values() for _, line in lines])

@@ -12,11 +12,11 @@ import torch.nn.functional as F
 from torch import nn
 
 from fedloom import Evaluation, Experiment, FedAvg, Local, LocalSGD
-from fedloom.algorithms import Scaffold
 from fedloom.core.vector import rec
 from fedloom.data import from_clients
 from fedloom.errors import DataError
-from tiny import clusters, environment, small, timeless, trace, weights
+from support.modules import Frozen, Masks, Noise, Tied
+from tiny import clusters, environment, small, trace, weights
 
 LOCAL = Local(epochs=1, batch=4, lr=0.1)
 
@@ -27,18 +27,10 @@ def make(module: type[nn.Module], *arguments) -> nn.Module:
 
 
 # ------------------------------------------------------------------------------------------ models
-class HalfFrozen(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.last = nn.Linear(5, 6), nn.Linear(6, 3)
-        self.first.weight.requires_grad_(False)
-
-    def forward(self, x):
-        return self.last(torch.tanh(self.first(x)))
 
 
 def test_frozen_parameters_stay_and_are_not_sent():
-    module = make(HalfFrozen)
+    module = make(Frozen)
     result = small(FedAvg(), model=module, local=LOCAL).run()
     end = dict(result.model.named_parameters())
     assert torch.equal(end["first.weight"], module.first.weight)
@@ -46,16 +38,6 @@ def test_frozen_parameters_stay_and_are_not_sent():
     trained = 6 + 6 * 3 + 3
     assert result.ledger.down["x"] == 4 * trained * result.ledger.client_rounds
     assert len(result.state.x) == trained
-
-
-class Tied(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.enter, self.middle, self.leave = nn.Linear(5, 5), nn.Linear(5, 5), nn.Linear(5, 3)
-        self.middle.weight = self.enter.weight
-
-    def forward(self, x):
-        return self.leave(torch.tanh(self.middle(torch.tanh(self.enter(x)))))
 
 
 def test_tied_weights_are_one_vector_and_stay_tied():
@@ -88,31 +70,6 @@ def test_a_run_may_start_from_the_state_of_a_tied_model(tmp_path):
         torch.testing.assert_close(loop.state.srv.x[:25], start.enter.weight.detach().reshape(-1))
 
 
-class Masks(nn.Module):
-    """Dropout, one time after the other."""
-
-    def __init__(self):
-        super().__init__()
-        self.body = nn.Sequential(nn.Linear(5, 20), nn.Dropout(0.5), nn.Tanh(), nn.Dropout(0.3))
-        self.head = nn.Linear(20, 3)
-
-    def forward(self, x):
-        return self.head(self.body(x))
-
-
-class Noise(nn.Module):
-    """Draws from torch's own generator, as a layer of a user's may."""
-
-    def __init__(self):
-        super().__init__()
-        self.head = nn.Linear(5, 3)
-
-    def forward(self, x):
-        if self.training:
-            x = x + torch.randn_like(x) * torch.nn.functional.dropout(torch.ones_like(x))
-        return self.head(x)
-
-
 class Twice(LocalSGD):
     """Sends the difference between two gradients of the same step at the same point."""
 
@@ -132,16 +89,6 @@ class Twice(LocalSGD):
 def test_all_gradients_of_a_step_see_the_same_randomness(module):
     before, after = trace(small(Twice(), model=make(module), local=LOCAL), 1)
     assert torch.equal(before.state.srv.x, after.state.srv.x)
-
-
-@pytest.mark.parametrize("engine", ["workers:1", "workers:2", "workers:3"])
-@pytest.mark.parametrize("module", [Masks, Noise, HalfFrozen, Tied])
-def test_unusual_models_have_the_same_bits_in_workers(module, engine, engine_of):
-    one, other = (
-        small(Scaffold(), model=make(module), engine=engine_of(e)).run() for e in ("serial", engine)
-    )
-    assert weights(one.model) == weights(other.model)
-    assert timeless(one.history) == timeless(other.history)
 
 
 def test_the_callers_model_is_left_alone():

@@ -260,9 +260,7 @@ class Stops(FedAvg):
         raise KeyboardInterrupt
 
 
-@pytest.mark.quick("Scaffold-serial", "FAFED-vectorised:2")
-@pytest.mark.parametrize("name", ["serial", "vectorised:2"])
-@pytest.mark.parametrize("method", [FedAvg, Scaffold, FAFED])
+@pytest.mark.parametrize(("method", "name"), [(Scaffold, "serial"), (FAFED, "vectorised:2")])
 def test_a_decision_at_any_place_changes_no_bit(monkeypatch, engine_of, name, method):
     monkeypatch.setattr(processes, "family_of", lambda *given: Choice(name, "a test"))
     ways = Ways(monkeypatch, engine_of, many=0.1)

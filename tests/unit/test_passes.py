@@ -70,17 +70,6 @@ def test_every_pass_has_every_example_once_whatever_the_rounds() -> None:
     assert {len(b) for b in seen(whole, 0, 4)} == {3}
 
 
-@pytest.mark.usefixtures("shared_workers")
-@pytest.mark.parametrize("engine", ["vectorised:2", "vectorised:3", "workers:2"])
-@pytest.mark.parametrize("cohort", [1.0, 2])
-def test_engines_agree(engine: str, cohort) -> None:
-    one, other = (
-        experiment(engine=e, cohort=cohort).run(progress=False) for e in ("serial", engine)
-    )
-    near = [float(r.state.x) for r in (one, other)]
-    assert near[0] == pytest.approx(near[1], abs=1e-5)
-
-
 def test_a_whole_batch_loss_has_batches_of_one_size_at_a_time() -> None:
     draw = np.random.default_rng(0)
     pairs = [
