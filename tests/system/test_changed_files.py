@@ -16,16 +16,6 @@ from fedloom.storage.run_directory import RunDirectory
 from fedloom.sweep import state_of
 from tiny import clusters, weights
 
-
-def change(log, line):
-    """Another digit in a line: it is still JSON, and of its round."""
-    lines = log.read_text().splitlines(keepends=True)
-    row = json.loads(lines[line - 1])
-    row["train_loss"] += 0.125
-    lines[line - 1] = json.dumps(row) + "\n"
-    log.write_text("".join(lines))
-
-
 # -------------------------------------------------------------------------------- the log of rounds
 
 
@@ -43,13 +33,6 @@ def test_files_that_are_nested_too_deep_are_one_line(name, run):
         with pytest.raises(CheckpointError) as caught:
             call()
         assert "\n" not in str(caught.value) and name in str(caught.value)
-
-
-def test_a_change_after_an_older_checkpoint_goes_on_from_that(run, whole, caplog):
-    change(run / "rounds.jsonl", 6)
-    agree(experiment(rounds=10).resume(run), whole)
-    assert "00000006 is damaged and passed over: rounds.jsonl does not" in caplog.text
-    assert load_run(run).rounds.tolist() == list(range(1, 11))
 
 
 def test_the_checksum_is_of_the_log_whenever_it_is_saved(tmp_path):

@@ -10,6 +10,7 @@ import pytest
 from crash_script import agree, experiment
 
 import fedloom.experiment.experiment
+import fedloom.storage.atomic
 from fedloom.errors import CheckpointError, ConfigError
 from fedloom.storage.run_directory import RunDirectory
 
@@ -139,3 +140,21 @@ def test_a_run_whose_folder_was_taken_leaves_the_new_one_alone(tmp_path):
         experiment(rounds=4, on_round=[begin_again]).run(tmp_path / "run")
     wanted = experiment(rounds=3, seed=6, resident_bytes=None).run()
     agree(experiment(rounds=3, seed=6).resume(tmp_path / "run"), wanted)
+
+
+@pytest.mark.parametrize("first", ["partition.json", "fingerprint.json", "config.toml"])
+def test_a_run_killed_before_it_could_be_resumed_can_be_started_again(first, tmp_path, monkeypatch):
+    write = fedloom.storage.atomic.os.replace
+
+    def killed(a, b):
+        if Path(b).name == first:
+            raise KeyboardInterrupt
+        write(a, b)
+
+    monkeypatch.setattr(fedloom.storage.atomic.os, "replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        experiment(rounds=1).run(tmp_path / "run")
+    with pytest.raises(CheckpointError, match="not a run directory"):
+        experiment(rounds=1).resume(tmp_path / "run")
+    monkeypatch.undo()
+    assert len(experiment(rounds=1).run(tmp_path / "run").history) == 1

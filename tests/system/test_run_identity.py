@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 import subprocess
 import sys
@@ -12,10 +13,11 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from crash_script import experiment as stopped
 from torch import nn
 
 from fedloom import Experiment, FedAvg, Local
-from fedloom.algorithms import fedprox
+from fedloom.algorithms import FedACG, fedprox
 from fedloom.cli.__main__ import cli
 from fedloom.compression.link import Link
 from fedloom.data import digits, dirichlet, iid
@@ -24,7 +26,8 @@ from fedloom.experiment.provenance import configuration, mark, plain
 from fedloom.federation.devices import LogNormal
 from fedloom.models import mlp
 from fedloom.report.runs import load_run
-from tiny import environment, small
+from tiny import clusters, environment, small
+from tiny import mlp as tiny_mlp
 
 
 def of_digits(partition, folder, seed=0, **given):
@@ -202,3 +205,30 @@ def test_odd_content_has_a_mark_too():
     assert mark(np.array(["a"])) == "" and mark(np.ones(2, np.longdouble)) == ""
     assert mark(Stated()) == mark(Stated()) != ""
     assert mark(torch.eye(2).to_sparse()) == ""
+
+
+def test_another_configuration_is_refused(tmp_path):
+    stopped(rounds=2).run(tmp_path / "run")
+    others = {
+        "algorithm": FedACG(),
+        "seed": 6,
+        "cohort": 3,
+        "local": Local(epochs=1, batch=4, lr=0.051),
+        "data": clusters(seed=8),
+        "data ": clusters(sizes=(1, 3, 5, 8, 11, 3, 12)),
+        "model": tiny_mlp(seed=6),
+        "weighting": "uniform",
+        "sampling": "bernoulli",
+        "nonfinite": "skip",
+    }
+    missed = []
+    for name, value in others.items():
+        try:
+            stopped(**{name.strip(): value, "rounds": 2}).resume(tmp_path / "run")
+            missed.append(name)
+        except CheckpointError as error:
+            assert re.search("another configuration.*differ", str(error))
+    assert not missed
+    assert len(stopped(rounds=3).resume(tmp_path / "run").history) == 3
+    with pytest.raises(CheckpointError, match="not a run directory"):
+        stopped().resume(tmp_path)
