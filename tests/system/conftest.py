@@ -38,6 +38,25 @@ def fedloom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fedloom:
     return call
 
 
+@pytest.fixture(scope="session")
+def _digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of two rounds on digits."""
+    folder = tmp_path_factory.mktemp("digits") / "a"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedloom.cli.printing.illustrate", lambda run: None)
+        words = ["run", "rounds=2", "local.epochs=1", "--out", str(folder), "--quiet"]
+        found = CliRunner().invoke(cli, words)
+    assert found.exit_code == 0, found.output
+    return folder
+
+
+@pytest.fixture
+def a(_digits: Path, fedloom: Fedloom) -> str:
+    """A copy of it in the working folder, by its name."""
+    shutil.copytree(_digits, "a")
+    return "a"
+
+
 @pytest.fixture
 def pictures() -> None:
     """For tests whose runs draw their pictures and write their report."""

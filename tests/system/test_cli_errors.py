@@ -72,8 +72,7 @@ def test_a_folder_that_cannot_be_written(fedloom: Fedloom) -> None:
     assert "exists" in fedloom("run", *SMALL, "--out", "file", code=2).output
 
 
-def test_a_folder_that_holds_a_run(fedloom: Fedloom) -> None:
-    fedloom("run", *SMALL, "--out", "a", "--quiet")
+def test_a_folder_that_holds_a_run(fedloom: Fedloom, a: str) -> None:
     before = Path("a/summary.json").read_bytes()
     assert "fedloom resume a" in fedloom("run", *SMALL, "out=a", code=2).output
     Path("b").mkdir()
@@ -83,8 +82,7 @@ def test_a_folder_that_holds_a_run(fedloom: Fedloom) -> None:
     assert Path("a/summary.json").read_bytes() == before
 
 
-def test_a_folder_of_another_run_is_not_gone_on_with(fedloom: Fedloom) -> None:
-    fedloom("run", *SMALL, "--out", "a", "--quiet")
+def test_a_folder_of_another_run_is_not_gone_on_with(fedloom: Fedloom, a: str) -> None:
     text = fedloom("run", *SMALL, "algorithm=scaffold", "out=a", code=2).output
     assert "'a' exists, and holds something else than this run (algorithm.name" in text
     assert "resume" not in text and "choose another --out" in text
@@ -116,8 +114,7 @@ def test_nobody_who_reads_on_costs_no_report(tmp_path: Path) -> None:
         shutil.rmtree(tmp_path / "a")
 
 
-def test_a_run_of_another_configuration(fedloom: Fedloom) -> None:
-    fedloom("run", *SMALL, "--out", "a", "--quiet")
+def test_a_run_of_another_configuration(fedloom: Fedloom, a: str) -> None:
     assert "local.lr cannot change" in fedloom("resume", "a", "local.lr=1", code=2).output
     file = Path("a/config.toml")
     file.write_text(file.read_text().replace("lr = 0.1", "lr = 0.2"))
@@ -126,8 +123,7 @@ def test_a_run_of_another_configuration(fedloom: Fedloom) -> None:
     assert len(Path("a/rounds.jsonl").read_text().splitlines()) == 2
 
 
-def test_fewer_rounds_than_there_are(fedloom: Fedloom) -> None:
-    fedloom("run", *SMALL, "--out", "a", "--quiet")
+def test_fewer_rounds_than_there_are(fedloom: Fedloom, a: str) -> None:
     assert "2 rounds already" in fedloom("resume", "a", "rounds=1", code=2).output
 
 

@@ -121,10 +121,9 @@ def test_a_script_takes_a_number_however_it_is_written(tmp_path: Path) -> None:
     assert wanted[:4].tolist() == [[0, 1, 0, 1]] * 4 and wanted[5:, :3].sum() == 1
 
 
-def test_published_digits_are_what_a_script_takes(fedloom: Fedloom) -> None:
+def test_published_digits_are_what_a_script_takes(fedloom: Fedloom, a: str) -> None:
     from sklearn.datasets import load_digits
 
-    fedloom("run", *SMALL, "--out", "a", "--quiet")
     assert "checked: accuracy" in fedloom("export", "a").output
     made, data = runpy.run_path("a/export/predict.py"), digits()
     assert data.test_inputs is not None
@@ -172,8 +171,9 @@ def test_names_are_values_and_never_code(fedloom: Fedloom) -> None:
         {"kind": "other"},
     ],
 )
-def test_an_altered_description_is_refused(change: dict[str, Any], fedloom: Fedloom) -> None:
-    fedloom("run", *SMALL, "--out", "a", "--quiet")
+def test_an_altered_description_is_refused(
+    change: dict[str, Any], fedloom: Fedloom, a: str
+) -> None:
     partition = json.loads(Path("a/partition.json").read_text())
     partition["inputs"] |= change
     Path("a/partition.json").write_text(json.dumps(partition))
@@ -184,8 +184,7 @@ def test_an_altered_description_is_refused(change: dict[str, Any], fedloom: Fedl
 
 
 # ------------------------------------------------------------------------------------------ checks
-def test_an_export_is_checked_without_fedloom(fedloom: Fedloom, check: Any) -> None:
-    fedloom("run", *SMALL, "--out", "a", "--quiet")
+def test_an_export_is_checked_without_fedloom(fedloom: Fedloom, check: Any, a: str) -> None:
     assert "359 raw samples" in fedloom("export", "a", "--test-set").output
     last = json.loads(Path("a/summary.json").read_text())["last"]["value"]
     code, output = check("a/export/predict.py", "--check", "a/export/test.npz")
@@ -213,8 +212,7 @@ def test_an_export_is_checked_without_fedloom(fedloom: Fedloom, check: Any) -> N
 
 
 @pytest.mark.slow
-def test_an_export_is_checked_in_a_python_of_its_own(fedloom: Fedloom) -> None:
-    fedloom("run", *SMALL, "--out", "a", "--quiet")
+def test_an_export_is_checked_in_a_python_of_its_own(fedloom: Fedloom, a: str) -> None:
     fedloom("export", "a", "--test-set")
     start = "import runpy, sys; sys.modules['fedloom'] = None; del sys.argv[0]; "
     start += "runpy.run_path(sys.argv[0], run_name='__main__')"
@@ -224,9 +222,10 @@ def test_an_export_is_checked_in_a_python_of_its_own(fedloom: Fedloom) -> None:
 
 
 def test_another_score_than_the_runs_is_an_error(
-    fedloom: Fedloom, monkeypatch: pytest.MonkeyPatch
+    fedloom: Fedloom,
+    monkeypatch: pytest.MonkeyPatch,
+    a: str,
 ) -> None:
-    fedloom("run", *SMALL, "--out", "a", "--quiet")
     last = json.loads(Path("a/summary.json").read_text())["last"]["value"]
     for said in (last + 0.01, last - 0.01):
         monkeypatch.setattr("fedloom.cli.export_check._said", lambda *parts, said=said: said)
@@ -542,8 +541,7 @@ def test_a_network_that_would_run_code_is_refused(
     assert not Path("harm").exists()
 
 
-def test_damaged_files_are_named_in_one_line(fedloom: Fedloom, check: Any) -> None:
-    fedloom("run", *SMALL, "--out", "a", "--quiet")
+def test_damaged_files_are_named_in_one_line(fedloom: Fedloom, check: Any, a: str) -> None:
     fedloom("export", "a", "--test-set")
     folder = Path("a/export")
     for name in ("model.pt2", "about.json", "test.npz"):

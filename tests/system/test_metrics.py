@@ -22,7 +22,7 @@ from fedloom.report.curve_data import best
 from fedloom.submodels import HeteroFL
 from tiny import small
 
-ENGINES = ["serial", "workers:2", "vectorised:2"]
+ENGINES = ["serial", "vectorised:2"]
 UPWARDS = {"higher_is_better": True}
 
 

@@ -20,7 +20,7 @@ from fedloom.report.table_text import table_cells
 from fedloom.submodels import HeteroFL
 from tiny import small
 
-ENGINES = ["serial", "workers:2", "vectorised:2"]
+ENGINES = ["serial", "vectorised:2"]
 UPWARDS = {"higher_is_better": True}
 
 
