@@ -282,7 +282,8 @@ def stopping(tmp_path, rounds, device, **changes):
 
 @pytest.mark.parametrize(("first", "second"), [(DEVICE, DEVICE), (DEVICE, "cpu"), ("cpu", DEVICE)])
 def test_a_run_goes_on_where_it_was_stopped_on_either_device(first, second, tmp_path):
-    for parts in ({}, {"submodel": FIARSE(), "capacities": CAPACITIES, "compress": None}):
+    masks = {"submodel": FIARSE(), "capacities": CAPACITIES, "compress": None}
+    for parts in ({}, masks) if first == second else ({},):
         begun, out = stopping(tmp_path / str(len(parts)), 2, first, **parts)
         begun.run(out)
         again, _ = stopping(tmp_path, 3, second, **parts)

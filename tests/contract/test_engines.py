@@ -109,8 +109,12 @@ class FromTheStart(Remembers):
     traits = frozenset({Trait.INITIAL_MODEL})
 
 
-@pytest.mark.parametrize("parts", [{}, {"submodel": HeteroFL(), "capacities": [0.5, 1.0]}])
-@pytest.mark.parametrize("name", ["serial", "vectorised:2", "workers:2"])
+PARTS = {"submodel": HeteroFL(), "capacities": [0.5, 1.0]}
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"), [("serial", PARTS), ("vectorised:2", PARTS), ("workers:2", {})]
+)
 def test_client_state_begins_with_the_model_of_its_first_round_or_of_the_run(
     name, parts, engine_of, tmp_path
 ):

@@ -55,6 +55,7 @@ def test_no_two_clients_places_or_calls_have_the_same_numbers():
     assert rows.min() >= 0 and rows.max() < 1
 
 
+@pytest.mark.slow
 def test_fedloom_check_accepts_a_method_that_draws():
     report = check(Draws, ["vectorised:3"])
     assert report.passed, report

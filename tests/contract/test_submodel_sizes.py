@@ -37,7 +37,7 @@ def test_capacities_all_1_are_the_base_algorithm_bit_for_bit(case):
     assert (one.up, one.down) == (other.up, other.down)
 
 
-@pytest.mark.parametrize("case", RULES)
+@pytest.mark.parametrize("case", [*SUBMODELS, "fiarse, shards", "heterofl, budget"])
 def test_the_sizes_are_in_the_log_and_a_smaller_client_costs_less(case):
     given = CASES[case].make(rounds=2)
     row = run(given).history[-1]
