@@ -29,7 +29,6 @@ KINDS = {
     "deploy node": "node: fedloom",
     "flower_app.superlink": "server: Flower",
     "flwr-serverapp": "server: rounds",
-    "reverse_proxy": "server: reverse proxy",
     "deploy server": "server: command",
 }
 # by kind: resident and proportional bytes, and seconds of a processor, of each

@@ -127,23 +127,10 @@ def test_a_process_ends_with_the_one_that_started_it():
     assert not alive(child)
 
 
-def test_nodes_reach_a_server_only_when_it_knows_their_keys(fed, monkeypatch):
-    """A node that comes before is refused by Flower with `[code: 2004]`, as a stranger is."""
-    order = []
-    for name in ("link", "server_executor", "proxy"):
-        monkeypatch.setattr(programs, name, lambda fed, name=name: name)
-    monkeypatch.setattr(programs, "register", lambda fed, check: order.append("keys"))
-    monkeypatch.setattr(Children, "start", lambda children, program: order.append(program))
-    monkeypatch.setattr(Children, "wait", lambda children: None)
-    done = CliRunner().invoke(deploy_command, ["server", str(fed.path)])
-    assert done.exit_code == 0, done.output
-    assert order == ["link", "keys", "server_executor", "proxy"]
-
-
 def test_the_command_ends_with_what_it_started(fed, monkeypatch):
     """So that systemd, or a loop in a shell, starts all anew."""
     away = programs.Program(["/bin/false"], fed.path / "log", {})
-    for name in ("link", "server_executor", "proxy"):
+    for name in ("link", "server_executor"):
         monkeypatch.setattr(programs, name, lambda fed: away)
     monkeypatch.setattr(programs, "register", lambda fed, check: None)
     done = CliRunner().invoke(deploy_command, ["server", str(fed.path)])

@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-import functools
 import threading
 import time
 import types
-import warnings
 
 import pytest
 
 pytest.importorskip("flwr")
 
-import httpx
 from flwr.app import ConfigRecord, RecordDict
-
-with warnings.catch_warnings(action="ignore"):  # it would rather have httpx2
-    from starlette.testclient import TestClient
 
 from fedloom.config import resolve
 from fedloom.deployment import programs
-from fedloom.deployment.certificates import make_authority, make_node_key
+from fedloom.deployment.certificates import make_node_key
 from fedloom.deployment.children import FlowerError
 from fedloom.deployment.clients import Entry, read_clients
-from fedloom.deployment.flower_app import reverse_proxy as proxy_module
-from fedloom.deployment.flower_app import server
+from fedloom.deployment.flower_app import gate, server
 from fedloom.deployment.flower_app.records import content, raw
 from fedloom.deployment.new import make
 from fedloom.errors import ConfigError
+from support.gated import Gated
 from support.signed import key_of, signed
 
 pytestmark = [pytest.mark.flower]
@@ -35,55 +29,50 @@ PULL = "/v1/fleet/pull-messages"
 
 
 @pytest.fixture
-def asked(tmp_path, monkeypatch):
-    """A gate whose link answers from a list; the last answer stays."""
+def asked(tmp_path):
+    """A gate, before a Flower that answers nothing."""
     fed = make(resolve("digits", ["data.clients=3"]), tmp_path / "fed", None, {})
     fed.home.mkdir()
-    make_authority(fed.link, "127.0.0.1")
-    answers, seen = [httpx.Response(200)], []
-
-    def link(request):
-        seen.append(request)
-        found = answers.pop(0) if len(answers) > 1 else answers[0]
-        return httpx.Response(found.status_code, content=found.content)
-
-    client = functools.partial(httpx.AsyncClient, transport=httpx.MockTransport(link))
-    monkeypatch.setattr(proxy_module.httpx, "AsyncClient", client)
+    fed.registered.touch()
     key = key_of(fed.node(0).secret("node"))
-    with TestClient(proxy_module.application(fed)) as node:
-        post = lambda path, headers=None, **more: node.post(
+    with Gated(fed) as found:
+        found.says = b""
+        post = lambda path, headers=None, **more: found.node.post(
             path, headers={**signed(key), **(headers or {})}, **more
         )
-        yield post, fed, answers, seen
+        yield post, fed, found
 
 
 def test_a_node_waits_until_there_are_messages(asked):
-    post, fed, answers, seen = asked
-    answers.append(httpx.Response(200, content=b"m" * 100))
-    late = threading.Timer(0.5, fed.news.write_bytes, (b".",))
-    late.start()
+    post, _, there = asked
+
+    def come():
+        there.says = b"m" * 100
+        there.tell()
+
+    threading.Timer(0.5, come).start()
     began = time.monotonic()
     assert post(PULL, content=b"I").content == b"m" * 100
     assert time.monotonic() - began >= 0.5
-    assert [r.content for r in seen] == [b"I", b"I"]
+    assert [r.content for r in there.seen] == [b"I", b"I"]
 
 
 def test_a_node_does_not_wait_for_ever_and_a_stranger_not_at_all(asked, monkeypatch):
-    post, _, answers, seen = asked
-    monkeypatch.setattr(proxy_module, "_HOLD", 0.3)
+    post, _, there = asked
+    monkeypatch.setattr(gate, "_HOLD", 0.3)
     assert post(PULL, content=b"I").content == b""
-    assert len(seen) == 2
-    monkeypatch.setattr(proxy_module, "_HOLD", 60.0)
-    answers[:] = [httpx.Response(401)]
+    assert len(there.seen) == 2
+    monkeypatch.setattr(gate, "_HOLD", 60.0)
+    there.status = 401
     assert post(PULL, content=b"I").status_code == 401
     assert post(PULL, content=b"I" * 70_000).status_code == 413
 
 
 def test_a_hosts_name_does_not_lead_to_another_path(asked):
-    post, _, answers, seen = asked
-    answers[:] = [httpx.Response(401)]
+    post, _, there = asked
+    there.status = 401
     post(PULL, headers={"host": "x/v1/control/start-run?"})
-    assert [r.url.path for r in seen] == [PULL]
+    assert [r.path for r in there.seen] == [PULL]
 
 
 def test_a_message_is_bytes_or_nothing():
@@ -93,10 +82,10 @@ def test_a_message_is_bytes_or_nothing():
         assert raw(content(sent)) == sent
 
 
-def test_a_running_proxy_takes_another_list_of_clients(asked):
+def test_a_running_gate_takes_another_list_of_clients(asked):
     """Who was taken out is refused, who came is admitted, and a wrong list changes nothing."""
-    post, fed, answers, _ = asked
-    answers[:] = [httpx.Response(401)]  # of Flower's server: the request was passed on
+    post, fed, there = asked
+    there.status = 401  # of Flower's server: the request was passed on
     new = make_node_key(fed.path / "new")
     clients = read_clients(fed.clients_file)
     first, *others = clients.client
@@ -126,7 +115,7 @@ def test_an_expired_certificate_is_named(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("most", [1, 2])  # messages in one request
-def test_a_message_that_flower_does_not_take_is_not_sent(most, tmp_path, monkeypatch):
+def test_a_message_that_flower_does_not_take_is_not_sent(most, monkeypatch):
     class Grid:
         def get_nodes(self):
             return [types.SimpleNamespace(public_key=f"key {i}", node_id=i) for i in range(3)]
@@ -138,7 +127,7 @@ def test_a_message_that_flower_does_not_take_is_not_sent(most, tmp_path, monkeyp
     roll = types.SimpleNamespace(client=[types.SimpleNamespace(key=f"key {i}") for i in range(3)])
     monkeypatch.setattr(server, "as_pem", lambda key: key)
     monkeypatch.setattr(server, "Message", lambda content, to, *_, **__: to)  # it wants a run
-    post = server.GridTransport(Grid(), roll, tmp_path / "news")
+    post = server.GridTransport(Grid(), roll)
     assert post.push({0: b"m", 2: b"o"}, 5.0) == {"to 0": 0, "to 2": 2}
     assert post.push({0: b"m", 1: b"n"}, 5.0) == {"to 0": 0}
     assert Grid().push_messages([0, 1, 2]) == [] and post.push({1: b"n"}, 5.0) == {}

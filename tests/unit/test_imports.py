@@ -311,7 +311,7 @@ def test_what_runs_beside_a_federations_rounds_does_without_torch():
     """Its 200 MiB are for the processes that compute."""
     names = ["programs", "children", "clients", "certificates", "folder"]
     if any(found.name == "flwr" for found in importlib.metadata.distributions()):
-        names += ["flower_app.executor", "flower_app.client", "flower_app.reverse_proxy"]
+        names += ["flower_app.executor", "flower_app.client", "flower_app.gate"]
     modules = ", ".join(f"fedloom.deployment.{name}" for name in names)
     code = f"import sys, {modules}; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], env=environment(), check=True)

@@ -216,14 +216,13 @@ def server_command(fed: Path) -> None:
     It ends with an error when one of its programs has ended; systemd starts it again.
     """
     from fedloom.deployment.children import Children
-    from fedloom.deployment.programs import link, proxy, register, server_executor
+    from fedloom.deployment.programs import link, register, server_executor
 
     folder = folder_of(fed)
     with Children() as children:
         children.start(link(folder))
         register(folder, children.check)
         children.start(server_executor(folder))
-        children.start(proxy(folder))  # a node that came before would be refused
         settings = folder.settings()
         click.echo(f"server of '{settings.run}' at {settings.address}:{settings.port}; Ctrl-C ends")
         children.wait()

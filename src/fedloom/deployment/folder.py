@@ -135,9 +135,9 @@ class Folder:
         return Folder(self.home / "link")
 
     @property
-    def news(self) -> Path:
-        """A file that grows when messages are sent, at the server."""
-        return self.home / "news"
+    def registered(self) -> Path:
+        """A file that is there once Flower's server knows all keys, since its start."""
+        return self.home / "registered"
 
     @property
     def starts_file(self) -> Path:

@@ -23,7 +23,7 @@ from ..storage.atomic import reason
 from .certificates import days_left, make_authority
 from .children import FlowerError, Program
 from .flower_app.superlink import OPERATOR
-from .folder import Folder, check_secret, write_secret
+from .folder import Folder, check_secret, write, write_secret
 
 # a node that says this will not connect again by itself, though it stays alive; and why
 GAVE_UP = {
@@ -74,8 +74,9 @@ def environment(fed: Folder) -> dict[str, str]:
 
 
 def link(fed: Folder) -> Program:
-    """Flower's server, which passes messages on. It is reached from this machine only, and obeys
-    whoever has the token of this start, which its operator alone can read. Raises ConfigError.
+    """Flower's server, which passes messages on. It obeys whoever has the token of this start,
+    which its operator alone can read, and answers nodes once their keys are registered. Raises
+    ConfigError.
     """
     settings = fed.settings()
     for name in ("server", "ca"):
@@ -88,10 +89,9 @@ def link(fed: Folder) -> Program:
     fed.home.mkdir(mode=0o700, exist_ok=True)
     program("flwr-serverapp")
     make_authority(fed.link, "127.0.0.1")  # so that another server.pem needs no new start
-    write_secret(token := fed.link.secret("operator"), secrets.token_urlsafe(32).encode())
-    command = [sys.executable, "-m", "fedloom.deployment.flower_app.superlink"]
-    command += [str(settings.local_port), str(fed.link.certificate("server"))]
-    command += [str(fed.link.secret("server")), str(token)]
+    write_secret(fed.link.secret("operator"), secrets.token_urlsafe(32).encode())
+    fed.registered.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "fedloom.deployment.flower_app.superlink", str(fed.path)]
     there = {"FLWR_DATABASE": str(fed.home / "state.db"), "FLWR_OIDC_ENABLED": "0"}
     return Program(command, fed.home / "server.log", environment(fed) | there)
 
@@ -111,12 +111,6 @@ def _check_valid(fed: Folder) -> None:
             f"the certificate '{fed.certificate('server')}' expired {-left} days ago, and no node "
             f"accepts it; make another one: fedloom deploy renew {fed.path}"
         )
-
-
-def proxy(fed: Folder) -> Program:
-    """What nodes reach: it passes on what a node may ask, and nothing else."""
-    command = [sys.executable, "-m", "fedloom.deployment.flower_app.reverse_proxy", str(fed.path)]
-    return Program(command, fed.home / "proxy.log", environment(fed))
 
 
 def unprotected() -> str:
@@ -240,7 +234,8 @@ def register(fed: Folder, check: Callable[[], None]) -> None:
         check()
         try:
             share_keys(fed)
-            return _check_guarded(fed)
+            _check_guarded(fed)
+            return write(fed.registered, "")
         except FlowerError as error:
             if time.monotonic() > end:
                 if not isinstance(error, AwayError):

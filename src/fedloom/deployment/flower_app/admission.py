@@ -1,8 +1,8 @@
 """Who may ask the server what: decided by headers alone, before a byte of a body is read.
 
 Flower reads a whole body before it looks at the signature. The same check of key, time and
-signature is made here first. Flower signs the time of a request and not its content, so a header is
-taken once, and every route has a longest body.
+signature is made here first, and every route has a longest body. Flower signs the time of a request
+and not its content: TLS keeps headers from who could send them again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from base64 import b64decode
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
-from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from flwr.common.constant import (
     FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE,
     SYSTEM_TIME_TOLERANCE,
@@ -45,8 +44,6 @@ LONGEST = dict.fromkeys(
     _SMALL,
 ) | {"push-messages": _TREE, "push-object": _OBJECT}
 AT_ONCE = 16  # requests of one node at a time; Flower's node has up to 5
-_WINDOW = TIMESTAMP_TOLERANCE + 2 * SYSTEM_TIME_TOLERANCE  # seconds that a header may be valid
-_MOST = 60_000  # requests of one node in that time
 REMOVED = "this site was taken out of the federation; ask who runs its server"
 _LINES = 20  # of refusals a minute in the log
 
@@ -67,8 +64,6 @@ class Admission:
     def __init__(self, keys: Iterable[bytes], removed: Iterable[bytes] = ()) -> None:
         self.take(keys, removed)
         self._busy = Counter[bytes]()  # requests under way, by key
-        self._used, self._used_before = set[int](), set[int]()  # signatures, of two windows
-        self._count, self._since = Counter[bytes](), time.monotonic()
 
     def take(self, keys: Iterable[bytes], removed: Iterable[bytes] = ()) -> None:
         """Admit these keys from now on, and no others. removed: those that were taken out."""
@@ -117,22 +112,7 @@ class Admission:
             raise Refused(401, f"signed {age:.0f} s ago: a clock is wrong, or it was sent before")
         if not verify_signature(key, told.encode("ascii"), signature):
             raise Refused(401, "a wrong signature")
-        self._once(pem, signature)
         return pem
-
-    def _once(self, pem: bytes, signature: bytes) -> None:
-        """Remember a signature, as long as its time may be valid. Raises Refused if it was used."""
-        if time.monotonic() - self._since > _WINDOW:
-            self._used_before, self._used = self._used, set()
-            self._count, self._since = Counter(), time.monotonic()
-        # of r and s, s can be changed to another one that is valid
-        mark = decode_dss_signature(signature)[0] % (1 << 60)
-        if mark in self._used or mark in self._used_before:
-            raise Refused(401, "a signature that was used before")
-        if self._count[pem] >= _MOST:
-            raise Refused(503, f"{_MOST} requests of this node in {_WINDOW} s")
-        self._used.add(mark)
-        self._count[pem] += 1
 
 
 class Refusals:

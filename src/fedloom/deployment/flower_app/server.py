@@ -21,12 +21,10 @@ app = ServerApp()
 
 
 class GridTransport:
-    """Flower's grid. A node is the client whose key it has. news: a file that grows when
-    messages were sent.
-    """
+    """Flower's grid. A node is the client whose key it has."""
 
-    def __init__(self, grid: Grid, clients: Clients, news: Path) -> None:
-        self._grid, self._news = grid, news
+    def __init__(self, grid: Grid, clients: Clients) -> None:
+        self._grid = grid
         self._clients = {as_pem(entry.key): i for i, entry in enumerate(clients.client)}
 
     def present(self) -> dict[int, int]:
@@ -46,8 +44,6 @@ class GridTransport:
         names: list[str | None] = [*self._grid.push_messages(sent)]
         if not names:  # too large in one request, Flower says
             names = [n for one in sent for n in [*self._grid.push_messages([one])] or [None]]
-        with open(self._news, "ab") as news:  # the proxy has nodes that wait for this
-            news.write(b".")
         # None: Flower did not take it, as of a node that has left in the meantime
         return {name: i for name, i in zip(names, some, strict=True) if name}
 
@@ -73,7 +69,7 @@ def _reply(message: Message) -> Reply:
 def _main(grid: Grid, context: Context) -> None:
     fed = Folder(Path(str(context.run_config["folder"])))
     does = describe if context.run_config.get("describe") else serve
-    does(fed, lambda clients: MessageExchange(GridTransport(grid, clients, fed.news)))
+    does(fed, lambda clients: MessageExchange(GridTransport(grid, clients)))
 
 
 app.main()(_main)

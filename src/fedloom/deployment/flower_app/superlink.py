@@ -1,17 +1,19 @@
-"""Flower's SuperLink behind a guard: whoever is not the operator commands nothing.
+"""Flower's SuperLink behind two doors: nodes reach the gate, this machine the guard.
 
-Flower's own port on the server's machine asks nobody who they are: any account there could start a
-run, whose code runs as the operator, or take the task of the operator's run. Here Flower's own
-application answers only two kinds of requests: those for which Flower itself asks for a task's
-token or a node's signature, and those that carry the operator's token of this start.
+Flower serves nodes, commands and the server's own process at one port, and asks nobody who they
+are: any account of the machine could start a run, whose code runs as the operator, or take the task
+of the operator's run. Here the port that the network reaches answers the requests of nodes alone
+(gate.py). The local one answers two kinds of requests: those for which Flower itself asks for a
+task's token, and those that carry the operator's token of this start.
 
-python -m fedloom.deployment.flower_app.superlink PORT CERTIFICATE KEY TOKEN_FILE
+python -m fedloom.deployment.flower_app.superlink FOLDER
 
 FLWR_DATABASE in the environment names the database.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import os
 import sys
@@ -20,21 +22,22 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from pathlib import Path
 from typing import Any
 
+from ..folder import Folder
+
 # the name that stands before the token in an address of `flwr`, which makes a header of both
 OPERATOR = "operator"
 
-_Scope = MutableMapping[str, Any]
-_Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-_Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-_Application = Callable[[_Scope, _Receive, _Send], Awaitable[None]]
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-_TASK = "send-task-heartbeat pull-task-input push-task-output push-logs push-messages pull-messages"
-_NODE = "activate-node deactivate-node send-node-heartbeat pull-messages push-messages get-run"
-_BOTH = "push-object pull-object confirm-message-received"
-# Flower asks for a task's token (runtime), or for a node's signature (fleet). All else wants the
-# operator's token: commands, acquire-task, and what a later Flower adds
-OPEN = {f"/v1/runtime/{name}" for name in f"{_TASK} {_BOTH} get-nodes".split()}
-OPEN |= {f"/v1/fleet/{name}" for name in f"{_NODE} {_BOTH} get-fab".split()}
+_PUSH = "/v1/runtime/push-messages"
+# Flower asks for a task's token. All else wants the operator's token: commands, acquire-task, and
+# what a later Flower adds
+_NAMES = "send-task-heartbeat pull-task-input push-task-output push-logs push-messages"
+_NAMES += " pull-messages push-object pull-object confirm-message-received get-nodes"
+OPEN = {f"/v1/runtime/{name}" for name in _NAMES.split()}
 
 
 def authorization(token: str) -> str:
@@ -43,12 +46,16 @@ def authorization(token: str) -> str:
 
 
 class Guard:
-    """Passes a request on to an application if it is open to all, or the operator's."""
+    """Passes a request on to an application if it is open to all, or the operator's. pushed: called
+    when messages were sent.
+    """
 
-    def __init__(self, app: _Application, token: str) -> None:
-        self._app, self._wanted = app, authorization(token).encode()
+    def __init__(
+        self, app: Application, token: str, pushed: Callable[[], object] = lambda: None
+    ) -> None:
+        self._app, self._wanted, self._pushed = app, authorization(token).encode(), pushed
 
-    async def __call__(self, scope: _Scope, receive: _Receive, send: _Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, or one event of the application's life."""
         if scope["type"] == "http" and scope["path"] not in OPEN:
             given = [value for name, value in scope["headers"] if name == b"authorization"]
@@ -63,25 +70,47 @@ class Guard:
         elif scope["type"] not in ("http", "lifespan"):
             raise RuntimeError(f"a connection of type {scope['type']}, which nobody asks for")
         await self._app(scope, receive, send)
+        if scope.get("path") == _PUSH:
+            self._pushed()
+
+
+async def _serve(fed: Folder) -> None:
+    """Serve nodes and this machine until a signal."""
+    import uvicorn
+    from flwr.superlink.main import app
+
+    from .admission import Refusals
+    from .gate import Gate, Nodes
+
+    refusals = Refusals()
+    gate = Gate(fed, app, refusals)
+    guard = Guard(app, fed.link.secret("operator").read_text(encoding="ascii"), gate.news.tell)
+    config = uvicorn.Config(
+        guard,
+        host="127.0.0.1",
+        port=fed.settings().local_port,
+        ws="none",
+        ssl_certfile=str(fed.link.certificate("server")),
+        ssl_keyfile=str(fed.link.secret("server")),
+        server_header=False,
+        access_log=False,
+        timeout_graceful_shutdown=1,
+    )
+    machine, nodes = uvicorn.Server(config), Nodes(gate, fed, refusals)
+
+    async def until(serving: Awaitable[None], other: uvicorn.Server) -> None:
+        await serving
+        other.should_exit = True
+
+    await asyncio.gather(
+        until(nodes.server.serve([nodes.listener]), machine), until(machine.serve(), nodes.server)
+    )
 
 
 def main() -> None:
     """Serve until a signal."""
-    port, certificate, key, token = sys.argv[1:]
     os.umask(0o077)
-    import uvicorn
-    from flwr.superlink.main import app
-
-    uvicorn.run(
-        Guard(app, Path(token).read_text(encoding="ascii")),
-        host="127.0.0.1",
-        port=int(port),
-        ws="none",
-        ssl_certfile=certificate,
-        ssl_keyfile=key,
-        server_header=False,
-        access_log=False,
-    )
+    asyncio.run(_serve(Folder(Path(sys.argv[1]))))
 
 
 if __name__ == "__main__":
