@@ -25,8 +25,7 @@ from fedloom.deployment.folder import check_secret, deployment_of, write_secret
 from fedloom.deployment.local_socket import LocalSocket, asked, blocks
 from fedloom.deployment.message import ANSWER, Ask, opened, sealed
 from fedloom.deployment.node import Node
-from fedloom.deployment.privacy import system_normals
-from fedloom.deployment.private_examples import system_uniforms
+from fedloom.deployment.privacy import system_normals, system_uniforms
 from fedloom.deployment.server import serve
 from fedloom.deployment.site_data import own_data, read_site
 from fedloom.deployment.sites import Place
@@ -465,7 +464,7 @@ def test_private_examples_of_a_node_cannot_be_made_again(tmp_path):
 
     uniform = system_uniforms(100_001)
     assert float(uniform.min()) >= 0 and float(uniform.max()) < 1
-    assert abs(float((uniform < 0.1).double().mean()) - 0.1) < 0.005
+    assert abs(float((uniform < 0.1).mean()) - 0.1) < 0.005
     with pytest.raises(CompositionError, match="standardise = true would tell sums"):
         Place(folder(tmp_path / "told", config, sizes, classes=10, standardise=True).node(0))
     loop = config.experiment().build()

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fedloom.config import resolve
-from fedloom.deployment.message import Ask, Measured, sealed
+from fedloom.deployment.message import Measured
 from fedloom.deployment.scores import score_in
 from fedloom.deployment.server import serve
 from fedloom.engines.reliability import BINS
@@ -72,7 +72,6 @@ def test_nodes_decide_by_the_threshold_and_tell_no_bin_of_few_rows(tmp_path):
 def test_bins_that_cannot_be_are_refused(bins):
     who = {"run": "r@1", "what": "evaluate", "round": 1, "client": 0}
     values = {"values": {"brier": 1.0}, "weights": {"brier": 10.0}, "bins": bins}
-    raw = sealed(Measured(**who, examples=10, loss=1.0, **values), {})
-    ask = Ask(**who, taken=-1, kept=0)
+    head = Measured(**who, examples=10, loss=1.0, **values)
     with pytest.raises(WireError, match="a reliability curve that its examples cannot have"):
-        score_in(raw, ask, 10, {"brier": None})
+        score_in(head, 10, {"brier": None})

@@ -224,7 +224,7 @@ def test_a_measurement_that_no_metric_can_be_is_left_out():
         weights={"root": 2.0},
     )
     with pytest.raises(WireError, match="it measured what no metric can be"):
-        score_in(sealed(head, {}), about, 2, {"root": Root()})
+        score_in(head, 2, {"root": Root()})
 
 
 def test_a_sites_word_about_itself_has_bounds(tmp_path):

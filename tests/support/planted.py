@@ -181,19 +181,19 @@ def _(patch: Patch) -> None:
 
 @planted("an answer that was lost counts as taken")
 def _(patch: Patch) -> None:
-    real = FederationEngine.round
+    real = FederationEngine._round
 
     def all_taken(self: FederationEngine, asked: Any) -> Any:
         out = real(self, asked)
         out.memories.update({s.client: rec(last=float(asked.round)) for s in out.stats})
         return out
 
-    patch.setattr(FederationEngine, "round", all_taken)
+    patch.setattr(FederationEngine, "_round", all_taken)
 
 
 @planted("an answer for an earlier round is taken")
 def _(patch: Patch) -> None:
-    patch.setattr(engine, "answer_to", lambda about, raw: message.opened(message.ANSWER, raw))
+    patch.setattr(engine, "answer_to", lambda about, raw, *_: message.opened(message.ANSWER, raw))
     before: dict[int, bytes] = {}
     real = faults.Simulation.answer
 
@@ -218,7 +218,7 @@ def _(patch: Patch) -> None:
         return out
 
     patch.setattr(message_exchange._Pulls, "_read", read)
-    patch.setattr(engine, "answer_to", lambda about, raw: message.opened(message.ANSWER, raw))
+    patch.setattr(engine, "answer_to", lambda about, raw, *_: message.opened(message.ANSWER, raw))
 
 
 @planted("an update counts twice in the sum")
@@ -340,7 +340,7 @@ def _(patch: Patch) -> None:
 @planted("a node's account is not forced to the disk", "private")
 def _(patch: Patch) -> None:
     write = lambda path, text: world.write(path, text.encode())
-    patch.setattr("fedloom.deployment.node_account.write_atomic", write)
+    patch.setattr("fedloom.deployment.node_records.write_atomic", write)
 
 
 @planted("a node pays once for a round, however often it computes it", "private")

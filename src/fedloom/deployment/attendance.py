@@ -10,22 +10,14 @@ from ..engines.base import TooFewError
 from ..engines.client_round import RangeResult
 from ..engines.summation import push
 from ..errors import ClientError, WireError
-from .message import LateError
+from .message import DeclinedError, LateError, MissingError
 
 _log = logging.getLogger(__name__)
 Row = dict[str, Any]
 
 
-class MissingError(WireError):
-    """No answer came in time."""
-
-
 class SpareError(WireError):
     """An update is not needed: enough of the other clients' came."""
-
-
-class DeclinedError(WireError):
-    """A node answered that it has no update, and why."""
 
 
 HOW = {LateError: "late", MissingError: "lost", SpareError: "spare", DeclinedError: "declined"}

@@ -33,12 +33,10 @@ def describe(fed: Folder, exchange_of: Callable[[Clients], MessageExchange]) -> 
     exchange, run = exchange_of(clients), described_run(settings.run)
     wait(exchange, clients, settings.startup_timeout)
     told: dict[str, Description] = {}
-    found = answers(settings, clients, exchange, run, "describe", {})
-    for i, (answer, blocks) in found.items():
+    found = answers(settings, clients, exchange, run, "describe", {}, Told)
+    for i, (_, blocks) in found.items():
         entry = clients.client[i]
         try:
-            if not isinstance(answer, Told):
-                raise WireError(f"an answer of the kind '{answer.kind}'")
             name = f"client {i}" if entry.name in ("", *told) else entry.name
             told[name] = parsed(blocks.get("description", b""))
             if told[name].duplicates is not None:
@@ -50,9 +48,9 @@ def describe(fed: Folder, exchange_of: Callable[[Clients], MessageExchange]) -> 
         made = Preparation(rules=[dict(rule) for rule in rules], class_names=classes)
         text = made.written(fed.run_file.read_text(encoding="utf-8"))
         parts = {"preparation": made.model_dump_json().encode()}
-        kept = answers(settings, clients, exchange, run, "prepare", parts)
+        kept = answers(settings, clients, exchange, run, "prepare", parts, Told)
         for i, (answer, _) in kept.items():
-            if not isinstance(answer, Told) or answer.digest != made.digest:
+            if answer.digest != made.digest:
                 raise DataError(f"client {i} did not keep these rules; describe the sites again")
         write(fed.run_file, text)
     sites = {name: site.model_dump() for name, site in told.items()}

@@ -33,10 +33,23 @@ from ..federation.federation import Federation
 from ..plan import Plan
 from ..stage import Download
 from ..storage.manifest import numbered
-from .attendance import HOW, Attendance, DeclinedError, MissingError, Refused, SpareError
+from .attendance import HOW, Attendance, Refused, SpareError
 from .certificates import check_masks_library
 from .downlink import Downlink
-from .message import Ask, Head, Masks, Refusal, Update, What, answer_to, sealed
+from .message import (
+    A,
+    Ask,
+    DeclinedError,
+    Head,
+    Masks,
+    Measured,
+    MissingError,
+    Update,
+    What,
+    answer_to,
+    sealed,
+)
+from .message_exchange import Exchange, ask
 from .scores import score_in
 from .shapes import probe_of, question_of, read, refuse, refuse_at_server, trace_of
 
@@ -48,9 +61,6 @@ _log = logging.getLogger(__name__)
 Parts = dict[str, bytes]
 _STARTS = 20  # bits of an attempt below the number of its start
 _BARE = ("keys", "unmask")  # exchanges without a broadcast
-# {client: message}, seconds, enough -> {client: answer} of those who answered in that time, or
-# until so many had answered
-Exchange = Callable[[dict[int, bytes], float, int], dict[int, bytes]]
 
 
 class Asking(NamedTuple):
@@ -67,20 +77,19 @@ class Asking(NamedTuple):
 class FederationEngine:
     """Sends a round's broadcast to its cohort and reads what comes back.
 
-    exchange: see above. deadline: seconds that it may take. run: the name of the run, which every
-    message bears. kept: how many rounds were done at the oldest checkpoint to which the server may
-    return. wanted: how many updates a round takes of a larger cohort, the first by number; None:
-    all. min_updates, redraws: a round with fewer updates is done again with another draw of its
-    clients, so often at most, and then changes nothing; of a private run no draw is repeated, for
-    its accounts count each. max_failed_rounds: the last of so many such rounds in a row ends the
-    run with a ClientError. tests: how many test examples each node has, on which
-    they measure the model; none: the server does. rehearsal: noise may be a
-    simulation's, for nothing is released. start: a number that is larger than at all starts of this
-    run's server before, such as the seconds since 1970, so that nodes know messages that come late
-    or twice; 0: whatever carries messages brings each once, and in order. agreed: a digest of what
-    all agreed on, for masked sums. Updates that are late,
-    missing or wrong are left out of the means and listed in `refused`. The client states are at the
-    nodes; the server knows the round of each client's last update.
+    exchange: see message_exchange.py. deadline: seconds that it may take. run: the name of the run,
+    which every message bears. kept: how many rounds were done at the oldest checkpoint to which the
+    server may return. wanted: how many updates a round takes of a larger cohort, the first by
+    number; None: all. min_updates, redraws: a round with fewer updates is done again with another
+    draw of its clients, so often at most, and then changes nothing; of a private run no draw is
+    repeated, for its accounts count each. max_failed_rounds: the last of so many such rounds in a
+    row ends the run with a ClientError. tests: how many test examples each node has, on which they
+    measure the model; none: the server does. rehearsal: noise may be a simulation's, for nothing is
+    released. start: a number that is larger than at all starts of this run's server before, such as
+    the seconds since 1970, so that nodes know messages that come late or twice; 0: whatever carries
+    messages brings each once, and in order. agreed: a digest of what all agreed on, for masked
+    sums. Updates that are late, missing or wrong are left out of the means and listed in `refused`.
+    The client states are at the nodes; the server knows the round of each client's last update.
     """
 
     name = text = "federation"
@@ -207,7 +216,7 @@ class FederationEngine:
         round, shares = asked.round, self._shares(asked)
 
         def take(i: int) -> tuple[Rec, ClientCost]:
-            head, packet = self._opened(i, "question", round)
+            head, packet = self._heard(i, "question", round, Update)
             share = shares[self._fed.capacity(i)]
             answer = read(packet, share.view.take(self._answer), "the answer")
             part = weighed(self._client, answer, share, i)
@@ -226,7 +235,7 @@ class FederationEngine:
         share = share._replace(down=nbytes(asked.msg), wire=share.view, shared_buffers=None)
 
         def take(i: int) -> tuple[Rec, ClientCost]:
-            head, packet = self._opened(i, "probe", -1)
+            head, packet = self._heard(i, "probe", -1, Update)
             up = read(packet, like, "the answer before round 1")
             part = weighed_probe(self._fed, up, i)
             _check_sum(part, len(clients))
@@ -245,17 +254,16 @@ class FederationEngine:
 
     def measured(self, x: Vec, buffers: Vec, round: int) -> dict[int, Score]:
         """The scores of a model on the test examples that nodes have; see engines.base.Remote."""
-        packet, found = pack(rec(msg=rec(x=x), buffers=buffers)), dict[int, Score]()
-        heads = {
-            i: Ask(run=self.run, what="evaluate", round=round, client=i, taken=-1, kept=0)
-            for i, count in enumerate(self._tests)
-            if count
-        }
-        sent = {i: sealed(head, packet) for i, head in heads.items()}
-        answers = self._exchange(sent, self.deadline, len(sent)) if sent else {}
-        for i, head in heads.items():
+        packet = pack(rec(msg=rec(x=x), buffers=buffers))
+        there = [i for i, count in enumerate(self._tests) if count]
+        found = dict[int, Score]()
+        given = there, packet, self.deadline
+        answers = ask(self._exchange, self.run, "evaluate", *given, Measured, round)
+        for i, answer in answers.items():
             try:
-                found[i] = score_in(answers.get(i), head, self._tests[i], self._fed.metrics)
+                if isinstance(answer, WireError):
+                    raise answer
+                found[i] = score_in(answer[0], self._tests[i], self._fed.metrics)
             except WireError as error:
                 _log.warning("round %d: client %d: not measured: %s", round, i, error)
         return found
@@ -308,7 +316,8 @@ class FederationEngine:
         out: Answers = {}
         for i in last:
             try:
-                head, parts = self._heard(i, what, asked.round)
+                kind: type[Update | Masks] = Masks if what in _BARE else Update
+                head, parts = self._heard(i, what, asked.round, kind)
                 if isinstance(head, Update):  # it has read the broadcast
                     self._down.forget(i, False)
                     if head.lost:
@@ -353,25 +362,17 @@ class FederationEngine:
             found = self._exchange(messages, self.deadline, enough)
             self._answers |= {i: raw for i, raw in found.items() if i in messages}
 
-    def _opened(self, i: int, what: What, round: int) -> tuple[Update, Parts]:
-        """A client's answer to what is not about masks. Raises WireError if there is none."""
-        head, packet = self._heard(i, what, round)
-        assert isinstance(head, Update)
-        return head, packet
-
-    def _heard(self, i: int, what: What, round: int) -> tuple[Update | Masks, Parts]:
-        """The same, which may be of keys or shares."""
-        if i not in self._answers:
-            raise MissingError(f"no answer within {self.deadline:g} s")
+    def _heard(self, i: int, what: What, round: int, kind: type[A]) -> tuple[A, Parts]:
+        """A client's answer of a kind. Raises WireError if there is none."""
         about = Head(run=self.run, what=what, round=round, client=i)
-        head, packet = answer_to(about, self._answers[i])
-        if isinstance(head, Refusal):
+        try:
+            return answer_to(about, self._answers.get(i), kind)
+        except MissingError:
+            raise MissingError(f"no answer within {self.deadline:g} s") from None
+        except DeclinedError as declined:
             if what not in _BARE:
-                self._down.forget(i, head.lost)
-            raise DeclinedError(f"the client said: {' '.join(head.why.split())}")
-        if not isinstance(head, Masks if what in _BARE else Update):
-            raise WireError(f"an answer of the kind '{head.kind}' to '{what}'")
-        return head, packet
+                self._down.forget(i, declined.lost)
+            raise
 
     def _check_lost(self, round: int, i: int) -> None:
         """Say that a client's state is lost. Raises WireError if it cannot go on without."""
@@ -391,7 +392,7 @@ class FederationEngine:
         scale: float = 1.0,
     ) -> tuple[Rec, ClientCost]:
         """A client's part of the sums, and its cost. Raises WireError for what cannot be taken."""
-        head, packet = self._opened(i, "round", round)
+        head, packet = self._heard(i, "round", round, Update)
         self._down.forget(i, False)
         if head.lost:
             self._check_lost(round, i)

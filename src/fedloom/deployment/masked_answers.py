@@ -8,28 +8,27 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
 from ..aggregation.integer_ring import IntegerRing
 from ..core.vector import Rec, fields, rec
 from ..core.wire import pack
-from ..errors import CheckpointError, WireError
+from ..errors import WireError
 from ..stage import Download
 from ..storage.atomic import write_atomic
 from .masked_cohorts import Expected
 from .masked_sums import Identity, MaskingClient, Session, Words, session_of
 from .message import Ask, Masks, sealed
+from .node_records import Record, read_record
 
 Parts = dict[str, bytes]
 
 
-class Unmasked(BaseModel):
+class Unmasked(Record):
     """What a node has given its shares of: the last round of a run, and {digest of a broadcast: the
     clients of the sum}.
     """
 
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
     run: str
     round: int
     models: dict[str, str] = {}
@@ -122,17 +121,10 @@ class MaskedAnswers:
 
     def _unmasked(self, run: str) -> Unmasked:
         """What it has unmasked of this run."""
-        none = Unmasked(run=run, round=-1)
-        try:
-            found = Unmasked.model_validate_json(self._file.read_bytes())
-            return found if found.run == run else none
-        except FileNotFoundError:
-            return none
-        except (OSError, ValueError) as error:
-            raise CheckpointError(
-                f"'{self._file}', which says which round this node has unmasked, cannot be read "
-                f"({type(error).__name__}); begin another run, or delete it for a run that begins"
-            ) from None
+        what = "the record of sums that this node has unmasked"
+        cure = "begin another run, or delete it for a run that begins"
+        found = read_record(Unmasked, self._file, what, cure)
+        return found if found and found.run == run else Unmasked(run=run, round=-1)
 
 
 def _block(parts: Parts) -> bytes:

@@ -13,10 +13,9 @@ from ..engines.client_round import Client
 from ..engines.summation import push, spread
 from ..errors import NotFiniteError, WireError
 from ..stage import Download
-from .attendance import MissingError
 from .masked_answers import digest_of, packet_of, summed_like
 from .masked_sums import UnmaskingServer, new_session
-from .message import Masks, Update, What
+from .message import Masks, MissingError, Update, What
 
 Parts = dict[str, bytes]
 Take = Callable[[int, bytes], None]  # a client, and what it sent

@@ -19,8 +19,8 @@ from ..storage import world
 from .agreement import Agreement, extended
 from .clients import Clients, read_clients
 from .folder import Folder, write
-from .message import Answer, Ask, Refusal, Site, What, answer_to, sealed
-from .message_exchange import MessageExchange
+from .message import DeclinedError, Site, What
+from .message_exchange import MessageExchange, ask
 from .sites import at_server, run_of, settings_of
 
 _log = logging.getLogger(__name__)
@@ -142,10 +142,8 @@ class Membership:
         assert self.agreed is not None
         try:
             site = self._asked([i], "join", {})[i]
-            if not isinstance(site, Site):
-                raise WireError(
-                    site.why if isinstance(site, Refusal) else "no answer that says what it has"
-                )
+            if isinstance(site, WireError):
+                raise site
             if (known := self.clients.client[i].examples) not in (None, site.examples):
                 raise DataError(f"it has {site.examples} examples, and clients.toml says {known}")
             agreed = extended(self.agreed, i, site)
@@ -154,9 +152,9 @@ class Membership:
                 raise CompositionError(why)
             made.build()
         except (ConfigError, DataError, CompositionError, WireError) as error:
-            if self.waits.get(i) != str(error):
-                _log.warning("client %d cannot join: %s", i, error)
-            self.waits[i], self._again = str(error), world.monotonic() + _AGAIN
+            if self.waits.get(i) != (why := _why(error)):
+                _log.warning("client %d cannot join: %s", i, why)
+            self.waits[i], self._again = why, world.monotonic() + _AGAIN
             return
         self.agreed = agreed
         self.waits.pop(i, None)
@@ -172,22 +170,19 @@ class Membership:
         found = self._asked([i for i in sorted(some) if i in there], "agree", parts)
         heard = {i for i, answer in found.items() if isinstance(answer, Site)}
         for i, answer in found.items():
-            if isinstance(answer, Refusal):
-                _log.warning("client %d does not take what is agreed: %s", i, answer.why)
+            if isinstance(answer, WireError):
+                _log.warning("client %d does not take what is agreed: %s", i, _why(answer))
         self._behind = (self._behind | {*some}) - heard
 
     def _asked(
         self, clients: Sequence[int], what: What, parts: dict[str, bytes]
-    ) -> dict[int, Answer | None]:
-        """The answer of each of some clients, None if none came that can be read."""
-        run = run_of(self._fed, settings_of(self._fed))
-        heads = {i: Ask(run=run, what=what, round=-1, client=i, taken=-1, kept=0) for i in clients}
-        sent = {i: sealed(head, parts) for i, head in heads.items()}
-        came = self.exchange(sent, self._fed.settings().deadline, len(sent)) if sent else {}
-        found: dict[int, Answer | None] = dict.fromkeys(clients)
-        for i, raw in came.items():
-            try:
-                found[i] = answer_to(heads[i], raw)[0]
-            except WireError as error:
-                _log.warning("client %d: %s", i, error)
-        return found
+    ) -> dict[int, Site | WireError]:
+        """What each of some clients says that it has, or why it does not."""
+        run, seconds = run_of(self._fed, settings_of(self._fed)), self._fed.settings().deadline
+        found = ask(self.exchange, run, what, clients, parts, seconds, Site)
+        return {i: said if isinstance(said, WireError) else said[0] for i, said in found.items()}
+
+
+def _why(error: Exception) -> str:
+    """What went wrong, of a refusal in the node's own words."""
+    return error.why if isinstance(error, DeclinedError) else str(error)

@@ -179,6 +179,7 @@ class Refusal(Head):
 Answer = Update | Measured | Site | Told | Masks | Refusal
 ASK: TypeAdapter[Ask] = TypeAdapter(Ask)
 ANSWER: TypeAdapter[Answer] = TypeAdapter(Annotated[Answer, Field(discriminator="kind")])
+A = TypeVar("A", bound=Head)
 H = TypeVar("H", bound=Head)
 M = TypeVar("M", bound=BaseModel)
 
@@ -255,10 +256,25 @@ class LateError(WireError):
     """An answer for an earlier round."""
 
 
-def answer_to(about: Head, raw: bytes) -> tuple[Answer, dict[str, bytes]]:
-    """An answer to a message with this header. Raises WireError for any other bytes, LateError for
-    an earlier answer of this client.
+class MissingError(WireError):
+    """No answer came in time."""
+
+
+class DeclinedError(WireError):
+    """A node answered that it does not do it. why: its own words; lost: see Refusal."""
+
+    def __init__(self, head: Refusal) -> None:
+        self.why, self.lost = one_line(head.why), head.lost
+        super().__init__(f"the client said: {self.why}")
+
+
+def answer_to(about: Head, raw: bytes | None, *kinds: type[A]) -> tuple[A, dict[str, bytes]]:
+    """An answer of one of these kinds to a message with this header. Raises MissingError if there
+    is none, LateError for an earlier answer of this client, DeclinedError for a refusal, WireError
+    for any other bytes.
     """
+    if raw is None:
+        raise MissingError("no answer in time")
     head, parts = opened(ANSWER, raw)
     if isinstance(head, Refusal) and head.run.partition("@")[0] == about.run.partition("@")[0]:
         head = head.model_copy(update={"run": about.run})  # of a node with other settings
@@ -269,4 +285,8 @@ def answer_to(about: Head, raw: bytes) -> tuple[Answer, dict[str, bytes]]:
             f"an answer of client {head.client} for the {head.what} {head.round + 1} of run "
             f"'{head.run[:40]}', not for the {about.what} {about.round + 1} of '{about.run}'"
         )
+    if isinstance(head, Refusal):
+        raise DeclinedError(head)
+    if not isinstance(head, kinds):
+        raise WireError(f"an answer of the kind '{head.kind}' to '{about.what}'")
     return head, parts

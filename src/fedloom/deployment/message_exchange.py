@@ -7,10 +7,12 @@ from __future__ import annotations
 import logging
 import math
 import queue
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
+from ..errors import WireError
 from ..storage import world
+from .message import A, Ask, What, answer_to, sealed
 
 _log = logging.getLogger(__name__)
 _POLL = 0.2  # seconds
@@ -23,6 +25,36 @@ _AGAIN = (
     10.0,
     30.0,
 )  # seconds before a client is asked again, the 1st, 2nd, ... time
+
+
+# {client: message}, seconds, enough -> {client: answer} of those who answered in that time, or
+# until so many had answered
+Exchange = Callable[[dict[int, bytes], float, int], dict[int, bytes]]
+
+
+def ask(
+    exchange: Exchange,
+    run: str,
+    what: What,
+    clients: Iterable[int],
+    parts: Mapping[str, bytes],
+    seconds: float,
+    kind: type[A],
+    round: int = -1,
+) -> dict[int, tuple[A, dict[str, bytes]] | WireError]:
+    """What each of some clients answers to one question beside its training: an answer of a kind,
+    or why there is none.
+    """
+    heads = {i: Ask(run=run, what=what, round=round, client=i, taken=-1, kept=0) for i in clients}
+    sent = {i: sealed(head, parts) for i, head in heads.items()}
+    came = exchange(sent, seconds, len(sent)) if sent else {}
+    found: dict[int, tuple[A, dict[str, bytes]] | WireError] = {}
+    for i, head in heads.items():
+        try:
+            found[i] = answer_to(head, came.get(i), kind)
+        except WireError as error:
+            found[i] = error
+    return found
 
 
 class UnreadableError(Exception):
@@ -53,7 +85,7 @@ class Transport(Protocol):
 
 
 class MessageExchange:
-    """Carries messages to clients, and their answers back; see engine.Exchange. A client that is
+    """Carries messages to clients, and their answers back; see Exchange. A client that is
     not there when a round begins may still come. All answers are asked for at once, until one of
     them makes trouble: from then on each by itself.
     """

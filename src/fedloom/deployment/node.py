@@ -34,9 +34,8 @@ from ..stage import Download
 from ..submodels.base import View
 from .certificates import check_masks_library
 from .downlink import LostError, received
-from .measured_models import MeasuredModels
 from .message import ASK, Ask, Refusal, Update, check_addressee, disclosed, opened, sealed
-from .node_account import NodeAccount
+from .node_records import MeasuredModels, NodeAccount
 from .node_states import NodeStates
 from .scores import measured
 from .shapes import embedded, question_of, read, refuse, trace_of

@@ -7,18 +7,24 @@ import hashlib
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ..aggregation.discrete_gaussian import DiscreteGaussian, Words
 from ..aggregation.privacy import DifferentialPrivacy
 from ..errors import CompositionError, ConfigError
 from ..experiment.experiment import Experiment
+from ..federation.federation import Federation
+from ..federation.private_examples import ExamplePrivacy, Normals
 from ..federation.sampling import Cohorts
 from ..storage import world
 from .folder import Folder, check_secret, write_secret
+
+P = TypeVar("P")
 
 
 class SystemNoise(DifferentialPrivacy):
@@ -49,21 +55,52 @@ class SystemDiscreteGaussian(DiscreteGaussian):
         return lambda n: np.frombuffer(world.urandom(8 * n), dtype=np.uint64)
 
 
+class SystemExamples(ExamplePrivacy):
+    """The privacy of examples with draws of the operating system's generator. The batches must be
+    secret too: the accounts rely on nobody knowing who is in them.
+    """
+
+    unkeyed = True
+
+    def uniforms(self, seed: int, round: int, client: int) -> Callable[[int], Tensor]:
+        return lambda count: torch.from_numpy(system_uniforms(count))
+
+    def normals(self, seed: int, round: int, client: int) -> Normals:
+        return system_normals
+
+
 def at_node(made: Experiment) -> Experiment:
     """A node's run with the system's noise, if its aggregation has noise of clients."""
     rule = made._aggregation
     if not isinstance(rule, DiscreteGaussian):
         return made
-    fields = {f.name: getattr(rule, f.name) for f in dataclasses.fields(rule)}
-    return dataclasses.replace(made, aggregation=SystemDiscreteGaussian(**fields))
+    return dataclasses.replace(made, aggregation=_made_as(SystemDiscreteGaussian, rule))
+
+
+def with_system_draws(fed: Federation) -> Federation:
+    """A node's federation with the system's draws, if it has local.dp."""
+    if fed.local.dp is None:
+        return fed
+    local = dataclasses.replace(fed.local, dp=_made_as(SystemExamples, fed.local.dp))
+    return dataclasses.replace(fed, local=local)
+
+
+def _made_as(kind: type[P], of: Any) -> P:
+    """Another kind of the same part."""
+    return kind(**{f.name: getattr(of, f.name) for f in dataclasses.fields(of)})
+
+
+def system_uniforms(count: int) -> NDArray[np.float64]:
+    """Numbers in [0, 1) of the system's generator."""
+    whole = np.frombuffer(world.urandom(8 * count), dtype=np.uint64) >> np.uint64(11)
+    return whole.astype(np.float64) * 2.0**-53
 
 
 def system_normals(shape: torch.Size, dtype: torch.dtype) -> Tensor:
     """Normal numbers of the system's generator (Box and Muller)."""
     count = shape.numel()
     half = (count + 1) // 2
-    whole = np.frombuffer(world.urandom(16 * half), dtype=np.uint64) >> np.uint64(11)
-    uniform = (whole.astype(np.float64) + 0.5) * 2.0**-53
+    uniform = system_uniforms(2 * half) + 2.0**-54
     radius, angle = np.sqrt(-2 * np.log(uniform[:half])), 2 * np.pi * uniform[half:]
     drawn = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:count]
     return torch.from_numpy(drawn).to(dtype).reshape(shape)
@@ -133,8 +170,7 @@ def deployed(made: Experiment, fed: Folder) -> Experiment:
             f"private aggregation: federation.min_updates = {fed.settings().min_updates} would let "
             "one client decide whether the others' updates count; take min_updates = 1"
         )
-    fields = {f.name: getattr(rule, f.name) for f in dataclasses.fields(rule)}
-    made = dataclasses.replace(made, aggregation=SystemNoise(**fields))
+    made = dataclasses.replace(made, aggregation=_made_as(SystemNoise, rule))
     made._cohorts = SecretCohorts(
         made.cohort,
         made.data.population,

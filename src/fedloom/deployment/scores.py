@@ -14,7 +14,7 @@ from ..errors import ClientError, WireError
 from ..federation.federation import Federation
 from ..plan import Plan
 from ..stage import Download
-from .message import Head, Measured, Refusal, answer_to
+from .message import Head, Measured
 
 _NOTHING = Score(0, 0.0, {}, {}, {}, {})
 
@@ -47,15 +47,8 @@ def measured(
     return Measured(examples=found.examples, loss=found.loss, bins=bins, **told)
 
 
-def score_in(raw: bytes | None, about: Head, examples: int, metrics: Mapping[str, Any]) -> Score:
-    """A node's sums. examples: how many it has. Raises WireError for anything else."""
-    if raw is None:
-        raise WireError("no answer in time")
-    head, _ = answer_to(about, raw)
-    if isinstance(head, Refusal):
-        raise WireError(f"the client said: {' '.join(head.why.split())}")
-    if not isinstance(head, Measured):
-        raise WireError(f"an answer of the kind '{head.kind}', not a measurement")
+def score_in(head: Measured, examples: int, metrics: Mapping[str, Any]) -> Score:
+    """A node's sums. examples: how many it has. Raises WireError for what these cannot be."""
     if head.examples != examples:
         raise WireError(f"it measured {head.examples} examples, and has {examples}")
     if head.values.keys() != metrics.keys() or head.weights.keys() != metrics.keys():

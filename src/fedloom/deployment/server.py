@@ -19,11 +19,11 @@ from ..storage.atomic import append_line
 from .agreement import Agreement, agree, check_sums, read_agreement
 from .attendance import nobody
 from .clients import Clients
-from .engine import Exchange, FederationEngine, oldest_checkpoint
+from .engine import FederationEngine, oldest_checkpoint
 from .folder import Deployment, Folder, owned, write
 from .membership import ChangedError, Membership
-from .message import Answer, Ask, Refusal, Site, What, answer_to, sealed
-from .message_exchange import MessageExchange
+from .message import A, DeclinedError, MissingError, Site, What
+from .message_exchange import Exchange, MessageExchange, ask
 from .notices import evaluation, one_class
 from .privacy import deployed
 from .sites import at_server, hides, must_join, run_of, settings_of
@@ -81,56 +81,48 @@ def joined(fed: Folder, clients: Clients, exchange: MessageExchange) -> Agreemen
 
 
 def _all_sites(
-    fed: Folder, clients: Clients, exchange: MessageExchange, what: What, parts: Mapping[str, bytes]
+    fed: Folder, clients: Clients, exchange: Exchange, what: What, parts: Mapping[str, bytes]
 ) -> dict[int, tuple[Site, dict[str, bytes]]]:
     """What every site answers. Raises DataError naming one that does not."""
-    settings, found = fed.settings(), {}
+    settings = fed.settings()
     run = run_of(fed, settings_of(fed))
-    for i, (site, blocks) in answers(settings, clients, exchange, run, what, parts).items():
+    found = answers(settings, clients, exchange, run, what, parts, Site)
+    for i, (site, blocks) in found.items() if settings.standardise else ():
         try:
-            if not isinstance(site, Site):
-                raise WireError(f"an answer of the kind '{site.kind}'")
-            if settings.standardise:
-                check_sums(blocks.get("sums", b""), site)
+            check_sums(blocks.get("sums", b""), site)
         except WireError as error:
             raise DataError(f"client {i} cannot join: {error}") from None
-        found[i] = site, blocks
     return found
 
 
 def answers(
     settings: Deployment,
     clients: Clients,
-    exchange: MessageExchange,
+    exchange: Exchange,
     run: str,
     what: What,
     parts: Mapping[str, bytes],
-) -> dict[int, tuple[Answer, dict[str, bytes]]]:
+    kind: type[A],
+) -> dict[int, tuple[A, dict[str, bytes]]]:
     """What every site answers before round 1, by number. Raises DataError naming one that does not,
     or refuses.
     """
-    heads = {
-        i: Ask(run=run, what=what, round=-1, client=i, taken=-1, kept=0) for i in clients.members
-    }
-    messages = {i: sealed(head, parts) for i, head in heads.items()}
-    came = exchange(messages, settings.deadline, len(messages))
-    found: dict[int, tuple[Answer, dict[str, bytes]]] = {}
-    does = "join" if what in ("join", "agree") else "be described"
-    for i, head in heads.items():
-        if i not in came:
-            past = "joined" if does == "join" else "been described"
+    does, past = "be described", "been described"
+    if what in ("join", "agree"):
+        does, past = "join", "joined"
+    found = {}
+    asked = ask(exchange, run, what, clients.members, parts, settings.deadline, kind)
+    for i, answer in asked.items():
+        if isinstance(answer, MissingError):
             raise DataError(
                 f"client {i} has not {past} within {settings.deadline:g} s; start its node, then "
                 "begin again: all must be there before round 1. `fedloom deploy sites` takes one "
                 "out, and adds it later"
             )
-        try:
-            answer, blocks = answer_to(head, came[i])
-            if isinstance(answer, Refusal):
-                raise WireError(answer.why)
-        except WireError as error:
-            raise DataError(f"client {i} cannot {does}: {error}") from None
-        found[i] = answer, blocks
+        if isinstance(answer, WireError):
+            why = answer.why if isinstance(answer, DeclinedError) else answer
+            raise DataError(f"client {i} cannot {does}: {why}")
+        found[i] = answer
     return found
 
 

@@ -57,8 +57,7 @@ from .message import (
 from .node import Node
 from .notices import evaluation
 from .own_files import OwnFiles
-from .privacy import at_node
-from .private_examples import with_system_draws
+from .privacy import at_node, with_system_draws
 from .site_data import alone, at_client, own_data, read_site
 from .telling import (
     Preparation,
