@@ -39,7 +39,7 @@ LOWEST_LOCK = requirements/lowest.txt
 TRACKERS = .venv-trackers
 FLOWER = .venv-flower
 FLOWER_LOCK = requirements/flower.txt
-CODE = src tests examples benchmarks docs requirements site conformance
+CODE = src packages tests examples benchmarks docs requirements site conformance
 
 DEVICE ?= cuda
 KILLS ?= 100
@@ -60,6 +60,7 @@ $(INSTALLED): pyproject.toml $(LOCK) requirements/get_torch.py
 	$(RUN)/python requirements/get_torch.py $(TORCH)
 	$(RUN)/pip install --quiet --no-compile -c $(LOCK) hatchling editables
 	$(RUN)/pip install --quiet --no-compile -c $(LOCK) --no-build-isolation -e ".[dev]"
+	$(RUN)/pip install --quiet --no-compile --no-deps --no-build-isolation -e packages/fedloom-flower
 	touch $@
 
 demo: $(INSTALLED)
@@ -144,11 +145,11 @@ $(FLOWER)/installed: pyproject.toml $(FLOWER_LOCK) requirements/get_torch.py
 	test -x $(FLOWER)/bin/python || $(PYTHON) -m venv $(FLOWER)
 	$(FLOWER)/bin/python requirements/get_torch.py $(TORCH)
 	$(FLOWER)/bin/pip install --quiet -c $(FLOWER_LOCK) hatchling editables
-	$(FLOWER)/bin/pip install --quiet -c $(FLOWER_LOCK) --no-build-isolation -e ".[digits,flower]" pytest hypothesis
+	$(FLOWER)/bin/pip install --quiet -c $(FLOWER_LOCK) --no-build-isolation -e ".[digits]" -e packages/fedloom-flower pytest hypothesis
 	touch $@
 
 test-flower: $(FLOWER)/installed
-	$(FLOWER)/bin/python -m pytest tests/flower
+	$(FLOWER)/bin/python -m pytest packages/fedloom-flower/tests/flower
 
 # Each framework has an environment of its own, where the build of PyTorch comes first.
 FRAMEWORKS = pfl flwr fluke
@@ -178,7 +179,7 @@ soak: $(INSTALLED)
 	$(RUN)/python benchmarks/soak.py --kills $(KILLS) --messages $(MESSAGES) --record soak.json
 
 faults: $(INSTALLED)
-	$(RUN)/pytest tests/system/test_crash_points.py tests/contract/test_faults.py
+	$(RUN)/pytest tests/system/test_crash_points.py packages/fedloom-flower/tests/test_faults.py
 	$(RUN)/python benchmarks/faults.py --seeds $(SEEDS)
 
 mutants: $(INSTALLED)
@@ -233,8 +234,8 @@ lock:
 		--output-file requirements/$$name.txt requirements/$$name.in; done
 	.venv-lock/bin/uv pip compile --quiet --universal --python-version 3.11 --fork-strategy fewest \
 		--strip-extras --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
-		--extra digits --extra flower --output-file $(FLOWER_LOCK) \
-		pyproject.toml requirements/held.in requirements/flower.in
+		--extra digits --output-file $(FLOWER_LOCK) \
+		pyproject.toml packages/fedloom-flower/pyproject.toml requirements/held.in requirements/flower.in
 
 clean:
 	rm -rf $(VENV) .venv-* .mypy_cache .ruff_cache .pytest_cache

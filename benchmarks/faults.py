@@ -23,10 +23,11 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # its tensors are small
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests"))  # where the simulation is
+for place in ("tests", "packages/fedloom-flower/tests"):  # where the simulation is
+    sys.path.insert(0, str(ROOT / place))
 
+from federations.faults import kind_of, outcome, smallest  # noqa: E402
 from fedloom import __version__  # noqa: E402
-from support.faults import kind_of, outcome, smallest  # noqa: E402
 
 MEMORY = Path("/dev/shm")  # a disk that forgets nothing is not needed: each crash is simulated
 Line = dict[str, Any]

@@ -17,7 +17,7 @@ import numpy as np
 
 from fedloom.aggregation import IntegerRing
 from fedloom.aggregation.mask_graph import Needed
-from fedloom.deployment.masked_sums import Identity, MaskingClient, UnmaskingServer, new_session
+from fedloom_flower.masked_sums import Identity, MaskingClient, UnmaskingServer, new_session
 
 MODEL = bytes(32)
 

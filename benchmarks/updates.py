@@ -27,11 +27,11 @@ from fedloom.algorithms import FAFED, Scaffold
 from fedloom.checks.tiny_federation import experiment
 from fedloom.compression.error_feedback import Residual
 from fedloom.compression.link import Via, via
-from fedloom.deployment.engine import FederationEngine
-from fedloom.deployment.node import Node
 from fedloom.engines.client_results import Request, TrainTask
 from fedloom.engines.summation import finite
 from fedloom.errors import WireError
+from fedloom_flower.engine import FederationEngine
+from fedloom_flower.node import Node
 
 CLIENT = 2
 MOST = 32  # MiB that the process may grow

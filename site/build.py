@@ -60,8 +60,8 @@ REFERENCE = {
     "fedloom.measures": "Measures",
     "fedloom.report": "Reports",
     "fedloom.checks": "Checks of a user's own part",
-    "fedloom.deployment.engine": "A federation: the server's half",
-    "fedloom.deployment.node": "A federation: a client's half",
+    "fedloom_flower.engine": "A federation: the server's half",
+    "fedloom_flower.node": "A federation: a client's half",
     "fedloom.errors": "Errors",
 }
 

@@ -11,8 +11,8 @@ import torch
 from fedloom.aggregation import DiscreteGaussian
 from fedloom.aggregation.discrete_gaussian import discrete_gaussian
 from fedloom.core.vector import rec
-from fedloom.deployment.masked_sums import Session
 from fedloom.errors import ConfigError, WireError
+from fedloom_flower.masked_sums import Session
 
 
 def words(seed):

@@ -21,10 +21,10 @@ from fedloom.compression.codecs import TopK
 from fedloom.compression.error_feedback import EF21
 from fedloom.compression.link import Link, Via
 from fedloom.core.vector import rec
-from fedloom.deployment.shapes import refuse
 from fedloom.errors import CompositionError, NotFiniteError
 from fedloom.federation.attacks import Alie, InnerProduct
 from fedloom.submodels import HeteroFL
+from fedloom_flower.shapes import refuse
 from tiny import clusters, quadratics, small, trace
 
 pytestmark = pytest.mark.usefixtures("accounts_at_hand")

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_deployment import agree as agree_deployed
-from test_deployment import deployed
 
 from cases import CASES, STAGES
 from fedloom.checks.tiny_federation import run
@@ -17,6 +15,8 @@ from fedloom.errors import ClientError, CompositionError, FedloomError
 from fedloom.stage import Stage
 from fedloom.submodels import FedPer
 from support.own_stages import Frozen, Noise, Signs
+from test_deployment import agree as agree_deployed
+from test_deployment import deployed
 
 PAGE = (Path(__file__).parents[2] / "docs/architecture.md").read_text(encoding="utf-8")
 

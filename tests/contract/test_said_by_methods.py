@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from test_deployment import deployed
 
 from cases import CASES
 from fedloom.algorithm import FedAvg
@@ -18,6 +17,7 @@ from fedloom.models import joined
 from fedloom.submodels import FedPer
 from support.own_methods import FedBABU
 from support.own_stages import Signs
+from test_deployment import deployed
 from tiny import near, same
 
 SAID = ["PermK", "FedBABU", "FedBABU, parts", "Heads", "DASHA", "DASHA, random", "Last"]

@@ -15,12 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedloom.core.vector import rec
-from fedloom.deployment.node_states import NodeStates
 from fedloom.errors import CheckpointError
 from fedloom.storage.atomic import checksum
 from fedloom.storage.client_state import ClientMemory
 from fedloom.storage.manifest import numbered, read_manifest, write_manifest
 from fedloom.storage.seal import Seal
+from fedloom_flower.node_states import NodeStates
 
 VICTIM = "victim.safetensors"
 HOSTILE = {

@@ -18,10 +18,10 @@ from safetensors.torch import load_file
 from fedloom.config import resolve
 from fedloom.core.own_parts import load
 from fedloom.core.vector import rec
-from fedloom.deployment.folder import Folder
-from fedloom.deployment.sites import settings_of
 from fedloom.engines.shared_memory import _Pickler
 from fedloom.errors import ConfigError
+from fedloom_flower.folder import Folder
+from fedloom_flower.sites import settings_of
 from tiny import Fedloom
 
 SMALL = ("rounds=2", "local.epochs=1", "data.clients=6", "engine=serial", "evaluate.every=2")

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedloom import FedAvg
-from fedloom.deployment.privacy import SecretCohorts
 from fedloom.errors import ConfigError
 from fedloom.federation import sampling
 from fedloom.federation.choice import Known
 from fedloom.federation.sampling import Churn, Cohorts, round_half_up
+from fedloom_flower.privacy import SecretCohorts
 from tiny import quadratics
 
 

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("pandas", reason="the extra tables is not installed")
 
 from fedloom.data.own.columns import as_table
-from fedloom.deployment.description import _cells, described, labels_of, parsed
+from fedloom.data.own.description import _cells, described, labels_of, parsed
 from fedloom.errors import DataError, WireError
 
 

@@ -8,8 +8,8 @@ pytest.importorskip("pandas", reason="the extra tables is not installed")
 
 from fedloom.cli.describe import in_tables
 from fedloom.data.own.columns import as_table
-from fedloom.deployment.description import described_clients
-from fedloom.deployment.duplicates import rows_of
+from fedloom.data.own.description import described_clients
+from fedloom.data.own.duplicates import rows_of
 
 PEOPLE = [f"Person {n:02d},{1940 + n}-01-02,{20 + n}" for n in range(80)]
 OWN = {  # north has 30 of kiel's patients, south four of north's, and one of its own twice

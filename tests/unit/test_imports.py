@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import functools
-import importlib.metadata
 import json
 import subprocess
 import sys
@@ -31,7 +30,7 @@ LAYERS = {
     9: ["experiment", "measures"],
     10: ["checks", "recipes", "report"],
     11: ["config"],
-    12: ["deployment", "sweep"],
+    12: ["sweep"],
     13: ["papers", "referee"],
     14: ["cli"],
     15: ["__main__"],
@@ -142,11 +141,11 @@ ONLY_IN = {
     "datasets": {"data"},
     "click": {"cli"},
     "argparse": {"cli"},  # of the script of an export, which has no click
-    "pydantic": {"core", "deployment", "papers"},
+    "pydantic": {"core", "data", "papers"},
     "sklearn": {"data"},
     "loky": {"engines"},
     "cloudpickle": {"engines"},
-    "safetensors": {"storage", "experiment", "cli", "deployment"},
+    "safetensors": {"storage", "experiment", "cli"},
     "rich": {"core", "server", "data", "cli"},
     "transformers": {"models"},
     "peft": {"models"},
@@ -155,12 +154,13 @@ ONLY_IN = {
     "wandb": {"trackers"},
     "mlflow": {"trackers"},
     "optuna": {"sweep"},
-    "flwr": {"deployment"},
-    "cryptography": {"deployment"},
-    "Crypto": {"deployment"},
-    "httpx": {"deployment"},
-    "starlette": {"deployment"},
-    "uvicorn": {"deployment"},
+    "fedloom_flower": set(),  # packages come on top: their commands are entry points
+    "flwr": set(),
+    "cryptography": set(),
+    "Crypto": set(),
+    "httpx": set(),
+    "starlette": set(),
+    "uvicorn": set(),
 }
 
 
@@ -168,18 +168,6 @@ ONLY_IN = {
 def test_a_library_is_used_in_its_place_only(package):
     users = {module(p)[0] for p in PATHS if package in outside(p)}
     assert users <= ONLY_IN[package]
-
-
-def test_flower_is_met_in_its_folder_only():
-    """All else works, and is tested, where it is not installed."""
-    brought = ("httpx", "starlette", "uvicorn")
-    places = dict.fromkeys(("flwr", *brought), ("deployment/flower_app/",))
-    own = ("certificates", "masked_sums")
-    places["cryptography"] = ("deployment/flower_app/", *(f"deployment/{n}.py" for n in own))
-    places["Crypto"] = ("deployment/masked_sums.py",)
-    for package, where in places.items():
-        users = [p.relative_to(SOURCE).as_posix() for p in PATHS if package in outside(p)]
-        assert all(path.startswith(where) for path in users), users
 
 
 @functools.cache
@@ -198,7 +186,6 @@ def test_only_the_command_line_and_folders_of_the_user_read_the_environment():
             own = module(path)
             places = (["data", "published", "download"], ["core", "user_cache"])
             places += (["core", "ranks"],)  # what torchrun sets
-            places += (["deployment", "programs"],)  # what a program that it starts inherits
             assert own[0] == "cli" or own in places, path
 
 
@@ -305,13 +292,3 @@ print("torch" in sys.modules)
         file.write_text(damaged)
         assert CliRunner().invoke(cli, ["list", "codecs"]).output == want[1]
         assert json.loads(file.read_text())["texts"] == {"list codecs, 0": want[1][:-1]}
-
-
-def test_what_runs_beside_a_federations_rounds_does_without_torch():
-    """Its 200 MiB are for the processes that compute."""
-    names = ["programs", "children", "clients", "certificates", "folder"]
-    if any(found.name == "flwr" for found in importlib.metadata.distributions()):
-        names += ["flower_app.executor", "flower_app.client", "flower_app.gate"]
-    modules = ", ".join(f"fedloom.deployment.{name}" for name in names)
-    code = f"import sys, {modules}; assert 'torch' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], env=environment(), check=True)

@@ -25,8 +25,8 @@ class IntegerRing(Aggregation):
     order, and masks that cancel can be added to them.
 
     secure: clients do that in a deployment, so that the server learns a round's sum, and nothing of
-    one of them: see deployment/masked_sums.py. Fewer than the threshold have no sum. A simulation
-    has the same numbers, and no masks.
+    one of them: see masked_sums.py of fedloom-flower. Fewer than the threshold have no sum. A
+    simulation has the same numbers, and no masks.
 
     Rounding moves a weighted value by at most 2^-(bits + 1), and so the mean of C updates by at
     most C 2^-(bits + 1) over the sum of their weights. A value takes 8 bytes. Weighted values must
@@ -134,7 +134,7 @@ class IntegerRing(Aggregation):
 
 def mask_bytes(count: int, degree: int) -> tuple[int, int]:
     """The bytes (down, up) of keys and shares for each client of a masked sum of so many, each with
-    so many neighbours, beside its values, if none vanishes: see deployment/masked_sums.py.
+    so many neighbours, beside its values, if none vanishes: see masked_sums.py of fedloom-flower.
 
     >>> mask_bytes(10, 9)
     (1565, 1121)

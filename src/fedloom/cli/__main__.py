@@ -14,12 +14,14 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from importlib.metadata import entry_points
 from typing import Any, NoReturn
 
 import click
 
 from fedloom._version import __version__
 from fedloom.core.commit import own_commit
+from fedloom.core.extras import install
 from fedloom.core.parsing import shortened
 from fedloom.core.user_paths import with_home
 from fedloom.errors import CompositionError, ConfigError, DataError, FedloomError
@@ -29,7 +31,6 @@ from .check import check_command
 from .compare_and_report import compare_command, report_command
 from .data import data_command
 from .demo import demo_command
-from .deploy import deploy_command
 from .describe import describe_command
 from .export import export_command
 from .init import init_command
@@ -44,6 +45,7 @@ from .sweep import sweep_command
 
 USAGE, FAILURE = 2, 1
 FIRST = ("demo", "run", "compare", "report", "list")  # what a beginner needs, in this order
+_MORE = {"deploy": "flower"}  # commands of fedloom's other packages, and their extras
 _USAGE = (ConfigError, DataError, CompositionError)
 
 
@@ -57,6 +59,16 @@ class Commands(click.Group):
             with formatter.section(heading):
                 said = [(name, self.commands[name].get_short_help_str(200)) for name in names]
                 formatter.write_dl(said)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Say how a command of another package is installed."""
+        if args[0] in _MORE and args[0] not in self.commands:
+            raise ConfigError(
+                f"`fedloom {args[0]}` is of a package of its own; {install(_MORE[args[0]])}"
+            )
+        return super().resolve_command(ctx, args)
 
     def main(self, args: Sequence[str] | None = None, *more: Any, **kwargs: Any) -> NoReturn:
         """Run a command and exit with its code."""
@@ -197,11 +209,12 @@ for _command in (
     data_command,
     demo_command,
     init_command,
-    deploy_command,
     papers_command,
     paper_command,
 ):
     cli.add_command(_command)
+for _more in entry_points(group="fedloom.commands"):  # of fedloom's other packages
+    cli.add_command(_more.load())
 
 
 def main() -> None:

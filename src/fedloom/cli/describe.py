@@ -1,6 +1,4 @@
-"""`fedloom describe`: what tables are like, told so that no number is of few rows; and what
-`fedloom deploy describe` says and asks.
-"""
+"""`fedloom describe`: what tables are like, told so that no number is of few rows."""
 
 from __future__ import annotations
 
@@ -16,8 +14,7 @@ from fedloom.errors import ConfigError
 from .printing import as_json, folded, page_width, table
 
 if TYPE_CHECKING:
-    from fedloom.deployment.description import ColumnDescription, Description
-    from fedloom.deployment.folder import Folder
+    from fedloom.data.own.description import ColumnDescription, Description
 
 _NAMED = 5  # columns that are named
 
@@ -51,7 +48,7 @@ def describe_command(
     from fedloom.config.sources import read
     from fedloom.core.validation import Origin, check, live
     from fedloom.data import table as of_files
-    from fedloom.deployment.description import described_clients
+    from fedloom.data.own.description import described_clients
 
     paths = [word for word in words if "=" not in word or Path(word).is_file()]
     changes = [parse_override(word) for word in words if word not in paths]
@@ -87,7 +84,7 @@ def _table_of(settings: Mapping[str, Any], source: str) -> dict[str, Any]:
 
 def in_json(told: Mapping[str, Description]) -> dict[str, Any]:
     """Descriptions by site, and the distances of their labels."""
-    from fedloom.deployment.description import labels_of
+    from fedloom.data.own.description import labels_of
 
     found = labels_of(told)[2]
     kept = ("pairs", "from_all", "divergence", "jensen_shannon")
@@ -99,7 +96,7 @@ def in_json(told: Mapping[str, Description]) -> dict[str, Any]:
 
 def in_tables(told: Mapping[str, Description]) -> str:
     """Descriptions by site, for a terminal."""
-    from fedloom.deployment.notices import notices
+    from fedloom.data.own.notices import notices
 
     parts = [f"nothing is told of fewer than {_least(told)} rows: '-'", _labels(told)]
     parts += [folded(f"  {line}", page_width()) for line in _shared(told)]
@@ -116,7 +113,7 @@ def in_tables(told: Mapping[str, Description]) -> str:
 
 def _labels(told: Mapping[str, Description]) -> str:
     """Rows and shares of labels of each site, and how much they differ."""
-    from fedloom.deployment.description import labels_of
+    from fedloom.data.own.description import labels_of
 
     names, counts, found = labels_of(told)
     lines = [["site", "rows", *(["labels"] if found else [])]]
@@ -188,35 +185,3 @@ def _values(column: ColumnDescription) -> str:
 
 def _count(n: int | None) -> str:
     return "-" if n is None else f"{n:,}"
-
-
-# ---------------------------------------------------------------- of a federation (deploy describe)
-def agreed_rules(fed: Folder) -> str:
-    """The rules that all have now, in words."""
-    from fedloom.data.own.preparation import preparation_of
-    from fedloom.deployment.sites import settings_of
-    from fedloom.deployment.telling import Preparation
-
-    made = Preparation.in_table(settings_of(fed).values["data"])
-    said = preparation_of(made.rules).said() or ["numbers as they are"]
-    rules = "\n".join(folded(f"  {line}", page_width()) for line in said)
-    return f"in run.toml at every place, data.rules {made.digest}:\n{rules}"
-
-
-def asked(fed: Folder, told: Description, yes: bool) -> str:
-    """Ask whether this may be told -> what was agreed. Raises ConfigError if it may not."""
-    from fedloom.deployment.telling import agree_to, agreed_to, digest_of
-
-    name = f"description {digest_of(told)}"
-    if told == agreed_to(fed):
-        return f"{name}: agreed before"
-    try:
-        agreed = yes or click.confirm(
-            f"\n{name}: tell the server this, and nothing else?", err=True
-        )
-    except click.Abort:
-        raise ConfigError("nobody answered; look at it, then give --yes") from None
-    if not agreed:
-        raise ConfigError("nothing is told")
-    agree_to(fed, told)
-    return f"{name}: agreed; it is told when the server asks"

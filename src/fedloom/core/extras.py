@@ -12,6 +12,9 @@ from urllib.request import url2pathname
 
 from ..errors import ConfigError, FedloomError
 
+# extras that are packages of their own; a checkout has them in packages/
+PACKAGES = {"flower": "fedloom-flower", "secure": "fedloom-flower[secure]"}
+
 
 def install(extra: str) -> str:
     """The command that installs an extra, from the checkout or the wheel that fedloom came from.
@@ -24,6 +27,9 @@ def install(extra: str) -> str:
         found = json.loads(distribution("fedloom").read_text("direct_url.json") or "{}")
         source = url2pathname(urlparse(found["url"]).path)
         how = "-e " if found.get("dir_info", {}).get("editable") else ""
+    if (package := PACKAGES.get(extra)) is not None:
+        beside = f" {how}'{source}/packages/{package}'"
+        return f"pip install {how}'{source}'{beside}" if how else f"pip install '{package}'"
     return f"pip install {how}'{source}[{extra}]'"
 
 

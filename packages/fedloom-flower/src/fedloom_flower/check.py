@@ -1,0 +1,159 @@
+"""`fedloom deploy check`: both halves in this process, against the simulation, and what is sent."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedloom.core.vector import fields
+from fedloom.engines.serial import Serial
+from fedloom.experiment.experiment import Experiment
+from fedloom.server.rounds import Run
+
+from .certificates import check_masks_library
+from .clients import KEYS_MADE_HERE, Clients, read_clients
+from .engine import FederationEngine
+from .folder import Deployment, Folder, evaluation
+from .message import ANSWER, Head, Masks, Measured, Site, opened
+from .node import Node
+from .sites import experiment_of, must_join, settings_of
+
+if TYPE_CHECKING:
+    from .masked_sums import Identity
+
+ROUNDS = 2  # that are compared
+
+
+class Checked(NamedTuple):
+    """What a check found. difference: the largest between the two server states; bills: whether
+    both count the same bytes; up, down: bytes of one client's messages in a round by field; told:
+    numbers that an update says of itself; state: bytes that a node keeps.
+    """
+
+    rounds: int
+    difference: float
+    bills: bool
+    up: dict[str, int]
+    down: dict[str, int]
+    told: tuple[str, ...]
+    state: int
+    refused: list[str]
+
+
+def check(fed: Folder) -> Checked:
+    """Compare. Raises ConfigError, DataError, CompositionError."""
+    config, clients = settings_of(fed), read_clients(fed.clients_file)
+    data = config.data()
+    rounds = min(ROUNDS, int(config.values["rounds"]))
+
+    def made() -> Experiment:
+        return experiment_of(config, clients, data)
+
+    alone = _run(made(), Serial(), rounds)
+    with tempfile.TemporaryDirectory(prefix="fedloom-") as folder:
+        there = _Nodes(made(), Path(folder), fed.settings().run)
+        engine = FederationEngine(there, run=fed.settings().run, rehearsal=True)
+        ours = _run(made(), engine, rounds)
+        state = max((_size(path) for path in Path(folder).iterdir()), default=0)
+    one, other = fields(alone.state.srv), fields(ours.state.srv)
+    far = [float((one[k] - other[k]).abs().max()) for k, v in one.items() if _vector(v)]
+    bill = ours.state.ledger
+    answers = max(1, sum(row["answered"] for row in ours.log.history))
+    asked = max(1, sum(row["cohort"] for row in ours.log.history))
+    return Checked(
+        rounds,
+        max(far, default=0.0),
+        alone.state.ledger.up == bill.up and alone.state.ledger.down == bill.down,
+        {k: n // answers for k, n in bill.up.items()},
+        {k: n // asked for k, n in bill.down.items()},
+        there.told,
+        state,
+        [r.why for r in engine.refused],
+    )
+
+
+def besides(
+    settings: Deployment, clients: Clients, table: bool, rounds: int
+) -> list[tuple[str, str]]:
+    """What else leaves a site: when, and the fields of those messages. table: data are a table."""
+    out = []
+    if table:
+        out.append(("if it is described", "what its people agree to (`fedloom deploy describe`)"))
+    if must_join(settings, clients):
+        out.append(("when it joins", ", ".join(_own(Site))))
+    if settings.standardise:
+        out.append(("when it joins", "sums of each feature, and of its squares"))
+    if settings.evaluate == "nodes":
+        out.append(("when it measures", ", ".join(_own(Measured)) + ": sums over its tests"))
+    if said := evaluation(settings.evaluate, rounds):
+        out.append(("evaluation", said))
+    made = [clients.called(i) for i, entry in clients.members.items() if entry.key_made_here]
+    if made:
+        some = ", ".join(made[:5]) + ", ..." * (len(made) > 5)
+        out.append(("keys", f"of {some}: {KEYS_MADE_HERE}"))
+    return out
+
+
+def _own(kind: type[Head]) -> list[str]:
+    return [name for name in kind.model_fields if name not in Head.model_fields and name != "kind"]
+
+
+class _Nodes:
+    """All clients in this process."""
+
+    def __init__(self, made: Experiment, folder: Path, run: str) -> None:
+        loop = made.build()
+        self._made, self._folder, self._run, self._loop = made, folder, run, loop
+        self._nodes: dict[int, Node] = {}
+        self._identities: list[Identity] = []
+        if loop.plan.aggregation.masked:
+            check_masks_library()
+            from .masked_sums import Identity as Made
+
+            self._identities = Made.rehearsed(loop.fed.population)
+        self.told: tuple[str, ...] = ()
+
+    def __call__(self, messages: dict[int, bytes], *_: float) -> dict[int, bytes]:
+        answers = {i: self._node(i).answer(raw) for i, raw in messages.items()}
+        for raw in answers.values():
+            head = opened(ANSWER, raw)[0]
+            said = head.model_dump(exclude={"run", "what", "round", "client", "parts", "kind"})
+            self.told = (
+                self.told
+                if isinstance(head, Masks)
+                else tuple(k for k, v in said.items() if v is not None)
+            )
+        return answers
+
+    def _node(self, i: int) -> Node:
+        if i not in self._nodes:
+            at, loop = self._folder / str(i), self._loop
+            place = loop.plan, loop.fed, loop.net, i, at, self._run
+            identity = self._identities[i] if self._identities else None
+            self._nodes[i] = Node(*place, rehearsal=True, identity=identity)
+        return self._nodes[i]
+
+
+def _run(made: Experiment, engine: Serial | FederationEngine, rounds: int) -> Run:
+    """A loop after some rounds."""
+    made.engine = engine
+    loop = made.build()
+    try:
+        loop.engine.open(loop.plan, loop.fed, loop.net)
+        loop.begin()
+        loop.until(rounds)
+    finally:
+        loop.engine.close()
+    return loop
+
+
+def _vector(v: object) -> bool:
+    return isinstance(v, Tensor) and v.numel() > 0 and v.dtype != torch.bool
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

@@ -1,0 +1,1 @@
+"""`fedloom deploy`."""

@@ -1,0 +1,171 @@
+"""A node's part in masked sums, and how an update becomes the values of one."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from fedloom.aggregation.integer_ring import IntegerRing
+from fedloom.core.vector import Rec, fields, rec
+from fedloom.core.wire import pack
+from fedloom.errors import WireError
+from fedloom.stage import Download
+from fedloom.storage.atomic import write_atomic
+
+from .masked_cohorts import Expected
+from .masked_sums import Identity, MaskingClient, Session, Words, session_of
+from .message import Ask, Masks, sealed
+from .node_records import Record, read_record
+
+Parts = dict[str, bytes]
+
+
+class Unmasked(Record):
+    """What a node has given its shares of: the last round of a run, and {digest of a broadcast: the
+    clients of the sum}.
+    """
+
+    run: str
+    round: int
+    models: dict[str, str] = {}
+
+
+class MaskedAnswers:
+    """What a node does for masked sums, of which it has one at a time. Its secrets are in memory
+    alone: a node that begins anew has no part in the sum of then.
+
+    A round is unmasked once: its update would be the same again, and two sums of which one has a
+    client more tell that client's update. So would two rounds that begin with one model: of such
+    all are of the same clients. The folder has a file that says which rounds and models those were.
+    With noise of clients a round is masked once: another draw's noise would cost as much again.
+
+    cohorts: who may be in a sum, see Expected; agreed: a digest of what all agreed on. A member
+    that was told of another agreement cannot open this one's shares.
+    """
+
+    def __init__(
+        self,
+        rule: IntegerRing,
+        client: int,
+        own: Identity,
+        folder: Path,
+        cohorts: Expected | None = None,
+        agreed: str = "",
+    ) -> None:
+        self._rule, self._i, self._own = rule, client, own
+        self._file, self._cohorts, self._agreed = folder / "unmasked.json", cohorts, agreed
+        self._sum: tuple[int, Session, MaskingClient] | None = None
+        self._model = b""  # a digest of the broadcast of this sum
+
+    def keys(self, ask: Ask, parts: Parts) -> bytes:
+        """The answer before the round. Raises WireError, ConfigError."""
+        if ask.round <= (done := self._unmasked(ask.run).round):
+            raise WireError(
+                f"this node has taken part in the sum of round {done + 1} of this run: another sum "
+                f"of round {ask.round + 1} could tell single updates. For a run that begins anew "
+                f"its site deletes '{self._file.name}' in '{self._file.parent.name}'"
+            )
+        run = ask.run + self._agreed
+        session = session_of(run, ask.round, _block(parts), self._rule.needed)
+        self._rule.check(len(session.members))
+        if self._i not in session.members or not set(session.members) <= self._own.clients.keys():
+            raise WireError("the masked sum is said to be of clients that clients.toml has not")
+        if self._cohorts is not None:
+            self._cohorts.check(session.members, ask.round)
+        self._sum = ask.round, session, MaskingClient(session, self._i, self._own)
+        return _sealed(ask, self._sum[2].keys())
+
+    def begun(self, ask: Ask, parts: Parts) -> bytes:
+        """Take the others' keys out of a round's message. Raises WireError."""
+        self._of(ask.round)
+        return _block(parts)
+
+    def masked(self, ask: Ask, keys: bytes, packet: Parts, like: Rec, share: Download) -> Parts:
+        """An update as it would travel, masked. like: its fields (d,). Raises WireError and
+        OSError.
+        """
+        values, self._model = words_of(packet, summed_like(like, share)), digest_of(share)
+        out = self._of(ask.round)[1].masked(keys, values, self._model)
+        if self._rule.private:
+            self._done(ask, {})
+        return {"masks": out}
+
+    def unmask(self, ask: Ask, parts: Parts) -> bytes:
+        """The answer behind the round. Raises WireError, OSError."""
+        session, member = self._of(ask.round)
+        told = _block(parts)
+        model = self._model.hex()
+        came = ",".join(map(str, session.there(told)))
+        if (before := self._unmasked(ask.run).models.get(model, came)) != came:
+            raise WireError(
+                f"this node has given its shares of a sum from this very model, of the clients "
+                f"{before}: one of the clients {came} could tell single updates"
+            )
+        shares = member.unmask(told)
+        self._done(ask, {model: came})
+        return _sealed(ask, shares)
+
+    def _done(self, ask: Ask, more: dict[str, str]) -> None:
+        models = self._unmasked(ask.run).models | more
+        done = Unmasked(run=ask.run, round=ask.round, models=models)
+        write_atomic(self._file, done.model_dump_json())
+
+    def _of(self, round: int) -> tuple[Session, MaskingClient]:
+        if self._sum is None or self._sum[0] != round:
+            raise WireError("this node has no keys for the masked sum: it began after they went")
+        return self._sum[1:]
+
+    def _unmasked(self, run: str) -> Unmasked:
+        """What it has unmasked of this run."""
+        what = "the record of sums that this node has unmasked"
+        cure = "begin another run, or delete it for a run that begins"
+        found = read_record(Unmasked, self._file, what, cure)
+        return found if found and found.run == run else Unmasked(run=run, round=-1)
+
+
+def _block(parts: Parts) -> bytes:
+    return parts.pop("masks", b"")
+
+
+def _sealed(ask: Ask, raw: bytes) -> bytes:
+    head = Masks(run=ask.run, what=ask.what, round=ask.round, client=ask.client)
+    return sealed(head, {"masks": raw})
+
+
+def summed_like(up: Rec, share: Download) -> Rec:
+    """The fields of a sum, in integers. up: of an update (d,)."""
+    found, buffers = share.wire.take(share.view.take(up)), share.travelling(share.buffers)
+    return rec(**found._asdict(), buffers=buffers.long()) if buffers.numel() else found
+
+
+def words_of(packet: Mapping[str, bytes], like: Rec) -> Words:
+    """An update as it would travel -> its integers modulo 2^64, field by field in their order."""
+    out = []
+    for name, v in fields(like).items():
+        kind = "<i8" if isinstance(v, Tensor) else "<f8"
+        out.append(np.frombuffer(packet[name], dtype=kind).astype("<i8"))
+    return np.concatenate(out).view("<u8")
+
+
+def packet_of(words: Words, like: Rec) -> dict[str, bytes]:
+    """The same backwards, of a sum."""
+    out, at, signed = dict[str, bytes](), 0, words.view("<i8")
+    for name, v in fields(like).items():
+        size = v.numel() if isinstance(v, Tensor) else 1
+        part, at = signed[at : at + size], at + size
+        out[name] = part.astype("<i8" if isinstance(v, Tensor) else "<f8").tobytes()
+    return out
+
+
+def digest_of(share: Download) -> bytes:
+    """A digest of what a client was sent, on which the masks hang."""
+    sent: Any = rec(msg=share.wire.take(share.msg), buffers=share.travelling(share.buffers))
+    found = hashlib.sha256()
+    for name, raw in sorted(pack(sent).items()):
+        found.update(f"{name} {len(raw)} ".encode() + raw)
+    return found.digest()

@@ -1,0 +1,215 @@
+"""An exchange with clients, over what carries messages. One client's answer that cannot be read, or
+never comes to an end, keeps nobody else's away, and no exchange is longer than its deadline.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import queue
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple, Protocol
+
+from fedloom.errors import WireError
+from fedloom.storage import world
+
+from .message import A, Ask, What, answer_to, sealed
+
+_log = logging.getLogger(__name__)
+_POLL = 0.2  # seconds
+_EACH = 0.02  # seconds between two pulls, when each is of one answer
+_STUCK = 10.0  # seconds after which the others are no longer asked for together with an answer
+_AGAIN = (
+    0.0,
+    2.0,
+    5.0,
+    10.0,
+    30.0,
+)  # seconds before a client is asked again, the 1st, 2nd, ... time
+
+
+# {client: message}, seconds, enough -> {client: answer} of those who answered in that time, or
+# until so many had answered
+Exchange = Callable[[dict[int, bytes], float, int], dict[int, bytes]]
+
+
+def ask(
+    exchange: Exchange,
+    run: str,
+    what: What,
+    clients: Iterable[int],
+    parts: Mapping[str, bytes],
+    seconds: float,
+    kind: type[A],
+    round: int = -1,
+) -> dict[int, tuple[A, dict[str, bytes]] | WireError]:
+    """What each of some clients answers to one question beside its training: an answer of a kind,
+    or why there is none.
+    """
+    heads = {i: Ask(run=run, what=what, round=round, client=i, taken=-1, kept=0) for i in clients}
+    sent = {i: sealed(head, parts) for i, head in heads.items()}
+    came = exchange(sent, seconds, len(sent)) if sent else {}
+    found: dict[int, tuple[A, dict[str, bytes]] | WireError] = {}
+    for i, head in heads.items():
+        try:
+            found[i] = answer_to(head, came.get(i), kind)
+        except WireError as error:
+            found[i] = error
+    return found
+
+
+class UnreadableError(Exception):
+    """Answers came, and one of them at least cannot be read."""
+
+
+class Reply(NamedTuple):
+    """to: the name of the message that is answered, as its sender says; raw: the answer; error: why
+    there is none.
+    """
+
+    to: str
+    raw: bytes
+    error: str = ""
+
+
+class Transport(Protocol):
+    """What carries messages. Its methods may be called by several threads."""
+
+    def present(self) -> Mapping[int, int]:
+        """{client: its node} of those who are connected."""
+
+    def push(self, messages: dict[int, bytes], seconds: float) -> dict[str, int]:
+        """Send to those clients that are connected -> {a name that nobody can guess: client}."""
+
+    def pull(self, names: list[str]) -> list[Reply]:
+        """The answers to messages that have come, each once. Raises UnreadableError."""
+
+
+class MessageExchange:
+    """Carries messages to clients, and their answers back; see Exchange. A client that is
+    not there when a round begins may still come. All answers are asked for at once, until one of
+    them makes trouble: from then on each by itself.
+    """
+
+    def __init__(self, post: Transport) -> None:
+        self._post, self._apart = post, False
+
+    def present(self) -> Mapping[int, int]:
+        """{client: its node} of those who are connected."""
+        return self._post.present()
+
+    def __call__(self, messages: dict[int, bytes], seconds: float, enough: int) -> dict[int, bytes]:
+        """The answers that come in so many seconds, or until there are enough."""
+        end, found = world.monotonic() + seconds, dict[int, bytes]()
+        todo, pulls = _Todo(messages), _Pulls(self._post)
+        while len(found) < enough and (left := end - world.monotonic()) > 0:
+            if due := todo.due():
+                sent = self._post.push(due, left)
+                pulls.waiting |= sent
+                todo.sent(sent.values())
+            self._apart |= pulls.stuck()
+            pulls.begin(self._apart)
+            for i, reply in pulls.ended(min(_POLL, left)):
+                if reply is None:
+                    self._apart = True
+                elif i in found:  # its answer to the same message came in another pull
+                    continue
+                elif reply.error:
+                    _log.warning("client %d: %s; asked again", i, reply.error)
+                    todo.again(i)  # the same message gives the same answer
+                else:
+                    found[i] = reply.raw
+                    todo.sent([i])
+            if len(found) < enough:
+                pause = max(_POLL, _EACH * len(pulls.waiting)) if self._apart else _POLL
+                world.sleep(max(0.0, min(pause, end - world.monotonic())))
+        return found
+
+
+class _Todo:
+    """Messages that are to be sent, and when."""
+
+    def __init__(self, messages: dict[int, bytes]) -> None:
+        self._messages, self._at = messages, dict.fromkeys(messages, 0.0)
+        self._tries = dict.fromkeys(messages, 0)
+
+    def due(self) -> dict[int, bytes]:
+        """What may be sent now."""
+        now = world.monotonic()
+        return {i: self._messages[i] for i, at in self._at.items() if at <= now}
+
+    def sent(self, clients: Iterable[int]) -> None:
+        """Note that these have been sent, or need not be."""
+        for i in clients:
+            self._at.pop(i, None)
+
+    def again(self, i: int) -> None:
+        """Send a client's again, later each time: a hostile one may refuse as often as it likes."""
+        self._at[i] = world.monotonic() + _AGAIN[min(self._tries[i], len(_AGAIN) - 1)]
+        self._tries[i] += 1
+
+
+class _Pulls:
+    """Asks for answers in threads, which may hang: Flower waits three minutes for the rest of an
+    answer whose sender has only announced it. waiting: {message: client} without an answer.
+    """
+
+    def __init__(self, post: Transport) -> None:
+        self._post, self.waiting = post, dict[str, int]()
+        self._since: dict[str, float] = {}  # when the pull of several answers began; inf: of one
+        self._ends: queue.SimpleQueue[tuple[list[str], list[Reply] | Exception]] = (
+            queue.SimpleQueue()
+        )
+
+    def begin(self, apart: bool) -> None:
+        """Ask for what nobody asks for yet; apart: each by itself."""
+        idle = [name for name in self.waiting if name not in self._since]
+        for names in [[name] for name in idle] if apart else [idle] if idle else []:
+            self._since |= dict.fromkeys(names, math.inf if len(names) == 1 else world.monotonic())
+            world.start(self._pull, names)
+
+    def _pull(self, names: list[str]) -> None:
+        try:
+            self._ends.put((names, self._post.pull(names)))
+        except Exception as error:
+            self._ends.put((names, error))
+
+    def stuck(self) -> bool:
+        """Whether a pull of several answers hangs; each of them can then be asked for again."""
+        late = world.monotonic() - _STUCK
+        names = [name for name, since in self._since.items() if since < late]
+        for name in names:
+            del self._since[name]
+        return bool(names)
+
+    def ended(self, seconds: float) -> list[tuple[int, Reply | None]]:
+        """What the pulls brought that ended; waits so long for one. (client, answer); None: there
+        was an answer that cannot be read. Raises what else went wrong.
+        """
+        out: list[tuple[int, Reply | None]] = []
+        try:
+            while True:
+                names, came = world.take(self._ends, seconds)
+                seconds = 0.0
+                for name in names:
+                    self._since.pop(name, None)
+                out += self._read(names, came)
+        except queue.Empty:
+            return out
+
+    def _read(
+        self, names: list[str], came: list[Reply] | Exception
+    ) -> list[tuple[int, Reply | None]]:
+        if isinstance(came, UnreadableError):
+            if len(names) == 1 and (i := self.waiting.pop(names[0], None)) is not None:
+                _log.warning("client %d: its answer cannot be read: %s", i, came)
+            return [(-1, None)]
+        if isinstance(came, Exception):
+            raise came
+        out: list[tuple[int, Reply | None]] = []
+        for reply in came:
+            # asked for by itself, it is whose it is; else its sender names it
+            to = names[0] if len(names) == 1 else reply.to
+            i = self.waiting.pop(to, None) if to in names else None
+            out.append((-1, None) if i is None else (i, reply))
+        return out

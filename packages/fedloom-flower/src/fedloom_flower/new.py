@@ -1,0 +1,147 @@
+"""Makes the folder of a federation: settings, keys, certificates, app, services, runbook."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+import tomli_w
+
+from fedloom.config.resolve import Config
+from fedloom.errors import ConfigError
+from fedloom.storage.atomic import reason
+
+from .certificates import check_library, make_authority, make_node_key
+from .clients import Clients, Entry, check_name
+from .columns import rows_here, with_rules
+from .folder import Deployment, Folder, deployment_of, write
+from .own_files import for_nodes
+from .sites import hides, refuse_settings, refuse_told
+
+MOST = 1000  # clients: each has a folder and a key
+_PROGRAM = f"{Path(sys.executable).with_name('fedloom')} deploy"
+# Flower's app: it names fedloom's, which is installed at every place; nothing is sent that runs
+_APP = (
+    "pyproject.toml",
+    "fedloom_app/__init__.py",
+    "fedloom_app/server.py",
+    "fedloom_app/client.py",
+)
+
+
+def make(
+    config: Config, out: Path, clients: Sequence[str] | None, given: Mapping[str, Any]
+) -> Folder:
+    """Write a federation's folder. clients: their names ("": none), if their data are elsewhere;
+    None: those of the settings' data. given: settings of the deployment. Raises ConfigError,
+    DataError.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(f"'{out}' exists and is not empty; choose another --out")
+    check_library()
+    config = with_rules(config, elsewhere=clients is not None)
+    refuse_settings(config, agreed=clients is None)
+    defaults = {"run": config.values["name"], "evaluate": _measures(config, bool(clients))}
+    settings = deployment_of(defaults | dict(given), "command line")
+    refuse_told(config, settings)
+    sizes, classes = _known(config, clients)
+    if len(sizes) > MOST:
+        raise ConfigError(f"{len(sizes)} clients, and a federation has {MOST} at most")
+    names = clients or [""] * len(sizes)
+    for i, name in enumerate(names if any(names) else ()):
+        check_name(name, names[:i])
+    fed = Folder(out.absolute())
+    make_folders(fed, *map(fed.node_to_be, range(len(sizes))))
+    make_authority(fed, settings.address)
+    keys = [make_node_key(fed.node_to_be(i).secret("node")) for i in range(len(sizes))]
+    known = zip(names, keys, sizes, strict=True)
+    entries = [Entry(name=name, key=key, examples=n, key_made_here=True) for name, key, n in known]
+    write_folder(fed, config, settings, Clients(client=entries, classes=classes))
+    return fed
+
+
+def _measures(config: Config, elsewhere: bool) -> str:
+    """Who measures the model unless the user says so. elsewhere: the clients' data are."""
+    if not elsewhere:
+        return "server"
+    if not hides(config):
+        return "nodes"
+    return "server" if rows_here(config.values["data"]) else "nobody"
+
+
+def make_folders(*places: Folder) -> None:
+    """Make the folders of places; nobody but their owner can look into them, whatever the umask.
+    Raises ConfigError.
+    """
+    for place in places:
+        try:
+            place.path.mkdir(parents=True, exist_ok=True)
+            place.path.chmod(0o700)
+        except OSError as error:
+            raise ConfigError(f"'{place.path}' cannot be written: {reason(error)}") from None
+
+
+def _known(config: Config, clients: Sequence[str] | None) -> tuple[list[int | None], int | None]:
+    """How many examples each client has, and the number of classes; None: not known yet."""
+    if clients is not None:
+        return [None] * len(clients), None
+    data = config.data()
+    return [int(n) for n in data.sizes], data.classes
+
+
+def write_folder(fed: Folder, config: Config, settings: Deployment, clients: Clients) -> None:
+    """Write what is no secret."""
+    _write_settings(fed, config.values, settings, clients)
+    for i in range(clients.population):
+        write_node(fed, i, config, settings, clients)
+    unit = fed.path / f"fedloom-{settings.run}.service"
+    _write_unit(unit, f"server of {settings.run}", f"{_PROGRAM} server {quote(str(fed.path))}")
+    write_app(fed)
+    told = dataclasses.asdict(settings) | {"folder": fed.path, "unit": unit.name}
+    write(fed.path / "RUNBOOK.md", _template("RUNBOOK.md").format(**told))
+
+
+def write_node(
+    fed: Folder, client: int, config: Config, settings: Deployment, clients: Clients
+) -> None:
+    """Write what is no secret of a client's folder."""
+    place = fed.node_to_be(client)
+    _write_settings(place, for_nodes(config.values), settings, clients)
+    place.certificate("ca").parent.mkdir(exist_ok=True)
+    shutil.copyfile(fed.certificate("ca"), place.certificate("ca"))
+    mine = "" if clients.known else f" --data {quote(str(place.path / 'mine.toml'))}"
+    command = f"{_PROGRAM} node {quote(str(place.path))} --client {client}{mine}"
+    unit = place.path / f"fedloom-{settings.run}-node{client}.service"
+    _write_unit(unit, f"client {client} of {settings.run}", command)
+
+
+def _write_settings(
+    place: Folder, run: Mapping[str, Any], settings: Deployment, clients: Clients
+) -> None:
+    """Write the files of settings of a place. run: those of run.toml there."""
+    write(place.path / "federation.toml", tomli_w.dumps(dataclasses.asdict(settings)))
+    write(place.path / "clients.toml", clients.to_toml())
+    write(place.path / "run.toml", tomli_w.dumps(dict(run)))
+
+
+def write_app(fed: Folder) -> None:
+    """Write what Flower is given. Raises ConfigError."""
+    for name in _APP:
+        write(fed.app / name, _template(f"app/{name}"))
+
+
+def _write_unit(path: Path, what: str, command: str) -> None:
+    """Write a file that tells systemd to run a command. what: the command's name there."""
+    told = {"name": path.name, "what": what, "command": command}
+    write(path, _template("unit.service").format(**told))
+
+
+def _template(name: str) -> str:
+    """The text of a file in templates/, with places for what differs between federations."""
+    return files(__package__).joinpath("templates", f"{name}.txt").read_text(encoding="utf-8")

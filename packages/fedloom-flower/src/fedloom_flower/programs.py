@@ -1,0 +1,305 @@
+"""Flower's programs, as fedloom starts them: which, with what, and where their files are."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+import ssl
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from fedloom.core.extras import install
+from fedloom.errors import ConfigError
+from fedloom.storage.atomic import reason
+
+from .certificates import days_left, make_authority
+from .children import FlowerError, Program
+from .flower_app.superlink import OPERATOR
+from .folder import Folder, check_secret, write, write_secret
+
+# a node that says this will not connect again by itself, though it stays alive; and why
+GAVE_UP = {
+    # as it says when the server refuses its key while it runs, for ever and without a reason
+    "Run transitioned to a non-`RUNNING` status while receiving a message|"
+    "error '403 Forbidden' for url '.*/(pull-messages|send-node-heartbeat)'": (
+        "the server takes no messages of this site any more: it was taken out of the federation, "
+        "or has another key in the server's clients.toml; ask who runs the server"
+    ),
+    "Giving up reconnection|SSL/TLS handshake error detected|"
+    r"ERROR\s*(\x1b\[0m)?:\s+(Server|Client) error '": "",
+}
+# of Flower: at a node's port these give a task only to who knows a secret; another one may not
+PROTECTED = ("1.41", "1.42")
+_SECONDS = 60  # for a command that asks the server
+_START = 180  # for the server's own start, which takes a minute on a busy machine
+
+
+class AwayError(FlowerError):
+    """Flower's server does not answer."""
+
+
+def program(name: str) -> str:
+    """The path of a program of Flower. Raises ConfigError if it is not installed."""
+    path = Path(sys.executable).with_name(name)
+    if not path.exists():
+        raise ConfigError(f"'{name}' is missing beside {sys.executable}; {install('flower')}")
+    return str(path)
+
+
+def environment(fed: Folder) -> dict[str, str]:
+    """The environment of Flower's programs: their files are in the federation's folder, they call
+    nobody, install nothing, and reach each other past a proxy of the machine's.
+    """
+    given = os.environ.get("no_proxy") or os.environ.get("NO_PROXY")
+    direct = ",".join(filter(None, [given, "127.0.0.1,localhost,::1"]))
+    beside = str(Path(sys.executable).parent)
+    return os.environ | {
+        "FLWR_HOME": str(fed.home),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "PATH": os.pathsep.join([beside, os.environ.get("PATH", "")]),
+        "PYTHONUNBUFFERED": "1",
+        "NO_PROXY": direct,
+        "no_proxy": direct,
+    }
+
+
+def link(fed: Folder) -> Program:
+    """Flower's server, which passes messages on. It obeys whoever has the token of this start,
+    which its operator alone can read, and answers nodes once their keys are registered. Raises
+    ConfigError.
+    """
+    settings = fed.settings()
+    for name in ("server", "ca"):
+        if not fed.certificate(name).is_file():
+            raise ConfigError(f"'{fed.certificate(name)}' is missing; copy it from its backup")
+    check_secret(fed.secret("server"))
+    _check_valid(fed)
+    for name in ("port", "local_port"):
+        check_free(name, getattr(settings, name))
+    fed.home.mkdir(mode=0o700, exist_ok=True)
+    program("flwr-serverapp")
+    make_authority(fed.link, "127.0.0.1")  # so that another server.pem needs no new start
+    write_secret(fed.link.secret("operator"), secrets.token_urlsafe(32).encode())
+    fed.registered.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "fedloom_flower.flower_app.superlink", str(fed.path)]
+    there = {"FLWR_DATABASE": str(fed.home / "state.db"), "FLWR_OIDC_ENABLED": "0"}
+    return Program(command, fed.home / "server.log", environment(fed) | there)
+
+
+def server_executor(fed: Folder) -> Program:
+    """What starts a run's process at the server, with the token of the link's start."""
+    command = [sys.executable, "-m", "fedloom_flower.flower_app.executor", "server"]
+    command += [f"127.0.0.1:{fed.settings().local_port}", str(fed.link.secret("operator"))]
+    command += [str(fed.link.certificate("ca"))]
+    return Program(command, fed.home / "server.log", environment(fed))
+
+
+def _check_valid(fed: Folder) -> None:
+    """Raise ConfigError if the server's certificate has expired, which Flower does not say."""
+    if (left := days_left(fed.certificate("server"))) < 0:
+        raise ConfigError(
+            f"the certificate '{fed.certificate('server')}' expired {-left} days ago, and no node "
+            f"accepts it; make another one: fedloom deploy renew {fed.path}"
+        )
+
+
+def unprotected() -> str:
+    """Why other accounts of a machine could take a node's messages; empty if they cannot. Raises
+    ConfigError if Flower is not installed.
+    """
+    if os.name != "posix":
+        return f"{sys.platform} has no files that only their owner can read"
+    program("flower-supernode")
+    found = version("flwr")
+    if ".".join(found.split(".")[:2]) in PROTECTED:
+        return ""
+    return f"Flower {found} is installed, and {' and '.join(PROTECTED)} ask for a secret"
+
+
+def node(fed: Folder, place: Path, protected: bool = True) -> list[Program]:
+    """A node's connection to the server, which hands what comes to the socket of a place, its own
+    folder for sockets and secrets. protected: no other account of the machine can take part.
+    Raises ConfigError.
+    """
+    settings, port = fed.settings(), _free_port()
+    check_secret(fed.secret("node"))
+    if not fed.certificate("ca").is_file():
+        raise ConfigError(f"'{fed.certificate('ca')}' is missing; ask who runs the server for it")
+    fed.home.mkdir(mode=0o700, exist_ok=True)
+    command = [program("flower-supernode"), "--superlink", f"{settings.address}:{settings.port}"]
+    command += ["--root-certificates", str(fed.certificate("ca"))]
+    command += ["--auth-supernode-private-key", str(fed.secret("node"))]
+    command += ["--host", "127.0.0.1", "--port", str(port)]
+    command += ["--node-config", f'socket="{place / "socket"}"']
+    found, log = environment(fed), fed.path / "node.log"
+    if not protected:
+        found |= {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"}  # seconds; 1 without
+        return [Program(command, log, found, GAVE_UP)]
+    local = Folder(place)
+    make_authority(local, "127.0.0.1")
+    write_secret(secret := local.secret("executor"), secrets.token_bytes(32))
+    check_secret(secret)
+    command += ["--isolation", "process", "--superexec-auth-secret-file", str(secret)]
+    command += ["--ssl-certfile", str(local.certificate("server"))]
+    command += ["--ssl-keyfile", str(local.secret("server"))]
+    command += ["--ssl-ca-certfile", str(local.certificate("ca"))]
+    executor = [sys.executable, "-m", "fedloom_flower.flower_app.executor", "node"]
+    executor += [f"127.0.0.1:{port}", str(secret), str(local.certificate("ca"))]
+    return [Program(executor, log, found), Program(command, log, found, GAVE_UP)]
+
+
+def check_free(name: str, port: int) -> None:
+    """Raise ConfigError if another program keeps a port."""
+    try:
+        with socket.socket() as place:
+            place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            place.bind(("127.0.0.1", port))
+    except OSError as error:
+        raise ConfigError(
+            f"federation.{name} = {port} cannot be had: {reason(error)}; end the program that has "
+            f"it, or set {name} in federation.toml here and at every node"
+        ) from None
+
+
+def _free_port() -> int:
+    """A port that nobody uses."""
+    with socket.socket() as place:
+        place.bind(("127.0.0.1", 0))
+        return int(place.getsockname()[1])
+
+
+def asked(fed: Folder, *words: str) -> Any:
+    """What the command flwr answers, as JSON. Raises FlowerError."""
+    return _answer(fed, f"flwr {words[0]}", [program("flwr"), *words, "--format", "json"])
+
+
+def share_keys(fed: Folder) -> None:
+    """Tell Flower's server whose keys count now. Raises FlowerError."""
+    module = "fedloom_flower.flower_app.keys"
+    _answer(fed, "registering keys", [sys.executable, "-m", module, str(fed.path)])
+
+
+def _answer(fed: Folder, what: str, command: list[str]) -> Any:
+    """The JSON that a command prints, which asks Flower's server. Raises FlowerError."""
+    place = fed.link.secret("operator")
+    token = place.read_text(encoding="ascii") if place.is_file() else "none"
+    connection = (
+        '[superlink]\ndefault = "federation"\n\n[superlink.federation]\n'
+        f'address = "{OPERATOR}:{token}@127.0.0.1:{fed.settings().local_port}"\n'
+        f'root-certificates = "{fed.link.certificate("ca")}"\n'
+    )
+    write_secret(fed.home / "config.toml", connection.encode())
+    away = (
+        f"the server of '{fed.path}' does not answer; start it with `fedloom deploy server "
+        f"{fed.path}`"
+    )
+    if not fed.link.certificate("ca").is_file():  # it was never started
+        _check_valid(fed)
+        raise AwayError(away)
+    try:
+        done = subprocess.run(
+            command, env=environment(fed), capture_output=True, text=True, timeout=_SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        raise AwayError(away) from None
+    try:
+        found = json.loads(done.stdout)
+    except ValueError:
+        found = {"error-message": f"{done.stdout} {done.stderr}"}
+    if done.returncode or not found.get("success", True):
+        said = " ".join(str(found.get("error-message", found)).split()).replace(token, "...")[-400:]
+        if "SuperLink is unavailable" in said:
+            _check_valid(fed)
+            raise AwayError(away)
+        raise FlowerError(f"{what} failed: {said}")
+    return found
+
+
+def register(fed: Folder, check: Callable[[], None]) -> None:
+    """Tell Flower's server the keys of all clients, once it answers. check: raises FlowerError if
+    it has ended. Raises FlowerError.
+    """
+    end = time.monotonic() + _START
+    while True:
+        check()
+        try:
+            share_keys(fed)
+            _check_guarded(fed)
+            return write(fed.registered, "")
+        except FlowerError as error:
+            if time.monotonic() > end:
+                if not isinstance(error, AwayError):
+                    raise
+                raise FlowerError(
+                    f"Flower's server was started and does not answer after {_START} s: its "
+                    f"reasons are in '{fed.home / 'server.log'}'; if the machine was busy, begin "
+                    "again"
+                ) from None
+            time.sleep(0.5)
+
+
+def _check_guarded(fed: Folder) -> None:
+    """Raise FlowerError if Flower's server obeys somebody without the operator's token."""
+    trusted = ssl.create_default_context(cafile=fed.link.certificate("ca"))
+    https = urllib.request.HTTPSHandler(context=trusted)
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), https)
+    where = f"https://127.0.0.1:{fed.settings().local_port}/v1/control/list-runs"
+    try:
+        with opener.open(where, b"", _SECONDS) as answer:
+            status = answer.status
+    except urllib.error.HTTPError as error:
+        status = error.code
+    except OSError as error:
+        raise FlowerError(f"Flower's server cannot be asked: {reason(error)}") from None
+    if status != 401:
+        raise FlowerError(
+            f"Flower's server answered {status} to a command without the operator's token, not "
+            "401: any account of this machine could start runs, so it is ended; "
+            f"{install('flower')}"
+        )
+
+
+def begin(fed: Folder, describe: bool = False) -> str:
+    """Begin the run, or go on with it, or have the sites' tables described before it -> Flower's
+    number of it. Raises FlowerError.
+    """
+    for run in runs(fed):
+        if not run["status"].startswith("finished"):
+            raise FlowerError(
+                f"run {run['run-id']} is {run['status']} already; see `fedloom deploy status`, or "
+                "end it with `fedloom deploy stop`"
+            )
+    given = f'folder="{fed.path}"' + (" describe=true" if describe else "")
+    found = asked(fed, "run", str(fed.app), "--run-config", given)
+    return str(found["run-id"])
+
+
+def runs(fed: Folder) -> list[dict[str, Any]]:
+    """What Flower knows of the runs, the newest first. Raises FlowerError."""
+    found: list[dict[str, Any]] = asked(fed, "list")["runs"]
+    return found
+
+
+def nodes(fed: Folder) -> list[dict[str, Any]]:
+    """What Flower knows of the nodes. Raises FlowerError."""
+    found: list[dict[str, Any]] = asked(fed, "supernode", "list")["nodes"]
+    return found
+
+
+def stop(fed: Folder) -> list[str]:
+    """Stop what runs -> its numbers. The run keeps its last checkpoint. Raises FlowerError."""
+    going = [r["run-id"] for r in runs(fed) if not r["status"].startswith("finished")]
+    for number in going:
+        asked(fed, "stop", number)
+    return going

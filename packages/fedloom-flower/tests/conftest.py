@@ -1,0 +1,13 @@
+"""The fixtures and marks of fedloom's own tests hold here too."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+_FILE = Path(__file__).parents[3] / "tests" / "conftest.py"
+_SPEC = importlib.util.spec_from_file_location("fedloom_conftest", _FILE)
+assert _SPEC is not None and _SPEC.loader is not None
+_SHARED = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(_SHARED)
+globals().update({name: v for name, v in vars(_SHARED).items() if not name.startswith("__")})

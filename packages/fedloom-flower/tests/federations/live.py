@@ -1,0 +1,222 @@
+"""A federation of processes on this machine: server, nodes, TLS and keys as users have them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from fedloom.config import resolve
+from fedloom.experiment.result import Result
+from fedloom_flower.folder import Folder
+from fedloom_flower.new import make
+from fedloom_flower.own_files import for_nodes
+from fedloom_flower.programs import begin, nodes, runs, stop
+from support.ranks import free_port
+from support.without import Without
+
+# what restarts a command on the pages: for as long as it ends with an error
+LOOP = ("sh", "-c", 'until "$@"; do sleep 1; done', "loop")
+SMALL = ("data.clients=3", "cohort=3", "rounds=3", "model.hidden=[16]", "checkpoint.every_rounds=1")
+LONG = 240.0  # seconds for what takes 40 on a busy machine
+
+
+class Live:
+    """Three clients and a server, in a folder. Processes are started by the commands of users."""
+
+    def __init__(self, folder: Path, *changes: str, **settings: Any) -> None:
+        given = {"port": free_port(), "local_port": free_port(), "deadline": 60.0} | settings
+        self.fed: Folder = make(resolve("digits", [*SMALL, *changes]), folder, None, given)
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    @property
+    def clients(self) -> list[int]:
+        return [int(p.name) for p in sorted((self.fed.path / "nodes").iterdir())]
+
+    # ------------------------------------------------------------------------------- processes
+    def start(self, name: str, *words: object, before: Sequence[str] = ()) -> None:
+        """Start a command of fedloom, again and again; what it says goes to a file. before: what it
+        is run by.
+        """
+        command = [*before, *LOOP, sys.executable, *map(str, words)]
+        with open(self.fed.path / f"{name}.out", "ab") as out:
+            self.processes[name] = subprocess.Popen(
+                command, stdout=out, stderr=out, start_new_session=True
+            )
+
+    def server(self) -> None:
+        self.start("server", "-m", "fedloom", "deploy", "server", self.fed.path)
+        until(lambda: "Ctrl-C" in self.said("server"), "the server answers")
+
+    def node(self, client: int, before: Sequence[str] = (), site: Path | None = None) -> None:
+        """Start a node. site: its own file."""
+        words = "-m", "fedloom", "deploy", "node", self.fed.path, "--client", client
+        own = () if site is None else ("--data", site)
+        self.start(f"node{client}", *words, *own, before=before)
+
+    def connected(self, count: int = 3) -> None:
+        """Wait for so many nodes."""
+        there = lambda: sum(n["status"] == "online" for n in nodes(self.fed)) == count
+        until(there, f"{count} nodes are connected")
+
+    def said(self, name: str) -> str:
+        return (self.fed.path / f"{name}.out").read_text(errors="replace")
+
+    def send(self, name: str, number: int) -> None:
+        """Send a signal to a command that this started, and to its loop."""
+        os.killpg(self.processes[name].pid, number)
+
+    def end(self, name: str, number: int = signal.SIGTERM) -> None:
+        """End a command that this started; what it started itself ends with it."""
+        below = self.children(name, "")
+        self.send(name, number)
+        process = self.processes.pop(name)
+        process.wait(40)
+        end = time.monotonic() + 40
+        while (left := [pid for pid in below if alive(pid)]) and time.monotonic() < end:
+            time.sleep(0.1)
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+
+    def children(self, name: str, word: str) -> list[int]:
+        """The processes below one of these whose command line or name has a word."""
+        parents, found = _parents(), []
+        for pid in parents:
+            at = pid
+            while at in parents:
+                at = parents[at]
+                if at == self.processes[name].pid and word in _command(pid):
+                    found.append(pid)
+        return found
+
+    def close(self) -> None:
+        for name in sorted(self.processes):
+            self.end(name)
+
+    # ------------------------------------------------------------------------------------ runs
+    def set(self, *changes: str) -> None:
+        """Take other settings of the run, at every place, with nothing done yet. Nodes are down."""
+        values = resolve("digits", [*SMALL, *changes]).values
+        for place in (self.fed.path, *((self.fed.path / "nodes").iterdir())):
+            here = values if place == self.fed.path else for_nodes(values)
+            (place / "run.toml").write_text(tomli_w.dumps(dict(here)))
+            shutil.rmtree(place / "states", ignore_errors=True)
+        shutil.rmtree(self.fed.run, ignore_errors=True)
+
+    def begin(self) -> str:
+        return begin(self.fed)
+
+    def rounds(self) -> list[dict[str, Any]]:
+        return lines(self.fed.run / "rounds.jsonl")
+
+    def done(self, round: int) -> None:
+        """Wait for a round (from 1)."""
+        until(lambda: len(self.rounds()) >= round, f"round {round} is done")
+
+    def finished(self, number: str) -> str:
+        """Wait for a run's end -> its status."""
+        state = lambda: next(r["status"] for r in runs(self.fed) if r["run-id"] == number)
+        until(lambda: state().startswith("finished"), "the run has ended")
+        return state()
+
+    def stop(self) -> None:
+        stop(self.fed)
+
+    def missing(self) -> set[tuple[int, int]]:
+        """{(round from 0, client)} of updates that did not count."""
+        last = {row["round"]: row for row in lines(self.fed.run / "clients.jsonl")}
+        return {
+            (t - 1, i) for t, row in last.items() for i in row["asked"] if i not in row["answered"]
+        }
+
+    def equals_simulation(self, folder: Path) -> None:
+        """The run has the bits and tests of the simulation of those who answered; if that is all,
+        its bill and rows too. The simulation also bills what was computed and did not arrive.
+        """
+        made = resolve(self.fed.run_file, ["engine=serial"]).experiment()
+        made.engine = Without(self.missing())
+        alone: Result = made.run(folder)
+        there = self.fed.run
+        model = "model.safetensors"
+        assert (there / model).read_bytes() == (folder / model).read_bytes()
+        assert _state(there) == _state(folder)
+        short = bool(self.missing())
+        told = [[_row(r, short) for r in rows] for rows in (self.rounds(), alone.history)]
+        assert told[0] == told[1]
+        if not short:
+            bills = [_bill(json.loads((p / "ledger.json").read_text())) for p in (there, folder)]
+            assert bills[0] == bills[1]
+
+
+def _state(run: Path) -> dict[str, bytes]:
+    """The server's vectors of the last checkpoint."""
+    newest = max(
+        (run / "checkpoints").iterdir(), key=lambda p: int(p.name) if p.name.isdecimal() else -1
+    )
+    return {p.name: p.read_bytes() for p in newest.glob("*.safetensors") if "memory" not in p.name}
+
+
+def _row(row: dict[str, Any], short: bool) -> dict[str, Any]:
+    """What two rows share. short: some updates of the round did not come."""
+    if short:
+        return {k: v for k, v in row.items() if k.startswith("test_") or k == "answered"}
+    return {k: v for k, v in row.items() if k != "seconds"}
+
+
+def _bill(found: dict[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in found.items() if "seconds" not in k}
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    text = path.read_text() if path.exists() else ""
+    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+
+def until(true: Any, what: str, seconds: float = LONG) -> None:
+    """Wait; the federation's programs take seconds, and more on a busy machine."""
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, f"waited {seconds:g} s until {what}"
+        time.sleep(0.3)
+
+
+def alive(pid: int) -> bool:
+    """Whether a process is there, and has not ended."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    return False
+
+
+def _command(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        words = Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+        return words + Path(f"/proc/{pid}/comm").read_text()
+    return ""
+
+
+def _parents() -> dict[int, int]:
+    found = {}
+    for path in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ValueError):
+            found[int(path.name)] = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+    return found
+
+
+@contextlib.contextmanager
+def live(folder: Path, *changes: str, **settings: Any) -> Iterator[Live]:
+    """A federation whose processes end with the block."""
+    found = Live(folder, *changes, **settings)
+    try:
+        yield found
+    finally:
+        found.close()

@@ -1,0 +1,103 @@
+"""What the modules of the package import, and how large they are."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.metadata
+import importlib.util
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fedloom_flower
+from fedloom_flower.flower_app import undocumented
+from fedloom_flower.flower_app.undocumented import PLACES
+from tiny import environment
+
+SOURCE = Path(fedloom_flower.__file__).parent
+PATHS = sorted(SOURCE.rglob("*.py"))
+FLOWER = importlib.util.find_spec("flwr") is not None
+NAMES = [m.name for m in pkgutil.walk_packages(fedloom_flower.__path__, "fedloom_flower.")]
+
+
+def imported(path: Path) -> set[str]:
+    """The packages that a file imports from elsewhere."""
+    out = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            out |= {a.name.split(".")[0] for a in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            out.add(node.module.split(".")[0])
+    return out
+
+
+def test_flower_is_met_in_its_folder_only():
+    """All else works, and is tested, where it is not installed."""
+    own = ("certificates.py", "masked_sums.py")
+    places = dict.fromkeys(("flwr", "httpx", "starlette", "uvicorn"), ("flower_app/",))
+    places |= {"cryptography": ("flower_app/", *own), "Crypto": ("masked_sums.py",)}
+    for package, where in places.items():
+        users = [p.relative_to(SOURCE).as_posix() for p in PATHS if package in imported(p)]
+        assert all(path.startswith(where) for path in users), users
+
+
+DOCUMENTED = {"flwr.app", "flwr.serverapp", "flwr.clientapp"}
+
+
+def test_undocumented_names_of_flower_are_in_one_file():
+    """With another version only this file is to be looked at; none of its names is private."""
+    for path in PATHS:
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert {n for n in names if n.startswith("flwr")} <= DOCUMENTED, path
+            if isinstance(node, ast.Call) and path.parent.name == "flower_app":
+                assert ast.unparse(node.func) != "setattr", path
+    assert not [n for n in PLACES.values() if "._" in n or ":_" in n]
+
+
+@pytest.mark.skipif(not FLOWER, reason="Flower is not installed")
+@pytest.mark.parametrize("name", PLACES)
+def test_flower_has_what_it_does_not_document(name):
+    assert getattr(undocumented, name) is not None
+
+
+def test_what_flower_has_no_more_is_named(monkeypatch):
+    monkeypatch.setitem(PLACES, "now", "fedloom.core.parsing:gone")
+    monkeypatch.setattr(undocumented, "version", lambda name: "9.9")
+    with pytest.raises(
+        ImportError, match=r"Flower 9\.9 has no fedloom\.core\.parsing:gone any more; p"
+    ):
+        undocumented.now  # noqa: B018 # looking is the test
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if FLOWER or "flower_app." not in n])
+def test_modules_can_be_imported_and_say_what_they_are(name):
+    assert (importlib.import_module(name).__doc__ or "").strip()
+
+
+def test_files_and_functions_are_of_a_size_to_read():
+    for path in PATHS:
+        assert len(path.read_text().splitlines()) <= 500, path
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef) and node.end_lineno is not None:
+                assert node.end_lineno - node.lineno < 70, f"{path}: {node.name}"
+
+
+def test_the_command_is_found():
+    found = importlib.metadata.entry_points(group="fedloom.commands", name="deploy")
+    assert [one.value for one in found] == ["fedloom_flower.cli.deploy:deploy_command"]
+
+
+def test_what_runs_beside_a_federations_rounds_does_without_torch():
+    """Its 200 MiB are for the processes that compute."""
+    names = ["programs", "children", "clients", "certificates", "folder"]
+    if FLOWER:
+        names += ["flower_app.executor", "flower_app.client", "flower_app.gate"]
+    modules = ", ".join(f"fedloom_flower.{name}" for name in names)
+    code = f"import sys, {modules}; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], env=environment(), check=True)

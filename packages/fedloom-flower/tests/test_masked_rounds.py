@@ -1,0 +1,504 @@
+"""A deployment whose clients mask their updates has the bits of the simulation's integer ring."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import random
+import shutil
+
+import pytest
+import torch
+
+pytest.importorskip("cryptography", reason="the extra secure is not installed")
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from federations.places import SMALL, Here, folder
+from fedloom import Checkpoint, Local
+from fedloom.aggregation import DiscreteGaussian, IntegerRing
+from fedloom.aggregation.mask_graph import Needed
+from fedloom.algorithm import FedAvg
+from fedloom.algorithms import Scaffold
+from fedloom.algorithms.registry import make_algorithm
+from fedloom.checks.tiny_federation import CAPACITIES, experiment, run
+from fedloom.compression.codecs import QSGD
+from fedloom.compression.link import Link
+from fedloom.config import resolve
+from fedloom.errors import CompositionError, ConfigError
+from fedloom.federation.clock import Asynchronous
+from fedloom.federation.devices import LogNormal
+from fedloom.federation.private_examples import ExamplePrivacy
+from fedloom.stage import Stage
+from fedloom.submodels import FedBN, HeteroFL
+from fedloom_flower import masked_sums
+from fedloom_flower.certificates import identity_of
+from fedloom_flower.check import check
+from fedloom_flower.engine import FederationEngine
+from fedloom_flower.masked_sums import Identity
+from fedloom_flower.message import ANSWER, ASK, opened, sealed
+from fedloom_flower.new import make as make_folder
+from fedloom_flower.node import Node
+from fedloom_flower.server import experiment_at_server, serve
+from support.without import Without
+from tiny import clusters, same
+
+SHORT = {"local": Local(epochs=1, batch=4, lr=0.05), "rounds": 2}
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    monkeypatch.setattr(masked_sums, "CURVE", ec.SECP256R1())  # P-384 takes ten times as long
+
+
+class Nodes:
+    """All clients in this process. away(what, round, client): whether an answer does not come."""
+
+    def __init__(self, make, folder, away=lambda *_: False):
+        loop = make().build()
+        identities = Identity.rehearsed(loop.fed.population)
+        place = loop.plan, loop.fed, loop.net
+        self.make = lambda i: Node(
+            *place, i, folder / str(i), "r", rehearsal=True, identity=identities[i]
+        )
+        self.nodes = {i: self.make(i) for i in range(loop.fed.population)}
+        self.away, self.bytes, self.down, self.sent = away, 0, 0, []
+
+    def __call__(self, messages, seconds, enough):
+        out = {}
+        for i, raw in messages.items():
+            ask, parts = opened(ASK, raw)
+            self.bytes += (size := sum(map(len, parts.values())))
+            self.down += size
+            if self.away(ask.what, ask.round, i):
+                continue
+            out[i] = self.nodes[i].answer(raw)
+            head, parts = opened(ANSWER, out[i])
+            self.bytes += sum(map(len, parts.values()))
+            self.sent.append((ask.what, ask.round, i, head, parts))
+        return out
+
+
+def made(**settings):
+    ring = {"aggregation": IntegerRing(secure=True), "cohort": 5}
+    return lambda **more: experiment(**({"algorithm": FedAvg()} | ring | SHORT | settings | more))
+
+
+def deployed(make, folder, away=lambda *_: False, **more):
+    engine = FederationEngine(Nodes(make, folder, away), run="r", **more)
+    given = make()
+    given.engine = engine
+    return run(given), engine
+
+
+CASES = {
+    "fedavg": {},
+    "scaffold": {"algorithm": Scaffold()},
+    "fednova": {"algorithm": make_algorithm("fednova")},
+    "weighs itself": {"algorithm": make_algorithm("afl")},
+    "uniform": {"weighting": "uniform"},
+    "private norms": {"private": FedBN()},
+}
+CASES["private norms"] |= {
+    "model": torch.nn.Sequential(
+        torch.nn.BatchNorm1d(5), torch.nn.Linear(5, 4), torch.nn.Tanh(), torch.nn.Linear(4, 3)
+    ),
+    "data": clusters(sizes=[4, 8, 12] * 2),
+}
+CASES["running statistics"] = {**CASES["private norms"], "private": None}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_bits_and_bills_are_the_simulations(name, tmp_path):
+    make = made(**CASES[name])
+    (ours, engine), alone = deployed(make, tmp_path), run(make())
+    assert same(ours.srv, alone.srv) and ours[2:] == alone[2:] and not engine.refused
+    plain = run(make(aggregation=IntegerRing()))
+    assert same(ours.srv, plain.srv)
+    assert [row["train_loss"] for row in ours.history] == [None] * 2
+    dense = sum(plain.up.values())
+    assert sum(ours.up.values()) - ours.up["masks"] == dense
+    nodes = engine._exchange
+    assert nodes.bytes == sum(ours.up.values()) + sum(ours.down.values())
+    for i, node in nodes.nodes.items():
+        if i in alone.memory:
+            assert same(node.states.newest().state, alone.memory[i])
+    assert all(parts.keys() == {"masks"} for *_, parts in nodes.sent)
+    assert all(head.loss is None for what, *_, head, _ in nodes.sent if what == "round")
+
+
+SLOW = pytest.mark.slow
+
+
+def test_a_node_that_lost_its_folder_gets_a_compressed_broadcast_whole(tmp_path, quick):
+    def away(what, t, i):
+        if (what, t, i) == ("keys", 2, 1):
+            shutil.rmtree(tmp_path / "1")
+            there.nodes[1] = there.make(1)
+        return False
+
+    make = made(compress=Link(down=QSGD()), rounds=5, cohort=6, algorithm=make_algorithm("fedavgm"))
+    there, given = Nodes(make, tmp_path, away), make()
+    given.engine = engine = FederationEngine(there, run="r")
+    ours = run(given)
+    assert [(r.round, r.client) for r in engine.refused] == [(2, 1)]
+    other = make()
+    other.engine = Without({(2, 1)})
+    assert same(ours.srv, run(other).srv)
+
+
+@pytest.mark.usefixtures("accounts_at_hand")
+def test_noise_that_clients_add_is_summed_under_masks(tmp_path, quick):
+    local = Local(steps=2, batch=None, lr=0.05, dp=ExamplePrivacy(noise=0.5, clip=1.0))
+    make = made(local=local)
+    (ours, _), alone = deployed(make, tmp_path), run(make())
+    assert same(ours.srv, alone.srv) and "example_epsilon" in ours.history[-1]
+
+
+@pytest.mark.parametrize(
+    "step", [pytest.param("keys", marks=SLOW), "round", pytest.param("unmask", marks=SLOW)]
+)
+def test_every_subset_that_may_vanish_at_a_step(step, tmp_path, quick):
+    """Of five clients at most two: the sum is the simulation's of those whose update came."""
+    cohort = [0, 1, 2, 4, 5]
+    make = made(cohort=[cohort] * 16, rounds=16, aggregation=IntegerRing(secure=True, bits=30))
+    gone = [{*some} for k in range(3) for some in itertools.combinations(cohort, k)]
+    away = lambda what, t, i: what == step and i in gone[t]
+    ours, engine = deployed(make, tmp_path, away)
+    given = make()
+    given.engine = Without({(t, i) for t in range(16) for i in gone[t]} if step != "unmask" else ())
+    alone = run(given)
+    assert same(ours.srv, alone.srv)
+    for i, node in engine._exchange.nodes.items():
+        if i in alone.memory:
+            assert same(node.states.at(int(ours.memory[i].last), 0).state, alone.memory[i])
+
+
+@pytest.mark.parametrize("degree", [2, pytest.param(4, marks=SLOW)])
+def test_neighbours_alone_give_the_simulations_bits(degree, tmp_path, quick, monkeypatch):
+    """Whoever vanishes at the second exchange; a neighbourhood that is too small gives no sum."""
+    needed = Needed(3, degree, degree // 2 + 1)
+    monkeypatch.setattr(IntegerRing, "needed", lambda *_: needed)
+    cohort, draw = list(range(6)), random.Random(4)
+    make = made(cohort=[cohort] * 6, rounds=6)
+    gone = [{*draw.sample(cohort, k)} for k in (0, 1, 1, 2, 2, 3)]
+    ours, _ = deployed(make, tmp_path, lambda what, t, i: what == "round" and i in gone[t])
+    answered = [row["cohort"] - len(row.get("skipped", ())) for row in ours.history]
+    assert all(n in (0, 6 - len(gone[t])) for t, n in enumerate(answered)) and 0 in answered[3:]
+    given = make()
+    given.engine = Without({(t, i) for t in range(6) for i in (gone[t] if answered[t] else cohort)})
+    assert same(ours.srv, run(given).srv)
+
+
+def test_neighbours_bytes_are_the_simulations(tmp_path, monkeypatch):
+    monkeypatch.setattr(IntegerRing, "needed", lambda *_: Needed(3, 2, 2))
+    make = made(cohort=6, rounds=1)
+    (ours, _), alone = deployed(make, tmp_path), run(make())
+    assert same(ours.srv, alone.srv) and ours[2:] == alone[2:]
+    assert ours.up["masks"] == 6 * (32 + 49 + 2 * 80 + 3 * 32)
+
+
+def test_a_round_below_the_threshold_tells_nothing_and_is_drawn_again(tmp_path, quick):
+    """With other masks: at each step too many vanish in a round, in its first draw or in all."""
+    draw, seen = random.Random(3), {}
+
+    def away(what, t, i):
+        draws = seen.setdefault((what, t, i), [])
+        draws.append(draw.random() < 0.35)
+        return draws[-1]
+
+    make = made(algorithm=Scaffold(), rounds=8, cohort=4)
+    ours, engine = deployed(make, tmp_path, away, redraws=1)
+    assert sum(ours.down.values()) == engine._exchange.down  # no broadcast that was not sent
+    sent = [(what, t, i, parts["masks"]) for what, t, i, _, parts in engine._exchange.sent if parts]
+    masked = [raw for what, *_, raw in sent if what == "round"]
+    assert len({*masked}) == len(masked)  # none is as in the draw before
+    released = [(t, i) for what, t, i, _ in sent if what == "unmask"]
+    assert len({*released}) == len(released)  # nobody gives shares of a round twice
+    answered = [row.get("cohort", 0) - len(row.get("skipped", ())) for row in ours.history]
+    assert {0} < {*answered} and all(n == 0 or n >= 3 for n in answered)
+    assert any("clients are there, and a masked sum needs 3" in r.why for r in engine.refused)
+    assert any("lacks the shares of" in r.why for r in engine.refused)
+
+
+def test_a_node_that_was_killed_between_two_exchanges_counts_as_away(tmp_path):
+    def away(what, t, i):
+        if i == 1 and (what, t) in (("round", 0), ("unmask", 1)):
+            there.nodes[i] = there.make(i)
+        return False
+
+    make = made(cohort=[[0, 1, 2, 3]] * 2)
+    there = Nodes(make, tmp_path, away)
+    engine = FederationEngine(there, run="r")
+    given = make()
+    given.engine = engine
+    ours = run(given)
+    (one,) = engine.refused
+    assert (one.round, one.client, one.how) == (0, 1, "declined") and "no keys" in one.why
+    given = make()
+    given.engine = Without({(0, 1)})
+    assert same(ours.srv, run(given).srv)
+
+
+def test_a_resumed_server_goes_on_and_a_round_is_unmasked_once(tmp_path):
+    """It dies after a sum that is in no checkpoint: who gave shares of it gives none again. With
+    the same clients the next round goes on from the same model.
+    """
+    make = made(rounds=4, cohort=6, checkpoint=Checkpoint(every_rounds=1, every_seconds=None))
+    there = Nodes(make, tmp_path / "nodes")
+
+    def exchange(messages, seconds, enough):
+        out = there(messages, seconds, enough)
+        ask = opened(ASK, next(iter(messages.values())))[0]
+        if died and (ask.what, ask.round) == ("unmask", died[-1]):
+            died.clear()
+            raise RuntimeError("the server's process died")
+        return out
+
+    died, results = [2], []
+    for _ in range(2):
+        given = make()
+        given.engine = FederationEngine(exchange, run="r")
+        if died:
+            with pytest.raises(RuntimeError, match="died"):
+                given.run(tmp_path / "run")
+        else:
+            results.append(given.resume(tmp_path / "run"))
+    refused = given.engine.refused
+    assert {r.round for r in refused} == {2} and any(
+        "in the sum of round 3" in r.why for r in refused
+    )
+    given = make()
+    given.engine = Without({(2, i) for i in range(6)})
+    assert same(results[0].state, run(given).srv)
+
+
+def test_masks_of_another_broadcast_give_no_sum(tmp_path):
+    """A server that sends one client another model learns noise, and the round does not count."""
+    make = made(cohort=[[0, 1, 2, 3]], rounds=1)
+    there = Nodes(make, tmp_path)
+
+    def exchange(messages, seconds, enough):
+        for i, raw in messages.items():
+            ask, parts = opened(ASK, raw)
+            if (ask.what, i) == ("round", 2):
+                parts["msg.x"] = bytes(len(parts["msg.x"]))
+                messages = messages | {i: sealed(ask, parts)}
+        return there(messages, seconds, enough)
+
+    given = make()
+    given.engine = engine = FederationEngine(exchange, run="r")
+    end, other = run(given), make()
+    other.engine = Without({(0, i) for i in range(4)})
+    assert same(end.srv, run(other).srv)
+    assert len(engine.refused) == 4
+    assert all("too large to be added up" in r.why for r in engine.refused)
+
+
+def test_damaged_keys_and_shares_change_no_sum(tmp_path, quick):
+    """Both ways, at every exchange: an update counts as it is, or not. Once shares were given and
+    no sum came of them, that model has no other sum, so there are several short runs.
+    """
+    make = made(rounds=2, cohort=5, aggregation=IntegerRing(secure=True, threshold=0.51))
+    draw, counts = random.Random(11), []
+
+    def damaged(raw, flips):
+        if draw.random() > 0.06:
+            return raw
+        at = draw.randrange(len(raw))
+        return raw[:at] + (bytes([raw[at] ^ 1 << draw.randrange(8)]) + raw[at + 1 :]) * flips
+
+    for attempt in range(8):
+        there, rows = Nodes(make, tmp_path / str(attempt)), []
+
+        def exchange(messages, seconds, enough, there=there):
+            what = opened(ASK, next(iter(messages.values())))[0].what
+            answers = {i: there.nodes[i].answer(damaged(raw, True)) for i, raw in messages.items()}
+            return {i: damaged(raw, what != "round") for i, raw in answers.items()}
+
+        engine = FederationEngine(exchange, run="r")
+        seen = lambda row, engine=engine, rows=rows: rows.append(engine.attendance.row)
+        given = make(on_round=seen)
+        given.engine = engine
+        ours = run(given)
+        other = make()
+        other.engine = Without(
+            {(t, i) for t, row in enumerate(rows) for i in row["asked"] if i not in row["answered"]}
+        )
+        assert same(ours.srv, run(other).srv)
+        counts += [len(row["answered"]) for row in rows]
+    assert 0 in counts and {3, 4} & {*counts} and not {1, 2} & {*counts}
+
+
+def test_another_sum_of_a_round_is_not_made(tmp_path):
+    """Where the server would not be finite, no update counts: the model stays."""
+    make = made(algorithm=FedAvg(server_lr=1e300), nonfinite="skip", dtype=torch.float64)
+    ours, engine = deployed(make, tmp_path)
+    asked = [(what, t, i) for what, t, i, *_ in engine._exchange.sent]
+    assert len(asked) == len({*asked}) and not any(row["cohort"] == 0 for row in ours.history)
+
+
+NOISE = DiscreteGaussian(clip=0.5, noise=0.5, honest=4)
+
+
+@pytest.mark.usefixtures("accounts_at_hand")
+def test_noise_of_clients_is_in_the_sum_of_those_who_came(tmp_path, quick):
+    """With the seed's noise the simulation's bits; with fewer than honest clients no sum at all."""
+    gone = {1: {0}, 2: {3, 4}}
+    make = made(aggregation=NOISE, weighting="uniform", cohort=[[0, 1, 2, 3, 4]] * 4, rounds=4)
+    away = lambda what, t, i: what == "round" and i in gone.get(t, ())
+    ours, engine = deployed(make, tmp_path, away, redraws=3)
+    keys = [(t, i) for what, t, i, *_ in engine._exchange.sent if what == "keys"]
+    assert len({*keys}) == len(keys)  # no round is drawn again
+    assert any("3 clients are there, and a masked sum needs 4" in r.why for r in engine.refused)
+    given = make()
+    given.engine = Without({(1, 0), *((2, i) for i in range(5))})
+    alone = run(given)
+    assert same(ours.srv, alone.srv)
+    assert [row["epsilon"] for row in ours.history] == [row["epsilon"] for row in alone.history]
+    assert ours.history[0]["train_loss"] is None
+    assert not same(ours.srv, run(make(seed=1)).srv)
+
+
+@pytest.mark.usefixtures("accounts_at_hand")
+@pytest.mark.parametrize("rule", [NOISE, IntegerRing(secure=True)], ids=lambda rule: rule.name)
+def test_the_server_takes_what_a_hostile_client_sends_within_the_range(rule, tmp_path, quick):
+    """Nobody at the server can see how long one update is: bounds are the clients' own."""
+    make = made(aggregation=rule, weighting="uniform", cohort=5, rounds=1)
+    ends = [deployed(make, tmp_path / "honest")[0]]
+    there = Nodes(make, tmp_path / "hostile")
+    wide = dataclasses.replace(NOISE, clip=1000 * NOISE.clip) if rule is NOISE else rule
+    other = make(aggregation=wide, local=Local(epochs=1, batch=4, lr=1000.0)).build()
+    i, keys = ends[0].history[0].get("clients", range(6))[0], Identity.rehearsed(6)
+    for j in range(6):
+        loop = other if j == i else make().build()
+        place = loop.plan, loop.fed, loop.net, j, tmp_path / "hostile" / str(j)
+        there.nodes[j] = Node(*place, "r", rehearsal=True, identity=keys[j])
+    given = make()
+    given.engine = engine = FederationEngine(there, run="r")
+    ends.append(run(given))
+    assert not engine.refused and float((ends[1].srv.x - ends[0].srv.x).norm()) > 20
+
+
+@pytest.mark.usefixtures("accounts_at_hand")
+@pytest.mark.parametrize(("rule", "again"), [(NOISE, False), (IntegerRing(secure=True), True)])
+def test_noise_is_drawn_once_a_round(rule, again, tmp_path, quick):
+    """A node that has masked an update makes no keys for that round again, if that costs privacy;
+    without noise it does, where no shares were sent.
+    """
+    make = made(aggregation=rule, weighting="uniform", cohort=5, rounds=1)
+    there = Nodes(make, tmp_path, lambda what, t, i: what == "unmask")
+    for draw in range(2):
+        given = make()
+        given.engine = engine = FederationEngine(there, run="r")
+        run(given)
+        why = "has taken part in the sum of round 1" if draw and not again else "lacks the shares"
+        assert len(engine.refused) == 5 and all(why in r.why for r in engine.refused)
+
+
+@pytest.mark.usefixtures("accounts_at_hand")
+def test_a_node_makes_no_noise_from_the_seed(tmp_path):
+    loop = made(aggregation=NOISE, weighting="uniform")().build()
+    identity = Identity.rehearsed(1)[0]
+    with pytest.raises(CompositionError, match="DiscreteGaussian: who knows the seed"):
+        Node(loop.plan, loop.fed, loop.net, 0, tmp_path, identity=identity)
+
+
+class Reader(Stage):
+    """Looks at single updates."""
+
+    def read(self, up, share, at):
+        return up
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"algorithm": make_algorithm("fedlin")}, "before the round would not be masked"),
+        ({"algorithm": make_algorithm("fafed")}, "before round 1 would not be masked"),
+        (
+            {"clock": Asynchronous(buffer=4, concurrency=5), "devices": LogNormal()},
+            "clients who were sent one model",
+        ),
+        ({"stages": [Reader()]}, "Reader: its read.. is of single updates"),
+        ({"compress": "topk:0.1"}, "nothing is saved"),
+        ({"submodel": HeteroFL(), "capacities": CAPACITIES}, "vectors of one length"),
+        ({"cohort": 2}, "needs 3 or more clients in a round, got 2"),
+    ],
+)
+def test_what_would_tell_more_is_refused(settings, why):
+    with pytest.raises((CompositionError, ConfigError), match=why):
+        made(**settings)().build()
+
+
+def test_a_node_needs_an_identity(tmp_path):
+    loop = made()().build()
+    with pytest.raises(ConfigError, match="a node needs its key"):
+        Node(loop.plan, loop.fed, loop.net, 0, tmp_path)
+
+
+SECURE = ["aggregation=integer_ring", "aggregation.secure=true", "checkpoint.every_rounds=1"]
+
+
+def test_a_folder_has_all_that_masked_sums_need(tmp_path, caplog):
+    """Keys are those of the nodes; the run is its simulation, and its check says what is sent."""
+    fed = make_folder(resolve("digits", [*SMALL, *SECURE]), tmp_path / "fed", None, {})
+    here = Here(fed)
+    result, said = serve(fed, lambda clients: here), "a simulation has no masks"
+    assert said not in caplog.text
+    alone = resolve(fed.run_file).experiment().run()
+    assert same(result.state, alone.state) and said in caplog.text
+    found = check(fed)
+    assert not found.difference and found.bills and {*found.up} == {"delta", "weight", "masks"}
+    assert "loss" not in found.told and not found.refused
+    lines = [fed.node(i).secret("node").with_suffix(".pub").read_text() for i in range(3)]
+    other = ec.generate_private_key(ec.SECP256R1()).public_key()
+    lines[1] = other.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+    with pytest.raises(ConfigError, match=r"needs keys on secp384r1 .* one is on secp256r1"):
+        identity_of(fed.node(0), lines)
+    with pytest.raises(ConfigError, match="keys for masked sums cannot be read"):
+        identity_of(fed, lines[:1])
+
+
+PRIVATE = ["aggregation=discrete_gaussian", "aggregation.honest=3", "weighting=uniform"]
+
+
+@pytest.mark.usefixtures("accounts_at_hand")
+def test_deployed_noise_is_the_systems(tmp_path, monkeypatch):
+    """It differs from the seed's in every value, has its deviation, and needs no other cohorts."""
+    words = [*SMALL, *PRIVATE, "aggregation.noise=0.5", "checkpoint.every_rounds=1", "rounds=1"]
+    ends = []
+    for place in ("one", "other"):
+        fed = make_folder(resolve("digits", words), tmp_path / place, None, {})
+        ends.append(serve(fed, lambda clients, fed=fed: Here(fed)))
+        assert ends[-1].history[0]["epsilon"] > 0
+    alone = resolve(fed.run_file).experiment().run()
+    one, other = (end.state.x.double() - alone.state.x.double() for end in ends)
+    spread = 0.5 * 2**0.5 / 3  # of two noises of deviation noise * clip, of a mean of three clients
+    for moved in (one, other, one - other):
+        assert (moved != 0).all() and float(moved.std()) == pytest.approx(spread, rel=0.15)
+    found = check(fed)  # a rehearsal has the seed's
+    assert not found.difference and found.bills and "loss" not in found.told
+
+
+@pytest.mark.parametrize(
+    ("words", "given", "why"),
+    [
+        (PRIVATE, {"evaluate": "nodes"}, "release sums that have no noise"),
+        (["checkpoint.every_rounds=2"], {}, "every_rounds = 1 in a deployment"),
+        ([], {"standardise": True}, "sums of each site's features without masks"),
+        (["cohort=3", "data.clients=5"], {"over_selection": 0.5}, "of all that came"),
+    ],
+)
+def test_settings_that_would_tell_more_are_refused(words, given, why, tmp_path):
+    config = resolve("digits", [*SMALL, *SECURE, *words])
+    fed = folder(tmp_path, config, (400, 400, 400, 400, 400)[: 5 if words[1:] else 3], 10, **given)
+    with pytest.raises(CompositionError, match=why):
+        experiment_at_server(fed, None, None)
+
+
+def test_a_folder_is_not_made_with_settings_that_would_wait_for_its_nodes(tmp_path):
+    config = resolve("digits", [*SMALL, *SECURE, "checkpoint.every_rounds=2"])
+    with pytest.raises(CompositionError, match="every_rounds = 1 in a deployment"):
+        make_folder(config, tmp_path / "fed", None, {})
+    assert not (tmp_path / "fed").exists()
