@@ -206,7 +206,7 @@ def test_a_site_may_load_its_data_by_a_function_of_its_own(fed, tmp_path):
 
 
 def test_deploy_new_says_which_files_go_to_the_sites(fed, tmp_path, monkeypatch):
-    for name in ("check_library", "make_authority"):  # of Flower
+    for name in ("make_authority",):
         monkeypatch.setattr(f"fedloom_flower.new.{name}", lambda *_: None)
     monkeypatch.setattr("fedloom_flower.new.make_node_key", lambda _: f"{KEY}AAA0")
     monkeypatch.setattr("fedloom_flower.new.shutil.copyfile", lambda *_: None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import random
 import shutil
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from federations.nodes import Nodes
 from fedloom import Checkpoint, Local
 from fedloom.algorithm import FedAvg
 from fedloom.algorithms import FAFED, FedACG, FedSMOO, Scaffold
@@ -34,29 +34,9 @@ from support.without import Without
 from tiny import clusters, same
 
 
-class Nodes:
-    """All clients of an experiment, in this process. awry: what becomes of an answer."""
-
-    def __init__(self, given: Trial, folder, awry=lambda i, raw: raw, apart=False):
-        loop, self.nodes = given.build(), {}
-        for i in range(loop.fed.population):
-            if apart:
-                loop = dataclasses.replace(given, data=given.data.only(i)).build()
-            self.nodes[i] = Node(loop.plan, loop.fed, loop.net, i, folder / str(i), "r")
-        self.awry, self.bytes = awry, 0
-
-    def __call__(self, messages, seconds, enough):
-        answers = {i: self.nodes[i].answer(raw) for i, raw in messages.items()}
-        heads = [opened(ASK, raw)[0] for raw in messages.values()]
-        heads += [opened(ANSWER, raw)[0] for raw in answers.values()]
-        self.bytes += sum(sum(head.parts.values()) for head in heads)
-        answers = {i: self.awry(i, raw) for i, raw in answers.items()}
-        return {i: raw for i, raw in answers.items() if raw is not None}
-
-
-def deployed(make, folder, *others, **more):
+def deployed(make, folder, **more):
     """The end of a run whose clients are nodes, and its engine."""
-    engine = FederationEngine(Nodes(make(), folder, *others, **more), run="r")
+    engine = FederationEngine(Nodes(make(), folder, **more), run="r")
     given = make()
     given.engine = engine
     return run(given), engine
@@ -79,7 +59,7 @@ def agree(folder, apart=False, **settings):
     assert versions.keys() == alone.memory.keys()
     assert all(same(versions[i].state, alone.memory[i]) for i in versions)
     if "submodel" not in settings and not make().algorithm.asks:
-        assert engine._exchange.bytes == sum(ours.up.values()) + sum(ours.down.values())
+        assert engine._exchange.both == sum(ours.up.values()) + sum(ours.down.values())
 
 
 def nodes(engine):
@@ -196,7 +176,7 @@ class Awry:
 def test_updates_that_are_lost_late_or_damaged_leave_no_trace(tmp_path):
     """The nodes' states stay what the server took: as if these clients had not answered."""
     awry = Awry()
-    ours, engine = deployed(stateful, tmp_path, awry)
+    ours, engine = deployed(stateful, tmp_path, awry=awry)
     given = stateful()
     given.engine = Without(awry.wrong)
     alone = run(given)
@@ -218,7 +198,7 @@ class Away(Nodes):
         there = [i for i in messages if self.draw.random() < 0.5]
         answers = super().__call__({i: messages[i] for i in there}, seconds, enough)
         heads = [opened(ASK, messages[i])[0] for i in messages.keys() - {*there}]
-        self.bytes += sum(sum(head.parts.values()) for head in heads)
+        self.down += sum(sum(head.parts.values()) for head in heads)
         return dict(reversed(answers.items()))
 
 
@@ -259,7 +239,7 @@ def test_a_round_with_too_few_updates_is_drawn_again(name, tmp_path):
     for i, state in alone.memory.items():
         assert same(nodes(engine)[i].states.at(int(state.last), 0).state, state)
     if name == "scaffold":  # an answer to a question is counted in other words
-        assert engine._exchange.bytes == sum(ours.up.values()) + sum(ours.down.values())
+        assert engine._exchange.both == sum(ours.up.values()) + sum(ours.down.values())
 
 
 def test_another_draw_waits_for_no_more_than_it_needs(tmp_path):
@@ -326,7 +306,7 @@ def test_a_node_that_began_after_the_question_asks_itself_again(tmp_path):
         return raw
 
     make = lambda: experiment(**SHORT, algorithm=make_algorithm("fedlin"))
-    engine = FederationEngine(Nodes(make(), tmp_path, forgetting), run="r")
+    engine = FederationEngine(Nodes(make(), tmp_path, awry=forgetting), run="r")
     given = make()
     given.engine = engine
     assert same(run(given).srv, run(make()).srv) and not engine.refused
@@ -355,7 +335,7 @@ def test_an_answer_that_cannot_be_read_is_asked_for_again_in_the_next_draw(tmp_p
 
     make = lambda: experiment(algorithm=Scaffold(), cohort=6, **SHORT)
     given = make()
-    engine = FederationEngine(Nodes(make(), tmp_path, awry), run="r", min_updates=6, redraws=1)
+    engine = FederationEngine(Nodes(make(), tmp_path, awry=awry), run="r", min_updates=6, redraws=1)
     given.engine = engine
     assert same(run(given).srv, run(make()).srv) and [r.client for r in engine.refused] == [2]
 
@@ -391,7 +371,7 @@ def test_a_node_whose_disk_is_lost_begins_anew_or_is_out(tmp_path):
     ):
         compress = Link(Via(TopK(ratio=0.2), Residual()), down=down)
         make = functools.partial(stateful, algorithm=algorithm, compress=compress)
-        engine = deployed(make, tmp_path / "nodes", losing)[1]
+        engine = deployed(make, tmp_path / "nodes", awry=losing)[1]
         assert {r.why.partition(",")[0] for r in engine.refused} == ({said} if said else set())
         shutil.rmtree(tmp_path / "nodes")
 

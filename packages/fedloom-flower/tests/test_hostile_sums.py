@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("cryptography", reason="the extra secure is not installed")
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from federations.nodes import Nodes
 from federations.places import SMALL, Here, folder
 from fedloom import Local
 from fedloom.aggregation import IntegerRing
@@ -27,8 +28,7 @@ from fedloom_flower import masked_sums
 from fedloom_flower.agreement import Agreement, agree, read_agreement
 from fedloom_flower.cli.deploy import _follow
 from fedloom_flower.engine import FederationEngine
-from fedloom_flower.masked_cohorts import Expected
-from fedloom_flower.masked_sums import Identity
+from fedloom_flower.masked_answers import Expected
 from fedloom_flower.message import ANSWER, Ask, Refusal, Site, opened, sealed
 from fedloom_flower.node import Node
 from fedloom_flower.server import serve
@@ -48,30 +48,18 @@ def quick(monkeypatch):
     monkeypatch.setattr(masked_sums, "CURVE", ec.SECP256R1())  # P-384 takes ten times as long
 
 
-class Members:
+class Members(Nodes):
     """The nodes of a plan, each with what it was told of the agreement."""
 
     def __init__(self, folder, agreed=lambda i: "same", removed=frozenset(), **plan):
-        self.made = experiment(**(PLAN | plan))
-        loop = self.made.build()
-        cohorts = Expected(self.made._cohorts, lambda: removed)
-        keys = Identity.rehearsed(loop.fed.population)
-        self.nodes = {
-            i: Node(
-                *(loop.plan, loop.fed, loop.net, i, folder / str(i), "r"),
-                identity=keys[i],
-                rounds=self.made.rounds,
-                cohorts=cohorts,
-                agreed=agreed(i),
-            )
-            for i in range(loop.fed.population)
-        }
-        self.seen = []
+        self.made = made = experiment(**(PLAN | plan))
+        cohorts = Expected(made._cohorts, lambda: removed)
+        given = {"rounds": made.rounds, "cohorts": cohorts}
+        super().__init__(made, folder, of=lambda i: given | {"agreed": agreed(i)})
 
-    def __call__(self, messages, seconds, enough):
-        out = {i: self.nodes[i].answer(raw) for i, raw in messages.items()}
-        self.seen += [opened(ANSWER, raw)[0] for raw in out.values()]
-        return out
+    @property
+    def seen(self):
+        return [head for *_, head, _ in self.sent]
 
     def keys(self, i, members, round=0):
         """A node's answer to a session that the server names."""

@@ -37,7 +37,7 @@ def imported(path: Path) -> set[str]:
 
 def test_flower_is_met_in_its_folder_only():
     """All else works, and is tested, where it is not installed."""
-    own = ("certificates.py", "masked_sums.py")
+    own = ("certificates.py", "masked_answers.py", "masked_sums.py")
     places = dict.fromkeys(("flwr", "httpx", "starlette", "uvicorn"), ("flower_app/",))
     places |= {"cryptography": ("flower_app/", *own), "Crypto": ("masked_sums.py",)}
     for package, where in places.items():

@@ -14,6 +14,7 @@ pytest.importorskip("cryptography", reason="the extra secure is not installed")
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from federations.nodes import Nodes
 from federations.places import SMALL, Here, folder
 from fedloom import Checkpoint, Local
 from fedloom.aggregation import DiscreteGaussian, IntegerRing
@@ -32,11 +33,11 @@ from fedloom.federation.private_examples import ExamplePrivacy
 from fedloom.stage import Stage
 from fedloom.submodels import FedBN, HeteroFL
 from fedloom_flower import masked_sums
-from fedloom_flower.certificates import identity_of
 from fedloom_flower.check import check
 from fedloom_flower.engine import FederationEngine
+from fedloom_flower.masked_answers import identity_of
 from fedloom_flower.masked_sums import Identity
-from fedloom_flower.message import ANSWER, ASK, opened, sealed
+from fedloom_flower.message import ASK, opened, sealed
 from fedloom_flower.new import make as make_folder
 from fedloom_flower.node import Node
 from fedloom_flower.server import experiment_at_server, serve
@@ -51,41 +52,13 @@ def quick(monkeypatch):
     monkeypatch.setattr(masked_sums, "CURVE", ec.SECP256R1())  # P-384 takes ten times as long
 
 
-class Nodes:
-    """All clients in this process. away(what, round, client): whether an answer does not come."""
-
-    def __init__(self, make, folder, away=lambda *_: False):
-        loop = make().build()
-        identities = Identity.rehearsed(loop.fed.population)
-        place = loop.plan, loop.fed, loop.net
-        self.make = lambda i: Node(
-            *place, i, folder / str(i), "r", rehearsal=True, identity=identities[i]
-        )
-        self.nodes = {i: self.make(i) for i in range(loop.fed.population)}
-        self.away, self.bytes, self.down, self.sent = away, 0, 0, []
-
-    def __call__(self, messages, seconds, enough):
-        out = {}
-        for i, raw in messages.items():
-            ask, parts = opened(ASK, raw)
-            self.bytes += (size := sum(map(len, parts.values())))
-            self.down += size
-            if self.away(ask.what, ask.round, i):
-                continue
-            out[i] = self.nodes[i].answer(raw)
-            head, parts = opened(ANSWER, out[i])
-            self.bytes += sum(map(len, parts.values()))
-            self.sent.append((ask.what, ask.round, i, head, parts))
-        return out
-
-
 def made(**settings):
     ring = {"aggregation": IntegerRing(secure=True), "cohort": 5}
     return lambda **more: experiment(**({"algorithm": FedAvg()} | ring | SHORT | settings | more))
 
 
 def deployed(make, folder, away=lambda *_: False, **more):
-    engine = FederationEngine(Nodes(make, folder, away), run="r", **more)
+    engine = FederationEngine(Nodes(make(), folder, away), run="r", **more)
     given = make()
     given.engine = engine
     return run(given), engine
@@ -119,7 +92,7 @@ def test_bits_and_bills_are_the_simulations(name, tmp_path):
     dense = sum(plain.up.values())
     assert sum(ours.up.values()) - ours.up["masks"] == dense
     nodes = engine._exchange
-    assert nodes.bytes == sum(ours.up.values()) + sum(ours.down.values())
+    assert nodes.both == sum(ours.up.values()) + sum(ours.down.values())
     for i, node in nodes.nodes.items():
         if i in alone.memory:
             assert same(node.states.newest().state, alone.memory[i])
@@ -134,11 +107,11 @@ def test_a_node_that_lost_its_folder_gets_a_compressed_broadcast_whole(tmp_path,
     def away(what, t, i):
         if (what, t, i) == ("keys", 2, 1):
             shutil.rmtree(tmp_path / "1")
-            there.nodes[1] = there.make(1)
+            there.nodes[1] = there.begun(1)
         return False
 
     make = made(compress=Link(down=QSGD()), rounds=5, cohort=6, algorithm=make_algorithm("fedavgm"))
-    there, given = Nodes(make, tmp_path, away), make()
+    there, given = Nodes(make(), tmp_path, away), make()
     given.engine = engine = FederationEngine(there, run="r")
     ours = run(given)
     assert [(r.round, r.client) for r in engine.refused] == [(2, 1)]
@@ -224,11 +197,11 @@ def test_a_round_below_the_threshold_tells_nothing_and_is_drawn_again(tmp_path, 
 def test_a_node_that_was_killed_between_two_exchanges_counts_as_away(tmp_path):
     def away(what, t, i):
         if i == 1 and (what, t) in (("round", 0), ("unmask", 1)):
-            there.nodes[i] = there.make(i)
+            there.nodes[i] = there.begun(i)
         return False
 
     make = made(cohort=[[0, 1, 2, 3]] * 2)
-    there = Nodes(make, tmp_path, away)
+    there = Nodes(make(), tmp_path, away)
     engine = FederationEngine(there, run="r")
     given = make()
     given.engine = engine
@@ -245,7 +218,7 @@ def test_a_resumed_server_goes_on_and_a_round_is_unmasked_once(tmp_path):
     the same clients the next round goes on from the same model.
     """
     make = made(rounds=4, cohort=6, checkpoint=Checkpoint(every_rounds=1, every_seconds=None))
-    there = Nodes(make, tmp_path / "nodes")
+    there = Nodes(make(), tmp_path / "nodes")
 
     def exchange(messages, seconds, enough):
         out = there(messages, seconds, enough)
@@ -276,7 +249,7 @@ def test_a_resumed_server_goes_on_and_a_round_is_unmasked_once(tmp_path):
 def test_masks_of_another_broadcast_give_no_sum(tmp_path):
     """A server that sends one client another model learns noise, and the round does not count."""
     make = made(cohort=[[0, 1, 2, 3]], rounds=1)
-    there = Nodes(make, tmp_path)
+    there = Nodes(make(), tmp_path)
 
     def exchange(messages, seconds, enough):
         for i, raw in messages.items():
@@ -309,7 +282,7 @@ def test_damaged_keys_and_shares_change_no_sum(tmp_path, quick):
         return raw[:at] + (bytes([raw[at] ^ 1 << draw.randrange(8)]) + raw[at + 1 :]) * flips
 
     for attempt in range(8):
-        there, rows = Nodes(make, tmp_path / str(attempt)), []
+        there, rows = Nodes(make(), tmp_path / str(attempt)), []
 
         def exchange(messages, seconds, enough, there=there):
             what = opened(ASK, next(iter(messages.values())))[0].what
@@ -366,7 +339,7 @@ def test_the_server_takes_what_a_hostile_client_sends_within_the_range(rule, tmp
     """Nobody at the server can see how long one update is: bounds are the clients' own."""
     make = made(aggregation=rule, weighting="uniform", cohort=5, rounds=1)
     ends = [deployed(make, tmp_path / "honest")[0]]
-    there = Nodes(make, tmp_path / "hostile")
+    there = Nodes(make(), tmp_path / "hostile")
     wide = dataclasses.replace(NOISE, clip=1000 * NOISE.clip) if rule is NOISE else rule
     other = make(aggregation=wide, local=Local(epochs=1, batch=4, lr=1000.0)).build()
     i, keys = ends[0].history[0].get("clients", range(6))[0], Identity.rehearsed(6)
@@ -387,7 +360,7 @@ def test_noise_is_drawn_once_a_round(rule, again, tmp_path, quick):
     without noise it does, where no shares were sent.
     """
     make = made(aggregation=rule, weighting="uniform", cohort=5, rounds=1)
-    there = Nodes(make, tmp_path, lambda what, t, i: what == "unmask")
+    there = Nodes(make(), tmp_path, lambda what, t, i: what == "unmask")
     for draw in range(2):
         given = make()
         given.engine = engine = FederationEngine(there, run="r")

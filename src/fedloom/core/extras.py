@@ -13,7 +13,7 @@ from urllib.request import url2pathname
 from ..errors import ConfigError, FedloomError
 
 # extras that are packages of their own; a checkout has them in packages/
-PACKAGES = {"flower": "fedloom-flower", "secure": "fedloom-flower[secure]"}
+PACKAGES = {"flower": "fedloom-flower"}
 
 
 def install(extra: str) -> str:

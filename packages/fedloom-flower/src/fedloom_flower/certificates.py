@@ -1,82 +1,33 @@
 """Keys and certificates of a federation: a small authority of its own, and a key for each node.
 
-A convenience: whoever has an authority puts its files into the same places. Needs the library
-cryptography, which Flower brings.
+A convenience: whoever has an authority puts its files into the same places.
 """
 
 from __future__ import annotations
 
 import datetime
 import ipaddress
-from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from fedloom.core.extras import install
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
 from fedloom.errors import ConfigError
 from fedloom.storage.atomic import reason
 
 from .folder import Folder, write, write_secret
 
-if TYPE_CHECKING:
-    from .masked_sums import Identity
-
 DAYS = 825  # of the server's certificate; the authority's is valid ten times as long
 SOON = 30  # days before its end from which it is to be renewed
-
-
-def check_library() -> None:
-    """Raise ConfigError if the library is missing."""
-    try:
-        import cryptography  # noqa: F401
-    except ImportError:
-        raise ConfigError(
-            f"a federation needs the library flwr, which is missing; {install('flower')}"
-        ) from None
-
-
-def check_masks_library() -> None:
-    """Raise ConfigError if a library of masked sums is missing."""
-    if lacking := [name for name in ("cryptography", "Crypto") if find_spec(name) is None]:
-        raise ConfigError(
-            f"aggregation.secure = true needs the library {lacking[0]}, which is missing; "
-            f"{install('secure')}"
-        )
-
-
-def identity_of(fed: Folder, lines: Sequence[str]) -> Identity:
-    """A node's key and those of all clients, for masked sums. lines: of clients.toml. Raises
-    ConfigError.
-    """
-    check_masks_library()
-    from cryptography.hazmat.primitives import serialization
-
-    from .masked_sums import CURVE, Identity
-
-    try:
-        raw = fed.secret("node").read_bytes()
-        own: Any = serialization.load_ssh_private_key(raw, None)
-        keys: list[Any] = [serialization.load_ssh_public_key(line.encode()) for line in lines]
-    except (OSError, ValueError, TypeError) as error:
-        raise ConfigError(f"the keys for masked sums cannot be read: {error}") from None
-    if odd := {key.curve.name for key in [own, *keys]} - {CURVE.name}:
-        raise ConfigError(
-            f"aggregation.secure = true needs keys on {CURVE.name} at all nodes, as `fedloom "
-            f"deploy new` makes them, and one is on {min(odd)}"
-        )
-    return Identity(own, dict(enumerate(keys)))
 
 
 def make_authority(fed: Folder, address: str) -> None:
     """Write ca.pem, server.pem and their keys. address: the server's name or number, as nodes
     reach it. Raises ConfigError.
     """
-    check_library()
-    from cryptography import x509
-    from cryptography.hazmat.primitives.asymmetric import ec
-
     ca = ec.generate_private_key(ec.SECP256R1())
     authority = [
         (x509.BasicConstraints(ca=True, path_length=0), True),
@@ -91,9 +42,6 @@ def renew(fed: Folder) -> None:
     """Write another server.pem and key, of the same authority, so that nodes need nothing. Raises
     ConfigError.
     """
-    check_library()
-    from cryptography.hazmat.primitives import serialization
-
     path = fed.secret("ca")
     try:
         ca = serialization.load_pem_private_key(path.read_bytes(), None)
@@ -108,9 +56,6 @@ def renew(fed: Folder) -> None:
 
 def _make_server(fed: Folder, address: str, ca: Any) -> None:
     """Write server.pem and its key, signed by an authority's key."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives.asymmetric import ec
-
     identity = x509.SubjectKeyIdentifier.from_public_key(ca.public_key())
     named = [
         (x509.BasicConstraints(ca=False, path_length=None), True),
@@ -132,8 +77,6 @@ def _write(
     more: list[tuple[Any, bool]],
 ) -> None:
     """Write a certificate and its key. more: extensions, and whether each is critical."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
 
     def called(name: str) -> Any:
         return x509.Name([x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, name[:64])])
@@ -153,8 +96,6 @@ def _write(
 
 def _usage(*wanted: str) -> Any:
     """What a certificate's key may be used for."""
-    from cryptography import x509
-
     first = ("digital_signature", "content_commitment", "key_encipherment", "data_encipherment")
     more = ("key_agreement", "key_cert_sign", "crl_sign", "encipher_only", "decipher_only")
     names = (*first, *more)
@@ -163,8 +104,6 @@ def _usage(*wanted: str) -> Any:
 
 def _places(address: str) -> list[Any]:
     """The names that a server's certificate is for: this one, and its own machine."""
-    from cryptography import x509
-
     out: list[Any] = []
     for name in dict.fromkeys([address, "localhost", "127.0.0.1"]):
         try:
@@ -176,10 +115,6 @@ def _places(address: str) -> list[Any]:
 
 def make_node_key(path: Path) -> str:
     """Write a node's private key, and its public one beside it -> the public key's line."""
-    check_library()
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
     key = ec.generate_private_key(ec.SECP384R1())
     forms = serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH
     write_secret(path, key.private_bytes(*forms, serialization.NoEncryption()))
@@ -191,9 +126,6 @@ def make_node_key(path: Path) -> str:
 
 def as_pem(line: str) -> bytes:
     """A public key as Flower has it, from its line in clients.toml. Raises ConfigError."""
-    check_library()
-    from cryptography.hazmat.primitives import serialization
-
     try:
         key = serialization.load_ssh_public_key(line.encode())
     except ValueError as error:
@@ -205,9 +137,6 @@ def as_pem(line: str) -> bytes:
 
 def days_left(path: Path) -> int:
     """How many days a certificate is still valid, below 0 if it is not. Raises ConfigError."""
-    check_library()
-    from cryptography import x509
-
     try:
         found = x509.load_pem_x509_certificate(path.read_bytes())
     except (OSError, ValueError) as error:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,16 +15,13 @@ from fedloom.engines.serial import Serial
 from fedloom.experiment.experiment import Experiment
 from fedloom.server.rounds import Run
 
-from .certificates import check_masks_library
 from .clients import KEYS_MADE_HERE, Clients, read_clients
 from .engine import FederationEngine
 from .folder import Deployment, Folder, evaluation
+from .masked_sums import Identity
 from .message import ANSWER, Head, Masks, Measured, Site, opened
 from .node import Node
 from .sites import experiment_of, must_join, settings_of
-
-if TYPE_CHECKING:
-    from .masked_sums import Identity
 
 ROUNDS = 2  # that are compared
 
@@ -55,7 +53,7 @@ def check(fed: Folder) -> Checked:
 
     alone = _run(made(), Serial(), rounds)
     with tempfile.TemporaryDirectory(prefix="fedloom-") as folder:
-        there = _Nodes(made(), Path(folder), fed.settings().run)
+        there = Nodes(made(), Path(folder), fed.settings().run)
         engine = FederationEngine(there, run=fed.settings().run, rehearsal=True)
         ours = _run(made(), engine, rounds)
         state = max((_size(path) for path in Path(folder).iterdir()), default=0)
@@ -102,40 +100,44 @@ def _own(kind: type[Head]) -> list[str]:
     return [name for name in kind.model_fields if name not in Head.model_fields and name != "kind"]
 
 
-class _Nodes:
-    """All clients in this process."""
+class Nodes:
+    """All clients of an experiment in this process, as an exchange. of: what a client's node is
+    given beside its place and key; told: what an update last said of itself.
+    """
 
-    def __init__(self, made: Experiment, folder: Path, run: str) -> None:
-        loop = made.build()
-        self._made, self._folder, self._run, self._loop = made, folder, run, loop
-        self._nodes: dict[int, Node] = {}
-        self._identities: list[Identity] = []
-        if loop.plan.aggregation.masked:
-            check_masks_library()
-            from .masked_sums import Identity as Made
-
-            self._identities = Made.rehearsed(loop.fed.population)
+    def __init__(
+        self,
+        made: Experiment,
+        folder: Path,
+        run: str,
+        of: Callable[[int], Mapping[str, Any]] = lambda i: {"rehearsal": True},
+    ) -> None:
+        self._loop, self._folder, self._run, self._of = made.build(), folder, run, of
+        masked = self._loop.plan.aggregation.masked
+        self._keys = Identity.rehearsed(self._loop.fed.population) if masked else []
+        self.nodes: dict[int, Node] = {}
         self.told: tuple[str, ...] = ()
 
     def __call__(self, messages: dict[int, bytes], *_: float) -> dict[int, bytes]:
-        answers = {i: self._node(i).answer(raw) for i, raw in messages.items()}
+        answers = {i: self.node(i).answer(raw) for i, raw in messages.items()}
         for raw in answers.values():
             head = opened(ANSWER, raw)[0]
-            said = head.model_dump(exclude={"run", "what", "round", "client", "parts", "kind"})
-            self.told = (
-                self.told
-                if isinstance(head, Masks)
-                else tuple(k for k, v in said.items() if v is not None)
-            )
+            if not isinstance(head, Masks):
+                said = head.model_dump(exclude={*Head.model_fields, "kind"})
+                self.told = tuple(k for k, v in said.items() if v is not None)
         return answers
 
-    def _node(self, i: int) -> Node:
-        if i not in self._nodes:
-            at, loop = self._folder / str(i), self._loop
-            place = loop.plan, loop.fed, loop.net, i, at, self._run
-            identity = self._identities[i] if self._identities else None
-            self._nodes[i] = Node(*place, rehearsal=True, identity=identity)
-        return self._nodes[i]
+    def node(self, i: int) -> Node:
+        """A client's node, which is made when it is asked for the first time."""
+        if i not in self.nodes:
+            self.nodes[i] = self.begun(i)
+        return self.nodes[i]
+
+    def begun(self, i: int) -> Node:
+        """A client's node, begun anew on its folder."""
+        loop, identity = self._loop, self._keys[i] if self._keys else None
+        place = loop.plan, loop.fed, loop.net, i, self._folder / str(i), self._run
+        return Node(*place, identity=identity, **self._of(i))
 
 
 def _run(made: Experiment, engine: Serial | FederationEngine, rounds: int) -> Run:

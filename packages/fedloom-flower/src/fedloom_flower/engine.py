@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from safetensors.torch import save
 
@@ -35,8 +35,8 @@ from fedloom.stage import Download
 from fedloom.storage.manifest import numbered
 
 from .attendance import HOW, Attendance, Refused, SpareError
-from .certificates import check_masks_library
 from .downlink import Downlink
+from .masked_rounds import Answers, MaskedRound, Receiving
 from .message import (
     A,
     Ask,
@@ -53,9 +53,6 @@ from .message import (
 from .message_exchange import Exchange, ask
 from .scores import score_in
 from .shapes import probe_of, question_of, read, refuse, refuse_at_server, trace_of
-
-if TYPE_CHECKING:
-    from .masked_rounds import Answers, Receiving
 
 _log = logging.getLogger(__name__)
 
@@ -147,9 +144,6 @@ class FederationEngine:
         reaches = {ACCUMULATED, CHANGE} & set(plan.algorithm.sent.values())
         self._mirrors = link.mirrored or bool(reaches)
         if isinstance(rule, IntegerRing) and rule.masked:
-            check_masks_library()
-            from .masked_rounds import Receiving
-
             given = client, rule, self._like, self._weighs_itself, self.run, self
             self._masking = Receiving(*given, self._agreed)
 
@@ -203,8 +197,6 @@ class FederationEngine:
         """The exchanges where clients mask their updates. Of a round whose sum is known there is no
         other sum, which could tell single updates: then no update counts.
         """
-        from .masked_rounds import MaskedRound
-
         if not self.attendance.counts(asked.round):
             costs = [ClientCost(i, False, 0.0, 0, 0, {}, {}) for i in asked.cohort]
             return RangeResult([], {}, costs)

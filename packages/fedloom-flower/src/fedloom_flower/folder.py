@@ -108,6 +108,16 @@ def deployment_of(given: Mapping[str, Any], source: str) -> Deployment:
         return Deployment(**values)
 
 
+class _Inside:
+    """The path of something in a federation's folder."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, folder: Folder, kind: type) -> Path:
+        return folder.path / self._name
+
+
 @dataclass(frozen=True)
 class Folder:
     """A federation's folder. client: None at the server."""
@@ -115,65 +125,24 @@ class Folder:
     path: Path
     client: int | None = None
 
-    @property
-    def run_file(self) -> Path:
-        """The settings of the run."""
-        return self.path / "run.toml"
-
-    @property
-    def clients_file(self) -> Path:
-        """The clients."""
-        return self.path / "clients.toml"
-
-    @property
-    def settings_file(self) -> Path:
-        """How the run is deployed."""
-        return self.path / "federation.toml"
-
-    @property
-    def run(self) -> Path:
-        """The run's folder, at the server."""
-        return self.path / "run"
-
-    @property
-    def app(self) -> Path:
-        """What Flower is given."""
-        return self.path / "app"
-
-    @property
-    def home(self) -> Path:
-        """Where Flower's programs keep their files."""
-        return self.path / "flower"
+    run_file = _Inside("run.toml")  # the settings of the run
+    clients_file = _Inside("clients.toml")
+    settings_file = _Inside("federation.toml")  # how the run is deployed
+    agreed_file = _Inside("agreed.json")  # what server and nodes agreed on before round 1
+    # at a site: the description that its people agreed to tell; at the server: all sites'
+    told_file = _Inside("told.json")
+    # at the server
+    run = _Inside("run")  # the run's folder
+    app = _Inside("app")  # what Flower is given
+    home = _Inside("flower")  # where Flower's programs keep their files
+    registered = _Inside("flower/registered")  # there once Flower's server knows all keys
+    starts_file = _Inside("starts")  # the number of its last start
+    notices_file = _Inside("notices.txt")  # what to look at before round 1, a line each
 
     @property
     def link(self) -> Folder:
         """Where the certificate is that Flower's server shows to processes of its machine."""
         return Folder(self.home / "link")
-
-    @property
-    def registered(self) -> Path:
-        """A file that is there once Flower's server knows all keys, since its start."""
-        return self.home / "registered"
-
-    @property
-    def starts_file(self) -> Path:
-        """The number of the server's last start."""
-        return self.path / "starts"
-
-    @property
-    def agreed_file(self) -> Path:
-        """What server and nodes agreed on before round 1."""
-        return self.path / "agreed.json"
-
-    @property
-    def told_file(self) -> Path:
-        """At a site: the description that its people agreed to tell; at the server: all sites'."""
-        return self.path / "told.json"
-
-    @property
-    def notices_file(self) -> Path:
-        """What an operator should look at before round 1, a line each, at the server."""
-        return self.path / "notices.txt"
 
     def attendance(self, private: bool) -> Path:
         """Who was asked and who answered, round by round; of a private run it is a secret."""

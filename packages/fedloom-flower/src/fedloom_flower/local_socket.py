@@ -7,22 +7,22 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
-import struct
 from collections.abc import Callable
+from multiprocessing.connection import Client, Listener
 from pathlib import Path
 
-_LENGTH = struct.Struct(">Q")
 _LONGEST = 1 << 36  # bytes of a message
-_PATIENCE = 60.0  # seconds for the other side to go on with a message
+_PATIENCE = 60.0  # seconds until whoever came must say something
 
 
 def asked(path: str | Path, raw: bytes) -> bytes:
     """Hand a message to the node at a socket -> its answer. Raises OSError."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as place:
-        place.connect(str(path))
-        _send(place, raw)
-        return _receive(place)
+    with Client(str(path), "AF_UNIX") as place:
+        place.send_bytes(raw)
+        try:
+            return place.recv_bytes(_LONGEST)
+        except EOFError:
+            raise OSError("the node has ended before it answered") from None
 
 
 class LocalSocket:
@@ -31,50 +31,29 @@ class LocalSocket:
     """
 
     def __init__(self, path: Path, answer: Callable[[bytes], bytes]) -> None:
-        self.path, self._answer = path, answer
-        self._place = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.path, self._answer, self._open = path, answer, True
         before = os.umask(0o177)
         try:
-            self._place.bind(str(path))
+            self._listener = Listener(str(path), "AF_UNIX", backlog=16)
         finally:
             os.umask(before)
-        self._place.listen()
 
     def serve(self) -> None:
         """Answer messages until close()."""
-        while True:
-            try:
-                place, _ = self._place.accept()
-            except OSError:  # closed
-                return
-            with place, contextlib.suppress(OSError):  # whoever asked is gone
-                place.settimeout(_PATIENCE)
-                _send(place, self._answer(_receive(place)))
+        while self._open:
+            with (
+                contextlib.suppress(OSError, EOFError),  # closed, or whoever asked is gone
+                self._listener.accept() as place,
+            ):
+                if place.poll(_PATIENCE):
+                    place.send_bytes(self._answer(place.recv_bytes(_LONGEST)))
 
     def close(self) -> None:
-        """Close the socket."""
+        """Close the socket, for whoever waits at it too."""
+        self._open = False
         with contextlib.suppress(OSError):
-            self._place.shutdown(socket.SHUT_RDWR)
-        self._place.close()
-        self.path.unlink(missing_ok=True)
-
-
-def _send(place: socket.socket, raw: bytes) -> None:
-    place.sendall(_LENGTH.pack(len(raw)))
-    if raw:  # else the other side may be done already
-        place.sendall(raw)
-
-
-def _receive(place: socket.socket) -> bytes:
-    with place.makefile("rb") as file:
-        head = file.read(_LENGTH.size)
-        length = int.from_bytes(head, "big")
-        if len(head) < _LENGTH.size or length > _LONGEST:
-            raise OSError(f"a message of {length} bytes, more than {_LONGEST}, or none")
-        raw = file.read(length)
-    if len(raw) < length:
-        raise OSError(f"the connection ended after {len(raw)} of {length} bytes")
-    return raw
+            Client(str(self.path), "AF_UNIX").close()
+        self._listener.close()
 
 
 def blocks(raw: bytes) -> list[bytes]:

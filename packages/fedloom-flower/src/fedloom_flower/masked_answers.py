@@ -3,26 +3,57 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from cryptography.hazmat.primitives import serialization
 from torch import Tensor
 
 from fedloom.aggregation.integer_ring import IntegerRing
 from fedloom.core.vector import Rec, fields, rec
 from fedloom.core.wire import pack
-from fedloom.errors import WireError
+from fedloom.errors import ConfigError, WireError
+from fedloom.federation.sampling import Cohorts
 from fedloom.stage import Download
 from fedloom.storage.atomic import write_atomic
 
-from .masked_cohorts import Expected
+from . import masked_sums
+from .folder import Folder
 from .masked_sums import Identity, MaskingClient, Session, Words, session_of
 from .message import Ask, Masks, sealed
 from .node_records import Record, read_record
 
 Parts = dict[str, bytes]
+
+
+class Expected(NamedTuple):
+    """The cohorts that a node's own settings have. removed: clients that its own clients.toml marks
+    so.
+    """
+
+    cohorts: Cohorts
+    removed: Callable[[], Collection[int]] = frozenset
+
+    def check(self, members: Sequence[int], round: int) -> None:
+        """Raise WireError for a sum of fewer clients, or of others, than the settings have."""
+        size, removed = self.cohorts.size, {*self.removed()}
+        if isinstance(size, Sequence):
+            wanted = {*size[round % len(size)]} - removed
+            if {*members} != wanted:
+                raise WireError(
+                    f"the masked sum is said to be of the clients {[*members]}, and the list of "
+                    f"round {round + 1} has {sorted(wanted)}"
+                )
+            return
+        count = min(self.cohorts.largest, self.cohorts.population - len(removed))
+        if len(members) != count:
+            raise WireError(
+                f"the masked sum is said to be of {len(members)} clients, and a round has {count} "
+                "by this node's own run.toml and clients.toml; a site that was taken out is marked "
+                "removed = true there"
+            )
 
 
 class Unmasked(Record):
@@ -169,3 +200,22 @@ def digest_of(share: Download) -> bytes:
     for name, raw in sorted(pack(sent).items()):
         found.update(f"{name} {len(raw)} ".encode() + raw)
     return found.digest()
+
+
+def identity_of(fed: Folder, lines: Sequence[str]) -> Identity:
+    """A node's key and those of all clients, for masked sums. lines: of clients.toml. Raises
+    ConfigError.
+    """
+    try:
+        raw = fed.secret("node").read_bytes()
+        own: Any = serialization.load_ssh_private_key(raw, None)
+        keys: list[Any] = [serialization.load_ssh_public_key(line.encode()) for line in lines]
+    except (OSError, ValueError, TypeError) as error:
+        raise ConfigError(f"the keys for masked sums cannot be read: {error}") from None
+    curve = masked_sums.CURVE.name
+    if odd := {key.curve.name for key in [own, *keys]} - {curve}:
+        raise ConfigError(
+            f"aggregation.secure = true needs keys on {curve} at all nodes, as `fedloom deploy "
+            f"new` makes them, and one is on {min(odd)}"
+        )
+    return Identity(own, dict(enumerate(keys)))

@@ -17,7 +17,7 @@ from fedloom.config.resolve import Config
 from fedloom.errors import ConfigError
 from fedloom.storage.atomic import reason
 
-from .certificates import check_library, make_authority, make_node_key
+from .certificates import make_authority, make_node_key
 from .clients import Clients, Entry, check_name
 from .columns import rows_here, with_rules
 from .folder import Deployment, Folder, deployment_of, write
@@ -44,7 +44,6 @@ def make(
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"'{out}' exists and is not empty; choose another --out")
-    check_library()
     config = with_rules(config, elsewhere=clients is not None)
     refuse_settings(config, agreed=clients is None)
     defaults = {"run": config.values["name"], "evaluate": _measures(config, bool(clients))}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load
@@ -33,18 +33,14 @@ from fedloom.plan import Plan
 from fedloom.stage import Download
 from fedloom.submodels.base import View
 
-from .certificates import check_masks_library
 from .downlink import LostError, received
+from .masked_answers import Expected, MaskedAnswers
+from .masked_sums import Identity
 from .message import ASK, Ask, Refusal, Update, check_addressee, disclosed, opened, sealed
 from .node_records import MeasuredModels, NodeAccount
 from .node_states import NodeStates
 from .scores import measured
 from .shapes import embedded, question_of, read, refuse, trace_of
-
-if TYPE_CHECKING:
-    from .masked_answers import MaskedAnswers
-    from .masked_cohorts import Expected
-    from .masked_sums import Identity
 
 _log = logging.getLogger(__name__)
 Parts = dict[str, bytes]
@@ -114,9 +110,6 @@ class Node:
         rule = self.plan.aggregation
         if not (isinstance(rule, IntegerRing) and rule.masked):
             return None
-        check_masks_library()
-        from .masked_answers import MaskedAnswers
-
         if identity is None:
             raise ConfigError(
                 "aggregation.secure = true: a node needs its key and those of all clients; give "

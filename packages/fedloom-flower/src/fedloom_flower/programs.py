@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import secrets
@@ -10,8 +11,6 @@ import ssl
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
@@ -252,16 +251,15 @@ def register(fed: Folder, check: Callable[[], None]) -> None:
 def _check_guarded(fed: Folder) -> None:
     """Raise FlowerError if Flower's server obeys somebody without the operator's token."""
     trusted = ssl.create_default_context(cafile=fed.link.certificate("ca"))
-    https = urllib.request.HTTPSHandler(context=trusted)
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), https)
-    where = f"https://127.0.0.1:{fed.settings().local_port}/v1/control/list-runs"
+    place = "127.0.0.1", fed.settings().local_port
+    asking = http.client.HTTPSConnection(*place, timeout=_SECONDS, context=trusted)
     try:
-        with opener.open(where, b"", _SECONDS) as answer:
-            status = answer.status
-    except urllib.error.HTTPError as error:
-        status = error.code
-    except OSError as error:
-        raise FlowerError(f"Flower's server cannot be asked: {reason(error)}") from None
+        asking.request("POST", "/v1/control/list-runs")
+        status = asking.getresponse().status
+    except (OSError, http.client.HTTPException) as error:
+        raise FlowerError(f"Flower's server cannot be asked: {error}") from None
+    finally:
+        asking.close()
     if status != 401:
         raise FlowerError(
             f"Flower's server answered {status} to a command without the operator's token, not "

@@ -32,7 +32,6 @@ from fedloom.experiment.experiment import Experiment
 from fedloom.storage.identity import digest, fixed_parts
 
 from .agreement import Agreement, described, parsed, read_agreement, sums_of
-from .certificates import identity_of
 from .clients import Clients, read_clients
 from .columns import (
     preparation_in,
@@ -42,7 +41,7 @@ from .columns import (
     unagreed,
 )
 from .folder import Deployment, Folder, evaluation, write
-from .masked_cohorts import Expected
+from .masked_answers import Expected, identity_of
 from .message import (
     ASK,
     DIGITS,

@@ -1,0 +1,54 @@
+"""All clients of an experiment in this process, whose answers may be lost or changed."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from fedloom_flower import check
+from fedloom_flower.message import ANSWER, ASK, opened
+
+
+class Nodes(check.Nodes):
+    """away(what, round, client): whether a message is lost; awry(client, raw): what becomes of an
+    answer, None: it is lost; apart: no node has the others' data; of: see check.Nodes. bytes, down:
+    of blocks both ways, and to the clients; sent: each answer with its place, header and blocks.
+    """
+
+    def __init__(
+        self,
+        given,
+        folder,
+        away=lambda *_: False,
+        awry=lambda i, raw: raw,
+        apart=False,
+        of=lambda i: {"rehearsal": True},
+    ):
+        super().__init__(given, folder, "r", of)
+        self._given, self._apart, self.away, self.awry = given, apart, away, awry
+        self.bytes, self.down, self.sent = 0, 0, []
+        for i in range(self._loop.fed.population):
+            self.node(i)
+
+    def begun(self, i):
+        if self._apart:
+            self._loop = dataclasses.replace(self._given, data=self._given.data.only(i)).build()
+        return super().begun(i)
+
+    def __call__(self, messages, *more):
+        out = {}
+        for i, raw in messages.items():
+            ask, parts = opened(ASK, raw)
+            self.down += sum(map(len, parts.values()))
+            if self.away(ask.what, ask.round, i):
+                continue
+            answer = super().__call__({i: raw})[i]
+            head, parts = opened(ANSWER, answer)
+            self.bytes += sum(map(len, parts.values()))
+            self.sent.append((ask.what, ask.round, i, head, parts))
+            out[i] = self.awry(i, answer)
+        return {i: raw for i, raw in out.items() if raw is not None}
+
+    @property
+    def both(self):
+        """Bytes of blocks both ways."""
+        return self.bytes + self.down
