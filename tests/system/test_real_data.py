@@ -97,7 +97,6 @@ def test_femnist_keeps_writers_apart() -> None:
 TEXTS = [
     ("wikitext2", blocks(16), {"download": False}, (35,)),
     ("ag_news", iid(20), {"download": False}, (64,)),
-    ("sst2", iid(20), {"download": False}, (64,)),
 ]
 
 

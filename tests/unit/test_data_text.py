@@ -1,4 +1,4 @@
-"""Shakespeare, WikiText-2, AG News and SST-2, on tiny files of their publishers' layout."""
+"""Shakespeare, WikiText-2, AG News, on tiny files of their publishers' layout."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import torch
 from published import refused
 
-from fedloom.data import ag_news, blocks, iid, shakespeare, sst2, wikitext2
+from fedloom.data import ag_news, blocks, iid, shakespeare, wikitext2
 from fedloom.data.partition import natural
 from fedloom.data.published import text_classification as reviews
 from fedloom.data.published.shakespeare import ALPHABET, encode
@@ -144,7 +144,7 @@ def test_a_missing_training_text_points_to_what_is_there(tmp_path):
     refused(lambda: load(part="valid"), "wiki.valid.tokens is not UTF-8", "0xe9 at 1")
 
 
-# ---- AG News and SST-2
+# ---- AG News
 
 NEWS = '"3","Fears, he said","Wall St. \\falls"\n"1","A ""quoted"" word","Peace"\n'
 
@@ -235,20 +235,3 @@ def test_texts_are_cut_filled_and_numbered_by_frequency():
     assert padded(["A c B b", ""], words, length=3).tolist() == [[1, 2, 3], [0, 0, 0]]
     refused(lambda: by_frequency(["a"], 2), "vocabulary must be at least 3")
     refused(lambda: padded(["a"], words, 0), "length must be at least 1")
-
-
-@pytest.mark.parametrize("folder", ["SST-2", "sst-2"])
-def test_phrases_in_glues_layout(tmp_path, folder):
-    root = tmp_path / folder
-    published.write(root / "train.tsv", "sentence\tlabel\nso bad \t0\nfine , really \t1\n")
-    published.write(root / "dev.tsv", "sentence\tlabel\nfine \t1\n")
-    published.write(root / "test.tsv", "index\tsentence\n0\tunlabelled\n")
-    data = sst2(iid(2), data_dir=tmp_path, length=4)
-    assert data.targets.tolist() == [0, 1] and data.test_targets.tolist() == [1]
-    published.write(root / "test.tsv", "sentence\tlabel\nbad \t0\n")
-    data = sst2(iid(3), data_dir=tmp_path, length=4)
-    assert data.targets.tolist() == [0, 1, 1] and data.test_targets.tolist() == [0]
-    published.write(root / "dev.tsv", "sentence\tlabel\nfine \t2\n")
-    refused(lambda: sst2(iid(1), data_dir=tmp_path), "dev.tsv, row 2: class '2'")
-    published.write(root / "train.tsv", "text\tlabel\nfine \t1\n")
-    refused(lambda: sst2(iid(1), data_dir=tmp_path), "train.tsv does not begin with")

@@ -1,4 +1,4 @@
-"""`fedloom data list`, `get`, `check` and `clear`: the published data sets, and the copies here."""
+"""`fedloom data list`, `get` and `check`: the published data sets, and the copies here."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ _WHERE = click.option(
 
 @click.group("data", short_help="List, fetch and check published data sets.")
 def data_command() -> None:
-    """Published data sets: list them, get them, check the copies here, clear what was made of
-    them.
-    """
+    """Published data sets: list them, get them, check the copies here."""
 
 
 @data_command.command("list")
@@ -34,8 +32,7 @@ def list_sets(data_dir: Path | None) -> None:
     root = data_root(data_dir)
     lines = [["name", "here", "get", "folder", "what it is"]]
     for name, entry in CATALOGUE.items():
-        places = [root / entry.place, root / entry.place.lower()]
-        here = "yes" if any(place.is_dir() for place in places) or not entry.place else "no"
+        here = "yes" if not entry.place or (root / entry.place).is_dir() else "no"
         how = "downloads" if entry.downloads else "by hand" if entry.place else "comes along"
         lines.append([name, here, how, entry.place or "-", entry.about])
     click.echo(f"in {root}\n\n{table(lines)}")
@@ -88,19 +85,6 @@ def check_sets(names: tuple[str, ...], data_dir: Path | None) -> None:
             wrong.append(f"{name} is {found.state}")
     if wrong:
         raise click.ClickException("; ".join(wrong))
-
-
-@data_command.command("clear", short_help="Delete the arrays made to load data sets faster.")
-@_WHERE
-def clear_prepared(data_dir: Path | None) -> None:
-    """Delete the arrays that were made of data sets to load them faster (.prepared); the data sets
-    stay, and the next run makes the arrays again.
-    """
-    from fedloom.data.published.cache import clear
-    from fedloom.data.published.download import data_root
-    from fedloom.report.tables import human_bytes
-
-    click.echo(f"freed {human_bytes(clear(data_root(data_dir)))}")
 
 
 def _known(names: tuple[str, ...]) -> list[str]:

@@ -22,7 +22,7 @@ from fedloom.data.published.images import cifar10, cifar100, digits, fashion_mni
 from fedloom.data.published.leaf import celeba, femnist
 from fedloom.data.published.shakespeare import shakespeare
 from fedloom.data.published.tcga import tcga
-from fedloom.data.published.text_classification import ag_news, sst2
+from fedloom.data.published.text_classification import ag_news
 from fedloom.data.published.tiny_imagenet import tiny_imagenet
 from fedloom.data.published.wikitext import wikitext2
 from fedloom.data.transforms import Images, Tokens, Transform
@@ -43,7 +43,7 @@ SOURCES: Registry[Callable[..., FederatedData]] = Registry(
                 femnist,
                 celeba,
             ),
-            *(shakespeare, wikitext2, ag_news, sst2, tcga, folders, table, hugging_face),
+            *(shakespeare, wikitext2, ag_news, tcga, folders, table, hugging_face),
         )
     },
     own=FederatedData,
@@ -77,7 +77,6 @@ __all__ = [
     "measure",
     "mnist",
     "shakespeare",
-    "sst2",
     "table",
     "tcga",
     "tiny_imagenet",

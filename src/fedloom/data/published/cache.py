@@ -1,7 +1,7 @@
 """A cache for arrays that take long to make from a data set's files.
 
 It lies beside these files, in the folder .prepared; where that cannot be written, in the folder of
-core/user_cache.py. All of it may be deleted at any time (`fedloom data clear`).
+core/user_cache.py. All of it may be deleted at any time.
 """
 
 from __future__ import annotations
@@ -63,17 +63,6 @@ def _homes(folder: Path) -> list[Path]:
     own = cache_folder()
     name = hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:16]
     return [folder / FOLDER, *([] if own is None else [own / "prepared" / name])]
-
-
-def clear(root: Path) -> int:
-    """Delete what is prepared of the data sets below a folder, and of read-only ones -> bytes."""
-    own, freed = cache_folder(), 0
-    folders = [*root.rglob(FOLDER), *([] if own is None else [own / "prepared"])]
-    for folder in folders:
-        if folder.is_dir() and not folder.is_symlink():
-            freed += sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())
-            shutil.rmtree(folder, ignore_errors=True)
-    return freed
 
 
 def _made(place: Path, part: Path, kind: str, make: Callable[[New], None]) -> dict[str, Array]:

@@ -1,8 +1,8 @@
-"""Text classification: AG News and SST-2, as words of a small vocabulary."""
+"""Text classification: AG News, as words of a small vocabulary."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ import torch
 from fedloom.data.client_indices import Partition
 from fedloom.data.dataset import Arrays
 from fedloom.data.federated import FederatedData
-from fedloom.data.published.download import DataDir, PublishedFile, data_root, fetch, fetch_archive
+from fedloom.data.published.download import DataDir, PublishedFile, data_root, fetch
 from fedloom.data.published.files import read_rows
 from fedloom.data.published.vocabulary import by_frequency, subwords
 from fedloom.data.raw_inputs import Raw, Subwords, Words
@@ -28,12 +28,6 @@ AG_NEWS = {
 }
 _WORDS = 20_000  # that a vocabulary of words has if nothing is said
 NEWS_CLASSES = ("World", "Sports", "Business", "Sci/Tech")
-SST2_COLUMNS = ["sentence", "label"]
-SST2 = PublishedFile(
-    name="SST-2.zip",
-    md5="9f81648d4199384278b86e315dac217c",
-    url="https://dl.fbaipublicfiles.com/glue/data/SST-2.zip",
-)
 
 
 class Labelled(NamedTuple):
@@ -110,75 +104,18 @@ def read_news(path: Path) -> Labelled:
     else:
         places = {str(i + 1): i for i in range(len(NEWS_CLASSES))}
         rows = ((f"{title} {text}", name) for name, title, text in read_rows(path, columns=3))
-    # a backslash stands for a line's end
-    return _labelled(path, ((text.replace("\\", " "), name) for text, name in rows), places)
-
-
-def _labelled(
-    path: Path, rows: Iterable[tuple[str, str]], places: Mapping[str, int], first: int = 1
-) -> Labelled:
-    """Texts, and their classes by number. Raises DataError naming the row; first: its number."""
     found = Labelled([], [])
-    for number, (text, name) in enumerate(rows, start=first):
+    for number, (text, name) in enumerate(rows, start=1):
         if name not in places:
             raise DataError(
                 f"{path}, row {number}: class {name!r}; known: {', '.join(places)}; the file is "
                 "altered: get it again"
             )
-        found.texts.append(text)
+        found.texts.append(text.replace("\\", " "))  # a backslash stands for a line's end
         found.labels.append(places[name])
     if not found.texts:
         raise DataError(f"{path} has no rows; get it again")
     return found
-
-
-def sst2(
-    partition: Partition,
-    seed: int = 0,
-    data_dir: DataDir = None,
-    download: bool = True,
-    length: int = 64,
-    vocabulary: int = _WORDS,
-    tokeniser: str = "words",
-) -> FederatedData:
-    """Load SST-2 (67,349 + 872 phrases of film reviews, negative or positive) from <root>/SST-2 or
-    <root>/sst-2: inputs (n, length) int64 numbers of words.
-
-    The test set is GLUE's dev.tsv, because GLUE's test.tsv has no labels; where test.tsv has
-    labels, it is that, and dev.tsv belongs to the training data. Words or a tokeniser as for
-    `ag_news`. The
-    archive is downloaded if there is neither folder. Raises DataError for files that are missing,
-    damaged or in another encoding.
-
-    Source: Socher et al., EMNLP 2013; Wang et al., GLUE, ICLR 2019.
-    """
-    root = data_root(data_dir)
-    lower = root / "sst-2"
-    if not (root / "SST-2").is_dir() and lower.is_dir():
-        train, test = read_sst2(lower)
-    else:
-        train, test = read_sst2(fetch_archive(SST2, root, "SST-2", download))
-    classes = ("negative", "positive")
-    return tokenised("sst2", train, test, classes, (length, vocabulary, tokeniser)).divided(
-        partition, seed
-    )
-
-
-def read_sst2(folder: Path) -> tuple[Labelled, Labelled]:
-    """Training and test phrases. Raises DataError naming file and row."""
-    train, dev = _phrases(folder / "train.tsv"), _phrases(folder / "dev.tsv")
-    test = folder / "test.tsv"
-    if not test.is_file() or next(read_rows(test, tabs=True), None) != SST2_COLUMNS:
-        return train, dev
-    return Labelled(train.texts + dev.texts, train.labels + dev.labels), _phrases(test)
-
-
-def _phrases(path: Path) -> Labelled:
-    """Phrases and labels of a .tsv with a header. Raises DataError."""
-    rows = read_rows(path, columns=2, tabs=True)
-    if next(rows, None) != SST2_COLUMNS:
-        raise DataError(f"{path} does not begin with the columns sentence and label; get it again")
-    return _labelled(path, ((text, label) for text, label in rows), {"0": 0, "1": 1}, first=2)
 
 
 def tokenised(

@@ -65,11 +65,6 @@ class Entry:
         """True if it can be downloaded."""
         return bool(self.files or self.archive)
 
-    def folder(self, root: Path) -> Path:
-        """Its folder; a name in lower case is accepted."""
-        folder, lower = root / self.place, root / self.place.lower()
-        return lower if not folder.is_dir() and lower.is_dir() else folder
-
     def check(self, folder: Path) -> Finding:
         """Check a copy that exists. Raises DataError for a damaged one."""
         if self.look is not None:
@@ -82,7 +77,7 @@ class Entry:
 def check(name: str, root: Path) -> Finding:
     """Whether the copy of a set below root is the published one."""
     entry = CATALOGUE[name]
-    folder = entry.folder(root)
+    folder = root / entry.place
     if entry.place and not folder.is_dir():
         return Finding(MISSING, f"no folder {folder}; from {entry.home}")
     try:
@@ -97,7 +92,7 @@ def get(name: str, root: Path) -> Finding:
     """
     entry = CATALOGUE[name]
     if entry.archive is not None:
-        fetch_archive(entry.archive, root, entry.folder(root).relative_to(root).as_posix())
+        fetch_archive(entry.archive, root, entry.place)
     for file in () if entry.archive else entry.files:
         fetch(file, root / entry.place)
     found = check(name, root)
@@ -201,11 +196,6 @@ def _look_shakespeare(entry: Entry, folder: Path) -> Finding:
     return _counted(detail, (who, train, test), (1_129, 3_803_027, 356_921))
 
 
-def _look_sst2(entry: Entry, folder: Path) -> Finding:
-    found = tuple(len(part.texts) for part in reviews.read_sst2(folder))
-    return _counted("{:,} training and {:,} test phrases".format(*found), found, (67_349, 872))
-
-
 _WORDS = {"train": 2_088_628, "valid": 217_646, "test": 245_569}
 
 
@@ -289,13 +279,6 @@ CATALOGUE: dict[str, Entry] = {
         home=reviews.AG_NEWS["train"].url.rpartition("/")[0],
         files=tuple(reviews.AG_NEWS.values()),
         look=_look_news,
-    ),
-    "sst2": Entry(
-        about="68,221 phrases of film reviews, 2 classes",
-        place="SST-2",
-        home=reviews.SST2.url,
-        archive=reviews.SST2,
-        look=_look_sst2,
     ),
     "tcga": Entry(
         about="1,088 patients of 6 regions, 39 measurements, their survival",
