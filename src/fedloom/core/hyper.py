@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # a tenth of a second, when the first value is checked
 
 T = TypeVar("T")
 P = ParamSpec("P")
+_NEEDED = inspect.Parameter.empty  # in place of a default
 
 # ranges as types: `lam: Share = hyper(0.85, "momentum of the server", "Table 5")`
 Positive = Annotated[float, Gt(0)]
@@ -237,7 +238,7 @@ def hyper(
 
     `lam: float = hyper(0.85, "momentum of the server", "Table 5", low=0, high=1)`
     """
-    usual = inspect.Parameter.empty if default is dataclasses.MISSING else default
+    usual = _NEEDED if default is dataclasses.MISSING else default
     rule = Hyper(Literal[choices] if choices else Any, meaning, source, default=usual, **more)
     bounds = [*([] if low is None else [Ge(low)]), *([] if high is None else [Le(high)])]
     return dataclasses.field(default=default, metadata={"hyper": rule, "bounds": bounds})
@@ -281,10 +282,8 @@ class Part:
             kind = type(self)
             given = _by_our_names(kind, given)
             bound = kind.__signature__.bind(*args, **given).arguments
-            rules, title = _declared(kind), _title(kind)
-            read = {k: _accepted(v, k, rules[k], title) for k, v in bound.items() if k in rules}
             made = {k: make() for k, make in _factories(kind).items() if k not in bound}
-            for name, value in (_defaults(kind) | made | bound | read).items():
+            for name, value in (_defaults(kind) | made | _read(kind, bound)).items():
                 object.__setattr__(self, name, value)
             self.__post_init__()
 
@@ -301,8 +300,8 @@ class Part:
             raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
         object.__delattr__(self, name)
 
-    def _values(self) -> tuple[Any, ...]:
-        return tuple(getattr(self, name) for name in self.__signature__.parameters)
+    def _values(self) -> tuple[tuple[str, Any], ...]:
+        return tuple((name, getattr(self, name)) for name in self.__signature__.parameters)
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
@@ -313,15 +312,14 @@ class Part:
         return hash(self._values())
 
     def __repr__(self) -> str:
-        names = self.__signature__.parameters
-        shown = (f"{k}={v!r}" for k, v in zip(names, self._values(), strict=True))
-        return f"{type(self).__qualname__}({', '.join(shown)})"
+        shown = ", ".join(f"{name}={value!r}" for name, value in self._values())
+        return f"{type(self).__qualname__}({shown})"
 
 
 def _parameter(field: dataclasses.Field[Any]) -> inspect.Parameter:
     """A field as an argument; a default that is made anew each time by what makes it."""
     default = field.default_factory if callable(field.default_factory) else field.default
-    default = inspect.Parameter.empty if default is dataclasses.MISSING else default
+    default = _NEEDED if default is dataclasses.MISSING else default
     named, placed = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
     kind = named if field.kw_only else placed
     return inspect.Parameter(field.name, kind, default=default, annotation=field.type)
@@ -341,9 +339,10 @@ def _by_our_names(kind: type[Part], given: dict[str, Any]) -> dict[str, Any]:
     return given
 
 
-def _title(kind: Any) -> str:
-    """What errors call a part."""
-    return str(getattr(kind, "title", kind.__name__))
+def _read(kind: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Values of a part's fields as their types have them. Raises SettingError."""
+    rules, title = _declared(kind), getattr(kind, "title", kind.__name__)
+    return {k: _accepted(v, k, rules[k], title) if k in rules else v for k, v in given.items()}
 
 
 @functools.cache
@@ -356,12 +355,9 @@ def _factories(kind: Any) -> Mapping[str, Callable[[], Any]]:
 @functools.cache
 def _defaults(kind: Any) -> Mapping[str, Any]:
     """The other defaults of a part, which must have their types and ranges too."""
-    rules, made = _declared(kind), _factories(kind)
-    found = {k: p.default for k, p in kind.__signature__.parameters.items() if k not in made}
-    found = {k: v for k, v in found.items() if v is not inspect.Parameter.empty}
-    return {
-        k: _accepted(v, k, rules[k], _title(kind)) if k in rules else v for k, v in found.items()
-    }
+    given = {k: p.default for k, p in kind.__signature__.parameters.items()}
+    made = _factories(kind)
+    return _read(kind, {k: v for k, v in given.items() if v is not _NEEDED and k not in made})
 
 
 def _evaluated(annotation: Any, module: str) -> Any:
