@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from ..algorithm import Algorithm, LocalSGD
 from ..wrappers import ServerAMSGrad, ServerOpt
 
@@ -11,7 +13,7 @@ def FedAMS(
     beta1: float = 0.9,
     beta2: float = 0.99,
     eps: float = 1e-3,
-    option: int = 1,
+    option: Literal[1, 2] = 1,
     start: float = 0.0,
     corrected: bool = False,
 ) -> Algorithm:

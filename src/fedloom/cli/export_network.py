@@ -128,7 +128,7 @@ def cut_out(
             "cut it there with part_of(rule, net, x, capacity, round) of "
             "fedloom.server.submodel_evaluation"
         )
-    rule = config.rule()
+    rule = config.submodel()
     if rule is None:
         raise ConfigError(
             f"'{run}' trained whole models, which are not made to be cut; start a run with "

@@ -171,7 +171,7 @@ class Config:
         plain = isinstance(codec, Dense) and type(feedback) is Forget
         return Link({} if plain else Via(codec, feedback), self.part("compress.down"))
 
-    def rule(self) -> Rule | None:
+    def submodel(self) -> Rule | None:
         """The sub-model scheme, which knows the capacities; None without one."""
         made: Rule | None = self.part("submodel")
         given = capacities_of(self.values.get("submodel", {}))

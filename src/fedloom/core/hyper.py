@@ -14,7 +14,7 @@ import typing
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, ParamSpec, TypeVar, Union
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, ParamSpec, TypeVar, Union
 
 from annotated_types import Ge, Gt, Le, Lt
 
@@ -230,16 +230,15 @@ def hyper(
     *,
     low: float | None = None,
     high: float | None = None,
-    choices: tuple[Any, ...] = (),
     **more: str,
 ) -> Any:
     """A dataclass field with a meaning, a source and a range: that of its type (Positive, Share,
-    ..., a Literal, bool, `| None`), from low to high, or choices. more: one_per, example, remedy.
+    ..., a Literal, bool, `| None`), or from low to high. more: one_per, example, remedy.
 
     `lam: float = hyper(0.85, "momentum of the server", "Table 5", low=0, high=1)`
     """
     usual = _NEEDED if default is dataclasses.MISSING else default
-    rule = Hyper(Literal[choices] if choices else Any, meaning, source, default=usual, **more)
+    rule = Hyper(Any, meaning, source, default=usual, **more)
     bounds = [*([] if low is None else [Ge(low)]), *([] if high is None else [Le(high)])]
     return dataclasses.field(default=default, metadata={"hyper": rule, "bounds": bounds})
 

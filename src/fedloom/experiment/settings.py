@@ -9,7 +9,6 @@ import torch
 
 from ..core.hyper import NonNegativeInt, Part, PositiveInt, hyper
 from ..engines.base import Engine
-from ..federation.sampling import SAMPLINGS
 from .arguments import metrics_of, type_of
 
 
@@ -27,11 +26,10 @@ class Settings(Part, frozen=False):
         "clients of a round: a share (0.05; 1.0: all), a number (5; 1: one client), or lists of "
         "clients, one per round, repeated",
     )
-    sampling: str = hyper(
+    sampling: Literal["fixed", "bernoulli", "poisson", "cycle"] = hyper(
         "fixed",
         "fixed: exactly as many; bernoulli: each with that probability, again if nobody comes; "
         "poisson: never again, for aggregation=dp; cycle: in turns, in random order",
-        choices=SAMPLINGS,
     )
     weighting: Literal["examples", "uniform"] | Sequence[float] = hyper(
         "examples",

@@ -14,7 +14,6 @@ from ..core.rng import generator
 from ..errors import ConfigError
 from .availability import Availability, Trace, read_trace
 
-SAMPLINGS = ("fixed", "bernoulli", "poisson", "cycle")
 _BY_CHANCE = ("bernoulli", "poisson")  # how many come is drawn too
 
 

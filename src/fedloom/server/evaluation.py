@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from ..core.hyper import Decay, NonNegativeInt, Part, ShareBelow1, hyper
 from ..engines.decision import parsed
@@ -58,11 +58,10 @@ class Evaluation(Part):
         "rounds between measuring every capacity; none: as every; 0: at the end",
         source="20 in FIARSE's code",
     )
-    statistics: str = hyper(
+    statistics: Literal["static", "batch"] = hyper(
         "static",
         "of batch norm that keeps none: static (over the training examples) or batch (of the test "
         "batch)",
-        choices=("static", "batch"),
         source="HeteroFL, section 3.2",
     )
     explored: bool = hyper(True, "of sub-models: record in every round which coordinates are held")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from fnmatch import fnmatch
+from typing import Literal
 
 import numpy as np
 import torch
@@ -24,6 +25,9 @@ NORMS: tuple[type[nn.Module], ...] = (
     nn.RMSNorm,
     nn.modules.batchnorm._NormBase,
 )
+
+Group = Literal["model", "stage", "layer", "shard"]
+Count = Literal["holders", "nonzero"]
 
 
 class FIARSE(Rule):
@@ -73,22 +77,20 @@ class FIARSE(Rule):
     tensor([1.4898, 1.5000])
     """
 
-    group: str = hyper(
+    group: Group = hyper(
         default="model",
         meaning="where one threshold holds",
         source="model in FIARSE D.1",
-        choices=("model", "stage", "layer", "shard"),
     )
     shards: tuple[str, ...] = hyper(
         default=(),
         meaning="name patterns of the groups, for group = shard",
         source="FIARSE D.1; three in its code for texts",
     )
-    count: str = hyper(
+    count: Count = hyper(
         default="holders",
         meaning="which clients count in a coordinate's mean",
         source="FIARSE C.1; section 3",
-        choices=("holders", "nonzero"),
     )
     dynamic: bool = hyper(
         default=True, meaning="make the mask anew at every local step", source="FIARSE, Algorithm 1"
@@ -96,11 +98,10 @@ class FIARSE(Rule):
     biased: bool = hyper(
         default=True, meaning="add the importance term to the gradient", source="FIARSE, Eq. 3"
     )
-    momentum_mask: str = hyper(
+    momentum_mask: Literal["grad", "update"] = hyper(
         default="grad",
         meaning="what is masked behind momentum and decay",
         source="grad: torch's SGD, FIARSE's code",
-        choices=("grad", "update"),
     )
     mask_bias: bool = hyper(default=True, meaning="biases are masked too", source="FIARSE's code")
     mask_first: bool = hyper(
@@ -307,8 +308,8 @@ class FIARSE(Rule):
 
 
 def greedy(
-    group: str = "model",
-    count: str = "holders",
+    group: Group = "model",
+    count: Count = "holders",
     shards: tuple[str, ...] = (),
     mask_bias: bool = True,
     mask_first: bool = True,

@@ -4,6 +4,8 @@ the second moment is that of the mean move itself.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 
 from ..core.hyper import Decay, NonNegative, Positive, hyper
@@ -78,8 +80,8 @@ class ServerAMSGrad(Optimiser):
     eps: NonNegative = hyper(
         0.001, "floor of the second moment", "0.001; the authors' code: 0 and start = 0.001"
     )
-    option: int = hyper(
-        1, "where eps enters", "1 = eps inside the maximum, 2 = eps added", choices=(1, 2)
+    option: Literal[1, 2] = hyper(
+        1, "where eps enters", "1 = eps inside the maximum, 2 = eps added"
     )
     start: NonNegative = hyper(
         0.0, "running maximum before round 1", "vhat before round 1; 0.001 in the authors' code"
