@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import io
-import mmap
 import os
 import pickle
 import shutil
 import sys
 import tempfile
-import weakref
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,26 +31,18 @@ from ..core.vector import aligned, as_bytes
 _PREFIX = "fedloom.board-"
 
 _LARGE = 1 << 16  # bytes; below, a file of its own costs more than a copy
-_MAPPED = 20_000  # tensors in files of their own; Linux gives a process 65,530 maps
 
 
 class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # cloudpickle has no types
     """Pickles plain CPU tensors as bytes; large ones as a file's name if there is a folder.
-
-    board: the tensors that lie in its folder already are not written again. written: the files.
+    written: the files.
     """
 
-    def __init__(
-        self,
-        out: io.BytesIO,
-        folder: Path | None = None,
-        stem: str = "",
-        board: Board | None = None,
-    ) -> None:
+    def __init__(self, out: io.BytesIO, folder: Path | None = None, stem: str = "") -> None:
         super().__init__(out, protocol=5)
         for module in modules():  # of files that no other process can import
             cloudpickle.register_pickle_by_value(module)
-        self._folder, self._stem, self._board = folder, stem, board
+        self._folder, self._stem = folder, stem
         self.written: list[Path] = []
         self._names: dict[
             int, tuple[Tensor, str]
@@ -62,11 +52,9 @@ class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # cloudpickle h
         if self._folder is None or not _is_plain(obj) or obj.nbytes < _LARGE:
             return None
         if id(obj) not in self._names:
-            name = self._board.name_of(obj) if self._board else None
-            if name is None:
-                name = f"{self._stem}.{len(self.written)}"
-                self.written.append(self._folder / name)
-                _bytes_of(_stored(obj)).tofile(self.written[-1])
+            name = f"{self._stem}.{len(self.written)}"
+            self.written.append(self._folder / name)
+            as_bytes(_stored(obj)).numpy().tofile(self.written[-1])
             self._names[id(obj)] = (obj, name)
         place = (tuple(obj.shape), obj.stride(), obj.storage_offset()) if _overlaps(obj) else None
         shape = tuple(_stored(obj).shape)
@@ -77,45 +65,38 @@ class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # cloudpickle h
         known = self._names.get(id(t))
         if known is not None and self._folder is not None and t.is_contiguous():
             name = str(t.dtype).removeprefix("torch.")
-            there = _tensor(_mapped(self._folder / known[1], own=False), name, tuple(t.shape))
+            there = _tensor(_mapped(self._folder / known[1]), name, tuple(t.shape))
             t.set_(there.untyped_storage(), there.storage_offset(), there.shape, there.stride())
 
     def reducer_override(self, obj: Any) -> Any:
         if _is_plain(obj) and not obj.requires_grad:
             name = str(obj.dtype).removeprefix("torch.")
-            return _tensor, (_bytes_of(obj), name, tuple(obj.shape))
+            return _tensor, (as_bytes(obj).numpy(), name, tuple(obj.shape))
         return super().reducer_override(obj)
 
 
 class _Unpickler(pickle.Unpickler):
-    """found: the tensors that were in files, by name. copy: read them, and map none. own: nobody
-    else reads the files, so that what is written into a tensor may go into its file.
-    """
+    """found: the tensors that were in files, by name. copy: read them, and map none."""
 
-    def __init__(self, file: Any, folder: Path, copy: bool = False, own: bool = False) -> None:
+    def __init__(self, file: Any, folder: Path, copy: bool = False) -> None:
         super().__init__(file)
-        self._folder, self._copy, self._own = folder, copy, own
+        self._folder, self._copy = folder, copy
         self.found: dict[str, Tensor] = {}
 
     def persistent_load(self, pid: Any) -> Tensor:
         name, dtype, shape, place = pid
         if name not in self.found:
-            whole = _tensor(_mapped(self._folder / name, self._own), dtype, shape)
+            whole = _tensor(_mapped(self._folder / name), dtype, shape)
             whole = whole.clone() if self._copy else whole
             self.found[name] = whole if place is None else whole.as_strided(*place)
         return self.found[name]
 
 
-def _mapped(path: Path, own: bool) -> Any:
-    """The bytes of a file, mapped. Unless it is our own they are copied when they are written: a
-    process that writes by mistake changes its own page only. All pages of our own are mapped at
-    once, because sums are made in them, and a fault for each costs more than the addition.
+def _mapped(path: Path) -> Any:
+    """The bytes of a file, mapped. They are copied when they are written: a process that writes by
+    mistake changes its own page only.
     """
-    if not own or not hasattr(mmap, "MAP_POPULATE"):
-        return np.memmap(path, np.uint8, mode="r+" if own else "c")
-    with open(path, "r+b") as f:
-        flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
-        return np.frombuffer(mmap.mmap(f.fileno(), 0, flags=flags), np.uint8)
+    return np.memmap(path, np.uint8, mode="c")
 
 
 def _is_plain(obj: Any) -> bool:
@@ -137,10 +118,6 @@ def _stored(t: Tensor) -> Tensor:
     return torch.empty(0, dtype=t.dtype).set_(t.untyped_storage())
 
 
-def _bytes_of(t: Tensor) -> Any:
-    return as_bytes(t).numpy()
-
-
 def _tensor(raw: Any, dtype: str, shape: tuple[int, ...]) -> Tensor:
     if not raw.flags.writeable:
         raw = raw.copy()
@@ -155,13 +132,13 @@ class Parcel(NamedTuple):
     files: list[Path]
 
 
-def packed(value: Any, folder: Path, stem: str, board: Board | None = None) -> Parcel:
+def packed(value: Any, folder: Path, stem: str) -> Parcel:
     """Pickle by value, with large tensors in files `stem`.0, .1, ... of a board's folder; with all
     of it as bytes if the memory is full.
     """
     for place in (folder, None):
         out = io.BytesIO()
-        pickler = _Pickler(out, place, stem, board)
+        pickler = _Pickler(out, place, stem)
         try:
             pickler.dump(value)
             return Parcel(out.getvalue(), pickler.written)
@@ -204,7 +181,6 @@ class Board:
         self.folder, self._lock = _held(root)
         self._count = 0
         self._files: dict[str, list[Path]] = {}  # of posts
-        self._known: dict[int, tuple[str, int]] = {}  # tensors in files: id -> name, version
 
     def post(self, value: Any, name: str = "", once: Iterable[Tensor] = ()) -> str:
         """Write an object, and then the file of this name; returns its path for load(). Raises
@@ -234,32 +210,15 @@ class Board:
         return f"{word}{self._count}"
 
     def pack(self, value: Any) -> Parcel:
-        """An object for one task. Tensors that came by take() are not copied once more."""
-        return packed(value, self.folder, self.stem("sent"), self)
+        """An object for one task."""
+        return packed(value, self.folder, self.stem("sent"))
 
     def take(self, raw: bytes) -> Any:
-        """The object that a worker packed. Its large tensors stay in shared memory, without a
-        copy, as long as they are used.
-        """
-        copied = len(self._known) > _MAPPED
-        reader = _Unpickler(io.BytesIO(raw), self.folder, copied, own=True)
+        """The object that a worker packed; its files are deleted."""
+        reader = _Unpickler(io.BytesIO(raw), self.folder, copy=True)
         value = reader.load()
-        for name, t in reader.found.items():
-            if copied:
-                (self.folder / name).unlink()
-            else:
-                self._known[id(t)] = name, t._version
-                weakref.finalize(t, self._forget, id(t), self.folder / name).atexit = False
+        delete(self.folder / name for name in reader.found)
         return value
-
-    def name_of(self, t: Tensor) -> str | None:
-        """The file that holds this tensor; None if there is none, or it was changed since."""
-        name, version = self._known.get(id(t), (None, 0))
-        return name if name is not None and t._version == version else None
-
-    def _forget(self, key: int, file: Path) -> None:
-        del self._known[key]
-        file.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Delete everything. It may be called twice."""
