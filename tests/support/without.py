@@ -29,7 +29,7 @@ class Without(Serial):
 
     def map(self, what: Request, task: TrainTask) -> RangeResult:
         run = functools.partial(super().map, what)
-        if what is Request.PROBE:
+        if what is Request.PROBE or what.evaluates:
             return run(task)
         if what is not Request.TRAIN:
             # a node that is asked to train without that asks itself

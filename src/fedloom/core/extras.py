@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import json
 from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
 from urllib.request import url2pathname
@@ -28,8 +29,8 @@ def install(extra: str) -> str:
         source = url2pathname(urlparse(found["url"]).path)
         how = "-e " if found.get("dir_info", {}).get("editable") else ""
     if (package := PACKAGES.get(extra)) is not None:
-        beside = f" {how}'{source}/packages/{package}'"
-        return f"pip install {how}'{source}'{beside}" if how else f"pip install '{package}'"
+        place = Path(source, "packages", package)
+        return f"pip install {how}'{place}'" if place.is_dir() else f"pip install '{package}'"
     return f"pip install {how}'{source}[{extra}]'"
 
 
