@@ -57,7 +57,7 @@ def test_ratio_one_is_the_base_algorithm(name, codec):
     assert ends(name, compress=LOSSLESS[codec]) == base(name)
 
 
-@pytest.mark.parametrize("name", ["fedavg", "scaffold", "fedacg", "fafed", "mime"])
+@pytest.mark.parametrize("name", ["fedavg", "scaffold", "fedacg", "feddyn", "mime"])
 def test_both_at_once_are_the_base_algorithm_and_anything_less_is_another_run(name):
     whole = {"submodel": FIARSE(), "capacities": [1.0]}
     assert ends(name, compress=LOSSLESS["top"], **whole) == base(name)
