@@ -22,7 +22,6 @@ from fedloom.cli.compatibility import as_markdown
 from fedloom.cli.list_and_show import registry_of
 from fedloom.cli.method_costs import costs
 from fedloom.config.help_texts import (
-    EXTRA,
     OPTIMISERS,
     TABLES,
     Setting,
@@ -471,6 +470,40 @@ def parts() -> str:
         rows = [[f"`{name}`", brief(known.first_line(name)).replace("<", "&lt;")] for name in known]
         out += [f"## {heading}", "", *grid(["name", "what it is"], rows), ""]
     return "\n".join(out)
+
+
+# keys beside the options of a table's entry
+EXTRA: dict[str, tuple[Setting, ...]] = {
+    "data": (
+        Setting(
+            "data.tests",
+            "none",
+            "matched, independent",
+            "client test sets: with the labels of the training data, or independent of them",
+        ),
+    ),
+    "local.schedule": (
+        Setting("local.decay", "none", "in (0, 1]", "short for exponential with this decay"),
+    ),
+    "submodel": (
+        Setting(
+            "submodel.capacities",
+            "[1/64, 1/16, 1/4, 1]",
+            "shares in (0, 1], or a file",
+            "levels, assigned in turn; one per client; or a file that has one per client",
+        ),
+        Setting("submodel.shares", "none", "shares", "of the clients, one for each level"),
+    ),
+    "compress": (
+        Setting(
+            "compress.feedback",
+            "the codec's own",
+            "residual, forget, ef21",
+            "what a client does with what its codec left out",
+        ),
+        Setting("compress.down", "none", "a codec", "of the server's messages"),
+    ),
+}
 
 
 def settings() -> str:
