@@ -40,6 +40,7 @@ TRACKERS = .venv-trackers
 FLOWER = .venv-flower
 FLOWER_LOCK = requirements/flower.txt
 CODE = src packages tests examples benchmarks docs requirements site conformance
+PAPERS = packages/fedloom-papers
 
 DEVICE ?= cuda
 KILLS ?= 100
@@ -54,12 +55,12 @@ export PYTHONDONTWRITEBYTECODE =
 
 # PyTorch first, which chooses its build; then what builds fedloom, so that nothing is fetched unlocked.
 # Python compiles what is imported: pip would take 50 s for 11,000 files, of which few are used.
-$(INSTALLED): pyproject.toml $(LOCK) requirements/get_torch.py
+$(INSTALLED): pyproject.toml $(wildcard packages/*/pyproject.toml) $(LOCK) requirements/get_torch.py
 	test -x $(RUN)/python || $(PYTHON) -m venv $(VENV)
 	rm -f $(VENV)/installed*
 	$(RUN)/python requirements/get_torch.py $(TORCH)
 	$(RUN)/pip install --quiet --no-compile -c $(LOCK) hatchling editables
-	$(RUN)/pip install --quiet --no-compile -c $(LOCK) --no-build-isolation -e ".[dev]"
+	$(RUN)/pip install --quiet --no-compile -c $(LOCK) --no-build-isolation -e ".[dev]" -e $(PAPERS)
 	$(RUN)/pip install --quiet --no-compile --no-deps --no-build-isolation -e packages/fedloom-flower
 	touch $@
 
@@ -90,7 +91,7 @@ check: $(INSTALLED)
 	$(RUN)/ruff format --check $(CODE)
 	$(RUN)/ruff check $(CODE)
 	$(RUN)/mypy
-	$(RUN)/python benchmarks/papers/made.py --check
+	$(RUN)/python -m fedloom_papers.results.made --check
 
 format: $(INSTALLED)
 	$(RUN)/ruff format $(CODE)
@@ -105,7 +106,7 @@ test-all: check
 # The bits of runs, the data, imports, and pages: what another Python or library changes first.
 BRIEF = tests/golden tests/unit/test_imports.py tests/unit/test_config.py tests/unit/test_storage_wire.py \
 	$(wildcard tests/unit/test_data_*.py tests/unit/test_partition*.py tests/unit/test_report_*.py) \
-	tests/system/test_install.py $(wildcard tests/system/test_results*.py)
+	tests/system/test_install.py $(wildcard $(PAPERS)/tests/test_results*.py)
 test-brief: check
 	$(RUN)/pytest -n 2 --dist worksteal -m "not slow" $(BRIEF)
 
@@ -119,7 +120,7 @@ test-pythons:
 test-newest:
 	$(PYTHON) -m venv --clear $(NEWEST)
 	$(NEWEST)/bin/python requirements/get_torch.py $(TORCH) --newest
-	$(NEWEST)/bin/pip install --quiet -e ".[dev]"
+	$(NEWEST)/bin/pip install --quiet -e ".[dev]" -e $(PAPERS)
 	touch $(NEWEST)/installed-$(TORCH)
 	$(MAKE) test VENV=$(NEWEST)
 
@@ -128,7 +129,7 @@ test-lowest:
 	$$($(PYTHON) requirements/pythons.py | head -n 1) -m venv --clear $(LOWEST)
 	$(LOWEST)/bin/python requirements/get_torch.py $(TORCH) --lock $(LOWEST_LOCK)
 	$(LOWEST)/bin/pip install --quiet -c $(LOCK) hatchling editables
-	$(LOWEST)/bin/pip install --quiet -c $(LOWEST_LOCK) --no-build-isolation -e ".[dev]"
+	$(LOWEST)/bin/pip install --quiet -c $(LOWEST_LOCK) --no-build-isolation -e ".[dev]" -e $(PAPERS)
 	$(LOWEST)/bin/pytest -n 2 --dist worksteal -m "not slow" -W ignore::DeprecationWarning $(BRIEF)
 
 gpu: $(INSTALLED)
@@ -199,10 +200,7 @@ docs: $(INSTALLED)
 	$(RUN)/python docs/pages.py
 
 results: $(INSTALLED)
-	$(RUN)/python benchmarks/papers/pages.py
-	$(RUN)/python benchmarks/papers/tables.py
-	$(RUN)/python benchmarks/papers/filled.py
-	$(RUN)/python benchmarks/papers/made.py
+	$(RUN)/python -m fedloom_papers.results
 
 # Lines of a table come from one commit: TAG, checked out beside the working tree.
 HOURS ?= 8
@@ -211,7 +209,7 @@ evidence:
 	test -n "$(TAG)" || { echo "give a tag or commit: make evidence TAG=evidence-2"; exit 2; }
 	test -d .evidence/$(TAG) || git worktree add --detach .evidence/$(TAG) $(TAG)
 	$(MAKE) -C .evidence/$(TAG) .venv/installed-$(TORCH) TORCH=$(TORCH)
-	.evidence/$(TAG)/.venv/bin/fedloom papers run --hours $(HOURS) --jobs $(JOBS)
+	.evidence/$(TAG)/.venv/bin/fedloom $$(test -d .evidence/$(TAG)/packages && echo paper || echo papers) run --hours $(HOURS) --jobs $(JOBS)
 
 # One set of versions for every Python and machine; no hashes, as a build of PyTorch without CUDA
 # that an index or a machine has of its own has another one.

@@ -25,7 +25,7 @@ from statistics import mean
 from typing import Any
 
 from fedloom.cli.__main__ import cli
-from fedloom.cli.paper_progress import Progress
+from fedloom.cli.many_runs import Progress
 from fedloom.referee import Runs, advised, screened
 from fedloom.referee.question import Cell, Method, Question
 from fedloom.referee.tune import Tuned

@@ -64,8 +64,8 @@ fedloom report runs/fiarse --figures sizes --format png""",
     Section(
         "A trained model, measured",
         """fedloom run digits rounds=60 --out runs/one
-fedloom measure runs/one surface points=11
-fedloom measure runs/one cka
+fedloom paper measure runs/one surface points=11
+fedloom paper measure runs/one cka
 fedloom report runs/one --figures measures --format png""",
         {
             "measures/measures-surface.png": "The loss on a square around the model",

@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from results_lines import SCRIPTS, load
 
+from support.scripts import ROOT, load
 from tiny import Fedloom
 
-ROOT = SCRIPTS.parents[1]
 gallery = load("gallery", ROOT / "docs" / "gallery.py")
 SMALL = ("rounds=2", "local.epochs=1", "cohort=4", "data.clients=8", "model.hidden=[8]")
 

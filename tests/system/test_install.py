@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
-from results_lines import load
 
 from fedloom.core import extras
+from support.scripts import load
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "requirements"

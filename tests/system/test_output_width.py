@@ -5,15 +5,15 @@ to be copied stays on its line.
 from __future__ import annotations
 
 import pytest
-from results_lines import SCRIPTS
 
-from fedloom.cli.paper_pages import columns
 from fedloom.cli.printing import reflowed
+from fedloom_papers.pages import columns
+from support.scripts import ROOT
 from tiny import Fedloom
 
 SMALL = ("rounds=2", "local.epochs=1", "cohort=4", "data.clients=8")
-ROOT = SCRIPTS.parents[1] / "docs/results"
-LINES = str(ROOT / "papers")
+RESULTS = ROOT / "docs/results"
+LINES = str(RESULTS / "papers")
 RUNS = ("digits", *SMALL, "algorithm=fedacg", "model.hidden=[64,64]")
 COMMANDS = {
     "demo": ("demo", "--rounds", "1", "--seeds", "2"),
@@ -21,7 +21,7 @@ COMMANDS = {
     "sweep": ("sweep", *RUNS, "local.lr=0.1,0.3", "local.momentum=0.5,0.9"),
     "paper": ("paper", "fedacg:1b", "--rows", "fedavg,fedavgm,fedacg", "--out", LINES),
     "dry run": ("paper", "fedacg:1b", "--dry-run", "--no-measure"),
-    "list": ("papers", "run", "--dry-run", "--plan", str(ROOT / "plan.toml"), "--out", LINES),
+    "list": ("paper", "run", str(RESULTS / "plan.toml"), "--dry-run", "--out", LINES),
 }
 
 
@@ -42,20 +42,6 @@ def test_no_line_is_wider_than_the_page(
         page = width or (columns() if name in ("paper", "dry run") else 80)
         lines = found.stdout.splitlines()
         assert lines and not [x for x in lines if len(x) > page and "fedloom " not in x]
-
-
-@pytest.mark.parametrize("width", [80, 120])
-def test_a_cost_stays_on_one_line(
-    width: int, fedloom: Fedloom, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Titles are broken, and "2182 d 23 h" is not: a second line holds nothing beside the title."""
-    monkeypatch.setenv("COLUMNS", str(width))
-    for paper in ("fedacg", "cfedavg", "fafed"):
-        head, *lines = fedloom("papers", paper, "--no-measure").stdout.splitlines()[1:]
-        lines = lines[: next(n for n, line in enumerate(lines) if "arithmetic" in line)]
-        second = [line for line in lines if not line.startswith(f"  {paper}:")]
-        assert all(len(line) <= head.index("runs") for line in second)
-        assert sum(" d " in line for line in lines) > 3 or paper == "fafed"
 
 
 def test_settings_that_differ_are_listed_where_a_table_would_cut_words(

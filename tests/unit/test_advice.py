@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedloom.algorithms.registry import ALGORITHMS
-from fedloom.cli.paper_progress import Progress
+from fedloom.cli.many_runs import Progress
 from fedloom.errors import ConfigError
 from fedloom.referee import Advised, Runs, advised, screened
 from fedloom.referee.advice import picked

@@ -31,7 +31,7 @@ LAYERS = {
     10: ["checks", "recipes", "report"],
     11: ["config"],
     12: ["sweep"],
-    13: ["papers", "referee"],
+    13: ["referee"],
     14: ["cli"],
     15: ["__main__"],
 }
@@ -141,7 +141,7 @@ ONLY_IN = {
     "datasets": {"data"},
     "click": {"cli"},
     "argparse": {"cli"},  # of the script of an export, which has no click
-    "pydantic": {"core", "data", "papers"},
+    "pydantic": {"core", "data"},
     "sklearn": {"data"},
     "loky": {"engines"},
     "cloudpickle": {"engines"},

@@ -1,4 +1,4 @@
-"""Curvature, loss surface, divergence and CKA against exact small cases, and `fedloom measure`."""
+"""Curvature, loss surface, divergence and CKA against exact small cases, and `paper measure`."""
 
 from __future__ import annotations
 
@@ -383,7 +383,7 @@ def test_the_command_writes_numbers_that_the_report_draws(run: Path) -> None:
         ("targets", "target=[0.01, 0.99]"),
         ("residual",),
     ):
-        assert f"{name}.json" in _call("measure", run, name, *settings)
+        assert f"{name}.json" in _call("paper", "measure", run, name, *settings)
     found = {p.stem: json.loads(p.read_text()) for p in (run / "measures").iterdir()}
     assert found["hessian"]["round"] == 3 and found["hessian"]["settings"]["probes"] == 2
     assert sum(found["clients"]["counts"]) == found["clients"]["clients"] == 50
@@ -415,12 +415,12 @@ def test_what_is_asked_wrongly(run: Path, tmp_path: Path) -> None:
         (("targets",), ""),
     ):
         code = 0 if words == ("targets",) else 2  # the recipe has a target
-        text = _call("measure", run, *words, code=code)
+        text = _call("paper", "measure", run, *words, code=code)
         assert says in text
-    assert "config.toml" in _call("measure", tmp_path, "hessian", code=1)
+    assert "config.toml" in _call("paper", "measure", tmp_path, "hessian", code=1)
     python = tmp_path / "python"
     small(rounds=1).run(python)
-    text = _call("measure", python, "divergence", code=2)
+    text = _call("paper", "measure", python, "divergence", code=2)
     assert "was started from Python" in text and "Divergence().of(Experiment(...).open(" in text
     assert "gone" in _without_checkpoints(run, tmp_path / "bare")
 
@@ -430,4 +430,4 @@ def _without_checkpoints(run: Path, to: Path) -> str:
 
     shutil.copytree(run, to)
     shutil.rmtree(to / "checkpoints")
-    return _call("measure", to, "hessian", code=1)
+    return _call("paper", "measure", to, "hessian", code=1)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-
 import pytest
 
 from fedloom.config import resolve
@@ -18,7 +16,7 @@ def test_a_recipe_is_plain_settings_and_says_what_it_is(name: str) -> None:
     made = RECIPES[name]()
     assert made == RECIPES[name](), "two calls share nothing and agree"
     assert made is not RECIPES[name]()
-    assert inspect.getdoc(RECIPES[name])
+    assert RECIPES[name].about
     tables = {"algorithm", "model", "data", "local", "evaluate", "submodel", "compress"}
     tables |= {"objective", "churn"}
     assert set(made) <= {*RUN, *tables}

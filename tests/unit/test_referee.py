@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedloom.cli.paper_progress import Progress
+from fedloom.cli.many_runs import Progress
 from fedloom.config import Config
 from fedloom.core.hyper import Decay, Hyper, NonNegative, Positive
 from fedloom.data import by_lists, from_arrays

@@ -14,7 +14,6 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from importlib.metadata import entry_points
 from typing import Any, NoReturn
 
 import click
@@ -22,6 +21,7 @@ import click
 from fedloom._version import __version__
 from fedloom.core.commit import own_commit
 from fedloom.core.extras import install
+from fedloom.core.packages import added
 from fedloom.core.parsing import shortened
 from fedloom.core.user_paths import with_home
 from fedloom.errors import CompositionError, ConfigError, DataError, FedloomError
@@ -35,8 +35,6 @@ from .describe import describe_command
 from .export import export_command
 from .init import init_command
 from .list_and_show import list_command, matrix_command, show_command
-from .measure import measure_command
-from .papers import paper_command, papers_command
 from .partition import partition_command
 from .referee import referee_command
 from .replay import replay_command
@@ -45,30 +43,43 @@ from .sweep import sweep_command
 
 USAGE, FAILURE = 2, 1
 FIRST = ("demo", "run", "compare", "report", "list")  # what a beginner needs, in this order
-_MORE = {"deploy": "flower"}  # commands of fedloom's other packages, and their extras
 _USAGE = (ConfigError, DataError, CompositionError)
+_ADDED = {"deploy": "flower", "paper": "papers"}  # commands of other packages, and their extras
+_NOW = {"papers": "paper list", "measure": "paper measure"}  # what an old name is called now
 
 
 class Commands(click.Group):
     """A group whose errors are one line on stderr: exit code 2 for bad input, 1 for a failure."""
 
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All names, those of other installed packages too."""
+        return sorted({*self.commands, *added("fedloom.commands")})
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        """A command; one of another package is loaded when it is asked for. Raises ConfigError for
+        one whose package is missing, or that has another name now.
+        """
+        if name in self.commands:
+            return self.commands[name]
+        if (point := added("fedloom.commands").get(name)) is not None:
+            command: click.Command = point.load()
+            return command
+        if name in _ADDED:
+            raise ConfigError(
+                f"`fedloom {name}` is of a package of its own; {install(_ADDED[name])}"
+            )
+        if name in _NOW:
+            raise ConfigError(f"`fedloom {name}` is `fedloom {_NOW[name]}` now")
+        return None
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands that a beginner needs, and then the others."""
-        more = [name for name in self.list_commands(ctx) if name not in FIRST]
+        known = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
+        said = {name: one.get_short_help_str(200) for name, one in known.items() if one}
+        more = [name for name in said if name not in FIRST]
         for heading, names in (("To begin with", FIRST), ("More", more)):
             with formatter.section(heading):
-                said = [(name, self.commands[name].get_short_help_str(200)) for name in names]
-                formatter.write_dl(said)
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Say how a command of another package is installed."""
-        if args[0] in _MORE and args[0] not in self.commands:
-            raise ConfigError(
-                f"`fedloom {args[0]}` is of a package of its own; {install(_MORE[args[0]])}"
-            )
-        return super().resolve_command(ctx, args)
+                formatter.write_dl([(name, said[name]) for name in names])
 
     def main(self, args: Sequence[str] | None = None, *more: Any, **kwargs: Any) -> NoReturn:
         """Run a command and exit with its code."""
@@ -197,7 +208,6 @@ for _command in (
     advise_command,
     referee_command,
     report_command,
-    measure_command,
     replay_command,
     list_command,
     show_command,
@@ -209,12 +219,8 @@ for _command in (
     data_command,
     demo_command,
     init_command,
-    papers_command,
-    paper_command,
 ):
     cli.add_command(_command)
-for _more in entry_points(group="fedloom.commands"):  # of fedloom's other packages
-    cli.add_command(_more.load())
 
 
 def main() -> None:

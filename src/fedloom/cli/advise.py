@@ -48,7 +48,7 @@ def advise_command(
     from fedloom.referee.advice import taken
     from fedloom.referee.advice_page import advice_json, advice_page
 
-    from .paper_progress import Progress
+    from .many_runs import Progress
 
     source, changes, out = sorted_out(settings, out)
     name = Path(source).stem if is_file(source) else source

@@ -98,7 +98,7 @@ def referee_command(
     from fedloom.referee import Runs, Study, as_markdown, asked
     from fedloom.referee.page import as_json as found_in
 
-    from .paper_progress import Progress
+    from .many_runs import Progress
     from .run import repeatable
 
     method, *more = words

@@ -20,6 +20,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from fedloom._version import __version__
+from fedloom.core.packages import folders
 from fedloom.core.parsing import parse_json
 from fedloom.core.user_cache import cache_folder
 from fedloom.storage.atomic import write_atomic
@@ -47,10 +48,11 @@ def remembered(key: str, make: Callable[[], str]) -> str:
 
 
 def _stamp() -> str:
-    """The sources, and what a recipe's engine depends on."""
+    """The sources, recipes of other packages, and what a recipe's engine depends on."""
     state = hashlib.sha256(f"{__version__} {sys.version}".encode())
     state.update(os.environ.get("CUDA_VISIBLE_DEVICES", "-").encode())
-    for path in sorted(_PACKAGE.rglob("*.py")):
+    more = (file for folder in folders("fedloom.recipes") for file in folder.glob("*.toml"))
+    for path in sorted([*_PACKAGE.rglob("*.py"), *_PACKAGE.rglob("*.toml"), *more]):
         about = path.stat()
         state.update(f"{path} {about.st_size} {about.st_mtime_ns}\n".encode())
     return state.hexdigest()

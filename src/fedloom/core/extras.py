@@ -14,7 +14,7 @@ from urllib.request import url2pathname
 from ..errors import ConfigError, FedloomError
 
 # extras that are packages of their own; a checkout has them in packages/
-PACKAGES = {"flower": "fedloom-flower"}
+PACKAGES = {"flower": "fedloom-flower", "papers": "fedloom-papers"}
 
 
 def install(extra: str) -> str:

@@ -1,7 +1,7 @@
 """Measures of a model and a run: curvature, gradients, surfaces, divergence, CKA of local models.
 
 Each is a setting-like value that a run takes, `Experiment(measures=[Hessian(every=50)])`, and that
-`fedloom measure` takes on a run's folder. The functions below them work on any model and data.
+`fedloom paper measure` takes on a run's folder. The functions below them work on any model.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ _NUMBERS = {
 
 
 def file_of(run: Run, name: str) -> dict[str, Any]:
-    """The numbers that `fedloom measure RUN name` wrote; empty if there are none to be read."""
+    """The numbers that `fedloom paper measure RUN name` wrote; empty if none can be read."""
     try:
         found = parse_json((run.path / "measures" / f"{name}.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -1,5 +1,5 @@
 """Measures that a run has recorded already: read from its folder, without its model and data; and
-all that `fedloom measure` knows by name.
+all that `fedloom paper measure` knows by name.
 """
 
 from __future__ import annotations

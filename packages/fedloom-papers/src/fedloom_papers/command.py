@@ -1,0 +1,370 @@
+"""`fedloom paper`: the tables of the papers, and what runs them."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from fedloom.cli.compare_and_report import figure_options, wanted
+from fedloom.cli.run import SPEED
+from fedloom.errors import ConfigError, did_you_mean
+
+from .measure_command import measure_command
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from .catalogue import Entry
+    from .plan import Plan
+    from .run import Outcome
+    from .schedule import Item
+    from .tune import Choice
+
+OUT, PLAN, COMMITTED = "runs/papers", "docs/results/plan.toml", "docs/results/papers"
+SCALE = click.Choice(("paper", "cpu", "smoke"))
+_SEEDS = {"smoke": 1}  # where a scale says something else than the table
+_jobs = click.option(
+    "--jobs",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Runs at once, each in a process with its share of the processors.",
+)
+
+
+class _Papers(click.Group):
+    """`paper list`, `run` and `measure` are commands; all else is a table's name."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        first = next((word for word in args if not word.startswith("-")), "")
+        table = first and first not in self.commands
+        return super().parse_args(ctx, ["table", *args] if table else args)
+
+
+@click.group("paper", cls=_Papers, short_help="Run a paper's table, beside what was published.")
+def paper_command() -> None:
+    """Run a table or figure of a paper, and print what was measured beside what was published.
+
+    \b
+    fedloom paper list fedsmoo                      the tables and figures of a paper
+    fedloom paper fedsmoo:8                         runs one; see `fedloom paper table --help`
+    fedloom paper run docs/results/plan.toml        runs a list of them
+    fedloom paper measure runs/a hessian            measures a run's model
+    """
+
+
+paper_command.add_command(measure_command)
+
+
+@paper_command.command("list", short_help="List the tables and figures, and what was run.")
+@click.argument("paper", required=False)
+@click.option("--out", default=OUT, show_default=True, help="Where the lines of evidence are.")
+def list_command(paper: str | None, out: str) -> None:
+    """List every table and figure of the papers: what it compares, how many runs it has with three
+    seeds, and of how many there is a line of evidence. `fedloom paper NAME --dry-run` says how long
+    one takes.
+    """
+    from .catalogue import PAPERS, TITLES, entries_of
+    from .pages import listing
+
+    for number, name in enumerate([paper] if paper else PAPERS):
+        entries = entries_of(name)
+        click.echo(("\n" if number else "") + TITLES[name])
+        click.echo(listing(entries, Path(out)))
+    click.echo("\nRun one: fedloom paper NAME [--scale paper|cpu|smoke]; what it means: --dry-run")
+
+
+@paper_command.command("run", short_help="Run what a list of tables lacks.")
+@click.argument("file", metavar="[PLAN]", default=PLAN)
+@click.option("--only", help="Only these tables of the list, as fedacg:4,fiarse:1.")
+@click.option("--hours", type=click.FloatRange(min=0, min_open=True), help="Stop after so long.")
+@click.option("--out", default=COMMITTED, show_default=True, help="The folder of runs and lines.")
+@_jobs
+@click.option("--mix", is_flag=True, help="Go on with lines that another commit began.")
+@click.option("--dry-run", is_flag=True, help="Say what is left, and run nothing.")
+@click.option("--quiet", is_flag=True, help="No progress.")
+def run_command(
+    file: str,
+    only: str | None,
+    hours: float | None,
+    out: str,
+    jobs: int,
+    mix: bool,
+    dry_run: bool,
+    quiet: bool,
+) -> None:
+    """Work through a list of tables, docs/results/plan.toml by default: each run that is finished
+    adds a line of evidence.
+
+    \b
+    fedloom paper run --dry-run                  what is left of each table
+    fedloom paper run --hours 2 --jobs 2         two hours of it; the same command resumes
+    fedloom paper run my_plan.toml --only fedacg:4
+    touch docs/results/papers/pause               pause after the round, until the file is gone
+
+    A table whose lines another commit began is left out, so that one code makes all its lines: run
+    it from that commit (docs/papers.md says how), or with --mix.
+    """
+    from .schedule import read_items
+
+    items, folder = _listed(read_items(Path(file)), only), Path(out)
+    if dry_run:
+        click.echo(_left(items, folder))
+        return
+    end = None if hours is None else time.monotonic() + 3600 * hours
+    for item in items:
+        if not _run_item(item, folder, jobs, mix, quiet, end):
+            return
+
+
+def _listed(items: Sequence[Item], only: str | None) -> list[Item]:
+    """The tables of the list that are asked for. Raises ConfigError for one that it lacks."""
+    if only is None:
+        return list(items)
+    wanted, known = [word.strip() for word in only.split(",")], {item.id for item in items}
+    for word in wanted:
+        if word not in known:
+            raise ConfigError(f"the list has no table '{word}'; {did_you_mean(word, known)}")
+    return [item for item in items if item.id in wanted]
+
+
+def _left(items: Sequence[Item], out: Path) -> str:
+    """A line for each table: how many of its runs have a line."""
+    from fedloom.cli.printing import page_width, table
+
+    from .lines import NAME, read
+    from .plan import plan
+    from .run import missing
+    from .schedule import entry_at
+
+    shown, lines = [["table", "runs", "left", "hours", "rows and protocols"]], read(out / NAME)
+    for item in items:
+        made = plan(entry_at(item), item.scale, out, item.rows, item.seeds, item.changes)
+        part = ", ".join((*item.protocols, *item.rows)) or "all"
+        if item.tune != "none":
+            part += f"; after its grid ({item.tune})"
+        left = len(missing(made, out, lines))
+        shown.append(
+            [f"{item.id} {item.scale}", str(len(made.runs)), str(left), f"{item.hours:g}", part]
+        )
+    return table(shown, page_width())
+
+
+def _run_item(item: Item, out: Path, jobs: int, mix: bool, quiet: bool, end: float | None) -> bool:
+    """Run what an item lacks; False if time is up."""
+    from fedloom.cli.run import repeatable
+    from fedloom.core.interrupts import TimeUpError
+
+    from .run import missing, run_plan
+    from .schedule import others_commit, run_item
+
+    def run(made: Plan) -> Outcome:
+        commit = others_commit(made, out)
+        if commit and not mix and missing(made, out):
+            raise ConfigError(f"its lines are of commit {commit[:12]}; run it there, or with --mix")
+        outcome = run_plan(made, out, jobs, quiet, end)
+        for name, why in {**outcome.no_data, **outcome.refused}.items():
+            click.echo(f"not run: {name}: {why}", err=True)
+        return outcome
+
+    def tell(choice: Choice) -> None:
+        click.echo(f"  {choice.words}", err=True)
+
+    click.echo(item.title, err=True)
+    try:
+        with repeatable(f"the runs in '{out}'"):
+            try:
+                run_item(item, out, run, tell)
+            except TimeUpError:
+                click.echo("time is up; the same command goes on", err=True)
+                return False
+    except ConfigError as error:
+        click.echo(f"left out: {item.id}: {error}", err=True)
+    return True
+
+
+# ------------------------------------------------------------------------------------- one table
+@paper_command.command("table", short_help="Run one table: `fedloom paper NAME` is short for it.")
+@click.argument("words", nargs=-1, required=True, metavar="TABLE [KEY=VALUE ...]")
+@click.option(
+    "--scale",
+    type=SCALE,
+    default="cpu",
+    show_default=True,
+    help="paper: exactly the paper's; cpu: a stated reduction; smoke: seconds.",
+)
+@click.option("--rows", help="Only these rows, as fedavg,my_method.py:Mine.")
+@click.option("--protocols", help="Only these columns, as c10-100-dir0.3; see --dry-run.")
+@click.option(
+    "--seeds",
+    type=click.IntRange(min=1),
+    help="Runs per row.  [default: 3; smoke: 1; flamby: 5]",
+)
+@click.option("--out", default=OUT, show_default=True, help="The folder of runs and lines.")
+@_jobs
+@click.option("--dry-run", is_flag=True, help="Say what would run, and run nothing.")
+@click.option("--show", is_flag=True, help="Show what the lines have so far, and run nothing.")
+@click.option(
+    "--as-published",
+    is_flag=True,
+    help="For flamby: use the authors' weights and random numbers, and count equal cells.",
+)
+@click.option(
+    "--tune",
+    is_flag=True,
+    help="Run the paper's grids at one seed first, and each row at its best point.",
+)
+@click.option(
+    "--halving",
+    is_flag=True,
+    help="--tune for less: all points for a ninth of the rounds, the best ninth to the end.",
+)
+@click.option("--csv", "style", flag_value="csv", help="Print the table as CSV alone.")
+@click.option("--latex", "style", flag_value="latex", help="Print the table as LaTeX alone.")
+@click.option("--columns", help="For --latex: only these, as paper,here,p.")
+@figure_options("Draw the table or figure into this folder.")
+@click.option("--quiet", is_flag=True, help="Print the table alone, no progress.")
+@click.option(
+    "--measure/--no-measure", default=True, help="For --dry-run: measure the processor's speed."
+)
+@SPEED
+def table_command(
+    words: tuple[str, ...],
+    scale: str,
+    rows: str | None,
+    protocols: str | None,
+    seeds: int | None,
+    out: str,
+    jobs: int,
+    dry_run: bool,
+    show: bool,
+    as_published: bool,
+    tune: bool,
+    halving: bool,
+    style: str | None,
+    columns: str | None,
+    figures: str | None,
+    kinds: str | None,
+    column: float | None,
+    quiet: bool,
+    measure: bool,
+    speed: float | None,
+) -> None:
+    """Run a table or figure of a paper, and print what was measured beside what was published.
+
+    \b
+    fedloom paper fedsmoo:8                         at a CPU's scale, three seeds
+    fedloom paper fedacg:1a --rows fedavg,fedacg    two rows of it
+    fedloom paper fafed:2c --scale paper --seeds 5
+    fedloom paper fafed:fig2 --figures pictures --format pdf
+    fedloom paper flamby:heart --as-published       equal cells, seed by seed
+    fedloom paper fedsmoo:8 --show                  the table from what was run so far
+
+    The same command goes on after any stop. A row that another table has run with the same settings
+    is not run again. Changes KEY=VALUE hold for every row, after all other settings.
+    """
+    from .catalogue import entry
+    from .columns import check_names
+    from .cost import machine
+    from .pages import draw, planned, tell
+    from .plan import plan, with_own, with_protocols
+    from .table import table
+
+    _refuse_alone(speed, dry_run, as_published and (tune or halving))
+    name, changes = _name_and_changes(words)
+    asked, shown = wanted(figures, kinds, column), _columns(columns, style)
+    found = entry(name)
+    if found.fact:
+        raise ConfigError(f"{found.id} has no runs: a test compares it (tests/facts.py)")
+    found = with_protocols(found, _names(protocols))
+    found, chosen = with_own(found, _names(rows))
+    usual = 5 if any(cell.seeds for cell in found.cells()) else 3  # as many as are published
+    count = seeds or _SEEDS.get(scale, usual)
+    folder, silent = Path(out), quiet or bool(style)
+    made = plan(found, scale, folder, chosen, count, changes, as_published)
+    if shown is not None:
+        check_names(table(made, ()), shown)
+    if dry_run:
+        click.echo(planned(made, folder, changes, tune, halving, machine(speed, measure)))
+        return
+    run = _nothing if show else partial(_run, out=folder, jobs=jobs, quiet=silent)
+    if tune or halving:
+        found = _tuned(made, folder, changes, halving, run)
+        made = plan(found, scale, folder, chosen, count, changes, as_published)
+    outcome = run(made)
+    tell(made, outcome, folder, style, changes, shown)
+    if asked is not None:
+        draw(made, folder, asked)
+
+
+def _name_and_changes(words: Sequence[str]) -> tuple[str, list[str]]:
+    """A table's name, and KEY=VALUE of every row. Raises ConfigError."""
+    from fedloom.config.overrides import refuse_repeats
+
+    names = [word for word in words if "=" not in word]
+    changes = [word for word in words if "=" in word]
+    if len(names) != 1:
+        raise ConfigError(f"give one table or figure, got {', '.join(names) or 'none'}")
+    refuse_repeats(changes)
+    if own := [word for word in changes if word.partition("=")[0] in ("seed", "data.seed")]:
+        raise ConfigError(f"'{own[0]}': a table has seeds from 0; give --seeds, their number")
+    return names[0], changes
+
+
+def _columns(words: str | None, style: str | None) -> list[str] | None:
+    """The names in --columns."""
+    if words is not None and style != "latex":
+        raise ConfigError(f"--columns {words} goes with --latex; the printed table has all columns")
+    return None if words is None else _names(words)
+
+
+def _names(words: str | None) -> list[str]:
+    return [name.strip() for name in words.split(",")] if words else []
+
+
+def _tuned(
+    made: Plan, out: Path, changes: Sequence[str], halving: bool, run: Callable[[Plan], object]
+) -> Entry:
+    """Run the grids of a plan's rows -> the table with each row at its best point."""
+    from .tune import at_best_points
+
+    found, choices = at_best_points(
+        made.entry,
+        made.scale,
+        made.rows,
+        out,
+        changes,
+        halving,
+        run,
+    )
+    click.echo("tuned at seed 0 by the accuracy on the test set, as papers do:", err=True)
+    for choice in choices:
+        click.echo(f"  {choice.words}", err=True)
+    return found
+
+
+def _refuse_alone(speed: float | None, dry_run: bool, tuned_as_published: bool) -> None:
+    """Raise ConfigError for options that need another one, or rule it out."""
+    if speed is not None and not dry_run:
+        raise ConfigError("--speed is of --dry-run: give it too")
+    if tuned_as_published:
+        raise ConfigError("--as-published runs what was published; drop --tune and --halving")
+
+
+def _nothing(made: Plan) -> Outcome:
+    from .run import Outcome
+
+    return Outcome()
+
+
+def _run(made: Plan, out: Path, jobs: int, quiet: bool) -> Outcome:
+    from fedloom.cli.run import repeatable
+
+    from .run import run_plan
+
+    with repeatable(f"the runs in '{out}'"):
+        return run_plan(made, out, jobs, quiet)

@@ -1,0 +1,211 @@
+"""Lines of evidence: one JSON object per finished run, from which alone tables are made."""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import json
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from fedloom._version import __version__
+from fedloom.core.commit import own_commit
+from fedloom.errors import CheckpointError, DataError
+from fedloom.report.curve_data import measured
+from fedloom.report.runs import Run, load_run
+from fedloom.storage.identity import FREE, NEW, flatten
+
+from .plan import PaperRun
+
+Line = dict[str, Any]
+NAME = "lines.jsonl"
+_NEEDED = ("digest", "seed", "state", "settings", "version")
+_PLACES = 6  # of a value
+_POINTS = 200  # of a curve, but for that of the headline metric, which targets are read from
+_SIZES = ("test_", "local_", "explored@", "replaced@")  # columns of sub-models
+
+
+def read(
+    file: Path,
+    needs: Callable[[Line], Iterable[str]] = lambda _: _NEEDED,
+    again: str = "and the same command makes it again from the run's folder",
+) -> list[Line]:
+    """The lines of a file; none if there is no file. needs: the keys that a line must have.
+
+    A last line without its end is one that is being written, or that a kill cut off, and is left
+    out. Raises DataError, with file and line, for any other line that is no JSON object or lacks a
+    key; again: what makes it again.
+    """
+    if not file.is_file():
+        return []
+    text = file.read_text(encoding="utf-8")
+    whole = text if text.endswith("\n") else text[: text.rfind("\n") + 1]
+    out: list[Line] = []
+    for number, line in enumerate(whole.splitlines(), start=1):
+        place, remedy = f"{file}, line {number}", f"remove the line, {again}"
+        try:
+            found = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise DataError(f"{place} is no JSON ({error.msg}); {remedy}") from error
+        if not isinstance(found, dict):
+            raise DataError(f"{place} is no object: {line[:60]}; {remedy}")
+        if missing := [key for key in needs(found) if key not in found]:
+            raise DataError(f"{place} has no {', '.join(missing)}; {remedy}")
+        out.append(found)
+    return out
+
+
+def append(file: Path, line: Mapping[str, Any]) -> None:
+    """Add a line and force it to the disk. A line that a kill cut off is removed first."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with file.open("ab+") as log:
+            size = log.seek(0, os.SEEK_END)
+            log.seek(0)
+            whole = log.read().rfind(b"\n") + 1
+            if whole < size:
+                log.truncate(whole)
+            log.write(json.dumps(line).encode() + b"\n")
+            log.flush()
+            os.fsync(log.fileno())
+    except OSError as error:
+        raise CheckpointError(
+            f"'{file}' cannot be written: {error.strerror or error}; the run is kept, and the same "
+            "command adds its line"
+        ) from error
+
+
+def line_of(run: PaperRun, failure: str = "") -> Line:
+    """The line of a finished run, from its folder; failure: why a client failed, if one did.
+
+    Values of accuracy are shares; curves are [round, value] with six significant digits.
+    """
+    line: Line = {
+        "paper": run.protocol.recipe.partition("_")[0],
+        "recipe": run.recipe,
+        "changes": list(run.typed),
+        "scale": run.scale,
+        "digest": run.digest,
+        "seed": run.seed,
+        "state": "failed" if failure else "finished",
+        "settings": settings_of(run.config.values),
+        **made_by(),
+        "date": datetime.date.today().isoformat(),
+    }
+    if failure:
+        return line | {"reason": failure}
+    found = load_run(run.folder)
+    summary = found.summary
+    kept = ("rounds", "parameters", "population", "bytes_up", "bytes_down", "seconds")
+    return line | {k: summary[k] for k in kept} | _measured(found)
+
+
+def settings_of(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration's settings that decide numbers, with dotted keys."""
+    return flatten({k: v for k, v in values.items() if k not in FREE})
+
+
+def _measured(run: Run) -> Line:
+    """What a run has measured by round, and at its end."""
+    metric, summary = run.metric, run.summary
+    wanted = {
+        "curve": f"test_{metric.name}",
+        "validation": f"validation_{metric.name}",
+        "train_loss": "train_loss",
+        "test_loss": "test_loss",
+        "delta_square": "delta_square",
+        "residual_square": "residual_square",
+        "untrained": "untrained",
+    }
+    sizes = {c: c for c in run.columns if "@" in c and c.startswith(_SIZES)}
+    thin = max(1, len(run.rounds) // _POINTS)
+    curves = {
+        name: _curve(run, column, 1 if name == "curve" else thin)
+        for name, column in (wanted | sizes).items()
+    }
+    clients = run.clients.get("submodel") or run.clients
+    return {
+        "metric": metric.name,
+        "curves": {name: curve for name, curve in curves.items() if curve},
+        "seconds_per_round": summary["seconds_per_round"],
+        "engine": summary.get("engine", ""),
+        "cohort": float(run.columns["cohort"].mean()),
+        "sizes": summary.get("sizes", {}),
+        "clients": [_short(v) for v in clients.get("values") or []],
+    }
+
+
+def _curve(run: Run, column: str, step: int) -> list[list[float]]:
+    """[round, value] where a column was measured and is finite: the last, and every step-th."""
+    rows, values = measured(run, column)
+    pairs = [(int(run.rounds[i]), float(v)) for i, v in zip(rows, values, strict=True)]
+    last = pairs[-1][0] if pairs else 0
+    kept = [(t, v) for t, v in pairs if math.isfinite(v) and (t == last or t % step == 0)]
+    return [[t, _short(v)] for t, v in kept]
+
+
+def _short(value: float | None) -> Any:
+    return None if value is None else float(f"{value:.{_PLACES}g}")
+
+
+# -------------------------------------------------------------------------------------- who made it
+@functools.cache
+def made_by() -> dict[str, str | None]:
+    """What a line says of the code that ended its run: fedloom's version and commit. Asked once, so
+    before the first run: a run takes long, and files change meanwhile.
+    """
+    return {"version": __version__, "commit": own_commit()}
+
+
+# ------------------------------------------------------------------------------- which lines count
+def latest(lines: Iterable[Line]) -> dict[tuple[str, int], Line]:
+    """{(digest, seed): line}, of several of one run the last."""
+    return {(line["digest"], line["seed"]): line for line in lines}
+
+
+def others(lines: Iterable[Line], runs: Iterable[PaperRun]) -> list[str]:
+    """What a reader must know of lines: those of another version that are used, because no setting
+    that decides a number differs, and those that are not used, because one does.
+    """
+    mine = list(runs)
+    wanted = {(run.digest, run.seed): run for run in mine}
+    found = list(lines)
+    have = {(line["digest"], line["seed"]) for line in found}
+    used = [x for x in found if (x["digest"], x["seed"]) in wanted]
+    said = [
+        f"{wanted[x['digest'], x['seed']].title}: made by version {x['version']}, same settings"
+        for x in used
+        if x["version"] != __version__
+    ]
+    missing = [run for run in mine if (run.digest, run.seed) not in have]
+    for run in missing:
+        was = [x for x in found if _same_place(x, run)]
+        if was:
+            keys = _differing(was[-1]["settings"], settings_of(run.config.values))
+            said.append(f"{run.title}: a line is not used, {', '.join(keys[:3])} differs")
+    return said
+
+
+def point_of_grid(line: Line, run: PaperRun, tried: Iterable[str]) -> bool:
+    """Whether a line is of this run, or of another point of its row's grid, halved or not. tried:
+    the settings of the grid.
+    """
+    if (line.get("recipe"), line.get("scale")) != (run.recipe, run.scale):
+        return False
+    differing = _differing(line["settings"], settings_of(run.config.values))
+    return {*differing} <= {"seed", "data.seed", "rounds", *tried}
+
+
+def _same_place(line: Line, run: PaperRun) -> bool:
+    """True for a line that this row of this protocol once made, before a setting changed."""
+    place = (line.get("recipe"), line.get("scale"), line["seed"], sorted(line.get("changes", ())))
+    return place == (run.recipe, run.scale, run.seed, sorted(run.typed))
+
+
+def _differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    then = {key: value for key, (value, _) in NEW.items()}  # what a line without the setting had
+    one, other = then | dict(one), then | dict(other)
+    return [k for k in dict.fromkeys([*one, *other]) if one.get(k) != other.get(k)]

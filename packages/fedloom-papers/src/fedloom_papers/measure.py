@@ -1,0 +1,350 @@
+"""From lines of evidence to the numbers of a table: one function per metric of the papers."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from fedloom.core.curves import at as between
+from fedloom.core.curves import crossing, last_tenth, tenth_of, whole_round
+from fedloom.report.curve_data import mean
+
+from .entry import Entry, Protocol, Row, Wanted
+from .flamby import METRIC
+from .lines import Line
+from .plan import paper_rounds
+from .published_tables import published, settings_of, tables_of
+from .series import Series, points, roughness, share_of, smoothed
+
+BASE = "FedAvg"
+Seen = Mapping[str, Line]  # of one protocol and seed: {row: its line}
+
+
+def title(metric: str, at: str, here: int | None = None) -> str:
+    """A measure in words. here: the round of a reduced run that stands for the printed one.
+
+    >>> title("rounds_to_acc", "acc=81"), title("acc_ema_pct", "round=500")
+    ('rounds to 81 %', 'accuracy, moving average, round 500')
+    >>> title("train_loss", "round=500", 150)
+    'training loss, round 150 (500 in the paper)'
+    """
+    words, where = METRICS[metric].words, settings_of(at)
+    if "acc" in where:
+        return f"{words} {where.pop('acc')} %"
+    if here is not None and str(here) != where.get("round", str(here)):
+        where["round"] = f"{here} ({where['round']} in the paper)"
+    said = [key if not value else f"{key} {value}" for key, value in where.items()]
+    return ", ".join([words, *said])
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a metric may need beside a run's own line. goals: {per cent as printed: share that is
+    looked for}; share: of the paper's rounds that a run of this scale has.
+    """
+
+    entry: Entry
+    protocol: Protocol
+    seen: Seen
+    goals: Mapping[float, float]
+
+    def round(self, printed: float, line: Line) -> int:
+        """The round that stands for a printed one: at a scale with fewer rounds, the same share."""
+        return round_here(printed, int(line["rounds"]), self.protocol)
+
+
+def round_here(printed: float, rounds: int, protocol: Protocol) -> int:
+    """The round of a run of so many that stands for a printed one of the paper's."""
+    return max(1, round(printed * rounds / paper_rounds(protocol)))
+
+
+Measure = Callable[[Line, dict[str, str], Context], float | None]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A measure of the papers. words: its name on pages; of: from a line to a number; lower: lower
+    is better; series: the curve that pictures of it show; after: it is measured on a finished run,
+    not in its rounds.
+    """
+
+    words: str
+    of: Measure
+    lower: bool = False
+    series: Series | None = None
+    after: bool = False
+
+
+def measure(wanted: Wanted, context: Context) -> float | None:
+    """A number of a row in a protocol at one seed; None where it was not measured, infinite for a
+    target that was not reached.
+    """
+    line = context.seen.get(wanted.row.key)
+    if line is None or line["state"] != "finished":
+        return None
+    return METRICS[wanted.metric].of(line, settings_of(wanted.at), context)
+
+
+def tested(wanted: Wanted, context: Context) -> float | None:
+    """What a verdict on such a number is on: of a point of a curve the mean of the last tenth of
+    the evaluations until then (at least three), not of the moving average; of all else the number
+    itself.
+    """
+    found, line = METRICS[wanted.metric].of, context.seen.get(wanted.row.key)
+    if not isinstance(found, _Point) or line is None or line["state"] != "finished":
+        return measure(wanted, context)
+    late = last_tenth(found.until(line, settings_of(wanted.at), context))
+    return measure(wanted, context) if late is None else late
+
+
+def evaluations(wanted: Wanted, context: Context) -> int | None:
+    """How many evaluations of the model the number of `tested` is the mean of; None for what is no
+    value of an evaluation, such as rounds or seconds.
+    """
+    found, line = METRICS[wanted.metric].of, context.seen.get(wanted.row.key)
+    if line is None or line["state"] != "finished":
+        return None
+    if not isinstance(found, _Point):
+        return 1 if found in (_quantile, _client_mean) else None
+    return tenth_of(len(found.until(line, settings_of(wanted.at), context)))
+
+
+# ---------------------------------------------------------------------------------------- of curves
+@dataclass(frozen=True)
+class _Point:
+    """A measure that is a point of a curve: at a printed round, between evaluations on a straight
+    line, or the last. raw, shown: {round: value} of a line and the size of a sub-model ("" without
+    one), before and after averaging.
+    """
+
+    raw: Callable[[Line, str], dict[int, float]]
+    shown: Callable[[Line, str], dict[int, float]]
+
+    def __call__(self, line: Line, where: Mapping[str, str], context: Context) -> float | None:
+        curve = self.shown(line, where.get("size", ""))
+        if not curve or "round" not in where:
+            return curve[max(curve)] if curve else None
+        return between(curve, min(context.round(float(where["round"]), line), max(curve)))
+
+    def until(self, line: Line, where: Mapping[str, str], context: Context) -> list[float]:
+        """The evaluations until then."""
+        curve = self.raw(line, where.get("size", ""))
+        end = context.round(float(where["round"]), line) if "round" in where else math.inf
+        return [curve[t] for t in sorted(curve) if t <= end]
+
+
+def _curve(words: str, series: Series, lower: bool = False) -> Metric:
+    return Metric(words, _Point(series.raw, series.of), lower, series)
+
+
+_GLOBAL = Series("test_METRIC", "test accuracy, %", 100, name="global")
+
+
+def _global_curve(line: Line, size: str) -> dict[int, float]:
+    """The curve of a size, or the one value of a size that no client has."""
+    if found := _GLOBAL.of(line, size):
+        return found
+    for row in (line["sizes"] or {}).get("unseen", ()):
+        if float(f"{row['capacity']:.6g}") == share_of(size):
+            return {int(line["rounds"]): 100 * float(row["global"])}
+    return {}
+
+
+def _perplexity(loss: float) -> float:
+    return math.exp(min(loss, 700.0))
+
+
+def _error_curve(line: Line, size: str) -> dict[int, float]:
+    left, sent = points(line, "residual_square"), points(line, "delta_square")
+    return {t: left[t] / sent[t] for t in left if sent.get(t)}
+
+
+def _roughness(line: Line, where: dict[str, str], context: Context) -> float | None:
+    return roughness(points(line, "curve"), int(where["window"]))
+
+
+# --------------------------------------------------------------------------------------- to targets
+def _first(line: Line, where: Mapping[str, str], context: Context) -> float | None:
+    goal = context.goals.get(float(where["acc"]))
+    if goal is None:
+        return None
+    curve = points(line, "curve")
+    place = crossing(curve if context.entry.raw else smoothed(curve), goal)
+    return math.inf if place is None else float(whole_round(place))
+
+
+def _per_round(line: Line) -> float:
+    return float(line["bytes_up"] + line["bytes_down"]) / float(line["rounds"])
+
+
+def _against(
+    one: Callable[[Line, Mapping[str, str], Context], float | None], base: str = BASE.lower()
+) -> Measure:
+    """A base row's value over this row's."""
+
+    def found(line: Line, where: dict[str, str], context: Context) -> float | None:
+        other = context.seen.get(base)
+        if other is None or other["state"] != "finished":
+            return None
+        above, below = one(other, where, context), one(line, where, context)
+        if above is None or not below or math.isinf(above) or math.isinf(below):
+            return None
+        return above / below
+
+    return found
+
+
+def _traffic(line: Line, where: Mapping[str, str], context: Context) -> float | None:
+    first = _first(line, where, context)
+    return None if first is None else first * _per_round(line)
+
+
+def _relative_traffic(line: Line, where: dict[str, str], context: Context) -> float | None:
+    if _traffic(line, where, context) == math.inf:
+        return math.inf
+    less = _against(_traffic)(line, where, context)
+    return None if less is None else 1 / less
+
+
+def _uplink(line: Line, where: dict[str, str], context: Context) -> float | None:
+    """What a client has sent when a target is reached, in models."""
+    first = _first(line, where, context)
+    model = 4.0 * line["parameters"] * line["cohort"]
+    return None if first is None else first * line["bytes_up"] / line["rounds"] / model
+
+
+def _seconds(line: Line, where: Mapping[str, str], context: Context) -> float | None:
+    return float(line["seconds_per_round"])
+
+
+def _total(line: Line, where: Mapping[str, str], context: Context) -> float | None:
+    first = _first(line, where, context)
+    return None if first is None else first * float(line["seconds_per_round"])
+
+
+def _slower(line: Line, where: dict[str, str], context: Context) -> float | None:
+    return _against(_seconds, "fedsmoo")(line, where, context)
+
+
+def _quantile(line: Line, where: dict[str, str], context: Context) -> float | None:
+    values = sorted(float(v) for v in line["clients"] if v is not None)
+    if len(values) < 2:
+        return None
+    cuts = statistics.quantiles(values, n=20, method="inclusive")
+    return 100 * cuts[round(20 * float(where["quantile"])) - 1]
+
+
+def _client_mean(line: Line, where: Mapping[str, str], context: Context) -> float | None:
+    return mean(line["clients"])
+
+
+def _after(name: str, words: str, lower: bool = True) -> Metric:
+    def found(line: Line, where: dict[str, str], context: Context) -> float | None:
+        value = line.get("afterwards", {}).get(name)
+        return None if value is None else float(value)
+
+    return Metric(words, found, lower, after=True)
+
+
+_ACCURACY = Series("curve", "test accuracy, %", 100, name="accuracy")
+_AVERAGE = Series("curve", "test accuracy, moving average, %", 100, average=True, name="average")
+_SHARES = _Point(Series("curve", "").raw, Series("curve", "").of)
+METRICS: dict[str, Metric] = {
+    "acc_ema_pct": _curve("accuracy, moving average", _AVERAGE),
+    "test_acc_pct": _curve("test accuracy", _ACCURACY),
+    "test_acc_fraction": Metric("test accuracy", _SHARES, series=_ACCURACY),
+    "rounds_to_acc": Metric("rounds to", _first, lower=True),
+    "local_acc_pct": _curve(
+        "accuracy at the clients",
+        Series("local_METRIC", "accuracy at the clients, %", 100, name="local"),
+    ),
+    "global_acc_pct": Metric("accuracy", _Point(_global_curve, _global_curve), series=_GLOBAL),
+    "client_acc_pct": Metric("accuracy of clients", _quantile),
+    "client_mean": Metric("mean accuracy of the clients", _client_mean),
+    "train_loss": _curve("training loss", Series("train_loss", "training loss"), lower=True),
+    "test_loss": _curve("test loss", Series("test_loss", "test loss"), lower=True),
+    "train_perplexity": _curve(
+        "training perplexity",
+        Series("train_loss", "training perplexity", change=_perplexity, name="perplexity"),
+        lower=True,
+    ),
+    "rounds_speedup_vs_fedavg": Metric("speed-up in rounds to", _against(_first)),
+    "comm_cost_in_V": Metric("traffic (FedAvg's: 1) to", _relative_traffic, lower=True),
+    "uplink_models": Metric("models sent per client to", _uplink, lower=True),
+    "sec_per_round": Metric("seconds a round", _seconds, lower=True),
+    "fedsmoo_sec_per_round_over_this": Metric("FedSMOO's seconds a round over these", _slower),
+    "total_time_s": Metric("seconds to", _total, lower=True),
+    "total_time_speedup_vs_fedavg": Metric("speed-up in seconds to", _against(_total)),
+    "accuracy_roughness": Metric(
+        "roughness of the curve", _roughness, lower=True, series=_ACCURACY
+    ),
+    "residual_over_delta": Metric("||e||^2 / ||update||^2", _Point(_error_curve, _error_curve)),
+    "delta_square": _curve("||update||^2", Series("delta_square", "||update||^2")),
+    "residual_square": _curve("||e||^2", Series("residual_square", "||e||^2")),
+    "explored_pct": _curve(
+        "coordinates explored", Series("explored", "coordinates explored, %", 100)
+    ),
+    "replaced_pct": _curve(
+        "of the mask replaced", Series("replaced", "of the mask replaced, %", 100)
+    ),
+    "untrained_pct": _curve("never trained", Series("untrained", "never trained, %", 100)),
+    "client_divergence": _after("client_divergence", "divergence of clients"),
+    "local_cka": _after("local_cka", "CKA of local models", lower=False),
+    "local_loss": _after("local_loss", "loss of local models"),
+    "local_distance": _after("local_distance", "distance between local models"),
+    "hessian_top_eigenvalue": _after("hessian_top_eigenvalue", "largest eigenvalue of the Hessian"),
+    "hessian_trace": _after("hessian_trace", "trace of the Hessian"),
+    "loss_sharpness": _after("loss_sharpness", "rise of the loss around the model"),
+}
+METRICS |= {
+    f"{METRIC}{i}": _after(f"{METRIC}{i}", f"test set {i}", lower=False)
+    for i in (*range(6), "pooled")
+}
+LOWER = tuple(name for name, metric in METRICS.items() if metric.lower)
+
+
+# -------------------------------------------------------------------------------------------- goals
+def goals(
+    entry: Entry, protocol: Protocol, lines: Iterable[Line], scale: str
+) -> dict[float, float]:
+    """{a target as printed, in per cent: the share of accuracy that is looked for}.
+
+    At scale paper they are equal. At a reduced scale a printed target says nothing, so it is taken
+    relative to FedAvg, or the table's first row: the target times its accuracy here over its
+    printed one. lines: of that row; without them there is none.
+    """
+    pairs = [settings_of(w.at) for w in entry.wanted() if w.protocol is protocol]
+    targets = {float(where["acc"]) for where in pairs if "acc" in where}
+    if scale == "paper":
+        return {t: t / 100 for t in targets}
+    printed, here = _printed_base(entry, protocol), _base(entry, list(lines))
+    if here is None:
+        return {}
+    return {t: t / (printed or 100.0) * here for t in targets}
+
+
+def base_of(entry: Entry) -> Row:
+    """The row that targets of a reduced scale are relative to."""
+    return next((row for row in entry.rows if row.name == BASE), entry.rows[0])
+
+
+def _printed_base(entry: Entry, protocol: Protocol) -> float | None:
+    """The base's printed accuracy after the last round in this protocol, in per cent."""
+    found = [
+        cell
+        for table in tables_of(entry.paper)
+        for cell in published(entry.paper, table)
+        if cell.method == base_of(entry).method and cell.metric in ("acc_ema_pct", "test_acc_pct")
+        if protocol.fits(cell) and cell.value is not None
+    ]
+    last = max(found, key=lambda cell: float(cell.at.partition("=")[2] or 0), default=None)
+    return None if last is None else last.value
+
+
+def _base(entry: Entry, lines: Sequence[Line]) -> float | None:
+    """The base's mean accuracy here, after the last round."""
+    curves = [points(x, "curve") for x in lines if x["state"] == "finished"]
+    ends = [(c if entry.raw else smoothed(c)) for c in curves if c]
+    return mean([c[max(c)] for c in ends])

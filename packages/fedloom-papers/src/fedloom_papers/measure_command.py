@@ -1,0 +1,98 @@
+"""`fedloom paper measure`: curvature, loss surface, divergence, CKA and more of a run's folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fedloom._version import __version__
+from fedloom.cli.printing import table
+from fedloom.errors import ConfigError
+from fedloom.storage.atomic import write_out
+
+if TYPE_CHECKING:
+    from fedloom.report.runs import Run
+
+
+@click.command("measure", short_help="Measure a run's model: curvature, loss surface.")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("name", metavar="MEASURE")
+@click.argument("settings", nargs=-1, metavar="[KEY=VALUE ...]")
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="The file.  [default: RUN/measures/MEASURE.json]"
+)
+def measure_command(run: Path, name: str, settings: tuple[str, ...], out: Path | None) -> None:
+    """Measure a run at its newest checkpoint, and write the numbers to a JSON file beside it.
+
+    \b
+    fedloom paper measure runs/a hessian examples=2000      top eigenvalue and trace
+    fedloom paper measure runs/a surface points=21          the loss on a square around the model
+    fedloom paper measure runs/a divergence                 of the local models of the next cohort
+    fedloom paper measure runs/a cka layers='["layer*"]'    their layers, pair by pair
+    fedloom paper measure runs/a clients                    a histogram of the clients' metric
+    fedloom paper measure runs/a targets target='[0.8]'     rounds and bytes to it
+    fedloom paper measure runs/a residual                   norms of the error feedback by round
+    fedloom paper measure runs/a explored                   share of the weights ever chosen
+
+    Settings: `fedloom show hessian`. `fedloom report` draws what is there. The run stays as it is.
+    """
+    from fedloom.report import load_run
+    from fedloom.report.recorded import EVERY, RECORDED
+
+    make, loaded = EVERY.known(name), load_run(run)
+    options, shown = _options(name, make, settings)
+    recorded = name in RECORDED
+    found = make(loaded, **options) if recorded else _at_checkpoint(loaded, make(**options))
+    out = out or run / "measures" / f"{name}.json"
+    told = {"measure": name, "fedloom": __version__, "settings": shown, **found}
+    write_out(out, json.dumps(told) + "\n")
+    click.echo(_said(found))
+    click.echo(f"  numbers in {out}")
+
+
+def _options(
+    name: str, make: Any, settings: tuple[str, ...]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The settings as Python arguments, and as they are written. Raises ConfigError."""
+    from fedloom.config import parse_override
+    from fedloom.core.validation import Origin, check, live
+
+    given = dict(map(parse_override, settings))
+    origin = Origin("command line", frozenset(given))
+    shown = check(make, given, "", f"measure '{name}'", origin, skip=("run", "every"))
+    return live(shown), shown
+
+
+def _at_checkpoint(run: Run, measure: Any) -> dict[str, Any]:
+    """Measure the run's model, on its data, as its newest checkpoint left it."""
+    if run.config.get("source") == "python":
+        kind = type(measure).__name__
+        raise ConfigError(
+            f"'{run.path}' was started from Python, which made its model and data; measure it "
+            f"there with {kind}().of(Experiment(...).open('{run.path}'))"
+        )
+    from fedloom.config import from_run
+
+    restored = from_run(run.path, ["device=auto"], own=True).experiment().open(run.path)
+    found: dict[str, Any] = measure.of(restored)
+    return found
+
+
+def _said(found: dict[str, Any]) -> str:
+    """The numbers of a result, without its long lists."""
+    rows: list[tuple[str, str]] = []
+    for key, value in found.items():
+        if isinstance(value, dict) and all(isinstance(v, float | None) for v in value.values()):
+            rows += [(f"{key} {k}", _number(v)) for k, v in list(value.items())[:40]]
+        elif isinstance(value, list) and value and isinstance(value[0], dict):
+            rows += [(key, ", ".join(f"{k} {_number(v)}" for k, v in row.items())) for row in value]
+        elif isinstance(value, int | float | str):
+            rows.append((key.replace("_", " "), _number(value)))
+    return table(rows)
+
+
+def _number(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else "-" if value is None else str(value)

@@ -1,0 +1,373 @@
+"""What `fedloom paper` prints: the list, the plan, the table, CSV."""
+
+from __future__ import annotations
+
+import collections
+import csv
+import io
+import textwrap
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from shlex import quote
+
+import click
+
+from fedloom.cli.compare_and_report import Figures
+from fedloom.cli.printing import page_width
+from fedloom.cli.printing import table as aligned
+from fedloom.report import human_seconds
+from fedloom.report.statistics import LEVEL
+from fedloom.report.style import save_pictures
+from fedloom.storage.identity import FREE
+
+from .catalogue import SCALES, Entry, Protocol, Row, Wanted
+from .columns import as_latex, beside_of, measured, measures_of, rows_of
+from .cost import USUAL, Cost, Machine, of_grids, of_runs, work
+from .entry import Claim
+from .figures import pictures
+from .lines import NAME, Line, others, read
+from .measure import LOWER, title
+from .numbers import Number
+from .plan import Plan, changes_of, pairs
+from .run import Outcome, missing
+from .table import Table, equal_cells, table
+from .tune import RUNGS, grid_plans
+
+_PIPED = 100  # columns without a terminal and COLUMNS: the width of the pages in docs/results
+
+
+_SEEDS = 3
+
+
+def columns() -> int:
+    """The width of the page."""
+    return page_width(_PIPED)
+
+
+def wrapped(text: str, indent: str = "  ") -> str:
+    """A paragraph."""
+    return textwrap.fill(text, columns(), initial_indent=indent, subsequent_indent=indent)
+
+
+# --------------------------------------------------------------------------------------- the list
+def listing(entries: Sequence[Entry], out: Path) -> str:
+    """A paper's tables and figures, a line each. out: the folder of lines."""
+    lines, shown = read(out / NAME), [["", "", "runs", "done"]]
+    for entry in entries:
+        runs = "-" if entry.fact else str(_SEEDS * len([*pairs(entry, entry.rows)]))
+        shown.append([entry.id, entry.title, runs, _state(entry, lines)])
+    return aligned(shown, columns())
+
+
+def _cost(found: Cost) -> str:
+    if not found.seconds:
+        return "-" if not found.unknown else "?"
+    return human_seconds(found.seconds) + ("+" if found.unknown else "")
+
+
+def _state(entry: Entry, lines: Iterable[Line]) -> str:
+    """Of how many runs there is a line, by scale, at any point of a row's grid and on any engine;
+    matched by what was typed, without reading settings.
+    """
+    if entry.fact:
+        return "check"
+    found = collections.Counter[str]()
+    for scale in SCALES:
+        for protocol, row in pairs(entry, entry.rows):
+            free = {*FREE, *row.grid, *protocol.grid}
+            wanted = _kept(changes_of(protocol, row, scale), free)
+            recipe = protocol.recipe_at(scale)
+            of = [x for x in lines if (x.get("recipe"), x.get("scale")) == (recipe, scale)]
+            found[scale] += len({x["seed"] for x in of if _kept(x["changes"], free) == wanted})
+    return ", ".join(f"{scale}:{done}" for scale, done in found.items() if done) or "none"
+
+
+def _kept(changes: Iterable[str], free: Collection[str]) -> set[str]:
+    return {word for word in changes if word.partition("=")[0] not in free}
+
+
+# --------------------------------------------------------------------------------------- the plan
+def planned(
+    plan: Plan,
+    out: Path,
+    changes: Sequence[str],
+    tune: bool = False,
+    halving: bool = False,
+    on: Machine = USUAL,
+) -> str:
+    """What would run: protocols, rows, runs, cost; with tune or halving, the runs of the grids."""
+    entry = plan.entry
+    said = [_heading(plan, changes)]
+    by_protocol = {run.protocol.name: run for run in reversed(plan.runs)}
+    heads = ["protocol", "recipe", "clients", "a round", "K", "rounds", "partition", "model"]
+    shown = [heads]
+    for protocol in entry.protocols:
+        if (run := by_protocol.get(protocol.name)) is None:
+            continue
+        values = run.config.values
+        done = work(values)
+        split = {k: v for k, v in values["data"]["partition"].items() if k != "clients"}
+        words = " ".join(f"{v:g}" if isinstance(v, float) else str(v) for v in split.values())
+        model = values["model"]["name"]
+        place = [str(n) for n in (done.clients, done.active, done.steps, done.rounds)]
+        shown.append([protocol.name, run.recipe, *place, words, model])
+    said.append(aligned(shown, columns()))
+    rows = [[row.key, " ".join(row.changes.split()), _tried(row)] for row in plan.rows]
+    said.append(aligned([["row", "changes", "the paper tries"], *rows], columns()))
+    left = missing(plan, out)
+    said.append(f"  {len(plan.runs)} runs, {len(plan.runs) - len(left)} of them have a line")
+    said.append(wrapped(f"about {_cost(of_runs(left, on))}, at {on.words}"))
+    if tune or halving:
+        grids = grid_plans(entry, plan.scale, out, plan.rows, changes)
+        runs = f"{sum(len(g.runs) for g in grids)} runs of grids"
+        runs += (
+            f" for 1/{RUNGS[0]} of the rounds, the best 1/{RUNGS[0]} of each row's to the end"
+            * halving
+        )
+        before = of_grids(plan, out, changes, halving, on)
+        said.append(f"  before: {runs}, at one seed, about {_cost(before)}")
+    said += [wrapped(f"not run: {p}, {row}: {why}") for (p, row), why in plan.refused.items()]
+    return "\n".join(said)
+
+
+def _tried(row: Row) -> str:
+    return "; ".join(f"{k} {', '.join(f'{v:g}' for v in vs)}" for k, vs in row.grid.items())
+
+
+def _heading(plan: Plan, changes: Sequence[str], seeds: int | None = None) -> str:
+    entry = plan.entry
+    count = len(plan.seeds) if seeds is None else seeds
+    said = [f"{entry.id}: {entry.title}", f"  scale {plan.scale}, {count} seed(s)"]
+    if plan.scale == "cpu":
+        said.append(wrapped(f"Reduced: {entry.cpu}."))
+    if plan.scale == "smoke":
+        said.append(wrapped("Smoke: two rounds on small digits. Its numbers mean nothing."))
+    if changes:
+        said.append(wrapped(f"Changed for every row: {' '.join(changes)}"))
+    return "\n".join([*said, *(wrapped(note) for note in entry.notes)])
+
+
+# -------------------------------------------------------------------------------------- the table
+def page(found: Table, changes: Sequence[str]) -> str:
+    """The table as text: a block per protocol, split where it is too wide; then the claims."""
+    said = [_heading(found.plan, changes, max(map(len, found.seeds.values()), default=0))]
+    for protocol in found.entry.protocols:
+        own = found.numbers_of(protocol)
+        if own and not (found.plan.scale == "cpu" and protocol.cpu is None):
+            said += ["", ", ".join(filter(None, (protocol.dataset, protocol.words)))]
+            empty = all(n.wanted.cell is None and not n.values for n in own)
+            said += ["  no run has a line yet"] if empty else _blocks(found, protocol)
+            said += _left_out(found, protocol)
+            said += _equal(own) if found.plan.as_published else _beside(found, protocol)
+    goals = any("acc=" in n.wanted.at for n in found.numbers)
+    if goals and found.plan.scale != "paper":
+        said += ["", wrapped(_GOALS)]
+    if found.claims:
+        said += ["", _claims(found)]
+    return "\n".join(said)
+
+
+def _equal(numbers: Sequence[Number]) -> list[str]:
+    """How many published values of single seeds are equal here, and the first that are not."""
+    rows = equal_cells(numbers)
+    cells = sum(row.cells for row in rows.values())
+    equal = sum(row.equal for row in rows.values())
+    by_row = ", ".join(f"{name} {row.equal}/{row.cells}" for name, row in rows.items())
+    said = [wrapped(f"Equal in {equal} of {cells} cells, seed by seed: {by_row or 'none yet'}.")]
+    others = [(name, *other) for name, row in rows.items() for other in row.others]
+    shown = [
+        f"{name}, {title(metric, '')}, seed {seed}: {there:.6g}, here {here:.6g}"
+        for name, metric, seed, there, here in others[:_DIFFERENCES]
+    ]
+    if shown:
+        more = len(others) - len(shown)
+        said.append(wrapped(f"Not: {'; '.join(shown)}{f'; and {more} more' if more else ''}."))
+    return said
+
+
+_DIFFERENCES = 10
+
+
+def _beside(found: Table, protocol: Protocol) -> list[str]:
+    """How many means differ from those of published runs."""
+    gaps = [*beside_of(found, protocol).values()]
+    if not gaps:
+        return []
+    sides = [side for _, side in gaps]
+    same, unknown = sides.count("within"), sides.count("undecided")
+    low = sum(gap.p is not None and gap.p < 1 - LEVEL for gap, _ in gaps)
+    count = len(gaps)
+    return [
+        wrapped(
+            f"Diff: the mean of {len(found.seeds[protocol.name])} seeds here less that of the "
+            f"published ones, with Welch's interval. Of {count} differences "
+            f"{count - same - unknown} are more than chance (above or below; p below 0.05 by Holm "
+            f"for all {count}), {same} within a point with their intervals, {unknown} undecided. "
+            f"Without correction p is below 0.05 in {low}: chance makes about "
+            f"{(1 - LEVEL) * count:.0f} of {count}."
+        )
+    ]
+
+
+def _left_out(found: Table, protocol: Protocol) -> list[str]:
+    """Which rows have seeds that do not count, since not all rows have them."""
+    more = found.more[protocol.name]
+    if not more:
+        return []
+    said = "; ".join(f"{', '.join(map(str, seeds))} of {name}" for name, seeds in more.items())
+    counted = ", ".join(map(str, found.seeds[protocol.name])) or "none"
+    return [wrapped(f"Seeds that all rows have count: {counted}. Not: {said}.")]
+
+
+_GOALS = (
+    "Targets are the paper's, times the accuracy of FedAvg (without it, of the first row) here "
+    "over its accuracy there: at another scale the printed ones say nothing."
+)
+
+
+def _blocks(found: Table, protocol: Protocol) -> list[str]:
+    """Published, measured and difference of each measure, and what claims test of it; as many
+    measures side by side as fit.
+    """
+    names = [["", *(row.name for row in rows_of(found, protocol))]]
+    groups = [_group(found, protocol, measure) for measure in measures_of(found, protocol)]
+    out: list[str] = []
+    while groups:
+        taken = 1
+        while taken < len(groups) and _width([*names, *_flat(groups[: taken + 1])]) <= columns():
+            taken += 1
+        out += [_titles(groups[:taken]), _lines([*names, *_flat(groups[:taken])])]
+        groups = groups[taken:]
+    return out
+
+
+Group = tuple[str, list[list[str]]]
+
+
+def _group(found: Table, protocol: Protocol, measure: tuple[str, str]) -> Group:
+    """A measure's title and its columns."""
+    name = title(*measure, found.round_of(measure[1], protocol))
+    made = measured(found, protocol, measure)
+    lower = " (lower is better)" if measure[0] in LOWER else ""
+    return name + lower, [[column.head, *column.cells] for column in made]
+
+
+def _flat(groups: Sequence[Group]) -> list[list[str]]:
+    """The columns of several measures; of each the first has its number."""
+    out = []
+    for number, (_, group) in enumerate(groups, 1):
+        (head, *rest), *others = group
+        out += [[f"{number}: {head}" if len(groups) > 1 else head, *rest], *others]
+    return out
+
+
+def _width(shown: Sequence[Sequence[str]]) -> int:
+    return sum(max(map(len, column)) + 2 for column in shown) + 2
+
+
+def _titles(groups: Sequence[Group]) -> str:
+    """The measures above their columns, with numbers if there are several."""
+    several = len(groups) > 1
+    return wrapped("; ".join(f"{n}: {g[0]}" if several else g[0] for n, g in enumerate(groups, 1)))
+
+
+def _lines(shown: Sequence[Sequence[str]]) -> str:
+    widths = [max(map(len, column)) for column in shown]
+    out = []
+    for row in zip(*shown, strict=True):
+        first, *rest = row
+        cells = [v.rjust(w) for v, w in zip(rest, widths[1:], strict=True)]
+        out.append("  " + "  ".join([first.ljust(widths[0]), *cells]).rstrip())
+    return "\n".join(out)
+
+
+def _claims(found: Table) -> str:
+    lines = ["Claims"]
+    for judged in found.claims:
+        lines.append(wrapped(f"{judged.verdict.upper()}: {_claim(found, judged.claim)}"))
+        lines += [wrapped(f"{r.place}: {r.words}", "    ") for r in judged.reasons]
+    if found.comparisons:
+        lines.append(
+            wrapped(
+                "A verdict on a curve is on the mean of its last tenth of evaluations. Student's t "
+                "on differences of the same seed, the same seeds for all rows; p below 0.05 after "
+                "Holm's correction for the comparisons of a claim in a protocol. "
+                f"{found.comparisons} comparison(s) in all; several claims are not corrected for "
+                "their number."
+            )
+        )
+    return "\n".join(lines)
+
+
+def _claim(found: Table, claim: Claim) -> str:
+    if not claim.metric:
+        return claim.text
+    rounds = {found.round_of(claim.at, p) for p in found.entry.protocols}
+    here = rounds.pop() if len(rounds) == 1 else None
+    return f"{claim.text} ({title(claim.metric, claim.at, here)})"
+
+
+# -------------------------------------------------------------------------------------- other forms
+_HEADS = ("paper", "table", "method", "dataset", "protocol", "metric", "at")
+
+
+def as_csv(found: Table) -> str:
+    """One row per number: the paper's, ours, the difference."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    numbers = ("published", "measured", "sd", "seeds", "difference", "scale", "round", "tested")
+    writer.writerow([*_HEADS, *numbers])
+    for n in found.numbers:
+        w: Wanted = n.wanted
+        place = (found.entry.paper, found.entry.name, w.row.name, w.protocol.dataset)
+        printed = "" if w.cell is None else (w.cell.text if w.cell.value is None else w.cell.value)
+        row = [*place, w.protocol.name, w.metric, w.at, printed, _plain(n.mean), _plain(n.sd)]
+        row += [len(n.values), _plain(n.difference), found.plan.scale]
+        late = _plain(replace(n, values=n.tested).mean)
+        writer.writerow([*row, found.round_of(w.at, w.protocol) or "", late])
+    return file.getvalue()
+
+
+def _plain(value: float | None) -> str:
+    return "" if value is None else f"{value:.6g}"
+
+
+# ------------------------------------------------------------------------------------ on the screen
+def tell(
+    made: Plan,
+    outcome: Outcome,
+    out: Path,
+    style: str | None,
+    changes: Sequence[str],
+    names: Sequence[str] | None,
+) -> None:
+    """Print the table of a plan, and on stderr what must be known of it. names: of LaTeX's
+    columns.
+    """
+    lines = read(out / NAME)
+    found = table(made, lines)
+    if style == "csv":
+        click.echo(as_csv(found), nl=False)
+    elif style == "latex":
+        click.echo(as_latex(found, names), nl=False)
+    else:
+        click.echo(page(found, changes))
+    for name, why in outcome.no_data.items():
+        click.echo(f"no data: {name}: {why}", err=True)
+    refused = {f"{p}, {row}": why for (p, row), why in made.refused.items()} | outcome.refused
+    for name, why in refused.items():
+        click.echo(f"not run: {name}: {why}", err=True)
+    for said in others(lines, made.runs):
+        click.echo(f"note: {said}", err=True)
+    if not style:
+        click.echo(f"lines of evidence: {quote(str(out / NAME))}", err=True)
+
+
+def draw(made: Plan, out: Path, asked: Figures) -> None:
+    """Draw what there are lines for, and say where."""
+    drawn = pictures(table(made, read(out / NAME)))
+    for file in save_pictures(drawn, *asked):
+        click.echo(f"picture: {quote(str(file))}", err=True)
+    if not drawn:
+        click.echo("nothing is drawn: no run has a line yet", err=True)

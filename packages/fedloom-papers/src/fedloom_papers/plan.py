@@ -1,0 +1,252 @@
+"""From a table to its runs: every row, protocol and seed, each set of settings once."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fedloom.algorithms.registry import ALGORITHMS
+from fedloom.config import Config, resolve
+from fedloom.core.own_parts import is_own, named_here, short, split
+from fedloom.errors import ConfigError, FedloomError, did_you_mean
+from fedloom.recipes import RECIPES
+from fedloom.storage.atomic import write_atomic
+from fedloom.storage.identity import run_digest
+
+from . import flamby
+from .entry import SCALES, Entry, Protocol, Row
+
+_SYMBOLS = 18  # of the small text of scale smoke; and <eos>, <unk>: twenty
+T = TypeVar("T")
+_AMOUNTS = ("local.steps", "local.epochs")
+
+
+@dataclass(frozen=True, eq=False)
+class PaperRun:
+    """One run. digest: of all settings that decide its numbers, without the seed; several rows may
+    need the same run. typed: the changes of the recipe; rounds: how many it has in all.
+    """
+
+    protocol: Protocol
+    row: Row
+    scale: str
+    seed: int
+    recipe: str
+    typed: tuple[str, ...]
+    rounds: int
+    digest: str
+    folder: Path
+
+    @functools.cached_property
+    def config(self) -> Config:
+        """Its settings, complete and checked: of the first seed when it is planned, of the others
+        when they are needed.
+        """
+        return resolve(self.recipe, [*self.typed, f"seed={self.seed}"])
+
+    @property
+    def title(self) -> str:
+        """What it is, for progress."""
+        return f"{self.protocol.name} {self.row.key} seed {self.seed}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The runs of a table at a scale, and what cannot run: {(protocol, row): reason}.
+
+    digests: {(protocol, row, seed): digest}, of which several may be of one run. as_published: with
+    the authors' weights and random numbers.
+    """
+
+    entry: Entry
+    scale: str
+    seeds: tuple[int, ...]
+    rows: tuple[Row, ...]
+    runs: tuple[PaperRun, ...]
+    refused: Mapping[tuple[str, str], str]
+    digests: Mapping[tuple[str, str, int], str] = field(default_factory=dict)
+    as_published: bool = False
+
+
+def changes_of(protocol: Protocol, row: Row, scale: str, text: str = "") -> list[str]:
+    """What a row changes of its protocol's recipe, each key once, the last value. text: the folder
+    of the small text of scale smoke.
+    """
+    found: dict[str, str] = {"evaluate.target": "none"}  # targets are read from the curve
+    for word in f"{protocol.at(scale)} {row.at(protocol, scale)}".split():
+        key, _, value = word.partition("=")
+        if key in _AMOUNTS:  # one of them replaces the other
+            found.pop(_AMOUNTS[1 - _AMOUNTS.index(key)], None)
+        found.pop(key, None)
+        found[key] = value.replace("{text}", text)
+    return [f"{key}={value}" for key, value in found.items()]
+
+
+def paper_rounds(protocol: Protocol) -> int:
+    """The rounds of a protocol in the paper."""
+    words = dict(word.split("=", 1) for word in protocol.changes.split())
+    return int(words["rounds"] if "rounds" in words else RECIPES[protocol.recipe]()["rounds"])
+
+
+def rows_of(entry: Entry, names: Sequence[str] = ()) -> tuple[Row, ...]:
+    """The rows of these names, all without any. Raises ConfigError for an unknown one."""
+    return _named({row.key: row for row in entry.rows}, names, f"{entry.id} has no row")
+
+
+def with_protocols(entry: Entry, names: Sequence[str]) -> Entry:
+    """A table with some of its protocols, all without a name. Raises ConfigError."""
+    known = {p.name.lower(): p for p in entry.protocols}
+    return replace(entry, protocols=_named(known, names, f"{entry.id} has no protocol"))
+
+
+def _named(known: Mapping[str, T], names: Sequence[str], unknown: str) -> tuple[T, ...]:
+    for name in names:
+        if name.lower() not in known:
+            raise ConfigError(f"{unknown} '{name}'; {did_you_mean(name, known)}")
+    wanted = {name.lower() for name in names} or {*known}
+    return tuple(one for key, one in known.items() if key in wanted)
+
+
+def with_own(entry: Entry, names: Sequence[str]) -> tuple[Entry, list[str]]:
+    """A table with a row for every method of a user's own among names (FILE.py:NAME), and the keys
+    of all rows named. Its claims are about the paper's own rows.
+
+    Raises ConfigError for a file that cannot be loaded.
+    """
+    rows, keys = list(entry.rows), []
+    for name in names:
+        if is_own(name):
+            rows.append(_own_row(name, [row.key for row in rows]))
+        keys.append(rows[-1].key if is_own(name) else name)
+    claims = [
+        replace(c, than=c.than or tuple(r.key for r in entry.rows if r.key not in c.better))
+        for c in entry.claims
+    ]
+    if len(rows) == len(entry.rows):
+        return entry, keys
+    return replace(entry, rows=tuple(rows), claims=tuple(claims)), keys
+
+
+def _own_row(name: str, taken: Sequence[str]) -> Row:
+    full = named_here(name)
+    if len(full.split()) > 1:
+        raise ConfigError(f"'{full}' has a blank, which a row cannot have; move the file")
+    ALGORITHMS.known(full)
+    row = Row(method=split(name)[1], changes=f"algorithm={full}", own=True)
+    return replace(row, label=f"{row.method} ({short(name)})") if row.key in taken else row
+
+
+def plan(
+    entry: Entry,
+    scale: str,
+    out: Path,
+    rows: Sequence[str] = (),
+    seeds: int = 1,
+    more: Sequence[str] = (),
+    as_published: bool = False,
+) -> Plan:
+    """Every run of a table; all configurations are checked, no data are read.
+
+    more: changes of every run, after all others. as_published: with the authors' seeds, weights and
+    random numbers, of FLamby. Raises ConfigError for an unknown scale or row,
+    and for changes that no row takes.
+    """
+    if scale not in SCALES:
+        raise ConfigError(f"unknown scale '{scale}'; known: {', '.join(SCALES)}")
+    chosen = rows_of(entry, rows)
+    numbers = tuple(flamby.seeds_of(seeds) if as_published else range(seeds))
+    runs: dict[tuple[str, int], PaperRun] = {}
+    refused: dict[tuple[str, str], str] = {}
+    digests: dict[tuple[str, str, int], str] = {}
+    problems: list[FedloomError] = []
+    first: PaperRun | None
+    for protocol, row in pairs(entry, chosen):
+        if scale == "cpu" and protocol.cpu is None:
+            refused[protocol.name, row.key] = f"not at scale cpu: {protocol.why}"
+            continue
+        try:
+            first = None
+            for seed in numbers:
+                own = flamby.as_published(protocol, row, seed) if as_published else []
+                made = _run(protocol, row, scale, seed, out, [*own, *more], first)
+                first = made
+                runs.setdefault((made.digest, seed), made)
+                digests[protocol.name, row.key, seed] = made.digest
+        except FedloomError as error:
+            problems.append(error)
+            refused[protocol.name, row.key] = " ".join(str(error).split())
+    if problems and (more or as_published) and not runs:
+        raise ConfigError(str(problems[0]))
+    all_runs = tuple(runs.values())
+    return Plan(entry, scale, numbers, chosen, all_runs, refused, digests, as_published)
+
+
+def pairs(entry: Entry, rows: Sequence[Row]) -> Iterator[tuple[Protocol, Row]]:
+    """A protocol's rows one after the other, as far as the paper prints or we measure them."""
+    wanted = {(w.protocol.name, w.row.key) for w in entry.wanted()}
+    for protocol in entry.protocols:
+        for row in rows:
+            if (protocol.name, row.key) in wanted:
+                yield protocol, row
+
+
+def _run(
+    protocol: Protocol,
+    row: Row,
+    scale: str,
+    seed: int,
+    out: Path,
+    more: Sequence[str],
+    like: PaperRun | None,
+) -> PaperRun:
+    """like: the same row's run at another seed."""
+    text = ""
+    if "{text}" in protocol.at(scale):
+        text = str(write_text(out / "smoke-text"))
+    recipe = protocol.recipe_at(scale)
+    typed = [*changes_of(protocol, row, scale, text), *more]
+    if like is not None and like.typed == tuple(typed):
+        start = like.folder.name.removesuffix(f"-seed{like.seed}")
+        return replace(like, seed=seed, folder=like.folder.with_name(f"{start}-seed{seed}"))
+    config = resolve(recipe, [*typed, f"seed={seed}"])
+    digest, rounds = digest_of(config.values), int(config.values["rounds"])
+    folder = out / scale / f"{config.values['name']}-{config.algorithm}-{digest}-seed{seed}"
+    made = PaperRun(protocol, row, scale, seed, recipe, tuple(typed), rounds, digest, folder)
+    made.__dict__["config"] = config
+    return made
+
+
+def digest_of(values: Mapping[str, Any]) -> str:
+    """A hash of the settings that decide a run's numbers, but for its seed: the same for the same
+    row at every seed.
+    """
+    data = {k: v for k, v in values["data"].items() if k != "seed"}
+    return run_digest({k: v for k, v in values.items() if k != "seed"} | {"data": data})
+
+
+# ------------------------------------------------------------------- the small text of scale smoke
+def write_text(folder: Path) -> Path:
+    """Write a text of a few hundred words in WikiText-2's layout below a folder, if it is not there
+    -> the folder's whole path.
+    """
+    home = folder / "wikitext-2"
+    home.mkdir(parents=True, exist_ok=True)
+    for name, length in (("valid", 1200), ("test", 200)):
+        file = home / f"wiki.{name}.tokens"
+        if not file.is_file():
+            words = ["<unk>", *_words(length)]
+            lines = (" ".join(words[at : at + 20]) for at in range(0, len(words), 20))
+            write_atomic(file, "\n".join(lines) + "\n")
+    return folder.absolute()
+
+
+def _words(length: int) -> list[str]:
+    """Words in an order of no meaning, always the same (a linear congruential sequence)."""
+    out, state = [], 1
+    for _ in range(length):
+        state = (1_103_515_245 * state + 12_345) % 2**31
+        out.append(f"w{(state >> 16) % _SYMBOLS}")
+    return out

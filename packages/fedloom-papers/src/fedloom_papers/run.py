@@ -1,0 +1,181 @@
+"""Run a table's runs one after the other: each is resumed, or skipped if its line is there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedloom.cli.many_runs import Progress
+from fedloom.data import FederatedData
+from fedloom.errors import DataError, FedloomError
+from fedloom.measures import Cka, Divergence, Hessian, Measure, Plane, Surface
+from fedloom.storage.identity import digest
+from fedloom.sweep import FAILURE, KeptData, Trial, Watch, in_jobs, run_trial, state_of
+
+from . import flamby
+from .entry import Entry
+from .lines import NAME, Line, append, latest, line_of, made_by, read
+from .measure import METRICS
+from .plan import PaperRun, Plan
+
+PAUSE = "pause"  # a file; while it is there, runs wait
+_POLL = 1.0  # seconds
+_SMALL: dict[type[Measure], dict[str, int]] = {  # at scale smoke
+    Hessian: {"examples": 100, "steps": 5, "probes": 3},
+    Surface: {"examples": 50, "points": 3},
+    Plane: {"examples": 50, "points": 3},
+    Cka: {"examples": 50},
+}
+# of each metric its measure, and the column that is it
+_COLUMNS: dict[str, tuple[Callable[..., Measure], str]] = {
+    "client_divergence": (Divergence, "divergence"),
+    "local_cka": (Cka, "cka"),
+    "local_loss": (Plane, "plane_loss"),
+    "local_distance": (Plane, "plane_distance"),
+    "hessian_top_eigenvalue": (Hessian, "hessian_top"),
+    "hessian_trace": (Hessian, "hessian_trace"),
+    "loss_sharpness": (Surface, "surface_rise"),
+}
+
+
+@dataclass
+class Outcome:
+    """What did not run: {title of a run: reason}, and of which data sets there are no data."""
+
+    refused: dict[str, str] = field(default_factory=dict)
+    no_data: dict[str, str] = field(default_factory=dict)
+
+
+def missing(plan: Plan, out: Path, lines: Sequence[Line] | None = None) -> list[PaperRun]:
+    """The runs whose line is not there, or lacks what this table measures on finished runs; those
+    of the same data one after the other. lines: those of the folder, if they were read before.
+    """
+    wanted = set(needed(plan.entry))
+    have = {
+        place
+        for place, line in latest(read(out / NAME) if lines is None else lines).items()
+        if line["state"] == "failed" or wanted <= {*line.get("afterwards", ())}
+    }
+    left = [run for run in plan.runs if (run.digest, run.seed) not in have]
+    first = {run.protocol.name: n for n, run in reversed([*enumerate(left)])}
+    return sorted(left, key=lambda run: (run.seed, first[run.protocol.name]))
+
+
+def run_all(plan: Plan, out: Path, watch: Watch, jobs: int = 1) -> Outcome:
+    """Run what has no line yet, and append a line for each run.
+
+    jobs: how many runs there are at once, each in a process that takes one after the other. Data
+    are loaded once by each process for the runs that share them. A run whose client fails is a
+    result too; one that cannot be built, or whose data are missing, is left out, and the others
+    run. Raises KeyboardInterrupt, after the runs have been saved, and CheckpointError.
+    """
+    work = Work(out / PAUSE)
+    made_by()  # the code may change while the runs run
+    outcome, left = Outcome(), missing(plan, out)
+    seen, metrics = latest(read(out / NAME)) if left else {}, needed(plan.entry)
+    known = [seen.get((run.digest, run.seed), {}).get("afterwards", {}) for run in left]
+    pieces = [
+        (run, tuple(metric for metric in metrics if metric not in there))
+        for run, there in zip(left, known, strict=True)
+    ]
+
+    for n, done in in_jobs(work, pieces, left, jobs, watch):
+        run = left[n]
+        if done.state == "refused":
+            outcome.refused[run.title] = done.why
+        elif done.state == "no data":
+            outcome.no_data.setdefault(run.protocol.dataset, done.why)
+        else:
+            more = {} if done.why else {"afterwards": {**known[n], **done.afterwards}}
+            append(out / NAME, line_of(run, done.why) | more)
+        watch.end(run, done.state if done.state in ("finished", "failed") else "refused")
+    return outcome
+
+
+Piece = tuple[PaperRun, tuple[str, ...]]  # a run, and what is to be measured on it afterwards
+
+
+class Done(NamedTuple):
+    """What came of a run. state: "finished", "failed", "refused" or "no data"; why: of all but the
+    first.
+    """
+
+    state: str
+    why: str = ""
+    afterwards: Mapping[str, float] = {}
+
+
+class Work:
+    """Runs one after the other; the data of the last one are kept for the next, and data that
+    cannot be had are asked for once. Between two rounds it waits while the file `pause` is there.
+    """
+
+    def __init__(self, pause: Path) -> None:
+        self._pause = pause
+        self._kept = KeptData()
+        self._missing: dict[str, Done] = {}
+
+    def __call__(self, piece: Piece, on_row: Callable[[Any], None]) -> Done:
+        """Run one, or go on with it, and measure it."""
+        run, metrics = piece
+        same = digest({k: v for k, v in run.config.values["data"].items() if k != "seed"})
+        if same in self._missing:
+            return self._missing[same]
+        try:
+            data = self._kept.of(run.config)
+        except DataError as error:
+            self._missing[same] = Done("no data", " ".join(str(error).split()))
+            return self._missing[same]
+
+        def after_round(row: Any) -> None:
+            on_row(row)
+            while self._pause.exists():
+                time.sleep(_POLL)
+
+        trial = Trial({}, run.seed, run.config, run.folder)
+        try:
+            run.folder.parent.mkdir(parents=True, exist_ok=True)
+            state = run_trial(trial, data=data, on_round=after_round)
+        except FedloomError as error:
+            if state_of(run.folder) != "new":  # a run that broke off is no refusal
+                raise
+            return Done("refused", " ".join(str(error).split()))
+        if state == "failed":
+            return Done(state, (run.folder / FAILURE).read_text("utf-8").strip())
+        return Done(state, "", afterwards(run, data, metrics) if metrics else {})
+
+
+# ------------------------------------------------------------------------------- on finished runs
+def needed(entry: Entry) -> tuple[str, ...]:
+    """The metrics of a table that are measured on finished runs."""
+    return tuple(dict.fromkeys(w.metric for w in entry.wanted() if METRICS[w.metric].after))
+
+
+def afterwards(run: PaperRun, data: FederatedData, metrics: Iterable[str]) -> dict[str, float]:
+    """{metric: number} of a finished run, at its last checkpoint; the run stays as it is.
+
+    Raises CheckpointError if its folder has none.
+    """
+    loop = run.config.experiment(data=data).open(run.folder)
+    known: dict[Any, dict[str, float]] = {}
+    out: dict[str, float] = {}
+    if any(metric.startswith(flamby.METRIC) for metric in metrics):
+        out |= flamby.centres(run.config, run.recipe, loop)
+    for metric in (m for m in metrics if m not in out):
+        make, column = _COLUMNS[metric]
+        if make not in known:
+            options = _SMALL.get(make, {}) if run.scale == "smoke" else {}  # type: ignore[call-overload]
+            one = make(**options)
+            known[make] = one.columns(one.of(loop))
+        if column in known[make]:
+            out[metric] = known[make][column]
+    return out
+
+
+def run_plan(made: Plan, out: Path, jobs: int, quiet: bool, over: float | None = None) -> Outcome:
+    """Run what a plan lacks, showing how far it is. over: when time is up, by time.monotonic()."""
+    with Progress(missing(made, out), quiet, over) as progress:
+        return run_all(made, out, progress, jobs)

@@ -1,0 +1,104 @@
+"""The curves of a line of evidence: by name and size, smoothed, and of several seeds together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fedloom.report.curve_data import mean
+from fedloom.server.evaluation import Curve
+
+from .lines import Line
+
+EMA = 0.9  # of FedACG, per round
+Band = list[tuple[float, float, float, float]]  # x, mean, least and largest over the seeds
+
+
+def points(line: Line, name: str) -> dict[int, float]:
+    """A curve of a line, {round: value}; nothing where it has no such curve."""
+    return {int(t): float(v) for t, v in line["curves"].get(name, ())}
+
+
+def smoothed(curve: Mapping[int, float]) -> dict[int, float]:
+    """FedACG's moving average, debiased; evaluations r rounds apart decay by 0.9^r."""
+    state = Curve(ema=EMA)
+    return {t: state.add(t, curve[t], 0, 0.0) for t in sorted(curve)}
+
+
+def roughness(curve: Mapping[int, float], window: int = 5) -> float | None:
+    """How much a curve of shares shakes: the mean of (a_t - m_t)^2 in squared points, m_t the mean
+    of `window` evaluations around it, so that a rising curve is not taken for a shaking one; None
+    where there are fewer.
+
+    >>> roughness({t: 0.01 * t for t in range(9)}) < 1e-9
+    True
+    >>> round(roughness({0: 0.0, 1: 0.03, 2: 0.0}, window=3), 9)
+    4.0
+    """
+    values = [100 * curve[t] for t in sorted(curve)]
+    starts = range(len(values) - window + 1)
+    middles = [math.fsum(values[a : a + window]) / window for a in starts]
+    return mean([(values[a + window // 2] - m) ** 2 for a, m in zip(starts, middles, strict=True)])
+
+
+def band(curves: Sequence[Mapping[Any, float]]) -> Band:
+    """(x, mean, least, largest) of several seeds' curves {x: value}, where all of them have one;
+    empty curves do not count.
+
+    >>> band([{1: 0.0, 2: 1.0}, {2: 3.0}, {}])
+    [(2, 2.0, 1.0, 3.0)]
+    """
+    there = [curve for curve in curves if curve]
+    shared = sorted(set.intersection(*map(set, there))) if there else []
+    values = [(x, [curve[x] for curve in there]) for x in shared]
+    return [(x, math.fsum(v) / len(v), min(v), max(v)) for x, v in values]
+
+
+def share_of(size: str) -> float:
+    """A size as a number with the digits that columns have; not a number for "mean"."""
+    top, _, bottom = size.partition("/")
+    try:
+        return float(f"{float(top) / float(bottom or 1):.6g}")
+    except ValueError:
+        return math.nan
+
+
+def _column(line: Line, name: str, size: str) -> str:
+    """The curve of a size: test_accuracy@0.25 for 1/4; there may be none."""
+    wanted = name.replace("METRIC", line["metric"])
+    for column in line["curves"]:
+        start, _, end = column.rpartition("@")
+        if start == wanted and (end == size or (end != "mean" and share_of(end) == share_of(size))):
+            return str(column)
+    return f"{wanted}@{size}"
+
+
+@dataclass(frozen=True)
+class Series:
+    """A curve of a line: its column there, words for an axis, what is done with it, and the name of
+    its picture. average: it is FedACG's moving average.
+    """
+
+    column: str
+    words: str
+    scale: float = 1.0
+    average: bool = False
+    change: Callable[[float], float] | None = None
+    name: str = ""
+
+    def raw(self, line: Line, size: str = "") -> dict[int, float]:
+        """{round: value}, not averaged; nothing where a line has no such curve. size: of a
+        sub-model.
+        """
+        found = points(line, _column(line, self.column, size) if size else self.column)
+        return {t: self.change(v) if self.change else self.scale * v for t, v in found.items()}
+
+    def of(self, line: Line, size: str = "") -> dict[int, float]:
+        """{round: value}, as it is shown."""
+        return smoothed(self.raw(line, size)) if self.average else self.raw(line, size)
+
+    def band(self, lines: Sequence[Line], size: str = "") -> Band:
+        """The seeds' curves together, see `band`."""
+        return band([self.of(line, size) for line in lines])

@@ -1,0 +1,167 @@
+"""A table from lines alone: measured numbers beside the published ones, and a verdict per claim."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from fedloom.report.sequential import Verdict as Side
+from fedloom.report.statistics import Paired, apart, common_seeds, corrected
+
+from .entry import Entry, Protocol, Wanted
+from .lines import Line, latest
+from .measure import Context, base_of, goals, round_here
+from .numbers import Number, number
+from .plan import Plan
+from .published_tables import settings_of
+from .verdicts import Judged, judge, measure_of
+
+Own = Mapping[str, Mapping[int, Line]]  # of one protocol: {row: {seed: its line}}
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table as far as there are lines. own: of each protocol {row: {seed: line}} of the finished
+    runs; seeds: those that all its rows have, which alone count.
+    """
+
+    entry: Entry
+    plan: Plan
+    numbers: tuple[Number, ...]
+    claims: tuple[Judged, ...]
+    own: Mapping[str, Own]
+    seeds: Mapping[str, Sequence[int]]
+
+    @property
+    def comparisons(self) -> int:
+        """How many pairs of rows with lines the verdicts rest on."""
+        return sum(len(r.known) for judged in self.claims for r in judged.reasons)
+
+    @property
+    def more(self) -> dict[str, dict[str, list[int]]]:
+        """{protocol: {row's name: its further seeds}}."""
+        names = {row.key: row.name for row in self.plan.rows}
+        return {
+            place: {
+                names[row]: sorted({*lines} - {*self.seeds[place]})
+                for row, lines in rows.items()
+                if {*lines} - {*self.seeds[place]}
+            }
+            for place, rows in self.own.items()
+        }
+
+    def lines(self, protocol: Protocol, row: str) -> dict[int, Line]:
+        """{seed: line} of a row's runs that count."""
+        found = self.own[protocol.name].get(row, {})
+        return {seed: found[seed] for seed in self.seeds[protocol.name] if seed in found}
+
+    def numbers_of(
+        self, protocol: Protocol, measure: tuple[str, str] | None = None
+    ) -> list[Number]:
+        """The numbers of a protocol, all or those of a (metric, at)."""
+        return [
+            n
+            for n in self.numbers
+            if n.wanted.protocol is protocol and measure in (None, (n.wanted.metric, n.wanted.at))
+        ]
+
+    def round_of(self, at: str, protocol: Protocol) -> int | None:
+        """The round here that stands for a printed one; None where none is printed."""
+        where = settings_of(at)
+        rounds = max((r.rounds for r in self.plan.runs if r.protocol is protocol), default=0)
+        if "round" not in where or not rounds:
+            return None
+        return round_here(float(where["round"]), rounds, protocol)
+
+    def judged(self, protocol: Protocol) -> set[tuple[str, str]]:
+        """The measures that claims compare in a protocol, as (metric, at)."""
+        return {
+            measure_of(self.entry, claim, protocol)
+            for claim in self.entry.claims
+            if not claim.protocols or protocol.name in claim.protocols
+        }
+
+
+class Equal(NamedTuple):
+    """How many published values of single seeds a row has, how many are equal here, and the others
+    as (metric, seed, published, here).
+    """
+
+    cells: int
+    equal: int
+    others: tuple[tuple[str, int, float, float], ...]
+
+
+_SAME = 5e-7  # values are kept with six digits; one row of the largest test set counts 1/254
+
+
+def equal_cells(numbers: Iterable[Number]) -> dict[str, Equal]:
+    """{row's name: its cells}, of the rows whose seeds are published."""
+    found: dict[str, Equal] = {}
+    for n in numbers:
+        there = {} if n.wanted.cell is None else n.wanted.cell.seeds
+        both = {s: (there[s], here) for s, here in n.values.items() if s in there}
+        other = [(n.wanted.metric, s, *v) for s, v in both.items() if abs(v[0] - v[1]) > _SAME]
+        if both:
+            cells, equal, others = found.get(n.wanted.row.name, Equal(0, 0, ()))
+            counts = cells + len(both), equal + len(both) - len(other)
+            found[n.wanted.row.name] = Equal(*counts, (*others, *other))
+    return found
+
+
+POINT = 0.01  # means of shares closer than that are called equal
+
+
+def beside_runs(numbers: Iterable[Number]) -> dict[tuple[str, str], tuple[Paired, Side]]:
+    """{(row's key, metric): ours less the published mean, with p by Holm for all of them, and where
+    it is}, of numbers whose single runs are published. within: the interval lies within a point.
+    """
+    gaps = {
+        (n.wanted.row.key, n.wanted.metric): gap
+        for n in numbers
+        if n.wanted.cell is not None and n.wanted.cell.seeds
+        if (gap := apart([*n.values.values()], [*n.wanted.cell.seeds.values()])) is not None
+    }
+    return {place: (gap, _side(gap)) for place, gap in corrected(gaps).items()}
+
+
+def _side(gap: Paired) -> Side:
+    if gap.verdict == "undecided" and -POINT < gap.low <= gap.high < POINT:
+        return "within"
+    return gap.verdict
+
+
+def table(plan: Plan, lines: Iterable[Line]) -> Table:
+    """The numbers and verdicts of a plan's rows, from the lines of its runs."""
+    entry, own = plan.entry, _finished(plan, latest(lines))
+    seeds = {
+        place: common_seeds(dict.fromkeys(found, 0.0) for found in rows.values())
+        for place, rows in own.items()
+    }
+    contexts = {p.name: _contexts(plan, p, own[p.name], seeds[p.name]) for p in entry.protocols}
+
+    def made(wanted: Wanted) -> Number:
+        return number(wanted, contexts[wanted.protocol.name])
+
+    numbers = tuple(made(w) for w in entry.wanted() if w.row in plan.rows)
+    claims = tuple(judge(claim, plan, made) for claim in entry.claims)
+    return Table(entry, plan, numbers, claims, own, seeds)
+
+
+def _finished(plan: Plan, seen: Mapping[tuple[str, int], Line]) -> dict[str, Own]:
+    """Of each protocol the lines of its rows' finished runs."""
+    own: dict[str, dict[str, dict[int, Line]]] = {p.name: {} for p in plan.entry.protocols}
+    for (place, row, seed), digest in plan.digests.items():
+        line = seen.get((digest, seed))
+        if line is not None and line["state"] == "finished":
+            own[place].setdefault(row, {})[seed] = line
+    return {**own}
+
+
+def _contexts(plan: Plan, protocol: Protocol, own: Own, seeds: Sequence[int]) -> dict[int, Context]:
+    """{seed: what metrics need of a protocol}, of the seeds that all its rows with lines have."""
+    base = [line for s, line in own.get(base_of(plan.entry).key, {}).items() if s in seeds]
+    found = goals(plan.entry, protocol, base, plan.scale)
+    by_seed = {s: {row: lines[s] for row, lines in own.items()} for s in seeds}
+    return {s: Context(plan.entry, protocol, rows, found) for s, rows in by_seed.items()}

@@ -1,0 +1,114 @@
+"""Progress over many runs on stderr: a bar in a terminal, a line per run elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from fedloom.server.progress import say
+
+if TYPE_CHECKING:
+    from fedloom.sweep import Shown
+
+_PATIENCE = 60.0  # seconds between lines of one run where there is no terminal
+
+
+class Progress:
+    """Shows runs and rounds that are done of all, the run of now and its newest value. over: when
+    time is up, in seconds of time.monotonic(); then it stops the runs.
+    """
+
+    def __init__(self, runs: Sequence[Shown], quiet: bool, over: float | None = None) -> None:
+        self._runs, self._quiet, self._over_at = 0, quiet, over
+        self._total = 0
+        self._over, self._ended = 0, 0  # rounds and runs that are over
+        self._now: dict[int, int] = {}  # rounds that are done of the runs of now
+        self._bar: Any = None
+        self._said: dict[int, float] = {}
+        self.add(runs)
+
+    def add(self, runs: Sequence[Shown]) -> None:
+        """Show that more runs are to come."""
+        self._runs += len(runs)
+        self._total += sum(run.rounds for run in runs)
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def _open(self) -> None:
+        """Begin to show a bar, in a terminal."""
+        if self._bar is not None or self._quiet or not sys.stderr.isatty():
+            return
+        from rich.console import Console
+        from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bar
+
+        columns = (
+            TextColumn("{task.fields[runs]}"),
+            BarColumn(bar_width=20),
+            TimeRemainingColumn(),
+            TextColumn("{task.description}"),
+        )
+        self._bar = Bar(*columns, console=Console(stderr=True))
+        self._task = self._bar.add_task("", total=self._total, runs=f"0/{self._runs} runs")
+        self._bar.start()
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def begin(self, run: Shown) -> None:
+        """Show a run that begins, unless time is up."""
+        self._stop_if_over()
+        self._open()
+        self._now[id(run)], self._said[id(run)] = 0, time.monotonic()
+        self._show(run.title)
+
+    def row(self, run: Shown, row: Mapping[str, Any]) -> None:
+        """Show a round."""
+        self._now[id(run)] = int(row["round"])
+        value = next((v for k, v in row.items() if k.startswith("test_") and "_ema" not in k), None)
+        text = f"{run.title}  round {row['round']} of {run.rounds}"
+        text += "" if value is None else f"  {value:.4g}"
+        self._show(text)
+        late = time.monotonic() - self._said[id(run)] > _PATIENCE
+        if self._bar is None and not self._quiet and late:
+            self._said[id(run)] = time.monotonic()
+            say(text)
+        self._stop_if_over()
+
+    def _stop_if_over(self) -> None:
+        from fedloom.core.interrupts import TimeUpError
+
+        if self._over_at is not None and time.monotonic() >= self._over_at:
+            raise TimeUpError
+
+    def end(self, run: Shown, state: str) -> None:
+        """Count a run that is over."""
+        self._now.pop(id(run), None)
+        if state == "refused":
+            self._runs -= 1
+            self._total -= run.rounds
+        else:
+            self._over += run.rounds
+            self._ended += 1
+        self._show(run.title)
+        if self._bar is None and not self._quiet:
+            say(f"{self._ended}/{self._runs} {run.title}: {state}{self._left()}")
+
+    def _show(self, text: str) -> None:
+        if self._bar is not None:
+            runs = f"{self._ended}/{self._runs} runs"
+            done = self._over + sum(self._now.values())
+            said = f"{text}{self._left()}"
+            self._bar.update(
+                self._task, completed=done, total=self._total, description=said, runs=runs
+            )
+
+    def _left(self) -> str:
+        """How much time there is for all runs."""
+        if self._over_at is None:
+            return ""
+        return f", {max(0.0, self._over_at - time.monotonic()) / 60:.1f} minutes left"
