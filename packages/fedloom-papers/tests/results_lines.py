@@ -8,31 +8,36 @@ from fedloom_papers.results.study import RESULTS, Study
 
 __all__ = ["METHODS", "MIB", "RESULTS"]
 MIB = 2**20
-METHODS: dict[str, Any] = dict(Study("zoo").tables["dirichlet"].rows)
+HEAD = {"paper": "study", "scale": "paper", "digest": "", "settings": {}, "version": ""}
+ZOO = Study("zoo")
+METHODS: dict[str, Any] = dict(ZOO.tables["dirichlet"].rows)
 
 
 def zoo_line(method: str, stage: str, key: str, value: str, **more: Any) -> dict[str, Any]:
-    line = {
+    table = ZOO.tables["dirichlet"]
+    more_words = ZOO.tuning if stage == "tuning" else ()
+    line: dict[str, Any] = {
+        **HEAD,
         "method": method,
-        "part": "dirichlet",
         "stage": stage,
-        "choice": {key: value},
+        "recipe": table.recipe,
+        "changes": [*table.typed(method, {key: value}), *more_words],
         "seed": 0,
         "state": "finished",
         "last": {"round": 300, "value": 0.5},
         "best": {"round": 300, "value": 0.6},
         "last_ema": 0.55,
-        "last_validation": 0.5,
-        "rounds_to_target": None,
         "bytes_to_target": None,
         "rounds": 300,
         "bytes_up": 150 * MIB,
         "bytes_down": 150 * MIB,
         "seconds_per_round": 0.5,
     }
+    held_out = more.pop("last_validation", 0.5)
     line |= more
     # the last tenth of two evaluations is the second one
-    return {"curve": [[150, 0.7], [300, line["last_ema"]]], **line}
+    curves = {"curve": [[150, 0.7], [300, line["last_ema"]]], "validation": [[300, held_out]]}
+    return {"curves": curves, **line}
 
 
 def zoo_lines() -> list[dict[str, Any]]:
@@ -44,7 +49,11 @@ def zoo_lines() -> list[dict[str, Any]]:
     out += [
         zoo_line("FedACG", "tuning", lam, "0.8", last_validation=0.5),
         zoo_line("FedACG", "tuning", lam, "0.85", last_validation=0.6),
-        {**zoo_line("FedACG", "tuning", lam, "0.9"), "state": "failed", "why": "not finite\nmore"},
+        {
+            **zoo_line("FedACG", "tuning", lam, "0.9"),
+            "state": "failed",
+            "reason": "not finite\nmore",
+        },
         zoo_line("FedProx", "tuning", "algorithm.mu", "0.01"),  # one of three
         zoo_line("FedAvg", "final", rate, "0.2", last_ema=0.99),  # not what was chosen
     ]
@@ -59,23 +68,21 @@ def zoo_lines() -> list[dict[str, Any]]:
     failed = zoo_line("FedACG", "final", lam, "0.85", seed=3, state="failed")
     return [
         *out,
-        {k: failed[k] for k in ("method", "part", "stage", "choice", "seed", "state")},
+        {k: failed[k] for k in (*HEAD, "recipe", "changes", "seed", "state", "method", "stage")},
     ]
 
 
-def compressed(name: str, way: str, ema: float, **more: Any) -> dict[str, Any]:
-    share, norms = float(way.partition(":")[2] or 1), {"delta_square": 2.0}
-    curve = [
-        {
-            "round": t,
-            "test_accuracy": ema * t / 100,
-            "train_loss": 1.0,
-            **(norms | {"residual_square": 6.0 if t > 60 else 1.0} if share < 1 else {}),
-        }
-        for t in range(10, 101, 10)
-    ]
+def compressed(way: str, ema: float, **more: Any) -> dict[str, Any]:
+    share = float(way.partition(":")[2] or 1)
+    tens = range(10, 101, 10)
+    curves = {"curve": [[t, ema * t / 100] for t in tens], "train_loss": [[t, 1.0] for t in tens]}
+    if share < 1:
+        curves["delta_square"] = [[t, 2.0] for t in tens]
+        curves["residual_square"] = [[t, 6.0 if t > 60 else 1.0] for t in tens]
     line = {
-        "run": name,
+        **HEAD,
+        "seed": 0,
+        "state": "finished",
         "recipe": "cfedavg_fashion",
         "changes": ["data.partition.classes=5", f"compress={way}"],
         "last": {"round": 100, "value": ema},
@@ -88,18 +95,18 @@ def compressed(name: str, way: str, ema: float, **more: Any) -> dict[str, Any]:
         # 20 clients, 100 rounds, 4 bytes a value, a quarter more for positions
         "bytes_up": int(20 * 100 * 4000 * share * (1.25 if share < 1 else 1)),
         "bytes_down": 20 * 100 * 4000,
-        "curve": curve,
+        "curves": curves,
     }
     return line | more
 
 
 def compression_lines() -> list[dict[str, Any]]:
     return [
-        compressed("fashion p=5, uncompressed", "none", 0.80),
-        compressed("fashion p=5, Top-k .9", "topk:0.1", 0.785),
-        compressed("fashion p=5, Top-k .99", "topk:0.01", 0.75),
-        compressed("fashion p=5, RD .9", "dropping:0.1", 0.78),
-        compressed("fashion p=5, RD .99", "dropping:0.01", 0.40),
+        compressed("none", 0.80),
+        compressed("topk:0.1", 0.785),
+        compressed("topk:0.01", 0.75),
+        compressed("dropping:0.1", 0.78),
+        compressed("dropping:0.01", 0.40),
     ]
 
 
@@ -108,16 +115,18 @@ def sub_line(method: str, seed: int, accuracy: float, settings: list[str]) -> di
     sizes = {"0.25": accuracy - 0.2, "1": accuracy}
     test, local = (
         {
-            s: {"10": 0.5, "20": 0.82, "30": v + more}
+            s: [[10, 0.5], [20, 0.82], [30, v + more]]
             for s, v in (*sizes.items(), ("mean", accuracy - 0.1))
         }
         for more in (0.0, 0.05)
     )
     return {
-        "part": "main",
+        **HEAD,
+        "state": "finished",
+        "recipe": "fiarse_fashion",
         "method": method,
         "seed": seed,
-        "settings": [*settings, f"seed={seed}"],
+        "changes": [*settings, f"seed={seed}"],
         "rounds": 30,
         "parameters": 1000,
         "last": {"round": 30, "value": accuracy},
@@ -129,14 +138,14 @@ def sub_line(method: str, seed: int, accuracy: float, settings: list[str]) -> di
             "local": {k: v + 0.05 for k, v in sizes.items()} | {"mean": accuracy - 0.05},
             "unseen": [{"capacity": 0.125, "trained": False, "global": accuracy - 0.3}],
         },
-        "clients": {"capacities": [0.25, 1.0], "values": [0.5, 0.9]},
+        "clients": [0.5, 0.9],
         "curves": {
             **{f"test_accuracy@{s}": curve for s, curve in test.items()},
             **{f"local_accuracy@{s}": curve for s, curve in local.items()},
-            "explored@0.25": {"1": 0.25, "2": 0.35, "3": 0.4, "4": 0.42, "5": 0.43},
-            "explored@1": dict.fromkeys("12345", 1.0),
-            "replaced@0.25": {"1": 0.2, "2": 0.1, "3": 0.05, "4": 0.04, "5": 0.02},
-            "replaced@1": dict.fromkeys("12345", 0.0),
+            "explored@0.25": [[1, 0.25], [2, 0.35], [3, 0.4], [4, 0.42], [5, 0.43]],
+            "explored@1": [[t, 1.0] for t in range(1, 6)],
+            "replaced@0.25": [[1, 0.2], [2, 0.1], [3, 0.05], [4, 0.04], [5, 0.02]],
+            "replaced@1": [[t, 0.0] for t in range(1, 6)],
         },
     }
 

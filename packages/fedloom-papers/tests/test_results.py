@@ -132,7 +132,7 @@ def test_zoo_compares_with_the_papers(tmp_path: Path) -> None:
     for line in steady:
         if line["method"] == "FedACG" and line["stage"] == "final" and "last_ema" in line:
             end = {0: 0.82, 1: 0.8401, 2: 0.8599}[line["seed"]]  # 2, 2.01, 1.99
-            line["curve"] = [[150, 0.7], [300, end]]
+            line["curves"] = {"curve": [[150, 0.7], [300, end]]}
     text = page(tmp_path, "zoo", steady).text()
     assert rows(text, "FedACG", heading)[0][2:4] == ["+2.00 ± 0.02", "< 0.001"]
     assert rows(text, "FedACG", heading)[0][-1] == "as there"
@@ -140,7 +140,7 @@ def test_zoo_compares_with_the_papers(tmp_path: Path) -> None:
     for line in noisy:
         if line["method"] == "FedACG" and line["stage"] == "final" and "last_ema" in line:
             end = {0: 0.80, 1: 0.90, 2: 0.79}[line["seed"]]  # 0, +8, -5
-            line["curve"] = [[150, 0.7], [300, end]]
+            line["curves"] = {"curve": [[150, 0.7], [300, end]]}
     text = page(tmp_path, "zoo", noisy).text()
     assert rows(text, "FedACG", heading)[0][-1] == "undecided"
 
@@ -218,8 +218,7 @@ def test_claims_of_fiarse(tmp_path: Path) -> None:
 def test_the_last_evaluations_have_a_mean(tmp_path: Path) -> None:
     lines = submodel_lines()
     for line in lines:
-        column = {10 * t: t / 100 for t in range(1, 13)}
-        line["curves"]["test_accuracy@mean"] = {str(t): v for t, v in column.items()}
+        line["curves"]["test_accuracy@mean"] = [[10 * t, t / 100] for t in range(1, 13)]
     part = SUBMODELS.Part("main", study_of(tmp_path, lines))
     # of twelve evaluations a tenth are two, and at least three count
     assert part.values("FIARSE", "global@mean") == pytest.approx(dict.fromkeys(range(3), 0.11))
@@ -265,7 +264,7 @@ def test_the_committed_page_is_up_to_date(name: str) -> None:
 def test_lines_that_cannot_be_read(tmp_path: Path) -> None:
     file = tmp_path / "zoo.jsonl"
     file.write_text('{"method": "FedAvg"}\n')
-    with pytest.raises(DataError, match=r"line 1 has no part, stage, choice, seed, state;"):
+    with pytest.raises(DataError, match=r"line 1 has no digest, seed, state, settings, version;"):
         PAGES.page("zoo", tmp_path)
     file.write_text("{not json\n")
     with pytest.raises(DataError, match="line 1 is no JSON"):
@@ -352,7 +351,7 @@ def test_the_recipe_of_older_lines_is_still_the_same() -> None:
     assert len(older) == 219
     for line in older:
         typed = sorted({*line["changes"], f"seed={line['seed']}"})
-        assert digest([recipe, typed]) == line["hash"], line["method"]
+        assert digest([recipe, typed]) == line["hash"]
 
 
 def test_values_are_tried_before_the_best_is_run(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def test_fewest_rounds_in_every_seed_means_every_seed(tmp_path: Path) -> None:
     for seed, (ours, theirs) in enumerate(((20, 40), (20, 20), (20, 30))):
         for method, at in (("FIARSE", ours), ("HeteroFL", theirs)):
             line = sub_line(method, seed, 0.8, [f"submodel={method.lower()}"])
-            line["curves"]["test_accuracy@0.25"] = {"10": 0.1, str(at): 0.9}
+            line["curves"]["test_accuracy@0.25"] = [[10, 0.1], [at, 0.9]]
             lines.append(line)
 
     def fewest(part: Any) -> str:
@@ -89,7 +89,7 @@ def test_fewest_rounds_in_every_seed_means_every_seed(tmp_path: Path) -> None:
         own = own or [*part.table.rows[rule]]
         for seed in range(3):
             line = sub_line(rule, seed, 0.8, own)
-            line["curves"]["test_accuracy@0.25"] = {"10": 0.1}
+            line["curves"]["test_accuracy@0.25"] = [[10, 0.1]]
             lines.append(line)
     assert fewest(part_of(lines)) == "does not hold"
 

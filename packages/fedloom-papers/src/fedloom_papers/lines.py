@@ -7,7 +7,7 @@ import functools
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,22 +22,19 @@ from .plan import PaperRun
 
 Line = dict[str, Any]
 NAME = "lines.jsonl"
+_AGAIN = "remove the line, and the same command makes it again from the run's folder"
 _NEEDED = ("digest", "seed", "state", "settings", "version")
 _PLACES = 6  # of a value
 _POINTS = 200  # of a curve, but for that of the headline metric, which targets are read from
 _SIZES = ("test_", "local_", "explored@", "replaced@")  # columns of sub-models
 
 
-def read(
-    file: Path,
-    needs: Callable[[Line], Iterable[str]] = lambda _: _NEEDED,
-    again: str = "and the same command makes it again from the run's folder",
-) -> list[Line]:
-    """The lines of a file; none if there is no file. needs: the keys that a line must have.
+def read(file: Path) -> list[Line]:
+    """The lines of a file; none if there is no file.
 
     A last line without its end is one that is being written, or that a kill cut off, and is left
     out. Raises DataError, with file and line, for any other line that is no JSON object or lacks a
-    key; again: what makes it again.
+    key.
     """
     if not file.is_file():
         return []
@@ -45,15 +42,15 @@ def read(
     whole = text if text.endswith("\n") else text[: text.rfind("\n") + 1]
     out: list[Line] = []
     for number, line in enumerate(whole.splitlines(), start=1):
-        place, remedy = f"{file}, line {number}", f"remove the line, {again}"
+        place = f"{file}, line {number}"
         try:
             found = json.loads(line)
         except json.JSONDecodeError as error:
-            raise DataError(f"{place} is no JSON ({error.msg}); {remedy}") from error
+            raise DataError(f"{place} is no JSON ({error.msg}); {_AGAIN}") from error
         if not isinstance(found, dict):
-            raise DataError(f"{place} is no object: {line[:60]}; {remedy}")
-        if missing := [key for key in needs(found) if key not in found]:
-            raise DataError(f"{place} has no {', '.join(missing)}; {remedy}")
+            raise DataError(f"{place} is no object: {line[:60]}; {_AGAIN}")
+        if missing := [key for key in _NEEDED if key not in found]:
+            raise DataError(f"{place} has no {', '.join(missing)}; {_AGAIN}")
         out.append(found)
     return out
 

@@ -106,7 +106,8 @@ class Study:
         self.words: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8"))
         self.tuning = tuple(self.words.get("tuning", "").split())
         self.tables = {table.name: table for table in self._tables()}
-        self.lines = [*self._older(lines / f"{name}.jsonl"), *self._newer(lines / "papers" / NAME)]
+        files = (lines / f"{name}.jsonl", lines / "papers" / NAME)
+        self.lines = [line for file in files for line in self._read(file)]
         self._at: dict[Place, dict[int, Line]] = {}
         for line in self.lines:
             at = place(line["recipe"], line["changes"])
@@ -215,23 +216,25 @@ class Study:
         return line + (f" Without a run: {', '.join(none)}." if none and done else "")
 
     # ------------------------------------------------------------------------------------- lines
-    def _newer(self, file: Path) -> Iterator[Line]:
-        """The lines of its recipes that `fedloom_papers` wrote, with what older ones say of a
-        curve: its end, its best, its moving average, and when that reached the recipe's target.
+    def _read(self, file: Path) -> Iterator[Line]:
+        """The lines of its recipes, each with what older ones say of their curve themselves: its
+        end, its best, its moving average, and when that reached the recipe's target.
         """
         recipes = {table.recipe for table in self.tables.values()}
         for line in read(file):
             curve = points(line, "curve") if line["state"] == "finished" else {}
-            if line["recipe"] not in recipes or (line["state"] == "finished" and not curve):
+            if line["recipe"] not in recipes or (
+                line["state"] == "finished" and not line["curves"]
+            ):
                 continue
-            if not curve:
+            if "last" in line or not curve:
                 yield line
                 continue
             average, best = smoothed(curve), max(curve, key=lambda t: curve[t])
             goal = RECIPES[line["recipe"]]()["evaluate"].get("target")
             place = None if goal is None else crossing(average, goal)
             reached = None if place is None else whole_round(place)
-            total = line["bytes_up"] + line["bytes_down"]
+            total = line.get("bytes_up", 0) + line.get("bytes_down", 0)
             yield line | {
                 "last": {"round": max(curve), "value": curve[max(curve)]},
                 "best": {"round": best, "value": curve[best]},
@@ -239,51 +242,6 @@ class Study:
                 "rounds_to_target_text": f"{line['rounds']}+" if reached is None else f"{reached}",
                 "bytes_to_target": None if reached is None else total * reached / line["rounds"],
             }
-
-    def _older(self, file: Path) -> Iterator[Line]:
-        """The lines of the study's own file, in the form that new ones have."""
-
-        def needs(line: Line) -> Iterator[str]:
-            yield from self.words["needs"].split()
-
-        again = f"and python -m fedloom_papers.results.run {self.name} makes it again"
-        for line in read(file, needs, again):
-            if "stage" in line and line["method"] not in self.tables[line["part"]].rows:
-                continue  # of a method that the study has no more
-            yield {"seed": 0, "state": "finished", **line, **self._as_new(line)}
-
-    def _as_new(self, line: Line) -> Line:
-        curves = line.get("curves") or {}
-        if "stage" in line:
-            table = self.tables[line["part"]]
-            more = self.tuning if line["stage"] == "tuning" else ()
-            changes = [*table.typed(line["method"], line["choice"]), *more]
-            return {
-                "recipe": table.recipe,
-                "changes": changes,
-                "curves": {"curve": line.get("curve", [])},
-            }
-        if "part" in line:
-            curves = {k: [[int(t), v] for t, v in c.items()] for k, c in curves.items()}
-            of = self.tables[line["part"]]
-            clients = line["clients"]["values"]
-            changes = line["settings"]
-            return {"recipe": of.recipe, "changes": changes, "curves": curves, "clients": clients}
-        if "accuracy" in line:
-            return {
-                "recipe": self.words["recipe"],
-                "curves": {"curve": [[30, line["accuracy"]]]},
-                "rounds": 30,
-            }
-        keys = {"curve": "test_accuracy"} | {
-            k: k for k in ("train_loss", "delta_square", "residual_square")
-        }
-        curve = line["curve"]
-        made = {
-            name: [[r["round"], r[k]] for r in curve if r.get(k) is not None]
-            for name, k in keys.items()
-        }
-        return {"curves": made}
 
 
 def late(line: Line) -> float:
@@ -332,6 +290,4 @@ def by_bytes(line: Line) -> dict[float, float]:
 
 def held_out(line: Line) -> float:
     """The last accuracy on held-out data."""
-    if "last_validation" in line:
-        return float(line["last_validation"])
     return float(line["curves"]["validation"][-1][1])

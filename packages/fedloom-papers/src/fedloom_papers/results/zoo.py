@@ -356,7 +356,7 @@ def failures(zoo: Zoo) -> str:
             ended += [(zoo.study.tables[part].title, zoo.chosen(name) or "", x) for x in finals]
         for stage, value, x in ended:
             if x["state"] == "failed":
-                why = (x.get("reason") or x.get("why") or "no reason given").splitlines()[0]
+                why = (x.get("reason") or "no reason given").splitlines()[0]
                 rows.append([name, stage, f"{key}={value}", str(x["seed"]), why])
     return table(["method", "stage", "value", "seed", "why"], rows, texts=5) if rows else ""
 
