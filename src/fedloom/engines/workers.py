@@ -23,7 +23,7 @@ from .client_results import RangeResult, Request, TrainTask, joined
 from .heartbeat import Hung, Watch, listed
 from .ranges import default_chunk
 from .serial import Serial
-from .shared_memory import Board, delete
+from .shared_memory import Board, Parcel, delete
 from .summation import ranges
 from .vectorised import Vectorised
 from .vmap_refusals import refuse_model
@@ -152,19 +152,16 @@ class Workers:
         costs = [1.0 if what.evaluates else self._fed.cost(i) for i in task.cohort]
         cuts = self._cut(costs, 1 if what.evaluates else self.chunk)
         post = self._board.post((task.msg, task.buffers))
-        parts, known = [task.range(*cut) for cut in cuts], task.memories
-        mine = [{i: known[i] for i in part.cohort if i in known} for part in parts]
-        sent = [self._board.pack(rows) for rows in mine]
         when = f"of round {task.round + 1}" if task.round >= 0 else "before round 1"
-
-        def work(part: TrainTask, rows: bytes) -> _Task:
-            bare = part._replace(msg=rec(), buffers=torch.empty(0), memories={})
-            given = (what, post, rows, bare)
-            said = "an evaluation" if what.evaluates else f"{listed(part.cohort)} {when}"
-            return _Task(said, worker_process.run, given)
-
+        bare = task._replace(msg=rec(), buffers=torch.empty(0))  # which are in the post
+        sent, tasks = list[Parcel](), list[_Task]()
         try:
-            tasks = [work(part, rows.raw) for part, rows in zip(parts, sent, strict=True)]
+            for cut in cuts:
+                part = bare.range(*cut)
+                known = {i: task.memories[i] for i in part.cohort if i in task.memories}
+                sent.append(self._board.pack(part._replace(memories=known)))
+                said = "an evaluation" if what.evaluates else f"{listed(part.cohort)} {when}"
+                tasks.append(_Task(said, worker_process.run, (what, post, sent[-1].raw)))
             return joined(self._each(tasks))
         finally:
             self._board.remove(post)
