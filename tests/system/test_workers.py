@@ -171,7 +171,7 @@ def test_a_worker_that_is_stopped_in_mid_round_is_replaced(tmp_path, caplog, mon
         return 1.0 if any(Path("/proc", p).exists() for p in os.listdir(tmp_path / "one")) else 600
 
     monkeypatch.setattr(pulse, "POLL", 0.1)
-    monkeypatch.setattr(pulse.Watch, "limit", limit)
+    monkeypatch.setattr(pulse.Heartbeats, "limit", limit)
     whole = standing(tmp_path / "none", "serial", 0).run()
     with Workers(1).early():  # its processes are taken
         (early,) = worker_pool.EARLY[1][1]._processes
@@ -220,7 +220,7 @@ def test_a_part_that_waits_for_ever_stops_the_run_with_one_line(tmp_path):
 def test_workers_that_are_stopped_between_rounds_are_replaced(tmp_path, caplog):
     def stop(row):
         if row["round"] == 2:
-            while len(experiment.engine._watch._pulses()) < 2:
+            while len(experiment.engine._heartbeats._pulses()) < 2:
                 time.sleep(0.02)  # until both have begun
             for process in experiment.engine._executor._processes.values():
                 os.kill(process.pid, signal.SIGSTOP)
@@ -271,7 +271,7 @@ def test_what_was_done_when_a_worker_died_is_not_done_again(monkeypatch):
 
     engine._executor = SimpleNamespace(submit=submit)
     engine._board = SimpleNamespace(stem=str, take=str)
-    engine._watch = SimpleNamespace(begin=lambda: None)
+    engine._heartbeats = SimpleNamespace(begin=lambda: None)
     for name in ("_end", "_start"):
         monkeypatch.setattr(engine, name, lambda: None)
     monkeypatch.setattr(engine, "_result", lambda future: future.result())
@@ -283,7 +283,7 @@ def test_what_was_done_when_a_worker_died_is_not_done_again(monkeypatch):
 def test_a_result_is_added_up_while_the_others_are_computed():
     engine, tasks = Workers(1), [workers._Task("nothing", int, ())] * 3
     engine._board = Board()
-    engine._watch = pulse.Watch(engine._board.folder, 1)
+    engine._heartbeats = pulse.Heartbeats(engine._board.folder, 1)
     futures = [Future() for _ in tasks]
     left = iter(futures)
     engine._executor = SimpleNamespace(submit=lambda *_: next(left))
@@ -301,7 +301,7 @@ class Scene:
 
     def __init__(self, folder, workers=1):
         self.folder, self.now, self.spent = folder, 0.0, 0
-        self.watch = pulse.Watch(folder, workers)
+        self.watch = pulse.Heartbeats(folder, workers)
 
     def beats(self, count, task=1, worker=7):
         words = struct.pack(pulse._FORMAT, count, task, int(1000 * self.spent))

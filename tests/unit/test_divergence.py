@@ -10,13 +10,13 @@ import torch
 
 from fedloom import FedAvg
 from fedloom.objectives import CrossEntropy, Objective, SquaredError, UserLoss
-from fedloom.server.divergence import Watch
+from fedloom.server.divergence import DivergenceMonitor
 from tiny import small
 
 
-def watch(objective: Objective, **changes: Any) -> Watch:
+def watch(objective: Objective, **changes: Any) -> DivergenceMonitor:
     """Of a federation with three classes."""
-    return Watch(small(FedAvg(), **changes).build().fed, "", objective)
+    return DivergenceMonitor(small(FedAvg(), **changes).build().fed, "", objective)
 
 
 def row(loss: float, **more: Any) -> dict[str, Any]:
@@ -45,14 +45,16 @@ def test_a_regression_is_measured_by_its_targets() -> None:
     fed = small(FedAvg()).build().fed
     object.__setattr__(fed.data, "targets", torch.tensor([3.0, -4.0]))  # their mean square: 12.5
     for loss, diverges in ((12_500.0, False), (12_501.0, True)):
-        assert bool(Watch(fed, "", SquaredError()).see(row(loss), last=True)) == diverges
+        assert (
+            bool(DivergenceMonitor(fed, "", SquaredError()).see(row(loss), last=True)) == diverges
+        )
 
 
 def test_an_accuracy_that_the_largest_class_has_is_said_at_the_end() -> None:
     fed = small(FedAvg()).build().fed
     object.__setattr__(fed.data, "test_targets", torch.tensor([0, 2, 2, 2]))
     object.__setattr__(fed.data, "class_names", ("none", "some", "alive"))
-    seen = Watch(fed, "", CrossEntropy())
+    seen = DivergenceMonitor(fed, "", CrossEntropy())
     majority = {"name": "alive", "share": 0.75, "equal": 0.5}
     assert not seen.see(row(1.0, test_accuracy=0.5)), "more rounds may help"
     assert not seen.see(row(1.0, test_accuracy=0.76), last=True)
@@ -65,6 +67,8 @@ def test_an_accuracy_that_the_largest_class_has_is_said_at_the_end() -> None:
 def test_equal_classes_have_no_majority_to_show() -> None:
     fed = small(FedAvg()).build().fed
     object.__setattr__(fed.data, "test_targets", torch.tensor([0, 1, 2, 2]))
-    assert "majority" in Watch(fed, "", CrossEntropy()).verdict, "a half is above 1.2 thirds"
+    assert "majority" in DivergenceMonitor(fed, "", CrossEntropy()).verdict, (
+        "a half is above 1.2 thirds"
+    )
     object.__setattr__(fed.data, "test_targets", torch.tensor([0, 1, 2]))
-    assert Watch(fed, "", CrossEntropy()).verdict == {}
+    assert DivergenceMonitor(fed, "", CrossEntropy()).verdict == {}

@@ -112,7 +112,7 @@ def test_a_ledger_counts_what_was_sent_whether_it_was_used_or_not():
         cost = ClientCost(
             **known, answered=answered, bytes_up={"delta": 40}, bytes_down={"x": 80, "c": 8}
         )
-        ledger.add([cost, cost], 1.5)
+        ledger = ledger.after([cost, cost], 1.5)
     assert ledger.down == {"x": 320, "c": 32} and ledger.up == {"delta": 160}
     assert (ledger.bytes_down, ledger.bytes_up, ledger.seconds) == (352, 160, 3.0)
     assert (ledger.client_rounds, ledger.answers) == (4, 2)

@@ -21,10 +21,10 @@ from fedloom.engines.summation import (
     push_rows,
     ranges,
     rate,
-    rested,
     root,
     spread,
     uniform_of,
+    unmoved_where_unheld,
 )
 from fedloom.errors import AuthorError
 from fedloom.submodels.base import View
@@ -197,11 +197,11 @@ def test_the_server_rests_where_no_update_held_a_coordinate():
     before = rec(x=torch.zeros(3), own=rec(m=torch.zeros(3), t=0.0), new=0.0, w=torch.zeros(2))
     ones = torch.ones(3)
     srv = rec(x=ones, own=rec(m=ones, t=1.0), new=ones, w=torch.ones(2))
-    out = rested(srv, before, rec(weight=ones, holders=HELD))
+    out = unmoved_where_unheld(srv, before, rec(weight=ones, holders=HELD))
     assert out.x.tolist() == out.own.m.tolist() == [1.0, 1.0, 0.0]
     assert out.own.t == 1.0 and out.new.tolist() == [1.0] * 3 and out.w.tolist() == [1.0] * 2
     for total in (rec(weight=3.0), rec(weight=HELD, holders=ones)):
-        assert rested(srv, before, total) is srv
+        assert unmoved_where_unheld(srv, before, total) is srv
 
 
 def test_an_update_is_spread_over_the_models_coordinates():

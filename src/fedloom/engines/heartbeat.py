@@ -73,7 +73,7 @@ class _Seen:
     silence: float  # seconds
 
 
-class Watch:
+class Heartbeats:
     """Watches the workers whose heartbeats are in a folder."""
 
     def __init__(self, folder: Path, workers: int) -> None:

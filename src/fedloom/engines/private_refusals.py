@@ -14,9 +14,9 @@ from .author_rules import Explained, noted
 from .base import one_thread
 from .client_round import Client
 from .private_gradient import blamed, clipped_sum, example_loss
-from .vmap_refusals import Who, refusal, refuse_model
+from .vmap_refusals import Feature, refusal, refuse_model
 
-_WHO = Who("local.dp", "")
+_FEATURE = Feature("local.dp", "")
 
 
 def refuse_examples(plan: Plan, fed: Federation, net: Net) -> None:
@@ -29,13 +29,13 @@ def refuse_examples(plan: Plan, fed: Federation, net: Net) -> None:
     for name, part in net.module.named_modules():
         if isinstance(part, nn.modules.batchnorm._BatchNorm):
             why = "mixes the examples of a batch; use nn.GroupNorm"
-            raise refusal(part, name, why, _WHO)
+            raise refusal(part, name, why, _FEATURE)
     if plan.rule is not None and plan.rule.rows(net) is not None:
         raise CompositionError(
             f"local.dp and {plan.rule.name}: it averages a class's row over the clients that have "
             "the class, which tells their labels; take submodel.owners = false"
         )
-    refuse_model(plan, fed, net, _WHO)
+    refuse_model(plan, fed, net, _FEATURE)
     client, x, objective = Client(plan, fed, net), net.init(), plan.objective
     batch = fed.trial(fed.data.tried[:8])
     with Explained(plan.algorithm.method, 0, 0), one_thread():

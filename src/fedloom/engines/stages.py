@@ -27,13 +27,13 @@ def stages_of(
     """
     found: list[Stage] = []
     if fed.local.passes is not None:
-        found.append(GoingOn())
+        found.append(ContinuedPasses())
     if fed.attack is not None and fed.hostile:
         found.append(Hostile(attack=fed.attack, who=fed.hostile))
     found += plan.stages
     private, link, aggregation = plan.private, plan.link, plan.aggregation
     if private is not None:
-        kind = InTurns if private.alternates else PrivateLayers
+        kind = AlternatingLayers if private.alternates else PrivateLayers
         found.append(kind(scheme=private, net=net))
     if aggregation.at_clients and not fed.forges:
         found.append(Leaves(aggregation=aggregation, algorithm=plan.algorithm))
@@ -47,7 +47,7 @@ def sums_suffice(plan: Plan, fed: Federation) -> bool:
     return plan.aggregation.sums and not fed.forges
 
 
-class GoingOn(Stage):
+class ContinuedPasses(Stage):
     """A client knows how many steps it has done, so that its pass over its data goes on."""
 
     name = "passes"
@@ -176,7 +176,7 @@ class PrivateLayers(Stage):
         return done._replace(buffers=sent), self.kept.state(done.x, done.buffers)
 
 
-class InTurns(PrivateLayers):
+class AlternatingLayers(PrivateLayers):
     """The same, where private layers and the others are trained in turn."""
 
     def along(self, d: Vec, x: Vec, job: Job) -> Vec:

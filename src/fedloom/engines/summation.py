@@ -128,7 +128,7 @@ def rate(total: Rec, population: int, holding: Tensor | None) -> float | Tensor:
     return torch.where(total.holders > 0, total.holders / holding, 0.0)
 
 
-def rested(srv: Rec, before: Rec, total: Rec) -> Rec:
+def unmoved_where_unheld(srv: Rec, before: Rec, total: Rec) -> Rec:
     """srv, but with the server state before the round at coordinates that no update held: a
     federation of the holders would not have moved them. What is held where nobody counts in the
     mean of the moves (HeteroFL's owners, FIARSE's nonzero) is stepped with a move of 0.

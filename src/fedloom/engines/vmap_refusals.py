@@ -26,23 +26,23 @@ _RANDOM = (
 )
 
 
-class Who(NamedTuple):
-    """Who needs such a model, and what to do without."""
+class Feature(NamedTuple):
+    """What needs such a model, and what to do without it."""
 
     name: str
     instead: str
 
 
-VECTORISED = Who("engine vectorised", "; or run engine = serial or workers")
+VECTORISED = Feature("engine vectorised", "; or run engine = serial or workers")
 
 
-def refuse_model(plan: Plan, fed: Federation, net: Net, who: Who = VECTORISED) -> None:
+def refuse_model(plan: Plan, fed: Federation, net: Net, feature: Feature = VECTORISED) -> None:
     """Raise CompositionError for a model that cannot be computed for many clients, or examples, at
     once. One with buffers is run on a few samples, to see whether training changes them.
     """
     for name, part in net.module.named_modules():
         if why := _why_not(part):
-            raise refusal(part, name, why, who)
+            raise refusal(part, name, why, feature)
     if not net.buffer_layout.d:
         return
     start, index = net.init_buffers(), fed.data.clients.indices[:8]
@@ -51,12 +51,12 @@ def refuse_model(plan: Plan, fed: Federation, net: Net, who: Who = VECTORISED) -
     try:
         with Explained(plan.algorithm.method, 0, 0), one_thread(), torch.no_grad(), seeded(0):
             noted("the model", net, net.init(), fed.trial(index)[0])
-        refuse_changes(net, start, who)
+        refuse_changes(net, start, feature)
     finally:
         net.load_buffers(start)
 
 
-def refuse_changes(net: Net, loaded: Vec, who: Who = VECTORISED) -> None:
+def refuse_changes(net: Net, loaded: Vec, feature: Feature = VECTORISED) -> None:
     """Raise CompositionError if training has changed a floating buffer since these were loaded: the
     clients share one module, so that the change would belong to none of them.
     """
@@ -64,7 +64,7 @@ def refuse_changes(net: Net, loaded: Vec, who: Who = VECTORISED) -> None:
         return
     owner, _, key = name.rpartition(".")
     why = f"changes its buffer '{key}' in training, which clients share here; keep it constant"
-    raise refusal(net.module.get_submodule(owner), owner, why, who)
+    raise refusal(net.module.get_submodule(owner), owner, why, feature)
 
 
 def _why_not(part: nn.Module) -> str:
@@ -80,8 +80,9 @@ def _why_not(part: nn.Module) -> str:
     return ""
 
 
-def refusal(part: nn.Module, name: str, why: str, who: Who) -> CompositionError:
+def refusal(part: nn.Module, name: str, why: str, feature: Feature) -> CompositionError:
     """The error about a layer, by its name."""
     return CompositionError(
-        f"{who.name} and {type(part).__name__} ('{name or 'the model'}'): it {why}{who.instead}"
+        f"{feature.name} and {type(part).__name__} ('{name or 'the model'}'): it {why}"
+        f"{feature.instead}"
     )

@@ -46,7 +46,7 @@ def begin(post: str, parent: int) -> None:
     net.onednn = onednn
     clients = Clients(plan, fed, net, chunk)
     _HERE.update(clients=clients, message=("", None), settled=False, folder=Path(post).parent)
-    pulse.beat()  # it is ready: see heartbeat.Watch.ready
+    pulse.beat()  # it is ready: see heartbeat.Heartbeats.ready
 
 
 def _settle() -> None:

@@ -20,7 +20,7 @@ from . import heartbeat as pulse
 from . import worker_pool, worker_process
 from .base import processors
 from .client_results import RangeResult, Request, TrainTask, joined
-from .heartbeat import Hung, Watch, listed
+from .heartbeat import Heartbeats, Hung, listed
 from .ranges import default_chunk
 from .serial import Serial
 from .shared_memory import Board, Parcel, delete
@@ -128,7 +128,7 @@ class Workers:
                 f"cannot be sent ({type(error).__name__}: {why}); take engine = serial, or "
                 "vectorised, which train them here"
             ) from error
-        self._watch = Watch(self._board.folder, self.workers)
+        self._heartbeats = Heartbeats(self._board.folder, self.workers)
         if self._executor is None:
             self._start()
 
@@ -136,14 +136,14 @@ class Workers:
         """Wait until all processes have loaded the run. Raises WorkerError after these seconds."""
         self._executor.submit(int)  # which starts them
         until = time.monotonic() + seconds
-        while not self._watch.ready():
+        while not self._heartbeats.ready():
             if time.monotonic() > until:
                 raise WorkerError(f"no worker process was ready after {seconds:.0f} s")
             time.sleep(_PAUSE)
 
     def _start(self) -> None:
         assert self._board is not None
-        self._watch.begin(anew=True)
+        self._heartbeats.begin(anew=True)
         self._executor = worker_pool.started(self.workers, self._board)
 
     def map(self, what: Request, task: TrainTask) -> RangeResult:
@@ -190,7 +190,7 @@ class Workers:
         for attempt in range(1, _ATTEMPTS + 1):
             futures: dict[int, Any] = {}
             try:
-                self._watch.begin()
+                self._heartbeats.begin()
                 for k, task in enumerate(tasks):
                     if k not in found:
                         name = f"{stem}.{k}"
@@ -220,7 +220,7 @@ class Workers:
     def _result(self, future: Any) -> bytes:
         """The result of a task. Raises _HungError."""
         while not wait([future], pulse.POLL).done:
-            if hung := self._watch.look():
+            if hung := self._heartbeats.look():
                 raise _HungError(hung)
         result: bytes = future.result()
         return result

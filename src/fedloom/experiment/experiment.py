@@ -45,7 +45,7 @@ from ..server.arrivals import chooser
 from ..server.callbacks import Measuring, RunLog
 from ..server.checkpoints import Checkpoints, state_of
 from ..server.client_evaluation import untested
-from ..server.divergence import Watch
+from ..server.divergence import DivergenceMonitor
 from ..server.durations import Durations
 from ..server.evaluation import Curve, Evaluation
 from ..server.evaluator import Evaluator
@@ -268,7 +268,9 @@ class Experiment(Settings, frozen=False):
         engine = self._engine(plan, fed, net)
         curve = Curve(self.evaluate.ema, self.evaluate.target, higher)
         drawn = self._cohorts, fed, Durations(plan, fed, net)
-        watch = Watch(fed, untested(plan, fed), plan.objective, used=not plan.personalises)
+        monitor = DivergenceMonitor(
+            fed, untested(plan, fed), plan.objective, used=not plan.personalises
+        )
         return Run(
             plan,
             fed,
@@ -279,7 +281,7 @@ class Experiment(Settings, frozen=False):
             processes.states_for(engine, None, self.resident_bytes, net.device, fed.parted),
             Evaluator(plan, fed, net, self.evaluate, curve, self._measures, threshold),
             Checkpoints(self.checkpoint),
-            RunLog(watch, self._on_round, self._on_evaluation),
+            RunLog(monitor, self._on_round, self._on_evaluation),
             self._group,
         )
 

@@ -238,7 +238,7 @@ def _summary(run: Run, names: Mapping[str, str], rounds: int, group: str) -> dic
             if run.accounts and not run.plan.aggregation.unkeyed
             else {}
         ),
-        **run.log.watch.verdict,
+        **run.log.monitor.verdict,
         "seed": run.fed.seed,
         "rounds": run.state.round,
         "finished": run.state.round >= rounds,

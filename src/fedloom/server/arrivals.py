@@ -58,14 +58,14 @@ class Arrivals:
         self.clock, self.cohorts, self.fed, self.durations = clock, cohorts, fed, durations
         self.most = clock.concurrency or cohorts.wanted(cohorts.there)
 
-    def of(self, told: Broadcast, state: State, run: Run, attempt: int = 0) -> Participants:
+    def of(self, broadcast: Broadcast, state: State, run: Run, attempt: int = 0) -> Participants:
         """The next server step. attempt: it is asked of the same clients again. Raises ConfigError
         if nobody is available any more.
         """
         round, before = state.round, state.under_way or AsyncState(0.0, {}, {})
-        step = _Step(self, told, state, run, before)
+        step = _Step(self, broadcast, state, run, before)
         step.fill()
-        models = {**before.told, round: (told.msg, told.buffers)}
+        models = {**before.models, round: (broadcast.msg, broadcast.buffers)}
         parts = [
             TrainTask(
                 *models[t],
@@ -84,7 +84,7 @@ class Arrivals:
         if self.cohorts.availability is not None:
             columns["dropped"] = len(step.lost)
         absent = [unanswered(i, w.down) for i, w in sorted(step.lost.items())]
-        needed = {w.round for w in step.ways.values()}
+        needed = {w.round for w in step.in_flight.values()}
         return Participants(
             parts,
             [],
@@ -92,7 +92,7 @@ class Arrivals:
             columns,
             seconds=step.now - before.now,
             sent={i: w.down for i, w in {**step.took, **step.lost}.items()},
-            under_way=AsyncState(step.now, step.ways, {t: models[t] for t in sorted(needed)}),
+            under_way=AsyncState(step.now, step.in_flight, {t: models[t] for t in sorted(needed)}),
         )
 
 
@@ -100,14 +100,14 @@ class _Step:
     """One server step on its way. took: the updates in the buffer; lost: who dropped out."""
 
     def __init__(
-        self, parts: Arrivals, told: Broadcast, state: State, run: Run, before: AsyncState
+        self, parts: Arrivals, broadcast: Broadcast, state: State, run: Run, before: AsyncState
     ) -> None:
-        self._parts, self._told, self._run, self._round = parts, told, run, state.round
+        self._parts, self._broadcast, self._run, self._round = parts, broadcast, run, state.round
         self._trained = state.trained
-        self.now, self.ways = before.now, dict(before.ways)
+        self.now, self.in_flight = before.now, dict(before.in_flight)
         self.took: dict[int, InFlight] = {}
         self.lost: dict[int, InFlight] = {}
-        self._queue = [(way.arrives, i) for i, way in self.ways.items()]
+        self._queue = [(way.arrives, i) for i, way in self.in_flight.items()]
         heapq.heapify(self._queue)
         self._order: tuple[float, list[int]] | None = None
 
@@ -133,17 +133,17 @@ class _Step:
         self.now = max(self.now, self._queue[0][0])
         while self._queue and self._queue[0][0] <= self.now and len(self.took) < size:
             _, i = heapq.heappop(self._queue)
-            way = self.ways.pop(i)
+            way = self.in_flight.pop(i)
             (self.took if way.answers else self.lost)[i] = way
 
     def _send(self) -> None:
         """Send the newest model to clients that are free."""
-        free = self._parts.most - len(self.ways)
-        busy = self.ways.keys() | self.took.keys() | self.lost.keys()
+        free = self._parts.most - len(self.in_flight)
+        busy = self.in_flight.keys() | self.took.keys() | self.lost.keys()
         for i in itertools.islice((i for i in self._asked() if i not in busy), max(free, 0)):
             down = self._down(i)
-            arrives = self.now + self._parts.durations.seconds(self._told.msg, i, down)
-            self.ways[i] = InFlight(self._round, arrives, not self._dropped[i], down)
+            arrives = self.now + self._parts.durations.seconds(self._broadcast.msg, i, down)
+            self.in_flight[i] = InFlight(self._round, arrives, not self._dropped[i], down)
             heapq.heappush(self._queue, (arrives, i))
 
     def _asked(self) -> list[int]:
@@ -159,7 +159,8 @@ class _Step:
 
     def _down(self, client: int) -> dict[str, int]:
         """{field: bytes} that a client is really sent."""
-        down, at_down = self._parts.durations.down(self._told.msg, client), self._told.stages.down
+        down = self._parts.durations.down(self._broadcast.msg, client)
+        at_down = self._broadcast.stages.down
         if not at_down:
             return down
         missed = downlink.away(self._run.memory.last([client]), self._round)[client]
@@ -174,17 +175,18 @@ class _Step:
 
 def versions(under_way: AsyncState) -> Rec:
     """The models of those under way, for a checkpoint."""
-    told = under_way.told.items()
-    return rec(**{f"t{t}": rec(msg=msg, buffers=buffers) for t, (msg, buffers) in told})
+    return rec(
+        **{f"t{t}": rec(msg=msg, buffers=buffers) for t, (msg, buffers) in under_way.models.items()}
+    )
 
 
 def as_json(under_way: AsyncState) -> dict[str, Any]:
     """The rest of what a checkpoint holds."""
-    return {"now": under_way.now, "ways": {str(i): [*w] for i, w in under_way.ways.items()}}
+    return {"now": under_way.now, "ways": {str(i): [*w] for i, w in under_way.in_flight.items()}}
 
 
-def restored(told: Rec, rest: dict[str, Any]) -> AsyncState:
+def restored(kept: Rec, rest: dict[str, Any]) -> AsyncState:
     """What versions() and as_json() wrote."""
-    ways = {int(i): InFlight(*w) for i, w in rest["ways"].items()}
-    models = {int(k[1:]): (own.msg, own.buffers) for k, own in told._asdict().items()}
-    return AsyncState(float(rest["now"]), ways, models)
+    in_flight = {int(i): InFlight(*w) for i, w in rest["ways"].items()}
+    models = {int(k[1:]): (own.msg, own.buffers) for k, own in kept._asdict().items()}
+    return AsyncState(float(rest["now"]), in_flight, models)

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from torch import nn
 
-from .divergence import Watch
+from .divergence import DivergenceMonitor
 
 Row = dict[str, Any]
 
@@ -30,23 +30,6 @@ def takes_model(call: Callable[..., Any]) -> bool:
     return second.name == "model" or second.default is second.empty
 
 
-def tell(
-    evaluated: Sequence[Callable[..., Any]],
-    others: Sequence[Callable[..., Any]],
-    row: Row,
-    model: Callable[[], nn.Module],
-) -> None:
-    """Call the functions of an evaluation, with the model if they take it, and those of a round.
-    model: makes it, once for all, in evaluation mode.
-    """
-    wanted = [takes_model(call) for call in evaluated]
-    made = model() if any(wanted) else None
-    for call, with_model in zip(evaluated, wanted, strict=True):
-        call(row, made) if with_model else call(row)
-    for call in others:
-        call(row)
-
-
 class Measuring(Protocol):
     """A look at a run between two rounds, every so many of them: -> columns of the round's row. It
     changes nothing. It is called with the run (rounds.Run).
@@ -60,25 +43,25 @@ class Measuring(Protocol):
 
 class RunLog:
     """The rows of a run's rounds. history: all of them; logged: how many of these are evaluated and
-    written; told: how many the functions below have heard of. watch: says what to warn of.
+    written; notified: how many the functions below have heard of. monitor: says what to warn of.
     on_round, on_evaluation: of the user, called with a row; watching: of a tracker or a bar.
     """
 
     def __init__(
         self,
-        watch: Watch,
+        monitor: DivergenceMonitor,
         on_round: Sequence[Callable[[Row], object]] = (),
         on_evaluation: Sequence[Callable[..., object]] = (),
     ) -> None:
-        self.logged = self.told = 0
+        self.logged = self.notified = 0
         self.history: list[Row] = []
-        self.watch = watch
+        self.monitor = monitor
         self.on_round, self.on_evaluation = [*on_round], [*on_evaluation]
         self.watching: list[Callable[[Row], None]] = []
 
     def begin(self, history: Sequence[Row], logged: int) -> None:
         """Take over the rows of a run that goes on, of which so many are written."""
-        self.history, self.logged, self.told = [*history], logged, logged
+        self.history, self.logged, self.notified = [*history], logged, logged
 
     @property
     def pending(self) -> list[Row]:
@@ -87,9 +70,13 @@ class RunLog:
 
     def tell(self, model: Callable[[], nn.Module]) -> None:
         """Call the functions with the last row, once. model: makes it in evaluation mode."""
-        if self.told == self.logged:
+        if self.notified == self.logged:
             return
-        self.told, row = self.logged, self.history[-1]
-        evaluated = "test_loss" in row or "validation_loss" in row
-        others = [*self.on_round, *self.watching]
-        tell(self.on_evaluation if evaluated else [], others, row, model)
+        self.notified, row = self.logged, self.history[-1]
+        if "test_loss" in row or "validation_loss" in row:
+            wanted = [takes_model(call) for call in self.on_evaluation]
+            made = model() if any(wanted) else None
+            for call, with_model in zip(self.on_evaluation, wanted, strict=True):
+                call(row, made) if with_model else call(row)
+        for call in (*self.on_round, *self.watching):
+            call(row)

@@ -119,7 +119,7 @@ class Checkpoints:
         run.state = state._replace(curve=_continued(run.evaluator.curve, state.curve, means))
         self.saved = kept.round
         for row in history:  # no warning twice
-            run.log.watch.see(row)
+            run.log.monitor.see(row)
         run.log.begin(history + unlogged, len(history))
 
     def before(self, run: Run, round: int) -> list[dict[str, Any]]:

@@ -65,26 +65,26 @@ class Chooser:
         self.rule, self._cohorts, self._fed, self._group = rule, cohorts, fed, group
         self._durations = durations
 
-    def of(self, told: Broadcast, state: State, run: Run, attempt: int = 0) -> Participants:
+    def of(self, broadcast: Broadcast, state: State, run: Run, attempt: int = 0) -> Participants:
         """Who takes part in the next round. attempt: see Cohorts.of(). Raises ConfigError for a
         choice that the rule may not make.
         """
         round, before = state.round, state.ledger.simulated
         now = self._cohorts.waits(before)
-        cohort, asked = self._named(told, run, round, now, attempt)
+        cohort, asked = self._named(broadcast, run, round, now, attempt)
         if run.accounts is not None:  # nobody takes the place of who has no budget left
             cohort = run.accounts.left(cohort, state.trained)
-        part = TrainTask(told.msg, told.buffers, {}, cohort, round)
+        part = TrainTask(broadcast.msg, broadcast.buffers, {}, cohort, round)
         given = self._cohorts.availability
         if given is None:
             return Participants([part], asked, [], {}, self.rule is not None or attempt > 0)
         dropped = given.dropped(self._fed.population, self._fed.seed, round)
         stay = [i for i in cohort if not dropped[i]]
         there = len(self._cohorts.present(round, now))
-        late = self._late(told.msg, stay, self._cohorts.wanted(there))
+        late = self._late(broadcast.msg, stay, self._cohorts.wanted(there))
         columns = {"dropped": len(cohort) - len(stay), "late": len(late)}
         missing = [i for i in cohort if dropped[i] or i in late]
-        absent = [unanswered(i, self._durations.down(told.msg, i)) for i in missing]
+        absent = [unanswered(i, self._durations.down(broadcast.msg, i)) for i in missing]
         part = part._replace(cohort=[i for i in stay if i not in late])
         return Participants([part], asked, absent, columns, waited=now - before)
 
@@ -97,7 +97,7 @@ class Chooser:
         return set(sorted(cohort, key=lambda i: (needs[i], i))[wanted:])
 
     def _named(
-        self, told: Broadcast, run: Run, round: int, now: float, attempt: int
+        self, broadcast: Broadcast, run: Run, round: int, now: float, attempt: int
     ) -> tuple[list[int], list[ClientCost]]:
         """Who is asked, and what asking the candidates cost."""
         rule = self.rule
@@ -114,7 +114,7 @@ class Chooser:
         if asked:
             with undisturbed():
                 states = run.memory.get(asked)
-            of = TrainTask(told.msg, told.buffers, states, asked, round)
+            of = TrainTask(broadcast.msg, broadcast.buffers, states, asked, round)
             stats = run.engine.map(Request.LOSSES, of).stats
         losses = {s.client: s.loss for s in stats if s.loss is not None}
         found = self._group.first(lambda: rule.cohort(known, losses))

@@ -53,7 +53,7 @@ def majority(targets: Tensor, names: Sequence[str]) -> Majority:
     return Majority(name, int(counts[most]) / len(targets), 1 / int((counts > 0).sum()))
 
 
-def untaught(fed: Federation, objective: Objective) -> float:
+def uninformed_loss(fed: Federation, objective: Objective) -> float:
     """About the loss of a model that knows nothing; infinite if the loss has no known scale."""
     data = fed.data
     if isinstance(objective, CrossEntropy) and data.classes is not None and data.classes > 1:
@@ -63,7 +63,7 @@ def untaught(fed: Federation, objective: Objective) -> float:
     return math.inf
 
 
-class Watch:
+class DivergenceMonitor:
     """Reads every row of a run, in order. It changes no number. first: said after the first row.
     objective: tells the loss of a model that knows nothing, if that is known. used: whether anybody
     uses the common model.
@@ -81,7 +81,7 @@ class Watch:
             self._guess = share + 2 * math.sqrt(share * (1 - share) / len(tests))
             self._majority = majority(tests, fed.data.class_names)
         self._metrics = fed.metrics
-        self._start, self._untaught = math.inf, untaught(fed, objective)
+        self._start, self._uninformed = math.inf, uninformed_loss(fed, objective)
         self._worse = 0
         self._guesses: list[float] = []  # the losses since the accuracy is that of a guess
         self._said: set[str] = set()
@@ -100,7 +100,7 @@ class Watch:
         out, self._at_first = self._at_first, []
         loss, measured = row["train_loss"], row.get("test_accuracy")
         if loss is not None:
-            self._start = min(loss, self._untaught) if self._start == math.inf else self._start
+            self._start = min(loss, self._uninformed) if self._start == math.inf else self._start
             self._worse = self._worse + 1 if loss > WORSE * self._start > 0 else 0
         if measured is not None:
             at_chance = measured <= self._guess

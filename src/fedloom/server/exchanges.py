@@ -76,12 +76,12 @@ class RoundOutcome(NamedTuple):
     needed: int | None = None
 
 
-def exchanged(run: Run, state: State, told: Broadcast) -> RoundOutcome:
+def exchanged(run: Run, state: State, broadcast: Broadcast) -> RoundOutcome:
     """Ask, train, and make the server's step; for every TooFewError with another draw."""
-    vain, kept, attempt = list[ClientCost](), dict[int, ClientCost](), 0
-    now, algorithm = state._replace(stages=told.stages), run.plan.algorithm
+    unanswered, kept, attempt = list[ClientCost](), dict[int, ClientCost](), 0
+    now, algorithm = state._replace(stages=broadcast.stages), run.plan.algorithm
     while True:
-        chosen, needed = run.chooser.of(told, state, run, attempt), None
+        chosen, needed = run.chooser.of(broadcast, state, run, attempt), None
         answers = NO_ANSWERS
         try:
             training = prepared(run.engine, algorithm, chosen, run.client_states)
@@ -89,12 +89,14 @@ def exchanged(run: Run, state: State, told: Broadcast) -> RoundOutcome:
             results, learnt = run.step.checked(run.engine, training, now)
         except TooFewError as few:
             if few.again:
-                vain += [*chosen.candidates, *chosen.absent, *answers.stats, *few.lost]
+                unanswered += [*chosen.candidates, *chosen.absent, *answers.stats, *few.lost]
                 kept |= few.kept
                 attempt += 1
                 continue
             results, learnt, needed = RangeResult([], {}, few.lost), now, few.needed
         drawn = {s.client for s in results.stats}
-        vain += [s for i, s in kept.items() if i not in drawn]  # the others are in the results
-        chosen = chosen._replace(absent=[*chosen.absent, *vain])
-        return RoundOutcome(chosen, answers.stats, results, learnt, told.stages, needed)
+        unanswered += [
+            s for i, s in kept.items() if i not in drawn
+        ]  # the others are in the results
+        chosen = chosen._replace(absent=[*chosen.absent, *unanswered])
+        return RoundOutcome(chosen, answers.stats, results, learnt, broadcast.stages, needed)

@@ -33,28 +33,20 @@ class Ledger:
         simulated: float | None = None,
         others: Iterable[ClientCost] = (),
     ) -> Ledger:
-        """The totals after one more round; these stay as they are."""
+        """The totals after one more round; these stay as they are. others: of candidates that did
+        not take part.
+        """
         new = replace(self, down=dict(self.down), up=dict(self.up))
-        new.add(stats, seconds, simulated or 0.0, others)
-        return new
-
-    def add(
-        self,
-        stats: Iterable[ClientCost],
-        seconds: float,
-        simulated: float = 0.0,
-        others: Iterable[ClientCost] = (),
-    ) -> None:
-        """One more round. others: of candidates that did not take part."""
         for cost in stats:
-            self._pay(cost)
-            self.client_rounds += 1
-            self.answers += cost.answered
-            self.steps += cost.steps
+            new._pay(cost)
+            new.client_rounds += 1
+            new.answers += cost.answered
+            new.steps += cost.steps
         for cost in others:
-            self._pay(cost)
-        self.seconds += seconds
-        self.simulated += simulated
+            new._pay(cost)
+        new.seconds += seconds
+        new.simulated += simulated or 0.0
+        return new
 
     def _pay(self, cost: ClientCost) -> None:
         for name, count in cost.bytes_down.items():

@@ -220,7 +220,7 @@ class Run:
         if folder is not None:
             folder.append_round(row)
         log.logged = len(log.history)
-        for said in log.watch.see(row, last=last):
+        for said in log.monitor.see(row, last=last):
             _log.warning(said)
 
     def _all_time(self, row: Row) -> Ledger:

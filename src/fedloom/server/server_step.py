@@ -19,7 +19,7 @@ from ..engines.base import Engine, Remote, TooFewError
 from ..engines.client_results import ClientCost, RangeResult
 from ..engines.guard import at_server
 from ..engines.stages import stages_of
-from ..engines.summation import finite, rate, rested, root
+from ..engines.summation import finite, rate, root, unmoved_where_unheld
 from ..errors import ClientError
 from ..federation.federation import Federation
 from ..federation.sampling import Cohorts
@@ -158,7 +158,7 @@ class Step:
         part = rate(added, self.fed.population, self._holding)
         up = self._joined(up, mean, t) if mean else up
         rnd = Round(t, part, last, relative_weight(added, self.fed))
-        srv = rested(self._asked("server_step", t, now.srv, up, rnd), now.srv, added)
+        srv = unmoved_where_unheld(self._asked("server_step", t, now.srv, up, rnd), now.srv, added)
         return now._replace(srv=srv, stages=states, buffers=buffers, aggregation=own_state)
 
     def _read(self, added: Rec, state: Rec, t: int) -> Rec:

@@ -23,13 +23,13 @@ class InFlight(NamedTuple):
 
 
 class AsyncState(NamedTuple):
-    """What an asynchronous clock keeps between server steps. now: simulated seconds; told: message
-    and buffers by round, for those that are under way.
+    """What an asynchronous clock keeps between server steps. now: simulated seconds; in_flight: the
+    clients under way; models: message and buffers by round, for these.
     """
 
     now: float
-    ways: Mapping[int, InFlight]
-    told: Mapping[int, tuple[Rec, Vec]]
+    in_flight: Mapping[int, InFlight]
+    models: Mapping[int, tuple[Rec, Vec]]
 
 
 class State(NamedTuple):
