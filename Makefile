@@ -61,7 +61,7 @@ $(INSTALLED): pyproject.toml $(wildcard packages/*/pyproject.toml) $(LOCK) requi
 	$(RUN)/python requirements/get_torch.py $(TORCH)
 	$(RUN)/pip install --quiet --no-compile -c $(LOCK) hatchling editables
 	$(RUN)/pip install --quiet --no-compile -c $(LOCK) --no-build-isolation -e ".[dev]" -e $(PAPERS)
-	$(RUN)/pip install --quiet --no-compile --no-deps --no-build-isolation -e packages/fedloom-flower
+	$(RUN)/pip install --quiet --no-compile --no-deps -c $(LOCK) --no-build-isolation -e packages/fedloom-flower
 	touch $@
 
 demo: $(INSTALLED)

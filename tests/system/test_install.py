@@ -108,7 +108,7 @@ def test_all_that_is_installed_for_us_is_locked() -> None:
     )
     installs = [x for x in done.stdout.splitlines() if "pip install" in x]
     assert done.returncode == 0, done.stderr
-    assert len(installs) == 2
+    assert len(installs) == 3
     assert all("-c requirements/lock.txt" in x for x in installs)
     assert "--no-build-isolation" in installs[-1]  # else hatchling comes as new as there is
 
