@@ -85,7 +85,8 @@ def _flags(command: click.Command) -> set[str]:
 
 
 def test_help_and_version_import_nothing_heavy() -> None:
-    calls = [["--help"], ["--version"], *([name, "--help"] for name in [*cli.commands, "deploy", "paper"])]
+    names = [*cli.commands, "deploy", "paper"]
+    calls = [["--help"], ["--version"], *([name, "--help"] for name in names)]
     code = f"""
 import sys
 from fedloom.cli.__main__ import cli
