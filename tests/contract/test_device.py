@@ -406,13 +406,13 @@ def test_no_step_crosses_to_the_device_and_a_round_no_more_often_than_it_did(eng
 @pytest.mark.parametrize("engine", CROSSINGS)
 def test_an_evaluation_waits_for_the_device_once(engine, monkeypatch):
     monkeypatch.setattr("fedloom.engines.evaluation.EVALUATION_BATCH", 2)
-    loop = experiment(device=DEVICE, engine=engine).build()
+    given = experiment(device=DEVICE, engine=engine)
+    data = given.data
+    tests = {"test_inputs": data.inputs[:9], "test_targets": data.targets[:9]}
+    loop = dataclasses.replace(given, data=dataclasses.replace(data, **tests)).build()
     loop.engine.open(loop.plan, loop.fed, loop.net)
     loop.begin()
-    data = loop.fed.data
-    data = dataclasses.replace(data, test_inputs=data.inputs[:9], test_targets=data.targets[:9])
-    loop.fed = loop.engine._clients.fed = dataclasses.replace(loop.fed, data=data)
-    task = evaluation_task(loop.model(), loop.state.buffers, data, Request.TEST)
+    task = evaluation_task(loop.model(), loop.state.buffers, loop.fed.data, Request.TEST)
     with counted() as count:
         scores = loop.engine.map(Request.TEST, task).scores
     loop.engine.close()

@@ -67,13 +67,6 @@ def test_a_link_is_refused_and_what_it_leads_to_stays(name, run, tmp_path):
     assert "\n" not in str(caught.value) and content(tmp_path) == before
 
 
-def test_a_log_with_two_names_is_refused(run, tmp_path):
-    """As `cp -al` makes them: the copy would be written too."""
-    os.link(run / "rounds.jsonl", tmp_path / "copy")
-    with pytest.raises(CheckpointError, match=r"hard link.*put a copy"):
-        experiment(rounds=10).resume(run)
-
-
 def test_a_folder_with_something_in_it_is_no_place_for_a_run(tmp_path):
     for name in ("environment.json", "checkpoints/best/notes.txt", ".x.1.part/notes", "notes"):
         folder = tmp_path / name.replace("/", "-")

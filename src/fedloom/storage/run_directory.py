@@ -211,11 +211,6 @@ class RunDirectory:
                     f"'{path}' is a link, and a run would change what it leads to; put a copy in "
                     "its place"
                 )
-        if self.rounds.is_file() and self.rounds.stat().st_nlink > 1:
-            raise CheckpointError(
-                f"'{self.rounds}' has another name (a hard link), whose content would change too; "
-                "put a copy in its place"
-            )
 
     def _refuse_strangers(self) -> None:
         """Raise CheckpointError if another run has taken this folder's place."""

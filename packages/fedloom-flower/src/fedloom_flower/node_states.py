@@ -75,6 +75,8 @@ class NodeStates:
     def _read(self, round: int) -> Rec:
         path = self._path(round)
         try:
+            if path.is_symlink():
+                raise ValueError("it is a link")
             with safe_open(path, framework="pt") as file:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
                 return filled(thaw(json.loads(file.metadata()["shape"]), tensors))
