@@ -13,7 +13,7 @@ import pytest
 from click.shell_completion import ShellComplete
 
 from fedloom.cli.__main__ import cli
-from fedloom.cli.text_cache import names, recipes
+from fedloom.cli.settings_argument import recipes
 from tiny import Fedloom
 
 
@@ -73,6 +73,4 @@ def test_a_shell_completes_commands_options_and_names() -> None:
     assert offered == {"referee", "replay", "report", "resume"}
     assert {i.value for i in made.get_completions(["compare"], "--l")} == {"--latex"}
     assert {i.value for i in made.get_completions(["run"], "digi")} == {"digits"}
-    assert "scaffold" in {i.value for i in made.get_completions(["show"], "scaf")}
     assert [i.type for i in recipes(None, None, "mine.to")] == ["file"]
-    assert not names(None, None, "no such name")

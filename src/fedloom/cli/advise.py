@@ -15,7 +15,7 @@ from fedloom.storage.atomic import write_out
 from .printing import as_json as in_json
 from .referee import plan_options
 from .run import repeatable, sorted_out
-from .text_cache import settings_argument
+from .settings_argument import settings_argument
 
 
 @click.command("advise", short_help="Say which method to take for your clients.")

@@ -22,7 +22,6 @@ from fedloom.storage.locks import holder
 from fedloom.storage.seal import Seal
 
 from .printing import as_json, reflowed, table
-from .text_cache import names, remembered
 
 if TYPE_CHECKING:
     from fedloom.config.help_texts import Setting
@@ -72,22 +71,14 @@ def list_command(topic: str | None, program: bool) -> None:
     without a name), runs. Without one: everything but the runs.
     """
     if program:
-        make = lambda: _as_json(topic)
-        own = topic == "runs"
-        click.echo(as_json({"runs": _runs()}) if own else remembered(f"json {topic or ''}", make))
+        click.echo(as_json({"runs": _runs()}) if topic == "runs" else _as_json(topic))
         return
     if topic == "runs":
         lines = [_line(facts) for facts in _runs()]
         none = "  no runs below the folder runs; start one with: fedloom run digits"
         click.echo(table([["folder", "state", "result"], *lines]) if lines else none)
         return
-    click.echo(_remembered(f"list {topic or ''}", lambda: _listed(topic)))
-
-
-def _remembered(words: str, make: Callable[[], str]) -> str:
-    """A text as wide as the terminal, if there is one: see remembered()."""
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
-    return remembered(f"{words}, {width}", make)
+    click.echo(_listed(topic))
 
 
 def _as_json(topic: str | None) -> str:
@@ -133,7 +124,7 @@ def matrix_command(axis: str | None, out: Path | None) -> None:
 
 
 @click.command("show", short_help="Explain a name that `list` prints, or a setting.")
-@click.argument("name", shell_complete=names)
+@click.argument("name")
 def show_command(name: str) -> None:
     """Explain an algorithm, server optimiser, recipe, model, data set, partition, objective, rule
     of sub-models, schedule, order of passes, codec, device profile, clock, aggregation, attack,
@@ -150,7 +141,7 @@ def show_command(name: str) -> None:
         return
     if "/" in name:
         raise ConfigError(f"there is no run in '{name}'; `fedloom list runs` has those below runs/")
-    page = _remembered(f"show {name}", lambda: _shown(name))
+    page = _shown(name)
     click.echo(reflowed(page, shutil.get_terminal_size().columns) if sys.stdout.isatty() else page)
 
 

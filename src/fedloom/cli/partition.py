@@ -14,7 +14,7 @@ from fedloom.errors import ConfigError
 from fedloom.storage.atomic import write_out
 
 from .printing import table
-from .text_cache import settings_argument
+from .settings_argument import settings_argument
 
 if TYPE_CHECKING:
     from fedloom.data import FederatedData

@@ -15,7 +15,7 @@ from fedloom.storage.atomic import reason, remedy
 from fedloom.storage.identity import LATER, differing
 
 from .printing import as_json, run_folders, told
-from .text_cache import settings_argument
+from .settings_argument import settings_argument
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence

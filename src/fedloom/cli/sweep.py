@@ -16,7 +16,7 @@ from fedloom.storage.atomic import write_atomic
 
 from .printing import page_width, table
 from .run import SPEED
-from .text_cache import settings_argument
+from .settings_argument import settings_argument
 
 if TYPE_CHECKING:
     from fedloom.report import Metric

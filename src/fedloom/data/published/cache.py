@@ -1,7 +1,7 @@
 """A cache for arrays that take long to make from a data set's files.
 
-It lies beside these files, in the folder .prepared; where that cannot be written, in the folder of
-core/user_cache.py. All of it may be deleted at any time.
+It lies beside these files, in the folder .prepared; where that cannot be written, in the user's
+cache. All of it may be deleted at any time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 
 from fedloom.core.parsing import parse_json
-from fedloom.core.user_cache import cache_folder
 
 _SUMS = "sums.json"  # {file: checksum}; folders of versions before this one have none
 FOLDER = ".prepared"  # inside the data set's own folder
@@ -58,9 +57,17 @@ def prepared(
     return _in_memory(make)
 
 
+def _cache_folder() -> Path | None:
+    """FEDLOOM_CACHE, else the user's cache; None if FEDLOOM_CACHE is empty: nothing is kept."""
+    folder = os.environ.get("FEDLOOM_CACHE")
+    if folder is None:
+        folder = str(Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "fedloom")
+    return Path(folder).expanduser() if folder else None
+
+
 def _homes(folder: Path) -> list[Path]:
     """Where the arrays of a data set may lie."""
-    own = cache_folder()
+    own = _cache_folder()
     name = hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:16]
     return [folder / FOLDER, *([] if own is None else [own / "prepared" / name])]
 
