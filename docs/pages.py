@@ -161,10 +161,6 @@ LINES: dict[str, list[tuple[str, str]]] = {
             "algorithm=cfedavg algorithm.per_step=true algorithm.server_lr=3 devices=lognormal "
             "local.seconds=0.3 compress=topk:0.01",
         ),
-        (
-            "Qsparse-local-SGD",
-            "algorithm=cfedavg weighting=uniform 'compress=topk:0.01|qsgd:7,shrink=true'",
-        ),
     ],
     "fafed": [
         (

@@ -47,7 +47,8 @@ def changes(axis: str, row: str, column: str) -> list[str]:
     if axis == "dp":
         return [*out, "local.dp.noise=1"] if column != NOTHING else out
     if axis.endswith("compress"):
-        return [*out, *link]
+        out += ["objective=self_distillation", *EXITS] * (row == "scalefl")
+        return [*out, *link, *(["weighting=uniform"] * (feedback == "ef21"))]
     if axis == "clock":
         name, *equal = column.split(", ")
         return [*out, f"clock={name}", *(["clock.staleness=0"] if equal else [])]
@@ -58,7 +59,7 @@ def changes(axis: str, row: str, column: str) -> list[str]:
     if column == "ordered_distillation":
         out.append("submodel=fjord")
     if axis.endswith("aggregation"):
-        out.append("weighting=uniform")
+        out += ["weighting=uniform", *(["sampling=poisson"] * (column == "dp"))]
     return [*out, f"{axis.rpartition('_')[2]}={column}"] if column != NOTHING else out
 
 

@@ -61,7 +61,7 @@ def test_every_reader_refuses_an_altered_file(name: str, sealed: str, fedloom: F
     file = Path(sealed, name)
     digit = max(i for i, c in enumerate(file.read_text()) if c.isdigit())
     flip(file, digit)  # another digit, or a sign that stands beside the digits
-    for command in ("show ./a", "compare a", "report a", "export a", "measure a clients"):
+    for command in ("show ./a", "compare a", "report a", "export a", "paper measure a clients"):
         said = fedloom(*command.split(), code=1).output
         assert name in said and "does not have the checksum it was written with" in said, command
         assert "put back the file as it was" in said
@@ -86,7 +86,7 @@ def test_an_altered_model_is_not_exported(bit: int, sealed: str, fedloom: Fedloo
 @pytest.mark.parametrize("name", ["state.safetensors", "memory.json", "manifest.json"])
 def test_a_damaged_newest_checkpoint_is_said(name: str, sealed: str, fedloom: Fedloom) -> None:
     flip(newest(sealed, name), at=-12)
-    for command in ("show ./a", "measure a hessian"):
+    for command in ("show ./a", "paper measure a hessian"):
         said = fedloom(*command.split(), code=1).output
         assert f"{name} does not have the checksum" in said or f"{name} is damaged" in said
         assert "go on from the checkpoint before it with `fedloom resume a`" in said

@@ -286,16 +286,13 @@ def test_real_processes_take_over_within_the_first_round(monkeypatch):
     assert timeless(found.history) == plain(3)
 
 
-@pytest.mark.parametrize("when", ["map", "scores"])
-def test_processes_that_keep_dying_leave_the_run_in_one_and_repeat_the_work(
-    monkeypatch, caplog, when
-):
+def test_processes_that_keep_dying_leave_the_run_in_one_and_repeat_the_work(monkeypatch, caplog):
     ways = Ways(monkeypatch, many=0.1)
     made = auto.Workers
 
     def dying(*given):
         workers, count = made(*given), []
-        real = getattr(workers, when)
+        real = workers.map
 
         def fails(*asked):
             count.append(1)
@@ -303,7 +300,7 @@ def test_processes_that_keep_dying_leave_the_run_in_one_and_repeat_the_work(
                 raise WorkerError("workers died 3 times in the same round")
             return real(*asked)
 
-        setattr(workers, when, fails)
+        workers.map = fails
         return workers
 
     monkeypatch.setattr(auto, "Workers", dying)

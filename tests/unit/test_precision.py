@@ -154,7 +154,7 @@ def timed(monkeypatch):
 
     def train(self, what, task):
         first = not vars(self).setdefault("begun", False)
-        state.now += (0.5 if self._net.bf16 else 2.0) + 100.0 * first
+        state.now += (0.5 if self._clients.net.bf16 else 2.0) + 100.0 * first
         state.steps, self.begun = state.steps + 1, True
         return real(self, what, task)
 

@@ -146,7 +146,6 @@ def test_the_rules_of_the_servers_table_are_written_into_run_toml(tmp_path, site
 
 
 def test_deploy_new_and_check_say_what_a_table_becomes(tmp_path, sites):
-    pytest.importorskip("flwr", reason="the extra flower is not installed")
     rules = f'path = "{tmp_path}/*.csv"\ncolumns = {{ward = "one_hot"}}\nmissing = "mean"\n'
     out = tmp_path / "fed"
     words = ["deploy", "new", str(settings(tmp_path, rules)), "--out", str(out), "--clients"]
@@ -169,9 +168,7 @@ def test_deploy_new_and_check_say_what_a_table_becomes(tmp_path, sites):
         (out / place / "run.toml").write_text(tomli_w.dumps(old), encoding="utf-8")
     told = CliRunner().invoke(cli, ["deploy", "check", str(out)])  # a node waits to be described
     assert told.exit_code == 0 and "the sites are still to be described" in told.output
-    assert (
-        "what its people agree to" in told.output and "each site's loss and metrics" in told.output
-    )
+    assert "what its people agree to" in told.output
 
 
 @pytest.mark.parametrize("examples", [None, 20])
