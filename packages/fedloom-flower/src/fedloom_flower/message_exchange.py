@@ -171,7 +171,7 @@ class _Pulls:
     def _pull(self, names: list[str]) -> None:
         try:
             self._ends.put((names, self._post.pull(names)))
-        except Exception as error:
+        except Exception as error:  # of a thread: whoever takes the ends raises it
             self._ends.put((names, error))
 
     def stuck(self) -> bool:

@@ -136,6 +136,7 @@ class SecretCohorts(Cohorts):
         return [i for i in self.present(round, now) if self._drawn(round, attempt, i) < limit]
 
     def order(self, there: Sequence[int], round: int, attempt: int = 0) -> Iterator[int]:
+        # of fixed sampling and of an asynchronous clock, which no secret cohorts go with
         raise NotImplementedError("the public seed would tell this order")
 
     def _drawn(self, *place: int) -> int:

@@ -417,7 +417,7 @@ def outcome(
         return "", simulation
     except ViolationError as error:
         return str(error), simulation
-    except Exception as error:
+    except Exception as error:  # a crash of the code is a finding, too
         return f"{type(error).__name__}: {str(error).splitlines()[0]}", simulation
     finally:
         logging.disable(before)

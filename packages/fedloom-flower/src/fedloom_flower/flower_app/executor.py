@@ -147,7 +147,7 @@ def _answer(app: Any, address: str, certificate: bytes, token: str) -> None:
     status, why = "completed", ""
     try:
         reply = app(message, context)
-    except Exception as error:
+    except Exception as error:  # whatever the app raises is the answer: the server waits for one
         traceback.print_exc()
         status, why = "failed", f"{type(error).__name__}: {error}"
         reply = Message(Error(_RAISED, why), reply_to=message)

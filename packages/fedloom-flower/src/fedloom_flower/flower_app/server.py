@@ -55,7 +55,7 @@ class GridTransport:
             return [_reply(message) for message in self._grid.pull_messages(names)]
         except httpx.TransportError:
             raise
-        except Exception as error:
+        except Exception as error:  # what a node sent may break Flower's reader in any way
             raise UnreadableError(type(error).__name__) from error
 
 
