@@ -273,8 +273,9 @@ class Algorithm(Part, ABC):
     def ask(self, msg: Rec, mem: Rec, job: Job) -> tuple[Rec, Rec]:
         """-> what a client of the cohort answers before its local steps, and mem.
 
-        The answers' mean, with the weights of delta, joins the message and the server_step's up,
-        field by field. The bytes of both ways count.
+        The answers' mean, with the weights of delta, or what another aggregation makes of each of
+        its fields (vectors and numbers), joins the message and server_step's up. The bytes of both
+        ways count.
         """
         return rec(), mem
 

@@ -55,6 +55,7 @@ class Fact(Enum):
     MIRRORS_MOVE = "the server keeps the mean of clients' deltas"
     NOT_PLAIN = "the server does not get the plain mean"
     NOT_THE_MEAN = "nor the mean at all"
+    UPDATES_ALONE = "it is made for updates, not for answers before the local steps"
     NEEDS_LENGTH = "all clients send vectors of one length"
     COMPARES = "it compares whole updates"
     HIDES = "it tells nothing of a client but for noise"
@@ -154,8 +155,9 @@ BESIDE: Table = {
     (Fact.HIDES, Fact.DIVIDES_MEANS): _QUOTIENT,
     (Fact.FIELD_BY_FIELD, Fact.WEIGHS_MEANS): _QUOTIENT,
     (Fact.SHORTENS, Fact.WEIGHS_MEANS): _QUOTIENT,
-    (Fact.NOT_THE_MEAN, Fact.ASKS): "what clients answer before the round is averaged plainly, "
-    "neither bounded nor hidden, whatever becomes of their updates",
+    (Fact.UPDATES_ALONE, Fact.ASKS): "what clients answer before the round would be neither "
+    "shortened nor hidden by noise, as its updates are; take median, trimmed_mean, krum or "
+    "geometric_median",
     (Fact.HIDES, Fact.PROBES): "what every client sends before round 1 is neither bounded nor "
     "hidden by noise",
     (Fact.HIDES, Fact.WEIGHTED): "a client's share must not depend on how much it holds; take "

@@ -234,6 +234,7 @@ def aggregation(rule: Aggregation) -> Composed:
     parts = rule.sums and rule.parts
     found = {
         Fact.NOT_THE_MEAN: not rule.exact,
+        Fact.UPDATES_ALONE: not (rule.exact or rule.answers),
         Fact.NEEDS_LENGTH: rule.sums and not parts and not rule.private,
         Fact.COMPARES: not rule.sums,
         Fact.NOT_PLAIN: True,

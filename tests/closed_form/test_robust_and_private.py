@@ -22,18 +22,19 @@ from fedloom.aggregation import (
     TrimmedMean,
 )
 from fedloom.aggregation.base import Aggregation
-from fedloom.algorithm import FedAvg
-from fedloom.algorithms import FAFED, FedNova, Scaffold
+from fedloom.algorithm import FedAvg, Job, Round
+from fedloom.algorithms import FAFED, FedLin, FedNova, Scaffold
 from fedloom.algorithms.registry import ALGORITHMS, make_algorithm
 from fedloom.compression.codecs import QSGD, Natural, TopK
 from fedloom.compression.error_feedback import Residual
 from fedloom.compression.link import Link, Via
 from fedloom.core.rng import generator
-from fedloom.core.vector import leaves, rec
+from fedloom.core.vector import Rec, leaves, rec
 from fedloom.engines.client_results import Request, TrainTask
 from fedloom.engines.summation import push, root
 from fedloom.errors import CompositionError, ConfigError
 from fedloom.federation.attacks import Alie, Gaussian, InnerProduct, LabelFlip, Scaled, SignFlip
+from fedloom.federation.local import Local
 from tiny import clusters, models, quadratics, small, trace
 
 COPIES = (1, 2, 3, 4)  # weights
@@ -100,6 +101,63 @@ def test_a_rule_is_its_formula(name: str) -> None:
     rule, formula = FORMULAS[name]
     near = 1e-8 if name == "integer ring" else 1e-6 if "clipping" in name else 1e-14
     np.testing.assert_allclose(after(aggregation=rule), formula(moves()), rtol=0, atol=near)
+
+
+CARRIED = ("median", "trimmed mean", "krum", "multi-krum", "geometric median", "of a user")
+
+
+@pytest.mark.parametrize("name", CARRIED)
+def test_answers_before_the_round_go_through_the_rule_of_updates(name: str) -> None:
+    """FedLin's only step is along g - g_i + (what becomes of the g_i), with g = g_i: every client
+    makes the same move, whatever the rule makes of equal moves.
+    """
+    rule, formula = FORMULAS[name]
+    one = {"local": Local(steps=1, lr=0.1, batch=None)}
+    alone = [
+        models(quadratics(FedAvg(), COPIES, cohort=[[i]], **one), 1)[1] / -0.1 for i in range(4)
+    ]
+    (found,) = models(quadratics(FedLin(), COPIES, aggregation=rule, **one), 1)[1:]
+    np.testing.assert_allclose(found, -0.1 * formula(np.stack(alone)), rtol=0, atol=1e-14)
+
+
+def test_a_hostile_client_answers_with_what_it_would_send() -> None:
+    one = {"local": Local(steps=1, lr=0.1, batch=None)}
+    alone = [
+        models(quadratics(FedAvg(), COPIES, cohort=[[i]], **one), 1)[1] / -0.1 for i in range(4)
+    ]
+    flip = {"attack": SignFlip(share=0.25, strength=9.0), "aggregation": Median()}
+    run = quadratics(FedLin(), COPIES, **flip, **one)
+    (bad,) = run.build().fed.hostile
+    alone[bad] = -9.0 * alone[bad]
+    (found,) = models(run, 1)[1:]  # three of four move alike, so that the median is that move
+    np.testing.assert_allclose(found, -0.1 * np.median(alone, axis=0), rtol=0, atol=1e-14)
+
+
+class Counting(FedAvg):
+    """Its clients answer with a number, a vector of another length and their gradient."""
+
+    def ask(self, msg: Rec, mem: Rec, job: Job) -> tuple[Rec, Rec]:
+        g = job.full(msg.x)
+        return rec(number=float(g[0]), pair=g.repeat(2), g=g), mem
+
+    def server_step(self, srv: Rec, up: Rec, rnd: Round) -> Rec:
+        return rec(x=up.g + up.pair[:2] + up.number)
+
+
+@pytest.mark.parametrize("name", ["mean", "median"])
+def test_an_answer_may_have_numbers_and_vectors_of_other_lengths(name: str) -> None:
+    rules: dict[str, Any] = {
+        "mean": (None, lambda r: weighted(r, COPIES)),
+        "median": FORMULAS["median"],
+    }
+    rule, formula = rules[name]
+    one = {"local": Local(steps=1, lr=0.1, batch=None)}
+    gradients = np.stack(
+        [models(quadratics(FedAvg(), COPIES, cohort=[[i]], **one), 1)[1] / -0.1 for i in range(4)]
+    )
+    g = formula(gradients)
+    (found,) = models(quadratics(Counting(), COPIES, aggregation=rule, **one), 1)[1:]
+    np.testing.assert_allclose(found, 2 * g + g[0], rtol=0, atol=1e-14)
 
 
 def test_krum_leaves_out_as_many_neighbours_as_may_be_hostile() -> None:

@@ -43,6 +43,7 @@ class Aggregation(Part):
     # bounded: all fields of an update are shortened together
     # apart: each field is aggregated by itself, so that they may be of different clients
     # private: nothing else of a client may be told, not even its loss
+    # answers: so have a cohort's answers before its local steps, in round after round
     # unkeyed: its noise is not made from the run's seed
     # at_clients: clients make their leaves themselves, and send these: see engines/stages.py
     plain: ClassVar[bool] = False
@@ -54,6 +55,7 @@ class Aggregation(Part):
     bounded: ClassVar[bool] = False
     apart: ClassVar[bool] = False
     private: ClassVar[bool] = False
+    answers: ClassVar[bool] = False
     unkeyed: ClassVar[bool] = False
     at_clients: ClassVar[bool] = False
 
@@ -61,6 +63,13 @@ class Aggregation(Part):
     def name(self) -> str:
         """What errors and legends call it."""
         return type(self).__name__
+
+    @property
+    def of_answers(self) -> Aggregation:
+        """The aggregation of what clients answer before their local steps, see Algorithm.ask; only
+        where `answers`.
+        """
+        return Mean() if self.exact else self
 
     @property
     def masked(self) -> bool:

@@ -16,6 +16,7 @@ class CentredClipping(FromRows):
     Reference: https://arxiv.org/abs/2012.10333
     """
 
+    answers = False  # it remembers updates
     radius: Positive = hyper(1.0, "tau, largest distance to v", "{0.1, 10, ...} in the paper")
     steps: PositiveInt = hyper(1, "how often v moves in a round", "1 and 3 in the paper")
 

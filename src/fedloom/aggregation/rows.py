@@ -21,6 +21,7 @@ class FromRows(Aggregation):
 
     sums = False
     apart = True
+    answers = True
 
     def of(self, rows: Tensor, weights: Tensor, before: Tensor | None) -> Vec:
         """Rows (C, m) -> (m,), in the rows' type. weights: (C,) float64, all 1 for fields of

@@ -105,7 +105,7 @@ def _step(run: Run, i: int) -> Step:
             up = tree(lambda v: v / total.n, total.up)
         task = first_task(plan, fed, net, [i], up)
         with asking:
-            task, answers = answered(engine.map, algorithm, task)
+            task, answers = answered(engine.map, plan, fed.seed, task)
         with stepping:
             out = engine.map(Request.TRAIN, task)
     (cost,), _ = together([answers.stats, out.stats])

@@ -277,10 +277,8 @@ def _alone(run: Run) -> int:
 def _train(run: Run, sample: list[int]) -> float:
     """Train these clients -> seconds."""
     started = time.perf_counter()
-    msg = run.message().msg
-    task, _ = answered(
-        run.engine.map, run.plan.algorithm, TrainTask(msg, run.state.buffers, {}, sample, 0)
-    )
+    task = TrainTask(run.message().msg, run.state.buffers, {}, sample, 0)
+    task, _ = answered(run.engine.map, run.plan, run.fed.seed, task)
     run.engine.map(Request.TRAIN, task)
     return time.perf_counter() - started
 

@@ -60,7 +60,7 @@ def costs(algorithm: Algorithm) -> Costs:
     before = dict(run.state.ledger.up)
     msg = run.plan.algorithm.broadcast(run.state.srv)
     asked = TrainTask(msg, run.state.buffers, {}, [0], 0)
-    asked, answers = answered(run.engine.map, run.plan.algorithm, asked)
+    asked, answers = answered(run.engine.map, run.plan, run.fed.seed, asked)
     results = run.engine.map(Request.TRAIN, asked)
     run.engine.close()
     (sent,), _ = together([answers.stats, results.stats])

@@ -5,18 +5,19 @@ They are asked one after another, in every engine.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..algorithm import Algorithm
 from ..core.rng import ASK, seed_all
 from ..core.vector import Rec, Vec, rec, tree
 from ..core.wire import nbytes
 from ..errors import ClientError
 from ..federation.federation import Federation
+from ..plan import Plan
 from ..stage import Download
 from .client_results import ClientCost, RangeResult, Request, TrainTask, Work, cost
 from .client_round import Client
@@ -92,7 +93,7 @@ def ask_range(client: Client, asked: TrainTask, losses: bool = False) -> RangeRe
             )
         took = cost(i, 0, work, share.down, client.answer_bytes(answer))
         out.stats.append(took._replace(answered=answered))
-        part = weighed(client, answer, share, i) if answered else None
+        part = weighed(client, answer, share, round, i) if answered else None
         push(out.nodes, 0, place, part)
     client.forget_first()
     return out
@@ -119,18 +120,29 @@ def answer_of(
     before = counters(msg, now.own)
     answer, new = guard.ask(msg, now.own, now.job)
     guard.unchanged(before, msg, now.own)
+    if (attack := client.fed.attack) is not None and i in client.fed.hostile:
+        answer = attack.sent(answer, client.fed.seed, round, i)
     kept = None if new is now.own else memory._replace(alg=view.put(new, memory.alg))
     return numbers(answer), kept, alone.work(0, 0.0)
 
 
-def weighed(client: Client, answer: Rec, share: Download, i: int) -> Rec:
-    """The leaf of an answer: see summation.py."""
-    weight, held = client.fed.weight(i), share.view.held
-    parted = client.views.scheme is not None
-    counted: Any = torch.full_like(share.msg.x, weight) if parted else weight
-    up = tree(lambda v: weight * v, answer)
-    part = rec(n=1.0, mass=weight, weight=counted, up=up)
-    return part if held is None else spread(part, share.view)
+def weighed(client: Client, answer: Rec, share: Download, round: int, i: int) -> Rec:
+    """The sum of one answer: for each of its fields a leaf of the aggregation, numbers apart."""
+    weight, x = client.fed.weight(i), share.msg.x
+    rule = client.plan.aggregation.of_answers
+    part = rec(n=1.0, mass=weight, weight=weight, uniform=rec(), buffers=x.new_zeros(0))
+
+    def leaf(v: Tensor) -> Rec:
+        one = rec(**part._asdict(), delta=v)
+        if client.views.scheme is not None and v.shape == x.shape:
+            # a mean of those who hold a coordinate
+            one = spread(one._replace(weight=torch.full_like(x, weight)), share.view)
+        return rule.leaf(one, share.msg, client.fed.seed, round, i)
+
+    given, number = answer._asdict(), functools.partial(torch.tensor, dtype=torch.float64)
+    vectors = {k: leaf(v) for k, v in given.items() if isinstance(v, Tensor)}
+    numbers = {k: leaf(number([v])) for k, v in given.items() if k not in vectors}
+    return rec(n=1.0, vectors=rec(**vectors), numbers=rec(**numbers))
 
 
 class Answers(NamedTuple):
@@ -145,36 +157,37 @@ NO_ANSWERS = Answers(rec(), [], {})
 
 
 def answered(
-    run: Callable[[Request, TrainTask], RangeResult], algorithm: Algorithm, asked: TrainTask
+    run: Callable[[Request, TrainTask], RangeResult], plan: Plan, seed: int, asked: TrainTask
 ) -> tuple[TrainTask, Answers]:
     """The exchange before the local steps, for methods with ask(): -> the task of training, with
-    the answers' means in the message, and the answers. run: see Engine.map. Raises ClientError.
+    the answers' means in the message, and the answers. run: see Engine.map; seed: the run's.
+    Raises ClientError.
     """
-    if not algorithm.asks:
+    if not plan.algorithm.asks:
         return asked, NO_ANSWERS
-    answers = answers_of(run(Request.ASK, asked), algorithm.method, asked.round)
+    answers = answers_of(run(Request.ASK, asked), plan, seed, asked.round)
     msg = rec(**asked.msg._asdict(), **answers.mean._asdict())
     return asked._replace(msg=msg, memories=asked.memories | answers.memories), answers
 
 
-def answers_of(results: RangeResult, method: str, round: int) -> Answers:
-    """The means of a whole cohort's answers. Raises ClientError if there are none, or they are not
-    finite.
+def answers_of(results: RangeResult, plan: Plan, seed: int, round: int) -> Answers:
+    """What the aggregation makes of a whole cohort's answers. Raises ClientError if there are none,
+    or what it makes is not finite.
     """
-    total = root(results.nodes)
+    total, method, rule = root(results.nodes), plan.algorithm.method, plan.aggregation.of_answers
     if total is None:
         raise ClientError(
             f"{method}: round {round + 1}: no client's answer to ask() is finite; lower local.lr, "
             "or set local.clip"
         )
 
-    def mean(v: Any) -> Any:
-        weight = total.weight
-        if isinstance(v, Tensor) and isinstance(weight, Tensor) and v.shape == weight.shape:
-            return torch.where(weight > 0, v / weight, 0.0)  # 0 where no client holds it
-        return v / total.mass
+    def mean(field: Rec) -> Tensor:
+        found: Tensor = rule.root(field, rec(), seed, round).up.delta
+        return found
 
-    found = tree(mean, total.up)
+    vectors = {k: mean(field) for k, field in total.vectors._asdict().items()}
+    numbers = {k: float(mean(field)) for k, field in total.numbers._asdict().items()}
+    found = rec(**vectors, **numbers)
     if not finite(found):
         raise ClientError(
             f"{method}: round {round + 1}: the mean of what ask() gave is not finite, though each "

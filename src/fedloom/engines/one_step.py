@@ -40,7 +40,7 @@ def try_step(
     asked = first_task(plan, fed, net, members)
     try:
         engine.open(plan, fed, net)
-        asked = answered(engine.map, plan.algorithm, asked)[0]
+        asked = answered(engine.map, plan, fed.seed, asked)[0]
         for _ in range(times):
             engine.map(Request.TRAIN, asked)
     finally:
@@ -74,7 +74,7 @@ def step_costs(plan: Plan, fed: Federation, net: Net) -> dict[float, StepCost]:
         engine.open(plan, fed, net)
         for capacity, i in sorted(first.items()):
             asked = first_task(plan, fed, net, [i])
-            asked = answered(engine.map, plan.algorithm, asked)[0]
+            asked = answered(engine.map, plan, fed.seed, asked)[0]
             with one_thread(fed.local.precision):
                 found[capacity] = engine.cost(asked, i)
     return found

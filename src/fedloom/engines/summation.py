@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..aggregation.base import joined
 from ..algorithm import Algorithm, Job
-from ..core.vector import Rec, leaves, tree
+from ..core.vector import Rec, leaves, rec, tree
 from ..submodels.base import View
 from .author_rules import check_record, noted
 
@@ -31,7 +31,14 @@ def _plus(a: Rec, b: Rec, own: bool) -> Rec:
         return b if a is None else a
     if "rows" in a._fields:
         return joined(a, b)
+    if "numbers" in a._fields:  # of answers before the local steps: a leaf for each field
+        vectors, numbers = _each(a.vectors, b.vectors, own), _each(a.numbers, b.numbers, own)
+        return rec(n=a.n + b.n, vectors=vectors, numbers=numbers)
     return tree(_add_in_place if own else _add, a, b)
+
+
+def _each(a: Rec, b: Rec, own: bool) -> Rec:
+    return rec(**{k: _plus(v, getattr(b, k), own) for k, v in a._asdict().items()})
 
 
 def _plus_leaf(a: Rec, b: Rec) -> Rec:

@@ -58,7 +58,7 @@ def local_models(run: Run) -> LocalModels:
     chosen = Participants(
         [TrainTask(told.msg, told.buffers, {}, cohort, run.state.round)], [], [], {}
     )
-    training = prepared(engine, run.plan.algorithm, chosen, run.memory.get)
+    training = prepared(engine, run.plan, run.fed.seed, chosen, run.memory.get)
     step, now = Step(run.plan, run.fed, recorder.net), run.state._replace(stages=told.stages)
     _, learnt = step.checked(engine, training, now)
     after = step.model(learnt._replace(round=learnt.round + 1))

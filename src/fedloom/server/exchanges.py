@@ -7,12 +7,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..algorithm import Algorithm
 from ..core.vector import Rec
 from ..engines.base import Engine, TooFewError
 from ..engines.client_results import ClientCost, RangeResult, Request, TrainTask
 from ..engines.extra_exchanges import NO_ANSWERS, Answers, answered
 from ..engines.summation import push, root
+from ..plan import Plan
 from .client_selection import Broadcast, Participants
 
 if TYPE_CHECKING:
@@ -48,16 +48,16 @@ class Training(NamedTuple):
 
 
 def prepared(
-    engine: Engine, algorithm: Algorithm, chosen: Participants, states: States
+    engine: Engine, plan: Plan, seed: int, chosen: Participants, states: States
 ) -> Training:
     """The training of these clients, after the exchange before the local steps for methods with
     ask(): its means join the message. Such methods have one part.
     """
     parts = [part._replace(memories=states(part.cohort)) for part in chosen.parts]
     asked, answers = sum(len(part.cohort) for part in parts) + len(chosen.absent), NO_ANSWERS
-    if algorithm.asks:
+    if plan.algorithm.asks:
         (part,) = parts
-        part, answers = answered(engine.map, algorithm, part)
+        part, answers = answered(engine.map, plan, seed, part)
         parts = [part]
     return Training(parts, answers, asked)
 
@@ -79,12 +79,12 @@ class RoundOutcome(NamedTuple):
 def exchanged(run: Run, state: State, broadcast: Broadcast) -> RoundOutcome:
     """Ask, train, and make the server's step; for every TooFewError with another draw."""
     unanswered, kept, attempt = list[ClientCost](), dict[int, ClientCost](), 0
-    now, algorithm = state._replace(stages=broadcast.stages), run.plan.algorithm
+    now, plan, seed = state._replace(stages=broadcast.stages), run.plan, run.fed.seed
     while True:
         chosen, needed = run.chooser.of(broadcast, state, run, attempt), None
         answers = NO_ANSWERS
         try:
-            training = prepared(run.engine, algorithm, chosen, run.client_states)
+            training = prepared(run.engine, plan, seed, chosen, run.client_states)
             answers = training.answers
             results, learnt = run.step.checked(run.engine, training, now)
         except TooFewError as few:

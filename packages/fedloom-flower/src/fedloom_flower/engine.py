@@ -212,7 +212,7 @@ class FederationEngine:
             head, packet = self._heard(i, "question", round, Update)
             share = shares[self._fed.capacity(i)]
             answer = read(packet, share.view.take(self._answer), "the answer")
-            part = weighed(self._client, answer, share, i)
+            part = weighed(self._client, answer, share, round, i)
             _check_sum(part, len(asked.cohort))
             return part, cost(i, 0, head, share.down, nbytes(answer))
 
