@@ -43,6 +43,14 @@ def _interruptible() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> None:
+    """Tests run beside each other, and steps of new shapes are not computed with more threads to
+    compare: tests of threads ask for them.
+    """
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _nothing_remembered() -> Iterator[None]:
     """No test, and no process that it starts, uses what was measured or told in another one."""
     with pytest.MonkeyPatch.context() as patch:

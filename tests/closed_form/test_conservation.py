@@ -132,6 +132,7 @@ def test_so_it_is_when_the_run_is_resumed(codec, view, tmp_path):
     assert torch.equal(torch.stack([row.alg.computed for row in rows]), computed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("codec", "view", "engine"),
     [

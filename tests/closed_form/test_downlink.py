@@ -59,6 +59,7 @@ def test_all_fields_that_a_method_declares_go_down_through_the_codec():
         x, c, c_i = x + np.mean(moves, 0), c + np.mean(np.array(new) - c_i, 0), np.array(new)
 
 
+@pytest.mark.slow
 def test_both_ways_with_feedback_reach_the_fixed_point_of_fedavg():
     r = 1 - (1 - 0.1 * A) ** 3
     link = Link(Via(TopK(ratio=0.5), Residual()), down=TopK(ratio=0.5))

@@ -58,6 +58,7 @@ def test_feddyn_ends_at_the_minimiser(way):
     near(end(FedDyn(alpha=3.0), way, 120), minimiser(way), 1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_fedsmoo_without_a_perturbation_ends_at_the_minimiser(way):
     near(end(FedSMOO(rho=0.0, beta=1 / 3), way, 120), minimiser(way), 1e-10)

@@ -62,6 +62,7 @@ def _answer(t, i):
     return torch.randn(LAYOUT.d, generator=draw, dtype=torch.float64).pow(3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LOSSY)
 def test_feedback_loses_nothing(name):
     """sum of what was sent + residual = sum of what was computed, through absences."""
@@ -174,6 +175,7 @@ def test_one_round_of_ef21_counts_the_weights_of_those_who_are_away():
     torch.testing.assert_close(both.state.srv.m, 3 / 4 * plain.state.srv.m, rtol=0, atol=1e-14)
 
 
+@pytest.mark.slow
 def test_ef21_reaches_the_minimiser_and_forgetting_does_not():
     assert _descend(EF21(), 250) < 1e-6
     assert _descend(Forget(), 250) > 1e-2

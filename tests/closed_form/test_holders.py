@@ -110,6 +110,7 @@ class Changing(First):
     fixed = False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", [First(), Changing()])
 @pytest.mark.parametrize("method", ROUNDS)
 def test_partial_cohorts_reach_the_minimiser_of_each_coordinates_holders(method, rule):
@@ -143,6 +144,7 @@ def test_what_the_server_adds_up_stays_the_mean_of_the_clients_own(method, field
 WEIGHTS = (4.0, 2.0, 0.5, 1.0)  # the two that hold all weigh less than one mean client
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ROUNDS)
 def test_a_coordinate_has_the_weighted_minimiser_of_its_holders(method):
     name, options = method.partition(",")[0], METHODS[method]
@@ -224,6 +226,7 @@ def test_a_coordinate_nobody_held_stays_as_it_was(method):
     assert 5 < rested < 25
 
 
+@pytest.mark.slow
 def test_a_coordinate_that_few_hold_is_not_slower_with_scaffold():
     ends = [
         models(quadratics(make_algorithm("scaffold"), submodel=First(), capacities=c), 100)[-1]

@@ -163,6 +163,7 @@ def test_the_log_has_the_perplexity_of_all_tokens_of_the_test_set(padding):
     assert loop.headline == "perplexity" and not loop.state.curve.higher_is_better
 
 
+@pytest.mark.slow
 def test_a_language_model_learns():
     local = Local(epochs=4, batch=3, lr=3.0, clip=0.25)
     model = lstm_language_model(WORDS, 12, 12, dropout=0.0)

@@ -148,6 +148,7 @@ ONE_STEP = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ONE_STEP)
 def test_one_step_of_everybody_reaches_the_weighted_minimiser(name):
     near(end(ONE_STEP[name], 80, weighting=LIST, local=ONE), minimiser(LIST), 1e-8)
@@ -167,6 +168,7 @@ def test_what_is_averaged_over_a_cohort_has_the_weights_of_the_moves(name):
 
 
 # --------------------------------------------------------------------- objectives of their own
+@pytest.mark.slow
 @pytest.mark.parametrize("weighting", WEIGHTS, ids=str)
 @pytest.mark.parametrize(
     ("algorithm", "rounds"),
@@ -200,6 +202,7 @@ def test_q_fedavg_minimises_a_power_of_the_losses_whatever_weighting_says(weight
     near((losses[:, None] * gradients(x)).sum(0), 0.0, 1e-8)
 
 
+@pytest.mark.slow
 def test_afl_ends_where_the_worst_two_are_equally_bad_whatever_weighting_says():
     pairs = [
         (np.full((n, 1), h), np.full((n, 1), c)) for n, h, c in ((4, 1.0, 1.0), (1, 2.0, -1.0))

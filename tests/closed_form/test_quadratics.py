@@ -41,6 +41,7 @@ def test_fedavg_weighs_clients_by_their_examples_or_alike(weighting):
     np.testing.assert_allclose(end, (w * r * B).sum(0) / (w * r).sum(0), rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_server_lr_changes_the_pace_and_not_the_end():
     r = reach(K)
     first = models(quadratics(FedAvg(server_lr=0.5)), 1)[-1]
@@ -93,6 +94,7 @@ def test_fedprox_ends_in_its_own_fixed_point():
     np.testing.assert_allclose(end, (share * B).sum(0) / share.sum(0), rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("alpha", "rounds"), [(0.1, 600), (0.5, 200), (1.0, 240)])
 def test_fedcm_decays_weights_one_over_alpha_times_as_much(alpha, rounds):
     # at rest D = 0, so that alpha times the gradient is all that holds against the decay

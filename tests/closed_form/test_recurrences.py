@@ -513,6 +513,7 @@ def test_corrected_steps_of_unequal_number_reach_the_minimiser(algorithm):
     np.testing.assert_allclose(end.state.srv.x.numpy(), minimiser, rtol=0, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_afl_raises_the_weight_of_the_worst_client():
     def worst(algorithm):
         loop = list(trace(quadratics(algorithm, local=Local(steps=1, lr=0.1)), 200))[-1]

@@ -156,6 +156,7 @@ class Matrix(LocalSGD):
         return rec(x=srv.x + up.delta, M=srv.M + up.G + noise)
 
 
+@pytest.mark.slow
 def test_every_shape_that_engines_run_is_taken_and_a_draw_at_the_server(caplog):
     class Own(Matrix):
         traits = frozenset({Trait.WHOLE_MODEL})

@@ -101,6 +101,7 @@ def test_other_kinds_of_runs_compute_what_they_do_on_the_cpu(case, accounts_at_h
     ends_agree(*both(make, **changes))
 
 
+@pytest.mark.slow
 def test_every_codec_has_the_bytes_that_it_has_on_the_cpu_both_ways():
     local = Local(steps=1, batch=4, lr=0.05)
     for codec in [PowerSGD(rank=1), *map(make_codec, sorted(CODECS)), make_codec("topk:0.1|int8")]:
@@ -166,6 +167,7 @@ def texts(**changes):
     return CASES[changes.pop("case")].make(dtype=torch.float64, **(parts | changes))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "engine"), [("text in order", "vectorised:3"), ("text in order, fafed", "serial")]
 )
@@ -280,6 +282,7 @@ def stopping(tmp_path, rounds, device, **changes):
     return experiment(torch.float64, **changes), tmp_path / "run"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("first", "second"), [(DEVICE, DEVICE), (DEVICE, "cpu"), ("cpu", DEVICE)])
 def test_a_run_goes_on_where_it_was_stopped_on_either_device(first, second, tmp_path):
     masks = {"submodel": FIARSE(), "capacities": CAPACITIES, "compress": None}

@@ -42,6 +42,7 @@ def batch() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 # --------------------------------------------------------------------------------- ordered dropout
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", [MOON(), FedDecorr(), FedMLB()], ids=lambda o: o.name)
 def test_a_loss_that_walks_through_the_blocks_trains_the_drawn_part_only(objective):
     view = FjORD(widths=(0.25, 1.0)).view(None, net(), 0.25, NOW)

@@ -168,6 +168,7 @@ def test_constant_buffers_are_billed_both_ways():
 FAFED_LOCAL = Local(steps=THEORY.q, batch=4, lr=1.0, schedule=THEORY, probe_batch=12)
 
 
+@pytest.mark.slow
 def test_fafeds_schedule_is_a_rate_at_which_every_layer_of_an_lstm_moves():
     assert THEORY(0, 0) == pytest.approx(0.1 / (12 * 0.03 * 3))  # rho / (12 L q)
     fafed = {"algorithm": FAFED(c=THEORY.c), "local": FAFED_LOCAL, "rounds": 4}
@@ -197,6 +198,7 @@ class Apart(FAFED):
         return d, new._replace(v=loc.v + (grad(x) - first).abs())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "engine"),
     [

@@ -85,6 +85,7 @@ def test_an_error_names_its_stage(hook, engine):
         run(made("noise", stages=(Wrong(),), engine=engine))
 
 
+@pytest.mark.slow
 def test_nodes_measure_the_model_with_their_own_layers(tmp_path):
     given = lambda: made("signs, private", stages=())
     ours, engine = deployed(given, tmp_path)

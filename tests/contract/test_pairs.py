@@ -62,6 +62,7 @@ class Counts(LocalSGD):
         return rec(k=up.k, length=up.length)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_number_in_an_answer_costs_a_double_in_every_engine(dtype, engine_of):
     for engine in ("serial", "vectorised:3", engine_of("workers:2")):

@@ -111,6 +111,7 @@ class Constant(FedAvg):
         return mem.v
 
 
+@pytest.mark.slow
 def test_personal_models_are_measured_on_the_clients_own_tests(engine_of):
     rows = []
     for engine in ("serial", engine_of("workers:2"), "vectorised:3"):

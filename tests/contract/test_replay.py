@@ -118,6 +118,7 @@ def agree(make: Callable[[], Experiment], run: Path, round: int) -> int:
         return len(replay.cohort)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("shared_workers")
 @pytest.mark.parametrize("name", NAMES)
 def test_clients_and_server_are_those_of_the_run(name: str, tmp_path: Path) -> None:
@@ -137,6 +138,7 @@ def test_clients_and_server_are_those_of_the_run(name: str, tmp_path: Path) -> N
     assert compared and content(run) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["serial", "vectorised:3"])
 def test_the_update_is_the_way_from_the_message_to_the_last_point(
     engine: str, tmp_path: Path

@@ -13,6 +13,7 @@ from tiny import Fedloom
 TINY = ("heart", "rounds=1", "local.epochs=1", "--trials", "2", "--seeds", "4")
 
 
+@pytest.mark.slow
 def test_a_user_leaves_with_settings_and_reasons(
     fedloom: Fedloom, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -55,6 +55,7 @@ def write(name: str, text: str) -> str:
     return name
 
 
+@pytest.mark.slow
 def test_parts_that_are_right(fedloom: Fedloom, quick: None) -> None:
     write("helper.py", "factor = 1.5\n")
     output = fedloom("check", write("good.py", GOOD)).output
@@ -87,6 +88,7 @@ def clients():
 """
 
 
+@pytest.mark.slow
 def test_one_part_of_a_file_and_a_model_and_data_of_it(fedloom: Fedloom, quick: None) -> None:
     write("helper.py", "factor = 1.5\n")
     output = fedloom("check", write("good.py", GOOD) + ":sparse").output
@@ -108,6 +110,7 @@ def test_a_failure_is_a_paragraph_and_exit_code_1(fedloom: Fedloom, quick: None)
     assert "error: one check of 'bad.py' failed" in output
 
 
+@pytest.mark.slow
 def test_the_algorithm_of_the_docs_passes(fedloom: Fedloom, quick: None) -> None:
     page = (Path(__file__).parents[2] / "docs" / "write-an-algorithm.md").read_text()
     blocks = [part.partition("```")[0] for part in page.split("```python\n")[1:]]

@@ -102,6 +102,7 @@ def test_a_run_that_has_exploded_says_so(fedloom: Fedloom) -> None:
     assert f"warning: a: {said}" in fedloom("compare", "a").output
 
 
+@pytest.mark.slow
 def test_nobody_who_reads_on_costs_no_report(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "fedloom", "run", *SMALL, "local.lr=1e6", "--out", "a"]
     for err in (subprocess.DEVNULL, subprocess.STDOUT):

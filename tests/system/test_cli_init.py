@@ -17,6 +17,7 @@ from fedloom.cli.settings_argument import recipes
 from tiny import Fedloom
 
 
+@pytest.mark.slow
 def test_the_starter_runs_at_once(
     fedloom: Fedloom, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -66,6 +66,7 @@ def test_json_of_a_run_is_of_its_dry_run(fedloom: Fedloom) -> None:
     assert "--dry-run" in fedloom("run", "digits", "--json", code=2).stderr
 
 
+@pytest.mark.slow
 def test_checks_tell_what_failed(fedloom: Fedloom, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contract, "__defaults__", (("vectorised:3",), "", None, None))
     Path("mine.py").write_text(MINE)

@@ -48,6 +48,7 @@ def test_a_strangers_method_gets_the_right_verdict(
     )
 
 
+@pytest.mark.slow
 def test_everybody_has_the_same_trials_and_seeds(fedloom: Fedloom) -> None:
     said = fedloom("referee", "fedprox", "--against", "fedavg,scaffold", *QUICK, "--json")
     found = check("referee", said.stdout)
@@ -63,6 +64,7 @@ def test_everybody_has_the_same_trials_and_seeds(fedloom: Fedloom) -> None:
     assert cell["comparisons"][0]["difference"] == pytest.approx(sum(gaps) / 4)
 
 
+@pytest.mark.slow
 def test_the_same_command_goes_on(fedloom: Fedloom, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ("referee", "fedprox", "--against", "fedavg", *QUICK, "--out", "here")
     run, calls = Experiment.run, list[int]()
@@ -86,6 +88,7 @@ def test_the_same_command_goes_on(fedloom: Fedloom, monkeypatch: pytest.MonkeyPa
     assert "holds a study of something else" in said and "choose another --out" in said
 
 
+@pytest.mark.slow
 def test_time_that_is_up_keeps_what_is_whole(
     fedloom: Fedloom, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,6 +137,7 @@ def test_what_is_asked_wrongly_is_one_line(
     assert line.startswith("error: ") and said in line
 
 
+@pytest.mark.slow
 def test_a_method_that_fails_is_named_and_not_judged(fedloom: Fedloom) -> None:
     words = ("fedprox", "--against", "fedavg local.lr=1e30,fedavg", *QUICK)
     page = fedloom("referee", *words).stdout
@@ -145,6 +149,7 @@ def test_a_method_that_fails_is_named_and_not_judged(fedloom: Fedloom) -> None:
     assert "4 runs of it and of fedavg local.lr=1e30 failed" in page
 
 
+@pytest.mark.slow
 def test_codecs_are_compared_too(fedloom: Fedloom) -> None:
     words = ("topk:0.1", "--against", "topk:0.5", "--vary", "compress", *QUICK, "--json")
     found = check("referee", fedloom("referee", *words).stdout)

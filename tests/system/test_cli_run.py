@@ -35,6 +35,7 @@ def weights(file: str | Path) -> dict[str, Any]:
 
 
 # ----------------------------------------------------------------------------------- where runs go
+@pytest.mark.slow
 def test_baselines_stand_beside_a_run_and_the_same_command_goes_on(fedloom: Fedloom) -> None:
     line = ("run", "heart", "rounds=2", "evaluate.target=none", "--baselines", "--seeds", "2")
     output = fedloom(*line).output
@@ -69,6 +70,7 @@ def test_a_name_becomes_a_folder_whatever_is_in_it(fedloom: Fedloom) -> None:
     assert Path("runs/my-run-fedavg-seed0/summary.json").exists()
 
 
+@pytest.mark.slow
 def test_the_same_command_with_seeds_goes_on(
     fedloom: Fedloom, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -211,6 +213,7 @@ def test_compare_takes_runs_and_folders_of_runs(fedloom: Fedloom) -> None:
     assert fedloom("compare", "one", "--markdown").output.startswith("| algorithm | seeds |")
 
 
+@pytest.mark.slow
 def test_figures_for_a_paper(fedloom: Fedloom) -> None:
     fedloom("run", *SMALL, "--out", "runs/a", "--quiet")
     for more, said in (

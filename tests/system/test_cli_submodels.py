@@ -48,6 +48,7 @@ def test_only_a_run_with_sub_models_is_cut(fedloom: Fedloom) -> None:
     assert "must be in (0, 1]" in fedloom("export", "a", "--capacity", "5", code=2).output
 
 
+@pytest.mark.slow
 def test_a_report_has_the_sizes(fedloom: Fedloom) -> None:
     fedloom("run", "digits", "submodel=pruning-greedy", "submodel.capacities=1/4,1", *SMALL)
     page = write_report("a", "a/report.html").read_text()

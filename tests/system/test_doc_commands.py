@@ -70,6 +70,7 @@ def test_a_doctoral_student_compares_methods_and_draws_them(fedloom: Fedloom) ->
     assert "FedACG" in Path("table.tex").read_text() and "FedACG" in Path("table.csv").read_text()
 
 
+@pytest.mark.slow
 def test_a_hospitals_engineer_trains_on_own_tables(
     fedloom: Fedloom, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,6 +98,7 @@ def test_a_hospitals_engineer_trains_on_own_tables(
     assert "there is no run in './away'" in fedloom("show", "./away", code=2).stderr
 
 
+@pytest.mark.slow
 def test_a_student_changes_one_thing(fedloom: Fedloom) -> None:
     for heading in ("3. The first run", "4. Change one thing"):
         for words in commands(section("docs/tutorial.md", heading)):

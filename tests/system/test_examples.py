@@ -41,6 +41,7 @@ def execute(cell, names):
     return "" if shown is None else getattr(shown, "_repr_html_", shown.__repr__)()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
 def test_a_notebook_runs_from_top_to_bottom(path, tmp_path, monkeypatch, capsys):
     notebook = json.loads(path.read_text(encoding="utf-8"))

@@ -235,6 +235,7 @@ def test_another_score_than_the_runs_is_an_error(
     assert "the run did not measure it" in fedloom("export", "a").output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["heterofl", "fiarse"])
 def test_sub_models_are_checked_too(rule: str, fedloom: Fedloom) -> None:
     sizes = ("submodel.capacities=[0.25, 1]", "evaluate.sizes=[0.5]")
@@ -263,6 +264,7 @@ def reviews(path: str, rows: int) -> None:
             )
 
 
+@pytest.mark.slow
 def test_texts_bring_their_vocabulary(fedloom: Fedloom, check: Any) -> None:
     reviews("train.csv", 30)
     reviews("test.csv", 7)
@@ -285,6 +287,7 @@ def test_texts_bring_their_vocabulary(fedloom: Fedloom, check: Any) -> None:
     assert sorted(made["prepare"](texts).tolist()) == sorted(stored.tolist())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tied", ["false", "true"])
 def test_a_language_model_is_checked_by_its_perplexity(
     tied: str, fedloom: Fedloom, monkeypatch: pytest.MonkeyPatch
@@ -681,6 +684,7 @@ def test_a_script_recodes_cells_as_training_did(fedloom: Fedloom) -> None:
         made["prepare"]([{"sex": "x"}])
 
 
+@pytest.mark.slow
 def test_data_that_are_gone_are_said(fedloom: Fedloom, monkeypatch: pytest.MonkeyPatch) -> None:
     reviews("train.csv", 30)
     data = ("data=table", "data.path=train.csv", "data.text=text", "data.partition=natural")
@@ -838,6 +842,7 @@ def test_rows_of_a_value_that_training_knew_no_input_for_are_counted(
     assert code == 0 and output.endswith(f"warning: {tmp_path}/new.csv, {said}\n")
 
 
+@pytest.mark.slow
 def test_an_export_keeps_its_neighbours_and_leaves_no_older_network(fedloom: Fedloom) -> None:
     Path("nets.py").write_text(NETS)
     for name in ("Net", "Branch"):
@@ -851,6 +856,7 @@ def test_an_export_keeps_its_neighbours_and_leaves_no_older_network(fedloom: Fed
     assert "an export is a folder; give its name without .safetensors" in text
 
 
+@pytest.mark.slow
 def test_a_hospitals_patients_are_prepared_by_its_own_numbers(fedloom: Fedloom, check: Any) -> None:
     """Which the folder has of a simulation, and a file at the node's place has of a deployment."""
     metrics = "metrics=auc,brier,accuracy"

@@ -94,6 +94,7 @@ def by_hand(data: FederatedData, start: nn.Module, own: tuple[str, ...]) -> list
     return models
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "own", "more"),
     [

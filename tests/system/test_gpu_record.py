@@ -68,6 +68,7 @@ def test_every_piece_is_done_once_and_the_record_has_a_page(gpu, monkeypatch, tm
     assert page.count("\n| W") == 8
 
 
+@pytest.mark.slow
 def test_the_stand_in_is_not_registered_in_the_process_that_measures_a_gpu():
     """It would break every backward pass on CUDA there."""
     code = "import gpu, torch; torch.device('pretend')"

@@ -333,6 +333,7 @@ def test_holding_out_most_of_the_data_is_said(caplog):
     assert "evaluate.validation = 0.9999 holds out 36 of 43 training samples" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_report_of_a_metric_without_a_direction(tmp_path):
     from fedloom.cli.results import summarise
     from fedloom.report import write_report

@@ -65,6 +65,7 @@ def test_names_are_in_rows_files_and_the_result(tmp_path):
     assert '"home"' in config and '"lyon"' in config
 
 
+@pytest.mark.slow
 def test_the_report_has_a_table_of_clients_the_worst_first(tmp_path):
     for label, rate in (("slow", 0.01), ("fast", 0.5)):
         for seed in (0, 1):

@@ -25,6 +25,7 @@ COMMANDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
 def test_no_line_is_wider_than_the_page(
     name: str, fedloom: Fedloom, monkeypatch: pytest.MonkeyPatch

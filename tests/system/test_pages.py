@@ -49,6 +49,11 @@ def test_every_linked_file_is_a_page_of_the_site() -> None:
     assert lost == set()
 
 
+def with_folders(files: set[str]) -> set[str]:
+    """Files, and the folders that they are in."""
+    return files | {str(parent) for file in files for parent in Path(file).parents}
+
+
 def test_every_link_leads_to_a_file_of_a_fresh_clone() -> None:
     """Of pages that are made, also to another one; mkdocs checks the anchors."""
     words = ["git", "ls-files"]
@@ -58,9 +63,9 @@ def test_every_link_leads_to_a_file_of_a_fresh_clone() -> None:
     assert not files & set(made), "made by `make docs`, and not committed"
     whole = {file for file in files if file.endswith(".md") and not file.startswith(PARTS)}
     pages = {file: (ROOT / file).read_text() for file in whole} | made
+    committed, all_there = with_folders(files), with_folders(files | set(made))
     for page, text in pages.items():
-        there = files | set(made if page in made else ())
-        there |= {str(parent) for file in there for parent in Path(file).parents}
+        there = all_there if page in made else committed
         for link in LINK.findall(text):
             assert os.path.normpath(Path(page).parent / link) in there, f"{page}: {link}"
 

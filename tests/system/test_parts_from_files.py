@@ -146,6 +146,7 @@ def run(fedloom: Fedloom, out: str, *words: str) -> Any:
 
 
 # ------------------------------------------------------------------------------------- to be named
+@pytest.mark.slow
 def test_a_method_of_ones_own_runs_as_one_of_fedlooms(here: Fedloom) -> None:
     words = ("algorithm=my_method.py:AdaptiveProx", "algorithm.mu=0.3")
     own = run(here, "own", *words)
@@ -157,6 +158,7 @@ def test_a_method_of_ones_own_runs_as_one_of_fedlooms(here: Fedloom) -> None:
     assert here("run", *words, *SMALL, "--quiet").output.strip() == "runs/digits-AdaptiveProx-seed0"
 
 
+@pytest.mark.slow
 def test_a_file_names_it_as_seen_from_its_own_folder(here: Fedloom) -> None:
     Path("study").mkdir()
     for name in ("my_method.py", "helper.py"):
@@ -210,6 +212,7 @@ def test_stages_of_a_chain_may_be_ones_own(here: Fedloom, own: str, theirs: str)
     assert "my_parts.py' has changed since 'own' began" in said
 
 
+@pytest.mark.slow
 def test_a_run_is_named_by_what_makes_its_method(here: Fedloom) -> None:
     """Its folder has the codec and the loss in its name, and a sweep's what all its runs share."""
     parts = ("compress=topk:0.1|my_parts.py:Half", "objective=my_parts.py:focal")
@@ -297,6 +300,7 @@ def test_a_sweep_tries_it_beside_others(here: Fedloom) -> None:
 
 
 # ------------------------------------------------------------------------------------- to go on
+@pytest.mark.slow
 def test_resume_names_the_file_and_refuses_a_changed_one(here: Fedloom) -> None:
     words = ("algorithm=my_method.py:AdaptiveProx", "algorithm.mu=0.3")
     run(here, "one", *words)
@@ -337,6 +341,7 @@ def test_settings_made_before_a_file_changed_are_not_run(here: Fedloom) -> None:
 
 
 # --------------------------------------------------------------------------------------- safety
+@pytest.mark.slow
 def test_looking_at_a_folder_runs_no_code(here: Fedloom) -> None:
     run(here, "runs/bad", "algorithm=my_method.py:AdaptiveProx", "compress=my_parts.py:Half")
     Path("other.py").write_text(MARKER + METHOD.replace("from __future__", "# from"))

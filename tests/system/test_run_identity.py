@@ -171,6 +171,7 @@ print(mark(rate))
 """
 
 
+@pytest.mark.slow
 def test_a_mark_is_the_same_in_every_process(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("s.py").write_text(SCRIPT)

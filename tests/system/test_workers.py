@@ -463,6 +463,7 @@ def test_the_estimate_for_workers_is_of_what_they_compute(dry):
     assert one.resident > 2 * other.resident
 
 
+@pytest.mark.slow
 def test_a_run_of_a_larger_machine_is_read_and_exported_and_goes_on_with_fewer_workers(
     tmp_path, monkeypatch
 ):
@@ -531,6 +532,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="prctl is Linux's")
 @pytest.mark.parametrize("importing", [False, True])
 def test_workers_end_with_a_killed_parent_while_they_import_torch(importing, tmp_path):

@@ -29,6 +29,7 @@ def run(blocks: list[str], folder: Path) -> dict[str, object]:
     return runpy.run_path(str(script), run_name="page")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
 def test_the_code_of_a_page_runs_from_top_to_bottom(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
@@ -60,6 +61,7 @@ def every_part_passes_the_check(made: dict[str, object], wanted: set[str]) -> No
             assert report.passed, str(report)
 
 
+@pytest.mark.slow
 def test_the_python_page_runs_from_top_to_bottom(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     script = tmp_path / "page.py"

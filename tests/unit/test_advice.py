@@ -51,6 +51,7 @@ def test_all_others_are_tried_but_those_of_another_kind_of_round_or_model(tmp_pa
     assert "fedbuff" in others
 
 
+@pytest.mark.slow
 def test_baselines_stand_beside_and_are_no_rivals(tmp_path: Path) -> None:
     asked = advised("heart", ["rounds=1", "algorithm=scaffold"], 2, 4, tmp_path)
     names = [method.name for method in asked.question.methods]
@@ -144,6 +145,7 @@ def screen_of(
     return screened(asked, minutes, Runs(1, Progress((), quiet=True)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("own", ["fedavg", "stem", "feddyn"])
 def test_fedavg_and_the_two_best_on_validation_splits_are_compared(
     own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -159,6 +161,7 @@ def test_fedavg_and_the_two_best_on_validation_splits_are_compared(
     assert [m.name for m in found.question.methods][-2:] == ["alone", "pooled"]
 
 
+@pytest.mark.slow
 def test_what_does_not_go_with_the_settings_is_not_tried_and_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,6 +170,7 @@ def test_what_does_not_go_with_the_settings_is_not_tried_and_named(
     assert found.screen is not None and not {*found.skipped} & {*found.screen.tried}
 
 
+@pytest.mark.slow
 def test_splits_are_as_many_as_there_is_time_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,6 +183,7 @@ def test_splits_are_as_many_as_there_is_time_for(
         assert len(screen.tried) == len(ALGORITHMS) - 3
 
 
+@pytest.mark.slow
 def test_where_time_is_short_fedavg_and_the_method_of_the_settings_are_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,6 +198,7 @@ def test_where_time_is_short_fedavg_and_the_method_of_the_settings_are_compared(
     assert screen_of({}, monkeypatch, tmp_path / "plain", 130, 20.0).screen is not None
 
 
+@pytest.mark.slow
 def test_a_screening_that_was_begun_goes_on_with_its_splits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

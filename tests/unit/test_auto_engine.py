@@ -122,6 +122,7 @@ def test_large_linear_layers_are_computed_in_onednn(monkeypatch):
     assert {found(7), found(dtype=torch.float64), found(precision="bf16")} == {"serial"}
 
 
+@pytest.mark.slow
 def test_chunks_are_equal_and_there_are_as_many_as_fifties():
     loop = Experiment(algorithm=FedAvg(), model=mlp(), data=MANY, rounds=1, engine="serial").build()
     for clients in range(20, 400, 7):
@@ -260,6 +261,7 @@ class Stops(FedAvg):
         raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "name"), [(Scaffold, "serial"), (FAFED, "vectorised:2")])
 def test_a_decision_at_any_place_changes_no_bit(monkeypatch, engine_of, name, method):
     monkeypatch.setattr(processes, "family_of", lambda *given: Choice(name, "a test"))
@@ -471,6 +473,7 @@ def test_the_default_chunk_fits_into_its_budget():
     assert default_chunk(loop.plan, loop.fed, loop.net, most=7) == 7
 
 
+@pytest.mark.slow
 def test_clients_that_do_not_fit_together_stop_the_run_with_the_size_that_does(
     monkeypatch, tmp_path
 ):

@@ -371,6 +371,7 @@ def _call(*words: object, code: int = 0) -> str:
     return result.output
 
 
+@pytest.mark.slow
 def test_the_command_writes_numbers_that_the_report_draws(run: Path) -> None:
     before = (run / "rounds.jsonl").read_bytes()
     for name, *settings in (

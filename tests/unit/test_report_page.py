@@ -177,6 +177,7 @@ def test_values_that_are_not_finite_leave_gaps_and_no_warning(tmp_path: Path) ->
     assert len(page.images()) == 7  # no client has a value
 
 
+@pytest.mark.slow
 def test_saved_pictures_are_the_named_files_and_drawing_changes_no_settings(tmp_path: Path) -> None:
     import matplotlib
 
@@ -196,6 +197,7 @@ def test_saved_pictures_are_the_named_files_and_drawing_changes_no_settings(tmp_
     assert dict(matplotlib.rcParams) == before
 
 
+@pytest.mark.slow
 def test_figures_for_a_paper_have_its_width_and_embedded_letters(tmp_path: Path) -> None:
     groups = group_runs(map(load_run, several(tmp_path)))
     look = styles(groups)
@@ -303,6 +305,7 @@ def test_bytes_per_field_are_means_over_seeds_and_client_rounds(tmp_path: Path) 
     assert widths == [400, 80, 20]
 
 
+@pytest.mark.slow
 def test_the_same_runs_give_the_same_bytes(written: Path, tmp_path: Path) -> None:
     again = write_report(several(tmp_path), tmp_path / "again.html")
     assert again.read_bytes() == written.read_bytes()

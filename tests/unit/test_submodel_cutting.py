@@ -53,6 +53,7 @@ SHAPES |= {name: (3, 32, 32) for name in models.MODELS if name.startswith("resne
 OTHERS = {"logistic", "roberta_base", "huggingface_text"}  # nothing hidden; files that we lack
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(set(models.MODELS) - OTHERS - TEXT))
 def test_the_models_of_the_house_can_be_cut(name):
     net = Net(models.MODELS[name]())

@@ -222,6 +222,7 @@ def test_a_servers_own_tests_have_the_agreed_scale(tmp_path):
     assert about["columns"] == ["a", "b", "c"] and about["rules"][2]["mean"] == agreed["mean"][2]
 
 
+@pytest.mark.slow
 def test_of_spare_clients_the_first_by_number_count_and_too_few_change_nothing(tmp_path):
     config = resolve("digits", [*SMALL, "cohort=2", "rounds=3"])
     sizes = [int(n) for n in config.data().sizes]

@@ -100,6 +100,7 @@ def test_a_card_says_so_and_its_script_checks_no_other_score(measured):
     assert json.loads((fed.run / "export/about.json").read_text())["said"] is None
 
 
+@pytest.mark.slow
 def test_a_server_with_test_rows_has_the_auc_of_all_of_them(tmp_path):
     config = resolve("digits", ["data.clients=3", "cohort=3", "rounds=1", "metrics=auc"])
     fed = folder(tmp_path, config)
@@ -109,6 +110,7 @@ def test_a_server_with_test_rows_has_the_auc_of_all_of_them(tmp_path):
     assert BY_ROWS not in typed("show", fed.run) + page_of(fed, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_deployed_runs_seconds_are_those_that_passed(measured, tmp_path):
     """With the wait for nodes that measure, which no round's training has."""
     fed, whole = measured

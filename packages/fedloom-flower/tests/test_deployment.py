@@ -376,6 +376,7 @@ def test_a_node_whose_disk_is_lost_begins_anew_or_is_out(tmp_path):
         shutil.rmtree(tmp_path / "nodes")
 
 
+@pytest.mark.slow
 def test_hostile_updates_are_refused_or_taken_and_nothing_else(monkeypatch):
     """20,000 of them; benchmarks/updates.py reads a million."""
     monkeypatch.syspath_prepend(Path(__file__).parents[3] / "benchmarks")

@@ -128,6 +128,7 @@ def test_noise_that_clients_add_is_summed_under_masks(tmp_path, quick):
     assert same(ours.srv, alone.srv) and "example_epsilon" in ours.history[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "step", [pytest.param("keys", marks=SLOW), "round", pytest.param("unmask", marks=SLOW)]
 )
@@ -268,6 +269,7 @@ def test_masks_of_another_broadcast_give_no_sum(tmp_path):
     assert all("too large to be added up" in r.why for r in engine.refused)
 
 
+@pytest.mark.slow
 def test_damaged_keys_and_shares_change_no_sum(tmp_path, quick):
     """Both ways, at every exchange: an update counts as it is, or not. Once shares were given and
     no sum came of them, that model has no other sum, so there are several short runs.
