@@ -13,19 +13,19 @@ from ._version import __version__
 if TYPE_CHECKING:
     from .algorithm import Algorithm, FedAvg, LocalSGD
     from .checks import check
+    from .evaluation.settings import Evaluation
     from .experiment.experiment import Experiment
     from .experiment.result import Result
     from .federation.local import Local
     from .federation.sampling import Churn
     from .report.frames import load_runs
-    from .server.evaluation import Evaluation
     from .storage.run_directory import Checkpoint
 
 _HOME = {
     "Algorithm": "algorithm",
     "Checkpoint": "storage.run_directory",
     "Churn": "federation.sampling",
-    "Evaluation": "server.evaluation",
+    "Evaluation": "evaluation.settings",
     "Experiment": "experiment",
     "FedAvg": "algorithm",
     "Local": "federation.local",

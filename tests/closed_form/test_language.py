@@ -13,8 +13,8 @@ from fedloom import Experiment, FedAvg, Local
 from fedloom.core.net import Net
 from fedloom.core.vector import rec
 from fedloom.data import from_clients
-from fedloom.engines.metrics import Perplexity, TokenAccuracy, accuracy
 from fedloom.errors import DataError
+from fedloom.evaluation.metrics import Perplexity, TokenAccuracy, accuracy
 from fedloom.models import lstm_language_model
 from fedloom.objectives import CrossEntropy, FedDecorr, FedLC, FedMLB, FedNTD
 from support.federations import sentences

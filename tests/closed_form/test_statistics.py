@@ -9,10 +9,10 @@ from torch import nn
 
 from fedloom import Experiment, FedAvg, Local
 from fedloom.data import from_clients
-from fedloom.engines.batch_statistics import samples
+from fedloom.evaluation.scorer import samples
+from fedloom.evaluation.settings import Evaluation
+from fedloom.evaluation.sizes import part_of
 from fedloom.models import with_statistics
-from fedloom.server.evaluation import Evaluation
-from fedloom.server.submodel_evaluation import part_of
 from fedloom.submodels import FIARSE, HeteroFL
 
 

@@ -19,8 +19,8 @@ from fedloom.core.vector import rec
 from fedloom.data import from_clients
 from fedloom.engines.client_results import Request, TrainTask
 from fedloom.errors import CompositionError
+from fedloom.evaluation.settings import Evaluation
 from fedloom.objectives import Function, MaskedCrossEntropy, OrderedDistillation, SelfDistillation
-from fedloom.server.evaluation import Evaluation
 from fedloom.submodels import FIARSE, FedRolex, FjORD, HeteroFL, Rule, ScaleFL, behind_mask, greedy
 from fedloom.submodels.slicing.flow import Cut
 from fedloom.submodels.slicing.layers import unscaled

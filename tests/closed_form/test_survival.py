@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from fedloom.core.net import Net
-from fedloom.engines.concordance import Concordance
-from fedloom.engines.metrics import accuracy
 from fedloom.errors import DataError
+from fedloom.evaluation.concordance import Concordance
+from fedloom.evaluation.metrics import accuracy
 from fedloom.objectives import Cox, CrossEntropy
 
 TCGA = Path(__file__).parents[3] / "shared/data/tcga-brca"

@@ -408,7 +408,7 @@ def test_no_step_crosses_to_the_device_and_a_round_no_more_often_than_it_did(eng
 @pytest.mark.skipif(REAL, reason="only the stand-in counts")
 @pytest.mark.parametrize("engine", CROSSINGS)
 def test_an_evaluation_waits_for_the_device_once(engine, monkeypatch):
-    monkeypatch.setattr("fedloom.engines.evaluation.EVALUATION_BATCH", 2)
+    monkeypatch.setattr("fedloom.engines.scores.EVALUATION_BATCH", 2)
     given = experiment(device=DEVICE, engine=engine)
     data = given.data
     tests = {"test_inputs": data.inputs[:9], "test_targets": data.targets[:9]}

@@ -16,8 +16,8 @@ from fedloom.checks.tiny_federation import experiment
 from fedloom.core.vector import rec
 from fedloom.engines import Vectorised, vectorised
 from fedloom.engines.client_results import Request, TrainTask
-from fedloom.engines.evaluation import add, evaluate_range, score_of
 from fedloom.engines.evaluation_batches import evaluation_task
+from fedloom.engines.scores import add, evaluate_range, score_of
 from fedloom.engines.summation import push, root
 from fedloom.errors import ClientError
 from fedloom.federation.devices import Levels

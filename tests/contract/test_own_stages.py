@@ -10,7 +10,7 @@ import pytest
 
 from cases import CASES, STAGES
 from fedloom.checks.tiny_federation import run
-from fedloom.engines.evaluation import score_of
+from fedloom.engines.scores import score_of
 from fedloom.errors import ClientError, CompositionError, FedloomError
 from fedloom.stage import Stage
 from fedloom.submodels import FedPer

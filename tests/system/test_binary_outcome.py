@@ -13,9 +13,9 @@ from torch import nn
 
 from fedloom import Evaluation, FedAvg
 from fedloom.data import from_clients
-from fedloom.engines.decision import Threshold
-from fedloom.engines.metrics import brier, chances
 from fedloom.errors import ConfigError, DataError
+from fedloom.evaluation.metrics import brier, chances
+from fedloom.evaluation.threshold import Threshold
 from fedloom.report import group_runs, load_run
 from fedloom.report.charts import reliability_chart
 from fedloom.report.style import styles

@@ -14,8 +14,8 @@ from torch import nn
 from fedloom import Experiment, FedAvg, Local
 from fedloom.config.resolve import resolve
 from fedloom.data import from_clients
-from fedloom.engines.metric_names import by_name
 from fedloom.errors import ConfigError
+from fedloom.evaluation.named_metrics import by_name
 from fedloom.objectives import CrossEntropy
 
 torchmetrics = pytest.importorskip("torchmetrics")

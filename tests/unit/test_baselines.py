@@ -15,6 +15,7 @@ from fedloom.config import resolve
 from fedloom.config.baselines import NAMES, baselines
 from fedloom.data import from_clients
 from fedloom.errors import ConfigError
+from fedloom.evaluation.settings import Evaluation
 from fedloom.federation.sampling import Churn, Cohorts
 from fedloom.models import logistic
 from fedloom.report import comparison, group_runs, load_run
@@ -23,7 +24,6 @@ from fedloom.report.curves import loss_curves
 from fedloom.report.differences import differences, measured_how
 from fedloom.report.style import styles
 from fedloom.report.table_text import table_cells
-from fedloom.server.evaluation import Evaluation
 from fedloom.submodels import PRIVATE
 
 DRAW = np.random.default_rng(2)

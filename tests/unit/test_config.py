@@ -17,13 +17,13 @@ from fedloom.config.help_texts import _NAMED, OPTIMISERS, TABLES, settings_in
 from fedloom.config.overrides import NESTED, REGISTRIES, RUN, refuse_repeats
 from fedloom.core.validation import Origin, check, known
 from fedloom.errors import ConfigError
+from fedloom.evaluation.settings import Evaluation
 from fedloom.experiment.experiment import Experiment
 from fedloom.federation.attacks import Alie
 from fedloom.federation.local import Local
 from fedloom.federation.schedules import SCHEDULES, Exponential
 from fedloom.objectives import MOON
 from fedloom.recipes import RECIPES
-from fedloom.server.evaluation import Evaluation
 from fedloom.storage.run_directory import Checkpoint
 from fedloom.submodels import SUBMODELS
 from tiny import small

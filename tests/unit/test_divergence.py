@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from fedloom import FedAvg
+from fedloom.evaluation.monitor import DivergenceMonitor
 from fedloom.objectives import CrossEntropy, Objective, SquaredError, UserLoss
-from fedloom.server.divergence import DivergenceMonitor
 from tiny import small
 
 

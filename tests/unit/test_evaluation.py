@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from fedloom import Evaluation
 from fedloom.engines.client_round import ClientCost
-from fedloom.engines.evaluation import Score, add, per_example
+from fedloom.engines.scores import Score, add, per_example
 from fedloom.errors import DataError
-from fedloom.server.evaluation import Curve
+from fedloom.evaluation.settings import Curve
 from fedloom.server.ledger import Ledger
 
 values = st.lists(st.floats(0, 1), min_size=1, max_size=30)

@@ -23,14 +23,15 @@ LAYERS = {
     5: ["compose", "models", "stage"],
     6: ["plan"],
     7: ["engines"],
-    8: ["server"],
-    9: ["experiment", "measures"],
-    10: ["checks", "recipes", "report"],
-    11: ["config"],
-    12: ["sweep"],
-    13: ["referee"],
-    14: ["cli"],
-    15: ["__main__"],
+    8: ["evaluation"],
+    9: ["server"],
+    10: ["experiment", "measures"],
+    11: ["checks", "recipes", "report"],
+    12: ["config"],
+    13: ["sweep"],
+    14: ["referee"],
+    15: ["cli"],
+    16: ["__main__"],
 }
 LAYER = {name: layer for layer, names in LAYERS.items() for name in names}
 PATHS = sorted(SOURCE.rglob("*.py"))

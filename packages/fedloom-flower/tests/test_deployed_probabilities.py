@@ -12,8 +12,8 @@ import torch
 
 from federations.places import Here, folder, site_file, table
 from fedloom.config import resolve
-from fedloom.engines.reliability import BINS
 from fedloom.errors import WireError
+from fedloom.evaluation.reliability import BINS
 from fedloom_flower.message import Measured
 from fedloom_flower.scores import score_in
 from fedloom_flower.server import serve

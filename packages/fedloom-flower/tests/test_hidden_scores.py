@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from federations.places import Here, folder, site_file, table
 from fedloom.cli.__main__ import cli
 from fedloom.config import resolve
-from fedloom.engines.reliability import told
 from fedloom.errors import DataError
+from fedloom.evaluation.reliability import told
 from fedloom_flower.folder import Folder
 from fedloom_flower.message import ASK, opened
 from fedloom_flower.server import serve

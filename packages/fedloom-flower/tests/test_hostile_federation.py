@@ -207,7 +207,7 @@ def _vectors(result):
 
 
 def test_a_measurement_that_no_metric_can_be_is_left_out():
-    from fedloom.engines.metrics import Perplexity
+    from fedloom.evaluation.metrics import Perplexity
     from fedloom_flower.scores import score_in
 
     class Root(Perplexity):

@@ -143,7 +143,7 @@ def _settings(groups: Sequence[Group], space: int | None) -> list[str]:
 
 def _check_target(target: float | None, runs: Sequence[Run]) -> None:
     if target is not None and any(run.metric.unit == "share" for run in runs):
-        from fedloom.server.evaluation import check_share
+        from fedloom.evaluation.settings import check_share
 
         check_share(target, f"--target {target:g}")
 

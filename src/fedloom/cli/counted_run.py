@@ -12,10 +12,10 @@ from fedloom.core.wire import nbytes
 from fedloom.engines import Serial
 from fedloom.engines.client_results import Request, TrainTask
 from fedloom.engines.client_round import ClientCost
-from fedloom.engines.evaluation import evaluate_range
 from fedloom.engines.evaluation_batches import examples_of
 from fedloom.engines.extra_exchanges import answered
 from fedloom.engines.one_step import Operations, as_it_was, first_task
+from fedloom.engines.scores import evaluate_range
 from fedloom.engines.summation import root
 from fedloom.federation.federation import Federation
 from fedloom.server.billing import together
@@ -120,7 +120,7 @@ def _step(run: Run, i: int) -> Step:
 def _evaluation(run: Run) -> tuple[float, int]:
     """Operations of an example of an evaluation, and how many examples it has."""
     data, sizes = run.fed.data, run.evaluator.sizes
-    held = examples_of(data, validation=True)
+    held = examples_of(data, Request.VALIDATION)
     tests = 0 if data.test_inputs is None else len(data.test_inputs)
     inputs, targets = (data.test_inputs, data.test_targets) if tests else held or (None, None)
     if inputs is None or targets is None:

@@ -12,7 +12,7 @@ from typing import Any
 import click
 import numpy as np
 
-from fedloom.core.metric_direction import OF_SITES
+from fedloom.evaluation.declared import OF_SITES
 from fedloom.report import Run
 from fedloom.report.charts import FEW_ROWS
 from fedloom.report.clients import attendance, names_of

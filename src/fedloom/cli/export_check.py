@@ -23,10 +23,10 @@ from fedloom.data.own.preparation import EMPTY, Column
 from fedloom.data.own.ranges import ranges
 from fedloom.data.raw_inputs import recipe
 from fedloom.engines.base import one_thread
-from fedloom.engines.metrics import default_metrics, told
 from fedloom.errors import CheckpointError, ConfigError, FedloomError
+from fedloom.evaluation.metrics import default_metrics, told
+from fedloom.evaluation.sizes import text
 from fedloom.report import Run
-from fedloom.server.submodel_evaluation import text
 from fedloom.storage.atomic import write_out
 
 

@@ -24,14 +24,14 @@ from torch import Tensor, nn
 
 from fedloom.cli import exported
 from fedloom.config import Config
-from fedloom.engines.batch_statistics import keeps_no_statistics, samples
 from fedloom.engines.guard import at_server
 from fedloom.errors import CheckpointError, ConfigError, SettingError
+from fedloom.evaluation.scorer import keeps_no_statistics, samples
+from fedloom.evaluation.sizes import part_of
 from fedloom.models import with_statistics
 from fedloom.models.recurrent import RecurrentNet
 from fedloom.report import Run
 from fedloom.server import rounds
-from fedloom.server.submodel_evaluation import part_of
 from fedloom.storage.atomic import write_out
 from fedloom.storage.client_state import ClientMemory
 from fedloom.storage.manifest import numbered
@@ -126,7 +126,7 @@ def cut_out(
         raise ConfigError(
             f"'{run}' was started from Python: only that code knows its model and its sub-models; "
             "cut it there with part_of(rule, net, x, capacity, round) of "
-            "fedloom.server.submodel_evaluation"
+            "fedloom.evaluation.sizes"
         )
     rule = config.submodel()
     if rule is None:

@@ -18,9 +18,10 @@ from ..core.parsing import SizeError, parse_toml, shortened
 from ..core.registry import Registry
 from ..core.validation import NOTHING, known
 from ..data import PARTITIONS, SOURCES
-from ..engines.metric_names import names_of
 from ..engines.ranks import RankSettings
 from ..errors import ConfigError
+from ..evaluation.named_metrics import names_of
+from ..evaluation.settings import Evaluation
 from ..experiment.settings import Settings
 from ..federation.attacks import ATTACKS
 from ..federation.availability import Availability
@@ -34,7 +35,6 @@ from ..federation.sampling import Churn
 from ..federation.schedules import SCHEDULES
 from ..models import MODELS
 from ..objectives import OBJECTIVES
-from ..server.evaluation import Evaluation
 from ..storage.run_directory import Checkpoint
 from ..submodels import PRIVATE, SUBMODELS
 from ..trackers import TRACKERS

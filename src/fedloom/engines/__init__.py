@@ -8,10 +8,10 @@ from ..errors import ConfigError
 from ..storage.identity import bits_of
 from .auto import Auto
 from .base import Engine
-from .evaluation import Score
 from .family import Choice, family_of, numbered
 from .one_step import bfloat16_gain
 from .ranks import Ranks
+from .scores import Score
 from .serial import Serial
 from .vectorised import Vectorised
 from .workers import Workers

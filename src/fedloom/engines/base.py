@@ -18,7 +18,7 @@ from ..errors import FedloomError
 from ..federation.federation import Federation
 from ..plan import Plan
 from .client_results import ClientCost, RangeResult, Request, TrainTask
-from .evaluation import Score
+from .scores import Score
 
 
 class Engine(Protocol):

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from ..core.vector import Rec, Vec
 from ..stage import Sizes, Squares
-from .evaluation import Score
+from .scores import Score
 from .summation import Node, push
 
 

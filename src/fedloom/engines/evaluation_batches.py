@@ -11,18 +11,16 @@ from ..federation.federation import Federation
 from ..plan import Plan
 from .base import one_thread
 from .client_results import RangeResult, Request, TrainTask
-from .evaluation import evaluate_range, evaluation_batch
+from .scores import evaluate_range, evaluation_batch
 
-ALL = slice(None)
+Examples = tuple[Tensor, Tensor]
 
 
-def examples_of(
-    data: FederatedData, validation: bool = False, rows: slice = ALL
-) -> tuple[Tensor, Tensor] | None:
+def examples_of(data: FederatedData, what: Request, rows: slice = slice(None)) -> Examples | None:
     """Inputs and targets of these rows of the test set, or of the validation split; None without
     one.
     """
-    if validation:
+    if what is Request.VALIDATION:
         if data.validation is None or not len(data.validation):
             return None
         index = data.validation[rows].to(data.inputs.device)
@@ -32,20 +30,18 @@ def examples_of(
     return data.test_inputs[rows], data.test_targets[rows]
 
 
-def batches_of(data: FederatedData, validation: bool = False) -> list[range]:
-    """The rows of each batch in an evaluation of the test set, or of the validation split."""
-    rows = data.validation if validation else data.test_targets
-    targets = data.targets if validation else data.test_targets
-    if rows is None or targets is None:
-        return []
-    size = evaluation_batch(targets)
-    return [range(a, min(a + size, len(rows))) for a in range(0, len(rows), size)]
-
-
 def evaluation_task(x: Vec, buffers: Vec, data: FederatedData, what: Request) -> TrainTask:
     """The task of evaluating a model on all batches of the test set or the validation split."""
-    batches = range(len(batches_of(data, what is Request.VALIDATION)))
-    return TrainTask(rec(x=x), buffers, {}, [*batches], -1)
+    size, count = _sizes(data, what)
+    return TrainTask(rec(x=x), buffers, {}, [*range(-(-count // size))], -1)
+
+
+def _sizes(data: FederatedData, what: Request) -> tuple[int, int]:
+    """How many examples a batch of an evaluation has, and how many there are."""
+    rows, targets = data.test_targets, data.test_targets
+    if what is Request.VALIDATION:
+        rows, targets = data.validation, data.targets
+    return (1, 0) if rows is None or targets is None else (evaluation_batch(targets), len(rows))
 
 
 def batch_scores(
@@ -54,9 +50,8 @@ def batch_scores(
     """The scores of a model on neighbouring batches: see evaluation_task()."""
     if not task.cohort:
         return RangeResult([], {}, [])
-    validation, first, last = what is Request.VALIDATION, task.cohort[0], task.cohort[-1]
-    batches = batches_of(fed.data, validation)
-    on = examples_of(fed.data, validation, slice(batches[first].start, batches[last].stop))
+    (size, _), first, end = _sizes(fed.data, what), task.cohort[0], task.cohort[-1] + 1
+    on = examples_of(fed.data, what, slice(first * size, end * size))
     assert on is not None
     with one_thread():
         net.load_buffers(task.buffers)

@@ -12,9 +12,9 @@ from torch import nn
 from ..aggregation import AGGREGATIONS, Aggregation, Mean
 from ..compression.link import Link, Via, via
 from ..core.own_parts import named_here, short
-from ..engines.metric_names import check_name, column_of, names_of
-from ..engines.metrics import is_whole
+from ..engines.scores import is_whole
 from ..errors import ConfigError
+from ..evaluation.named_metrics import check_name, column_of, names_of
 from ..federation.choice import ClientChoice
 from ..plan import Setting
 

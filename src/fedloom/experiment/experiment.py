@@ -26,10 +26,13 @@ from ..core.rng import key, others_restored, seed_others
 from ..data import FederatedData
 from ..engines import Choice, bits_of, is_auto, numberless
 from ..engines.base import Engine, Remote
-from ..engines.decision import Threshold
-from ..engines.metric_names import by_name
 from ..engines.ranks import RankSettings
 from ..errors import CheckpointError, ConfigError
+from ..evaluation.clients import untested
+from ..evaluation.monitor import DivergenceMonitor
+from ..evaluation.named_metrics import by_name
+from ..evaluation.settings import Curve, Evaluation
+from ..evaluation.threshold import Threshold
 from ..federation.attacks import Attack
 from ..federation.availability import Availability
 from ..federation.capacities import Capacities
@@ -44,10 +47,7 @@ from ..plan import Plan
 from ..server.arrivals import chooser
 from ..server.callbacks import Measuring, RunLog
 from ..server.checkpoints import Checkpoints, state_of
-from ..server.client_evaluation import untested
-from ..server.divergence import DivergenceMonitor
 from ..server.durations import Durations
-from ..server.evaluation import Curve, Evaluation
 from ..server.evaluator import Evaluator
 from ..server.progress import Progress, say, wanted
 from ..server.rounds import Run

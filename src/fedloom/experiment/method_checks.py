@@ -7,19 +7,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..aggregation import AGGREGATIONS, Aggregation, Mean, TrimmedMean
-from ..core.metric_direction import higher_is_better
 from ..core.net import Net
 from ..data import FederatedData
 from ..engines.base import Remote
-from ..engines.metrics import exported
 from ..engines.private_refusals import refuse_examples
 from ..errors import CompositionError, ConfigError
+from ..evaluation.declared import higher_is_better
+from ..evaluation.metrics import exported
+from ..evaluation.settings import Evaluation, check_share
 from ..federation.attacks import ATTACKS, Attack
 from ..federation.federation import Federation
 from ..federation.local import Local
 from ..federation.sampling import Cohorts
 from ..plan import Plan
-from ..server.evaluation import Evaluation, check_share
 from .model_checks import check_precision, check_singles
 
 _log = logging.getLogger(__name__)

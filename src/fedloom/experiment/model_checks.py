@@ -17,8 +17,7 @@ from ..core.bfloat16 import has_bfloat16
 from ..core.net import Net, logits_of
 from ..core.user_paths import user_path
 from ..data import FederatedData
-from ..engines.evaluation import evaluation_batch, per_example, weight_of
-from ..engines.metrics import Whole, is_whole
+from ..engines.scores import Whole, evaluation_batch, is_whole, per_example, weight_of
 from ..errors import CompositionError, ConfigError, DataError
 from ..federation.federation import Federation
 from ..federation.local import Local

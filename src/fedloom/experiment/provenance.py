@@ -29,8 +29,9 @@ from ..core.commit import own_commit
 from ..core.vector import as_bytes
 from ..data import FederatedData
 from ..engines.base import processors
-from ..engines.metrics import is_whole, told
+from ..engines.scores import is_whole
 from ..errors import CheckpointError
+from ..evaluation.metrics import told
 from ..server.rounds import Run
 from ..storage.atomic import concerns, remedy, write_atomic
 from ..storage.identity import bits_of, digest, fixed_parts, flatten

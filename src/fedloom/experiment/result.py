@@ -16,20 +16,20 @@ from torch import Tensor, nn
 
 from ..core.curves import Value, tested
 from ..core.extras import install
-from ..core.metric_direction import OF_SITES
 from ..core.own_parts import short
 from ..core.vector import Rec, tree
 from ..engines import Ranks
 from ..engines.base import Remote
-from ..engines.evaluation import add
-from ..engines.metrics import brier
 from ..engines.one_step import step_costs
+from ..engines.scores import add
 from ..errors import CheckpointError, ConfigError, unknown
-from ..server.client_evaluation import PerClient
-from ..server.evaluation import Curve
+from ..evaluation.clients import NOT_MEASURED, PerClient
+from ..evaluation.declared import OF_SITES
+from ..evaluation.metrics import brier
+from ..evaluation.settings import Curve
+from ..evaluation.sizes import text
 from ..server.ledger import Ledger
 from ..server.rounds import Run
-from ..server.submodel_evaluation import NOT_MEASURED, text
 from ..storage.atomic import concerns, remedy, write_atomic
 from ..storage.identity import group_of
 from ..storage.rank_states import RankStates
@@ -334,7 +334,7 @@ def _tests(run: Run) -> dict[str, Any]:
     personal, brier_there = run.plan.personalises, any(m is brier for m in metrics.values())
     if data.test_inputs is None or personal or not brier_there:  # nobody uses the common model
         return found
-    from ..engines.reliability import binned
+    from ..evaluation.reliability import binned
 
     each_row = binned(run.evaluator.tested(run), metrics, data.test_targets)
     if each_row is None:
@@ -366,7 +366,7 @@ def _by_size(run: Run) -> tuple[dict[str, Any], dict[str, Any]]:
         "global": _of(columns, f"test_{sizes.metric}@"),
         "local": _of(columns, f"local_{sizes.metric}@"),
         "outside_clients": len(outside),
-        "unseen": run.evaluator.unseen(run, outside),
+        "unseen": sizes.unseen(run.engine, run.evaluator.current(run), outside),
         **sizes.explored(run.state.explored),
     }
     return {"submodel": part | {"values": local, "basis": basis}}, {"sizes": summary}

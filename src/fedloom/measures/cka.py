@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..core.hyper import NonNegativeInt, PositiveInt, hyper
 from ..core.net import Net
-from ..engines.evaluation import evaluation_batch
+from ..engines.scores import evaluation_batch
 from ..errors import ConfigError, did_you_mean
 from ..server.rounds import Run
 from .base import Found, Measure

@@ -16,7 +16,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from ..core.net import logits_of
 from ..core.rng import generator
 from ..core.vector import Vec
-from ..engines.evaluation import EVALUATION_BATCH, evaluation_batch, per_example
+from ..engines.scores import EVALUATION_BATCH, evaluation_batch, per_example
 from ..errors import ConfigError
 from ..server.rounds import Run
 

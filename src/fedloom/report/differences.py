@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedloom.core.curves import VALUE_WORDS, Value
-from fedloom.core.metric_direction import OF_SITES
 from fedloom.errors import ConfigError, did_you_mean
+from fedloom.evaluation.declared import OF_SITES
 
 from .curve_data import last, mean, value_of
 from .runs import Group, Metric

@@ -13,9 +13,9 @@ from typing import Any
 from fedloom._version import __version__
 from fedloom.core.curves import Value
 from fedloom.core.extras import need
-from fedloom.core.metric_direction import OF_SITES
 from fedloom.core.user_paths import user_path
 from fedloom.errors import ConfigError
+from fedloom.evaluation.declared import OF_SITES
 from fedloom.storage.atomic import write_out
 from fedloom.storage.identity import flatten
 

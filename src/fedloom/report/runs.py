@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedloom.core.metric_direction import higher_is_better
 from fedloom.core.parsing import parse_json, parse_toml
 from fedloom.core.user_paths import user_path
 from fedloom.errors import CheckpointError, ConfigError
+from fedloom.evaluation.declared import higher_is_better
 from fedloom.storage.identity import comparable, deciding, flatten, group_of, varies
 from fedloom.storage.manifest import begun
 from fedloom.storage.seal import Seal, ended, unreadable

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from torch import nn
 
-from .divergence import DivergenceMonitor
+from ..evaluation.monitor import DivergenceMonitor
 
 Row = dict[str, Any]
 

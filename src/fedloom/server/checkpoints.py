@@ -11,13 +11,12 @@ from ..aggregation import Aggregation
 from ..core.interrupts import undisturbed
 from ..core.vector import rec
 from ..errors import CheckpointError
+from ..evaluation.settings import Curve
 from ..storage.atomic import remedy
 from ..storage.run_directory import Checkpoint, RunDirectory, Snapshot
 from .arrivals import as_json, restored, versions
-from .evaluation import Curve
 from .ledger import Ledger
 from .state import State
-from .submodel_evaluation import packed
 
 if TYPE_CHECKING:
     from .rounds import Run
@@ -30,7 +29,7 @@ def snapshot_of(run: Run) -> Snapshot:
     """What a checkpoint holds of a run: its state, and the row that is not written yet."""
     state, clock = run.state, run.state.under_way
     more = {} if clock is None else {"told": versions(clock)}
-    more |= {"sizes": packed(state.explored)} if state.explored else {}
+    more |= {} if state.explored is None else {"sizes": state.explored}
     kept = rec(srv=state.srv, gathered=state.aggregation, **state.stages._asdict(), **more)
     extra: dict[str, Any] = {
         "ledger": state.ledger.as_dict(),

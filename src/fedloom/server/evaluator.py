@@ -8,20 +8,19 @@ from typing import TYPE_CHECKING, Any
 from ..core.net import Net
 from ..core.vector import Rec, Vec
 from ..engines.base import Remote, one_thread
-from ..engines.batch_statistics import keeps_no_statistics
 from ..engines.client_results import Request
-from ..engines.decision import Gathered, Threshold
-from ..engines.evaluation import Score, add, evaluate_range
-from ..engines.evaluation_batches import batches_of, examples_of
+from ..engines.evaluation_batches import examples_of
+from ..engines.scores import Score, add, evaluate_range
 from ..errors import ConfigError
+from ..evaluation.clients import ClientTests, PerClient
+from ..evaluation.scorer import Current, Scorer, keeps_no_statistics
+from ..evaluation.settings import Curve, Evaluation
+from ..evaluation.sizes import Sizes
+from ..evaluation.threshold import Gathered, Threshold
 from ..federation.federation import Federation
 from ..plan import Plan
 from .callbacks import Measuring
-from .client_evaluation import ClientTests, PerClient
-from .evaluation import Curve, Evaluation
-from .row import own_columns, put
-from .scoring import Current, Scorer
-from .submodel_evaluation import Sizes
+from .row import own_columns
 
 if TYPE_CHECKING:
     from .rounds import Run
@@ -61,7 +60,7 @@ class Evaluator:
     def _check_choice(self) -> None:
         """Raise ConfigError where a threshold cannot be chosen."""
         rule = f"evaluate.threshold = {self.threshold.rule}"
-        if examples_of(self.fed.data, validation=True) is None:
+        if examples_of(self.fed.data, Request.VALIDATION) is None:
             raise ConfigError(
                 f"{rule} is chosen on the validation split, and there is none; give "
                 "evaluate.validation = 0.1, or a number such as evaluate.threshold = 0.5"
@@ -72,7 +71,7 @@ class Evaluator:
 
     def _choose_threshold(self, run: Run) -> None:
         """Choose the threshold of the current model on the validation split."""
-        examples = examples_of(self.fed.data, validation=True)
+        examples = examples_of(self.fed.data, Request.VALIDATION)
         if self._decided is run.state.srv or examples is None:
             return
         seen = Gathered()
@@ -85,7 +84,7 @@ class Evaluator:
     def scores(self, run: Run) -> dict[str, Score]:
         """The current model on the test set and on the validation split."""
         data, out = self.fed.data, dict[str, Score]()
-        if batches_of(data, validation=True):
+        if examples_of(data, Request.VALIDATION) is not None:
             out["validation"] = self._score(run, Request.VALIDATION)
         if isinstance(run.engine, Remote):
             self.at_nodes = run.engine.measured(run.model(), run.state.buffers, run.state.round)
@@ -103,39 +102,26 @@ class Evaluator:
         """The current model on the common test set, or on the validation split."""
         x, buffers = run.model(), run.state.buffers
         if not self.threshold.chosen:
-            return self._scorer.of_set(run.engine, what, x, buffers)
+            return self._scorer.of(x, buffers, what, run.engine)
         self._choose_threshold(run)  # the processes of an engine do not hear of it
-        examples = examples_of(self.fed.data, what is Request.VALIDATION)
-        assert examples is not None
-        return self._scorer.of(examples, x, buffers)
+        return self._scorer.of(x, buffers, what)
 
-    def _current(self, run: Run) -> Current:
-        return Current(run.model(), run.state.buffers, run.state.round)
-
-    def _with_message(self, run: Run) -> Current:
-        """The same with the next message."""
-        return self._current(run)._replace(msg=run.broadcast())
+    def current(self, run: Run, message: bool = False) -> Current:
+        """The current model; with the next message, if it is asked for."""
+        msg = run.broadcast() if message else None
+        return Current(run.model(), run.state.buffers, run.state.round, msg)
 
     def size_scores(self, run: Run, whole: Score | None = None) -> dict[float, Score]:
         """The current sub-models on the test set, by capacity; nothing without sub-models. whole:
         of the whole model, if it is known.
         """
-        return (
-            {} if self.sizes is None else self.sizes.scores(run.engine, self._current(run), whole)
-        )
-
-    def unseen(self, run: Run, outside: Sequence[int]) -> list[dict[str, Any]]:
-        """See Sizes.unseen; nothing without sub-models."""
-        if self.sizes is None:
-            return []
-        known = self.size_scores(run)
-        return self.sizes.unseen(run.engine, self._current(run), outside, known)
+        return {} if self.sizes is None else self.sizes.scores(run.engine, self.current(run), whole)
 
     def client_values(self, run: Run, score: Score, last: bool = False) -> PerClient:
         """Every metric per client, with the model that it would use itself. score: of the common
         model on the test set; last: at the end of the run, see Evaluation.finetune.
         """
-        current = lambda: self._with_message(run)
+        current = lambda: self.current(run, message=True)
         return self._clients.values(score, run.memory, run.group, current, self.at_nodes, last)
 
     def own_model(self, run: Run, i: int) -> tuple[Vec, Vec]:
@@ -148,31 +134,29 @@ class Evaluator:
                 f"client {self.fed.data.called(i)} has taken part in no round yet, so nobody has "
                 "trained its private layers"
             )
-        return self._clients.model(i, row, self._with_message(run), self.settings.finetune > 0)
+        now = self.current(run, message=True)
+        return self._clients.model(i, row, now, self.settings.finetune > 0)
 
     def columns(self, run: Run, last: bool) -> Row:
         """The columns of an evaluation, if one is due, and of the measures that are. last: no round
         follows.
         """
         row: Row = {}
-        scores = self.scores(run) if last or self.settings.due(run.state.round) else {}
-        if self.sizes and (self.settings.sizes_due(run.state.round) or last):
+        metrics, round = self.fed.metrics, run.state.round
+        scores = self.scores(run) if last or self.settings.due(round) else {}
+        if self.sizes and (self.settings.sizes_due(round) or last):
             row |= self.sizes.columns(self.size_scores(run, scores.get("test")))
         tests = self.fed.data.test_clients is not None or self.at_nodes
         if "test" in scores and tests and self.settings.clients and self.sizes is None:
             found = self.client_values(run, scores["test"])
-            better, names = self.curve.higher_is_better, self.fed.data.client_names
-            row |= found.columns(self.fed.metrics, better, names)
+            row |= found.columns(metrics, self.curve.higher_is_better, self.fed.data.client_names)
         if self.threshold.chosen:
             row["threshold"] = self.threshold.value
-        row |= own_columns(self._measured(run, last), run.log.history[-1], "measures")
-        for part, score in scores.items():
-            put(row, part, score, self.fed.metrics)
-        return row
-
-    def _measured(self, run: Run, last: bool) -> Row:
-        found: Row = {}
+        measured: Row = {}
         for measure in self.measures:
-            if run.state.round % measure.every == 0 or last:
-                found |= own_columns(measure(run), found, "measures")
-        return found
+            if round % measure.every == 0 or last:
+                measured |= own_columns(measure(run), measured, "measures")
+        row |= own_columns(measured, run.log.history[-1], "measures")
+        for part, score in scores.items():
+            row |= {f"{part}_{k}": score.mean(k, metrics) for k in ("loss", *score.values)}
+        return row

@@ -85,7 +85,7 @@ class Progress:
     @classmethod
     def of(cls, run: Any, label: str, rounds: int) -> Progress:
         """The progress of a run from where it is."""
-        from .client_evaluation import unmeasured
+        from ..evaluation.clients import unmeasured
 
         state = run.state
         made = cls(

@@ -15,7 +15,7 @@ from ..core.ranks import ALONE, Group
 from ..core.vector import Rec, Vec, rec
 from ..engines.base import Engine, Remote, one_thread_below
 from ..engines.client_results import Request, TrainTask
-from ..engines.evaluation import Score
+from ..engines.scores import Score
 from ..errors import FedloomError
 from ..federation.federation import Federation
 from ..federation.sampling import Cohorts

@@ -21,16 +21,16 @@ from ..engines.guard import at_server
 from ..engines.stages import stages_of
 from ..engines.summation import finite, rate, root, unmoved_where_unheld
 from ..errors import ClientError
+from ..evaluation.settings import Curve
+from ..evaluation.sizes import holding
 from ..federation.federation import Federation
 from ..federation.sampling import Cohorts
 from ..plan import Plan
 from ..stage import At, asked
 from .client_selection import Broadcast
-from .evaluation import Curve
 from .exchanges import Training
 from .ledger import Ledger
 from .state import State
-from .submodel_evaluation import holding
 
 _log = logging.getLogger(__name__)
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from ..core.vector import Rec, Vec, rec
-from .evaluation import Curve
+from ..evaluation.settings import Curve
+from ..evaluation.sizes import Explored
 from .ledger import Ledger
-from .submodel_evaluation import Explored
 
 
 class InFlight(NamedTuple):
@@ -50,7 +50,7 @@ class State(NamedTuple):
     curve: Curve
     under_way: AsyncState | None = None
     trained: Mapping[int, int] = {}
-    explored: tuple[Explored, ...] = ()
+    explored: Explored | None = None
 
     @property
     def server(self) -> Rec:

@@ -24,9 +24,9 @@ from fedloom.core.wire import nbytes, pack
 from fedloom.engines.base import TooFewError, keep_memory, one_thread
 from fedloom.engines.client_results import ClientCost, RangeResult, Request, TrainTask, cost
 from fedloom.engines.client_round import Client
-from fedloom.engines.evaluation import Score
 from fedloom.engines.evaluation_batches import batch_scores
 from fedloom.engines.extra_exchanges import weighed, weighed_probe
+from fedloom.engines.scores import Score
 from fedloom.engines.summation import finite, push
 from fedloom.errors import ConfigError, FedloomError, WireError
 from fedloom.federation.federation import Federation

@@ -20,8 +20,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, 
 
 from fedloom.core.parsing import one_line
 from fedloom.core.strict_json import PLAIN, Examples, Name, first_of
-from fedloom.engines.reliability import BINS
 from fedloom.errors import WireError
+from fedloom.evaluation.reliability import BINS
 
 _MAGIC = b"FEDLOOM2"
 _LENGTH = struct.Struct("<I")

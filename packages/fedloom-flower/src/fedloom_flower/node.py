@@ -24,10 +24,10 @@ from fedloom.engines.base import keep_memory, one_thread
 from fedloom.engines.client_results import Work
 from fedloom.engines.client_round import Client
 from fedloom.engines.extra_exchanges import answer_of, probe_of
-from fedloom.engines.reliability import LEAST
 from fedloom.engines.stages import Packing
 from fedloom.engines.summation import finite
 from fedloom.errors import ClientError, CompositionError, ConfigError, FedloomError, WireError
+from fedloom.evaluation.reliability import LEAST
 from fedloom.federation.federation import Federation
 from fedloom.plan import Plan
 from fedloom.stage import Download

@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedloom.core.net import Net
-from fedloom.engines import reliability
-from fedloom.engines.evaluation import Score, score_of
-from fedloom.engines.metrics import is_whole
+from fedloom.engines.scores import Score, is_whole, score_of
 from fedloom.errors import ClientError, WireError
+from fedloom.evaluation import reliability
 from fedloom.federation.federation import Federation
 from fedloom.plan import Plan
 from fedloom.stage import Download
@@ -58,8 +57,8 @@ def score_in(head: Measured, examples: int, metrics: Mapping[str, Any]) -> Score
         raise WireError("it measured a reliability curve that its examples cannot have")
     found = Score(head.examples, head.loss, head.values, head.weights, {}, {}, head.bins)
     try:
-        for name, metric in metrics.items():
-            found.mean(name, metric)
+        for name in metrics:
+            found.mean(name, metrics)
     except (ArithmeticError, ValueError) as error:
         raise WireError(f"it measured what no metric can be: {error}") from None
     return found

@@ -20,7 +20,6 @@ from fedloom.data import FederatedData
 from fedloom.data.federated import Roll
 from fedloom.data.own.description import Description
 from fedloom.data.own.making import PerClient
-from fedloom.engines.batch_statistics import keeps_no_statistics
 from fedloom.errors import (
     CompositionError,
     ConfigError,
@@ -28,6 +27,7 @@ from fedloom.errors import (
     FedloomError,
     WireError,
 )
+from fedloom.evaluation.scorer import keeps_no_statistics
 from fedloom.experiment.experiment import Experiment
 from fedloom.storage.identity import digest, fixed_parts
 

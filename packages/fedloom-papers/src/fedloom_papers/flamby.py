@@ -14,7 +14,7 @@ from fedloom.config import Config, resolve
 from fedloom.core.net import Net
 from fedloom.data import FederatedData
 from fedloom.engines.base import one_thread
-from fedloom.engines.evaluation import score_of
+from fedloom.engines.scores import score_of
 from fedloom.errors import ConfigError
 from fedloom.server.rounds import Run
 
@@ -103,4 +103,4 @@ def _value(loop: Run, data: FederatedData, index: Tensor | slice) -> float:
         net.load_buffers(loop.state.buffers)
         on = data.test_inputs[index], data.test_targets[index]
         score = score_of(loop.plan, replace(loop.fed, data=data), net, loop.model(), [on])
-    return score.mean(loop.headline, loop.fed.metrics[loop.headline])
+    return score.mean(loop.headline, loop.fed.metrics)

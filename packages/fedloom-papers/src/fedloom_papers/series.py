@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fedloom.evaluation.settings import Curve
 from fedloom.report.curve_data import mean
-from fedloom.server.evaluation import Curve
 
 from .lines import Line
 

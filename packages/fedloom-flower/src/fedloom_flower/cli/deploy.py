@@ -440,7 +440,7 @@ def _warnings(fed: Folder) -> list[str]:
 
 def _told(row: dict[str, Any], fed: Folder) -> str:
     """A round in one line."""
-    from fedloom.core.metric_direction import OF_SITES
+    from fedloom.evaluation.declared import OF_SITES
     from fedloom.storage.seal import Seal
 
     tests = {k: v for k, v in row.items() if k.startswith("test_") and not k.endswith("_ema")}

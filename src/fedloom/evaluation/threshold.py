@@ -10,8 +10,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from ..engines.scores import Whole
 from ..errors import ConfigError, DataError
-from .metrics import Whole, chances
+from .metrics import chances
 
 YOUDEN, SENSITIVITY = "youden", "sensitivity"
 

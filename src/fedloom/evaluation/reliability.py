@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .evaluation import Score
+from ..engines.scores import Score
 from .metrics import brier
 
 BINS = 10  # of equal width

@@ -9,11 +9,9 @@ on the whole set: on a copy of it, after reset() if it has that. Either may have
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any, ClassVar
 
 import torch
@@ -21,46 +19,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..data import FederatedData
-from ..errors import DataError
 from ..objectives import Objective, SquaredError
 from ..objectives.base import Needs, by_class, example_mean, is_one
-from .author_rules import noted
 from .concordance import Concordance
-
-
-def is_whole(metric: Any) -> bool:
-    """True if a metric is an object that is measured on a whole set."""
-    return all(callable(getattr(metric, name, None)) for name in ("update", "compute"))
-
-
-class Whole:
-    """Copies of the metrics that are measured on a whole set, for one set."""
-
-    def __init__(self, metrics: Mapping[str, Any]) -> None:
-        self._own = {k: copy.deepcopy(m) for k, m in metrics.items() if is_whole(m)}
-        for metric in self._own.values():
-            if callable(reset := getattr(metric, "reset", None)):
-                reset()
-
-    def update(self, outputs: Any, targets: Tensor) -> None:
-        """Add one batch, on the CPU, because such objects keep what they gather."""
-        given = outputs.cpu() if isinstance(outputs, Tensor) else outputs, targets.cpu()
-        for name, metric in self._own.items():
-            noted(f"metric '{name}'", metric.update, *given)
-
-    def values(self) -> dict[str, float]:
-        """{name: value}. Raises DataError for a value that is no number."""
-        called = {k: noted(f"metric '{k}'", metric.compute) for k, metric in self._own.items()}
-        return {name: _number(name, value) for name, value in called.items()}
-
-
-def _number(name: str, value: Any) -> float:
-    if isinstance(value, Tensor) and value.numel() == 1:
-        return float(value)
-    if isinstance(value, Real):
-        return float(value)
-    got = f"shape {list(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
-    raise DataError(f"metric '{name}': compute() gave {got}; it must give one number")
 
 
 def accuracy(outputs: Any, targets: Any) -> Tensor:
@@ -72,9 +33,8 @@ def accuracy(outputs: Any, targets: Any) -> Tensor:
     tensor([1., 0.])
     """
     one = is_one(outputs, targets)
-    told = (outputs[:, 0] > 0).long() if one else by_class(outputs, targets).argmax(1)
-    right: Tensor = (told == targets).float()
-    return right if right.ndim == 1 else right.flatten(1).mean(1)
+    predicted = (outputs[:, 0] > 0).long() if one else by_class(outputs, targets).argmax(1)
+    return example_mean((predicted == targets).float(), None)
 
 
 def chances(outputs: Any, targets: Tensor) -> Tensor:
@@ -109,16 +69,16 @@ class Tokens:
     ignore: int | None = None
     exported: ClassVar[str] = ""  # what an exported script calls it
 
-    def told(self, targets: Tensor) -> Tensor | None:
+    def counted(self, targets: Tensor) -> Tensor | None:
         """Mask of the targets that count, of their shape; None: all of them."""
         return None if self.ignore is None else targets != self.ignore
 
     def weight(self, targets: Tensor) -> Tensor:
         """How many tokens an example has, (B,)."""
-        told = self.told(targets)
-        if told is None:
+        mask = self.counted(targets)
+        if mask is None:
             return targets.new_full((len(targets),), targets[0].numel())
-        return told.reshape(len(targets), -1).sum(1)
+        return mask.reshape(len(targets), -1).sum(1)
 
 
 class TokenAccuracy(Tokens):
@@ -129,7 +89,7 @@ class TokenAccuracy(Tokens):
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """-> each example's share (B,)."""
         right = (by_class(outputs, targets).argmax(1) == targets).float()
-        return example_mean(right, self.told(targets))
+        return example_mean(right, self.counted(targets))
 
 
 class Perplexity(Tokens):
@@ -147,7 +107,7 @@ class Perplexity(Tokens):
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """-> each example's mean loss per token (B,)."""
         each = F.cross_entropy(by_class(outputs, targets), targets, reduction="none")
-        return example_mean(each, self.told(targets))
+        return example_mean(each, self.counted(targets))
 
     @staticmethod
     def final(mean: float) -> float:

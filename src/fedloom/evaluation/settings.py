@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from ..core.hyper import Decay, NonNegativeInt, Part, ShareBelow1, hyper
-from ..engines.decision import parsed
 from ..errors import ConfigError
 from ..federation.capacities import share_of
+from .threshold import parsed
 
 
 class Evaluation(Part):
@@ -118,8 +118,7 @@ class Curve:
         self.total += (1 - factor) * value
         self.weight += 1 - factor
         mean = self.total / self.weight
-        if self.target is not None and self.reached is None and self._good(mean, self.target):
-            self.reached = {"round": round, "bytes": bytes_total, "seconds": seconds}
+        self._look(round, mean, bytes_total, seconds)
         return mean
 
     def aim(self, target: float | None, means: Iterable[tuple[int, float, int, float]]) -> None:
@@ -127,12 +126,14 @@ class Curve:
         and seconds in all, as add() returned them.
         """
         self.target, self.reached = target, None
-        for round, mean, bytes_total, seconds in means if target is not None else ():
-            if self.reached is None and self._good(mean, float(target or 0.0)):
-                self.reached = {"round": round, "bytes": bytes_total, "seconds": seconds}
+        for at in means:
+            self._look(*at)
 
-    def _good(self, value: float, target: float) -> bool:
-        return value >= target if self.higher_is_better else value <= target
+    def _look(self, round: int, mean: float, bytes_total: int, seconds: float) -> None:
+        if self.target is None or self.reached is not None:
+            return
+        if mean >= self.target if self.higher_is_better else mean <= self.target:
+            self.reached = {"round": round, "bytes": bytes_total, "seconds": seconds}
 
     def better(self, a: float, b: float) -> bool:
         """True if a is better than b."""

@@ -1,9 +1,10 @@
-"""Evaluation of a model on data, batch by batch: sums over examples, in ranges that add up."""
+"""The score of a model on data, batch by batch: sums over examples, in ranges that add up."""
 
 from __future__ import annotations
 
+import copy
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from numbers import Real
 from typing import Any, NamedTuple
@@ -20,7 +21,6 @@ from ..federation.federation import Federation
 from ..plan import Plan
 from .author_rules import in_words, noted
 from .heartbeat import beat
-from .metrics import Whole, is_whole
 
 EVALUATION_BATCH = 500  # labels, or tokens; part of the bits of a loss, hence no setting
 
@@ -39,9 +39,48 @@ class Score(NamedTuple):
     share: dict[str, Tensor]
     bins: Sequence[Sequence[float]] = ()
 
-    def mean(self, name: str, metric: Any) -> float:
-        """The weighted mean of a metric, after the metric's own `final`."""
-        return final(metric, self.values[name] / (self.weights[name] or 1.0))
+    def mean(self, name: str, metrics: Mapping[str, Any]) -> float:
+        """The value of a metric, or the mean loss if there is no metric of this name."""
+        if name not in metrics:
+            return self.loss / max(self.examples, 1)
+        return final(metrics[name], self.values[name] / (self.weights[name] or 1.0))
+
+
+def final(metric: Any, mean: float) -> float:
+    """The value of a metric, from its mean."""
+    make = getattr(metric, "final", None)
+    return mean if make is None else float(make(mean))
+
+
+def is_whole(metric: Any) -> bool:
+    """True if a metric is an object that is measured on a whole set."""
+    return all(callable(getattr(metric, name, None)) for name in ("update", "compute"))
+
+
+class Whole:
+    """Copies of the metrics that are measured on a whole set, for one set."""
+
+    def __init__(self, metrics: Mapping[str, Any]) -> None:
+        self._own = {k: copy.deepcopy(m) for k, m in metrics.items() if is_whole(m)}
+        for metric in self._own.values():
+            if callable(reset := getattr(metric, "reset", None)):
+                reset()
+
+    def update(self, outputs: Any, targets: Tensor) -> None:
+        """Add one batch, on the CPU, because such objects keep what they gather."""
+        given = outputs.cpu() if isinstance(outputs, Tensor) else outputs, targets.cpu()
+        for name, metric in self._own.items():
+            noted(f"metric '{name}'", metric.update, *given)
+
+    def values(self) -> dict[str, float]:
+        """{name: value}. Raises DataError for a value that is no number."""
+        found = {k: noted(f"metric '{k}'", metric.compute) for k, metric in self._own.items()}
+        for name, value in found.items():
+            tensor = isinstance(value, Tensor)
+            if not (value.numel() == 1 if tensor else isinstance(value, Real)):
+                got = f"shape {list(value.shape)}" if tensor else f"a {type(value).__name__}"
+                raise DataError(f"metric '{name}': compute() gave {got}; it must give one number")
+        return {name: float(value) for name, value in found.items()}
 
 
 def per_example(value: Any, count: int, what: str) -> Tensor:
@@ -65,11 +104,6 @@ def per_example(value: Any, count: int, what: str) -> Tensor:
     return each.reshape(count, -1).mean(1)
 
 
-def _per_batch(value: Any, count: int) -> bool:
-    """True if a metric gave one value for several examples."""
-    return count > 1 and (not isinstance(value, Tensor) or value.ndim == 0)
-
-
 def evaluation_batch(targets: Tensor) -> int:
     """How many examples are evaluated at once. Texts have fewer, because logits of 500 texts of 35
     words and a vocabulary of 33,278 need more than two gigabytes.
@@ -79,12 +113,6 @@ def evaluation_batch(targets: Tensor) -> int:
     """
     tokens = targets.shape[1] if targets.ndim == 2 and not targets.is_floating_point() else 1
     return max(1, EVALUATION_BATCH // tokens)
-
-
-def final(metric: Any, mean: float) -> float:
-    """The value of a metric, from its mean."""
-    make = getattr(metric, "final", None)
-    return mean if make is None else float(make(mean))
 
 
 def weight_of(name: str, metric: Any, targets: Tensor) -> Tensor:
@@ -112,15 +140,17 @@ def score_of(
     for part in parts:
         scores += evaluate_range(plan, fed, net, x, *part, len(scores), whole)
     total = add(scores)
-    with _told(plan):
+    with _users_errors(plan):
         found = whole.values()
-    both, ones = total.values | found, total.weights | dict.fromkeys(found, 1.0)
-    names = [k for k in fed.metrics if k in both]
-    return total._replace(values={k: both[k] for k in names}, weights={k: ones[k] for k in names})
+    values, weights = total.values | found, total.weights | dict.fromkeys(found, 1.0)
+    names = [k for k in fed.metrics if k in values]
+    return total._replace(
+        values={k: values[k] for k in names}, weights={k: weights[k] for k in names}
+    )
 
 
 @contextmanager
-def _told(plan: Plan) -> Iterator[None]:
+def _users_errors(plan: Plan) -> Iterator[None]:
     """Turn any error of a user's metric into an error of fedloom."""
     try:
         yield
@@ -134,11 +164,6 @@ def _told(plan: Plan) -> Iterator[None]:
 def _wide(value: Tensor) -> torch.dtype:
     """Double, where the value's device has it."""
     return torch.float32 if value.device.type == "mps" else torch.float64
-
-
-def _on_host(columns: list[Tensor]) -> Tensor:
-    """Columns (n,) of any types as one table (k, n) in double on the CPU, by one copy."""
-    return torch.stack([column.to(_wide(column)) for column in columns]).cpu().double()
 
 
 def evaluate_range(
@@ -167,27 +192,32 @@ def evaluate_range(
         for number, a in enumerate(range(0, len(inputs), size), first):
             beat()
             seed_torch(substream(seed, number), x)
-            batch = fed.data.ready(inputs[a : a + size])
-            batch = fed.formatted(aligned(batch))
+            batch = fed.formatted(aligned(fed.data.ready(inputs[a : a + size])))
             wanted = aligned(targets[a : a + size])
             with Slices():
                 outputs, count = logits_of(net.evaluated(batch)), len(batch)
-            with _told(plan):
+            with _users_errors(plan):
                 loss = plan.objective.score(outputs, (batch, wanted))
-                ours = functions.items()
-                values = {k: noted(f"metric '{k}'", f, outputs, wanted) for k, f in ours}
+                values = {
+                    k: noted(f"metric '{k}'", f, outputs, wanted) for k, f in functions.items()
+                }
                 if whole is not None:
                     whole.update(outputs, wanted)
                 row = [per_example(v, count, f"metric '{k}'") for k, v in values.items()]
-                shares = [weight_of(k, f, wanted) for k, f in ours]
+                shares = [weight_of(k, f, wanted) for k, f in functions.items()]
                 rows.append([per_example(loss, count, "the loss"), *row, *shares])
-            known = {k: None for k in known if not _per_batch(values[k], count)}
+            for name, value in values.items() if count > 1 else ():
+                if not isinstance(value, Tensor) or value.ndim == 0:
+                    known.pop(name, None)  # one value for several examples
     return _scores(rows, list(functions), list(known)) if rows else []
 
 
 def _scores(rows: list[list[Tensor]], names: list[str], known: list[str]) -> list[Score]:
-    """A Score per batch. All values go to the host together, and are added up there."""
-    table = _on_host([torch.cat(column) for column in zip(*rows, strict=True)])
+    """A Score per batch. All values go to the host by one copy, in double, and are added up
+    there.
+    """
+    columns = [torch.cat(column) for column in zip(*rows, strict=True)]
+    table = torch.stack([column.to(_wide(column)) for column in columns]).cpu().double()
     scores = []
     for part in torch.split(table, [len(row[0]) for row in rows], 1):
         each = dict(zip(names, part[1:], strict=False))

@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from ..core.arithmetic import average
-from ..engines.metrics import exported, is_whole
+from ..engines.scores import is_whole
 from ..federation.federation import Federation
 from ..objectives import CrossEntropy, Objective, SquaredError
+from .metrics import exported
 
 WORSE = 1000.0  # times the loss at the start: above that,
 ROUNDS = 3  # for this many rounds in a row, a run diverges

@@ -5,53 +5,51 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from ..algorithm import FedAvg
-from ..core.metric_direction import higher_is_better
 from ..core.net import Net
 from ..core.ranks import Group
 from ..core.vector import Rec, Vec, rec
+from ..data import FederatedData
 from ..engines.author_rules import Explained
 from ..engines.client_round import Client
-from ..engines.evaluation import Score
 from ..engines.guard import personal_model
+from ..engines.scores import Score, final
 from ..federation.federation import Federation
 from ..plan import Plan
 from ..storage.client_state import ClientStates
-from .evaluation import Evaluation
-from .scoring import Current, Scorer
-from .submodel_evaluation import NOT_MEASURED, client_values
+from .declared import higher_is_better
+from .scorer import Current, Scorer
+from .settings import Evaluation
 
+NOT_MEASURED = "not measured"
 _AT_ONCE = 64  # clients whose states are read together
 
 
-class PerClient(NamedTuple):
+@dataclass
+class PerClient:
     """values: {metric: its value per client, None where there is none}. why: {metric: {reason: the
     clients without a value}}. basis: on what the first one was measured.
     """
 
-    values: dict[str, list[float | None]]
-    why: dict[str, dict[str, list[int]]]
-    basis: str
+    values: dict[str, list[float | None]] = field(default_factory=dict)
+    why: dict[str, dict[str, list[int]]] = field(default_factory=dict)
+    basis: str = NOT_MEASURED
 
-    @classmethod
-    def of(cls, name: str, values: list[float | None], lacking: str, basis: str) -> PerClient:
-        """One metric; lacking: why a client has no value."""
-        none = [i for i, v in enumerate(values) if v is None]
-        return cls({name: values}, {name: {lacking: none}} if none else {}, basis)
-
-    def joined(self, other: PerClient) -> PerClient:
-        """The metrics of both."""
-        basis = self.basis if self.values and self.basis != NOT_MEASURED else other.basis
-        return PerClient(self.values | other.values, self.why | other.why, basis)
-
-    def ordered(self, names: Sequence[str]) -> PerClient:
-        """The same in this order of the metrics."""
-        return self._replace(values={name: self.values[name] for name in names})
+    def put(
+        self, name: str, values: list[float | None], basis: str, why: Callable[[int], str]
+    ) -> None:
+        """Add a metric. why: says why a client has no value."""
+        self.values[name] = values
+        for i in (i for i, value in enumerate(values) if value is None):
+            self.why.setdefault(name, {}).setdefault(why(i), []).append(i)
+        self.basis = basis if self.basis == NOT_MEASURED else self.basis
 
     def columns(
         self, metrics: Mapping[str, Any], higher: bool | None, names: Sequence[str] = ()
@@ -76,6 +74,7 @@ class ClientTests:
     ) -> None:
         self.plan, self.fed, self.net = plan, fed, net
         self._finetune, self._scorer = settings.finetune, scorer
+        self._names = [*fed.metrics] or ["loss"]
 
     def values(
         self,
@@ -90,55 +89,35 @@ class ClientTests:
         gives the run's model; nodes: what they measured; last: clients fine-tune it first, if they
         are to.
         """
-        data, names = self.fed.data, [*self.fed.metrics] or ["loss"]
+        data, metrics, found = self.fed.data, self.fed.metrics, PerClient()
+        own_rows, tuned = data.test_clients is not None, last and self._finetune > 0
+        lacking = "no test rows" if own_rows else "no test rows of a class"
+        seen: dict[int, dict[str, float]] = {}  # what was measured client by client
+        common, basis = list[str](), ""
+        needs = "it needs test rows of the client's own: data.tests = matched"
         if nodes:
             seen = {i: self._means(s) for i, s in nodes.items()}
-            return self._gathered(
-                seen, names, "own test rows, at the nodes", "no answer, or no test rows"
-            )
-        if last and self._finetune and data.test_clients is not None:
-            seen = self._each(memory, group, current(), tuned=True)
-            return self._gathered(seen, names, "own test sets, fine-tuned models")
-        if self.plan.personalises and data.test_clients is not None:
-            seen = self._each(memory, group, current())
-            return self._gathered(seen, names, "own test sets, personal models")
-        found = PerClient({}, {}, NOT_MEASURED)
-        single = [] if self.plan.personalises else names
-        alone = [k for k in single if k in score.each]  # known of single examples
-        for name in alone:
-            values, basis = client_values(data, self.fed.metrics, score, name)
-            lacking = "no test rows" if data.test_clients is not None else "no test rows of a class"
-            found = found.joined(PerClient.of(name, values, lacking, basis))
-        rest = [k for k in names if k not in alone]
-        if rest and self.fed.metrics and data.test_clients is not None:
-            seen = self._each(None, group, current())
-            return found.joined(self._gathered(seen, rest, "own test sets")).ordered(names)
-        for name in rest:
-            nobody: list[float | None] = [None] * self.fed.population
-            why = "it needs test rows of the client's own: data.tests = matched"
-            found = found.joined(PerClient.of(name, nobody, why, NOT_MEASURED))
-        return found.ordered(names)
-
-    def _gathered(
-        self,
-        seen: Mapping[int, Mapping[str, float]],
-        names: Sequence[str],
-        basis: str,
-        lacking: str = "no test rows",
-    ) -> PerClient:
-        """What was measured client by client; NaN is None, and why says so."""
-        found = PerClient({}, {}, basis)
-        for name in names:
-            values: list[float | None] = [None] * self.fed.population
-            why: dict[str, list[int]] = {}
-            for i in range(self.fed.population):
-                value = seen.get(i, {}).get(name)
-                if value is not None and math.isfinite(value):
-                    values[i] = value
-                else:
-                    reason = lacking if value is None else self._undefined(i)
-                    why.setdefault(reason, []).append(i)
-            found = found.joined(PerClient({name: values}, {name: why} if why else {}, basis))
+            basis, lacking = "own test rows, at the nodes", "no answer, or no test rows"
+        elif own_rows and (tuned or self.plan.personalises):
+            seen = self._each(group, current(), memory, tuned)
+            basis = f"own test sets, {'fine-tuned' if tuned else 'personal'} models"
+        elif not self.plan.personalises:
+            common = [k for k in self._names if k in score.each]  # known of single examples
+            if len(common) < len(self._names) and metrics and own_rows:
+                seen, basis = self._each(group, current()), "own test sets"
+        for name in self._names:
+            if name in common:
+                values, on = client_values(data, metrics, score, name)
+                found.put(name, values, on, lambda _: lacking)
+            elif basis:
+                each = [
+                    seen[i][name] if i in seen else math.nan for i in range(self.fed.population)
+                ]
+                values = [value if math.isfinite(value) else None for value in each]
+                why = lambda i: self._undefined(i) if i in seen else lacking
+                found.put(name, values, basis, why)
+            else:
+                found.put(name, [None] * self.fed.population, NOT_MEASURED, lambda _: needs)
         return found
 
     def _undefined(self, i: int) -> str:
@@ -152,18 +131,14 @@ class ClientTests:
 
     def _means(self, score: Score) -> dict[str, float]:
         """Every metric of a score, NaN where nothing counts; the loss where there is none."""
-        if not self.fed.metrics:
-            return {"loss": score.loss / max(score.examples, 1)}
-        return {
-            k: score.mean(k, metric) if score.weights[k] else math.nan
-            for k, metric in self.fed.metrics.items()
-        }
+        counts = {"loss": 1.0} | score.weights
+        return {k: score.mean(k, self.fed.metrics) if counts[k] else math.nan for k in self._names}
 
     def _each(
         self,
-        memory: ClientStates | None,
         group: Group,
         current: Current,
+        memory: ClientStates | None = None,
         tuned: bool = False,
     ) -> dict[int, dict[str, float]]:
         """Every client that has test samples on these alone, with its own model, which its state
@@ -173,31 +148,36 @@ class ClientTests:
         some = [i for i in range(self.fed.population) if len(self.fed.data.test_clients.of(i))]
         found: dict[int, dict[str, float]] = {}
         for a in range(0, len(some), _AT_ONCE):
-            chunk = some[a : a + _AT_ONCE]
-            rows = dict[int, Rec]()
-            if memory is None:
-                mine = chunk[group.rank :: group.size]
-            else:
+            chunk, rows = some[a : a + _AT_ONCE], None
+            mine = chunk[group.rank :: group.size]
+            if memory is not None:
                 rows, last = memory.get(chunk), memory.last(chunk)
                 new = [i for i in chunk if last[i] is None] if group.rank == 0 else []
                 mine = [i for i in chunk if i in rows or i in new]
-            model = (
-                (lambda i, row: (current.x, current.buffers))
-                if memory is None
-                else functools.partial(self.model, current=current, tuned=tuned)
+            own, error = group.attempt(
+                functools.partial(self._measured, mine, current, rows, tuned)
             )
-            own, error = group.attempt(functools.partial(self._some, mine, rows, model))
             for part in group.gather(own, error):
                 found |= part or {}
         return found
 
-    def _some(
-        self,
-        clients: list[int],
-        rows: dict[int, Rec],
-        model: Callable[[int, Rec], tuple[Vec, Vec]],
+    def _measured(
+        self, clients: list[int], current: Current, rows: dict[int, Rec] | None, tuned: bool
     ) -> dict[int, dict[str, float]]:
-        return {i: self._own(i, *model(i, rows.get(i))) for i in clients}
+        """Every metric of clients on their own test sets. rows: the states of those that have
+        one; None: all are measured with the common model.
+        """
+        data, found = self.fed.data, dict[int, dict[str, float]]()
+        assert data.test_inputs is not None and data.test_targets is not None
+        assert data.test_clients is not None
+        for i in clients:
+            x, buffers = current.x, current.buffers
+            if rows is not None:
+                x, buffers = self.model(i, rows.get(i), current, tuned)
+            index = data.test_clients.of(i).to(data.test_inputs.device)
+            examples = data.test_inputs[index], data.test_targets[index]
+            found[i] = self._means(self._scorer.of(x, buffers, examples))
+        return found
 
     def model(self, i: int, row: Rec, current: Current, tuned: bool) -> tuple[Vec, Vec]:
         """The model (d,) that a client uses itself, and its buffers. row: its state, None before
@@ -239,14 +219,42 @@ class ClientTests:
     def _client(self) -> Client:
         return Client(self.plan, self.fed, self.net)
 
-    def _own(self, i: int, x: Vec, buffers: Vec) -> dict[str, float]:
-        """Every metric of a model on client i's own test set."""
-        data = self.fed.data
-        assert data.test_inputs is not None and data.test_targets is not None
-        assert data.test_clients is not None
-        index = data.test_clients.of(i).to(data.test_inputs.device)
-        examples = data.test_inputs[index], data.test_targets[index]
-        return self._means(self._scorer.of(examples, x, buffers))
+
+def client_values(
+    data: FederatedData, metrics: Mapping[str, Any], score: Score, name: str
+) -> tuple[list[float | None], str]:
+    """{client: metric} from one pass over the common test set, and a text that says on what.
+
+    Clients with test sets of their own are measured on these. Otherwise a client's value is the
+    test set's value per class, weighted by the client's label shares: what a test set with its own
+    label distribution would give on average. Means of batches tell nothing of clients.
+    """
+    if name not in score.each:  # nothing is known of single examples
+        return [None] * data.population, NOT_MEASURED
+    share = score.share[name]
+    rows = torch.stack([score.each[name] * share, share], 1)
+    targets, basis = data.test_targets, "own test sets"
+    if data.test_clients is not None:
+        index, owners = data.test_clients.indices, data.test_clients.owners()
+        sums = torch.zeros(data.population, 2, dtype=rows.dtype).index_add_(0, owners, rows[index])
+    elif data.classes is None or targets is None or targets.ndim != 1:
+        return [None] * data.population, NOT_MEASURED
+    else:
+        sums = _by_class(data, targets.cpu(), rows)
+        basis = "test set weighted by the client's labels"
+    return [final(metrics[name], v / w) if w else None for v, w in sums.tolist()], basis
+
+
+def _by_class(data: FederatedData, labels: Tensor, rows: Tensor) -> Tensor:
+    """The means of these columns (n, 2) per class, weighted by each client's labels: (clients, 2).
+    Zeros where that is not known.
+    """
+    examples = torch.bincount(labels, minlength=data.classes or 0).clamp_min(1)
+    of_class = [torch.bincount(labels, v, len(examples)) / examples for v in rows.T]
+    counts = data.label_counts().double()
+    sums = torch.stack([counts @ v for v in of_class], 1)
+    sums[sums.isnan().any(1)] = 0.0
+    return sums
 
 
 def untested(plan: Plan, fed: Federation) -> str:

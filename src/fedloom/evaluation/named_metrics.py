@@ -19,38 +19,19 @@ from torch import Tensor
 from ..core.extras import install
 from ..core.own_parts import check_pair, explained, find, is_own, short, split
 from ..data import FederatedData
+from ..engines.scores import is_whole
 from ..errors import ConfigError, did_you_mean
 from ..objectives import Objective
-from .decision import DecidedAccuracy, Threshold
-from .metrics import accuracy, brier, chances, default_metrics, is_whole
+from .declared import DECLARED, Declared
+from .metrics import accuracy, brier, chances, default_metrics
+from .threshold import DecidedAccuracy, Threshold
 
-_OWN = ("accuracy", "perplexity", "brier", "concordance")
-_BALANCED = "balanced_accuracy"
-# names that people use -> a class of torchmetrics, and what it is given
-_SHORT: dict[str, tuple[str, dict[str, Any]]] = {
-    "auc": ("AUROC", {}),
-    "f1": ("F1Score", {}),
-    _BALANCED: ("Recall", {"task": "multiclass"}),  # the mean recall, of two classes too
-    "hamming_distance": ("HammingDistance", {"average": "micro"}),
-    "mae": ("MeanAbsoluteError", {}),
-    "mse": ("MeanSquaredError", {}),
-    "rmse": ("MeanSquaredError", {"squared": False}),
-    "r2": ("R2Score", {}),
-}
+_OWN = [name for name, declared in DECLARED.items() if not declared.made_by]
 # torchmetrics counts a class without positive or negative examples as 0 in their mean, and as 0 in
 # the mean recall once the model predicts it
 _RANKED = ("AUROC", "AveragePrecision")
 _CORRELATION = "MatthewsCorrCoef"  # 0 in scikit-learn where all examples are of one class
 _AVERAGED = "macro"  # over the classes: "micro", the default of some, is the accuracy
-
-
-class _Kind(NamedTuple):
-    """A class of torchmetrics, what it is given, and whether it is for classes."""
-
-    name: str
-    make: Callable[..., Any]
-    options: dict[str, Any]
-    classes: bool
 
 
 def names_of(given: str) -> tuple[str, ...]:
@@ -81,7 +62,7 @@ def check_name(name: str) -> None:
         _kind_of(name)
 
 
-def _by_file(name: str) -> Callable[..., Any]:
+def _by_file(name: str) -> Any:
     """A user's own metric: a function, an object, or one of a class that needs no arguments. Raises
     ConfigError.
     """
@@ -95,8 +76,7 @@ def _by_file(name: str) -> Callable[..., Any]:
             "f(outputs, targets), or a class with update(outputs, targets) and compute()"
         )
     check_pair(f"metric '{short(name)}'", found.update if is_whole(found) else found)
-    made: Callable[..., Any] = found
-    return made
+    return found
 
 
 def by_name(
@@ -108,18 +88,23 @@ def by_name(
     """The same metrics with objects in place of names; None: those that follow from the data.
     threshold: of a binary outcome. Raises ConfigError for a name that these data have no use for.
     """
-    own: dict[str, Any] = dict(default_metrics(objective, data))
-    threshold = threshold or Threshold()
+    usual, threshold = default_metrics(objective, data), threshold or Threshold()
     if not threshold.usual:
-        _check_binary(threshold, data)
-        if own.get("accuracy") is accuracy:
-            own["accuracy"] = DecidedAccuracy(threshold)
+        if not _binary(data):
+            targets = f"{data.classes} classes" if data.outcome == "classes" else data.outcome
+            raise ConfigError(
+                f"evaluate.threshold = {threshold.rule} is for two classes, and the targets are "
+                f"{targets}"
+            )
+        if usual.get("accuracy") is accuracy:
+            usual["accuracy"] = DecidedAccuracy(threshold)
     if metrics is None:
-        return own
-    return {
-        name: _one(metric, own, objective, data, threshold) if isinstance(metric, str) else metric
-        for name, metric in metrics.items()
-    }
+        return usual
+    found = dict(metrics)
+    for column, name in metrics.items():
+        if isinstance(name, str):
+            found[column] = usual.get(name) or _made(name, objective, data, threshold)
+    return found
 
 
 def _binary(data: FederatedData) -> bool:
@@ -127,39 +112,15 @@ def _binary(data: FederatedData) -> bool:
     return marks or (data.outcome == "classes" and data.classes == 2)
 
 
-def _check_binary(threshold: Threshold, data: FederatedData) -> None:
-    """Raise ConfigError for a threshold that nothing is decided by."""
-    if not _binary(data):
-        found = f"{data.classes} classes" if data.outcome == "classes" else data.outcome
-        raise ConfigError(
-            f"evaluate.threshold = {threshold.rule} is for two classes, and the targets are {found}"
-        )
-
-
-def _one(
-    name: str,
-    own: Mapping[str, Any],
-    objective: Objective,
-    data: FederatedData,
-    threshold: Threshold,
-) -> Callable[..., Any] | Named:
+def _made(name: str, objective: Objective, data: FederatedData, threshold: Threshold) -> Any:
+    """A metric that these data do not have of themselves. Raises ConfigError."""
     if is_own(name):
         return _by_file(name)
-    if name in own:
-        found: Callable[..., Any] = own[name]
-        return found
-    if name == "concordance":
-        raise ConfigError(
-            "metrics: 'concordance' is for times and events: give objective=cox, and both columns "
-            "as targets"
-        )
-    if name == "perplexity":
-        raise ConfigError("metrics: 'perplexity' is for texts, and the targets are no tokens")
     columns, marks = data.targets[:1].numel(), data.outcome == "marks"
-    if name == "brier":
-        if data.outcome == "classes" or (marks and columns == 1):
-            return brier
-        raise ConfigError("metrics: 'brier' is for classes, one of an example")
+    if name == "brier" and (data.outcome == "classes" or (marks and columns == 1)):
+        return brier
+    if name in DECLARED and (refusal := DECLARED[name].refusal):
+        raise ConfigError(f"metrics: '{name}' {refusal}")
     kind, labels = _kind_of(name), data.classes is not None
     if kind.classes and not (labels or marks):
         raise ConfigError(f"metrics: '{name}' is for classes, and the targets are numbers")
@@ -169,6 +130,39 @@ def _one(
     made = Named(name, kind, several, getattr(objective, "ignore", None), threshold)
     made.exported = "auc" if kind.name == "AUROC" and _binary(data) else ""
     return made
+
+
+class _Kind(NamedTuple):
+    """A class of torchmetrics, what it is given, and whether it is for classes."""
+
+    name: str
+    make: Callable[..., Any]
+    options: Mapping[str, Any]
+    classes: bool
+
+
+def _kind_of(name: str) -> _Kind:
+    """What a name stands for in torchmetrics. Raises ConfigError."""
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of its optional parts
+            found = importlib.import_module("torchmetrics")
+    except ImportError:
+        raise ConfigError(
+            f"metrics: '{name}' is none of fedloom's own ({', '.join(_OWN)}), and torchmetrics, "
+            f"which may have it, is not installed; {install('metrics')}"
+        ) from None
+    kinds = {n: getattr(found, n) for n in found.__all__ if inspect.isclass(getattr(found, n, 0))}
+    fields = {n: kind.__module__.split(".")[1] for n, kind in kinds.items()}
+    usable = [n for n, field in fields.items() if field in ("classification", "regression")]
+    written = {n.lower(): n for n in usable}.get(name.replace("_", "").lower(), "")
+    declared = DECLARED.get(name, Declared(None))
+    kind = declared.made_by or written
+    if kind not in usable:
+        hint = did_you_mean(name, [*DECLARED, *usable])
+        raise ConfigError(
+            f"metrics: neither fedloom nor torchmetrics has a metric '{name}'; {hint}"
+        )
+    return _Kind(kind, kinds[kind], declared.options, fields[kind] == "classification")
 
 
 class Named:
@@ -185,8 +179,12 @@ class Named:
     def __init__(
         self, name: str, kind: _Kind, several: int, ignore: int | None, threshold: Threshold
     ) -> None:
-        self.name, self._kind, self._several, self._ignore = name, kind, several, ignore
+        self._kind, self._several, self._ignore = kind, several, ignore
         self._threshold = threshold
+        made_by = kind.make.__new__ if kind.classes else kind.make
+        self._arguments = frozenset(inspect.signature(made_by).parameters)
+        # whether the values of the classes are averaged here
+        self._by_class = kind.name in _RANKED or name == "balanced_accuracy"
         try:
             self.higher_is_better = self._made(2).higher_is_better
         except (TypeError, ValueError) as error:
@@ -221,25 +219,15 @@ class Named:
             return math.nan
         with warnings.catch_warnings(action="ignore"):  # of classes without examples
             value: Tensor = self._metric.compute()
-        if self._kind.name == _CORRELATION and self._of_one_class:
-            return 0.0
+        known = self._positive > 0
+        if self._kind.name == _CORRELATION and not self._several:
+            one_class = not known.any() or self._positive.max() == self._count
+            return 0.0 if one_class else value
         if not self._by_class:
             return value
-        known = self._positive > 0
         if self._kind.name in _RANKED:
             known &= self._positive < self._count
         return value.reshape(-1)[known].mean() if known.any() else math.nan
-
-    @property
-    def _of_one_class(self) -> bool:
-        """Whether all examples are of one class."""
-        alone = self._positive.sum() == 0 or self._positive.max() == self._count
-        return not self._several and bool(alone)
-
-    @property
-    def _by_class(self) -> bool:
-        """Whether the values of the classes are averaged here."""
-        return self._kind.name in _RANKED or self.name == _BALANCED
 
     def _prepared(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, int]:
         """Predictions and targets as torchmetrics takes them, and the number of classes."""
@@ -251,67 +239,32 @@ class Named:
         likely = chances(outputs, targets)
         if targets.is_floating_point() or outputs.numel() == targets.numel():
             targets = targets.long().reshape(-1)
-        if not self._threshold.usual and self._decides:
+        if not self._threshold.usual and "threshold" in self._arguments:  # not of probabilities
             likely = F.one_hot(self._threshold.places(likely), 2).to(likely.dtype)
         two = likely.shape[1] == 2 and "task" not in self._kind.options
         return (likely[:, 1], targets, 1) if two else (likely, targets, likely.shape[1])
 
-    @property
-    def _decides(self) -> bool:
-        """Whether it is of classes that are decided for, not of probabilities."""
-        return "threshold" in inspect.signature(self._kind.make.__new__).parameters
-
     def _made(self, classes: int) -> Any:
-        options, known = dict(self._kind.options), inspect.signature(self._kind.make).parameters
+        options = dict(self._kind.options)
         if self._kind.classes:
-            known = inspect.signature(self._kind.make.__new__).parameters
-            if self._several:
-                options |= {"task": "multilabel", "num_labels": self._several}
-            else:
-                options |= {"task": "binary" if classes == 1 else "multiclass"}
-                options |= {"num_classes": classes}
-            if "average" in known:
+            one = {"task": "binary" if classes == 1 else "multiclass", "num_classes": classes}
+            several = {"task": "multilabel", "num_labels": self._several}
+            options |= several if self._several else one
+            if "average" in self._arguments:
                 options.setdefault("average", "none" if self._by_class else _AVERAGED)
-            if self._ignore is not None and "ignore_index" in known:
+            if self._ignore is not None and "ignore_index" in self._arguments:
                 options["ignore_index"] = self._ignore
         with warnings.catch_warnings(action="ignore"):  # of the memory that it will take
             return self._kind.make(**options)
 
     def _count_classes(self, wanted: Tensor) -> None:
         classes = len(self._positive)
-        if self._several:
-            self._positive += wanted.reshape(-1, classes).sum(0)
-            self._count += wanted.reshape(-1, classes).shape[0]
-            return
-        counted = wanted if self._ignore is None else wanted[wanted != self._ignore]
-        if classes == 1:
-            self._positive += counted.sum()
+        if not self._several and self._ignore is not None:
+            wanted = wanted[wanted != self._ignore]
+        if self._several or classes == 1:
+            counted = wanted.reshape(-1, classes)
+            self._positive += counted.sum(0)
         else:
-            self._positive += torch.bincount(counted.reshape(-1), minlength=classes)
-        self._count += counted.numel()
-
-
-def _kind_of(name: str) -> _Kind:
-    """What a name stands for in torchmetrics. Raises ConfigError."""
-    try:
-        with warnings.catch_warnings(action="ignore"):  # of its optional parts
-            found = importlib.import_module("torchmetrics")
-    except ImportError:
-        raise ConfigError(
-            f"metrics: '{name}' is none of fedloom's own ({', '.join(_OWN)}), and torchmetrics, "
-            f"which may have it, is not installed; {install('metrics')}"
-        ) from None
-    classes = {n.lower(): n for n in found.__all__ if inspect.isclass(getattr(found, n, None))}
-    kinds = {n: getattr(found, n) for n in classes.values()}
-    usable = {n: k for n, k in kinds.items() if _field(k) in ("classification", "regression")}
-    short, options = _SHORT.get(name, (classes.get(name.replace("_", "").lower(), ""), {}))
-    if short not in usable:
-        hint = did_you_mean(name, [*_OWN, *_SHORT, *usable])
-        raise ConfigError(
-            f"metrics: neither fedloom nor torchmetrics has a metric '{name}'; {hint}"
-        )
-    return _Kind(short, usable[short], options, _field(usable[short]) == "classification")
-
-
-def _field(kind: type) -> str:
-    return kind.__module__.removeprefix("torchmetrics.").partition(".")[0]
+            counted = wanted.reshape(-1)
+            self._positive += torch.bincount(counted, minlength=classes)
+        self._count += len(counted)

@@ -1,0 +1,1 @@
+"""What is measured of a run: metrics, scores of models, clients and sub-models, and the curve."""
