@@ -91,7 +91,7 @@ class Alone(LocalRound):
             yield step
 
     def begin(self, now: Inputs) -> tuple[Vec, Rec]:
-        x, loc = self.steps.guard.start(now.msg, now.own, now.job)
+        x, loc = self.steps.guard.call("start", now.msg, now.own, now.job)
         return (self._reused.points.take(x).copy_(x) if self._plain else x), loc
 
     def advance(

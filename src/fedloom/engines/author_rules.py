@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -30,7 +30,6 @@ METHODS: dict[str, tuple[str, ...]] = {
     for name in sorted({*Algorithm.__abstractmethods__, *OPTIONAL})
     for code in [getattr(Algorithm, name).__code__]
 }
-_SERVERS = {"server_init": "a state", "server_step": "a state", "broadcast": "a message"}
 _NO_VALUES = (
     "it may run for many clients at once, each with its own value: choose with torch.where, or "
     "shorten with fedloom.core.vector.clip"
@@ -112,92 +111,27 @@ def differs(method: str, inside: str) -> AuthorError:
 
 
 # --------------------------------------------------------------------------- what methods may give
-def check_start(found: Any, msg: Rec) -> tuple[Vec, Rec]:
-    """start() gives x, like msg.x, and a record loc."""
-    x, loc = pair("start", "x and loc", found)
-    check_vector("start", "x", x, msg.x)
-    if not is_rec(loc):
-        check_record("start", "loc", loc)
-    return x, loc
-
-
-def check_direction(found: Any, x: Vec, loc: Rec) -> tuple[Vec, Rec]:
-    """direction() gives a vector like x, and a loc with the fields that it had."""
-    d, new = pair("direction", "the direction and loc", found)
-    check_vector("direction", "a direction", d, x)
-    if type(new) is not type(loc):  # a record's type is made of its fields
-        same_fields("direction", "loc", new, loc, "start")
-    return d, new
-
-
-def check_finish(found: Any, x: Vec, mem: Rec) -> tuple[Rec, Rec]:
-    """finish() gives an update (weight; delta, like x) and a client state like the last."""
-    up, new = pair("finish", "the update and the client state", found)
-    check_record("finish", "an update", up)
-    if missing := {"delta", "weight"} - set(up._fields):
-        raise AuthorError(
-            f"finish() gives an update without {' and '.join(sorted(missing))}, only with "
-            f"{_names(up)}; return rec(delta=..., weight=job.weight)",
-            SHAPES,
-        )
-    check_vector("finish", "delta", up.delta, x)
-    _memory(mem, new)
-    return up, new
-
-
-def check_ask(found: Any, msg: Rec, mem: Rec) -> tuple[Rec, Rec]:
-    """ask() gives a record with names that the message does not have, and a client state."""
-    answer, new = pair("ask", "the answer and the client state", found)
-    check_record("ask", "an answer", answer)
-    if taken := [name for name in answer._fields if name in (*msg._fields, "delta", "weight")]:
-        raise AuthorError(
-            f"ask() gives an answer with '{taken[0]}', a name of the message or of an update; the "
-            "mean of the answers joins both, so give it another name",
-            FIELDS,
-        )
-    _memory(mem, new, "ask")
-    return answer, new
-
-
-def check_arrived(found: Any, mem: Rec) -> Rec:
-    """arrived() gives a client state like the last."""
-    _memory(mem, found, "arrived")
+def checked(method: str, found: Any, arguments: Sequence[Any]) -> Any:
+    """What a method gives, where each value keeps its rule in _GIVES."""
+    gives, given = _GIVES[method], dict(zip(METHODS[method], arguments, strict=True))
+    values = (found,)
+    if len(gives) > 1:
+        words = " and ".join(what.replace("an ", "the ").replace("a ", "the ") for what in gives)
+        values = pair(method, words, found)
+    for (what, rule), value in zip(gives.items(), values, strict=True):
+        rule(method, what, value, given)
     return found
 
 
-def check_server(method: str, found: Any, x: Vec, srv: Rec = None) -> None:
-    """The server's methods give records with x, or the model; a step keeps the fields of srv."""
-    if method == "model":
-        return check_vector(method, "a model", found, x)
-    if method == "report":
-        return None
-    check_record(method, _SERVERS[method], found)
-    if "x" not in found._fields:
-        raise AuthorError(
-            f"{method}() gives a record without x, only with {_names(found)}; x is the model",
-            SHAPES,
-        )
-    check_vector(method, "x", found.x, x)
-    if method == "server_step" and found._fields != srv._fields:
-        same_fields(method, "a state", found, srv, "server_init")
-    return None
+def pair(method: str, what: str, found: Any) -> Any:
+    """A method gives two values."""
+    if type(found) is not tuple or len(found) != 2:  # a record is of a type of its own
+        got = f"{len(found)} values" if isinstance(found, tuple) else f"a {type(found).__name__}"
+        raise AuthorError(f"{method}() must give two values, {what}, got {got}", SHAPES)
+    return found
 
 
-def reported(found: Any) -> dict[str, float]:
-    """report() gives a record of numbers -> the same by name."""
-    check_record("report", "numbers", found)
-    for name, v in found._asdict().items():
-        if not isinstance(v, int | float) and not (isinstance(v, Tensor) and v.numel() == 1):
-            got = list(v.shape) if isinstance(v, Tensor) else type(v).__name__
-            raise AuthorError(
-                f"report() gives '{name}' as {got}; a column of a row is one number, such as "
-                f"rec({name}=srv.x.norm())",
-                SHAPES,
-            )
-    return {name: float(v) for name, v in found._asdict().items()}
-
-
-def check_record(method: str, what: str, value: Any) -> None:
+def check_record(method: str, what: str, value: Any, _: Any = None) -> None:
     """A record holds tensors, numbers and records."""
     if not is_rec(value):
         raise AuthorError(
@@ -207,39 +141,14 @@ def check_record(method: str, what: str, value: Any) -> None:
         )
     if all(isinstance(leaf, (Tensor, int, float)) for leaf in leaves(value)):
         return  # the paths are only worked out for the message
-    for path, leaf in fields(value).items():
-        if not isinstance(leaf, (Tensor, int, float)):
-            raise AuthorError(
-                f"{method}() gives {what} whose '{path}' is a {type(leaf).__name__}; a record "
-                "holds tensors, numbers and records",
-                SHAPES,
-            )
-
-
-def pair(method: str, what: str, found: Any) -> tuple[Any, Any]:
-    """A method gives two values."""
-    if type(found) is not tuple or len(found) != 2:  # a record is of a type of its own
-        got = f"{len(found)} values" if isinstance(found, tuple) else f"a {type(found).__name__}"
-        raise AuthorError(f"{method}() must give two values, {what}, got {got}", SHAPES)
-    return found
-
-
-def check_vector(method: str, what: str, v: Any, like: Vec) -> None:
-    """A vector is like another in length and type."""
-    if not isinstance(v, Tensor):
-        why = f"of type {type(v).__name__}; it is a vector"
-    elif v.shape != like.shape:
-        why = (
-            f"of shape {list(v.shape)} where x has {list(like.shape)}; return a vector as long as x"
-        )
-    elif v.dtype != like.dtype:
-        why = (
-            f"of {str(v.dtype)[6:]} where x is {str(like.dtype)[6:]}; keep the type of x: make "
-            "constants with zeros(x) or torch.full_like(x, ...)"
-        )
-    else:
-        return
-    raise AuthorError(f"{method}() gives {what} {why}", SHAPES)
+    path, leaf = next(
+        at for at in fields(value).items() if not isinstance(at[1], (Tensor, int, float))
+    )
+    raise AuthorError(
+        f"{method}() gives {what} whose '{path}' is a {type(leaf).__name__}; a record "
+        "holds tensors, numbers and records",
+        SHAPES,
+    )
 
 
 def same_fields(method: str, what: str, new: Any, old: Rec, origin: str) -> None:
@@ -258,12 +167,57 @@ def _names(record: Rec) -> str:
     return ", ".join(record._fields) or "nothing"
 
 
-def _memory(old: Rec, new: Rec, method: str = "finish") -> None:
-    if new is old:
+# what a value is, what it is called, the value, and the arguments of the call by their names
+def _vector(method: str, what: str, v: Any, given: Given) -> None:
+    """It is like x in length and type."""
+    like: Vec = given["x"] if "x" in given else next(iter(given.values())).x
+    if not isinstance(v, Tensor):
+        why = f"of type {type(v).__name__}; it is a vector"
+    elif v.shape != like.shape:
+        why = (
+            f"of shape {list(v.shape)} where x has {list(like.shape)}; return a vector as long as x"
+        )
+    elif v.dtype != like.dtype:
+        why = (
+            f"of {str(v.dtype)[6:]} where x is {str(like.dtype)[6:]}; keep the type of x: make "
+            "constants with zeros(x) or torch.full_like(x, ...)"
+        )
+    else:
         return
-    check_record(method, "a client state", new)
-    before = {path: _kind(v) for path, v in fields(old).items()}
-    after = {path: _kind(v) for path, v in fields(new).items()}
+    raise AuthorError(f"{method}() gives {what} {why}", SHAPES)
+
+
+def _loc(method: str, what: str, loc: Any, given: Given) -> None:
+    same_fields(method, what, loc, given.get("loc", loc), "start")
+
+
+def _update(method: str, what: str, up: Any, given: Given) -> None:
+    check_record(method, what, up)
+    if missing := {"delta", "weight"} - set(up._fields):
+        raise AuthorError(
+            f"{method}() gives an update without {' and '.join(sorted(missing))}, only with "
+            f"{_names(up)}; return rec(delta=..., weight=job.weight)",
+            SHAPES,
+        )
+    _vector(method, "delta", up.delta, given)
+
+
+def _answer(method: str, what: str, answer: Any, given: Given) -> None:
+    check_record(method, what, answer)
+    for name in answer._fields:
+        if name in (*given["msg"]._fields, "delta", "weight"):
+            raise AuthorError(
+                f"ask() gives an answer with '{name}', a name of the message or of an update; the "
+                "mean of the answers joins both, so give it another name",
+                FIELDS,
+            )
+
+
+def _memory(method: str, what: str, new: Any, given: Given) -> None:
+    if new is given["mem"]:
+        return
+    check_record(method, what, new)
+    before, after = ({p: _kind(v) for p, v in fields(m).items()} for m in (given["mem"], new))
     for path in (*before, *after):
         now, was = (kinds.get(path, "nothing") for kinds in (after, before))
         if now != was:
@@ -281,6 +235,49 @@ def _kind(leaf: Any) -> str:
     return "a number"
 
 
+def _with_x(method: str, what: str, found: Any, given: Given) -> None:
+    check_record(method, what, found)
+    if "x" not in found._fields:
+        raise AuthorError(
+            f"{method}() gives a record without x, only with {_names(found)}; x is the model",
+            SHAPES,
+        )
+    _vector(method, "x", found.x, given)
+    if method == "server_step":
+        same_fields(method, what, found, given["srv"], "server_init")
+
+
+def _columns(method: str, what: str, found: Any, given: Given) -> None:
+    check_record(method, what, found)
+    for name, v in found._asdict().items():
+        if not isinstance(v, int | float) and not (isinstance(v, Tensor) and v.numel() == 1):
+            got = list(v.shape) if isinstance(v, Tensor) else type(v).__name__
+            raise AuthorError(
+                f"report() gives '{name}' as {got}; a column of a row is one number, such as "
+                f"rec({name}=srv.x.norm())",
+                SHAPES,
+            )
+
+
+Given = Mapping[str, Any]
+# what each method gives, by its name in sentences, and the rule that it keeps
+_GIVES: dict[str, dict[str, Callable[[str, str, Any, Given], None]]] = {
+    "start": {"x": _vector, "loc": _loc},
+    "direction": {"a direction": _vector, "loc": _loc},
+    "finish": {"an update": _update, "a client state": _memory},
+    "ask": {"an answer": _answer, "a client state": _memory},
+    "arrived": {"a client state": _memory},
+    "client_init": {"a client state": check_record},
+    "probe": {"an update": check_record},
+    "personal": {"a model": _vector},
+    "server_init": {"a state": _with_x},
+    "broadcast": {"a message": _with_x},
+    "server_step": {"a state": _with_x},
+    "model": {"a model": _vector},
+    "report": {"numbers": _columns},
+}
+
+
 # -------------------------------------------------------------------------------- what is declared
 def check_declarations(algorithm: Algorithm) -> None:
     """The methods take what engines give them; sent, approximate and traits are what they say."""
@@ -293,24 +290,19 @@ def check_declarations(algorithm: Algorithm) -> None:
                 DECLARED,
             )
     sent, near, traits = algorithm.sent, algorithm.approximate, algorithm.traits
-    if not isinstance(sent, Mapping) or not all(isinstance(v, Reaches) for v in sent.values()):
-        why = (
-            f"sent must map field names to MEAN, ACCUMULATED or CHANGE, got {sent!r}; most methods "
-            'have {"delta": MEAN}'
-        )
-    elif not isinstance(near, tuple) or not all(isinstance(v, str) for v in near):
-        why = (
-            f"approximate must be a tuple of field names, got {near!r}; a tuple of one is "
-            '("x",), with the comma'
-        )
-    elif not isinstance(traits, frozenset) or not all(isinstance(v, Trait) for v in traits):
-        why = (
-            f"traits must be a frozenset of fedloom.algorithm.Trait, got {traits!r}; write "
-            "frozenset({Trait.READS_THE_MOVE}), or leave it out"
-        )
-    else:
-        return
-    raise AuthorError(why, DECLARED)
+    fits = {
+        f"sent must map field names to MEAN, ACCUMULATED or CHANGE, got {sent!r}; most methods "
+        'have {"delta": MEAN}': isinstance(sent, Mapping)
+        and all(isinstance(v, Reaches) for v in sent.values()),
+        f"approximate must be a tuple of field names, got {near!r}; a tuple of one is "
+        '("x",), with the comma': isinstance(near, tuple) and all(isinstance(v, str) for v in near),
+        f"traits must be a frozenset of fedloom.algorithm.Trait, got {traits!r}; write "
+        "frozenset({Trait.READS_THE_MOVE}), or leave it out": isinstance(traits, frozenset)
+        and all(isinstance(v, Trait) for v in traits),
+    }
+    for why, fit in fits.items():
+        if not fit:
+            raise AuthorError(why, DECLARED)
 
 
 def check_sent(algorithm: Algorithm, up: Rec) -> None:

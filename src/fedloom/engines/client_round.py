@@ -29,7 +29,7 @@ from .alone import Alone, Reused
 from .author_rules import Explained, noted
 from .client_results import ClientCost, RangeResult, TrainTask, cost
 from .client_views import ClientViews
-from .guard import first_memory
+from .guard import called
 from .local_steps import LocalSteps, Look
 from .stages import Coding, Leaves, stages_of
 from .summation import finite, numbers, push, spread, uniform_of
@@ -235,7 +235,7 @@ class Client:
             sent = self.link.link.receive(sent, layout, up if whole else share.wire.take(up))
         read = self._read(sent, share, i, round)
         read = read if whole else share.wire.put(read, up)  # what does not travel is the client's
-        return share.view.put(self.steps.guard.arrived(read, share.view.take(own)), own)
+        return share.view.put(self.steps.guard.call("arrived", read, share.view.take(own)), own)
 
     def _read(self, up: Rec, share: Download, i: int, round: int) -> Rec:
         """An update as it arrived -> without what stages have put on it."""
@@ -313,7 +313,8 @@ class Client:
             share = self.share(view, rec(x=x), x[:0])
             own = {s.name: s.client_init(x, share) for s in asked(self.stages, "client_init")}
             initial = Trait.INITIAL_MODEL in self.plan.algorithm.traits
-            memory = first_memory(self.plan.algorithm, self.net.init() if initial else x)
+            begun = self.net.init() if initial else x
+            memory = called("client_init", self.plan.algorithm.client_init, begun)
             self._first = (x, view, memory, own)
         return self._first[2:]
 

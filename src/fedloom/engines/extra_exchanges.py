@@ -21,7 +21,7 @@ from ..plan import Plan
 from ..stage import Download
 from .client_results import ClientCost, RangeResult, Request, TrainTask, Work, cost
 from .client_round import Client
-from .guard import counters, probed
+from .guard import called, counters
 from .local_steps import OUTSIDE, OWN_BATCH, Inputs, Step
 from .summation import finite, numbers, push, root, spread
 
@@ -52,7 +52,9 @@ def probe_of(client: Client, x: Vec, buffers: Vec, i: int) -> tuple[Rec, ClientC
         seed_all(alone.seed, x)
         batch = Step(fed.batch(fed.probe_batch(i)), alone.seed, 0.0, 0)
         now = Inputs(memory.alg, memory.obj, share.msg, None, None)
-        up = probed(plan.algorithm, x, alone.gradient(now, batch, (OUTSIDE, OWN_BATCH), []))
+        up = called(
+            "probe", plan.algorithm.probe, x, alone.gradient(now, batch, (OUTSIDE, OWN_BATCH), [])
+        )
         if not finite(up):
             raise ClientError(
                 f"{plan.algorithm.method}: client {i}: what it sent before round 1 is "
@@ -118,7 +120,7 @@ def answer_of(
     now.job.draws.at(ASK)
     share.net.train()
     before = counters(msg, now.own)
-    answer, new = guard.ask(msg, now.own, now.job)
+    answer, new = guard.call("ask", msg, now.own, now.job)
     guard.unchanged(before, msg, now.own)
     if (attack := client.fed.attack) is not None and i in client.fed.hostile:
         answer = attack.sent(answer, client.fed.seed, round, i)

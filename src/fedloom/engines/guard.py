@@ -17,7 +17,7 @@ from typing import Any
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from ..algorithm import Algorithm, Grad, Job, Oracle, Trait
+from ..algorithm import Algorithm, Job, Oracle, Trait
 from ..core.rng import key, own_draws
 from ..core.vector import Rec, Vec, as_bytes, fields, leaves
 from ..errors import AuthorError, ClientError, FedloomError
@@ -40,32 +40,18 @@ class Guard:
         self.algorithm, self.watched = algorithm, _is_own(algorithm)
         self._before = state(algorithm) if self.watched else {}
 
-    def start(self, msg: Rec, mem: Rec, job: Job) -> tuple[Vec, Rec]:
-        """Call start()."""
-        return rules.check_start(self._call("start", msg, mem, job), msg)
-
-    def direction(
-        self, x: Vec, loc: Rec, msg: Rec, mem: Rec, grad: Grad, job: Job
-    ) -> tuple[Vec, Rec]:
-        """Call direction()."""
-        found = self._call("direction", x, loc, msg, mem, grad, job)
-        return rules.check_direction(found, x, loc)
-
-    def finish(self, x: Vec, loc: Rec, msg: Rec, mem: Rec, job: Job) -> tuple[Rec, Rec]:
-        """Call finish()."""
-        found = rules.check_finish(self._call("finish", x, loc, msg, mem, job), x, mem)
-        if self.watched and (place := changed(self._before, state(self.algorithm))):
-            raise rules.keeps_state(place)
-        self.watched = False
+    def call(self, name: str, *arguments: Any) -> Any:
+        """What a method gives."""
+        method = getattr(self.algorithm, name)
+        if not self.watched:
+            return called(name, method, *arguments)
+        found = rules.noted(f"{name}()", _watched, name, method, arguments)
+        rules.checked(name, found, arguments)
+        if name == "finish":
+            if place := changed(self._before, state(self.algorithm)):
+                raise rules.keeps_state(place)
+            self.watched = False
         return found
-
-    def arrived(self, up: Rec, mem: Rec) -> Rec:
-        """Call arrived()."""
-        return rules.check_arrived(self._call("arrived", up, mem), mem)
-
-    def ask(self, msg: Rec, mem: Rec, job: Job) -> tuple[Rec, Rec]:
-        """Call ask()."""
-        return rules.check_ask(self._call("ask", msg, mem, job), msg, mem)
 
     def unchanged(self, before: list[int], msg: Rec, mem: Rec) -> None:
         """Raise AuthorError if one of these was changed in place since counters() gave `before`."""
@@ -75,11 +61,10 @@ class Guard:
             odd = [p for p, a, b in zip(paths, before, after, strict=True) if a != b]
             raise rules.changes("one of start(), direction() and finish", odd)
 
-    def _call(self, name: str, *arguments: Any) -> Any:
-        method = getattr(self.algorithm, name)
-        if self.watched:
-            return rules.noted(f"{name}()", _watched, name, method, arguments)
-        return rules.noted(f"{name}()", method, *arguments)
+
+def called(name: str, method: Callable[..., Any], *arguments: Any) -> Any:
+    """What a method of an algorithm gives. Raises AuthorError where that breaks a rule."""
+    return rules.checked(name, rules.noted(f"{name}()", method, *arguments), arguments)
 
 
 def counters(msg: Rec, mem: Rec) -> list[int]:
@@ -156,29 +141,15 @@ class _NoBranches(TorchFunctionMode):
         return free
 
 
-def first_memory(algorithm: Algorithm, x: Vec) -> Rec:
-    """Call client_init(). Raises AuthorError."""
-    memory = rules.noted("client_init()", algorithm.client_init, x)
-    rules.check_record("client_init", "a client state", memory)
-    return memory
-
-
-def probed(algorithm: Algorithm, x: Vec, grad: Grad) -> Rec:
-    """Call probe(). Raises AuthorError."""
-    up = rules.noted("probe()", algorithm.probe, x, grad)
-    rules.check_record("probe", "an update", up)
-    return up
-
-
 def personal_model(algorithm: Algorithm, first: Vec, msg: Rec, mem: Rec) -> Vec:
     """Call personal() with a client's state; None: the one that it would begin with. first: the
     model that the run began with. Raises AuthorError.
     """
     if mem is None:
         x = first if Trait.INITIAL_MODEL in algorithm.traits else msg.x
-        mem = first_memory(algorithm, x)
+        mem = called("client_init", algorithm.client_init, x)
     found: Vec = rules.noted("personal()", _unchanged, "personal", algorithm.personal, (msg, mem))
-    rules.check_vector("personal", "a model", found, msg.x)
+    rules.checked("personal", found, (msg, mem))
     return found
 
 
@@ -195,8 +166,8 @@ def at_server(algorithm: Algorithm, seed: int, name: str, round: int, *arguments
         with own_draws(key(seed, "server", name, round), x):
             method = getattr(algorithm, name)
             found = rules.noted(f"{name}()", _unchanged, name, method, arguments)
-        rules.check_server(name, found, x, arguments[0])
-        return rules.reported(found) if name == "report" else found
+        rules.checked(name, found, arguments)
+        return {k: float(v) for k, v in found._asdict().items()} if name == "report" else found
     except Exception as error:
         if isinstance(error, FedloomError) and not isinstance(error, AuthorError):
             raise
@@ -250,19 +221,6 @@ def changed(before: dict[str, Any], after: dict[str, Any]) -> str:
 _CONTAINERS = (dict, list, set, Tensor)
 
 
-class _Same:
-    """A value that is equal to itself only."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self.value is other.value
-
-    def __hash__(self) -> int:
-        return id(self.value)
-
-
 def _copied(value: Any, depth: int) -> Any:
     """A value as something that later changes cannot reach, down to a depth."""
     if isinstance(value, Tensor):
@@ -278,7 +236,7 @@ def _copied(value: Any, depth: int) -> Any:
         return repr(value)
     if depth and hasattr(value, "__dict__") and not _is_code(value):
         return {k: _copied(v, depth - 1) for k, v in vars(value).items()}
-    return _Same(value)
+    return {id(value): value}  # equal to itself only
 
 
 def _globals(function: types.FunctionType) -> dict[str, Any]:

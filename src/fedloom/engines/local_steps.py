@@ -256,7 +256,7 @@ class LocalRound(ABC):
         losses: list[Tensor] = []
         grad, job = self.gradient(now, step, (k, OWN_BATCH), losses), self.job_at(now, step, k)
         job.draws.step(step.number)
-        d, loc = self.steps.guard.direction(x, loc, now.msg, now.own, grad, job)
+        d, loc = self.steps.guard.call("direction", x, loc, now.msg, now.own, grad, job)
         if self.share.masked is not None:
             d = self.share.masked.move(d, x)
         for stage in self.steps.turning:
@@ -273,7 +273,7 @@ class LocalRound(ABC):
         last step.
         """
         job.draws.at(FINISH)
-        up, own = self.steps.guard.finish(x, loc, now.msg, now.own, job)
+        up, own = self.steps.guard.call("finish", x, loc, now.msg, now.own, job)
         obj, seen = now.obj, self.share.view.seen
         if self.steps.finishes:
             obj = self.plan.objective.finish(seen(x), seen(now.msg.x), obj)

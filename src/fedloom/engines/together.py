@@ -97,7 +97,7 @@ class Together(LocalRound):
     def begin(self, now: Inputs) -> tuple[Vec, Rec]:
         def start(now: Inputs, first: Step) -> tuple[Vec, Rec]:
             msg = self._message(now)
-            x, loc = self.steps.guard.start(msg, now.own, self.job_at(now, first, OUTSIDE))
+            x, loc = self.steps.guard.call("start", msg, now.own, self.job_at(now, first, OUTSIDE))
             self._at_server = x is self.share.msg.x
             return x if self._at_server else x.clone(), tree(lambda v: _tensor(v, x), loc)
 
