@@ -14,8 +14,7 @@ import torch
 
 from fedloom.core.net import Net
 from fedloom.errors import DataError
-from fedloom.evaluation.concordance import Concordance
-from fedloom.evaluation.metrics import accuracy
+from fedloom.evaluation.metrics import Concordance, accuracy
 from fedloom.objectives import Cox, CrossEntropy
 
 TCGA = Path(__file__).parents[3] / "shared/data/tcga-brca"

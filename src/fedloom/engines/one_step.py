@@ -23,7 +23,7 @@ from ..federation.federation import Federation
 from ..plan import Plan
 from ..storage.records import thinned
 from .base import Engine, one_thread
-from .client_results import RangeResult, Request, TrainTask
+from .client_results import Request, TrainTask
 from .extra_exchanges import answered
 from .guard import at_server
 from .serial import Serial
@@ -32,9 +32,9 @@ from .summation import root
 
 def try_step(
     plan: Plan, fed: Federation, net: Net, engine: Engine, members: list[int], times: int = 1
-) -> None:
-    """Take one step of these clients, so many times. The model's buffers are then the initial ones.
-    Raises FedloomError where that cannot be.
+) -> float:
+    """Take one step of these clients, so many times -> seconds of the last. The model's buffers are
+    then the initial ones. Raises FedloomError where that cannot be.
     """
     fed = replace(fed, local=replace(fed.local, epochs=None, steps=1))
     asked = first_task(plan, fed, net, members)
@@ -42,7 +42,9 @@ def try_step(
         engine.open(plan, fed, net)
         asked = answered(engine.map, plan, fed.seed, asked)[0]
         for _ in range(times):
+            began = time.perf_counter()
             engine.map(Request.TRAIN, asked)
+        return time.perf_counter() - began
     finally:
         engine.close()
         net.load_buffers(net.init_buffers())
@@ -166,14 +168,13 @@ def bfloat16_gain(plan: Plan, fed: Federation, net: Net) -> float | None:
         return None
     if fed.local.precision != "full":
         return None
-    took, onednn = [], net.onednn
+    took, onednn = dict[str, float](), net.onednn
     with as_it_was(net):
         for precision in ("full", "bf16"):
             local = replace(fed.local, precision=precision)
-            clock = _Clocked(onednn)
-            try_step(plan, replace(fed, local=local), net, clock, [0], times=2)
-            took.append(clock.took)
-    return took[1] / took[0]
+            some = plan, replace(fed, local=local), net
+            took[precision] = try_step(*some, Serial(onednn), [0], times=2)
+    return took["bf16"] / took["full"]
 
 
 @contextlib.contextmanager
@@ -185,18 +186,6 @@ def as_it_was(net: Net) -> Iterator[None]:
     finally:
         net.onednn, net.bf16 = ways
         net.load_buffers(buffers)
-
-
-class _Clocked(Serial):
-    """The reference engine, with the seconds of its last round."""
-
-    took = 0.0
-
-    def map(self, what: Request, task: TrainTask) -> RangeResult:
-        began = time.perf_counter()
-        found = super().map(what, task)
-        self.took = time.perf_counter() - began
-        return found
 
 
 def first_task(

@@ -127,9 +127,8 @@ def _made(name: str, objective: Objective, data: FederatedData, threshold: Thres
     if not kind.classes and labels:
         raise ConfigError(f"metrics: '{name}' is for numbers, and the targets are classes")
     several = columns if marks and columns > 1 else 0
-    made = Named(name, kind, several, getattr(objective, "ignore", None), threshold)
-    made.exported = "auc" if kind.name == "AUROC" and _binary(data) else ""
-    return made
+    exported = "auc" if kind.name == "AUROC" and _binary(data) else ""
+    return Named(name, kind, several, getattr(objective, "ignore", None), threshold, exported)
 
 
 class _Kind(NamedTuple):
@@ -174,13 +173,17 @@ class Named:
     exported script calls it, if it has it.
     """
 
-    exported = ""
-
     def __init__(
-        self, name: str, kind: _Kind, several: int, ignore: int | None, threshold: Threshold
+        self,
+        name: str,
+        kind: _Kind,
+        several: int,
+        ignore: int | None,
+        threshold: Threshold,
+        exported: str,
     ) -> None:
         self._kind, self._several, self._ignore = kind, several, ignore
-        self._threshold = threshold
+        self._threshold, self.exported = threshold, exported
         made_by = kind.make.__new__ if kind.classes else kind.make
         self._arguments = frozenset(inspect.signature(made_by).parameters)
         # whether the values of the classes are averaged here

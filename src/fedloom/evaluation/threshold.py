@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ..engines.scores import Whole
 from ..errors import ConfigError, DataError
 from .metrics import chances
 
@@ -96,18 +95,11 @@ class DecidedAccuracy:
         return (self.threshold.places(chances(outputs, targets)) == targets.reshape(-1)).float()
 
 
-class Gathered(Whole):
-    """What a threshold is chosen of: the probabilities and the targets of all batches."""
+def likely(outputs: Any, targets: Tensor) -> Tensor:
+    """Probabilities of the second class (B,)."""
+    return chances(outputs, targets)[:, 1]
 
-    def __init__(self) -> None:
-        super().__init__({})
-        self._parts: list[tuple[Tensor, Tensor]] = []
 
-    def update(self, outputs: Any, targets: Tensor) -> None:
-        """Add one batch."""
-        self._parts.append((chances(outputs, targets)[:, 1].cpu(), targets.reshape(-1).cpu()))
-
-    def all(self) -> tuple[Tensor, Tensor]:
-        """Probabilities of the second class (n,), and whether examples are of it (n,)."""
-        likely, targets = (torch.cat(column) for column in zip(*self._parts, strict=True))
-        return likely, targets == 1
+def second(outputs: Any, targets: Tensor) -> Tensor:
+    """1 where an example is of the second class (B,)."""
+    return (targets.reshape(-1) == 1).float()

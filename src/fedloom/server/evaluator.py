@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..core.net import Net
@@ -10,13 +11,13 @@ from ..core.vector import Rec, Vec
 from ..engines.base import Remote, one_thread
 from ..engines.client_results import Request
 from ..engines.evaluation_batches import examples_of
-from ..engines.scores import Score, add, evaluate_range
+from ..engines.scores import Score, add, score_of
 from ..errors import ConfigError
 from ..evaluation.clients import ClientTests, PerClient
 from ..evaluation.scorer import Current, Scorer, keeps_no_statistics
 from ..evaluation.settings import Curve, Evaluation
 from ..evaluation.sizes import Sizes
-from ..evaluation.threshold import Gathered, Threshold
+from ..evaluation.threshold import Threshold, likely, second
 from ..federation.federation import Federation
 from ..plan import Plan
 from .callbacks import Measuring
@@ -74,11 +75,11 @@ class Evaluator:
         examples = examples_of(self.fed.data, Request.VALIDATION)
         if self._decided is run.state.srv or examples is None:
             return
-        seen = Gathered()
+        fed = replace(self.fed, metrics={"likely": likely, "second": second})
         with one_thread():
             self.net.load_buffers(run.state.buffers)
-            evaluate_range(self.plan, self.fed, self.net, run.model(), *examples, whole=seen)
-        self.threshold.choose(*seen.all())
+            score = score_of(self.plan, fed, self.net, run.model(), [examples])
+        self.threshold.choose(score.each["likely"], score.each["second"])
         self._decided = run.state.srv
 
     def scores(self, run: Run) -> dict[str, Score]:
