@@ -5,6 +5,7 @@ The public names are loaded when they are first used, so that `import fedloom` c
 
 from __future__ import annotations
 
+import gc
 import importlib
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +55,13 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'fedloom' has no attribute '{name}'")
-    return getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
+    collects = gc.isenabled()
+    gc.disable()  # an import leaves no garbage, and a look through all of torch takes long
+    try:
+        return getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
+    finally:
+        if collects:
+            gc.enable()
 
 
 def __dir__() -> list[str]:
