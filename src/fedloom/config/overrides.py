@@ -7,12 +7,12 @@ import datetime
 import inspect
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ..aggregation import AGGREGATIONS
 from ..algorithms.registry import ALGORITHMS
-from ..compression.codecs import MAKERS, named_codec, usual_feedback
+from ..compression.codecs import MAKERS, usual_feedback
 from ..core.own_parts import is_own, named_here
 from ..core.parsing import SizeError, parse_toml, shortened
 from ..core.registry import Registry
@@ -78,6 +78,7 @@ PLAIN: Makers = {
 }
 # tables without a name inside of these, written out only if they are given
 INNER: Makers = {"local.dp": ExamplePrivacy}
+TABLES: Mapping[str, Any] = {**PLAIN, **INNER, **REGISTRIES}
 METRICS = "metrics"  # the key whose list may name own parts
 OPTIONAL = ("churn", "availability", "ranks")  # written out only if they are given
 RUN = known(Settings)  # the keys outside of all tables
@@ -226,12 +227,12 @@ def apply(raw: dict[str, Any], overrides: Sequence[str]) -> frozenset[str]:
     given = [parse_override(text) for text in canonical(overrides)]
     changes = [(_full(path), _found(_full(path), value)) for path, value in given]
     typed = set()
-    names = [c for c in changes if _is_name(*c)]
-    for path, value in names + [c for c in changes if not _is_name(*c)]:
+    for path, value in sorted(changes, key=lambda change: not _is_name(*change)):
         path = _spelled_out(raw, path)
         if _is_name(path, value):
             path = path.removesuffix(".name")
-            typed |= {f"{path}.{key}" for key in ("name", *_rename(raw, path, value))}
+            _rename(raw, path, value)
+            typed |= {f"{path}.{key}" for key in ("name", *_written_in(path, value))}
             continue
         place, key = _place(raw, path)
         left_out = path in INNER and value == NOTHING
@@ -278,6 +279,12 @@ def is_short(codec: str) -> bool:
     return not is_own(codec) and (":" in codec or "|" in codec)
 
 
+def _written_in(path: str, name: Any) -> Iterable[str]:
+    """The options that may be written in a name, as that of topk:0.01."""
+    codec = str(name).partition(":")[0]
+    return known(MAKERS[codec]) if path.startswith("compress") and codec in MAKERS else ()
+
+
 def _is_name(path: str, value: Any) -> bool:
     return path.removesuffix(".name") in REGISTRIES and not isinstance(value, Mapping)
 
@@ -288,28 +295,21 @@ def _full(path: str) -> str:
     return SHORT[short] + path.removeprefix(short) if short else path
 
 
-def _rename(raw: dict[str, Any], path: str, name: Any) -> list[str]:
-    """Change the name of a table -> the options that came with it, as those of topk:0.01 do."""
+def _rename(raw: dict[str, Any], path: str, name: Any) -> None:
+    """Change the name of a table, which drops the options of the old one."""
     place, key = _place(raw, path)
     old = named_table(place, key)
     if old.get("name") == name:
-        return []
-    options: dict[str, Any] = {}
+        return
     kept = {k: v for k, v in old.items() if k in NESTED.get(path, ())}
     if path == "data" and is_own(name) and is_divided(SOURCES[name]):
         kept = {}
     if path == "compress" and (name == NOTHING or kept.get("feedback") == usual_feedback(old)):
         kept.pop("feedback", None)  # it was the default of the old codec
-    if path.startswith("compress") and isinstance(name, str) and is_short(name):
-        try:
-            name, options = named_codec(name)
-        except ConfigError as error:
-            raise ConfigError(f"command line: {error}") from None
-    make = REGISTRIES[path].get(name) if isinstance(name, str) else None
-    if path == "data.partition" and make is not None:  # every partition has `clients`
-        kept |= {k: v for k, v in old.items() if k in known(make)}
-    place[key] = {"name": name, **kept, **options}
-    return list(options)
+    maker = REGISTRIES[path].get(name) if isinstance(name, str) else None
+    if path == "data.partition" and maker is not None:  # every partition has `clients`
+        kept |= {k: v for k, v in old.items() if k in known(maker)}
+    place[key] = {"name": name, **kept}
 
 
 def _place(raw: dict[str, Any], path: str) -> tuple[dict[str, Any], str]:

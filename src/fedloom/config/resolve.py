@@ -12,20 +12,20 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..algorithm import Algorithm, Trait
+from ..algorithm import Algorithm
 from ..algorithms.registry import ALGORITHMS
 from ..compression.codecs import Dense
 from ..compression.error_feedback import FEEDBACKS, Forget
 from ..compression.link import Link, Via
 from ..core.device import device_of
 from ..core.net import Net
-from ..core.own_parts import explained, is_own, short
+from ..core.own_parts import is_own
 from ..core.registry import Registry
 from ..core.user_paths import user_path
-from ..core.validation import NOTHING, Origin, check, known, live
+from ..core.validation import Origin, check, known, live
 from ..data import FederatedData, with_client_tests
 from ..engines import Workers, is_auto, make_engine
-from ..errors import CheckpointError, ConfigError, did_you_mean, unknown
+from ..errors import CheckpointError, ConfigError, did_you_mean
 from ..experiment.experiment import Experiment
 from ..experiment.settings import Settings
 from ..federation.capacities import levels_of
@@ -34,18 +34,9 @@ from ..storage.identity import CHANGEABLE, differing
 from ..storage.seal import Seal
 from ..submodels import Rule
 from ..wrappers.registry import warn_of_two, with_server
-from .composite_tables import (
-    capacities_of,
-    checked_capacities,
-    compress_table,
-    data_table,
-)
-from .labels import method_label, traits_of
+from .labels import method_label
 from .overrides import (
-    ALIASES,
-    INNER,
     NESTED,
-    OPTIONAL,
     PLAIN,
     REGISTRIES,
     RUN,
@@ -56,11 +47,9 @@ from .overrides import (
 )
 from .own_code import CODE, check_loaded, files_in, joined, load_again, load_named
 from .sources import load, read
+from .tables import METHOD, capacities_of, complete, make, options_at
 
-# named tables that are left out where they are not given
-_EXTRAS = ("submodel", "private", "devices", "choose", "clock", "aggregation", "attack", "tracker")
-_UNNAMED = {**PLAIN, **INNER}
-_ALL: Mapping[str, Any] = {**REGISTRIES, **_UNNAMED}
+_PARTS = [p for p in METHOD if p not in ("algorithm", "server", "compress")]  # one object each
 _TABLES = (*dict.fromkeys(path.partition(".")[0] for path in (*REGISTRIES, *PLAIN)),)
 
 
@@ -110,7 +99,7 @@ class Config:
         Raises ConfigError or DataError with the source of a refused value.
         """
         check_loaded(self.values)
-        parts = {p: self.part(p) for p in (*PLAIN, "objective", *_EXTRAS)}
+        parts = {path: self.part(path) for path in (*PLAIN, *_PARTS)}
         run = {k: v for k, v in self.values.items() if k in RUN}
         algorithm, data = self._algorithm(), self.data() if data is None else data
         link = self._link()
@@ -127,32 +116,15 @@ class Config:
                 **more,
             )
 
-    def _table(self, path: str) -> dict[str, Any]:
-        """The table at a dotted path; empty if there is none."""
-        table: Any = self.values
-        for key in path.split("."):
-            table = table.get(key, {})
-        return dict(table)
-
     def options(self, path: str) -> dict[str, Any]:
-        """The options of the entry that the table at this path names, as Python arguments; a named
-        table among them becomes its object.
-        """
-        skip = ("name", *NESTED.get(path, ()))
-        out = live({k: v for k, v in self._table(path).items() if k not in skip})
-        return out | {k: self.part(f"{path}.{k}") for k in out if f"{path}.{k}" in _ALL}
+        """The options of what the table at a dotted path makes, as Python arguments."""
+        return options_at(self.values, path, self.origin)
 
     def part(self, path: str, **more: Any) -> Any:
-        """The object of the table at this path; None if there is none. more: further arguments."""
-        table = self._table(path)
-        if not table:
-            return None
-        options = self.options(path)
-        with self.origin.blame(path, options):
-            make = _ALL[path]
-            if isinstance(make, Registry):
-                return make.make(table["name"], **options, **more)
-            return make(**options)
+        """The object of the table at a dotted path; None if there is none. more: further
+        arguments.
+        """
+        return make(self.values, path, self.origin, **more)
 
     def _algorithm(self) -> Algorithm:
         method: Algorithm = self.part("algorithm")
@@ -280,21 +252,18 @@ def _complete(
     origin = Origin(source, apply(raw, overrides))
     _check_keys(raw, origin)
     top = {"dtype": "float32"} | {k: v for k, v in raw.items() if k not in _TABLES}
-    parts = _method(raw, origin)
-    before = method_label(_method(copy.deepcopy(given), Origin(source))) if "label" in top else None
-    if before == top.get("label") and "label" not in origin.typed:
+    method = complete(raw, METHOD, origin)
+    said = method_label(complete(given, METHOD, Origin(source))) if "label" in top else None
+    if said == top.get("label") and "label" not in origin.typed:
         top.pop("label", None)  # it named the parts that there were before the changes
-    top.setdefault("label", method_label(parts))
+    top.setdefault("label", method_label(method))
     values = check(Settings, top, "", "the configuration", origin)
     with origin.blame(""):
         Settings(**live(values))  # its rules
-    values["algorithm"] = parts["algorithm"]
-    values["model"] = _named(raw, "model", origin)
-    values["data"] = data_table(raw, values["seed"], _named, origin)
-    values |= parts
+    values |= {"algorithm": method["algorithm"], **complete(raw, ("model", "data"), origin)}
+    values |= method
     values |= {CODE: files} if (files := files_in(values)) else {}
-    tables = [table for table in PLAIN if table not in OPTIONAL or table in raw]
-    values |= {table: _plain(raw, table, origin) for table in tables}
+    values |= complete(raw, PLAIN, origin)
     try:
         device_of(values["device"])
     except ConfigError as error:
@@ -306,43 +275,6 @@ def _complete(
     except ConfigError as error:
         raise ConfigError(f"{origin.of('engine')}: {error}") from None
     return Config(values, origin)
-
-
-def _method(raw: Mapping[str, Any], origin: Origin) -> dict[str, Any]:
-    """The tables that make a method."""
-    algorithm = _named(raw, "algorithm", origin)
-    objective = _named(raw, "objective", origin, "cross_entropy")
-    return {"algorithm": algorithm, "objective": objective, **_extras(raw, origin)}
-
-
-def _extras(raw: Mapping[str, Any], origin: Origin) -> dict[str, Any]:
-    """The optional tables; the name "none" leaves one out too."""
-    found: dict[str, Any] = {}
-    for path in ("server", *_EXTRAS):
-        table = named_table(raw, path)
-        if table and table.get("name") != NOTHING:
-            found[path] = _named(raw, path, origin, "asynchronous" if path == "clock" else None)
-    if found.get("aggregation", {}).get("name") == "mean":
-        del found["aggregation"]  # what a run without the table does
-    _add_clock(raw, found, origin)
-    if "submodel" in found:
-        found["submodel"] |= checked_capacities(named_table(raw, "submodel"), origin)
-    if compress := compress_table(raw, _named, origin):
-        found["compress"] = compress
-    return found
-
-
-def _add_clock(raw: Mapping[str, Any], found: dict[str, Any], origin: Origin) -> None:
-    """Give a method of the asynchronous clock that clock, and the clock a device profile."""
-    algorithm = _named(raw, "algorithm", origin)
-    with origin.blame("algorithm", algorithm):
-        buffered = Trait.BUFFERED in traits_of(algorithm)
-    if "clock" not in raw and buffered:
-        found["clock"] = _named({"clock": "asynchronous"}, "clock", origin)
-    if found.get("clock", {}).get("name") == "synchronous":
-        del found["clock"]  # what a run without the table does
-    if "clock" in found and "devices" not in found:
-        found["devices"] = _named({"devices": "lognormal"}, "devices", origin)
 
 
 def _check_keys(raw: Mapping[str, Any], origin: Origin) -> None:
@@ -365,60 +297,3 @@ def _options(raw: Mapping[str, Any], path: str, named: Registry[Any]) -> Collect
         raw = named_table(raw, key)
     make = named.get(str(raw.get("name")))
     return known(make, NESTED.get(path, ())) if make else ()
-
-
-def _plain(raw: Mapping[str, Any], path: str, origin: Origin) -> dict[str, Any]:
-    """A table without a name, complete."""
-    table, make = raw.get(path.rpartition(".")[2], {}), _UNNAMED[path]
-    if not isinstance(table, Mapping):
-        raise ConfigError(f"{origin.of(path)}: {path} must be a table, got {table!r}")
-    inside = [p.rpartition(".")[2] for p in INNER if p.startswith(f"{path}.")]
-    given = [key for key in inside if table.get(key, NOTHING) != NOTHING]
-    tables = {key: _plain(table, f"{path}.{key}", origin) for key in given}
-    own = {k: v for k, v in table.items() if k not in inside and f"{path}.{k}" not in REGISTRIES}
-    if path == "local" and all(own.get(k) is None for k in ("epochs", "steps", "seconds")):
-        own["epochs"] = 1
-    inner = [p.partition(".")[2] for p in REGISTRIES if p.startswith(f"{path}.")]
-    values = check(make, own, path, f"[{path}]", origin, [*inner, *inside])
-    with origin.blame(path):
-        parts = {key: _UNNAMED[f"{path}.{key}"](**live(one)) for key, one in tables.items()}
-        make(**live(values), **parts)
-    values |= tables
-    if path == "local":
-        rates = named_table(table, "schedule")
-        if rates.get("name") == "cosine" and type(raw.get("rounds")) is int:
-            rates.setdefault("rounds", raw["rounds"])  # a longer continuation keeps these
-        values["schedule"] = _named({"schedule": rates}, "local.schedule", origin, "constant")
-        if named_table(table, "passes").get("name", NOTHING) != NOTHING:
-            values["passes"] = _named(table, "local.passes", origin)
-    return values
-
-
-def _named(
-    place: Mapping[str, Any], path: str, origin: Origin, default: str | None = None
-) -> dict[str, Any]:
-    """A table with a name and the options that belong to it, complete."""
-    registry, key = REGISTRIES[path], path.rpartition(".")[2]
-    table = named_table(place, key)
-    name = table.pop("name", default)
-    if name is None:
-        where = origin.of(f"{path}.{next(iter(table), 'name')}")  # which has a setting of it
-        raise ConfigError(f"{where}: {path}.name is missing; known: {', '.join(registry)}")
-    if not isinstance(name, str):
-        got = repr(name) if len(repr(name)) < 60 else f"{repr(name)[:50]} ..."
-        if path == "data.partition" and isinstance(name, list):
-            got += (
-                "; save lists of indices in a file, as JSON, and give data.partition = "
-                '{name = "lists", file = "split.json"}'
-            )
-        raise ConfigError(f"{origin.of(f'{path}.name')}: {path} must be a name, got {got}")
-    name = ALIASES.get((path, name), name)
-    if name not in registry and not (registry.own and is_own(name)):
-        own = f"; one of your own is FILE.py:NAME, {path}=my_file.py:Mine" if registry.own else ""
-        said = f"{unknown(path, short(name), registry)}{own}"
-        raise ConfigError(f"{origin.of(f'{path}.name')}: {said}")
-    inner = NESTED.get(path, ())
-    table = {k: v for k, v in table.items() if k not in inner}
-    with origin.blame(path), explained(name):
-        known(make := registry[name])
-    return {"name": name, **check(make, table, path, f"{path} '{short(name)}'", origin, inner)}

@@ -1,0 +1,297 @@
+"""The tables of a configuration, complete: every default is written out, also those that follow
+from other tables. And the objects that complete tables make.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from ..algorithm import Trait
+from ..compression.codecs import MAKERS, named_codec, usual_feedback
+from ..compression.error_feedback import FEEDBACKS
+from ..core.own_parts import explained, is_own, short
+from ..core.registry import Registry
+from ..core.validation import NOTHING, Origin, check, known, live
+from ..data import SOURCES, TESTS
+from ..errors import ConfigError, unknown
+from ..federation.capacities import Capacities, levels_of
+from .labels import traits_of
+from .overrides import (
+    ALIASES,
+    INNER,
+    NESTED,
+    OPTIONAL,
+    PLAIN,
+    REGISTRIES,
+    TABLES,
+    is_divided,
+    is_short,
+    named_table,
+)
+
+Table = dict[str, Any]
+# those that make a method, and what its rounds are like
+METHOD = (
+    *("algorithm", "objective", "server", "submodel", "private", "choose", "clock", "devices"),
+    *("aggregation", "attack", "tracker", "compress"),
+)
+_ASKED = ("algorithm", "objective", "model", "data")  # even if nothing is given
+_NEEDED = ("local.schedule", "data.partition")  # likewise, by what takes them
+_USUAL = {"objective": "cross_entropy", "clock": "asynchronous", "local.schedule": "constant"}
+_LIKE_NONE = {"aggregation": "mean", "clock": "synchronous"}  # what a run without the table does
+_LEVELS = ["1/64", "1/16", "1/4", 1]  # FIARSE's main tables
+
+
+def complete(raw: Mapping[str, Any], paths: Iterable[str], origin: Origin) -> Table:
+    """The tables at these paths, without those that are left out. Raises ConfigError."""
+    found: Table = {}
+    for path in paths:
+        if path in PLAIN:
+            if path in raw or path not in OPTIONAL:
+                found[path] = _plain(raw, path, origin)
+                make(found, path, origin)  # its rules
+            continue
+        table = _with_usual(raw, path, found, origin)
+        if not table and path not in (*_ASKED, "compress"):
+            continue
+        special = {"data": _data, "submodel": _submodel, "compress": _compress}.get(path)
+        made = special(table, origin) if special else _table(table, path, origin)
+        if made and made["name"] != _LIKE_NONE.get(path):
+            found[path] = made
+    return found
+
+
+def _with_usual(raw: Mapping[str, Any], path: str, found: Table, origin: Origin) -> Table:
+    """A named table as it is given, with what it has by itself; empty if it is left out."""
+    table = named_table(raw, path)
+    if table.get("name") == NOTHING and path not in (*_ASKED, "compress"):
+        table = {}
+    if path == "data":
+        table.setdefault("seed", raw.get("seed", 0))
+    if path == "devices" and "clock" in found and not table:
+        return {"name": "lognormal"}
+    late = False
+    if path == "clock" and path not in raw:
+        with origin.blame("algorithm", found["algorithm"]):
+            late = Trait.BUFFERED in traits_of(found["algorithm"])
+    if path in _USUAL and (table or late or path in _ASKED):
+        table.setdefault("name", _USUAL[path])
+    return table
+
+
+def _table(table: Table, path: str, origin: Origin) -> Table:
+    """A table with a name, complete, with those inside of it."""
+    registry = REGISTRIES[path]
+    name = _name(table, path, registry, origin)
+    with origin.blame(path), explained(name):
+        known(maker := registry[name])
+    own = {k: v for k, v in table.items() if k != "name"}
+    return {"name": name} | _filled(own, path, maker, f"{path} '{short(name)}'", origin)
+
+
+def _plain(place: Mapping[str, Any], path: str, origin: Origin) -> Table:
+    """A table without a name, complete, with those inside of it."""
+    table = place.get(path.rpartition(".")[2], {})
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"{origin.of(path)}: {path} must be a table, got {table!r}")
+    if path == "local":
+        table = _work(table, place.get("rounds"))
+    return _filled(table, path, TABLES[path], f"[{path}]", origin)
+
+
+def _filled(table: Mapping[str, Any], path: str, maker: Any, what: str, origin: Origin) -> Table:
+    """The keys of a table and the tables inside of it, complete."""
+    inside = {p.rpartition(".")[2]: p for p in TABLES if p.rpartition(".")[0] == path}
+    skip = (*inside, *NESTED.get(path, ()))
+    own = {k: v for k, v in table.items() if k not in skip}
+    found = check(maker, own, path, what, origin, skip)
+    for key, place in inside.items():
+        if place in INNER:
+            if table.get(key, NOTHING) != NOTHING:
+                found[key] = _plain(table, place, origin)
+            continue
+        usual = {"name": _USUAL[place]} if place in _USUAL else {}
+        inner = usual | named_table(table, key)
+        given = inner and inner.get("name") != NOTHING
+        if key in known(maker) if place in _NEEDED else given:
+            found[key] = _table(inner, place, origin)
+    return found
+
+
+def _name(table: Mapping[str, Any], path: str, names: Registry[Any], origin: Origin) -> str:
+    """The name of a table, which one of a registry or of a user's own part."""
+    if "name" not in table:
+        where = origin.of(f"{path}.{next(iter(table), 'name')}")  # which has a setting of it
+        raise ConfigError(f"{where}: {path}.name is missing; known: {', '.join(names)}")
+    name, where = table["name"], origin.of(f"{path}.name")
+    if not isinstance(name, str):
+        got = repr(name) if len(repr(name)) < 60 else f"{repr(name)[:50]} ..."
+        if path == "data.partition" and isinstance(name, list):
+            got += (
+                "; save lists of indices in a file, as JSON, and give data.partition = "
+                '{name = "lists", file = "split.json"}'
+            )
+        raise ConfigError(f"{where}: {path} must be a name, got {got}")
+    name = ALIASES.get((path, name), name)
+    if name not in names and not (names.own and is_own(name)):
+        own = f"; one of your own is FILE.py:NAME, {path}=my_file.py:Mine" if names.own else ""
+        raise ConfigError(f"{where}: {unknown(path, short(name), names)}{own}")
+    return name
+
+
+def _one_of(path: str, name: Any, names: Collection[str], origin: Origin) -> None:
+    if name not in names:
+        raise ConfigError(f"{origin.of(path)}: {unknown(path, str(name), names)}")
+
+
+# ------------------------------------------------------------- of which more is to be said
+def _work(table: Mapping[str, Any], rounds: Any) -> Table:
+    """[local] with an epoch if nothing is said, and with as many rounds of a cosine as the run has:
+    a longer continuation keeps these.
+    """
+    table = dict(table)
+    if all(table.get(key) is None for key in ("epochs", "steps", "seconds")):
+        table["epochs"] = 1
+    rates = named_table(table, "schedule")
+    if rates.get("name") == "cosine" and type(rounds) is int:
+        table["schedule"] = {"rounds": rounds} | rates
+    return table
+
+
+def _data(table: Table, origin: Origin) -> Table:
+    """[data] with its partition and test sets. A user's own source need not take a seed, nor a
+    partition: then its data have clients already.
+    """
+    name, tests, divided = table.get("name"), table.get("tests", NOTHING), False
+    if is_own(name):
+        with origin.blame("data"):
+            source = SOURCES[str(name)]
+        divided = is_divided(source)
+        if "seed" not in known(source):
+            del table["seed"]
+    made = _table(table, "data", origin)
+    _one_of("data.tests", tests, (*TESTS, NOTHING), origin)
+    for key in ("partition", "tests"):
+        if divided and table.get(key, NOTHING) != NOTHING:
+            raise ConfigError(
+                f"{origin.of(f'data.{key}')}: data.{key} goes with data that are divided here, and "
+                f"'{short(str(name))}' takes no argument 'partition'; leave data.{key} out"
+            )
+    return made | ({} if tests == NOTHING else {"tests": tests})
+
+
+def _submodel(table: Table, origin: Origin) -> Table:
+    """[submodel] with submodel.capacities (a list of shares, "1/64,1/4,1", or a file with one per
+    client) and submodel.shares (of the clients, one for each level), with numbers for fractions.
+    """
+    made, shares = _table(table, "submodel", origin), table.get("shares")
+    given = table.get("capacities", _LEVELS)
+    where = origin.of("submodel.capacities")
+    given = [given] if isinstance(given, int | float) else given
+    if not isinstance(given, list | str):
+        raise ConfigError(
+            f"{where}: submodel.capacities must be a list of shares, '1/64,1/4,1' or a file's "
+            f"name, got {given!r}"
+        )
+    try:
+        levels = levels_of(given)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: submodel.capacities: {error}") from None
+    in_a_file = isinstance(given, str) and "," not in given and len(levels) > 1
+    made["capacities"] = given if in_a_file else list(levels)
+    if shares is None:
+        return made
+    numbers = isinstance(shares, list) and all(type(s) in (int, float) for s in shares)
+    if not numbers or len(shares) != len(levels) or in_a_file:
+        raise ConfigError(
+            f"{origin.of('submodel.shares')}: submodel.shares must give each of the {len(levels)} "
+            f"levels of submodel.capacities its share of the clients, got {shares!r}"
+        )
+    return made | {"shares": [float(s) for s in shares]}
+
+
+def capacities_of(table: Mapping[str, Any]) -> Capacities | None:
+    """The capacities of an experiment, from a complete table."""
+    given = table.get("capacities")
+    if "shares" not in table or given is None:
+        return given
+    return dict(zip(given, table["shares"], strict=True))
+
+
+def _compress(table: Table, origin: Origin) -> Table:
+    """[compress] with codecs of both directions and error feedback; empty without a codec."""
+    table = _spelled_out(table, "compress", origin)
+    if (up := table.pop("up", None)) is not None:
+        if "name" in table:
+            raise ConfigError(
+                f"{origin.of('compress.up')}: compress.up and compress.name both name the codec of "
+                "client updates; keep one of them"
+            )
+        table |= _spelled_out(named_table({"up": up}, "up"), "compress.up", origin)
+    down = _spelled_out(named_table(table, "down"), "compress.down", origin)
+    table["down"] = down if down.get("name") != NOTHING else {}
+    if table.get("name", NOTHING) == NOTHING:
+        _refuse_options_of_nothing(table, origin)
+        if not table["down"]:
+            return {}
+        table["name"] = "dense"
+    made = _table(table, "compress", origin)
+    feedback = table.get("feedback", usual_feedback(made))
+    _one_of("compress.feedback", feedback, FEEDBACKS, origin)
+    return made | {"feedback": feedback}
+
+
+def _refuse_options_of_nothing(table: Mapping[str, Any], origin: Origin) -> None:
+    """Raise ConfigError for options, or error feedback, without a codec."""
+    for key in [key for key in table if key not in ("name", "down")]:
+        said = f"{origin.of(f'compress.{key}')}: compress.{key}"
+        if "name" in table:
+            raise ConfigError(f"{said} goes with a codec, and compress is none")
+        known = ", ".join(MAKERS)
+        raise ConfigError(f"{said} needs a codec, and compress.name is missing; known: {known}")
+
+
+def _spelled_out(table: Table, path: str, origin: Origin) -> Table:
+    """A codec's table; the name "topk:0.01" is short for a name and its options."""
+    name = table.get("name")
+    if not isinstance(name, str) or not is_short(name):
+        return table
+    try:
+        name, options = named_codec(name)
+    except ConfigError as error:
+        raise ConfigError(f"{origin.of(f'{path}.name')}: {error}") from None
+    return {**options, **table, "name": name}
+
+
+# -------------------------------------------------------------------------------- to make objects
+def table_at(values: Mapping[str, Any], path: str) -> Table:
+    """The table at a dotted path; empty if there is none."""
+    table: Any = values
+    for key in path.split("."):
+        table = table.get(key, {})
+    return dict(table)
+
+
+def options_at(values: Mapping[str, Any], path: str, origin: Origin) -> Table:
+    """The options of what the table at a dotted path makes, as Python arguments; a table among them
+    becomes its object.
+    """
+    options = live(table_at(values, path))
+    for key in ("name",) * isinstance(TABLES[path], Registry) + NESTED.get(path, ()):
+        options.pop(key, None)
+    inner = {key: f"{path}.{key}" for key in options if f"{path}.{key}" in TABLES}
+    return options | {key: make(values, place, origin) for key, place in inner.items()}
+
+
+def make(values: Mapping[str, Any], path: str, origin: Origin, **more: Any) -> Any:
+    """The object of the table at a dotted path; None if there is none. more: further arguments.
+    Raises ConfigError with the source of a refused value.
+    """
+    if not (table := table_at(values, path)):
+        return None
+    options, maker = options_at(values, path, origin), TABLES[path]
+    with origin.blame(path, options):
+        if isinstance(maker, Registry):
+            return maker.make(table["name"], **options, **more)
+        return maker(**options)
