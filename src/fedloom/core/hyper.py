@@ -14,7 +14,7 @@ import typing
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, ParamSpec, TypeVar, Union
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, ParamSpec, TypeVar
 
 from annotated_types import Ge, Gt, Le, Lt
 
@@ -64,10 +64,12 @@ class Hyper:
 
     @functools.cached_property
     def _adapter(self) -> TypeAdapter[Any]:
-        from pydantic import TypeAdapter
+        from pydantic import InstanceOf, TypeAdapter
 
+        if dataclasses.is_dataclass(self.kind):
+            return TypeAdapter(InstanceOf[self.kind])  # type: ignore[misc, name-defined]
         strict = {"strict": True, "allow_inf_nan": False, "arbitrary_types_allowed": True}
-        return TypeAdapter(_for_pydantic(self.kind), config=strict)  # type: ignore[arg-type]
+        return TypeAdapter(self.kind, config=strict)  # type: ignore[arg-type]
 
     @functools.cached_property
     def _kinds(self) -> list[dict[str, Any]]:
@@ -202,27 +204,6 @@ def _too_long(value: Any) -> bool:
     return isinstance(value, int) and value.bit_length() > 64
 
 
-@dataclass(frozen=True)
-class _Instance:
-    """For pydantic: a value of this class, whatever its fields are."""
-
-    kind: Any
-
-    def __get_pydantic_core_schema__(self, _: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        from pydantic_core import core_schema
-
-        return core_schema.is_instance_schema(self.kind)
-
-
-def _for_pydantic(kind: Any) -> Any:
-    """A type in which nothing but isinstance is asked about our own classes."""
-    if typing.get_origin(kind) in (Union, types.UnionType):
-        return Union[tuple(map(_for_pydantic, typing.get_args(kind)))]  # noqa: UP007
-    if typing.Protocol in getattr(kind, "__bases__", ()):
-        return Annotated[Any, _Instance(typing.runtime_checkable(kind))]
-    return Annotated[Any, _Instance(kind)] if dataclasses.is_dataclass(kind) else kind
-
-
 def hyper(
     default: Any = dataclasses.MISSING,
     meaning: str = "",
@@ -285,6 +266,13 @@ class Part:
             for name, value in (_defaults(kind) | made | _read(kind, bound)).items():
                 object.__setattr__(self, name, value)
             self.__post_init__()
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, _: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """As the type of another part's field: an object of the class, which is checked already."""
+        from pydantic_core import core_schema
+
+        return core_schema.is_instance_schema(cls)
 
     def __post_init__(self) -> None:
         """Rules between fields, each of which has its type and range already."""

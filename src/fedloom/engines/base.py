@@ -21,6 +21,7 @@ from .client_results import ClientCost, RangeResult, Request, TrainTask
 from .scores import Score
 
 
+@runtime_checkable
 class Engine(Protocol):
     """Runs the clients of a round, and evaluates. Same configuration and seed, same bits."""
 

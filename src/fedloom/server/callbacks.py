@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from torch import nn
 
@@ -30,6 +30,7 @@ def takes_model(call: Callable[..., Any]) -> bool:
     return second.name == "model" or second.default is second.empty
 
 
+@runtime_checkable
 class Measuring(Protocol):
     """A look at a run between two rounds, every so many of them: -> columns of the round's row. It
     changes nothing. It is called with the run (rounds.Run).

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from ..core.hyper import Part
 
@@ -43,6 +43,7 @@ class Session(Protocol):
         """Close. summary: the last numbers; None of a run that was stopped and may go on."""
 
 
+@runtime_checkable
 class Tracker(Protocol):
     """Settings of a tracker; your own is an object with these two methods."""
 
