@@ -1,5 +1,6 @@
 """Make docs/algorithms/, compatibility.md and settings.md in docs: `make docs`, or
-`python docs/pages.py [FOLDER]`. git ignores them. It makes docs/parts.md too, which is committed.
+`python docs/pages.py [FOLDER]`. git ignores them. It makes docs/parts.md and the schemas of what is
+printed too, which are committed.
 
 A method's page is its docstring, its cost as measured from its records, its options, the lines that
 run it and its relatives, and the tests that prove it, found by their names and cases. Nothing but
@@ -16,6 +17,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import schemas
 
 from fedloom.algorithms.registry import ALGORITHMS, make_algorithm, options
 from fedloom.cli.compatibility import as_markdown
@@ -542,12 +545,13 @@ def pages() -> dict[str, str]:
     out = {f"algorithms/{name}.md": page(name) for name in ALGORITHMS if not is_more(name)}
     out |= {"algorithms/README.md": index(), "algorithms/more.md": more()}
     out |= {"compatibility.md": as_markdown()}
-    return out | {"settings.md": settings()}
+    editors = schemas.page("run FILE.toml", schemas.settings())
+    return out | {"settings.md": settings(), "schemas/settings.json": editors}
 
 
 def write(folder: Path) -> None:
     """Write all pages, and remove those of methods that are gone."""
-    made = pages() | {"parts.md": parts()}
+    made = pages() | schemas.pages() | {"parts.md": parts()}
     for path, text in made.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text, encoding="utf-8")

@@ -72,8 +72,8 @@ class Hyper:
         return TypeAdapter(self.kind, config=strict)  # type: ignore[arg-type]
 
     @functools.cached_property
-    def _kinds(self) -> list[dict[str, Any]]:
-        """The JSON Schemas of a union, or the one; empty for what no file holds."""
+    def kinds(self) -> list[dict[str, Any]]:
+        """The JSON Schemas of its type's members; {} is what no file holds."""
         from pydantic.json_schema import GenerateJsonSchema
 
         class OfFiles(GenerateJsonSchema):
@@ -92,7 +92,7 @@ class Hyper:
 
     def bound(self, *names: str) -> float | None:
         """The first of these bounds that the type has, by their names in JSON Schema."""
-        return next((kind[n] for kind in self._kinds for n in names if n in kind), None)
+        return next((kind[n] for kind in self.kinds for n in names if n in kind), None)
 
     @property
     def low(self) -> float | None:
@@ -107,7 +107,7 @@ class Hyper:
     @property
     def choices(self) -> tuple[Any, ...]:
         """All that is allowed beside none, of a Literal or a bool."""
-        kinds = [kind for kind in self._kinds if kind.get("type") != "null"]
+        kinds = [kind for kind in self.kinds if kind.get("type") != "null"]
         if len(kinds) != 1:
             return ()
         return (False, True) if kinds[0].get("type") == "boolean" else _names(kinds[0])
@@ -120,7 +120,7 @@ class Hyper:
         """
         if self.example:
             return self.example
-        kinds = [k for k in self._kinds if not (self.one_per and k.get("type") == "array")]
+        kinds = [k for k in self.kinds if not (self.one_per and k.get("type") == "array")]
         each = f", or a list of one per {self.one_per}" if self.one_per else ""
         return (_joined(kinds) or "any") + each
 
