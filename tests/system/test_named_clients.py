@@ -7,15 +7,20 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from torch import nn
 
 from fedloom import Experiment, FedAvg, Local
 from fedloom.data import from_arrays, from_clients, iid
+from fedloom.errors import ConfigError
+from fedloom.federation.attacks import SignFlip
+from fedloom.federation.availability import Availability
 from fedloom.federation.choice import PowerOfChoice
 from fedloom.report import group_runs, load_run, write_report
 from fedloom.report.charts import partition_chart
 from fedloom.report.clients import client_cells
 from fedloom.server.row import skipped
+from fedloom.submodels import HeteroFL
 
 NAMES = ("lyon", "bonn", "oslo")
 
@@ -121,3 +126,105 @@ def test_what_is_not_measured_is_said_in_one_line(data, says, capsys):
     said = capsys.readouterr().err.splitlines()
     assert sum("measured" in line for line in said) == bool(says)
     assert any(says in line for line in said)
+
+
+def vector(result):
+    return torch.cat([p.flatten() for p in result.model.parameters()])
+
+
+def test_settings_name_clients_as_the_data_do(tmp_path):
+    """By name and by number is the same run."""
+    half = {
+        "submodel": HeteroFL(),
+        "model": lambda: nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)),
+    }
+    trace = tmp_path / "trace.csv"
+    trace.write_text("client,first_round,last_round\nlyon,1,1\noslo,1,2\n")
+    numbers = tmp_path / "numbers.csv"
+    numbers.write_text(trace.read_text().replace("lyon", "0").replace("oslo", "2"))
+    for by_name, by_number in (
+        (
+            {"weighting": {"bonn": 2.0, "oslo": 3.5, "lyon": 1.0}},
+            {"weighting": [1.0, 2.0, 3.5]},
+        ),
+        ({"cohort": [["oslo"], ["bonn", 0]]}, {"cohort": [[2], [0, 1]]}),
+        (
+            {"capacities": {"oslo": "1/2", "bonn": 1, "lyon": 1}, **half},
+            {"capacities": [1, 1, 0.5], **half},
+        ),
+        (
+            {"availability": Availability(trace=str(trace))},
+            {"availability": Availability(trace=str(numbers))},
+        ),
+        (
+            {"attack": SignFlip(clients=["bonn"])},
+            {"attack": SignFlip(clients=[1])},
+        ),
+    ):
+        one, other = run(named(), **by_name), run(named(), **by_number)
+        assert torch.equal(vector(one), vector(other)), by_name
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"weighting": {"lyon": 1.0, "bon": 2.0, "oslo": 1.0}}, "'bon'.*did you mean 'bonn'"),
+        (
+            {"weighting": {"lyon": 1.0, "oslo": 1.0}},
+            "weighting names 2 of 3 clients, and not 'bonn'",
+        ),
+        ({"weighting": {"lyon": 1.0, 0: 1.0, "oslo": 1.0}}, "names a client twice"),
+        ({"weighting": {"lyon": 1.0, "bonn": 0.0, "oslo": 1.0}}, "numbers above 0, got 0"),
+        ({"cohort": [["lyon"], ["berlin"]]}, "cohort of round 2 names client 'berlin'"),
+        ({"cohort": [["lyon", 0]]}, "names a client twice"),
+        ({"attack": SignFlip(clients=["berlin"])}, "attack.clients names client 'berlin'"),
+        ({"attack": SignFlip(clients=[7])}, "attack.clients names client 7"),
+    ],
+)
+def test_a_client_that_there_is_not_is_named(given, said):
+    with pytest.raises(ConfigError, match=said):
+        run(named(), **given)
+
+
+def test_data_without_names_say_so():
+    pairs = [clinic(i, 10 + i) for i in range(3)]
+    with pytest.raises(ConfigError, match="these data have no names of clients; give numbers"):
+        run(from_clients(pairs, test=clinic(9, 6)), cohort=[["lyon"]])
+
+
+def test_a_run_by_name_resumes_and_a_file_may_name_clients_too(fedloom, tmp_path):
+    for site in NAMES:
+        rows = zip(*clinic(len(site), 12), strict=True)
+        lines = [",".join(map(str, (*x.tolist(), y))) for x, y in rows]
+        (tmp_path / f"{site}.csv").write_text("\n".join(["a,b,c,y", *lines]) + "\n")
+    table = {"name": "table", "path": "*.csv", "target": "y", "test_share": 0.3}
+    lines = [f"{k} = {json.dumps(v)}" for k, v in {**table, "partition": "natural"}.items()]
+    keys = [
+        'algorithm = "fedavg"',
+        "rounds = 2",
+        'model = { name = "logistic", inputs = 3, classes = 2 }',
+        "[data]",
+        *lines,
+    ]
+    (tmp_path / "t.toml").write_text("\n".join(keys))
+    words = ["t.toml", "weighting={lyon=1, bonn=2, oslo=0.5}"]
+    fedloom("run", *words, "--out", "a", "--quiet")
+    fedloom("resume", "a", "rounds=3", "--quiet")
+    fedloom("run", "t.toml", "rounds=3", "weighting=[2, 1, 0.5]", "--out", "b", "--quiet")
+    rows = [(tmp_path / run / "rounds.jsonl").read_text().splitlines()[-1] for run in "ab"]
+    assert len({json.loads(row)["test_loss"] for row in rows}) == 1  # bonn is the first of names
+    said = fedloom("run", "t.toml", "rounds=1", "weighting={lyon=1}", "--out", "c", code=2).output
+    assert "weighting names 1 of 3 clients, and not 'bonn'" in said
+    fedloom(
+        "run", "t.toml", "rounds=1", "attack=sign_flip", 'attack.clients=["oslo"]', "--out", "d"
+    )
+    fedloom("run", "t.toml", "rounds=1", 'cohort=[["oslo"]]', "--out", "e")
+    assert json.loads((tmp_path / "e/rounds.jsonl").read_text())["cohort"] == 1
+    half = ["model=mlp", "model.inputs=3", "model.hidden=[4]", "submodel=heterofl"]
+    levels = "submodel.capacities={lyon='1/2', bonn=1, oslo=1}"
+    fedloom("run", "t.toml", "rounds=1", *half, levels, "--out", "f", "--quiet")
+    capacities = json.loads((tmp_path / "f/summary.json").read_text())["submodel"]["capacities"]
+    assert capacities == [1.0, 0.5, 1.0]
+    wrong = levels.replace("oslo", "rome")
+    said = fedloom("run", "t.toml", *half, wrong, "--out", "g", code=2).output
+    assert "capacities names client 'rome'" in said

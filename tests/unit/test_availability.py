@@ -10,6 +10,7 @@ from fedloom import Checkpoint, FedAvg, Local
 from fedloom.algorithms.registry import make_algorithm
 from fedloom.errors import CheckpointError, ConfigError
 from fedloom.federation.availability import Availability, read_trace
+from fedloom.federation.client_names import ClientNumbers
 from fedloom.federation.devices import Levels
 from fedloom.federation.sampling import Churn, Cohorts
 from tiny import same, small, timeless, trace, weights
@@ -125,10 +126,10 @@ def test_methods_that_ask_everybody_first_ask_those_that_are_there(tmp_path):
         (SECONDS, "names no client"),
         (SECONDS + "0,1,2\n9,1,2\n", "line 3 names client 9; clients are numbered 0 to 6"),
         (SECONDS + "0,2,1\n", "line 2 ends before it begins: '0,2,1'"),
-        (SECONDS + "0,x,1\n", "a client's number and two numbers of seconds, got '0,x,1'"),
+        (SECONDS + "0,x,1\n", "a client and two numbers of seconds, got '0,x,1'"),
         (SECONDS + "0,1\n", "got '0,1'"),
         (SECONDS + "0,1,2,3\n", "got '0,1,2,3'"),
-        (ROUNDS + "0,0,2\n", "a client's number and two rounds from 1 on, got '0,0,2'"),
+        (ROUNDS + "0,0,2\n", "a client and two rounds from 1 on, got '0,0,2'"),
         (ROUNDS + "0,1.5,2\n", "two rounds from 1 on, got '0,1.5,2'"),
         (ROUNDS + "0,3,2\n", "ends before it begins"),
         ("\xff\xfe", "must begin with the line"),
@@ -136,7 +137,7 @@ def test_methods_that_ask_everybody_first_ask_those_that_are_there(tmp_path):
 )
 def test_a_trace_that_is_wrong_is_refused_with_its_line(text, words, tmp_path):
     with pytest.raises(ConfigError, match=words):
-        read_trace(written(tmp_path, text), 7)
+        read_trace(written(tmp_path, text), ClientNumbers((), 7))
 
 
 def test_what_does_not_go_together_is_refused(tmp_path):

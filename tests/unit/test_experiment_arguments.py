@@ -301,14 +301,17 @@ def test_unequal_weights_are_the_weights_of_the_mean() -> None:
         (lambda: experiment(weighting=[1.0] * 9 + [0.0]).run(), "numbers above 0, got 0.0"),
         (
             lambda: experiment(weighting=["a"] * 10).run(),
-            "a list with a weight for each client, got ('a', ",
+            "a list or table with a weight for each client, got ('a', ",
         ),
         (lambda: experiment(weighting=3).run(), '"examples", "uniform" or a list'),
-        (lambda: experiment(cohort=[[0.5]]), "a list of lists of whole numbers, got ((0.5,),)"),
+        (
+            lambda: experiment(cohort=[[0.5]]),
+            "a list of lists of whole numbers or texts, got ((0.5,),)",
+        ),
         (lambda: experiment(cohort=[[np.int64(10)]]), "names client 10; clients are numbered 0"),
         (
             lambda: experiment(cohort=np.array([0, 1])),
-            "a list of lists of whole numbers, got (0, 1)",
+            "a list of lists of whole numbers or texts, got (0, 1)",
         ),
     ],
 )

@@ -182,28 +182,32 @@ def _data(table: Table, origin: Origin) -> Table:
 
 
 def _submodel(table: Table, origin: Origin) -> Table:
-    """[submodel] with submodel.capacities (a list of shares, "1/64,1/4,1", or a file with one per
-    client) and submodel.shares (of the clients, one for each level), with numbers for fractions.
+    """[submodel] with submodel.capacities (a list of shares, "1/64,1/4,1", a table {client: share},
+    or a file with one per client) and submodel.shares (of the clients, one for each level), with
+    numbers for fractions.
     """
     made, shares = _table(table, "submodel", origin), table.get("shares")
     given = table.get("capacities", _LEVELS)
     where = origin.of("submodel.capacities")
     given = [given] if isinstance(given, int | float) else given
-    if not isinstance(given, list | str):
+    if not isinstance(given, list | str | dict):
         raise ConfigError(
-            f"{where}: submodel.capacities must be a list of shares, '1/64,1/4,1' or a file's "
-            f"name, got {given!r}"
+            f"{where}: submodel.capacities must be a list of shares, '1/64,1/4,1', a table with "
+            f"one for each client or a file's name, got {given!r}"
         )
+    by_name = list(given) if isinstance(given, dict) else []
     try:
-        levels = levels_of(given)
+        levels = levels_of([*given.values()] if isinstance(given, dict) else given)
     except ConfigError as error:
         raise ConfigError(f"{where}: submodel.capacities: {error}") from None
     in_a_file = isinstance(given, str) and "," not in given and len(levels) > 1
     made["capacities"] = given if in_a_file else list(levels)
+    if by_name:
+        made["capacities"] = dict(zip(by_name, levels, strict=True))
     if shares is None:
         return made
     numbers = isinstance(shares, list) and all(type(s) in (int, float) for s in shares)
-    if not numbers or len(shares) != len(levels) or in_a_file:
+    if not numbers or len(shares) != len(levels) or in_a_file or by_name:
         raise ConfigError(
             f"{origin.of('submodel.shares')}: submodel.shares must give each of the {len(levels)} "
             f"levels of submodel.capacities its share of the clients, got {shares!r}"

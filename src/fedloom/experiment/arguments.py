@@ -157,7 +157,7 @@ def type_of(given: torch.dtype | str | None) -> torch.dtype | None:
 
 def setting_of(exp: Any) -> Setting:
     """What the rules of a plan ask about an experiment beside its method."""
-    weights = exp.data.sizes.tolist() if exp.weighting == "examples" else exp.weighting
+    weights = exp.data.sizes.tolist() if exp.weighting == "examples" else exp.weights_by_client
     drawn = "" if exp.sampling == "poisson" else f"sampling = {exp.sampling}"
     drawn = "cohorts that are listed" if isinstance(exp.cohort, Sequence) else drawn
     moving = "churn" if exp.churn is not None else "availability" if exp.availability else ""

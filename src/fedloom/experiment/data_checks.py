@@ -128,4 +128,6 @@ def on_device(
 
 def flipped(data: FederatedData, attack: Attack | None, seed: int) -> FederatedData:
     """The data as hostile clients have changed their own."""
-    return data if attack is None else attack.data(data, attack.hostile(data.population, seed))
+    if attack is None:
+        return data
+    return attack.data(data, attack.hostile(data.population, seed, data.client_names))

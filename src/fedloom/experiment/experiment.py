@@ -37,6 +37,7 @@ from ..federation.attacks import Attack
 from ..federation.availability import Availability
 from ..federation.capacities import Capacities
 from ..federation.choice import ClientChoice
+from ..federation.client_names import ClientNumbers
 from ..federation.clock import Asynchronous, Clock
 from ..federation.devices import Devices
 from ..federation.federation import Federation
@@ -176,8 +177,9 @@ class Experiment(Settings, frozen=False):
         self._group: Group = ALONE
         self.choice: Choice | None = None
         self._kept, self.taken = "", self.engine  # of the run that goes on, if auto is asked for
+        self._clients = ClientNumbers(self.data.client_names, self.data.population)
         drawn = self.data.population, self.seed, self.sampling, self.churn, self.availability
-        self._cohorts = Cohorts(self.cohort, *drawn)
+        self._cohorts = Cohorts(self.cohort, *drawn, names=self.data.client_names)
         self.devices = devices_for(self.clock, self.devices)
         check_clock(self.clock, self._cohorts, self.choose, self.devices)
         if self._cohorts.alone:
@@ -206,9 +208,24 @@ class Experiment(Settings, frozen=False):
     def _device(self) -> torch.device:
         return processes.device_for(self.device, self._kept or self.engine, self._group)
 
+    @property
+    def weights_by_client(self) -> str | Sequence[float]:
+        """Client weights as Federation takes them. Raises ConfigError."""
+        if isinstance(self.weighting, Mapping):
+            return self._clients.values(self.weighting, "weighting")
+        return self.weighting
+
+    @property
+    def _held(self) -> Capacities | None:
+        """Capacities, one for each client where they are given by name."""
+        given, names = self.capacities, self.data.client_names
+        if isinstance(given, Mapping) and any(client in names for client in given):
+            return self._clients.values(given, "capacities")
+        return given
+
     def plan(self) -> Plan:
         """The axes together. Raises CompositionError for parts that do not fit."""
-        held = levels_for(self.capacities, self.submodel)
+        held = levels_for(self._held, self.submodel)
         rule = None if self.submodel is None else self.submodel.settled(held)
         method = self.local.around(self.algorithm), self.loss_at_clients, self.nonfinite, rule
         more = self.private, self._aggregation, tuple(self.stages)
@@ -249,10 +266,10 @@ class Experiment(Settings, frozen=False):
             data,
             self.local,
             self.seed,
-            self.weighting,
+            self.weights_by_client,
             there,
             takes_channels_last(net, self.data, self.channels_last),
-            checked_capacities(scheme, self.capacities, net, self.data, self.seed),
+            checked_capacities(scheme, self._held, net, self.data, self.seed),
             self.devices,
             self.attack,
         )

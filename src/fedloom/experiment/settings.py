@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 
 import torch
@@ -21,21 +21,21 @@ class Settings(Part, frozen=False):
     label: str = hyper("", "of curves and tables")
     rounds: PositiveInt = hyper(meaning="number of rounds in all; a finished run can be extended")
     seed: NonNegativeInt = hyper(0, "of all randomness of the run: same seed, same bits")
-    cohort: int | float | Sequence[Sequence[int]] = hyper(
+    cohort: int | float | Sequence[Sequence[int | str]] = hyper(
         1.0,
         "clients of a round: a share (0.05; 1.0: all), a number (5; 1: one client), or lists of "
-        "clients, one per round, repeated",
+        "clients by number or name, one per round, repeated",
     )
     sampling: Literal["fixed", "bernoulli", "poisson", "cycle"] = hyper(
         "fixed",
         "fixed: exactly as many; bernoulli: each with that probability, again if nobody comes; "
         "poisson: never again, for aggregation=dp; cycle: in turns, in random order",
     )
-    weighting: Literal["examples", "uniform"] | Sequence[float] = hyper(
+    weighting: Literal["examples", "uniform"] | Sequence[float] | Mapping[str | int, float] = hyper(
         "examples",
-        "of client updates in the mean: by examples, uniform, or a list with a weight for each "
-        "client",
-        example='"examples", "uniform" or a list with a weight for each client',
+        "of client updates in the mean: by examples, uniform, a list with a weight for each "
+        "client, or {client: weight}",
+        example='"examples", "uniform" or a list or table with a weight for each client',
     )
     nonfinite: Literal["stop", "skip"] = hyper(
         "stop",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
+from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
@@ -21,26 +22,35 @@ from ..core.rng import generator
 from ..core.vector import Rec, Vec, tree
 from ..data import FederatedData
 from ..errors import DataError
+from .client_names import ClientNumbers
 
 
 class Attack(Part):
-    """What hostile clients do. share: round(share N) of the N clients are hostile, half up."""
+    """What hostile clients do. share: round(share N) of the N clients are hostile, half up; or
+    those in `clients`.
+    """
 
     # omniscient: a hostile update is made of the honest ones of the round, see forged()
     omniscient: ClassVar[bool] = False
     share: PositiveShare = hyper(0.2, "of all clients that are hostile")
+    clients: Sequence[int | str] | None = hyper(
+        None, "the hostile clients, by name or number; none: a share, drawn from the seed"
+    )
 
     @property
     def name(self) -> str:
         """The name in errors."""
         return type(self).__name__
 
-    def hostile(self, population: int, seed: int) -> frozenset[int]:
-        """The hostile clients of so many.
+    def hostile(self, population: int, seed: int, names: Sequence[str] = ()) -> frozenset[int]:
+        """The hostile clients of so many. names: of the clients, if they have names.
 
         >>> len(SignFlip(share=0.3).hostile(10, seed=1))
         3
         """
+        if self.clients:
+            numbers = ClientNumbers(names, population)
+            return frozenset(numbers.all_of(self.clients, "attack.clients"))
         count = math.floor(self.share * population + 0.5)
         order = torch.randperm(population, generator=generator(seed, "attack"))
         return frozenset(order[:count].tolist())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar, NamedTuple
@@ -14,6 +15,7 @@ from ..core.hyper import Part, PositiveShare, ShareBelow1, hyper
 from ..core.parsing import decoded
 from ..core.rng import generator
 from ..errors import ConfigError
+from .client_names import ClientNumbers
 
 # the first line of a trace -> the unit of its times
 HEADS = {
@@ -26,10 +28,11 @@ class Availability(Part):
     """Which clients can be asked, which of those answer, and how many more are asked for that.
 
     A share or number of clients (cohort) is then of those available. A trace is a CSV file with a
-    line for each time that a client is available: client,begin_seconds,end_seconds in simulated
-    seconds, the end not included, or client,first_round,last_round, both included, the first round
-    is 1. Seconds need [devices]: a round then waits until somebody is available. Otherwise a round
-    in which nobody is available changes nothing.
+    line for each time that a client, by its name or number, is available:
+    client,begin_seconds,end_seconds in simulated seconds, the end not included, or
+    client,first_round,last_round, both included, the first round is 1. Seconds need
+    [devices]: a round then waits until somebody is available. Otherwise a round in which nobody is
+    available changes nothing.
 
     A client that drops out has received the model, whose bytes count; it sends nothing, its state
     stays as it was, and nobody waits for it. With over_selection the server asks more clients than
@@ -100,7 +103,7 @@ class Trace(NamedTuple):
         return min(later, default=None)
 
 
-def read_trace(path: str, population: int) -> Trace:
+def read_trace(path: str, clients: ClientNumbers) -> Trace:
     """The trace in a file. Raises ConfigError."""
     named = f"availability.trace '{path}'"
     try:
@@ -113,30 +116,28 @@ def read_trace(path: str, population: int) -> Trace:
     if head not in HEADS:
         known = " or ".join(",".join(names) for names in HEADS)
         raise ConfigError(f"{named} must begin with the line {known}, got '{','.join(head)[:80]}'")
-    spans = tuple(_spans(lines, HEADS[head], population, named))
+    spans = tuple(_spans(lines, HEADS[head], clients, named))
     if not spans:
         raise ConfigError(f"{named} names no client; give a line for each time of a client")
     return Trace(HEADS[head], spans)
 
 
-def _spans(lines: list[str], unit: str, population: int, named: str) -> Iterator[Span]:
+def _spans(lines: list[str], unit: str, clients: ClientNumbers, named: str) -> Iterator[Span]:
     whole = unit == "rounds"
     for number, row in enumerate(csv.reader(lines[1:]), 2):
         if not row:
             continue
         where, given = f"{named}, line {number}", ",".join(row)[:80]
         try:
-            client, begin, end = int(row[0]), float(row[1]), float(row[2])
+            name, begin, end = row[0].strip(), float(row[1]), float(row[2])
             fits = len(row) == 3 and math.isfinite(begin) and not math.isnan(end)
         except (ValueError, IndexError):
             fits = False
         if not fits or (whole and (begin < 1 or begin % 1 or (end % 1 and end != math.inf))):
             what = "two rounds from 1 on" if whole else "two numbers of seconds"
-            raise ConfigError(f"{where} must be a client's number and {what}, got '{given}'")
-        if not 0 <= client < population:
-            raise ConfigError(
-                f"{where} names client {client}; clients are numbered 0 to {population - 1}"
-            )
+            raise ConfigError(f"{where} must be a client and {what}, got '{given}'")
+        by_number = re.fullmatch("-?[0-9]{1,18}", name) and name not in clients.names
+        client = clients.of(int(name) if by_number else name, where)
         if end < begin or (end == begin and not whole):
             raise ConfigError(f"{where} ends before it begins: '{given}'")
         yield Span(client, begin - 1, end) if whole else Span(client, begin, end)

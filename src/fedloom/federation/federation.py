@@ -109,7 +109,7 @@ class Federation:
         """The clients that mean harm."""
         if self.attack is None:
             return frozenset()
-        return self.attack.hostile(self.population, self.seed)
+        return self.attack.hostile(self.population, self.seed, self.data.client_names)
 
     @property
     def forges(self) -> bool:

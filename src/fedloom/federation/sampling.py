@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 
@@ -13,6 +13,7 @@ from ..core.hyper import Part, PositiveInt, Share, hyper, listed
 from ..core.rng import generator
 from ..errors import ConfigError
 from .availability import Availability, Trace, read_trace
+from .client_names import ClientNumbers
 
 _BY_CHANCE = ("bernoulli", "poisson")  # how many come is drawn too
 
@@ -73,20 +74,22 @@ class Cohorts:
     until all had their turn, and begins anew. churn, availability: which clients are
     available; a share or number is then of those. Raises ConfigError for a cohort that the
     population does not have; Settings have checked the types. gone: of a deployment, who is not
-    there now, as if a trace in rounds said so. `now` is in simulated seconds, which only a trace
+    there now, as if a trace in rounds said so. names: of the clients, by which lists and a trace
+    may call them; size has their numbers then. `now` is in simulated seconds, which only a trace
     may ask for.
 
     >>> Cohorts(0.5, 4, seed=1).of(0) == Cohorts(2, 4, seed=1).of(0)
     True
     """
 
-    size: float | int | Sequence[Sequence[int]]
+    size: float | int | Sequence[Sequence[Any]]
     population: int
     seed: int = 0
     sampling: str = "fixed"
     churn: Churn | None = None
     availability: Availability | None = None
     gone: frozenset[int] = frozenset()
+    names: Sequence[str] = ()
     trace: Trace | None = field(default=None, init=False, repr=False)
     # the last two stages and their clients
     _stages: dict[int, list[int]] = field(default_factory=dict, init=False, repr=False)
@@ -105,7 +108,7 @@ class Cohorts:
                 f"cohort must be from 1 to the {n} clients there are, got {self.size}"
             )
         if isinstance(self.size, Sequence):
-            self._check_lists(self.size)
+            object.__setattr__(self, "size", self._numbered(self.size))
         self._check_availability()
         self._check_cycle()
 
@@ -127,7 +130,9 @@ class Cohorts:
     def _check_availability(self) -> None:
         given = self.availability
         if given is not None and given.trace is not None:
-            object.__setattr__(self, "trace", read_trace(given.trace, self.population))
+            object.__setattr__(
+                self, "trace", read_trace(given.trace, ClientNumbers(self.names, self.population))
+            )
         if given is not None and given.over_selection > 1:
             self.check_countable("availability.over_selection")
 
@@ -144,17 +149,12 @@ class Cohorts:
                 "a cohort of explicit lists and churn both say who is there; keep one of them"
             )
 
-    def _check_lists(self, lists: Sequence[Sequence[int]]) -> None:
+    def _numbered(self, lists: Sequence[Sequence[int | str]]) -> tuple[tuple[int, ...], ...]:
+        """The schedule with clients' numbers for their names."""
         if not lists:
             raise ConfigError("a cohort schedule needs at least one list of clients, got none")
-        for t, members in enumerate(lists):
-            if bad := [i for i in members if not 0 <= i < self.population]:
-                raise ConfigError(
-                    f"cohort of round {t + 1} names client {bad[0]}; "
-                    f"clients are numbered 0 to {self.population - 1}"
-                )
-            if len(set(members)) < len(members):
-                raise ConfigError(f"cohort of round {t + 1} names a client twice: {list(members)}")
+        clients = ClientNumbers(self.names, self.population)
+        return tuple(clients.all_of(m, f"cohort of round {t}") for t, m in enumerate(lists, 1))
 
     @property
     def there(self) -> int:
