@@ -20,7 +20,7 @@ COMMANDS = {
     "run": ("run", *RUNS, "--seeds", "2"),
     "sweep": ("sweep", *RUNS, "local.lr=0.1,0.3", "local.momentum=0.5,0.9"),
     "paper": ("paper", "fedacg:1b", "--rows", "fedavg,fedavgm,fedacg", "--out", LINES),
-    "dry run": ("paper", "fedacg:1b", "--dry-run", "--no-measure"),
+    "dry run": ("paper", "fedacg:1b", "--dry-run"),
     "list": ("paper", "run", str(RESULTS / "plan.toml"), "--dry-run", "--out", LINES),
 }
 

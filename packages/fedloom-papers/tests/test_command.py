@@ -14,7 +14,7 @@ FLAGS = {
     "table": {
         *("--scale", "--rows", "--protocols", "--seeds", "--out", "--jobs", "--dry-run", "--show"),
         *("--as-published", "--tune", "--halving", "--csv", "--latex", "--columns", "--figures"),
-        *("--format", "--column", "--quiet", "--measure", "--speed"),
+        *("--format", "--column", "--quiet"),
     },
 }
 

@@ -29,15 +29,15 @@ from fedloom_papers.lines import NAME, Line, read
 from fedloom_papers.measure import base_of
 from fedloom_papers.pages import page
 from fedloom_papers.plan import Plan, changes_of, plan
+from fedloom_papers.results.fill import RESULTS
 from fedloom_papers.table import table
 from fedloom_papers.tune import choose, grid_plans, halved
 from fedloom_papers.verdicts import WORDS
-from results_lines import RESULTS
 from support import latex
 from tiny import Fedloom
 
 # TCGA's files are not ours to give, and nothing stands for them
-RUNS = [e for e in ENTRIES.values() if not e.fact and e.id != "flamby:tcga"]
+RUNS = [e for e in ENTRIES.values() if not (e.fact or e.own or e.id == "flamby:tcga")]
 COMMITTED = str(RESULTS.parents[1] / "docs/results/papers")
 COMMITTED_LINES = Path(COMMITTED) / NAME
 SMALL = ("fedsmoo:8", "--scale", "smoke", "--quiet")
@@ -201,7 +201,7 @@ def test_the_list_names_everything_once(fedloom: Fedloom) -> None:
 
 
 def test_a_dry_run_says_what_would_run(fedloom: Fedloom) -> None:
-    words = ("--scale", "paper", "--dry-run", "--no-measure", "--seeds", "1")
+    words = ("--scale", "paper", "--dry-run", "--seeds", "1")
     text = fedloom("paper", "fedacg:1a", *words).output
     assert "c10-100-dir0.3" in text and "resnet18" in text
     assert "39 runs, 0 of them have a line" in text
@@ -218,30 +218,19 @@ def test_show_prints_what_the_lines_have_and_trains_nothing(fedloom: Fedloom) ->
     assert COMMITTED_LINES.stat().st_size == before
 
 
-def test_a_dry_run_counts_what_was_typed(fedloom: Fedloom) -> None:
-    """Before it said 48 minutes for 50, 500 and 5,000 rounds."""
-    words = ("paper", "fafed:2a", "--dry-run", "--no-measure", "--rows", "fedavg")
-    few, many = (fedloom(*words, f"rounds={n}").output for n in (50, 5000))
-    said = [re.search(r"about (.*), at", text) for text in (few, many)]
-    assert said[0] and said[1] and said[0].group(1) != said[1].group(1)
-    tuned = fedloom(*words, "--tune").output
-    assert re.search(r"before: \d+ runs of grids, at one seed, about \d+", tuned)
-
-
-def test_a_dry_run_is_of_another_device_too(fedloom: Fedloom) -> None:
-    """Operations over its speed: twice as fast takes half as long."""
-    words = ("paper", "fedacg:4", "--scale", "paper", "--dry-run", "--speed")
-    usual = fedloom(*words[:-1], "--no-measure").output
-    assert "at a usual processor's 6e+10 operations a second" in usual
-    said = {
-        speed: re.search(rf"about (\d+) h (\d+) min, at {re.escape(name)} op", text)
-        for speed, name in (("30e12", "3e+13"), ("60e12", "6e+13"))
-        if (text := fedloom(*words, speed).output)
-    }
-    slow, fast = (60 * int(found[1]) + int(found[2]) for found in said.values() if found)
-    assert abs(slow - 2 * fast) <= 2
-    refused = fedloom("paper", "fedacg:4", "--speed", "30e12", code=2).output
-    assert "--speed is of --dry-run: give it too" in refused
+def test_a_dry_run_says_how_long_the_others_take_by_the_runs_that_there_are(
+    fedloom: Fedloom,
+) -> None:
+    words = ("paper", *SMALL[:-1], "--dry-run")
+    before = fedloom(*words, "--rows", "feddyn").output
+    assert "how long one takes: fedloom run fedsmoo_cifar10 evaluate.target=none " in before
+    fedloom("paper", *SMALL, "--rows", "fedavg")
+    file = Path("runs/papers") / NAME
+    file.write_text("".join(json.dumps(x | {"seconds": 60.0}) + "\n" for x in lines()))
+    said = fedloom(*words, "--rows", "fedavg,feddyn,fedsmoo").output
+    assert "3 runs, 1 of them have a line" in said and "take about 2 min" in said
+    tuned = fedloom("paper", "fafed:2a", "--dry-run", "--rows", "fedavg", "--tune").output
+    assert "before: 5 runs of grids, at one seed" in tuned
 
 
 def test_a_table_as_latex(fedloom: Fedloom) -> None:
@@ -312,7 +301,7 @@ def test_grids_are_run_at_one_seed_and_the_best_point_at_all(fedloom: Fedloom) -
 
 def test_halving_runs_the_best_ninth_of_a_grid_to_the_end(fedloom: Fedloom) -> None:
     words = ("fafed:2c", "--scale", "smoke", "--rows", "fedavg,stem", "--quiet", "rounds=9")
-    plan = fedloom("paper", *words, "--halving", "--dry-run", "--no-measure").output
+    plan = fedloom("paper", *words, "--halving", "--dry-run").output
     assert "before: 15 runs of grids for 1/9 of the rounds, the best 1/9 of each" in plan
     found = fedloom("paper", *words, "--halving")
     ends: dict[int, dict[tuple[float, float | None], float]] = {1: {}, 3: {}, 9: {}}
@@ -403,23 +392,6 @@ def test_the_results_page_shows_a_halved_grid_at_its_best_point(fedloom: Fedloom
     assert best.group() in text and "to the end): FedAvg. Best points:" in text
 
 
-@pytest.mark.parametrize(
-    "paper", ["fedacg", *(pytest.param(p, marks=pytest.mark.slow) for p in PAPERS if p != "fedacg")]
-)
-def test_the_committed_pages_are_what_the_lines_say(paper: str) -> None:
-    tables = importlib.import_module("fedloom_papers.results.tables")
-    entries = [e for e in ENTRIES.values() if e.paper == paper]
-    every = list(shown(read(tables.LINES / NAME), tables.LINES, entries))
-    file = tables.RESULTS / f"{paper}.md"
-    assert every or not file.exists() or paper == "flamby"
-    if every:
-        drawn = {one.found.entry.id: tables.pictures(one.found) for one in every if one.whole}
-        text = tables.text(paper, every, drawn)
-        assert text == file.read_text(), "make it again: python -m fedloom_papers.results tables"
-        names = {p.name for own in drawn.values() for p in own} | {paper}
-        assert names <= {picture.stem for picture in (tables.RESULTS / "pictures").iterdir()}
-
-
 def claimed(page: str) -> list[list[str]]:
     """The rows of a page's table of claims."""
     (_, *rest) = page.split("| what the paper says |")
@@ -475,20 +447,6 @@ def test_what_others_got_stands_beside() -> None:
     assert "80.07" in (Path(COMMITTED).parent / "fedsmoo.md").read_text()
 
 
-@pytest.mark.parametrize("papers", [["fedacg"], pytest.param([*PAPERS], marks=pytest.mark.slow)])
-def test_the_committed_board_is_what_the_lines_say(
-    papers: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tables = importlib.import_module("fedloom_papers.results.tables")
-    entries = {name: e for name, e in ENTRIES.items() if e.paper in papers}
-    monkeypatch.setattr(tables, "ENTRIES", entries)
-    text = tables.board_text(read(Path(COMMITTED) / NAME))
-    page = (tables.RESULTS / "board.md").read_text()
-    again = "make it again: python -m fedloom_papers.results tables"
-    assert all(row in page.splitlines() for row in text.splitlines()), again
-    assert len(papers) == 1 or text == page, again
-
-
 def test_halving_chooses_in_fafed_2a_what_the_whole_grid_chooses() -> None:
     """docs/papers.md says so. A short run is a whole one's curve up to the last value by then."""
     entry, folder = ENTRIES["fafed:2a"], RESULTS.parents[1] / "docs/results/papers"
@@ -509,8 +467,9 @@ def test_halving_chooses_in_fafed_2a_what_the_whole_grid_chooses() -> None:
 
     found = halved(entry, entry.rows, grid, folder, (), cut)
     assert amounts == [(17, 160), (50, 51)] and len(found.runs) == 23
-    choices = choose(entry, entry.rows, [found], lines)
-    assert len(choices) == 6 and choices == choose(entry, entry.rows, [grid], lines)
+    choices = choose(entry.rows, [found], lines)
+    every = choose(entry.rows, [grid], lines)
+    assert len(choices) == 6 and [c.point for c in choices] == [c.point for c in every]
 
 
 def line_like(one: Line, seed: int, curve: list[list[float]], **more: Any) -> Line:

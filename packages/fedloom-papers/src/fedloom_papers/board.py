@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .entry import Entry, Protocol, Row
-from .lines import Line, latest, point_of_grid
-from .plan import Plan, plan
+from .lines import Line, latest, typed
+from .plan import Plan, changes_of, pairs, plan
 from .table import Table, table
 from .tune import Choice, choose, grid_of, grid_plans, halved, tuned
-from .verdicts import Verdict
+from .verdicts import VERDICTS
 
-SEEDS, MOST_SEEDS = 3, 10
+MOST_SEEDS = 10
 SCALES = ("paper", "cpu")
 
 
@@ -40,7 +40,8 @@ class Shown:
         has, and would be nearly empty.
         """
         rows = {n.wanted.row.key for n in self.found.numbers}
-        there = {n.wanted.row.key for n in self.found.numbers if len(n.values) >= SEEDS}
+        least = self.found.entry.seeds
+        there = {n.wanted.row.key for n in self.found.numbers if len(n.values) >= least}
         return 2 * len(there) >= len(rows)
 
 
@@ -58,78 +59,106 @@ def shown(
 
 
 def _shown(entry: Entry, scale: str, lines: Sequence[Line], out: Path) -> Shown | None:
-    have = {(line["digest"], line["seed"]) for line in lines}
-
-    def whole(grid: Plan) -> bool:
-        return all((run.digest, run.seed) in have for run in grid.runs)
+    def missing(grid: Plan) -> int:
+        have = latest(lines, grid.runs)
+        return sum((run.digest, run.seed) not in have for run in grid.runs)
 
     choices: list[Choice] = []
     short: list[str] = []
     done = count = 0
-    for protocol, row in _with_lines(entry, scale, lines, out):
-        for grid in grid_plans(replace(entry, protocols=(protocol,)), scale, out, [row], ()):
-            done += sum((run.digest, run.seed) in have for run in grid.runs)
-            count += len(grid.runs)
+    more = entry.tuning.split()
+    for protocol, row in _tried(entry, scale, lines):
+        for grid in grid_plans(replace(entry, protocols=(protocol,)), scale, out, [row], more):
+            done, count = done + len(grid.runs) - missing(grid), count + len(grid.runs)
             rungs: list[Plan] = []
 
             def run(rung: Plan, rungs: list[Plan] = rungs) -> Sequence[Line]:
                 rungs.append(rung)
                 return lines
 
-            if not whole(grid):
-                grid = halved(entry, [row], grid, out, (), run)
-            if all(whole(part) for part in (*rungs, grid)):  # a part of a grid chooses nothing
-                choices += choose(entry, [row], [grid], lines)
+            if missing(grid) and not entry.own:
+                grid = halved(entry, [row], grid, out, more, run)
+            if not any(map(missing, (*rungs, grid))):  # a part of a grid chooses nothing
+                choices += choose([row], [grid], lines)
                 short += [row.name] if rungs else []
+            elif entry.own:
+                some = choose([row], [grid], lines)
+                choices += [replace(choice, point={}, edge=()) for choice in some]
     at_best = tuned(entry, choices)
     runs = plan(at_best, scale, out, seeds=MOST_SEEDS).runs
+    have = latest(lines, runs)
     there = [run.seed for run in runs if (run.digest, run.seed) in have]
-    if not choices and not there:
+    if not there and (not choices or entry.tried_in):
         return None
-    made = plan(at_best, scale, out, seeds=max(SEEDS, 1 + max(there, default=0)))
-    return Shown(table(made, lines), choices, (done, count), short)
+    seeds = max(entry.seeds, 1 + max(there, default=0))
+    return Shown(
+        table(plan(at_best, scale, out, seeds=seeds), lines), choices, (done, count), short
+    )
 
 
-def _with_lines(
-    entry: Entry, scale: str, lines: Sequence[Line], out: Path
-) -> Iterator[tuple[Protocol, Row]]:
-    """The protocols and rows with a line at some point of their grids."""
-    rows, made = {row.key: row for row in entry.rows}, plan(entry, scale, out)
-    protocols, runs = {p.name: p for p in entry.protocols}, {run.digest: run for run in made.runs}
-    for (protocol, key, _), digest in made.digests.items():
-        place = protocols[protocol], rows[key]
-        tried = grid_of(place[1], place[0])
-        if tried and any(point_of_grid(line, runs[digest], tried) for line in lines):
-            yield place
+def _tried(entry: Entry, scale: str, lines: Sequence[Line]) -> Iterator[tuple[Protocol, Row]]:
+    """The protocols and rows with a line at some point of their grids, halved or not."""
+    for protocol, row in pairs(entry, entry.rows):
+        grid = grid_of(row, protocol)
+        if not grid or (scale == "cpu" and protocol.cpu is None):
+            continue
+        if has_line(entry.tried_in or protocol, row, scale, lines, grid, entry.tuning):
+            yield protocol, row
+
+
+def has_line(
+    protocol: Protocol,
+    row: Row,
+    scale: str,
+    lines: Iterable[Line],
+    grid: Iterable[str],
+    tuning: str = "",
+) -> set[int]:
+    """The seeds of which there is a line of a row, at any point of its grid: by what was typed,
+    without reading settings.
+    """
+    apart = (*grid, "rounds", *(word.partition("=")[0] for word in tuning.split()))
+    recipe, changes = protocol.recipe_at(scale), tuple(changes_of(protocol, row, scale))
+    wanted = typed(recipe, changes, apart)
+    return {
+        line["seed"]
+        for line in lines
+        if (line["recipe"], line["scale"]) == (recipe, scale)
+        if typed(recipe, tuple(line["changes"]), apart) == wanted
+    }
 
 
 HEADS = ("table", "scale", "runs", "hold", "do not", "undecided", "commit")
 
 
-def board(lines: Sequence[Line], out: Path, entries: Iterable[Entry]) -> Iterator[tuple[str, ...]]:
+def board(
+    lines: Sequence[Line], every: Iterable[Shown], entries: Iterable[Entry]
+) -> list[tuple[str, ...]]:
     """The cells below HEADS of every table and figure, at each scale of which there are lines: how
-    many of three seeds' runs have one, how many claims have each verdict, and which commit made the
-    newest line. out: the folder of runs.
+    many of its seeds' runs have one, how many claims have each verdict, and which commit made the
+    newest line.
     """
-    seen = latest(lines)
+    out = []
+    shown = list(every)
     for entry in entries:
-        there = [_standing(one, seen) for one in shown(lines, out, [entry])]
+        there = [_standing(one, lines) for one in shown if one.found.entry.id == entry.id]
         state = "no runs" if entry.fact else "command only"
-        yield from there or [(entry.id, state, *[""] * (len(HEADS) - 2))]
+        out += there or [(entry.id, state, *[""] * (len(HEADS) - 2))]
+    return out
 
 
-def _standing(one: Shown, seen: Mapping[tuple[str, int], Line]) -> tuple[str, ...]:
+def _standing(one: Shown, lines: Sequence[Line]) -> tuple[str, ...]:
+    entry, seen = one.found.entry, latest(lines, one.plan.runs)
     places = {(digest, seed) for (_, _, seed), digest in one.plan.digests.items()}
-    wanted = {place for place in places if place[1] < SEEDS}
+    wanted = {place for place in places if place[1] < entry.seeds}
     claims = Counter(judged.verdict for judged in one.found.claims)
-    verdicts: tuple[Verdict, ...] = ("holds", "does not hold", "undecided")
     mine = [line.get("commit") for place, line in seen.items() if place in places]
     commits = [*dict.fromkeys(str(commit) for commit in reversed(mine) if commit)] or ["unknown"]
     more = f" +{len(commits) - 1}" if len(commits) > 1 else ""
     return (
-        one.found.entry.id,
-        {"paper": "paper's", "cpu": "reduced"}[one.plan.scale],
+        entry.id,
+        "own" if entry.own else {"paper": "paper's", "cpu": "reduced"}[one.plan.scale],
         f"{len(wanted & {*seen})}/{len(wanted)}",
-        *(str(claims[verdict]) for verdict in verdicts),
+        *(str(claims[verdict]) for verdict in VERDICTS[:3]),
         f"{commits[0][:9]}{more}",
     )

@@ -8,13 +8,14 @@ from __future__ import annotations
 from fedloom.errors import ConfigError, did_you_mean
 
 from .entry import SCALES, Claim, Entry, Protocol, Row, Wanted
-from .published_tables import PAPERS, Cell, published
+from .published_tables import PAPERS, STUDIES, Cell, published
 from .reading import Reading
 
 __all__ = [
     "ENTRIES",
     "PAPERS",
     "SCALES",
+    "STUDIES",
     "TITLES",
     "Cell",
     "Claim",
@@ -27,15 +28,15 @@ __all__ = [
     "published",
 ]
 
-_READ = [Reading(paper) for paper in PAPERS]
-TITLES = {paper: read.title for paper, read in zip(PAPERS, _READ, strict=True)}
-ENTRIES: dict[str, Entry] = {entry.id: entry for read in _READ for entry in read.entries()}
+_READ = {name: Reading(name) for name in (*PAPERS, *STUDIES)}
+TITLES = {name: read.title for name, read in _READ.items()}
+ENTRIES: dict[str, Entry] = {entry.id: entry for read in _READ.values() for entry in read.entries()}
 
 
 def entries_of(paper: str) -> list[Entry]:
     """The tables and figures of a paper. Raises ConfigError for an unknown one."""
-    if paper not in PAPERS:
-        raise ConfigError(f"unknown paper '{paper}'; {did_you_mean(paper, PAPERS)}")
+    if paper not in TITLES:
+        raise ConfigError(f"unknown paper '{paper}'; {did_you_mean(paper, TITLES)}")
     return [e for e in ENTRIES.values() if e.paper == paper]
 
 
@@ -48,7 +49,7 @@ def entry(name: str) -> Entry:
     if found is not None:
         return found
     paper, colon, _ = name.partition(":")
-    if not colon and paper in PAPERS:
+    if not colon and paper in TITLES:
         raise ConfigError(
             f"'{name}' is a paper; give one of its tables (`fedloom paper list {name}`)"
         )

@@ -12,30 +12,16 @@ from fedloom.report.table_files import tabular
 from fedloom.report.table_text import Column, chosen
 from fedloom.report.tables import MISSING, fixed
 
-from .catalogue import Protocol, Row
+from .entry import Protocol
 from .measure import LOWER, title
 from .numbers import Number
-from .table import Table, beside_runs
-
-Measure = tuple[str, str]  # metric, at
-
-
-def rows_of(found: Table, protocol: Protocol) -> list[Row]:
-    """The rows of which a protocol wants a number."""
-    own = {n.wanted.row.key for n in found.numbers_of(protocol)}
-    return [row for row in found.plan.rows if row.key in own]
-
-
-def measures_of(found: Table, protocol: Protocol) -> list[Measure]:
-    """The measures of a protocol, in the paper's order."""
-    own = found.numbers_of(protocol)
-    return list(dict.fromkeys((n.wanted.metric, n.wanted.at) for n in own))
+from .table import Measure, Table, beside_runs
 
 
 def _numbers(found: Table, protocol: Protocol, measure: Measure) -> list[Number | None]:
-    """A number for each row of `rows_of`; None where it is not wanted."""
+    """A number for each row of a protocol; None where it is not wanted."""
     own = {n.wanted.row.key: n for n in found.numbers_of(protocol, measure)}
-    return [own.get(row.key) for row in rows_of(found, protocol)]
+    return [own.get(row.key) for row in found.rows_of(protocol)]
 
 
 def measured(found: Table, protocol: Protocol, measure: Measure) -> list[Column]:
@@ -45,7 +31,7 @@ def measured(found: Table, protocol: Protocol, measure: Measure) -> list[Column]
     *shown, late = _columns_of(found, protocol, measure)
     kept = [column for column in shown if column.name == "here" or _filled(column)]
     if gaps := beside_of(found, protocol):
-        sides = (gaps.get((row.key, measure[0])) for row in rows_of(found, protocol))
+        sides = (gaps.get((row.key, measure[0])) for row in found.rows_of(protocol))
         return [*kept, Column("verdict", "", [MISSING if g is None else g[1] for g in sides])]
     return [*kept, late] if measure in found.judged(protocol) and _filled(late) else kept
 
@@ -113,12 +99,12 @@ def check_names(found: Table, names: Sequence[str]) -> None:
 
 def _columns(found: Table, protocol: Protocol) -> list[Column]:
     """All columns of a protocol, each with its measure's name unless that is the headline."""
-    rows = rows_of(found, protocol)
+    rows = found.rows_of(protocol)
     if not rows:
         return []
     headline = found.entry.headline(protocol)
     made = [Column("algorithm", "method", [row.name for row in rows])]
-    for measure in sorted(measures_of(found, protocol), key=lambda one: one != headline):
+    for measure in sorted(found.measures_of(protocol), key=lambda one: one != headline):
         columns = _tested(found, protocol, measure)
         if measure != headline:
             name = title(*measure)
@@ -139,7 +125,7 @@ def _tested(found: Table, protocol: Protocol, measure: Measure) -> list[Column]:
     if reached:
         best = (min if measure[0] in LOWER else max)(reached, key=lambda name: means[name])
         gaps = against(own.pop(best), own)
-    rows = [row.name for row in rows_of(found, protocol)]
+    rows = [row.name for row in found.rows_of(protocol)]
     alike = [name in gaps and gaps[name].verdict == "undecided" for name in rows]
     p = [p_text(gaps[name].p_holm) if name in gaps else MISSING for name in rows]
     paper, here, less, late = _columns_of(found, protocol, measure)
@@ -151,7 +137,7 @@ def _tested(found: Table, protocol: Protocol, measure: Measure) -> list[Column]:
 
 
 # ------------------------------------------------------------------------------------- one number
-def _number(value: float, metric: str) -> str:
+def number_text(value: float, metric: str) -> str:
     if metric.startswith("rounds_to"):
         return f"{value:.0f}"
     if metric.endswith(("_pct", "_s")) or "speedup" in metric or "roughness" in metric:
@@ -168,8 +154,8 @@ def _published(number: Number | None) -> str:
         return cell.text or MISSING
     spread = "" if cell.std is None else f"±{cell.std:g}"
     if cell.std is not None and cell.seeds:  # a deviation that was made, and not printed
-        spread = f"±{_number(cell.std, cell.metric)}"
-    return _number(cell.value, cell.metric) + spread
+        spread = f"±{number_text(cell.std, cell.metric)}"
+    return number_text(cell.value, cell.metric) + spread
 
 
 def _measured(number: Number | None) -> str:
@@ -178,8 +164,8 @@ def _measured(number: Number | None) -> str:
     if math.isinf(middle):
         return f"{number.rounds}+" if number.wanted.metric.startswith("rounds") else "never"
     spread = number.sd
-    said = _number(middle, number.wanted.metric)
-    return said if spread is None else f"{said}±{_number(spread, number.wanted.metric)}"
+    said = number_text(middle, number.wanted.metric)
+    return said if spread is None else f"{said}±{number_text(spread, number.wanted.metric)}"
 
 
 def _difference(number: Number | None, gaps: Mapping[tuple[str, str], tuple[Paired, Side]]) -> str:
@@ -187,7 +173,19 @@ def _difference(number: Number | None, gaps: Mapping[tuple[str, str], tuple[Pair
     if number is None or (gap := number.difference) is None:
         return MISSING
     metric = number.wanted.metric
-    said = _number(gap, metric)
+    said = number_text(gap, metric)
     said = said if said.startswith("-") else f"+{said}"
     found = gaps.get((number.wanted.row.key, metric))
-    return said if found is None else f"{said}±{_number(found[0].half, metric)}"
+    return said if found is None else f"{said}±{number_text(found[0].half, metric)}"
+
+
+def gap_text(gap: Paired | None, scale: float = 1.0) -> str:
+    """A difference in points, with its 95 % interval by Student's t over the seeds.
+
+    >>> gap_text(Paired(0.012, 0.004, 3), 100), gap_text(Paired(-1.2, None, 1))
+    ('+1.20 ± 0.99', '-1.20')
+    """
+    if gap is None:
+        return MISSING
+    beside = "" if gap.sd is None else f" ± {fixed(scale * gap.half, 2)}"
+    return fixed(scale * gap.mean, 2, "+") + beside

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import click
 
 from fedloom.cli.compare_and_report import figure_options, wanted
-from fedloom.cli.run import SPEED
 from fedloom.errors import ConfigError, did_you_mean
 
 from .measure_command import measure_command
@@ -68,14 +67,14 @@ paper_command.add_command(measure_command)
 @click.argument("paper", required=False)
 @click.option("--out", default=OUT, show_default=True, help="Where the lines of evidence are.")
 def list_command(paper: str | None, out: str) -> None:
-    """List every table and figure of the papers: what it compares, how many runs it has with three
-    seeds, and of how many there is a line of evidence. `fedloom paper NAME --dry-run` says how long
-    one takes.
+    """List every table and figure of the papers and our own studies: what it compares, how many
+    runs it has, and of how many there is a line of evidence. `fedloom paper NAME --dry-run` says
+    what would run.
     """
-    from .catalogue import PAPERS, TITLES, entries_of
+    from .catalogue import TITLES, entries_of
     from .pages import listing
 
-    for number, name in enumerate([paper] if paper else PAPERS):
+    for number, name in enumerate([paper] if paper else TITLES):
         entries = entries_of(name)
         click.echo(("\n" if number else "") + TITLES[name])
         click.echo(listing(entries, Path(out)))
@@ -140,12 +139,12 @@ def _left(items: Sequence[Item], out: Path) -> str:
     """A line for each table: how many of its runs have a line."""
     from fedloom.cli.printing import page_width, table
 
-    from .lines import NAME, read
+    from .lines import evidence
     from .plan import plan
     from .run import missing
     from .schedule import entry_at
 
-    shown, lines = [["table", "runs", "left", "hours", "rows and protocols"]], read(out / NAME)
+    shown, lines = [["table", "runs", "left", "hours", "rows and protocols"]], evidence(out)
     for item in items:
         made = plan(entry_at(item), item.scale, out, item.rows, item.seeds, item.changes)
         part = ", ".join((*item.protocols, *item.rows)) or "all"
@@ -197,9 +196,8 @@ def _run_item(item: Item, out: Path, jobs: int, mix: bool, quiet: bool, end: flo
 @click.option(
     "--scale",
     type=SCALE,
-    default="cpu",
-    show_default=True,
-    help="paper: exactly the paper's; cpu: a stated reduction; smoke: seconds.",
+    help="paper: exactly the paper's; cpu: a stated reduction; smoke: seconds.  [default: cpu; of "
+    "our own studies paper]",
 )
 @click.option("--rows", help="Only these rows, as fedavg,my_method.py:Mine.")
 @click.option("--protocols", help="Only these columns, as c10-100-dir0.3; see --dry-run.")
@@ -232,13 +230,9 @@ def _run_item(item: Item, out: Path, jobs: int, mix: bool, quiet: bool, end: flo
 @click.option("--columns", help="For --latex: only these, as paper,here,p.")
 @figure_options("Draw the table or figure into this folder.")
 @click.option("--quiet", is_flag=True, help="Print the table alone, no progress.")
-@click.option(
-    "--measure/--no-measure", default=True, help="For --dry-run: measure the processor's speed."
-)
-@SPEED
 def table_command(
     words: tuple[str, ...],
-    scale: str,
+    scale: str | None,
     rows: str | None,
     protocols: str | None,
     seeds: int | None,
@@ -255,8 +249,6 @@ def table_command(
     kinds: str | None,
     column: float | None,
     quiet: bool,
-    measure: bool,
-    speed: float | None,
 ) -> None:
     """Run a table or figure of a paper, and print what was measured beside what was published.
 
@@ -273,12 +265,12 @@ def table_command(
     """
     from .catalogue import entry
     from .columns import check_names
-    from .cost import machine
     from .pages import draw, planned, tell
     from .plan import plan, with_own, with_protocols
     from .table import table
 
-    _refuse_alone(speed, dry_run, as_published and (tune or halving))
+    if as_published and (tune or halving):
+        raise ConfigError("--as-published runs what was published; drop --tune and --halving")
     name, changes = _name_and_changes(words)
     asked, shown = wanted(figures, kinds, column), _columns(columns, style)
     found = entry(name)
@@ -286,14 +278,14 @@ def table_command(
         raise ConfigError(f"{found.id} has no runs: a test compares it (tests/facts.py)")
     found = with_protocols(found, _names(protocols))
     found, chosen = with_own(found, _names(rows))
-    usual = 5 if any(cell.seeds for cell in found.cells()) else 3  # as many as are published
-    count = seeds or _SEEDS.get(scale, usual)
+    scale = scale or ("paper" if found.own else "cpu")
+    count = seeds or _SEEDS.get(scale, found.seeds)
     folder, silent = Path(out), quiet or bool(style)
     made = plan(found, scale, folder, chosen, count, changes, as_published)
     if shown is not None:
         check_names(table(made, ()), shown)
     if dry_run:
-        click.echo(planned(made, folder, changes, tune, halving, machine(speed, measure)))
+        click.echo(planned(made, folder, changes, tune, halving))
         return
     run = _nothing if show else partial(_run, out=folder, jobs=jobs, quiet=silent)
     if tune or halving:
@@ -349,14 +341,6 @@ def _tuned(
     for choice in choices:
         click.echo(f"  {choice.words}", err=True)
     return found
-
-
-def _refuse_alone(speed: float | None, dry_run: bool, tuned_as_published: bool) -> None:
-    """Raise ConfigError for options that need another one, or rule it out."""
-    if speed is not None and not dry_run:
-        raise ConfigError("--speed is of --dry-run: give it too")
-    if tuned_as_published:
-        raise ConfigError("--as-published runs what was published; drop --tune and --halving")
 
 
 def _nothing(made: Plan) -> Outcome:

@@ -102,7 +102,9 @@ class Claim:
 
     better: keys of rows; than: keys of others (every other row by default), compared pair by pair
     if there are several on both sides. metric, at: the measure (the first of the entry by default).
-    headline: whether it is what the paper is about; its page begins with it.
+    A key a&b is the mean of two rows. than_metric, than_at: another measure of the others; number:
+    compared is this, not another row. margin: how far the row must be above at least (below zero:
+    may be below at most). headline: whether it is what the paper is about; its page begins with it.
     """
 
     text: str
@@ -110,6 +112,10 @@ class Claim:
     than: tuple[str, ...] = ()
     metric: str = ""
     at: str = ""
+    than_metric: str = ""
+    than_at: str = ""
+    number: float | None = None
+    margin: float = 0.0
     protocols: tuple[str, ...] = ()
     headline: bool = False
 
@@ -126,11 +132,43 @@ class Wanted:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Beside:
+    """A column of a paper's table that a study is set beside: of the cells of a table these."""
+
+    name: str
+    paper: str
+    table: str
+    metric: str
+    dataset: str
+    at: str = ""
+    setting: str = ""
+    base: str = "FedAvg"
+
+    def gaps(self) -> dict[str, float]:
+        """{method: its accuracy less FedAvg's, in points}."""
+        scale = 100 if self.metric.endswith("_fraction") else 1
+        values = {
+            cell.method: round(scale * cell.value, 2)
+            for cell in published(self.paper, self.table)
+            if (cell.metric, cell.at, cell.dataset) == (self.metric, self.at, self.dataset)
+            if cell.value is not None and cell.has(settings_of(self.setting))
+        }
+        return {name: value - values[self.base] for name, value in values.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
 class Entry:
     """A table or figure. tables: its files of published numbers. measures: what is shown beside
     them, and all there is of a figure, as "metric at". fact: the name of the check of an entry
     without runs. raw: rounds to a target are read from the raw curve, not the moving average.
     notes: what a reader must know, such as readings of what the paper leaves open.
+
+    Of a study of our own (own), which has one scale, the paper's: seeds: of each row; tuning: the
+    changes of runs that try a grid, judged by held-out data; tried_in: where, if not in its own
+    protocols;
+    bases: keys of rows that each row is set beside, with p corrected for the rows named in the
+    columns `beside` of papers' tables; alike: the settings in which rows must agree to be compared;
+    panels: {title: keys of rows} of pictures.
     """
 
     paper: str
@@ -145,6 +183,14 @@ class Entry:
     raw: bool = False
     cpu: str = ""
     notes: tuple[str, ...] = ()
+    own: bool = False
+    seeds: int = 3
+    tuning: str = ""
+    tried_in: Protocol | None = None
+    bases: tuple[str, ...] = ()
+    alike: tuple[str, ...] = ()
+    beside: tuple[Beside, ...] = ()
+    panels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def id(self) -> str:
@@ -188,5 +234,5 @@ class Entry:
         sizes, else the last value.
         """
         found = [(w.metric, w.at) for w in self.wanted() if w.protocol is protocol]
-        own = [pair for pair in found if pair[0] == found[0][0]]
+        own = [pair for pair in found if pair[0] == found[0][0] and "last=" not in pair[1]]
         return next((pair for pair in own if pair[1] == "size=mean"), own[-1])

@@ -46,10 +46,12 @@ def pictures(found: Table) -> list[Picture]:
     look = {row.key: numbered(i) for i, row in enumerate(found.plan.rows)}
     wanted = [n.wanted for n in found.numbers]
     kinds = dict.fromkeys(METRICS[w.metric].series for w in wanted)
-    drawn = [_curves(found, one, wanted, look) for one in kinds if one is not None]
+    curves = _panels if found.entry.panels else _curves
+    drawn = [curves(found, one, wanted, look) for one in kinds if one is not None]
     if any(w.metric == _HISTOGRAM for w in wanted):
         drawn.append(_histograms(found, look))
-    drawn += [_numbers(found, metric, at) for metric, at in _scalars(found)]
+    if not found.entry.own:
+        drawn += [_numbers(found, metric, at) for metric, at in _scalars(found)]
     return [picture for picture in drawn if picture is not None]
 
 
@@ -73,7 +75,7 @@ def _curves(
         for size in dict.fromkeys(sizes):
             lines = {key: found.lines(protocol, key).values() for key in look}
             curves = {key: one.band([*own], size) for key, own in lines.items()}
-            if any(curves.values()):
+            if any(len(points) > 1 for points in curves.values()):
                 more = f", size {size}" if size else ""
                 filled.append((f"{_words(found, protocol)}{more}", curves))
     if not filled:
@@ -87,6 +89,35 @@ def _curves(
     return Picture(
         _file(found, one.name or one.column), f"{found.entry.id}: {one.words}", alt, made
     )
+
+
+def _panels(
+    found: Table, one: Series, wanted: Sequence[Wanted], look: Mapping[str, Style]
+) -> Picture | None:
+    """A kind of curve of many rows: a panel with a legend for each family of rows, and the base in
+    each of them.
+    """
+    (protocol,), base = found.entry.protocols, found.entry.bases[0]
+    bands = {key: one.band([*found.lines(protocol, key).values()]) for key in look}
+    names = {row.key: row.name for row in found.plan.rows}
+    grid, styles = [], {base: Style("#888888", "--")}
+    for words, keys in found.entry.panels.items():
+        styles |= {key: numbered(i) for i, key in enumerate(keys)}
+        own = {key: bands[key] for key in (base, *keys) if bands.get(key)}
+        if own.keys() - {base}:
+            grid.append((words, own))
+    if not grid:
+        return None
+    made, axes, drawn = curves_side_by_side(grid, styles, "round", one.words, across=2)
+    middles = sorted(m for points in bands.values() for _, m, *_ in points[len(points) // 10 :])
+    top = max(high for points in bands.values() for *_, high in points)
+    for place, handles in zip(axes, drawn, strict=True):
+        place.set_ylim(middles[len(middles) // 30] - 2, top + 1)  # not the first, slow rounds
+        below: Handles = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.2), "ncols": 3}
+        shown = [names[key] for key in handles]
+        place.legend([*handles.values()], shown, fontsize=7, frameon=False, **below)
+    alt = _alt(f"{one.words} by round", grid, names)
+    return Picture(_file(found, one.name), f"{found.entry.id}: {one.words}", alt, made)
 
 
 def curves_side_by_side(

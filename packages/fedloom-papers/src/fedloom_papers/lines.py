@@ -19,6 +19,7 @@ from fedloom.report.runs import Run, load_run
 from fedloom.storage.identity import FREE, NEW, flatten
 
 from .plan import PaperRun
+from .published_tables import STUDIES
 
 Line = dict[str, Any]
 NAME = "lines.jsonl"
@@ -53,6 +54,14 @@ def read(file: Path) -> list[Line]:
             raise DataError(f"{place} has no {', '.join(missing)}; {_AGAIN}")
         out.append(found)
     return out
+
+
+def evidence(folder: Path) -> list[Line]:
+    """The lines of a folder of runs, after the older ones of our studies, docs/results/STUDY.jsonl
+    beside the folder: those have no digest, and are known by what was typed.
+    """
+    files = [folder.parent / f"{name}.jsonl" for name in STUDIES]
+    return [line for file in (*files, folder / NAME) for line in read(file)]
 
 
 def append(file: Path, line: Mapping[str, Any]) -> None:
@@ -158,9 +167,49 @@ def made_by() -> dict[str, str | None]:
 
 
 # ------------------------------------------------------------------------------- which lines count
-def latest(lines: Iterable[Line]) -> dict[tuple[str, int], Line]:
-    """{(digest, seed): line}, of several of one run the last."""
-    return {(line["digest"], line["seed"]): line for line in lines}
+def latest(lines: Iterable[Line], runs: Iterable[PaperRun] = ()) -> dict[tuple[str, int], Line]:
+    """{(digest, seed): line}, of several of one run the last. runs: to whom older lines, which have
+    no digest, may belong; one is used until the same recipe and changes have run again.
+    """
+    known = {typed(run.recipe, run.typed): run.digest for run in runs}
+    older, found, again = {}, {}, set()
+    for line in lines:
+        changes = tuple(line.get("changes", ()))
+        digest = known.get(typed(line.get("recipe", ""), changes), "")
+        if line["digest"]:
+            found[line["digest"], line["seed"]] = line
+            again |= {(digest, line["seed"])} if digest == line["digest"] else set()
+        elif digest:
+            older[digest, line["seed"]] = line
+    return found | {place: line for place, line in older.items() if place not in again}
+
+
+# how a run is computed, and what is read from its curve; the seed stands beside them
+_APART = {*FREE, "memory", "seed", "evaluate.target"}
+
+
+@functools.cache
+def typed(recipe: str, changes: tuple[str, ...], without: tuple[str, ...] = ()) -> frozenset[str]:
+    """What a run is known by: its recipe and the changes that decide its numbers, but for some.
+
+    >>> sorted(typed("digits", ("local.lr=1", "local.lr=0.10", "seed=1")))
+    ['digits', 'local.lr=0.1']
+    """
+    found = dict(c.replace(" ", "").split("=", 1) for c in changes)
+    kept = {
+        f"{key}={_plain(value)}"
+        for key, value in found.items()
+        if key not in without and not {key, key.partition(".")[0]} & _APART
+    }
+    return frozenset({recipe, *kept})
+
+
+def _plain(value: str) -> str:
+    """A number as it is shortest: 10 and 10.0 are one setting."""
+    try:
+        return f"{float(value):.12g}"
+    except ValueError:
+        return value
 
 
 def others(lines: Iterable[Line], runs: Iterable[PaperRun]) -> list[str]:
@@ -184,16 +233,6 @@ def others(lines: Iterable[Line], runs: Iterable[PaperRun]) -> list[str]:
             keys = _differing(was[-1]["settings"], settings_of(run.config.values))
             said.append(f"{run.title}: a line is not used, {', '.join(keys[:3])} differs")
     return said
-
-
-def point_of_grid(line: Line, run: PaperRun, tried: Iterable[str]) -> bool:
-    """Whether a line is of this run, or of another point of its row's grid, halved or not. tried:
-    the settings of the grid.
-    """
-    if (line.get("recipe"), line.get("scale")) != (run.recipe, run.scale):
-        return False
-    differing = _differing(line["settings"], settings_of(run.config.values))
-    return {*differing} <= {"seed", "data.seed", "rounds", *tried}
 
 
 def _same_place(line: Line, run: PaperRun) -> bool:

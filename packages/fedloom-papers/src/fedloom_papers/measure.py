@@ -16,7 +16,8 @@ from .flamby import METRIC
 from .lines import Line
 from .plan import paper_rounds
 from .published_tables import published, settings_of, tables_of
-from .series import Series, points, roughness, share_of, smoothed
+from .series import Series, last_of, points, roughness, share_of, smoothed
+from .study_measures import STUDIED
 
 BASE = "FedAvg"
 Seen = Mapping[str, Line]  # of one protocol and seed: {row: its line}
@@ -32,9 +33,11 @@ def title(metric: str, at: str, here: int | None = None) -> str:
     """
     words, where = METRICS[metric].words, settings_of(at)
     if "acc" in where:
-        return f"{words} {where.pop('acc')} %"
+        words = f"{words} {where.pop('acc')} %"
     if here is not None and str(here) != where.get("round", str(here)):
         where["round"] = f"{here} ({where['round']} in the paper)"
+    if (count := where.pop("last", "")) != "":
+        where["last evaluation" if count == "1" else f"mean of the last {count}"] = ""
     said = [key if not value else f"{key} {value}" for key, value in where.items()]
     return ", ".join([words, *said])
 
@@ -93,8 +96,10 @@ def tested(wanted: Wanted, context: Context) -> float | None:
     itself.
     """
     found, line = METRICS[wanted.metric].of, context.seen.get(wanted.row.key)
-    if not isinstance(found, _Point) or line is None or line["state"] != "finished":
+    point = isinstance(found, _Point) and "last" not in settings_of(wanted.at)
+    if not point or line is None or line["state"] != "finished":
         return measure(wanted, context)
+    assert isinstance(found, _Point)
     late = last_tenth(found.until(line, settings_of(wanted.at), context))
     return measure(wanted, context) if late is None else late
 
@@ -124,6 +129,8 @@ class _Point:
 
     def __call__(self, line: Line, where: Mapping[str, str], context: Context) -> float | None:
         curve = self.shown(line, where.get("size", ""))
+        if "last" in where:  # the mean of so many evaluations
+            return last_of([*curve.values()], int(where["last"]))
         if not curve or "round" not in where:
             return curve[max(curve)] if curve else None
         return between(curve, min(context.round(float(where["round"]), line), max(curve)))
@@ -171,7 +178,10 @@ def _first(line: Line, where: Mapping[str, str], context: Context) -> float | No
     if goal is None:
         return None
     curve = points(line, "curve")
-    place = crossing(curve if context.entry.raw else smoothed(curve), goal)
+    if "size" in where:
+        curve = {t: v / 100 for t, v in _GLOBAL.of(line, where["size"]).items()}
+    raw = context.entry.raw or "size" in where
+    place = crossing(curve if raw else smoothed(curve), goal)
     return math.inf if place is None else float(whole_round(place))
 
 
@@ -283,6 +293,12 @@ METRICS: dict[str, Metric] = {
     "residual_over_delta": Metric("||e||^2 / ||update||^2", _Point(_error_curve, _error_curve)),
     "delta_square": _curve("||update||^2", Series("delta_square", "||update||^2")),
     "residual_square": _curve("||e||^2", Series("residual_square", "||e||^2")),
+    "validation_pct": _curve(
+        "held-out accuracy", Series("validation", "held-out accuracy, %", 100)
+    ),
+    "trained_pct": _curve(
+        "held by a client that took part", Series("trained", "held by one that took part, %", 100)
+    ),
     "explored_pct": _curve(
         "coordinates explored", Series("explored", "coordinates explored, %", 100)
     ),
@@ -302,6 +318,7 @@ METRICS |= {
     f"{METRIC}{i}": _after(f"{METRIC}{i}", f"test set {i}", lower=False)
     for i in (*range(6), "pooled")
 }
+METRICS |= {name: Metric(*about) for name, about in STUDIED.items()}
 LOWER = tuple(name for name, metric in METRICS.items() if metric.lower)
 
 

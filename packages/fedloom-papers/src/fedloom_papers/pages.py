@@ -6,7 +6,7 @@ import collections
 import csv
 import io
 import textwrap
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
@@ -19,25 +19,21 @@ from fedloom.cli.printing import table as aligned
 from fedloom.report import human_seconds
 from fedloom.report.statistics import LEVEL
 from fedloom.report.style import save_pictures
-from fedloom.storage.identity import FREE
 
+from .board import has_line
 from .catalogue import SCALES, Entry, Protocol, Row, Wanted
-from .columns import as_latex, beside_of, measured, measures_of, rows_of
-from .cost import USUAL, Cost, Machine, of_grids, of_runs, work
+from .columns import as_latex, beside_of, measured
 from .entry import Claim
 from .figures import pictures
-from .lines import NAME, Line, others, read
+from .lines import NAME, Line, evidence, latest, others
 from .measure import LOWER, title
 from .numbers import Number
-from .plan import Plan, changes_of, pairs
+from .plan import Plan, pairs
 from .run import Outcome, missing
 from .table import Table, equal_cells, table
 from .tune import RUNGS, grid_plans
 
 _PIPED = 100  # columns without a terminal and COLUMNS: the width of the pages in docs/results
-
-
-_SEEDS = 3
 
 
 def columns() -> int:
@@ -53,17 +49,11 @@ def wrapped(text: str, indent: str = "  ") -> str:
 # --------------------------------------------------------------------------------------- the list
 def listing(entries: Sequence[Entry], out: Path) -> str:
     """A paper's tables and figures, a line each. out: the folder of lines."""
-    lines, shown = read(out / NAME), [["", "", "runs", "done"]]
+    lines, shown = evidence(out), [["", "", "runs", "done"]]
     for entry in entries:
-        runs = "-" if entry.fact else str(_SEEDS * len([*pairs(entry, entry.rows)]))
+        runs = "-" if entry.fact else str(entry.seeds * len([*pairs(entry, entry.rows)]))
         shown.append([entry.id, entry.title, runs, _state(entry, lines)])
     return aligned(shown, columns())
-
-
-def _cost(found: Cost) -> str:
-    if not found.seconds:
-        return "-" if not found.unknown else "?"
-    return human_seconds(found.seconds) + ("+" if found.unknown else "")
 
 
 def _state(entry: Entry, lines: Iterable[Line]) -> str:
@@ -75,49 +65,36 @@ def _state(entry: Entry, lines: Iterable[Line]) -> str:
     found = collections.Counter[str]()
     for scale in SCALES:
         for protocol, row in pairs(entry, entry.rows):
-            free = {*FREE, *row.grid, *protocol.grid}
-            wanted = _kept(changes_of(protocol, row, scale), free)
-            recipe = protocol.recipe_at(scale)
-            of = [x for x in lines if (x.get("recipe"), x.get("scale")) == (recipe, scale)]
-            found[scale] += len({x["seed"] for x in of if _kept(x["changes"], free) == wanted})
+            grid = {*row.grid, *protocol.grid}
+            found[scale] += len(has_line(protocol, row, scale, lines, grid))
     return ", ".join(f"{scale}:{done}" for scale, done in found.items() if done) or "none"
-
-
-def _kept(changes: Iterable[str], free: Collection[str]) -> set[str]:
-    return {word for word in changes if word.partition("=")[0] not in free}
 
 
 # --------------------------------------------------------------------------------------- the plan
 def planned(
-    plan: Plan,
-    out: Path,
-    changes: Sequence[str],
-    tune: bool = False,
-    halving: bool = False,
-    on: Machine = USUAL,
+    plan: Plan, out: Path, changes: Sequence[str], tune: bool = False, halving: bool = False
 ) -> str:
-    """What would run: protocols, rows, runs, cost; with tune or halving, the runs of the grids."""
+    """What would run: protocols, rows, runs, and how long it takes by the lines that there are;
+    with tune or halving, the runs of the grids.
+    """
     entry = plan.entry
     said = [_heading(plan, changes)]
     by_protocol = {run.protocol.name: run for run in reversed(plan.runs)}
-    heads = ["protocol", "recipe", "clients", "a round", "K", "rounds", "partition", "model"]
-    shown = [heads]
-    for protocol in entry.protocols:
-        if (run := by_protocol.get(protocol.name)) is None:
-            continue
-        values = run.config.values
-        done = work(values)
-        split = {k: v for k, v in values["data"]["partition"].items() if k != "clients"}
-        words = " ".join(f"{v:g}" if isinstance(v, float) else str(v) for v in split.values())
-        model = values["model"]["name"]
-        place = [str(n) for n in (done.clients, done.active, done.steps, done.rounds)]
-        shown.append([protocol.name, run.recipe, *place, words, model])
-    said.append(aligned(shown, columns()))
+    shown = [
+        ["protocol", "recipe", "clients", "a round", "local work", "rounds", "partition", "model"]
+    ]
+    for name in (p.name for p in entry.protocols if p.name in by_protocol):
+        values = by_protocol[name].config.values
+        split = dict(values["data"]["partition"])
+        clients = split.pop("clients", "its own")
+        local, words = values["local"], " ".join(map(str, split.values()))
+        work = f"{local['steps']} steps" if local.get("steps") else f"{local['epochs']:g} epochs"
+        place = [clients, values["cohort"], work, values["rounds"], words, values["model"]["name"]]
+        shown.append([name, by_protocol[name].recipe, *map(str, place)])
     rows = [[row.key, " ".join(row.changes.split()), _tried(row)] for row in plan.rows]
-    said.append(aligned([["row", "changes", "the paper tries"], *rows], columns()))
-    left = missing(plan, out)
-    said.append(f"  {len(plan.runs)} runs, {len(plan.runs) - len(left)} of them have a line")
-    said.append(wrapped(f"about {_cost(of_runs(left, on))}, at {on.words}"))
+    said += [aligned(shown, columns())]
+    said += [aligned([["row", "changes", "the paper tries"], *rows], columns())]
+    said += [_left(plan, out)]
     if tune or halving:
         grids = grid_plans(entry, plan.scale, out, plan.rows, changes)
         runs = f"{sum(len(g.runs) for g in grids)} runs of grids"
@@ -125,10 +102,26 @@ def planned(
             f" for 1/{RUNGS[0]} of the rounds, the best 1/{RUNGS[0]} of each row's to the end"
             * halving
         )
-        before = of_grids(plan, out, changes, halving, on)
-        said.append(f"  before: {runs}, at one seed, about {_cost(before)}")
+        said.append(f"  before: {runs}, at one seed")
     said += [wrapped(f"not run: {p}, {row}: {why}") for (p, row), why in plan.refused.items()]
     return "\n".join(said)
+
+
+def _left(plan: Plan, out: Path) -> str:
+    """How many runs have a line, and how long the others take as these did; without any, what says
+    it.
+    """
+    left, lines = missing(plan, out), latest(evidence(out), plan.runs)
+    places = {(run.digest, run.seed) for run in plan.runs} & {*lines}
+    said = f"  {len(plan.runs)} runs, {len(plan.runs) - len(left)} of them have a line"
+    known = [seconds for p in places if (seconds := lines[p].get("seconds")) is not None]
+    if known and left:
+        time = human_seconds(len(left) * sum(known) / len(known))
+        said += f"\n  the others take about {time}, if they take as long as those did"
+    elif left:
+        words = " ".join(map(quote, (left[0].recipe, *left[0].typed)))
+        said += f"\n  how long one takes: fedloom run {words} --dry-run"
+    return said
 
 
 def _tried(row: Row) -> str:
@@ -230,8 +223,8 @@ def _blocks(found: Table, protocol: Protocol) -> list[str]:
     """Published, measured and difference of each measure, and what claims test of it; as many
     measures side by side as fit.
     """
-    names = [["", *(row.name for row in rows_of(found, protocol))]]
-    groups = [_group(found, protocol, measure) for measure in measures_of(found, protocol)]
+    names = [["", *(row.name for row in found.rows_of(protocol))]]
+    groups = [_group(found, protocol, measure) for measure in found.measures_of(protocol)]
     out: list[str] = []
     while groups:
         taken = 1
@@ -345,7 +338,7 @@ def tell(
     """Print the table of a plan, and on stderr what must be known of it. names: of LaTeX's
     columns.
     """
-    lines = read(out / NAME)
+    lines = evidence(out)
     found = table(made, lines)
     if style == "csv":
         click.echo(as_csv(found), nl=False)
@@ -366,7 +359,7 @@ def tell(
 
 def draw(made: Plan, out: Path, asked: Figures) -> None:
     """Draw what there are lines for, and say where."""
-    drawn = pictures(table(made, read(out / NAME)))
+    drawn = pictures(table(made, evidence(out)))
     for file in save_pictures(drawn, *asked):
         click.echo(f"picture: {quote(str(file))}", err=True)
     if not drawn:

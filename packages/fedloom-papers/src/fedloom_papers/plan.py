@@ -14,7 +14,7 @@ from fedloom.core.own_parts import is_own, named_here, short, split
 from fedloom.errors import ConfigError, FedloomError, did_you_mean
 from fedloom.recipes import RECIPES
 from fedloom.storage.atomic import write_atomic
-from fedloom.storage.identity import run_digest
+from fedloom.storage.identity import flatten, run_digest
 
 from . import flamby
 from .entry import SCALES, Entry, Protocol, Row
@@ -69,6 +69,13 @@ class Plan:
     refused: Mapping[tuple[str, str], str]
     digests: Mapping[tuple[str, str, int], str] = field(default_factory=dict)
     as_published: bool = False
+
+    def settings(self, protocol: Protocol, row: str) -> dict[str, str]:
+        """The settings of a row's runs as text, with dotted keys; empty where none can run."""
+        runs = {run.digest: run for run in reversed(self.runs)}
+        digest = self.digests.get((protocol.name, row, self.seeds[0]), "")
+        found = flatten(runs[digest].config.values) if digest in runs else {}
+        return {k: f"{v:g}" if isinstance(v, float) else str(v or "none") for k, v in found.items()}
 
 
 def changes_of(protocol: Protocol, row: Row, scale: str, text: str = "") -> list[str]:
@@ -164,8 +171,8 @@ def plan(
     problems: list[FedloomError] = []
     first: PaperRun | None
     for protocol, row in pairs(entry, chosen):
-        if scale == "cpu" and protocol.cpu is None:
-            refused[protocol.name, row.key] = f"not at scale cpu: {protocol.why}"
+        if protocol.cpu is None and scale in (("cpu", "smoke") if entry.own else ("cpu",)):
+            refused[protocol.name, row.key] = f"not at scale {scale}: {protocol.why}"
             continue
         try:
             first = None

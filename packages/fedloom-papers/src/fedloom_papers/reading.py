@@ -16,7 +16,7 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-from .entry import Claim, Entry, Protocol, Row
+from .entry import Beside, Claim, Entry, Protocol, Row
 from .published_tables import settings_of, tables_of
 
 Words = dict[str, Any]
@@ -81,7 +81,7 @@ class Reading:
         name: str = "",
         method: str = "",
         on: Mapping[str, str] | None = None,
-        grid: str = "",
+        grid: str | Mapping[str, Sequence[float]] = "",
         setting: str = "",
     ) -> Row:
         """of: the row whose changes it has, too; name: if the key is not; method: of its published
@@ -98,9 +98,11 @@ class Reading:
             setting=setting,
         )
 
-    def _grid(self, names: str) -> Words:
+    def _grid(self, words: str | Mapping[str, Sequence[float]]) -> Words:
+        """A grid, or the named ones together."""
         grids = self._words.get("grids", {})
-        return {key: tuple(v) for name in names.split() for key, v in grids[name].items()}
+        found = [grids[name] for name in words.split()] if isinstance(words, str) else [words]
+        return {key: tuple(v) for grid in found for key, v in grid.items()}
 
     def _protocol(self, name: str) -> Protocol:
         """A protocol, whose name says its parts: they are joined in the order of the file. Changes
@@ -108,11 +110,13 @@ class Reading:
         """
         names = self._names(name)
         own = [words for part, words in self._parts.items() if part in names]
+        own = [self._words.get("common", {}), *own]
 
         def joined(key: str, between: str = " ") -> str:
             return between.join(words[key] for words in own if key in words)
 
         why, alone, small = joined("why"), joined("whole_smoke"), joined("small")
+        why = "it has one scale, paper" if self._words.get("own") else why
         always = joined("always")
         return Protocol(
             name=name,
@@ -121,7 +125,7 @@ class Reading:
             setting=";".join(f"{k}={v}" for k, v in settings_of(joined("setting", ";")).items()),
             changes=f"{always} {joined('changes')}",
             cpu=None if why else f"{joined('cpu')} {always if small else ''}",
-            smoke=alone or f"{self._words['smoke']} {always} {joined('smoke')}",
+            smoke=alone or f"{self._words.get('smoke', '')} {always} {joined('smoke')}",
             why=why,
             small=small,
             tiny=joined("tiny"),
@@ -146,8 +150,9 @@ class Reading:
         claims: Sequence[str | Words] = (),
         notes: Sequence[str] = (),
         cpu: str = "",
+        **more: Any,
     ) -> Entry:
-        """tables: the files of its numbers, if they have not its name."""
+        """tables: the files of its numbers, if they have not its name; more: of a study of ours."""
         own = [name] if name in tables_of(self._paper) else []
         made = Entry(
             paper=self._paper,
@@ -167,7 +172,15 @@ class Reading:
             protocols=tuple(places),
             measures=tuple(m for word in measures for m in spread(word)),
             raw=self._words.get("raw", False),
-            cpu=cpu or self._words["cpu"],
+            cpu=cpu or self._words.get("cpu", ""),
+            own=self._words.get("own", False),
+            seeds=int(more.get("seeds") or self._words.get("seeds", 3)),
+            tuning=self._words.get("tuning", ""),
+            tried_in=self._protocol(more["tuned"]) if "tuned" in more else None,
+            bases=tuple(self._words.get("bases", ())),
+            alike=tuple(self._words.get("alike", ())),
+            beside=tuple(Beside(**one) for one in self._words.get("beside", ())),
+            panels={k: tuple(v) for k, v in self._words.get("panels", {}).items()},
             notes=(*self._words.get("opens", ()), *(texts.get(note, note) for note in notes)),
         )
         said = [c for words in claims for c in self._claims(made, words)]
@@ -178,23 +191,31 @@ class Reading:
         full: Words = {"of": words} if isinstance(words, str) else dict(words)
         while of := full.pop("of", ""):
             full = self._words["claims"][of] | full
-        for _, one in picked({full["says"]: full}):
-            yield self._claim(entry, **one)
+        for place in full.pop("at", [""]):
+            for _, one in picked({full["says"]: full}):
+                yield self._claim(entry, place, **one)
 
     def _claim(
         self,
         entry: Entry,
+        place: str,
         says: str,
         better: str,
         than: str = "",
         but: str = "",
         on: str | None = None,
+        than_on: str = "",
         only: str = "",
         without: str = "",
-        headline: bool = False,
+        **more: Any,
     ) -> Claim:
-        """but: the rows that it is not about; only, without: its protocols, * for any words."""
-        metric, _, at = (self._words.get("on", "") if on is None else on).partition(" ")
+        """place: added to what is measured, and to the words; but: the rows that it is not about;
+        only, without: its protocols, * for any words.
+        """
+        (metric, at), (than_metric, than_at) = (
+            _measure(words, place)
+            for words in (self._words.get("on", "") if on is None else on, than_on)
+        )
         apart = {*better.split(), *but.split()}
         rest = [row.key for row in entry.rows if row.key not in apart] if but else than.split()
 
@@ -207,12 +228,21 @@ class Reading:
             for p in entry.protocols
             if (only or without) and fits(p, only or "*") and not fits(p, without)
         ]
+        said = ", ".join(f"{k} {v}" for k, v in settings_of(place).items())
         return Claim(
-            text=says,
+            text=f"{says}, {said}" if said else says,
             better=tuple(better.split()),
             than=tuple(rest),
             metric=metric,
             at=at,
+            than_metric=than_metric,
+            than_at=than_at,
             protocols=tuple(places),
-            headline=headline,
+            **more,
         )
+
+
+def _measure(words: str, place: str) -> tuple[str, str]:
+    """A measure, "metric at", with a further place."""
+    metric, _, at = words.partition(" ")
+    return metric, ";".join(filter(None, (at, place))) if metric else ""

@@ -17,7 +17,7 @@ from fedloom.sweep import FAILURE, KeptData, Trial, Watch, in_jobs, run_trial, s
 
 from . import flamby
 from .entry import Entry
-from .lines import NAME, Line, append, latest, line_of, made_by, read
+from .lines import NAME, Line, append, evidence, latest, line_of, made_by
 from .measure import METRICS
 from .plan import PaperRun, Plan
 
@@ -56,7 +56,7 @@ def missing(plan: Plan, out: Path, lines: Sequence[Line] | None = None) -> list[
     wanted = set(needed(plan.entry))
     have = {
         place
-        for place, line in latest(read(out / NAME) if lines is None else lines).items()
+        for place, line in latest(evidence(out) if lines is None else lines, plan.runs).items()
         if line["state"] == "failed" or wanted <= {*line.get("afterwards", ())}
     }
     left = [run for run in plan.runs if (run.digest, run.seed) not in have]
@@ -75,7 +75,8 @@ def run_all(plan: Plan, out: Path, watch: Watch, jobs: int = 1) -> Outcome:
     work = Work(out / PAUSE)
     made_by()  # the code may change while the runs run
     outcome, left = Outcome(), missing(plan, out)
-    seen, metrics = latest(read(out / NAME)) if left else {}, needed(plan.entry)
+    seen = latest(evidence(out), plan.runs) if left else {}
+    metrics = needed(plan.entry)
     known = [seen.get((run.digest, run.seed), {}).get("afterwards", {}) for run in left]
     pieces = [
         (run, tuple(metric for metric in metrics if metric not in there))

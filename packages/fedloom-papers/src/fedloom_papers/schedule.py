@@ -26,7 +26,7 @@ from fedloom.errors import ConfigError, did_you_mean
 
 from .catalogue import entry as entry_of
 from .entry import Entry
-from .lines import NAME, latest, made_by, read
+from .lines import evidence, latest, made_by
 from .plan import Plan, plan, rows_of, with_protocols
 from .run import Outcome
 from .tune import Choice, at_best_points
@@ -123,5 +123,5 @@ def run_item(
 def others_commit(made: Plan, out: Path) -> str:
     """The commit of lines of this plan that other code made; "" if there is none."""
     wanted, mine = {(run.digest, run.seed) for run in made.runs}, made_by()["commit"]
-    used = [line for place, line in latest(read(out / NAME)).items() if place in wanted]
+    used = [line for place, line in latest(evidence(out), made.runs).items() if place in wanted]
     return next((x["commit"] for x in used if x.get("commit") not in (None, mine)), "")

@@ -43,6 +43,11 @@ def roughness(curve: Mapping[int, float], window: int = 5) -> float | None:
     return mean([(values[a + window // 2] - m) ** 2 for a, m in zip(starts, middles, strict=True)])
 
 
+def last_of(values: Sequence[float], count: int) -> float | None:
+    """The mean of the last so many values; None of fewer."""
+    return math.fsum(values[-count:]) / count if len(values) >= count else None
+
+
 def band(curves: Sequence[Mapping[Any, float]]) -> Band:
     """(x, mean, least, largest) of several seeds' curves {x: value}, where all of them have one;
     empty curves do not count.
@@ -75,6 +80,11 @@ def _column(line: Line, name: str, size: str) -> str:
     return f"{wanted}@{size}"
 
 
+def sized(line: Line, name: str, size: str) -> dict[int, float]:
+    """A curve of a line and a size of sub-models."""
+    return points(line, _column(line, name, size))
+
+
 @dataclass(frozen=True)
 class Series:
     """A curve of a line: its column there, words for an axis, what is done with it, and the name of
@@ -92,7 +102,7 @@ class Series:
         """{round: value}, not averaged; nothing where a line has no such curve. size: of a
         sub-model.
         """
-        found = points(line, _column(line, self.column, size) if size else self.column)
+        found = sized(line, self.column, size) if size else points(line, self.column)
         return {t: self.change(v) if self.change else self.scale * v for t, v in found.items()}
 
     def of(self, line: Line, size: str = "") -> dict[int, float]:

@@ -7,23 +7,25 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from fedloom.report.sequential import Verdict as Side
-from fedloom.report.statistics import Paired, apart, common_seeds, corrected
+from fedloom.report.statistics import Paired, apart, common_seeds, corrected, paired
 
-from .entry import Entry, Protocol, Wanted
+from .entry import Entry, Protocol, Row, Wanted
 from .lines import Line, latest
 from .measure import Context, base_of, goals, round_here
 from .numbers import Number, number
 from .plan import Plan
 from .published_tables import settings_of
-from .verdicts import Judged, judge, measure_of
+from .verdicts import Judged, judge, mean_by_seed, measure_of, unequal
 
 Own = Mapping[str, Mapping[int, Line]]  # of one protocol: {row: {seed: its line}}
+Measure = tuple[str, str]  # metric, at
 
 
 @dataclass(frozen=True)
 class Table:
     """A table as far as there are lines. own: of each protocol {row: {seed: line}} of the finished
-    runs; seeds: those that all its rows have, which alone count.
+    runs; seeds: those that all its rows have, which alone count; contexts: of each protocol and
+    seed what metrics need; failed: (protocol, row, seed, why) of the runs that failed.
     """
 
     entry: Entry
@@ -32,6 +34,8 @@ class Table:
     claims: tuple[Judged, ...]
     own: Mapping[str, Own]
     seeds: Mapping[str, Sequence[int]]
+    contexts: Mapping[str, Mapping[int, Context]]
+    failed: Sequence[tuple[str, str, int, str]] = ()
 
     @property
     def comparisons(self) -> int:
@@ -56,15 +60,50 @@ class Table:
         found = self.own[protocol.name].get(row, {})
         return {seed: found[seed] for seed in self.seeds[protocol.name] if seed in found}
 
-    def numbers_of(
-        self, protocol: Protocol, measure: tuple[str, str] | None = None
-    ) -> list[Number]:
+    def numbers_of(self, protocol: Protocol, measure: Measure | None = None) -> list[Number]:
         """The numbers of a protocol, all or those of a (metric, at)."""
         return [
             n
             for n in self.numbers
             if n.wanted.protocol is protocol and measure in (None, (n.wanted.metric, n.wanted.at))
         ]
+
+    def rows_of(self, protocol: Protocol) -> list[Row]:
+        """The rows of which a protocol wants a number."""
+        own = {n.wanted.row.key for n in self.numbers_of(protocol)}
+        return [row for row in self.plan.rows if row.key in own]
+
+    def measures_of(self, protocol: Protocol) -> list[Measure]:
+        """The measures of a protocol, in the paper's order."""
+        own = self.numbers_of(protocol)
+        return list(dict.fromkeys((n.wanted.metric, n.wanted.at) for n in own))
+
+    def compared(self, protocol: Protocol, rows: str, measure: Measure) -> dict[int, float]:
+        """{seed: what is compared} of any measure of a row, or of the mean of two rows a&b."""
+        known = {row.key: row for row in self.plan.rows}
+        found = [
+            number(Wanted(known[key], protocol, *measure, None), self.contexts[protocol.name])
+            for key in rows.split("&")
+        ]
+        return mean_by_seed([n.compared for n in found])
+
+    def less_base(self, protocol: Protocol, base: str) -> dict[str, Paired]:
+        """{row: the first measure less the base's}; of the rows that the columns beside name, and
+        that agree with the first base in all settings of no method, with p by Holm for all named.
+        """
+        measure, entry = self.entry.headline(protocol), self.entry
+        values = {r.key: self.compared(protocol, r.key, measure) for r in self.rows_of(protocol)}
+        gaps = {key: paired(own, values.get(base, {})) for key, own in values.items()}
+        found = {key: gap for key, gap in gaps.items() if gap is not None and key != base}
+        named = {method for one in entry.beside for method in one.gaps()}
+        family = {r.key for r in self.plan.rows if r.name.partition(", alpha")[0] in named}
+        family -= {*entry.bases}
+        judged = {
+            key: gap
+            for key, gap in found.items()
+            if key in family and not unequal(self.plan, protocol, key, entry.bases[0])
+        }
+        return found | corrected(judged, len(family))
 
     def round_of(self, at: str, protocol: Protocol) -> int | None:
         """The round here that stands for a printed one; None where none is printed."""
@@ -74,7 +113,7 @@ class Table:
             return None
         return round_here(float(where["round"]), rounds, protocol)
 
-    def judged(self, protocol: Protocol) -> set[tuple[str, str]]:
+    def judged(self, protocol: Protocol) -> set[Measure]:
         """The measures that claims compare in a protocol, as (metric, at)."""
         return {
             measure_of(self.entry, claim, protocol)
@@ -134,7 +173,15 @@ def _side(gap: Paired) -> Side:
 
 def table(plan: Plan, lines: Iterable[Line]) -> Table:
     """The numbers and verdicts of a plan's rows, from the lines of its runs."""
-    entry, own = plan.entry, _finished(plan, latest(lines))
+    entry, seen = plan.entry, latest(lines, plan.runs)
+    own: dict[str, dict[str, dict[int, Line]]] = {p.name: {} for p in entry.protocols}
+    failed = []
+    for (place, row, seed), digest in plan.digests.items():
+        line = seen.get((digest, seed), {"state": ""})
+        if line["state"] == "finished":
+            own[place].setdefault(row, {})[seed] = line
+        elif line["state"] == "failed":
+            failed.append((place, row, seed, str(line.get("reason") or "no reason given")))
     seeds = {
         place: common_seeds(dict.fromkeys(found, 0.0) for found in rows.values())
         for place, rows in own.items()
@@ -146,17 +193,7 @@ def table(plan: Plan, lines: Iterable[Line]) -> Table:
 
     numbers = tuple(made(w) for w in entry.wanted() if w.row in plan.rows)
     claims = tuple(judge(claim, plan, made) for claim in entry.claims)
-    return Table(entry, plan, numbers, claims, own, seeds)
-
-
-def _finished(plan: Plan, seen: Mapping[tuple[str, int], Line]) -> dict[str, Own]:
-    """Of each protocol the lines of its rows' finished runs."""
-    own: dict[str, dict[str, dict[int, Line]]] = {p.name: {} for p in plan.entry.protocols}
-    for (place, row, seed), digest in plan.digests.items():
-        line = seen.get((digest, seed))
-        if line is not None and line["state"] == "finished":
-            own[place].setdefault(row, {})[seed] = line
-    return {**own}
+    return Table(entry, plan, numbers, claims, own, seeds, contexts, failed)
 
 
 def _contexts(plan: Plan, protocol: Protocol, own: Own, seeds: Sequence[int]) -> dict[int, Context]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .entry import Entry, Protocol, Row
-from .lines import NAME, Line, read
+from .lines import Line, evidence
 from .plan import Plan, plan
 from .table import table
 
@@ -27,13 +27,15 @@ _LEAST = 2  # points of a row that are always run to the end
 @dataclass(frozen=True)
 class Choice:
     """The best point of a row's grid in a protocol: {setting: value}; edge: the settings whose best
-    value is the grid's least or largest, so that a better one may lie outside.
+    value is the grid's least or largest, so that a better one may lie outside; scores: what each
+    point that finished has.
     """
 
     protocol: str
     row: str
     point: Point
     edge: tuple[str, ...]
+    scores: tuple[tuple[float, Point], ...] = ()
 
     @property
     def words(self) -> str:
@@ -60,14 +62,17 @@ def points(row: Row, protocol: Protocol) -> list[Point]:
 def grid_plans(
     entry: Entry, scale: str, out: Path, rows: Sequence[Row], more: Sequence[str]
 ) -> list[Plan]:
-    """The runs of all grids at the first seed, a plan for each protocol."""
+    """The runs of all grids at the first seed, a plan for each protocol. more: changes of every
+    run, with a study's own for such runs.
+    """
     plans = []
     for protocol in entry.protocols:
         tried = tuple(_tried(row, p) for row in rows for p in points(row, protocol))
+        place = replace(entry.tried_in or protocol, name=protocol.name)
         whole = replace(
             entry,
             rows=tried,
-            protocols=(protocol,),
+            protocols=(place,),
             tables=(),
             measures=(" ".join(_score(entry, protocol)),),
             claims=(),
@@ -78,9 +83,12 @@ def grid_plans(
 
 
 def _score(entry: Entry, protocol: Protocol) -> tuple[str, str]:
-    """What is tuned for: the table's first measure if it is an accuracy, else the accuracy at the
-    end; so a figure of losses has the points of the table beside it.
+    """What is tuned for: held-out accuracy if some data are held out; else the table's first
+    measure if it is an accuracy, else the accuracy at the end: so a figure of losses has the points
+    of the table beside it.
     """
+    if entry.tuning:
+        return ("validation_pct", "")
     metric, at = entry.headline(protocol)
     return (metric, at) if "acc_" in metric else ("test_acc_pct", "")
 
@@ -113,19 +121,23 @@ def halved(
     """
     protocol = grid.entry.protocols[0]
     kept = {row.key: points(row, protocol) for row in rows}
+
+    def at(tried: Sequence[Row], changes: Sequence[str]) -> Plan:
+        left = tuple(_tried(row, point) for row in tried for point in kept[row.key])
+        return plan(replace(grid.entry, rows=left), grid.scale, out, more=changes)
+
     for part in RUNGS:
         stay = {row.key: _stay(len(points(row, protocol)), part) for row in rows}
         tried = [row for row in rows if len(kept[row.key]) > stay[row.key]]
         if not tried:
             continue
         changes = [word for word in more if not word.startswith("rounds=")]
-        changes += [f"rounds={math.ceil(grid.runs[0].rounds / part)}"]
-        short = _at(grid, tried, kept, out, changes)
+        short = at(tried, [*changes, f"rounds={math.ceil(grid.runs[0].rounds / part)}"])
         lines = run(short)
         for row in tried:
-            scores = sorted(_scores(entry, row, short, lines), key=lambda pair: -pair[0])
+            scores = sorted(_scores(row, short, lines), key=lambda pair: -pair[0])
             kept[row.key] = [point for _, point in scores[: stay[row.key]]]
-    return _at(grid, rows, kept, out, more)
+    return at(rows, more)
 
 
 def _stay(count: int, part: int) -> int:
@@ -133,53 +145,27 @@ def _stay(count: int, part: int) -> int:
     return max(_LEAST, math.ceil(count * part / ETA**3))
 
 
-def halved_share(count: int) -> float:
-    """What halving so many points of a row costs, of running all of them to the end.
-
-    >>> halved_share(27), halved_share(2)  # 27 / 9 + 9 / 3 + 3 of 27; two are always run
-    (0.3333333333333333, 1.0)
-    """
-    kept, rounds = count, 0.0
-    for part in RUNGS:
-        if kept > (stay := _stay(count, part)):
-            rounds, kept = rounds + kept / part, stay
-    return (rounds + kept) / count
-
-
-def _at(
-    grid: Plan,
-    rows: Sequence[Row],
-    kept: Mapping[str, Sequence[Point]],
-    out: Path,
-    more: Sequence[str],
-) -> Plan:
-    tried = tuple(_tried(row, point) for row in rows for point in kept[row.key])
-    return plan(replace(grid.entry, rows=tried), grid.scale, out, more=more)
-
-
-def _scores(entry: Entry, row: Row, grid: Plan, lines: Sequence[Line]) -> list[tuple[float, Point]]:
+def _scores(row: Row, grid: Plan, lines: Sequence[Line]) -> list[tuple[float, Point]]:
     """[(what is tuned for, more is better; a point of the row)] of the runs that finished."""
-    protocol = grid.entry.protocols[0]
     found = {n.wanted.row.key: n.mean for n in table(grid, lines).numbers}
-    scores = [(found.get(_tried(row, p).key), p) for p in points(row, protocol)]
+    every = points(row, grid.entry.protocols[0])
+    scores = [(found.get(_tried(row, p).key), p) for p in every]
     return [(v, p) for v, p in scores if v is not None and math.isfinite(v)]
 
 
-def choose(
-    entry: Entry, rows: Sequence[Row], grids: Iterable[Plan], lines: Sequence[Line]
-) -> list[Choice]:
-    """The best point of each row and protocol, by what the table measures on the test set: the
-    papers' way. Rows without a finished run are left out.
+def choose(rows: Sequence[Row], grids: Iterable[Plan], lines: Sequence[Line]) -> list[Choice]:
+    """The best point of each row and protocol, by what its grid is tuned for: as a rule what the
+    table measures on the test set, the papers' way. Rows without a finished run are left out.
     """
     out = []
     for grid in grids:
         protocol = grid.entry.protocols[0]
         for row in rows:
-            if known := _scores(entry, row, grid, lines):
+            if known := _scores(row, grid, lines):
                 point = max(known, key=lambda pair: pair[0])[1]
                 tried = grid_of(row, protocol)
                 edge = tuple(k for k, v in point.items() if v in (min(tried[k]), max(tried[k])))
-                out.append(Choice(protocol.name, row.key, point, edge))
+                out.append(Choice(protocol.name, row.key, point, edge, tuple(known)))
     return out
 
 
@@ -209,13 +195,13 @@ def at_best_points(
 
     def lines_after(short: Plan) -> list[Line]:
         run(short)
-        return read(out / NAME)
+        return evidence(out)
 
-    grids = []
+    grids, more = [], [*entry.tuning.split(), *more]
     for grid in grid_plans(entry, scale, out, rows, more):
         if halving:
             grid = halved(entry, rows, grid, out, more, lines_after)
         run(grid)
         grids.append(grid)
-    choices = choose(entry, rows, grids, read(out / NAME))
+    choices = choose(rows, grids, evidence(out))
     return tuned(entry, choices), choices

@@ -1,15 +1,17 @@
 """Whether a sentence of a paper holds: the one place for tables, pages and the board.
 
 A sentence says in each protocol that a row is above others. Those are its family for Holm: every
-comparison that the sentence names there, also one without lines, which is not decided and counts.
+comparison that the sentence names there, also one without lines or with other settings, which is
+not decided and counts.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from fedloom.core.curves import LEAST
 from fedloom.errors import ConfigError, did_you_mean
@@ -22,6 +24,7 @@ from .numbers import Number
 from .plan import Plan
 
 Verdict = Literal["holds", "does not hold", "undecided", "not measured"]
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 NO_LINES = "not decided: no lines"
 WORDS: Mapping[Verdict, str] = {  # of the verdicts on one sentence, on pages
     "holds": "clear",
@@ -35,7 +38,8 @@ WORDS: Mapping[Verdict, str] = {  # of the verdicts on one sentence, on pages
 class Comparison:
     """A row beside another. gap: the row less the other, with p corrected for the sentence's
     family; None without lines of both. evaluations: how many the compared means are of, None
-    where it is no mean over evaluations.
+    where it is no mean over evaluations. margin: how far the row must be above; unequal: the
+    settings of no method in which the rows differ, so that nothing is decided.
     """
 
     row: Row
@@ -45,24 +49,36 @@ class Comparison:
     gap: Paired | None
     lower: bool = False
     evaluations: int | None = None
+    margin: float = 0.0
+    unequal: str = ""
+
+    @property
+    def tested(self) -> Paired | None:
+        """What is tested against zero."""
+        return self.gap.less(self.margin) if self.gap and self.margin else self.gap
 
     @property
     def verdict(self) -> Verdict:
         """Whether the row is better."""
-        return verdict_on(self.gap, self.lower)
+        return "not measured" if self.unequal else verdict_on(self.tested, self.lower)
 
     @property
     def words(self) -> str:
         """Both values, their difference, its p, and on how few evaluations it stands."""
-        if self.gap is None:
+        if self.gap is None or self.tested is None:
             return f"{self.row.name} and {self.other.name}: {NO_LINES}"
-        gap = self.gap
-        p = f"{gap.p_words}, {gap.n} seeds" if gap.p_words else "one seed, no test"
+        gap, p = self.gap, self.tested.p_words
+        if self.margin:
+            p = p.replace("p ", f"p against {self.margin:g} ", 1)
+        p = f"{p}, {gap.n} seeds" if p else "one seed, no test"
         better = " (lower is better)" if self.lower else ""
         few = self.evaluations is not None and self.evaluations < LEAST
         on = f", on {self.evaluations} evaluation{'s' * (self.evaluations != 1)}" if few else ""
-        both = f"{self.row.name} {self.ours:.4g} less {self.other.name} {self.theirs:.4g}"
-        return f"{both} is {gap.mean:+.4g}{better}, {p}{on}"
+        there = f"{self.theirs:.4g}"  # a number has itself as its name
+        there = there if self.other.name == there else f"{self.other.name} {there}"
+        both = f"{self.row.name} {self.ours:.4g} less {there}"
+        apart = f", not decided: {self.unequal}" if self.unequal else ""
+        return f"{both} is {gap.mean:+.4g}{better}, {p}{on}{apart}"
 
 
 class Reason(NamedTuple):
@@ -78,7 +94,7 @@ class Reason(NamedTuple):
     @property
     def known(self) -> list[Comparison]:
         """The comparisons with lines."""
-        return [one for one in self.comparisons if one.gap is not None]
+        return [one for one in self.comparisons if one.gap is not None and not one.unequal]
 
     @property
     def hardest(self) -> Comparison:
@@ -127,13 +143,15 @@ class Judged:
 
 
 def judged_claim(claims: Sequence[Judged], name: str) -> Judged:
-    """A claim by its words as one word, see `Judged.key`, or "headline": what the paper is about,
-    where there are several the first with lines. Raises ConfigError for an unknown one.
+    """A claim by its words as one word, see `Judged.key`, or how they begin, or "headline": what
+    the paper is about, where there are several the first with lines. Raises ConfigError for an
+    unknown one.
     """
     known = {one.key: one for one in claims}
     heads = [one for one in claims if one.claim.headline]
     if heads:
         known["headline"] = next((h for h in heads if any(r.known for r in h.reasons)), heads[0])
+    name = next((key for key in known if key.startswith(f"{name}-")), name)
     if name not in known:
         raise ConfigError(f"no claim '{name}'; {did_you_mean(name, known)}")
     return known[name]
@@ -147,36 +165,38 @@ def judge(claim: Claim, plan: Plan, number: Numbers) -> Judged:
     """A claim over its protocols: it holds if it holds in each that this scale has, against each
     row that can run there.
     """
-    entry = plan.entry
     reasons: list[Reason] = []
-    for protocol in entry.protocols:
+    for protocol in plan.entry.protocols:
         if claim.protocols and protocol.name not in claim.protocols:
             continue
         refused = {row for place, row in plan.refused if place == protocol.name}
-        named = pairs_of(claim, entry)
-        pairs = [p for p in named if not refused & {p[0].key, p[1].key}]
+        named = pairs_of(claim, plan.entry)
+        pairs = [p for p in named if not refused & {k for side in p for k in side.split("&")}]
         if not pairs:
             reasons.append(Reason(protocol.name, None, "not at this scale"))
             continue
-        found = _compared(pairs, *measure_of(entry, claim, protocol), protocol, number, len(named))
+        found = _compared(claim, pairs, protocol, plan, number, len(named))
         without = f", without {', '.join(sorted(refused))}" if refused else ""
         place = f"{protocol.name}{without}"
-        made = Reason(place, _verdict(found), "not measured", tuple(found))
+        made = Reason(place, overall([one.verdict for one in found]), "not measured", tuple(found))
         reasons.append(made._replace(words=_words(made)) if made.known else made)
     return Judged(claim, tuple(reasons))
 
 
-def pairs_of(claim: Claim, entry: Entry) -> list[tuple[Row, Row]]:
+def pairs_of(claim: Claim, entry: Entry) -> list[tuple[str, str]]:
     """The rows that a claim compares: pair by pair if there are several on both sides, equally
-    many; else each with each.
+    many; else each with each. The other side of a number is "".
     """
-    known = {row.key: row for row in entry.rows}
-    better = [known[key] for key in claim.better]
-    than = [known[key] for key in claim.than] if claim.than else []
-    than = than or [row for row in entry.rows if row not in better]
-    if len(better) == len(than):
-        return list(zip(better, than, strict=True))
-    return [(one, other) for one in better for other in than]
+    keys = [row.key for row in entry.rows]
+    apart = {key for side in (*claim.better, *claim.than) for key in side.split("&")} - {*keys}
+    if apart:
+        raise ConfigError(f"{entry.id}: the claim '{claim.text}' names no row '{min(apart)}'")
+    if claim.number is not None:
+        return [(one, "") for one in claim.better]
+    than = claim.than or [key for key in keys if key not in claim.better]
+    if len(claim.better) == len(than):
+        return list(zip(claim.better, than, strict=True))
+    return [(one, other) for one in claim.better for other in than]
 
 
 def measure_of(entry: Entry, claim: Claim, protocol: Protocol) -> tuple[str, str]:
@@ -184,61 +204,109 @@ def measure_of(entry: Entry, claim: Claim, protocol: Protocol) -> tuple[str, str
     return (claim.metric, claim.at) if claim.metric else entry.headline(protocol)
 
 
+class _Side(NamedTuple):
+    """A side of a comparison: a row, the mean of two (a&b), or a number."""
+
+    row: Row
+    values: Mapping[int, float]
+    evaluations: int | None
+
+
 def _compared(
-    pairs: Sequence[tuple[Row, Row]],
-    metric: str,
-    at: str,
+    claim: Claim,
+    pairs: Sequence[tuple[str, str]],
     protocol: Protocol,
+    plan: Plan,
     number: Numbers,
     family: int,
 ) -> list[Comparison]:
     """Every pair, with p corrected for the family."""
-    rows = {row.key: row for pair in pairs for row in pair}
-    numbers = {key: number(Wanted(row, protocol, metric, at, None)) for key, row in rows.items()}
-    values = {key: one.compared for key, one in numbers.items()}
-    raw = {(a.key, b.key): paired(values[a.key], values[b.key]) for a, b in pairs}
-    gaps = corrected({key: gap for key, gap in raw.items() if gap is not None}, family)
+    metric, at = measure_of(plan.entry, claim, protocol)
+    other_measure = (claim.than_metric or metric, claim.than_at if claim.than_metric else at)
+    ours = {a: _side(a, protocol, (metric, at), plan, number) for a, _ in pairs}
+    theirs = {b: _side(b, protocol, other_measure, plan, number) for _, b in pairs if b}
+    if claim.number is not None:
+        fixed = Row(method=f"{claim.number:g}", changes="")
+        seeds = {seed for side in ours.values() for seed in side.values}
+        theirs[""] = _Side(fixed, dict.fromkeys(seeds, claim.number), None)
+    raw = {(a, b): paired(ours[a].values, theirs[b].values) for a, b in pairs}
+    apart = {(a, b): unequal(plan, protocol, a, b) for a, b in pairs}
+    judged = {key: gap for key, gap in raw.items() if gap is not None and not apart[key]}
+    gaps: dict[tuple[str, str], Paired | None] = {**raw, **corrected(judged, family)}
+    out = []
+    for a, b in pairs:
+        both = ours[a], theirs[b]
+        few = [side.evaluations for side in both if side.evaluations is not None]
+        found = Comparison(
+            both[0].row,
+            both[1].row,
+            mean([*both[0].values.values()]),
+            mean([*both[1].values.values()]),
+            gaps[a, b],
+            metric in LOWER,
+            min(few, default=None),
+            claim.margin,
+            apart[a, b],
+        )
+        out.append(found)
+    return out
 
-    def one(row: Row, other: Row) -> Comparison:
-        both = [numbers[row.key], numbers[other.key]]
-        few = [n.evaluations for n in both if n.evaluations is not None]
-        ours, theirs = (mean([*n.compared.values()]) for n in both)
-        gap = gaps.get((row.key, other.key))
-        return Comparison(row, other, ours, theirs, gap, metric in LOWER, min(few, default=None))
 
-    return [one(a, b) for a, b in pairs]
+def _side(
+    words: str, protocol: Protocol, measure: tuple[str, str], plan: Plan, number: Numbers
+) -> _Side:
+    known = {row.key: row for row in plan.entry.rows}
+    rows = [known[key] for key in words.split("&")]
+    found = [number(Wanted(row, protocol, *measure, None)) for row in rows]
+    row = rows[0] if len(rows) == 1 else Row(method=" & ".join(r.name for r in rows), changes="")
+    return _Side(row, mean_by_seed([n.compared for n in found]), found[0].evaluations)
 
 
-def _verdict(found: Sequence[Comparison]) -> Verdict:
-    """Of one protocol: with a comparison without lines it cannot hold."""
-    return overall([one.verdict for one in found])
+def mean_by_seed(values: Sequence[Mapping[int, float]]) -> dict[int, float]:
+    """The mean of rows' values at each seed that all have."""
+    if len(values) == 1:
+        return {**values[0]}
+    seeds = set.intersection(*map(set, values))
+    return {s: math.fsum(own[s] for own in values) / len(values) for s in sorted(seeds)}
+
+
+def unequal(plan: Plan, protocol: Protocol, row: str, other: str) -> str:
+    """The settings of no method (Entry.alike) in which two rows' runs differ, as words."""
+    if not plan.entry.alike:
+        return ""
+    one, two = (plan.settings(protocol, key) for key in (row, other))
+    return "; ".join(
+        f"{key.rpartition('.')[2]} {one.get(key, 'none')} against {two.get(key, 'none')}"
+        for key in plan.entry.alike
+        if one and two and one.get(key) != two.get(key)
+    )
 
 
 def _words(reason: Reason) -> str:
     """How many comparisons are clear, and the hardest."""
     count, known = len(reason.comparisons), len(reason.known)
+    apart = sum(bool(c.unequal) for c in reason.comparisons)
     said = (
         "" if count == 1 else f"{sum(c.verdict == 'holds' for c in reason.known)} of {count} clear"
     )
-    said += f", {count - known} {NO_LINES}" if known < count else ""
+    said += f", {count - known - apart} {NO_LINES}" if known + apart < count else ""
+    said += f", {apart} not decided: other settings" if apart else ""
     return f"{said}{'; hardest: ' * bool(said)}{reason.hardest.words}"
 
 
 # ----------------------------------------------------------------------------------------- verdicts
-def verdict_on(gap: Paired | None, lower: bool = False, noise: float | None = None) -> Verdict:
+def verdict_on(gap: Paired | None, lower: bool = False) -> Verdict:
     """Whether a difference is above zero, or with `lower` below: by its p, corrected if it is one
-    of several. noise: what tells one pair, which has no test, from zero; None: nothing does.
+    of several. One pair has no test.
 
     >>> verdict_on(Paired(0.02, 0.001, 3)), verdict_on(Paired(-0.02, 0.05, 3)), verdict_on(None)
     ('holds', 'undecided', 'not measured')
-    >>> one = Paired(0.02, None, 1)
-    >>> verdict_on(one), verdict_on(one, lower=True, noise=0.01)
+    >>> verdict_on(Paired(0.02, None, 1)), verdict_on(Paired(0.02, 0.001, 3), lower=True)
     ('undecided', 'does not hold')
     """
     if gap is None:
         return "not measured"
-    alone = gap.p is None and noise is not None
-    if abs(gap.mean) <= (noise or 0.0) if alone else gap.verdict == "undecided":
+    if gap.verdict == "undecided":
         return "undecided"
     return "holds" if (gap.mean < 0) == lower else "does not hold"
 

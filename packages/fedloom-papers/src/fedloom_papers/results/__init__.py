@@ -1,1 +1,1 @@
-"""Our own studies, and the pages of docs/results: `python -m fedloom_papers.results`."""
+"""The pages of docs/results: `python -m fedloom_papers.results`."""

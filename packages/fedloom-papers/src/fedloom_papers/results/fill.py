@@ -5,45 +5,61 @@ that no number is typed. A number may have its decimals: {{KIND:PLACE.FIELD 1}} 
     {{claim:fedsmoo:1/headline@c10-100-c3/fedavg.points}}    of one protocol, against one rival
     {{row:fedsmoo:8/feddyn.tested}}                    of a row, in its table's headline measure
     {{row:fiarse:fig4/heterofl@c10-4-10 global_acc_pct size=1/128.tested}}     in another measure
+    {{gap:zoo:dirichlet/fedacg/fedavg.points}}    of two rows, in the headline or another measure
     {{cells:flamby:tcga.equal}}                        of single published runs: equal, cells
     {{reruns:fedsmoo/FedWSQ CIFAR.below}}         of others' runs: rows, below, above FedAvg
-    {{mean:zoo/dirichlet/FedACG|late.percent}}    of a study's row: a measure as its claims name it
-    {{gap:zoo/dirichlet/FedACG/FedAvg|late.points}}    of two rows: points, difference, p, holm
-    {{case:zoo/FedAvg < FedSAM/FedSMOO less FedSAM.verdict}}    of a study's claim (how its words
-                                                  begin) and a case: verdict, numbers, points ...
+    {{demo:table.text}}, {{demo:example.text}}    what the two examples of README print
+    {{demo:FedAvgM/FedACG.points}}                two rows of that table: points, p (by Holm)
+    {{record:2026-11-25_referee/calibration.json#false_studies/all.percent 1}}   of a record: value
+                                                  or percent
+    {{lines:zoo.uncommitted}}    of docs/results/zoo.jsonl: all, uncommitted (without a commit)
 
-A claim is named by its words, joined by hyphens, or "headline"; a protocol is the first with lines
-and a rival the hardest, unless one is named. Fields of a claim: verdict, ours, theirs, difference
-(with its sign), points (without), p, holm, seeds, rival (its name), clear, rivals (how many the
-sentence names), known (with lines). Fields of a row: tested, here, sd, paper, held (per cent of
-the parameters that a size really has).
+A claim is named by its words, joined by hyphens (or their beginning), or "headline"; a protocol is
+the first with lines and a rival the hardest, unless one is named. Fields of a claim: verdict, ours,
+theirs, rival (its name), clear, rivals (how many the sentence names), known (with lines), and those
+of a difference: difference (with its sign), points (without), p, holm, seeds, saved (per cent of
+the other's). Fields of a row: tested, here, sd, paper, held (per cent of the parameters that a size
+really has).
 """
 
 from __future__ import annotations
 
 import functools
+import json
 import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
 
+from fedloom.cli.results import fitted
 from fedloom.errors import ConfigError, did_you_mean
 from fedloom.report.curve_data import mean
+from fedloom.report.statistics import Paired, against, p_text, paired
 from fedloom.report.tables import fixed
 
 from ..board import Shown, shown
 from ..catalogue import entry
-from ..lines import NAME, Line, read
+from ..entry import Protocol
+from ..lines import NAME, Line, evidence, read
 from ..numbers import Number
 from ..plan import plan
 from ..published_tables import settings_of
-from ..series import share_of
-from ..table import equal_cells, table
+from ..study_measures import STUDIED
+from ..table import Measure, Table, equal_cells, table
 from ..verdicts import WORDS, Reason, judged_claim
-from .fill_studies import case_of, gap_of, mean_of, of_difference
 from .reruns import counted
-from .study import LINES, RESULTS
 
+ROOT = Path(__file__).resolve().parents[5]  # of the checkout
+RESULTS = ROOT / "docs" / "results"  # older lines, hand-written words, pages, pictures
+LINES = RESULTS / "papers"
+RECORDS = ROOT / "benchmarks" / "records"
+DEMO = RECORDS / "2026-11-27_demo" / "demo.json"
+MADE = "<!-- Made by `make results` from {} and from lines: write there, not here. -->\n\n"
+PAGES = ("README.md.in", "docs/*.md.in")  # of docs/results: tables.py
+WIDTH = 80
 _PLACEHOLDER = re.compile(r"\{\{(\w+):([^{}]+)\.(\w+)(?: (\d))?\}\}")
-Source = Callable[[str, str], "str | float | int"]  # (place, field) to a text or a number
+Value = str | float | int
+Source = Callable[[str, str], Value]  # (place, field) to a text or a number
 
 
 def fill(text: str, sources: Mapping[str, Source] | None = None) -> str:
@@ -57,9 +73,12 @@ def fill(text: str, sources: Mapping[str, Source] | None = None) -> str:
         try:
             if kind not in known:
                 raise ConfigError(f"no kind '{kind}'; {did_you_mean(kind, known)}")
-            return _shown(known[kind](place, field), field, int(decimals or 2))
+            value = known[kind](place, field)
         except (ConfigError, LookupError) as error:
             raise ConfigError(f"{found.group()}: {error}") from error
+        if isinstance(value, str | int):
+            return str(value)
+        return fixed(value, int(decimals or 2), "+" if field == "difference" else "")
 
     made = _PLACEHOLDER.sub(one, text)
     if "{{" in made:
@@ -67,13 +86,16 @@ def fill(text: str, sources: Mapping[str, Source] | None = None) -> str:
     return made
 
 
-def _shown(value: str | float | int, field: str, decimals: int) -> str:
-    if isinstance(value, str | int):
-        return str(value)
-    return fixed(value, decimals, "+" if field == "difference" else "")
+def pages() -> dict[Path, str]:
+    """{page: its text} of README.md and every page of docs/ that has a PAGE.md.in."""
+    sources = [file for pattern in PAGES for file in sorted(ROOT.glob(pattern))]
+    return {
+        file.with_suffix(""): MADE.format(file.name) + fill(file.read_text("utf-8"))
+        for file in sources
+    }
 
 
-def _value(fields: Mapping[str, str | float | int | None], field: str) -> str | float | int:
+def _value(fields: Mapping[str, Value | None], field: str) -> Value:
     """A field. Raises ConfigError for an unknown one, and for one without a number."""
     if field not in fields:
         raise ConfigError(f"no field '{field}'; {did_you_mean(field, fields)}")
@@ -83,40 +105,43 @@ def _value(fields: Mapping[str, str | float | int | None], field: str) -> str | 
     return value
 
 
-# -------------------------------------------------------------------------------- of papers' tables
+# ---------------------------------------------------------------------------------------- of tables
 @functools.cache
 def lines() -> list[Line]:
-    """The committed lines of the papers' tables."""
-    return read(LINES / NAME)
+    """The committed lines."""
+    return evidence(LINES)
 
 
 @functools.cache
 def table_of(name: str) -> Shown:
-    """A paper's table as its page shows it: at scale cpu, each row at its best point. Raises
+    """A table as its page shows it: a paper's at scale cpu, each row at its best point. Raises
     ConfigError for one without lines.
     """
-    found = [*shown(lines(), LINES, [entry(name)], ["cpu"])]
+    of = entry(name)
+    found = [*shown(lines(), LINES, [of], ["paper" if of.own else "cpu"])]
     if not found:
         raise ConfigError(f"{name} has no lines")
     return found[0]
 
 
 def verdict(name: str, claim: str, protocol: str = "") -> Reason:
-    """What a sentence of a paper's table is: its verdict and its comparisons. claim: its words
-    joined by hyphens, or "headline"; protocol: the first with lines by default.
+    """What a sentence of a table is: its verdict and its comparisons. claim: its words joined by
+    hyphens, or "headline"; protocol: the first with lines by default.
     """
     return judged_claim(table_of(name).found.claims, claim).at(protocol)
 
 
-def _claim(place: str, field: str) -> str | float | int:
+def _claim(place: str, field: str) -> Value:
     name, words, *rival = place.split("/")
     claim, _, protocol = words.partition("@")
     found = verdict(name, claim, protocol)
     if field == "verdict" and not rival:
         return WORDS[found.verdict or "not measured"]
     one = found.against(rival[0]) if rival else found.hardest
-    gap, scale = one.gap, _scale(name, claim)
-    fields: dict[str, str | float | int | None] = {
+    of = table_of(name).found
+    metric = judged_claim(of.claims, claim).claim.metric
+    scale = _scale(metric or of.entry.headline(of.entry.protocols[0])[0])
+    fields = {
         "verdict": WORDS[one.verdict],
         "ours": one.ours and scale * one.ours,
         "theirs": one.theirs and scale * one.theirs,
@@ -124,55 +149,84 @@ def _claim(place: str, field: str) -> str | float | int:
         "clear": sum(c.verdict == "holds" for c in found.known),
         "rivals": len(found.comparisons),
         "known": len(found.known),
-        **of_difference(gap, scale),
+        **_difference(one.gap, scale),
     }
     return _value(fields, field)
 
 
-def _of_study(of: Callable[[str], Mapping[str, str | float | int | None]]) -> Source:
-    return lambda place, field: _value(of(place), field)
-
-
-def _scale(name: str, claim: str) -> float:
-    """What makes points of a table's numbers."""
-    found = table_of(name).found
-    of = judged_claim(found.claims, claim).claim
-    metric = of.metric or found.entry.headline(found.entry.protocols[0])[0]
+def _scale(metric: str) -> float:
+    """What makes points of a metric's numbers."""
     return 100.0 if metric.endswith("_fraction") else 1.0
 
 
-def _row(place: str, field: str) -> str | float | int:
+def _difference(gap: Paired | None, scale: float) -> dict[str, Value | None]:
+    if gap is None:
+        return dict.fromkeys(("difference", "points", "p", "holm", "seeds"))
+    return {
+        "difference": scale * gap.mean,
+        "points": abs(scale * gap.mean),
+        "p": p_text(gap.p),
+        "holm": p_text(gap.p if gap.p_holm is None else gap.p_holm),
+        "seeds": gap.n,
+    }
+
+
+def _split(place: str) -> tuple[Table, list[str], str, Measure | None]:
+    """A table, rows, a protocol ("" for the first with lines) and a measure (None: the headline) of
+    NAME/ROW[/OTHER][@PROTOCOL][ METRIC[ AT]].
+    """
     name, _, words = place.partition("/")
     where, _, measure = words.partition(" ")
-    row, _, protocol = where.partition("@")
-    n = _number(table_of(name), row, protocol, tuple(measure.split(" ", 1)) if measure else ())
-    scale = 100.0 if n.wanted.metric.endswith("_fraction") else 1.0
+    rows, _, protocol = where.partition("@")
+    metric, _, at = measure.partition(" ")
+    return table_of(name).found, rows.split("/"), protocol, (metric, at) if metric else None
+
+
+def _places(found: Table, protocol: str) -> list[Protocol]:
+    return [p for p in found.entry.protocols if protocol in ("", p.name)]
+
+
+def _row(place: str, field: str) -> Value:
+    found, (row,), protocol, measure = _split(place)
+    n = _number(found, row, protocol, measure)
+    scale = _scale(n.wanted.metric)
     late = mean([*n.compared.values()])
     values = {"tested": late, "here": n.mean, "sd": n.sd, "paper": n.published}
     shown = {k: None if v is None else scale * v for k, v in values.items()}
-    return _value(shown | {"held": _held(table_of(name), n)}, field)
+    return _value(shown | {"held": _held(found, n)}, field)
 
 
-def _held(one: Shown, n: Number) -> float | None:
-    """How many per cent of the parameters the size of a number really holds."""
-    size = share_of(settings_of(n.wanted.at).get("size", "mean"))
-    for line in one.found.lines(n.wanted.protocol, n.wanted.row.key).values():
-        held = (line.get("sizes") or {}).get("held", {}).get(f"{size:g}")
-        return 100.0 * float(held["all"]) / float(line["parameters"]) if held else None
-    return None
+def _held(found: Table, n: Number) -> float | None:
+    where = {"size": settings_of(n.wanted.at).get("size", "mean")}
+    lines = found.lines(n.wanted.protocol, n.wanted.row.key).values()
+    return next((STUDIED["held_pct"][1](line, where, None) for line in lines), None)
 
 
-def _number(one: Shown, row: str, protocol: str, measure: tuple[str, ...]) -> Number:
-    """The first number of a row with lines, of this protocol and (metric, at) if they are named."""
-    for place in one.found.entry.protocols:
-        wanted = measure or one.found.entry.headline(place)
-        for n in one.found.numbers_of(place, (wanted[0], wanted[1] if wanted[1:] else "")):
-            if n.wanted.row.key == row and protocol in ("", place.name) and n.values:
+def _number(found: Table, row: str, protocol: str, measure: Measure | None) -> Number:
+    """The first number of a row with lines, of this protocol and measure if they are named."""
+    for place in _places(found, protocol):
+        for n in found.numbers_of(place, measure or found.entry.headline(place)):
+            if n.wanted.row.key == row and n.values:
                 return n
     raise ConfigError(f"no number of row '{row}'")
 
 
-def _cells(place: str, field: str) -> str | float | int:
+def _gap(place: str, field: str) -> Value:
+    found, (row, other), protocol, measure = _split(place)
+    for name in f"{row}&{other}".split("&"):
+        if name not in (known := {r.key: r for r in found.entry.rows}):
+            raise ConfigError(f"no row '{name}'; {did_you_mean(name, known)}")
+    where = _places(found, protocol)[0]
+    if measure is None and other in found.entry.bases:
+        return _value(_difference(found.less_base(where, other).get(row), 1.0), field)
+    metric, at = measure or found.entry.headline(where)
+    ours, theirs = (found.compared(where, rows, (metric, at)) for rows in (row, other))
+    a, b = (mean([*values.values()]) for values in (ours, theirs))
+    saved = None if a is None or not b else 100 * (1 - a / b)
+    return _value({**_difference(paired(ours, theirs), _scale(metric)), "saved": saved}, field)
+
+
+def _cells(place: str, field: str) -> Value:
     folder = RESULTS / "flamby"
     made = plan(entry(place), "cpu", folder, seeds=5, as_published=True)
     found = equal_cells(table(made, read(folder / NAME)).numbers).values()
@@ -180,12 +234,52 @@ def _cells(place: str, field: str) -> str | float | int:
     return _value({**counts}, field)
 
 
+# --------------------------------------------------------------------------------------- of records
+@functools.cache
+def _json(file: Path) -> Any:
+    return json.loads(file.read_text("utf-8"))
+
+
+def _demo(place: str, field: str) -> str | float:
+    """Of the demo's record: a text, or a difference of two rows."""
+    found = _json(DEMO)
+    if place == "example":
+        return str(found["example"])
+    if place == "table":
+        text = fitted(found["rows"], space=WIDTH).splitlines()
+        return "\n".join(line.rstrip() for line in text if not line.startswith("("))
+    one, other = place.split("/")
+    values = {name: {int(s): v for s, v in own.items()} for name, own in found["values"].items()}
+    gaps = against(values[one], {name: own for name, own in values.items() if name != one})
+    gap = gaps[other]
+    return abs(100 * gap.mean) if field == "points" else p_text(gap.p_holm)
+
+
+def _record(place: str, field: str) -> str | float:
+    """A value of a record, FILE#KEY/KEY."""
+    file, _, keys = place.partition("#")
+    value: Any = _json(RECORDS / file)
+    for key in keys.split("/"):
+        value = value[int(key) if isinstance(value, list) else key]
+    shown: str | float = 100 * value if field == "percent" else value
+    return shown
+
+
+def _lines(place: str, field: str) -> int:
+    """How many lines a study has, in all or without a commit."""
+    file = RESULTS / f"{place}.jsonl"
+    if not file.is_file():
+        raise ConfigError(f"there is no {file.name}")
+    return sum(field == "all" or "commit" not in line for line in read(file))
+
+
 SOURCES: dict[str, Source] = {
     "claim": _claim,
     "row": _row,
+    "gap": _gap,
     "cells": _cells,
     "reruns": counted,
-    "mean": _of_study(mean_of),
-    "gap": _of_study(gap_of),
-    "case": _of_study(case_of),
+    "demo": _demo,
+    "record": _record,
+    "lines": _lines,
 }

@@ -21,7 +21,6 @@ PAGES = ("docs/results/*.md",)  # and each PAGE.md with a PAGE.md.in
 SOURCES = (
     *("README.md.in", "docs/**/*.md.in", "docs/results/words/*.md"),
     *(f"docs/results/{name}.jsonl" for name in ("*", "flamby/lines", "papers/lines")),
-    "packages/fedloom-papers/src/fedloom_papers/results/studies/*.toml",
     *(f"packages/fedloom-papers/src/fedloom_papers/published/*.{end}" for end in ("toml", "csv")),
     "benchmarks/records/*/*.json",
 )

@@ -13,7 +13,7 @@ from fedloom.report.tables import MISSING, fixed
 
 from ..catalogue import TITLES, published
 from ..published_tables import settings_of, tables_of
-from .page import table as markdown
+from ..study_tables import markdown
 
 _PLACES = (
     "source",

@@ -1,41 +1,41 @@
-"""docs/results/PAPER.md, board.md and README.md (from README.md.in): the papers' tables as far as
-papers/lines.jsonl has runs; and README's picture, docs/pictures/measured_and_published.png.
+"""docs/results/NAME.md of every paper and study, board.md and README.md (from README.md.in), from
+the lines of runs; and README's picture, docs/pictures/measured_and_published.png.
 
 `fedloom paper NAME --out docs/results/papers` runs a table and appends its lines; the same command
-prints what a page has of it. A table whose grids were run (--tune, --halving) is shown at the best
-points. What stands above the claims is written by hand, words/PAPER.md.
+prints what a paper's page has of it. A table whose grids were run (--tune, --halving) is shown at
+the best points. What stands above the claims is written by hand, words/NAME.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from fedloom.core.curves import at, at_equal
 from fedloom.report.curve_data import mean
 from fedloom.report.statistics import corrected, paired
 from fedloom.report.style import Picture
-from fedloom.report.tables import MISSING
+from fedloom.report.tables import MISSING, fixed
 
-from ..board import HEADS, SEEDS, Shown, board, shown
-from ..catalogue import ENTRIES, PAPERS, TITLES, Entry, Protocol, entries_of
+from ..board import HEADS, Shown, board, shown
+from ..catalogue import ENTRIES, TITLES, Entry, Protocol, entries_of
+from ..columns import gap_text
 from ..figures import Dots, dots, pictures
-from ..lines import NAME, Line, read
+from ..lines import evidence
 from ..measure import base_of
 from ..numbers import Number
 from ..pages import page as printed
 from ..series import points
+from ..study_measures import by_bytes
+from ..study_tables import markdown, study_state, study_tables, tried
 from ..table import Table
 from ..tune import ETA, RUNGS
 from ..verdicts import NO_LINES, WORDS, Judged
-from .fill import fill
-from .page import per_cent, points_of
-from .page import table as markdown
+from .fill import LINES, RESULTS, fill
 from .reruns import section
-from .study import LINES, RESULTS, by_bytes
 
 MADE = "<!-- Made by `make results` from papers/lines.jsonl. -->\n\n"
+OWN = "<!-- Made by `make results` from lines and from words/{}.md: write there, not here. -->\n\n"
 CLAIMS = ("what the paper says", "of", "verdict", "what it is on")
 WIDTH = "100"  # columns of what `fedloom paper` prints
 BESIDE = "each method less the first one, in points of accuracy, published beside measured"
@@ -74,8 +74,8 @@ def equal_bytes(found: Table) -> list[str]:
         [
             names[rival],
             f"{ends[rival]:.1f}",
-            *(per_cent(mean([*side.values()])) for side in both[rival]),
-            points_of(gap),
+            *(fixed(100 * (mean([*side.values()]) or 0.0), 2) for side in both[rival]),
+            gap_text(gap, 100),
             gap.p_words.removeprefix("p ") or MISSING,
         ]
         for rival, gap in known.items()
@@ -90,33 +90,57 @@ def words(name: str) -> str:
     return fill((RESULTS / "words" / f"{name}.md").read_text("utf-8"))
 
 
-def text(paper: str, tables: Sequence[Shown], drawn: Mapping[str, Sequence[Picture]]) -> str:
-    """A paper's page: its headline claim first. drawn: {table's id: its pictures} of those that are
-    shown whole; of the others the claims alone.
+def text(name: str, tables: Sequence[Shown], drawn: Mapping[str, Sequence[Picture]]) -> str:
+    """A page: its headline claim first. drawn: {table's id: its pictures} of those that are shown
+    whole; of the others the claims alone.
     """
-    written = words(paper)
-    said = f"{markdown(CLAIMS, claims(paper, [one.found for one in tables]), 4)}\n"
-    out = [f"{MADE}{written.replace('{claims}', said.strip())}"]
-    out += [without_lines([one.found for one in tables])]
+    found, own = [one.found for one in tables], tables[0].found.entry.own
+    written, rows = words(name), claims(name, found)
+    said = f"{markdown(CLAIMS, rows, 4)}\n" if rows else ""
+    if "{claims}" in written:
+        out = [f"{MADE}{written.replace('{claims}', said.strip())}"]
+    else:
+        out = [f"{OWN.format(name)}{written}", "## Claims\n" * bool(rows), said]
+    out += [without_lines(found)]
     if any(overview(one) for one in tables):
-        out.append(f"![{TITLES[paper]}: {BESIDE}.](pictures/{paper}.png)\n")
-    out += section(paper)
-    out.append("## What was run\n")
+        out.append(f"![{TITLES[name]}: {BESIDE}.](pictures/{name}.png)\n")
+    out += [*section(name), "## What was run\n", *(states if own else commands)(tables)]
+    out.append("\n## All numbers\n")
+    for one in (one for one in tables if one.found.entry.id in drawn):
+        shown_as = numbers if own else whole
+        out += shown_as(one, drawn[one.found.entry.id])
+    return "\n".join(part for part in out if part).rstrip() + "\n"
+
+
+def commands(tables: Sequence[Shown]) -> Iterator[str]:
+    """What ran a paper's tables, and what was reduced."""
     reduced: dict[str, list[str]] = {}
     for one in tables:
         command = f"`fedloom paper {one.found.entry.id} --scale {one.plan.scale}`"
         why = one.found.entry.cpu if one.plan.scale == "cpu" else "at the paper's scale"
         reduced.setdefault(why, []).append(command)
-    out += [f"- {', '.join(commands)}: {why}." for why, commands in reduced.items()]
-    out.append("\n## All numbers\n")
-    for one in (one for one in tables if one.found.entry.id in drawn):
-        own = drawn[one.found.entry.id]
-        out += [f'<details markdown="1"><summary>{_name(one)}</summary>\n', *whole(one, own)]
-        out.append("</details>\n")
-    return "\n".join(out).rstrip() + "\n"
+    for why, said in reduced.items():
+        yield f"- {', '.join(said)}: {why}."
 
 
-def claims(paper: str, tables: Sequence[Table]) -> list[tuple[str, ...]]:
+def states(tables: Sequence[Shown]) -> Iterator[str]:
+    """What there is of a study, and how many of its lines do not say which code made them."""
+    yield from map(study_state, tables)
+    lines = [
+        line
+        for one in tables
+        for rows in one.found.own.values()
+        for seeds in rows.values()
+        for line in seeds.values()
+    ]
+    if unnamed := sum(not line.get("commit") for line in lines):
+        yield (
+            f"- {unnamed} of the {len(lines)} runs of this page are from before lines named a "
+            "commit and a version; to be re-run."
+        )
+
+
+def claims(name: str, tables: Sequence[Table]) -> list[tuple[str, ...]]:
     """Every claim in each protocol of which a comparison has lines, as cells below CLAIMS: what the
     paper is about first, also where nothing of it has lines.
     """
@@ -124,7 +148,7 @@ def claims(paper: str, tables: Sequence[Table]) -> list[tuple[str, ...]]:
     first = [
         cells for judged, one in found if judged.claim.headline for cells in _rows(judged, one)
     ]
-    heads = [(e, c) for e in entries_of(paper) for c in e.claims if c.headline]
+    heads = [(e, c) for e in entries_of(name) for c in e.claims if c.headline]
     if not first:
         first = [(c.text, e.id, NO_LINES, "") for e, c in heads]
     rest = [
@@ -160,13 +184,11 @@ def without_lines(tables: Sequence[Table]) -> str:
     return f"Sentences that have no lines in a protocol, and are not decided there: {said}.\n"
 
 
-def _name(one: Shown) -> str:
-    return f"{one.found.entry.id}, scale {one.plan.scale}"
-
-
 def whole(one: Shown, drawn: Sequence[Picture]) -> list[str]:
-    """All that is known of a table, as `fedloom paper` prints it, its grids, and its pictures."""
-    out = [f"```\n{printed(one.found, ())}\n```\n", *equal_bytes(one.found)]
+    """All that is known of a paper's table, as `fedloom paper` prints it, and its pictures."""
+    name = f"{one.found.entry.id}, scale {one.plan.scale}"
+    out = [f'<details markdown="1"><summary>{name}</summary>\n']
+    out += [f"```\n{printed(one.found, ())}\n```\n", *equal_bytes(one.found)]
     if one.choices:
         done, count = one.grid
         said = f"Grids at seed 0: {done} of {count} runs."
@@ -177,20 +199,26 @@ def whole(one: Shown, drawn: Sequence[Picture]) -> list[str]:
                 f"{', '.join(dict.fromkeys(one.halved))}."
             )
         out.append(f"{said} Best points:\n")
-        out += [f"- {choice.words}" for choice in one.choices]
-        out.append("")
-    return out + [f"![{p.alt}](pictures/{p.name}.png)\n" for p in drawn]
+        out += [*(f"- {choice.words}" for choice in one.choices[:-1])]
+        out += [f"- {one.choices[-1].words}\n"]
+    return [*out, *(f"![{p.alt}](pictures/{p.name}.png)\n" for p in drawn), "</details>\n"]
 
 
-def board_text(lines: Sequence[Line]) -> str:
-    """The page of the board."""
-    rows = [*board(lines, LINES, ENTRIES.values())]
-    return f"{MADE}{words('board')}\n{markdown(HEADS, rows, texts=2)}\n"
+def numbers(one: Shown, drawn: Sequence[Picture]) -> list[str]:
+    """All that is known of an entry of our own: its tables, its grids, its pictures."""
+    entry = one.found.entry
+    out = [
+        f"### {entry.title[0].upper()}{entry.title[1:]}\n",
+        *(f"{note}\n" for note in entry.notes),
+    ]
+    out += [f"{one_table}\n" for one_table in study_tables(one.found)]
+    out += [f"What was tried at seed 0 ({entry.tuning}):\n", f"{tried(one)}\n"] * bool(one.choices)
+    return [*out, *(f"![{p.alt}](pictures/{p.name}.png)\n" for p in drawn)]
 
 
 def less_base(found: Table, protocol: Protocol) -> list[tuple[str, list[float], float]]:
     """(row, each seed here, in the paper): how many points of accuracy every row is above the base,
-    of those with three seeds that the paper prints. At a reduced scale accuracies are lower, so
+    of those with all seeds that the paper prints. At a reduced scale accuracies are lower, so
     that only differences compare.
     """
     measure = found.entry.headline(protocol)
@@ -198,7 +226,7 @@ def less_base(found: Table, protocol: Protocol) -> list[tuple[str, list[float], 
     known = [
         n
         for n in found.numbers_of(protocol, measure)
-        if n.published is not None and len(n.values) >= SEEDS
+        if n.published is not None and len(n.values) >= found.entry.seeds
     ]
     own = next((n for n in known if n.wanted.row.key == base.key), None)
     if "acc" not in measure[0] or own is None:
@@ -215,7 +243,7 @@ def less_base(found: Table, protocol: Protocol) -> list[tuple[str, list[float], 
 
 
 def overview(one: Shown) -> list[tuple[str, str, Dots]]:
-    """A panel for every protocol with rows of three seeds."""
+    """A panel for every protocol with rows of all seeds."""
     base = base_of(one.found.entry).name
     return [
         (_panel(one.found.entry, protocol), f"less {base}, points of accuracy", rows)
@@ -250,24 +278,25 @@ class Made:
     pictures: dict[str, list[Picture]]
 
 
-def made(folder: Path = LINES) -> Made:
-    """Every page and picture from the lines of a folder."""
-    lines = read(folder / NAME)
-    found = list(shown(lines, LINES, ENTRIES.values()))
-    pages = {"board": board_text(lines)}
-    pages["README"] = fill((RESULTS / "README.md.in").read_text("utf-8"))
+def made(names: Sequence[str] = ()) -> Made:
+    """The pages and pictures of papers and studies; of all with board, README and its picture."""
+    lines = evidence(LINES)
+    pages: dict[str, str] = {}
     drawn: dict[str, list[Picture]] = {}
-    for paper in PAPERS:
-        tables = [one for one in found if one.found.entry.paper == paper]
+    every: list[Shown] = []
+    for name in names or TITLES:
+        tables = list(shown(lines, LINES, entries_of(name)))
+        every += tables
         if tables:
-            own = {one.found.entry.id: pictures(one.found) for one in tables if one.whole}
-            pages[paper] = text(paper, tables, own)
-            best = [one for one in tables if one.whole]
-            drawn[paper] = [
-                *measured_and_published(best, paper),
-                *(p for v in own.values() for p in v),
-            ]
-    drawn["measured_and_published"] = measured_and_published(
-        [one for one in found if one.whole], "measured_and_published"
-    )
+            best = [one for one in tables if one.whole or one.found.entry.own]
+            own = {one.found.entry.id: pictures(one.found) for one in best}
+            pages[name] = text(name, tables, own)
+            beside = measured_and_published(best, name)
+            drawn[name] = [*beside, *(picture for each in own.values() for picture in each)]
+    if not names:
+        cells = board(lines, every, ENTRIES.values())
+        pages["board"] = f"{MADE}{words('board')}\n{markdown(HEADS, cells, texts=2)}\n"
+        pages["README"] = fill((RESULTS / "README.md.in").read_text("utf-8"))
+        name = "measured_and_published"
+        drawn[name] = measured_and_published([one for one in every if one.whole], name)
     return Made(pages, drawn)

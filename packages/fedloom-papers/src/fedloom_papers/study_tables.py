@@ -1,0 +1,162 @@
+"""The tables of our own studies as Markdown: a column for each measure, or for each protocol."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from fedloom.report.curve_data import mean, sd
+from fedloom.report.statistics import p_text
+from fedloom.report.table_text import Column
+from fedloom.report.tables import MISSING, fixed
+
+from .board import Shown
+from .columns import gap_text, number_text
+from .entry import Protocol, Row
+from .measure import title
+from .numbers import Number
+from .table import Measure, Table
+from .tune import Choice
+
+
+def markdown(head: Sequence[str], rows: Sequence[Sequence[str]], texts: int = 1) -> str:
+    """A Markdown table; the first `texts` columns to the left, the numbers to the right."""
+    marks = [":--"] * texts + ["--:"] * (len(head) - texts)
+    cells = [[cell.replace("|", "\\|") for cell in row] for row in (head, *rows)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (cells[0], marks, *cells[1:]))
+
+
+def study_tables(found: Table) -> Iterator[str]:
+    """The tables of an entry, as far as it has lines: of few measures in many protocols one for
+    each measure; else for each protocol one of the measures that have a place or two, and one for
+    each of the others. Where there is a base, the best row comes first.
+    """
+    protocols = [p for p in found.entry.protocols if any(n.values for n in found.numbers_of(p))]
+    measures = [m for p in protocols[:1] for m in found.measures_of(p)]
+    if len(measures) < len(protocols):
+        for measure in measures:
+            rows = found.rows_of(protocols[0])
+            columns = [_column(found, p, measure, p.dataset, rows) for p in protocols]
+            yield _markdown(title(*measure), rows, columns)
+        return
+    for protocol in protocols:
+        rows = _ranked(found, protocol)
+        groups: dict[str, list[Measure]] = {}
+        for metric, at in measures:
+            several = sum(m == metric for m, _ in measures) > 2
+            groups.setdefault(metric if several else "", []).append((metric, at))
+        for name, own in sorted(groups.items(), key=lambda group: group[0] != ""):
+            columns = [_column(found, protocol, measure, "", rows) for measure in own]
+            corner = protocol.dataset
+            if name:  # its words stand above the rows
+                words, _, _ = columns[0].head.partition(",")
+                corner = f"{words}, {corner}"
+                columns = [replace(c, head=c.head.removeprefix(f"{words}, ")) for c in columns]
+            else:
+                bases = [c for b in found.entry.bases for c in _less(found, protocol, b, rows)]
+                columns[1:1] = bases
+            yield _markdown(corner, rows, columns)
+
+
+def _markdown(corner: str, rows: Sequence[Row], columns: Sequence[Column]) -> str:
+    """The rows with a number in one of these columns."""
+    cells = [[row.name, *(c.cells[i] for c in columns)] for i, row in enumerate(rows)]
+    kept = [line for line in cells if any(cell != MISSING for cell in line[1:])]
+    return markdown([corner, *(c.head for c in columns)], kept)
+
+
+def _ranked(found: Table, protocol: Protocol) -> list[Row]:
+    """The rows with a run; where there is a base, the best one first."""
+    rows = [r for r in found.rows_of(protocol) if r.key in found.own[protocol.name]]
+    if not found.entry.bases:
+        return rows
+    measure = found.entry.headline(protocol)
+    ends = {r.key: mean([*found.compared(protocol, r.key, measure).values()]) for r in rows}
+    return sorted(rows, key=lambda row: -(ends[row.key] or -math.inf))
+
+
+def _column(
+    found: Table, protocol: Protocol, measure: Measure, head: str, rows: Sequence[Row]
+) -> Column:
+    own = {n.wanted.row.key: n for n in found.numbers_of(protocol, measure)}
+    late = any(_compared(n) != n.values for n in own.values())
+    words = head or title(*measure) + ", last tenth" * late
+    return Column(words, words, [_cell(own.get(row.key)) for row in rows])
+
+
+def _compared(number: Number) -> Mapping[int, float]:
+    """What is compared of a number; a moving average is shown, and never compared."""
+    return number.values if number.wanted.metric == "acc_ema_pct" else number.tested
+
+
+def _cell(number: Number | None) -> str:
+    """The mean, and of accuracies the standard deviation; of targets that some seeds reached,
+    theirs and how many do.
+    """
+    values = [] if number is None else [*_compared(number).values()]
+    if number is None or not values:
+        return MISSING
+    metric, known = number.wanted.metric, [v for v in values if math.isfinite(v)]
+    if not known:
+        return f"{number.rounds}+" if metric.startswith("rounds") else "never"
+    middle, spread = number_text(mean(known) or 0.0, metric), sd(values)
+    if len(known) < len(values):
+        return f"{middle} ({len(known)}/{len(values)})"
+    return middle if spread is None or not metric.endswith("_pct") else f"{middle} ± {spread:.2f}"
+
+
+def _less(found: Table, protocol: Protocol, base: str, rows: Sequence[Row]) -> Iterator[Column]:
+    """What each row is above a base, and what it is in the papers' tables."""
+    if all(row.key != base for row in rows):
+        return
+    gaps = found.less_base(protocol, base)
+    name = next(row.name for row in rows if row.key == base)
+    each = [gaps.get(row.key) for row in rows]
+    yield Column(f"less {base}", f"less {name}", [gap_text(gap) for gap in each])
+    yield Column(
+        f"p {base}", "p by Holm", [p_text(None if gap is None else gap.p_holm) for gap in each]
+    )
+    if base == found.entry.bases[0]:
+        beside = {one.name: one.gaps() for one in found.entry.beside}
+        methods = [row.name.partition(", alpha")[0] for row in rows]
+        said = [
+            ", ".join(f"{g[m]:+.2f} ({name})" for name, g in beside.items() if g.get(m))
+            for m in methods
+        ]
+        yield Column("beside", f"less {name} in the papers", [text or MISSING for text in said])
+
+
+def study_state(one: Shown) -> str:
+    """How many runs there are of an entry, which rows have none, and which runs failed."""
+    found, seeds = one.found, one.found.entry.seeds
+    runs = {
+        (p.name, row.name): len(found.own[p.name].get(row.key, {}))
+        for p in found.entry.protocols
+        for row in found.rows_of(p)
+    }
+    done = sum(min(seeds, count) for count in runs.values())
+    none = ", ".join(dict.fromkeys(row for (_, row), count in runs.items() if not count))
+    failed = [f"{row} in {p}, seed {s} ({why.splitlines()[0]})" for p, row, s, why in found.failed]
+    said = [f"{done} of {seeds * len(runs)} runs"]
+    said += [f"without a run: {none}"] if none else []
+    said += [f"failed: {', '.join(failed)}"] if failed else []
+    return f"- `fedloom paper {found.entry.id}`, {found.entry.title}: {'; '.join(said)}."
+
+
+def tried(one: Shown) -> str:
+    """Every value that was tried of a grid, with its held-out accuracy; the chosen one in bold."""
+    names = {row.key: row.name for row in one.found.entry.rows}
+    rows = [[names[choice.row], *_tried(choice)] for choice in one.choices]
+    return markdown(["method", "setting", "held-out accuracy, %", "chosen"], rows, texts=4)
+
+
+def _tried(choice: Choice) -> list[str]:
+    cells = []
+    for score, point in choice.scores:
+        value = ", ".join(f"{v:g}" for v in point.values())
+        text = f"{value}: {fixed(score, 2)}"
+        cells.append(f"**{text}**" if point == choice.point else text)
+    keys = ", ".join(f"`{key}`" for key in choice.scores[0][1])
+    edge = "at the edge" if choice.edge else "" if choice.point else "not all are tried"
+    return [keys, ", ".join(cells), edge]
