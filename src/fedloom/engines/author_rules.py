@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import Tensor
@@ -23,6 +24,8 @@ from .heartbeat import beat
 DECLARED, SHAPES, FIELDS = "methods and declarations", "lengths and types", "declared fields"
 ARGUMENTS, REPEAT = "arguments stay as they are", "the same answer twice"
 KEPT = "nothing kept on itself"
+
+Arguments = tuple[Any, ...]  # of a call
 
 # {method: the names of its arguments}
 METHODS: dict[str, tuple[str, ...]] = {
@@ -111,15 +114,12 @@ def differs(method: str, inside: str) -> AuthorError:
 
 
 # --------------------------------------------------------------------------- what methods may give
-def checked(method: str, found: Any, arguments: Sequence[Any]) -> Any:
+def checked(method: str, found: Any, arguments: Arguments) -> Any:
     """What a method gives, where each value keeps its rule in _GIVES."""
-    gives, given = _GIVES[method], dict(zip(METHODS[method], arguments, strict=True))
-    values = (found,)
-    if len(gives) > 1:
-        words = " and ".join(what.replace("an ", "the ").replace("a ", "the ") for what in gives)
-        values = pair(method, words, found)
-    for (what, rule), value in zip(gives.items(), values, strict=True):
-        rule(method, what, value, given)
+    gives = _GIVES[method]
+    values = (found,) if len(gives) == 1 else pair(method, _WORDS[method], found)
+    for (what, rule), value in zip(gives, values, strict=True):
+        rule(method, what, value, arguments)
     return found
 
 
@@ -167,10 +167,10 @@ def _names(record: Rec) -> str:
     return ", ".join(record._fields) or "nothing"
 
 
-# what a value is, what it is called, the value, and the arguments of the call by their names
-def _vector(method: str, what: str, v: Any, given: Given) -> None:
+# the method, what a value is called, the value, and the arguments of the call
+def _vector(method: str, what: str, v: Any, arguments: Arguments) -> None:
     """It is like x in length and type."""
-    like: Vec = given["x"] if "x" in given else next(iter(given.values())).x
+    like: Vec = arguments[0] if isinstance(arguments[0], Tensor) else arguments[0].x
     if not isinstance(v, Tensor):
         why = f"of type {type(v).__name__}; it is a vector"
     elif v.shape != like.shape:
@@ -187,11 +187,13 @@ def _vector(method: str, what: str, v: Any, given: Given) -> None:
     raise AuthorError(f"{method}() gives {what} {why}", SHAPES)
 
 
-def _loc(method: str, what: str, loc: Any, given: Given) -> None:
-    same_fields(method, what, loc, given.get("loc", loc), "start")
+def _loc(method: str, what: str, loc: Any, arguments: Arguments) -> None:
+    old = arguments[1] if method == "direction" else loc
+    if type(loc) is not type(old) or not is_rec(loc):  # a record's type is made of its fields
+        same_fields(method, what, loc, old, "start")
 
 
-def _update(method: str, what: str, up: Any, given: Given) -> None:
+def _update(method: str, what: str, up: Any, arguments: Arguments) -> None:
     check_record(method, what, up)
     if missing := {"delta", "weight"} - set(up._fields):
         raise AuthorError(
@@ -199,13 +201,13 @@ def _update(method: str, what: str, up: Any, given: Given) -> None:
             f"{_names(up)}; return rec(delta=..., weight=job.weight)",
             SHAPES,
         )
-    _vector(method, "delta", up.delta, given)
+    _vector(method, "delta", up.delta, arguments)
 
 
-def _answer(method: str, what: str, answer: Any, given: Given) -> None:
+def _answer(method: str, what: str, answer: Any, arguments: Arguments) -> None:
     check_record(method, what, answer)
     for name in answer._fields:
-        if name in (*given["msg"]._fields, "delta", "weight"):
+        if name in (*arguments[0]._fields, "delta", "weight"):
             raise AuthorError(
                 f"ask() gives an answer with '{name}', a name of the message or of an update; the "
                 "mean of the answers joins both, so give it another name",
@@ -213,11 +215,12 @@ def _answer(method: str, what: str, answer: Any, given: Given) -> None:
             )
 
 
-def _memory(method: str, what: str, new: Any, given: Given) -> None:
-    if new is given["mem"]:
+def _memory(method: str, what: str, new: Any, arguments: Arguments) -> None:
+    old = arguments[METHODS[method].index("mem")]
+    if new is old:
         return
     check_record(method, what, new)
-    before, after = ({p: _kind(v) for p, v in fields(m).items()} for m in (given["mem"], new))
+    before, after = ({p: _kind(v) for p, v in fields(m).items()} for m in (old, new))
     for path in (*before, *after):
         now, was = (kinds.get(path, "nothing") for kinds in (after, before))
         if now != was:
@@ -235,19 +238,19 @@ def _kind(leaf: Any) -> str:
     return "a number"
 
 
-def _with_x(method: str, what: str, found: Any, given: Given) -> None:
+def _with_x(method: str, what: str, found: Any, arguments: Arguments) -> None:
     check_record(method, what, found)
     if "x" not in found._fields:
         raise AuthorError(
             f"{method}() gives a record without x, only with {_names(found)}; x is the model",
             SHAPES,
         )
-    _vector(method, "x", found.x, given)
+    _vector(method, "x", found.x, arguments)
     if method == "server_step":
-        same_fields(method, what, found, given["srv"], "server_init")
+        same_fields(method, what, found, arguments[0], "server_init")
 
 
-def _columns(method: str, what: str, found: Any, given: Given) -> None:
+def _columns(method: str, what: str, found: Any, arguments: Arguments) -> None:
     check_record(method, what, found)
     for name, v in found._asdict().items():
         if not isinstance(v, int | float) and not (isinstance(v, Tensor) and v.numel() == 1):
@@ -259,22 +262,25 @@ def _columns(method: str, what: str, found: Any, given: Given) -> None:
             )
 
 
-Given = Mapping[str, Any]
 # what each method gives, by its name in sentences, and the rule that it keeps
-_GIVES: dict[str, dict[str, Callable[[str, str, Any, Given], None]]] = {
-    "start": {"x": _vector, "loc": _loc},
-    "direction": {"a direction": _vector, "loc": _loc},
-    "finish": {"an update": _update, "a client state": _memory},
-    "ask": {"an answer": _answer, "a client state": _memory},
-    "arrived": {"a client state": _memory},
-    "client_init": {"a client state": check_record},
-    "probe": {"an update": check_record},
-    "personal": {"a model": _vector},
-    "server_init": {"a state": _with_x},
-    "broadcast": {"a message": _with_x},
-    "server_step": {"a state": _with_x},
-    "model": {"a model": _vector},
-    "report": {"numbers": _columns},
+_GIVES: dict[str, tuple[tuple[str, Callable[[str, str, Any, Arguments], None]], ...]] = {
+    "start": (("x", _vector), ("loc", _loc)),
+    "direction": (("a direction", _vector), ("loc", _loc)),
+    "finish": (("an update", _update), ("a client state", _memory)),
+    "ask": (("an answer", _answer), ("a client state", _memory)),
+    "arrived": (("a client state", _memory),),
+    "client_init": (("a client state", check_record),),
+    "probe": (("an update", check_record),),
+    "personal": (("a model", _vector),),
+    "server_init": (("a state", _with_x),),
+    "broadcast": (("a message", _with_x),),
+    "server_step": (("a state", _with_x),),
+    "model": (("a model", _vector),),
+    "report": (("numbers", _columns),),
+}
+_WORDS = {
+    method: " and ".join(re.sub("^an? ", "the ", what) for what, _ in gives)
+    for method, gives in _GIVES.items()
 }
 
 
