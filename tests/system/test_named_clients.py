@@ -223,7 +223,7 @@ def test_a_run_by_name_resumes_and_a_file_may_name_clients_too(fedloom, tmp_path
     half = ["model=mlp", "model.inputs=3", "model.hidden=[4]", "submodel=heterofl"]
     levels = "submodel.capacities={lyon='1/2', bonn=1, oslo=1}"
     fedloom("run", "t.toml", "rounds=1", *half, levels, "--out", "f", "--quiet")
-    capacities = json.loads((tmp_path / "f/summary.json").read_text())["submodel"]["capacities"]
+    capacities = json.loads((tmp_path / "f/clients.json").read_text())["submodel"]["capacities"]
     assert capacities == [1.0, 0.5, 1.0]
     wrong = levels.replace("oslo", "rome")
     said = fedloom("run", "t.toml", *half, wrong, "--out", "g", code=2).output
