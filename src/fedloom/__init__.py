@@ -14,6 +14,7 @@ from ._version import __version__
 if TYPE_CHECKING:
     from .algorithm import Algorithm, FedAvg, LocalSGD
     from .checks import check
+    from .errors import StopRun
     from .evaluation.settings import Evaluation
     from .experiment.experiment import Experiment
     from .experiment.result import Result
@@ -32,6 +33,7 @@ _HOME = {
     "Local": "federation.local",
     "LocalSGD": "algorithm",
     "Result": "experiment.result",
+    "StopRun": "errors",
     "check": "checks",
     "load_runs": "report.frames",
 }
@@ -46,6 +48,7 @@ __all__ = [
     "Local",
     "LocalSGD",
     "Result",
+    "StopRun",
     "__version__",
     "check",
     "load_runs",

@@ -25,6 +25,12 @@ class FedloomError(Exception):
     """Base of all; the command line prints its message on one line, without a trace."""
 
 
+class StopRun(Exception):  # noqa: N818  # no error
+    """What a function of on_round or on_evaluation raises to end the run: after this round, or
+    after the next one where this one was not evaluated. The run is then finished.
+    """
+
+
 class ConfigError(FedloomError, ValueError):
     """A setting that cannot be used."""
 

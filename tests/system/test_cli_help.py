@@ -61,7 +61,7 @@ FLAGS = {
     "list": {"--json"},
     "show": set(),
     "matrix": {"--out"},
-    "export": {"--out", "--format", "--capacity", "--client", "--test-set"},
+    "export": {"--out", "--format", "--capacity", "--client", "--best", "--test-set"},
     "partition": {"--plot", "--save"},
     "describe": {"--target", "--least", "--json"},
     "check": {"--data", "--json", "--model"},

@@ -28,6 +28,7 @@ NAMES = [
     "Local",
     "LocalSGD",
     "Result",
+    "StopRun",
     "__version__",
     "check",
     "load_runs",

@@ -43,6 +43,9 @@ _FILES = (
 )
 @click.option("--client", metavar="NAME", help="The model that this client (name or number) uses.")
 @click.option(
+    "--best", is_flag=True, help="The best model that the run kept (checkpoint.keep_best)."
+)
+@click.option(
     "--test-set", is_flag=True, help="Also write the test set as raw samples, for --check."
 )
 def export_command(
@@ -51,6 +54,7 @@ def export_command(
     kind: str | None,
     capacity: str | None,
     client: str | None,
+    best: bool,
     test_set: bool,
 ) -> None:
     """Write a run's newest model into a folder: the network with its weights (model.pt2), what a
@@ -60,7 +64,8 @@ def export_command(
     What was written is checked where the data are at hand: it must score on the test set what the
     run said. `python predict.py --check FILE.npz` does so anywhere.
 
-    An unfinished run gives the model of its last checkpoint. A sub-model is a smaller network, or
+    An unfinished run gives the model of its last checkpoint; --best the one with the best value of
+    the metric that checkpoint.keep_best names. A sub-model is a smaller network, or
     for FIARSE and greedy pruning the whole one with zeros, and its mask in a file of its own.
     If clients use models of their own (private layers, Ditto, fine-tuned), --client writes one.
     """
@@ -71,9 +76,12 @@ def export_command(
     from .export_card import write_card
     from .export_check import ask, verify
 
+    if best and client is not None:
+        raise ConfigError("--best is of the server's model, and --client of a client's; keep one")
     found = load_run(run)
     config = _settings(found, client)
-    weights, module, round, who = network.newest(found, config, client)
+    kept = network.best(found, config) if best else network.newest(found, config, client)
+    weights, module, round, who = kept
     mask: dict[str, Tensor] = {}
     note, share = "", None
     if capacity is not None:

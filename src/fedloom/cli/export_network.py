@@ -37,7 +37,7 @@ from fedloom.storage.client_state import ClientMemory
 from fedloom.storage.manifest import numbered
 from fedloom.storage.records import disk_errors
 from fedloom.storage.run_directory import RunDirectory
-from fedloom.storage.seal import Seal
+from fedloom.storage.seal import BEST, Seal
 
 from .export_check import Told
 
@@ -55,13 +55,7 @@ def newest(found: Run, config: Config | None, client: str | None) -> Newest:
     final = int(found.summary.get("rounds") or 0) if (run / "model.safetensors").exists() else 0
     saved = [int(folder.name) for folder in numbered(run / "checkpoints")]
     if max(saved, default=0) <= final and final:
-        Seal(run).check("model.safetensors")
-        weights = _load(run / "model.safetensors")
-        if config is None:
-            return weights, None, final, None
-        net = config.net()
-        net.start_from(weights)
-        return weights, net.export(net.init()), final, None
+        return _from_file(run / "model.safetensors", config, final)
     if not saved:
         raise CheckpointError(
             f"'{run}' has neither a final model nor a checkpoint yet; `fedloom resume "
@@ -73,6 +67,27 @@ def newest(found: Run, config: Config | None, client: str | None) -> Newest:
             "finish it there, or take x out of its checkpoint's state.safetensors"
         )
     return _from_checkpoint(run, config.experiment())
+
+
+def best(found: Run, config: Config | None) -> Newest:
+    """The same of the model that the run kept as its best. Raises ConfigError without one."""
+    about = found.summary.get("best_model")
+    if not about:
+        raise ConfigError(
+            f"--best: '{found.path}' has kept no best model, or has not ended yet; give "
+            "checkpoint.keep_best = test_loss (or another column) from its first round on"
+        )
+    return _from_file(found.path / BEST, config, int(about["round"]))
+
+
+def _from_file(file: Path, config: Config | None, round: int) -> Newest:
+    Seal(file.parent).check(file.name)
+    weights = _load(file)
+    if config is None:
+        return weights, None, round, None
+    net = config.net()
+    net.start_from(weights)
+    return weights, net.export(net.init()), round, None
 
 
 def _from_checkpoint(run: Path, experiment: Any) -> Newest:

@@ -22,6 +22,7 @@ from ..engines.ranks import RankSettings
 from ..errors import ConfigError
 from ..evaluation.named_metrics import names_of
 from ..evaluation.settings import Evaluation
+from ..evaluation.stopping import EarlyStop
 from ..experiment.settings import Settings
 from ..federation.attacks import ATTACKS
 from ..federation.availability import Availability
@@ -77,7 +78,7 @@ PLAIN: Makers = {
     "ranks": RankSettings,
 }
 # tables without a name inside of these, written out only if they are given
-INNER: Makers = {"local.dp": ExamplePrivacy}
+INNER: Makers = {"local.dp": ExamplePrivacy, "evaluate.stop": EarlyStop}
 TABLES: Mapping[str, Any] = {**PLAIN, **INNER, **REGISTRIES}
 METRICS = "metrics"  # the key whose list may name own parts
 OPTIONAL = ("churn", "availability", "ranks")  # written out only if they are given

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal
 from ..core.hyper import Decay, NonNegativeInt, Part, ShareBelow1, hyper
 from ..errors import ConfigError
 from ..federation.capacities import share_of
+from .stopping import EarlyStop
 from .threshold import parsed
 
 
@@ -63,6 +64,11 @@ class Evaluation(Part):
         "of batch norm that keeps none: static (over the training examples) or batch (of the test "
         "batch)",
         source="HeteroFL, section 3.2",
+    )
+    stop: EarlyStop | None = hyper(
+        None,
+        "ends the run when a metric gets no better: fedloom show evaluate.stop",
+        example="EarlyStop(patience=20)",
     )
     explored: bool = hyper(True, "of sub-models: record in every round which coordinates are held")
 

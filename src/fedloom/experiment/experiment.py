@@ -32,6 +32,7 @@ from ..evaluation.clients import untested
 from ..evaluation.monitor import DivergenceMonitor
 from ..evaluation.named_metrics import by_name
 from ..evaluation.settings import Curve, Evaluation
+from ..evaluation.stopping import selection_of
 from ..evaluation.threshold import Threshold
 from ..federation.attacks import Attack
 from ..federation.availability import Availability
@@ -280,6 +281,8 @@ class Experiment(Settings, frozen=False):
         higher = direction(self.evaluate.target, name, metrics.get(name), self.higher_is_better)
         on = self.data, self.engine
         check_evaluation(self.evaluate, scheme is not None, metrics.get(name), *on)
+        kept = self.evaluate.stop, self.checkpoint.keep_best, self.evaluate.every
+        selected = selection_of(*kept, fed, higher)
         check_rate(self.local, self.rounds, data.population)
         warn_of(plan)
         engine = self._engine(plan, fed, net)
@@ -298,7 +301,7 @@ class Experiment(Settings, frozen=False):
             processes.states_for(engine, None, self.resident_bytes, net.device, fed.parted),
             Evaluator(plan, fed, net, self.evaluate, curve, self._measures, threshold),
             Checkpoints(self.checkpoint),
-            RunLog(monitor, self._on_round, self._on_evaluation),
+            RunLog(monitor, self._on_round, self._on_evaluation, selected),
             self._group,
         )
 

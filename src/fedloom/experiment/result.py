@@ -30,12 +30,12 @@ from ..evaluation.settings import Curve
 from ..evaluation.sizes import text
 from ..server.ledger import Ledger
 from ..server.rounds import Run
-from ..storage.atomic import concerns, remedy, write_atomic
+from ..storage.atomic import concerns, remedy
 from ..storage.identity import group_of
 from ..storage.rank_states import RankStates
-from ..storage.records import disk_errors
+from ..storage.records import disk_errors, write_model
 from ..storage.run_directory import RunDirectory
-from ..storage.seal import GROWING, LAST, resealed
+from ..storage.seal import BEST, GROWING, LAST, resealed
 from .provenance import engine_text, site_means
 
 if TYPE_CHECKING:
@@ -52,7 +52,8 @@ class Result:
     clients: the headline metric per client, None for a client without test samples;
     client_metrics: every metric of the run so. path: the run directory, if there is one.
     client_names, examples: the clients' names, if they have some, and how many training samples
-    each has. own_models: clients use models of their own, not the server's.
+    each has. own_models: clients use models of their own, not the server's. best_model: the one
+    with the best value of checkpoint.keep_best, None without that.
     """
 
     history: list[dict[str, Any]]
@@ -66,6 +67,7 @@ class Result:
     examples: tuple[int, ...] = ()
     client_metrics: Mapping[str, list[float | None]] = field(default_factory=dict)
     own_models: bool = False
+    best_model: nn.Module | None = None
 
     def curve(self, column: str) -> tuple[list[int], list[float]]:
         """Rounds and values of a column of the history, where it was measured. Raises ConfigError
@@ -182,17 +184,28 @@ def finish(run: Run, names: Mapping[str, str], rounds: int, config: Mapping[str,
     state = tree(lambda v: v.cpu() if isinstance(v, Tensor) else v, run.state.srv)
     sizes = tuple(run.fed.data.sizes.tolist())
     parts = (run.log.history, module, run.state.ledger, summary, state, clients, path)
-    return Result(*parts, names_of, sizes, found.values, run.plan.personalises)
+    best = _best_model(run)
+    return Result(*parts, names_of, sizes, found.values, run.plan.personalises, best)
+
+
+def _best_model(run: Run) -> nn.Module | None:
+    """The model with the best value of the column that checkpoint.keep_best names."""
+    folder, best = run.checkpoints.folder, run.log.selection.best
+    if best is None or best.value is None or folder is None:
+        return run.best_model
+    from safetensors.torch import load_model
+
+    module = run.exported()
+    with disk_errors():
+        load_model(module, folder.path / BEST)
+    return module
 
 
 def _write(
     folder: RunDirectory, module: nn.Module, ledger: Any, clients: Any, summary: dict[str, Any]
 ) -> None:
-    from safetensors.torch import save_model
-
     with resealed(folder.path, *LAST, *GROWING):
-        with disk_errors():
-            write_atomic(folder.path / "model.safetensors", lambda p: save_model(module, str(p)))
+        write_model(folder.path / "model.safetensors", module)
         folder.write_json("ledger.json", ledger)
         many = len(clients["values"] or ()) > 10_000
         folder.write_json("clients.json", clients, None if many else 1)
@@ -242,6 +255,7 @@ def _summary(run: Run, names: Mapping[str, str], rounds: int, group: str) -> dic
         "seed": run.fed.seed,
         "rounds": run.state.round,
         "finished": run.state.round >= rounds,
+        **_ended_early(run),
         "population": run.fed.population,
         "parameters": run.net.layout.d,
         "best": _point(best),
@@ -262,6 +276,16 @@ def _summary(run: Run, names: Mapping[str, str], rounds: int, group: str) -> dic
         **_balance(run),
         "group": group,
     }
+
+
+def _ended_early(run: Run) -> dict[str, Any]:
+    """The round that a metric or a function of the user's made the last, and the best model."""
+    found: dict[str, Any] = {}
+    if run.log.selection.over or run.state.ends == run.state.round:
+        found["stopped"] = run.state.round
+    if run.log.selection.best is not None:
+        found["best_model"] = run.log.selection.best.about()
+    return found
 
 
 def _simulated(run: Run, reached: Mapping[str, Any]) -> dict[str, float]:

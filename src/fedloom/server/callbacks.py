@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from torch import nn
 
+from ..errors import StopRun
 from ..evaluation.monitor import DivergenceMonitor
+from ..evaluation.stopping import Selection
 
 Row = dict[str, Any]
+NOTHING_SELECTED = Selection(None, 0, None)  # which holds nothing of a run
 
 
 def takes_model(call: Callable[..., Any]) -> bool:
@@ -44,7 +48,8 @@ class Measuring(Protocol):
 
 class RunLog:
     """The rows of a run's rounds. history: all of them; logged: how many of these are evaluated and
-    written; notified: how many the functions below have heard of. monitor: says what to warn of.
+    written; notified: how many the functions below have heard of. monitor: says what to warn of;
+    selection: which row ends the run, and which has the best model.
     on_round, on_evaluation: of the user, called with a row; watching: of a tracker or a bar.
     """
 
@@ -53,10 +58,11 @@ class RunLog:
         monitor: DivergenceMonitor,
         on_round: Sequence[Callable[[Row], object]] = (),
         on_evaluation: Sequence[Callable[..., object]] = (),
+        selection: Selection = NOTHING_SELECTED,
     ) -> None:
         self.logged = self.notified = 0
         self.history: list[Row] = []
-        self.monitor = monitor
+        self.monitor, self.selection = monitor, selection
         self.on_round, self.on_evaluation = [*on_round], [*on_evaluation]
         self.watching: list[Callable[[Row], None]] = []
 
@@ -69,15 +75,25 @@ class RunLog:
         """The rows that are neither evaluated nor written: one at most."""
         return self.history[self.logged :]
 
-    def tell(self, model: Callable[[], nn.Module]) -> None:
-        """Call the functions with the last row, once. model: makes it in evaluation mode."""
+    def tell(self, model: Callable[[], nn.Module]) -> bool:
+        """Call the functions with the last row, once -> whether one of them ends the run. model:
+        makes it in evaluation mode.
+        """
         if self.notified == self.logged:
-            return
+            return False
         self.notified, row = self.logged, self.history[-1]
+        calls: list[Callable[[], object]] = []
         if "test_loss" in row or "validation_loss" in row:
             wanted = [takes_model(call) for call in self.on_evaluation]
             made = model() if any(wanted) else None
             for call, with_model in zip(self.on_evaluation, wanted, strict=True):
-                call(row, made) if with_model else call(row)
-        for call in (*self.on_round, *self.watching):
-            call(row)
+                given = (row, made) if with_model else (row,)
+                calls.append(functools.partial(call, *given))
+        calls += [functools.partial(call, row) for call in (*self.on_round, *self.watching)]
+        ended = False
+        for one in calls:
+            try:
+                one()
+            except StopRun:
+                ended = True
+        return ended

@@ -37,6 +37,7 @@ def snapshot_of(run: Run) -> Snapshot:
         "examples": {str(i): n for i, n in state.trained.items()},
         "population": run.fed.population,
         "unlogged": run.log.pending,
+        "ends": state.ends,
     }
     extra |= {} if clock is None else {"clock": as_json(clock)}
     return Snapshot(state.round, kept, state.buffers, extra)
@@ -57,6 +58,7 @@ def state_of(run: Run, kept: Snapshot) -> State:
         curve=Curve(**extra["curve"]),
         under_way=restored(record.told, extra["clock"]) if "clock" in extra else None,
         trained={int(i): n for i, n in extra["examples"].items()},
+        ends=extra["ends"],
     )
     if sizes is None:
         return state
@@ -119,6 +121,7 @@ class Checkpoints:
         self.saved = kept.round
         for row in history:  # no warning twice
             run.log.monitor.see(row)
+            run.log.selection.see(row)
         run.log.begin(history + unlogged, len(history))
 
     def before(self, run: Run, round: int) -> list[dict[str, Any]]:

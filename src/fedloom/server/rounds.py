@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from torch import nn
+
 from ..core.interrupts import stoppable, undisturbed
 from ..core.net import Net
 from ..core.ranks import ALONE, Group
@@ -22,6 +24,8 @@ from ..federation.sampling import Cohorts
 from ..plan import Plan
 from ..storage import world
 from ..storage.client_state import ClientStates
+from ..storage.records import write_model
+from ..storage.seal import BEST
 from .arrivals import Arrivals
 from .billing import bill_of
 from .callbacks import RunLog
@@ -72,6 +76,7 @@ class Run:
         self.step = Step(self.plan, self.fed, self.net)
         self.accounts = accounts_of(self.fed)
         self._finished = time.perf_counter()  # when the last row was
+        self.best_model: nn.Module | None = None  # of a run without a folder
 
     # ------------------------------------------------------------------------------- what is known
     @property
@@ -105,9 +110,15 @@ class Run:
         return self.memory.get(cohort)
 
     def allowed(self, rounds: int) -> int:
-        """How many of so many rounds are run: a privacy budget may end the run before."""
+        """How many of so many rounds are run: a privacy budget, a metric that gets no better, or a
+        function of the user's may end the run before.
+        """
         if self.accounts is not None and self.accounts.over(self.state.trained):
             return min(rounds, self.state.round)
+        if self.state.ends is not None:
+            rounds = min(rounds, self.state.ends)
+        if self.log.selection.over:
+            rounds = min(rounds, self.state.round)
         return self.plan.aggregation.allowed(self.state.aggregation, rounds)
 
     # ------------------------------------------------------------------------------- the beginning
@@ -145,6 +156,7 @@ class Run:
             if self.log.pending:  # an error came between a round and its evaluation
                 self._evaluate(last=self.state.round >= rounds)
                 self._tell()
+                rounds = self.allowed(rounds)
             while self.state.round < rounds:
                 with self._saved_after_an_error():
                     done = self.round(self.state)
@@ -155,6 +167,7 @@ class Run:
                         rounds = self.state.round
                     self._evaluate(last=self.state.round >= rounds)
                 self._tell()
+                rounds = self.allowed(rounds)
                 if self.checkpoints.due(self, last_save):
                     self.checkpoints.save(self, final=self.checkpoints.saved < 0)
                     last_save = world.monotonic()
@@ -212,6 +225,12 @@ class Run:
         log, folder, state, row = self.log, self.checkpoints.folder, self.state, {}
         with self._saved_after_an_error():
             row = log.history[-1] | self.evaluator.columns(self, last)
+            if log.selection.see(row):
+                self._keep_best()
+            if log.selection.over and not last:
+                last = True
+                row |= self.evaluator.columns(self, last)
+                log.selection.say()
         ledger, curve, name = self._all_time(row), replace(state.curve), f"test_{self.headline}"
         if self.evaluator.settings.due(state.round) and name in row:
             spent = ledger.traffic, ledger.seconds
@@ -236,10 +255,26 @@ class Run:
         return ledger
 
     def _tell(self) -> None:
-        """Call the user's functions, and trackers, with the last row."""
-        model = lambda: self.net.export(self.model(), self.state.buffers).cpu()
+        """Call the user's functions, and trackers, with the last row. One may end the run with this
+        row, or with the next if it was not evaluated.
+        """
         with self._saved_after_an_error():
-            self.group.first(lambda: self.log.tell(model))
+            if self.group.first(lambda: self.log.tell(self.exported)):
+                row = self.log.history[-1]
+                measured = "test_loss" in row or "validation_loss" in row
+                self.state = self.state._replace(ends=self.state.round + (not measured))
+
+    def exported(self) -> nn.Module:
+        """The current model as a module on the CPU, in evaluation mode."""
+        return self.net.export(self.model(), self.state.buffers).cpu()
+
+    def _keep_best(self) -> None:
+        """Keep the current model as the best one: in the run's folder, or in memory."""
+        folder = self.checkpoints.folder
+        if folder is None:
+            self.best_model = self.exported()
+            return
+        self.group.first(lambda: write_model(folder.path / BEST, self.exported()))
 
     @contextlib.contextmanager
     def _saved_after_an_error(self) -> Iterator[None]:

@@ -38,7 +38,8 @@ class State(NamedTuple):
     round: rounds that are done; srv: the method's record; stages: the states of stages by name, of
     the link `link` and `down`; aggregation: its state; buffers: of the module; ledger: what it
     cost; curve: of the headline metric; under_way: of an asynchronous clock; trained: with
-    local.dp, the rounds that each client has trained; explored: by each size of sub-models.
+    local.dp, the rounds that each client has trained; explored: by each size of sub-models; ends:
+    the last round, if a function of the user's has ended the run.
     """
 
     round: int
@@ -51,6 +52,7 @@ class State(NamedTuple):
     under_way: AsyncState | None = None
     trained: Mapping[int, int] = {}
     explored: Explored | None = None
+    ends: int | None = None
 
     @property
     def server(self) -> Rec:

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import save_file
-from torch import Tensor
+from safetensors.torch import save_file, save_model
+from torch import Tensor, nn
 
 from ..core.vector import Rec, aligned, is_rec, rec, tree
 from .atomic import write_atomic
@@ -94,6 +94,12 @@ def write_tensors(
     """Write a safetensors file whole or not at all. Raises OSError."""
     with disk_errors():
         write_atomic(path, lambda part: save_file(_apart(tensors), part, metadata=metadata))
+
+
+def write_model(path: Path, module: nn.Module) -> None:
+    """Write a module's state as safetensors, whole or not at all. Raises OSError."""
+    with disk_errors():
+        write_atomic(path, lambda part: save_model(module, str(part)))
 
 
 @contextlib.contextmanager

@@ -50,7 +50,7 @@ from .manifest import (
 )
 from .records import freeze, thaw, write_tensors
 from .round_log import RoundLog
-from .seal import GROWING, Seal, unseal
+from .seal import BEST, GROWING, Seal, unseal
 
 _log = logging.getLogger(__name__)
 
@@ -66,6 +66,11 @@ class Checkpoint(Part, frozen=False, kw_only=False):
         60.0, "seconds between two checkpoints; none: only by rounds"
     )
     keep: PositiveInt = hyper(2, "how many checkpoints to keep")
+    keep_best: str | None = hyper(
+        None,
+        "a column such as test_auc or validation_loss: the model with its best value is kept in "
+        "best.safetensors; none: no other model than the last",
+    )
 
     def due(self, round: int, last: float, group: Group) -> bool:
         """True if one is due after so many rounds; last: the time.monotonic() of the last one."""
@@ -383,7 +388,7 @@ class RunDirectory:
 
     def _rewind(self, log_bytes: int, after: int) -> None:
         own = numbered(self.checkpoints, whole=False)
-        unseal(self.path, *GROWING)
+        unseal(self.path, BEST, *GROWING)
         for folder in own:
             if int(folder.name) > after:
                 remove(folder)

@@ -36,7 +36,8 @@ GROWING = (LOG, "clients.jsonl")  # a run that goes on adds lines
 SETTINGS = ("config.toml", "fingerprint.json")  # a run is resumed with them
 # what a run writes as it begins or goes on, and at its end
 FIRST = ("partition.json", "environment.json", *SETTINGS)
-LAST = ("model.safetensors", "ledger.json", "clients.json", "summary.json")
+BEST = "best.safetensors"  # see Checkpoint.keep_best
+LAST = ("model.safetensors", BEST, "ledger.json", "clients.json", "summary.json")
 
 
 class _File(NamedTuple):
