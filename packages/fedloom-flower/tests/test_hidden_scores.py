@@ -12,7 +12,7 @@ from federations.places import Here, folder, site_file, table
 from fedloom.cli.__main__ import cli
 from fedloom.config import resolve
 from fedloom.errors import DataError
-from fedloom.evaluation.reliability import told
+from fedloom.evaluation.reliability import disclosed
 from fedloom_flower.folder import Folder
 from fedloom_flower.message import ASK, opened
 from fedloom_flower.server import serve
@@ -127,6 +127,6 @@ def test_bins_tell_no_class_of_fewer_rows_than_the_least_count():
     """Rows, their probabilities, the second class: of 12 and 0, 12 and 4, 20 and 10, 9 and 0."""
     bins = torch.zeros(1, 3, 10)
     bins[0, :, :4] = torch.tensor([[12.0, 12, 20, 9], [1, 2, 9, 3], [0, 4, 10, 0]])
-    assert told(bins)[0][:4] == [12, 0, 20, 0] and told(bins)[2][:4] == [0, 0, 10, 0]
-    assert told(bins, least=4)[0][:4] == [12, 12, 20, 9]
-    assert told(bins, least=11)[0][:4] == [12, 0, 0, 0]
+    assert disclosed(bins)[0][:4] == [12, 0, 20, 0] and disclosed(bins)[2][:4] == [0, 0, 10, 0]
+    assert disclosed(bins, least=4)[0][:4] == [12, 12, 20, 9]
+    assert disclosed(bins, least=11)[0][:4] == [12, 0, 0, 0]

@@ -24,7 +24,7 @@ from fedloom.data.own.ranges import ranges
 from fedloom.data.raw_inputs import recipe
 from fedloom.engines.base import one_thread
 from fedloom.errors import CheckpointError, ConfigError, FedloomError
-from fedloom.evaluation.metrics import default_metrics, told
+from fedloom.evaluation.metrics import default_metrics, exported_metric
 from fedloom.evaluation.sizes import text
 from fedloom.report import Run
 from fedloom.storage.atomic import write_out
@@ -131,10 +131,10 @@ def _at_hand(found: Run, config: Config | None) -> tuple[FederatedData | None, s
         )
     elif config is not None:
         try:
-            data, recipe, told = _from_config(config)
+            data, recipe, kind = _from_config(config)
             if inputs is None or _lacks_rules(inputs):  # of an older run
                 inputs = recipe
-            metric = told if "metric" not in found.partition else metric
+            metric = kind if "metric" not in found.partition else metric
         except FedloomError as error:
             why = f"the data are not at hand: {error}"
     return data, why, inputs, metric if isinstance(metric, Mapping) and "kind" in metric else None
@@ -184,7 +184,7 @@ def _from_config(config: Config) -> tuple[FederatedData, dict[str, Any], dict[st
     experiment = config.experiment()
     data, objective = experiment.data, experiment.loss_at_clients
     metrics = default_metrics(objective, data)
-    return data, recipe(data.raw, data.transform, data.inputs), told(metrics, objective)
+    return data, recipe(data.raw, data.transform, data.inputs), exported_metric(metrics, objective)
 
 
 def _own(

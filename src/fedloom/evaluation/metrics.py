@@ -168,12 +168,12 @@ def exported(metric: Any) -> str:
     return str(getattr(metric, "exported", ""))
 
 
-def told(metrics: Mapping[str, Any], objective: Objective) -> dict[str, Any] | None:
+def exported_metric(metrics: Mapping[str, Any], objective: Objective) -> dict[str, Any] | None:
     """The first metric of a run that an exported script can measure, by its name and kind, or its
     loss if it has no metric, fit for JSON. None where all are others, such as a user's functions.
 
     >>> from fedloom.objectives import SquaredError
-    >>> told({"accuracy": accuracy}, SquaredError()), told({}, SquaredError())
+    >>> exported_metric({"accuracy": accuracy}, SquaredError()), exported_metric({}, SquaredError())
     ({'name': 'accuracy', 'kind': 'accuracy'}, {'name': 'loss', 'kind': 'squared error'})
     """
     for name, metric in metrics.items():

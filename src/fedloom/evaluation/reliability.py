@@ -36,7 +36,7 @@ def binned(score: Score, metrics: Mapping[str, Any], targets: Tensor | None) -> 
     return columns[:, :, None] * torch.nn.functional.one_hot(place, BINS)[:, None, :]
 
 
-def told(bins: Tensor | None, least: int = LEAST) -> Bins:
+def disclosed(bins: Tensor | None, least: int = LEAST) -> Bins:
     """What a node tells of its examples: nothing of bins with fewer than `least` of them, or of
     one of the classes in it.
     """

@@ -134,10 +134,10 @@ class Sizes:
 
     def restored(self, kept: Rec, x: Vec, round: int) -> Explored | None:
         """What a checkpoint has of it; without that, it begins here."""
-        begun = self.begin(x, round)
-        if kept is None or begun is None or kept.marks.shape != begun.marks.shape:
+        begun, marks = self.begin(x, round), getattr(kept, "marks", None)
+        if begun is None or marks is None or marks.shape != begun.marks.shape:
             return begun
-        return Explored(kept.marks.cpu(), kept.replaced.cpu())
+        return Explored(marks.cpu(), kept.replaced.cpu())
 
     def explored(self, sizes: Explored | None) -> dict[str, float]:
         """The columns of a round. explored@p: the share of the coordinates that count which size p

@@ -31,7 +31,7 @@ from ..data import FederatedData
 from ..engines.base import processors
 from ..engines.scores import is_whole
 from ..errors import CheckpointError
-from ..evaluation.metrics import told
+from ..evaluation.metrics import exported_metric
 from ..server.rounds import Run
 from ..storage.atomic import concerns, remedy, write_atomic
 from ..storage.identity import bits_of, digest, fixed_parts, flatten
@@ -397,7 +397,7 @@ def _describe(
                 **by_client(data),
                 # for exports, even if the data are no longer available
                 "inputs": recipe(data.raw, data.transform, data.inputs),
-                "metric": told(run.fed.metrics, run.plan.objective),
+                "metric": exported_metric(run.fed.metrics, run.plan.objective),
                 "outcome": data.outcome,
                 "ranges": ranges(data),
                 "na_values": data.about.get("na_values", []),

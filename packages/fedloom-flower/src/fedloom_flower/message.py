@@ -113,7 +113,7 @@ class Update(Head):
 
 class Measured(Head):
     """A node's answer to "evaluate": sums over its test examples, see evaluation.Score; bins: see
-    reliability.told.
+    reliability.disclosed.
     """
 
     kind: Literal["measured"] = "measured"

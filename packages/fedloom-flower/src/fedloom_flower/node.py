@@ -50,8 +50,8 @@ class Node:
     """One client. run: the run whose messages it answers, and no others; rehearsal: see
     FederationEngine; identity: its key and the others' for masked sums; rounds: how many it takes
     part in, None: as many as it is asked for; cohorts, agreed: see MaskedAnswers; least: see
-    reliability.told. Raises CompositionError for a plan that cannot be deployed, ConfigError for
-    masked sums without an identity.
+    reliability.disclosed. Raises CompositionError for a plan that cannot be deployed, ConfigError
+    for masked sums without an identity.
     """
 
     def __init__(

@@ -29,7 +29,7 @@ def measured(
 ) -> Measured:
     """The sums of a model and its buffers over this node's test examples. A metric of a whole set
     counts as one of all its examples, and as one of none where it is not defined. least: see
-    reliability.told.
+    reliability.disclosed.
     """
     data, found = fed.data, _NOTHING
     if data.test_inputs is not None and data.test_targets is not None:
@@ -43,7 +43,7 @@ def measured(
         raise ClientError("what it measured on its test examples is not finite")
     told: dict[str, Any] = about.model_dump(include={"run", "what", "round", "client"})
     told |= {"values": found.values, "weights": found.weights}
-    bins = reliability.told(reliability.binned(found, fed.metrics, data.test_targets), least)
+    bins = reliability.disclosed(reliability.binned(found, fed.metrics, data.test_targets), least)
     return Measured(examples=found.examples, loss=found.loss, bins=bins, **told)
 
 
