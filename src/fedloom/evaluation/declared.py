@@ -14,17 +14,18 @@ OF_SITES = "mean of the sites, weighted by rows"
 class Declared(NamedTuple):
     """A metric by its name. higher_is_better: None where torchmetrics says it. made_by: a class of
     torchmetrics, "" for one of fedloom, with these options. refusal: of fedloom's own, what is said
-    where the targets are others.
+    where the targets are others. unit: "share" is shown in per cent.
     """
 
     higher_is_better: bool | None
     made_by: str = ""
     options: Mapping[str, Any] = {}
     refusal: str = ""
+    unit: str = ""
 
 
 DECLARED = {
-    "accuracy": Declared(True),
+    "accuracy": Declared(True, unit="share"),
     "perplexity": Declared(False, refusal="is for texts, and the targets are no tokens"),
     "brier": Declared(False, refusal="is for classes, one of an example"),
     "concordance": Declared(
@@ -54,3 +55,12 @@ def higher_is_better(name: str, metric: Any = None) -> bool | None:
     """
     own = getattr(metric, "higher_is_better", None)
     return _DIRECTIONS.get(name) if own is None else bool(own)
+
+
+def unit_of(name: str) -> str:
+    """The unit of a metric, "" for most.
+
+    >>> unit_of("accuracy"), unit_of("auc")
+    ('share', '')
+    """
+    return DECLARED[name].unit if name in DECLARED else ""

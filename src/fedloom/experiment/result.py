@@ -24,7 +24,7 @@ from ..engines.one_step import step_costs
 from ..engines.scores import add
 from ..errors import CheckpointError, ConfigError, unknown
 from ..evaluation.clients import NOT_MEASURED, PerClient
-from ..evaluation.declared import OF_SITES
+from ..evaluation.declared import OF_SITES, unit_of
 from ..evaluation.metrics import brier
 from ..evaluation.settings import Curve
 from ..evaluation.sizes import text
@@ -241,7 +241,7 @@ def _summary(run: Run, names: Mapping[str, str], rounds: int, group: str) -> dic
         "metric": {
             "name": run.headline,
             "higher_is_better": curve.higher_is_better,
-            "unit": "share" if run.headline == "accuracy" else "",
+            "unit": unit_of(run.headline),
             **({"of": OF_SITES} if run.headline in site_means(run) else {}),
         },
         **names,

@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedloom.evaluation.declared import unit_of
 from fedloom.storage.seal import Seal
 
 from .runs import Group, Run, read_rows
-from .tables import further, human_value, unit_of
+from .tables import further, human_value
 
 _Floats = np.ndarray[Any, np.dtype[np.float64]]
 SHOWN = 100  # clients of a table; of more, the worst

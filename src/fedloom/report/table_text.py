@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from fedloom.core.curves import Value
 from fedloom.core.text_table import aligned, one_line
 from fedloom.errors import ConfigError, did_you_mean
+from fedloom.evaluation.declared import unit_of
 
 from .skew import differ
 from .statistics import p_text, shown
@@ -22,7 +23,6 @@ from .tables import (
     human_seconds,
     human_target,
     human_value,
-    unit_of,
 )
 
 # what is tested, as a column's heading

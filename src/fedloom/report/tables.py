@@ -140,11 +140,6 @@ def further(group: Group) -> list[str]:
     return [name for name in dict.fromkeys(known) if name != group.metric.name]
 
 
-def unit_of(name: str) -> str:
-    """The unit of a metric that is not the headline, whose run says it."""
-    return "share" if name == "accuracy" else ""
-
-
 def _row(group: Group, target: float | None, value: Value, others: Sequence[str]) -> Row:
     runs, metric = group.counted, group.metric
     final = [last(run, metric.column) for run in runs]

@@ -8,6 +8,8 @@ import sys
 import time
 from typing import Any
 
+from ..evaluation.declared import unit_of
+
 
 def say(line: str) -> None:
     """Write one line to where progress is shown; nothing if that terminal is closed."""
@@ -154,8 +156,8 @@ class Progress:
 
 
 def in_unit(metric: str, value: float) -> str:
-    """A value of a metric, accuracy in per cent."""
-    return f"{value:.2%}" if metric == "accuracy" else f"{value:.4g}"
+    """A value of a metric, shares in per cent."""
+    return f"{value:.2%}" if unit_of(metric) == "share" else f"{value:.4g}"
 
 
 def in_bytes(n: float) -> str:
