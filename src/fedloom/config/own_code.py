@@ -5,11 +5,12 @@ a hash of their content, so that another version of a file is another configurat
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..core.own_parts import files_of, hash_of, is_own, load, placed, short, split
+from ..core.own_parts import each_stage, files_of, hash_of, is_own, load, placed, short, split
 from ..core.validation import Origin
 from ..errors import CheckpointError, ConfigError
 from ..storage.identity import CHANGED
@@ -18,66 +19,59 @@ from .overrides import METRICS, REGISTRIES, listed
 CODE = "code"  # the table of a configuration: {file: hash of what was in it}
 _CODECS = ("compress", "compress.up", "compress.down")  # whose values may be chains
 _PLACES = {*REGISTRIES, *_CODECS, "data.preparation"}
+_CHAINS = {f"{table}.of" for table in _CODECS}
 _log = logging.getLogger(__name__)
 
 
-class _Stages:
-    """The stages of a chain "a|b", which a table has under a key; to set one changes the table."""
-
-    def __init__(self, table: Any, key: str) -> None:
-        self._table, self._key = table, key
-
-    def __iter__(self) -> Iterator[str]:
-        return (stage.strip() for stage in self._table[self._key].split("|"))
-
-    def __getitem__(self, at: int) -> str:
-        return list(self)[at]
-
-    def __setitem__(self, at: int, name: str) -> None:
-        stages = list(self)
-        stages[at] = name
-        self._table[self._key] = "|".join(stages)
-
-
-def own_in(raw: Mapping[str, Any], before: str = "") -> Iterator[tuple[Any, Any, str]]:
-    """(table, its key, the dotted path of a named table) wherever a user's own part is named; of
-    metrics (their list, the place in it, ""), of a chain (its stages, the place, the path).
+def each_own(
+    raw: Mapping[str, Any], changed: Callable[[str, str], str], before: str = ""
+) -> dict[str, Any]:
+    """Settings with every name of a user's own part changed, also among metrics and in a chain of
+    codecs. changed(dotted path of its table, "" of a metric; name).
     """
+    out = dict(raw)
     for key, value in raw.items():
         path = f"{before}{key}"
+        table = path.removesuffix(".name")
         if isinstance(value, Mapping):
-            yield from own_in(value, f"{path}.")
+            out[key] = each_own(value, changed, f"{path}.")
         elif path == METRICS and isinstance(value, list):
-            yield from ((value, at, "") for at, name in enumerate(value) if is_own(name))
-        elif is_own(value) and path.removesuffix(".name") in _PLACES:
-            yield raw, key, path.removesuffix(".name")
-        elif isinstance(value, str) and (table := path.removesuffix(".of")) in _CODECS:
-            chain = _Stages(raw, key)
-            yield from ((chain, at, table) for at, name in enumerate(chain) if is_own(name))
+            out[key] = [changed("", name) if is_own(name) else name for name in value]
+        elif isinstance(value, str) and (table in _PLACES or path in _CHAINS):
+            table = table.removesuffix(".of")
+            out[key] = each_stage(value, partial(changed, table))
+    return out
+
+
+def own_in(raw: Mapping[str, Any]) -> dict[str, str]:
+    """{name: dotted path of its table} of a user's own parts in settings."""
+    found: dict[str, str] = {}
+
+    def noted(path: str, name: str) -> str:
+        found.setdefault(name, path)
+        return name
+
+    each_own(raw, noted)
+    return found
 
 
 def placed_in(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
     """The settings of a file in this folder, own parts with the absolute paths of their files."""
     if METRICS in raw:
         raw[METRICS] = listed(raw[METRICS])
-    for table, key, _ in list(own_in(raw)):
-        table[key] = placed(table[key], folder)
-    return raw
+    return each_own(raw, lambda _, name: placed(name, folder))
 
 
 def load_named(raw: Mapping[str, Any], source: str) -> None:
     """Load the files of all own parts. Raises ConfigError."""
-    for table, key, path in own_in(raw):
+    for name, path in own_in(raw).items():
         with Origin(source).blame(path):
-            load(split(table[key])[0])
+            load(split(name)[0])
 
 
 def files_in(values: Mapping[str, Any]) -> dict[str, str]:
     """{file: hash} of the own parts of a configuration, as they were loaded."""
-    found: dict[str, str] = {}
-    for table, key, _ in own_in(values):
-        found |= files_of(table[key])
-    return dict(sorted(found.items()))
+    return dict(sorted(pair for name in own_in(values) for pair in files_of(name).items()))
 
 
 def load_again(raw: Mapping[str, Any], recorded: Mapping[str, Any], run: Path, new: bool) -> None:
@@ -86,7 +80,7 @@ def load_again(raw: Mapping[str, Any], recorded: Mapping[str, Any], run: Path, n
 
     Raises CheckpointError for a file that has changed, ConfigError for one that cannot be loaded.
     """
-    named = {split(table[key])[0]: short(table[key]) for table, key, _ in own_in(raw)}
+    named = {split(name)[0]: short(name) for name in own_in(raw)}
     if not new:
         for file in dict.fromkeys([*named, *recorded]):
             _refuse_changed(file, hash_of(file), recorded, run)

@@ -5,12 +5,11 @@ which content they must have, so a node checks its copy before it runs it.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedloom.config.own_code import CODE, load_named, own_in
+from fedloom.config.own_code import CODE, each_own, load_named, own_in
 from fedloom.core.own_parts import files_of, hash_of, short, split
 from fedloom.errors import ConfigError
 
@@ -21,18 +20,18 @@ def for_nodes(values: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that nodes get: own files have no folders, those beside them that they import
     are seen from there. Raises ConfigError for two files of one name.
     """
-    out: dict[str, Any] = copy.deepcopy({k: v for k, v in values.items() if k != CODE})
     found: dict[str, tuple[str, str]] = {}
-    for table, key, _ in list(own_in(out)):
-        folder = Path(split(table[key])[0]).parent
-        for file, content in files_of(table[key]).items():
+    for own in own_in(values):
+        folder = Path(split(own)[0]).parent
+        for file, content in files_of(own).items():
             name = Path(file).relative_to(folder).as_posix()
             if found.setdefault(name, (file, content))[0] != file:
                 raise ConfigError(
                     f"'{found[name][0]}' and '{file}' have one name, and a site finds files by "
                     "their names; rename one of them"
                 )
-        table[key] = short(table[key])
+    out = each_own(values, lambda _, own: short(own))
+    out.pop(CODE, None)
     return out | ({CODE: {k: v for k, (_, v) in sorted(found.items())}} if found else {})
 
 
@@ -43,7 +42,7 @@ def at_sites(values: Mapping[str, Any]) -> list[str]:
 
 def named_files(values: Mapping[str, Any]) -> list[str]:
     """Those among them that the settings name."""
-    return [*dict.fromkeys(Path(split(table[key])[0]).name for table, key, _ in own_in(values))]
+    return [*dict.fromkeys(Path(split(own)[0]).name for own in own_in(values))]
 
 
 class OwnFiles:
@@ -59,14 +58,12 @@ class OwnFiles:
         """Load the files of own parts in some settings. code: their hashes. Raises ConfigError for
         one that nobody here named, and for one that is not the run's.
         """
-        named = list(own_in(raw))
         if self._fed.client is None and self._fed.secret("server").exists():  # it made run.toml
             for file, then in code.items():
                 self._check(Path(file), str(then))
         else:
-            for table, key, _ in named:
-                table[key] = self._here(table[key])
-            folders = {Path(split(table[key])[0]).parent for table, key, _ in named}
+            raw.update(each_own(raw, lambda _, own: self._here(own)))
+            folders = {Path(split(own)[0]).parent for own in own_in(raw)}
             for name, then in code.items():
                 beside = [folder / name for folder in folders]
                 found = next((path for path in beside if path.exists()), beside[0])
