@@ -20,33 +20,24 @@ from ..plan import Setting
 
 # names, {name: function, object or name}, or one function
 Metrics = str | Sequence[str] | Mapping[str, Any] | Callable[..., Any] | None
+CALLED = "a function of a round's row, or a list"
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
-def functions(given: Any, name: str) -> tuple[Callable[..., Any], ...]:
-    """Callbacks: one, or any number of them. Raises ConfigError."""
-    found = (given,) if callable(given) else tuple(given) if isinstance(given, Sequence) else None
-    if found is None or not all(map(callable, found)):
-        raise ConfigError(f"{name} must be a function of a round's row, or a list, got {given!r}")
-    return found
+def several(given: Any) -> tuple[Any, ...]:
+    """Functions: one, or any number of them."""
+    return (given,) if callable(given) else tuple(given)
 
 
 def measures_of(given: Any) -> list[Any]:
     """Measures: one, or any number of them. Raises ConfigError."""
-    found = [given] if callable(given) else given
-    usable = isinstance(found, Sequence) and all(callable(m) for m in found)
-    if not usable or not all(isinstance(getattr(m, "every", None), int) for m in found):
-        raise ConfigError(
-            "measures must be measures of a run, such as [Hessian(every=50)] of fedloom.measures, "
-            f"got {given!r}"
-        )
-    for measure in found:
-        if measure.every < 1 or isinstance(measure.every, bool):
+    for measure in several(given):
+        if type(measure.every) is not int or measure.every < 1:
             raise ConfigError(
                 "measures: every (rounds between two measurements) must be a whole number from 1, "
                 f"got {measure.every!r}"
             )
-    return list(found)
+    return [*several(given)]
 
 
 def metrics_here(given: Any) -> Any:

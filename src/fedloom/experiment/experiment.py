@@ -154,10 +154,16 @@ class Experiment(Settings, frozen=False):
     weights: Mapping[str, Tensor] | str | os.PathLike[str] | None = hyper(
         None, example="{name: tensor} or a safetensors file"
     )
-    on_round: Sequence[Callable[[Row], object]] | Callable[[Row], object] = ()
-    on_evaluation: Sequence[Callable[..., object]] | Callable[..., object] = ()
+    on_round: Sequence[Callable[[Row], object]] | Callable[[Row], object] = hyper(
+        (), example=arguments.CALLED
+    )
+    on_evaluation: Sequence[Callable[..., object]] | Callable[..., object] = hyper(
+        (), example=arguments.CALLED
+    )
     tracker: Trackers = hyper(None, example="a name such as 'tensorboard', or a list of them")
-    measures: Sequence[Measuring] | Measuring = ()
+    measures: Sequence[Measuring] | Measuring = hyper(
+        (), example="measures of a run, such as [Hessian(every=50)] of fedloom.measures"
+    )
     config: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
@@ -166,8 +172,8 @@ class Experiment(Settings, frozen=False):
         super().__post_init__()
         self._link = arguments.link_of(self.compress)
         self._aggregation = arguments.aggregation_of(self.aggregation)
-        self._on_round = arguments.functions(self.on_round, "on_round")
-        self._on_evaluation = arguments.functions(self.on_evaluation, "on_evaluation")
+        self._on_round = arguments.several(self.on_round)
+        self._on_evaluation = arguments.several(self.on_evaluation)
         self._measures = arguments.measures_of(self.measures)
         if self.evaluate.validation and self.data.validation is None:
             self.data = self.data.with_validation(self.evaluate.validation, self.seed)

@@ -42,22 +42,17 @@ class LSTM(nn.Module):
     (torch.Size([5, 7, 4]), torch.Size([2, 5, 4]))
     """
 
+    @checked
     def __init__(
         self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
+        input_size: PositiveInt,
+        hidden_size: PositiveInt,
+        num_layers: PositiveInt = 1,
         bias: bool = True,
         batch_first: bool = False,
-        dropout: float = 0.0,
+        dropout: ShareBelow1 = 0.0,
     ) -> None:
         super().__init__()
-        sizes = {"input_size": input_size, "hidden_size": hidden_size, "num_layers": num_layers}
-        for name, value in sizes.items():
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ConfigError(f"{name} must be a whole number of at least 1, got {value!r}")
-        if not 0 <= dropout < 1:
-            raise ConfigError(f"dropout must be in [0, 1), got {dropout!r}")
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         self.bias, self.batch_first = bias, batch_first
         bound = 1 / math.sqrt(hidden_size)
