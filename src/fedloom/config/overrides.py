@@ -7,12 +7,13 @@ import datetime
 import inspect
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..aggregation import AGGREGATIONS
 from ..algorithms.registry import ALGORITHMS
 from ..compression.codecs import MAKERS, usual_feedback
+from ..core.hyper import Hyper
 from ..core.own_parts import is_own, named_here
 from ..core.parsing import SizeError, parse_toml, shortened
 from ..core.registry import Registry
@@ -120,20 +121,35 @@ SYNONYMS = {
 }
 
 
+def table_at(raw: Any, path: str) -> Mapping[str, Any]:
+    """The table at a dotted path; empty if there is none."""
+    for key in path.split(".") if path else ():
+        raw = raw.get(key, {}) if isinstance(raw, Mapping) else {}
+    return raw if isinstance(raw, Mapping) else {}
+
+
+def in_full(raw: dict[str, Any]) -> dict[str, Any]:
+    """The same settings; `key = "name"`, which is short for a table with that name, in full."""
+    for path in REGISTRIES:
+        outer, _, key = path.rpartition(".")
+        place: Any = table_at(raw, outer)
+        if key in place and not isinstance(place[key], dict):
+            place[key] = {"name": place[key]}
+    return raw
+
+
 def in_new_keys(raw: dict[str, Any], source: str = "") -> dict[str, Any]:
-    """The settings of a file with fedloom's own keys; source: the file, for warnings."""
-    out = copy.deepcopy(raw)
+    """The settings of a file in full, with fedloom's own keys; source: the file, for warnings."""
+    out = in_full(copy.deepcopy(raw))
     for word, key in SYNONYMS.items():
-        *tables, last = word.split(".")
-        place: Any = out
-        for table in tables:
-            place = place.get(table) if isinstance(place, dict) else None
-        if not isinstance(place, dict) or last not in place:
+        outer, _, last = word.rpartition(".")
+        place: Any = table_at(out, outer)
+        if last not in place:
             continue
         if source:
             _log.warning("%s: %s is called %s", source, word, key)
         value = place.pop(last)
-        place, last = _place(out, key)
+        place, last = _place(out, full(key, value))
         if last in place:
             raise ConfigError(f"{source}: {word} and {key} are both given; keep {key}")
         place[last] = value
@@ -198,9 +214,8 @@ def refuse_repeats(overrides: Sequence[str]) -> None:
     given: dict[str, tuple[str, Any]] = {}
     for text in overrides:
         path, value = parse_override(text)
-        path = _full(current(path))
-        if _is_name(path, value):
-            path = path.removesuffix(".name")
+        path = full(current(path), value)
+        path = path.removesuffix(".name") if _is_name(path) else path
         first, before = given.setdefault(path, (text, value))
         if text != first and before != value:  # NaN differs from itself
             raise ConfigError(
@@ -225,24 +240,24 @@ def apply(raw: dict[str, Any], overrides: Sequence[str]) -> frozenset[str]:
 
     A new name drops the options of the old one. Raises ConfigError.
     """
-    given = [parse_override(text) for text in canonical(overrides)]
-    changes = [(_full(path), _found(_full(path), value)) for path, value in given]
+    changes = []
+    for path, value in map(parse_override, canonical(overrides)):
+        key = full(path, value)
+        changes.append((key, _found(key, value)))
     typed = set()
-    for path, value in sorted(changes, key=lambda change: not _is_name(*change)):
+    for path, value in sorted(changes, key=lambda change: not _is_name(change[0])):
         path = _spelled_out(raw, path)
-        if _is_name(path, value):
-            path = path.removesuffix(".name")
-            _rename(raw, path, value)
-            typed |= {f"{path}.{key}" for key in ("name", *_written_in(path, value))}
-            continue
         place, key = _place(raw, path)
         left_out = path in INNER and value == NOTHING
-        if isinstance(place.get(key), dict) and not isinstance(value, dict) and not left_out:
+        if _is_name(path):
+            _drop_options(place, path.removesuffix(".name"), value)
+        elif isinstance(place.get(key), dict) and not isinstance(value, dict) and not left_out:
             raise ConfigError(
                 f"command line: {path} is a table; set one of its keys, {path}.KEY=..."
             )
         place[key] = value
-        typed.add(path)
+        typed |= {path, *_written_in(path, value)}
+    in_full(raw)  # a table may have been given whole
     _one_amount(raw, typed)
     return frozenset(typed)
 
@@ -258,16 +273,11 @@ def _found(path: str, value: Any) -> Any:
     try:
         if path == METRICS and isinstance(value, list):
             return [named_here(name) for name in value]
-        own = path.endswith((".of", ".preparation")) or _is_name(path, value)
+        own = path.endswith((".of", ".preparation")) or _is_name(path)
         return named_here(value) if own else value
     except ConfigError as error:
-        raise ConfigError(f"command line: {path}: {error}") from error
-
-
-def named_table(place: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """A named table of a configuration; `key = "name"` is short for a table with that name."""
-    found = place.get(key, {})
-    return dict(found) if isinstance(found, Mapping) else {"name": found}
+        key = path.removesuffix(".name")
+        raise ConfigError(f"command line: {key}: {error}") from error
 
 
 def is_divided(source: Callable[..., Any]) -> bool:
@@ -280,26 +290,37 @@ def is_short(codec: str) -> bool:
     return not is_own(codec) and (":" in codec or "|" in codec)
 
 
-def _written_in(path: str, name: Any) -> Iterable[str]:
-    """The options that may be written in a name, as that of topk:0.01."""
-    codec = str(name).partition(":")[0]
-    return known(MAKERS[codec]) if path.startswith("compress") and codec in MAKERS else ()
+def keys_at(raw: Mapping[str, Any], path: str) -> Mapping[str, Hyper]:
+    """The keys of a table, of a named one for the name that it has; none if that is unknown."""
+    maker = TABLES[path]
+    if path in REGISTRIES:
+        maker = maker.get(str(table_at(raw, path).get("name")))
+    return known(maker, NESTED.get(path, ())) if maker else {}
 
 
-def _is_name(path: str, value: Any) -> bool:
-    return path.removesuffix(".name") in REGISTRIES and not isinstance(value, Mapping)
-
-
-def _full(path: str) -> str:
-    """A key without the shorthands that do not depend on the settings."""
+def full(path: str, value: Any) -> str:
+    """A key without the shorthands that do not depend on the settings; of a named table, which a
+    name alone stands for, the key of its name.
+    """
     short = next((s for s in SHORT if f"{path}.".startswith(f"{s}.")), "")
-    return SHORT[short] + path.removeprefix(short) if short else path
+    path = SHORT[short] + path.removeprefix(short) if short else path
+    return f"{path}.name" if path in REGISTRIES and not isinstance(value, Mapping) else path
 
 
-def _rename(raw: dict[str, Any], path: str, name: Any) -> None:
-    """Change the name of a table, which drops the options of the old one."""
-    place, key = _place(raw, path)
-    old = named_table(place, key)
+def _is_name(path: str) -> bool:
+    return path.endswith(".name") and path.removesuffix(".name") in REGISTRIES
+
+
+def _written_in(path: str, name: Any) -> list[str]:
+    """The keys that may be written in a codec's name, as that of topk:0.01."""
+    table, codec = path.removesuffix(".name"), str(name).partition(":")[0]
+    within = _is_name(path) and table.startswith("compress") and codec in MAKERS
+    return [f"{table}.{key}" for key in known(MAKERS[codec])] if within else []
+
+
+def _drop_options(table: dict[str, Any], path: str, name: Any) -> None:
+    """Take out the options of a table's name, unless it has this one already."""
+    old = dict(table)
     if old.get("name") == name:
         return
     kept = {k: v for k, v in old.items() if k in NESTED.get(path, ())}
@@ -307,41 +328,33 @@ def _rename(raw: dict[str, Any], path: str, name: Any) -> None:
         kept = {}
     if path == "compress" and (name == NOTHING or kept.get("feedback") == usual_feedback(old)):
         kept.pop("feedback", None)  # it was the default of the old codec
-    maker = REGISTRIES[path].get(name) if isinstance(name, str) else None
-    if path == "data.partition" and maker is not None:  # every partition has `clients`
-        kept |= {k: v for k, v in old.items() if k in known(maker)}
-    place[key] = {"name": name, **kept}
+    if path == "data.partition":  # every partition has `clients`
+        shared = keys_at({"data": {"partition": {"name": name}}}, path)
+        kept = {k: v for k, v in old.items() if k in shared}
+    table.clear()
+    table.update(kept)
 
 
 def _place(raw: dict[str, Any], path: str) -> tuple[dict[str, Any], str]:
     """The table of a dotted key, made if it is missing, and the key's last part."""
     *tables, key = path.split(".")
     for name in tables:
-        found = raw.setdefault(name, {})
-        if isinstance(found, str):  # algorithm = "fedacg"
-            found = raw[name] = {"name": found}
-        if not isinstance(found, dict):
+        raw = raw.setdefault(name, {})
+        if not isinstance(raw, dict):
             raise ConfigError(f"command line: {path}: '{name}' is a value, not a table")
-        raw = found
     return raw, key
 
 
 def _spelled_out(raw: dict[str, Any], path: str) -> str:
     """Shorthands: data.alpha is data.partition.alpha, local.decay is local.schedule.decay."""
-    parts = path.split(".")
+    table, _, key = path.rpartition(".")
     if path == "local.decay":
-        if named_table(_place(raw, path)[0], "schedule").get("name") != "exponential":
-            _rename(raw, "local.schedule", "exponential")
+        schedule, _ = _place(raw, "local.schedule.name")
+        _drop_options(schedule, "local.schedule", "exponential")
+        schedule["name"] = "exponential"
         return "local.schedule.decay"
-    if len(parts) == 2 and parts[0] == "data":
-        data = named_table(raw, "data")
-        name = data.get("name")
-        source = SOURCES.get(name) if isinstance(name, str) else None
-        partition = PARTITIONS.get(str(named_table(data, "partition").get("name")))
-        own = known(source, NESTED["data"]) if source else {}
-        if partition and parts[1] not in own and parts[1] in known(partition):
-            return f"data.partition.{parts[1]}"
-    return path
+    inside = table == "data" and key not in keys_at(raw, "data")
+    return f"data.partition.{key}" if inside and key in keys_at(raw, "data.partition") else path
 
 
 def _one_amount(raw: dict[str, Any], typed: set[str]) -> None:

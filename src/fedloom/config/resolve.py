@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import shlex
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,8 @@ from ..compression.link import Link, Via
 from ..core.device import device_of
 from ..core.net import Net
 from ..core.own_parts import is_own
-from ..core.registry import Registry
 from ..core.user_paths import user_path
-from ..core.validation import Origin, check, known, live
+from ..core.validation import Origin, check, live
 from ..data import FederatedData, with_client_tests
 from ..engines import Workers, is_auto, make_engine
 from ..errors import CheckpointError, ConfigError, did_you_mean
@@ -35,22 +34,13 @@ from ..storage.seal import Seal
 from ..submodels import Rule
 from ..wrappers.registry import warn_of_two, with_server
 from .labels import method_label
-from .overrides import (
-    NESTED,
-    PLAIN,
-    REGISTRIES,
-    RUN,
-    apply,
-    in_new_keys,
-    named_table,
-    refuse_more_rounds,
-)
+from .overrides import PLAIN, RUN, TABLES, apply, in_new_keys, keys_at, refuse_more_rounds
 from .own_code import CODE, check_loaded, files_in, joined, load_again, load_named
 from .sources import load, read
 from .tables import METHOD, capacities_of, complete, make, options_at
 
 _PARTS = [p for p in METHOD if p not in ("algorithm", "server", "compress")]  # one object each
-_TABLES = (*dict.fromkeys(path.partition(".")[0] for path in (*REGISTRIES, *PLAIN)),)
+_TABLES = (*dict.fromkeys(path.partition(".")[0] for path in TABLES),)
 
 
 @dataclass(frozen=True, eq=False)
@@ -280,20 +270,8 @@ def _complete(
 def _check_keys(raw: Mapping[str, Any], origin: Origin) -> None:
     """Refuse unknown keys outside of tables, with the dotted key that may be meant."""
     for key in raw:
-        if key in RUN or key in _TABLES:
-            continue
-        inside = [f"{table}.{key}" for table, make in PLAIN.items() if key in known(make)]
-        inside += [
-            f"{p}.{key}" for p, named in REGISTRIES.items() if key in _options(raw, p, named)
-        ]
-        hint = did_you_mean(key, [*RUN, *_TABLES])
-        hint = f"did you mean '{inside[0]}'?" if inside else hint
-        raise ConfigError(f"{origin.of(key)}: unknown key '{key}'; {hint}")
-
-
-def _options(raw: Mapping[str, Any], path: str, named: Registry[Any]) -> Collection[str]:
-    """The keys of a named table for its current name; none if the name is unknown."""
-    for key in path.split("."):
-        raw = named_table(raw, key)
-    make = named.get(str(raw.get("name")))
-    return known(make, NESTED.get(path, ())) if make else ()
+        if key not in RUN and key not in _TABLES:
+            inside = [f"{path}.{key}" for path in TABLES if key in keys_at(raw, path)]
+            hint = did_you_mean(key, [*RUN, *_TABLES])
+            hint = f"did you mean '{inside[0]}'?" if inside else hint
+            raise ConfigError(f"{origin.of(key)}: unknown key '{key}'; {hint}")

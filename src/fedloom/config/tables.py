@@ -27,7 +27,7 @@ from .overrides import (
     TABLES,
     is_divided,
     is_short,
-    named_table,
+    table_at,
 )
 
 Table = dict[str, Any]
@@ -64,7 +64,7 @@ def complete(raw: Mapping[str, Any], paths: Iterable[str], origin: Origin) -> Ta
 
 def _with_usual(raw: Mapping[str, Any], path: str, found: Table, origin: Origin) -> Table:
     """A named table as it is given, with what it has by itself; empty if it is left out."""
-    table = named_table(raw, path)
+    table = dict(raw.get(path, {}))
     if table.get("name") == NOTHING and path not in (*_ASKED, "compress"):
         table = {}
     if path == "data":
@@ -112,7 +112,7 @@ def _filled(table: Mapping[str, Any], path: str, maker: Any, what: str, origin: 
                 found[key] = _plain(table, place, origin)
             continue
         usual = {"name": _USUAL[place]} if place in _USUAL else {}
-        inner = usual | named_table(table, key)
+        inner = usual | table.get(key, {})
         given = inner and inner.get("name") != NOTHING
         if key in known(maker) if place in _NEEDED else given:
             found[key] = _table(inner, place, origin)
@@ -153,7 +153,7 @@ def _work(table: Mapping[str, Any], rounds: Any) -> Table:
     table = dict(table)
     if all(table.get(key) is None for key in ("epochs", "steps", "seconds")):
         table["epochs"] = 1
-    rates = named_table(table, "schedule")
+    rates = table.get("schedule", {})
     if rates.get("name") == "cosine" and type(rounds) is int:
         table["schedule"] = {"rounds": rounds} | rates
     return table
@@ -232,8 +232,9 @@ def _compress(table: Table, origin: Origin) -> Table:
                 f"{origin.of('compress.up')}: compress.up and compress.name both name the codec of "
                 "client updates; keep one of them"
             )
-        table |= _spelled_out(named_table({"up": up}, "up"), "compress.up", origin)
-    down = _spelled_out(named_table(table, "down"), "compress.down", origin)
+        up = up if isinstance(up, Mapping) else {"name": up}
+        table |= _spelled_out(up, "compress.up", origin)
+    down = _spelled_out(table.get("down", {}), "compress.down", origin)
     table["down"] = down if down.get("name") != NOTHING else {}
     if table.get("name", NOTHING) == NOTHING:
         _refuse_options_of_nothing(table, origin)
@@ -256,11 +257,11 @@ def _refuse_options_of_nothing(table: Mapping[str, Any], origin: Origin) -> None
         raise ConfigError(f"{said} needs a codec, and compress.name is missing; known: {known}")
 
 
-def _spelled_out(table: Table, path: str, origin: Origin) -> Table:
+def _spelled_out(table: Mapping[str, Any], path: str, origin: Origin) -> Table:
     """A codec's table; the name "topk:0.01" is short for a name and its options."""
     name = table.get("name")
     if not isinstance(name, str) or not is_short(name):
-        return table
+        return dict(table)
     try:
         name, options = named_codec(name)
     except ConfigError as error:
@@ -269,14 +270,6 @@ def _spelled_out(table: Table, path: str, origin: Origin) -> Table:
 
 
 # -------------------------------------------------------------------------------- to make objects
-def table_at(values: Mapping[str, Any], path: str) -> Table:
-    """The table at a dotted path; empty if there is none."""
-    table: Any = values
-    for key in path.split("."):
-        table = table.get(key, {})
-    return dict(table)
-
-
 def options_at(values: Mapping[str, Any], path: str, origin: Origin) -> Table:
     """The options of what the table at a dotted path makes, as Python arguments; a table among them
     becomes its object.

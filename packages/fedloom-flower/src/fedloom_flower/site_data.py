@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from fedloom.config.overrides import is_divided, named_table
+from fedloom.config.overrides import in_full, is_divided
 from fedloom.config.own_code import load_named
 from fedloom.config.sources import read
 from fedloom.core.own_parts import hash_of, is_own, short
@@ -47,7 +47,7 @@ def read_site(file: Path) -> tuple[list[Path], dict[str, Any] | None]:
             f"{parts!r}"
         )
     if "data" in given:
-        table = _seen_from(file.parent, named_table(given, "data"))
+        table = _seen_from(file.parent, in_full(given)["data"])
         load_named({"data": table}, f"file '{file}'")  # a function of the site's own
     files = [Path(_seen(file.parent, str(name))) for name in parts]
     with Origin(f"file '{file}'").blame(""):
