@@ -34,10 +34,21 @@ from ..storage.seal import Seal
 from ..submodels import Rule
 from ..wrappers.registry import warn_of_two, with_server
 from .labels import method_label
-from .overrides import PLAIN, RUN, TABLES, apply, in_new_keys, keys_at, refuse_more_rounds
+from .overrides import (
+    NESTED,
+    PLAIN,
+    REGISTRIES,
+    RUN,
+    TABLES,
+    apply,
+    in_new_keys,
+    keys_at,
+    refuse_more_rounds,
+    table_at,
+)
 from .own_code import CODE, check_loaded, files_in, joined, load_again, load_named
 from .sources import load, read
-from .tables import METHOD, capacities_of, complete, make, options_at
+from .tables import METHOD, capacities_of, complete
 
 _PARTS = [p for p in METHOD if p not in ("algorithm", "server", "compress")]  # one object each
 _TABLES = (*dict.fromkeys(path.partition(".")[0] for path in TABLES),)
@@ -107,14 +118,26 @@ class Config:
             )
 
     def options(self, path: str) -> dict[str, Any]:
-        """The options of what the table at a dotted path makes, as Python arguments."""
-        return options_at(self.values, path, self.origin)
+        """The options of what the table at a dotted path makes, as Python arguments; a table among
+        them becomes its object.
+        """
+        options = live(table_at(self.values, path))
+        for key in ("name",) * (path in REGISTRIES) + NESTED.get(path, ()):
+            options.pop(key, None)
+        inside = {key: f"{path}.{key}" for key in options if f"{path}.{key}" in TABLES}
+        return options | {key: self.part(place) for key, place in inside.items()}
 
     def part(self, path: str, **more: Any) -> Any:
         """The object of the table at a dotted path; None if there is none. more: further
         arguments.
         """
-        return make(self.values, path, self.origin, **more)
+        if not (table := table_at(self.values, path)):
+            return None
+        options, maker = self.options(path), TABLES[path]
+        with self.origin.blame(path, options):
+            if path in REGISTRIES:
+                return maker.make(table["name"], **options, **more)
+            return maker(**options)
 
     def _algorithm(self) -> Algorithm:
         method: Algorithm = self.part("algorithm")
@@ -250,21 +273,17 @@ def _complete(
     values = check(Settings, top, "", "the configuration", origin)
     with origin.blame(""):
         Settings(**live(values))  # its rules
-    values |= {"algorithm": method["algorithm"], **complete(raw, ("model", "data"), origin)}
-    values |= method
-    values |= {CODE: files} if (files := files_in(values)) else {}
-    values |= complete(raw, PLAIN, origin)
-    try:
         device_of(values["device"])
-    except ConfigError as error:
-        raise ConfigError(f"{origin.of('device')}: {error}") from None
-    try:
         engine = None if is_auto(values["engine"]) else make_engine(values["engine"])
         if here and isinstance(engine, Workers):  # an existing run may come from another machine
             engine.fit(0)
-    except ConfigError as error:
-        raise ConfigError(f"{origin.of('engine')}: {error}") from None
-    return Config(values, origin)
+    values |= {"algorithm": method["algorithm"], **complete(raw, ("model", "data"), origin)}
+    values |= method
+    values |= {CODE: files} if (files := files_in(values)) else {}
+    config = Config(values | complete(raw, PLAIN, origin), origin)
+    for path in PLAIN:
+        config.part(path)  # the rules between its keys
+    return config
 
 
 def _check_keys(raw: Mapping[str, Any], origin: Origin) -> None:

@@ -1,5 +1,5 @@
 """The tables of a configuration, complete: every default is written out, also those that follow
-from other tables. And the objects that complete tables make.
+from other tables.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ..compression.codecs import MAKERS, named_codec, usual_feedback
 from ..compression.error_feedback import FEEDBACKS
 from ..core.own_parts import explained, is_own, short
 from ..core.registry import Registry
-from ..core.validation import NOTHING, Origin, check, known, live
+from ..core.validation import NOTHING, Origin, check, known
 from ..data import SOURCES, TESTS
 from ..errors import ConfigError, unknown
 from ..federation.capacities import Capacities, levels_of
@@ -27,7 +27,6 @@ from .overrides import (
     TABLES,
     is_divided,
     is_short,
-    table_at,
 )
 
 Table = dict[str, Any]
@@ -50,7 +49,6 @@ def complete(raw: Mapping[str, Any], paths: Iterable[str], origin: Origin) -> Ta
         if path in PLAIN:
             if path in raw or path not in OPTIONAL:
                 found[path] = _plain(raw, path, origin)
-                make(found, path, origin)  # its rules
             continue
         table = _with_usual(raw, path, found, origin)
         if not table and path not in (*_ASKED, "compress"):
@@ -267,28 +265,3 @@ def _spelled_out(table: Mapping[str, Any], path: str, origin: Origin) -> Table:
     except ConfigError as error:
         raise ConfigError(f"{origin.of(f'{path}.name')}: {error}") from None
     return {**options, **table, "name": name}
-
-
-# -------------------------------------------------------------------------------- to make objects
-def options_at(values: Mapping[str, Any], path: str, origin: Origin) -> Table:
-    """The options of what the table at a dotted path makes, as Python arguments; a table among them
-    becomes its object.
-    """
-    options = live(table_at(values, path))
-    for key in ("name",) * isinstance(TABLES[path], Registry) + NESTED.get(path, ()):
-        options.pop(key, None)
-    inner = {key: f"{path}.{key}" for key in options if f"{path}.{key}" in TABLES}
-    return options | {key: make(values, place, origin) for key, place in inner.items()}
-
-
-def make(values: Mapping[str, Any], path: str, origin: Origin, **more: Any) -> Any:
-    """The object of the table at a dotted path; None if there is none. more: further arguments.
-    Raises ConfigError with the source of a refused value.
-    """
-    if not (table := table_at(values, path)):
-        return None
-    options, maker = options_at(values, path, origin), TABLES[path]
-    with origin.blame(path, options):
-        if isinstance(maker, Registry):
-            return maker.make(table["name"], **options, **more)
-        return maker(**options)
