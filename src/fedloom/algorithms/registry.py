@@ -5,8 +5,7 @@ that mixes papers.
 from __future__ import annotations
 
 import dataclasses
-import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from .. import algorithms as papers
@@ -67,37 +66,9 @@ def make_algorithm(name: str, **values: Any) -> Algorithm:
     return made
 
 
-def options(name: str) -> dict[str, Hyper]:
-    """The hyper-parameters of a method, with ranges and sources, read off what it is built of.
-
-    What a constructor's own Annotated[float, Hyper(...)] says of a parameter comes first.
-    """
-    make, out = ALGORITHMS.known(name), {}
-    rules = rules_of(make)
-    for key, own in keys_of(make).items():
-        rule = rules[key]
-        told = {"meaning": own.meaning or rule.meaning, "source": own.source or rule.source}
-        out[key] = dataclasses.replace(rule, default=own.default, **told)
-    return out
-
-
-def rules_of(make: Callable[..., Any], **given: Any) -> dict[str, Hyper]:
-    """{parameter: its range} of what makes a part, read off what it is built of with these values.
-
-    >>> rules_of(papers.FedProx)["mu"].text()
-    'in [0, inf)'
-    """
-    declared = [f for part in _parts(make(**given)) for f in dataclasses.fields(part)]
-    rules = {f.name: f.metadata["hyper"] for f in declared if "hyper" in f.metadata}
-    aliases = {"server_lr": "lr"}  # what an optimiser at the server calls lr
-    names = inspect.signature(make).parameters
-    return {n: rules.get(n) or rules.get(aliases.get(n, ""), Hyper()) for n in names}
-
-
-def _parts(part: Any) -> list[Any]:
-    """An algorithm, what it wraps, and the optimisers it uses."""
-    inner = [getattr(part, f.name) for f in dataclasses.fields(part)]
-    return [part, *(q for p in inner if dataclasses.is_dataclass(p) for q in _parts(p))]
+def options(name: str) -> Mapping[str, Hyper]:
+    """The hyper-parameters of a method, with ranges and sources."""
+    return keys_of(ALGORITHMS.known(name))
 
 
 def label_of(algorithm: Algorithm) -> str:

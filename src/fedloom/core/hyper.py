@@ -411,7 +411,8 @@ def _declared(make: Callable[..., Any]) -> Mapping[str, Hyper]:
 
 @functools.cache
 def keys_of(make: Callable[..., Any]) -> Mapping[str, Hyper]:
-    """The parameters of a function or dataclass, with their types and ranges.
+    """The parameters of a function or dataclass, with their types and ranges. Those of a function
+    that makes a part are, where it does not say more, those of the fields that they become.
 
     >>> list(keys_of(lambda beta=0.9: None))
     ['beta']
@@ -420,7 +421,22 @@ def keys_of(make: Callable[..., Any]) -> Mapping[str, Hyper]:
     if isinstance(make, type) and not dataclasses.is_dataclass(make):
         typed = make.__init__  # type: ignore[misc]
     hints, rules = typing.get_type_hints(typed, include_extras=True), {**_declared(make)}
-    for name, found in inspect.signature(make).parameters.items():
+    given = inspect.signature(make).parameters
+    composes = isinstance(made := hints.get("return"), type) and issubclass(made, Part)
+    usual = composes and all(found.default is not _NEEDED for found in given.values())
+    within = _within(make()) if usual else {}
+    for name, found in given.items():
         if name not in rules and found.kind not in (found.VAR_POSITIONAL, found.VAR_KEYWORD):
-            rules[name] = Hyper(default=found.default).of(hints.get(name, Any))
-    return {name: rules[name] for name in inspect.signature(make).parameters if name in rules}
+            own = Hyper(default=found.default).of(hints.get(name, Any))
+            field = within.get(name) or within.get(name.removeprefix("server_"), own)
+            told = {key: getattr(own, key) or getattr(field, key) for key in _TOLD}
+            rules[name] = dataclasses.replace(field, default=found.default, **told)
+    return {name: rules[name] for name in given if name in rules}
+
+
+def _within(part: Any) -> dict[str, Hyper]:
+    """The fields of a part and of the parts in it, the outer ones' last."""
+    kind: Any = type(part)
+    inner = [getattr(part, field.name) for field in dataclasses.fields(kind)]
+    found = [_within(one) for one in reversed(inner) if dataclasses.is_dataclass(one)]
+    return dict(rule for rules in (*found, _declared(kind)) for rule in rules.items())

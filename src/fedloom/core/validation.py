@@ -45,9 +45,9 @@ class Origin:
             said, mine, kind = str(error), [*keys] if table else [], type(error)
             if isinstance(error, SettingError):
                 kind = ConfigError
-                for key in (error.key, f"server_{error.key}"):  # of a server optimiser: lr
-                    if key in mine and not error.where:
-                        raise error.at(self.of(f"{table}.{key}"), f"{table}.{key}") from error
+                if error.key in mine and not error.where:
+                    key = f"{table}.{error.key}"
+                    raise error.at(self.of(key), key) from error
             typed = [k for k in self.typed if not table or k.startswith(f"{table}.")]
             own = [re.escape(k.rpartition(".")[2] if table else k) for k in typed]
             meant = own and re.search(rf"\b({'|'.join(own)})\b", said)

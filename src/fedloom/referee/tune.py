@@ -14,7 +14,6 @@ from inspect import signature
 from typing import Any
 
 from ..algorithm import FedAvg
-from ..algorithms.registry import rules_of
 from ..config.overrides import REGISTRIES
 from ..core.hyper import Hyper, keys_of
 from ..federation.local import Local
@@ -68,7 +67,7 @@ def space_of(question: Question, cell: Cell, method: Method) -> Space:
     if question.vary in _TUNED and question.vary in config.values:
         make = REGISTRIES[question.vary][config.values[question.vary]["name"]]
         shared, own = _defaults(FedAvg), _defaults(make)
-        for key, rule in rules_of(make, **config.options(question.vary)).items():
+        for key, rule in keys_of(make).items():
             as_fedavg = key in shared and own[key] == shared[key]
             if not as_fedavg and (rule.low, rule.high) != (None, None):
                 rules[f"{question.vary}.{key}"] = rule
