@@ -8,9 +8,9 @@ import pytest
 
 from fedloom import Checkpoint, FedAvg, Local
 from fedloom.algorithms.registry import make_algorithm
+from fedloom.data.client_names import ClientNumbers
 from fedloom.errors import CheckpointError, ConfigError
 from fedloom.federation.availability import Availability, read_trace
-from fedloom.federation.client_names import ClientNumbers
 from fedloom.federation.devices import Levels
 from fedloom.federation.sampling import Churn, Cohorts
 from tiny import same, small, timeless, trace, weights

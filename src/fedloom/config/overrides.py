@@ -97,6 +97,7 @@ NESTED: dict[str, tuple[str, ...]] = {
 SHORT = {
     "partition": "data.partition",
     "tests": "data.tests",
+    "data.unseen": "evaluate.unseen",
     "compress.up": "compress",  # of client updates, as compress is
 }
 # names that people type, because other systems have them

@@ -19,6 +19,7 @@ from fedloom.core.user_paths import user_path
 from fedloom.data.client_indices import Ragged, Split, count_labels, refuse_shared_samples
 from fedloom.data.raw_inputs import Raw
 from fedloom.data.transforms import Transform
+from fedloom.data.unseen import Unseen
 from fedloom.data.validation import check_arrays, check_indices, check_lists, kind
 from fedloom.errors import DataError
 
@@ -48,8 +49,8 @@ class FederatedData:
     partition and seed, fit for JSON, for the run directory. raw: how the inputs were made from
     published samples; an exported model includes it. roll: what is known of all clients where the
     samples of only some are here; the others' lists are empty. client_names: one per client, or
-    none. Tensors are shared, never copied: treat them as constants. Raises DataError for anything
-    that does not fit (`validate`).
+    none. unseen: the rows of clients that never train. Tensors are shared, never copied: treat them
+    as constants. Raises DataError for anything that does not fit (`validate`).
 
     >>> data = FederatedData(
     ...     name="two", inputs=torch.rand(5, 2), targets=torch.tensor([0, 1, 1, 0, 2]),
@@ -72,6 +73,7 @@ class FederatedData:
     raw: Raw | None = None
     roll: Roll | None = None
     client_names: tuple[str, ...] = ()
+    unseen: Unseen | None = None
 
     def __post_init__(self) -> None:
         """Refuse data that do not fit together."""
@@ -165,7 +167,10 @@ class FederatedData:
         if not self.inputs.is_floating_point() or self.inputs.dtype == dtype:
             return self
         tests = None if self.test_inputs is None else self.test_inputs.to(dtype)
-        return replace(self, inputs=self.inputs.to(dtype), test_inputs=tests)
+        unseen = self.unseen
+        if unseen is not None:
+            unseen = unseen._replace(inputs=unseen.inputs.to(dtype))
+        return replace(self, inputs=self.inputs.to(dtype), test_inputs=tests, unseen=unseen)
 
     def client(self, i: int) -> tuple[Tensor, Tensor]:
         """Return the inputs (as stored) and targets of client i, (n_i, ...) each."""

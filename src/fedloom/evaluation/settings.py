@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -37,6 +37,11 @@ class Evaluation(Part):
     target: float | None = hyper(None, "of the headline metric, in its unit: 0.8 is 80 %")
     validation: ShareBelow1 = hyper(
         0.0, "share of each client's training examples held out for choices"
+    )
+    unseen: float | Sequence[int | str] = hyper(
+        0.0,
+        "clients that never train and are only measured, on all their rows: names or numbers, or a "
+        "share of all",
     )
     threshold: float | str = hyper(
         0.5,
@@ -74,6 +79,11 @@ class Evaluation(Part):
 
     def __post_init__(self) -> None:
         parsed(self.threshold)
+        if not isinstance(self.unseen, Sequence) and not 0 <= self.unseen < 1:
+            raise ConfigError(
+                f"evaluate.unseen as a share must be in [0, 1), got {self.unseen:g}; to name a "
+                "client give a list"
+            )
         object.__setattr__(self, "sizes", tuple(share_of(s, "evaluate.sizes") for s in self.sizes))
 
     def due(self, round: int) -> bool:

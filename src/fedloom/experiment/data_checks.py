@@ -123,6 +123,9 @@ def on_device(
     for name in ("inputs", "targets", "test_inputs", "test_targets"):
         if (array := getattr(data, name)) is not None:
             object.__setattr__(moved, name, array.to(device, kind if "targets" in name else None))
+    if data.unseen is not None:
+        own = data.unseen.inputs.to(device), data.unseen.targets.to(device, kind)
+        object.__setattr__(moved, "unseen", data.unseen._replace(inputs=own[0], targets=own[1]))
     return moved
 
 

@@ -24,6 +24,8 @@ from ..core.net import Net
 from ..core.ranks import ALONE, Group, join
 from ..core.rng import key, others_restored, seed_others
 from ..data import FederatedData
+from ..data.client_names import ClientNumbers
+from ..data.unseen import set_apart
 from ..engines import Choice, bits_of, is_auto, numberless
 from ..engines.base import Engine, Remote
 from ..engines.ranks import RankSettings
@@ -38,7 +40,6 @@ from ..federation.attacks import Attack
 from ..federation.availability import Availability
 from ..federation.capacities import Capacities
 from ..federation.choice import ClientChoice
-from ..federation.client_names import ClientNumbers
 from ..federation.clock import Asynchronous, Clock
 from ..federation.devices import Devices
 from ..federation.federation import Federation
@@ -175,6 +176,8 @@ class Experiment(Settings, frozen=False):
         self._on_round = arguments.several(self.on_round)
         self._on_evaluation = arguments.several(self.on_evaluation)
         self._measures = arguments.measures_of(self.measures)
+        if self.evaluate.unseen and self.data.unseen is None:
+            self.data = set_apart(self.data, self.evaluate.unseen, self.seed)
         if self.evaluate.validation and self.data.validation is None:
             self.data = self.data.with_validation(self.evaluate.validation, self.seed)
         if self._dtype is not None:

@@ -53,7 +53,8 @@ class Result:
     client_metrics: every metric of the run so. path: the run directory, if there is one.
     client_names, examples: the clients' names, if they have some, and how many training samples
     each has. own_models: clients use models of their own, not the server's. best_model: the one
-    with the best value of checkpoint.keep_best, None without that.
+    with the best value of checkpoint.keep_best, None without that. unseen: names, rows and metrics
+    of the clients that never train.
     """
 
     history: list[dict[str, Any]]
@@ -68,6 +69,7 @@ class Result:
     client_metrics: Mapping[str, list[float | None]] = field(default_factory=dict)
     own_models: bool = False
     best_model: nn.Module | None = None
+    unseen: Mapping[str, Any] = field(default_factory=dict)
 
     def curve(self, column: str) -> tuple[list[int], list[float]]:
         """Rounds and values of a column of the history, where it was measured. Raises ConfigError
@@ -133,7 +135,8 @@ class Result:
 
     def per_client(self) -> list[dict[str, Any]]:
         """A row per client, the worst first: client (its name or number), examples, and every
-        metric, of which the headline decides; those that were not measured come last.
+        metric, of which the headline decides; those that were not measured come last. A client that
+        never trains has no examples, and unseen = True.
         """
         about = self.summary["metric"]
         names = self.client_names or range(len(self.clients))
@@ -143,6 +146,12 @@ class Result:
             for i, (name, size, value) in enumerate(
                 zip(names, self.examples, self.clients, strict=True)
             )
+        ]
+        apart = self.unseen or {"names": (), "metrics": {}}
+        rows += [
+            {"client": name, "examples": 0, "unseen": True}
+            | {metric: each[i] for metric, each in apart["metrics"].items()}
+            for i, name in enumerate(apart["names"])
         ]
         sign = -1.0 if about["higher_is_better"] is False else 1.0
         known = [row for row in rows if row[about["name"]] is not None]
@@ -160,6 +169,7 @@ def finish(run: Run, names: Mapping[str, str], rounds: int, config: Mapping[str,
     clients = found.values[run.headline]
     by_client, by_size = _by_size(run)
     summary = _summary(run, names, rounds, group_of(config)) | by_size
+    unseen = _unseen(run)
     names_of = run.fed.data.client_names
     summary |= found.columns(run.fed.metrics, run.state.curve.higher_is_better, names_of)
     module = run.net.export(run.model(), run.state.buffers).cpu()
@@ -169,6 +179,7 @@ def finish(run: Run, names: Mapping[str, str], rounds: int, config: Mapping[str,
         about |= {"values": clients, "metrics": found.values, "why_none": found.why}
         if run.accounts is not None and not run.plan.aggregation.unkeyed:
             about |= {"example_epsilon": run.accounts.values(run.state.trained)}
+        about |= {"unseen": unseen} if unseen else {}
         about |= by_client | ({"names": list(names_of)} if names_of else {}) | _tests(run)
         try:
             write = functools.partial(_write, folder, module, run.state.ledger.as_dict())
@@ -185,7 +196,19 @@ def finish(run: Run, names: Mapping[str, str], rounds: int, config: Mapping[str,
     sizes = tuple(run.fed.data.sizes.tolist())
     parts = (run.log.history, module, run.state.ledger, summary, state, clients, path)
     best = _best_model(run)
-    return Result(*parts, names_of, sizes, found.values, run.plan.personalises, best)
+    return Result(*parts, names_of, sizes, found.values, run.plan.personalises, best, unseen)
+
+
+def _unseen(run: Run) -> dict[str, Any]:
+    """What the clients' file says of those that never train: names, rows, metrics of each."""
+    apart, metrics = run.fed.data.unseen, run.fed.metrics
+    if apart is None:
+        return {}
+    scores = [run.evaluator.unseen(run, i) for i in range(apart.clients.count)]
+    names = [*metrics] or ["loss"]
+    each = {name: [score.mean(name, metrics) for score in scores] for name in names}
+    found = {k: [v if math.isfinite(v) else None for v in values] for k, values in each.items()}
+    return {"names": list(apart.names), "rows": apart.clients.sizes.tolist(), "metrics": found}
 
 
 def _best_model(run: Run) -> nn.Module | None:

@@ -21,8 +21,8 @@ from ..core.registry import Registry
 from ..core.rng import generator
 from ..core.vector import Rec, Vec, tree
 from ..data import FederatedData
+from ..data.client_names import ClientNumbers
 from ..errors import DataError
-from .client_names import ClientNumbers
 
 
 class Attack(Part):

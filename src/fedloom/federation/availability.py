@@ -14,8 +14,8 @@ import torch
 from ..core.hyper import Part, PositiveShare, ShareBelow1, hyper
 from ..core.parsing import decoded
 from ..core.rng import generator
+from ..data.client_names import ClientNumbers
 from ..errors import ConfigError
-from .client_names import ClientNumbers
 
 # the first line of a trace -> the unit of its times
 HEADS = {

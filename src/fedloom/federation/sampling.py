@@ -11,9 +11,9 @@ import torch
 
 from ..core.hyper import Part, PositiveInt, Share, hyper, listed
 from ..core.rng import generator
+from ..data.client_names import ClientNumbers
 from ..errors import ConfigError
 from .availability import Availability, Trace, read_trace
-from .client_names import ClientNumbers
 
 _BY_CHANCE = ("bernoulli", "poisson")  # how many come is drawn too
 

@@ -50,6 +50,28 @@ def client_cells(groups: Sequence[Group]) -> tuple[list[str], list[list[str]], i
     return ["client", "examples", *(head for head, _, _ in columns)], lines, len(clients)
 
 
+def unseen_cells(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
+    """Headings, and a line for each client that never trained: its rows, and the mean of the
+    headline over the seeds that have set it apart; nothing without such clients.
+    """
+    found: dict[str, dict[str, list[float]]] = {}
+    rows: dict[str, int] = {}
+    for group in groups:
+        for run in group.counted:
+            about = run.clients.get("unseen") or {"names": ()}
+            for i, name in enumerate(about["names"]):
+                rows[name] = about["rows"][i]
+                if (value := about["metrics"][group.metric.name][i]) is not None:
+                    found.setdefault(name, {}).setdefault(group.label, []).append(value)
+    labels = list(dict.fromkeys(label for of in found.values() for label in of))
+    units = {group.label: group.metric.unit for group in groups}
+    lines = []
+    for name, of in found.items():
+        means = [(float(np.mean(of[k])) if k in of else None, units[k]) for k in labels]
+        lines.append([name, f"{rows[name]:,}", *(human_value(*mean) for mean in means)])
+    return ["client that never trained", "rows", *labels], lines
+
+
 def _columns(found: Sequence[tuple[Group, _Floats]]) -> list[tuple[str, _Floats, str]]:
     """(heading, value of every client, unit) of every metric of every group, the headlines
     first.

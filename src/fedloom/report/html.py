@@ -21,7 +21,7 @@ from fedloom.storage.identity import flatten
 
 from .answer import answer
 from .charts import field_bytes
-from .clients import attendance, client_cells, names_of, prepared
+from .clients import attendance, client_cells, names_of, prepared, unseen_cells
 from .curve_data import best, last
 from .curves import all_pictures
 from .differences import columns, cut_to, differences
@@ -164,6 +164,7 @@ def _context(
         "traffic": _images(pictures, "_by_bytes", "ledger"),
         "clients": _images(pictures, "partition", "clients", "reliability"),
         "by_client": (_Table(*clients[:2], []), clients[2]),
+        "unseen": _Table(*unseen_cells(groups), []),
         "prepared": prepared(groups),
         "attended": _attended(groups),
         "sizes": _coloured(groups, size_cells(groups)),

@@ -86,6 +86,7 @@ def columns(rows: Sequence[Row]) -> list[Column]:
         Column(head, head, [_value(row, f"client_{name}") for row in rows])
         for name, head in CLIENTS.items()
     ]
+    made.append(Column("unseen", f"{metric}, unseen", [_value(row, "unseen_mean") for row in rows]))
     made += [*_further(rows), *_skews(rows), *_costs(rows), *_tests(rows)]
     return [column for column in made if any(cell != MISSING for cell in column.cells)]
 

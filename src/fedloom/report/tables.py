@@ -128,7 +128,7 @@ def comparison(
     `seconds` is Run.seconds; `simulated_seconds` and `simulated_to_target` are of the
     described devices, else None. `label_distance` and `size_gini` say how unequal the clients' data
     are (report/skew.py). `client_worst`, `_tenth` and `_spread` are of the headline at the clients,
-    `client_METRIC_worst` and so on of a further one.
+    `client_METRIC_worst` and so on of a further one. `unseen_mean` is of clients that never train.
     """
     others = dict.fromkeys(name for group in groups for name in further(group))
     return [_row(group, target, value, [*others]) for group in groups]
@@ -174,6 +174,7 @@ def _row(group: Group, target: float | None, value: Value, others: Sequence[str]
             for of, said in ((metric.name, ""), *((other, f"{other}_") for other in others))
             for name in CLIENTS
         },
+        "unseen_mean": mean([last(run, f"unseen_{metric.name}") for run in runs]),
         "label_distance": mean_labels(unequal),
         "size_gini": mean_gini(unequal) if unequal else None,
         "target": goal,

@@ -12,7 +12,7 @@ from ..engines.base import Remote, one_thread
 from ..engines.client_results import Request
 from ..engines.evaluation_batches import examples_of
 from ..engines.scores import Score, add, score_of
-from ..errors import ConfigError
+from ..errors import CompositionError, ConfigError
 from ..evaluation.clients import ClientTests, PerClient
 from ..evaluation.scorer import Current, Scorer, keeps_no_statistics
 from ..evaluation.settings import Curve, Evaluation
@@ -56,6 +56,11 @@ class Evaluator:
         self._decided: Rec | None = None  # the server state for which the threshold was chosen
         if self.threshold.chosen:
             self._check_choice()
+        if fed.data.unseen is not None and plan.private is not None:
+            raise CompositionError(
+                f"{plan.private.name} and evaluate.unseen: a client that never trains has no "
+                "private layers of its own; leave one out"
+            )
         self._tested: tuple[Rec, Score] | None = None  # the server state that was tested last
 
     def _check_choice(self) -> None:
@@ -125,6 +130,14 @@ class Evaluator:
         current = lambda: self.current(run, message=True)
         return self._clients.values(score, run.memory, run.group, current, self.at_nodes, last)
 
+    def unseen(self, run: Run, client: int | None = None) -> Score:
+        """The current model on the rows of the clients that never train, or of one of them."""
+        apart = self.fed.data.unseen
+        assert apart is not None
+        rows = slice(None) if client is None else apart.clients.of(client)
+        examples = apart.inputs[rows], apart.targets[rows]
+        return self._scorer.of(run.model(), run.state.buffers, examples)
+
     def own_model(self, run: Run, i: int) -> tuple[Vec, Vec]:
         """The model (d,) that client i would use itself now, after fine-tuning if there is any, and
         its buffers. Raises ConfigError for one with untrained layers of its own.
@@ -151,6 +164,8 @@ class Evaluator:
         if "test" in scores and tests and self.settings.clients and self.sizes is None:
             found = self.client_values(run, scores["test"])
             row |= found.columns(metrics, self.curve.higher_is_better, self.fed.data.client_names)
+        if scores and self.fed.data.unseen is not None:
+            scores = scores | {"unseen": self.unseen(run)}
         if self.threshold.chosen:
             row["threshold"] = self.threshold.value
         measured: Row = {}

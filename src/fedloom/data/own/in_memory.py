@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from fedloom.data.client_indices import Partition, Ragged
 from fedloom.data.dataset import Arrays
 from fedloom.data.federated import FederatedData
 from fedloom.data.transforms import Transform, check_dtype
+from fedloom.data.unseen import Unseen
 from fedloom.errors import DataError, did_you_mean
 
 
@@ -32,7 +34,8 @@ def from_clients(
     Floats become dtype (float32 unless torch.float64 is asked for), integer inputs stay integers
     (tokens); with a transform, such as Images, inputs keep the type that they have. `test` is one
     common test set; `client_tests` has one pair per client, and all of them together are then the
-    common test set; by name, a client may be left out. Raises DataError that names the client.
+    common test set; by name, a client may be left out. A client without training samples never
+    trains, and is measured on its tests. Raises DataError that names the client.
 
     >>> data = from_clients([([[0.0], [1.0]], [0, 1]), ([[2.0]], [1])], test=([[3.0]], [0]))
     >>> data.sizes.tolist(), data.inputs.dtype, len(data.test_inputs)
@@ -44,6 +47,8 @@ def from_clients(
             "(one per client, together the common set)"
         )
     called, parts = _named(pairs)
+    if client_tests is not None and not all(len(x) for x, _ in parts):
+        return _without_training(pairs, client_tests, name, class_names, dtype, transform)
     every = called or range(len(parts))
     inputs, targets, clients = join(parts, [f"client {who}" for who in every], dtype, transform)
     test_inputs, test_targets = _test_arrays(test, dtype, transform)
@@ -68,6 +73,35 @@ def from_clients(
         transform=transform,
         client_names=called,
     )
+
+
+def _without_training(
+    pairs: Any,
+    client_tests: Any,
+    name: str,
+    class_names: Sequence[str],
+    dtype: torch.dtype,
+    transform: Transform | None,
+) -> FederatedData:
+    """The same where some clients have test samples alone."""
+    called, parts = _named(pairs)
+    names = called or tuple(map(str, range(len(parts))))
+    tests = _in_order(client_tests, called, len(parts))
+    new = [i for i, (x, _) in enumerate(parts) if not len(x)]
+    for i in new:
+        if not len(tests[i][0]):
+            raise DataError(
+                f"client {names[i]} has no samples, neither to train on nor to test on; leave it "
+                "out"
+            )
+    where = [f"client_tests {names[i]}" for i in new]
+    x, y, own = join([tests[i] for i in new], where, dtype, transform)
+    stay = [i for i in range(len(parts)) if i not in new]
+    rest = [{names[i]: of[i] for i in stay} for of in (parts, tests)]
+    given: list[Any] = rest if called else [list(of.values()) for of in rest]
+    data = from_clients(given[0], None, given[1], name, class_names, dtype, transform)
+    unseen = Unseen(tuple(names[i] for i in new), x, y, own)
+    return replace(data, unseen=unseen, about={**data.about, "unseen": list(unseen.names)})
 
 
 def _named(parts: Any) -> tuple[tuple[str, ...], Sequence[Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..errors import ConfigError, did_you_mean
+from fedloom.errors import ConfigError, did_you_mean
 
 
 class ClientNumbers:

@@ -1,0 +1,90 @@
+"""Clients that never train: their rows say how good a model is where nobody has trained it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedloom.core.rng import generator
+from fedloom.data.client_indices import Ragged
+from fedloom.data.client_names import ClientNumbers
+from fedloom.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fedloom.data.federated import FederatedData
+
+
+class Unseen(NamedTuple):
+    """The rows of clients that never train. names: of each; inputs (n, ...) as stored and targets
+    (n, ...) of all; clients: whose each row is.
+    """
+
+    names: tuple[str, ...]
+    inputs: Tensor
+    targets: Tensor
+    clients: Ragged
+
+
+def set_apart(data: FederatedData, which: float | Sequence[int | str], seed: int) -> FederatedData:
+    """The data without some clients, whose rows, of training and of tests, only measure. which: by
+    name or number, or a share of all, of which at least one, drawn from the seed. Raises
+    ConfigError.
+    """
+    count, setting = data.population, "evaluate.unseen"
+    if isinstance(which, Sequence):
+        apart = [*ClientNumbers(data.client_names, count).all_of(which, setting)]
+    else:
+        order = torch.randperm(count, generator=generator(seed, "unseen"))
+        apart = sorted(order[: max(1, round(which * count))].tolist())
+    if len(apart) >= count:
+        raise ConfigError(f"{setting} sets all {count} clients apart; one at least must train")
+    if data.roll is not None:
+        raise ConfigError(f"{setting} is of a simulation: in a federation no rows leave their site")
+    stay = [i for i in range(count) if i not in set(apart)]
+    lists = [data.clients.of(i) for i in apart]
+    tests = None if data.test_clients is None else [data.test_clients.of(i) for i in apart]
+    rows = [(data.inputs, data.targets, own) for own in lists]
+    parts = [(x[i.to(x.device)], y[i.to(y.device)]) for x, y, i in rows]
+    if tests is not None and data.test_inputs is not None and data.test_targets is not None:
+        more = [(data.test_inputs[own], data.test_targets[own]) for own in tests]
+        parts = [
+            (torch.cat([x, a]), torch.cat([y, b]))
+            for (x, y), (a, b) in zip(parts, more, strict=True)
+        ]
+    names = tuple(map(data.called, apart))
+    return _without(data, stay, joined(names, parts), tests is not None)
+
+
+def joined(names: tuple[str, ...], parts: Sequence[tuple[Tensor, Tensor]]) -> Unseen:
+    """The inputs and targets of some clients, one pair for each."""
+    sizes = torch.tensor([len(x) for x, _ in parts])
+    lists = Ragged.from_sizes(sizes, torch.arange(int(sizes.sum())))
+    return Unseen(names, torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts]), lists)
+
+
+def _without(
+    data: FederatedData, stay: Sequence[int], unseen: Unseen, own_tests: bool
+) -> FederatedData:
+    """The data of the clients that stay; test rows that were of the others are no test rows."""
+    changed: dict[str, Any] = {}
+    if own_tests and data.test_clients is not None and data.test_inputs is not None:
+        lists = [data.test_clients.of(i) for i in stay]
+        free = torch.ones(len(data.test_inputs), dtype=torch.bool)
+        free[data.test_clients.indices] = False
+        free[torch.cat(lists)] = True
+        places = free.cumsum(0) - 1
+        assert data.test_targets is not None
+        changed = {
+            "test_inputs": data.test_inputs[free],
+            "test_targets": data.test_targets[free],
+            "test_clients": Ragged.from_lists([places[own] for own in lists]),
+        }
+    about = {**data.about, "unseen": list(unseen.names)}
+    names = tuple(data.client_names[i] for i in stay) if data.client_names else ()
+    clients = Ragged.from_lists([data.clients.of(i) for i in stay])
+    changed |= {"clients": clients, "client_names": names, "about": about, "unseen": unseen}
+    return dataclasses.replace(data, **changed)
