@@ -12,12 +12,12 @@ from facts import class_total_sd, facts
 from fedloom.config import resolve
 from fedloom.errors import ConfigError
 from fedloom.federation.schedules import SCHEDULES
-from fedloom_papers.catalogue import ENTRIES, PAPERS, Entry, Protocol, entries_of, entry, published
-from fedloom_papers.entry import Claim, Row
+from fedloom_papers.catalogue import ENTRIES, entries_of, entry
+from fedloom_papers.entry import Claim, Entry, Protocol, Row, Wanted
 from fedloom_papers.lines import NAME, others, read, settings_of
-from fedloom_papers.measure import LOWER, METRICS, Context, goals, measure
+from fedloom_papers.measure import LOWER, METRICS, Context, goals, number
 from fedloom_papers.plan import changes_of, digest_of, paper_rounds, plan
-from fedloom_papers.published_tables import tables_of
+from fedloom_papers.published_tables import PAPERS, published, tables_of
 from fedloom_papers.series import smoothed
 from fedloom_papers.table import table
 from fedloom_papers.verdicts import judged_claim, overall, pairs_of
@@ -278,6 +278,10 @@ def _line(curve: list[list[float]], **more: Any) -> dict[str, Any]:
     made |= {"rounds": curve[-1][0], "metric": "accuracy", "curves": {"curve": curve}}
     made |= {"bytes_up": 40.0, "bytes_down": 60.0, "seconds_per_round": 2.0, "sizes": {}}
     return made | {"clients": [], "parameters": 1, "cohort": 2.0} | more
+
+
+def measure(wanted: Wanted, context: Context) -> float | None:
+    return number(wanted, {0: context}).values.get(0)
 
 
 def test_numbers_are_read_as_the_papers_define_them() -> None:

@@ -24,11 +24,13 @@ from fedloom.errors import DataError
 from fedloom.experiment.experiment import Experiment
 from fedloom.report.statistics import p_text
 from fedloom_papers.board import shown
-from fedloom_papers.catalogue import ENTRIES, PAPERS, Entry
+from fedloom_papers.catalogue import ENTRIES
+from fedloom_papers.entry import Entry
 from fedloom_papers.lines import NAME, Line, read
 from fedloom_papers.measure import base_of
 from fedloom_papers.pages import page
 from fedloom_papers.plan import Plan, changes_of, plan
+from fedloom_papers.published_tables import PAPERS
 from fedloom_papers.results.fill import RESULTS
 from fedloom_papers.table import table
 from fedloom_papers.tune import choose, grid_plans, halved

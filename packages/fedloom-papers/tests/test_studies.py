@@ -18,9 +18,10 @@ from fedloom.errors import ConfigError, DataError
 from fedloom.recipes import RECIPES
 from fedloom.storage.identity import digest
 from fedloom_papers.board import Shown, shown
-from fedloom_papers.catalogue import STUDIES, entries_of, entry
+from fedloom_papers.catalogue import entries_of, entry
 from fedloom_papers.lines import Line, evidence, latest, read
 from fedloom_papers.plan import plan
+from fedloom_papers.published_tables import STUDIES
 from fedloom_papers.results import __main__ as MAIN
 from fedloom_papers.results import fill as FILL
 from fedloom_papers.results import tables as TABLES
@@ -127,11 +128,11 @@ def test_measures_by_hand() -> None:
 
     assert value("answer_models") == 0.125, "20 clients, 100 rounds, positions counted"
     # .1 of the values a round: two models after round 20; in bytes after 16, between evaluations
-    assert value("acc_at_models_pct", of="kept values", models="2") == pytest.approx(20)
-    assert value("acc_at_models_pct", of="uplink", models="2") == pytest.approx(16)
-    assert value("acc_at_models_pct", of="both ways", models="45") == pytest.approx(40)
-    assert value("acc_at_models_pct", of="uplink", models="999") == pytest.approx(100)
-    assert STUDIED["acc_at_models_pct"][1](line, {"of": "uplink", "models": "1"}, None) is None
+    assert value("acc_at_models_pct", sent="kept values", models="2") == pytest.approx(20)
+    assert value("acc_at_models_pct", sent="uplink", models="2") == pytest.approx(16)
+    assert value("acc_at_models_pct", sent="both ways", models="45") == pytest.approx(40)
+    assert value("acc_at_models_pct", sent="uplink", models="999") == pytest.approx(100)
+    assert STUDIED["acc_at_models_pct"][1](line, {"sent": "uplink", "models": "1"}, None) is None
     assert value("residual_over_delta_late") == 3 and value("residual_growth") == 1
     assert value("mib") == 20 * 100 * 4500 / 2**20 and value("mean_acc_pct") == pytest.approx(55)
     # on straight lines between evaluations of the moving average
@@ -152,7 +153,9 @@ def test_measures_by_hand() -> None:
     assert STUDIED["mib_to_target"][1](kept, {}, None) == 2
 
 
-@pytest.mark.parametrize("name", ["study_measures", "columns", "lines", "series", "verdicts"])
+@pytest.mark.parametrize(
+    "name", ["catalogue", "study_measures", "columns", "lines", "series", "verdicts"]
+)
 def test_examples_in_docstrings(name: str) -> None:
     found = doctest.testmod(importlib.import_module(f"fedloom_papers.{name}"))
     assert found.attempted > 0 and found.failed == 0

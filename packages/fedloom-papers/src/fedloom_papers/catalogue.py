@@ -1,32 +1,236 @@
-"""The experiments of the five papers: every table and figure as data, and what runs them.
+"""Every table and figure of the papers, and of our own studies, from the files in `published`.
 
-`fedloom paper list` lists them, `fedloom paper fedacg:1a` runs one (docs/papers.md).
+NAME.toml has rows (methods), parts of protocols, claims, and entries, all as data. `each` makes
+several rows or parts of one (its key and a value, which stands for {each} in its words), `at`
+several claims (a value stands for {at}), lists of places several measures; `like` takes what an
+entry does not say from another one, `of` what a row or claim does not say.
 """
 
 from __future__ import annotations
 
+import importlib.resources
+import itertools
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
 from fedloom.errors import ConfigError, did_you_mean
 
-from .entry import SCALES, Claim, Entry, Protocol, Row, Wanted
-from .published_tables import PAPERS, STUDIES, Cell, published
-from .reading import Reading
+from .entry import Beside, Claim, Entry, Protocol, Row
+from .published_tables import PAPERS, STUDIES, settings_of, tables_of
 
-__all__ = [
-    "ENTRIES",
-    "PAPERS",
-    "SCALES",
-    "STUDIES",
-    "TITLES",
-    "Cell",
-    "Claim",
-    "Entry",
-    "Protocol",
-    "Row",
-    "Wanted",
-    "entries_of",
-    "entry",
-    "published",
-]
+Words = dict[str, Any]
+
+
+def filled(words: Any, name: str, value: Any) -> Any:
+    """Words with a value in place of {name}.
+
+    >>> filled({"setting": "u={each}", "each": [1]}, "each", 0.6)
+    {'setting': 'u=0.6', 'each': [1]}
+    """
+    if isinstance(words, str):
+        return words.replace(f"{{{name}}}", str(value))
+    if isinstance(words, dict):
+        return {key: filled(own, name, value) for key, own in words.items()}
+    return words
+
+
+def expanded(words: Mapping[str, Words]) -> Iterator[tuple[str, Words]]:
+    """Each key with its words; with `each` a key for each value."""
+    for key, own in words.items():
+        rest = {k: v for k, v in own.items() if k != "each"}
+        for value in own.get("each", [""]):
+            yield f"{key}{value}", filled(rest, "each", value)
+
+
+class Reading:
+    """A file, read. title: the paper's or the study's."""
+
+    def __init__(self, name: str) -> None:
+        file = importlib.resources.files(__package__) / "published" / f"{name}.toml"
+        self._words: Words = tomllib.loads(file.read_text(encoding="utf-8"))
+        self._paper, self.title = name, str(self._words["title"])
+        self._parts = dict(expanded(self._words.get("parts", {})))
+        self._rows: dict[str, Row] = {}
+        for key, words in expanded(self._words.get("rows", {})):
+            self._rows[key] = self._row(key, **words)
+
+    def entries(self) -> Iterator[Entry]:
+        """Its tables and figures."""
+        every = self._words["entries"]
+        for name, words in every.items():
+            like = every[words["like"]] if "like" in words else {}
+            yield self._entry(name, like | {k: v for k, v in words.items() if k != "like"})
+
+    # ----------------------------------------------------------------------------- of an entry
+    def _row(
+        self,
+        key: str,
+        changes: str = "",
+        of: str = "",
+        name: str = "",
+        method: str = "",
+        on: Mapping[str, str] | None = None,
+        grid: str | Mapping[str, Sequence[float]] = "",
+        setting: str = "",
+    ) -> Row:
+        """of: the row whose changes it has, too; name: if the key is not; method: of its published
+        cells, if the name is not.
+        """
+        like = self._rows[of] if of else Row(method="", changes="")
+        return Row(
+            method=method or name or key,
+            label=key if method else "",
+            changes=f"{like.changes} {changes}".strip(),
+            on={**like.on, **(on or {})},
+            grid=self._grid(grid),
+            setting=setting,
+        )
+
+    def _grid(self, words: str | Mapping[str, Sequence[float]]) -> Words:
+        """A grid, or the named ones together."""
+        grids = self._words.get("grids", {})
+        found = [grids[name] for name in words.split()] if isinstance(words, str) else [words]
+        return {key: tuple(v) for grid in found for key, v in grid.items()}
+
+    def _protocol(self, name: str) -> Protocol:
+        """A protocol, whose name says its parts: they are joined in the order of the file. Changes
+        are of scales paper and cpu, `always` is of smoke, too.
+        """
+        names = self._names(name)
+        own = [words for part, words in self._parts.items() if part in names]
+        own = [self._words.get("common", {}), *own]
+
+        def joined(key: str, between: str = " ") -> str:
+            return between.join(words[key] for words in own if key in words)
+
+        why, alone, small = joined("why"), joined("whole_smoke"), joined("small")
+        why = "it has one scale, paper" if self._words.get("own") else why
+        always = joined("always")
+        return Protocol(
+            name=name,
+            recipe=joined("recipe", ""),
+            dataset=joined("dataset"),
+            setting=";".join(f"{k}={v}" for k, v in settings_of(joined("setting", ";")).items()),
+            changes=f"{always} {joined('changes')}",
+            cpu=None if why else f"{joined('cpu')} {always if small else ''}",
+            smoke=alone or f"{self._words.get('smoke', '')} {always} {joined('smoke')}",
+            why=why,
+            small=small,
+            tiny=joined("tiny"),
+            grid=self._grid(joined("grid")),
+        )
+
+    def _names(self, name: str) -> list[str]:
+        if name in self._parts:
+            return [name]
+        start, _, last = name.rpartition("-")
+        return [*self._names(start), f"-{last}"]
+
+    def _named(self, names: Sequence[str]) -> list[str]:
+        """Names of rows or protocols, a set's in its place."""
+        sets = self._words.get("sets", {})
+        return [one for name in names for one in sets.get(name, [name])]
+
+    def _entry(self, name: str, words: Words) -> Entry:
+        """tables: the files of its numbers, if they have not its name; cpu: what is reduced there,
+        if not what the file says.
+        """
+        own = [name] if name in tables_of(self._paper) else []
+        of, tables = self._words, tuple(words.get("tables", own))
+        if fact := words.get("fact"):
+            return Entry(
+                paper=self._paper, name=name, title=words["title"], fact=fact, tables=tables
+            )
+        texts = of.get("texts", {})
+        rows = tuple(self._rows[key] for key in self._named(words["rows"]))
+        places = tuple(self._protocol(p) for p in self._named(words["protocols"]))
+        return Entry(
+            paper=self._paper,
+            name=name,
+            title=words["title"],
+            tables=tables,
+            rows=rows,
+            protocols=places,
+            measures=tuple(m for one in words.get("measures", ()) for m in _measures(one)),
+            claims=tuple(c for w in words.get("claims", ()) for c in self._claims(rows, places, w)),
+            raw=of.get("raw", False),
+            cpu=str(words.get("cpu") or of.get("cpu", "")),
+            notes=(*of.get("opens", ()), *(texts.get(n, n) for n in words.get("notes", ()))),
+            own=of.get("own", False),
+            seeds=int(words.get("seeds") or of.get("seeds", 3)),
+            tuning=of.get("tuning", ""),
+            tried_in=self._protocol(words["tuned"]) if "tuned" in words else None,
+            bases=tuple(of.get("bases", ())),
+            alike=tuple(of.get("alike", ())),
+            beside=tuple(Beside(**one) for one in of.get("beside", ())),
+            panels={k: tuple(v) for k, v in of.get("panels", {}).items()},
+        )
+
+    def _claims(
+        self, rows: Sequence[Row], protocols: Sequence[Protocol], words: str | Words
+    ) -> Iterator[Claim]:
+        """A claim, or with `at` several. Its words may be of a named one, and more."""
+        full: Words = {"of": words} if isinstance(words, str) else dict(words)
+        while of := full.pop("of", ""):
+            full = self._words["claims"][of] | full
+        for value in full.pop("at", [""]):
+            yield self._claim(rows, protocols, **filled(full, "at", value))
+
+    def _claim(
+        self,
+        rows: Sequence[Row],
+        protocols: Sequence[Protocol],
+        says: str,
+        better: str,
+        than: str = "",
+        but: str = "",
+        on: str | None = None,
+        than_on: str = "",
+        only: str = "",
+        without: str = "",
+        **more: Any,
+    ) -> Claim:
+        """but: the rows that it is not about; only, without: its protocols, * for any words."""
+        metric, _, at = (self._words.get("on", "") if on is None else on).partition(" ")
+        than_metric, _, than_at = than_on.partition(" ")
+        ours, others = better.lower().split(), than.lower().split()
+        if but:
+            others = [row.key for row in rows if row.key not in {*ours, *but.split()}]
+
+        def fits(protocol: Protocol, patterns: str) -> bool:
+            return any(fnmatchcase(protocol.name, one) for one in patterns.split())
+
+        some = only or without
+        places = (p for p in protocols if fits(p, only or "*") and not fits(p, without))
+        return Claim(
+            text=says,
+            better=tuple(ours),
+            than=tuple(others),
+            metric=metric,
+            at=at,
+            than_metric=than_metric,
+            than_at=than_at,
+            protocols=tuple(p.name for p in places) if some else (),
+            **more,
+        )
+
+
+def _measures(words: str | Words) -> Iterator[str]:
+    """A measure as "metric at"; with lists of places one for each combination.
+
+    >>> [*_measures({"of": "acc", "size": ["1/4", "1.0"], "round": [1, 2]})][:2]
+    ['acc size=1/4;round=1', 'acc size=1/4;round=2']
+    """
+    if isinstance(words, str):
+        yield words
+        return
+    places = {key: values for key, values in words.items() if key != "of"}
+    for values in itertools.product(*places.values()):
+        at = ";".join(f"{key}={value}" for key, value in zip(places, values, strict=True))
+        yield f"{words['of']} {at}"
+
 
 _READ = {name: Reading(name) for name in (*PAPERS, *STUDIES)}
 TITLES = {name: read.title for name, read in _READ.items()}
@@ -34,7 +238,7 @@ ENTRIES: dict[str, Entry] = {entry.id: entry for read in _READ.values() for entr
 
 
 def entries_of(paper: str) -> list[Entry]:
-    """The tables and figures of a paper. Raises ConfigError for an unknown one."""
+    """The tables and figures of a paper or a study. Raises ConfigError for an unknown one."""
     if paper not in TITLES:
         raise ConfigError(f"unknown paper '{paper}'; {did_you_mean(paper, TITLES)}")
     return [e for e in ENTRIES.values() if e.paper == paper]

@@ -13,8 +13,7 @@ from fedloom.report.table_text import Column, chosen
 from fedloom.report.tables import MISSING, fixed
 
 from .entry import Protocol
-from .measure import LOWER, title
-from .numbers import Number
+from .measure import LOWER, Number, title
 from .table import Measure, Table, beside_runs
 
 

@@ -17,7 +17,7 @@ from .measure_command import measure_command
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from .catalogue import Entry
+    from .entry import Entry
     from .plan import Plan
     from .run import Outcome
     from .schedule import Item

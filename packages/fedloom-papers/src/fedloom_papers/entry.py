@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 
 from .published_tables import Cell, published, settings_of
 
@@ -58,9 +59,9 @@ class Protocol:
 @dataclass(frozen=True, kw_only=True)
 class Row:
     """A method as the paper runs it. method, setting: of its published cells; changes: of any
-    protocol; on: further ones by data set, by data set at a scale ("AGNews@paper") or by protocol;
-    grid: the values that the paper tries, by setting; label: where one method has several rows.
-    own: a user's, of which nothing is published.
+    protocol; on: further ones by data set, by data set at a scale ("AGNews@paper") or by protocol,
+    with * for any; grid: the values that the paper tries, by setting; label: where one method has
+    several rows; own: a user's, of which nothing is published.
     """
 
     method: str
@@ -93,7 +94,8 @@ class Row:
     def at(self, protocol: Protocol, scale: str) -> str:
         """The changes for a protocol at a scale."""
         places = (protocol.dataset, f"{protocol.dataset}@{scale}", protocol.name)
-        return " ".join([self.changes, *(self.on.get(place, "") for place in places)])
+        more = (w for p in places for on, w in self.on.items() if on == p or fnmatchcase(p, on))
+        return " ".join([self.changes, *more])
 
 
 @dataclass(frozen=True, kw_only=True)

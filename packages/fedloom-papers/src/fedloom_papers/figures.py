@@ -108,7 +108,8 @@ def _panels(
             grid.append((words, own))
     if not grid:
         return None
-    made, axes, drawn = curves_side_by_side(grid, styles, "round", one.words, across=2)
+    up = one.words.replace("moving average", "EMA")
+    made, axes, drawn = curves_side_by_side(grid, styles, "round", up, across=2)
     middles = sorted(m for points in bands.values() for _, m, *_ in points[len(points) // 10 :])
     top = max(high for points in bands.values() for *_, high in points)
     for place, handles in zip(axes, drawn, strict=True):

@@ -1,15 +1,17 @@
-"""From lines of evidence to the numbers of a table: one function per metric of the papers."""
+"""From lines of evidence to the numbers of a table: one function per metric of the papers, and what
+the paper prints beside what each seed has here.
+"""
 
 from __future__ import annotations
 
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fedloom.core.curves import at as between
 from fedloom.core.curves import crossing, last_tenth, tenth_of, whole_round
-from fedloom.report.curve_data import mean
+from fedloom.report.curve_data import mean, sd
 
 from .entry import Entry, Protocol, Row, Wanted
 from .flamby import METRIC
@@ -63,7 +65,7 @@ def round_here(printed: float, rounds: int, protocol: Protocol) -> int:
     return max(1, round(printed * rounds / paper_rounds(protocol)))
 
 
-Measure = Callable[[Line, dict[str, str], Context], float | None]
+Measure = Callable[[Line, Mapping[str, str], Context], float | None]
 
 
 @dataclass(frozen=True)
@@ -80,40 +82,54 @@ class Metric:
     after: bool = False
 
 
-def measure(wanted: Wanted, context: Context) -> float | None:
-    """A number of a row in a protocol at one seed; None where it was not measured, infinite for a
-    target that was not reached.
+Values = Mapping[int, float]  # {seed: value}
+
+
+@dataclass(frozen=True)
+class Number:
+    """A cell: what the paper prints, and each seed's value here (infinite: target not reached).
+
+    tested: of each seed what a verdict on it is on; rounds: of the runs here; evaluations: how many
+    at least what is tested is the mean of, None where it is none.
     """
-    line = context.seen.get(wanted.row.key)
-    if line is None or line["state"] != "finished":
-        return None
-    return METRICS[wanted.metric].of(line, settings_of(wanted.at), context)
 
+    wanted: Wanted
+    values: Values
+    rounds: int
+    tested: Values = field(default_factory=dict)
+    evaluations: int | None = None
 
-def tested(wanted: Wanted, context: Context) -> float | None:
-    """What a verdict on such a number is on: of a point of a curve the mean of the last tenth of
-    the evaluations until then (at least three), not of the moving average; of all else the number
-    itself.
-    """
-    found, line = METRICS[wanted.metric].of, context.seen.get(wanted.row.key)
-    point = isinstance(found, _Point) and "last" not in settings_of(wanted.at)
-    if not point or line is None or line["state"] != "finished":
-        return measure(wanted, context)
-    assert isinstance(found, _Point)
-    late = last_tenth(found.until(line, settings_of(wanted.at), context))
-    return measure(wanted, context) if late is None else late
+    @property
+    def mean(self) -> float | None:
+        """The mean over the seeds; infinite if one did not reach its target."""
+        return mean(list(self.values.values()))
 
+    @property
+    def sd(self) -> float | None:
+        """The standard deviation over the seeds (n - 1); None for one, or with an infinite one."""
+        values = list(self.values.values())
+        return sd(values) if values and all(map(math.isfinite, values)) else None
 
-def evaluations(wanted: Wanted, context: Context) -> int | None:
-    """How many evaluations of the model the number of `tested` is the mean of; None for what is no
-    value of an evaluation, such as rounds or seconds.
-    """
-    found, line = METRICS[wanted.metric].of, context.seen.get(wanted.row.key)
-    if line is None or line["state"] != "finished":
-        return None
-    if not isinstance(found, _Point):
-        return 1 if found in (_quantile, _client_mean) else None
-    return tenth_of(len(found.until(line, settings_of(wanted.at), context)))
+    @property
+    def published(self) -> float | None:
+        """What the paper prints, if that is a number."""
+        return None if self.wanted.cell is None else self.wanted.cell.value
+
+    @property
+    def difference(self) -> float | None:
+        """Measured less published."""
+        here, there = self.mean, self.published
+        return None if here is None or there is None or math.isinf(here) else here - there
+
+    @property
+    def compared(self) -> dict[int, float]:
+        """What is compared. A target that was not reached counts as one round more than the run
+        had, the least that it can be; seconds and traffic until then are not compared.
+        """
+        if self.wanted.metric == "rounds_to_acc":
+            least = float(self.rounds + 1)
+            return {s: v if math.isfinite(v) else least for s, v in self.tested.items()}
+        return {s: v for s, v in self.tested.items() if math.isfinite(v)}
 
 
 # ---------------------------------------------------------------------------------------- of curves
@@ -168,7 +184,7 @@ def _error_curve(line: Line, size: str) -> dict[int, float]:
     return {t: left[t] / sent[t] for t in left if sent.get(t)}
 
 
-def _roughness(line: Line, where: dict[str, str], context: Context) -> float | None:
+def _roughness(line: Line, where: Mapping[str, str], context: Context) -> float | None:
     return roughness(points(line, "curve"), int(where["window"]))
 
 
@@ -185,8 +201,34 @@ def _first(line: Line, where: Mapping[str, str], context: Context) -> float | No
     return math.inf if place is None else float(whole_round(place))
 
 
-def _per_round(line: Line) -> float:
+def _until(rate: Callable[[Line], float]) -> Measure:
+    """So much a round, until a target."""
+
+    def found(line: Line, where: Mapping[str, str], context: Context) -> float | None:
+        first = _first(line, where, context)
+        return None if first is None else first * rate(line)
+
+    return found
+
+
+def _bytes(line: Line) -> float:
     return float(line["bytes_up"] + line["bytes_down"]) / float(line["rounds"])
+
+
+def _models(line: Line) -> float:
+    """What a client sends in a round, in models."""
+    return float(line["bytes_up"] / line["rounds"] / (4.0 * line["parameters"] * line["cohort"]))
+
+
+def _seconds(line: Line) -> float:
+    return float(line["seconds_per_round"])
+
+
+def _a_round(line: Line, where: Mapping[str, str], context: Context) -> float | None:
+    return _seconds(line)
+
+
+_traffic, _total = _until(_bytes), _until(_seconds)
 
 
 def _against(
@@ -194,7 +236,7 @@ def _against(
 ) -> Measure:
     """A base row's value over this row's."""
 
-    def found(line: Line, where: dict[str, str], context: Context) -> float | None:
+    def found(line: Line, where: Mapping[str, str], context: Context) -> float | None:
         other = context.seen.get(base)
         if other is None or other["state"] != "finished":
             return None
@@ -206,39 +248,14 @@ def _against(
     return found
 
 
-def _traffic(line: Line, where: Mapping[str, str], context: Context) -> float | None:
-    first = _first(line, where, context)
-    return None if first is None else first * _per_round(line)
-
-
-def _relative_traffic(line: Line, where: dict[str, str], context: Context) -> float | None:
+def _relative_traffic(line: Line, where: Mapping[str, str], context: Context) -> float | None:
     if _traffic(line, where, context) == math.inf:
         return math.inf
     less = _against(_traffic)(line, where, context)
     return None if less is None else 1 / less
 
 
-def _uplink(line: Line, where: dict[str, str], context: Context) -> float | None:
-    """What a client has sent when a target is reached, in models."""
-    first = _first(line, where, context)
-    model = 4.0 * line["parameters"] * line["cohort"]
-    return None if first is None else first * line["bytes_up"] / line["rounds"] / model
-
-
-def _seconds(line: Line, where: Mapping[str, str], context: Context) -> float | None:
-    return float(line["seconds_per_round"])
-
-
-def _total(line: Line, where: Mapping[str, str], context: Context) -> float | None:
-    first = _first(line, where, context)
-    return None if first is None else first * float(line["seconds_per_round"])
-
-
-def _slower(line: Line, where: dict[str, str], context: Context) -> float | None:
-    return _against(_seconds, "fedsmoo")(line, where, context)
-
-
-def _quantile(line: Line, where: dict[str, str], context: Context) -> float | None:
+def _quantile(line: Line, where: Mapping[str, str], context: Context) -> float | None:
     values = sorted(float(v) for v in line["clients"] if v is not None)
     if len(values) < 2:
         return None
@@ -251,7 +268,7 @@ def _client_mean(line: Line, where: Mapping[str, str], context: Context) -> floa
 
 
 def _after(name: str, words: str, lower: bool = True) -> Metric:
-    def found(line: Line, where: dict[str, str], context: Context) -> float | None:
+    def found(line: Line, where: Mapping[str, str], context: Context) -> float | None:
         value = line.get("afterwards", {}).get(name)
         return None if value is None else float(value)
 
@@ -282,9 +299,11 @@ METRICS: dict[str, Metric] = {
     ),
     "rounds_speedup_vs_fedavg": Metric("speed-up in rounds to", _against(_first)),
     "comm_cost_in_V": Metric("traffic (FedAvg's: 1) to", _relative_traffic, lower=True),
-    "uplink_models": Metric("models sent per client to", _uplink, lower=True),
-    "sec_per_round": Metric("seconds a round", _seconds, lower=True),
-    "fedsmoo_sec_per_round_over_this": Metric("FedSMOO's seconds a round over these", _slower),
+    "uplink_models": Metric("models sent per client to", _until(_models), lower=True),
+    "sec_per_round": Metric("seconds a round", _a_round, lower=True),
+    "fedsmoo_sec_per_round_over_this": Metric(
+        "FedSMOO's seconds a round over these", _against(_a_round, "fedsmoo")
+    ),
     "total_time_s": Metric("seconds to", _total, lower=True),
     "total_time_speedup_vs_fedavg": Metric("speed-up in seconds to", _against(_total)),
     "accuracy_roughness": Metric(
@@ -320,6 +339,32 @@ METRICS |= {
 }
 METRICS |= {name: Metric(*about) for name, about in STUDIED.items()}
 LOWER = tuple(name for name, metric in METRICS.items() if metric.lower)
+
+
+def number(wanted: Wanted, contexts: Mapping[int, Context]) -> Number:
+    """A number from {seed: what its metric needs}, of the seeds with a finished run; infinite for a
+    target that was not reached. A verdict on a point of a curve is on the mean of the last tenth of
+    the evaluations until then (at least three), not on the moving average; on all else it is on the
+    number itself.
+    """
+    of, where = METRICS[wanted.metric].of, settings_of(wanted.at)
+    values, tested, counts, rounds = dict[int, float](), dict[int, float](), list[int](), 0
+    for seed, context in contexts.items():
+        line = context.seen.get(wanted.row.key)
+        rounds = max(rounds, int(line.get("rounds", 0))) if line else rounds
+        if line is None or line["state"] != "finished":
+            continue
+        value = late = of(line, where, context)
+        if isinstance(of, _Point):
+            until = of.until(line, where, context)
+            counts.append(tenth_of(len(until)))
+            if "last" not in where and (middle := last_tenth(until)) is not None:
+                late = middle
+        elif of in (_quantile, _client_mean):
+            counts.append(1)
+        values |= {} if value is None else {seed: value}
+        tested |= {} if late is None else {seed: late}
+    return Number(wanted, values, rounds, tested, min(counts, default=None))
 
 
 # -------------------------------------------------------------------------------------------- goals

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -12,9 +12,6 @@ from fedloom._version import __version__
 from fedloom.cli.printing import table
 from fedloom.errors import ConfigError
 from fedloom.storage.atomic import write_out
-
-if TYPE_CHECKING:
-    from fedloom.report.runs import Run
 
 
 @click.command("measure", short_help="Measure a run's model: curvature, loss surface.")
@@ -39,46 +36,30 @@ def measure_command(run: Path, name: str, settings: tuple[str, ...], out: Path |
 
     Settings: `fedloom show hessian`. `fedloom report` draws what is there. The run stays as it is.
     """
+    from fedloom.config import from_run, parse_override
+    from fedloom.core.validation import Origin, check, live
     from fedloom.report import load_run
     from fedloom.report.recorded import EVERY, RECORDED
 
     make, loaded = EVERY.known(name), load_run(run)
-    options, shown = _options(name, make, settings)
-    recorded = name in RECORDED
-    found = make(loaded, **options) if recorded else _at_checkpoint(loaded, make(**options))
+    given = dict(map(parse_override, settings))
+    origin = Origin("command line", frozenset(given))
+    shown = check(make, given, "", f"measure '{name}'", origin, skip=("run", "every"))
+    if name in RECORDED:
+        found = make(loaded, **live(shown))
+    elif loaded.config.get("source") == "python":
+        raise ConfigError(
+            f"'{run}' was started from Python, which made its model and data; measure it there "
+            f"with {make.__name__}().of(Experiment(...).open('{run}'))"
+        )
+    else:  # as its newest checkpoint left it
+        restored = from_run(loaded.path, ["device=auto"], own=True).experiment().open(loaded.path)
+        found = make(**live(shown)).of(restored)
     out = out or run / "measures" / f"{name}.json"
     told = {"measure": name, "fedloom": __version__, "settings": shown, **found}
     write_out(out, json.dumps(told) + "\n")
     click.echo(_said(found))
     click.echo(f"  numbers in {out}")
-
-
-def _options(
-    name: str, make: Any, settings: tuple[str, ...]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The settings as Python arguments, and as they are written. Raises ConfigError."""
-    from fedloom.config import parse_override
-    from fedloom.core.validation import Origin, check, live
-
-    given = dict(map(parse_override, settings))
-    origin = Origin("command line", frozenset(given))
-    shown = check(make, given, "", f"measure '{name}'", origin, skip=("run", "every"))
-    return live(shown), shown
-
-
-def _at_checkpoint(run: Run, measure: Any) -> dict[str, Any]:
-    """Measure the run's model, on its data, as its newest checkpoint left it."""
-    if run.config.get("source") == "python":
-        kind = type(measure).__name__
-        raise ConfigError(
-            f"'{run.path}' was started from Python, which made its model and data; measure it "
-            f"there with {kind}().of(Experiment(...).open('{run.path}'))"
-        )
-    from fedloom.config import from_run
-
-    restored = from_run(run.path, ["device=auto"], own=True).experiment().open(run.path)
-    found: dict[str, Any] = measure.of(restored)
-    return found
 
 
 def _said(found: dict[str, Any]) -> str:

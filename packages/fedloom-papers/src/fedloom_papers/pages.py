@@ -6,7 +6,7 @@ import collections
 import csv
 import io
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
@@ -21,13 +21,11 @@ from fedloom.report.statistics import LEVEL
 from fedloom.report.style import save_pictures
 
 from .board import has_line
-from .catalogue import SCALES, Entry, Protocol, Row, Wanted
 from .columns import as_latex, beside_of, measured
-from .entry import Claim
+from .entry import SCALES, Claim, Entry, Protocol, Row, Wanted
 from .figures import pictures
 from .lines import NAME, Line, evidence, latest, others
-from .measure import LOWER, title
-from .numbers import Number
+from .measure import LOWER, Number, title
 from .plan import Plan, pairs
 from .run import Outcome, missing
 from .table import Table, equal_cells, table
@@ -150,7 +148,7 @@ def page(found: Table, changes: Sequence[str]) -> str:
         if own and not (found.plan.scale == "cpu" and protocol.cpu is None):
             said += ["", ", ".join(filter(None, (protocol.dataset, protocol.words)))]
             empty = all(n.wanted.cell is None and not n.values for n in own)
-            said += ["  no run has a line yet"] if empty else _blocks(found, protocol)
+            said += ["  no run has a line yet"] if empty else [*_tables(found, protocol)]
             said += _left_out(found, protocol)
             said += _equal(own) if found.plan.as_published else _beside(found, protocol)
     goals = any("acc=" in n.wanted.at for n in found.numbers)
@@ -219,60 +217,15 @@ _GOALS = (
 )
 
 
-def _blocks(found: Table, protocol: Protocol) -> list[str]:
-    """Published, measured and difference of each measure, and what claims test of it; as many
-    measures side by side as fit.
-    """
-    names = [["", *(row.name for row in found.rows_of(protocol))]]
-    groups = [_group(found, protocol, measure) for measure in found.measures_of(protocol)]
-    out: list[str] = []
-    while groups:
-        taken = 1
-        while taken < len(groups) and _width([*names, *_flat(groups[: taken + 1])]) <= columns():
-            taken += 1
-        out += [_titles(groups[:taken]), _lines([*names, *_flat(groups[:taken])])]
-        groups = groups[taken:]
-    return out
-
-
-Group = tuple[str, list[list[str]]]
-
-
-def _group(found: Table, protocol: Protocol, measure: tuple[str, str]) -> Group:
-    """A measure's title and its columns."""
-    name = title(*measure, found.round_of(measure[1], protocol))
-    made = measured(found, protocol, measure)
-    lower = " (lower is better)" if measure[0] in LOWER else ""
-    return name + lower, [[column.head, *column.cells] for column in made]
-
-
-def _flat(groups: Sequence[Group]) -> list[list[str]]:
-    """The columns of several measures; of each the first has its number."""
-    out = []
-    for number, (_, group) in enumerate(groups, 1):
-        (head, *rest), *others = group
-        out += [[f"{number}: {head}" if len(groups) > 1 else head, *rest], *others]
-    return out
-
-
-def _width(shown: Sequence[Sequence[str]]) -> int:
-    return sum(max(map(len, column)) + 2 for column in shown) + 2
-
-
-def _titles(groups: Sequence[Group]) -> str:
-    """The measures above their columns, with numbers if there are several."""
-    several = len(groups) > 1
-    return wrapped("; ".join(f"{n}: {g[0]}" if several else g[0] for n, g in enumerate(groups, 1)))
-
-
-def _lines(shown: Sequence[Sequence[str]]) -> str:
-    widths = [max(map(len, column)) for column in shown]
-    out = []
-    for row in zip(*shown, strict=True):
-        first, *rest = row
-        cells = [v.rjust(w) for v, w in zip(rest, widths[1:], strict=True)]
-        out.append("  " + "  ".join([first.ljust(widths[0]), *cells]).rstrip())
-    return "\n".join(out)
+def _tables(found: Table, protocol: Protocol) -> Iterator[str]:
+    """Of each measure published, measured, difference, and what claims test of it."""
+    names = [row.name for row in found.rows_of(protocol)]
+    for measure in found.measures_of(protocol):
+        made = measured(found, protocol, measure)
+        name = title(*measure, found.round_of(measure[1], protocol))
+        yield wrapped(name + " (lower is better)" * (measure[0] in LOWER))
+        cells = zip(names, *(column.cells for column in made), strict=True)
+        yield aligned([["", *(column.head for column in made)], *cells], columns())
 
 
 def _claims(found: Table) -> str:

@@ -27,7 +27,7 @@ from .series import points, share_of, sized, smoothed
 
 MIB = 2**20
 Where = Mapping[str, str]
-Measured = Callable[[Line, dict[str, str], Any], float | None]
+Measured = Callable[[Line, Mapping[str, str], Any], float | None]
 
 
 # -------------------------------------------------------------------------------------------- bytes
@@ -68,13 +68,13 @@ def _mib(*keys: str) -> Measured:
     return lambda line, where, context: sum(float(line[key]) for key in keys) / MIB
 
 
-def _mib_to(line: Line, where: dict[str, str], context: Any) -> float:
+def _mib_to(line: Line, where: Mapping[str, str], context: Any) -> float:
     """Until the moving average has an accuracy, on straight lines between its evaluations."""
     place = crossing(smoothed(points(line, "curve")), float(where["acc"]) / 100)
     return math.inf if place is None else sent_by(line)(whole_round(place)) / MIB
 
 
-def _at_base_mib(line: Line, where: dict[str, str], context: Any) -> float | None:
+def _at_base_mib(line: Line, where: Mapping[str, str], context: Any) -> float | None:
     """The accuracy after as many bytes as the base row sends in all."""
     base = context.seen.get(context.entry.bases[0])
     found = None if base is None else at_equal(by_bytes(line), by_bytes(base))
@@ -91,25 +91,25 @@ def answer(line: Line) -> float:
     return float(line["bytes_up"] / (answers * 4 * line["parameters"]))
 
 
-def _at_models(line: Line, where: dict[str, str], context: Any) -> float | None:
-    """The accuracy where a client has sent so many models: `of` its uplink, both ways, or the kept
-    values alone (CFedAvg's unit); the end of a run that sends less, None before the first
+def _at_models(line: Line, where: Mapping[str, str], context: Any) -> float | None:
+    """The accuracy where a client has sent so many models (sent: by its uplink, both ways, or the
+    kept values alone, CFedAvg's unit); the end of a run that sends less, None before the first
     evaluation.
     """
     kept = float((_typed(line, "compress") or "none").partition(":")[2] or 1)
     both = answer(line) * (1 + line["bytes_down"] / line["bytes_up"])
-    each = {"uplink": answer(line), "both ways": both, "kept values": kept}[where["of"]]
+    each = {"uplink": answer(line), "both ways": both, "kept values": kept}[where["sent"]]
     curve = {each * t: 100 * v for t, v in points(line, "curve").items()}
     return between(curve, min(float(where["models"]), max(curve)))
 
 
 # ------------------------------------------------------------------------------------------- curves
-def _best(line: Line, where: dict[str, str], context: Any) -> float:
+def _best(line: Line, where: Mapping[str, str], context: Any) -> float:
     known = line.get("best") or {"value": max(points(line, "curve").values())}
     return 100 * float(known["value"])
 
 
-def _last_average(line: Line, where: dict[str, str], context: Any) -> float:
+def _last_average(line: Line, where: Mapping[str, str], context: Any) -> float:
     """The moving average of every round, where a line keeps fewer evaluations than there were."""
     if "last_ema" in line:
         return 100 * float(line["last_ema"])
@@ -117,7 +117,7 @@ def _last_average(line: Line, where: dict[str, str], context: Any) -> float:
     return 100 * average[max(average)]
 
 
-def _target(line: Line, where: dict[str, str], context: Any) -> float:
+def _target(line: Line, where: Mapping[str, str], context: Any) -> float:
     """The round at which the moving average has reached the recipe's target."""
     if (text := line.get("rounds_to_target_text")) is not None:
         return math.inf if text.endswith("+") else float(text)
@@ -126,7 +126,7 @@ def _target(line: Line, where: dict[str, str], context: Any) -> float:
     return math.inf if place is None else float(whole_round(place))
 
 
-def _mib_to_target(line: Line, where: dict[str, str], context: Any) -> float:
+def _mib_to_target(line: Line, where: Mapping[str, str], context: Any) -> float:
     if line.get("bytes_to_target") is not None:
         return float(line["bytes_to_target"]) / MIB
     share = _target(line, where, context) / float(line["rounds"])
@@ -142,40 +142,40 @@ def part(curve: Mapping[int, float], number: int, parts: int) -> float | None:
     return math.fsum(own) / size if size else None
 
 
-def _error(line: Line, where: dict[str, str], context: Any) -> float | None:
+def _error(line: Line, where: Mapping[str, str], context: Any) -> float | None:
     kept, update = (part(points(line, f"{k}_square"), 5, 5) for k in ("residual", "delta"))
     return kept / update if kept is not None and update else None
 
 
-def _growth(line: Line, where: dict[str, str], context: Any) -> float | None:
+def _growth(line: Line, where: Mapping[str, str], context: Any) -> float | None:
     curve = points(line, "residual_square")
     last, before = part(curve, 5, 5), part(curve, 4, 5)
     return last / before if last is not None and before and len(curve) >= 10 else None
 
 
-def _mean(line: Line, where: dict[str, str], context: Any) -> float | None:
+def _mean(line: Line, where: Mapping[str, str], context: Any) -> float | None:
     return mean([100 * v for v in points(line, "curve").values()])
 
 
 # --------------------------------------------------------------------------------------- sub-models
-def _held(line: Line, where: dict[str, str], context: Any) -> float | None:
+def _held(line: Line, where: Mapping[str, str], context: Any) -> float | None:
     held = (line.get("sizes") or {}).get("held", {}).get(f"{share_of(where['size']):g}")
     return 100.0 * float(held["all"]) / float(line["parameters"]) if held else None
 
 
-def _gain(line: Line, where: dict[str, str], context: Any) -> float | None:
+def _gain(line: Line, where: Mapping[str, str], context: Any) -> float | None:
     """How many points more a size has held a round later."""
     curve = sized(line, "explored", where["size"])
     steps = {t: 100 * (curve[t] - curve[s]) / (t - s) for s, t in pairwise(sorted(curve))}
     return part(steps, int(where["half"]), 2)
 
 
-def _replaced(line: Line, where: dict[str, str], context: Any) -> float | None:
+def _replaced(line: Line, where: Mapping[str, str], context: Any) -> float | None:
     found = part(sized(line, "replaced", where["size"]), int(where["fifth"]), 5)
     return None if found is None else 100 * found
 
 
-def _skewness(line: Line, where: dict[str, str], context: Any) -> float | None:
+def _skewness(line: Line, where: Mapping[str, str], context: Any) -> float | None:
     return skewness([float(v) for v in line.get("clients", ()) if v is not None])
 
 
@@ -191,12 +191,12 @@ def skewness(values: list[float]) -> float | None:
 
 
 # -------------------------------------------------------------------------------------------- other
-def _gradients(line: Line, where: dict[str, str], context: Any) -> float:
+def _gradients(line: Line, where: Mapping[str, str], context: Any) -> float:
     return costs_of(_algorithm(line)).gradients
 
 
 def _epsilon(key: str) -> Measured:
-    def found(line: Line, where: dict[str, str], context: Any) -> float:
+    def found(line: Line, where: Mapping[str, str], context: Any) -> float:
         """What a run has spent; computed where its line does not say it."""
         if key not in line:
             aggregation = resolve(line["recipe"], line["changes"]).experiment().plan().aggregation

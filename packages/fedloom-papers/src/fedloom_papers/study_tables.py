@@ -14,8 +14,7 @@ from fedloom.report.tables import MISSING, fixed
 from .board import Shown
 from .columns import gap_text, number_text
 from .entry import Protocol, Row
-from .measure import title
-from .numbers import Number
+from .measure import Number, title
 from .table import Measure, Table
 from .tune import Choice
 

@@ -11,8 +11,7 @@ from fedloom.report.statistics import Paired, apart, common_seeds, corrected, pa
 
 from .entry import Entry, Protocol, Row, Wanted
 from .lines import Line, latest
-from .measure import Context, base_of, goals, round_here
-from .numbers import Number, number
+from .measure import Context, Number, base_of, goals, number, round_here
 from .plan import Plan
 from .published_tables import settings_of
 from .verdicts import Judged, judge, mean_by_seed, measure_of, unequal

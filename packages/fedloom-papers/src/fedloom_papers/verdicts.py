@@ -19,8 +19,7 @@ from fedloom.report.curve_data import mean
 from fedloom.report.statistics import Paired, corrected, paired
 
 from .entry import Claim, Entry, Protocol, Row, Wanted
-from .measure import LOWER
-from .numbers import Number
+from .measure import LOWER, Number
 from .plan import Plan
 
 Verdict = Literal["holds", "does not hold", "undecided", "not measured"]

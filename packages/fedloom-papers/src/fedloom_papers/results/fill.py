@@ -41,7 +41,7 @@ from ..board import Shown, shown
 from ..catalogue import entry
 from ..entry import Protocol
 from ..lines import NAME, Line, evidence, read
-from ..numbers import Number
+from ..measure import Number
 from ..plan import plan
 from ..published_tables import settings_of
 from ..study_measures import STUDIED

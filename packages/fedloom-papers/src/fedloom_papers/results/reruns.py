@@ -6,30 +6,19 @@ from __future__ import annotations
 
 import csv
 import importlib.resources
-from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from fedloom.report.tables import MISSING, fixed
 
-from ..catalogue import TITLES, published
-from ..published_tables import settings_of, tables_of
+from ..catalogue import TITLES
+from ..published_tables import published, settings_of, tables_of
 from ..study_tables import markdown
 
-_PLACES = (
-    "source",
-    "dataset",
-    "partition",
-    "clients",
-    "participation",
-    "rounds",
-    "model",
-    "setting",
-)
+_MORE = ("clients", "participation", "model")  # columns that no page shows
 _ACCURACIES = ("acc_ema_pct", "test_acc_pct")
 
 
-@dataclass(frozen=True)
-class Rerun:
+class Rerun(NamedTuple):
     """A line of the file. setting: of the paper's own cell under the same protocol, "" where it has
     none; values: {method: accuracy in per cent}, the paper's own method last.
     """
@@ -37,10 +26,7 @@ class Rerun:
     source: str
     dataset: str
     partition: str
-    clients: str
-    participation: str
     rounds: str
-    model: str
     setting: str
     values: dict[str, float]
 
@@ -55,14 +41,11 @@ def reruns(paper: str) -> list[Rerun]:
     file = importlib.resources.files("fedloom_papers") / "published" / f"{paper}_reruns.csv"
     if not file.is_file():
         return []
-    rows = csv.DictReader(file.read_text(encoding="utf-8").splitlines())
-    return [
-        Rerun(
-            **{place: row[place] for place in _PLACES},
-            values={k: float(v) for k, v in row.items() if k not in _PLACES and v},
-        )
-        for row in rows
-    ]
+    places, found = Rerun._fields[:-1], []
+    for row in csv.DictReader(file.read_text(encoding="utf-8").splitlines()):
+        values = {k: float(v) for k, v in row.items() if k not in (*places, *_MORE) and v}
+        found.append(Rerun(**{place: row[place] for place in places}, values=values))
+    return found
 
 
 def printed(paper: str, method: str, one: Rerun) -> float | None:
@@ -83,16 +66,10 @@ def counted(place: str, field: str) -> int:
     """
     paper, _, rest = place.partition("/")
     source, _, dataset = rest.partition(" ")
-    gaps = [
-        one.less
-        for one in reruns(paper)
-        if one.source.startswith(source) and one.dataset.startswith(dataset)
-    ]
-    return {
-        "below": sum(gap < 0 for gap in gaps),
-        "above": sum(gap > 0 for gap in gaps),
-        "rows": len(gaps),
-    }[field]
+    some = [one for one in reruns(paper) if one.source.startswith(source)]
+    gaps = [one.less for one in some if one.dataset.startswith(dataset)]
+    counts = {"below": sum(gap < 0 for gap in gaps), "above": sum(gap > 0 for gap in gaps)}
+    return {**counts, "rows": len(gaps)}[field]
 
 
 def section(paper: str) -> list[str]:
@@ -101,12 +78,17 @@ def section(paper: str) -> list[str]:
     if not found:
         return []
     names = list(dict.fromkeys(name for one in found for name in one.values))
-    own = names[-1]
+    own = [*found[0].values][-1]
     names = [n for n in names if n != own] + [own]
     head = ["source", "data set", "partition", "rounds", *names, f"{own} less FedAvg"]
     rows = [
-        [*_place(one), *(_cell(one.values.get(n)) for n in names), fixed(one.less, 2, "+"), there]
-        for one, there in _beside(paper, own, found)
+        [
+            *(one.source, one.dataset, one.partition, one.rounds or MISSING),
+            *(_cell(one.values.get(name)) for name in names),
+            fixed(one.less, 2, "+"),
+            _cell(printed(paper, own, one)),
+        ]
+        for one in found
     ]
     said = (
         f"Accuracies in per cent that others print, or got, who ran {own} again. They chose data, "
@@ -114,15 +96,6 @@ def section(paper: str) -> list[str]:
         f"{TITLES[paper].split(' (')[0]}'s paper, where it has one.\n"
     )
     return ["## Run again by others\n", said, f"{markdown([*head, 'in the paper'], rows, 3)}\n"]
-
-
-def _beside(paper: str, own: str, found: list[Rerun]) -> Iterator[tuple[Rerun, str]]:
-    for one in found:
-        yield one, _cell(printed(paper, own, one))
-
-
-def _place(one: Rerun) -> list[str]:
-    return [one.source, one.dataset, one.partition, one.rounds or MISSING]
 
 
 def _cell(value: float | None) -> str:

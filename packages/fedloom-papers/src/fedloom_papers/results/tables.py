@@ -18,12 +18,12 @@ from fedloom.report.style import Picture
 from fedloom.report.tables import MISSING, fixed
 
 from ..board import HEADS, Shown, board, shown
-from ..catalogue import ENTRIES, TITLES, Entry, Protocol, entries_of
+from ..catalogue import ENTRIES, TITLES, entries_of
 from ..columns import gap_text
+from ..entry import Entry, Protocol
 from ..figures import Dots, dots, pictures
 from ..lines import evidence
-from ..measure import base_of
-from ..numbers import Number
+from ..measure import Number, base_of
 from ..pages import page as printed
 from ..series import points
 from ..study_measures import by_bytes
@@ -50,31 +50,29 @@ def equal_bytes(found: Table) -> list[str]:
         return []
     claim = entry.claims[0]
     ours = found.lines(protocol, claim.better[0])
-    both: dict[str, list[dict[int, float]]] = {}  # {rival: [our accuracy, its] by seed}
-    ends: dict[str, float] = {}  # {rival: our last round that counts}
+    both: dict[str, dict[int, tuple[float, float]]] = {}  # {rival: {seed: our accuracy, its}}
+    ends: dict[str, list[float | None]] = {}  # {rival: our last rounds that count}
     for rival in claim.than:
-        theirs = {
-            s: by_bytes(line) for s, line in found.lines(protocol, rival).items() if s in ours
-        }
-        found_at = {s: at_equal(by_bytes(ours[s]), curve) for s, curve in theirs.items()}
-        pairs = {s: pair for s, pair in found_at.items() if pair is not None}
-        both[rival] = [{s: pair[i] for s, pair in pairs.items()} for i in (0, 1)]
-        rounds = {
-            s: dict(zip(by_bytes(ours[s]), points(ours[s], "curve"), strict=True)) for s in theirs
-        }
-        ends[rival] = mean([at(rounds[s], max(curve)) for s, curve in theirs.items()]) or 0.0
-    gaps = {rival: paired(sides[0], sides[1]) for rival, sides in both.items()}
+        both[rival], ends[rival] = {}, []
+        for seed, line in found.lines(protocol, rival).items():
+            own, its = by_bytes(ours[seed]) if seed in ours else {}, by_bytes(line)
+            if own and (pair := at_equal(own, its)) is not None:
+                both[rival][seed] = pair
+                rounds = dict(zip(own, points(ours[seed], "curve"), strict=True))
+                ends[rival].append(at(rounds, max(its)))
+    sides = {rival: [*zip(*pairs.values(), strict=True)] for rival, pairs in both.items() if pairs}
+    gaps = {rival: paired(two[0], two[1]) for rival, two in sides.items()}
     known = corrected({rival: gap for rival, gap in gaps.items() if gap is not None})
     if not known:
         return []
     names = {row.key: row.name for row in entry.rows}
-    own = names[claim.better[0]]
-    head = ["rival", f"{own} until round", own, "rival's accuracy", f"{own} less the rival", "p"]
+    name = names[claim.better[0]]
+    head = ["rival", f"{name} until round", name, "rival's accuracy", f"{name} less the rival", "p"]
     cells = [
         [
             names[rival],
-            f"{ends[rival]:.1f}",
-            *(fixed(100 * (mean([*side.values()]) or 0.0), 2) for side in both[rival]),
+            f"{mean(ends[rival]):.1f}",
+            *(fixed(100 * (mean(side) or 0.0), 2) for side in sides[rival]),
             gap_text(gap, 100),
             gap.p_words.removeprefix("p ") or MISSING,
         ]
