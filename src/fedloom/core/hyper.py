@@ -424,7 +424,10 @@ def keys_of(make: Callable[..., Any]) -> Mapping[str, Hyper]:
     given = inspect.signature(make).parameters
     composes = isinstance(made := hints.get("return"), type) and issubclass(made, Part)
     usual = composes and all(found.default is not _NEEDED for found in given.values())
-    within = _within(make()) if usual else {}
+    try:
+        within = _within(make()) if usual else {}
+    except Exception:  # of an author's function, whose defaults alone may not do
+        within = {}
     for name, found in given.items():
         if name not in rules and found.kind not in (found.VAR_POSITIONAL, found.VAR_KEYWORD):
             own = Hyper(default=found.default).of(hints.get(name, Any))
