@@ -39,7 +39,7 @@ def _candidates(rule: Hyper, value: Any) -> list[Any]:
         return list(rule.choices)
     if isinstance(value, bool):
         return [not value]
-    low, high = rule.low, rule.high
+    low, high = rule.ends
     middle = (low + high) / 2 if low is not None and high is not None else None
     if isinstance(value, int):
         ends = [int(v) for v in (low, high) if v is not None]

@@ -95,14 +95,9 @@ class Hyper:
         return next((kind[n] for kind in self.kinds for n in names if n in kind), None)
 
     @property
-    def low(self) -> float | None:
-        """The lower bound; None without one."""
-        return self.bound("minimum", "exclusiveMinimum")
-
-    @property
-    def high(self) -> float | None:
-        """The upper bound; None without one."""
-        return self.bound("maximum", "exclusiveMaximum")
+    def ends(self) -> tuple[float | None, float | None]:
+        """The lower and the upper bound, each None without one."""
+        return self.bound("minimum", "exclusiveMinimum"), self.bound("maximum", "exclusiveMaximum")
 
     @property
     def choices(self) -> tuple[Any, ...]:

@@ -69,7 +69,7 @@ def space_of(question: Question, cell: Cell, method: Method) -> Space:
         shared, own = _defaults(FedAvg), _defaults(make)
         for key, rule in keys_of(make).items():
             as_fedavg = key in shared and own[key] == shared[key]
-            if not as_fedavg and (rule.low, rule.high) != (None, None):
+            if not as_fedavg and rule.ends != (None, None):
                 rules[f"{question.vary}.{key}"] = rule
     out = Space()
     for key in question.tune or rules:
