@@ -27,6 +27,7 @@ from .overrides import (
     TABLES,
     is_divided,
     is_short,
+    keys_at,
 )
 
 Table = dict[str, Any]
@@ -66,7 +67,9 @@ def _with_usual(raw: Mapping[str, Any], path: str, found: Table, origin: Origin)
     if table.get("name") == NOTHING and path not in (*_ASKED, "compress"):
         table = {}
     if path == "data":
-        table.setdefault("seed", raw.get("seed", 0))
+        with origin.blame(path):
+            if "seed" in keys_at(raw, path):  # a user's own source need not take one
+                table.setdefault("seed", raw.get("seed", 0))
     if path == "devices" and "clock" in found and not table:
         return {"name": "lognormal"}
     late = False
@@ -158,16 +161,11 @@ def _work(table: Mapping[str, Any], rounds: Any) -> Table:
 
 
 def _data(table: Table, origin: Origin) -> Table:
-    """[data] with its partition and test sets. A user's own source need not take a seed, nor a
-    partition: then its data have clients already.
+    """[data] with its partition and test sets. A user's own source need not take a partition: then
+    its data have clients already.
     """
-    name, tests, divided = table.get("name"), table.get("tests", NOTHING), False
-    if is_own(name):
-        with origin.blame("data"):
-            source = SOURCES[str(name)]
-        divided = is_divided(source)
-        if "seed" not in known(source):
-            del table["seed"]
+    name, tests = table.get("name"), table.get("tests", NOTHING)
+    divided = is_own(name) and is_divided(SOURCES[str(name)])
     made = _table(table, "data", origin)
     _one_of("data.tests", tests, (*TESTS, NOTHING), origin)
     for key in ("partition", "tests"):
