@@ -194,7 +194,7 @@ def test_a_row_is_shown_at_what_held_out_data_chose() -> None:
     text = next(study_tables(one.found))
     rows = {r.split(" | ")[0].strip("| "): r.split(" | ")[1:] for r in text.splitlines()[2:]}
     assert [*rows] == ["FedACG", "FedAvg"], "the better one first"
-    assert rows["FedAvg"][0] == "82.00 ± 2.00" and rows["FedACG"][0] == "84.00 ± 1.00"
+    assert rows["FedAvg"][0] == "82.00±2.00" and rows["FedACG"][0] == "84.00±1.00"
     # 3, 2, 1: 4.303 sd / sqrt(3); 0.074 for each method that the papers name
     assert rows["FedACG"][1:4] == ["+2.00 ± 2.48", "1.000", "+6.57 (FedACG 1a)"]
     said = study_state(one)

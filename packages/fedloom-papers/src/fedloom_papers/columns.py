@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from fedloom.report.curve_data import mean, sd
 from fedloom.report.sequential import Verdict as Side
 from fedloom.report.statistics import Paired, against, p_text
 from fedloom.report.table_files import tabular
@@ -63,7 +64,7 @@ def _columns_of(found: Table, protocol: Protocol, measure: Measure) -> list[Colu
 
 
 def _here(name: str, numbers: Sequence[Number | None], low: bool) -> Column:
-    cells = [_measured(n) for n in numbers]
+    cells = [MISSING if n is None else cell(n, n.values) for n in numbers]
     return Column(name, name, cells, [None if n is None else n.mean for n in numbers], low)
 
 
@@ -157,14 +158,20 @@ def _published(number: Number | None) -> str:
     return number_text(cell.value, cell.metric) + spread
 
 
-def _measured(number: Number | None) -> str:
-    if number is None or (middle := number.mean) is None:
+def cell(number: Number | None, values: Mapping[int, float]) -> str:
+    """The mean and standard deviation of some values of a number; of targets that some seeds
+    reached, theirs and how many do.
+    """
+    known = [v for v in values.values() if math.isfinite(v)]
+    if number is None or not values:
         return MISSING
-    if math.isinf(middle):
-        return f"{number.rounds}+" if number.wanted.metric.startswith("rounds") else "never"
-    spread = number.sd
-    said = number_text(middle, number.wanted.metric)
-    return said if spread is None else f"{said}±{number_text(spread, number.wanted.metric)}"
+    metric, spread = number.wanted.metric, sd(known)
+    if not known:
+        return f"{number.rounds}+" if metric.startswith("rounds") else "never"
+    said = number_text(mean(known) or 0.0, metric)
+    if len(known) < len(values):
+        return f"{said} ({len(known)}/{len(values)})"
+    return f"{said}±{number_text(spread, metric)}" if spread else said
 
 
 def _difference(number: Number | None, gaps: Mapping[tuple[str, str], tuple[Paired, Side]]) -> str:

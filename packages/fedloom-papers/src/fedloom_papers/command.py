@@ -43,10 +43,6 @@ class _Papers(click.Group):
         table = first and first not in self.commands
         return super().parse_args(ctx, ["table", *args] if table else args)
 
-    def get_command(self, ctx: click.Context, name: str) -> click.Command:
-        """The command of a name; what is none is a table's name."""
-        return self.commands.get(name, self.commands["table"])
-
 
 @click.group("paper", cls=_Papers, short_help="Run a paper's table, beside what was published.")
 def paper_command() -> None:

@@ -80,7 +80,7 @@ def _curves(
                 filled.append((f"{_words(found, protocol)}{more}", curves))
     if not filled:
         return None
-    made, axes, drawn = curves_side_by_side(filled, look, "round", one.words)
+    made, axes, drawn = curves_side_by_side(filled, look, one.words)
     for place in axes:
         place.xaxis.get_major_locator().set_params(integer=True, nbins=5)
     names = {row.key: row.name for row in found.plan.rows}
@@ -109,7 +109,7 @@ def _panels(
     if not grid:
         return None
     up = one.words.replace("moving average", "EMA")
-    made, axes, drawn = curves_side_by_side(grid, styles, "round", up, across=2)
+    made, axes, drawn = curves_side_by_side(grid, styles, up, across=2)
     middles = sorted(m for points in bands.values() for _, m, *_ in points[len(points) // 10 :])
     top = max(high for points in bands.values() for *_, high in points)
     for place, handles in zip(axes, drawn, strict=True):
@@ -124,35 +124,31 @@ def _panels(
 def curves_side_by_side(
     grid: Sequence[tuple[str, Mapping[str, Band]]],
     look: Mapping[str, Style],
-    x: str,
-    y: str | Sequence[str],
+    y: str,
     across: int = 3,
-    shared: bool = False,
 ) -> tuple[Figure, list[Any], list[Handles]]:
-    """Draw curves with their bands, {name: curve} in each panel; empty ones are left out.
+    """Draw curves by round with their bands, {name: curve} in each panel; empty ones are left out.
 
-    look: each name's style; x, y: words for the axes, y of all or of each row; shared: the panels
-    of a row have one vertical scale. Returns the figure, its axes, and of each panel {name: line};
-    a legend is the caller's.
+    look: each name's style; y: words for the vertical axis. Returns the figure, its axes, and of
+    each panel {name: line}; a legend is the caller's.
     """
-    made, axes = _axes(len(grid), across, shared)
+    made, axes = _axes(len(grid), across)
     drawn: list[Handles] = []
-    for n, (place, (words, curves)) in enumerate(zip(axes, grid, strict=True)):
+    for place, (words, curves) in zip(axes, grid, strict=True):
         handles = {}
         for name, points in curves.items():
             if points:
                 along, middle, low, high = zip(*points, strict=True)
                 handles[name] = line_with_band(place, along, middle, low, high, look[name])
         drawn.append(handles)
-        up = y if isinstance(y, str) else y[n // across]
-        plain(place, x, up if is_first(place) else "")
+        plain(place, "round", y if is_first(place) else "")
         named(place, words)
     return made, axes, drawn
 
 
 # -------------------------------------------------------------------------------------- the clients
 def _histograms(found: Table, look: Mapping[str, Style]) -> Picture | None:
-    """How many clients have which accuracy, seeds together."""
+    """How many per cent of the clients have which accuracy, as outlines, seeds together."""
     filled = []
     for protocol in found.entry.protocols:
         lines = {key: found.lines(protocol, key).values() for key in look}
@@ -164,39 +160,26 @@ def _histograms(found: Table, look: Mapping[str, Style]) -> Picture | None:
             filled.append((_words(found, protocol), known))
     if not filled:
         return None
-    made, drawn = histograms(filled, look, "accuracy of a client, %", "% of clients")
-    names = {row.key: row.name for row in found.plan.rows}
-    one_legend(made, drawn, names)
-    alt = _alt("How many clients have which accuracy", filled, names)
-    return Picture(_file(found, "clients"), f"{found.entry.id}: clients", alt, made)
-
-
-def histograms(
-    grid: Sequence[tuple[str, Mapping[str, Sequence[float]]]],
-    look: Mapping[str, Style],
-    x: str,
-    y: str,
-) -> tuple[Figure, list[Handles]]:
-    """Draw {name: values} as outlines of how many per cent of the values are where, in each panel
-    -> the figure, and of each panel {name: outline}.
-    """
-    made, axes = _axes(len(grid))
+    made, axes = _axes(len(filled))
     drawn: list[Handles] = []
-    for place, (words, known) in zip(axes, grid, strict=True):
+    for place, (words, known) in zip(axes, filled, strict=True):
         together = list(itertools.chain(*known.values()))
         low, high = min(together), max(max(together), min(together) + 1)
         edges = [low + (high - low) * i / _BINS for i in range(_BINS + 1)]
         handles = {}
-        for name, values in known.items():
+        for key, values in known.items():
             share = [100 / len(values)] * len(values)
-            kind = {"histtype": "step", "lw": 1.6, "ls": look[name].dash}
-            _, _, (handles[name], *_) = place.hist(
-                values, bins=edges, weights=share, color=look[name].colour, **kind
+            kind = {"histtype": "step", "lw": 1.6, "ls": look[key].dash}
+            _, _, (handles[key], *_) = place.hist(
+                values, bins=edges, weights=share, color=look[key].colour, **kind
             )
         drawn.append(handles)
-        plain(place, x, y if is_first(place) else "")
+        plain(place, "accuracy of a client, %", "% of clients" if is_first(place) else "")
         named(place, words)
-    return made, drawn
+    names = {row.key: row.name for row in found.plan.rows}
+    one_legend(made, drawn, names)
+    alt = _alt("How many clients have which accuracy", filled, names)
+    return Picture(_file(found, "clients"), f"{found.entry.id}: clients", alt, made)
 
 
 # -------------------------------------------------------------------------------------- the numbers
@@ -269,9 +252,9 @@ def dots(grid: Sequence[tuple[str, str, Dots]]) -> Figure:
 
 
 # ------------------------------------------------------------------------------------------- common
-def _axes(count: int, across: int = 3, shared: bool = False) -> tuple[Figure, list[Any]]:
+def _axes(count: int, across: int = 3) -> tuple[Figure, list[Any]]:
     """Axes for curves or histograms: one as a report's, of several three in a row."""
-    return panels(count, 3.6, 2.8 if count > 1 else HEIGHT, across, shared and "row")
+    return panels(count, 3.6, 2.8 if count > 1 else HEIGHT, across)
 
 
 def _alt(
@@ -283,12 +266,10 @@ def _alt(
 
 
 def one_legend(made: Figure, drawn: Sequence[Handles], names: Mapping[str, str]) -> None:
-    """Name what was drawn in all panels below them, in the order of names {key: name}, all if there
-    are none.
-    """
+    """Name what was drawn in all panels below them, in the order of names {key: name}."""
     handles = {key: handle for panel in drawn for key, handle in panel.items()}
-    shown = [key for key in names or handles if key in handles]
-    legend_below(made, [handles[key] for key in shown], [names.get(key, key) for key in shown])
+    shown = [key for key in names if key in handles]
+    legend_below(made, [handles[key] for key in shown], [names[key] for key in shown])
 
 
 def _file(found: Table, what: str) -> str:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import collections
-import csv
-import io
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
+from typing import Any
 
 import click
 
@@ -19,6 +18,7 @@ from fedloom.cli.printing import table as aligned
 from fedloom.report import human_seconds
 from fedloom.report.statistics import LEVEL
 from fedloom.report.style import save_pictures
+from fedloom.report.table_files import as_csv as csv_of
 
 from .board import has_line
 from .columns import as_latex, beside_of, measured
@@ -255,24 +255,23 @@ def _claim(found: Table, claim: Claim) -> str:
 
 
 # -------------------------------------------------------------------------------------- other forms
-_HEADS = ("paper", "table", "method", "dataset", "protocol", "metric", "at")
-
-
 def as_csv(found: Table) -> str:
     """One row per number: the paper's, ours, the difference."""
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    numbers = ("published", "measured", "sd", "seeds", "difference", "scale", "round", "tested")
-    writer.writerow([*_HEADS, *numbers])
+    rows = []
     for n in found.numbers:
         w: Wanted = n.wanted
-        place = (found.entry.paper, found.entry.name, w.row.name, w.protocol.dataset)
         printed = "" if w.cell is None else (w.cell.text if w.cell.value is None else w.cell.value)
-        row = [*place, w.protocol.name, w.metric, w.at, printed, _plain(n.mean), _plain(n.sd)]
-        row += [len(n.values), _plain(n.difference), found.plan.scale]
-        late = _plain(replace(n, values=n.tested).mean)
-        writer.writerow([*row, found.round_of(w.at, w.protocol) or "", late])
-    return file.getvalue()
+        row: dict[str, Any] = {
+            "paper": found.entry.paper,
+            "table": found.entry.name,
+            "method": w.row.name,
+        }
+        row |= {"dataset": w.protocol.dataset, "protocol": w.protocol.name, "metric": w.metric}
+        row |= {"at": w.at, "published": printed, "measured": _plain(n.mean), "sd": _plain(n.sd)}
+        row |= {"seeds": len(n.values), "difference": _plain(n.difference)}
+        row |= {"scale": found.plan.scale, "round": found.round_of(w.at, w.protocol) or ""}
+        rows.append(row | {"tested": _plain(replace(n, values=n.tested).mean)})
+    return csv_of(rows)
 
 
 def _plain(value: float | None) -> str:

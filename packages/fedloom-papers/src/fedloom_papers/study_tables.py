@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from fedloom.report.curve_data import mean, sd
+from fedloom.report.curve_data import mean
 from fedloom.report.statistics import p_text
 from fedloom.report.table_text import Column
 from fedloom.report.tables import MISSING, fixed
 
 from .board import Shown
-from .columns import gap_text, number_text
+from .columns import cell, gap_text
 from .entry import Protocol, Row
-from .measure import Number, title
+from .measure import title
 from .table import Measure, Table
 from .tune import Choice
 
@@ -78,31 +78,13 @@ def _ranked(found: Table, protocol: Protocol) -> list[Row]:
 def _column(
     found: Table, protocol: Protocol, measure: Measure, head: str, rows: Sequence[Row]
 ) -> Column:
+    """What is compared of a measure; a moving average is shown, and never compared."""
     own = {n.wanted.row.key: n for n in found.numbers_of(protocol, measure)}
-    late = any(_compared(n) != n.values for n in own.values())
+    shown = {k: n.values if measure[0] == "acc_ema_pct" else n.tested for k, n in own.items()}
+    late = any(values != own[key].values for key, values in shown.items())
     words = head or title(*measure) + ", last tenth" * late
-    return Column(words, words, [_cell(own.get(row.key)) for row in rows])
-
-
-def _compared(number: Number) -> Mapping[int, float]:
-    """What is compared of a number; a moving average is shown, and never compared."""
-    return number.values if number.wanted.metric == "acc_ema_pct" else number.tested
-
-
-def _cell(number: Number | None) -> str:
-    """The mean, and of accuracies the standard deviation; of targets that some seeds reached,
-    theirs and how many do.
-    """
-    values = [] if number is None else [*_compared(number).values()]
-    if number is None or not values:
-        return MISSING
-    metric, known = number.wanted.metric, [v for v in values if math.isfinite(v)]
-    if not known:
-        return f"{number.rounds}+" if metric.startswith("rounds") else "never"
-    middle, spread = number_text(mean(known) or 0.0, metric), sd(values)
-    if len(known) < len(values):
-        return f"{middle} ({len(known)}/{len(values)})"
-    return middle if spread is None or not metric.endswith("_pct") else f"{middle} ± {spread:.2f}"
+    cells = [cell(own.get(row.key), shown.get(row.key, {})) for row in rows]
+    return Column(words, words, cells)
 
 
 def _less(found: Table, protocol: Protocol, base: str, rows: Sequence[Row]) -> Iterator[Column]:

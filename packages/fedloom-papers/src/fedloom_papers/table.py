@@ -77,14 +77,18 @@ class Table:
         own = self.numbers_of(protocol)
         return list(dict.fromkeys((n.wanted.metric, n.wanted.at) for n in own))
 
+    def number(self, protocol: Protocol, row: str, measure: Measure) -> Number | None:
+        """A number of a row, in any measure; None of a row that the plan has not."""
+        for n in self.numbers_of(protocol, measure):
+            if n.wanted.row.key == row:
+                return n
+        wanted = (Wanted(r, protocol, *measure, None) for r in self.plan.rows if r.key == row)
+        return next((number(one, self.contexts[protocol.name]) for one in wanted), None)
+
     def compared(self, protocol: Protocol, rows: str, measure: Measure) -> dict[int, float]:
         """{seed: what is compared} of any measure of a row, or of the mean of two rows a&b."""
-        known = {row.key: row for row in self.plan.rows}
-        found = [
-            number(Wanted(known[key], protocol, *measure, None), self.contexts[protocol.name])
-            for key in rows.split("&")
-        ]
-        return mean_by_seed([n.compared for n in found])
+        found = [self.number(protocol, key, measure) for key in rows.split("&")]
+        return mean_by_seed([{} if n is None else n.compared for n in found])
 
     def less_base(self, protocol: Protocol, base: str) -> dict[str, Paired]:
         """{row: the first measure less the base's}; of the rows that the columns beside name, and

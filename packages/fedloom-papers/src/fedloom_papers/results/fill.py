@@ -18,8 +18,7 @@ A claim is named by its words, joined by hyphens (or their beginning), or "headl
 the first with lines and a rival the hardest, unless one is named. Fields of a claim: verdict, ours,
 theirs, rival (its name), clear, rivals (how many the sentence names), known (with lines), and those
 of a difference: difference (with its sign), points (without), p, holm, seeds, saved (per cent of
-the other's). Fields of a row: tested, here, sd, paper, held (per cent of the parameters that a size
-really has).
+the other's). Fields of a row: tested, here, sd, paper.
 """
 
 from __future__ import annotations
@@ -41,10 +40,7 @@ from ..board import Shown, shown
 from ..catalogue import entry
 from ..entry import Protocol
 from ..lines import NAME, Line, evidence, read
-from ..measure import Number
 from ..plan import plan
-from ..published_tables import settings_of
-from ..study_measures import STUDIED
 from ..table import Measure, Table, equal_cells, table
 from ..verdicts import WORDS, Reason, judged_claim
 from .reruns import counted
@@ -188,26 +184,12 @@ def _places(found: Table, protocol: str) -> list[Protocol]:
 
 def _row(place: str, field: str) -> Value:
     found, (row,), protocol, measure = _split(place)
-    n = _number(found, row, protocol, measure)
-    scale = _scale(n.wanted.metric)
-    late = mean([*n.compared.values()])
-    values = {"tested": late, "here": n.mean, "sd": n.sd, "paper": n.published}
-    shown = {k: None if v is None else scale * v for k, v in values.items()}
-    return _value(shown | {"held": _held(found, n)}, field)
-
-
-def _held(found: Table, n: Number) -> float | None:
-    where = {"size": settings_of(n.wanted.at).get("size", "mean")}
-    lines = found.lines(n.wanted.protocol, n.wanted.row.key).values()
-    return next((STUDIED["held_pct"][1](line, where, None) for line in lines), None)
-
-
-def _number(found: Table, row: str, protocol: str, measure: Measure | None) -> Number:
-    """The first number of a row with lines, of this protocol and measure if they are named."""
-    for place in _places(found, protocol):
-        for n in found.numbers_of(place, measure or found.entry.headline(place)):
-            if n.wanted.row.key == row and n.values:
-                return n
+    for where in _places(found, protocol):
+        n = found.number(where, row, measure or found.entry.headline(where))
+        if n is not None and n.values:
+            late, scale = mean([*n.compared.values()]), _scale(n.wanted.metric)
+            values = {"tested": late, "here": n.mean, "sd": n.sd, "paper": n.published}
+            return _value({k: None if v is None else scale * v for k, v in values.items()}, field)
     raise ConfigError(f"no number of row '{row}'")
 
 

@@ -9,7 +9,7 @@ the best points. What stands above the claims is written by hand, words/NAME.md.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from fedloom.core.curves import at, at_equal
 from fedloom.report.curve_data import mean
@@ -23,7 +23,7 @@ from ..columns import gap_text
 from ..entry import Entry, Protocol
 from ..figures import Dots, dots, pictures
 from ..lines import evidence
-from ..measure import Number, base_of
+from ..measure import base_of
 from ..pages import page as printed
 from ..series import points
 from ..study_measures import by_bytes
@@ -214,40 +214,38 @@ def numbers(one: Shown, drawn: Sequence[Picture]) -> list[str]:
     return [*out, *(f"![{p.alt}](pictures/{p.name}.png)\n" for p in drawn)]
 
 
-def less_base(found: Table, protocol: Protocol) -> list[tuple[str, list[float], float]]:
-    """(row, each seed here, in the paper): how many points of accuracy every row is above the base,
-    of those with all seeds that the paper prints. At a reduced scale accuracies are lower, so
-    that only differences compare.
-    """
-    measure = found.entry.headline(protocol)
-    base = base_of(found.entry)
-    known = [
-        n
-        for n in found.numbers_of(protocol, measure)
-        if n.published is not None and len(n.values) >= found.entry.seeds
-    ]
-    own = next((n for n in known if n.wanted.row.key == base.key), None)
-    if "acc" not in measure[0] or own is None:
-        return []
-    return [
-        (
-            n.wanted.row.name,
-            [_percent(n, n.compared[s] - own.compared[s]) for s in n.compared if s in own.compared],
-            _percent(n, (n.published or 0.0) - (own.published or 0.0)),
-        )
-        for n in known
-        if n is not own
-    ]
-
-
 def overview(one: Shown) -> list[tuple[str, str, Dots]]:
-    """A panel for every protocol with rows of all seeds."""
-    base = base_of(one.found.entry).name
-    return [
-        (_panel(one.found.entry, protocol), f"less {base}, points of accuracy", rows)
-        for protocol in one.found.entry.protocols
-        if (rows := less_base(one.found, protocol))
-    ]
+    """A panel for every protocol: how many points of accuracy the rows with all seeds that the
+    paper prints are above the base, each seed's here and the paper's. At a reduced scale accuracies
+    are lower, so that only differences compare.
+    """
+    entry, out = one.found.entry, list[tuple[str, str, Dots]]()
+    for protocol in entry.protocols:
+        measure = entry.headline(protocol)
+        known = {
+            n.wanted.row.name: n
+            for n in one.found.numbers_of(protocol, measure)
+            if n.published is not None and len(n.values) >= entry.seeds
+        }
+        base = known.pop(base_of(entry).name, None)
+        if base is None or not known or "acc" not in measure[0]:
+            continue
+        points = 100.0 if "fraction" in measure[0] else 1.0
+        rows = [
+            (
+                name,
+                [
+                    points * (n.compared[s] - base.compared[s])
+                    for s in n.compared
+                    if s in base.compared
+                ],
+                points * ((n.published or 0.0) - (base.published or 0.0)),
+            )
+            for name, n in known.items()
+        ]
+        words = f"less {base.wanted.row.name}, points of accuracy"
+        out.append((_panel(entry, protocol), words, rows))
+    return out
 
 
 def _panel(entry: Entry, protocol: Protocol) -> str:
@@ -264,12 +262,7 @@ def measured_and_published(tables: Sequence[Shown], name: str) -> list[Picture]:
     return [Picture(name, BESIDE, f"{BESIDE}.", dots(grid))] if grid else []
 
 
-def _percent(number: Number, value: float) -> float:
-    return (100.0 if "fraction" in number.wanted.metric else 1.0) * value
-
-
-@dataclass(frozen=True)
-class Made:
+class Made(NamedTuple):
     """What the lines make: {name: page}, and the pictures of each."""
 
     pages: dict[str, str]
