@@ -232,7 +232,7 @@ lock:
 		--output-file requirements/$$name.txt requirements/$$name.in; done
 	.venv-lock/bin/uv pip compile --quiet --universal --python-version 3.11 --fork-strategy fewest \
 		--strip-extras --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
-		--extra digits --output-file $(FLOWER_LOCK) \
+		--extra digits --no-emit-package fedloom --output-file $(FLOWER_LOCK) \
 		pyproject.toml packages/fedloom-flower/pyproject.toml requirements/held.in requirements/flower.in
 
 clean:

@@ -296,27 +296,86 @@ def packed(how: str) -> bytes:
     return {"gzip": gzip.compress, "bzip2": bz2.compress, "xz": lzma.compress}[how](raw)
 
 
-@pytest.mark.parametrize("how", ["zip", "gzip", "bzip2", "xz"])
 @pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])  # in which any bytes are text
-def test_a_compressed_table_is_called_so(tmp_path, how, encoding):
-    path = published.write(tmp_path / f"t.csv.{how}", packed(how))
-    refused(lambda: table(iid(1), path=path, encoding=encoding), str(path), how, "unpack it")
+def test_a_zip_archive_is_called_so(tmp_path, encoding):
+    path = published.write(tmp_path / "t.csv.zip", packed("zip"))
+    refused(lambda: table(iid(1), path=path, encoding=encoding), str(path), "zip", "unpack it")
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
+@pytest.mark.parametrize(("how", "ending"), [("gzip", "gz"), ("bzip2", "bz2"), ("xz", "xz")])
+def test_a_compressed_table_is_read(tmp_path, how, ending):
+    path = published.write(tmp_path / f"t.csv.{ending}", packed(how))
+    plain = published.write(tmp_path / "t.csv", b"label,x\n0,1\n1,2\n")
+    one, other = (table(iid(1), path=p, target="label") for p in (path, plain))
+    assert torch.equal(one.inputs, other.inputs) and one.name == other.name == "t"
+    broken = published.write(tmp_path / f"u.csv.{ending}", packed(how)[:-4])
+    refused(lambda: table(iid(1), path=broken), str(broken), "is no whole compressed file")
+
+
+def test_files_that_are_compressed_are_clients_by_their_names(tmp_path):
+    for name in ("lyon", "bonn"):
+        published.write(tmp_path / f"{name}.csv.gz", packed("gzip"))
+    data = table(path=str(tmp_path / "*.csv.gz"), target="label", sep={"bonn": ",", "*": ","})
+    assert data.client_names == ("bonn", "lyon")
+
+
+def workbook(path, **sheets):
+    openpyxl = pytest.importorskip("openpyxl", reason="the extra tables is not installed")
+    book = openpyxl.Workbook()
+    book.remove(book.active)
+    for name, rows in sheets.items():
+        sheet = book.create_sheet(name)
+        for row in rows:
+            sheet.append(row)
+    book.save(path)
+    return path
+
+
+ROWS = [["age", "ward", "dose", "sick"], [41, "a", 0.5, "no"], [63, "b", 1.25, "yes"]]
+ROWS += [[70, "a", 2, "yes"], [22, "b", 0.25, "no"]]
+
+
 @pytest.mark.parametrize("ending", ["xlsx", "csv"])
-def test_a_workbook_is_called_so(tmp_path, ending, encoding):
+def test_a_workbook_is_read_as_its_sheet_saved_as_csv(tmp_path, ending):
+    path = workbook(tmp_path / f"u.{ending}", patients=ROWS, empty=[])
+    lines = "\n".join(",".join(map(str, row)) for row in ROWS)
+    plain = published.write(tmp_path / "v.csv", lines.encode())
+    how = {"target": "sick", "columns": {"ward": "one_hot"}, "partition": iid(1)}
+    one, other = (table(path=p, **how) for p in (path, plain))
+    assert torch.equal(one.inputs, other.inputs) and torch.equal(one.targets, other.targets)
+    assert one.class_names == other.class_names == ("no", "yes")
+
+
+def test_which_sheet_of_a_workbook_is_said(tmp_path):
+    path = workbook(tmp_path / "u.xlsx", first=ROWS, second=ROWS[:3])
+    how = {"target": "sick", "inputs": ["age"], "partition": iid(1)}
+    refused(lambda: table(path=path, **how), "2 sheets with cells, 'first', 'second'", "sheet =")
+    assert len(table(path=path, sheet="second", **how).targets) == 2
+    refused(
+        lambda: table(path=path, sheet="secnd", **how), "no such sheet", "did you mean 'second'"
+    )
+
+
+def test_an_empty_cell_of_a_workbook_is_a_missing_value(tmp_path):
+    path = workbook(tmp_path / "u.xlsx", one=[*ROWS, [None, "a", 1.0, "no"]])
+    how = {"path": path, "target": "sick", "inputs": ["age"], "partition": iid(1)}
+    refused(lambda: table(**how), "column 'age', row 5", "is no finite number")
+    assert float(table(**how, missing="median").inputs[-1]) == 52.0
+
+
+@pytest.mark.parametrize("ending", ["xlsx", "csv"])
+def test_a_broken_workbook_is_called_so(tmp_path, ending):
+    pytest.importorskip("openpyxl", reason="the extra tables is not installed")
     path = tmp_path / f"u.{ending}"
     with zipfile.ZipFile(path, "w") as archive:  # as Excel's begin, openpyxl's have these last
         for name in ("[Content_Types].xml", "_rels/.rels", "xl/workbook.xml"):
             archive.writestr(name, "<a/>")
-    says = ("u." + ending, "is an Excel workbook, not CSV text; save each sheet as CSV")
-    refused(lambda: table(iid(1), path=path, encoding=encoding), *says)
+    refused(lambda: table(iid(1), path=path), "u." + ending, "is no whole Excel workbook")
 
 
 def test_workbooks_of_old_excel_and_parquet_called_csv_are_called_so(tmp_path):
     old = published.write(tmp_path / "t.xls", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(600))
-    refused(lambda: table(iid(1), path=old), "t.xls is an Excel workbook")
+    refused(lambda: table(iid(1), path=old), "t.xls is a workbook of an old or other kind", ".xlsx")
     parquet = published.write(tmp_path / "t.csv", b"PAR1" + bytes(9))
     refused(lambda: table(iid(1), path=parquet), "t.csv is a Parquet file", "call it .parquet")
     pytest.importorskip("pyarrow", reason="the extra tables is not installed")

@@ -219,7 +219,7 @@ def _threshold(run: Run, round: int) -> float:
 def _reading(run: Run) -> dict[str, Any]:
     """How the files of a table are read, where it is not as usual."""
     data = {"na_values": run.partition.get("na_values"), **(run.config.get("data") or {})}
-    given = {k: data.get(k) for k in ("names", "na_values", "encoding", "sep", "decimal")}
+    given = {k: data.get(k) for k in ("names", "na_values", "encoding", "sep", "decimal", "sheet")}
     return {k: v for k, v in given.items() if v and not isinstance(v, Mapping)}
 
 

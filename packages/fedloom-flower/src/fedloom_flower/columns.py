@@ -10,7 +10,7 @@ from typing import Any
 from fedloom.config.resolve import Config
 from fedloom.core.validation import NOTHING
 from fedloom.data import FederatedData, iid, table
-from fedloom.data.own.files import files_of
+from fedloom.data.own.files import files_of, stem
 from fedloom.data.own.fitting import DROP, Finding
 from fedloom.data.own.making import PerClient
 from fedloom.data.own.preparation import Preparation, preparation_of, rules_of
@@ -116,7 +116,7 @@ def inherited(given: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str, Any
         others = {key for way in _HELD_OUT if not way & given.keys() for key in way}
         found = {key: value for key, value in found.items() if key not in others}
     with contextlib.suppress(DataError):  # a file that is missing is said when it is read
-        names = {"*", *(file.stem for file in files_of(given.get("path", "")))}
+        names = {"*", *(stem(file) for file in files_of(given.get("path", "")))}
         for key in BY_FILE:
             if isinstance(by_name := found.get(key), Mapping):
                 found[key] = {k: v for k, v in by_name.items() if k in names}

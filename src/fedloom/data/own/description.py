@@ -51,7 +51,15 @@ from .test_rows import HeldOut
 if TYPE_CHECKING:
     from pandas import Series
 
-_READING = ("names", "na_values", "encoding", "sep", "decimal", "recode")  # options of `table`
+_READING = (
+    "names",
+    "na_values",
+    "encoding",
+    "sep",
+    "decimal",
+    "recode",
+    "sheet",
+)  # options of `table`
 _QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
 _FEW = 10  # different numbers that are told as values
 _GROUPS = 5  # without which only the middle one is told

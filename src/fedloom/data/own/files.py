@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 FILE = "(file)"  # the column that says from which file a row is
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+COMPRESSED = (".gz", ".bz2", ".xz")
 
 
 def several(path: Paths) -> bool:
@@ -46,6 +47,15 @@ def files_of(path: Paths) -> list[Path]:
     return found
 
 
+def stem(file: Path) -> str:
+    """A file's name without folder and ending, and without that of its compression.
+
+    >>> stem(Path("sites/lyon.csv")), stem(Path("sites/lyon.csv.gz"))
+    ('lyon', 'lyon')
+    """
+    return file.with_suffix("").stem if file.suffix in COMPRESSED else file.stem
+
+
 def names_of(files: Sequence[Path]) -> list[str]:
     """A name per file: without folder and ending, or with the folders where that is not enough.
 
@@ -57,10 +67,11 @@ def names_of(files: Sequence[Path]) -> list[str]:
     if len(set(files)) < len(files):
         twice = Counter(files).most_common(1)[0][0]
         raise DataError(f"{twice} is given twice; every file is a client: name it once")
-    names = [file.stem for file in files]
+    names = [*map(stem, files)]
     if len(set(names)) < len(names):
         common = os.path.commonpath([file.parent.absolute() for file in files])
-        names = [file.absolute().relative_to(common).with_suffix("").as_posix() for file in files]
+        places = [file.absolute().relative_to(common) for file in files]
+        names = [place.with_name(stem(place)).as_posix() for place in places]
     return names
 
 

@@ -1,10 +1,17 @@
-"""CSV and Parquet files as tables: pandas and pyarrow read them, and errors name the file."""
+"""CSV files, compressed ones too, Excel workbooks and Parquet files as tables: pandas reads them,
+with openpyxl and pyarrow, and errors name the file.
+"""
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import io
+import logging
+import lzma
 import os
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,26 +19,26 @@ from typing import TYPE_CHECKING
 
 from fedloom.core.extras import need
 from fedloom.data.own.columns import Table, as_table, first_line, name_of, no_column, short
-from fedloom.errors import DataError
+from fedloom.data.own.files import stem
+from fedloom.errors import DataError, did_you_mean
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+_log = logging.getLogger(__name__)
 PARQUET = (".parquet", ".pq")
 # a number with a comma for the point: "1,5"; one with points between thousands stays a text
 _COMMA, _POINT = r"^\s*([+-]?\d*),(\d+)\s*$", r"\1.\2"
 # the first bytes of files that are no text -> what they are, and what to do
 _UNZIP = "unpack it, and give the file in it"
-_WORKBOOK = "an Excel workbook", "save each sheet as CSV UTF-8 (or write df.to_csv in pandas)"
+_OLD_BOOK = "a workbook of an old or other kind", "save it as .xlsx, or each sheet as CSV UTF-8"
 _BINARY = {
     b"PK\x03\x04": ("a zip archive", _UNZIP),
-    b"\xd0\xcf\x11\xe0": _WORKBOOK,
-    b"\x1f\x8b": ("compressed by gzip", _UNZIP),
-    b"BZh": ("compressed by bzip2", _UNZIP),
-    b"\xfd7zXZ": ("compressed by xz", _UNZIP),
+    b"\xd0\xcf\x11\xe0": _OLD_BOOK,
     b"(\xb5/\xfd": ("compressed by zstd", _UNZIP),
     b"PAR1": ("a Parquet file", "call it .parquet"),
 }
+_COMPRESSED = {b"\x1f\x8b": gzip.decompress, b"BZh": bz2.decompress, b"\xfd7zXZ": lzma.decompress}
 BY_FILE = ("encoding", "sep", "decimal")  # options that may differ by file
 
 
@@ -46,7 +53,8 @@ class Reading:
     """How files are read; the names are those of pandas.read_csv. names: of the columns of files
     without a header; na_values: texts and numbers that stand for a missing cell. encoding, sep and
     decimal are of all files, or by a file's name without its ending ("*": of the others). recode:
-    {column: {cell: what is read in its place}}.
+    {column: {cell: what is read in its place}}. sheet: of a workbook, by default its only one with
+    cells.
     """
 
     names: Sequence[str] = ()
@@ -55,6 +63,7 @@ class Reading:
     sep: str | Mapping[str, str] = ","
     decimal: str | Mapping[str, str] = "."
     recode: Mapping[str, Mapping[str, str]] | None = None
+    sheet: str = ""
 
     def __post_init__(self) -> None:
         for sep in _by_name(self.sep).values():
@@ -66,7 +75,7 @@ class Reading:
 
     def check_names(self, files: Sequence[Path]) -> None:
         """Raise DataError for what is said of a file that is none of these."""
-        known = [*dict.fromkeys(file.stem for file in files)]
+        known = [*dict.fromkeys(map(stem, files))]
         for key in BY_FILE:
             by_name = _by_name(getattr(self, key))
             for name in by_name.keys() - {*known, "*"}:
@@ -79,11 +88,11 @@ class Reading:
     def of(self, key: str, path: Path) -> str:
         """What encoding, sep or decimal is for a file."""
         by_name = _by_name(getattr(self, key))
-        return by_name.get(path.stem) or by_name.get("*") or str(getattr(Reading, key))
+        return by_name.get(stem(path)) or by_name.get("*") or str(getattr(Reading, key))
 
     def table(self, path: Path) -> Table:
-        """A CSV file, every cell a text; or a Parquet file, by its ending. Raises DataError; needs
-        pandas, and pyarrow for Parquet.
+        """A CSV file, every cell a text; a sheet of an Excel workbook; or a Parquet file, by its
+        ending. Raises DataError; needs pandas, openpyxl for workbooks and pyarrow for Parquet.
         """
         if not path.is_file():
             if os.path.lexists(path):
@@ -92,8 +101,11 @@ class Reading:
                 )
             seen = "" if path.is_absolute() else f" (seen from {Path.cwd()})"
             raise DataError(f"there is no file {path}{seen}")
-        _refuse_binary(path)
-        frame = self._parquet(path) if path.suffix in PARQUET else self._csv(path)
+        workbook = _is_workbook(path)
+        if path.suffix in PARQUET:
+            frame = self._parquet(path)
+        else:
+            frame = self._workbook(path) if workbook else self._csv(path)
         names = list(frame)
         if len(set(names)) < len(names):
             raise DataError(f"{path} names a column twice: {', '.join(names)}")
@@ -122,6 +134,12 @@ class Reading:
                 f"{path} is no whole CSV file: {first_line(error)}; look there (a text with a "
                 f"{short(sep)} in it needs quotes), or get it again"
             ) from error
+        frame = self._headed(path, frame)
+        comma = self.of("decimal", path) == ","
+        return frame.replace(_COMMA, _POINT, regex=True) if comma else frame
+
+    def _headed(self, path: Path, frame: DataFrame) -> DataFrame:
+        """Rows with their columns' names: those in the first row, or the given ones."""
         header = [*self.names] or [str(name).strip() for name in frame.iloc[0]]
         if len(header) != len(frame.columns):
             raise DataError(
@@ -129,8 +147,38 @@ class Reading:
             )
         frame = frame if self.names else frame[1:]
         frame.columns = header
-        comma = self.of("decimal", path) == ","
-        return frame.replace(_COMMA, _POINT, regex=True) if comma else frame
+        return frame
+
+    def _workbook(self, path: Path) -> DataFrame:
+        """A sheet of an Excel workbook; formulas are what Excel computed last."""
+        pandas = need("pandas", f"to read {path.name}", "tables", DataError)
+        need("openpyxl", f"to read {path.name}", "tables", DataError)
+        how = {"sheet_name": None, "header": None, "dtype": object, "keep_default_na": False}
+        try:
+            sheets = pandas.read_excel(path, na_values=["", *self.na_values], **how)
+        except Exception as error:  # openpyxl promises no types
+            said = first_line(error)
+            raise DataError(f"{path} is no whole Excel workbook: {said}; save it again") from error
+        full = [name for name, sheet in sheets.items() if sheet.notna().to_numpy().any()]
+        if self.sheet and self.sheet not in sheets:
+            raise DataError(
+                f"sheet = {short(self.sheet)}: {path} has no such sheet; "
+                f"{did_you_mean(self.sheet, list(sheets))}"
+            )
+        if not full:
+            raise DataError(f"{path} is empty; it needs a header and rows below it")
+        if not self.sheet and len(full) > 1:
+            raise DataError(
+                f"{path} has {len(full)} sheets with cells, {', '.join(map(short, full[:10]))}; "
+                f"say which: sheet = {short(full[0])}"
+            )
+        taken = self.sheet or full[0]
+        whole = sheets[taken].dropna(how="all").dropna(how="all", axis=1)
+        if not len(whole):
+            raise DataError(f"{path}, sheet {short(taken)} is empty; take another one")
+        said = "%s is a workbook: its sheet '%s' is read, formulas as they were computed last"
+        _log.warning(said, path, taken)
+        return self._headed(path, whole)
 
     def _refuse_other_mark(self, path: Path, first: str, sep: str) -> None:
         """Raise DataError for a first line without sep and with another mark between cells."""
@@ -141,7 +189,7 @@ class Reading:
         raise DataError(
             f"{path} has one column, {short(first)}: its cells are separated by {called}; give "
             f'sep = "{mark}" (and decimal = "," if its numbers have commas; of this file alone: '
-            f'sep.{path.stem} = "{mark}"), or save it with commas'
+            f'sep.{stem(path)} = "{mark}"), or save it with commas'
         )
 
     def _parquet(self, path: Path) -> DataFrame:
@@ -165,14 +213,14 @@ class Reading:
         """A file's text. Raises DataError naming the line that is in another encoding."""
         encoding, raw = self.of("encoding", path), b""
         try:
-            raw = path.read_bytes()
+            raw = _whole(path)
             return raw.decode("utf-8-sig" if encoding == "utf-8" else encoding)
         except UnicodeError as error:
             start = error.start if isinstance(error, UnicodeDecodeError) else 0
             raise DataError(
                 f"{path}, line {raw[:start].count(10) + 1} is not {encoding.upper()} text; give "
                 "encoding = cp1252 (of Western Europe), utf-16 (Excel's Unicode text) or what it "
-                f"was saved in; of this file alone: encoding.{path.stem} = cp1252"
+                f"was saved in; of this file alone: encoding.{stem(path)} = cp1252"
             ) from error
         except LookupError:
             raise DataError(
@@ -183,15 +231,29 @@ class Reading:
             raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
-def _refuse_binary(path: Path) -> None:
-    """Raise DataError for a workbook, a compressed file, or a Parquet file of another ending."""
+def _whole(path: Path) -> bytes:
+    """The bytes of a file, without its compression. Raises DataError, OSError."""
+    raw = path.read_bytes()
+    unpack = next((unpack for mark, unpack in _COMPRESSED.items() if raw.startswith(mark)), None)
+    try:
+        return raw if unpack is None else unpack(raw)
+    except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError) as error:
+        raise DataError(f"{path} is no whole compressed file: {error}; get it again") from error
+
+
+def _is_workbook(path: Path) -> bool:
+    """Whether a file is an Excel workbook. Raises DataError for what cannot be read: a workbook of
+    another kind, a zip archive, or a Parquet file of another ending.
+    """
     with path.open("rb") as file:
         head = file.read(8)
     what = next((what for mark, what in _BINARY.items() if head.startswith(mark)), None)
     if what is None or (head.startswith(b"PAR1") and path.suffix in PARQUET):
-        return
+        return False
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
             inside = {name.partition("/")[0] for name in archive.namelist()}
-        what = _WORKBOOK if inside & {"xl", "content.xml"} else what  # of Excel, of LibreOffice
+        if "xl" in inside:
+            return True
+        what = _OLD_BOOK if "content.xml" in inside else what  # of LibreOffice
     raise DataError(f"{path} is {what[0]}, not CSV text; {what[1]}")

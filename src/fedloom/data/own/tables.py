@@ -26,7 +26,7 @@ from fedloom.data.own.columns import (
     warn_of_look_alikes,
 )
 from fedloom.data.own.conditions import ANSWERS, columns_in, is_condition, with_condition
-from fedloom.data.own.files import FILE, Paths, files_of, joined_files, parts_of, several
+from fedloom.data.own.files import FILE, Paths, files_of, joined_files, parts_of, several, stem
 from fedloom.data.own.fitting import DROP, Finding
 from fedloom.data.own.making import Making, Transformer
 from fedloom.data.own.preparation import Preparation, Rules, empty
@@ -76,8 +76,9 @@ def table(
     preparation: Transformer | str | None = None,
     identity: Sequence[str] = (),
     recode: Mapping[str, Mapping[str, str]] | None = None,
+    sheet: str = "",
 ) -> FederatedData:
-    """Load CSV or Parquet files of yours, a row per sample; docs/data.md has the whole story.
+    """Load CSV, Excel or Parquet files of yours, a row per sample; docs/data.md tells it all.
 
     path: a file; or a pattern such as "hospitals/*.csv" or a list, and then every file is a client
     of its name. client: the column that says whose a row is; partition natural (the default then)
@@ -85,7 +86,7 @@ def table(
     of other numbers; several columns of numbers; or a condition, "num > 0" (no, yes). inputs:
     columns, by default all others; or text: one column of texts. names, na_values, encoding, sep,
     decimal: as pandas.read_csv has them, the last three also by file; names are for files without a
-    header. recode: cells that mean another one, {"sex": {"w": "F"}}.
+    header; sheet of a workbook. recode: cells that mean another one, {"sex": {"w": "F"}}.
 
     columns: what a column of texts becomes: one_hot, dummy (without the first value), ordinal, or
     its values in order; "*" stands for all others. missing: what stands for an empty cell: mean,
@@ -104,7 +105,7 @@ def table(
     words = (length, vocabulary)
     making = Making(inputs, text, words, columns or {}, finding, per_client, rules, preparation)
     held = HeldOut(test, date, test_from, test_share, test_seed)
-    reading = Reading(names, na_values, encoding, sep, decimal, recode)
+    reading = Reading(names, na_values, encoding, sep, decimal, recode, sheet)
     files = Files(path, reading, target, client, patient, identity, making, held)
     data = files.data(partition, seed, class_names)
     warn_of_one_class(data)
@@ -118,14 +119,14 @@ def _sorted_out(partition: Any, path: Paths) -> tuple[Partition | None, Paths]:
             raise DataError(f"two paths are given, {partition} and {path}; give a list of files")
         partition, path = None, partition
     if not path:
-        raise DataError("table needs path=, a CSV or Parquet file with a header")
+        raise DataError("table needs path=, a CSV, Excel or Parquet file with a header")
     return partition, path
 
 
 def _called(path: Paths) -> str:
     """The name of the data set: the file's, or of several their folder's."""
     first = files_of(path)[0]
-    return first.absolute().parent.name if several(path) else first.stem
+    return first.absolute().parent.name if several(path) else stem(first)
 
 
 class Rows(NamedTuple):
