@@ -333,7 +333,8 @@ def _tuned(
         halving,
         run,
     )
-    click.echo("tuned at seed 0 by the accuracy on the test set, as papers do:", err=True)
+    by = "held-out data" if found.tuning else "the accuracy on the test set, as papers do"
+    click.echo(f"tuned at seed 0 by {by}:", err=True)
     for choice in choices:
         click.echo(f"  {choice.words}", err=True)
     return found

@@ -94,7 +94,8 @@ def planned(
     said += [aligned([["row", "changes", "the paper tries"], *rows], columns())]
     said += [_left(plan, out)]
     if tune or halving:
-        grids = grid_plans(entry, plan.scale, out, plan.rows, changes)
+        more = [*entry.tuning.split(), *changes]
+        grids = grid_plans(entry, plan.scale, out, plan.rows, more)
         runs = f"{sum(len(g.runs) for g in grids)} runs of grids"
         runs += (
             f" for 1/{RUNGS[0]} of the rounds, the best 1/{RUNGS[0]} of each row's to the end"
