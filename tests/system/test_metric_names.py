@@ -226,3 +226,39 @@ def test_without_torchmetrics_its_names_say_what_to_install(monkeypatch):
     assert resolve("digits", ["metrics=accuracy"]).values["metrics"] == ["accuracy"]
     with pytest.raises(ConfigError, match=r"torchmetrics.*pip install .*\[metrics\]"):
         resolve("digits", ["metrics=auc"])
+
+
+def several_marks(x, draw):
+    return (x + 0.5 * draw.normal(size=x.shape) > 0).astype("float32")
+
+
+def test_objects_of_torchmetrics_are_taken_as_they_are_in_a_list():
+    """Of several labels, with a threshold; the values are the object's own on the whole test set."""
+    classification = torchmetrics.classification
+    objects = [
+        classification.MultilabelAUROC(num_labels=3),
+        classification.MultilabelF1Score(num_labels=3, threshold=0.3),
+    ]
+    loss = nn.functional.binary_cross_entropy_with_logits
+    of = federation(several_marks, 3)
+    found = of(metrics=objects, objective=loss).run()
+    names = ["multilabel_auroc", "multilabel_f1_score"]
+    assert [k for k in found.history[-1] if k.startswith("test_multilabel") and "ema" not in k] == [
+        f"test_{name}" for name in names
+    ]
+    data = of(metrics=objects, objective=loss).data
+    with torch.no_grad():
+        outputs = found.model(data.test_inputs)
+    for name, metric in zip(names, objects, strict=True):
+        value = float(metric(outputs.sigmoid(), data.test_targets.long()))
+        assert found.history[-1][f"test_{name}"] == pytest.approx(value, abs=1e-6)
+
+
+def test_a_calibration_error_is_an_object_too():
+    metric = torchmetrics.classification.MulticlassCalibrationError(num_classes=3)
+    found = federation(three_classes, 3)(metrics=[metric, "accuracy"]).run()
+    assert 0 < found.history[-1]["test_multiclass_calibration_error"] < 1
+    assert found.summary["metric"]["name"] == "multiclass_calibration_error"
+    assert found.summary["metric"]["higher_is_better"] is False
+    with pytest.raises(ConfigError, match="have one name"):
+        federation(three_classes, 3)(metrics=[metric, metric]).build()

@@ -57,6 +57,11 @@ def is_whole(metric: Any) -> bool:
     return all(callable(getattr(metric, name, None)) for name in ("update", "compute"))
 
 
+def _of_labels(metric: Any) -> bool:
+    """True for torchmetrics' metrics of labels, most of which take whole numbers alone."""
+    return type(metric).__module__.startswith("torchmetrics.classification")
+
+
 class Whole:
     """Copies of the metrics that are measured on a whole set, for one set."""
 
@@ -68,9 +73,12 @@ class Whole:
 
     def update(self, outputs: Any, targets: Tensor) -> None:
         """Add one batch, on the CPU, because such objects keep what they gather."""
-        given = outputs.cpu() if isinstance(outputs, Tensor) else outputs, targets.cpu()
+        given, targets = outputs.cpu() if isinstance(outputs, Tensor) else outputs, targets.cpu()
         for name, metric in self._own.items():
-            noted(f"metric '{name}'", metric.update, *given)
+            wanted = targets
+            if targets.is_floating_point() and _of_labels(metric):  # several of an example
+                wanted = targets.long()
+            noted(f"metric '{name}'", metric.update, given, wanted)
 
     def values(self) -> dict[str, float]:
         """{name: value}. Raises DataError for a value that is no number."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -58,10 +59,10 @@ def metrics_of(given: Any, sized: bool = False) -> dict[str, Any] | None:
     if given is None:
         return None
     given = names_of(given) if isinstance(given, str) else given
-    if isinstance(given, list | tuple) and all(isinstance(name, str) for name in given):
-        asked, given = given, {column_of(name): name for name in given}
+    if isinstance(given, list | tuple):
+        asked, given = given, {_name_of(one): one for one in given}
         if len(given) < len(asked):
-            shown = ", ".join(map(short, asked))
+            shown = ", ".join(short(one) if isinstance(one, str) else repr(one) for one in asked)
             raise ConfigError(f"metrics: two of {shown} have one name; give every metric its own")
     if callable(given) or is_whole(given):
         given = {str(getattr(given, "__name__", type(given).__name__)): given}
@@ -85,6 +86,16 @@ def metrics_of(given: Any, sized: bool = False) -> dict[str, Any] | None:
                 f"another name: rename the function, or metrics={{'my_{name}': f}} in Python"
             )
     return found
+
+
+def _name_of(metric: Any) -> str:
+    """The column of a metric of a list: of a name its own, of a function its name, of an object
+    that of its class, multilabel_f1_score of MultilabelF1Score.
+    """
+    if isinstance(metric, str):
+        return column_of(metric)
+    given = getattr(metric, "__name__", None)
+    return given or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(metric).__name__).lower()
 
 
 def _taken(name: str, first: str, sized: bool) -> str:
