@@ -233,7 +233,7 @@ def several_marks(x, draw):
 
 
 def test_objects_of_torchmetrics_are_taken_as_they_are_in_a_list():
-    """Of several labels, with a threshold; the values are the object's own on the whole test set."""
+    """Of several labels, with a threshold; values are the object's own on the whole test set."""
     classification = torchmetrics.classification
     objects = [
         classification.MultilabelAUROC(num_labels=3),

@@ -57,7 +57,7 @@ def right(outputs: Tensor, targets: Tensor) -> Tensor:
         ({"evaluate": {}}, "Evaluation("),
         ({"checkpoint": 60}, "Checkpoint("),
         ({"objective": "mse"}, "loss(outputs, targets)"),
-        ({"metrics": [right]}, "{name: f(outputs, targets)}"),
+        ({"metrics": [3]}, "{name: f(outputs, targets)}"),
         ({"submodel": "fiarse"}, "a rule such as"),
         ({"compress": 0.1}, "'topk:0.01'"),
         ({"compress": "topkk:0.1"}, "did you mean 'topk'"),
