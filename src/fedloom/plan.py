@@ -29,7 +29,7 @@ from .trace import Trace, looks_of, plain_means, traced
 from .wrappers import Lookahead, PerStep, Sam, ServerOpt
 from .wrappers.base import Wrapper, layers, method_in
 from .wrappers.client import LocalOpt
-from .wrappers.optimisers import Momentum
+from .wrappers.optimisers import Momentum, Nesterov
 from .wrappers.registry import SERVERS
 
 
@@ -143,7 +143,8 @@ def around_steps(wrapper: Wrapper) -> Composed:
     """A wrapper, called as a configuration writes it; by its class if only Python has it."""
     found: set[Key] = set(type(wrapper).__mro__)
     if isinstance(wrapper, LocalOpt):
-        name = "local.momentum" if isinstance(wrapper.opt, Momentum) else "local.optimiser"
+        by_momentum = isinstance(wrapper.opt, (Momentum, Nesterov))
+        name = "local.momentum" if by_momentum else "local.optimiser"
         found |= true({Fact.NO_WEIGHTS: not wrapper.opt.linear})
         return Composed(name, found, type(wrapper.opt).__name__)
     kind = type(wrapper)

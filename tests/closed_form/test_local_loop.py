@@ -30,6 +30,9 @@ CASES = {
     "adamw, as FIARSE has it": {
         "optimiser": "adamw", "lr": 0.02, "beta2": 0.95, "weight_decay": 0.1
     },
+    "nesterov": {"optimiser": "nesterov", "momentum": 0.9, "weight_decay": 0.05},
+    "rmsprop": {"optimiser": "rmsprop", "lr": 0.02, "weight_decay": 0.1},
+    "rmsprop, another decay": {"optimiser": "rmsprop", "lr": 0.02, "beta2": 0.8},
     "adamw, two numbers": {"optimiser": "adamw", "lr": 0.02, "beta1": 0.5, "beta2": 0.8},
 }  # fmt: skip
 EXACT = {"plain", "momentum", "decayed", "a rate that falls", "steps", "whole data"}
@@ -37,8 +40,11 @@ EXACT = {"plain", "momentum", "decayed", "a rate that falls", "steps", "whole da
 
 def optimiser_of(module: nn.Module, local: Local) -> torch.optim.Optimizer:
     common = {"lr": local.lr, "weight_decay": local.weight_decay}
-    if local.optimiser == "sgd":
-        return torch.optim.SGD(module.parameters(), momentum=local.momentum, **common)
+    if local.optimiser in ("sgd", "nesterov"):
+        common |= {"momentum": local.momentum, "nesterov": local.optimiser == "nesterov"}
+        return torch.optim.SGD(module.parameters(), **common)
+    if local.optimiser == "rmsprop":
+        return torch.optim.RMSprop(module.parameters(), alpha=local.beta2 or 0.99, **common)
     kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[local.optimiser]
     betas = (0.9 if local.beta1 is None else local.beta1, local.beta2 or 0.999)
     return kind(module.parameters(), betas=betas, **common)

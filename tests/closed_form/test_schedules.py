@@ -14,11 +14,13 @@ from fedloom.core.vector import rec
 from fedloom.errors import ConfigError
 from fedloom.federation.schedules import (
     SCHEDULES,
+    Cosine,
     CubeRoot,
     Exponential,
     FAFEDTheory,
     InverseSqrt,
     STEMTheory,
+    WarmUp,
 )
 from tiny import A, B, quadratics, trace
 
@@ -170,3 +172,12 @@ def test_the_word_for_it_is_epoch_and_no_other():
         SCHEDULES.make("exponential", step_decay="epochs")
     values = resolve("fedacg_cifar10", ["local.schedule.step_decay=epoch"]).values
     assert values["local"]["schedule"]["step_decay"] == "epoch"
+
+
+def test_a_cosine_rises_first_where_it_is_to():
+    """Two rounds up, then half a cosine over the other eight."""
+    found = [Cosine(rounds=10, warmup=2)(t, 0) for t in range(12)]
+    half = [0.5 * (1 + math.cos(math.pi * k / 8)) for k in range(9)]
+    assert found == pytest.approx([0.5, 1.0, *half, 0.0])
+    assert [WarmUp(rounds=4)(t, 9) for t in range(6)] == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
+    assert [Cosine(rounds=8)(t, 0) for t in range(9)] == pytest.approx(half)

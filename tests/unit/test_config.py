@@ -182,7 +182,12 @@ def test_a_new_name_drops_the_options_of_the_old_one() -> None:
     # names come first whatever the order, so beta is fedacg's here
     assert config.values["algorithm"] == {"name": "fedacg", "lam": 0.85, "beta": 0.5}
     file_like = resolve("fashion_dirichlet", ["local.schedule=cosine"])
-    assert file_like.values["local"]["schedule"] == {"name": "cosine", "rounds": 100, "floor": 0.0}
+    assert file_like.values["local"]["schedule"] == {
+        "name": "cosine",
+        "rounds": 100,
+        "floor": 0.0,
+        "warmup": 0,
+    }
 
 
 def test_the_same_name_keeps_its_options(tmp_path: Path) -> None:

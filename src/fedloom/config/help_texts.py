@@ -21,6 +21,10 @@ OPTIMISERS = Registry(
     {
         "sgd": "x <- x - lr g; with local.momentum b: v <- b v + g, x <- x - lr v. The buffer v "
         "begins at 0 in every round.",
+        "nesterov": "x <- x - lr (g + b v) with b = local.momentum and v <- b v + g. The buffer v "
+        "begins at 0 in every round.",
+        "rmsprop": "x <- x - lr g / (sqrt(s) + 1e-8) with s <- a s + (1 - a) g^2, a = local.beta2 "
+        "(0.99). The moment s begins at 0 in every round.",
         "adam": "Adam with bias correction (local.beta1, local.beta2, epsilon 1e-8); weight decay "
         "is added to the gradient. The moments begin at 0 in every round.",
         "adamw": "Adam with weight decay outside of the moments: x <- x - lr (step + wd x). The "

@@ -18,7 +18,7 @@ from ..core.hyper import (
     hyper,
 )
 from ..errors import ConfigError
-from ..wrappers import Adam, Momentum, Optimiser, build
+from ..wrappers import Adam, Momentum, Nesterov, Optimiser, RMSprop, build
 from .passes import PASSES, Passes
 from .private_examples import ExamplePrivacy
 from .schedules import Constant, Schedule
@@ -74,14 +74,16 @@ class Local(Part):
         source="0.1 in FedACG and FedSMOO",
     )
     schedule: Callable[[int, int], float] = field(default_factory=Constant)
-    optimiser: Literal["sgd", "adam", "adamw"] = hyper(
+    optimiser: Literal["sgd", "adam", "adamw", "nesterov", "rmsprop"] = hyper(
         "sgd",
         "around the method's direction: fedloom list optimisers",
         source="AdamW in FIARSE",
     )
-    momentum: Decay = hyper(0.0, "of sgd", source="0 in FedACG and FedSMOO")
+    momentum: Decay = hyper(0.0, "of sgd and nesterov", source="0 in FedACG and FedSMOO")
     beta1: Decay | None = hyper(None, "of adam and adamw; none: 0.9", source="Adam's paper")
-    beta2: Decay | None = hyper(None, "of adam and adamw; none: 0.999", source="0.95 in FIARSE")
+    beta2: Decay | None = hyper(
+        None, "of adam and adamw; none: 0.999; of rmsprop, none: 0.99", source="0.95 in FIARSE"
+    )
     weight_decay: NonNegative = hyper(
         0.0,
         "added to the gradient; with adamw outside of it",
@@ -159,20 +161,24 @@ class Local(Part):
                 f"local.passes goes with order shuffled, not {self.order}: a text's batches go on "
                 "from round to round by themselves; drop one of them"
             )
-        if self.momentum and self.optimiser != "sgd":
+        if self.momentum and self.optimiser not in ("sgd", "nesterov"):
             raise ConfigError(
-                f"local.momentum = {self.momentum} goes with optimiser sgd, not {self.optimiser}"
+                f"local.momentum = {self.momentum} goes with optimiser sgd or nesterov, not "
+                f"{self.optimiser}"
             )
+        if self.optimiser == "nesterov" and not self.momentum:
+            raise ConfigError("local.optimiser = nesterov needs local.momentum, such as 0.9")
         if not self.clip_pull and self.clip is None:
             raise ConfigError(
                 f"local.clip_pull = {self.clip_pull} goes with local.clip, and there is none; give "
                 "local.clip (10 in FL-Simulator), or drop local.clip_pull"
             )
         for name in ("beta1", "beta2"):
-            if self.optimiser == "sgd" and getattr(self, name) is not None:
+            used = ("adam", "adamw") if name == "beta1" else ("adam", "adamw", "rmsprop")
+            if self.optimiser not in used and getattr(self, name) is not None:
                 raise ConfigError(
                     f"local.{name} = {getattr(self, name)} goes with optimiser adam or adamw, not "
-                    "sgd; drop it, or take local.optimiser = adamw"
+                    f"{self.optimiser}; drop it, or take local.optimiser = adamw"
                 )
         odd = "local.order = text" if self.order == "text" else ""
         odd = "local.drop_last" if self.drop_last else odd
@@ -217,11 +223,14 @@ class Local(Part):
         CompositionError for parts that do not go with the method.
         """
         opt: Optimiser | None = None
-        if self.optimiser != "sgd":
+        if self.optimiser == "rmsprop":
+            opt = RMSprop(lr=1.0, alpha=0.99 if self.beta2 is None else self.beta2)
+        elif self.optimiser in ("adam", "adamw"):
             betas = [(0.9, self.beta1), (0.999, self.beta2)]
             beta1, beta2 = (usual if given is None else given for usual, given in betas)
             opt = Adam(lr=1.0, beta1=beta1, beta2=beta2, eps=1e-8)
         elif self.momentum:
-            opt = Momentum(lr=1.0, beta=self.momentum)
+            kind = Nesterov if self.optimiser == "nesterov" else Momentum
+            opt = kind(lr=1.0, beta=self.momentum)
         decoupled = self.optimiser == "adamw"
         return build(method, self.clip, self.weight_decay, opt, decoupled, self.sam, self.clip_pull)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Literal
 
-from ..core.hyper import Part, Positive, PositiveInt, Share, hyper
+from ..core.hyper import NonNegativeInt, Part, Positive, PositiveInt, Share, hyper
 from ..core.registry import Registry
 
 
@@ -62,16 +62,31 @@ class Exponential(Schedule):
         return float(self.decay**round * within)
 
 
+class WarmUp(Schedule):
+    """Up to 1 in equal parts over `rounds` rounds: 1 / rounds in the first one; then 1 (Goyal et
+    al., 2017, section 2.2).
+    """
+
+    rounds: PositiveInt = hyper(5)
+
+    def __call__(self, round: int, step: int) -> float:
+        return min((round + 1) / self.rounds, 1.0)
+
+
 class Cosine(Schedule):
     """From 1 down to `floor` along half a cosine over `rounds` rounds, then `floor`. In a
-    configuration `rounds` is the run's own unless it is given.
+    configuration `rounds` is the run's own unless it is given. The first `warmup` of these rise to
+    1 instead, as WarmUp does (Loshchilov & Hutter, ICLR 2017, without restarts).
     """
 
     rounds: PositiveInt = hyper(100)
     floor: Share = hyper(0.0)
+    warmup: NonNegativeInt = hyper(0)
 
     def __call__(self, round: int, step: int) -> float:
-        share = min(round / self.rounds, 1.0)
+        if round < self.warmup:
+            return (round + 1) / self.warmup
+        share = min((round - self.warmup) / max(self.rounds - self.warmup, 1), 1.0)
         return self.floor + (1 - self.floor) * 0.5 * (1 + math.cos(math.pi * share))
 
 
@@ -191,6 +206,7 @@ SCHEDULES: Registry[type[Schedule]] = Registry(
         "constant": Constant,
         "exponential": Exponential,
         "cosine": Cosine,
+        "warmup": WarmUp,
         "milestones": Milestones,
         "inverse_sqrt": InverseSqrt,
         "fafed_theory": FAFEDTheory,

@@ -2,7 +2,7 @@
 
 from .base import Wrapper
 from .client import Clip, ClipGrad, LocalOpt, PerStep, Prox, Sam, WeightDecay, build
-from .optimisers import Adam, Average, Momentum, Nesterov, Optimiser
+from .optimisers import Adam, Average, Momentum, Nesterov, Optimiser, RMSprop
 from .server import Lookahead, ServerOpt, ServerWrapper
 from .server_optimisers import ServerAdagrad, ServerAdam, ServerAMSGrad, ServerYogi
 
@@ -18,6 +18,7 @@ __all__ = [
     "Optimiser",
     "PerStep",
     "Prox",
+    "RMSprop",
     "Sam",
     "ServerAMSGrad",
     "ServerAdagrad",

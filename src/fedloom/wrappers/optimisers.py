@@ -72,6 +72,23 @@ class Nesterov(Optimiser):
         return self.lr * (d + self.beta * m), rec(m=m)
 
 
+class RMSprop(Optimiser):
+    """RMSprop (Tieleman & Hinton, 2012, lecture 6.5), as torch.optim.RMSprop without momentum: v =
+    alpha v + (1 - alpha) d^2; move by lr d / (sqrt(v) + eps).
+    """
+
+    lr: Positive = hyper(1.0, "factor of the move", "1: the local rate is job.lr")
+    alpha: Decay = hyper(0.99, "decay of the second moment", "torch.optim.RMSprop")
+    eps: Positive = hyper(1e-08, "added to the root of the second moment", "torch.optim.RMSprop")
+
+    def init(self, x: Vec) -> Rec:
+        return rec(v=zeros(x))
+
+    def move(self, d: Vec, state: Rec) -> tuple[Vec, Rec]:
+        v = self.alpha * state.v + (1 - self.alpha) * d * d
+        return self.lr * d / (v.sqrt() + self.eps), rec(v=v)
+
+
 class Adam(Optimiser):
     """Adam with bias correction (Kingma & Ba, ICLR 2015), as torch.optim.Adam.
 
