@@ -232,7 +232,7 @@ QUARTERS, TENS = torch.arange(12) % 4, torch.arange(30) % 10
         (lambda: similarity(13).split(QUARTERS, 0), "13 clients cannot share 12 samples"),
         (lambda: stratified(0), "clients must be"),
         (lambda: blocks(13).split(QUARTERS, 0), "13 clients cannot share 12 samples"),
-        (lambda: class_groups(2, [[0, 1], [1, 2, 3]]), "every class one group"),
+        (lambda: class_groups(2, [[0, 1], [2, 3, 3]]), "each of its classes once"),
         (lambda: class_groups(2, [[0, 1], []]), "at least one class"),
         (lambda: class_groups(1, [[0, 1], [2, 3]]), "2 groups of classes need as many clients"),
         (lambda: class_groups(2, [[0, 1], [2]]).split(QUARTERS, 0), "class 3 is in no group"),
@@ -257,3 +257,15 @@ def test_what_cannot_be_dealt_is_refused_in_one_line(use, says):
     with pytest.raises((ConfigError, DataError), match=says) as error:
         use()
     assert "\n" not in str(error.value)
+
+
+def test_groups_that_share_a_class_cut_it_by_their_numbers_of_clients():
+    """Exact classes for each of four clients, as in the field's "two classes of each"."""
+    labels = torch.arange(120) % 4
+    lists = class_groups(4, [[0, 1], [1, 2], [2, 3], [3]]).split(labels, seed=1)
+    found = [labels[lists.of(i)].bincount(minlength=4).tolist() for i in range(4)]
+    assert found == [[30, 15, 0, 0], [0, 15, 15, 0], [0, 0, 15, 15], [0, 0, 0, 15]]
+    lists = class_groups(3, [[0, 1, 2], [2, 3]]).split(labels, seed=1)  # of two clients and of one
+    found = [labels[lists.of(i)].bincount(minlength=4).tolist() for i in range(3)]
+    assert found == [[15, 15, 10, 0], [15, 15, 10, 0], [0, 0, 10, 30]]
+    assert sorted(lists.indices.tolist()) == list(range(120))

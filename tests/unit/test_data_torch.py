@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 from published import refused
+from torch.utils.data import DataLoader, TensorDataset
 
-from fedloom.data import Images, from_datasets
+from fedloom.data import Images, from_arrays, from_clients, from_datasets, iid
+from fedloom.errors import DataError
 
 
 class Squares(torch.utils.data.Dataset):
@@ -107,3 +109,14 @@ def test_pictures_of_a_dataset_are_augmented_by_a_transform():
     data = from_datasets([one], test=one, transform=Images(mean=(0.0,), std=(1.0,), flip=True))
     assert data.inputs.dtype == torch.uint8 and data.inputs.shape == (1, 1, 3, 4)
     assert data.test_inputs.unique().tolist() == [51] and data.transform.flip
+
+
+def test_a_data_loader_is_refused_in_words():
+    loader = DataLoader(TensorDataset(torch.rand(6, 2), torch.zeros(6).long()), batch_size=2)
+    for make in (
+        lambda: from_datasets([loader]),
+        lambda: from_clients({"lyon": loader}),
+        lambda: from_arrays(loader, None, iid(2)),
+    ):
+        with pytest.raises(DataError, match=r"is a DataLoader; give its dataset"):
+            make()

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader
 
 from fedloom.data.client_indices import Partition, Ragged
 from fedloom.data.dataset import Arrays
@@ -47,7 +48,7 @@ def from_clients(
             "(one per client, together the common set)"
         )
     called, parts = _named(pairs)
-    if client_tests is not None and not all(len(x) for x, _ in parts):
+    if client_tests is not None and any(map(_empty, parts)):
         return _without_training(pairs, client_tests, name, class_names, dtype, transform)
     every = called or range(len(parts))
     inputs, targets, clients = join(parts, [f"client {who}" for who in every], dtype, transform)
@@ -87,9 +88,9 @@ def _without_training(
     called, parts = _named(pairs)
     names = called or tuple(map(str, range(len(parts))))
     tests = _in_order(client_tests, called, len(parts))
-    new = [i for i, (x, _) in enumerate(parts) if not len(x)]
+    new = [i for i, part in enumerate(parts) if _empty(part)]
     for i in new:
-        if not len(tests[i][0]):
+        if _empty(tests[i]):
             raise DataError(
                 f"client {names[i]} has no samples, neither to train on nor to test on; leave it "
                 "out"
@@ -102,6 +103,24 @@ def _without_training(
     data = from_clients(given[0], None, given[1], name, class_names, dtype, transform)
     unseen = Unseen(tuple(names[i] for i in new), x, y, own)
     return replace(data, unseen=unseen, about={**data.about, "unseen": list(unseen.names)})
+
+
+def _empty(pair: Any) -> bool:
+    """True for a pair without samples; what is no pair is refused where it is read."""
+    try:
+        inputs, _ = pair
+        return len(inputs) == 0
+    except (TypeError, ValueError):
+        return False
+
+
+def refuse_loader(given: Any, what: str) -> None:
+    """Raise DataError for a DataLoader."""
+    if isinstance(given, DataLoader):
+        raise DataError(
+            f"{what} is a DataLoader; give its dataset, from_datasets([loader.dataset, ...]): "
+            "fedloom draws the batches itself, of local.batch examples"
+        )
 
 
 def _named(parts: Any) -> tuple[tuple[str, ...], Sequence[Any]]:
@@ -152,6 +171,7 @@ def from_arrays(
     >>> sorted(data.sizes.tolist()), data.classes
     ([2, 2, 3, 3], None)
     """
+    refuse_loader(inputs, "the data set")
     rows, labels = _arrays((inputs, targets), "the data set", dtype, transform)
     test_inputs, test_targets = _test_arrays(test, dtype, transform)
     return Arrays(
@@ -175,6 +195,7 @@ def _arrays(
     pair: Any, what: str, dtype: torch.dtype, transform: Transform | None
 ) -> tuple[Tensor, Tensor]:
     """Inputs and targets as tensors. Raises DataError, which begins with `what`."""
+    refuse_loader(pair, what)
     try:
         inputs, targets = pair
     except (TypeError, ValueError) as error:

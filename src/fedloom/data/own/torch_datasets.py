@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedloom.data.federated import FederatedData
 from fedloom.data.own.columns import warn_of_look_alikes
-from fedloom.data.own.in_memory import ONE_ARRAY, from_clients
+from fedloom.data.own.in_memory import ONE_ARRAY, from_clients, refuse_loader
 from fedloom.data.pictures import as_array
 from fedloom.data.transforms import Transform
 from fedloom.errors import DataError
@@ -103,6 +103,7 @@ def _read(datasets: Any, what: str, stored: bool) -> dict[Any, _Samples]:
 
 
 def _samples(dataset: Any, what: str, stored: bool) -> _Samples:
+    refuse_loader(dataset, what)
     inputs: list[Tensor] = []
     targets: list[Tensor] = []
     try:

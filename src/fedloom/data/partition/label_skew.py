@@ -149,8 +149,9 @@ class class_groups(ByLabel, NamedPartition):
     The clients are cut into as many neighbouring groups as there are groups of classes, the first
     ones larger by one where that is needed. A group's samples, sorted by label, are assigned in
     turn to its clients, so that each has as much of every class of the group. groups: lists of
-    labels, each label in one of them; none stands for two, the lower and the upper half of the
-    labels. Disjoint and complete.
+    labels, as many as clients to say each one's; samples of a label of several groups are cut
+    between these, by their numbers of clients. None stands for two, the lower and the upper half of
+    the labels. Disjoint and complete.
 
     Source: Wu et al., FAFED, AAAI 2023 ("5 of 10 classes"), and the code taken for its authors': 20
     clients and two groups, {0-4} and {5-9} for Fashion-MNIST, {0, 1, 2, 5, 9} and {3, 4, 6, 7, 8}
@@ -168,14 +169,14 @@ class class_groups(ByLabel, NamedPartition):
     groups: Sequence[Sequence[int]] = ()
 
     def __post_init__(self) -> None:
-        """Refuse groups that share a class."""
+        """Refuse groups that are no lists of classes."""
         object.__setattr__(self, "groups", tuple(tuple(group) for group in self.groups))
         members = [label for group in self.groups for label in group]
         if any(isinstance(x, bool) or not isinstance(x, int) for x in members):
             raise DataError(f"groups must be lists of classes, got {self.groups}")
-        if len(set(members)) < len(members) or not all(self.groups):
+        if any(len(set(group)) < len(group) or not group for group in self.groups):
             raise DataError(
-                f"every group needs at least one class, and every class one group; got "
+                f"every group needs at least one class, and each of its classes once; got "
                 f"{[list(group) for group in self.groups]}"
             )
         self._check_clients(len(self.groups))
@@ -210,9 +211,20 @@ class class_groups(ByLabel, NamedPartition):
             raise DataError(
                 f"class {min(odd)} is in {'no group' if min(odd) in names else 'the groups'}"
                 f"{'' if min(odd) in names else ' but has no samples'}; the labels are "
-                f"{names[0]} to {names[-1]}: put each in one group"
+                f"{names[0]} to {names[-1]}: put each in a group"
             )
-        return [[pools[names.index(label)] for label in group] for group in self.groups]
+        return [
+            [self._share(pools[names.index(label)], label, k) for label in group]
+            for k, group in enumerate(self.groups)
+        ]
+
+    def _share(self, pool: Any, label: int, group: int) -> Any:
+        """The samples of a label that go to a group: all, or of several groups each one's part."""
+        crowds = even_sizes(self.clients, len(self.groups))
+        sizes = [crowd * (label in of) for crowd, of in zip(crowds, self.groups, strict=True)]
+        before, all_of = sum(sizes[:group]), sum(sizes)
+        edges = [round(len(pool) * n / all_of) for n in (before, before + sizes[group])]
+        return pool[edges[0] : edges[1]]
 
     def about(self) -> dict[str, Any]:
         """Describe the partition, fit for JSON."""
