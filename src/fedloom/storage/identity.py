@@ -43,6 +43,7 @@ NEW: dict[str, tuple[Any, str | None]] = {
     "local.precision": ("full", None),
     "local.clip_pull": (True, None),
     "evaluate.finetune": (0, None),
+    "evaluate.unseen": (0.0, None),
     "algorithm.matrix": ("coordinate", None),
     "aggregation.secure": (False, None),
     "aggregation.threshold": (0.6, None),

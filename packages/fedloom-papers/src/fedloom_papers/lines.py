@@ -7,7 +7,7 @@ import functools
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -212,24 +212,19 @@ def _plain(value: str) -> str:
         return value
 
 
-def others(lines: Iterable[Line], runs: Iterable[PaperRun]) -> list[str]:
+def others(lines: Sequence[Line], runs: Iterable[PaperRun]) -> list[str]:
     """What a reader must know of lines: those of another version that are used, because no setting
     that decides a number differs, and those that are not used, because one does.
     """
-    mine = list(runs)
-    wanted = {(run.digest, run.seed): run for run in mine}
-    found = list(lines)
-    have = {(line["digest"], line["seed"]) for line in found}
-    used = [x for x in found if (x["digest"], x["seed"]) in wanted]
-    said = [
-        f"{wanted[x['digest'], x['seed']].title}: made by version {x['version']}, same settings"
-        for x in used
-        if x["version"] != __version__
-    ]
-    missing = [run for run in mine if (run.digest, run.seed) not in have]
-    for run in missing:
-        was = [x for x in found if _same_place(x, run)]
-        if was:
+    mine, said = list(runs), []
+    have = latest(lines, mine)
+    for run in mine:
+        line = have.get((run.digest, run.seed))
+        was = [x for x in lines if line is None and _same_place(x, run)]
+        if line is not None and line["version"] != __version__:
+            version = line["version"] or "unknown"
+            said.append(f"{run.title}: made by version {version}, same settings")
+        elif was:
             keys = _differing(was[-1]["settings"], settings_of(run.config.values))
             said.append(f"{run.title}: a line is not used, {', '.join(keys[:3])} differs")
     return said

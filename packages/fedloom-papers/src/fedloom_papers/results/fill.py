@@ -228,7 +228,8 @@ def _demo(place: str, field: str) -> str | float:
     if place == "example":
         return str(found["example"])
     if place == "table":
-        text = fitted(found["rows"], space=WIDTH).splitlines()
+        rows = [{"unseen_mean": None, **row} for row in found["rows"]]  # a later column
+        text = fitted(rows, space=WIDTH).splitlines()
         return "\n".join(line.rstrip() for line in text if not line.startswith("("))
     one, other = place.split("/")
     values = {name: {int(s): v for s, v in own.items()} for name, own in found["values"].items()}
