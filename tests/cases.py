@@ -39,8 +39,9 @@ from fedloom.federation.clock import Asynchronous
 from fedloom.federation.devices import Levels, LogNormal
 from fedloom.federation.private_examples import ExamplePrivacy
 from fedloom.federation.schedules import Exponential, FAFEDTheory
-from fedloom.models import lstm_language_model, lstm_shakespeare, transformer_text
+from fedloom.models import lstm_language_model, lstm_shakespeare, transformer_text, unet
 from fedloom.objectives import (
+    Dice,
     FedMLB,
     FedNTD,
     MaskedCrossEntropy,
@@ -67,6 +68,7 @@ from support.federations import (
     Mean,
     drawing,
     images,
+    masks,
     on_clusters,
     on_texts,
     on_two_inputs,
@@ -251,6 +253,14 @@ def _data() -> dict[str, Case]:
             "cohort": 2,
         }
         out[f"language{', padded' if padding else ''}"] = Case(_of(on_texts, **spoken))
+    pixels = {
+        "model": lambda: unet(classes=3, width=2, depth=1, groups=2),
+        "data": masks,
+        "objective": Dice(ignore=255, cross_entropy=0.5),
+        "local": Local(epochs=2, batch=4, lr=0.5),
+        "metrics": ["accuracy", "dice"],
+    }
+    out["pixels"] = Case(_of(on_texts, **pixels))
     out["two views"] = Case(two_views)
     out["two inputs"] = Case(on_two_inputs)
     return out

@@ -44,6 +44,13 @@ def photographs(dtype: torch.dtype) -> FederatedData:
     return _sampled(lambda d, n: (d.normal(size=(n, 3, 8, 8)), d.integers(3, size=n)), dtype)
 
 
+def masks(dtype: torch.dtype) -> FederatedData:
+    """Pictures of 6 x 7 pixels, each of one of three classes, but a fifth that do not count."""
+    shape, chances = (6, 7), [0.4, 0.3, 0.1, 0.2]
+    draw = lambda d, n: d.choice([0, 1, 2, 255], size=(n, *shape), p=chances)
+    return _sampled(lambda d, n: (d.normal(size=(n, 1, *shape)), draw(d, n)), dtype)
+
+
 def texts(dtype: torch.dtype) -> FederatedData:
     """Five words, and one of three classes."""
     size = (modules.WORDS, 5)

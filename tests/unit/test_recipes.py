@@ -42,6 +42,7 @@ def test_its_model_has_a_class_for_every_label(name: str) -> None:
         "tiny_imagenet": 200,
         "celeba": 2,
         "heart": 2,
+        "shapes": 3,
         "fafed_wikitext2": 33_278,
     }
     classes = others.get(name) or others.get(values["data"]["name"], 10)

@@ -46,7 +46,7 @@ LINKS = [
     *(f"{codec}, {feedback}" for codec in _KINDS for feedback in FEEDBACKS),
     *(f"{n}, {c.feedback}" for n, c in CODECS.items() if n not in ("dense", *_KINDS)),
 ]
-_OWN_DATA = (Needs.TEXT_ORDER, Needs.SURVIVAL)
+_OWN_DATA = (Needs.TEXT_ORDER, Needs.SURVIVAL, Needs.PIXELS)
 # the exponent that discounts older updates, of each clock; None: there are no older ones
 _STALENESS = {"synchronous": None, "asynchronous": 0.5, "asynchronous, staleness 0": 0.0}
 
@@ -65,7 +65,7 @@ AXES: dict[str, Axis] = {
     "objective": Axis(
         "Algorithm and objective",
         "algorithm",
-        # one that needs a text, or times, needs a model and data of its own: no question of two
+        # one that needs a text, times or pixels needs a model and data of its own
         tuple(n for n, make in OBJECTIVES.items() if make.needs not in _OWN_DATA),
         "algorithm=ROW objective=COLUMN",
     ),

@@ -176,14 +176,19 @@ def as_lists(made: Any, partition: object) -> Ragged:
         raise DataError(f"{what}: {error}") from error
 
 
-def count_labels(lists: Ragged, targets: Tensor, classes: int) -> Tensor:
-    """Count the labels, or all tokens, of targets (n, ...) on every list: (N, C) int64."""
+def count_labels(
+    lists: Ragged, targets: Tensor, classes: int, ignored: int | None = None
+) -> Tensor:
+    """Count the labels, or all tokens or pixels, of targets (n, ...) on every list: (N, C) int64.
+    ignored: a label that is not counted.
+    """
     counts = torch.zeros(lists.count, classes, dtype=torch.int64)
     for a in range(0, lists.count, _COUNTED):  # a million at once would take gigabytes
         part = Ragged(lists.offsets[a : a + _COUNTED + 1], lists.indices)
         held = targets[lists.indices[part.offsets[0] : part.offsets[-1]]]
         first = (part.owners() * classes).view(-1, *[1] * (held.ndim - 1))
-        found = torch.bincount((first + held).flatten(), minlength=part.count * classes)
+        places = first + held if ignored is None else (first + held)[held != ignored]
+        found = torch.bincount(places.flatten(), minlength=part.count * classes)
         counts[a : a + _COUNTED] = found.view(-1, classes)
     return counts
 

@@ -43,14 +43,15 @@ class FederatedData:
 
     inputs: (n, ...) float32 or float64, int64 tokens, or any stored type with a transform, which
     makes the model's inputs batch by batch: uint8 images stay a quarter of the size. targets: (n,)
-    int64 labels from 0, (n, T) int64 tokens, or floating (n, ...) for regression. clients: training
-    indices per client; lists may overlap. test_clients: indices into the test arrays per client (a
-    list may be empty). validation: indices into inputs that no client holds. about: source,
-    partition and seed, fit for JSON, for the run directory. raw: how the inputs were made from
-    published samples; an exported model includes it. roll: what is known of all clients where the
-    samples of only some are here; the others' lists are empty. client_names: one per client, or
-    none. unseen: the rows of clients that never train. Tensors are shared, never copied: treat them
-    as constants. Raises DataError for anything that does not fit (`validate`).
+    int64 labels from 0, (n, T) int64 tokens, (n, H, W) int64 labels of pixels, or floating (n, ...)
+    for regression. clients: training indices per client; lists may overlap. test_clients: indices
+    into the test arrays per client (a list may be empty). validation: indices into inputs that no
+    client holds. about: source, partition and seed, fit for JSON, for the run directory. raw: how
+    the inputs were made from published samples; an exported model includes it. roll: what is known
+    of all clients where the samples of only some are here; the others' lists are empty.
+    client_names: one per client, or none. unseen: the rows of clients that never train. Tensors are
+    shared, never copied: treat them as constants. Raises DataError for anything that does not fit
+    (`validate`).
 
     >>> data = FederatedData(
     ...     name="two", inputs=torch.rand(5, 2), targets=torch.tensor([0, 1, 1, 0, 2]),
@@ -112,18 +113,44 @@ class FederatedData:
             return None
         if self.roll is not None:
             return self.roll.classes
-        largest = int(self.targets.max())
+        largest = self._largest(self.targets)
         if self.test_targets is not None and len(self.test_targets):
-            largest = max(largest, int(self.test_targets.max()))
+            largest = max(largest, self._largest(self.test_targets))
         return largest + 1
 
     @property
+    def ignored(self) -> int | None:
+        """The label of the pixels that do not count, such as 255, which is no class; None without
+        one. (Padding of tokens is a token that the model has an output for.)
+        """
+        return self.about.get("target_padding") if self.targets.ndim > 2 else None
+
+    def _largest(self, labels: Tensor) -> int:
+        """The largest label, or token; -1 if none counts."""
+        if self.ignored is not None:
+            labels = torch.where(labels == self.ignored, -1, labels)
+        return int(labels.max())
+
+    def ignoring(self, label: int | None) -> FederatedData:
+        """A copy in which pixels of this label do not count. Raises DataError if the data name
+        another one.
+        """
+        if label is None or self.outcome != "pixels" or self.ignored == label:
+            return self
+        if self.ignored is not None:
+            raise DataError(
+                f"the loss ignores label {label} and '{self.name}' label {self.ignored}; give the "
+                "same, or leave out the loss's"
+            )
+        return replace(self, about={**self.about, "target_padding": label})
+
+    @property
     def outcome(self) -> str:
-        """What the targets are: "classes", one of an example; "tokens"; "marks", numbers that are
-        all 0 or 1; or "numbers".
+        """What the targets are: "classes", one of an example; "tokens"; "pixels", a class of each;
+        "marks", numbers that are all 0 or 1; or "numbers".
         """
         if self.classes is not None:
-            return "classes" if self.targets.ndim == 1 else "tokens"
+            return ("classes", "tokens", "pixels")[min(self.targets.ndim, 3) - 1]
         marks = bool(((self.targets == 0) | (self.targets == 1)).all())
         return "marks" if marks else "numbers"
 
@@ -138,14 +165,16 @@ class FederatedData:
                 f"a table of {self.population} clients by {classes} classes is too large; count "
                 "client by client with label_counts_of"
             )
-        return count_labels(self.clients, self.targets.cpu(), classes)
+        return count_labels(self.clients, self.targets.cpu(), classes, self.ignored)
 
     def label_counts_of(self, i: int) -> Tensor:
         """Count the labels, or all tokens, of client i: (C,) int64, where the targets are. Raises
         DataError for regression.
         """
-        classes = self._countable()
-        return torch.bincount(self.client(i)[1].flatten(), minlength=classes)
+        classes, labels = self._countable(), self.client(i)[1].flatten()
+        if self.ignored is not None:
+            labels = labels[labels != self.ignored]
+        return torch.bincount(labels, minlength=classes)
 
     def _countable(self) -> int:
         if self.classes is None:
@@ -344,10 +373,13 @@ class FederatedData:
         self._validate_test()
         self._validate_validation()
         classes = self.classes
+        if classes == 0 and self.roll is None:
+            raise DataError(f"no pixel counts: all have the label {self.ignored}, which is ignored")
         if self.class_names and (classes or 0) > len(self.class_names):
+            pixels = "; if it marks pixels that do not count, give ignore" * (self.targets.ndim > 2)
             raise DataError(
                 f"there are {len(self.class_names)} class_names, but labels go up to "
-                f"{(classes or 0) - 1}; give one name per class, or none"
+                f"{(classes or 0) - 1}; give one name per class, or none{pixels}"
             )
         try:
             json.dumps(dict(self.about))
@@ -369,7 +401,7 @@ class FederatedData:
                 f"client {i} has {int(here[i])} training samples, and {_FILE} says "
                 f"{int(roll.sizes[i])}; its weight in the mean would be wrong"
             )
-        largest = -1 if self.targets.is_floating_point() else int(self.targets.max())
+        largest = -1 if self.targets.is_floating_point() else self._largest(self.targets)
         if roll.classes is not None and largest >= roll.classes:
             raise DataError(
                 f"a label is {largest}, and {_FILE} says that there are {roll.classes} classes, "

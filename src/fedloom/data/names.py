@@ -9,6 +9,7 @@ from fedloom.core.registry import Registry
 from fedloom.data.client_indices import MatchedPartition, Partition, Ragged
 from fedloom.data.client_test_sets import TESTS, with_client_tests
 from fedloom.data.federated import FederatedData
+from fedloom.data.generated import shapes
 from fedloom.data.heterogeneity import measure
 from fedloom.data.own.folders import folders
 from fedloom.data.own.hugging_face import from_partitions, hugging_face
@@ -35,6 +36,7 @@ SOURCES: Registry[Callable[..., FederatedData]] = Registry(
             *(
                 digits,
                 heart,
+                shapes,
                 mnist,
                 fashion_mnist,
                 cifar10,
@@ -77,6 +79,7 @@ __all__ = [
     "measure",
     "mnist",
     "shakespeare",
+    "shapes",
     "table",
     "tcga",
     "tiny_imagenet",

@@ -53,16 +53,19 @@ def check_arrays(which: str, inputs: Tensor, targets: Tensor, transform: Transfo
         raise DataError(f"{which or 'training '}data have no samples")
     for what, array in (("inputs", inputs), ("targets", targets)):
         check_finite(which + what, array)
-    if labels and (targets.ndim > 2 or not targets.numel()):
+    if labels and not targets.numel():
         raise DataError(
             f"{which}targets have type int64 and shape {tuple(targets.shape)}; labels must be one "
-            "number a sample, tokens (samples, length), regression targets floats"
+            "number a sample, tokens (samples, length), labels of pixels (samples, height, width), "
+            "regression targets floats"
         )
     if labels and int(targets.min()) < 0:
         place = (targets < 0).nonzero()[0].tolist()
         raise DataError(
             f"{which}targets row {place[0]} is {int(targets[tuple(place)])}; labels must be 0, 1, "
             "2, ..."
+            + "; pixels that do not count may be 255, with ignore = 255"
+            * (targets.ndim > 2)
         )
     if labels and int(targets.max()) >= MOST:
         place = (targets >= MOST).nonzero()[0].tolist()

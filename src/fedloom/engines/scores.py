@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from numbers import Real
@@ -23,6 +24,7 @@ from .author_rules import in_words, noted
 from .heartbeat import beat
 
 EVALUATION_BATCH = 500  # labels, or tokens; part of the bits of a loss, hence no setting
+PIXELS = 1 << 18  # that are evaluated at once: 16 channels of them take 16 MiB
 
 
 class Score(NamedTuple):
@@ -114,11 +116,14 @@ def per_example(value: Any, count: int, what: str) -> Tensor:
 
 def evaluation_batch(targets: Tensor) -> int:
     """How many examples are evaluated at once. Texts have fewer, because logits of 500 texts of 35
-    words and a vocabulary of 33,278 need more than two gigabytes.
+    words and a vocabulary of 33,278 need more than two gigabytes; so have large pictures with a
+    label for each pixel.
 
-    >>> [evaluation_batch(torch.zeros(shape).long()) for shape in ((9,), (9, 35))]
-    [500, 14]
+    >>> [evaluation_batch(torch.zeros(shape).long()) for shape in ((9,), (9, 35), (9, 128, 128))]
+    [500, 14, 16]
     """
+    if targets.ndim > 2 and not targets.is_floating_point():
+        return max(1, min(EVALUATION_BATCH, PIXELS // math.prod(targets.shape[1:])))
     tokens = targets.shape[1] if targets.ndim == 2 and not targets.is_floating_point() else 1
     return max(1, EVALUATION_BATCH // tokens)
 

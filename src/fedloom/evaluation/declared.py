@@ -28,6 +28,8 @@ DECLARED = {
     "accuracy": Declared(True, unit="share"),
     "perplexity": Declared(False, refusal="is for texts, and the targets are no tokens"),
     "brier": Declared(False, refusal="is for classes, one of an example"),
+    "dice": Declared(True, refusal="is for labels of pixels (n, H, W), and the targets are others"),
+    "iou": Declared(True, refusal="is for labels of pixels (n, H, W), and the targets are others"),
     "concordance": Declared(
         True,
         refusal="is for times and events: give objective=cox, and both columns as targets",

@@ -66,7 +66,7 @@ def brier(outputs: Any, targets: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Tokens:
-    """A mean over the tokens of all examples. ignore: a target that is not counted."""
+    """A mean over the tokens, or pixels, of all examples. ignore: a target that is not counted."""
 
     ignore: int | None = None
     exported: ClassVar[str] = ""  # what an exported script calls it
@@ -84,7 +84,7 @@ class Tokens:
 
 
 class TokenAccuracy(Tokens):
-    """The share of tokens whose largest output is the target's."""
+    """The share of tokens, or pixels, whose largest output is the target's."""
 
     exported = "token accuracy"
 
@@ -161,6 +161,52 @@ class Concordance:
         return right / pairs if pairs else math.nan
 
 
+class Overlap:
+    """How well the predicted pixels of a class are the true ones, on a whole set: the mean over the
+    classes, without those that neither the truth nor the prediction has.
+
+    kind "dice": 2 |P and T| / (|P| + |T|); "iou": |P and T| / |P or T|, the Jaccard index, with P
+    and T the pixels of a class as predicted and in truth, of all examples together. ignore: a
+    target that is not counted. torchmetrics has both, but its mean is of the second class alone if
+    there are two, and it is an extra.
+
+    >>> metric = Overlap("iou")
+    >>> outputs = torch.tensor([[[[2.0, 2.0, 0.0]], [[0.0, 0.0, 1.0]], [[-1.0, -1.0, -1.0]]]])
+    >>> metric.update(outputs, torch.tensor([[[0, 1, 1]]]))
+    >>> metric.compute()  # 1/2 of both classes; nobody has the third
+    0.5
+    """
+
+    higher_is_better = True
+
+    def __init__(self, kind: str, ignore: int | None = None) -> None:
+        self.kind, self.ignore = kind, ignore
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all batches."""
+        self._pairs = torch.zeros(0, 0, dtype=torch.int64)  # pixels (C, C): truth, prediction
+
+    def update(self, outputs: Tensor, targets: Tensor) -> None:
+        """Add one batch: outputs (B, C, ...), targets (B, ...)."""
+        logits = by_class(outputs, targets)
+        classes, found = logits.shape[1], logits.argmax(1)
+        if self.ignore is not None:
+            counted = targets != self.ignore
+            targets, found = targets[counted], found[counted]
+        pairs = torch.bincount((targets * classes + found).flatten(), minlength=classes**2)
+        pairs = pairs.view(classes, classes)
+        self._pairs = self._pairs + pairs if len(self._pairs) else pairs
+
+    def compute(self) -> float:
+        """The mean; NaN where no pixel counts."""
+        both = self._pairs.diagonal().double()
+        sizes = (self._pairs.sum(0) + self._pairs.sum(1)).double()
+        there = sizes > 0
+        parts = 2 * both / sizes if self.kind == "dice" else both / (sizes - both)
+        return float(parts[there].mean())
+
+
 def exported(metric: Any) -> str:
     """What an exported script calls a metric that it can measure; empty for others."""
     if metric is accuracy or metric is brier:
@@ -185,8 +231,9 @@ def exported_metric(metrics: Mapping[str, Any], objective: Objective) -> dict[st
 
 
 def default_metrics(objective: Objective, data: FederatedData) -> dict[str, Any]:
-    """Accuracy if the targets are labels, perplexity and accuracy if they are the tokens of a text,
-    concordance for times to an event, none for numbers: there the loss is the measure.
+    """Accuracy if the targets are labels, also of pixels, perplexity and accuracy if they are the
+    tokens of a text, concordance for times to an event, none for numbers: there the loss is the
+    measure.
     """
     if objective.needs is Needs.SURVIVAL:
         return {"concordance": Concordance()}
@@ -195,4 +242,6 @@ def default_metrics(objective: Objective, data: FederatedData) -> dict[str, Any]
     if data.targets.ndim == 1:
         return {"accuracy": accuracy}
     ignore = getattr(objective, "ignore", None)
+    if data.outcome == "pixels":
+        return {"accuracy": TokenAccuracy(data.ignored)}
     return {"perplexity": Perplexity(ignore), "accuracy": TokenAccuracy(ignore)}

@@ -23,7 +23,7 @@ from ..engines.scores import is_whole
 from ..errors import ConfigError, did_you_mean
 from ..objectives import Objective
 from .declared import DECLARED, Declared
-from .metrics import accuracy, brier, chances, default_metrics
+from .metrics import Overlap, accuracy, brier, chances, default_metrics
 from .threshold import DecidedAccuracy, Threshold
 
 _OWN = [name for name, declared in DECLARED.items() if not declared.made_by]
@@ -119,6 +119,8 @@ def _made(name: str, objective: Objective, data: FederatedData, threshold: Thres
     columns, marks = data.targets[:1].numel(), data.outcome == "marks"
     if name == "brier" and (data.outcome == "classes" or (marks and columns == 1)):
         return brier
+    if name in ("dice", "iou") and data.outcome == "pixels":
+        return Overlap(name, data.ignored)
     if name in DECLARED and (refusal := DECLARED[name].refusal):
         raise ConfigError(f"metrics: '{name}' {refusal}")
     kind, labels = _kind_of(name), data.classes is not None
@@ -128,7 +130,8 @@ def _made(name: str, objective: Objective, data: FederatedData, threshold: Thres
         raise ConfigError(f"metrics: '{name}' is for numbers, and the targets are classes")
     several = columns if marks and columns > 1 else 0
     exported = "auc" if kind.name == "AUROC" and _binary(data) else ""
-    return Named(name, kind, several, getattr(objective, "ignore", None), threshold, exported)
+    ignore = getattr(objective, "ignore", data.ignored)
+    return Named(name, kind, several, ignore, threshold, exported)
 
 
 class _Kind(NamedTuple):

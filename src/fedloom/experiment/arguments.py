@@ -30,6 +30,12 @@ def several(given: Any) -> tuple[Any, ...]:
     return (given,) if callable(given) else tuple(given)
 
 
+def ignored_by(loss: Any) -> int | None:
+    """The target that a loss does not count, fedloom's or one of torch.nn; None without one."""
+    label = getattr(loss, "ignore", getattr(loss, "ignore_index", None))
+    return label if isinstance(label, int) and label >= 0 else None
+
+
 def measures_of(given: Any) -> list[Any]:
     """Measures: one, or any number of them. Raises ConfigError."""
     for measure in several(given):

@@ -68,6 +68,15 @@ def _warn_of_values(data: FederatedData, taken: bool) -> None:
             "which the model has an output; subtract %d from the labels",
             *(least, (data.classes or 1) - 1, least),
         )
+    elif data.outcome == "pixels" and data.roll is None:
+        held = data.label_counts().sum(0) > 0
+        classes = max(len(held), len(data.class_names))
+        absent = [c for c in range(classes) if c >= len(held) or not held[c]]
+        if absent:
+            _log.warning(
+                "no training row has a pixel of class %s, so no model can learn it here",
+                ", ".join(data.class_names[c] if data.class_names else str(c) for c in absent),
+            )
 
 
 def _least(data: FederatedData) -> int:
@@ -95,7 +104,10 @@ def check_classes(outputs: Any, targets: Tensor, data: FederatedData) -> None:
     if logits.shape[:1] + logits.shape[2:] != targets.shape:
         raise DataError(
             f"the model gives {shape} for targets of shape {list(targets.shape)}; cross-entropy "
-            "needs (batch, classes) for labels, (batch, length, classes) for the tokens of a text"
+            "needs (batch, classes) for labels, (batch, length, classes) for the tokens of a text, "
+            "(batch, classes, height, width) for labels of pixels (batch, height, width)"
+            + ": give targets[:, 0]"
+            * (targets.ndim > 3 and targets.shape[1] == 1)
         )
     if logits.shape[1] < classes:
         least = _least(data)
@@ -104,9 +116,13 @@ def check_classes(outputs: Any, targets: Tensor, data: FederatedData) -> None:
                 f"the labels are {least} to {classes - 1}, but classes are counted from 0: "
                 f"subtract {least} from the labels, or give a model with {classes} outputs"
             )
+        pixels = (
+            f"; if {classes - 1} marks pixels that do not count, give objective.ignore = "
+            f"{classes - 1} (CrossEntropy(ignore={classes - 1}) in Python)"
+        ) * (data.outcome == "pixels")
         raise DataError(
             f"the model gives {logits.shape[1]} outputs per example, "
-            f"but labels go up to {classes - 1}; it needs {classes}"
+            f"but labels go up to {classes - 1}; it needs {classes}{pixels}"
         )
 
 

@@ -182,6 +182,7 @@ class Experiment(Settings, frozen=False):
             self.data = self.data.with_validation(self.evaluate.validation, self.seed)
         if self._dtype is not None:
             self.data = self.data.astype(self._dtype)
+        self.data = self.data.ignoring(arguments.ignored_by(self.objective))
         self._net: Net | None = None
         self._module: nn.Module | None = None  # as it was given, until the run begins
         self._group: Group = ALONE

@@ -134,7 +134,9 @@ class LabelFlip(Attack):
             )
         index = index.to(data.targets.device)
         targets = data.targets.clone()
-        targets[index] = data.classes - 1 - targets[index]
+        given = targets[index]
+        flipped = data.classes - 1 - given
+        targets[index] = given.where(given == data.ignored, flipped) if data.ignored else flipped
         return dataclasses.replace(data, targets=targets)
 
 

@@ -26,11 +26,13 @@ from fedloom.models.recurrent import LSTM, lstm_language_model, lstm_shakespeare
 from fedloom.models.resnet import resnet8, resnet18, resnet18_fedsmoo, resnet18_fiarse
 from fedloom.models.several_inputs import SeveralInputs, joined
 from fedloom.models.transformer import transformer_text
+from fedloom.models.unet import unet
 
 _ALL: tuple[Callable[..., nn.Module], ...] = (
     *(logistic, mlp, cnn_fafed_mnist, cnn_fafed_fashion, cnn_fafed_cifar, cnn_cfedavg),
     *(cnn_femnist, cnn_celeba, resnet8, resnet18, resnet18_fedsmoo, resnet18_fiarse),
     *(lstm_shakespeare, lstm_language_model, transformer_text, roberta_base, huggingface_text),
+    unet,
 )
 MODELS: Registry[Callable[..., nn.Module]] = Registry(
     "model", {make.__name__: make for make in _ALL}, own=nn.Module
@@ -61,6 +63,7 @@ __all__ = [
     "resnet18_fiarse",
     "roberta_base",
     "transformer_text",
+    "unet",
     "with_exits",
     "with_statistics",
 ]

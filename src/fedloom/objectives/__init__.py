@@ -3,6 +3,7 @@
 from ..core.registry import Registry
 from .base import CrossEntropy, Function, Needs, Objective, SquaredError, UserLoss, user_loss
 from .cox import Cox
+from .dice import Dice
 from .feddecorr import FedDecorr
 from .fedlc import FedLC
 from .fedmlb import FedMLB
@@ -19,6 +20,7 @@ OBJECTIVES: Registry[type[Objective]] = Registry(
         "cross_entropy": CrossEntropy,
         "squared_error": SquaredError,
         "cox": Cox,
+        "dice": Dice,
         "moon": MOON,
         "fedmlb": FedMLB,
         "feddecorr": FedDecorr,
@@ -42,6 +44,7 @@ __all__ = [
     "OBJECTIVES",
     "Cox",
     "CrossEntropy",
+    "Dice",
     "FedDecorr",
     "FedLC",
     "FedMLB",

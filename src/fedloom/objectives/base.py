@@ -32,8 +32,8 @@ def classes_last(outputs: Tensor, targets: Tensor) -> bool:
     if outputs.shape[1] == outputs.shape[-1]:
         raise DataError(
             f"outputs of shape {list(outputs.shape)} for targets of shape {list(targets.shape)} "
-            "may have their classes on the second or on the last axis; take sequences of another "
-            "length, or a model with one output more"
+            "may have their classes on the second or on the last axis; take sequences or pictures "
+            "of another size, or a model with one output more"
         )
     return True
 
@@ -52,7 +52,8 @@ def label_counts(info: Rec, who: str) -> Tensor:
 
 
 def by_class(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Logits with their classes on axis 1: (B, C) and (B, C, T) as they are, (B, T, C) turned.
+    """Logits with their classes on axis 1: (B, C), (B, C, T) and (B, C, H, W) as they are, (B, T,
+    C) turned.
 
     >>> import torch
     >>> by_class(torch.zeros(2, 5, 3), torch.zeros(2, 5)).shape
@@ -73,6 +74,7 @@ class Needs(Enum):
     DRAWN_PARTS = "a sub-model scheme that draws a part of the client's part for every step"
     TEXT_ORDER = "batches that follow each other as a client's text does, see Local.order"
     SURVIVAL = "targets of two columns, time and event, and a model of one output"
+    PIXELS = "a class for each pixel, and a model that gives outputs for each"
 
 
 class Objective(Part):
@@ -160,8 +162,8 @@ class Objective(Part):
 
 
 def example_mean(each: Tensor, told: Tensor | None) -> Tensor:
-    """The mean over an example's tokens (B, ...), or over the tokens with told (B, ...) true ->
-    (B,).
+    """The mean over an example's tokens or pixels (B, ...), or over those with told (B, ...) true
+    -> (B,).
 
     >>> import torch
     >>> example_mean(torch.tensor([[1.0, 9.0]]), torch.tensor([[True, False]]))
@@ -176,17 +178,20 @@ def example_mean(each: Tensor, told: Tensor | None) -> Tensor:
 
 class CrossEntropy(Objective):
     """Softmax cross-entropy of class labels (B,) and logits (B, C). For sequences (B, T) it is the
-    mean over an example's tokens, with logits (B, T, C) or (B, C, T). A model of one output (B, 1)
+    mean over an example's tokens, with logits (B, T, C) or (B, C, T); for a class of each pixel (B,
+    H, W) the mean over an example's pixels, with logits (B, C, H, W). A model of one output (B, 1)
     gives the logit of class 1 of two: binary cross-entropy.
 
-    ignore: a target that is not counted, such as padding. An example without any other target has
-    the loss 0. By default it is what the data call `target_padding` in `about`.
+    ignore: a target that is not counted, such as padding, or 255 of pixels. The mean of an example
+    is over its other targets, and is 0 without any: an example weighs as much as another one, and a
+    client as its number of examples, however many of its pixels count. By default it is what the
+    data call `target_padding` in `about`.
     """
 
     ignore: NonNegativeInt | None = hyper(
         default=None,
         meaning="target that is not counted",
-        source="such as padding",
+        source="such as padding, or 255 of pixels",
     )
 
     def loss(self, net: Net, x: Vec, batch: Batch, ref: Vec, mem: Rec) -> Tensor:
@@ -197,7 +202,7 @@ class CrossEntropy(Objective):
 
     def score(self, outputs: Any, batch: Batch) -> Tensor:
         targets = batch[1]
-        each = _losses(outputs, targets, "none").reshape(targets.shape)
+        each = _losses(outputs, targets, "none", self.ignore).reshape(targets.shape)
         return example_mean(each, self.told(targets))
 
     def told(self, targets: Tensor) -> Tensor | None:
@@ -222,24 +227,25 @@ def one_tensor(outputs: Any) -> Tensor:
     )
 
 
-def _losses(outputs: Any, targets: Tensor, reduction: str) -> Tensor:
+def _losses(outputs: Any, targets: Tensor, reduction: str, ignore: int | None = None) -> Tensor:
     outputs = one_tensor(outputs)
     if is_one(outputs, targets):
         z = outputs.reshape(-1)
         return F.binary_cross_entropy_with_logits(z, targets.to(z), reduction=reduction)
     if classes_last(outputs, targets):  # a transposed view would copy a large vocabulary
         outputs, targets = outputs.flatten(0, -2), targets.flatten()
+    left_out = IGNORED if ignore is None else ignore  # it may be none of the classes
     few = outputs.ndim == 2 and outputs.shape[1] <= FEW and targets.shape == outputs.shape[:1]
     if few and reduction == "none" and targets.dtype == torch.int64:
-        return _each_of_few(outputs, targets)
-    return F.cross_entropy(outputs, targets, reduction=reduction)
+        return _each_of_few(outputs, targets, left_out)
+    return F.cross_entropy(outputs, targets, reduction=reduction, ignore_index=left_out)
 
 
-def _each_of_few(outputs: Tensor, targets: Tensor) -> Tensor:
+def _each_of_few(outputs: Tensor, targets: Tensor, ignored: int) -> Tensor:
     """F.cross_entropy of every example (B, C), (B,): torch's kernel takes up to three times as long
     for rows that are shorter than the processor's vectors.
     """
-    told = targets != IGNORED
+    told = targets != ignored
     z = outputs - outputs.detach().amax(1, keepdim=True)
     own = z.gather(1, torch.where(told, targets, 0)[:, None]).squeeze(1)
     return torch.where(told, z.exp().sum(1).log() - own, 0.0)
@@ -255,9 +261,10 @@ class SquaredError(Objective):
         outputs, targets = one_tensor(outputs), batch[1]
         if outputs.shape != targets.shape:
             if outputs.numel() != targets.numel():
+                pixels = "; for a class of each pixel give integers" * (targets.ndim > 2)
                 raise DataError(
                     f"the model's output has shape {list(outputs.shape)} and the targets have "
-                    f"{list(targets.shape)}; a squared error needs equal ones"
+                    f"{list(targets.shape)}; a squared error needs equal ones{pixels}"
                 )
             outputs = outputs.reshape(targets.shape)
         each: Tensor = (outputs - targets).square()

@@ -27,11 +27,13 @@ def from_clients(
     class_names: Sequence[str] = (),
     dtype: torch.dtype = torch.float32,
     transform: Transform | None = None,
+    ignore: int | None = None,
 ) -> FederatedData:
     """Make a federation of one (inputs, targets) pair per client: lists, numpy arrays or tensors;
     {name: pair} gives the clients names.
 
-    Inputs are (n_i, ...), targets (n_i,) integer labels or (n_i, ...) floats for regression.
+    Inputs are (n_i, ...), targets (n_i,) integer labels, (n_i, H, W) integer labels of pixels, or
+    (n_i, ...) floats for regression. ignore: a label that does not count, such as 255 of pixels.
     Floats become dtype (float32 unless torch.float64 is asked for), integer inputs stay integers
     (tokens); with a transform, such as Images, inputs keep the type that they have. `test` is one
     common test set; `client_tests` has one pair per client, and all of them together are then the
@@ -60,7 +62,8 @@ def from_clients(
             [f"client_tests {i}" for i in every],
         )
         test_inputs, test_targets, tests = join(own, names, dtype, transform)
-    about = {"source": name} | ({} if transform is None else transform.about())
+    about = {"source": name, **_not_counted(ignore)}
+    about |= {} if transform is None else transform.about()
     return FederatedData(
         name=name,
         inputs=inputs,
@@ -159,11 +162,13 @@ def from_arrays(
     class_names: Sequence[str] = (),
     dtype: torch.dtype = torch.float32,
     transform: Transform | None = None,
+    ignore: int | None = None,
 ) -> FederatedData:
     """Make a federation of one data set, divided among clients by a partition with this seed.
 
-    Inputs are (n, ...), targets (n,) integer labels or (n, ...) floats for regression (for `iid`
-    and `by_lists`). Types are converted as by `from_clients`; arrays that need no conversion are
+    Inputs are (n, ...), targets (n,) integer labels, (n, H, W) integer labels of pixels or (n, ...)
+    floats for regression (both for `iid` and `by_lists`). ignore: a label that does not count, such
+    as 255 of pixels. Types are converted as by `from_clients`; arrays that need no conversion are
     shared. Raises DataError for data or partitions that do not fit.
 
     >>> from fedloom.data.partition import iid
@@ -182,7 +187,13 @@ def from_arrays(
         test_targets=test_targets,
         class_names=tuple(class_names),
         transform=transform,
+        details=_not_counted(ignore),
     ).divided(partition, seed)
+
+
+def _not_counted(label: int | None) -> dict[str, Any]:
+    """What `about` says of a label that does not count."""
+    return {} if label is None else {"target_padding": label}
 
 
 def _test_arrays(

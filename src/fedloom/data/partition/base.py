@@ -98,9 +98,9 @@ class ByLabel:
     def _labels(self, targets: Tensor) -> Ints:
         if targets.is_floating_point() or targets.ndim != 1:
             raise DataError(
-                f"{type(self).__name__} needs labels (n,) int64, but the targets are "
-                f"{targets.dtype} of shape {tuple(targets.shape)}; for these use iid, blocks or "
-                "by_lists"
+                f"{type(self).__name__} needs labels (n,) int64, one of a sample, but the targets "
+                f"are {targets.dtype} of shape {tuple(targets.shape)}; for these use iid, blocks "
+                "or by_lists"
             )
         labels: Ints = targets.cpu().numpy()
         return labels
