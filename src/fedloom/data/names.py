@@ -11,6 +11,7 @@ from fedloom.data.client_test_sets import TESTS, with_client_tests
 from fedloom.data.federated import FederatedData
 from fedloom.data.generated import shapes
 from fedloom.data.heterogeneity import measure
+from fedloom.data.own.client_files import hdf5, leaf, pfllib
 from fedloom.data.own.folders import folders
 from fedloom.data.own.hugging_face import from_partitions, hugging_face
 from fedloom.data.own.in_memory import from_arrays, from_clients
@@ -46,6 +47,7 @@ SOURCES: Registry[Callable[..., FederatedData]] = Registry(
                 celeba,
             ),
             *(shakespeare, wikitext2, ag_news, tcga, folders, table, hugging_face),
+            *(leaf, pfllib, hdf5),
         )
     },
     own=FederatedData,
@@ -74,10 +76,13 @@ __all__ = [
     "from_clients",
     "from_datasets",
     "from_partitions",
+    "hdf5",
     "heart",
     "hugging_face",
+    "leaf",
     "measure",
     "mnist",
+    "pfllib",
     "shakespeare",
     "shapes",
     "table",

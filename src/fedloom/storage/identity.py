@@ -52,6 +52,7 @@ NEW: dict[str, tuple[Any, str | None]] = {
     "data.rules": ([], "table"),
     "data.class_names": ([], "table"),
     "data.names": ([], "table"),
+    "data.sheet": ("", "table"),
     "data.na_values": ([], "table"),
     "data.identity": ([], "table"),
     "data.encoding": ("utf-8", "table"),

@@ -11,7 +11,7 @@ import pickle
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
@@ -133,17 +133,27 @@ class _Unpickler(pickle.Unpickler):
         return allowed[name]
 
 
-def unpickled(path: Path) -> dict[bytes, Any]:
-    """The content of a file. Raises DataError."""
+def unpickle(file: IO[bytes], path: Path, encoding: str = "ASCII") -> Any:
+    """The object in an open file, read without running code in it. Raises DataError, which names
+    the path.
+    """
     try:
-        with path.open("rb") as file:
-            value = _Unpickler(file, encoding="bytes").load()
+        return _Unpickler(file, encoding=encoding).load()
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
     except Exception as error:  # a damaged pickle can raise anything
         raise DataError(
             f"{path} is cut short or altered ({type(error).__name__}: {error}); get it again"
         ) from error
+
+
+def unpickled(path: Path) -> dict[bytes, Any]:
+    """The content of a file. Raises DataError."""
+    try:
+        with path.open("rb") as file:
+            value = unpickle(file, path, "bytes")
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
     if not isinstance(value, dict):
         raise DataError(f"{path} is no batch of images: it holds a {type(value).__name__}")
     return value
