@@ -329,6 +329,7 @@ SIZES: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
     "lstm_shakespeare": ({"hidden": 6}, (9,)),
     "lstm_language_model": ({"vocabulary": 9, "embedding": 5, "hidden": 4}, (9,)),
     "transformer_text": (TEXT, (9,)),
+    "unet": ({}, (1, 12, 10)),
 }
 
 

@@ -31,8 +31,8 @@ from fedloom.models.unet import unet
 _ALL: tuple[Callable[..., nn.Module], ...] = (
     *(logistic, mlp, cnn_fafed_mnist, cnn_fafed_fashion, cnn_fafed_cifar, cnn_cfedavg),
     *(cnn_femnist, cnn_celeba, resnet8, resnet18, resnet18_fedsmoo, resnet18_fiarse),
-    *(lstm_shakespeare, lstm_language_model, transformer_text, roberta_base, huggingface_text),
-    unet,
+    *(lstm_shakespeare, lstm_language_model, transformer_text, unet),
+    *(roberta_base, huggingface_text),
 )
 MODELS: Registry[Callable[..., nn.Module]] = Registry(
     "model", {make.__name__: make for make in _ALL}, own=nn.Module

@@ -17,15 +17,15 @@ def overlap(p: Tensor, labels: Tensor, told: Tensor | None, smooth: float) -> Te
 
     >>> p = torch.tensor([[[1.0, 0.5], [0.0, 0.5]]])  # of two pixels, the second undecided
     >>> overlap(p, torch.tensor([[0, 1]]), None, smooth=0.0)
-    tensor([[0.8889, 0.6667]])
+    tensor([[0.8889, 0.8000]])
     """
     classes = torch.arange(p.shape[1], device=p.device).view(-1, *[1] * (p.ndim - 2))
     true = (classes == labels.unsqueeze(1)).to(p)
     if told is not None:
         p, true = p * told.unsqueeze(1), true * told.unsqueeze(1)
-    p, true = p.flatten(2), true.flatten(2)
+    p, true = (v.reshape(*v.shape[:2], -1) for v in (p, true))  # one label per example is (B,)
     both, sizes = (p * true).sum(2), (p.square() + true).sum(2)  # true^2 is true
-    return (2 * both + smooth) / (sizes + smooth)
+    return (2 * both + smooth) / (sizes + smooth).clamp_min(torch.finfo(p.dtype).tiny)
 
 
 class Dice(CrossEntropy):

@@ -39,7 +39,8 @@ def test_the_dice_loss_by_hand() -> None:
     one = (2 * 0.5 + 1) / (0.2**2 + 0.5**2 + 1 + 1)
     found = Dice(ignore=255).score(P.log(), (None, TRUTH))
     assert found.tolist() == pytest.approx([1 - (zero + one) / 2, 0])
-    plain = Dice(ignore=255, smooth=0.0).score(P.log()[:1], (None, TRUTH[:1]))
+    plain, nothing = Dice(ignore=255, smooth=0.0).score(P.log(), (None, TRUTH))
+    assert nothing == 1, "no pixel counts, and nothing divides by zero"
     by_paper = (2 * 0.8 / (0.64 + 0.25 + 1) + 2 * 0.5 / (0.04 + 0.25 + 1)) / 2
     assert plain.item() == pytest.approx(1 - by_paper)
     both = Dice(ignore=255, cross_entropy=0.5).score(P.log(), (None, TRUTH))

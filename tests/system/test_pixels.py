@@ -1,0 +1,128 @@
+"""A class for each pixel: the recipe on the command line, the page's code, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedloom import Experiment, FedAvg, Local
+from fedloom.data import dirichlet, from_arrays, from_clients, iid
+from fedloom.errors import ConfigError, DataError
+from fedloom.federation.attacks import LabelFlip
+from fedloom.objectives import CrossEntropy, Dice
+from tiny import Fedloom
+
+MODELS = Path(__file__).parents[2] / "docs" / "models.md"
+
+
+def site(n: int, most: int = 1) -> tuple[Any, Any]:
+    """Pictures, and 0 or `most` for a dark and a light pixel."""
+    x = np.random.default_rng(n).normal(size=(n, 1, 16, 16)).astype("float32")
+    return x, (x[:, 0] > 0.5).astype("int64") * most
+
+
+def clients(change: Any = lambda x, y: (x, y), most: int = 1, **more: Any) -> Any:
+    pairs = [change(*site(n, most)) for n in (12, 8)]
+    return from_clients(pairs, test=change(*site(10, most)), **more)
+
+
+def run(data: Any, **more: Any) -> Any:
+    """Two rounds of one convolution."""
+    given = {"algorithm": FedAvg(), "model": lambda: nn.Conv2d(1, 2, 3, padding=1), "rounds": 2}
+    return Experiment(data=data, **(given | {"local": Local(batch=4)} | more)).run()
+
+
+def test_masks_of_integers_train_by_cross_entropy_and_accuracy_per_pixel() -> None:
+    result = run(clients())
+    assert 0.5 < result.last <= 1
+    truth = torch.tensor(site(10)[1])
+    with torch.no_grad():
+        said = result.model(torch.tensor(site(10)[0])).argmax(1)
+    assert result.last == pytest.approx((said == truth).double().mean().item(), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [CrossEntropy(ignore=255), Dice(ignore=255), nn.CrossEntropyLoss(ignore_index=255)],
+    ids=["cross-entropy", "Dice", "torch's"],
+)
+def test_an_ignored_label_is_said_by_the_loss_or_by_the_data(loss: Any) -> None:
+    metrics = {"metrics": ["accuracy", "dice", "iou"]}
+    said = run(clients(most=255), objective=loss, **metrics)
+    assert said.last == pytest.approx(said.history[-1]["test_accuracy"])
+    if not isinstance(loss, nn.Module):
+        plain = Dice() if isinstance(loss, Dice) else None
+        known = run(clients(most=255, ignore=255), objective=plain, **metrics)
+        for name in ("accuracy", "dice", "iou"):
+            assert known.history[-1][f"test_{name}"] == said.history[-1][f"test_{name}"]
+
+
+def test_the_recipe_beats_the_majority_and_measures_every_site(fedloom: Fedloom) -> None:
+    fedloom("run", "shapes", "rounds=5", "--out", "a", "--quiet")
+    found = json.loads(Path("a/clients.json").read_text())
+    assert found["names"] == ["site0", "site1", "site2", "site3"]
+    assert min(found["metrics"]["accuracy"]) > 0.82, "78 % are background"
+    assert all(
+        0.3 < iou < dice < 1
+        for dice, iou in zip(*(found["metrics"][m] for m in ("dice", "iou")), strict=True)
+    )
+    last = json.loads(Path("a/rounds.jsonl").read_text().splitlines()[-1])
+    assert last["client_dice_worst"] == min(found["metrics"]["dice"])
+    fedloom("report", "a", "--out", "report.html")
+    fedloom("run", "shapes", "rounds=1", "--out", "b", "--quiet", "objective=cross_entropy")
+    fedloom("export", "a", "--out", "exported")
+    skewed = "data.partition=dirichlet", "data.partition.alpha=1", "data.partition.clients=4"
+    said = fedloom("run", "shapes", *skewed, "--dry-run", code=2)
+    assert "dirichlet needs labels (n,) int64, one of a sample" in said.stderr
+    said = fedloom("run", "digits", "metrics=dice", "--dry-run", code=2)
+    assert "'dice' is for labels of pixels" in said.stderr
+
+
+def test_the_code_of_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    page = MODELS.read_text(encoding="utf-8").partition("### A class for each pixel")[2]
+    exec(re.search(r"```python\n(.*?)```", page, re.DOTALL)[1], {})  # type: ignore[index]
+    assert "lyon" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("data", "more", "error"),
+    [
+        (lambda: clients(most=7), {}, "labels go up to 7; it needs 8; if 7 marks pixels"),
+        (lambda: clients(lambda x, y: (x, -y)), {}, "row 0 is -1; .* may be 255, with ignore"),
+        (lambda: clients(lambda x, y: (x, y[:, None])), {}, r"give targets\[:, 0\]"),
+        (lambda: clients(lambda x, y: (x, y[:, :8])), {}, r"targets of shape \[2, 8, 16\]"),
+        (lambda: clients(lambda x, y: (x, y * 1.0)), {}, "each pixel give integers"),
+        (lambda: clients(lambda x, y: (x, y * 1.0)), {"objective": Dice()}, "integer labels"),
+        (lambda: clients(), {"metrics": ["perplexity"]}, "is for texts"),
+        (lambda: clients(most=255, class_names=["a", "b"]), {}, "do not count, give ignore"),
+        (lambda: from_arrays(*site(20), dirichlet(0.3, clients=2)), {}, "one of a sample"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_refused_in_one_line(data: Any, more: Any, error: str) -> None:
+    with pytest.raises((DataError, ConfigError), match=error) as found:
+        run(data(), **more)
+    assert "\n" not in str(found.value)
+
+
+def test_a_class_without_training_pixels_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        run(clients(class_names=["dark", "light", "red"]), rounds=1, metrics=["accuracy", "dice"])
+    assert "no training row has a pixel of class red" in caplog.text
+
+
+def test_a_partition_without_labels_and_hostile_clients() -> None:
+    masks = torch.tensor([[[0, 1], [255, 2]]] * 4)
+    data = from_arrays(torch.randn(4, 1, 2, 2), masks, iid(clients=4), ignore=255)
+    attack = LabelFlip(share=0.5)
+    found = attack.data(data, frozenset({0})).client(0)[1]
+    assert found.tolist() == [[[2, 1], [255, 0]]], "what does not count stays"
+    model = lambda: nn.Conv2d(1, 3, 1)
+    assert run(data, attack=attack, model=model).history[-1]["train_loss"] > 0
