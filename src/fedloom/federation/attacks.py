@@ -136,7 +136,8 @@ class LabelFlip(Attack):
         targets = data.targets.clone()
         given = targets[index]
         flipped = data.classes - 1 - given
-        targets[index] = given.where(given == data.ignored, flipped) if data.ignored else flipped
+        counts = data.ignored is None or given != data.ignored
+        targets[index] = torch.where(torch.as_tensor(counts), flipped, given)
         return dataclasses.replace(data, targets=targets)
 
 
