@@ -77,7 +77,9 @@ def test_the_recipe_beats_the_majority_and_measures_every_site(fedloom: Fedloom)
     last = json.loads(Path("a/rounds.jsonl").read_text().splitlines()[-1])
     assert last["client_dice_worst"] == min(found["metrics"]["dice"])
     fedloom("report", "a", "--out", "report.html")
-    fedloom("run", "shapes", "rounds=1", "--out", "b", "--quiet", "objective=cross_entropy")
+    small = "data.size=8", "data.samples=5", "data.test_samples=3", "objective=cross_entropy"
+    fedloom("run", "shapes", "rounds=1", *small, "--out", "b", "--quiet")
+    assert json.loads(Path("b/clients.json").read_text())["test_rows"] == [3] * 4
     fedloom("export", "a", "--out", "exported")
     skewed = "data.partition=dirichlet", "data.partition.alpha=1", "data.partition.clients=4"
     said = fedloom("run", "shapes", *skewed, "--dry-run", code=2)

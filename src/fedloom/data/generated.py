@@ -22,7 +22,7 @@ def shapes(
     seed: int = 0,
     sites: PositiveInt = 4,
     samples: PositiveInt = 40,
-    tests: PositiveInt = 20,
+    test_samples: PositiveInt = 20,
     size: PositiveInt = 24,
     noise: NonNegative = 0.2,
 ) -> FederatedData:
@@ -31,14 +31,14 @@ def shapes(
     Inputs are (n, 1, size, size) float32, targets (n, size, size) int64: 0 background, 1 disc, 2
     square, which may hide a part of the disc. Every site has its own brightness of the background
     (0 to 0.5), contrast (0.7 to 1.5) and normal noise (`noise` times 0.5 to 1.5), as scanners have.
-    There are `samples` training and `tests` test pictures of each site; the default partition is
+    Each site has `samples` training and `test_samples` test pictures; the default partition is
     natural, the sites. Everything follows from the seed.
 
-    >>> data = shapes(sites=2, samples=3, tests=1)
+    >>> data = shapes(sites=2, samples=3, test_samples=1)
     >>> data.sizes.tolist(), data.targets.shape, data.classes
     ([3, 3], torch.Size([6, 24, 24]), 3)
     """
-    made = [_site(seed, i, samples + tests, size, noise) for i in range(sites)]
+    made = [_site(seed, i, samples + test_samples, size, noise) for i in range(sites)]
     owners = torch.arange(sites)
     train = [(x[:samples], y[:samples]) for x, y in made]
     held = [(x[samples:], y[samples:]) for x, y in made]
@@ -49,7 +49,7 @@ def shapes(
         test_inputs=torch.cat([x for x, _ in held]),
         test_targets=torch.cat([y for _, y in held]),
         owners=owners.repeat_interleave(samples),
-        test_owners=owners.repeat_interleave(tests),
+        test_owners=owners.repeat_interleave(test_samples),
         by="sites",
         owner_names=[f"site{i}" for i in range(sites)],
         class_names=CLASSES,

@@ -6,8 +6,6 @@ import torch
 from torch import Tensor
 
 from ..core.hyper import NonNegative, hyper
-from ..core.net import Net
-from ..core.vector import Rec, Vec
 from .base import Batch, CrossEntropy, Needs, Objective, by_class
 
 
@@ -49,9 +47,6 @@ class Dice(CrossEntropy):
     cross_entropy: NonNegative = hyper(0.0, "weight of the cross-entropy added", "1 in nnU-Net")
 
     mean = Objective.mean  # the fused one of CrossEntropy is another loss
-
-    def loss(self, net: Net, x: Vec, batch: Batch, ref: Vec, mem: Rec) -> Tensor:
-        return self.score(net(x, batch[0]), batch)
 
     def score(self, outputs: Tensor, batch: Batch) -> Tensor:
         targets = batch[1]
