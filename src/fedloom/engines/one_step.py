@@ -31,10 +31,17 @@ from .summation import root
 
 
 def try_step(
-    plan: Plan, fed: Federation, net: Net, engine: Engine, members: list[int], times: int = 1
+    plan: Plan,
+    fed: Federation,
+    net: Net,
+    engine: Engine,
+    members: list[int],
+    times: int = 1,
+    clock: Callable[[], float] = lambda: 0.0,
 ) -> float:
-    """Take one step of these clients, so many times -> seconds of the last. The model's buffers are
-    then the initial ones. Raises FedloomError where that cannot be.
+    """Take one step of these clients, so many times -> seconds of the last, by a clock that is
+    asked if one is given. The model's buffers are then the initial ones. Raises FedloomError where
+    that cannot be.
     """
     fed = replace(fed, local=replace(fed.local, epochs=None, steps=1))
     asked = first_task(plan, fed, net, members)
@@ -42,9 +49,9 @@ def try_step(
         engine.open(plan, fed, net)
         asked = answered(engine.map, plan, fed.seed, asked)[0]
         for _ in range(times):
-            began = time.perf_counter()
+            began = clock()
             engine.map(Request.TRAIN, asked)
-        return time.perf_counter() - began
+        return clock() - began
     finally:
         engine.close()
         net.load_buffers(net.init_buffers())
@@ -173,7 +180,7 @@ def bfloat16_gain(plan: Plan, fed: Federation, net: Net) -> float | None:
         for precision in ("full", "bf16"):
             local = replace(fed.local, precision=precision)
             some = plan, replace(fed, local=local), net
-            took[precision] = try_step(*some, Serial(onednn), [0], times=2)
+            took[precision] = try_step(*some, Serial(onednn), [0], 2, time.perf_counter)
     return took["bf16"] / took["full"]
 
 
