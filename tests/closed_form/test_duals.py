@@ -53,6 +53,7 @@ def end(algorithm, way, rounds):
     return models(quadratics(algorithm, copies, **settings), rounds)[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_feddyn_ends_at_the_minimiser(way):
     near(end(FedDyn(alpha=3.0), way, 120), minimiser(way), 1e-10)

@@ -38,6 +38,7 @@ def test_linear_functions_move_along_their_own_weighted_mean(weighting):
     assert np.abs(other[0] / other[1] - mean[0] / mean[1]) > 0.05
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weighting", WEIGHTS)
 def test_the_fixed_point(weighting):
     # each client's mean step is r_i / K_i of its way to b_i, with r_i = 1 - (1 - lr a_i)^K_i

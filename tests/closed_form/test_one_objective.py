@@ -90,6 +90,7 @@ EXACT = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weighting", ["examples", LIST], ids=str)
 @pytest.mark.parametrize("name", EXACT)
 def test_three_of_eight_reach_the_weighted_minimiser(name, weighting):
@@ -97,6 +98,7 @@ def test_three_of_eight_reach_the_weighted_minimiser(name, weighting):
     near(found, minimiser(WEIGHTS[weighting]), 1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXACT)
 def test_nor_do_unequal_steps_or_other_cohorts_move_it(name):
     local = Local(steps=STEPS, batch=1, lr=0.2)
@@ -125,6 +127,7 @@ def test_what_the_server_adds_up_is_the_weighted_sum_of_all_clients(field, weigh
     assert len(each) == N
 
 
+@pytest.mark.slow
 def test_late_updates_do_not_move_scaffold():
     # only the move of an older model counts less; c is made of exact changes
     clock = Asynchronous(buffer=2, concurrency=4, staleness=0.5)
@@ -180,6 +183,7 @@ def test_size_scaled_minimises_the_mean_over_examples(algorithm, rounds, weighti
     near(end(algorithm, rounds, weighting=weighting, cohort=4), minimiser(SIZES), 1e-8)
 
 
+@pytest.mark.slow
 def test_scaffnew_of_everybody_counts_a_client_by_its_weight_and_its_steps():
     # sum_i p_i lr_sum_i h_i stays 0, for sum_i p_i (x - x_i) = 0; at rest h_i is the gradient
     near(end(Scaffnew(), 40, weighting=LIST), minimiser(LIST), 1e-8)
@@ -195,6 +199,7 @@ def test_ifca_counts_the_clients_of_a_cluster_alike(weighting):
     near(found, minimiser((1,) * N), 1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weighting", WEIGHTS, ids=str)
 def test_q_fedavg_minimises_a_power_of_the_losses_whatever_weighting_says(weighting):
     x = end(QFedAvg(q=1.0), 60, weighting=weighting, local=ONE)

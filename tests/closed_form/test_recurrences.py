@@ -487,6 +487,7 @@ def test_a_server_optimiser_takes_the_methods_own_move():
         x, c, c_i = x + 0.1 * m / (np.sqrt(v) + 0.01), c + of_all(new - c_i), new
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [(1, 1, 1, 1), SIZES])
 @pytest.mark.parametrize("algorithm", [FedDC(alpha=1.0), fedspeed(alpha=2.0, rho=0.0)])
 def test_duals_reach_the_minimiser_of_the_weighted_mean(algorithm, sizes):
@@ -522,6 +523,7 @@ def test_afl_raises_the_weight_of_the_worst_client():
     assert worst(AFL(rate=0.02)) < 0.8 * worst(FedAvg())
 
 
+@pytest.mark.slow
 def test_ifca_ends_at_the_minimiser_of_each_cluster():
     experiment = quadratics(IFCA(spread=3.0), local=Local(steps=1, lr=0.4), seed=1)
     loop = list(trace(experiment, 150))[-1]

@@ -128,6 +128,7 @@ def test_the_server_is_told_the_rate_of_the_longest_clients_last_step():
 
 
 # ---------------------------------------------------------------------- FedACG's code: by the epoch
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["serial", "vectorised:2", "workers:2"])
 @pytest.mark.parametrize("method", [LocalSGD(), Scaffold()])
 def test_a_rate_may_fall_by_the_clients_own_passes(method, engine, engine_of):

@@ -80,7 +80,7 @@ SETTINGS = [
     ("partition=patological", "did you mean 'pathological'"),
     ("partition=similarity partition.share=2", "share must be in [0, 1]", "2"),
     ("partition=lists partition.file=gone.npz", "gone.npz is not a readable"),
-    ("partition=class_groups partition.groups=[[0],[1]]", "put each in a group"),
+    ("partition=class_groups partition.groups=[[0,0],[1]]", "each of its classes once"),
     ("partition=class_groups partition.groups=[0,1]", "partition.groups must be a list"),
     ("partition=class_groups partition.groups=x", "partition.groups must be a list"),
     ("rounds=0", "rounds must be a whole number from 1", "0"),

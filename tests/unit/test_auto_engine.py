@@ -515,6 +515,7 @@ def test_clients_that_do_not_fit_together_stop_the_run_with_the_size_that_does(
     assert not unequal(small(Scaffold(), engine="vectorised:8", **parts).run().state, whole.state)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("shared_workers")
 @pytest.mark.parametrize("processes", ["", "workers:1+"])
 def test_vectorised_without_a_number_has_the_rules_and_goes_on_with_it(processes, tmp_path):

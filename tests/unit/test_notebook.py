@@ -72,6 +72,7 @@ def test_a_notebook_shows_progress_in_one_place_and_unasked(notebook, capsys):
     assert len(notebook) == 1
 
 
+@pytest.mark.slow
 def test_a_report_is_shown_in_a_frame(tmp_path):
     pytest.importorskip("jinja2")
     experiment().run(tmp_path / "r")

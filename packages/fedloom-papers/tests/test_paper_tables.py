@@ -244,6 +244,7 @@ def test_a_table_as_latex(fedloom: Fedloom) -> None:
 LAST = ("acc_ema_pct", "round=1000")
 
 
+@pytest.mark.slow
 def test_latex_has_the_best_bold_and_p_against_it(fedloom: Fedloom) -> None:
     """FedACG's Table 4 from the committed lines; p by SciPy and Holm's rule."""
     words = ("paper", "fedacg:4", "--protocols", "c10-500-dir0.3", "--latex", "--out", COMMITTED)
@@ -301,6 +302,7 @@ def test_grids_are_run_at_one_seed_and_the_best_point_at_all(fedloom: Fedloom) -
     assert second == [best]
 
 
+@pytest.mark.slow
 def test_halving_runs_the_best_ninth_of_a_grid_to_the_end(fedloom: Fedloom) -> None:
     words = ("fafed:2c", "--scale", "smoke", "--rows", "fedavg,stem", "--quiet", "rounds=9")
     plan = fedloom("paper", *words, "--halving", "--dry-run").output
@@ -383,6 +385,7 @@ def test_the_results_page_has_every_table_with_a_line(fedloom: Fedloom) -> None:
     assert re.search(r"FedAvg +74\.08±0\.22 +\d", text)
 
 
+@pytest.mark.slow
 def test_the_results_page_shows_a_halved_grid_at_its_best_point(fedloom: Fedloom) -> None:
     tables = importlib.import_module("fedloom_papers.results.tables")
     words = ("fafed:2c", "--scale", "smoke", "--rows", "fedavg", "--quiet")
