@@ -98,7 +98,7 @@ format: $(INSTALLED)
 	$(RUN)/ruff check --fix $(CODE)
 
 test: check
-	$(RUN)/pytest -n 2 --dist worksteal -m "not slow"
+	$(RUN)/pytest -n 2 --dist worksteal -m "not slow" --durations=10
 
 test-all: check
 	$(RUN)/pytest
