@@ -27,7 +27,7 @@ def clinic(seed, n):
 def experiment(rounds=60, **more):
     data = from_clients([clinic(i, 20 + i) for i in range(3)], test=clinic(9, 50))
     parts = {"algorithm": FedAvg(), "model": lambda: nn.Linear(5, 2), "local": Local(lr=0.5)}
-    return Experiment(data=data, rounds=rounds, **{**parts, **more})
+    return Experiment(rounds=rounds, **{"data": data, **parts, **more})
 
 
 def plain(rows):
@@ -120,6 +120,16 @@ def test_the_best_model_is_kept_over_a_resume(tmp_path):
 def test_what_is_not_measured_cannot_be_watched(options, said):
     with pytest.raises(ConfigError, match=said):
         experiment(**options).run()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"evaluate": Evaluation(stop=EarlyStop())}, {"checkpoint": Checkpoint(keep_best="test_loss")}],
+)
+def test_data_without_rows_to_measure_are_refused(options):
+    data = from_clients([clinic(i, 20) for i in range(3)])
+    with pytest.raises(ConfigError, match="has neither test nor validation rows"):
+        experiment(data=data, **options).run()
 
 
 def test_validation_rows_decide_where_there_are_some():

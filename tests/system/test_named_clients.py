@@ -178,6 +178,7 @@ def test_settings_name_clients_as_the_data_do(tmp_path):
         ({"cohort": [["lyon"], ["berlin"]]}, "cohort of round 2 names client 'berlin'"),
         ({"cohort": [["lyon", 0]]}, "names a client twice"),
         ({"attack": SignFlip(clients=["berlin"])}, "attack.clients names client 'berlin'"),
+        ({"attack": SignFlip(clients=[])}, "attack.clients names nobody"),
         ({"attack": SignFlip(clients=[7])}, "attack.clients names client 7"),
     ],
 )

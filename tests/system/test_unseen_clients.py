@@ -116,6 +116,17 @@ def test_what_cannot_be_set_apart_is_said(unseen, said):
         run(from_clients(pairs, client_tests=own), evaluate=Evaluation(unseen=unseen))
 
 
+def test_clients_without_names_keep_the_numbers_that_they_had():
+    pairs = [clinic(i, 10 + i) for i in range(4)]
+    data = from_clients(pairs, test=clinic(20, 8))
+    found = run(data, evaluate=Evaluation(unseen=[1]))
+    examples = {row["client"]: row["examples"] for row in found.per_client()}
+    assert examples == {"0": 10, "1": 0, "2": 12, "3": 13}
+    alone = from_clients([pairs[0], ([], []), pairs[2]], client_tests=pairs[:3])
+    examples = {row["client"]: row["examples"] for row in run(alone).per_client()}
+    assert examples == {"0": 10, "1": 0, "2": 12}
+
+
 def test_private_layers_are_refused():
     pairs, own = clinics()
     layers = {"private": FedPer(), "model": lambda: nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))}

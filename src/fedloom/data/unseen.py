@@ -84,7 +84,7 @@ def _without(
             "test_clients": Ragged.from_lists([places[own] for own in lists]),
         }
     about = {**data.about, "unseen": list(unseen.names)}
-    names = tuple(data.client_names[i] for i in stay) if data.client_names else ()
+    names = tuple(map(data.called, stay))  # those without names keep the numbers that they had
     clients = Ragged.from_lists([data.clients.of(i) for i in stay])
     changed |= {"clients": clients, "client_names": names, "about": about, "unseen": unseen}
     return dataclasses.replace(data, **changed)

@@ -138,7 +138,15 @@ def selection_of(
 
 def _column(setting: str, asked: str, fed: Federation) -> tuple[str, str]:
     """The column that is asked for, by default the headline metric's, and its metric."""
-    parts = ["test"] if fed.data.validation is None else ["validation", "test"]
+    data = fed.data
+    tested = data.test_inputs is not None or data.roll is not None  # nodes have tests of their own
+    there = {"validation": data.validation is not None, "test": tested}
+    parts = [part for part, measured in there.items() if measured]
+    if not parts:
+        raise ConfigError(
+            f"{setting}: '{data.name}' has neither test nor validation rows, so that nothing is "
+            "measured; give test rows, or evaluate.validation = 0.1"
+        )
     columns = {f"{part}_{name}": name for part in parts for name in (*fed.metrics, "loss")}
     column = asked or next(iter(columns))
     if column not in columns:

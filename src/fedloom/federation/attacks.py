@@ -22,7 +22,7 @@ from ..core.rng import generator
 from ..core.vector import Rec, Vec, tree
 from ..data import FederatedData
 from ..data.client_names import ClientNumbers
-from ..errors import DataError
+from ..errors import ConfigError, DataError
 
 
 class Attack(Part):
@@ -48,6 +48,11 @@ class Attack(Part):
         >>> len(SignFlip(share=0.3).hostile(10, seed=1))
         3
         """
+        if self.clients is not None and not self.clients:
+            raise ConfigError(
+                "attack.clients names nobody; leave it out for a share of the clients, or leave "
+                "out the attack"
+            )
         if self.clients:
             numbers = ClientNumbers(names, population)
             return frozenset(numbers.all_of(self.clients, "attack.clients"))

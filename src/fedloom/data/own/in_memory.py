@@ -102,8 +102,7 @@ def _without_training(
     x, y, own = join([tests[i] for i in new], where, dtype, transform)
     stay = [i for i in range(len(parts)) if i not in new]
     rest = [{names[i]: of[i] for i in stay} for of in (parts, tests)]
-    given: list[Any] = rest if called else [list(of.values()) for of in rest]
-    data = from_clients(given[0], None, given[1], name, class_names, dtype, transform)
+    data = from_clients(rest[0], None, rest[1], name, class_names, dtype, transform)
     unseen = Unseen(tuple(names[i] for i in new), x, y, own)
     return replace(data, unseen=unseen, about={**data.about, "unseen": list(unseen.names)})
 
