@@ -229,3 +229,44 @@ def test_a_run_by_name_resumes_and_a_file_may_name_clients_too(fedloom, tmp_path
     wrong = levels.replace("oslo", "rome")
     said = fedloom("run", "t.toml", *half, wrong, "--out", "g", code=2).output
     assert "capacities names client 'rome'" in said
+
+
+@pytest.mark.parametrize("engine", ["serial", "vectorised"])
+def test_a_client_has_a_factor_of_the_rate(engine):
+    alone = {"cohort": [["bonn"]], "rounds": 1, "engine": engine}
+    half = run(named(), local=Local(lr=0.2, lr_by_client={"bonn": 0.5}), **alone)
+    as_list = run(named(), local=Local(lr=0.2, lr_by_client=[3, 0.5, 1]), **alone)
+    other = run(named(), local=Local(lr=0.2), cohort=[["oslo"]], rounds=1, engine=engine)
+    same = run(
+        named(), local=Local(lr=0.2, lr_by_client={"bonn": 0.5}), **{**alone, "cohort": [["oslo"]]}
+    )
+    want = run(named(), local=Local(lr=0.1), **alone)
+    assert torch.equal(half.state.x, want.state.x) and torch.equal(as_list.state.x, want.state.x)
+    assert torch.equal(same.state.x, other.state.x)  # the others' factor is 1
+    both = {"rounds": 2, "cohort": 3, "local": Local(lr=0.2, lr_by_client={"bonn": 0.5})}
+    one, many = (run(named(), engine=e, **both).state.x for e in ("serial", engine))
+    torch.testing.assert_close(one, many, rtol=1e-5, atol=1e-6)
+
+
+def test_factors_of_rates_and_parts_of_clients_on_the_command_line(fedloom, tmp_path):
+    lines = ["x,site,y"] + [f"{k % 7},{NAMES[k % 3]},{k % 2}" for k in range(60)]
+    (tmp_path / "t.csv").write_text("\n".join(lines))
+    data = {"path": "t.csv", "target": "y", "client": "site", "test_share": 0.3, "clients": "none"}
+    words = ["algorithm=fedavg", "model=logistic", "model.inputs=1", "model.classes=2"]
+    words += ["data=table", *(f"data.{key}={value}" for key, value in data.items())]
+    words += ["rounds=1", "cohort=1.0", "data.partition=natural"]
+    fedloom("run", *words, "data.parts=2", "data.parts_alpha=0.5", "--out", "a", "--quiet")
+    about = json.loads((tmp_path / "a/partition.json").read_text())
+    assert sorted(about["client_names"]) == sorted(f"{n}/{k}" for n in NAMES for k in (0, 1))
+    assert sum(about["sizes"]) == 42
+    factors = 'local.lr_by_client={"lyon/0"=0.5}'
+    fedloom("run", *words, "data.parts=2", factors, "--out", "b", "--quiet")
+    for word, said in (
+        ("local.lr_by_client={rome=0.5}", "local.lr_by_client names client 'rome'"),
+        ("local.lr_by_client=[1, 2]", "local.lr_by_client has 2 numbers for 3 clients"),
+        ("local.lr_by_client={lyon=0}", "local.lr_by_client must be a list of one per client"),
+        ("data.parts_alpha=0.5", "give partition.parts, from 2, too"),
+        ("data.parts=40", "cannot share"),
+    ):
+        found = fedloom("run", *words, word, "--out", "c", code=2).output
+        assert said in found and found.count("\n") == 1

@@ -65,7 +65,7 @@ SETTINGS = [
     ("local.schedule=cosin", "unknown local.schedule 'cosin'", "did you mean 'cosine'"),
     ("local.schedule.decay=1", "local.schedule 'constant' has no key 'decay'"),
     ("local=3", "local is a table"),
-    ("local.optimiser=adm", "nesterov, rmsprop, got 'adm'; did you mean 'adam'?"),
+    ("local.optimiser=adm", "radam, rmsprop, got 'adm'; did you mean 'adam'?"),
     ("local.lrr=1", "did you mean 'lr'"),
     ("local.schedule=cosine local.schedule.floor=2", "local.schedule.floor must"),
     ("lr=0.1", "unknown key 'lr'", "did you mean 'local.lr'"),

@@ -20,7 +20,9 @@ from fedloom.data import (
     from_clients,
     from_datasets,
     iid,
+    natural,
 )
+from fedloom.data.dataset import Arrays
 from fedloom.data.federated import Roll
 from fedloom.data.heterogeneity import by_client
 from fedloom.errors import DataError
@@ -399,3 +401,28 @@ def test_the_text_of_data_is_one_line_without_samples():
         "4 classes, 3 test samples>"
     )
     assert "no test samples" in repr(small(test_inputs=None, test_targets=None))
+
+
+@pytest.mark.parametrize("alpha", [None, 0.3])
+def test_each_makers_samples_are_divided_again(alpha):
+    owners, tests = torch.arange(90) % 3, torch.arange(30) % 3
+    arrays = Arrays(
+        name="sites", inputs=torch.arange(90.0)[:, None], targets=torch.arange(90) // 3 % 2,
+        test_inputs=torch.arange(30.0)[:, None], test_targets=torch.arange(30) // 3 % 2,
+        owners=owners, test_owners=tests, owner_names=["a", "b", "c"], by="sites",
+    )  # fmt: skip
+    data = arrays.divided(natural(parts=2, parts_alpha=alpha), seed=1)
+    assert data.client_names == ("a/0", "a/1", "b/0", "b/1", "c/0", "c/1")
+    for maker in range(3):
+        parts = [data.clients.of(2 * maker + part) for part in (0, 1)]
+        assert sorted(torch.cat(parts).tolist()) == list(range(maker, 90, 3))
+        own = torch.cat([data.test_clients.of(2 * maker + part) for part in (0, 1)])
+        inputs = data.test_inputs[own].flatten().long()
+        assert sorted(inputs.tolist()) == list(range(maker, 30, 3))
+    again = arrays.divided(natural(parts=2, parts_alpha=alpha), seed=1)
+    other = arrays.divided(natural(parts=2, parts_alpha=alpha), seed=2)
+    assert torch.equal(again.clients.indices, data.clients.indices)
+    assert not torch.equal(other.clients.indices, data.clients.indices)
+    assert [arrays.divided(natural(), 0).clients.of(i).tolist() for i in range(3)] == [
+        list(range(maker, 90, 3)) for maker in range(3)
+    ]

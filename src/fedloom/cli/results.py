@@ -69,6 +69,7 @@ def summarise(result: Result) -> str:
         lines.append(
             (metric, ", ".join(filter(None, [last, best, average if s["last_ema"] else ""])))
         )
+    lines += _more(result, metric, unit)
     if most := s.get("majority"):
         always = f"a model that always says '{most['name']}'"
         lines.append(("majority", f"{human_value(most['share'], unit)}: {always}"))
@@ -96,6 +97,19 @@ def summarise(result: Result) -> str:
         said = f"{ranks['number']}; training: slowest {slowest}, mean {mean}; exchange "
         lines.append(("ranks", said + human_seconds(ranks["exchange_seconds"])))
     return table(lines)
+
+
+def _more(result: Result, metric: str, unit: str) -> list[tuple[str, str]]:
+    """Lines about the clients that never train, and about the model that was kept."""
+    lines, kept = [], result.summary.get("best_model")
+    unseen = result.history[-1].get(f"unseen_{metric}") if result.history else None
+    if unseen is not None:
+        said = f"{human_value(unseen, unit)} {metric} at the clients that never train"
+        lines.append(("unseen", said))
+    if kept is not None:
+        said = f"of round {kept['round']}, by {kept['metric']} ({kept['value']:.4g})"
+        lines.append(("best model", said))
+    return lines
 
 
 def _clients(run: Path | None) -> list[tuple[str, str]]:

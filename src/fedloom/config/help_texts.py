@@ -25,6 +25,13 @@ OPTIMISERS = Registry(
         "begins at 0 in every round.",
         "rmsprop": "x <- x - lr g / (sqrt(s) + 1e-8) with s <- a s + (1 - a) g^2, a = local.beta2 "
         "(0.99). The moment s begins at 0 in every round.",
+        "adagrad": "x <- x - lr g / (sqrt(s) + 1e-10) with s <- s + g^2.",
+        "adadelta": "x <- x - lr u, u = g sqrt(r + 1e-6) / sqrt(s + 1e-6); r and s are moving "
+        "means of u^2 and g^2 with local.beta2 (0.9).",
+        "adamax": "Adam with the largest entry so far, max(local.beta2 v, |g| + 1e-8), as "
+        "the root.",
+        "nadam": "Adam with Nesterov's momentum, as torch.optim.NAdam.",
+        "radam": "Adam whose second moment counts once its variance is finite (rectified).",
         "adam": "Adam with bias correction (local.beta1, local.beta2, epsilon 1e-8); weight decay "
         "is added to the gradient. The moments begin at 0 in every round.",
         "adamw": "Adam with weight decay outside of the moments: x <- x - lr (step + wd x). The "

@@ -26,6 +26,8 @@ class ClientNumbers:
         """The number of a client that a setting names. Raises ConfigError if there is none."""
         if client in self._numbers:
             return self._numbers[str(client)]
+        if isinstance(client, str) and client.isdecimal():  # the key of a table is a text
+            client = int(client)
         if isinstance(client, int):
             if 0 <= client < self.population:
                 return client

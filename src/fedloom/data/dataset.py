@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,9 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedloom.core.rng import key
 from fedloom.data.client_indices import Partition, Ragged, as_lists
 from fedloom.data.federated import FederatedData
-from fedloom.data.partition.without_labels import natural
+from fedloom.data.partition.dirichlet import dirichlet
+from fedloom.data.partition.without_labels import iid, natural
 from fedloom.data.raw_inputs import Raw
 from fedloom.data.transforms import Transform
 from fedloom.errors import DataError
@@ -52,6 +55,11 @@ class Arrays:
             if self.owners is None:
                 partition.split(self.targets, seed)  # refuses, and says what to do
                 raise AssertionError
+            if partition.parts > 1:
+                whole = dataclasses.replace(partition, parts=1, parts_alpha=None)
+                data = self._in_parts(partition, seed).divided(whole, seed)
+                about = {**data.about, "partition": partition.about()}
+                return dataclasses.replace(data, about=about)
             clients, kept = partition.choose(self.owners, self.by, seed)
             test, tests = self._tests_of(kept)
             if self.owner_names:
@@ -79,6 +87,31 @@ class Arrays:
             client_names=names,
         )
 
+    def _in_parts(self, partition: natural, seed: int) -> Arrays:
+        """The samples of each maker as those of several, its parts."""
+        assert self.owners is not None
+        parts, alpha = partition.parts, partition.parts_alpha
+        within = iid(parts) if alpha is None else dirichlet(alpha, clients=parts)
+        owners = torch.where(self.owners < 0, -1, self.owners * parts)
+        tests = self.test_owners
+        tests = None if tests is None else torch.where(tests < 0, -1, tests * parts)
+        for maker in sorted({*self.owners.tolist()} - {-1}):
+            own = (self.owners == maker).nonzero().flatten()
+            of_maker = key(seed, "partition", "parts", maker)
+            try:
+                _count_parts(owners, own, within.split(self.targets[own], of_maker))
+                if tests is not None and self.test_targets is not None:
+                    rows = (self.test_owners == maker).nonzero().flatten()
+                    labels = self.targets[own], self.test_targets[rows]
+                    _count_parts(tests, rows, within.split_tests(*labels, of_maker))
+            except DataError as error:
+                name = self.owner_names[maker] if self.owner_names else maker
+                raise DataError(f"{self.by}, {name}: {error}") from None
+        names = [f"{name}/{part}" for name in self.owner_names for part in range(parts)]
+        details = {k: v for k, v in self.details.items() if k != "client_names"}
+        made = dataclasses.replace(self, owners=owners, test_owners=tests)
+        return dataclasses.replace(made, owner_names=names, details=details)
+
     def _split(self, partition: Partition, seed: int) -> Ragged:
         if self.owners is None or bool((self.owners >= 0).all()):
             return as_lists(partition.split(self.targets, seed), partition)
@@ -104,6 +137,12 @@ class Arrays:
         if len(order) == len(self.test_owners) and bool((order.diff() > 0).all()):
             return None, Ragged.from_sizes(sizes, torch.arange(len(order)))
         return order, Ragged.from_sizes(sizes, torch.arange(len(order)))
+
+
+def _count_parts(owners: Tensor, rows: Tensor, lists: Ragged) -> None:
+    """Add to the owners of these rows the number of the list that each is in."""
+    for part in range(lists.count):
+        owners[rows[lists.of(part)]] += part
 
 
 def _pick(values: Tensor | None, rows: Tensor | None) -> Tensor | None:

@@ -87,7 +87,7 @@ class LocalSteps:
         self.carries = plan.objective.carries
         self._begins = loss.begin is not Objective.begin
         self.finishes = loss.finish is not Objective.finish
-        self._rates: tuple[int, dict[tuple[int, int], list[float]]] = (-1, {})
+        self._rates: tuple[int, dict[tuple[int, int, float], list[float]]] = (-1, {})
 
     def begun(self, share: Download, memory: Rec, i: int, round: int, seed: int) -> tuple[Rec, Rec]:
         """-> own and obj of a client (d,) at the beginning of a round. Torch's generators begin at
@@ -107,10 +107,11 @@ class LocalSteps:
         if self._rates[0] != round:
             self._rates = round, {}
         known, fed = self._rates[1], self.fed
-        steps, pace = fed.steps(i), fed.pace(i)
-        rates = known.get((steps, pace))
+        like = steps, pace, factor = fed.steps(i), fed.pace(i), fed.rate_factor(i)
+        rates = known.get(like)
         if rates is None:
-            rates = known[steps, pace] = self.plan.rates(fed.local, round, steps, pace)
+            common = self.plan.rates(fed.local, round, steps, pace)
+            rates = known[like] = [factor * rate for rate in common]
         return rates
 
     def job(self, i: int, round: int, last: float, share: Download, rates: list[float]) -> Job:

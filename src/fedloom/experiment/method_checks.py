@@ -76,8 +76,8 @@ def check_rate(local: Local, rounds: int, population: int) -> None:
     if isinstance(local.lr, Sequence) and len(local.lr) == population and 1 < population < rounds:
         raise ConfigError(
             f"local.lr has {population} learning rates for {rounds} rounds and {population} "
-            "clients: a list has one per round, and clients have no rates of their own; give "
-            f"{rounds} rates, or one more that repeats the last one, {local.lr[-1]:g}"
+            f"clients: a list has one per round; give {rounds} rates, one more that repeats the "
+            f"last one, {local.lr[-1]:g}, or each client's factor by local.lr_by_client"
         )
     if isinstance(local.lr, Sequence) and len(local.lr) < rounds:
         _log.warning(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from torch import Tensor
 from ..core.parsing import shortened
 from ..core.rng import generator, key, substream
 from ..data import FederatedData
+from ..data.client_names import ClientNumbers
 from ..errors import AuthorError, ConfigError, DataError
 from .attacks import Attack
 from .devices import Devices
@@ -74,8 +75,9 @@ class Federation:
         weights = () if isinstance(self.weighting, str) else self.weighting
         if bad := [weight for weight in weights if not weight > 0]:
             raise ConfigError(f"weighting must be a list of numbers above 0, got {bad[0]!r}")
-        for name, value in (("weighting", self.weighting), ("local.steps", self.local.steps)):
-            if isinstance(value, tuple) and len(value) != self.population:
+        by_client = {"local.steps": self.local.steps, "local.lr_by_client": self._factors}
+        for name, value in ({"weighting": self.weighting} | by_client).items():
+            if isinstance(value, tuple) and value and len(value) != self.population:
                 raise ConfigError(
                     f"{name} has {len(value)} numbers for {self.population} clients; give one for "
                     "each"
@@ -273,6 +275,19 @@ class Federation:
     def example_share(self, client: int) -> float:
         """The size of a client's full batch over its number of examples: q of DP-SGD."""
         return self._work(client).size / int(self._sizes[client])
+
+    @functools.cached_property
+    def _factors(self) -> Sequence[float]:
+        given, setting = self.local.lr_by_client, "local.lr_by_client"
+        if not isinstance(given, Mapping):
+            return given
+        numbers = ClientNumbers(self.data.client_names, self.population).all_of([*given], setting)
+        factors = dict(zip(numbers, given.values(), strict=True))
+        return [factors.get(i, 1.0) for i in range(self.population)]
+
+    def rate_factor(self, client: int) -> float:
+        """What a client's local rates are multiplied with."""
+        return float(self._factors[client]) if self._factors else 1.0
 
     def pace(self, client: int) -> int:
         """Steps of a pass over a client's data, if its rates depend on it; else 0."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from typing import ClassVar, Literal
 
@@ -18,10 +18,33 @@ from ..core.hyper import (
     hyper,
 )
 from ..errors import ConfigError
-from ..wrappers import Adam, Momentum, Nesterov, Optimiser, RMSprop, build
+from ..wrappers import (
+    Adadelta,
+    Adagrad,
+    Adam,
+    Adamax,
+    Momentum,
+    NAdam,
+    Nesterov,
+    Optimiser,
+    RAdam,
+    RMSprop,
+    build,
+)
 from .passes import PASSES, Passes
 from .private_examples import ExamplePrivacy
 from .schedules import Constant, Schedule
+
+ADAPTIVE: dict[str, type[Optimiser]] = {  # local.optimiser: rates of single entries
+    "adam": Adam,
+    "adamw": Adam,
+    "adagrad": Adagrad,
+    "adadelta": Adadelta,
+    "adamax": Adamax,
+    "nadam": NAdam,
+    "radam": RAdam,
+    "rmsprop": RMSprop,
+}
 
 
 class Local(Part):
@@ -73,16 +96,36 @@ class Local(Part):
         one_per="round",
         source="0.1 in FedACG and FedSMOO",
     )
+    lr_by_client: Sequence[Positive] | Mapping[str | int, Positive] = hyper(
+        (),
+        "factors of local.lr: a list, one per client, or {client: factor}, and 1 for the others",
+        example="a list of one per client, or a table such as {lyon = 0.5}",
+    )
     schedule: Callable[[int, int], float] = field(default_factory=Constant)
-    optimiser: Literal["sgd", "adam", "adamw", "nesterov", "rmsprop"] = hyper(
+    optimiser: Literal[
+        "sgd",
+        "nesterov",
+        "adam",
+        "adamw",
+        "adagrad",
+        "adadelta",
+        "adamax",
+        "nadam",
+        "radam",
+        "rmsprop",
+    ] = hyper(
         "sgd",
         "around the method's direction: fedloom list optimisers",
         source="AdamW in FIARSE",
     )
     momentum: Decay = hyper(0.0, "of sgd and nesterov", source="0 in FedACG and FedSMOO")
-    beta1: Decay | None = hyper(None, "of adam and adamw; none: 0.9", source="Adam's paper")
+    beta1: Decay | None = hyper(
+        None, "of the optimisers with 'adam' in their name; none: 0.9", source="Adam's paper"
+    )
     beta2: Decay | None = hyper(
-        None, "of adam and adamw; none: 0.999; of rmsprop, none: 0.99", source="0.95 in FIARSE"
+        None,
+        "of the same; none: 0.999; of rmsprop, none: 0.99; of adadelta, none: 0.9",
+        source="0.95 in FIARSE",
     )
     weight_decay: NonNegative = hyper(
         0.0,
@@ -174,10 +217,10 @@ class Local(Part):
                 "local.clip (10 in FL-Simulator), or drop local.clip_pull"
             )
         for name in ("beta1", "beta2"):
-            used = ("adam", "adamw") if name == "beta1" else ("adam", "adamw", "rmsprop")
-            if self.optimiser not in used and getattr(self, name) is not None:
+            value, used = getattr(self, name), [k for k, v in ADAPTIVE.items() if hasattr(v, name)]
+            if value is not None and self.optimiser not in used:
                 raise ConfigError(
-                    f"local.{name} = {getattr(self, name)} goes with optimiser adam or adamw, not "
+                    f"local.{name} = {value} goes with optimiser {', '.join(used)}, not "
                     f"{self.optimiser}; drop it, or take local.optimiser = adamw"
                 )
         odd = "local.order = text" if self.order == "text" else ""
@@ -223,12 +266,10 @@ class Local(Part):
         CompositionError for parts that do not go with the method.
         """
         opt: Optimiser | None = None
-        if self.optimiser == "rmsprop":
-            opt = RMSprop(lr=1.0, alpha=0.99 if self.beta2 is None else self.beta2)
-        elif self.optimiser in ("adam", "adamw"):
-            betas = [(0.9, self.beta1), (0.999, self.beta2)]
-            beta1, beta2 = (usual if given is None else given for usual, given in betas)
-            opt = Adam(lr=1.0, beta1=beta1, beta2=beta2, eps=1e-8)
+        if self.optimiser in ADAPTIVE:
+            betas = {"beta1": self.beta1, "beta2": self.beta2}
+            given = {name: value for name, value in betas.items() if value is not None}
+            opt = ADAPTIVE[self.optimiser](**given)
         elif self.momentum:
             kind = Nesterov if self.optimiser == "nesterov" else Momentum
             opt = kind(lr=1.0, beta=self.momentum)

@@ -42,6 +42,7 @@ SEEDS = ("seed", "data.seed")
 NEW: dict[str, tuple[Any, str | None]] = {
     "local.precision": ("full", None),
     "local.clip_pull": (True, None),
+    "local.lr_by_client": ([], None),
     "evaluate.finetune": (0, None),
     "evaluate.unseen": (0.0, None),
     "algorithm.matrix": ("coordinate", None),
@@ -63,6 +64,7 @@ NEW: dict[str, tuple[Any, str | None]] = {
     "data.test_share": (0.0, "table"),
     "data.test_seed": (0, "table"),
     "evaluate.threshold": (0.5, None),
+    "data.partition.parts": (1, "natural"),
     "data.mean": ([0.0] * 3, "celeba"),
     "data.std": ([1.0] * 3, "celeba"),
 }
@@ -104,15 +106,23 @@ def comparable(config: Table) -> dict[str, Any]:
     """
     out, python = called(config), config.get("source") == "python"
     for setting, (then, name) in NEW.items():
-        table, _, key = setting.partition(".")
-        found = out.get(table)
-        if not isinstance(found, Mapping) or found.get(key) != then:
-            continue
-        if name is None or (found.get("name") == name and not python):
-            out[table] = {k: v for k, v in found.items() if k != key}
+        if name is None or not python:
+            out = _without(out, setting.split("."), then, name)
     if python and isinstance(out.get("data"), Mapping):
         out["data"] = {k: v for k, v in out["data"].items() if k not in TOLD}
     return out
+
+
+def _without(table: Table, path: list[str], then: Any, name: str | None) -> dict[str, Any]:
+    """A table without the setting at a path, if that is `then`, in a part of this name."""
+    key, *rest = path
+    found = table.get(key)
+    if rest:
+        inner = _without(found, rest, then, name) if isinstance(found, Mapping) else found
+        return dict(table) if key not in table else {**table, key: inner}
+    if key in table and found == then and name in (None, table.get("name")):
+        return {k: v for k, v in table.items() if k != key}
+    return dict(table)
 
 
 def differing(kept: Table, asked: Table) -> list[str]:

@@ -2,22 +2,39 @@
 
 from .base import Wrapper
 from .client import Clip, ClipGrad, LocalOpt, PerStep, Prox, Sam, WeightDecay, build
-from .optimisers import Adam, Average, Momentum, Nesterov, Optimiser, RMSprop
+from .optimisers import (
+    Adadelta,
+    Adagrad,
+    Adam,
+    Adamax,
+    Average,
+    Momentum,
+    NAdam,
+    Nesterov,
+    Optimiser,
+    RAdam,
+    RMSprop,
+)
 from .server import Lookahead, ServerOpt, ServerWrapper
 from .server_optimisers import ServerAdagrad, ServerAdam, ServerAMSGrad, ServerYogi
 
 __all__ = [
+    "Adadelta",
+    "Adagrad",
     "Adam",
+    "Adamax",
     "Average",
     "Clip",
     "ClipGrad",
     "LocalOpt",
     "Lookahead",
     "Momentum",
+    "NAdam",
     "Nesterov",
     "Optimiser",
     "PerStep",
     "Prox",
+    "RAdam",
     "RMSprop",
     "Sam",
     "ServerAMSGrad",

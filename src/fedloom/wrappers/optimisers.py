@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import torch
+
 from ..core.hyper import Decay, Part, Positive, hyper
 from ..core.vector import Rec, Vec, rec, zeros
 
@@ -74,19 +76,54 @@ class Nesterov(Optimiser):
 
 class RMSprop(Optimiser):
     """RMSprop (Tieleman & Hinton, 2012, lecture 6.5), as torch.optim.RMSprop without momentum: v =
-    alpha v + (1 - alpha) d^2; move by lr d / (sqrt(v) + eps).
+    beta2 v + (1 - beta2) d^2; move by lr d / (sqrt(v) + eps).
     """
 
     lr: Positive = hyper(1.0, "factor of the move", "1: the local rate is job.lr")
-    alpha: Decay = hyper(0.99, "decay of the second moment", "torch.optim.RMSprop")
+    beta2: Decay = hyper(0.99, "decay of the second moment", "alpha of torch.optim.RMSprop")
     eps: Positive = hyper(1e-08, "added to the root of the second moment", "torch.optim.RMSprop")
 
     def init(self, x: Vec) -> Rec:
         return rec(v=zeros(x))
 
     def move(self, d: Vec, state: Rec) -> tuple[Vec, Rec]:
-        v = self.alpha * state.v + (1 - self.alpha) * d * d
+        v = self.beta2 * state.v + (1 - self.beta2) * d * d
         return self.lr * d / (v.sqrt() + self.eps), rec(v=v)
+
+
+class Adagrad(Optimiser):
+    """Adagrad (Duchi, Hazan & Singer, JMLR 2011), as torch.optim.Adagrad: v = v + d^2; move by
+    lr d / (sqrt(v) + eps).
+    """
+
+    lr: Positive = hyper(1.0, "factor of the move", "1: the local rate is job.lr")
+    eps: Positive = hyper(1e-10, "added to the root of the sum of squares", "torch.optim.Adagrad")
+
+    def init(self, x: Vec) -> Rec:
+        return rec(v=zeros(x))
+
+    def move(self, d: Vec, state: Rec) -> tuple[Vec, Rec]:
+        v = state.v + d * d
+        return self.lr * d / (v.sqrt() + self.eps), rec(v=v)
+
+
+class Adadelta(Optimiser):
+    """Adadelta (Zeiler, 2012), as torch.optim.Adadelta: v = beta2 v + (1 - beta2) d^2; move by
+    lr s with s = d sqrt(u + eps) / sqrt(v + eps), and u follows s^2 as v follows d^2.
+    """
+
+    lr: Positive = hyper(1.0, "factor of the move", "1: the local rate is job.lr")
+    beta2: Decay = hyper(0.9, "decay of both second moments", "rho of torch.optim.Adadelta")
+    eps: Positive = hyper(1e-06, "added to the second moments", "torch.optim.Adadelta")
+
+    def init(self, x: Vec) -> Rec:
+        return rec(u=zeros(x), v=zeros(x))
+
+    def move(self, d: Vec, state: Rec) -> tuple[Vec, Rec]:
+        v = self.beta2 * state.v + (1 - self.beta2) * d * d
+        step = d * (state.u + self.eps).sqrt() / (v + self.eps).sqrt()
+        u = self.beta2 * state.u + (1 - self.beta2) * step * step
+        return self.lr * step, rec(u=u, v=v)
 
 
 class Adam(Optimiser):
@@ -109,3 +146,51 @@ class Adam(Optimiser):
         v = self.beta2 * state.v + (1 - self.beta2) * d * d
         root = (v / (1 - self.beta2**t)).sqrt() + self.eps
         return self.lr * (m / (1 - self.beta1**t)) / root, rec(m=m, v=v, t=t)
+
+
+class Adamax(Adam):
+    """Adamax (Kingma & Ba, ICLR 2015, section 7.1), as torch.optim.Adamax: Adam whose v is the
+    largest entry so far, max(beta2 v, |d| + eps), instead of a second moment's root.
+    """
+
+    def move(self, d: Vec, state: Rec) -> tuple[Vec, Rec]:
+        t = state.t + 1
+        m = self.beta1 * state.m + (1 - self.beta1) * d
+        v = torch.maximum(self.beta2 * state.v, d.abs() + self.eps)
+        return self.lr * (m / (1 - self.beta1**t)) / v, rec(m=m, v=v, t=t)
+
+
+class NAdam(Adam):
+    """Adam with Nesterov's momentum (Dozat, 2016), as torch.optim.NAdam: the first moment's decay
+    of step t is a_t = beta1 (1 - .96^(.004 t) / 2), and the move is made of d and of the next m.
+    """
+
+    def init(self, x: Vec) -> Rec:
+        return rec(**super().init(x)._asdict(), product=x.new_ones(()))
+
+    def move(self, d: Vec, state: Rec) -> tuple[Vec, Rec]:
+        t = state.t + 1
+        now, later = (self.beta1 * (1 - 0.5 * 0.96 ** (0.004 * k)) for k in (t, t + 1))
+        m = self.beta1 * state.m + (1 - self.beta1) * d
+        v = self.beta2 * state.v + (1 - self.beta2) * d * d
+        product = state.product * now
+        ahead = (1 - now) / (1 - product) * d + later / (1 - product * later) * m
+        root = (v / (1 - self.beta2**t)).sqrt() + self.eps
+        return self.lr * ahead / root, rec(m=m, v=v, t=t, product=product)
+
+
+class RAdam(Adam):
+    """Rectified Adam (Liu et al., ICLR 2020, Algorithm 2), as torch.optim.RAdam: the second moment
+    counts from the step on at which its variance is finite (rho_t > 5); before, the move is m^.
+    """
+
+    def move(self, d: Vec, state: Rec) -> tuple[Vec, Rec]:
+        t = state.t + 1
+        m = self.beta1 * state.m + (1 - self.beta1) * d
+        v = self.beta2 * state.v + (1 - self.beta2) * d * d
+        mean, known, last = m / (1 - self.beta1**t), 1 - self.beta2**t, 2 / (1 - self.beta2) - 1
+        rho = last - 2 * t * self.beta2**t / known
+        length = rho.clamp(min=5)  # where it is less the factor is not used
+        top, below = (length - 4) * (length - 2) * last, (last - 4) * (last - 2) * length
+        rectified = mean * (top / below).sqrt() * known.sqrt() / (v.sqrt() + self.eps)
+        return self.lr * torch.where(rho > 5, rectified, mean), rec(m=m, v=v, t=t)

@@ -21,6 +21,7 @@ from fedloom.core.user_paths import user_path
 from fedloom.data.client_indices import Ragged, Split
 from fedloom.data.client_test_sets import proportional
 from fedloom.data.partition.base import (
+    Alpha,
     Clients,
     NamedPartition,
     check_enough,
@@ -119,7 +120,9 @@ class natural(NamedPartition):
 
     min_size: leave out makers with fewer training samples. clients: keep this many, drawn at random
     by the seed; all by default. A client keeps its own test samples, if the data have them, and
-    those of all clients together are the test set. Raises DataError when there are too few.
+    those of all clients together are the test set. parts: each maker's samples are divided again,
+    among so many clients ("lyon/0", "lyon/1"), at random or, with parts_alpha, by a Dirichlet
+    distribution of their labels. Raises DataError when there are too few.
 
     Source: LEAF, Caldas et al. 2018.
 
@@ -130,6 +133,16 @@ class natural(NamedPartition):
     by: ClassVar[str | None] = None  # what the makers must be
     clients: PositiveInt | None = hyper(None, "clients to keep, drawn by the seed; none: all")
     min_size: PositiveInt = hyper(1, "fewest training samples of a client that is kept")
+    parts: PositiveInt = hyper(1, "clients that share the samples of a maker")
+    parts_alpha: Alpha | None = hyper(None, "Dirichlet's, among a maker's parts; none: at random")
+
+    def __post_init__(self) -> None:
+        if self.parts_alpha is not None and self.parts == 1:
+            raise DataError(
+                f"partition.parts_alpha = {self.parts_alpha} divides the samples of a maker among "
+                "its parts; give partition.parts, from 2, too, or take partition dirichlet for all "
+                "samples"
+            )
 
     def split(self, targets: Tensor, seed: int) -> Ragged:
         """Refuse: labels do not say who made a sample. A data set with owners calls `choose`."""
@@ -171,8 +184,9 @@ class natural(NamedPartition):
 
     def about(self) -> dict[str, Any]:
         """Describe the partition, fit for JSON."""
-        out: dict[str, Any] = {"kind": type(self).__name__, "min_size": self.min_size}
-        return out if self.clients is None else out | {"clients": self.clients}
+        given = super().about()
+        usual = {"clients": None, "parts": 1, "parts_alpha": None}
+        return {key: value for key, value in given.items() if usual.get(key, ...) != value}
 
 
 class writers(natural):
