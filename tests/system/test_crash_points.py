@@ -25,7 +25,7 @@ DATA = clusters(sizes=(2, 3, 2))
 
 
 def experiment(method=Scaffold, rounds=3, **changes):
-    """A checkpoint after every round; SCAFFOLD's client states are in files, too."""
+    """A checkpoint after every round, and the best model; SCAFFOLD has client states in files."""
     torch.manual_seed(1)
     settings = {
         "model": torch.nn.Linear(5, 3),
@@ -34,7 +34,7 @@ def experiment(method=Scaffold, rounds=3, **changes):
         "rounds": rounds,
         "local": Local(steps=1, batch=4, lr=0.1),
         "evaluate": Evaluation(every=2),
-        "checkpoint": Checkpoint(every_rounds=1, every_seconds=None),
+        "checkpoint": Checkpoint(every_rounds=1, every_seconds=None, keep_best="test_loss"),
     }
     return small(method(), **(settings | changes))
 
@@ -57,8 +57,8 @@ def end_of(run: Path) -> list[object]:
     summary = json.loads((run / "summary.json").read_text())
     plain = {k: v for k, v in summary.items() if "seconds" not in k}
     newest = max(p.name for p in (run / "checkpoints").iterdir())
-    weights = (run / "model.safetensors").read_bytes()
-    return [weights, timeless(rows), timeless(told[0]), told[1], plain, newest]
+    weights = [(run / f"{name}.safetensors").read_bytes() for name in ("model", "best")]
+    return [*weights, timeless(rows), timeless(told[0]), told[1], plain, newest]
 
 
 class Acknowledged:

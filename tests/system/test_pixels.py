@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +83,12 @@ def test_the_recipe_beats_the_majority_and_measures_every_site(fedloom: Fedloom)
     fedloom("run", "shapes", "rounds=1", *small, "--out", "b", "--quiet")
     assert json.loads(Path("b/clients.json").read_text())["test_rows"] == [3] * 4
     fedloom("export", "a", "--out", "exported")
+    np.save("pictures.npy", np.random.default_rng(0).random((2, 1, 24, 24), dtype="float32"))
+    script = [sys.executable, "exported/predict.py", "pictures.npy"]
+    lines = subprocess.run(script, check=True, capture_output=True, text=True).stdout.splitlines()
+    assert lines[0] == "row,y,x,class" and len(lines) == 1 + 2 * 24 * 24
+    assert {line.split(",")[3] for line in lines[1:]} <= {"background", "disc", "square"}
+    assert lines[-1].startswith("2,23,23,")
     skewed = "data.partition=dirichlet", "data.partition.alpha=1", "data.partition.clients=4"
     said = fedloom("run", "shapes", *skewed, "--dry-run", code=2)
     assert "dirichlet needs labels (n,) int64, one of a sample" in said.stderr

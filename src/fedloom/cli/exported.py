@@ -131,7 +131,7 @@ def prepare(
     how = known["inputs"] | {"strict": strict, "first": first}
     if "rules" in how:
         how["rules"] = at_site(how, site)
-    made = KINDS[how["kind"]](samples, how)
+    made: Tensor = KINDS[how["kind"]](samples, how)
     return made.to(getattr(torch, known["dtype"])) if made.is_floating_point() else made
 
 
@@ -156,8 +156,7 @@ def _tensor(samples: Any) -> Tensor:
 
 def _shaped(values: Tensor, how: dict[str, Any]) -> Tensor:
     """Values (n, ...), if that is the shape of samples."""
-    shape, wanted = tuple(values.shape[1:]), tuple(how.get("shape", values.shape[1:]))
-    if shape != wanted:
+    if (shape := tuple(values.shape[1:])) != (wanted := tuple(how.get("shape", shape))):
         raise ValueError(f"a sample has the shape {wanted}, got {shape}")
     return values
 
@@ -270,8 +269,7 @@ def _tokeniser(source: str) -> Any:
 
 
 # how samples become inputs, by the kind that fedloom.data.raw_inputs.recipe names
-KINDS: dict[str, Callable[[Any, dict[str, Any]], Tensor]]
-KINDS = dict.fromkeys(("own", "unknown"), lambda samples, how: _tensor(samples))
+KINDS: dict[str, Any] = dict.fromkeys(("own", "unknown"), lambda samples, how: _tensor(samples))
 KINDS |= {"pixels": _pixels, "numbers": _numbers, "cells": _cells, "cells_per_client": _cells}
 KINDS |= dict.fromkeys(("words", "characters", "running", "subwords"), _texts)
 
@@ -304,10 +302,10 @@ def places(out: Tensor) -> Tensor:
 
 
 def predict(samples: Any, network: Any = None, site: Site = None) -> Any:
-    """The class of each raw sample, by name if any, or outputs. Raises ValueError for odd cells."""
+    """Each raw sample's class, or its pixels' (n, H, W), or outputs. Odd cells: ValueError."""
     out, names = outputs(samples, network, site, strict=True), about()["classes"]
     if chances(out) is None:
-        return out
+        return out.argmax(1) if about()["outcome"] == "pixels" else out
     return [names[place] if names else place for place in places(out).tolist()]
 
 
@@ -425,8 +423,7 @@ def picture(file: str, how: dict[str, Any]) -> Any:
 
 def read(file: str) -> Any:
     """Rows of a .csv, lines of a .txt, arrays of a .npy, .npz or picture file, or ValueError."""
-    path = Path(file)
-    if path.suffix in (".npy", ".npz"):
+    if (path := Path(file)).suffix in (".npy", ".npz"):
         return _arrays(file, "inputs")[0]
     if re.fullmatch(r"\.(png|jpe?g|bmp|gif|webp|p[gp]m|tiff?)", path.suffix.lower()):
         return picture(file, about()["inputs"])
@@ -455,19 +452,23 @@ def read(file: str) -> Any:
 
 
 def scored(samples: Any, site: Site = None) -> Iterator[list[Any]]:
-    """A header, and of each sample its number, probabilities and class; or its outputs."""
+    """A header, and each sample's number, chances and class, or each pixel's class, or outputs."""
     out = outputs(samples, None, site, strict=True)
     likely, names = chances(out), about()["classes"]
-    if likely is None:
+    if about()["outcome"] == "pixels":
+        yield ["row", "y", "x", "class"]
+        found = np.ndenumerate(places(out))
+        yield from ([n + 1, *at, names[c] if names else c] for (n, *at), c in found)
+    elif likely is None:
         values = out.flatten(1) if out.ndim > 1 else out[:, None]
         yield ["row", *(f"output_{i}" for i in range(values.shape[1]))]
         yield from ([number, *row] for number, row in enumerate(values.tolist(), 1))
-        return
-    names = names or list(map(str, range(likely.shape[1])))
-    yield ["row", *(f"probability_{name}" for name in names), "class"]
-    found = zip(likely.tolist(), places(out).tolist(), strict=True)
-    for number, (row, place) in enumerate(found, 1):
-        yield [number, *(f"{chance:.6g}" for chance in row), names[place]]
+    else:
+        names = names or list(map(str, range(likely.shape[1])))
+        yield ["row", *(f"probability_{name}" for name in names), "class"]
+        both = zip(likely.tolist(), places(out).tolist(), strict=True)
+        for number, (row, place) in enumerate(both, 1):
+            yield [number, *(f"{chance:.6g}" for chance in row), names[place]]
 
 
 def main() -> int:
@@ -487,8 +488,7 @@ def main() -> int:
         lines = list(scored(samples, given.site))
         with open(out, "w", encoding="utf-8", newline="") if out else nullcontext(sys.stdout) as to:
             csv.writer(to, lineterminator="\n").writerows(lines)
-        for line in outside(samples):
-            print(f"warning: {given.samples}, {line}", file=sys.stderr)
+        sys.stderr.writelines(f"warning: {given.samples}, {line}\n" for line in outside(samples))
         return 0
     except (OSError, LookupError, TypeError, ValueError, RuntimeError) as error:
         said = getattr(error, "strerror", None) or error

@@ -18,11 +18,12 @@ from ..core.vector import Rec, Vec, rec
 from ..engines.base import Engine, Remote, one_thread_below
 from ..engines.client_results import Request, TrainTask
 from ..engines.scores import Score
-from ..errors import FedloomError
+from ..errors import CheckpointError, FedloomError
 from ..federation.federation import Federation
 from ..federation.sampling import Cohorts
 from ..plan import Plan
 from ..storage import world
+from ..storage.atomic import remedy
 from ..storage.client_state import ClientStates
 from ..storage.records import write_model
 from ..storage.seal import BEST
@@ -269,12 +270,20 @@ class Run:
         return self.net.export(self.model(), self.state.buffers).cpu()
 
     def _keep_best(self) -> None:
-        """Keep the current model as the best one: in the run's folder, or in memory."""
+        """Keep the current model as the best one: in the run's folder, or in memory. Raises
+        CheckpointError.
+        """
         folder = self.checkpoints.folder
         if folder is None:
             self.best_model = self.exported()
             return
-        self.group.first(lambda: write_model(folder.path / BEST, self.exported()))
+        try:
+            self.group.first(lambda: write_model(folder.path / BEST, self.exported()))
+        except OSError as error:
+            raise CheckpointError(
+                f"the best model, of round {self.state.round}, could not be written: "
+                f"{error.strerror or error}; {remedy(error)}, then {folder.resume}"
+            ) from error
 
     @contextlib.contextmanager
     def _saved_after_an_error(self) -> Iterator[None]:
