@@ -22,6 +22,7 @@ from fedloom.aggregation import (
     TrimmedMean,
 )
 from fedloom.aggregation.base import Aggregation
+from fedloom.aggregation.rows import BLOCK
 from fedloom.algorithm import FedAvg, Job, Round
 from fedloom.algorithms import FAFED, FedLin, FedNova, Scaffold
 from fedloom.algorithms.registry import ALGORITHMS, make_algorithm
@@ -503,3 +504,20 @@ def test_what_has_no_meaning_together_is_refused_by_name() -> None:
         small(FedAvg(), aggregation="krum").build()
     with pytest.raises(ConfigError, match="unknown aggregation 'medain'"):
         small(FedAvg(), aggregation="medain")
+
+
+@pytest.mark.parametrize("count", [5, 12])
+def test_more_coordinates_than_are_sorted_at_once(count):
+    """Rules of blocks and of pairs have the bits of one sort and of all differences."""
+    rows = torch.randn(count, 2 * BLOCK + 3, generator=torch.Generator().manual_seed(count))
+    ones, ordered, out = torch.ones(count, dtype=torch.float64), rows.sort(0).values, count // 4
+    low, high = ordered[(count - 1) // 2], ordered[count // 2]
+    assert torch.equal(Median().of(rows, ones, None), low + (high - low) / 2)
+    trimmed = TrimmedMean(trim=0.25).of(rows, ones, None)
+    assert torch.equal(trimmed, ordered[out : count - out].mean(0))
+    squares = torch.stack([(rows - one).square().sum(1) for one in rows])
+    squares.fill_diagonal_(torch.inf)
+    krum = Krum(hostile=0.1, several=2)
+    nearest = count - krum.of_hostile(count) - 2
+    least = squares.sort(1).values[:, :nearest].sum(1).argsort(stable=True)[:2].sort().values
+    assert torch.equal(krum.chosen(rows), least)

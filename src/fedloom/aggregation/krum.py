@@ -16,6 +16,8 @@ from ..errors import ConfigError
 from .base import Aggregated
 from .rows import FromRows
 
+AT_ONCE = 8  # rows whose differences from another one are in memory
+
 
 class Krum(FromRows):
     """The update with the least sum of squared distances to its C - f - 2 nearest neighbours, with
@@ -42,10 +44,7 @@ class Krum(FromRows):
         """The places of the chosen rows of (C, d), in order."""
         count = len(deltas)
         neighbours = max(1, count - self.of_hostile(count) - 2)
-        # differences, not products: |a|^2 + |b|^2 - 2 a b of near updates is rounding
-        squares = torch.stack([(deltas - one).square().sum(1) for one in deltas])
-        squares.fill_diagonal_(torch.inf)
-        scores = squares.sort(1).values[:, : min(neighbours, count - 1)].sum(1)
+        scores = _squared_distances(deltas).sort(1).values[:, : min(neighbours, count - 1)].sum(1)
         return scores.argsort(stable=True)[: self.several].sort().values
 
     def fewest(self, asked: int, came: int) -> int:
@@ -77,3 +76,18 @@ class Krum(FromRows):
 
     def report(self, state: Rec, round: int) -> Mapping[str, Any]:
         return {"chosen": [int(i) for i in state.chosen.tolist()]} if state._fields else {}
+
+
+def _squared_distances(rows: Tensor) -> Tensor:
+    """Rows (C, d) -> (C, C), infinity on the diagonal. A few rows at once, in memory that is used
+    again, for each pair once.
+    """
+    count = len(rows)
+    squares, space = rows.new_full((count, count), torch.inf), torch.empty_like(rows[:AT_ONCE])
+    for i in range(count - 1):
+        for first in range(i + 1, count, AT_ONCE):
+            end = min(first + AT_ONCE, count)
+            # differences, not products: |a|^2 + |b|^2 - 2 a b of near updates is rounding
+            apart = torch.sub(rows[first:end], rows[i], out=space[: end - first]).square_()
+            squares[i, first:end] = squares[first:end, i] = apart.sum(1)
+    return squares

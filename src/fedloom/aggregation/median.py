@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from ..core.vector import Vec
-from .rows import FromRows
+from .rows import FromRows, of_sorted
 
 
 class Median(FromRows):
@@ -16,6 +16,8 @@ class Median(FromRows):
     """
 
     def of(self, rows: Tensor, weights: Tensor, before: Tensor | None) -> Vec:
-        count, ordered = len(rows), rows.sort(0).values
-        low, high = ordered[(count - 1) // 2], ordered[count // 2]
-        return low + (high - low) / 2
+        def middle(ordered: Tensor) -> Tensor:
+            low, high = ordered[(len(rows) - 1) // 2], ordered[len(rows) // 2]
+            return low + (high - low) / 2
+
+        return of_sorted(rows, middle)

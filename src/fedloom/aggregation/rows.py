@@ -15,6 +15,8 @@ from torch import Tensor
 from ..core.vector import Rec, Vec, rec
 from .base import Aggregated, Aggregation
 
+BLOCK = 16384  # coordinates that are sorted at once
+
 
 class FromRows(Aggregation):
     """Every field by a rule of its rows: delta, the fields of uniform(), the models' buffers."""
@@ -83,6 +85,23 @@ def row(part: Rec, client: int) -> Rec:
         buffers=part.buffers,
     )
     return rec(n=1.0, mass=part.mass, weight=part.weight, rows=rec(r0=own))
+
+
+def of_sorted(rows: Tensor, rule: Callable[[Tensor], Tensor]) -> Vec:
+    """Rows (C, m) -> (m,), by a rule of the values (C, b) of some coordinates in ascending order.
+    Only BLOCK coordinates are sorted at once, as contiguous rows by numpy on a CPU, whose sort is
+    five times as fast as torch's along the first axis.
+    """
+    if not rows.is_cpu:
+        return rule(rows.sort(0).values)
+
+    def ordered(block: Tensor) -> Tensor:
+        values = block.t().contiguous().numpy()
+        values.sort(1)
+        return torch.from_numpy(values).t().contiguous()
+
+    firsts = range(0, rows.shape[1], BLOCK)
+    return torch.cat([rule(ordered(rows[:, a : a + BLOCK])) for a in firsts])
 
 
 def weighted_mean(rows: Tensor, weights: Tensor) -> Vec:

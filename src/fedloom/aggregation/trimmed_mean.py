@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..core.hyper import hyper
 from ..core.vector import Vec
-from .rows import FromRows
+from .rows import FromRows, of_sorted
 
 
 class TrimmedMean(FromRows):
@@ -27,9 +27,8 @@ class TrimmedMean(FromRows):
     )
 
     def of(self, rows: Tensor, weights: Tensor, before: Tensor | None) -> Vec:
-        count = len(rows)
-        out = self.left_out(count)
-        return rows.sort(0).values[out : count - out].mean(0)
+        out = self.left_out(len(rows))
+        return of_sorted(rows, lambda ordered: ordered[out : len(rows) - out].mean(0))
 
     def left_out(self, count: int) -> int:
         """How many of so many values are left out at each end."""
