@@ -51,10 +51,21 @@ def _size(length: int, bucket: int) -> int:
     return max(1, min(bucket or length, length))
 
 
-def spread(scale: Tensor, piece: Piece) -> Tensor:
-    """One value per bucket -> one per coordinate (n,); a single value stays as it is."""
+def by_bucket(piece: Piece, scale: Tensor, *vectors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """The scales of a piece's buckets beside views of vectors (n,): (k, 1) and (k, size) of whole
+    buckets, and (1,) and what is left of one.
+
+    >>> [[tuple(t.shape) for t in views]
+    ...  for piece in pieces([5], 2) for views in by_bucket(piece, torch.ones(3), torch.ones(5))]
+    [[(2, 1), (2, 2)], [(1,), (1,)]]
+    """
     own = scale[piece.own]
-    return own if len(own) == 1 else own.repeat_interleave(piece.size)[: piece.n]
+    whole = piece.n - piece.n % piece.size if len(own) > 1 else 0
+    if whole:
+        views = (vector[:whole].view(-1, piece.size) for vector in vectors)
+        yield own[: whole // piece.size, None], *views
+    if whole < piece.n:
+        yield own[-1:], *(vector[whole:] for vector in vectors)
 
 
 def work(p: Tensor) -> torch.dtype:

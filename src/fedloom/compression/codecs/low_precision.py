@@ -14,7 +14,7 @@ from ...core.vector import Rec, Vec, rec
 from ...errors import DataError
 from . import buckets
 from .base import Codec, Plain, checked, expect
-from .buckets import LARGEST, Noise, Piece, pieces, spread, work
+from .buckets import LARGEST, Noise, Piece, by_bucket, pieces, work
 
 _BUCKET = struct.Struct("<I")
 _STEPS = 127
@@ -122,17 +122,22 @@ class Int8(Codec):
         each = torch.where(scale > 0, scale, 1.0)
         symbol = torch.empty(len(p), dtype=torch.int8)
         for piece in parts:
-            part = p[piece.at : piece.at + piece.n]
-            z = part.to(work(p)).div(spread(each, piece)).add_(noise.uniform(piece.n))
-            symbol[piece.at : piece.at + piece.n] = z.floor_().clamp_(-_STEPS, _STEPS)
+            own = slice(piece.at, piece.at + piece.n)
+            views = by_bucket(piece, each, p[own], noise.uniform(piece.n), symbol[own])
+            for step, part, u, found in views:
+                z = part.to(work(p)).div(step).add_(u)
+                found.copy_(z.floor_().clamp_(-_STEPS, _STEPS))
         return rec(size=torch.tensor([len(p)]), scale=scale, symbol=symbol), state
 
     def decode(self, message: Rec, layout: Layout, dtype: torch.dtype | None = None) -> Vec:
         expect(message, layout)
         out = torch.empty(layout.d, dtype=dtype or torch.float32)
         for piece in pieces([layout.d], self.bucket):
-            part = message.symbol[piece.at : piece.at + piece.n].to(work(out))
-            out[piece.at : piece.at + piece.n] = part.mul_(spread(message.scale, piece))
+            own = slice(piece.at, piece.at + piece.n)
+            values = message.symbol[own].to(work(out))
+            for step, part in by_bucket(piece, message.scale, values):
+                part.mul_(step)
+            out[own] = values
         return out
 
     def parameters(self) -> bytes:

@@ -15,7 +15,7 @@ from ...core.vector import Rec, Vec, rec
 from ...errors import DataError
 from . import buckets
 from .base import Codec, Kind, checked, expect
-from .buckets import LARGEST, Noise, pieces, spread, work
+from .buckets import LARGEST, Noise, by_bucket, pieces, work
 
 _PARAMETERS = struct.Struct("<HI")  # levels, bucket
 
@@ -104,9 +104,10 @@ class QSGD(Codec):
         scale = torch.where(norm > 0, norm, 1.0)
         symbol = torch.empty(len(p), dtype=torch.uint8)
         for piece in pieces(sizes, self.bucket):
-            at, n = piece.at, piece.n
-            part, each = p[at : at + n], spread(scale, piece)
-            symbol[at : at + n] = quantise(part, each, noise.uniform(n), self.levels)
+            own = slice(piece.at, piece.at + piece.n)
+            views = by_bucket(piece, scale, p[own], noise.uniform(piece.n), symbol[own])
+            for each, part, u, found in views:
+                found.copy_(quantise(part, each, u, self.levels))
         return rec(size=torch.tensor([len(p)]), norm=norm, symbol=symbol), state
 
     def decode(self, message: Rec, layout: Layout, dtype: torch.dtype | None = None) -> Vec:
@@ -115,11 +116,15 @@ class QSGD(Codec):
         out = torch.empty(layout.d, dtype=dtype or torch.float32)
         kind = work(out)
         for piece in pieces(sizes, self.bucket):
-            at, n = piece.at, piece.n
-            share = message.symbol[at : at + n].to(kind).sub_(self.levels).div_(self.levels)
-            out[at : at + n] = share.mul_(spread(norm, piece))
+            own = slice(piece.at, piece.at + piece.n)
+            share = out[own] if out.dtype == kind else torch.empty(piece.n, dtype=kind)
+            share.copy_(message.symbol[own]).sub_(self.levels).div_(self.levels)
+            for each, part in by_bucket(piece, norm, share):
+                part.mul_(each)
+            if out.dtype != kind:
+                out[own] = share
             if self.shrink:
-                out[at : at + n] /= 1 + self._excess(piece.size)
+                out[own] /= 1 + self._excess(piece.size)
         return out
 
     def parameters(self) -> bytes:
@@ -158,8 +163,8 @@ class FedPAQ(QSGD):
 
 # ------------------------------------------------------------------------------------- arithmetic
 def quantise(p: Vec, norm: Tensor, u: Vec, levels: int) -> Tensor:
-    """Signed levels plus `levels`, uint8 (n,). norm: one, or one per value, none of them 0; u in
-    [0, 1).
+    """Signed levels plus `levels`, uint8 of p's shape. norm: one, or one per row, none of them 0;
+    u in [0, 1).
 
     ceil(z - u) is floor(z) + [u < z - floor(z)] in one operation.
     """
