@@ -74,7 +74,7 @@ fedloom report runs/one --figures measures --format png""",
     ),
     Section(
         "A partition, before anything is trained",
-        "fedloom partition digits partition.alpha=0.1 --plot split.png",
+        "fedloom data partition digits partition.alpha=0.1 --plot split.png",
         {"split.png": "Labels and sizes of 50 clients, Dirichlet 0.1"},
     ),
     Section(

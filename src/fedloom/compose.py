@@ -1,7 +1,8 @@
 """What goes with what: parts of a method have facts, and tables say which facts of two parts have
 no meaning beside each other, and why. plan.py tells the facts.
 
-`fedloom matrix` and docs/compatibility.md are what this file and the plan say of every pair.
+`fedloom list --compatibility` and docs/compatibility.md are what this file and the plan say of
+every pair.
 """
 
 from __future__ import annotations

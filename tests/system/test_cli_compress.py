@@ -91,7 +91,7 @@ def test_a_run_with_everything_on_can_go_on(fedloom: Fedloom) -> None:
     assert config["devices"]["up"] == 1e5 and config["compress"]["down"]["name"] == "topk"
     experiment = from_run("a").experiment()
     assert experiment.algorithm == CFedAvg(server_lr=3.0, per_step=True)
-    fedloom("resume", "a", "rounds=3")
+    fedloom("run", "--resume", "a", "rounds=3")
     assert len(Path("a/rounds.jsonl").read_text().splitlines()) == 3
 
 
@@ -150,7 +150,7 @@ def test_a_later_target_is_looked_for_from_the_beginning(fedloom: Fedloom) -> No
     few = (*SMALL[1:], "rounds=9")
     fedloom("run", "digits", *few, "evaluate.target=0.2", "--out", "straight")
     fedloom("run", "digits", *few, "evaluate.target=0.99", "--out", "later")
-    fedloom("resume", "later", "rounds=10", "evaluate.target=0.2")
+    fedloom("run", "--resume", "later", "rounds=10", "evaluate.target=0.2")
     one, two = (json.loads(Path(n, "summary.json").read_text()) for n in ("straight", "later"))
     assert one["rounds_to_target"] == two["rounds_to_target"] < 9
     assert one["bytes_to_target"] == two["bytes_to_target"] > 0

@@ -43,11 +43,11 @@ def test_what_has_no_effect_is_said(change: str, words: str, fedloom: Fedloom) -
     assert words in fedloom("run", *SMALL, change, "--dry-run").output
 
 
-@pytest.mark.parametrize("command", ["resume", "compare", "report", "export"])
+@pytest.mark.parametrize("command", ["run --resume", "compare", "report", "export"])
 def test_what_is_no_run(command: str, fedloom: Fedloom) -> None:
-    assert "nowhere" in fedloom(command, "nowhere", code=1).output
+    assert "nowhere" in fedloom(*command.split(), "nowhere", code=1).output
     Path("empty").mkdir()
-    assert "config.toml" in fedloom(command, "empty", code=1).output
+    assert "config.toml" in fedloom(*command.split(), "empty", code=1).output
 
 
 def test_data_that_are_not_there(fedloom: Fedloom, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,7 +74,7 @@ def test_a_folder_that_cannot_be_written(fedloom: Fedloom) -> None:
 
 def test_a_folder_that_holds_a_run(fedloom: Fedloom, a: str) -> None:
     before = Path("a/summary.json").read_bytes()
-    assert "fedloom resume a" in fedloom("run", *SMALL, "out=a", code=2).output
+    assert "fedloom run --resume a" in fedloom("run", *SMALL, "out=a", code=2).output
     Path("b").mkdir()
     shutil.copytree("a", "b/seed1")
     assert "b/seed1" in fedloom("run", *SMALL, "--out", "b", "--seeds", 2, code=2).output
@@ -116,16 +116,18 @@ def test_nobody_who_reads_on_costs_no_report(tmp_path: Path) -> None:
 
 
 def test_a_run_of_another_configuration(fedloom: Fedloom, a: str) -> None:
-    assert "local.lr cannot change" in fedloom("resume", "a", "local.lr=1", code=2).output
+    assert "local.lr cannot change" in fedloom("run", "--resume", "a", "local.lr=1", code=2).output
     file = Path("a/config.toml")
     file.write_text(file.read_text().replace("lr = 0.1", "lr = 0.2"))
     Path("a/manifest.json").unlink()  # without a seal
-    assert "another configuration: local" in fedloom("resume", "a", "rounds=3", code=1).output
+    assert (
+        "another configuration: local" in fedloom("run", "--resume", "a", "rounds=3", code=1).output
+    )
     assert len(Path("a/rounds.jsonl").read_text().splitlines()) == 2
 
 
 def test_fewer_rounds_than_there_are(fedloom: Fedloom, a: str) -> None:
-    assert "2 rounds already" in fedloom("resume", "a", "rounds=1", code=2).output
+    assert "2 rounds already" in fedloom("run", "--resume", "a", "rounds=1", code=2).output
 
 
 def test_a_loss_that_is_not_finite_names_client_and_round(fedloom: Fedloom) -> None:
@@ -139,7 +141,7 @@ def test_a_run_from_python_goes_on_in_python(fedloom: Fedloom) -> None:
     data = digits(iid(clients=5))
     made = Experiment(algorithm=FedAvg(), model=lambda: mlp(64), data=data, rounds=1, device="cpu")
     made.run("a")
-    assert "Experiment(...).resume('a')" in fedloom("resume", "a", code=2).output
+    assert "Experiment(...).resume('a')" in fedloom("run", "--resume", "a", code=2).output
     assert "from Python" in fedloom("run", "a/config.toml", code=2).output
 
 

@@ -12,6 +12,7 @@ from rich.cells import cell_len
 from fedloom import __version__
 from fedloom.algorithms.registry import ALGORITHMS, options
 from fedloom.cli.__main__ import cli
+from fedloom.cli.partition import partition_command
 from fedloom.cli.printing import table
 from fedloom.compression.codecs import MAKERS
 from fedloom.data import PARTITIONS, SOURCES
@@ -33,9 +34,8 @@ FLAGS = {
     "": {"--version", "--debug", "--help"},
     "run": {
         *("--out", "--quiet", "--dry-run", "--json", "--seeds", "--resume-if-begun"),
-        *("--baselines", "--speed"),
+        *("--baselines", "--speed", "--resume", "--changed-code"),
     },
-    "resume": {"--quiet", "--changed-code"},
     "sweep": {"--seeds", "--by", "--trials", "--out", "--quiet", "--dry-run", "--speed"},
     "compare": {
         "--target",
@@ -58,14 +58,13 @@ FLAGS = {
         *("--round", "--blame", "--client", "--step"),
         *("--out", "--changed-code"),
     },
-    "list": {"--json"},
+    "list": {"--json", "--compatibility", "--out"},
     "show": set(),
-    "matrix": {"--out"},
     "export": {"--out", "--format", "--capacity", "--client", "--best", "--test-set"},
-    "partition": {"--plot", "--save"},
     "describe": {"--target", "--least", "--json"},
     "check": {"--data", "--json", "--model"},
     "data": set(),  # of get, list and check: --data-dir, as the loaders have it
+    "data partition": {"--plot", "--save"},
     "init": set(),
     "demo": {"--seeds", "--out", "--rounds"},
 }
@@ -75,6 +74,7 @@ HEAVY = ("torch", "pydantic", "numpy", "matplotlib", "rich", "loky", "safetensor
 
 def test_the_flags_are_these() -> None:
     found = {name: _flags(command) for name, command in cli.commands.items()}
+    found["data partition"] = _flags(partition_command)
     assert {"": _flags(cli) | {"--help"}, **found} == FLAGS
 
 

@@ -28,7 +28,7 @@ def test_the_starter_runs_at_once(
     text = fedloom("run", "config.toml", "rounds=8", "--out", "runs/config").output
     assert "4 with 77 to 199 samples (Gini 0.21), label distance 0.33 of 1" in text
     assert json.loads(Path("runs/config/summary.json").read_text())["last"]["value"] > 0.7
-    assert "label distance" not in fedloom("partition", "config.toml").output
+    assert "label distance" not in fedloom("data", "partition", "config.toml").output
 
     # the same settings with the data and the method of its files
     own = ("data=my_data.py:load", "algorithm=my_method.py:HeavyServer", "rounds=8")
@@ -71,7 +71,7 @@ def test_a_shell_completes_commands_options_and_names() -> None:
         assert done.returncode == 0 and b"_FEDLOOM_COMPLETE" in done.stdout, done.stderr
     made = ShellComplete(cli, {}, "fedloom", "_FEDLOOM_COMPLETE")
     offered = {item.value for item in made.get_completions([], "re")}
-    assert offered == {"referee", "replay", "report", "resume"}
+    assert offered == {"referee", "replay", "report"}
     assert {i.value for i in made.get_completions(["compare"], "--l")} == {"--latex"}
     assert {i.value for i in made.get_completions(["run"], "digi")} == {"digits"}
     assert [i.type for i in recipes(None, None, "mine.to")] == ["file"]

@@ -1,4 +1,4 @@
-"""`fedloom partition`, and partitions, test sets and churn from the command line."""
+"""`fedloom data partition`, and partitions, test sets and churn from the command line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def rows(result: Result) -> dict[str, str]:
 
 
 def test_the_measures_are_printed(fedloom: Fedloom) -> None:
-    result = fedloom("partition", "digits", "data.alpha=0.1", "tests=matched", "seed=4")
+    result = fedloom("data", "partition", "digits", "data.alpha=0.1", "tests=matched", "seed=4")
     assert result.output.startswith("digits: dirichlet (alpha 0.1, clients 50), seed 4\n")
     found = measure(resolve("digits", ["data.alpha=0.1", "tests=matched", "seed=4"]).data())
     shown = rows(result)
@@ -40,20 +40,30 @@ def test_the_measures_are_printed(fedloom: Fedloom) -> None:
 
 
 def test_a_partition_by_its_short_name_and_options(fedloom: Fedloom) -> None:
-    shown = rows(fedloom("partition", "partition=pathological", "partition.classes=2"))
+    shown = rows(fedloom("data", "partition", "partition=pathological", "partition.classes=2"))
     assert shown["classes per client"] in ("2 of 10", "1 to 2, median 2 of 10")
     assert "held more than once" in shown["samples"]
     shown = rows(
-        fedloom("partition", "partition=class_groups", "partition.groups=[[0,9],[1,2,3,4,5,6,7,8]]")
+        fedloom(
+            "data",
+            "partition",
+            "partition=class_groups",
+            "partition.groups=[[0,9],[1,2,3,4,5,6,7,8]]",
+        )
     )
     assert shown["classes per client"] == "2 to 8, median 5 of 10"
 
 
 def test_lists_are_saved_and_used_again(fedloom: Fedloom) -> None:
-    saved = fedloom("partition", "tests=matched", "--save", "new/split.npz")
+    saved = fedloom("data", "partition", "tests=matched", "--save", "new/split.npz")
     assert "partition=lists partition.file=new/split.npz" in saved.output
     again = fedloom(
-        "partition", "partition=lists", "partition.file=new/split.npz", "tests=matched", "seed=7"
+        "data",
+        "partition",
+        "partition=lists",
+        "partition.file=new/split.npz",
+        "tests=matched",
+        "seed=7",
     )
     one, other = rows(saved), rows(again)
     assert {k: v for k, v in one.items() if not k.startswith("lists in")} == other
@@ -74,7 +84,7 @@ def test_a_changing_set_of_clients_is_run_and_resumed(fedloom: Fedloom) -> None:
     fedloom("run", "algorithm=scaffold", *change, "rounds=3", "--out", "a", "--quiet")
     wanted = {"active": 25, "every": 2, "replace": 0.5, "forget": True}
     assert tomllib.loads(Path("a/config.toml").read_text())["churn"] == wanted
-    fedloom("resume", "a", "rounds=5", "--quiet")
+    fedloom("run", "--resume", "a", "rounds=5", "--quiet")
     fedloom("run", "algorithm=scaffold", *change, "rounds=5", "--out", "b", "--quiet")
     a, b = ((Path(x) / "rounds.jsonl").read_text().splitlines() for x in ("a", "b"))
     assert [json.loads(x)["test_accuracy"] for x in a] == [
@@ -86,14 +96,14 @@ def test_a_changing_set_of_clients_is_run_and_resumed(fedloom: Fedloom) -> None:
 
 @pytest.mark.slow
 def test_a_picture_is_drawn(fedloom: Fedloom) -> None:
-    result = fedloom("partition", "digits", "--plot", "new/a.png")
+    result = fedloom("data", "partition", "digits", "--plot", "new/a.png")
     assert "picture in new/a.png" in result.output
     assert Path("new/a.png").read_bytes()[:4] == b"\x89PNG"
 
 
 def test_clients_are_called_by_their_names(fedloom: Fedloom) -> None:
     pytest.importorskip("pandas", reason="the extra tables is not installed")
-    lines = fedloom("partition", "heart").stdout.splitlines()
+    lines = fedloom("data", "partition", "heart").stdout.splitlines()
     assert [line.split()[0] for line in lines[-4:]] == [
         "cleveland",
         "hungarian",

@@ -88,7 +88,7 @@ def test_the_same_command_with_seeds_goes_on(
         patch.setattr(Experiment, "_rounds", stop)
         stopped = CliRunner().invoke(cli, [str(a) for a in line], prog_name="fedloom")
     assert stopped.exit_code == 130
-    assert "fedloom resume both/seed1" in stopped.output
+    assert "fedloom run --resume both/seed1" in stopped.output
     first = Path("both/seed0/summary.json").stat().st_mtime_ns
     assert "'both/seed0' is finished" in fedloom(*line).output
     assert Path("both/seed0/summary.json").stat().st_mtime_ns == first
@@ -124,7 +124,7 @@ def test_progress_counts_the_bytes_before_a_run_went_on(fedloom: Fedloom) -> Non
 
     whole = shown(fedloom("run", *SMALL[1:], "rounds=4", "--out", "a").output)
     fedloom("run", *SMALL, "rounds=3", "--out", "b")
-    assert shown(fedloom("resume", "b", "rounds=4").output)[-1] == whole[-1]
+    assert shown(fedloom("run", "--resume", "b", "rounds=4").output)[-1] == whole[-1]
 
 
 def test_seeds_are_one_group(fedloom: Fedloom) -> None:
@@ -248,12 +248,12 @@ def test_many_runs_go_on_one_after_another(fedloom: Fedloom) -> None:
         file = Path(f"runs/{name}/config.toml")
         file.write_text(file.read_text().replace("rounds = 3", "rounds = 5"))
     Path("runs/c/config.toml").write_text(file.read_text().replace("lr = 0.1", "lr = 0.2"))
-    said = fedloom("resume", "runs", "--quiet", code=1).output
+    said = fedloom("run", "--resume", "runs", "--quiet", code=1).output
     assert "1/3 runs/a: finished before" in said and "2/3 runs/b: finished" in said
     assert "3/3 runs/c: error: 'runs/c' holds a run of another configuration" in said
     assert "error: 1 of 3 runs could not go on" in said
     assert (summary("runs/a")["rounds"], summary("runs/b")["rounds"]) == (3, 5)
-    fedloom("resume", "runs/a", "runs/b", "rounds=6", "--quiet")
+    fedloom("run", "--resume", "runs/a", "runs/b", "rounds=6", "--quiet")
     assert (summary("runs/a")["rounds"], summary("runs/b")["rounds"]) == (6, 6)
 
 
@@ -287,7 +287,7 @@ def test_weights_by_name_are_written_where_they_are_asked_for(
 def test_the_newest_model_is_exported(fedloom: Fedloom) -> None:
     fedloom("run", *SMALL, "--out", "a", "--quiet")
     old = {name: Path("a", name).read_bytes() for name in ("model.safetensors", "summary.json")}
-    fedloom("resume", "a", "rounds=5", "--quiet")
+    fedloom("run", "--resume", "a", "rounds=5", "--quiet")
     newest = weights("a/model.safetensors")
     for name, content in old.items():  # as if the run had been stopped behind round 5 of more
         Path("a", name).write_bytes(content)

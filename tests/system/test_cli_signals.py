@@ -54,7 +54,7 @@ def saved(run: str | Path) -> list[str]:
 def test_a_signal_saves_and_says_how_to_go_on(number: int, stop: Stop) -> None:
     done = stop(number, "run", *SMALL, "--out", "a")
     assert done.exit_code == 128 + number
-    assert done.output.strip().endswith("interrupted; go on with: fedloom resume a")
+    assert done.output.strip().endswith("interrupted; go on with: fedloom run --resume a")
     assert saved("a") == ["00000003"]
 
 
@@ -119,7 +119,7 @@ def test_signals_to_a_whole_group_save(engine: str, numbers: list[int], tmp_path
         os.killpg(process.pid, number)
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 128 + numbers[0], errors
-    assert errors.strip().endswith("go on with: fedloom resume a")
+    assert errors.strip().endswith("go on with: fedloom run --resume a")
     assert "Traceback" not in errors and "died" not in errors
     last(tmp_path, rows)
 

@@ -122,11 +122,11 @@ def test_a_file_of_somebody_else_is_not_said_to_be_the_runs(
 
 def test_commands_in_messages_can_be_pasted(fedloom: Fedloom) -> None:
     fedloom("run", *SMALL, "--out", "a b", "--quiet")
-    assert "`fedloom resume 'a b'`" in fedloom("run", *SMALL, "--out", "a b", code=2).output
+    assert "`fedloom run --resume 'a b'`" in fedloom("run", *SMALL, "--out", "a b", code=2).output
     fedloom("sweep", "local.lr=0.1,0.2", *SMALL, "--out", "c d", "--quiet")
     again = fedloom("sweep", "local.lr=0.1,0.2", *SMALL, "--out", "c d").output
     assert "fedloom run 'c d/best.toml'" in again
-    saved = fedloom("partition", "--save", "e f.npz").output
+    saved = fedloom("data", "partition", "--save", "e f.npz").output
     assert "'partition.file=e f.npz'" in saved
 
 

@@ -146,12 +146,18 @@ def test_an_objective_with_the_look_ahead_is_one_line(objective: str) -> None:
 
 
 def test_the_command(fedloom: Fedloom) -> None:
-    text = fedloom("matrix", "local").output
+    text = fedloom("list", "--compatibility", "local").output
     assert "scaffold        ok   no (1)    no (1)  no (1)  ok" in text
     assert "1. it takes its move for the sum of its directions" in text
-    assert fedloom("matrix", "--out", "page.md").output.strip() == "page.md"
+    assert fedloom("list", "--compatibility", "--out", "page.md").output.strip() == "page.md"
     assert Path("page.md").read_text() == as_markdown()
-    assert "did you mean 'local'" in fedloom("matrix", "locl", code=2).output
-    assert "drop 'local'" in fedloom("matrix", "local", "--out", "page.md", code=2).output
+    assert "did you mean 'local'" in fedloom("list", "--compatibility", "locl", code=2).output
+    assert (
+        "drop 'local'"
+        in fedloom("list", "--compatibility", "local", "--out", "page.md", code=2).output
+    )
     Path("file").write_text("no folder")
-    assert "cannot be written" in fedloom("matrix", "--out", "file/page.md", code=2).output
+    assert (
+        "cannot be written"
+        in fedloom("list", "--compatibility", "--out", "file/page.md", code=2).output
+    )

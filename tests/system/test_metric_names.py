@@ -209,8 +209,8 @@ def test_names_on_the_line_and_in_a_file_are_one_run(fedloom, tmp_path):
     models = [(tmp_path / f / "model.safetensors").read_bytes() for f in ("line", "file")]
     assert models[0] == models[1]
     assert "auc" in fedloom("compare", "line").output
-    fedloom("resume", "line", "rounds=3")
-    said = fedloom("resume", "line", "metrics=f1", code=2).output
+    fedloom("run", "--resume", "line", "rounds=3")
+    said = fedloom("run", "--resume", "line", "metrics=f1", code=2).output
     assert "metrics cannot change when a run goes on" in said
     said = fedloom("run", "digits", "metrics=aucc", *QUICK, code=2).output
     assert "command line: metrics: neither fedloom nor torchmetrics has a metric 'aucc'" in said

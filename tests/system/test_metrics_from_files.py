@@ -132,10 +132,10 @@ def test_a_file_and_the_line_are_one_run_which_goes_on(here: Fedloom) -> None:
     assert of[1]["metrics"] == [str(Path("study/my_metrics.py").absolute()) + ":tenth"]
     assert run_digest({**of[1], "name": "digits"}) == run_digest(of[0])
     assert called(of[0])["metrics"] == ["my_metrics.py:tenth"]
-    here("resume", "line", "rounds=3", "--quiet")
+    here("run", "--resume", "line", "rounds=3", "--quiet")
     assert rows("line")[-1]["test_tenth"] > 0
     Path("helper.py").write_text(f"{HELPER}# another\n")
-    said = here("resume", "line", "rounds=4", code=1).output
+    said = here("run", "--resume", "line", "rounds=4", code=1).output
     assert "helper.py' has changed since 'line' began" in said
 
 

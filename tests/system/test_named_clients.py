@@ -210,7 +210,7 @@ def test_a_run_by_name_resumes_and_a_file_may_name_clients_too(fedloom, tmp_path
     (tmp_path / "t.toml").write_text("\n".join(keys))
     words = ["t.toml", "weighting={lyon=1, bonn=2, oslo=0.5}"]
     fedloom("run", *words, "--out", "a", "--quiet")
-    fedloom("resume", "a", "rounds=3", "--quiet")
+    fedloom("run", "--resume", "a", "rounds=3", "--quiet")
     fedloom("run", "t.toml", "rounds=3", "weighting=[2, 1, 0.5]", "--out", "b", "--quiet")
     rows = [(tmp_path / run / "rounds.jsonl").read_text().splitlines()[-1] for run in "ab"]
     assert len({json.loads(row)["test_loss"] for row in rows}) == 1  # bonn is the first of names

@@ -208,7 +208,7 @@ def test_stages_of_a_chain_may_be_ones_own(here: Fedloom, own: str, theirs: str)
     Path("study/my.toml").write_text(text.replace(f"{Path.cwd()}/", "../"))
     assert run(here, "again", "study/my.toml") == found
     Path("my_parts.py").write_text(OTHERS + "\n# another\n")
-    said = here("resume", "own", "rounds=3", code=1).output
+    said = here("run", "--resume", "own", "rounds=3", code=1).output
     assert "my_parts.py' has changed since 'own' began" in said
 
 
@@ -304,21 +304,21 @@ def test_a_sweep_tries_it_beside_others(here: Fedloom) -> None:
 def test_resume_names_the_file_and_refuses_a_changed_one(here: Fedloom) -> None:
     words = ("algorithm=my_method.py:AdaptiveProx", "algorithm.mu=0.3")
     run(here, "one", *words)
-    said = here("resume", "one", "rounds=3", "--quiet").output
+    said = here("run", "--resume", "one", "rounds=3", "--quiet").output
     assert f"'one' uses my_method.py:AdaptiveProx: the code of '{Path.cwd()}/my_method.py'" in said
     here("run", *words, *SMALL, "rounds=3", "--out", "whole", "--quiet", code=2)  # two values
     here("run", *words, *SMALL[1:], "rounds=3", "--out", "whole", "--quiet")
     assert weights("one") == weights("whole")
     Path("helper.py").write_text(MARKER + HELPER)
-    said = here("resume", "one", "rounds=4", code=1).output
+    said = here("run", "--resume", "one", "rounds=4", code=1).output
     assert "helper.py' has changed since 'one' began" in said and "--changed-code" in said
     assert not Path("ran").exists(), "what changed was not run to see that"
-    here("resume", "one", "rounds=4", "--changed-code", "--quiet")
+    here("run", "--resume", "one", "rounds=4", "--changed-code", "--quiet")
     assert ", then " in config("one")["code"][str(Path("helper.py").absolute())]
-    here("resume", "one", "rounds=5", "--quiet")
+    here("run", "--resume", "one", "rounds=5", "--quiet")
     assert Path("ran").exists()
     Path("my_method.py").unlink()
-    assert "does not exist" in here("resume", "one", "rounds=6", code=2).output
+    assert "does not exist" in here("run", "--resume", "one", "rounds=6", code=2).output
 
 
 @pytest.mark.parametrize("words", [(), ("--capacity", "0.5")])
@@ -356,10 +356,10 @@ def test_looking_at_a_folder_runs_no_code(here: Fedloom) -> None:
     here("report", "runs/bad", "--out", "page.html")
     # a run of the same name goes elsewhere, and does not run it to see what is there
     here("run", *SMALL, "name=bad", "--out", "runs/bad", "--resume-if-begun", code=2)
-    said = here("resume", "runs/bad", "rounds=3", code=1).output
+    said = here("run", "--resume", "runs/bad", "rounds=3", code=1).output
     assert "has changed since 'runs/bad' began" in said
     assert not Path("ran").exists()
-    here("resume", "runs/bad", "rounds=3", "--changed-code", code=2)  # it has no Half
+    here("run", "--resume", "runs/bad", "rounds=3", "--changed-code", code=2)  # it has no Half
     assert Path("ran").exists()
 
 

@@ -78,7 +78,7 @@ def test_an_altered_model_is_not_exported(bit: int, sealed: str, fedloom: Fedloo
     for command in ("export a", "show ./a"):
         said = fedloom(*command.split(), code=1).output
         assert "model.safetensors does not have the checksum" in said
-        assert "write it anew with `fedloom resume a`" in said
+        assert "write it anew with `fedloom run --resume a`" in said
     assert not list(Path(sealed).glob("export*"))
     fedloom("compare", "a")  # which does not read it
 
@@ -89,7 +89,7 @@ def test_a_damaged_newest_checkpoint_is_said(name: str, sealed: str, fedloom: Fe
     for command in ("show ./a", "paper measure a hessian"):
         said = fedloom(*command.split(), code=1).output
         assert f"{name} does not have the checksum" in said or f"{name} is damaged" in said
-        assert "go on from the checkpoint before it with `fedloom resume a`" in said
+        assert "go on from the checkpoint before it with `fedloom run --resume a`" in said
     for file in ("model.safetensors", "summary.json"):  # of a run that has not ended
         Path(sealed, file).unlink()
     assert name in fedloom("export", "a", code=1).output
@@ -104,15 +104,15 @@ def test_what_was_altered_is_written_anew_by_a_resume(
     for name in ("environment.json", "partition.json"):
         flip(Path(sealed, name))
     flip(newest(sealed, "state.safetensors"))
-    assert "fedloom resume a" in fedloom("show", "./a", code=1).output
-    fedloom("resume", "a", "--quiet")
+    assert "fedloom run --resume a" in fedloom("show", "./a", code=1).output
+    fedloom("run", "--resume", "a", "--quiet")
     fedloom("show", "./a")
     for name in ("model.safetensors", "clients.json", "partition.json"):
         assert Path(sealed, name).read_bytes() == (ended / name).read_bytes()
 
 
 def test_a_run_that_goes_on_is_sealed_again(sealed: str, fedloom: Fedloom) -> None:
-    fedloom("resume", "a", "rounds=3", "label=longer", "--quiet")
+    fedloom("run", "--resume", "a", "rounds=3", "label=longer", "--quiet")
     assert load_run(sealed).rounds.tolist() == [1, 2, 3]
     assert "longer" in fedloom("show", "./a").output
     flip(Path(sealed, "summary.json"))
@@ -142,10 +142,10 @@ def test_settings_that_were_changed_on_purpose_are_taken_without_the_seal(
 ) -> None:
     file = Path(sealed, "config.toml")
     file.write_text(file.read_text().replace("rounds = 2", "rounds = 3"))
-    for command in ("show ./a", "resume a --quiet"):
+    for command in ("show ./a", "run --resume a --quiet"):
         assert "delete a/manifest.json" in fedloom(*command.split(), code=1).output
     Path(sealed, "manifest.json").unlink()
-    fedloom("resume", "a", "--quiet")
+    fedloom("run", "--resume", "a", "--quiet")
     assert load_run(sealed).finished and Path(sealed, "manifest.json").is_file()
 
 
@@ -169,7 +169,7 @@ def test_runs_of_before_there_were_seals_are_read(sealed: str, fedloom: Fedloom)
     Path(sealed, "manifest.json").unlink()
     for command in ("show ./a", "compare a", "export a"):
         fedloom(*command.split())
-    fedloom("resume", "a", "rounds=3", "--quiet")
+    fedloom("run", "--resume", "a", "rounds=3", "--quiet")
     flip(Path(sealed, "model.safetensors"))
     fedloom("export", "a", code=1)
 

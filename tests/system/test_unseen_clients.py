@@ -140,6 +140,6 @@ def test_the_command_line(fedloom):
     row = json.loads(Path("a/rounds.jsonl").read_text().splitlines()[-1])
     assert row["unseen_accuracy"] > 0.3
     assert "unseen" in fedloom("compare", "a", "--wide").output
-    fedloom("resume", "a", "rounds=3", "--quiet")
+    fedloom("run", "--resume", "a", "rounds=3", "--quiet")
     said = fedloom("run", *words, 'data.unseen=["vaa"]', "--out", "b", code=2).output
     assert "evaluate.unseen names client 'vaa'" in said and "va" in said

@@ -167,7 +167,7 @@ def test_what_is_no_folder_is_not_free(tmp_path):
     run.path.mkdir()
     (run.path / "config.toml").touch()
     with pytest.raises(
-        ConfigError, match=r"go on with `fedloom resume .*run` if it is this run, or choose"
+        ConfigError, match=r"go on with `fedloom run --resume .*run` if it is this run, or choose"
     ):
         run.create()
     (run.path / "config.toml").write_text("[")

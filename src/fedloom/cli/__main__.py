@@ -34,18 +34,23 @@ from .demo import demo_command
 from .describe import describe_command
 from .export import export_command
 from .init import init_command
-from .list_and_show import list_command, matrix_command, show_command
-from .partition import partition_command
+from .list_and_show import list_command, show_command
 from .referee import referee_command
 from .replay import replay_command
-from .run import resume_command, run_command
+from .run import run_command
 from .sweep import sweep_command
 
 USAGE, FAILURE = 2, 1
 FIRST = ("demo", "run", "compare", "report", "list")  # what a beginner needs, in this order
 _USAGE = (ConfigError, DataError, CompositionError)
 _ADDED = {"deploy": "flower", "paper": "papers"}  # commands of other packages, and their extras
-_NOW = {"papers": "paper list", "measure": "paper measure"}  # what an old name is called now
+_NOW = {  # what an old name is called now
+    "resume": "run --resume",
+    "matrix": "list --compatibility",
+    "partition": "data partition",
+    "papers": "paper list",
+    "measure": "paper measure",
+}
 
 
 class Commands(click.Group):
@@ -202,7 +207,6 @@ def cli(ctx: click.Context, debug: bool) -> None:
 
 for _command in (
     run_command,
-    resume_command,
     sweep_command,
     compare_command,
     advise_command,
@@ -211,9 +215,7 @@ for _command in (
     replay_command,
     list_command,
     show_command,
-    matrix_command,
     export_command,
-    partition_command,
     describe_command,
     check_command,
     data_command,

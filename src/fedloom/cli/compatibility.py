@@ -222,8 +222,8 @@ def as_markdown() -> str:
     out = [
         "# What goes with what",
         "",
-        "`fedloom matrix --out docs/compatibility.md` makes this page from the checks of a run. "
-        "`ok` runs in every engine; `no` is refused",
+        "`fedloom list --compatibility --out docs/compatibility.md` makes this page from the "
+        "checks of a run. `ok` runs in every engine; `no` is refused",
         "in one line, for the reason below the table. A run also checks what a part needs of data "
         "and model: labels for cross-entropy,",
         "numbers for the squared error, named blocks for FedMLB, layers that can be cut for "

@@ -1,4 +1,4 @@
-"""`fedloom data list`, `get` and `check`: the published data sets, and the copies here."""
+"""`fedloom data`: published data sets, the copies here, and how data are divided among clients."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import click
 
 from fedloom.errors import ConfigError, unknown
 
+from .partition import partition_command
 from .printing import table
 
 _WHERE = click.option(
@@ -17,9 +18,12 @@ _WHERE = click.option(
 )
 
 
-@click.group("data", short_help="List, fetch and check published data sets.")
+@click.group("data", short_help="Published data sets, and how data are divided among clients.")
 def data_command() -> None:
-    """Published data sets: list them, get them, check the copies here."""
+    """Published data sets: list, get and check them. Data of any kind: partition them."""
+
+
+data_command.add_command(partition_command)
 
 
 @data_command.command("list")

@@ -77,7 +77,7 @@ def _table_of(settings: Mapping[str, Any], source: str) -> dict[str, Any]:
     if not isinstance(data, dict) or data.get("name") != "table":
         raise ConfigError(
             f"{source}: only a table can be described: [data] with name = 'table' and path; "
-            "`fedloom partition` measures others"
+            "`fedloom data partition` measures others"
         )
     return {k: v for k, v in data.items() if k not in ("name", "partition", "seed")}
 

@@ -58,7 +58,7 @@ def newest(found: Run, config: Config | None, client: str | None) -> Newest:
         return _from_file(run / "model.safetensors", config, final)
     if not saved:
         raise CheckpointError(
-            f"'{run}' has neither a final model nor a checkpoint yet; `fedloom resume "
+            f"'{run}' has neither a final model nor a checkpoint yet; `fedloom run --resume "
             f"{quote(str(run))}` first"
         )
     if config is None:

@@ -1,4 +1,4 @@
-"""`fedloom list`, `show` and `matrix`: all names, what they stand for, and which go together."""
+"""`fedloom list` and `show`: all names, which go together, and what they stand for."""
 
 from __future__ import annotations
 
@@ -56,10 +56,20 @@ _CLIENTS = 20  # that are shown of a run
 _DEPTH = ("*", "*/*", "*/*/*")  # how deep runs may be below the folder runs
 
 
-@click.command("list", short_help="List what a configuration can name, or your runs.")
-@click.argument("topic", type=click.Choice(TOPICS), required=False, metavar="[TOPIC]")
+def _topics(_: click.Context, __: click.Parameter, begun: str) -> list[str]:
+    return [topic for topic in TOPICS if topic.startswith(begun)]
+
+
+@click.command("list", short_help="List what can be named, what goes together, or your runs.")
+@click.argument("topic", required=False, metavar="[TOPIC]", shell_complete=_topics)
 @click.option("--json", "program", is_flag=True, help="For programs (docs/schemas/list.json).")
-def list_command(topic: str | None, program: bool) -> None:
+@click.option("--compatibility", is_flag=True, help="Which algorithms go with which other parts.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="For --compatibility: write all of it as a page, in Markdown.",
+)
+def list_command(topic: str | None, program: bool, compatibility: bool, out: Path | None) -> None:
     """List what can be named in a configuration, or the runs below the folder runs.
 
     Topics: recipes, algorithms, servers (what one does with the mean update), models, data,
@@ -69,7 +79,21 @@ def list_command(topic: str | None, program: bool) -> None:
     aggregations (what the server makes of updates), attacks (what hostile clients do), trackers
     (who else sees a run), engines, measures (of a run), optimisers (of clients), settings (tables
     without a name), runs. Without one: everything but the runs.
+
+    --compatibility says which algorithms go with which other parts, and why the rest is refused.
+    Its topics: objective, server, clock, local, dp, submodel, compress, submodel_compress,
+    aggregation, submodel_aggregation, compress_aggregation; without one, all. Asked of the parts
+    themselves, without training.
     """
+    if out is not None and not compatibility:
+        raise ConfigError(f"--out '{out}' is of --compatibility: give it too")
+    if program and compatibility:
+        raise ConfigError("--compatibility has no --json; give one of them")
+    if compatibility:
+        click.echo(_compatible(topic, out))
+        return
+    if topic is not None and topic not in TOPICS:
+        raise ConfigError(unknown("topic", topic, TOPICS))
     if program:
         click.echo(as_json({"runs": _runs()}) if topic == "runs" else _as_json(topic))
         return
@@ -99,28 +123,21 @@ def _listed(topic: str | None) -> str:
     return "\n".join(pages)
 
 
-@click.command("matrix", short_help="Say which algorithms go with which other parts.")
-@click.argument("axis", required=False)
-@click.option("--out", type=click.Path(path_type=Path), help="Write the whole page, as Markdown.")
-def matrix_command(axis: str | None, out: Path | None) -> None:
-    """Say which algorithms go with which other parts, and why the rest is refused.
-
-    AXIS: objective, server, clock, local, dp, submodel, compress, submodel_compress, aggregation,
-    submodel_aggregation or compress_aggregation; without one, all.
-    Asked of the parts themselves, without training.
-    """
+def _compatible(axis: str | None, out: Path | None) -> str:
+    """The tables of what goes together, of an axis or of all; or the file that has them."""
     from fedloom.cli import compatibility as parts
 
     if out is not None:
         if axis is not None:
-            raise ConfigError(f"the page has every axis; drop '{axis}' or --out {out}")
-        click.echo(str(write_out(out, parts.as_markdown())))
-        return
+            raise ConfigError(f"the page has every topic; drop '{axis}' or --out {out}")
+        return str(write_out(out, parts.as_markdown()))
+    pages = []
     for name in parts.AXES if axis is None else [axis]:
         found = parts.table(name)
         lines = [f"{found.axis.title} ({name})", table([*parts.cells(found)])]
         lines += [f"  {number}. {why}" for why, number in parts.notes(found).items()]
-        click.echo("\n".join(lines) + ("\n" if axis is None else ""))
+        pages.append("\n".join(lines))
+    return "\n\n".join(pages)
 
 
 @click.command("show", short_help="Explain a name that `list` prints, or a setting.")

@@ -1,4 +1,4 @@
-"""`fedloom partition`: which client gets what, measures of heterogeneity, a picture, and a file."""
+"""`fedloom data partition`: who gets what, measures of heterogeneity, a picture, and a file."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def partition_command(settings: tuple[str, ...], plot: Path | None, save: Path |
     """Divide the data of a recipe (default: digits) or a TOML file among clients; train nothing.
 
     \b
-    fedloom partition digits partition.alpha=0.1 --plot split.png
-    fedloom partition data=mnist partition=pathological partition.classes=2 --save split.npz
+    fedloom data partition digits partition.alpha=0.1 --plot split.png
+    fedloom data partition data=mnist partition=pathological partition.classes=2 --save split.npz
     fedloom run mnist_iid partition=lists partition.file=split.npz
 
     Names: `fedloom list partitions`; options: `fedloom show NAME`.

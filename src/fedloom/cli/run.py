@@ -1,4 +1,4 @@
-"""`fedloom run` and `fedloom resume`."""
+"""`fedloom run`: recipes and files, and with --resume runs that were begun."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ SPEED = click.option(
 )
 
 
-@click.command("run", short_help="Run a recipe or a TOML file.")
+_RESUMED = ("settings", "resume", "quiet", "changed_code")  # what --resume may have beside it
+
+
+@click.command("run", short_help="Run a recipe or a TOML file, or resume runs.")
 @settings_argument()
 @click.option("--out", help="The run's folder.  [default: runs/NAME-ALGORITHM-seedN]")
 @click.option("--quiet", is_flag=True, help="Print nothing but the run's folder.")
@@ -57,7 +60,15 @@ SPEED = click.option(
     is_flag=True,
     help="Go on if the folder has this run; for jobs that are restarted.",
 )
+@click.option("--resume", is_flag=True, help="Go on with RUN..., or extend them.")
+@click.option(
+    "--changed-code",
+    is_flag=True,
+    help="For --resume: go on with own files (FILE.py:NAME) that have changed.",
+)
+@click.pass_context
 def run_command(
+    context: click.Context,
     settings: tuple[str, ...],
     out: str | None,
     quiet: bool,
@@ -67,8 +78,10 @@ def run_command(
     seeds: int,
     baselines: bool,
     resume_if_begun: bool,
+    resume: bool,
+    changed_code: bool,
 ) -> None:
-    """Run a recipe (digits if none is named) or a TOML file.
+    """Run a recipe (digits if none is named) or a TOML file, or go on with runs.
 
     \b
     fedloom run digits algorithm=fedacg algorithm.lam=0.9
@@ -80,9 +93,26 @@ def run_command(
 
     A new algorithm=, model=, data= or local.schedule= drops the options of the old one. `none` is
     TOML's missing null: local.clip=none. Names: `fedloom list`; options: `fedloom show NAME`.
+
+    \b
+    fedloom run --resume runs/digits-fedavg-seed0
+    fedloom run --resume runs/digits-fedavg-seed0 rounds=300      300 rounds in all
+    fedloom run --resume runs/*                                   those that have not finished
+
+    --resume continues a run from its newest whole checkpoint, or several runs, one after another.
+    rounds counts all rounds from the start. These may change too: the number of workers
+    (engine=workers:4), device, checkpoint, resident_bytes, tracker, name, label, and evaluate
+    except for validation and ema. The file of a part of your own (FILE.py:NAME) is run again, and
+    named; one that has changed since the run began is refused.
     """
     from fedloom.config import resolve
 
+    if resume:
+        _refuse_beside_resume(context)
+        _resume_all(settings, quiet, changed_code)
+        return
+    if changed_code:
+        raise ConfigError("--changed-code is of --resume: give it too, with the folder of a run")
     source, changes, out = sorted_out(settings, out)
     first = resolve(source, changes)
     if (program or speed is not None) and not dry_run:
@@ -95,25 +125,32 @@ def run_command(
         click.echo(as_json(as_object(*one)) if program else f"{first.to_toml()}\n{estimate(*one)}")
         return
     configs = _configs(first, source, changes, seeds, baselines)
-    several, group = len(configs) > 1, _group(first)
-    again = resume_if_begun or several
-    places = group.first(
-        lambda: _places(configs, out, seeds, baselines) if again else [(_folder(first, out), "new")]
-    )
-    folders = [folder for folder, _ in places]
+    group = _group(first)
+    if resume_if_begun or len(configs) > 1:
+        places = group.first(lambda: _places(configs, out, seeds, baselines))
+    else:
+        places = group.first(lambda: [(_folder(first, out), "new")])
+    _run_all(configs, places, quiet, first=group.rank == 0)
+
+
+def _run_all(
+    configs: Sequence[Config], places: Sequence[tuple[Path, str]], quiet: bool, first: bool
+) -> None:
+    """Run what is not finished, and compare several. first: whether this rank speaks for all."""
+    several = len(configs) > 1
     for config, (folder, state) in zip(configs, places, strict=True):
         if state == "finished":
-            if group.rank == 0:
+            if first:
                 click.echo(f"'{folder}' is finished", err=True)
             continue
         try:
             _train(config, folder, quiet, fresh=state == "new")
         except click.exceptions.Exit:
-            if several and group.rank == 0:
+            if several and first:
                 with contextlib.suppress(OSError):
                     click.echo("the same command goes on with it, and with the others", err=True)
             raise
-    if several and not quiet and group.rank == 0:
+    if several and not quiet and first:
         from fedloom.report import comparison, group_runs, load_run
         from fedloom.report.clients import against_alone
         from fedloom.report.differences import measured_how
@@ -121,7 +158,7 @@ def run_command(
         from .printing import folded, page_width
         from .results import fitted
 
-        groups = group_runs(load_run(f) for f in folders)
+        groups = group_runs(load_run(folder) for folder, _ in places)
         told(fitted(comparison(groups)))
         for said in (*measured_how(groups), *against_alone(groups)):
             told(folded(said, page_width()))
@@ -154,27 +191,19 @@ def _configs(
     ]
 
 
-@click.command("resume", short_help="Go on with runs, or extend them.")
-@click.argument("words", nargs=-1, required=True, metavar="RUN... [KEY=VALUE ...]")
-@click.option("--quiet", is_flag=True, help="Print nothing but the run's folder.")
-@click.option(
-    "--changed-code", is_flag=True, help="Go on with own files (FILE.py:NAME) that have changed."
-)
-def resume_command(words: tuple[str, ...], quiet: bool, changed_code: bool) -> None:
-    """Continue a run from its newest whole checkpoint, or several runs, one after another.
+def _refuse_beside_resume(context: click.Context) -> None:
+    """Refuse options of a new run. Raises ConfigError."""
+    source = click.core.ParameterSource.COMMANDLINE
+    for option in context.command.params:
+        if option.name not in _RESUMED and context.get_parameter_source(str(option.name)) is source:
+            raise ConfigError(
+                f"{option.opts[-1]} is of a new run, and --resume goes on with one as it is; leave "
+                "one of them away"
+            )
 
-    \b
-    fedloom resume runs/digits-fedavg-seed0
-    fedloom resume runs/digits-fedavg-seed0 rounds=300      300 rounds in all
-    fedloom resume runs/*                                   those that have not finished
 
-    rounds counts all rounds from the start. These may change too: the number of workers
-    (engine=workers:4), device, checkpoint, resident_bytes, tracker, name, label, and evaluate
-    except for validation and ema.
-
-    The file of a part of your own (FILE.py:NAME) is run again, and named; one that has changed
-    since the run began is refused.
-    """
+def _resume_all(words: Sequence[str], quiet: bool, changed_code: bool) -> None:
+    """Go on with the runs among these words, with the changes among them."""
     from fedloom.config.overrides import canonical, refuse_repeats
 
     runs = [word for word in words if "=" not in word or Path(word).is_dir()]
@@ -182,7 +211,7 @@ def resume_command(words: tuple[str, ...], quiet: bool, changed_code: bool) -> N
     refuse_repeats(changes)
     changes = canonical(changes)
     if not runs:
-        raise ConfigError("give the folder of a run; `fedloom list runs` names them")
+        raise ConfigError("--resume: give RUN, its folder; `fedloom list runs` names all")
     if len(runs) == 1 and ((Path(runs[0]) / "config.toml").is_file() or not Path(runs[0]).is_dir()):
         _resume(Path(runs[0]), changes, quiet, changed_code)
     else:
@@ -236,7 +265,7 @@ def _train(config: Config, folder: Path, quiet: bool, fresh: bool) -> None:
     except KeyboardInterrupt as stop:
         text = "\ninterrupted before the first round; nothing was kept"
         if (folder / "config.toml").is_file():
-            text = f"\ninterrupted; go on with: fedloom resume {quote(str(folder))}"
+            text = f"\ninterrupted; go on with: fedloom run --resume {quote(str(folder))}"
         raise interrupted(stop, text) from None
     except OSError as error:
         raise CheckpointError(stopped(folder, error)) from error
@@ -271,7 +300,7 @@ def _group(config: Config) -> Group:
 
 def stopped(folder: Path, error: OSError) -> str:
     """The error for a system's refusal: the file may be the run's, or another's that vanished."""
-    again = f", then `fedloom resume {quote(str(folder))}`"
+    again = f", then `fedloom run --resume {quote(str(folder))}`"
     there = (folder / "config.toml").is_file()
     return f"the run stopped ({reason(error)}); {remedy(error)}{again if there else ''}"
 
@@ -318,7 +347,7 @@ def sorted_out(settings: Sequence[str], out: str | None) -> tuple[str, list[str]
 
 def _folder(config: Config, out: str | None) -> Path:
     """The folder of a new run. Raises ConfigError if --out has a run of other settings, with which
-    `fedloom resume` could not go on as this one.
+    `fedloom run --resume` could not go on as this one.
     """
     if out is None:
         folders = run_folders(config)

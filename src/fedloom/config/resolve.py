@@ -209,7 +209,7 @@ def resolve(
 def from_run(
     run: str | Path, overrides: Sequence[str] = (), own: bool = False, changed: bool = False
 ) -> Config:
-    """The configuration of a run directory, with changes that `resume` allows. own: load the files
+    """The configuration of a run directory, with changes that may be made. own: load the files
     of a user's own parts that it names, and say so; changed: even if they have changed since.
 
     Raises CheckpointError if it is no run directory, its settings were altered or a file has

@@ -210,7 +210,7 @@ def find(name: str) -> Any:
     if file not in _LOADED:
         raise ConfigError(
             f"'{short(name)}' is code in '{file}', which nobody named here; only commands that run "
-            "what names it load it: `fedloom run`, `sweep`, `resume`"
+            "what names it load it: `fedloom run`, `sweep`"
         )
     module = _LOADED[file].module
     if part in vars(module):

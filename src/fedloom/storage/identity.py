@@ -1,5 +1,5 @@
-"""Which settings may differ between two runs: the only list of them. The fingerprint that `resume`
-compares, `run --seeds`, `sweep`, `compare` and `report` use it.
+"""Which settings may differ between two runs: the only list of them. The fingerprint of a run that
+is resumed, `run --seeds`, `sweep`, `compare` and `report` use it.
 
 A setting that is not named here decides the numbers of a run.
 """

@@ -147,7 +147,7 @@ def resuming(run: Path) -> str:
     """The command that resumes a run, quoted for a shell."""
     if deployed(run):
         return f"`fedloom deploy resume {quote(str(run.parent))}`"
-    return f"`fedloom resume {quote(str(run))}`"
+    return f"`fedloom run --resume {quote(str(run))}`"
 
 
 def deployed(run: Path) -> bool:

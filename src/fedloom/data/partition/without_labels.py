@@ -243,9 +243,9 @@ def by_lists(lists: Iterable[Any] | Ragged) -> ByLists:
 def lists(file: str) -> ByLists:
     """Assign samples by the index lists of a file: a published split, or one that was saved.
 
-    .npz as `fedloom partition --save` writes it (arrays offsets and indices; its test lists serve
-    where test sets are asked for). Any other file is text, JSON or a Python literal: one list of
-    indices per client, or a dictionary from 0, 1, ... to lists, which is how FedACG's are
+    .npz as `fedloom data partition --save` writes it (arrays offsets and indices; its test lists
+    serve where test sets are asked for). Any other file is text, JSON or a Python literal: one list
+    of indices per client, or a dictionary from 0, 1, ... to lists, which is how FedACG's are
     published. A relative path is seen from the folder in which the command is run. Raises DataError
     for a file that cannot be read.
     """
