@@ -3,8 +3,9 @@
     python benchmarks/mutants.py [--mutants 500] [--seed 0] [--record mutants.jsonl] [--jobs 2]
         [--budget 20] [--seconds 120] [--tests PATH ...]
 
-Cosmic Ray's operators (cosmic-ray, pytest-cov: `make mutants` installs them) change one place each
-in the code below TARGETS: an operator, a comparison, a number, a condition, a decorator, a loop.
+Cosmic Ray's operators (cosmic-ray, pytest-cov: `nox -s mutants` installs them) change one place
+each in the code below TARGETS: an operator, a comparison, a number, a condition, a decorator, a
+loop.
 A change of types, words or annotations alone is none. The places are drawn at random, one mutant
 each.
 

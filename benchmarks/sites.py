@@ -2,7 +2,7 @@
 
     python benchmarks/sites.py FOLDER [--sites 10] [--rounds 200] [--every 20] [--record sites.json]
 
-In an environment with Flower (`make test-flower` makes .venv-flower). The federation is the
+In an environment with Flower (`nox -s test-flower` makes .nox/test-flower). The federation is the
 tutorial's: `fedloom deploy new digits`, a server and a node for each site with the commands of
 users, over TLS. Memory is that of /proc/PID/smaps_rollup: resident, and proportional, in which what
 several processes share is counted once. Linux only.

@@ -1,4 +1,4 @@
-"""Make docs/algorithms/, compatibility.md and settings.md in docs: `make docs`, or
+"""Make docs/algorithms/, compatibility.md and settings.md in docs: `nox -s docs`, or
 `python docs/pages.py [FOLDER]`. git ignores them. It makes docs/parts.md and the schemas of what is
 printed too, which are committed.
 
@@ -65,7 +65,7 @@ PARTS = {
 }
 
 SETTINGS = """# Settings
-Made by `make docs` from the code; `fedloom show NAME` prints the same. [Command
+Made by `nox -s docs` from the code; `fedloom show NAME` prints the same. [Command
 line](cli.md#settings) says how to write settings. The options of methods are on their
 [pages](algorithms/README.md).
 """
@@ -425,7 +425,7 @@ def index() -> str:
         [
             "# Algorithms",
             "",
-            "Made by `make docs`. *down* and *up* count vectors of the model's length per client "
+            "Made by `nox -s docs`. *down* and *up* count vectors of the model's length per client "
             "and round,",
             "*client* those that a client keeps between rounds; *gradients* are per local step.",
             "",
@@ -462,7 +462,7 @@ def brief(text: str, most: int = 25) -> str:
 
 def parts() -> str:
     """docs/parts.md: every name of a registry with its first line."""
-    out = ["<!-- Made by `make docs`: `python docs/pages.py`. -->", "", "# All parts", ""]
+    out = ["<!-- Made by `nox -s docs`: `python docs/pages.py`. -->", "", "# All parts", ""]
     out += ["`fedloom list` prints the same, uncut. `fedloom show NAME` has a name's options.", ""]
     for topic, heading in PARTS.items():
         known = registry_of(topic)

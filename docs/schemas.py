@@ -1,5 +1,5 @@
 """The JSON Schemas of docs/schemas, made by pydantic: of what `--json` prints, from the records
-below, and of a file of settings, from the fields of its tables. `make docs` writes them.
+below, and of a file of settings, from the fields of its tables. `nox -s docs` writes them.
 """
 
 from __future__ import annotations

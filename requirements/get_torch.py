@@ -107,7 +107,7 @@ def main() -> int:
     if sys.version_info < OLDEST:
         here = ".".join(map(str, sys.version_info[:3]))
         raise SystemExit(
-            f"fedloom needs Python 3.11 or newer, and this is {here}; after make clean name a "
+            f"fedloom needs Python 3.11 or newer, and this is {here}; after `rm -r .venv` name a "
             "newer one: make demo PYTHON=python3.12"
         )
     linux = sys.platform == "linux"

@@ -1,7 +1,7 @@
-"""The site: `make site`, or after `make docs` `python site/build.py` where requirements/site.txt is
-installed.
+"""The site: `make site`, or after `nox -s docs` `python site/build.py` where requirements/site.txt
+is installed.
 
-Copies the tracked pages and those that `make docs` made into build/site-pages, adds a page for
+Copies the tracked pages and those that `nox -s docs` made into build/site-pages, adds a page for
 every source file to which a page links, the gallery and the API's reference, and lets mkdocs write
 build/site. A link that leads nowhere, or a page that is not in the menu, ends it with an error.
 """

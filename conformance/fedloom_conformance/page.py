@@ -11,7 +11,9 @@ from typing import Any
 from . import rows
 from .cases import Case
 
-NOTE = "<!-- Made by `make conformance` from words/conformance.md and results: write there. -->\n\n"
+NOTE = (
+    "<!-- Made by `nox -s conformance` from words/conformance.md and results: write there. -->\n\n"
+)
 CELLS = {"right": "right", "reading": "right, as read", "wrong": "**wrong**", "absent": "-"}
 
 

@@ -93,4 +93,4 @@ def test_the_committed_schemas_are_those_of_the_records() -> None:
         f"{name}.json" for name in PRINTED
     }
     for path, text in made.items():
-        assert (root / path).read_text("utf-8") == text, "make them again: make docs"
+        assert (root / path).read_text("utf-8") == text, "make them again: nox -s docs"

@@ -113,6 +113,19 @@ def test_all_that_is_installed_for_us_is_locked() -> None:
     assert "--no-build-isolation" in installs[-1]  # else hatchling comes as new as there is
 
 
+def test_pages_name_targets_and_sessions_that_there_are() -> None:
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    code = (ROOT / "noxfile.py").read_text()
+    sessions = [
+        a or b for a, b in re.findall(r'(?:name="([a-z-]+)".*|def ([a-z]+)\(session)', code)
+    ]
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob(".github/**/*.yml")]
+    for page in {*pages} - {ROOT / "CHANGELOG.md"}:
+        said = page.read_text()
+        assert {*re.findall(r"(?:`|run: |^)make ([a-z-]+)", said)} <= {*targets}, page
+        assert {*re.findall(r"nox -s ([a-z-]+)", said)} <= {*sessions}, page
+
+
 # ------------------------------------------------------------------------------------- PyTorch
 class Pip:
     """An index with these builds; it notes what was asked and what was installed."""

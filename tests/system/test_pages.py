@@ -60,7 +60,7 @@ def test_every_link_leads_to_a_file_of_a_fresh_clone() -> None:
     out = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     files = set(out.splitlines())
     made = {f"docs/{name}": text for name, text in PAGES.pages().items()}
-    assert not files & set(made), "made by `make docs`, and not committed"
+    assert not files & set(made), "made by `nox -s docs`, and not committed"
     whole = {file for file in files if file.endswith(".md") and not file.startswith(PARTS)}
     pages = {file: (ROOT / file).read_text() for file in whole} | made
     committed, all_there = with_folders(files), with_folders(files | set(made))
@@ -72,7 +72,7 @@ def test_every_link_leads_to_a_file_of_a_fresh_clone() -> None:
 
 def test_the_committed_list_of_parts_is_what_the_registries_say() -> None:
     page = (ROOT / "docs" / "parts.md").read_text(encoding="utf-8")
-    assert page == PAGES.parts(), "make it again: make docs"
+    assert page == PAGES.parts(), "make it again: nox -s docs"
     for name in (*ALGORITHMS, *CODECS, *PARTITIONS):
         assert f"\n| `{name}` | " in page
 

@@ -1,4 +1,4 @@
-"""`make soak` in small: it kills, reads, counts, goes on, and would say what was lost."""
+"""`nox -s soak` in small: it kills, reads, counts, goes on, and would say what was lost."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ NAMES = [
     "load_runs",
 ]
 FOUND = sorted(m.name for m in pkgutil.walk_packages(fedloom.__path__, "fedloom."))
-# what Flower runs needs Flower: `make test-flower`
+# what Flower runs needs Flower: `nox -s test-flower`
 WITH_FLOWER = importlib.util.find_spec("flwr") is not None
 MODULES = [name for name in FOUND if WITH_FLOWER or "flower_app." not in name]
 

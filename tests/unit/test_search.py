@@ -1,4 +1,4 @@
-"""`fedloom sweep --trials`: a search by Optuna. `make test-trackers` has the library."""
+"""`fedloom sweep --trials`: a search by Optuna. `nox -s test-trackers` has the library."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Trackers: what they are told, that they cannot harm a run, and the real libraries, each writing
-to a local folder. `make test-trackers` has the libraries; elsewhere their tests are skipped.
+to a local folder. `nox -s test-trackers` has the libraries; elsewhere their tests are skipped.
 """
 
 from __future__ import annotations

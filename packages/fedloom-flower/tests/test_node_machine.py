@@ -78,7 +78,7 @@ def test_a_node_that_cannot_be_protected_is_refused(fed, monkeypatch):
 
 
 def test_the_flower_that_pyproject_allows_can_be_protected():
-    """Look at its code, and run `make test-flower` with it, before another one is allowed."""
+    """Look at its code, and run `nox -s test-flower` with it, before another one is allowed."""
     text = (Path(__file__).parents[1] / "pyproject.toml").read_text()
     *_, needed = tomllib.loads(text)["project"]["dependencies"]
     allowed = SpecifierSet(needed.removeprefix("flwr"))

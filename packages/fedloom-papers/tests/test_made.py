@@ -45,7 +45,7 @@ def test_each_of_thirty_wrong_numbers_is_noticed(
         file.write_text(text[:at] + digit + text[at + 1 :], encoding="utf-8")
         assert made.main(["--check", "--root", str(copied)]) == 1
         (said,) = capsys.readouterr().out.splitlines()
-        assert said == f"{name} is not as it was made; make the pages again: make results"
+        assert said == f"{name} is not as it was made; make the pages again: nox -s results"
         file.write_text(text, encoding="utf-8")
 
 
@@ -54,7 +54,7 @@ def test_a_source_that_changed_since_is_named(copied: Path, name: str) -> None:
     with (copied / name).open("a", encoding="utf-8") as file:
         file.write("{}\n")
     (said,) = made.wrong(copied)
-    assert said == f"{name} is not that of the pages; make the pages again: make results"
+    assert said == f"{name} is not that of the pages; make the pages again: nox -s results"
 
 
 def test_a_result_in_readme_is_typed_nowhere() -> None:

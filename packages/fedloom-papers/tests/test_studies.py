@@ -329,7 +329,7 @@ def test_the_committed_page_is_up_to_date(name: str, monkeypatch: pytest.MonkeyP
     best = [one for one in tables if one.whole or one.found.entry.own]
     drawn = {one.found.entry.id: TABLES.pictures(one.found) for one in best}
     text = TABLES.text(name, tables, drawn)
-    assert (RESULTS / f"{name}.md").read_text() == text, "make it again: make results"
+    assert (RESULTS / f"{name}.md").read_text() == text, "make it again: nox -s results"
     pictures = {picture.name for own in drawn.values() for picture in own}
     assert pictures <= {picture.stem for picture in (RESULTS / "pictures").iterdir()}
     cells = TABLES.board(FILL.lines(), tables, [tables[0].found.entry])[0]

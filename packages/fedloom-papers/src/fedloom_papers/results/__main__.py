@@ -63,7 +63,7 @@ def main(argv: list[str] | None = None) -> int:
     os.environ["COLUMNS"] = tables.WIDTH  # whatever terminal they are made in
     pages, found = making(options.names)
     if options.check:
-        return differing(pages, "make results")
+        return differing(pages, "nox -s results")
     print(*write_pictures(found), *(write_out(f, text) for f, text in pages.items()), sep="\n")
     made.main([])
     return 0

@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[5]  # of the checkout
 FILE = "docs/results/made.json"
-BY_HAND = ("docs/results/conformance.md",)  # `make conformance` makes it
+BY_HAND = ("docs/results/conformance.md",)  # `nox -s conformance` makes it
 PAGES = ("docs/results/*.md",)  # and each PAGE.md with a PAGE.md.in
 SOURCES = (
     *("README.md.in", "docs/**/*.md.in", "docs/results/words/*.md"),
@@ -49,7 +49,7 @@ def wrong(root: Path) -> list[str]:
     for kind, says in (("pages", "is not as it was made"), ("sources", "is not that of the pages")):
         names = sorted({*kept[kind], *now[kind]})
         changed = [name for name in names if kept[kind].get(name) != now[kind].get(name)]
-        out += [f"{name} {says}; make the pages again: make results" for name in changed]
+        out += [f"{name} {says}; make the pages again: nox -s results" for name in changed]
     return out
 
 

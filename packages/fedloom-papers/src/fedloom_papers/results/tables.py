@@ -34,8 +34,10 @@ from ..verdicts import NO_LINES, WORDS, Judged
 from .fill import LINES, RESULTS, fill
 from .reruns import section
 
-MADE = "<!-- Made by `make results` from papers/lines.jsonl. -->\n\n"
-OWN = "<!-- Made by `make results` from lines and from words/{}.md: write there, not here. -->\n\n"
+MADE = "<!-- Made by `nox -s results` from papers/lines.jsonl. -->\n\n"
+OWN = (
+    "<!-- Made by `nox -s results` from lines and from words/{}.md: write there, not here. -->\n\n"
+)
 CLAIMS = ("what the paper says", "of", "verdict", "what it is on")
 WIDTH = "100"  # columns of what `fedloom paper` prints
 BESIDE = "each method less the first one, in points of accuracy, published beside measured"
