@@ -148,7 +148,7 @@ def show_command(name: str) -> None:
     engine, measure, local optimiser or table of settings (run, local, local.dp, evaluate,
     checkpoint, churn, availability, ranks).
 
-    Of an algorithm: state, messages and cost, measured on a small problem, and its options. Of the
+    Of an algorithm: state, messages and cost in a round, and its options. Of the
     folder of a run (runs/one, ./one): how far it is, its result, the metrics of each client that
     has a name, and who answered if its clients were elsewhere.
     """
@@ -280,7 +280,7 @@ def _algorithm(name: str, make: Any) -> str:
         *([["once before round 1", *_count(cost.probe)]] if cost.probe else []),
         ["gradients per step", f"{cost.gradients:g}", ""],
     ]
-    note = "Measured on a small problem (a vector is as long as the model):"
+    note = "In a round of a client (a vector is as long as the model):"
     out = [_words(make), f"  {note}", table(rows)]
     known = options(name)
     if known:

@@ -1,24 +1,17 @@
-"""What an algorithm keeps, sends and computes, from the records that it returns."""
+"""What a method keeps, sends and computes, from the records of one client's round."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from fedloom.algorithm import Algorithm, Trait
-from fedloom.core.vector import Rec, fields
-from fedloom.data import from_clients
-from fedloom.engines.client_results import Request, TrainTask
-from fedloom.engines.extra_exchanges import answered
-from fedloom.experiment.experiment import Experiment
-from fedloom.federation.clock import Asynchronous
-from fedloom.federation.local import Local
-from fedloom.server.billing import together
+from fedloom.algorithm import Algorithm, Oracle
+from fedloom.core.vector import Rec, fields, zeros
+from fedloom.trace import traced
 
-_STEPS = 4
+_D = 8  # parameters of the model
 
 
 @dataclass(frozen=True)
@@ -41,44 +34,28 @@ class Costs:
 
 
 def costs(algorithm: Algorithm) -> Costs:
-    """One client's round on a problem of eight numbers, and the sizes of its records."""
-    inputs = torch.arange(24.0).view(8, 3) / 24
-    clients = [(inputs[:4], torch.tensor([0, 1, 0, 1])), (inputs[4:], torch.tensor([1, 0, 1, 0]))]
-    experiment = Experiment(
-        algorithm=algorithm,
-        model=lambda: nn.Linear(3, 2),
-        data=from_clients(clients),
-        rounds=1,
-        local=Local(steps=_STEPS, batch=2, lr=0.01),
-        engine="serial",
-        device="cpu",
-        clock=Asynchronous(buffer=1) if Trait.BUFFERED in algorithm.traits else None,
-    )
-    run = experiment.build()
-    run.engine.open(run.plan, run.fed, run.net)
-    run.begin()
-    before = dict(run.state.ledger.up)
-    msg = run.plan.algorithm.broadcast(run.state.srv)
-    asked = TrainTask(msg, run.state.buffers, {}, [0], 0)
-    asked, answers = answered(run.engine.map, run.plan, run.fed.seed, asked)
-    results = run.engine.map(Request.TRAIN, asked)
-    run.engine.close()
-    (sent,), _ = together([answers.stats, results.stats])
-    memory, d = results.memories[0].alg, run.net.layout.d
+    """The vectors of the records of one client's round with one local step, on zeros."""
+    gradients: list[Tensor] = []
+
+    def gradient(x: Tensor) -> Tensor:
+        gradients.append(x)
+        return zeros(x)
+
+    x, still = torch.zeros(_D), Oracle(zeros, torch.sum)
+    probe = algorithm.probe(x, still) if algorithm.probes else None
+    server = algorithm.server_init(x, probe)
+    round = traced(algorithm, _D, still, Oracle(gradient, torch.sum))
+    down, broadcast = _vectors(round.msg), _vectors(algorithm.broadcast(server))
     return Costs(
-        server=_vectors(run.state.srv, d),
-        memory=_vectors(memory, d),
-        down=_messages(sent.bytes_down, d),
-        up=_messages(sent.bytes_up, d),
-        probe=_messages(before, d * run.fed.population),
-        gradients=(sent.gradients - sent.passes) / _STEPS,
+        server=_vectors(server),
+        memory=_vectors(round.mem),
+        down=down,
+        # what a client answers before the round comes down again as a mean
+        up=_vectors(round.up) + tuple(name for name in down if name not in broadcast),
+        probe=() if probe is None else _vectors(probe),
+        gradients=float(len(gradients) - algorithm.probes),
     )
 
 
-def _vectors(record: Rec, d: int) -> tuple[str, ...]:
-    return tuple(k for k, v in fields(record).items() if isinstance(v, Tensor) and v.numel() == d)
-
-
-def _messages(sizes: Mapping[str, int], d: int) -> tuple[str, ...]:
-    """The fields of a message that are whole vectors of float32."""
-    return tuple(k for k, size in sizes.items() if size == 4 * d)
+def _vectors(record: Rec) -> tuple[str, ...]:
+    return tuple(k for k, v in fields(record).items() if isinstance(v, Tensor) and v.numel() == _D)
