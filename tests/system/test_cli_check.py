@@ -102,7 +102,7 @@ def test_one_part_of_a_file_and_a_model_and_data_of_it(fedloom: Fedloom, quick: 
 
 def test_a_failure_is_a_paragraph_and_exit_code_1(fedloom: Fedloom, quick: None) -> None:
     output = fedloom("check", write("bad.py", BAD), code=1).output
-    row = next(line for line in output.splitlines() if line.startswith("runs "))
+    row = next(line for line in output.splitlines() if line.startswith("  runs "))
     assert row.split()[1] == "FAILED"
     text = " ".join(output.split())
     assert "line 8, in direction() (`if g.norm() > 1:`): direction() branches" in text

@@ -659,15 +659,6 @@ def test_rows_of_a_table_are_prepared_as_in_training(fedloom: Fedloom, check: An
     with pytest.raises(ValueError, match="column 'stage', row 1: 'IV' is none of I, II, III"):
         made["prepare"]([{"age": 3, "sex": "x", "stage": "IV"}])
 
-    written = json.loads(Path("a/partition.json").read_text())  # as fedloom 0.2.0 wrote it
-    written["inputs"] = {"kind": "numbers", "columns": ["age"], "prepared": ["age: less 2"]}
-    Path("a/partition.json").write_text(json.dumps(written))
-    Path("a/manifest.json").unlink()
-    assert "checked: accuracy" in fedloom("export", "a").output
-    for site in ("bonn", "lyon"):
-        Path(f"{site}.csv").unlink()
-    assert "not exported: how cells of the table become inputs" in fedloom("export", "a").output
-
 
 def test_a_script_recodes_cells_as_training_did(fedloom: Fedloom) -> None:
     rows = [f"{sex},{sex in 'wF'}" for sex in "wmFM" * 5]
@@ -853,8 +844,6 @@ def test_an_export_keeps_its_neighbours_and_leaves_no_older_network(fedloom: Fed
         files = {"about.json", "predict.py", "README.md", "test.npz"}
         assert there == files | {"model.pt2" if name == "Net" else "weights.safetensors"}
     assert Path("nets.py").read_text() == NETS
-    text = fedloom("export", "Net", "--out", "nets.safetensors", code=2).output
-    assert "an export is a folder; give its name without .safetensors" in text
 
 
 @pytest.mark.slow

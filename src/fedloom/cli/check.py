@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ import click
 from fedloom.core.own_parts import load
 from fedloom.errors import ConfigError, did_you_mean
 
-from .printing import as_json
+from .printing import as_json, folded, page_width, table
 
 if TYPE_CHECKING:
     import types
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
 
 _WORDS = {True: "ok", False: "FAILED", None: "-"}
-_STYLES = {True: "green", False: "bold red", None: "dim"}
 
 
 @click.command("check", short_help="Check an algorithm, codec or another part of your own.")
@@ -85,24 +83,11 @@ def _split(target: str) -> tuple[Path, str]:
 
 def _print(report: Report, path: Path) -> None:
     """A table of the checks, and a paragraph for each that failed."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    console = Console(highlight=False)
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column(f"{report.part} ({report.kind}, {path.name})", no_wrap=True)
-    table.add_column("result")
-    table.add_column("seconds", justify="right")
-    table.add_column("")
+    lines = [[f"{report.part} ({report.kind}, {path.name})", "result", "seconds", ""]]
     for o in report.outcomes:
         remark = o.why if o.passed is None else ""
-        word = Text(_WORDS[o.passed], style=_STYLES[o.passed])
-        table.add_row(Text(o.name), word, f"{o.seconds:.2f}", Text(remark, style="dim"))
-    console.print(table)
+        lines.append([o.name, _WORDS[o.passed], f"{o.seconds:.2f}", remark])
+    click.echo(table(lines, page_width()))
     for o in report.failures:
-        click.echo(f"\n{o.name}")
-        width = min(console.width, 100)
-        for line in textwrap.wrap(o.why, width, initial_indent="  ", subsequent_indent="  "):
-            click.echo(line)
+        click.echo(f"\n{o.name}\n{folded(f'  {o.why}', page_width())}")
     click.echo()

@@ -148,13 +148,8 @@ def _settings(found: Run, client: str | None) -> Config | None:
 
 def _emptied(out: Path) -> Path:
     """The folder of an export without an earlier one. Raises ConfigError for a folder that holds
-    something else, and for a name that `--out` had when an export was a file.
+    something else.
     """
-    if out.suffix in (".pt2", *_SUFFIX.values()):
-        raise ConfigError(
-            f"--out '{out}': an export is a folder; give its name without {out.suffix}, and "
-            "--format for the weights by name"
-        )
     if out.exists() and not out.is_dir():
         raise ConfigError(f"--out '{out}' is a file; an export is a folder, give another name")
     try:

@@ -24,7 +24,6 @@ from fedloom.data.own.ranges import ranges
 from fedloom.data.raw_inputs import recipe
 from fedloom.engines.base import one_thread
 from fedloom.errors import CheckpointError, ConfigError, FedloomError
-from fedloom.evaluation.metrics import default_metrics, exported_metric
 from fedloom.evaluation.sizes import text
 from fedloom.report import Run
 from fedloom.storage.atomic import write_out
@@ -50,8 +49,6 @@ class Told:
             f"{no} the transform {how.get('transform')}, your own code; call it in prepare()": (
                 how["kind"] == "own"
             ),
-            f"{no} how cells of the table become inputs, of which older runs say only what "
-            "partition.json has under prepared; the script takes their numbers": _lacks_rules(how),
             f"{no} how inputs are made, which the run does not say": how["kind"] == "unknown",
             "the script reads the tokeniser with the package transformers": (
                 how["kind"] == "subwords"
@@ -131,18 +128,10 @@ def _at_hand(found: Run, config: Config | None) -> tuple[FederatedData | None, s
         )
     elif config is not None:
         try:
-            data, recipe, kind = _from_config(config)
-            if inputs is None or _lacks_rules(inputs):  # of an older run
-                inputs = recipe
-            metric = kind if "metric" not in found.partition else metric
+            data = config.experiment().data
         except FedloomError as error:
             why = f"the data are not at hand: {error}"
     return data, why, inputs, metric if isinstance(metric, Mapping) and "kind" in metric else None
-
-
-def _lacks_rules(inputs: Mapping[str, Any]) -> bool:
-    """Whether inputs were made of a table's cells by rules that are told in words alone."""
-    return inputs.get("kind") == "numbers" and "prepared" in inputs
 
 
 def describe(
@@ -177,14 +166,6 @@ def describe(
             f"'{run / 'partition.json'}' is damaged, so how inputs are made is not known "
             f"({error!r}); put back the file as it was"
         ) from None
-
-
-def _from_config(config: Config) -> tuple[FederatedData, dict[str, Any], dict[str, Any] | None]:
-    """-> the data of a run, how its inputs are made of samples, its metric."""
-    experiment = config.experiment()
-    data, objective = experiment.data, experiment.loss_at_clients
-    metrics = default_metrics(objective, data)
-    return data, recipe(data.raw, data.transform, data.inputs), exported_metric(metrics, objective)
 
 
 def _own(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
-import math
 import os
 import shlex
 import shutil
@@ -54,15 +52,9 @@ def as_json(value: Any) -> str:
     >>> as_json([0.5, float("nan")]).split()
     ['[', '0.5,', 'null', ']']
     """
-    return json.dumps(_finite(value), indent=1, ensure_ascii=False, allow_nan=False)
+    from pydantic_core import to_json
 
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {k: _finite(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(v) for v in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return to_json(value, indent=1, inf_nan_mode="null").decode()
 
 
 def illustrate(run: Path) -> Path | None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import math
 import re
 import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
+
+from pydantic_core import to_json
 
 from .table_text import Column, chosen, columns
 from .tables import MISSING, Row
@@ -32,11 +33,7 @@ def as_json(rows: Sequence[Row]) -> str:
     >>> as_json([{"label": "FedAvg", "last_mean": float("nan")}])
     '[\\n {\\n  "label": "FedAvg",\\n  "last_mean": null\\n }\\n]\\n'
     """
-    kept = [
-        {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
-        for row in rows
-    ]
-    return json.dumps(kept, indent=1, ensure_ascii=False, default=str) + "\n"
+    return to_json(rows, indent=1, inf_nan_mode="null", fallback=str).decode() + "\n"
 
 
 def as_latex(rows: Sequence[Row], names: Sequence[str] | None = None) -> str:
