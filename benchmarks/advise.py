@@ -25,15 +25,14 @@ from statistics import mean
 from typing import Any
 
 from fedloom.cli.__main__ import cli
-from fedloom.cli.many_runs import Progress
 from fedloom.referee import Runs, advised, screened
 from fedloom.referee.question import Cell, Method, Question
-from fedloom.referee.tune import Tuned
 from fedloom.referee.tuner import Tuner
 from fedloom.report.curve_data import value_of
 from fedloom.report.runs import load_run
 from fedloom.report.statistics import paired
-from fedloom.sweep import RunTrials, Trial, in_jobs, state_of
+from fedloom.study import RunTrials, Trial, run_all, state_of
+from fedloom.study.climb import Tuned
 
 HERE = Path(__file__).resolve().parent
 OWN = HERE / "advise_data.py"
@@ -118,7 +117,7 @@ def folder_of(place: str, out: Path) -> Path:
 
 def tried(place: str, out: Path) -> tuple[Question, dict[Method, Tuned]]:
     """All methods with their settings, as the command searches them: it has the same runs."""
-    cell, runs = cell_of(place), Runs(1, Progress((), quiet=True))
+    cell, runs = cell_of(place), Runs(1)
     asked = advised(cell.source, words_of(cell), TRIALS, 9, folder_of(place, out))
     found = screened(asked, MINUTES, runs)
     assert found.screen is not None
@@ -132,7 +131,7 @@ def tried(place: str, out: Path) -> tuple[Question, dict[Method, Tuned]]:
 def values(trials: Iterable[Trial]) -> list[float | None]:
     """Run what is missing -> what is compared of each run; None: it failed."""
     left = [*trials]
-    for _ in in_jobs(RunTrials(), left, left, 1, Progress((), quiet=True)):
+    for _ in run_all(left, RunTrials()):
         pass
     done = [load_run(t.folder) if state_of(t.folder) == "finished" else None for t in left]
     return [None if run is None else value_of(run) for run in done]

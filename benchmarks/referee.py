@@ -27,7 +27,6 @@ import json
 import math
 import statistics
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +36,7 @@ from fedloom.core.curves import last_tenth
 from fedloom.report.curve_data import measured
 from fedloom.report.runs import load_run
 from fedloom.report.sequential import decide, looks
-from fedloom.sweep import RunTrials, in_jobs, plan
+from fedloom.study import RunTrials, Sweep, run_all
 
 METHODS = ("fedavg", "fedprox", "fedavgm", "scaffold")
 EFFECTS = (0.5, 1.0, 1.5, 2.0)  # standard deviations of the differences
@@ -46,22 +45,14 @@ STUDIES = 2000
 Values = dict[str, dict[int, float]]  # {method: {seed: what is compared}}
 
 
-class Silent:
-    """Progress that says a line a run."""
-
-    def add(self, runs: Sequence[Any]) -> None: ...
-    def begin(self, run: Any) -> None: ...
-    def row(self, run: Any, row: Any) -> None: ...
-    def end(self, run: Any, state: str) -> None: ...
-
-
 def record(folder: Path, seeds: int, jobs: int) -> None:
     """Run all methods with all seeds, and write a line for each run."""
     words = [f"algorithm={','.join(METHODS)}", "evaluate.every=5", "evaluate.clients=false"]
     with tempfile.TemporaryDirectory() as out:
-        trials = plan("digits", words, seeds, out, by="test")
-        for n, state in in_jobs(RunTrials(), trials, trials, jobs, Silent()):
-            print(f"{n + 1}/{len(trials)} {trials[n].choice} {trials[n].seed}: {state}", flush=True)
+        trials = Sweep("digits", words, seeds, out, by="test").grid()
+        for number, (trial, ended) in enumerate(run_all(trials, RunTrials(), jobs), 1):
+            said = f"{trial.words} seed={trial.seed}: {ended.state}"
+            print(f"{number}/{len(trials)} {said}", flush=True)
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / "runs.jsonl").open("w", encoding="utf-8") as file:
             for trial in trials:

@@ -13,7 +13,7 @@ from fedloom.errors import CheckpointError
 from fedloom.report import load_run
 from fedloom.storage.atomic import checksum
 from fedloom.storage.run_directory import RunDirectory
-from fedloom.sweep import state_of
+from fedloom.study import state_of
 from tiny import clusters, weights
 
 # -------------------------------------------------------------------------------- the log of rounds

@@ -17,7 +17,7 @@ from fedloom.algorithms import Scaffold
 from fedloom.errors import CheckpointError, ConfigError, FedloomError
 from fedloom.storage.run_directory import RunDirectory
 from fedloom.storage.seal import Seal
-from fedloom.sweep import state_of
+from fedloom.study import state_of
 from support.disk import Disk, key, lay, on
 from tiny import clusters, small, timeless
 

@@ -184,7 +184,7 @@ def test_the_exchange_before_round_1_has_a_finite_mean():
 @pytest.mark.parametrize("values", [[1e200, -1e200], [math.inf, 1.0], [1e308, 1e308, -1e308]])
 def test_means_and_deviations_of_seeds_that_diverged_are_no_exceptions(values):
     from fedloom.report.curve_data import mean, sd
-    from fedloom.sweep.grid import _mean
+    from fedloom.study.sweep import spread
 
     assert mean(values) is not None and sd(values) is not None
-    assert _mean(values) is not None
+    assert spread(values) is not None

@@ -12,7 +12,7 @@ from crash_script import experiment
 from fedloom import load_runs
 from fedloom.errors import CheckpointError
 from fedloom.report import load_run
-from fedloom.sweep import state_of
+from fedloom.study import state_of
 from tiny import Fedloom, weights
 
 SMALL = ("digits", "rounds=2", "cohort=2", "checkpoint.every_rounds=1", "engine=serial", "--quiet")

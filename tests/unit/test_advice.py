@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 
 from fedloom.algorithms.registry import ALGORITHMS
-from fedloom.cli.many_runs import Progress
 from fedloom.errors import ConfigError
 from fedloom.referee import Advised, Runs, advised, screened
 from fedloom.referee.advice import picked
 from fedloom.referee.question import Method
-from fedloom.referee.tune import Tuned
 from fedloom.referee.tuner import Tuner
 from fedloom.report.runs import Metric
+from fedloom.study.climb import Tuned
 
 # ---------------------------------------------------------------------------------- the candidates
 SMALL = ("data.clients=6", "cohort=3", "rounds=1", "local.epochs=1")
@@ -142,7 +141,7 @@ def screen_of(
     out.mkdir(exist_ok=True)
     monkeypatch.setattr(Runs, "metric", Metric("accuracy", True, "share"))
     asked = advised("digits", [*SMALL, *words], 8, 4, out)
-    return screened(asked, minutes, Runs(1, Progress((), quiet=True)))
+    return screened(asked, minutes, Runs(1))
 
 
 @pytest.mark.slow

@@ -28,7 +28,7 @@ LAYERS = {
     10: ["experiment", "measures"],
     11: ["checks", "recipes", "report"],
     12: ["config"],
-    13: ["sweep"],
+    13: ["study"],
     14: ["referee"],
     15: ["cli"],
     16: ["__main__"],
@@ -151,7 +151,7 @@ ONLY_IN = {
     "tensorboard": set(),  # torch.utils.tensorboard writes its files
     "wandb": {"trackers"},
     "mlflow": {"trackers"},
-    "optuna": {"sweep"},
+    "optuna": {"study"},
     "fedloom_flower": set(),  # packages come on top: their commands are entry points
     "flwr": set(),
     "cryptography": set(),

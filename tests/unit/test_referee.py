@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 import torch
 
-from fedloom.cli.many_runs import Progress
 from fedloom.config import Config
 from fedloom.core.hyper import Decay, Hyper, NonNegative, Positive
 from fedloom.data import by_lists, from_arrays
 from fedloom.errors import ConfigError
 from fedloom.referee import Question, Runs, asked
-from fedloom.referee.tune import Ladder, chosen, proposed, space_of
-from fedloom.referee.tuner import Tuner
+from fedloom.referee.tuner import Tuner, space_of
+from fedloom.study.climb import Ladder, chosen, climb
+from fedloom.study.strategies import Batch, tune
 
 
 def ask(method: str = "fedprox", against: str = "fedavg", *words: str, **more: Any) -> Question:
@@ -34,8 +34,12 @@ def ask(method: str = "fedprox", against: str = "fedavg", *words: str, **more: A
 
 def search(space: dict[str, Ladder], value: Any, trials: int) -> dict[tuple[str, ...], float]:
     scores: dict[tuple[str, ...], float] = {}
-    while new := proposed(space, scores, trials):
-        scores |= {point: value(*map(float, point)) for point in new}
+
+    def run(batches: dict[str, Batch[tuple[str, ...]]]) -> dict[str, dict[tuple[str, ...], float]]:
+        scores.update({p: value(*map(float, p)) for p in batches["it"].points})
+        return {"it": scores}
+
+    tune({"it": climb(space, trials)}, run)
     return scores
 
 
@@ -97,7 +101,7 @@ def test_splits_are_added_until_500_rows_have_judged(
     ends = itertools.accumulate(sizes)
     lists = [[*range(end - size, end)] for end, size in zip(ends, sizes, strict=True)]
     data = from_arrays(torch.zeros(sum(sizes), 1), torch.zeros(sum(sizes)).long(), by_lists(lists))
-    tuner = Tuner(ask("fedprox", "fedavg", "digits"), Runs(1, Progress((), quiet=True)))
+    tuner = Tuner(ask("fedprox", "fedavg", "digits"), Runs(1))
     monkeypatch.setattr(Config, "data", lambda self: data)
     assert tuner.wanted() == splits
 
@@ -171,4 +175,4 @@ def test_edges_and_settings_without_effect_are_named() -> None:
     assert found.choice["a"] == "4" and found.edges == ("a",) and found.without_effect == ("b",)
     lost = dict.fromkeys(scores, -math.inf)
     assert chosen(space, lost, {}).failed == len(scores)
-    assert proposed({}, {}, 8) == []
+    assert search({}, lambda: 0.0, 8) == {}

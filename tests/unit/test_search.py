@@ -12,20 +12,22 @@ from click.testing import CliRunner
 from fedloom.cli.__main__ import cli
 from fedloom.errors import ConfigError
 from fedloom.experiment.experiment import Experiment
-from fedloom.sweep import Search, plan, state_of
-from fedloom.sweep.search import Range, split_space
+from fedloom.study import Search, Sweep, state_of
+from fedloom.study.space import Range
 
 SMALL = ["rounds=4", "local.steps=1", "cohort=2", "data.clients=8", "evaluate.every=1"]
 SPACE = ["local.lr=0.001..1:log", "local.batch=4..16", "algorithm=fedavg,fedavgm"]
 
 
 def test_ranges_and_lists_are_told_apart() -> None:
-    shared, space = split_space([*SMALL, *SPACE, "learning_rate=1", "local.clip=1..10.5"])
-    assert shared == [*SMALL, "local.lr=1"]
-    assert space == {
+    space = [*SPACE, "local.clip=1..10.5"]
+    sweep = Sweep("digits", [*SMALL, *space, "weight_decay=1"], by="test", search=True)
+    assert sweep.shared == (*SMALL, "local.weight_decay=1")
+    assert [*sweep.values] == ["local.lr", "local.batch", "algorithm", "local.clip"]
+    assert sweep.values["algorithm"] == ["fedavg", "fedavgm"]
+    assert sweep.ranges == {
         "local.lr": Range(0.001, 1.0, False, True),
         "local.batch": Range(4.0, 16.0, True, False),
-        "algorithm": ["fedavg", "fedavgm"],
         "local.clip": Range(1.0, 10.5, False, False),
     }
 
@@ -45,15 +47,15 @@ def test_ranges_and_lists_are_told_apart() -> None:
 )
 def test_what_is_no_range_is_said(words: list[str], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        split_space(words)
+        Sweep("digits", words, search=True)
 
 
 def test_a_grid_does_not_take_a_range(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="give --trials too"):
-        plan("digits", ["local.lr=0.1..1", "local.batch=1,2"])
+        Sweep("digits", ["local.lr=0.1..1", "local.batch=1,2"])
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(ConfigError, match=r"pip install .*\[optuna\]"):
-        Search("digits", SPACE, 3)
+        Search(Sweep("digits", SPACE, search=True), 3)
 
 
 # ------------------------------------------------------------------------------------- with optuna
@@ -102,7 +104,7 @@ def test_a_stopped_search_tries_what_it_would_have(
 @pytest.mark.filterwarnings("ignore")
 def test_what_is_worse_than_the_median_is_stopped(optuna: Any) -> None:
     words = ["rounds=4", "local.steps=40", "data.clients=8", "local.lr=1e-4..0.5:log"]
-    search = Search("digits", [*words, "evaluate.every=1"], 8, out="s")
+    search = Search(Sweep("digits", [*words, "evaluate.every=1"], out="s", search=True), 8)
     said: list[str] = []
     search.run(False, lambda number, choice, state: said.append(state))
     assert len(said) == 8 and set(said) == {"finished", "pruned"}

@@ -12,9 +12,13 @@ import pytest
 from report_fakes import fake_run
 
 from fedloom.errors import CheckpointError, ConfigError
-from fedloom.sweep import best_of, plan, results, split_grid, split_values, state_of
+from fedloom.study import Sweep, Trial, best_of, results, split_space, split_values, state_of
 
 GRID = ["algorithm=fedacg", "algorithm.lam=0.8,0.9", "local.lr=0.03,0.1,0.3", "rounds=2"]
+
+
+def plan(*given: Any, **more: Any) -> list[Trial]:
+    return Sweep(*given, **more).grid()
 
 
 @pytest.mark.parametrize(
@@ -36,7 +40,7 @@ def test_commas_outside_of_brackets_and_quotes_separate_values(
 
 
 def test_what_has_several_values_is_tried() -> None:
-    shared, axes = split_grid(GRID)
+    shared, axes = split_space(GRID)
     assert shared == ["algorithm=fedacg", "rounds=2"]
     assert axes == {"algorithm.lam": ["0.8", "0.9"], "local.lr": ["0.03", "0.1", "0.3"]}
 

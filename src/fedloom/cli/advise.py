@@ -12,8 +12,7 @@ import click
 from fedloom.core.parsing import is_file
 from fedloom.storage.atomic import write_out
 
-from .printing import as_json as in_json
-from .referee import plan_options
+from .referee import keep, plan_options
 from .run import repeatable, sorted_out
 from .settings_argument import settings_argument
 
@@ -53,19 +52,16 @@ def advise_command(
     source, changes, out = sorted_out(settings, out)
     name = Path(source).stem if is_file(source) else source
     folder = Path(out or f"runs/advise-{name}")
-    asked, until = advised(source, changes, trials, seeds, folder), time.monotonic() + 60 * minutes
-    with repeatable(f"the runs in '{folder}'"), Progress((), quiet, until) as progress:
-        runs = Runs(jobs, progress)
+    asked = advised(source, changes, trials, seeds, folder)
+    with repeatable(f"the runs in '{folder}'"), Progress(quiet, minutes) as progress:
+        runs, began = Runs(jobs, progress), time.monotonic()
         asked = screened(asked, minutes, runs)
-        study = Study(asked.question, (until - time.monotonic()) / 60, runs)
+        study = Study(asked.question, minutes - (time.monotonic() - began) / 60, runs)
         study.run()
     found = advice_json(study, asked, shlex.join(["fedloom", *sys.argv[1:]]))
     method = taken(study, asked.candidates).method
     best = asked.settings(method, study.tuned[asked.question.cells[0], method].choice)
     write_out(folder / "run.toml", best.to_toml())
-    text, page = f"{in_json(found)}\n", advice_page(found, str(folder))
-    write_out(folder / "advice.json", text)
-    write_out(folder / "advice.md", page)
-    click.echo(text if as_json else page, nl=False)
+    keep(folder / "advice", found, lambda f: advice_page(f, str(folder)), as_json)
     if study.over:
         click.echo("time is up; run the same command again to resume", err=True)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import shlex
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedloom.errors import CheckpointError, FedloomError
+from fedloom.errors import FedloomError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from fedloom.config import Config
+    from fedloom.study import Trial
 
 
 ALGORITHMS = ("fedavg", "fedavgm", "scaffold", "fedacg")
@@ -40,30 +41,36 @@ def demo_command(seeds: int, out: Path, rounds: int | None) -> None:
     """
     from fedloom.config import resolve
     from fedloom.report import comparison, group_runs, load_run
+    from fedloom.study import Trial, run_trial, state_of
 
     from .results import fitted
+    from .run import repeatable
 
     started = time.monotonic()
     more = [] if rounds is None else [f"rounds={rounds}"]
-    configs = {
-        f"{name}-seed{seed}": resolve(RECIPE, [f"algorithm={name}", f"seed={seed}", *more])
+    trials = [
+        Trial({}, seed, config, out / f"{name}-seed{seed}")
         for name in ALGORITHMS
         for seed in range(seeds)
-    }
-    v = next(iter(configs.values())).values
+        for config in [resolve(RECIPE, [f"algorithm={name}", f"seed={seed}", *more])]
+    ]
+    v = trials[0].config.values
     partition = v["data"]["partition"]
     click.echo(
         f"digits: {partition['clients']} clients, Dirichlet {partition['alpha']}, "
-        f"{v['cohort']:.0%} a round, {v['rounds']} rounds, "
-        f"{len(configs)} runs",
+        f"{v['cohort']:.0%} a round, {v['rounds']} rounds, {len(trials)} runs",
         err=True,
     )
-    out = _folder(out, configs)
-    for name, config in configs.items():
-        _bring(config, out / name)
-    rows = comparison(group_runs([load_run(out / name) for name in configs]))
+    trials = _placed(trials)
+    out = trials[0].folder.parent
+    with repeatable(f"the runs in '{out}'"):
+        for trial in trials:
+            if state_of(trial.folder) == "finished":
+                click.echo(f"{trial.config.values['label']}, seed {trial.seed}: is there", err=True)
+            run_trial(trial, progress=True)
+    rows = comparison(group_runs([load_run(trial.folder) for trial in trials]))
     click.echo(f"\n{fitted(rows)}\n")
-    _illustrate(out, list(configs))
+    _illustrate(out, [trial.folder for trial in trials])
     click.echo(f"\n{_found(rows)} ({time.monotonic() - started:.0f} s in all)")
 
 
@@ -92,65 +99,36 @@ def _found(rows: Sequence[Mapping[str, Any]]) -> str:
     return f"{said}, {last['label']} in {last['rounds_to_target']:.0f}."
 
 
-def _bring(config: Config, folder: Path) -> None:
-    """Make sure that a folder has a finished run: it is there already, is continued, or is run."""
-    from fedloom.report import load_run
-
-    from .run import interrupted, stopped
-
-    there = (folder / "config.toml").is_file()
-    if there and load_run(folder).finished:
-        click.echo(f"{config.values['label']}, seed {config.values['seed']}: is there", err=True)
-        return
-    experiment = config.experiment()
-    try:
-        (experiment.resume if there else experiment.run)(folder, progress=True)
-    except KeyboardInterrupt as stop:
-        text = f"\ninterrupted; go on with: {_typed()} (what is done stays)"
-        raise interrupted(stop, text) from None
-    except OSError as error:
-        raise CheckpointError(stopped(folder, error)) from error
-
-
-def _typed() -> str:
-    """The command as it was given."""
-    context, words = click.get_current_context(), ["fedloom", "demo"]
-    for name, value in context.params.items():
-        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
-            words += [f"--{name}", str(value)]
-    return shlex.join(words)
-
-
-def _folder(out: Path, configs: dict[str, Config]) -> Path:
-    """The folder itself, or the first of out-2, out-3, ... that contains no other run."""
-    folder, number = out, 1
-    while not all(_fits(folder / name, config) for name, config in configs.items()):
+def _placed(trials: list[Trial]) -> list[Trial]:
+    """The same in the first of out, out-2, out-3, ... that contains no other run."""
+    out = folder = trials[0].folder.parent
+    number, placed = 1, trials
+    while not all(map(_fits, placed)):
         number += 1
         folder = out.with_name(f"{out.name}-{number}")
+        placed = [replace(trial, folder=folder / trial.folder.name) for trial in trials]
     if folder != out:
         click.echo(f"{out} holds other runs; this demo goes to {folder}", err=True)
-    return folder
+    return placed
 
 
-def _fits(folder: Path, config: Config) -> bool:
-    """True if this run can be put, continued, or used as it is there."""
+def _fits(trial: Trial) -> bool:
+    """True if this run can be put, continued, or used as it is in its folder."""
     from fedloom.config import from_run
 
-    if not folder.exists():
+    folder = trial.folder
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return True
-    if not folder.is_dir() or not any(folder.iterdir()):
-        return folder.is_dir()
     try:
         kept = from_run(folder).values  # in whatever engine auto took
-        return {**kept, "engine": config.values["engine"]} == dict(config.values)
-    except FedloomError:
+    except (FedloomError, OSError):
         return False
+    return {**kept, "engine": trial.config.values["engine"]} == dict(trial.config.values)
 
 
-def _illustrate(out: Path, names: list[str]) -> None:
+def _illustrate(out: Path, folders: Sequence[Path]) -> None:
     from .printing import say_undrawn
 
-    folders = [out / name for name in names]
     try:
         from fedloom.report import write_report
 

@@ -5,31 +5,30 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from fedloom.core.interrupts import TimeUpError
 from fedloom.server.progress import say
-
-if TYPE_CHECKING:
-    from fedloom.sweep import Shown
+from fedloom.study import Run, Watch
 
 _PATIENCE = 60.0  # seconds between lines of one run where there is no terminal
 
 
-class Progress:
-    """Shows runs and rounds that are done of all, the run of now and its newest value. over: when
-    time is up, in seconds of time.monotonic(); then it stops the runs.
+class Progress(Watch):
+    """Shows runs and rounds that are done of all, the run of now and its newest value. minutes:
+    after which time is up; then it stops the runs.
     """
 
-    def __init__(self, runs: Sequence[Shown], quiet: bool, over: float | None = None) -> None:
-        self._runs, self._quiet, self._over_at = 0, quiet, over
-        self._total = 0
+    def __init__(self, quiet: bool, minutes: float | None = None) -> None:
+        self._quiet = quiet
+        self.over_at = None if minutes is None else time.monotonic() + 60 * minutes
+        self._runs, self._total = 0, 0  # rounds in all
         self._over, self._ended = 0, 0  # rounds and runs that are over
         self._now: dict[int, int] = {}  # rounds that are done of the runs of now
         self._bar: Any = None
         self._said: dict[int, float] = {}
-        self.add(runs)
 
-    def add(self, runs: Sequence[Shown]) -> None:
+    def add(self, runs: Sequence[Run]) -> None:
         """Show that more runs are to come."""
         self._runs += len(runs)
         self._total += sum(run.rounds for run in runs)
@@ -59,14 +58,14 @@ class Progress:
         if self._bar is not None:
             self._bar.stop()
 
-    def begin(self, run: Shown) -> None:
+    def begin(self, run: Run) -> None:
         """Show a run that begins, unless time is up."""
         self._stop_if_over()
         self._open()
         self._now[id(run)], self._said[id(run)] = 0, time.monotonic()
         self._show(run.title)
 
-    def row(self, run: Shown, row: Mapping[str, Any]) -> None:
+    def row(self, run: Run, row: Mapping[str, Any]) -> None:
         """Show a round."""
         self._now[id(run)] = int(row["round"])
         value = next((v for k, v in row.items() if k.startswith("test_") and "_ema" not in k), None)
@@ -80,12 +79,10 @@ class Progress:
         self._stop_if_over()
 
     def _stop_if_over(self) -> None:
-        from fedloom.core.interrupts import TimeUpError
-
-        if self._over_at is not None and time.monotonic() >= self._over_at:
+        if self.over_at is not None and time.monotonic() >= self.over_at:
             raise TimeUpError
 
-    def end(self, run: Shown, state: str) -> None:
+    def end(self, run: Run, state: str) -> None:
         """Count a run that is over."""
         self._now.pop(id(run), None)
         if state == "refused":
@@ -109,6 +106,6 @@ class Progress:
 
     def _left(self) -> str:
         """How much time there is for all runs."""
-        if self._over_at is None:
+        if self.over_at is None:
             return ""
-        return f", {max(0.0, self._over_at - time.monotonic()) / 60:.1f} minutes left"
+        return f", {max(0.0, self.over_at - time.monotonic()) / 60:.1f} minutes left"

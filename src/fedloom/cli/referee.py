@@ -7,16 +7,19 @@ import json
 import re
 import shlex
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 
 from fedloom.errors import ConfigError
 from fedloom.storage.atomic import write_out
 
+from .printing import as_json as in_json
+
 Command = Callable[..., None]
+Found = dict[str, Any]
 
 
 def plan_options(minutes: int, folder: str, trials: str) -> Callable[[Command], Command]:
@@ -107,23 +110,27 @@ def referee_command(
     name = re.sub(r"[^\w.-]+", "-", short(method))
     folder = Path(out or f"runs/referee-{name}")
     question = asked(method, against, more, vary, tune, trials, seeds, delta, folder)
-    with (
-        repeatable(f"the runs in '{folder}'"),
-        Progress((), quiet, time.monotonic() + 60 * minutes) as progress,
-    ):
+    with repeatable(f"the runs in '{folder}'"), Progress(quiet, minutes) as progress:
         study = Study(question, minutes, Runs(jobs, progress))
         study.run()
     found = found_in(study, shlex.join(["fedloom", *sys.argv[1:]]))
-    text = json.dumps(found, indent=1, ensure_ascii=False) + "\n"
-    page = as_markdown(found, _drawn(found, folder))
-    write_out(folder / "referee.json", text)
-    write_out(folder / "referee.md", page)
-    click.echo(text if as_json else page, nl=False)
+    keep(folder / "referee", found, lambda f: as_markdown(f, _drawn(f, folder)), as_json)
     if study.over:
         click.echo("time is up; the same command goes on", err=True)
 
 
-def _drawn(found: dict[str, object], folder: Path) -> str:
+def keep(stem: Path, found: Found, page: Callable[[Found], str], as_json: bool) -> None:
+    """Write what was found as JSON and as the page that is made of it, and print one of them. stem:
+    of both files.
+    """
+    text = f"{in_json(found)}\n"
+    made = page(json.loads(text))
+    write_out(stem.with_suffix(".json"), text)
+    write_out(stem.with_suffix(".md"), made)
+    click.echo(text if as_json else made, nl=False)
+
+
+def _drawn(found: Found, folder: Path) -> str:
     """Draw the figure -> its name; "" if it cannot be drawn, which a line reports."""
     from fedloom.report.forest import forest
     from fedloom.report.style import save_pictures

@@ -225,7 +225,7 @@ def _resume_many(
     each says what became of it. An error of one leaves the others.
     """
     from fedloom.report.frames import find_runs
-    from fedloom.sweep import state_of
+    from fedloom.study import state_of
 
     longer = any(word.partition("=")[0].strip() == "rounds" for word in changes)
     runs, wrong = find_runs(words), 0
@@ -406,7 +406,7 @@ def _state(config: Config, folder: Path) -> tuple[str, str]:
     """
     from fedloom.config import from_run
     from fedloom.storage.run_directory import RunDirectory
-    from fedloom.sweep import state_of
+    from fedloom.study import state_of
 
     if not folder.exists() or RunDirectory(folder).free():
         return "new", ""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from dataclasses import replace
 from shlex import quote
 from typing import TYPE_CHECKING
 
@@ -20,7 +19,7 @@ from .settings_argument import settings_argument
 
 if TYPE_CHECKING:
     from fedloom.report import Metric
-    from fedloom.sweep import Row, Search, Trial
+    from fedloom.study import Row, Sweep, Trial
 
 
 _BY = {
@@ -68,7 +67,7 @@ def sweep_command(
     finished runs are skipped. Lists keep their commas: model.hidden=[64,64],[128]. With --trials
     Optuna chooses within values and ranges, and stops runs that are worse than the median.
     """
-    from fedloom.sweep import Search, check_all, claim, plan, results
+    from fedloom.study import Search, Sweep, check_all, run_trial, said
 
     from .run import repeatable, sorted_out
 
@@ -76,31 +75,26 @@ def sweep_command(
         raise ConfigError("--dry-run knows the runs of a grid; a search chooses them as it goes")
     source, words, out = sorted_out(settings, out)
     words, seeds = _seeds(words, seeds)
-    if trials is None:
-        grid = plan(source, words, seeds, out, by)
-        folder, run = grid[0].folder.parent, functools.partial(_run_all, grid, quiet)
-        if dry_run:
-            click.echo(_cost(grid, speed))
-            return
+    sweep = Sweep(source, words, seeds, out, by, search=trials is not None)
+    search = None if trials is None else Search(sweep, trials)
+    grid = sweep.grid() if search is None else []
+    if dry_run:
+        click.echo(_cost(grid, speed))
+        return
+    if search is None:
         check_all(grid)
-        claim(folder, source, words, by)
-    else:
-        search = Search(source, words, trials, seeds, out, by)
-        folder, run = search.folder, functools.partial(_search, search, trials, quiet)
-    with repeatable(f"the sweep in '{folder}'"):
-        done = run()
-        _tell(done, results(done), seeds, by, folder)
+        sweep.claim()
 
-
-def _run_all(trials: Sequence[Trial], quiet: bool) -> Sequence[Trial]:
-    """Run a grid -> its runs."""
-    from fedloom.sweep import run_trial
-
-    for number, trial in enumerate(trials, 1):
-        state = run_trial(trial, progress=not quiet)
+    def say(number: int, choice: Mapping[str, str], state: str) -> None:
         if not quiet:
-            click.echo(f"{number}/{len(trials)} {_choice(trial.choice)}: {state}", err=True)
-    return trials
+            click.echo(f"{number}/{trials or len(grid)} {said(choice)}: {state}", err=True)
+
+    with repeatable(f"the sweep in '{sweep.folder}'"):
+        if search is not None:
+            search.run(not quiet, say)
+        for number, trial in enumerate(grid, 1):
+            say(number, trial.choice, run_trial(trial, progress=not quiet))
+        _tell(sweep, grid if search is None else search.trials())
 
 
 def _cost(trials: Sequence[Trial], speed: float | None) -> str:
@@ -108,7 +102,7 @@ def _cost(trials: Sequence[Trial], speed: float | None) -> str:
     their operations; what does not fit into ten seconds is as those before in the mean.
     """
     from fedloom.report import human_bytes, human_seconds
-    from fedloom.sweep import KeptData, state_of
+    from fedloom.study import OVER, KeptData, state_of
 
     from .dry_run import Cost, measure
 
@@ -118,7 +112,7 @@ def _cost(trials: Sequence[Trial], speed: float | None) -> str:
         if key not in costs and (not costs or time.monotonic() < end):
             costs[key] = measure(trial.config.experiment(kept.of(trial.config)), speed)
             speed = speed or costs[key].operations / (costs[key].seconds or 1.0)
-    left = [trial for trial in trials if state_of(trial.folder) not in ("finished", "failed")]
+    left = [trial for trial in trials if state_of(trial.folder) not in OVER]
     share = len(left) / len(costs)
     rows = [
         ["runs", str(len(left)), f"of {len(trials)}; the others have ended"],
@@ -128,17 +122,6 @@ def _cost(trials: Sequence[Trial], speed: float | None) -> str:
     ]
     rows[1][2] = next(iter(costs.values())).by + ", the others by their operations"
     return f"estimate of a sweep\n{table(rows)}"
-
-
-def _search(search: Search, trials: int, quiet: bool) -> Sequence[Trial]:
-    """Run a search -> the runs of what it tried."""
-
-    def say(number: int, choice: Mapping[str, str], state: str) -> None:
-        if not quiet:
-            click.echo(f"{number}/{trials} {_choice(choice)}: {state}", err=True)
-
-    search.run(not quiet, say)
-    return search.trials()
 
 
 def _seeds(words: Sequence[str], given: int | None) -> tuple[list[str], int]:
@@ -154,38 +137,33 @@ def _seeds(words: Sequence[str], given: int | None) -> tuple[list[str], int]:
     return rest, given or 1
 
 
-def _choice(choice: Mapping[str, str]) -> str:
-    return " ".join(f"{key}={value}" for key, value in choice.items())
-
-
-def _tell(trials: Sequence[Trial], rows: Sequence[Row], seeds: int, by: str, folder: Path) -> None:
+def _tell(sweep: Sweep, trials: Sequence[Trial]) -> None:
     """Print the table, write it and the best configuration."""
     from fedloom.report import load_run
-    from fedloom.sweep import best_of, state_of
+    from fedloom.study import best_of, results, said, state_of
 
+    rows = results(trials)
     done = [t for t in trials if state_of(t.folder) == "finished"]
     if not done:
         raise ConfigError(f"no run of the sweep finished: {rows[0].failures[0]}")
     metric = load_run(done[0].folder).metric
-    best = best_of(rows, seeds, by, metric.higher_is_better)
-    head = [
-        *rows[0].choice,
-        "seeds",
-        f"validation {metric.name}, last tenth",
-        f"test {metric.name}, last tenth",
-        "",
-    ]
+    best = best_of(rows, sweep.seeds, sweep.by, metric.higher_is_better)
+    both = [f"{split} {metric.name}, last tenth" for split in ("validation", "test")]
     lines = [_line(row, metric, row is best) for row in rows]
-    click.echo(table([head, *lines], page_width()))
+    click.echo(table([[*rows[0].choice, "seeds", *both, ""], *lines], page_width()))
     for row in rows:
         for why in dict.fromkeys(row.failures):
-            click.echo(f"  {_choice(row.choice)} failed: {why}")
+            click.echo(f"  {said(row.choice)} failed: {why}")
     if best is None:
         click.echo("  no combination has finished with every seed")
         return
     first = next(t for t in trials if t.choice == best.choice)
-    click.echo(f"  best by {_BY[by]}: {_choice(best.choice)}")
-    click.echo(f"  run it on all the data: fedloom run {quote(str(_write(first, folder)))}")
+    click.echo(f"  best by {_BY[sweep.by]}: {said(best.choice)}")
+    values = dict(first.config.values)  # with nothing held out any more
+    values["evaluate"] = {**values["evaluate"], "validation": 0.0}
+    file = sweep.folder / "best.toml"
+    write_atomic(file, replace(first.config, values=values).to_toml())
+    click.echo(f"  run it on all the data: fedloom run {quote(str(file))}")
 
 
 def _line(row: Row, metric: Metric, best: bool) -> list[str]:
@@ -197,13 +175,3 @@ def _line(row: Row, metric: Metric, best: bool) -> list[str]:
     ]
     state = "best" if best else "pruned" if row.pruned else ""
     return [*row.choice.values(), str(row.seeds), *cells, state]
-
-
-def _write(trial: Trial, folder: Path) -> Path:
-    """The best configuration, with nothing held out any more -> its file."""
-    import tomli_w
-
-    values = dict(trial.config.values)
-    values["evaluate"] = {**values["evaluate"], "validation": 0.0}
-    write_atomic(folder / "best.toml", tomli_w.dumps(values))
-    return folder / "best.toml"

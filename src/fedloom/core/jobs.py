@@ -4,6 +4,7 @@ they are.
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import os
 import signal
@@ -14,6 +15,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any, cast
 
 from ..errors import FedloomError
+from .interrupts import stoppable
 
 Say = Callable[[Any], None]  # what a piece of work says before it is done
 Work = Callable[[Any, Say], Any]
@@ -21,7 +23,8 @@ _PATIENCE = 60.0  # seconds that a stopped process has to save its state
 
 
 class Jobs:
-    """Does pieces of work in `count` processes, each on its share of the processors.
+    """Does pieces of work in `count` processes, each on its share of the processors; of one, in
+    this process.
 
     work: called in a process as work(piece, say); it is sent there once, and keeps what it keeps
     from piece to piece. It must be a module's function or an object of a module's class. SIGINT of
@@ -42,20 +45,26 @@ class Jobs:
         called here. Raises what a piece raised, or what is raised here, after all others have been
         stopped; and FedloomError for a process that was killed.
         """
+        if min(self._count, len(pieces)) < 2:
+            for number, piece in enumerate(pieces):
+                begin(number)
+                yield number, self._work(piece, functools.partial(heard, number))
+            return
         left = list(enumerate(pieces))[::-1]
-        try:
-            for number in range(min(self._count, len(left))):
-                self._start(number, min(self._count, len(pieces)))
-            for pipe in list(self._running):
-                self._next(pipe, left, begin)
-            while self._running:
-                for pipe in cast("list[Connection]", wait(list(self._running))):
-                    found = self._read(pipe, heard)
-                    if found is not None:
-                        yield found
-                        self._next(pipe, left, begin)
-        finally:
-            self._stop()
+        with stoppable():
+            try:
+                for number in range(min(self._count, len(left))):
+                    self._start(number, min(self._count, len(pieces)))
+                for pipe in list(self._running):
+                    self._next(pipe, left, begin)
+                while self._running:
+                    for pipe in cast("list[Connection]", wait(list(self._running))):
+                        found = self._read(pipe, heard)
+                        if found is not None:
+                            yield found
+                            self._next(pipe, left, begin)
+            finally:
+                self._stop()
 
     def _start(self, number: int, count: int) -> None:
         context = multiprocessing.get_context("spawn")

@@ -6,11 +6,11 @@
 
 from __future__ import annotations
 
+from ..study import Runs
 from .advice import Advised, advised
 from .page import as_markdown
 from .question import Question, asked
 from .screen import screened
 from .study import Study
-from .tuner import Runs
 
 __all__ = ["Advised", "Question", "Runs", "Study", "advised", "as_markdown", "asked", "screened"]

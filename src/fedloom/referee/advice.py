@@ -21,7 +21,7 @@ from ..data import FederatedData
 from ..errors import ConfigError, FedloomError
 from ..report.curve_data import value_of
 from ..report.runs import Run
-from ..sweep import KeptData, check_all
+from ..study import KeptData, check_all
 from .question import Cell, Method, Question, Words, pair_of, refuse_own_models
 from .study import Study
 
@@ -206,13 +206,17 @@ def mean_of(runs: Sequence[Run | None]) -> float | None:
 
 def taken(study: Study, candidates: Sequence[Method]) -> Taken:
     """What is taken of the candidates. Raises FedloomError if runs of all of them failed."""
-    cell = study.question.cells[0]
-    runs, sign = study.runs(cell), 1.0 if study.metric.higher_is_better else -1.0
+    runs = study.runs(study.question.cells[0])
+    sign = 1.0 if study.runner.metric.higher_is_better else -1.0
     scores = {m: sign * v for m in candidates if (v := mean_of(runs[m])) is not None}
     if not scores:
         raise FedloomError("runs of every candidate failed; failure.txt in their folders says why")
+    verdicts = {
+        pair: study.verdict(decision, swapped)
+        for (_, one, other), decision in study.decisions().items()
+        for pair, swapped in (((one, other), False), ((other, one), True))
+    }
     sent = {m: bytes_of(runs[m]) for m in scores}
-    verdicts = _verdicts(study, sign > 0)
     simplest = next((m for m in candidates if m.name == PLAIN), None)
     pick, why = picked(scores, sent, verdicts, (study.delta or 0.0) / 2, simplest)
     others = [m for m in candidates if m is not pick]
@@ -245,15 +249,3 @@ def picked(
     if pick == best:
         return pick, "best"
     return pick, "bytes" if cost[pick] < cost[best] else "simpler"
-
-
-def _verdicts(study: Study, higher: bool) -> dict[tuple[Method, Method], str]:
-    """Every comparison from both sides."""
-    better, worse = ("above", "below") if higher else ("below", "above")
-    words = {better: "better", worse: "worse", "within": "no difference"}
-    back = words | {better: "worse", worse: "better"}
-    out = {}
-    for (_, one, other), decision in study.decisions().items():
-        out[one, other] = words.get(decision.verdict, "undecided")
-        out[other, one] = back.get(decision.verdict, "undecided")
-    return out

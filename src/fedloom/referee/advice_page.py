@@ -6,18 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from .._version import __version__
-from ..core.commit import own_commit
 from ..report import group_runs
 from ..report.clients import against_alone
 from ..report.runs import Run
-from ..report.statistics import LEVEL, shown
+from ..report.statistics import shown
 from ..report.tables import human_bytes, human_value
 from .advice import ALONE, BESIDE, Advised, Screen, Taken, bytes_of, mean_of, taken
 from .page import (
     cells_of,
     decided_table,
     delta_words,
+    found_by,
     plan_lines,
     rows_table,
     settings_line,
@@ -33,22 +32,18 @@ _SHOWN = 6  # of the methods that were tried
 def advice_json(study: Study, advised: Advised, command: str) -> Found:
     """All that was found; command: repeats it. docs/schemas/advise.json explains the keys."""
     pick = taken(study, advised.candidates)
-    cell, metric = study.question.cells[0], study.metric
-    (runs, seconds), (whole,) = study.cost, cells_of(study)
+    cell, (runs, seconds), (whole,) = study.question.cells[0], study.runner.cost, cells_of(study)
     rivals = [method for method in whole["methods"] if method["name"] != ALONE]
-    compared = {**whole, "methods": rivals}
     return {
         "format": FORMAT,
-        "version": __version__,
-        "commit": own_commit(),
-        "command": command,
+        **found_by(study, command),
         "source": cell.source,
         "take": pick.method.name,
         "decided": pick.decided,
         "why": pick.why,
         "settings": {**pick.method.words, **study.tuned[cell, pick.method].choice},
         "against": [
-            {"name": one.other.name, "verdict": one.verdict, "ahead": _number(one.ahead)}
+            {"name": one.other.name, "verdict": one.verdict, "ahead": one.ahead}
             for one in pick.against
         ],
         "alone": _against_alone(study, pick),
@@ -62,20 +57,8 @@ def advice_json(study: Study, advised: Advised, command: str) -> Found:
         ],
         "runs": runs,
         "seconds": round(seconds, 1),
-        "metric": metric.name,
-        "unit": metric.unit,
-        "delta": study.delta,
-        "error": round(1 - LEVEL, 9),
-        "looks": list(study.looks),
-        "ended": "time" if study.over else "plan",
-        "trials": study.question.trials,
-        "splits": study.splits,
-        "cells": [compared],
+        "cells": [{**whole, "methods": rivals}],
     }
-
-
-def _number(value: float) -> float | None:
-    return value if value == value else None
 
 
 def _screen(screen: Screen | None) -> Found | None:

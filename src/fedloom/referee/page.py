@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -27,26 +26,33 @@ _VERDICTS = ("better", "worse", "no difference", "undecided")
 
 def as_json(study: Study, command: str) -> Found:
     """All that a study found; command: repeats it. docs/schemas/referee.json explains the keys."""
-    question, metric = study.question, study.metric
-    mine, *rivals = question.methods
+    mine, *rivals = study.question.methods
     return {
         "format": FORMAT,
+        **found_by(study, command),
+        "vary": study.question.vary,
+        "method": mine.name,
+        "against": [rival.name for rival in rivals],
+        "cells": cells_of(study),
+        "alike": [list(pair) for pair in study.alike()],
+    }
+
+
+def found_by(study: Study, command: str) -> Found:
+    """By which code, measure and plan a study found what it found."""
+    metric = study.runner.metric
+    return {
         "version": __version__,
         "commit": own_commit(),
         "command": command,
-        "vary": question.vary,
-        "method": mine.name,
-        "against": [rival.name for rival in rivals],
         "metric": metric.name,
         "unit": metric.unit,
         "delta": study.delta,
         "error": round(1 - LEVEL, 9),
         "looks": list(study.looks),
         "ended": "time" if study.over else "plan",
-        "trials": question.trials,
+        "trials": study.question.trials,
         "splits": study.splits,
-        "cells": cells_of(study),
-        "alike": [list(pair) for pair in study.alike()],
     }
 
 
@@ -68,10 +74,7 @@ def cells_of(study: Study) -> list[Found]:
                 "comparisons": [
                     _pair(study, pair, decided[cell, *pair], found) for pair in study.question.pairs
                 ],
-                "rows": [
-                    {k: _finite(v) if isinstance(v, float) else v for k, v in row.items()}
-                    for row in rows
-                ],
+                "rows": [dict(row) for row in rows],
             }
         )
     return out
@@ -100,26 +103,20 @@ def _pair(
 ) -> Found:
     """A comparison: the verdict, and the difference of the method and its rival."""
     found, failures = decision.found, sum([*runs[method]].count(None) for method in pair)
-    better = "above" if study.metric.higher_is_better else "below"
-    verdicts = {better: "better", "within": "no difference", "undecided": "undecided"}
     return {
         "method": pair[0].name,
         "against": pair[1].name,
-        "verdict": verdicts.get(decision.verdict, "worse"),
+        "verdict": study.verdict(decision),
         "pairs": found and found.n,
         "difference": found and found.mean,
         "sd": found and found.sd,
-        "low": found and _finite(found.low),
-        "high": found and _finite(found.high),
+        "low": found and found.low,
+        "high": found and found.high,
         "level": found and found.level,
         "p": found and found.p,
         "bound": decision.bound,
         "failures": failures,
     }
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 # ------------------------------------------------------------------------------------------ page

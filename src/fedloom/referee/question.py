@@ -15,8 +15,7 @@ from ..core.own_parts import short
 from ..core.parsing import is_file
 from ..errors import ConfigError, unknown
 from ..storage.identity import digest, run_digest
-from ..sweep import Base, Trial, split_grid, split_values
-from ..sweep.grid import VALIDATION, values_of
+from ..study import VALIDATION, Trial, several, split_space, split_values, trial_in, values_of
 
 # two heterogeneities x two participations, if nobody says where to compare
 USUAL = {"data.alpha": ["0.1", "1"], "cohort": ["0.1", "0.4"]}
@@ -88,10 +87,10 @@ class Question:
         return self._run(cell, method, choice, split and _SEEDS + split, held)
 
     def _run(self, cell: Cell, method: Method, choice: Words, seed: int, held: Words) -> Trial:
-        words = [f"{key}={value}" for key, value in {**_beside(cell, method), **held}.items()]
-        first = int(self.config(cell, method).values["seed"]) + seed
-        base = Base(cell.source, tuple(words), self.out / cell.folder, first, 1)
-        return base.trials({**method.words, **choice})[0]
+        shared = [f"{key}={value}" for key, value in {**_beside(cell, method), **held}.items()]
+        first = int(self.config(cell, method).values["seed"])
+        own = {**method.words, **choice}
+        return trial_in(self.out / cell.folder, cell.source, shared, own, first + seed)
 
     def digest(self) -> str:
         """The same for the same question: other settings, files or plans are another study."""
@@ -123,7 +122,7 @@ def asked(
     tried = {}
     for word in canonical(tune):
         key, values = parse_override(word)[0], values_of(word)
-        if len(values) < 2 or "" in values or len(set(values)) < len(values):
+        if not several(values):
             raise ConfigError(f"--tune {word}: give two or more values, as local.lr=0.03,0.1,0.3")
         tried[key] = values
     pairs = tuple((methods[0], rival) for rival in methods[1:])
@@ -174,7 +173,7 @@ def _cells(words: Sequence[str]) -> list[Cell]:
     sources = [word for word in words if "=" not in word or is_file(word)]
     changes = [word for word in words if word not in sources]
     refuse_repeats(changes)
-    shared, axes = split_grid(changes)
+    shared, axes = split_space(changes)
     fixed = dict(map(pair_of, shared))
     if not sources and not axes:
         axes = {key: values for key, values in USUAL.items() if key not in fixed}

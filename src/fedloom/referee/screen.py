@@ -15,11 +15,11 @@ from ..core.interrupts import TimeUpError
 from ..core.parsing import parse_json
 from ..errors import ConfigError, FedloomError
 from ..storage.atomic import write_atomic
-from ..sweep import KeptData
+from ..study import KeptData, Runs
+from ..study.climb import Tuned
 from .advice import PLAIN, Advised, Screen, refusal
 from .question import Method, Question
-from .tune import Tuned
-from .tuner import Runs, Tuner
+from .tuner import Tuner
 
 FILE = "screen.json"
 TRIALS = 4  # at most, of each method

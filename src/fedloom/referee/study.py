@@ -19,13 +19,14 @@ from ..core.interrupts import TimeUpError
 from ..core.parsing import parse_json
 from ..errors import ConfigError, FedloomError
 from ..report.curve_data import value_of
-from ..report.runs import Metric, Run
+from ..report.runs import Run
 from ..report.sequential import FIRST, Decision, decide, looks
 from ..storage.atomic import write_atomic
-from ..sweep import Trial, state_of
+from ..study import OVER, Runs, Trial, state_of
+from ..study.climb import Tuned
+from ..study.runs import seconds
 from .question import Cell, Method, Question
-from .tune import Tuned
-from .tuner import Place, Runs, Tuner, curves_of, seconds
+from .tuner import Place, Tuner, curves_of
 
 PLAN = "plan.json"
 POINT = 0.01  # the difference of shares that does not matter, if nobody says another
@@ -36,16 +37,17 @@ Pair = tuple[Cell, Method, Method]
 
 
 class Study:
-    """A study in its folder, new or begun. minutes: what it may take from now on.
+    """A study in its folder, new or begun. minutes: what it may take from now on; runner: runs what
+    is missing.
 
     Raises ConfigError for what cannot be run, and for a folder with another study.
     """
 
-    def __init__(self, question: Question, minutes: float, runs: Runs) -> None:
-        self.question, self._minutes, self._runs = question, minutes, runs
+    def __init__(self, question: Question, minutes: float, runner: Runs) -> None:
+        self.question, self._minutes, self.runner = question, minutes, runner
         self._until = time.monotonic() + 60 * minutes
         self._trials: dict[tuple[Cell, Method, int], Trial] = {}
-        self._tuner = Tuner(question, runs)
+        self._tuner = Tuner(question, runner)
         self.tuned: dict[Place, Tuned] = {}
         self._plan = _kept_plan(question)
         self.looks: tuple[int, ...] = tuple(self._plan.get("looks", ()))
@@ -69,7 +71,7 @@ class Study:
             ) from None
         try:
             for n in self.looks:
-                self._runs.run(self._seeds(self._open(), n))
+                self.runner.run(self._seeds(self._open(), n))
         except TimeUpError:
             self.over = True
 
@@ -81,13 +83,13 @@ class Study:
             return
         tuner, (cells, methods) = self._tuner, (self.question.cells, self.question.methods)
         each = tuner.seconds()
-        most = 60 * self._minutes * self._runs.jobs / each  # runs that there is time for
+        most = 60 * self._minutes * self.runner.jobs / each  # runs that there is time for
         count = tuner.count + len(cells) * len(methods)
         if count > most:
             least = self._minutes * count / most
             raise ConfigError(
                 f"{self._minutes:.3g} minutes are too few to tune all methods and run one seed of "
-                f"each: {count} runs of {each:.2g} s with --jobs {self._runs.jobs} take about "
+                f"each: {count} runs of {each:.2g} s with --jobs {self.runner.jobs} take about "
                 f"{least:.2g} minutes; give --minutes {math.ceil(2 * least)}, or fewer --trials, "
                 "methods or cells"
             )
@@ -104,8 +106,8 @@ class Study:
     def _planned(self) -> tuple[int, ...]:
         """The looks of a new study: as many seeds as there is time for after the first of each."""
         first, began = self._seeds(self.question.cells, 1), time.monotonic()
-        self._runs.run(first)
-        spent = sum(seconds(self._runs.found(trial)) for trial in first) / self._runs.jobs
+        self.runner.run(first)
+        spent = sum(seconds(self.runner.found(trial)) for trial in first) / self.runner.jobs
         each = max(time.monotonic() - began, spent, 1e-3)
         more = int(_SPARE * max(0.0, self._until - time.monotonic()) / each)
         found = looks(max(FIRST, min(self.question.most, 1 + more)))
@@ -151,26 +153,16 @@ class Study:
         out: dict[Method, list[Run | None]] = {method: [] for method in self.question.methods}
         for seed in range(1, self.looks[-1] + 1):
             trials = [self.trial(cell, method, seed) for method in self.question.methods]
-            if not {state_of(trial.folder) for trial in trials} <= {"finished", "failed"}:
+            if not {state_of(trial.folder) for trial in trials} <= {*OVER}:
                 break
             for own, trial in zip(out.values(), trials, strict=True):
-                own.append(self._runs.found(trial))
+                own.append(self.runner.found(trial))
         return out
-
-    @property
-    def cost(self) -> tuple[int, float]:
-        """How many runs finished, and their seconds in all."""
-        return self._runs.cost
-
-    @property
-    def metric(self) -> Metric:
-        """What is compared. Raises ConfigError if no run has it, or nobody knows what is better."""
-        return self._runs.metric
 
     @property
     def delta(self) -> float | None:
         """The difference that does not matter; None if nobody said it."""
-        usual = POINT if self.metric.unit == "share" else None
+        usual = POINT if self.runner.metric.unit == "share" else None
         return usual if self.question.delta is None else self.question.delta
 
     def decisions(self) -> dict[Pair, Decision]:
@@ -182,6 +174,15 @@ class Study:
                 both = zip(values[one], values[other], strict=True)
                 gaps[cell, one, other] = [a - b for a, b in both]
         return decide(gaps, self.looks, self.delta)
+
+    def verdict(self, decision: Decision, swapped: bool = False) -> str:
+        """What a decision says of the first of a pair, or of the other one: better, worse, no
+        difference or undecided.
+        """
+        if decision.verdict in ("undecided", "within"):
+            return "undecided" if decision.verdict == "undecided" else "no difference"
+        above = (decision.verdict == "above") != swapped
+        return "better" if above == bool(self.runner.metric.higher_is_better) else "worse"
 
     def alike(self) -> list[tuple[str, str]]:
         """The pairs of methods whose curves agree in every cell and seed."""

@@ -2,87 +2,31 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
-import time
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
+from inspect import signature
 from statistics import fmean
+from typing import Any
 
-from ..core.curves import last_tenth
-from ..core.interrupts import TimeUpError
+from ..algorithm import FedAvg
+from ..config.overrides import REGISTRIES
+from ..core.hyper import keys_of
 from ..data import FederatedData
 from ..errors import ConfigError
+from ..federation.local import Local
 from ..report.curve_data import measured
-from ..report.runs import Metric, Run, load_run
-from ..sweep import RunTrials, Trial, Watch, check_all, in_jobs, state_of
+from ..report.runs import Run
+from ..study import Runs, at_end, check_all
+from ..study.climb import Ladder, Point, Tuned, chosen, climb
+from ..study.strategies import Batch, grid, tune
 from .question import Cell, Method, Question
-from .tune import Point, Tuned, chosen, proposed, space_of
 
 ROWS, MOST_SPLITS = 500, 10  # splits are added until so many rows are judged by, up to so many
-_SHORT, _LEAST = 10.0, 0.01  # seconds of a run: the first is measured again; no run takes less
+# parts whose options make them better or worse; those of a codec make it smaller
+_TUNED = ("algorithm", "objective", "server", "aggregation")
 Place = tuple[Cell, Method]
 Curves = tuple[tuple[float, ...], ...]
-
-
-class Runs:
-    """Runs what is missing, `jobs` at once, and keeps what finished. watch: is shown every run.
-    What the runs warn of is not said: most of them only try settings.
-    """
-
-    def __init__(self, jobs: int, watch: Watch) -> None:
-        self.jobs, self._watch, self._work = jobs, watch, RunTrials(warn=False)
-        self._kept = dict[Path, Run]()
-
-    def run(self, trials: Iterable[Trial]) -> None:
-        """Run what is not over of these. Raises TimeUpError when `watch` does."""
-        left = [t for t in trials if state_of(t.folder) not in ("finished", "failed")]
-        self._watch.add(left)
-        for n, state in in_jobs(self._work, left, left, self.jobs, self._watch):
-            self._watch.end(left[n], state)
-
-    def found(self, trial: Trial) -> Run | None:
-        """A finished run; None of another one."""
-        if trial.folder not in self._kept and state_of(trial.folder) == "finished":
-            self._kept[trial.folder] = load_run(trial.folder)
-        return self._kept.get(trial.folder)
-
-    def seconds_of(self, first: Trial, second: Trial) -> float:
-        """What a run takes, measured by the first one, which may have been stopped before its end;
-        by the second if that was short, since it loads what others find.
-        """
-        found = self._timed(first)
-        again = found < _SHORT and state_of(first.folder) == "finished"
-        return self._timed(second) if again else found
-
-    def _timed(self, trial: Trial) -> float:
-        began = time.monotonic()
-        with contextlib.suppress(TimeUpError):
-            self.run([trial])
-        done = trial.rounds
-        if state_of(trial.folder) == "begun":
-            done = max(1, load_run(trial.folder).rounds.size)
-        each = (time.monotonic() - began) * trial.rounds / done
-        return max(each, seconds(self.found(trial)), _LEAST)
-
-    @property
-    def cost(self) -> tuple[int, float]:
-        """How many runs finished, and their seconds in all."""
-        return len(self._kept), sum(map(seconds, self._kept.values()))
-
-    @property
-    def metric(self) -> Metric:
-        """What is compared. Raises ConfigError if no run has it, or nobody knows what is better."""
-        if not self._kept:
-            raise ConfigError("no run finished, so that there is nothing to compare")
-        metric = next(iter(self._kept.values())).metric
-        if metric.higher_is_better is None:
-            raise ConfigError(
-                f"nothing says whether {metric.name} is better higher or lower; run it with "
-                "higher_is_better"
-            )
-        return metric
 
 
 class Tuner:
@@ -133,21 +77,27 @@ class Tuner:
         tune, too. Raises TimeUpError if time is up.
         """
         tried: dict[Place, dict[Point, list[Run | None]]] = {at: {} for at in self.places}
-        while True:
+
+        def run(batches: Mapping[Place, Batch[Point]]) -> dict[Place, dict[Point, float]]:
             trials = {
                 (at, point): [
-                    self.question.tuning(*at, dict(zip(space, point, strict=True)), split)
-                    for split in range(splits)
+                    self.question.tuning(*at, dict(zip(self.spaces[at], point, strict=True)), n)
+                    for n in range(splits)
                 ]
-                for at, space in self.spaces.items()
-                for point in proposed(space, _scores(tried[at]), self.question.trials)
-                or [()] * (all_of_them and not space and not tried[at])
+                for at, batch in batches.items()
+                for point in batch.points
             }
-            if not trials:
-                break
             self._runs.run(trial for every in trials.values() for trial in every)
             for (at, point), every in trials.items():
                 tried[at][point] = [self._runs.found(trial) for trial in every]
+            return {at: _scores(tried[at]) for at in batches}
+
+        once: list[Point] = [()] if all_of_them else []
+        searches = {
+            at: climb(space, self.question.trials) if space else grid(once)
+            for at, space in self.spaces.items()
+        }
+        tune(searches, run)
         return {at: self._chosen(at, runs) for at, runs in tried.items()}
 
     def _chosen(self, at: Place, runs: Mapping[Point, Sequence[Run | None]]) -> Tuned:
@@ -157,6 +107,51 @@ class Tuner:
             if all(splits)
         }
         return chosen(self.spaces[at], _scores(runs), curves)
+
+
+def space_of(question: Question, cell: Cell, method: Method) -> dict[str, Ladder]:
+    """The main settings of a method: the local rate, and the numbers above 0 that it declares with
+    a range, or those of --tune that it has. What a user has set is left as it is, and so is a
+    server's rate that is FedAvg's.
+    """
+    config = question.config(cell, method)
+    rules = {"local.lr": keys_of(Local)["lr"]}
+    if question.vary in _TUNED and question.vary in config.values:
+        make = REGISTRIES[question.vary][config.values[question.vary]["name"]]
+        shared, own = _defaults(FedAvg), _defaults(make)
+        for key, rule in keys_of(make).items():
+            as_fedavg = key in shared and own[key] == shared[key]
+            if not as_fedavg and rule.ends != (None, None):
+                rules[f"{question.vary}.{key}"] = rule
+    out = dict[str, Ladder]()
+    for key in question.tune or rules:
+        now = _at(config.values, key)
+        fixed = key in cell.words or key in method.words
+        if fixed or (now is None and key.startswith(f"{question.vary}.")):
+            continue
+        if values := tuple(question.tune.get(key, ())):
+            start = next((v for v in values if _same(v, now)), values[len(values) // 2])
+            out[key] = Ladder(start, values)
+        elif isinstance(now, float) and now > 0:
+            out[key] = Ladder(repr(now), (), rules[key])
+    return out
+
+
+def _defaults(make: Callable[..., Any]) -> dict[str, Any]:
+    return {name: one.default for name, one in signature(make).parameters.items()}
+
+
+def _at(values: Any, path: str) -> Any:
+    for part in path.split("."):
+        values = values.get(part) if isinstance(values, Mapping) else None
+    return values
+
+
+def _same(text: str, value: Any) -> bool:
+    try:
+        return float(text) == float(value)
+    except (TypeError, ValueError):
+        return text == str(value)
 
 
 def held_out(data: FederatedData, share: float) -> int:
@@ -172,10 +167,8 @@ def _scores(tried: Mapping[Point, Sequence[Run | None]]) -> dict[Point, float]:
     """
 
     def score(run: Run | None) -> float:
-        if run is None:
-            return -math.inf
-        value = last_tenth(measured(run, f"validation_{run.metric.name}")[1].tolist())
-        if value is None or not math.isfinite(value):
+        value = None if run is None else at_end(run, "validation")
+        if run is None or value is None or not math.isfinite(value):
             return -math.inf
         return -value if run.metric.higher_is_better is False else value
 
@@ -186,8 +179,3 @@ def curves_of(run: Run) -> Curves:
     """What tells two algorithms apart: losses and the metric, evaluation by evaluation."""
     columns = ("train_loss", "test_loss", run.metric.column)
     return tuple(tuple(measured(run, column)[1].tolist()) for column in columns)
-
-
-def seconds(run: Run | None) -> float:
-    """What a run took; 0 of none."""
-    return 0.0 if run is None else float(run.summary["seconds"] or 0.0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,9 +14,8 @@ from fedloom.errors import ConfigError, did_you_mean
 from .measure_command import measure_command
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    from .entry import Entry
     from .plan import Plan
     from .run import Outcome
     from .schedule import Item
@@ -154,36 +152,38 @@ def _left(items: Sequence[Item], out: Path) -> str:
 
 
 def _run_item(item: Item, out: Path, jobs: int, mix: bool, quiet: bool, end: float | None) -> bool:
-    """Run what an item lacks; False if time is up."""
+    """Run what an item lacks; False if time is up, at `end` by time.monotonic()."""
     from fedloom.cli.run import repeatable
     from fedloom.core.interrupts import TimeUpError
 
     from .run import missing, run_plan
     from .schedule import others_commit, run_item
 
-    def run(made: Plan) -> Outcome:
+    def run(made: Plan) -> None:
         commit = others_commit(made, out)
         if commit and not mix and missing(made, out):
             raise ConfigError(f"its lines are of commit {commit[:12]}; run it there, or with --mix")
-        outcome = run_plan(made, out, jobs, quiet, end)
+        minutes = None if end is None else (end - time.monotonic()) / 60
+        outcome = run_plan(made, out, jobs, quiet, minutes)
         for name, why in {**outcome.no_data, **outcome.refused}.items():
             click.echo(f"not run: {name}: {why}", err=True)
-        return outcome
-
-    def tell(choice: Choice) -> None:
-        click.echo(f"  {choice.words}", err=True)
 
     click.echo(item.title, err=True)
     try:
         with repeatable(f"the runs in '{out}'"):
             try:
-                run_item(item, out, run, tell)
+                run_item(item, out, run, _tell_choices)
             except TimeUpError:
                 click.echo("time is up; the same command goes on", err=True)
                 return False
     except ConfigError as error:
         click.echo(f"left out: {item.id}: {error}", err=True)
     return True
+
+
+def _tell_choices(choices: Sequence[Choice]) -> None:
+    for choice in choices:
+        click.echo(f"  {choice.words}", err=True)
 
 
 # ------------------------------------------------------------------------------------- one table
@@ -259,11 +259,15 @@ def table_command(
     The same command goes on after any stop. A row that another table has run with the same settings
     is not run again. Changes KEY=VALUE hold for every row, after all other settings.
     """
+    from fedloom.cli.run import repeatable
+
     from .catalogue import entry
     from .columns import check_names
     from .pages import draw, planned, tell
     from .plan import plan, with_own, with_protocols
+    from .run import Outcome, run_plan
     from .table import table
+    from .tune import at_best_points
 
     if as_published and (tune or halving):
         raise ConfigError("--as-published runs what was published; drop --tune and --halving")
@@ -283,9 +287,18 @@ def table_command(
     if dry_run:
         click.echo(planned(made, folder, changes, tune, halving))
         return
-    run = _nothing if show else partial(_run, out=folder, jobs=jobs, quiet=silent)
+
+    def run(made: Plan) -> Outcome:
+        if show:
+            return Outcome()
+        with repeatable(f"the runs in '{out}'"):
+            return run_plan(made, folder, jobs, silent)
+
     if tune or halving:
-        found = _tuned(made, folder, changes, halving, run)
+        found, choices = at_best_points(made, folder, changes, halving, run)
+        by = "held-out data" if found.tuning else "the accuracy on the test set, as papers do"
+        click.echo(f"tuned at seed 0 by {by}:", err=True)
+        _tell_choices(choices)
         made = plan(found, scale, folder, chosen, count, changes, as_published)
     outcome = run(made)
     tell(made, outcome, folder, style, changes, shown)
@@ -316,40 +329,3 @@ def _columns(words: str | None, style: str | None) -> list[str] | None:
 
 def _names(words: str | None) -> list[str]:
     return [name.strip() for name in words.split(",")] if words else []
-
-
-def _tuned(
-    made: Plan, out: Path, changes: Sequence[str], halving: bool, run: Callable[[Plan], object]
-) -> Entry:
-    """Run the grids of a plan's rows -> the table with each row at its best point."""
-    from .tune import at_best_points
-
-    found, choices = at_best_points(
-        made.entry,
-        made.scale,
-        made.rows,
-        out,
-        changes,
-        halving,
-        run,
-    )
-    by = "held-out data" if found.tuning else "the accuracy on the test set, as papers do"
-    click.echo(f"tuned at seed 0 by {by}:", err=True)
-    for choice in choices:
-        click.echo(f"  {choice.words}", err=True)
-    return found
-
-
-def _nothing(made: Plan) -> Outcome:
-    from .run import Outcome
-
-    return Outcome()
-
-
-def _run(made: Plan, out: Path, jobs: int, quiet: bool) -> Outcome:
-    from fedloom.cli.run import repeatable
-
-    from .run import run_plan
-
-    with repeatable(f"the runs in '{out}'"):
-        return run_plan(made, out, jobs, quiet)

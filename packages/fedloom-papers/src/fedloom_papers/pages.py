@@ -19,6 +19,7 @@ from fedloom.report import human_seconds
 from fedloom.report.statistics import LEVEL
 from fedloom.report.style import save_pictures
 from fedloom.report.table_files import as_csv as csv_of
+from fedloom.study.strategies import RUNGS
 
 from .board import has_line
 from .columns import as_latex, beside_of, measured
@@ -29,7 +30,7 @@ from .measure import LOWER, Number, title
 from .plan import Plan, pairs
 from .run import Outcome, missing
 from .table import Table, equal_cells, table
-from .tune import RUNGS, grid_plans
+from .tune import grid_plans
 
 _PIPED = 100  # columns without a terminal and COLUMNS: the width of the pages in docs/results
 

@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from fedloom.cli.many_runs import Progress
 from fedloom.data import FederatedData
 from fedloom.errors import DataError, FedloomError
 from fedloom.measures import Cka, Divergence, Hessian, Measure, Plane, Surface
 from fedloom.storage.identity import digest
-from fedloom.sweep import FAILURE, KeptData, Trial, Watch, in_jobs, run_trial, state_of
+from fedloom.study import Ended, RunTrials, run_all, state_of
 
 from . import flamby
 from .entry import Entry
@@ -64,71 +64,55 @@ def missing(plan: Plan, out: Path, lines: Sequence[Line] | None = None) -> list[
     return sorted(left, key=lambda run: (run.seed, first[run.protocol.name]))
 
 
-def run_all(plan: Plan, out: Path, watch: Watch, jobs: int = 1) -> Outcome:
-    """Run what has no line yet, and append a line for each run.
+def run_plan(
+    plan: Plan, out: Path, jobs: int = 1, quiet: bool = True, minutes: float | None = None
+) -> Outcome:
+    """Run what has no line yet, showing how far it is, and append a line for each run. minutes:
+    until time is up.
 
     jobs: how many runs there are at once, each in a process that takes one after the other. Data
     are loaded once by each process for the runs that share them. A run whose client fails is a
     result too; one that cannot be built, or whose data are missing, is left out, and the others
     run. Raises KeyboardInterrupt, after the runs have been saved, and CheckpointError.
     """
-    work = Work(out / PAUSE)
     made_by()  # the code may change while the runs run
-    outcome, left = Outcome(), missing(plan, out)
+    outcome, left, metrics = Outcome(), missing(plan, out), needed(plan.entry)
     seen = latest(evidence(out), plan.runs) if left else {}
-    metrics = needed(plan.entry)
-    known = [seen.get((run.digest, run.seed), {}).get("afterwards", {}) for run in left]
-    pieces = [
-        (run, tuple(metric for metric in metrics if metric not in there))
-        for run, there in zip(left, known, strict=True)
-    ]
-
-    for n, done in in_jobs(work, pieces, left, jobs, watch):
-        run = left[n]
-        if done.state == "refused":
-            outcome.refused[run.title] = done.why
-        elif done.state == "no data":
-            outcome.no_data.setdefault(run.protocol.dataset, done.why)
-        else:
-            more = {} if done.why else {"afterwards": {**known[n], **done.afterwards}}
-            append(out / NAME, line_of(run, done.why) | more)
-        watch.end(run, done.state if done.state in ("finished", "failed") else "refused")
+    known = {r.folder: seen.get((r.digest, r.seed), {}).get("afterwards", {}) for r in left}
+    wanted = {place: [m for m in metrics if m not in there] for place, there in known.items()}
+    with Progress(quiet, minutes) as progress:
+        for run, done in run_all(left, Work(out / PAUSE, wanted), jobs, progress):
+            if done.state == "refused":
+                outcome.refused[run.title] = done.why
+            elif done.state == "no data":
+                outcome.no_data.setdefault(run.protocol.dataset, done.why)
+            else:
+                after = {**known[run.folder], **done.afterwards}
+                more = {} if done.why else {"afterwards": after}
+                append(out / NAME, line_of(run, done.why) | more)
     return outcome
 
 
-Piece = tuple[PaperRun, tuple[str, ...]]  # a run, and what is to be measured on it afterwards
-
-
-class Done(NamedTuple):
-    """What came of a run. state: "finished", "failed", "refused" or "no data"; why: of all but the
-    first.
-    """
-
-    state: str
-    why: str = ""
-    afterwards: Mapping[str, float] = {}
-
-
-class Work:
+class Work(RunTrials):
     """Runs one after the other; the data of the last one are kept for the next, and data that
     cannot be had are asked for once. Between two rounds it waits while the file `pause` is there.
+    wanted: {folder of a run: what is to be measured on it afterwards}.
     """
 
-    def __init__(self, pause: Path) -> None:
-        self._pause = pause
-        self._kept = KeptData()
-        self._missing: dict[str, Done] = {}
+    def __init__(self, pause: Path, wanted: Mapping[Path, Sequence[str]]) -> None:
+        super().__init__()
+        self._pause, self._wanted = pause, wanted
+        self._missing: dict[str, Ended] = {}
 
-    def __call__(self, piece: Piece, on_row: Callable[[Any], None]) -> Done:
+    def __call__(self, run: Any, on_row: Callable[[Any], None]) -> Ended:
         """Run one, or go on with it, and measure it."""
-        run, metrics = piece
         same = digest({k: v for k, v in run.config.values["data"].items() if k != "seed"})
         if same in self._missing:
             return self._missing[same]
         try:
-            data = self._kept.of(run.config)
+            data = self.kept.of(run.config)
         except DataError as error:
-            self._missing[same] = Done("no data", " ".join(str(error).split()))
+            self._missing[same] = Ended("no data", " ".join(str(error).split()))
             return self._missing[same]
 
         def after_round(row: Any) -> None:
@@ -136,17 +120,17 @@ class Work:
             while self._pause.exists():
                 time.sleep(_POLL)
 
-        trial = Trial({}, run.seed, run.config, run.folder)
         try:
             run.folder.parent.mkdir(parents=True, exist_ok=True)
-            state = run_trial(trial, data=data, on_round=after_round)
+            done = super().__call__(run, after_round)
         except FedloomError as error:
             if state_of(run.folder) != "new":  # a run that broke off is no refusal
                 raise
-            return Done("refused", " ".join(str(error).split()))
-        if state == "failed":
-            return Done(state, (run.folder / FAILURE).read_text("utf-8").strip())
-        return Done(state, "", afterwards(run, data, metrics) if metrics else {})
+            return Ended("refused", " ".join(str(error).split()))
+        wanted = self._wanted[run.folder]
+        if done.state == "failed" or not wanted:
+            return done
+        return done._replace(afterwards=afterwards(run, data, wanted))
 
 
 # ------------------------------------------------------------------------------- on finished runs
@@ -174,9 +158,3 @@ def afterwards(run: PaperRun, data: FederatedData, metrics: Iterable[str]) -> di
         if column in known[make]:
             out[metric] = known[make][column]
     return out
-
-
-def run_plan(made: Plan, out: Path, jobs: int, quiet: bool, over: float | None = None) -> Outcome:
-    """Run what a plan lacks, showing how far it is. over: when time is up, by time.monotonic()."""
-    with Progress(missing(made, out), quiet, over) as progress:
-        return run_all(made, out, progress, jobs)

@@ -8,7 +8,7 @@ later one may change numbers, so a table that was begun is gone on with from whe
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -28,7 +28,6 @@ from .catalogue import entry as entry_of
 from .entry import Entry
 from .lines import evidence, latest, made_by
 from .plan import Plan, plan, rows_of, with_protocols
-from .run import Outcome
 from .tune import Choice, at_best_points
 
 
@@ -107,17 +106,19 @@ def entry_at(item: Item) -> Entry:
 
 # ------------------------------------------------------------------------------------------ running
 def run_item(
-    item: Item, out: Path, run: Callable[[Plan], Outcome], tell: Callable[[Choice], None]
-) -> Outcome:
-    """Run what a table of the list lacks. run: runs a plan; tell: called with each best point."""
+    item: Item, out: Path, run: Callable[[Plan], object], tell: Callable[[Sequence[Choice]], None]
+) -> None:
+    """Run what a table of the list lacks. run: runs a plan; tell: called with the best points."""
+
+    def made(found: Entry) -> Plan:
+        return plan(found, item.scale, out, item.rows, item.seeds, item.changes)
+
     found = entry_at(item)
     if item.tune != "none":
-        rows = rows_of(found, item.rows)
-        halving = item.tune == "halving"
-        found, choices = at_best_points(found, item.scale, rows, out, item.changes, halving, run)
-        for choice in choices:
-            tell(choice)
-    return run(plan(found, item.scale, out, item.rows, item.seeds, item.changes))
+        halve = item.tune == "halving"
+        found, choices = at_best_points(made(found), out, item.changes, halve, run)
+        tell(choices)
+    run(made(found))
 
 
 def others_commit(made: Plan, out: Path) -> str:

@@ -1,8 +1,6 @@
 """A paper's grids: every point at one seed, and the best of each row and protocol for all seeds.
 
-Halving spares most of that: every point gets a ninth of the rounds first, the best third of a row's
-points a third, and only the best ninth of them the whole (successive halving; Jamieson and
-Talwalkar, AISTATS 2016, Algorithm 1; Li et al., Hyperband, JMLR 2018, with their eta = 3).
+Halving (fedloom.study.strategies) spares most of that.
 """
 
 from __future__ import annotations
@@ -13,15 +11,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from fedloom.study.strategies import Batch, best_point, halving, tune
+
 from .entry import Entry, Protocol, Row
 from .lines import Line, evidence
 from .plan import Plan, plan
 from .table import table
 
-Point = dict[str, float]
-ETA = 3  # of halving: of ETA points one gets ETA times the rounds
-RUNGS = (ETA**2, ETA)  # 1 / 9 of the rounds, and 1 / 3, before all of them
-_LEAST = 2  # points of a row that are always run to the end
+Point = tuple[tuple[str, float], ...]  # settings and their values
 
 
 @dataclass(frozen=True)
@@ -33,9 +30,9 @@ class Choice:
 
     protocol: str
     row: str
-    point: Point
+    point: Mapping[str, float]
     edge: tuple[str, ...]
-    scores: tuple[tuple[float, Point], ...] = ()
+    scores: tuple[tuple[float, Mapping[str, float]], ...] = ()
 
     @property
     def words(self) -> str:
@@ -56,7 +53,7 @@ def points(row: Row, protocol: Protocol) -> list[Point]:
     """Every combination of a row's grid; none for a row that is not tuned."""
     grid = grid_of(row, protocol)
     values = itertools.product(*grid.values()) if grid else ()
-    return [dict(zip(grid, point, strict=True)) for point in values]
+    return [tuple(zip(grid, point, strict=True)) for point in values]
 
 
 def grid_plans(
@@ -96,14 +93,14 @@ def _score(entry: Entry, protocol: Protocol) -> tuple[str, str]:
 def _tried(row: Row, point: Point) -> Row:
     """A row at a point, whatever it has elsewhere for the same settings."""
     on = {
-        place: " ".join(w for w in words.split() if w.partition("=")[0] not in point)
+        place: " ".join(w for w in words.split() if w.partition("=")[0] not in dict(point))
         for place, words in row.on.items()
     }
-    words = _words(point)
+    words = _words(dict(point))
     return replace(row, label=f"{row.name} {words}", changes=f"{row.changes} {words}", on=on)
 
 
-def _words(point: Point) -> str:
+def _words(point: Mapping[str, float]) -> str:
     return " ".join(f"{key}={value!r}" for key, value in point.items())
 
 
@@ -120,37 +117,33 @@ def halved(
     a rung, in order, before what it left is chosen; it returns all lines there are then.
     """
     protocol = grid.entry.protocols[0]
-    kept = {row.key: points(row, protocol) for row in rows}
+    kept: dict[str, Sequence[Point]] = {}
 
-    def at(tried: Sequence[Row], changes: Sequence[str]) -> Plan:
-        left = tuple(_tried(row, point) for row in tried for point in kept[row.key])
+    def at(chosen: Mapping[str, Sequence[Point]], changes: Sequence[str]) -> Plan:
+        left = tuple(_tried(row, point) for row in rows for point in chosen.get(row.key, ()))
         return plan(replace(grid.entry, rows=left), grid.scale, out, more=changes)
 
-    for part in RUNGS:
-        stay = {row.key: _stay(len(points(row, protocol)), part) for row in rows}
-        tried = [row for row in rows if len(kept[row.key]) > stay[row.key]]
-        if not tried:
-            continue
+    def run_short(batches: Mapping[str, Batch[Point]]) -> dict[str, dict[Point, float]]:
+        kept.update({key: batch.points for key, batch in batches.items() if batch.part == 1})
+        short = {key: batch.points for key, batch in batches.items() if batch.part > 1}
+        if not short:
+            return {}
+        part = max(batch.part for batch in batches.values())  # all rows are at the same rung
         changes = [word for word in more if not word.startswith("rounds=")]
-        short = at(tried, [*changes, f"rounds={math.ceil(grid.runs[0].rounds / part)}"])
-        lines = run(short)
-        for row in tried:
-            scores = sorted(_scores(row, short, lines), key=lambda pair: -pair[0])
-            kept[row.key] = [point for _, point in scores[: stay[row.key]]]
-    return at(rows, more)
+        rung = at(short, [*changes, f"rounds={math.ceil(grid.runs[0].rounds / part)}"])
+        lines = run(rung)
+        return {row.key: _scores(row, rung, lines) for row in rows if row.key in short}
+
+    tune({row.key: halving(points(row, protocol)) for row in rows}, run_short)
+    return at(kept, more)
 
 
-def _stay(count: int, part: int) -> int:
-    """How many of a row's points remain after the rung of 1 / part of the rounds."""
-    return max(_LEAST, math.ceil(count * part / ETA**3))
-
-
-def _scores(row: Row, grid: Plan, lines: Sequence[Line]) -> list[tuple[float, Point]]:
-    """[(what is tuned for, more is better; a point of the row)] of the runs that finished."""
+def _scores(row: Row, grid: Plan, lines: Sequence[Line]) -> dict[Point, float]:
+    """{a point of the row: what is tuned for, more is better} of the runs that finished."""
     found = {n.wanted.row.key: n.mean for n in table(grid, lines).numbers}
     every = points(row, grid.entry.protocols[0])
-    scores = [(found.get(_tried(row, p).key), p) for p in every]
-    return [(v, p) for v, p in scores if v is not None and math.isfinite(v)]
+    scores = {point: found.get(_tried(row, point).key) for point in every}
+    return {p: v for p, v in scores.items() if v is not None and math.isfinite(v)}
 
 
 def choose(rows: Sequence[Row], grids: Iterable[Plan], lines: Sequence[Line]) -> list[Choice]:
@@ -162,10 +155,10 @@ def choose(rows: Sequence[Row], grids: Iterable[Plan], lines: Sequence[Line]) ->
         protocol = grid.entry.protocols[0]
         for row in rows:
             if known := _scores(row, grid, lines):
-                point = max(known, key=lambda pair: pair[0])[1]
-                tried = grid_of(row, protocol)
+                point, tried = dict(best_point(known)), grid_of(row, protocol)
                 edge = tuple(k for k, v in point.items() if v in (min(tried[k]), max(tried[k])))
-                out.append(Choice(protocol.name, row.key, point, edge, tuple(known)))
+                scores = tuple((value, dict(p)) for p, value in known.items())
+                out.append(Choice(protocol.name, row.key, point, edge, scores))
     return out
 
 
@@ -181,27 +174,22 @@ def tuned(entry: Entry, choices: Iterable[Choice]) -> Entry:
 
 
 def at_best_points(
-    entry: Entry,
-    scale: str,
-    rows: Sequence[Row],
-    out: Path,
-    more: Sequence[str],
-    halving: bool,
-    run: Callable[[Plan], object],
+    made: Plan, out: Path, more: Sequence[str], halve: bool, run: Callable[[Plan], object]
 ) -> tuple[Entry, list[Choice]]:
-    """Run the grids of these rows at the first seed -> the table with each at its best point, and
-    these points. run: runs what a plan lacks; lines are read from `out` after it.
+    """Run the grids of a plan's rows at the first seed -> its table with each row at its best
+    point, and these points. run: runs what a plan lacks; lines are read from `out` after it.
     """
 
     def lines_after(short: Plan) -> list[Line]:
         run(short)
         return evidence(out)
 
-    grids, more = [], [*entry.tuning.split(), *more]
-    for grid in grid_plans(entry, scale, out, rows, more):
-        if halving:
-            grid = halved(entry, rows, grid, out, more, lines_after)
+    entry, grids = made.entry, []
+    more = [*entry.tuning.split(), *more]
+    for grid in grid_plans(entry, made.scale, out, made.rows, more):
+        if halve:
+            grid = halved(entry, made.rows, grid, out, more, lines_after)
         run(grid)
         grids.append(grid)
-    choices = choose(rows, grids, evidence(out))
+    choices = choose(made.rows, grids, evidence(out))
     return tuned(entry, choices), choices

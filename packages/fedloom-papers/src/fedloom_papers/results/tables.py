@@ -16,6 +16,7 @@ from fedloom.report.curve_data import mean
 from fedloom.report.statistics import corrected, paired
 from fedloom.report.style import Picture
 from fedloom.report.tables import MISSING, fixed
+from fedloom.study.strategies import ETA, RUNGS
 
 from ..board import HEADS, Shown, board, shown
 from ..catalogue import ENTRIES, TITLES, entries_of
@@ -29,7 +30,6 @@ from ..series import points
 from ..study_measures import by_bytes
 from ..study_tables import markdown, study_state, study_tables, tried
 from ..table import Table
-from ..tune import ETA, RUNGS
 from ..verdicts import NO_LINES, WORDS, Judged
 from .fill import LINES, RESULTS, fill
 from .reruns import section

@@ -8,21 +8,14 @@ smaller steps when both sides are worse, until its trials are used up.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from inspect import signature
-from typing import Any
 
-from ..algorithm import FedAvg
-from ..config.overrides import REGISTRIES
-from ..core.hyper import Hyper, keys_of
-from ..federation.local import Local
-from .question import Cell, Method, Question, Words
+from ..core.hyper import Hyper
+from .strategies import Batch, Strategy, best_point
 
 STEP = 3.0  # the factor of a first step; then its root, and so on
 _FINEST = 6  # roots
-# parts whose options make them better or worse; those of a codec make it smaller
-_TUNED = ("algorithm", "objective", "server", "aggregation")
 Point = tuple[str, ...]  # a value of each setting
 
 
@@ -54,75 +47,28 @@ class Ladder:
         return [repr(v) for v in found if v > 0 and v != now and self.rule.allows(v)]
 
 
-Space = dict[str, Ladder]
+Space = Mapping[str, Ladder]
 
 
-def space_of(question: Question, cell: Cell, method: Method) -> Space:
-    """The main settings of a method: the local rate, and the numbers above 0 that it declares with
-    a range, or those of --tune that it has. What a user has set is left as it is, and so is a
-    server's rate that is FedAvg's.
-    """
-    config = question.config(cell, method)
-    rules = {"local.lr": keys_of(Local)["lr"]}
-    if question.vary in _TUNED and question.vary in config.values:
-        make = REGISTRIES[question.vary][config.values[question.vary]["name"]]
-        shared, own = _defaults(FedAvg), _defaults(make)
-        for key, rule in keys_of(make).items():
-            as_fedavg = key in shared and own[key] == shared[key]
-            if not as_fedavg and rule.ends != (None, None):
-                rules[f"{question.vary}.{key}"] = rule
-    out = Space()
-    for key in question.tune or rules:
-        now = _at(config.values, key)
-        fixed = key in cell.words or key in method.words
-        if fixed or (now is None and key.startswith(f"{question.vary}.")):
-            continue
-        if values := tuple(question.tune.get(key, ())):
-            start = next((v for v in values if _same(v, now)), values[len(values) // 2])
-            out[key] = Ladder(start, values)
-        elif isinstance(now, float) and now > 0:
-            out[key] = Ladder(repr(now), (), rules[key])
-    return out
+def climb(space: Space, trials: int) -> Strategy[Point]:
+    """The search of so many trials; none without a setting. Of equals the first is the best."""
+    scores = dict[Point, float]()
+    new = [tuple(ladder.start for ladder in space.values())] if space else []
+    while new:
+        scores |= yield Batch(new)
+        new = _beside_best(space, scores)[: trials - len(scores)]
 
 
-def _defaults(make: Callable[..., Any]) -> dict[str, Any]:
-    return {name: one.default for name, one in signature(make).parameters.items()}
-
-
-def _at(values: Any, path: str) -> Any:
-    for part in path.split("."):
-        values = values.get(part) if isinstance(values, Mapping) else None
-    return values
-
-
-def _same(text: str, value: Any) -> bool:
-    try:
-        return float(text) == float(value)
-    except (TypeError, ValueError):
-        return text == str(value)
-
-
-def proposed(space: Space, scores: Mapping[Point, float], trials: int) -> list[Point]:
-    """The points to be tried next, none if the search is over. scores: of what was tried, in
-    order, more is better and -inf failed.
-    """
-    if not space or len(scores) >= trials:
-        return []
-    if not scores:
-        return [tuple(ladder.start for ladder in space.values())]
-    best = best_of(scores)
+def _beside_best(space: Space, scores: Mapping[Point, float]) -> list[Point]:
+    """The next points beside the best one, in steps of the first size that has any."""
+    best = best_point(scores)
     for root in range(_FINEST):
         for at, ladder in enumerate(space.values()):
             values = ladder.beside(best[at], STEP ** (0.5**root))
             points = [(*best[:at], value, *best[at + 1 :]) for value in values]
             if new := [point for point in points if point not in scores]:
-                return new[: trials - len(scores)]
+                return new
     return []
-
-
-def best_of(scores: Mapping[Point, float]) -> Point:
-    """The best point, of equals the first that was tried."""
-    return max(scores, key=lambda point: scores[point])
 
 
 @dataclass(frozen=True)
@@ -132,11 +78,11 @@ class Tuned:
     and its curves.
     """
 
-    choice: Words
-    trials: int
-    failed: int
-    edges: tuple[str, ...]
-    without_effect: tuple[str, ...]
+    choice: Mapping[str, str] = field(default_factory=dict)
+    trials: int = 0
+    failed: int = 0
+    edges: tuple[str, ...] = ()
+    without_effect: tuple[str, ...] = ()
     score: float = -math.inf
     curves: object = None
 
@@ -144,13 +90,16 @@ class Tuned:
 def chosen(space: Space, scores: Mapping[Point, float], curves: Mapping[Point, object]) -> Tuned:
     """The end of a search. curves: of the points that did not fail."""
     if not scores:
-        return Tuned({}, 0, 0, (), ())
-    idle = without_effect(space, curves)
-    at_end = [key for key in edges(space, scores) if key not in idle]
-    best, failed = best_of(scores), len(scores) - len(curves)
-    choice = dict(zip(space, best, strict=True))
+        return Tuned()
+    best, idle = best_point(scores), without_effect(space, curves)
     return Tuned(
-        *(choice, len(scores), failed, tuple(at_end), tuple(idle)), scores[best], curves.get(best)
+        choice=dict(zip(space, best, strict=True)),
+        trials=len(scores),
+        failed=len(scores) - len(curves),
+        edges=tuple(key for key in edges(space, scores) if key not in idle),
+        without_effect=tuple(idle),
+        score=scores[best],
+        curves=curves.get(best),
     )
 
 
@@ -158,15 +107,16 @@ def edges(space: Space, scores: Mapping[Point, float]) -> list[str]:
     """The settings whose best value is the least or the largest that was tried, where there are
     others beyond: a better one may lie there. Of a list of --tune, its first and last value.
     """
-    best, out = best_of(scores), []
+    best, out = best_point(scores), []
     for at, (key, ladder) in enumerate(space.items()):
         if ladder.values:
             outside = best[at] in (ladder.values[0], ladder.values[-1])
         else:
             tried, now = [float(point[at]) for point in scores], float(best[at])
             beyond = [float(value) for value in ladder.beside(best[at])]
-            outside = any(v > max(tried) if v > now else v < min(tried) for v in beyond)
-            outside = outside and now in (min(tried), max(tried))
+            outside = now in (min(tried), max(tried)) and any(
+                v > max(tried) if v > now else v < min(tried) for v in beyond
+            )
         if outside:
             out.append(key)
     return out

@@ -1,0 +1,160 @@
+"""A sweep: every combination of values, or as many as a search tries; the rows that come of it, and
+the best one.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..config import resolve
+from ..config.labels import folder_name
+from ..config.sources import load
+from ..core.curves import last_tenth
+from ..core.user_paths import user_path
+from ..errors import ConfigError
+from ..report.curve_data import mean, measured, sd
+from ..report.runs import Run, load_run
+from ..storage.atomic import make_folder, write_atomic
+from ..storage.identity import FREE, digest
+from .space import Range, split_space
+from .trial import FAILURE, Trial, state_of, trial_in
+
+VALIDATION = 0.1  # share held out for the choice if the recipe holds out none
+_FILE = "sweep.json"  # in a sweep's folder: what its runs share
+Spread = tuple[float, float | None]  # mean and standard deviation; None for one seed
+
+
+class Sweep:
+    """What is tried of a recipe or file, in a folder: runs/sweep-NAME if nothing is said, with the
+    parts of the method that the line names behind it.
+
+    words: changes KEY=VALUE, of which those with several values are tried; search: so are ranges.
+    seeds: of each combination, counted from the recipe's own. by: "validation" holds out a tenth of
+    the training data if the recipe holds out nothing. Raises ConfigError for whatever is wrong.
+    """
+
+    def __init__(
+        self,
+        source: str | Path,
+        words: Sequence[str],
+        seeds: int = 1,
+        out: str | Path | None = None,
+        by: str = "validation",
+        search: bool = False,
+    ) -> None:
+        typed, self.values = split_space(words, ranges=search)
+        self.ranges = {k: Range.of(k, v[0]) for k, v in self.values.items() if len(v) == 1}
+        if not self.values:
+            some = "several values, as in local.lr=0.03,0.1,0.3"
+            if search:
+                some = "a range, as in local.lr=0.01..1:log, or several values"
+            raise ConfigError(f"nothing to try: give a setting {some}")
+        self.example = {
+            k: r.text(r.low) if (r := self.ranges.get(k)) else v[0] for k, v in self.values.items()
+        }
+        first = resolve(source, [*typed, *(f"{k}={v}" for k, v in self.example.items())]).values
+        fixed = {word.partition("=")[0].strip().removesuffix(".name") for word in typed}
+        # methods are tuned one after the other
+        usual = Path("runs") / f"sweep-{folder_name(first, fixed)}"
+        self.source, self.by, self._typed = source, by, typed
+        self.first, self.seeds = int(first["seed"]), seeds
+        self.folder = usual if out is None else user_path(out)
+        held = by == "validation" and not first["evaluate"].get("validation")
+        self.shared = (*typed, *[f"evaluate.validation={VALIDATION}"] * held)
+
+    def trials(self, choice: Mapping[str, str]) -> list[Trial]:
+        """The runs of a combination, one for each seed."""
+        seeds = range(self.first, self.first + self.seeds)
+        return [trial_in(self.folder, self.source, self.shared, choice, seed) for seed in seeds]
+
+    def grid(self) -> list[Trial]:
+        """The runs of every combination, all configurations checked."""
+        points = itertools.product(*self.values.values())
+        choices = (dict(zip(self.values, point, strict=True)) for point in points)
+        return [trial for choice in choices for trial in self.trials(choice)]
+
+    def claim(self) -> None:
+        """Note in the folder what its runs share. Raises ConfigError for a folder with a sweep of
+        other settings, whose runs would stand among these.
+        """
+        shared = sorted(
+            w for w in self._typed if re.split(r"[.=]", w)[0].strip() not in (*FREE, "seed")
+        )
+        mine = {"by": self.by, "settings": digest(load(self.source)[0]), "changes": shared}
+        file = self.folder / _FILE
+        before = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else mine
+        if before != mine:
+            other = sorted({*before.get("changes", ())} ^ {*shared})
+            differs = ", ".join(other)
+            differs = differs or ("--by" if before.get("by") != self.by else str(self.source))
+            raise ConfigError(
+                f"'{self.folder}' holds a sweep with other settings ({differs} differs); give "
+                "another --out"
+            )
+        make_folder(self.folder)
+        write_atomic(file, json.dumps(mine))
+
+
+# --------------------------------------------------------------------------------- what came of it
+@dataclass(frozen=True)
+class Row:
+    """A combination's results over its finished seeds: of the metric on the validation split and on
+    the test set, of both the mean of the last tenth of evaluations.
+    """
+
+    choice: Mapping[str, str]
+    seeds: int
+    validation: Spread | None
+    test: Spread | None
+    failures: tuple[str, ...]
+    pruned: bool = False
+
+    def value(self, by: str) -> float | None:
+        """The mean that the choice is made by."""
+        found = self.validation if by == "validation" else self.test
+        return None if found is None else found[0]
+
+
+def results(trials: Iterable[Trial]) -> list[Row]:
+    """One row per combination, in the order of the trials; means over the seeds that finished."""
+    by_choice: dict[tuple[str, ...], list[Trial]] = {}
+    for trial in trials:
+        by_choice.setdefault(tuple(trial.choice.values()), []).append(trial)
+    return [_row(group) for group in by_choice.values()]
+
+
+def _row(group: Sequence[Trial]) -> Row:
+    states = {trial.folder: state_of(trial.folder) for trial in group}
+    done = [load_run(folder) for folder, state in states.items() if state == "finished"]
+    failed = [folder / FAILURE for folder, state in states.items() if state == "failed"]
+    return Row(
+        group[0].choice,
+        len(done),
+        spread([at_end(run, "validation") for run in done]),
+        spread([at_end(run, "test") for run in done]),
+        tuple(file.read_text("utf-8").strip() for file in failed),
+        "pruned" in states.values(),
+    )
+
+
+def at_end(run: Run, split: str) -> float | None:
+    """A run's metric on a split: the mean of the last tenth of its evaluations."""
+    return last_tenth(measured(run, f"{split}_{run.metric.name}")[1].tolist())
+
+
+def spread(values: Sequence[float | None]) -> Spread | None:
+    """Over seeds; None if one of them has no value."""
+    middle = mean(values)
+    return None if middle is None or None in values else (middle, sd(values))
+
+
+def best_of(rows: Sequence[Row], seeds: int, by: str, higher: bool | None = True) -> Row | None:
+    """The best combination, of those whose every seed has finished; None if there is none."""
+    whole = [row for row in rows if row.seeds == seeds and row.value(by) is not None]
+    pick = max if higher else min
+    return pick(whole, key=lambda row: row.value(by) or 0.0) if whole else None
