@@ -32,7 +32,7 @@ from fedloom.report.curve_data import value_of
 from fedloom.report.runs import load_run
 from fedloom.report.statistics import paired
 from fedloom.study import RunTrials, Trial, run_all, state_of
-from fedloom.study.climb import Tuned
+from fedloom.study.tune import Tuned
 
 HERE = Path(__file__).resolve().parent
 OWN = HERE / "advise_data.py"

@@ -15,7 +15,7 @@ from fedloom.referee.advice import picked
 from fedloom.referee.question import Method
 from fedloom.referee.tuner import Tuner
 from fedloom.report.runs import Metric
-from fedloom.study.climb import Tuned
+from fedloom.study.tune import Tuned
 
 # ---------------------------------------------------------------------------------- the candidates
 SMALL = ("data.clients=6", "cohort=3", "rounds=1", "local.epochs=1")

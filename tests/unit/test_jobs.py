@@ -29,12 +29,11 @@ class Adder:
 def test_all_pieces_are_done_and_heard_of() -> None:
     begun: list[int] = []
     heard: list[tuple[int, Any]] = []
-    found = dict(
-        Jobs(Adder(), 2).run([5, 6, 7, 8], begun.append, lambda n, w: heard.append((n, w)))
-    )
-    assert {n: piece for n, (piece, _, _) in found.items()} == {0: 5, 1: 6, 2: 7, 3: 8}
-    assert sorted(begun) == [0, 1, 2, 3]
-    assert sorted(heard) == [(n, ("has", n + 5)) for n in range(4)]
+    pieces = [5, 6, 7, 8]
+    found = dict(Jobs(Adder(), 2).run(pieces, begun.append, lambda n, w: heard.append((n, w))))
+    assert {n: piece for n, (piece, _, _) in found.items()} == {n: n for n in pieces}
+    assert sorted(begun) == pieces
+    assert sorted(heard) == [(n, ("has", n)) for n in pieces]
     assert max(total for _, total, _ in found.values()) > 8, "a process keeps what it has"
     share = max(1, len(os.sched_getaffinity(0)) // 2)
     assert {processors for _, _, processors in found.values()} == {share}
@@ -73,10 +72,10 @@ def test_what_goes_wrong_stops_all_and_is_said(
 
 def test_a_stop_stops_all(tmp_path: Path) -> None:
     files = [str(tmp_path / name) for name in "ab"]
-    heard: list[int] = []
+    heard: list[str] = []
 
-    def hear(number: int, what: Any) -> None:
-        heard.append(number)
+    def hear(piece: str, what: Any) -> None:
+        heard.append(piece)
         if len(heard) == 2:
             raise KeyboardInterrupt
 

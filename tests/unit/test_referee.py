@@ -16,8 +16,7 @@ from fedloom.data import by_lists, from_arrays
 from fedloom.errors import ConfigError
 from fedloom.referee import Question, Runs, asked
 from fedloom.referee.tuner import Tuner, space_of
-from fedloom.study.climb import Ladder, chosen, climb
-from fedloom.study.strategies import Batch, tune
+from fedloom.study.tune import Batch, Ladder, chosen, climb, tune
 
 
 def ask(method: str = "fedprox", against: str = "fedavg", *words: str, **more: Any) -> Question:

@@ -64,6 +64,11 @@ def sweep(*more: str) -> Any:
     return CliRunner().invoke(cli, words, prog_name="fedloom")
 
 
+def told(done: Any) -> str:
+    """What a sweep says, without the warnings of runs that learn nothing in four rounds."""
+    return "\n".join(x for x in done.output.splitlines() if not x.startswith("warning: "))
+
+
 def folders(where: str) -> list[str]:
     return sorted(p.parent.name for p in Path(where).glob("*/config.toml"))
 
@@ -82,7 +87,8 @@ def test_a_stopped_search_tries_what_it_would_have(
     assert done.exit_code == 0, done.output
     assert "best by the validation split: local.lr=" in done.output
     assert len(folders("whole")) == 4 and Path("whole/best.toml").is_file()
-    assert sweep("--trials", "4", "--out", "whole").output == done.output, "nothing is left to do"
+    again = sweep("--trials", "4", "--out", "whole")
+    assert told(again) == told(done), "nothing is left to do"
 
     rounds, calls = Experiment._rounds, []
 
@@ -95,7 +101,8 @@ def test_a_stopped_search_tries_what_it_would_have(
     with monkeypatch.context() as patch:
         patch.setattr(Experiment, "_rounds", stop)
         assert sweep("--trials", "4", "--out", "again").exit_code == 130
-    assert sweep("--trials", "4", "--out", "again").output == done.output.replace("whole", "again")
+    again = sweep("--trials", "4", "--out", "again")
+    assert told(again) == told(done).replace("whole", "again")
     assert folders("again") == folders("whole")
     other = sweep("--trials", "5", "--out", "again", "local.clip=3")
     assert other.exit_code == 2 and "holds a search with other settings" in other.output

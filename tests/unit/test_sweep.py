@@ -12,7 +12,8 @@ import pytest
 from report_fakes import fake_run
 
 from fedloom.errors import CheckpointError, ConfigError
-from fedloom.study import Sweep, Trial, best_of, results, split_space, split_values, state_of
+from fedloom.study import Sweep, Trial, best_of, results, state_of
+from fedloom.study.space import split_space, split_values
 
 GRID = ["algorithm=fedacg", "algorithm.lam=0.8,0.9", "local.lr=0.03,0.1,0.3", "rounds=2"]
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from fedloom.core.interrupts import TimeUpError
 from fedloom.server.progress import say
-from fedloom.study import Run, Watch
+from fedloom.study import Watch
+from fedloom.study.trial import Run
 
 _PATIENCE = 60.0  # seconds between lines of one run where there is no terminal
 
@@ -21,7 +22,7 @@ class Progress(Watch):
 
     def __init__(self, quiet: bool, minutes: float | None = None) -> None:
         self._quiet = quiet
-        self.over_at = None if minutes is None else time.monotonic() + 60 * minutes
+        self._until = None if minutes is None else time.monotonic() + 60 * minutes
         self._runs, self._total = 0, 0  # rounds in all
         self._over, self._ended = 0, 0  # rounds and runs that are over
         self._now: dict[int, int] = {}  # rounds that are done of the runs of now
@@ -79,7 +80,7 @@ class Progress(Watch):
         self._stop_if_over()
 
     def _stop_if_over(self) -> None:
-        if self.over_at is not None and time.monotonic() >= self.over_at:
+        if self._until is not None and time.monotonic() >= self._until:
             raise TimeUpError
 
     def end(self, run: Run, state: str) -> None:
@@ -106,6 +107,6 @@ class Progress(Watch):
 
     def _left(self) -> str:
         """How much time there is for all runs."""
-        if self.over_at is None:
+        if self._until is None:
             return ""
-        return f", {max(0.0, self.over_at - time.monotonic()) / 60:.1f} minutes left"
+        return f", {max(0.0, self._until - time.monotonic()) / 60:.1f} minutes left"

@@ -19,7 +19,8 @@ from .settings_argument import settings_argument
 
 if TYPE_CHECKING:
     from fedloom.report import Metric
-    from fedloom.study import Row, Sweep, Trial
+    from fedloom.study import Sweep, Trial
+    from fedloom.study.sweep import Row
 
 
 _BY = {
@@ -67,7 +68,8 @@ def sweep_command(
     finished runs are skipped. Lists keep their commas: model.hidden=[64,64],[128]. With --trials
     Optuna chooses within values and ranges, and stops runs that are worse than the median.
     """
-    from fedloom.study import Search, Sweep, check_all, run_trial, said
+    from fedloom.study import Search, Sweep, check_all, run_trial
+    from fedloom.study.trial import said
 
     from .run import repeatable, sorted_out
 
@@ -102,7 +104,8 @@ def _cost(trials: Sequence[Trial], speed: float | None) -> str:
     their operations; what does not fit into ten seconds is as those before in the mean.
     """
     from fedloom.report import human_bytes, human_seconds
-    from fedloom.study import OVER, KeptData, state_of
+    from fedloom.study import KeptData, state_of
+    from fedloom.study.trial import OVER
 
     from .dry_run import Cost, measure
 
@@ -140,7 +143,8 @@ def _seeds(words: Sequence[str], given: int | None) -> tuple[list[str], int]:
 def _tell(sweep: Sweep, trials: Sequence[Trial]) -> None:
     """Print the table, write it and the best configuration."""
     from fedloom.report import load_run
-    from fedloom.study import best_of, results, said, state_of
+    from fedloom.study import best_of, results, state_of
+    from fedloom.study.trial import said
 
     rows = results(trials)
     done = [t for t in trials if state_of(t.folder) == "finished"]

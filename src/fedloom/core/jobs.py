@@ -12,13 +12,14 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from ..errors import FedloomError
 from .interrupts import stoppable
 
 Say = Callable[[Any], None]  # what a piece of work says before it is done
 Work = Callable[[Any, Say], Any]
+P = TypeVar("P")
 _PATIENCE = 60.0  # seconds that a stopped process has to save its state
 
 
@@ -33,28 +34,26 @@ class Jobs:
 
     def __init__(self, work: Work, count: int) -> None:
         self._work, self._count = work, count
-        self._running: dict[Connection, tuple[Any, int]] = {}  # its process, and its piece
+        self._running: dict[Connection, tuple[Any, Any]] = {}  # its process, and its piece
 
     def run(
-        self,
-        pieces: Sequence[Any],
-        begin: Callable[[int], None],
-        heard: Callable[[int, Any], None],
-    ) -> Iterator[tuple[int, Any]]:
-        """Yield (number of a piece, its result) as they end. begin(number), heard(number, what) are
+        self, pieces: Sequence[P], begin: Callable[[P], None], heard: Callable[[P, Any], None]
+    ) -> Iterator[tuple[P, Any]]:
+        """Yield (piece, its result) as they end. begin(piece) and heard(piece, what it says) are
         called here. Raises what a piece raised, or what is raised here, after all others have been
         stopped; and FedloomError for a process that was killed.
         """
-        if min(self._count, len(pieces)) < 2:
-            for number, piece in enumerate(pieces):
-                begin(number)
-                yield number, self._work(piece, functools.partial(heard, number))
+        count = min(self._count, len(pieces))
+        if count < 2:
+            for piece in pieces:
+                begin(piece)
+                yield piece, self._work(piece, functools.partial(heard, piece))
             return
-        left = list(enumerate(pieces))[::-1]
+        left = list(pieces)[::-1]
         with stoppable():
             try:
-                for number in range(min(self._count, len(left))):
-                    self._start(number, min(self._count, len(pieces)))
+                for number in range(count):
+                    self._start(number, count)
                 for pipe in list(self._running):
                     self._next(pipe, left, begin)
                 while self._running:
@@ -74,9 +73,9 @@ class Jobs:
         )
         process.start()
         there.close()
-        self._running[here] = (process, -1)
+        self._running[here] = (process, None)
 
-    def _next(self, pipe: Any, left: list[tuple[int, Any]], begin: Callable[[int], None]) -> None:
+    def _next(self, pipe: Any, left: list[P], begin: Callable[[P], None]) -> None:
         """Give a process its next piece, or let it end."""
         process, _ = self._running[pipe]
         if not left:
@@ -86,14 +85,14 @@ class Jobs:
             pipe.close()
             del self._running[pipe]
             return
-        number, piece = left.pop()
-        self._running[pipe] = (process, number)
-        begin(number)
+        piece = left.pop()
+        self._running[pipe] = (process, piece)
+        begin(piece)
         pipe.send(piece)
 
-    def _read(self, pipe: Any, heard: Callable[[int, Any], None]) -> tuple[int, Any] | None:
+    def _read(self, pipe: Any, heard: Callable[[P, Any], None]) -> tuple[P, Any] | None:
         """What a process says: the result of its piece, or None before that."""
-        process, number = self._running[pipe]
+        process, piece = self._running[pipe]
         try:
             kind, what = pipe.recv()
         except (EOFError, OSError):
@@ -103,11 +102,11 @@ class Jobs:
                 "of memory; take fewer at once, and the same command goes on"
             ) from None
         if kind == "said":
-            heard(number, what)
+            heard(piece, what)
             return None
         if kind == "raised":
             raise what
-        return number, what
+        return piece, what
 
     def _stop(self) -> None:
         """End all processes; each saves what it runs."""

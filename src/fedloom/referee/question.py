@@ -15,7 +15,9 @@ from ..core.own_parts import short
 from ..core.parsing import is_file
 from ..errors import ConfigError, unknown
 from ..storage.identity import digest, run_digest
-from ..study import VALIDATION, Trial, several, split_space, split_values, trial_in, values_of
+from ..study.space import several, split_space, split_values, values_of
+from ..study.sweep import VALIDATION
+from ..study.trial import Trial, trial_in
 
 # two heterogeneities x two participations, if nobody says where to compare
 USUAL = {"data.alpha": ["0.1", "1"], "cohort": ["0.1", "0.4"]}
@@ -64,10 +66,9 @@ class Question:
     delta: float | None
     out: Path
 
-    def config(self, cell: Cell, method: Method, more: Words | None = None) -> Config:
+    def config(self, cell: Cell, method: Method) -> Config:
         """The settings of a method in a cell."""
-        own = _beside(cell, method).items()
-        words = [*own, *method.words.items(), *(more or {}).items()]
+        words = [*_beside(cell, method).items(), *method.words.items()]
         return resolve(cell.source, [f"{key}={value}" for key, value in words])
 
     def trial(self, cell: Cell, method: Method, choice: Words, seed: int) -> Trial:

@@ -16,7 +16,7 @@ from ..core.parsing import parse_json
 from ..errors import ConfigError, FedloomError
 from ..storage.atomic import write_atomic
 from ..study import KeptData, Runs
-from ..study.climb import Tuned
+from ..study.tune import Tuned
 from .advice import PLAIN, Advised, Screen, refusal
 from .question import Method, Question
 from .tuner import Tuner

@@ -22,9 +22,9 @@ from ..report.curve_data import value_of
 from ..report.runs import Run
 from ..report.sequential import FIRST, Decision, decide, looks
 from ..storage.atomic import write_atomic
-from ..study import OVER, Runs, Trial, state_of
-from ..study.climb import Tuned
+from ..study import Runs, Trial, state_of
 from ..study.runs import seconds
+from ..study.tune import Tuned
 from .question import Cell, Method, Question
 from .tuner import Place, Tuner, curves_of
 
@@ -62,7 +62,10 @@ class Study:
         """
         try:
             self._refuse_too_little()
-            self._tune()
+            self.tuned = self._tuner.run(self.splits)
+            for (cell, method), found in self.tuned.items():
+                if found.trials and found.failed == found.trials:
+                    raise ConfigError(f"{cell.name}: every trial of {method.name} failed")
             self.looks = self.looks or self._planned()
         except TimeUpError:
             raise FedloomError(
@@ -96,12 +99,6 @@ class Study:
         if not self.splits:
             self.splits = max(1, min(tuner.wanted(), int(_TUNING * most / max(1, tuner.count))))
             self._keep(splits=self.splits)
-
-    def _tune(self) -> None:
-        self.tuned = self._tuner.run(self.splits)
-        for (cell, method), found in self.tuned.items():
-            if found.trials and found.failed == found.trials:
-                raise ConfigError(f"{cell.name}: every trial of {method.name} failed")
 
     def _planned(self) -> tuple[int, ...]:
         """The looks of a new study: as many seeds as there is time for after the first of each."""
@@ -153,7 +150,7 @@ class Study:
         out: dict[Method, list[Run | None]] = {method: [] for method in self.question.methods}
         for seed in range(1, self.looks[-1] + 1):
             trials = [self.trial(cell, method, seed) for method in self.question.methods]
-            if not {state_of(trial.folder) for trial in trials} <= {*OVER}:
+            if not {state_of(trial.folder) for trial in trials} <= {"finished", "failed"}:
                 break
             for own, trial in zip(out.values(), trials, strict=True):
                 own.append(self.runner.found(trial))
@@ -179,19 +176,19 @@ class Study:
         """What a decision says of the first of a pair, or of the other one: better, worse, no
         difference or undecided.
         """
-        if decision.verdict in ("undecided", "within"):
-            return "undecided" if decision.verdict == "undecided" else "no difference"
-        above = (decision.verdict == "above") != swapped
-        return "better" if above == bool(self.runner.metric.higher_is_better) else "worse"
+        above, below = "better", "worse"
+        if bool(self.runner.metric.higher_is_better) == swapped:
+            above, below = below, above
+        words = {"above": above, "below": below, "within": "no difference"}
+        return words.get(decision.verdict, "undecided")
 
     def alike(self) -> list[tuple[str, str]]:
         """The pairs of methods whose curves agree in every cell and seed."""
-        every = [[*self.runs(cell).items()] for cell in self.question.cells]
-        pairs = zip(*(itertools.combinations(cell, 2) for cell in every), strict=True)
+        every = [self.runs(cell) for cell in self.question.cells]
         return [
-            (cells[0][0][0].name, cells[0][1][0].name)
-            for cells in pairs
-            if all(_agree(one, other) for (_, one), (_, other) in cells)
+            (one.name, other.name)
+            for one, other in itertools.combinations(self.question.methods, 2)
+            if all(_agree(runs[one], runs[other]) for runs in every)
         ]
 
 

@@ -17,9 +17,9 @@ from ..errors import ConfigError
 from ..federation.local import Local
 from ..report.curve_data import measured
 from ..report.runs import Run
-from ..study import Runs, at_end, check_all
-from ..study.climb import Ladder, Point, Tuned, chosen, climb
-from ..study.strategies import Batch, grid, tune
+from ..study import Runs, check_all
+from ..study.sweep import at_end
+from ..study.tune import Batch, Ladder, Point, Tuned, chosen, climb, grid, tune
 from .question import Cell, Method, Question
 
 ROWS, MOST_SPLITS = 500, 10  # splits are added until so many rows are judged by, up to so many

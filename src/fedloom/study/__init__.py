@@ -7,34 +7,22 @@ from __future__ import annotations
 
 from .runs import Ended, Runs, RunTrials, Watch, run_all
 from .search import Search
-from .space import several, split_space, split_values, values_of
-from .sweep import VALIDATION, Row, Sweep, at_end, best_of, results
-from .trial import OVER, KeptData, Run, Trial, check_all, run_trial, said, state_of, trial_in
+from .sweep import Sweep, best_of, results
+from .trial import KeptData, Trial, check_all, run_trial, state_of
 
 __all__ = [
-    "OVER",
-    "VALIDATION",
     "Ended",
     "KeptData",
-    "Row",
-    "Run",
     "RunTrials",
     "Runs",
     "Search",
     "Sweep",
     "Trial",
     "Watch",
-    "at_end",
     "best_of",
     "check_all",
     "results",
     "run_all",
     "run_trial",
-    "said",
-    "several",
-    "split_space",
-    "split_values",
     "state_of",
-    "trial_in",
-    "values_of",
 ]

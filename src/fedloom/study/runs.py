@@ -78,16 +78,9 @@ def run_all(
     """
     watch = watch or Watch()
     watch.add(runs)
-
-    def begin(number: int) -> None:
-        watch.begin(runs[number])
-
-    def heard(number: int, row: Any) -> None:
-        watch.row(runs[number], row)
-
-    for number, ended in Jobs(work, jobs).run(runs, begin, heard):
-        yield runs[number], ended
-        watch.end(runs[number], ended.state if ended.state in OVER else "refused")
+    for run, ended in Jobs(work, jobs).run(runs, watch.begin, watch.row):
+        yield run, ended
+        watch.end(run, ended.state if ended.state in OVER else "refused")
 
 
 class Runs:

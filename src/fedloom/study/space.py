@@ -19,20 +19,14 @@ def split_values(text: str) -> list[str]:
     >>> split_values("0.1,0.3"), split_values("[64, 64],[128]"), split_values("adam")
     (['0.1', '0.3'], ['[64, 64]', '[128]'], ['adam'])
     """
-    parts, depth, quote, start = [], 0, "", 0
-    for at, sign in enumerate(text):
-        if quote:
-            quote = "" if sign == quote else quote
-        elif sign in "\"'":
-            quote = sign
-        elif sign in "[{":
-            depth += 1
-        elif sign in "]}":
-            depth -= 1
-        elif sign == "," and not depth:
-            parts.append(text[start:at])
-            start = at + 1
-    return [part.strip() for part in [*parts, text[start:]]]
+    parts, depth = [""], 0
+    for piece in re.findall(r""""[^"]*"?|'[^']*'?|.""", text, re.DOTALL):
+        depth += (piece in "[{") - (piece in "]}")
+        if piece == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += piece
+    return [part.strip() for part in parts]
 
 
 def values_of(word: str) -> list[str]:

@@ -138,19 +138,17 @@ def run_trial(trial: Run, progress: bool = False, **more: Any) -> str:
     stays in its folder, and the others go on. A run that has begun continues in the engine it
     began with. Raises any other error of a run.
     """
-    state = state_of(trial.folder)
+    state, config = state_of(trial.folder), trial.config
     if state in OVER:
         return state
-    experiment = trial.config.experiment(**more)
+    if state == "begun":
+        own = str(RunDirectory(trial.folder).read_config().get("engine", "serial"))
+        if bits_of(own) != bits_of(str(config.values["engine"])):
+            config = replace(config, values={**config.values, "engine": own})
+    experiment = config.experiment(**more)
     try:
-        if state == "begun":
-            own = str(RunDirectory(trial.folder).read_config().get("engine", "serial"))
-            if bits_of(own) != bits_of(str(trial.config.values["engine"])):
-                values = {**trial.config.values, "engine": own}
-                experiment = replace(trial.config, values=values).experiment(**more)
-            experiment.resume(trial.folder, progress=progress)
-        else:
-            experiment.run(trial.folder, progress=progress)
+        go = experiment.resume if state == "begun" else experiment.run
+        go(trial.folder, progress=progress)
     except ClientError as error:
         write_atomic(trial.folder / FAILURE, f"{error}\n")
     return state_of(trial.folder)

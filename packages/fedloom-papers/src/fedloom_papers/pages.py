@@ -19,7 +19,7 @@ from fedloom.report import human_seconds
 from fedloom.report.statistics import LEVEL
 from fedloom.report.style import save_pictures
 from fedloom.report.table_files import as_csv as csv_of
-from fedloom.study.strategies import RUNGS
+from fedloom.study.tune import RUNGS
 
 from .board import has_line
 from .columns import as_latex, beside_of, measured

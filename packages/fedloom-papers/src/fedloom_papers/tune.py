@@ -1,6 +1,6 @@
 """A paper's grids: every point at one seed, and the best of each row and protocol for all seeds.
 
-Halving (fedloom.study.strategies) spares most of that.
+Halving (fedloom.study.tune) spares most of that.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fedloom.study.strategies import Batch, best_point, halving, tune
+from fedloom.study.tune import Batch, best_point, halving, tune
 
 from .entry import Entry, Protocol, Row
 from .lines import Line, evidence

@@ -16,7 +16,7 @@ from fedloom.report.curve_data import mean
 from fedloom.report.statistics import corrected, paired
 from fedloom.report.style import Picture
 from fedloom.report.tables import MISSING, fixed
-from fedloom.study.strategies import ETA, RUNGS
+from fedloom.study.tune import ETA, RUNGS
 
 from ..board import HEADS, Shown, board, shown
 from ..catalogue import ENTRIES, TITLES, entries_of

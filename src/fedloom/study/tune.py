@@ -1,24 +1,61 @@
-"""Equal effort: the same number of trials of every method's main settings, wherever they lead.
-
-A search begins at the recipe's values and tries three times as much and a third of one setting
-after the other. It moves to what is best, so that the edge of what was tried is followed, and takes
-smaller steps when both sides are worse, until its trials are used up.
-"""
+"""One tuner for all searches: a strategy names the points to be tried, and is told their scores."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
 
 from ..core.hyper import Hyper
-from .strategies import Batch, Strategy, best_point
 
-STEP = 3.0  # the factor of a first step; then its root, and so on
+K = TypeVar("K", bound=Hashable)
+P = TypeVar("P", bound=Hashable)
+ETA = 3  # of halving: of ETA points one gets ETA times the rounds
+RUNGS = (ETA**2, ETA)  # 1 / 9 of the rounds, and 1 / 3, before all of them
+_LEAST = 2  # points that are always run to the end
+STEP = 3.0  # the factor of a climb's first step; then its root, and so on
 _FINEST = 6  # roots
-Point = tuple[str, ...]  # a value of each setting
 
 
+@dataclass(frozen=True)
+class Batch(Generic[P]):
+    """Points to be tried, each for 1 / part of the rounds."""
+
+    points: Sequence[P]
+    part: int = 1
+
+
+# gives batches; is sent {point: score, more is better}, without those that cannot be scored
+Strategy = Generator[Batch[P], Mapping[P, float], None]
+
+
+def grid(points: Sequence[P]) -> Strategy[P]:
+    """All points, at once."""
+    yield Batch(points)
+
+
+def halving(points: Sequence[P]) -> Strategy[P]:
+    """All points for a ninth of the rounds, the best third of them for a third, and the best ninth
+    to the end; at least two stay (successive halving; Jamieson and Talwalkar, AISTATS 2016,
+    Algorithm 1; Li et al., Hyperband, JMLR 2018, with their eta = 3).
+
+    >>> search = halving(range(9))
+    >>> search.send(None)
+    Batch(points=range(0, 9), part=9)
+    >>> search.send({n: n % 5 for n in range(9)}), search.send({4: 0.1, 3: 0.3, 8: 0.2})
+    (Batch(points=[4, 3, 8], part=3), Batch(points=[3, 8], part=1))
+    """
+    kept = points
+    for part in RUNGS:
+        stay = max(_LEAST, math.ceil(len(points) * part / ETA**3))
+        if len(kept) > stay:
+            scores = yield Batch(kept, part)
+            kept = sorted((p for p in points if p in scores), key=lambda p: -scores[p])[:stay]
+    yield Batch(kept)
+
+
+# -------------------------------------------------------------------------------- with equal effort
 @dataclass(frozen=True)
 class Ladder:
     """The values of a setting. start: where its search begins; values: all there are, if a user
@@ -48,10 +85,15 @@ class Ladder:
 
 
 Space = Mapping[str, Ladder]
+Point = tuple[str, ...]  # a value of each setting
 
 
 def climb(space: Space, trials: int) -> Strategy[Point]:
-    """The search of so many trials; none without a setting. Of equals the first is the best."""
+    """Equal effort: so many trials, wherever they lead; none without a setting. It begins at the
+    recipe's values and tries three times as much and a third of one setting after the other. It
+    moves to what is best, so that the edge of what was tried is followed, and takes smaller steps
+    when both sides are worse, until its trials are used up.
+    """
     scores = dict[Point, float]()
     new = [tuple(ladder.start for ladder in space.values())] if space else []
     while new:
@@ -69,6 +111,35 @@ def _beside_best(space: Space, scores: Mapping[Point, float]) -> list[Point]:
             if new := [point for point in points if point not in scores]:
                 return new
     return []
+
+
+# ----------------------------------------------------------------------------------- carried out
+def tune(
+    searches: Mapping[K, Strategy[P]],
+    run: Callable[[dict[K, Batch[P]]], Mapping[K, Mapping[P, float]]],
+) -> None:
+    """Carry out searches side by side. run: tries the batches of all that are not over -> of each
+    the scores.
+    """
+    scores: Mapping[K, Any] = dict.fromkeys(searches)  # None begins a search
+    while batches := {
+        key: batch
+        for key, told in scores.items()
+        if (batch := _next(searches[key], told)) is not None
+    }:
+        scores = run(batches)
+
+
+def _next(search: Strategy[P], scores: Any) -> Batch[P] | None:
+    try:
+        return search.send(scores)
+    except StopIteration:
+        return None
+
+
+def best_point(scores: Mapping[P, float]) -> P:
+    """The best point, of equals the first that was tried."""
+    return max(scores, key=lambda point: scores[point])
 
 
 @dataclass(frozen=True)
