@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -148,12 +149,17 @@ class Federation:
     @functools.cached_property
     def unequal(self) -> bool:
         """True if aggregation weights differ from client to client."""
-        return len(set(map(self.weight, range(self.population)))) > 1
+        if self.weighting == "uniform":
+            return False
+        weights = self._sizes if isinstance(self.weighting, str) else self.weighting
+        return bool(np.min(weights) != np.max(weights))
 
     @functools.cached_property
     def all_weights(self) -> float:
         """The sum of all clients' aggregation weights."""
-        return math.fsum(map(self.weight, range(self.population)))
+        if isinstance(self.weighting, str):
+            return float(self._sizes.sum() if self.weighting == "examples" else self.population)
+        return math.fsum(self.weighting)
 
     @functools.cached_property
     def _mean_size(self) -> float:
