@@ -9,6 +9,7 @@ import atexit
 import contextlib
 import errno
 import gc
+import importlib
 import logging
 import os
 import sys
@@ -26,22 +27,15 @@ from fedloom.core.parsing import shortened
 from fedloom.core.user_paths import with_home
 from fedloom.errors import CompositionError, ConfigError, DataError, FedloomError
 
-from .advise import advise_command
-from .check import check_command
-from .compare_and_report import compare_command, report_command
-from .data import data_command
-from .demo import demo_command
-from .describe import describe_command
-from .export import export_command
-from .init import init_command
-from .list_and_show import list_command, show_command
-from .referee import referee_command
-from .replay import replay_command
-from .run import run_command
-from .sweep import sweep_command
-
 USAGE, FAILURE = 2, 1
 FIRST = ("demo", "run", "compare", "report", "list")  # what a beginner needs, in this order
+COMMANDS = (
+    *(*FIRST, "advise", "check", "data", "describe", "export", "init", "referee", "replay"),
+    *("show", "sweep"),
+)
+# in modules of their names but for these
+_MODULES = dict.fromkeys(("compare", "report"), "compare_and_report")
+_MODULES |= dict.fromkeys(("list", "show"), "list_and_show")
 _USAGE = (ConfigError, DataError, CompositionError)
 _ADDED = {"deploy": "flower", "paper": "papers"}  # commands of other packages, and their extras
 _NOW = {  # what an old name is called now
@@ -58,16 +52,19 @@ class Commands(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """All names, those of other installed packages too."""
-        return sorted({*self.commands, *added("fedloom.commands")})
+        return sorted({*COMMANDS, *added("fedloom.commands")})
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        """A command; one of another package is loaded when it is asked for. Raises ConfigError for
-        one whose package is missing, or that has another name now.
+        """A command, loaded when it is asked for. Raises ConfigError for one whose package is
+        missing, or that has another name now.
         """
-        if name in self.commands:
-            return self.commands[name]
+        command: click.Command
+        if name in COMMANDS:
+            module = importlib.import_module(f".{_MODULES.get(name, name)}", __package__)
+            command = getattr(module, f"{name}_command")
+            return command
         if (point := added("fedloom.commands").get(name)) is not None:
-            command: click.Command = point.load()
+            command = point.load()
             return command
         if name in _ADDED:
             raise ConfigError(
@@ -203,26 +200,6 @@ def cli(ctx: click.Context, debug: bool) -> None:
     """
     assert isinstance(ctx.command, Commands)
     ctx.command.debug = debug
-
-
-for _command in (
-    run_command,
-    sweep_command,
-    compare_command,
-    advise_command,
-    referee_command,
-    report_command,
-    replay_command,
-    list_command,
-    show_command,
-    export_command,
-    describe_command,
-    check_command,
-    data_command,
-    demo_command,
-    init_command,
-):
-    cli.add_command(_command)
 
 
 def main() -> None:

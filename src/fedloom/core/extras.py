@@ -8,8 +8,7 @@ import json
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlparse
-from urllib.request import url2pathname
+from urllib.parse import unquote, urlparse
 
 from ..errors import ConfigError, FedloomError
 
@@ -26,7 +25,7 @@ def install(extra: str) -> str:
     source, how = "fedloom", ""
     with contextlib.suppress(PackageNotFoundError, ValueError, LookupError, TypeError):
         found = json.loads(distribution("fedloom").read_text("direct_url.json") or "{}")
-        source = url2pathname(urlparse(found["url"]).path)
+        source = unquote(urlparse(found["url"]).path)
         how = "-e " if found.get("dir_info", {}).get("editable") else ""
     if (package := PACKAGES.get(extra)) is not None:
         place = Path(source, "packages", package)
