@@ -18,7 +18,7 @@ from .printing import as_json, run_folders, told
 from .settings_argument import settings_argument
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from fedloom.config import Config
     from fedloom.core.ranks import Group
@@ -126,10 +126,8 @@ def run_command(
         return
     configs = _configs(first, source, changes, seeds, baselines)
     group = _group(first)
-    if resume_if_begun or len(configs) > 1:
-        places = group.first(lambda: _places(configs, out, seeds, baselines))
-    else:
-        places = group.first(lambda: [(_folder(first, out), "new")])
+    again = resume_if_begun or len(configs) > 1
+    places = group.first(lambda: _places(configs, out, seeds, baselines, again))
     _run_all(configs, places, quiet, first=group.rank == 0)
 
 
@@ -345,77 +343,49 @@ def sorted_out(settings: Sequence[str], out: str | None) -> tuple[str, list[str]
     return source, changes, given[-1] if given else out
 
 
-def _folder(config: Config, out: str | None) -> Path:
-    """The folder of a new run. Raises ConfigError if --out has a run of other settings, with which
-    `fedloom run --resume` could not go on as this one.
-    """
-    if out is None:
-        folders = run_folders(config)
-        return next(f for f in folders if not f.exists())
-    if (Path(out) / "config.toml").is_file() and not (found := _state(config, Path(out)))[0]:
-        raise _other(Path(out), found[1])
-    return Path(out)
-
-
-def _other(folder: Path, differs: str) -> ConfigError:
-    return ConfigError(
-        f"'{folder}' exists, and holds something else than this run"
-        f"{f' ({differs} differs)' if differs else ''}; choose another --out"
-    )
-
-
 def _places(
-    configs: Sequence[Config], out: str | None, seeds: int, beside: bool
+    configs: Sequence[Config], out: str | None, seeds: int, beside: bool, again: bool
 ) -> list[tuple[Path, str]]:
-    """The folder of each run, see _place()."""
-    found: dict[Path, str] = {}
-    for config in configs:
-        folder, state = _place(config, out, seeds, beside, found)
-        found[folder] = state
-    return [*found.items()]
-
-
-def _place(
-    config: Config, out: str | None, seeds: int, beside: bool, taken: Collection[Path]
-) -> tuple[Path, str]:
-    """The folder of one run, and whether it is "new", "begun" or "finished" there: the same command
-    continues it. Without --out it is the first folder of its name that is free or contains this
-    run; taken: those of other runs of the command.
-
-    Raises ConfigError if --out contains anything else.
+    """The folder of each run, and its state there; again: whether the same command resumes it.
+    Without --out it is the first of its name that is free or, again, contains this run. Raises
+    ConfigError if --out contains another run, or again anything else.
     """
     from fedloom.config.baselines import NAMES
 
-    seed, label = config.values["seed"], str(config.values["label"])
-    if out is None:
-        named = run_folders(config, label if beside and label in NAMES else "")
-        folders = (folder for folder in named if folder not in taken)
-        states = ((folder, _state(config, folder)) for folder in folders)
-        return next((folder, state) for folder, (state, _) in states if state)
-    parts = [label] * beside + [f"seed{seed}"] * (seeds > 1)
-    folder = Path(out, *parts)
-    state, other = _state(config, folder)
-    if not state:
-        raise _other(folder, other)
-    return folder, state
+    places: dict[Path, str] = {}
+    for config in configs:
+        label = str(config.values["label"])
+        if out is not None:
+            parts = [label] * beside + [f"seed{config.values['seed']}"] * (seeds > 1)
+            folder = Path(out, *parts)
+            there = again or (folder / "config.toml").is_file()
+            state = _state(config, folder) if there else "new"
+            places[folder] = state if again else "new"
+            continue
+        for folder in run_folders(config, label if beside and label in NAMES else ""):
+            if folder not in places and (again or not folder.exists()):
+                with contextlib.suppress(ConfigError):
+                    places[folder] = _state(config, folder)
+                    break
+    return [*places.items()]
 
 
-def _state(config: Config, folder: Path) -> tuple[str, str]:
-    """State of a folder: "new", "begun" or "finished"; empty if it contains anything but a run that
-    can be continued as this one, and then the settings that differ.
+def _state(config: Config, folder: Path) -> str:
+    """State of a folder: "new", "begun" or "finished". Raises ConfigError if it contains anything
+    but a run that can be continued as this one.
     """
     from fedloom.config import from_run
     from fedloom.storage.run_directory import RunDirectory
     from fedloom.study import state_of
 
     if not folder.exists() or RunDirectory(folder).free():
-        return "new", ""
+        return "new"
+    asked, said = config.values, f"'{folder}' exists, and holds something else than this run"
     try:
-        asked = config.values
         kept = from_run(folder, [f"device={asked['device']}"]).values
     except FedloomError:  # no run, or none of the command line
-        return "", ""
+        raise ConfigError(f"{said}; choose another --out") from None
     if other := differing(kept, asked):
-        return "", ", ".join(other)
+        raise ConfigError(f"{said} ({', '.join(other)} differs); choose another --out")
     same = all(kept.get(key) == asked.get(key) for key in LATER)
-    return state_of(folder) if same else "begun", ""
+    return state_of(folder) if same else "begun"
