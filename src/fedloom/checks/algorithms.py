@@ -75,6 +75,7 @@ class AlgorithmContract(Contract):
         return [
             Check("clients with a part of the model", self.parts),
             Check("asynchronous clock", self.late),
+            Check("steps can be replayed", functools.partial(self.fitting, self.replayed)),
         ]
 
     def call(self, notes: Notes) -> None:

@@ -13,6 +13,7 @@ import torch
 from ..core.vector import fields, leaves, rec
 from ..engines.author_rules import ARGUMENTS, KEPT, REPEAT, keeps_state
 from ..engines.guard import changed, state
+from ..engines.one_step import not_replayed
 from ..errors import AuthorError, CompositionError
 from ..storage.run_directory import Checkpoint
 from ..submodels import Rule
@@ -171,6 +172,14 @@ class Contract:
                 "own; where only 'up' or 'down', the bill, differs, a message's size does"
             )
         return None
+
+    def replayed(self) -> str | None:
+        """Many clients' steps can be recorded and replayed; if not, they are only slower."""
+        run = self.trial(self.part, torch.float32).build()
+        why = not_replayed(run.plan, run.fed, run.net, [0, 1])
+        return (
+            f"{why}; steps of the vectorised engine are computed anew every time" if why else None
+        )
 
     def resumed(self) -> None:
         """A run that was stopped has the bits of one that never was."""

@@ -34,7 +34,10 @@ class ObjectiveContract(Contract):
         ]
 
     def last(self) -> list[Check]:
-        return [Check("clients with a part of the model", self.parts)]
+        return [
+            Check("clients with a part of the model", self.parts),
+            Check("steps can be replayed", functools.partial(self.fitting, self.replayed)),
+        ]
 
     def settings(self, part: Any, dtype: torch.dtype) -> dict[str, Any]:
         problem = self.case.problem

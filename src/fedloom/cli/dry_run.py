@@ -17,11 +17,11 @@ from fedloom.compression import downlink
 from fedloom.config import Config
 from fedloom.core.vector import rec
 from fedloom.core.wire import nbytes
-from fedloom.engines import Serial, Workers, bfloat16_gain
+from fedloom.engines import Serial, Vectorised, Workers, bfloat16_gain
 from fedloom.engines.base import processors
 from fedloom.engines.client_results import Request, TrainTask
 from fedloom.engines.extra_exchanges import answered
-from fedloom.engines.one_step import StepCost, step_costs, try_step
+from fedloom.engines.one_step import StepCost, not_replayed, step_costs, try_step
 from fedloom.engines.stages import sums_suffice
 from fedloom.experiment.experiment import Experiment
 from fedloom.federation.clock import Asynchronous
@@ -78,6 +78,7 @@ class Cost:
     bf16: float | None  # part of a step's time, see bfloat16_gain
     keep: int  # checkpoints
     sizes: dict[float, StepCost]  # by capacity, if the run has sub-models
+    not_replayed: str  # why steps of many clients are computed anew every time, "" if they are not
 
     @property
     def seconds(self) -> float:
@@ -149,6 +150,8 @@ def estimate(config: Config, seeds: int, speed: float | None = None) -> str:
         rows.append(
             ["bf16", f"{cost.bf16:.2f} of a step", "with local.precision = bf16, by one step"]
         )
+    if cost.not_replayed:
+        rows.append(["steps", "as they are", f"not recorded and replayed: {cost.not_replayed}"])
     rows += _sizes(cost)
     text = f"estimate of one run ({cost.parameters:,} parameters)\n{table(rows)}"
     if seeds > 1:
@@ -336,7 +339,16 @@ def _cost(
         bf16=bfloat16_gain(run.plan, fed, run.net) if tried else None,
         keep=experiment.checkpoint.keep,
         sizes=measured,
+        not_replayed=_not_replayed(run) if tried else "",
     )
+
+
+def _not_replayed(run: Run) -> str:
+    """Why the steps of a vectorised engine are computed anew every time, or ""."""
+    here = getattr(run.engine, "here", run.engine)
+    members = run.cohorts.example[:2]
+    many = isinstance(here, Vectorised)
+    return not_replayed(run.plan, run.fed, run.net, members) if many else ""
 
 
 def _updates(run: Run) -> int:

@@ -184,6 +184,15 @@ class Net:
         """
         return self._held.changed(loaded)
 
+    def held(self) -> list[Any]:
+        """All tensors and numbers that a forward may read beside its inputs, also those that are no
+        buffers.
+        """
+        found = [v for name, v in vars(self).items() if not name.startswith("_")]
+        found += [v for part in self.module.modules() for v in vars(part).values()]
+        found += [*self.module.parameters(), *self.module.buffers()]
+        return [v for v in found if isinstance(v, Tensor | int | float)]
+
     def bind(self, x: Vec) -> None:
         """Make the module's parameters the pieces of x, without a copy."""
         if x is not self._bound:

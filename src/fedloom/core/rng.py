@@ -66,6 +66,11 @@ def seed_others(seed: int) -> None:
     random.seed(seed)
 
 
+def others_now() -> str:
+    """Where numpy's and Python's generators are."""
+    return repr((np.random.get_state(legacy=False), random.getstate()))
+
+
 @contextmanager
 def others_restored() -> Iterator[None]:
     """numpy's and Python's generators are afterwards where they were."""

@@ -28,6 +28,7 @@ from .extra_exchanges import answered
 from .guard import at_server
 from .serial import Serial
 from .summation import root
+from .vectorised import Vectorised
 
 
 def try_step(
@@ -55,6 +56,15 @@ def try_step(
     finally:
         engine.close()
         net.load_buffers(net.init_buffers())
+
+
+def not_replayed(plan: Plan, fed: Federation, net: Net, members: list[int]) -> str:
+    """Why a step of these clients together is computed anew every time, see recorded.py; "" if it
+    is not. Raises FedloomError.
+    """
+    engine = Vectorised(len(members), after=1)
+    try_step(plan, fed, net, engine, members, times=2)
+    return next(iter(engine.recorded.refused.values()), "")
 
 
 class StepCost(NamedTuple):

@@ -29,9 +29,9 @@ from .extra_exchanges import ask_range, probe_range
 from .local_steps import Trained
 from .padded_batches import Prefetcher
 from .private_gradient import AT_ONCE, blamed
+from .recorded import Recorded
 from .stages import steps_before
 from .summation import finite, push_rows
-from .threads import Threads
 from .together import Together
 from .vmap_refusals import refuse_changes
 
@@ -65,14 +65,14 @@ class Clients:
         chunk: int | None = None,
         client: Client | None = None,
         ahead: Prefetcher | None = None,
-        threads: Threads | None = None,
+        recorded: Recorded | None = None,
     ) -> None:
         """client: the one that does what each of them does; ahead: fetches batches in advance;
-        threads: of a step.
+        recorded: computes a step of many.
         """
         self.plan, self.fed, self.net, self.chunk = plan, fed, net, chunk
         self.client = client or Client(plan, fed, net)
-        self._ahead, self._threads = ahead, threads
+        self._ahead, self.recorded = ahead, recorded or Recorded()
         self._whole = chunk is not None and fed.local.dp is None and self._depends()
         self._passes = chunk is not None and passes_over_all(plan)
 
@@ -199,7 +199,7 @@ class Clients:
         loaded = share.net.buffers()
         seed_others(key(self.fed.seed, "step", round, group[0]))
         received = [client.received(share, m).msg for m in memories if client.receiving]
-        how = (self._whole, self._passes, self._ahead, self._threads, client.look)
+        how = (self._whole, self._passes, self._ahead, self.recorded, client.look)
         try:
             trained = Together(client.steps, share, memories, group, round, received, *how).run()
         except torch.OutOfMemoryError:

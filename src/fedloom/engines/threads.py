@@ -53,7 +53,13 @@ class Threads:
         again()
         one, alone = self._timed(1, do, arguments)
         gains = several <= FASTER * alone
-        why = "they change bits" if not _same(one, many) else "" if gains else "they gain nothing"
+        why = (
+            "they change bits"
+            if not same_bytes(one, many)
+            else ""
+            if gains
+            else "they gain nothing"
+        )
         self._chosen[shape] = chosen = 1 if why else self.number
         _log.info(
             "engine vectorised: steps of shape %s take %d of %d threads%s",
@@ -70,7 +76,7 @@ class Threads:
             torch.set_num_threads(1)
 
 
-def _same(one: Any, many: Any) -> bool:
+def same_bytes(one: Any, many: Any) -> bool:
     """True if all tensors have equal bytes."""
     pairs = zip(tree_leaves(one), tree_leaves(many), strict=True)
     return all(torch.equal(as_bytes(a), as_bytes(b)) for a, b in pairs)

@@ -4,6 +4,7 @@ vmap. Clients with fewer steps are masked, short batches padded with weight 0.
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -14,16 +15,17 @@ from torch import Tensor, vmap
 from ..algorithm import Job, Oracle
 from ..core.dropout import seeded
 from ..core.grad_and_value import grad_and_value
+from ..core.hyper import Part
 from ..core.rng import Draws, key, substreams
-from ..core.vector import Rec, Vec, rec, tree
+from ..core.vector import Rec, Vec, leaves, rec, tree
 from ..stage import Download
 from .author_rules import noted
 from .local_steps import OUTSIDE, OWN_BATCH, Inputs, LocalRound, LocalSteps, Look, Place, Step
 from .padded_batches import Batches, Prefetcher
 from .private_gradient import blamed
+from .recorded import Known, Recorded
 from .stages import steps_before
 from .summation import uniform_of
-from .threads import Threads
 
 # the fields of a job that each client has; the others belong to a step, or are functions
 _NUMBERS = ("weight", "steps", "lr_sum", "round", "last", "size", "relative_weight", "client")
@@ -46,11 +48,11 @@ class Together(LocalRound):
         whole: bool = False,
         passes: bool = False,
         ahead: Prefetcher | None = None,
-        threads: Threads | None = None,
+        recorded: Recorded | None = None,
         look: Look | None = None,
     ) -> None:
         super().__init__(steps, share, memories, clients, round, look)
-        self._received, self._passes, self._threads = received, passes, threads or Threads(1)
+        self._received, self._passes, self._recorded = received, passes, recorded or Recorded()
         done = [steps_before(memory) for memory in memories]
         self._batches = Batches(steps.fed, clients, round, share.msg.x, whole, ahead, done)
         self._counts = [len(rates) for rates in self.rates]
@@ -120,12 +122,24 @@ class Together(LocalRound):
             return moved, after, obj, x.new_zeros(()) if loss is None else loss
 
         do = vmap(one, in_dims=(None if shared else 0, 0, 0, 0))
+        given = self.share.msg.x if shared else x, loc, now, step
         chunks = now.everything.weight.shape if self._passes else ()
         shape = (shared, masked, *step.data[0].shape), x.shape, chunks
-        given = self.share.msg.x if shared else x, loc, now, step
-        x, loc, obj, loss = self._threads.step(shape, do, given, self._forgets())
+        counts, place = (self.gradients, self.values), (self.round, k)
+        x, loc, obj, loss = self._recorded.step(shape, do, given, self._known, counts, place)
         told = self.gradients[k, OWN_BATCH] and self.fed.local.dp is None
         return x, loc, obj, loss if told else None
+
+    @functools.cached_property
+    def _known(self) -> Known:
+        """What the steps read beside their arguments."""
+        share, view, plan = self.share, self.share.view, self.plan
+        parts = plan.algorithm, plan.objective, share.masked and share.masked.rule
+        others = [self._reference, view.held, *leaves(view.fit, share.msg)]
+        others += _tensors_in(*filter(None, parts), *self.steps.turning)
+        # the layout of a mask that depends on x is another one in every round
+        kind = self.fed.capacity(self.clients[0]), view.layout if view.fit is None else ()
+        return Known.of(others, share.net.held, kind)
 
     def end(self, x: Vec, loc: Rec, now: Inputs) -> tuple[Rec, Rec, Rec]:
         def finish(x: Vec, loc: Rec, now: Inputs, last: Step) -> Any:
@@ -139,15 +153,6 @@ class Together(LocalRound):
     def _place(self, k: int) -> Step:
         """The first step without a batch, or the last one."""
         return Step((), self._seeds[:, k], self._rates[:, k], self._numbers[:, k])
-
-    def _forgets(self) -> Callable[[], None]:
-        """A function that forgets the gradients and losses counted from now on."""
-        gradients, values = self.gradients.copy(), self.values.copy()
-
-        def forget() -> None:
-            self.gradients, self.values = gradients.copy(), values.copy()
-
-        return forget
 
     # ------------------------------------------------------------------------------ under vmap
     def _message(self, now: Inputs) -> Rec:
@@ -206,6 +211,15 @@ class Together(LocalRound):
 
     def row(self, values: Any, r: int) -> Any:
         return tree(lambda v: v[r].clone(), values)
+
+
+def _tensors_in(*parts: Part) -> Iterator[Tensor]:
+    """What parts hold in their fields."""
+    for v in leaves(*(v for part in parts for v in vars(part).values())):
+        if isinstance(v, Tensor):
+            yield v
+        elif isinstance(v, Part):
+            yield from _tensors_in(v)
 
 
 def _stacked(records: Sequence[Rec], like: Vec) -> Rec:

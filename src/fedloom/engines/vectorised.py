@@ -15,6 +15,7 @@ from ..plan import Plan
 from .base import keep_memory, processors
 from .padded_batches import Prefetcher
 from .ranges import Clients, default_chunk
+from .recorded import Recorded
 from .serial import InProcess
 from .threads import Threads
 from .vmap_refusals import refuse_model
@@ -27,8 +28,9 @@ class Vectorised(InProcess):
 
     name = "vectorised"
 
-    def __init__(self, chunk: int | None = None) -> None:
-        self.chunk, self._asked = chunk or 1, chunk
+    def __init__(self, chunk: int | None = None, after: int | None = None) -> None:
+        """after: steps of a shape before one is recorded, see recorded.py."""
+        self.chunk, self._asked, self._after = chunk or 1, chunk, after
         self._ahead: Prefetcher | None = None
 
     @property
@@ -46,7 +48,8 @@ class Vectorised(InProcess):
         # a count of calls would count the steps that are computed twice, to compare them
         if net.device.type == "cpu" and all(b.is_floating_point() for b in net.module.buffers()):
             threads = Threads(min(torch.get_num_threads(), processors()))
-        self._clients = Clients(plan, fed, net, self.chunk, None, self._ahead, threads)
+        self.recorded = Recorded(threads, self._after)
+        self._clients = Clients(plan, fed, net, self.chunk, None, self._ahead, self.recorded)
 
     def close(self) -> None:
         """End the thread that fetches batches."""

@@ -1,0 +1,191 @@
+"""A step of many clients is recorded once and replayed: the same operations on other numbers.
+
+A replay does what vmap, autograd and the method's Python did when the step was recorded, without
+them: the same operations of torch, so the same bits (step_graph.py says what can be recorded). A
+record is kept only if it is faster, and has the bits of the step itself on the next steps and in a
+later round. To record a step takes as long as some steps: those that have come often come again.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..core.vector import leaves
+from .heartbeat import beat
+from .step_graph import Held, Replay, written
+from .threads import Threads, same_bytes
+
+AFTER = 8  # steps of a shape, before one is recorded
+CHECKS = 3  # steps that are computed both ways before a record stays; and one of a later round
+FASTER = 0.97  # times as long: a replay must gain that much
+MOST = 16  # steps that are recorded in a run
+
+Counts = tuple[Counter[tuple[int, int]], ...]  # by step and batch, see LocalRound.gradients
+
+_log = logging.getLogger(__name__)
+
+
+class Known(NamedTuple):
+    """What the steps of a round read beside their arguments. tensors: all of these; kind: all that
+    decides which operations a step is, beside shapes.
+    """
+
+    tensors: list[Tensor]
+    kind: Hashable
+    held: Held
+
+    @classmethod
+    def of(cls, others: Iterable[Any], held: Held, kind: Hashable) -> Known:
+        """The tensors among others, and those in the model."""
+        every = [*others, *held()]
+        tensors = [v for v in every if isinstance(v, Tensor)]
+        numbers = [v for v in every if isinstance(v, int | float)]
+        return cls(tensors, (kind, _like(tensors), tuple(numbers)), held)
+
+
+@dataclass
+class Record:
+    """A step, written down in a round. counts: {batch: how many} that it adds to each of Counts.
+    took: seconds of the step and of the replay, in each check; later: one was in a later round.
+    """
+
+    replay: Replay
+    counts: list[dict[int, int]]
+    round: int
+    took: list[tuple[float, float]] = field(default_factory=list)
+    later: bool = False
+
+    def doubted(self, round: int) -> bool:
+        """Whether a step of this round is computed both ways."""
+        return len(self.took) < CHECKS or (not self.later and round != self.round)
+
+    def judged(self, same: bool, took: tuple[float, float], round: int) -> str:
+        """Why it is forgotten after a check, "" if it stays."""
+        self.took.append(took)
+        self.later = round != self.round
+        slow, fast = (min(seconds) for seconds in zip(*self.took, strict=True))
+        if not same:
+            return "a replay has other bits than the step: it keeps a number between calls"
+        if len(self.took) >= CHECKS and fast > FASTER * slow:
+            return f"a replay takes {fast / slow:.2f} of a step's time"
+        return ""
+
+
+class Recorded:
+    """The steps of a run, replayed where that changes nothing but the time. threads: of a step;
+    after: see AFTER; clock: seconds. refused: {what a step is: why it is not replayed}.
+    """
+
+    def __init__(
+        self,
+        threads: Threads | None = None,
+        after: int | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._threads, self._clock = threads or Threads(1), clock
+        # the first step of a shape is the one that threads are tried on
+        self._after = max(AFTER if after is None else after, int(self._threads.number > 1))
+        self._seen, self._records = Counter[Hashable](), dict[Hashable, Record]()
+        self.refused: dict[Hashable, str] = {}
+        self.made = self.replayed = 0
+
+    def step(
+        self,
+        shape: Hashable,
+        do: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        known: Known,
+        counts: Counts,
+        place: tuple[int, int],
+    ) -> Any:
+        """do(*arguments), a tuple of records, or what a replay of it gives. shape: see
+        Threads.step; counts: of what `do` does; place: its round and step.
+        """
+        given = _flat(arguments)
+        inputs = [*given, *known.tensors]
+        first: dict[int, int] = {}  # one tensor may be several inputs
+        same = tuple(first.setdefault(id(v), n) for n, v in enumerate(inputs))
+        key = shape, known.kind, _like(given), same
+
+        record = self._records.get(key)
+        if record is not None and not record.doubted(place[0]):
+            self.replayed += 1
+            beat()
+            for counter, new in zip(counts, record.counts, strict=True):
+                counter.update({(place[1], batch): count for batch, count in new.items()})
+            return self._threads.step(shape, lambda *_: record.replay(inputs), arguments, _nothing)
+        before = [counter.copy() for counter in counts]
+
+        def computed(what: Callable[..., Any]) -> Any:
+            return self._threads.step(shape, what, arguments, lambda: _set(counts, before))
+
+        if record is None:
+            self._seen[key] += 1
+            if self._seen[key] <= self._after or key in self.refused or self.made >= MOST:
+                return computed(do)
+            self.made += 1
+            try:
+                step = computed(lambda *now: written(do, now, inputs, known.held))
+            except Exception as error:  # it may be the step's own: then it comes again
+                _set(counts, before)
+                self._forget(key, f"recording it fails: {error}")
+                return computed(do)
+            self._records[key] = Record(step.replay, _new(counts, before), place[0])
+            self._forget(key, step.why)
+            return step.found
+        found, slow = self._timed(computed, do)
+        other, fast = self._timed(computed, lambda *_: record.replay(inputs))
+        self._forget(key, record.judged(same_bytes(found, other), (slow, fast), place[0]))
+        return found
+
+    def _forget(self, key: Hashable, why: str) -> None:
+        """Forget a record, and say why; not if there is no reason."""
+        if not why:
+            return
+        self._records.pop(key, None)
+        if why not in self.refused.values():
+            _log.info("engine vectorised: some steps are not recorded and replayed: %s", why)
+        self.refused[key] = why
+
+    def _timed(self, computed: Callable[..., Any], what: Callable[..., Any]) -> tuple[Any, float]:
+        began = self._clock()
+        found = computed(what)
+        if found[0].is_cuda:
+            torch.cuda.synchronize()
+        return found, self._clock() - began
+
+
+def _nothing() -> None:
+    """The threads of a step that is replayed are known: it is not tried."""
+
+
+def _flat(arguments: tuple[Any, ...]) -> list[Tensor]:
+    """The tensors of some records; a tuple in them is a batch."""
+    found: list[Tensor] = []
+    for v in leaves(*arguments):
+        found.extend(v if isinstance(v, tuple) else (v,))
+    return found
+
+
+def _like(tensors: Sequence[Tensor]) -> tuple[Any, ...]:
+    return tuple((v.shape, v.stride(), v.dtype) for v in tensors)
+
+
+def _set(counts: Counts, to: Sequence[Counter[tuple[int, int]]]) -> None:
+    for counter, old in zip(counts, to, strict=True):
+        counter.clear()
+        counter.update(old)
+
+
+def _new(counts: Counts, before: Sequence[Counter[tuple[int, int]]]) -> list[dict[int, int]]:
+    """What one step has counted, by batch."""
+    pairs = zip(counts, before, strict=True)
+    return [{batch: n for (_, batch), n in (now - old).items()} for now, old in pairs]

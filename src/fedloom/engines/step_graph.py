@@ -1,0 +1,218 @@
+"""A step's operations on tensors, written down while they are done: what recorded.py replays.
+
+Every tensor that a step reads is an input, found by identity, or was made by the step. A step that
+reads another one, reads a value on the host, draws from a generator or changes the model cannot be
+written down. torch's make_fx would write the same graph, but loads torch's compiler for it: 1.6
+seconds of every process.
+"""
+
+from __future__ import annotations
+
+import operator
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, fx
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from ..core.rng import others_now
+from ..core.vector import leaves, tree
+
+WARM_UP = 3  # times that a step runs on CUDA before a graph of it is made
+
+# operations that give what a value was; functions that read one, and are no operations
+_READ = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+_UNSEEN = {"numpy", "tolist", "__array__", "__dlpack__"}
+_SAME = {torch.ops.aten.detach.default, torch.ops.aten.alias.default}  # give the same memory
+_PACKAGES = [Path(torch.__file__).parent, Path(__file__).parent.parent]
+
+Held = Callable[[], list[Any]]  # the tensors and numbers that the model holds now
+Replay = Callable[[Sequence[Tensor]], Any]
+
+
+class Written(NamedTuple):
+    """found: what a step gave, a tuple of records. replay: does the same operations on other
+    inputs; why: it must not be used, or "".
+    """
+
+    found: Any
+    replay: Replay
+    why: str
+
+
+def written(
+    do: Callable[..., Any], arguments: tuple[Any, ...], inputs: Sequence[Tensor], held: Held
+) -> Written:
+    """Do a step, do(*arguments), and write it down as a function of these inputs."""
+    writer, before = _Writer(inputs), _around(inputs, held)
+    with writer, _Reading(writer):
+        found = do(*arguments)
+    made = [*leaves(*found)]
+    writer.end(made)
+    for why, now in _around(inputs, held).items():
+        if before[why] != now:
+            writer.refuse(why)
+    forward: Callable[..., list[Tensor]] = lambda *inputs: made
+    if not writer.why:
+        forward = fx.GraphModule(writer.constants, writer.graph).forward
+    if not writer.why and inputs[0].is_cuda:
+        try:
+            forward = _CudaGraph(forward, inputs)
+        except RuntimeError as error:
+            writer.refuse(f"CUDA makes no graph of it: {error}")
+    like = [tree(lambda v: None, part) for part in found]
+
+    def replay(inputs: Sequence[Tensor]) -> Any:
+        with torch.no_grad():
+            made = iter(forward(*inputs))
+        return tuple(tree(lambda _: next(made), part) for part in like)
+
+    return Written(found, replay, writer.why)
+
+
+def _around(inputs: Sequence[Tensor], held: Held) -> dict[str, Any]:
+    """{what a step may not do: what would be another one afterwards}."""
+    return {
+        "it writes into a tensor that it is given": [v._version for v in inputs],
+        "the model changes what it holds": [id(v) if isinstance(v, Tensor) else v for v in held()],
+        "it draws random numbers of Python's or numpy's": others_now(),
+    }
+
+
+class _Operations:
+    """Writes down every operation. In a class that is a mode itself torch would load its compiler
+    for it, which takes seconds.
+    """
+
+    def __init__(self, inputs: Sequence[Tensor]) -> None:
+        super().__init__()
+        self.graph, self.constants, self.why = fx.Graph(), dict[str, Tensor](), ""
+        self._nodes = WeakTensorKeyDictionary()
+        self._fixed: set[fx.Node] = set()  # what does not depend on the inputs
+        for n, v in enumerate(inputs):
+            node = self.graph.placeholder(f"v{n}")
+            if v not in self._nodes:
+                self._nodes[v] = node
+
+    def refuse(self, why: str) -> None:
+        """Make no record. The first reason counts."""
+        self.why = self.why or f"{why}{_line()}"
+
+    def end(self, made: list[Any]) -> None:
+        """Write down what the step gives."""
+        if any(v not in self._nodes for v in made):
+            self.refuse("it gives a tensor that no operation made")
+        if not self.why:
+            self.graph.output([self._nodes[v] for v in made])
+            self.graph.eliminate_dead_code()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if not self.why:
+            self._write(func, args, kwargs or {}, out)
+        return out
+
+    def _write(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        given = [v for v in tree_leaves((args, kwargs)) if isinstance(v, Tensor)]
+        for v in given:
+            if v not in self._nodes:
+                if func is not torch.ops.aten.lift_fresh.default:
+                    shape = list(v.shape)
+                    return self.refuse(f"it reads a tensor {shape} of neither model, part nor loc")
+                self._nodes[v] = self._constant(v)
+        nodes = [self._nodes[v] for v in given]
+        fixed = self._fixed.issuperset(nodes)
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            return self.refuse("it draws from torch's generator")
+        if not fixed and not _READ.isdisjoint(func.tags):
+            return self.refuse(f"it reads a value ({func})")
+        if func in _SAME or func is torch.ops.aten.lift_fresh.default:
+            self._nodes[out] = nodes[0]
+            return None
+        if torch.Tag.inplace_view in func.tags:  # another view under the same name
+            _, name, overload = str(func).split(".")
+            func = getattr(getattr(torch.ops.aten, name.removesuffix("_")), overload)
+        args, kwargs = tree_map_only(Tensor, self._nodes.__getitem__, (args, kwargs))
+        node = self.graph.call_function(func, args, kwargs)
+        made = [(out, node)]
+        if isinstance(out, (tuple, list)):
+            made = [(v, self._call(operator.getitem, node, n)) for n, v in enumerate(out)]
+        for v, node in made:
+            if isinstance(v, Tensor):
+                self._nodes[v] = node
+                self._fixed |= {node} if fixed else set()
+        return None
+
+    def _constant(self, value: Tensor) -> fx.Node:
+        """A number of the program, as in torch.tensor(2.0). The step may write into it: every
+        replay has its own.
+        """
+        name = f"c{len(self.constants)}"
+        self.constants[name] = value.clone()
+        node = self._call(torch.ops.aten.clone.default, self.graph.get_attr(name))
+        self._fixed.add(node)
+        return node
+
+    def _call(self, func: Callable[..., Any], *args: Any) -> fx.Node:
+        return self.graph.call_function(func, args)
+
+
+class _Writer(_Operations, TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types
+    """Writes down every operation inside of a with statement."""
+
+
+class _Reading(TorchFunctionMode):
+    """Notices functions that read a tensor's values, and are no operations."""
+
+    def __init__(self, writer: _Writer) -> None:
+        super().__init__()
+        self._writer = writer
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """See torch.overrides."""
+        if getattr(func, "__name__", "") in _UNSEEN:
+            self._writer.refuse(f"it reads a value ({func.__name__})")
+        return func(*args, **(kwargs or {}))
+
+
+def _line() -> str:
+    """The line of a user's that the step is at, in brackets; "" if there is none."""
+    for frame in reversed(traceback.extract_stack()):
+        if frame.filename == __file__ and frame.name == written.__name__:
+            return ""
+        if not any(Path(frame.filename).is_relative_to(folder) for folder in _PACKAGES):
+            return f" ({Path(frame.filename).name}, line {frame.lineno})"
+    return ""
+
+
+class _CudaGraph:
+    """A record on CUDA: one launch, into memory of its own. Not seen on a GPU yet."""
+
+    def __init__(self, forward: Callable[..., list[Tensor]], inputs: Sequence[Tensor]) -> None:
+        """Raises RuntimeError for what cannot be captured."""
+        self._inputs = [v.clone() for v in inputs]
+        now = torch.cuda.current_stream()
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch's is not
+        side.wait_stream(now)
+        with torch.no_grad():
+            with torch.cuda.stream(side):
+                for _ in range(WARM_UP):
+                    forward(*self._inputs)
+            now.wait_stream(side)
+            self._graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self._graph):
+                self._made = forward(*self._inputs)
+
+    def __call__(self, *inputs: Tensor) -> list[Tensor]:
+        for own, v in zip(self._inputs, inputs, strict=True):
+            own.copy_(v)
+        self._graph.replay()
+        return [v.clone() for v in self._made]  # the next replay overwrites them

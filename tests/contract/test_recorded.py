@@ -1,0 +1,305 @@
+"""A step that is recorded once and replayed has the bits, the costs and the losses of one that is
+computed anew, in every kind of run (tests/cases.py); what cannot be replayed is computed anew.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import weakref
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from test_engines_agree import bits_agree
+from test_engines_agree import end as contract_end
+
+from cases import CASES
+from fedloom import FedAvg
+from fedloom.checks.tiny_federation import Trial
+from fedloom.core.vector import Rec, Vec, rec
+from fedloom.engines import Vectorised, recorded
+from fedloom.engines.recorded import Known, Record, Recorded
+from fedloom.engines.threads import Threads
+from tiny import small
+
+pytestmark = pytest.mark.usefixtures("accounts_at_hand")
+
+NONE = {"constant buffers, a client alone"}  # one client after another
+# beside these all are slow: a method of each kind, what changes by round, what models and stages
+# hold, private gradients
+QUICK = {
+    *("fedavg", "fedsmoo", "mime", "fednova, momentum", "Draws", "transformer", "late, parts"),
+    *("fiarse, masked steps", "FedRep", "private examples", "way down, both", "constant buffers"),
+}
+
+
+def end(make: Callable[..., Trial], after: int) -> tuple[dict[str, Any], Recorded]:
+    """How a run ends in chunks of 4, and its records. after: see Recorded."""
+    engine = Vectorised(4, after)
+    return contract_end(make(engine=engine)), engine.recorded
+
+
+@pytest.fixture
+def _unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every record is used as soon as it is made, without the checks that would find it wrong."""
+    monkeypatch.setattr(Record, "doubted", lambda self, round: False)
+    monkeypatch.setattr(recorded, "MOST", 10**9)
+
+
+def _cases() -> list[Any]:
+    assert CASES.keys() >= QUICK
+    slow = lambda name: [] if name in QUICK else pytest.mark.slow
+    return [pytest.param(n, id=n, marks=slow(n)) for n, case in CASES.items() if not case.alone]
+
+
+@pytest.mark.usefixtures("_unchecked")
+@pytest.mark.parametrize("name", _cases())
+def test_every_kind_of_run_has_the_bits_of_steps_that_are_computed_anew(name: str) -> None:
+    """after = 0: the second step of a shape is a replay of the first one, of another client, step
+    or round.
+    """
+    found, replays = end(CASES[name].make, 0)
+    anew, none = end(CASES[name].make, 10**9)
+    bits_agree(found, anew)
+    assert none.made == 0
+    if name in NONE:
+        assert not replays.made
+    elif name.startswith("constant buffers"):  # they count their calls
+        assert "the model changes what it holds" in replays.refused.values()
+        assert not replays.replayed
+    else:
+        assert replays.replayed and not replays.refused
+
+
+# ----------------------------------------------------------------------------- what is not recorded
+class Asks(FedAvg):
+    """Reads a value of the message, which is one for all clients."""
+
+    def direction(self, x: Vec, loc: Rec, msg: Rec, mem: Rec, grad: Any, job: Any) -> Any:
+        return grad(x) * (1.0 if float(msg.x.norm()) > 2.5 else 0.5), loc
+
+
+class Lists(FedAvg):
+    """The same, by a function that is no operation of torch's."""
+
+    def direction(self, x: Vec, loc: Rec, msg: Rec, mem: Rec, grad: Any, job: Any) -> Any:
+        return grad(x) * (1.0 if max(msg.x.tolist()) > 0.6 else 0.5), loc
+
+
+TABLE = torch.full((102,), 0.5)
+
+
+class Global(FedAvg):
+    """Reads a tensor of its file's."""
+
+    def direction(self, x: Vec, loc: Rec, msg: Rec, mem: Rec, grad: Any, job: Any) -> Any:
+        return grad(x) * TABLE, loc
+
+
+class Chance(FedAvg):
+    """Draws from Python's generator."""
+
+    def direction(self, x: Vec, loc: Rec, msg: Rec, mem: Rec, grad: Any, job: Any) -> Any:
+        return grad(x) * random.random(), loc
+
+
+@pytest.mark.usefixtures("_unchecked")
+@pytest.mark.parametrize(
+    ("method", "why"),
+    [
+        (Asks, "it reads a value (aten._local_scalar_dense.default) (test_recorded.py, line "),
+        (Lists, "it reads a value (tolist) (test_recorded.py, line "),
+        (Global, "it reads a tensor [102] of neither model, part nor loc (test_recorded.py, line "),
+        (Chance, "it draws random numbers of Python's or numpy's"),
+    ],
+)
+def test_a_method_that_cannot_be_replayed_runs_as_it_is_and_is_named_once(
+    method: type[FedAvg], why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    make = lambda engine: small(method(), engine=engine)
+    with caplog.at_level(logging.INFO, "fedloom"):
+        found, replays = end(make, 0)
+    bits_agree(found, end(make, 10**9)[0])
+    assert replays.made and not replays.replayed
+    said = [r.getMessage() for r in caplog.records if "recorded" in r.getMessage()]
+    assert len(said) == 1 and why in said[0]
+
+
+# ------------------------------------------------------------------------------------ a single step
+class Steps:
+    """Steps of a function of one record, on a clock of its own; so many seconds each."""
+
+    def __init__(self, do: Callable[..., Any], slow: float = 2.0, fast: float = 1.0) -> None:
+        self.now, self.calls, self.seconds = 0.0, 0, (slow, fast)
+        self.do, self.counts = do, (Counter[tuple[int, int]](),)
+        self.recorded = Recorded(after=1, clock=self.time)
+        self._told = 0
+
+    def time(self) -> float:
+        """A step that was called since the last time took `slow`, a replay `fast`."""
+        self.now += self.seconds[self.calls == self._told]
+        self._told = self.calls
+        return self.now
+
+    def __call__(
+        self, x: torch.Tensor, round: int = 0, known: tuple[torch.Tensor, ...] = ()
+    ) -> Any:
+        def do(given: Rec) -> Any:
+            self.calls += 1
+            self.counts[0][self.calls, -1] += 1
+            return (self.do(given.x),)
+
+        beside = Known.of(known, list, "step")
+        return self.recorded.step("shape", do, (rec(x=x),), beside, self.counts, (round, 9))[0]
+
+
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+def test_a_record_is_checked_three_times_and_in_a_later_round_and_then_used() -> None:
+    steps, called = Steps(doubled), []
+    for n, round in enumerate((0, 0, 0, 0, 0, 0, 0, 1, 1, 2)):
+        x = torch.arange(3.0) + n
+        assert torch.equal(steps(x, round), 2 * x)
+        called.append(steps.calls)
+    assert called == [1, 2, 3, 4, 5, 5, 5, 6, 6, 6]
+    assert steps.recorded.replayed == 4 and not steps.recorded.refused
+
+
+def test_a_replay_that_gains_nothing_is_forgotten() -> None:
+    steps = Steps(doubled, 1.0, 0.98)
+    for n in range(9):
+        assert torch.equal(steps(torch.full((2,), float(n))), torch.full((2,), 2.0 * n))
+    assert steps.calls == 9 and not steps.recorded.replayed
+    assert [*steps.recorded.refused.values()] == ["a replay takes 0.98 of a step's time"]
+
+
+@pytest.mark.parametrize("when", [3, 7])
+def test_a_number_that_changes_between_calls_is_found_by_the_checks(when: int) -> None:
+    """In the round of the recording, or in a later one."""
+    number = 1.0
+    steps = Steps(lambda x: x * number)
+    for n in range(10):
+        number = 1.0 if n < when else 5.0
+        assert steps(torch.ones(2), int(n >= when)).tolist() == [number] * 2
+    assert "other bits" in next(iter(steps.recorded.refused.values()))
+
+
+def test_what_a_step_counts_is_counted_by_its_replays_at_their_place() -> None:
+    steps = Steps(doubled)
+    for _ in range(8):
+        steps(torch.ones(2))
+    assert steps.counts[0][9, -1] == steps.recorded.replayed == 3
+
+
+def test_inputs_of_other_shapes_strides_and_identities_have_records_of_their_own() -> None:
+    known = torch.ones(2, 2)
+    steps = Steps(lambda x: (x * known).view(-1) if x.is_contiguous() else x + known)
+    wide, square = torch.arange(8.0).view(2, 4)[:, ::2], torch.arange(4.0).view(2, 2)
+    for n in range(7):
+        wide += n
+        assert torch.equal(steps(wide, 0, (known,)), wide + known)
+        assert torch.equal(steps(square + n, 0, (known,)), (square + n).view(-1))
+        assert torch.equal(steps(square.t(), 0, (known,)), square.t() + known)
+        assert torch.equal(steps(known, 0, (known,)), (known * known).view(-1))
+    assert steps.recorded.made == 4
+
+
+def test_a_step_may_write_into_what_it_made_and_never_into_what_it_was_given() -> None:
+    def writes(x: torch.Tensor) -> torch.Tensor:
+        total = torch.tensor(1.0)
+        total += x.sum()
+        made = (x + total).unsqueeze_(0)
+        made.detach().add_(1)
+        return made
+
+    steps = Steps(writes)
+    for n in range(8):
+        x = torch.full((2,), float(n))
+        assert steps(x).tolist() == [[3 * n + 2.0] * 2]
+    assert steps.recorded.replayed == 3
+    steps = Steps(lambda x: x.add_(1).clone())
+    for _ in range(8):
+        assert steps(torch.ones(2)).tolist() == [2.0, 2.0]
+    assert [*steps.recorded.refused.values()] == ["it writes into a tensor that it is given"]
+
+
+@pytest.mark.parametrize(
+    ("do", "why"),
+    [
+        (lambda x: x + torch.rand(2), "it draws from torch's generator"),
+        (lambda x: x + float(np.random.rand()), "it draws random numbers of Python's or numpy's"),
+        (lambda x: x[x > 0], "it reads a value"),
+        (lambda x: torch.ones(2).expand(2), ""),
+        (lambda x: x * float(torch.tensor(3.0)), ""),
+    ],
+)
+def test_steps_that_draw_or_whose_lengths_are_values_are_not_recorded(do: Any, why: str) -> None:
+    steps = Steps(do)
+    for _ in range(7):
+        steps(torch.ones(2))
+    assert bool(steps.recorded.replayed) is not bool(why)
+    assert all(why in said for said in steps.recorded.refused.values())
+
+
+def test_a_step_that_cannot_be_recorded_is_done_and_an_error_of_its_own_is_raised(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fails(do: Any, arguments: Any, *rest: Any) -> None:
+        do(*arguments)
+        raise RuntimeError("no")
+
+    monkeypatch.setattr(recorded, "written", fails)
+    steps = Steps(doubled)
+    for n in range(5):
+        assert steps(torch.full((2,), float(n))).tolist() == [2.0 * n] * 2
+    assert [*steps.recorded.refused.values()] == ["recording it fails: no"]
+    assert sorted(steps.counts[0].values()) == [1] * 5  # that of the failure is not counted
+    monkeypatch.undo()
+    steps = Steps(lambda x: x @ torch.ones(len(x) if steps.calls < 2 else 7))
+    steps(torch.ones(3))
+    with pytest.raises(RuntimeError, match="inconsistent tensor size"):
+        steps(torch.ones(3))
+
+
+def test_a_run_records_no_more_than_so_many_steps() -> None:
+    steps = Steps(doubled)
+    for length in range(1, 40):
+        for _ in range(3):
+            steps(torch.ones(length))
+    assert steps.recorded.made == recorded.MOST
+
+
+def test_a_record_keeps_no_tensor_of_the_step_that_it_was_made_of() -> None:
+    steps, known = Steps(lambda x: (x * 2).sum()), torch.ones(5)
+    x = torch.ones(3)
+    seen = [weakref.ref(v) for v in (x, known)]
+    for _ in range(8):
+        seen.append(weakref.ref(steps(x, 0, (known,))))
+    del x, known
+    assert steps.recorded.replayed and not any(ref() is not None for ref in seen)
+
+
+def test_replays_have_the_threads_of_the_step() -> None:
+    asked: list[int] = []
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        asked.append(torch.get_num_threads())
+        return x * 2
+
+    steps, clock = Steps(step), iter([0.0, 9.0, 0.0, 1.0, 0.0, 9.0, *[0.0] * 99])
+    steps.recorded = Recorded(Threads(2, lambda: next(clock)), after=1, clock=steps.time)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        for _ in range(8):
+            assert steps(torch.ones(2)).tolist() == [2.0, 2.0]
+            assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)
+    assert asked == [1, 2, 1, 2, 2, 2, 2] and steps.recorded.replayed == 3
