@@ -19,7 +19,9 @@ from test_engines_agree import end as contract_end
 
 from cases import CASES
 from fedloom import FedAvg
+from fedloom.checks import check
 from fedloom.checks.tiny_federation import Trial
+from fedloom.cli.dry_run import measure
 from fedloom.core.vector import Rec, Vec, rec
 from fedloom.engines import Vectorised, recorded
 from fedloom.engines.recorded import Known, Record, Recorded
@@ -127,6 +129,17 @@ def test_a_method_that_cannot_be_replayed_runs_as_it_is_and_is_named_once(
     assert replays.made and not replays.replayed
     said = [r.getMessage() for r in caplog.records if "recorded" in r.getMessage()]
     assert len(said) == 1 and why in said[0]
+
+
+def test_check_and_the_estimate_say_what_cannot_be_replayed() -> None:
+    why = "it reads a tensor [102] of neither model, part nor loc (test_recorded.py, line "
+    for method, reason in ((Global(), why), (FedAvg(), "")):
+        cost = measure(small(method, engine="vectorised:4"))
+        assert cost.not_replayed.startswith(reason) and bool(cost.not_replayed) is bool(reason)
+    (row,) = (o for o in check(Asks(), ()).outcomes if o.name == "steps can be replayed")
+    assert row.passed is None and "(test_recorded.py, line " in row.why
+    (row,) = (o for o in check(FedAvg(), ()).outcomes if o.name == "steps can be replayed")
+    assert row.passed
 
 
 # ------------------------------------------------------------------------------------ a single step
