@@ -167,9 +167,10 @@ class FIARSE(Rule):
         g = torch.where(kept, grad(torch.where(kept, x, 0.0)), 0.0) if self.dynamic else grad(x)
         if not self.biased:
             return g
-        whole_sum = a + fit.tau
-        share = fit.tau / torch.where(whole_sum > 0, whole_sum, 1.0)  # 0/0 is 0: no mask, no slope
-        return torch.where(kept, g * (1 + 2 * share * (1 - share)), g)
+        whole_sum = a.add_(fit.tau)
+        share = fit.tau / whole_sum.masked_fill_(whole_sum <= 0, 1.0)  # 0/0 is 0: no mask, no slope
+        slope = (1 - share).mul_(share.mul_(2)).add_(1)
+        return g * slope if self.dynamic else torch.where(kept, g * slope, g)
 
     def move(self, d: Vec, x: Vec, fit: Rec) -> Vec:
         if self.momentum_mask == "grad" or not self.dynamic:
