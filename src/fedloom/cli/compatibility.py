@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -51,86 +51,74 @@ _OWN_DATA = (Needs.TEXT_ORDER, Needs.SURVIVAL, Needs.PIXELS)
 _STALENESS = {"synchronous": None, "asynchronous": 0.5, "asynchronous, staleness 0": 0.0}
 
 
-@dataclass(frozen=True)
-class Axis:
-    """The columns of a table: settings by name, their heading, and how to ask for one."""
+class Side(NamedTuple):
+    """The rows or the columns of a table: what they are, their names, and how to ask for one."""
 
-    title: str
-    rows: str
+    words: str
     names: tuple[str, ...]
     line: str
 
 
-AXES: dict[str, Axis] = {
-    "objective": Axis(
-        "Algorithm and objective",
-        "algorithm",
-        # one that needs a text, times or pixels needs a model and data of its own
-        tuple(n for n, make in OBJECTIVES.items() if make.needs not in _OWN_DATA),
-        "algorithm=ROW objective=COLUMN",
-    ),
-    "server": Axis(
-        "Algorithm and server optimiser, or look-ahead",
-        "algorithm",
-        (NOTHING, *SERVERS),
-        "algorithm=ROW server=COLUMN",
-    ),
-    "local": Axis(
-        "Algorithm and what stands around its local step",
-        "algorithm",
-        tuple(LOCALS),
-        "algorithm=ROW local.optimiser=adam, local.momentum=0.9, local.sam=0.1, ...",
-    ),
-    "dp": Axis(
-        "Algorithm and private examples",
-        "algorithm",
-        (NOTHING, "local.dp"),
-        "algorithm=ROW local.dp.noise=1",
-    ),
-    "submodel": Axis(
-        "Algorithm and sub-models",
-        "algorithm",
-        (NOTHING, *SUBMODELS),
-        "algorithm=ROW submodel=COLUMN",
-    ),
-    "compress": Axis(
-        "Algorithm and compression with feedback",
-        "algorithm",
-        tuple(LINKS),
-        "algorithm=ROW compress=CODEC compress.feedback=FEEDBACK",
-    ),
-    "submodel_compress": Axis(
-        "Sub-models and compression with feedback, around FedAvg",
-        "submodel",
-        tuple(LINKS),
-        "submodel=ROW compress=CODEC compress.feedback=FEEDBACK",
-    ),
-    "clock": Axis(
-        "Algorithm and clock",
-        "algorithm",
-        tuple(_STALENESS),
-        "algorithm=ROW clock=COLUMN, or with clock.staleness=0",
-    ),
-    "aggregation": Axis(
-        "Algorithm and aggregation",
-        "algorithm",
-        tuple(AGGREGATIONS),
-        "algorithm=ROW aggregation=COLUMN weighting=uniform",
-    ),
-    "submodel_aggregation": Axis(
-        "Sub-models and aggregation, around FedAvg",
-        "submodel",
-        tuple(AGGREGATIONS),
-        "submodel=ROW aggregation=COLUMN weighting=uniform",
-    ),
-    "compress_aggregation": Axis(
-        "Compression with feedback and aggregation, around FedAvg",
-        "compress",
-        tuple(AGGREGATIONS),
-        "compress=CODEC compress.feedback=FEEDBACK aggregation=COLUMN weighting=uniform",
-    ),
+_LINK = Side("compression with feedback", tuple(LINKS), "compress=CODEC compress.feedback=FEEDBACK")
+_ROWS = {
+    "algorithm": Side("algorithm", tuple(ALGORITHMS), "algorithm=ROW"),
+    "submodel": Side("sub-models", tuple(SUBMODELS), "submodel=ROW"),
+    "compress": _LINK,
 }
-_ROWS = {"algorithm": tuple(ALGORITHMS), "submodel": tuple(SUBMODELS), "compress": tuple(LINKS)}
+_COLUMNS = {
+    # one that needs a text, times or pixels needs a model and data of its own
+    "objective": Side(
+        "objective",
+        tuple(n for n, make in OBJECTIVES.items() if make.needs not in _OWN_DATA),
+        "objective=COLUMN",
+    ),
+    "server": Side("server optimiser, or look-ahead", (NOTHING, *SERVERS), "server=COLUMN"),
+    "local": Side(
+        "what stands around its local step",
+        tuple(LOCALS),
+        "local.optimiser=adam, local.momentum=0.9, local.sam=0.1, ...",
+    ),
+    "dp": Side("private examples", (NOTHING, "local.dp"), "local.dp.noise=1"),
+    "submodel": Side("sub-models", (NOTHING, *SUBMODELS), "submodel=COLUMN"),
+    "compress": _LINK,
+    "clock": Side("clock", tuple(_STALENESS), "clock=COLUMN, or with clock.staleness=0"),
+    "aggregation": Side("aggregation", tuple(AGGREGATIONS), "aggregation=COLUMN weighting=uniform"),
+}
+
+
+@dataclass(frozen=True)
+class Axis:
+    """The table of such rows and columns; rows, columns: by the names of their settings."""
+
+    rows: str
+    columns: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns."""
+        return _COLUMNS[self.columns].names
+
+    @property
+    def title(self) -> str:
+        """The heading."""
+        words = f"{_ROWS[self.rows].words} and {_COLUMNS[self.columns].words}"
+        return words.capitalize() + (", around FedAvg" if self.rows != "algorithm" else "")
+
+    @property
+    def line(self) -> str:
+        """How to ask for a pair."""
+        return f"{_ROWS[self.rows].line} {_COLUMNS[self.columns].line}"
+
+
+_OF_ALGORITHMS = ("objective", "server", "local", "dp", "submodel", "compress")
+AXES = {
+    **{columns: Axis("algorithm", columns) for columns in _OF_ALGORITHMS},
+    "submodel_compress": Axis("submodel", "compress"),
+    "clock": Axis("algorithm", "clock"),
+    "aggregation": Axis("algorithm", "aggregation"),
+    "submodel_aggregation": Axis("submodel", "aggregation"),
+    "compress_aggregation": Axis("compress", "aggregation"),
+}
 
 
 @dataclass(frozen=True)
@@ -155,19 +143,19 @@ def table(name: str) -> Table:
     with torch.random.fork_rng(devices=[]):  # it has named blocks, features, layers to be sliced
         net = Net(MODELS["mlp"]())
     reasons = {}
-    for row, column in itertools.product(_ROWS[axis.rows], axis.names):
+    for row, column in itertools.product(_ROWS[axis.rows].names, axis.names):
         try:
             _make(name, row, column, net)
         except CompositionError as error:
             reasons[row, column] = str(error)
-    return Table(axis, _ROWS[axis.rows], reasons)
+    return Table(axis, _ROWS[axis.rows].names, reasons)
 
 
 def _make(axis: str, row: str, column: str, net: Net) -> None:
     """Make the plan of a row and a column; what neither names is FedAvg's. Raises
     CompositionError.
     """
-    asked = {AXES[axis].rows: row, axis.rpartition("_")[2]: column}
+    asked = {AXES[axis].rows: row, AXES[axis].columns: column}
     algorithm, parts = make_algorithm(asked.get("algorithm", "fedavg")), dict[str, Any]()
     objective = asked.get("objective", "cross_entropy")
     if asked.get("server", NOTHING) != NOTHING:
