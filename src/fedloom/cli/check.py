@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedloom.core.own_parts import load
+from fedloom.core.own_parts import load, split
 from fedloom.errors import ConfigError, did_you_mean
 
 from .printing import as_json, folded, page_width, table
@@ -45,7 +45,8 @@ def check_command(target: str, model: str | None, data: str | None, program: boo
     """
     from fedloom.checks import check, parts_of
 
-    path, name = _split(target)
+    file, name = split(target) if ":" in target else (target, "")
+    path = Path(file)
     reports = []
     module = load(path)
     own = {"model": _own(module, model), "data": _own(module, data)}
@@ -71,14 +72,6 @@ def _own(module: types.ModuleType, name: str | None) -> Any:
             f"'{module.__file__}' has no '{name}'; {did_you_mean(name, vars(module))}"
         )
     return getattr(module, name)
-
-
-def _split(target: str) -> tuple[Path, str]:
-    """FILE.py[:NAME] -> file, name ("" for all)."""
-    if ":" not in target or Path(target).is_file():
-        return Path(target), ""
-    path, _, name = target.rpartition(":")
-    return Path(path), name
 
 
 def _print(report: Report, path: Path) -> None:

@@ -72,8 +72,10 @@ def ask(
     the model that this one uses, with its own rows. Raises CheckpointError where its description of
     its inputs is damaged, ConfigError where a client's rows are not here.
     """
-    data, why, inputs, metric = _at_hand(found, config)
+    data, why = _at_hand(found, config)
+    inputs, metric = (found.partition.get(key) for key in ("inputs", "metric"))
     how = dict(inputs) if isinstance(inputs, Mapping) and "kind" in inputs else {"kind": "unknown"}
+    metric = metric if isinstance(metric, Mapping) and "kind" in metric else None
     who, spread = "", found.partition.get("ranges") or {}
     if client is not None:
         if data is None:
@@ -118,20 +120,18 @@ def _elsewhere(found: Run) -> int:
     return count if isinstance(count, int) else 0
 
 
-def _at_hand(found: Run, config: Config | None) -> tuple[FederatedData | None, str, Any, Any]:
-    """-> a run's data if they are here, else why not; how its inputs are made, its metric."""
-    inputs, metric = (found.partition.get(key) for key in ("inputs", "metric"))
-    data, why = None, "the run was started from Python, which alone knows its data"
+def _at_hand(found: Run, config: Config | None) -> tuple[FederatedData | None, str]:
+    """-> a run's data if they are here, else why not."""
     if _elsewhere(found):
-        why = (
+        return None, (
             "the nodes measured it, on test rows that are not here; score() in the script does too"
         )
-    elif config is not None:
-        try:
-            data = config.experiment().data
-        except FedloomError as error:
-            why = f"the data are not at hand: {error}"
-    return data, why, inputs, metric if isinstance(metric, Mapping) and "kind" in metric else None
+    if config is None:
+        return None, "the run was started from Python, which alone knows its data"
+    try:
+        return config.experiment().data, ""
+    except FedloomError as error:
+        return None, f"the data are not at hand: {error}"
 
 
 def describe(

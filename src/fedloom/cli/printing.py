@@ -115,12 +115,14 @@ def _widths(columns: Sequence[Sequence[str]], space: int | None) -> list[int]:
     natural, words = [max(map(width_of, column)) for column in columns], _longest(columns)
     if space is None or (room := space - 2 * len(columns)) >= sum(natural):
         return natural
-    while sum(words) > max(room, len(words)):
-        words[words.index(max(words))] -= 1
-    found = [*natural]
-    while sum(found) > max(room, sum(words)):
-        wide = max((n for n, w in zip(found, words, strict=True) if n > w))
-        at = max(i for i, n in enumerate(found) if n == wide and n > words[i])
+    return _narrowed(natural, _narrowed(words, [1] * len(words), room), room)
+
+
+def _narrowed(widths: Sequence[int], least: Sequence[int], room: int) -> list[int]:
+    """These widths, the widest narrowed until all fit or are as narrow as they may be."""
+    found = [*widths]
+    while sum(found) > max(room, sum(least)):
+        at = max((n, i) for i, n in enumerate(found) if n > least[i])[1]
         found[at] -= 1
     return found
 

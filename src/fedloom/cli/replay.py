@@ -134,7 +134,7 @@ def _client(replay: Replay, trace: ClientTrace) -> str:
     lines = [
         ("client", f"{replay.name(i)}, {fed.data.sizes[i]} examples, weight {fed.weight(i):g}"),
         ("before", "had not taken part" if last < 0 else f"took part in round {last + 1}"),
-        ("its state", _fields(trace.before.alg) if hasattr(trace.before, "alg") else "at its node"),
+        ("its state", _fields(trace.before.alg)),
         ("received", _fields(trace.share.msg)),
     ]
     if trace.done is not None:
@@ -145,7 +145,7 @@ def _client(replay: Replay, trace: ClientTrace) -> str:
         lines.append(("cosine", f"{_number(replay.cosine(trace))}, with the model's move"))
     why = trace.error or (trace.sent.why if trace.sent else "")
     lines += [("failed", why)] if why else []
-    if not trace.steps:  # of a deployed client, or one that failed before
+    if not trace.steps:  # of one that failed before
         return table(lines)
     steps = [["step", "examples", "rate", "loss", "norm of the move"]]
     for k, s in enumerate(trace.steps, 1):
