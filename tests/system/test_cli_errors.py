@@ -15,6 +15,7 @@ import torch
 from fedloom import Experiment, FedAvg
 from fedloom.data import digits, iid
 from fedloom.models import mlp
+from fedloom.report import load_run
 from tiny import Fedloom
 
 SMALL = ("rounds=2", "local.epochs=1")
@@ -128,6 +129,7 @@ def test_a_run_of_another_configuration(fedloom: Fedloom, a: str) -> None:
 
 def test_fewer_rounds_than_there_are(fedloom: Fedloom, a: str) -> None:
     assert "2 rounds already" in fedloom("run", "--resume", "a", "rounds=1", code=2).output
+    assert load_run("a").finished, "a refused change leaves the run as it was"
 
 
 def test_a_loss_that_is_not_finite_names_client_and_round(fedloom: Fedloom) -> None:

@@ -430,13 +430,14 @@ class Experiment(Settings, frozen=False):
         self._group.first(lambda: check_same(folder, *own))
         self._attach(run, folder)
 
+        if (done := self._group.first(folder.least_rounds)) > self.rounds:
+            raise ConfigError(
+                f"'{folder.path}' has {done} rounds already; rounds = {self.rounds} is less than "
+                "that"
+            )
+
         def restore() -> None:
             run.restore()
-            if run.state.round > self.rounds:
-                raise ConfigError(
-                    f"'{folder.path}' has {run.state.round} rounds already; "
-                    f"rounds = {self.rounds} is less than that"
-                )
             self._group.first(lambda: describe(configuration(self, run), self.data, run))
 
         return self._go(run, progress, restore)
