@@ -146,7 +146,7 @@ def test_check_and_the_estimate_say_what_cannot_be_replayed() -> None:
 class Steps:
     """Steps of a function of one record, on a clock of its own; so many seconds each."""
 
-    def __init__(self, do: Callable[..., Any], slow: float = 2.0, fast: float = 1.0) -> None:
+    def __init__(self, do: Callable[..., Any], slow: float = 2e-4, fast: float = 1e-4) -> None:
         self.now, self.calls, self.seconds = 0.0, 0, (slow, fast)
         self.do, self.counts = do, (Counter[tuple[int, int]](),)
         self.recorded = Recorded(after=1, clock=self.time)
@@ -185,11 +185,19 @@ def test_a_record_is_checked_three_times_and_in_a_later_round_and_then_used() ->
 
 
 def test_a_replay_that_gains_nothing_is_forgotten() -> None:
-    steps = Steps(doubled, 1.0, 0.98)
+    steps = Steps(doubled, 1e-4, 0.98e-4)
     for n in range(9):
         assert torch.equal(steps(torch.full((2,), float(n))), torch.full((2,), 2.0 * n))
     assert steps.calls == 9 and not steps.recorded.replayed
     assert [*steps.recorded.refused.values()] == ["a replay takes 0.98 of a step's time"]
+
+
+def test_a_step_of_few_long_operations_is_not_computed_both_ways() -> None:
+    steps = Steps(doubled, 1.0, 0.5)
+    for _ in range(9):
+        steps(torch.ones(2))
+    assert steps.calls == 9 and steps.recorded.made == 1
+    assert "microseconds each" in next(iter(steps.recorded.refused.values()))
 
 
 @pytest.mark.parametrize("when", [3, 7])

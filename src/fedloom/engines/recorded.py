@@ -20,13 +20,14 @@ from torch import Tensor
 
 from ..core.vector import leaves
 from .heartbeat import beat
-from .step_graph import Held, Replay, written
+from .step_graph import Held, Replay, Written, written
 from .threads import Threads, same_bytes
 
 AFTER = 8  # steps of a shape, before one is recorded
 CHECKS = 3  # steps that are computed both ways before a record stays; and one of a later round
 FASTER = 0.97  # times as long: a replay must gain that much
 MOST = 16  # steps that are recorded in a run
+LONG = 4e-4  # seconds of an operation: a replay saves about 1e-5 of each
 
 Counts = tuple[Counter[tuple[int, int]], ...]  # by step and batch, see LocalRound.gradients
 
@@ -81,19 +82,21 @@ class Record:
 
 class Recorded:
     """The steps of a run, replayed where that changes nothing but the time. threads: of a step;
-    after: see AFTER; clock: seconds. refused: {what a step is: why it is not replayed}.
+    after: see AFTER; clock: seconds, not those of other programs on a CPU. refused: {what a step
+    is: why it is not replayed}.
     """
 
     def __init__(
         self,
         threads: Threads | None = None,
         after: int | None = None,
-        clock: Callable[[], float] = time.perf_counter,
+        clock: Callable[[], float] = time.process_time,
     ) -> None:
         self._threads, self._clock = threads or Threads(1), clock
         # the first step of a shape is the one that threads are tried on
         self._after = max(AFTER if after is None else after, int(self._threads.number > 1))
         self._seen, self._records = Counter[Hashable](), dict[Hashable, Record]()
+        self._took: dict[Hashable, float] = {}  # by the last step before the recording
         self.refused: dict[Hashable, str] = {}
         self.made = self.replayed = 0
 
@@ -129,27 +132,48 @@ class Recorded:
 
         if record is None:
             self._seen[key] += 1
-            if self._seen[key] <= self._after or key in self.refused or self.made >= MOST:
+            if self._seen[key] == self._after:
+                found, self._took[key] = self._timed(computed, do)
+                return found
+            if self._seen[key] < self._after or key in self.refused or self.made >= MOST:
                 return computed(do)
-            self.made += 1
-            try:
-                step = computed(lambda *now: written(do, now, inputs, known.held))
-            except Exception as error:  # it may be the step's own: then it comes again
+            step = self._written(key, computed, do, inputs, known.held)
+            if step is None:
                 _set(counts, before)
-                self._forget(key, f"recording it fails: {error}")
                 return computed(do)
-            self._records[key] = Record(step.replay, _new(counts, before), place[0])
-            self._forget(key, step.why)
+            if key not in self.refused:
+                self._records[key] = Record(step.replay, _new(counts, before), place[0])
             return step.found
         found, slow = self._timed(computed, do)
         other, fast = self._timed(computed, lambda *_: record.replay(inputs))
-        self._forget(key, record.judged(same_bytes(found, other), (slow, fast), place[0]))
+        if why := record.judged(same_bytes(found, other), (slow, fast), place[0]):
+            self._refuse(key, why)
         return found
 
-    def _forget(self, key: Hashable, why: str) -> None:
-        """Forget a record, and say why; not if there is no reason."""
-        if not why:
-            return
+    def _written(
+        self,
+        key: Hashable,
+        computed: Callable[..., Any],
+        do: Callable[..., Any],
+        inputs: list[Tensor],
+        held: Held,
+    ) -> Written | None:
+        """A step that is written down; None if that fails, perhaps by an error of the step's."""
+        self.made += 1
+        try:
+            step: Written = computed(lambda *now: written(do, now, inputs, held))
+        except Exception as error:
+            self._refuse(key, f"recording it fails: {error}")
+            return None
+        each = self._took.pop(key, 0.0) / max(1, step.operations)
+        if step.why:
+            self._refuse(key, step.why)
+        elif each > LONG:
+            self._refuse(key, f"its operations take {1e6 * each:.0f} microseconds each")
+        return step
+
+    def _refuse(self, key: Hashable, why: str) -> None:
+        """Replay no such step, and say why."""
         self._records.pop(key, None)
         if why not in self.refused.values():
             _log.info("engine vectorised: some steps are not recorded and replayed: %s", why)

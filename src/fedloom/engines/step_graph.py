@@ -37,12 +37,13 @@ Replay = Callable[[Sequence[Tensor]], Any]
 
 
 class Written(NamedTuple):
-    """found: what a step gave, a tuple of records. replay: does the same operations on other
-    inputs; why: it must not be used, or "".
+    """found: what a step gave, a tuple of records. replay: does the same operations, so many, on
+    other inputs; why: it must not be used, or "".
     """
 
     found: Any
     replay: Replay
+    operations: int
     why: str
 
 
@@ -73,7 +74,7 @@ def written(
             made = iter(forward(*inputs))
         return tuple(tree(lambda _: next(made), part) for part in like)
 
-    return Written(found, replay, writer.why)
+    return Written(found, replay, len(writer.graph.nodes) - len(inputs), writer.why)
 
 
 def _around(inputs: Sequence[Tensor], held: Held) -> dict[str, Any]:

@@ -7,6 +7,8 @@ draws would belong to no client.
 
 from __future__ import annotations
 
+import time
+
 import torch
 
 from ..core.net import Net
@@ -48,7 +50,8 @@ class Vectorised(InProcess):
         # a count of calls would count the steps that are computed twice, to compare them
         if net.device.type == "cpu" and all(b.is_floating_point() for b in net.module.buffers()):
             threads = Threads(min(torch.get_num_threads(), processors()))
-        self.recorded = Recorded(threads, self._after)
+        clock = time.perf_counter if net.device.type == "cuda" else time.process_time
+        self.recorded = Recorded(threads, self._after, clock)
         self._clients = Clients(plan, fed, net, self.chunk, None, self._ahead, self.recorded)
 
     def close(self) -> None:
