@@ -92,11 +92,10 @@ def sweep_command(
             click.echo(f"{number}/{trials or len(grid)} {said(choice)}: {state}", err=True)
 
     with repeatable(f"the sweep in '{sweep.folder}'"):
-        if search is not None:
-            search.run(not quiet, say)
+        done = grid if search is None else search.run(not quiet, say)
         for number, trial in enumerate(grid, 1):
             say(number, trial.choice, run_trial(trial, progress=not quiet))
-        _tell(sweep, grid if search is None else search.trials())
+        _tell(sweep, done)
 
 
 def _cost(trials: Sequence[Trial], speed: float | None) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -47,27 +47,24 @@ class Screen:
 
 @dataclass(frozen=True)
 class Advised:
-    """What is compared. question: with the candidates and then the baselines; words: the user's
-    changes; candidates: the methods of which one is taken; others: all other methods; skipped:
+    """What is compared. where: the question without methods; words: the user's changes; candidates:
+    the methods of which one is taken; beside: the baselines; others: all other methods; skipped:
     {method or baseline: why it cannot be compared}; screen: None where there was no time for it.
     """
 
-    question: Question
+    where: Question
     words: tuple[str, ...]
     candidates: tuple[Method, ...]
+    beside: tuple[Method, ...]
     others: tuple[Method, ...]
     skipped: Mapping[str, str]
     screen: Screen | None = None
 
-    def choose(self, candidates: Sequence[Method]) -> Advised:
-        """The same with other candidates."""
-        beside = self.question.methods[len(self.candidates) :]
-        question = replace(
-            self.question,
-            methods=(*candidates, *beside),
-            pairs=tuple(itertools.combinations(candidates, 2)),
-        )
-        return replace(self, question=question, candidates=tuple(candidates))
+    @property
+    def question(self) -> Question:
+        """With the candidates and then the baselines."""
+        pairs = tuple(itertools.combinations(self.candidates, 2))
+        return replace(self.where, methods=(*self.candidates, *self.beside), pairs=pairs)
 
     def settings(self, method: Method, choice: Words) -> Config:
         """What is deployed of a method: the user's settings, and its own."""
@@ -90,19 +87,14 @@ def advised(source: str, words: Sequence[str], trials: int, most: int, out: Path
     shared = ["data.tests=matched"] if matched else []
     cell = Cell(Path(source).stem, source, dict(map(pair_of, [*words, *shared])))
     question = Question("algorithm", (), (), (cell,), {}, trials, most, None, out)
-    own, every = _own(config), _every(config)
-    plain = every.pop(PLAIN)
-    candidates, skipped = [own] if own.name == PLAIN else [plain, own], dict[str, str]()
-    for method in [*candidates]:
-        if why := refusal(question, method, KeptData()):
-            if method is own:
-                raise ConfigError(why)
-            candidates.remove(method)
-            skipped[method.name] = why
-    others = tuple(method for name, method in every.items() if name != own.name)
-    beside = tuple(_beside(config, data, question, skipped))
-    asked = Advised(replace(question, methods=beside), tuple(words), (), others, skipped)
-    return asked.choose(candidates)
+    own, every, skipped, kept = _own(config), _every(config), dict[str, str](), KeptData()
+    if why := refusal(question, own, kept):
+        raise ConfigError(why)
+    plain = [] if own.name == PLAIN else [every[PLAIN]]
+    candidates = (*allowed(question, plain, skipped, kept), own)
+    others = tuple(every[name] for name in every if name not in (PLAIN, own.name))
+    beside = tuple(allowed(question, _baselines(config, data, question, skipped), skipped, kept))
+    return Advised(question, tuple(words), candidates, beside, others, skipped)
 
 
 def _check(source: str, config: Config, data: FederatedData) -> None:
@@ -133,7 +125,7 @@ def _every(config: Config) -> dict[str, Method]:
     }
 
 
-def _beside(
+def _baselines(
     config: Config, data: FederatedData, question: Question, skipped: dict[str, str]
 ) -> Iterator[Method]:
     """The baselines that these data allow. A client alone keeps the rate of the settings: the
@@ -141,18 +133,24 @@ def _beside(
     """
     rows = baselines(config, data)
     if data.test_clients is None and "data.tests" not in question.cells[0].words:
-        del rows["alone"]
+        del rows[ALONE]
     for name in BESIDE:
-        why = "the data do not say how to test or divide them so"
-        if name in rows:
-            words = dict(map(pair_of, rows[name]))
-            if name == ALONE:
-                words["local.lr"] = repr(config.values["local"]["lr"])
-            method = Method(name, words)
-            if not (why := refusal(question, method, KeptData())):
-                yield method
-                continue
-        skipped[name] = why
+        if name not in rows:
+            skipped[name] = "the data do not say how to test or divide them so"
+            continue
+        own = {"local.lr": repr(config.values["local"]["lr"])} if name == ALONE else {}
+        yield Method(name, dict(map(pair_of, rows[name])) | own)
+
+
+def allowed(
+    question: Question, methods: Iterable[Method], skipped: dict[str, str], kept: KeptData
+) -> Iterator[Method]:
+    """Those that can be run; into `skipped` why the others cannot."""
+    for method in methods:
+        if why := refusal(question, method, kept):
+            skipped[method.name] = why
+        else:
+            yield method
 
 
 def refusal(question: Question, method: Method, kept: KeptData) -> str:

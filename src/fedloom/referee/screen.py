@@ -17,7 +17,7 @@ from ..errors import ConfigError, FedloomError
 from ..storage.atomic import write_atomic
 from ..study import KeptData, Runs
 from ..study.tune import Tuned
-from .advice import PLAIN, Advised, Screen, refusal
+from .advice import PLAIN, Advised, Screen, allowed
 from .question import Method, Question
 from .tuner import Tuner
 
@@ -34,15 +34,11 @@ def screened(advised: Advised, minutes: float, runs: Runs) -> Advised:
     ConfigError if there is no time and only FedAvg to compare, and FedloomError if time ends before
     all methods are tried.
     """
-    skipped, kept = dict(advised.skipped), KeptData()
-    for method in advised.others:
-        if why := refusal(advised.question, method, kept):
-            skipped[method.name] = why
-    others = [method for method in advised.others if method.name not in skipped]
-    advised = replace(advised, skipped=skipped)
-    trials = min(TRIALS, advised.question.trials)
+    where, skipped = advised.where, dict(advised.skipped)
+    others = allowed(where, advised.others, skipped, KeptData())
     methods = (*advised.candidates, *others)
-    question = replace(advised.question, methods=methods, pairs=(), trials=trials)
+    advised, trials = replace(advised, skipped=skipped), min(TRIALS, where.trials)
+    question = replace(where, methods=methods, trials=trials)
     splits = _affordable(question, minutes, runs, len(advised.candidates) > 1)
     if not splits:
         return advised
@@ -60,7 +56,8 @@ def screened(advised: Advised, minutes: float, runs: Runs) -> Advised:
     failed = tuple(method.name for method in methods if method not in found)
     plain = [method for method in advised.candidates if method.name == PLAIN]
     screen = Screen(splits, trials, tried, failed)
-    return replace(advised.choose(_best(plain, ranked, found)), screen=screen)
+    best = tuple(_best(plain, ranked, found))
+    return replace(advised, candidates=best, screen=screen)
 
 
 def _best(plain: list[Method], ranked: list[Method], tuned: Mapping[Method, Tuned]) -> list[Method]:

@@ -1,20 +1,20 @@
-"""A search for good values by Optuna: each trial is a run as in a grid, bad ones are stopped early,
-and what was tried is kept in the sweep's folder.
+"""A search for good values by Optuna: each trial is a run as in a grid, and bad ones are stopped
+early. The same command makes the same choices, for each trial has its own seed and learns what ran
+before from the folders of the runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..core.extras import need
-from ..errors import ConfigError
+from ..report.curve_data import measured
+from ..report.runs import load_run
 from ..storage.atomic import write_atomic
-from ..storage.identity import digest
 from .sweep import Sweep, results
-from .trial import PRUNED, Trial, check_all, run_trial
+from .trial import PRUNED, Trial, check_all, run_trial, state_of
 
-_FILE = "optuna.log"  # what was tried, in the sweep's folder
 _UNPRUNED = 4  # trials that are run to their end before any is pruned
 Say = Callable[[int, Mapping[str, str], str], None]
 
@@ -32,53 +32,35 @@ class Search:
 
     def __init__(self, sweep: Sweep, count: int) -> None:
         need("optuna", "--trials", "optuna")
+        import optuna
+
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._sweep, self._count = sweep, count
         first = sweep.trials(sweep.example)[:1]
         check_all(first)
+        sweep.claim()
         loop = first[0].config.experiment().build()
         self._column, self._rounds = f"{sweep.by}_{loop.headline}", first[0].rounds
-        self._study = self._opened(
-            "maximize" if loop.evaluator.curve.higher_is_better else "minimize"
-        )
-
-    def _opened(self, direction: str) -> Any:
-        import optuna
-        from optuna.storages import JournalStorage
-        from optuna.storages.journal import JournalFileBackend
-
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
-        sweep = self._sweep
-        sweep.folder.mkdir(parents=True, exist_ok=True)
-        study = optuna.create_study(
-            storage=JournalStorage(JournalFileBackend(str(sweep.folder / _FILE))),
-            study_name="sweep",
-            direction=direction,
-            load_if_exists=True,
+        self._study = optuna.create_study(
+            direction="maximize" if loop.evaluator.curve.higher_is_better else "minimize",
             pruner=optuna.pruners.MedianPruner(_UNPRUNED, n_warmup_steps=self._rounds // 4),
         )
-        space = dict(sweep.values) | {key: vars(one) for key, one in sweep.ranges.items()}
-        asked = digest([str(sweep.source), sweep.shared, sweep.seeds, space, sweep.by])
-        if study.user_attrs.setdefault("asked", asked) != asked:
-            raise ConfigError(
-                f"'{sweep.folder}' holds a search with other settings; choose another --out"
-            )
-        study.set_user_attr("asked", asked)
-        for trial in study.get_trials(states=[optuna.trial.TrialState.RUNNING]):  # it was stopped
-            study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
-            study.enqueue_trial(trial.params)
-        return study
 
-    def run(self, progress: bool, say: Say) -> None:
-        """Run what is missing. say: told number, choice and state of each trial that has ended."""
+    def run(self, progress: bool, say: Say) -> list[Trial]:
+        """Run what is missing -> the runs of all that was tried, each combination once. say: told
+        number, choice and state of each trial.
+        """
         import optuna
 
-        while (done := len(self._ended())) < self._count:
-            # of each trial's own seed, so that a search that was stopped tries what it would have
-            self._study.sampler = optuna.samplers.TPESampler(seed=self._sweep.first + done)
+        tried = dict[tuple[str, ...], list[Trial]]()
+        for number in range(self._count):
+            sampler = optuna.samplers.TPESampler(seed=self._sweep.first + number)
+            self._study.sampler = sampler
             trial = self._study.ask()
             choice = {key: self._suggested(trial, key) for key in self._sweep.values}
-            trial.set_user_attr("choice", choice)
-            say(done + 1, choice, self._run(trial, choice, progress))
+            own = tried[tuple(choice.values())] = self._sweep.trials(choice)
+            say(number + 1, choice, self._run(trial, own, progress))
+        return [trial for own in tried.values() for trial in own]
 
     def _suggested(self, trial: Any, key: str) -> str:
         one = self._sweep.ranges.get(key)
@@ -88,18 +70,22 @@ class Search:
             return one.text(trial.suggest_int(key, int(one.low), int(one.high), log=one.log))
         return one.text(trial.suggest_float(key, one.low, one.high, log=one.log))
 
-    def _run(self, trial: Any, choice: Mapping[str, str], progress: bool) -> str:
+    def _run(self, trial: Any, own: Sequence[Trial], progress: bool) -> str:
         """Run a trial for every seed -> its state. The first seed alone can be pruned."""
         from optuna.trial import TrialState
 
-        own, state = self._sweep.trials(choice), "finished"
+        before = self._before(own[0])
+        for number, measure in before.items():
+            trial.report(measure, number)
 
         def watch(row: Mapping[str, Any]) -> None:
-            if row.get(self._column) is not None:
-                trial.report(row[self._column], row["round"])
-                if row["round"] < self._rounds and trial.should_prune():
-                    raise _Pruned(f"after round {row['round']}: worse than the median then")
+            number, value = row["round"], row.get(self._column)
+            if value is not None and number not in before:
+                trial.report(value, number)
+                if number < self._rounds and trial.should_prune():
+                    raise _Pruned(f"after round {number}: worse than the median then")
 
+        state = "finished"
         for place, one in enumerate(own):
             try:
                 state = run_trial(one, progress, on_evaluation=[] if place else [watch])
@@ -110,14 +96,13 @@ class Search:
                 break
         value = results(own)[0].value(self._sweep.by) if state == "finished" else None
         failed = TrialState.PRUNED if state == "pruned" else TrialState.FAIL
-        trial.set_user_attr("ended", True)
         self._study.tell(trial, value, state=None if value is not None else failed)
         return state
 
-    def _ended(self) -> list[Any]:
-        return [t for t in self._study.get_trials(deepcopy=False) if t.user_attrs.get("ended")]
-
-    def trials(self) -> list[Trial]:
-        """The runs of every trial that has ended, each combination once."""
-        choices = {tuple(c.items()): c for c in (t.user_attrs["choice"] for t in self._ended())}
-        return [trial for choice in choices.values() for trial in self._sweep.trials(choice)]
+    def _before(self, trial: Trial) -> dict[int, float]:
+        """{round: value} of what a run has measured before."""
+        if state_of(trial.folder) in ("new", "failed"):
+            return {}
+        run = load_run(trial.folder)
+        rows, values = measured(run, self._column)
+        return dict(zip(run.rounds[rows].tolist(), values.tolist(), strict=True))

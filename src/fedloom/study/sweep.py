@@ -25,7 +25,6 @@ from .space import Range, split_space
 from .trial import FAILURE, Trial, state_of, trial_in
 
 VALIDATION = 0.1  # share held out for the choice if the recipe holds out none
-_FILE = "sweep.json"  # in a sweep's folder: what its runs share
 Spread = tuple[float, float | None]  # mean and standard deviation; None for one seed
 
 
@@ -62,6 +61,7 @@ class Sweep:
         # methods are tuned one after the other
         usual = Path("runs") / f"sweep-{folder_name(first, fixed)}"
         self.source, self.by, self._typed = source, by, typed
+        self._kind = "search" if search else "sweep"
         self.first, self.seeds = int(first["seed"]), seeds
         self.folder = usual if out is None else user_path(out)
         held = by == "validation" and not first["evaluate"].get("validation")
@@ -79,22 +79,25 @@ class Sweep:
         return [trial for choice in choices for trial in self.trials(choice)]
 
     def claim(self) -> None:
-        """Note in the folder what its runs share. Raises ConfigError for a folder with a sweep of
-        other settings, whose runs would stand among these.
+        """Note in the folder what its runs share, and what a search tries. Raises ConfigError for a
+        folder with a sweep of other settings, whose runs would stand among these.
         """
-        shared = sorted(
-            w for w in self._typed if re.split(r"[.=]", w)[0].strip() not in (*FREE, "seed")
-        )
+        free = (*FREE, "seed")
+        shared = [w for w in self._typed if re.split(r"[.=]", w)[0].strip() not in free]
+        if self._kind == "search":  # which other seeds and values lead elsewhere
+            shared += [f"seed={self.first}", f"seeds={self.seeds}"]
+            shared += [f"{key}={','.join(values)}" for key, values in self.values.items()]
+        shared = sorted(shared)
         mine = {"by": self.by, "settings": digest(load(self.source)[0]), "changes": shared}
-        file = self.folder / _FILE
+        file = self.folder / f"{self._kind}.json"
         before = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else mine
         if before != mine:
             other = sorted({*before.get("changes", ())} ^ {*shared})
             differs = ", ".join(other)
             differs = differs or ("--by" if before.get("by") != self.by else str(self.source))
             raise ConfigError(
-                f"'{self.folder}' holds a sweep with other settings ({differs} differs); give "
-                "another --out"
+                f"'{self.folder}' holds a {self._kind} with other settings ({differs} differs); "
+                "give another --out"
             )
         make_folder(self.folder)
         write_atomic(file, json.dumps(mine))

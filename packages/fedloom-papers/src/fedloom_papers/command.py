@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from .plan import Plan
-    from .run import Outcome
     from .schedule import Item
     from .tune import Choice
 
@@ -134,13 +133,12 @@ def _left(items: Sequence[Item], out: Path) -> str:
     from fedloom.cli.printing import page_width, table
 
     from .lines import evidence
-    from .plan import plan
     from .run import missing
-    from .schedule import entry_at
+    from .schedule import plan_of
 
     shown, lines = [["table", "runs", "left", "hours", "rows and protocols"]], evidence(out)
     for item in items:
-        made = plan(entry_at(item), item.scale, out, item.rows, item.seeds, item.changes)
+        made = plan_of(item, out)
         part = ", ".join((*item.protocols, *item.rows)) or "all"
         if item.tune != "none":
             part += f"; after its grid ({item.tune})"
@@ -164,9 +162,8 @@ def _run_item(item: Item, out: Path, jobs: int, mix: bool, quiet: bool, end: flo
         if commit and not mix and missing(made, out):
             raise ConfigError(f"its lines are of commit {commit[:12]}; run it there, or with --mix")
         minutes = None if end is None else (end - time.monotonic()) / 60
-        outcome = run_plan(made, out, jobs, quiet, minutes)
-        for name, why in {**outcome.no_data, **outcome.refused}.items():
-            click.echo(f"not run: {name}: {why}", err=True)
+        for name, why in run_plan(made, out, jobs, quiet, minutes).items():
+            click.echo(f"{name}: {why}", err=True)
 
     click.echo(item.title, err=True)
     try:
@@ -265,7 +262,7 @@ def table_command(
     from .columns import check_names
     from .pages import draw, planned, tell
     from .plan import plan, with_own, with_protocols
-    from .run import Outcome, run_plan
+    from .run import run_plan
     from .table import table
     from .tune import at_best_points
 
@@ -288,9 +285,9 @@ def table_command(
         click.echo(planned(made, folder, changes, tune, halving))
         return
 
-    def run(made: Plan) -> Outcome:
+    def run(made: Plan) -> dict[str, str]:
         if show:
-            return Outcome()
+            return {}
         with repeatable(f"the runs in '{out}'"):
             return run_plan(made, folder, jobs, silent)
 
@@ -300,8 +297,7 @@ def table_command(
         click.echo(f"tuned at seed 0 by {by}:", err=True)
         _tell_choices(choices)
         made = plan(found, scale, folder, chosen, count, changes, as_published)
-    outcome = run(made)
-    tell(made, outcome, folder, style, changes, shown)
+    tell(made, run(made), folder, style, changes, shown)
     if asked is not None:
         draw(made, folder, asked)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
@@ -28,7 +28,7 @@ from .figures import pictures
 from .lines import NAME, Line, evidence, latest, others
 from .measure import LOWER, Number, title
 from .plan import Plan, pairs
-from .run import Outcome, missing
+from .run import missing
 from .table import Table, equal_cells, table
 from .tune import grid_plans
 
@@ -283,7 +283,7 @@ def _plain(value: float | None) -> str:
 # ------------------------------------------------------------------------------------ on the screen
 def tell(
     made: Plan,
-    outcome: Outcome,
+    left_out: Mapping[str, str],
     out: Path,
     style: str | None,
     changes: Sequence[str],
@@ -300,11 +300,9 @@ def tell(
         click.echo(as_latex(found, names), nl=False)
     else:
         click.echo(page(found, changes))
-    for name, why in outcome.no_data.items():
-        click.echo(f"no data: {name}: {why}", err=True)
-    refused = {f"{p}, {row}": why for (p, row), why in made.refused.items()} | outcome.refused
-    for name, why in refused.items():
-        click.echo(f"not run: {name}: {why}", err=True)
+    refused = {f"not run: {p}, {row}": why for (p, row), why in made.refused.items()}
+    for name, why in {**refused, **left_out}.items():
+        click.echo(f"{name}: {why}", err=True)
     for said in others(lines, made.runs):
         click.echo(f"note: {said}", err=True)
     if not style:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -41,14 +40,6 @@ _COLUMNS: dict[str, tuple[Callable[..., Measure], str]] = {
 }
 
 
-@dataclass
-class Outcome:
-    """What did not run: {title of a run: reason}, and of which data sets there are no data."""
-
-    refused: dict[str, str] = field(default_factory=dict)
-    no_data: dict[str, str] = field(default_factory=dict)
-
-
 def missing(plan: Plan, out: Path, lines: Sequence[Line] | None = None) -> list[PaperRun]:
     """The runs whose line is not there, or lacks what this table measures on finished runs; those
     of the same data one after the other. lines: those of the folder, if they were read before.
@@ -66,9 +57,9 @@ def missing(plan: Plan, out: Path, lines: Sequence[Line] | None = None) -> list[
 
 def run_plan(
     plan: Plan, out: Path, jobs: int = 1, quiet: bool = True, minutes: float | None = None
-) -> Outcome:
-    """Run what has no line yet, showing how far it is, and append a line for each run. minutes:
-    until time is up.
+) -> dict[str, str]:
+    """Run what has no line yet, showing how far it is, and append a line for each run -> what did
+    not run, and why: {"not run: TITLE" or "no data: DATASET": reason}. minutes: until time is up.
 
     jobs: how many runs there are at once, each in a process that takes one after the other. Data
     are loaded once by each process for the runs that share them. A run whose client fails is a
@@ -76,21 +67,21 @@ def run_plan(
     run. Raises KeyboardInterrupt, after the runs have been saved, and CheckpointError.
     """
     made_by()  # the code may change while the runs run
-    outcome, left, metrics = Outcome(), missing(plan, out), needed(plan.entry)
+    left_out, left, metrics = dict[str, str](), missing(plan, out), needed(plan.entry)
     seen = latest(evidence(out), plan.runs) if left else {}
     known = {r.folder: seen.get((r.digest, r.seed), {}).get("afterwards", {}) for r in left}
     wanted = {place: [m for m in metrics if m not in there] for place, there in known.items()}
     with Progress(quiet, minutes) as progress:
         for run, done in run_all(left, Work(out / PAUSE, wanted), jobs, progress):
             if done.state == "refused":
-                outcome.refused[run.title] = done.why
+                left_out[f"not run: {run.title}"] = done.why
             elif done.state == "no data":
-                outcome.no_data.setdefault(run.protocol.dataset, done.why)
+                left_out[f"no data: {run.protocol.dataset}"] = done.why
             else:
                 after = {**known[run.folder], **done.afterwards}
                 more = {} if done.why else {"afterwards": after}
                 append(out / NAME, line_of(run, done.why) | more)
-    return outcome
+    return left_out
 
 
 class Work(RunTrials):

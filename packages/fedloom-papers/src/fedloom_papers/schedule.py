@@ -105,20 +105,23 @@ def entry_at(item: Item) -> Entry:
 
 
 # ------------------------------------------------------------------------------------------ running
+def plan_of(item: Item, out: Path, found: Entry | None = None) -> Plan:
+    """The runs of an item. found: its table with each row at its best point. Raises ConfigError."""
+    found = found or entry_at(item)
+    return plan(found, item.scale, out, item.rows, item.seeds, item.changes)
+
+
 def run_item(
     item: Item, out: Path, run: Callable[[Plan], object], tell: Callable[[Sequence[Choice]], None]
 ) -> None:
     """Run what a table of the list lacks. run: runs a plan; tell: called with the best points."""
-
-    def made(found: Entry) -> Plan:
-        return plan(found, item.scale, out, item.rows, item.seeds, item.changes)
-
-    found = entry_at(item)
+    made = plan_of(item, out)
     if item.tune != "none":
         halve = item.tune == "halving"
-        found, choices = at_best_points(made(found), out, item.changes, halve, run)
+        found, choices = at_best_points(made, out, item.changes, halve, run)
         tell(choices)
-    run(made(found))
+        made = plan_of(item, out, found)
+    run(made)
 
 
 def others_commit(made: Plan, out: Path) -> str:
