@@ -32,6 +32,7 @@ from fedloom_papers.pages import page
 from fedloom_papers.plan import Plan, changes_of, plan
 from fedloom_papers.published_tables import PAPERS
 from fedloom_papers.results.fill import RESULTS
+from fedloom_papers.schedule import read_items
 from fedloom_papers.table import table
 from fedloom_papers.tune import choose, grid_plans, halved
 from fedloom_papers.verdicts import WORDS
@@ -395,6 +396,25 @@ def test_the_results_page_shows_a_halved_grid_at_its_best_point(fedloom: Fedloom
     (one,) = shown(lines(), Path("runs/papers"), [ENTRIES["fafed:2c"]], ("smoke",))
     text = tables.text("fafed", [one], {"fafed:2c": []})
     assert best.group() in text and "to the end): FedAvg. Best points:" in text
+
+
+@pytest.mark.slow
+def test_the_results_page_has_the_points_of_the_list_of_evidence(fedloom: Fedloom) -> None:
+    """For the table that the list names, and for a figure of the same runs."""
+    points = (
+        "scale = 'smoke'\n[table.points]\nfedavg = 'local.lr=0.03'\nSCAFFOLD = 'local.lr=0.07'\n"
+    )
+    Path("plan.toml").write_text(f"[[table]]\nid = 'fafed:2a'\nseeds = 1\n{points}")
+    fedloom("paper", "run", "plan.toml", "--hours", "1", "--out", "runs/papers")
+    found = ENTRIES["fafed:2a"], ENTRIES["fafed:fig2"]
+    for one in shown(
+        lines(), Path("runs/papers"), found, ("smoke",), read_items(Path("plan.toml"))
+    ):
+        there = {n.wanted.row.key for n in one.found.numbers if n.values}
+        assert {"fedavg", "scaffold"} <= there, one.found.entry.id
+        runs = [run for run in one.plan.runs if run.protocol.name == "fashion-low"]
+        rates = {run.row.key: run.config.values["local"]["lr"] for run in runs}
+        assert (rates["fedavg"], rates["scaffold"]) == (0.03, 0.07)
 
 
 def claimed(page: str) -> list[list[str]]:

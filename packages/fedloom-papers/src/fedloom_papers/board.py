@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .entry import Entry, Protocol, Row
 from .lines import Line, latest, typed
 from .plan import Plan, changes_of, pairs, plan
+from .schedule import Item, points_of
 from .table import Table, table
-from .tune import Choice, choose, grid_of, grid_plans, halved, tuned
+from .tune import Choice, at_words, choose, grid_of, grid_plans, halved, tuned
 from .verdicts import VERDICTS
 
 MOST_SEEDS = 10
@@ -46,19 +47,33 @@ class Shown:
 
 
 def shown(
-    lines: Sequence[Line], out: Path, entries: Iterable[Entry], scales: Sequence[str] = SCALES
+    lines: Sequence[Line],
+    out: Path,
+    entries: Iterable[Entry],
+    scales: Sequence[str] = SCALES,
+    items: Sequence[Item] = (),
 ) -> Iterator[Shown]:
-    """Every table and scale of which a run has a line. out: the folder of runs."""
+    """Every table and scale of which a run has a line. out: the folder of runs; items: the list of
+    evidence, whose points are the rows' where it has some.
+    """
     recipes = {(line["recipe"], line["scale"]) for line in lines}
     for entry in entries:
         for scale in scales:
             if any((p.recipe_at(scale), scale) in recipes for p in entry.protocols):
-                one = _shown(entry, scale, lines, out)
+                one = _shown(entry, scale, lines, out, points_of(entry, scale, items))
                 if one is not None:
                     yield one
 
 
-def _shown(entry: Entry, scale: str, lines: Sequence[Line], out: Path) -> Shown | None:
+def _shown(
+    entry: Entry,
+    scale: str,
+    lines: Sequence[Line],
+    out: Path,
+    known: Mapping[tuple[str, str], str],
+) -> Shown | None:
+    """known: {(row, protocol): settings} of rows that are not tuned here."""
+
     def missing(grid: Plan) -> int:
         have = latest(lines, grid.runs)
         return sum((run.digest, run.seed) not in have for run in grid.runs)
@@ -68,6 +83,8 @@ def _shown(entry: Entry, scale: str, lines: Sequence[Line], out: Path) -> Shown 
     done = count = 0
     more = entry.tuning.split()
     for protocol, row in _tried(entry, scale, lines):
+        if (row.key.lower(), protocol.name) in known:
+            continue
         for grid in grid_plans(replace(entry, protocols=(protocol,)), scale, out, [row], more):
             done, count = done + len(grid.runs) - missing(grid), count + len(grid.runs)
             rungs: list[Plan] = []
@@ -84,7 +101,7 @@ def _shown(entry: Entry, scale: str, lines: Sequence[Line], out: Path) -> Shown 
             elif entry.own:
                 some = choose([row], [grid], lines)
                 choices += [replace(choice, point={}, edge=()) for choice in some]
-    at_best = tuned(entry, choices)
+    at_best = at_words(tuned(entry, choices), known)
     runs = plan(at_best, scale, out, seeds=MOST_SEEDS).runs
     have = latest(lines, runs)
     there = [run.seed for run in runs if (run.digest, run.seed) in have]

@@ -104,6 +104,21 @@ def entry_at(item: Item) -> Entry:
     return replace(found, rows=tuple(rows)) if known else found
 
 
+def points_of(entry: Entry, scale: str, items: Sequence[Item]) -> dict[tuple[str, str], str]:
+    """{(row, protocol): settings} of a table's rows whose best point a list knows at this scale;
+    tables and figures of a paper with the same protocol have the same runs.
+    """
+    paper, own = entry.id.partition(":")[0], {protocol.name for protocol in entry.protocols}
+    return {
+        (row.lower(), protocol.name): words
+        for item in items
+        if item.scale == scale and item.id.partition(":")[0] == paper
+        for row, words in item.points.items()
+        for protocol in entry_at(item).protocols
+        if protocol.name in own
+    }
+
+
 # ------------------------------------------------------------------------------------------ running
 def plan_of(item: Item, out: Path, found: Entry | None = None) -> Plan:
     """The runs of an item. found: its table with each row at its best point. Raises ConfigError."""

@@ -164,10 +164,15 @@ def choose(rows: Sequence[Row], grids: Iterable[Plan], lines: Sequence[Line]) ->
 
 def tuned(entry: Entry, choices: Iterable[Choice]) -> Entry:
     """The entry with each row at its best point, protocol by protocol."""
-    best = {(c.row, c.protocol): _words(c.point) for c in choices}
+    return at_words(entry, {(c.row, c.protocol): _words(c.point) for c in choices})
+
+
+def at_words(entry: Entry, words: Mapping[tuple[str, str], str]) -> Entry:
+    """The entry with these settings {(row, protocol): words} for those that its rows have there."""
 
     def at(row: Row) -> Row:
-        own = {p: words for (key, p), words in best.items() if key == row.key}
+        keys = (row.key, row.key.lower())
+        own = {p: said for (key, p), said in words.items() if key in keys}
         return replace(row, on={**row.on, **own})
 
     return replace(entry, rows=tuple(at(row) for row in entry.rows))

@@ -26,6 +26,7 @@ from ..figures import Dots, dots, pictures
 from ..lines import evidence
 from ..measure import base_of
 from ..pages import page as printed
+from ..schedule import read_items
 from ..series import points
 from ..study_measures import by_bytes
 from ..study_tables import markdown, study_state, study_tables, tried
@@ -165,7 +166,8 @@ def _rows(judged: Judged, of: Table) -> list[tuple[str, ...]]:
         if judged.claim.headline and len(reason.known) > 1:
             more = [one.words for one in reason.known if one is not reason.hardest]
             said = "; ".join([said, *more])
-        place = f"{of.entry.id}, {reason.place}"
+        own = of.plan.scale == "paper" and not of.entry.own
+        place = f"{of.entry.id}, {reason.place}" + (", the paper's scale" if own else "")
         rows.append((judged.claim.text, place, WORDS[reason.verdict or "not measured"], said))
     return rows
 
@@ -278,7 +280,9 @@ def made(names: Sequence[str] = ()) -> Made:
     drawn: dict[str, list[Picture]] = {}
     every: list[Shown] = []
     for name in names or TITLES:
-        tables = list(shown(lines, LINES, entries_of(name)))
+        tables = list(
+            shown(lines, LINES, entries_of(name), items=read_items(RESULTS / "plan.toml"))
+        )
         every += tables
         if tables:
             best = [one for one in tables if one.whole or one.found.entry.own]
