@@ -124,7 +124,10 @@ def test_the_choice_is_by_the_validation_split_and_never_by_the_test_set(tmp_pat
     best = best_of(rows, 2, "validation")
     assert best is not None
     assert best.choice == {"local.lr": "0.1"}
-    assert best.validation == (pytest.approx(0.71), pytest.approx(statistics.stdev([0.7, 0.72])))
+    assert best.of["validation"] == (
+        pytest.approx(0.71),
+        pytest.approx(statistics.stdev([0.7, 0.72])),
+    )
     papers = best_of(rows, 2, "test")
     assert papers is not None
     assert papers.choice == {"local.lr": "0.03"}

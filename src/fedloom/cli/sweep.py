@@ -151,7 +151,7 @@ def _tell(sweep: Sweep, trials: Sequence[Trial]) -> None:
         raise ConfigError(f"no run of the sweep finished: {rows[0].failures[0]}")
     metric = load_run(done[0].folder).metric
     best = best_of(rows, sweep.seeds, sweep.by, metric.higher_is_better)
-    both = [f"{split} {metric.name}, last tenth" for split in ("validation", "test")]
+    both = [f"{split} {metric.name}, last tenth" for split in rows[0].of]
     lines = [_line(row, metric, row is best) for row in rows]
     click.echo(table([[*rows[0].choice, "seeds", *both, ""], *lines], page_width()))
     for row in rows:
@@ -174,7 +174,7 @@ def _line(row: Row, metric: Metric, best: bool) -> list[str]:
 
     cells = [
         "-" if found is None else human_value(found[0], metric.unit, found[1])
-        for found in (row.validation, row.test)
+        for found in row.of.values()
     ]
     state = "best" if best else "pruned" if row.pruned else ""
     return [*row.choice.values(), str(row.seeds), *cells, state]

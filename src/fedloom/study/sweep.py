@@ -106,20 +106,19 @@ class Sweep:
 # --------------------------------------------------------------------------------- what came of it
 @dataclass(frozen=True)
 class Row:
-    """A combination's results over its finished seeds: of the metric on the validation split and on
-    the test set, of both the mean of the last tenth of evaluations.
+    """A combination's results over its finished seeds. of: {"validation" and "test": of the metric
+    there, the mean of the last tenth of evaluations}.
     """
 
     choice: Mapping[str, str]
     seeds: int
-    validation: Spread | None
-    test: Spread | None
+    of: Mapping[str, Spread | None]
     failures: tuple[str, ...]
     pruned: bool = False
 
     def value(self, by: str) -> float | None:
         """The mean that the choice is made by."""
-        found = self.validation if by == "validation" else self.test
+        found = self.of[by]
         return None if found is None else found[0]
 
 
@@ -138,8 +137,7 @@ def _row(group: Sequence[Trial]) -> Row:
     return Row(
         group[0].choice,
         len(done),
-        spread([at_end(run, "validation") for run in done]),
-        spread([at_end(run, "test") for run in done]),
+        {split: spread([at_end(run, split) for run in done]) for split in ("validation", "test")},
         tuple(file.read_text("utf-8").strip() for file in failed),
         "pruned" in states.values(),
     )
