@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_engines_agree import bits_agree
+from test_engines_agree import MIXES, bits_agree
 from test_engines_agree import end as contract_end
 
 from cases import CASES
@@ -30,6 +30,7 @@ from tiny import small
 
 pytestmark = pytest.mark.usefixtures("accounts_at_hand")
 
+ALL = CASES | dict([*MIXES.items()][::3])  # every pair of parts is in several mixes
 NONE = {"constant buffers, a client alone"}  # one client after another
 # beside these all are slow: a method of each kind, what changes by round, what models and stages
 # hold, private gradients
@@ -55,7 +56,7 @@ def _unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
 def _cases() -> list[Any]:
     assert CASES.keys() >= QUICK
     slow = lambda name: [] if name in QUICK else pytest.mark.slow
-    return [pytest.param(n, id=n, marks=slow(n)) for n, case in CASES.items() if not case.alone]
+    return [pytest.param(n, id=n, marks=slow(n)) for n, case in ALL.items() if not case.alone]
 
 
 @pytest.mark.usefixtures("_unchecked")
@@ -64,8 +65,8 @@ def test_every_kind_of_run_has_the_bits_of_steps_that_are_computed_anew(name: st
     """after = 0: the second step of a shape is a replay of the first one, of another client, step
     or round.
     """
-    found, replays = end(CASES[name].make, 0)
-    anew, none = end(CASES[name].make, 10**9)
+    found, replays = end(ALL[name].make, 0)
+    anew, none = end(ALL[name].make, 10**9)
     bits_agree(found, anew)
     assert none.made == 0
     if name in NONE:
