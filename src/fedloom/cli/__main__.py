@@ -1,6 +1,7 @@
 """The command `fedloom`: its subcommands, and errors as one line.
 
-Only click is imported here; a command imports what it needs when it runs, so that --help is fast.
+Only click is imported here; a command is imported when it is asked for, and imports what it needs
+when it runs, so that --help is fast.
 """
 
 from __future__ import annotations
@@ -29,11 +30,8 @@ from fedloom.errors import CompositionError, ConfigError, DataError, FedloomErro
 
 USAGE, FAILURE = 2, 1
 FIRST = ("demo", "run", "compare", "report", "list")  # what a beginner needs, in this order
-COMMANDS = (
-    *(*FIRST, "advise", "check", "data", "describe", "export", "init", "referee", "replay"),
-    *("show", "sweep"),
-)
-# in modules of their names but for these
+MORE = ("advise", "check", "data", "describe", "export", "init", "referee", "replay")
+COMMANDS = (*FIRST, *MORE, "show", "sweep")  # in modules of their names, but for these
 _MODULES = dict.fromkeys(("compare", "report"), "compare_and_report")
 _MODULES |= dict.fromkeys(("list", "show"), "list_and_show")
 _USAGE = (ConfigError, DataError, CompositionError)

@@ -95,32 +95,26 @@ def list_command(topic: str | None, program: bool, compatibility: bool, out: Pat
     if topic is not None and topic not in TOPICS:
         raise ConfigError(unknown("topic", topic, TOPICS))
     if program:
-        click.echo(as_json({"runs": _runs()}) if topic == "runs" else _as_json(topic))
+        told = {"runs": _runs()} if topic == "runs" else {"topics": _names(topic)}
+        click.echo(as_json(told))
         return
     if topic == "runs":
         lines = [_line(facts) for facts in _runs()]
         none = "  no runs below the folder runs; start one with: fedloom run digits"
         click.echo(table([["folder", "state", "result"], *lines]) if lines else none)
         return
-    click.echo(_listed(topic))
+    for name, names in _names(topic).items():
+        page = table([[*about.values()] for about in names])
+        click.echo(page if topic else f"{name}\n{page}\n")
 
 
-def _as_json(topic: str | None) -> str:
-    """The same for programs."""
-    topics: dict[str, list[dict[str, str]]] = {}
-    for name in [topic] if topic else _WHERE:
-        known = registry_of(name)
-        topics[name] = [{"name": key, "about": known.first_line(key)} for key in known]
-    return as_json({"topics": topics})
-
-
-def _listed(topic: str | None) -> str:
-    """The names of a topic, or of all under their topics."""
-    pages = []
-    for name in [topic] if topic else _WHERE:
-        page = table([[key, registry_of(name).first_line(key)] for key in registry_of(name)])
-        pages.append(page if topic else f"{name}\n{page}\n")
-    return "\n".join(pages)
+def _names(topic: str | None) -> dict[str, list[dict[str, str]]]:
+    """{topic: its names, each with a line about it}, of one topic or of all."""
+    known = {name: registry_of(name) for name in ([topic] if topic else _WHERE)}
+    return {
+        one: [{"name": name, "about": names.first_line(name)} for name in names]
+        for one, names in known.items()
+    }
 
 
 def _compatible(axis: str | None, out: Path | None) -> str:
