@@ -123,6 +123,7 @@ class Costs(Record):
     examples: Examples | None = of("what local.dp costs the client with the largest epsilon")
     bf16: float | None = of("part of a step's time that bf16 takes; null: it is not measured")
     sizes: list[Size] = of("what a client of each size needs, if the run has sub-models")
+    not_replayed: str = of("why steps of many clients are computed anew every time; else empty")
 
 
 class DryRun(Record):
