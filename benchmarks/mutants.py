@@ -48,7 +48,7 @@ from fedloom.core.commit import own_commit
 
 ROOT = Path(__file__).resolve().parents[1]
 COPIED = ("src", "tests", "docs", "examples", "benchmarks", "requirements", "pyproject.toml")
-COPIED += ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "Makefile", "LICENSE")
+COPIED += ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "Makefile", "noxfile.py", "LICENSE")
 PYTEST = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow"]
 
 TARGETS = ("algorithm.py", "algorithms", "compression", "storage")
