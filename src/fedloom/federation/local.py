@@ -99,18 +99,19 @@ class Local(Part):
     lr_by_client: Sequence[Positive] | Mapping[str | int, Positive] = hyper(
         (),
         "factors of local.lr: a list, one per client, or {client: factor}, and 1 for the others",
+        source="none: one rate for all in the five papers",
         example="a list of one per client, or a table such as {lyon = 0.5}",
     )
     schedule: Callable[[int, int], float] = field(default_factory=Constant)
     optimiser: Literal[
         "sgd",
-        "nesterov",
         "adam",
         "adamw",
         "adagrad",
         "adadelta",
         "adamax",
         "nadam",
+        "nesterov",
         "radam",
         "rmsprop",
     ] = hyper(
