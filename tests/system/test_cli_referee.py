@@ -26,7 +26,7 @@ def verdicts(found: dict[str, Any]) -> dict[str, str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "verdict"), [("Calm", "better"), ("Shy", "worse"), ("Anchored", "no difference")]
+    ("name", "verdict"), [("Calm", "undecided"), ("Shy", "worse"), ("Anchored", "no difference")]
 )
 def test_a_strangers_method_gets_the_right_verdict(
     name: str, verdict: str, fedloom: Fedloom

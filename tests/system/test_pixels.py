@@ -68,7 +68,7 @@ def test_an_ignored_label_is_said_by_the_loss_or_by_the_data(loss: Any) -> None:
 
 
 def test_the_recipe_beats_the_majority_and_measures_every_site(fedloom: Fedloom) -> None:
-    fedloom("run", "shapes", "rounds=5", "--out", "a", "--quiet")
+    fedloom("run", "shapes", "rounds=2", "--out", "a", "--quiet")
     found = json.loads(Path("a/clients.json").read_text())
     assert found["names"] == ["site0", "site1", "site2", "site3"]
     assert min(found["metrics"]["accuracy"]) > 0.82, "78 % are background"

@@ -16,7 +16,7 @@ from fedloom.data import by_lists, from_arrays
 from fedloom.errors import ConfigError
 from fedloom.referee import Question, Runs, asked
 from fedloom.referee.tuner import Tuner, space_of
-from fedloom.study.tune import Batch, Ladder, chosen, climb, tune
+from fedloom.study.tune import Batch, Ladder, chosen, climb, fixed, tune
 
 
 def ask(method: str = "fedprox", against: str = "fedavg", *words: str, **more: Any) -> Question:
@@ -164,6 +164,17 @@ def test_every_search_has_its_trials_and_follows_the_edge(trials: int) -> None:
 def test_a_decay_is_searched_by_its_distance_from_one() -> None:
     ladder = Ladder("0.9", (), Hyper(Decay))
     assert ladder.beside("0.9") == ["0.967", "0.7"] and ladder.beside("0.5") == ["0.833"]
+
+
+def test_a_fixed_setting_takes_no_trials() -> None:
+    """Beside one that has no effect a search goes where it goes alone."""
+    one = {"local.lr": Ladder("0.1", (), Hyper(Positive))}
+    two = {"algorithm.mu": Ladder("1.0", (), Hyper(NonNegative))} | one
+    score = lambda lr: -abs(math.log(lr / 8.1))
+    alone = search(one, score, 5)
+    beside = search(fixed(two, ["algorithm.mu"]), lambda mu, lr: score(lr), 5)
+    assert beside == {("1.0", *point): value for point, value in alone.items()}
+    assert search(two, lambda mu, lr: score(lr), 5) != beside
 
 
 def test_edges_and_settings_without_effect_are_named() -> None:

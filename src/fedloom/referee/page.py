@@ -220,7 +220,8 @@ def plan_lines(found: Mapping[str, Any]) -> list[str]:
         f"Tested is the {VALUE_WORDS['last-tenth']} of the {found['metric']} on the test set, "
         "paired by seed. Rounds and bytes to the target and the worst client stand beside it.",
         f"Every method with a setting to tune had {found['trials']} trials in each cell, chosen by "
-        f"{splits_words(found['splits'])} at seeds that the comparison does not use.",
+        f"{splits_words(found['splits'])} at seeds that the comparison does not use; trials of a "
+        "setting without effect do not count.",
         f"Seeds were added to all methods of a cell at once, from "
         f"{found['cells'][0]['methods'][0]['first_seed']} on. The plan was fixed before the first "
         f"test: a look after {looks} seeds."

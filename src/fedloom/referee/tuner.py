@@ -19,7 +19,7 @@ from ..report.curve_data import measured
 from ..report.runs import Run
 from ..study import Runs, check_all
 from ..study.sweep import at_end
-from ..study.tune import Batch, Ladder, Point, Tuned, chosen, climb, grid, tune
+from ..study.tune import Batch, Ladder, Point, Tuned, chosen, climb, fixed, grid, tune
 from .question import Cell, Method, Question
 
 ROWS, MOST_SPLITS = 500, 10  # splits are added until so many rows are judged by, up to so many
@@ -74,7 +74,8 @@ class Tuner:
     def run(self, splits: int, all_of_them: bool = False) -> dict[Place, Tuned]:
         """The settings of each method in each cell, all searches side by side. splits: by how many
         validation splits every trial is judged; all_of_them: judge methods that have nothing to
-        tune, too. Raises TimeUpError if time is up.
+        tune, too. Trials of a setting that has no effect do not count: a method with one searches
+        again without it. Raises TimeUpError if time is up.
         """
         tried: dict[Place, dict[Point, list[Run | None]]] = {at: {} for at in self.places}
 
@@ -98,7 +99,14 @@ class Tuner:
             for at, space in self.spaces.items()
         }
         tune(searches, run)
-        return {at: self._chosen(at, runs) for at, runs in tried.items()}
+        found = {at: self._chosen(at, runs) for at, runs in tried.items()}
+        again = {
+            at: climb(fixed(self.spaces[at], one.without_effect), self.question.trials)
+            for at, one in found.items()
+            if one.without_effect
+        }
+        tune(again, run)
+        return found | {at: self._chosen(at, tried[at]) for at in again}
 
     def _chosen(self, at: Place, runs: Mapping[Point, Sequence[Run | None]]) -> Tuned:
         curves = {

@@ -97,8 +97,19 @@ def climb(space: Space, trials: int) -> Strategy[Point]:
     scores = dict[Point, float]()
     new = [tuple(ladder.start for ladder in space.values())] if space else []
     while new:
-        scores |= yield Batch(new)
+        told = yield Batch(new)
+        scores |= {point: told[point] for point in new}
         new = _beside_best(space, scores)[: trials - len(scores)]
+
+
+def fixed(space: Space, settings: Sequence[str]) -> Space:
+    """The space with some settings at their start.
+
+    >>> fixed({"lr": Ladder("0.1"), "mu": Ladder("1.0")}, ["mu"])["mu"].beside("1.0")
+    []
+    """
+    at_start = {key: Ladder(space[key].start, (space[key].start,)) for key in settings}
+    return {**space, **at_start}
 
 
 def _beside_best(space: Space, scores: Mapping[Point, float]) -> list[Point]:
