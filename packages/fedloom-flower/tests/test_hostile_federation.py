@@ -440,8 +440,10 @@ def test_a_node_goes_on_when_a_run_stops_under_a_message(tmp_path):
 
 def test_what_does_not_end_is_ended_with_what_it_started(tmp_path, monkeypatch):
     monkeypatch.setattr(children_module, "_GRACE", 0.2)
-    stays = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
-    forks = f"import os; os.fork(); print(os.getpid(), flush=True); {stays}"
+    stays = "import os, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
+    # one of them writes: two at a time may write over each other
+    told = "child = os.fork(); child and print(os.getpid(), child, flush=True); time.sleep(60)"
+    forks = f"{stays}; {told}"
     with Children() as children:
         children.start(Program([sys.executable, "-c", forks], tmp_path / "log", os.environ))
         while len(found := (tmp_path / "log").read_text().split()) < 2:
