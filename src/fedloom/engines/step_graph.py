@@ -2,8 +2,8 @@
 
 Every tensor that a step reads is an input, found by identity, or was made by the step. A step that
 reads another one, reads a value on the host, draws from a generator or changes the model cannot be
-written down. torch's make_fx would write the same graph, but loads torch's compiler for it: 1.6
-seconds of every process.
+written down. torch's make_fx would write the same graph, but loads torch's compiler for it, in
+every process.
 """
 
 from __future__ import annotations

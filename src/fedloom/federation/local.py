@@ -100,7 +100,7 @@ class Local(Part):
         (),
         "factors of local.lr: a list, one per client, or {client: factor}, and 1 for the others",
         source="none: one rate for all in the five papers",
-        example="a list of one per client, or a table such as {lyon = 0.5}",
+        example="a list of one per client, or a table such as {lyon = 0.5}, of numbers above 0",
     )
     schedule: Callable[[int, int], float] = field(default_factory=Constant)
     optimiser: Literal[
