@@ -23,7 +23,7 @@ from fedloom_papers.table import table
 from fedloom_papers.verdicts import judged_claim, overall, pairs_of
 from protocol_work import work
 
-PUBLISHED = {"fedacg": 17, "fiarse": 6, "fafed": 7, "cfedavg": 1, "fedsmoo": 9, "flamby": 3}
+PUBLISHED = {"fedacg": 17, "fiarse": 6, "fafed": 7, "cfedavg": 1, "fedsmoo": 9, "fedwmsam": 1, "flamby": 3}
 RUNS = [e for e in ENTRIES.values() if not e.fact]
 FACTS = [e for e in ENTRIES.values() if e.fact]
 
@@ -31,7 +31,7 @@ FACTS = [e for e in ENTRIES.values() if e.fact]
 # ---------------------------------------------------------------------------------- printed numbers
 def test_all_tables_are_in_the_package() -> None:
     assert {p: len(tables_of(p)) for p in PAPERS} == PUBLISHED
-    assert sum(len(published(p, t)) for p in PAPERS for t in tables_of(p)) == 1835 + 4 + 60 + 98 + 2
+    assert sum(len(published(p, t)) for p in PAPERS for t in tables_of(p)) == 1835 + 4 + 60 + 98 + 2 + 28
     assert {t for e in ENTRIES.values() for t in e.tables} == {
         t for p in PAPERS for t in tables_of(p)
     }
@@ -107,6 +107,7 @@ PROTOCOLS: dict[tuple[str, str, str], tuple[Any, ...]] = {
     ("fedsmoo:1", "c100-100-c20", "fedsam"): (100, 10, 500, 50, 800, *IMAGES),
     ("fedsmoo:1", "c100-200-u0.1", "fedcm"): (200, 10, 250, 26, 800, *IMAGES),
     ("fedsmoo:8", "c10-100-c3", "fedsmoo"): (100, 10, 500, 50, 800, 1e-3, 10.0, 0.9995),
+    ("fedwmsam:1", "fashion-u0.1", "fedsmoo"): (100, 10, 600, 60, 500, *IMAGES),
 }
 
 

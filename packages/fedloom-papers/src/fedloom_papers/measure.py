@@ -201,6 +201,11 @@ def _first(line: Line, where: Mapping[str, str], context: Context) -> float | No
     return math.inf if place is None else float(whole_round(place))
 
 
+def _largest(line: Line, where: Mapping[str, str], context: Context) -> float | None:
+    """The largest value of the curve, which is above what a later test would give."""
+    return 100 * max(points(line, "curve").values(), default=math.nan) or None
+
+
 def _until(rate: Callable[[Line], float]) -> Measure:
     """So much a round, until a target."""
 
@@ -281,6 +286,7 @@ _SHARES = _Point(Series("curve", "").raw, Series("curve", "").of)
 METRICS: dict[str, Metric] = {
     "acc_ema_pct": _curve("accuracy, moving average", _AVERAGE),
     "test_acc_pct": _curve("test accuracy", _ACCURACY),
+    "test_acc_max_pct": Metric("largest test accuracy", _largest, series=_ACCURACY),
     "test_acc_fraction": Metric("test accuracy", _SHARES, series=_ACCURACY),
     "rounds_to_acc": Metric("rounds to", _first, lower=True),
     "local_acc_pct": _curve(

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, stdev
 
-PAPERS = ("fedacg", "fiarse", "fafed", "cfedavg", "fedsmoo", "flamby")
+PAPERS = ("fedacg", "fiarse", "fafed", "cfedavg", "fedsmoo", "fedwmsam", "flamby")
 STUDIES = ("zoo", "compression", "submodels", "robust", "private", "precision")  # our own
 _BY_SEED = "method,dataset,metric,seed,value\n"  # how a file of single runs begins
 
