@@ -112,11 +112,11 @@ def test_a_failure_is_a_paragraph_and_exit_code_1(fedloom: Fedloom, quick: None)
 
 @pytest.mark.slow
 def test_the_algorithm_of_the_docs_passes(fedloom: Fedloom, quick: None) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "write-an-algorithm.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "write-a-part.md").read_text()
     blocks = [part.partition("```")[0] for part in page.split("```python\n")[1:]]
     first = next(block for block in blocks if block.startswith("# my_algorithm.py"))
     output = fedloom("check", write("my_algorithm.py", first)).output
-    assert "Recall (algorithm, my_algorithm.py)" in output and "FAILED" not in output
+    assert "Recall (algorithm" in output and "FAILED" not in output
 
 
 @pytest.mark.slow

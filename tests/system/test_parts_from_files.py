@@ -451,7 +451,7 @@ def test_a_name_in_the_wrong_place_says_the_right_one(
 
 # ------------------------------------------------------------------------------- papers and pages
 def test_the_commands_of_the_page_about_algorithms(fedloom: Fedloom) -> None:
-    page = Path(__file__).parents[2].joinpath("docs/write-an-algorithm.md").read_text("utf-8")
+    page = Path(__file__).parents[2].joinpath("docs/write-a-part.md").read_text("utf-8")
     code, line = re.findall(r"```python\n(.*?)```|^fedloom (run [^\n]*)$", page, re.S | re.M)[:2]
     Path("my_algorithm.py").write_text(code[0])
     fedloom(*line[1].replace("--seeds 3", "--quiet").split(), *SMALL[1:])
