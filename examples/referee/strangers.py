@@ -1,5 +1,5 @@
-"""Three methods of strangers, for `fedloom referee` (docs/referee.md): one is better than FedAvg on
-unequal data, one is worse, and one is FedAvg in disguise, by a mistake that no run shows.
+"""Three methods of strangers, for `fedloom referee` (docs/which-method.md): one is ahead of FedAvg
+on unequal data, one is worse, and one is FedAvg in disguise, by a mistake that no run shows.
 """
 
 from typing import Any

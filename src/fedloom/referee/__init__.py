@@ -1,7 +1,7 @@
 """A referee for methods: is mine better than these, with equal effort and enough seeds?
 
-`fedloom referee my_method.py:Mine --against fedavg,scaffold` asks it (docs/referee.md), and
-`fedloom advise my.toml` which one to take (docs/advise.md).
+`fedloom referee my_method.py:Mine --against fedavg,scaffold` asks it (docs/which-method.md), and
+`fedloom advise my.toml` which one to take (docs/which-method.md).
 """
 
 from __future__ import annotations
