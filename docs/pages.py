@@ -1,6 +1,6 @@
-"""Make docs/algorithms/, compatibility.md and settings.md in docs: `nox -s docs`, or
-`python docs/pages.py [FOLDER]`. git ignores them. It makes docs/parts.md and the schemas of what is
-printed too, which are committed.
+"""Make docs/algorithms/, compatibility.md, parts.md and settings.md in docs: `nox -s docs`, or
+`python docs/pages.py [FOLDER]`. git ignores them. It makes the schemas of what is printed too,
+which are committed.
 
 A method's page is its docstring, its cost as measured from its records, its options, the lines that
 run it and its relatives, and the tests that prove it, found by their names and cases. Nothing but
@@ -462,8 +462,12 @@ def brief(text: str, most: int = 25) -> str:
 
 def parts() -> str:
     """docs/parts.md: every name of a registry with its first line."""
-    out = ["<!-- Made by `nox -s docs`: `python docs/pages.py`. -->", "", "# All parts", ""]
-    out += ["`fedloom list` prints the same, uncut. `fedloom show NAME` has a name's options.", ""]
+    out = [
+        "# All parts",
+        "",
+        "Made by `nox -s docs` from the code; `fedloom list` prints the same,",
+    ]
+    out += ["uncut. `fedloom show NAME` has a name's options.", ""]
     for topic, heading in PARTS.items():
         known = registry_of(topic)
         rows = [[f"`{name}`", brief(known.first_line(name)).replace("<", "&lt;")] for name in known]
@@ -546,12 +550,16 @@ def pages() -> dict[str, str]:
     out |= {"algorithms/README.md": index(), "algorithms/more.md": more()}
     out |= {"compatibility.md": as_markdown()}
     editors = schemas.page("run FILE.toml", schemas.settings())
-    return out | {"settings.md": settings(), "schemas/settings.json": editors}
+    return out | {
+        "parts.md": parts(),
+        "settings.md": settings(),
+        "schemas/settings.json": editors,
+    }
 
 
 def write(folder: Path) -> None:
     """Write all pages, and remove those of methods that are gone."""
-    made = pages() | schemas.pages() | {"parts.md": parts()}
+    made = pages() | schemas.pages()
     for path, text in made.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text, encoding="utf-8")

@@ -70,9 +70,8 @@ def test_every_link_leads_to_a_file_of_a_fresh_clone() -> None:
             assert os.path.normpath(Path(page).parent / link) in there, f"{page}: {link}"
 
 
-def test_the_committed_list_of_parts_is_what_the_registries_say() -> None:
-    page = (ROOT / "docs" / "parts.md").read_text(encoding="utf-8")
-    assert page == PAGES.parts(), "make it again: nox -s docs"
+def test_the_list_of_parts_has_every_name() -> None:
+    page = PAGES.parts()
     for name in (*ALGORITHMS, *CODECS, *PARTITIONS):
         assert f"\n| `{name}` | " in page
 
