@@ -465,9 +465,9 @@ def parts() -> str:
     out = [
         "# All parts",
         "",
-        "Made by `nox -s docs` from the code; `fedloom list` prints the same,",
+        "Made by `nox -s docs` from the code; `fedloom list` prints it uncut,",
     ]
-    out += ["uncut. `fedloom show NAME` has a name's options.", ""]
+    out += ["`fedloom show NAME` a name's options.", ""]
     for topic, heading in PARTS.items():
         known = registry_of(topic)
         rows = [[f"`{name}`", brief(known.first_line(name)).replace("<", "&lt;")] for name in known]
