@@ -66,6 +66,14 @@ def test_a_result_in_readme_is_typed_nowhere() -> None:
     assert not [line for line in table if re.search(r"\d", re.sub(named, "", line))]
 
 
+def test_readme_says_of_the_headlines_what_the_lines_say() -> None:
+    """None is confirmed, it says above their verdicts, and FedSMOO's is contradicted."""
+    rows = re.findall(r"^\| \*\*(\w+)\*\*.*\| (.+?) \|$", (ROOT / "README.md").read_text(), re.M)
+    verdicts = dict(rows)
+    assert len(verdicts) == 5 and verdicts.pop("FedSMOO") == "the opposite is clear"
+    assert all(text.startswith("undecided") for text in verdicts.values())
+
+
 @pytest.mark.parametrize("name", ["zoo", "compression", "submodels", "robust", "private"])
 def test_what_was_found_in_a_study_is_typed_nowhere(name: str) -> None:
     """Of what was found every number with a unit comes from lines. A level and a target stay."""
