@@ -53,7 +53,7 @@ def as_published(protocol: Protocol, row: Row, seed: int) -> list[str]:
     if protocol.recipe not in _FILES or row.name in _PERSONAL:
         raise ConfigError(
             "--as-published is of flamby:heart and flamby:tcga: others have no known weights or "
-            "random numbers; docs/as-released.md has their code's settings"
+            "random numbers; docs/papers.md has their code's settings"
         )
     tcga = protocol.recipe == "flamby_tcga"
     turns = visits(seed, *((6, 5) if tcga else (4, 15)))
