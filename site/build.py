@@ -2,7 +2,7 @@
 is installed.
 
 Copies the tracked pages and those that `nox -s docs` made into build/site-pages, adds a page for
-every source file to which a page links, the gallery and the API's reference, and lets mkdocs write
+every source file to which a page links, the examples and the API's reference, and lets mkdocs write
 build/site. A link that leads nowhere, or a page that is not in the menu, ends it with an error.
 """
 
@@ -36,7 +36,6 @@ TEXT = {
     ".ipynb": "json",
 }
 LINK = re.compile(r"(?<!!)\]\((?!\w+:|#)([^)#\s]+)(#[^)\s]*)?\)")
-PICTURE = re.compile(r"!\[([^\]]*)\]\(([^)]+)\)")
 # what a user imports, in the order of the menu; each is a page
 REFERENCE = {
     "fedloom.experiment.experiment": "An experiment and its settings",
@@ -122,22 +121,15 @@ def listing(folder: Path, texts: list[Path]) -> str:
     return "\n".join([f"# {folder.as_posix()}", "", *rows, ""])
 
 
-def gallery() -> str:
-    """The examples with their first lines, and the pictures of the results with their captions."""
-    out = ["# Examples and pictures of the results", "", "## Examples", ""]
+def examples() -> str:
+    """A page with every example and its first line."""
+    out = ["# Examples", ""]
     for file in sorted((ROOT / "examples").glob("*.py")):
         about = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
         out += [f"- [{file.stem}](examples/{file.name}.md): {about.splitlines()[0]}"]
     for file in sorted((ROOT / "examples" / "notebooks").glob("*.ipynb")):
         title = json.loads(file.read_text(encoding="utf-8"))["cells"][0]["source"][0].strip("# \n")
         out += [f"- [{file.stem}](examples/notebooks/{file.name}.md): {title}, a notebook"]
-    for page in sorted((ROOT / "docs" / "results").glob("*.md")):
-        text = page.read_text(encoding="utf-8")
-        place = f"docs/results/{page.name}"
-        if found := PICTURE.findall(text):
-            out += ["", f"## [{text.partition('# ')[2].splitlines()[0]}]({place})", ""]
-        for caption, picture in found:
-            out += [f"![{caption}](docs/results/{picture})", "", f"*{caption}*", ""]
     return "\n".join([*out, ""])
 
 
@@ -163,12 +155,13 @@ def gather() -> None:
     for folder in {parent for f in texts for parent in f.parents if parent != Path()}:
         if folder / "README.md" not in texts:
             texts[folder / "README.md"] = listing(folder, sorted(texts))
-    texts[Path("gallery.md")] = gallery()
+    texts[Path("examples.md")] = examples()
     texts |= {Path("reference", name): page for name, page in reference()}
     for place, text in texts.items():
         (PAGES / place).parent.mkdir(parents=True, exist_ok=True)
         (PAGES / place).write_text(text, encoding="utf-8")
-    shutil.copy(ROOT / "site" / "site.css", PAGES)
+    for name in ("site.css", "iframe-worker.js"):
+        shutil.copy(ROOT / "site" / name, PAGES)
     for file in files - pages:
         if file.suffix in {".png", ".svg"}:
             (PAGES / file).parent.mkdir(parents=True, exist_ok=True)
