@@ -33,66 +33,62 @@ SECTIONS = (
 fedloom run digits algorithm=fedacg --seeds 3 --out runs/fedacg
 fedloom report runs/fedavg runs/fedacg --figures methods --format png""",
         {
-            "methods/accuracy_by_round.png": "Accuracy by round: three seeds, and their spread",
-            "methods/accuracy_by_bytes.png": "Accuracy by bytes sent",
-            "methods/accuracy_by_seconds.png": "Accuracy by seconds of training",
-            "methods/train_loss.png": "Training loss",
-            "methods/test_loss.png": "Test loss",
-            "methods/clients.png": "Accuracy of the last model at each client",
-            "methods/ledger.png": "Bytes by what was sent",
-            "methods/partition.png": "The clients: labels and sizes",
+            "methods/accuracy_by_round.png": "FedACG is ahead from the first rounds. The band "
+            "spans three seeds; the thick end is tested.",
+            "methods/accuracy_by_bytes.png": "The same by bytes: both send as much in a round.",
+            "methods/train_loss.png": "FedACG's training loss falls to a fifth of FedAvg's.",
+            "methods/clients.png": "How many clients have which accuracy. A tenth is below 90.2 % "
+            "with FedAvg, and below 94.9 % with FedACG.",
         },
     ),
     Section(
         "Clients on slow devices",
         """fedloom run digits devices=lognormal devices.median=10 devices.up=1e6 --out runs/devices
 fedloom report runs/devices --figures devices --format png""",
-        {"devices/accuracy_by_simulated.png": "Accuracy by the time that the devices would need"},
+        {
+            "devices/accuracy_by_simulated.png": "Accuracy by the time that such devices would "
+            "need: two minutes for 150 rounds."
+        },
     ),
     Section(
         "Clients that hold a part of the model",
         """fedloom run digits submodel=fiarse --out runs/fiarse
 fedloom report runs/fiarse --figures sizes --format png""",
         {
-            "sizes/sizes-rounds.png": "Accuracy of each size of model, by round",
-            "sizes/sizes-local.png": "Accuracy of each size at the clients that hold it",
-            "sizes/sizes-clients.png": "Accuracy at each client, by its size",
-            "sizes/sizes-explored.png": "Share of the weights that were ever trained",
-            "sizes/sizes-replaced.png": "Share of the mask that changes from round to round",
+            "sizes/sizes-rounds.png": "The smallest model learns slowest, and ends near 70 %.",
+            "sizes/sizes-replaced.png": "FIARSE's masks settle: after 50 rounds few parameters "
+            "are replaced.",
         },
     ),
     Section(
-        "A trained model, measured",
+        "The loss around a trained model",
         """fedloom run digits rounds=60 --out runs/one
 fedloom paper measure runs/one surface points=11
-fedloom paper measure runs/one cka
 fedloom report runs/one --figures measures --format png""",
-        {
-            "measures/measures-surface.png": "The loss on a square around the model",
-            "measures/measures-cka_layers.png": "How alike the local models' layers are",
-        },
+        {"measures/measures-surface.png": "The cross is the model, at the bottom of a bowl."},
     ),
     Section(
         "A partition, before anything is trained",
         "fedloom data partition digits partition.alpha=0.1 --plot split.png",
-        {"split.png": "Labels and sizes of 50 clients, Dirichlet 0.1"},
+        {"split.png": "A column is a client: most have a few of the ten classes."},
     ),
     Section(
         "A paper's table",
         "fedloom paper fedacg:4 --protocols c10-500-dir0.3 --out docs/results/papers --show "
         "--figures papers --format png",
-        {"papers/fedacg-4-average.png": "FedACG's Table 4 at a CPU's scale: moving average"},
+        {
+            "papers/fedacg-4-average.png": "FedACG's Table 4 at a CPU's scale: both rows with the "
+            "look-ahead lead, with and without the pull."
+        },
     ),
 )
 
 HEAD = """<!-- Made by `python docs/gallery.py`. -->
 
-# Gallery of pictures
+# Gallery
 
-Pictures that fedloom draws, below the commands that made them. The runs are on scikit-learn's
-digits, which need no download; the paper's table is drawn from the committed lines of its runs, in
-a checkout. `--format pdf,svg` makes files for a paper. `fedloom report RUN...` alone puts all
-pictures of runs on one page, with its tables. [Results](results/README.md) has more pictures.
+What fedloom draws, below the commands that draw it, on scikit-learn's digits. `--format pdf,svg`
+makes files for a paper; `fedloom report RUN...` puts all on one page.
 """
 
 
@@ -113,7 +109,7 @@ def page() -> str:
         out += [f"## {section.title}", f"```\n{section.commands}\n```\n"]
         for file, caption in section.shown.items():
             picture = copied(file).relative_to(DOCS).as_posix()
-            out.append(f"{caption} (`{file}`):\n\n![{caption}]({picture})\n")
+            out.append(f"{caption}\n\n![{Path(file).stem}]({picture})\n")
     return "\n".join(out)
 
 
