@@ -24,7 +24,7 @@ PAGE = (Path(__file__).parents[2] / "docs/architecture.md").read_text(encoding="
 def of_the_page() -> Stage:
     """The stage that docs/architecture.md shows."""
     made: dict[str, Any] = {"__name__": __name__}
-    exec(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[1], made)
+    exec(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[0], made)
     stage: Stage = made["Heavy"]()
     return stage
 
