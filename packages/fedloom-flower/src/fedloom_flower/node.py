@@ -113,7 +113,7 @@ class Node:
         if identity is None:
             raise ConfigError(
                 "aggregation.secure = true: a node needs its key and those of all clients; give "
-                "identity=, see docs/deployment/python.md"
+                "identity=, see docs/deployment/from-simulation.md"
             )
         return MaskedAnswers(rule, self.i, identity, self.states.folder, cohorts, agreed)
 
