@@ -1,7 +1,7 @@
 """The exchange of a large model's sum between two ranks on this machine, and a model of it.
 
 python benchmarks/ranks.py            11.2 million parameters, on loopback; starts torchrun
-python benchmarks/ranks.py model      what docs/clusters.md predicts from the recorded numbers
+python benchmarks/ranks.py model      what docs/engines.md predicts from the recorded numbers
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def predicted(size: int, bits: float, trip: float, parameters: int, sums: int = 
 
 
 def model() -> None:
-    """The table of docs/clusters.md, and the recorded measurements beside what it says of them."""
+    """The table of docs/engines.md, and the recorded measurements beside what it says of them."""
     print("| ranks | " + " | ".join(f"{g} Gbit/s" for g in (1, 10, 100)) + " |")
     print("| --: | --: | --: | --: |")
     for size in (8, 64, 256, 1024):

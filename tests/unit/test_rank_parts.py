@@ -162,7 +162,7 @@ def test_rows_keep_their_bits_on_the_way():
 
 def test_the_script_for_slurm_starts_what_it_says(tmp_path):
     """With stand-ins for Slurm's commands; the script itself is the page's."""
-    page = (Path(__file__).parents[2] / "docs" / "clusters.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "engines.md").read_text()
     script = re.search(r"```\n(#!/bin/bash\n#SBATCH.*?)```", page, re.DOTALL)
     assert script is not None
     stands = {"srun": 'echo "$@"', "scontrol": "printf 'node7\\nnode8\\n'"}
