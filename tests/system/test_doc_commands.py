@@ -72,23 +72,18 @@ def test_a_doctoral_student_compares_methods_and_draws_them(fedloom: Fedloom) ->
 
 @pytest.mark.slow
 def test_a_hospitals_engineer_trains_on_own_tables(
-    fedloom: Fedloom, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    fedloom: Fedloom, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    page = section("docs/data.md", "Your own data")
-    python, toml = (
-        re.search(rf"```{kind}\n([^`]*hospitals/\*.csv.*?)```", page, re.DOTALL)[1]  # type: ignore[index]
-        for kind in ("python", "toml")
-    )
+    page = section("docs/tables.md", "From files to a run")
+    toml = re.search(r"```toml\n(.*?)```", page, re.DOTALL)
+    assert toml is not None
     fedloom("init", "study")
     monkeypatch.chdir("study")
-    exec(python, {})
-    said = capsys.readouterr().out
-    assert "'hospitals': 4 clients, 551 samples (80 to 199 each), inputs (7,)" in said
-    assert "'switzerland', 'va') 82 rows with an empty cell" in said
-    Path("my.toml").write_text(toml)
-    told = [fedloom(*words).output for words in commands(page)[-5:]]
-    assert "worst client" in told[3] and "SCAFFOLD" in told[3]
-    assert "checked: accuracy" in told[4]
+    Path("my.toml").write_text(toml[1])
+    printed = [fedloom(*words).output for words in commands(page)]
+    assert "551, each held once" in printed[1] and "80 to 199" in printed[1]
+    assert "worst client" in printed[4] and "SCAFFOLD" in printed[4]
+    assert "checked: accuracy" in printed[5]
     scores = json.loads(next(Path("runs").glob("*fedavg*/clients.json")).read_text())
     assert scores["names"][0] == "cleveland" and len(scores["metrics"]["auc"]) == 4
     whole = re.search(r"```toml\n(.*?)```", section("docs/hospital.md"), re.DOTALL)

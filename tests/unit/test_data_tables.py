@@ -41,7 +41,7 @@ HEART = {
 
 @pytest.mark.parametrize("per_client", [True, False])
 def test_the_hospitals_are_a_table_with_settings(per_client, caplog):
-    """As in docs/data.md: what `heart` does, anybody's table can do."""
+    """As in docs/tables.md: what `heart` does, anybody's table can do."""
     data = table(heart_files(), **HEART | {"per_client": per_client})
     same = heart(per_client=per_client)
     assert torch.equal(data.inputs, same.inputs) and torch.equal(data.targets, same.targets)

@@ -258,7 +258,7 @@ def _check_alike(site: Site, first: Site | Agreement, who: str, other: str) -> N
     if first.columns not in ("", site.columns):  # empty: of an older fedloom
         raise DataError(
             f"{who} makes inputs of its rows by other rules than {other} (columns and their order, "
-            "categories, fills, scales); all must be alike: see data.rules in docs/data.md"
+            "categories, fills, scales); all must be alike: see data.rules in docs/tables.md"
         )
     if not site.examples:
         raise DataError(f"{who} has no training examples; leave it out")

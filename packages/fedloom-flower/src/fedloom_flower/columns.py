@@ -27,7 +27,7 @@ _HELD_OUT = ({"test"}, {"date", "test_from"}, {"test_share", "test_seed"})  # wa
 _HOW = (
     "run `fedloom deploy describe`; or make the federation with `fedloom deploy new` where a table "
     "of these columns is (data.path), or write [[data.rules]] into run.toml at every place "
-    "(docs/data.md)"
+    "(docs/tables.md)"
 )
 
 

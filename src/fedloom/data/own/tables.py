@@ -78,7 +78,7 @@ def table(
     recode: Mapping[str, Mapping[str, str]] | None = None,
     sheet: str = "",
 ) -> FederatedData:
-    """Load CSV, Excel or Parquet files of yours, a row per sample; docs/data.md tells it all.
+    """Load CSV, Excel or Parquet files of yours, a row per sample; docs/tables.md explains it.
 
     path: a file; or a pattern such as "hospitals/*.csv" or a list, and then every file is a client
     of its name. client: the column that says whose a row is; partition natural (the default then)
