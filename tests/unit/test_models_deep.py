@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -312,31 +313,19 @@ FETCHED = {"roberta_base": "124,648,708", "huggingface_text": "its own"}  # not 
 
 
 def test_the_page_lists_every_model_as_it_is():
-    lines = PAGE.read_text().splitlines()
-    rows = [[c.strip() for c in line.strip("|").split("|")] for line in lines if "`model=" in line]
-    assert [row[0].strip("`") for row in rows if len(row) == 5] == list(MODELS)
-    for name, _, parameters, blocks, command in (row for row in rows if len(row) == 5):
-        name = name.strip("`")
-        assert command.startswith(f"`model={name}")
-        if name in FETCHED:
-            assert parameters == FETCHED[name]
-            continue
-        net = shapes(MODELS[name])
-        assert parameters == f"{count(net):,}"
-        names = [n for n, _ in net.named_children()]
-        if "..." not in blocks:
-            assert blocks == ", ".join(names)
-        else:
-            before, after = blocks.split(", ..., ")
-            assert ", ".join(names).startswith(before) and ", ".join(names).endswith(after)
+    rows = re.findall(r"^\| `model=(\w+).*\| (.*) \|$", PAGE.read_text(), re.MULTILINE)
+    assert [name for name, _ in rows] == list(MODELS)
+    for name, parameters in rows:
+        there = FETCHED.get(name) or f"{count(shapes(MODELS[name])):,}"
+        assert parameters == there
 
 
 @pytest.mark.parametrize("name", [n for n in MODELS if n not in FETCHED])
 def test_the_commands_of_the_page_are_taken(name):
     from fedloom.config import resolve
 
-    line = next(line for line in PAGE.read_text().splitlines() if f"| `{name}` |" in line)
-    overrides = line.split("`")[-2].split()
+    line = next(line for line in PAGE.read_text().splitlines() if f"| `model={name}" in line)
+    overrides = line.split("`")[1].split()
     assert resolve("digits", overrides).values["model"]["name"] == name
 
 
