@@ -35,6 +35,7 @@ from fedloom.cli.export_check import Told, describe
 from fedloom.cli.export_network import write_script
 from fedloom.config import resolve
 from fedloom.data import Images, digits, from_arrays, heart, iid
+from fedloom.data.own import cells
 from fedloom.data.own.columns import as_table
 from fedloom.data.own.making import PerClient
 from fedloom.data.own.preparation import Column, Preparation
@@ -113,11 +114,11 @@ def test_a_script_makes_the_inputs_that_the_model_was_trained_on(
 
 def test_a_script_takes_a_number_however_it_is_written(tmp_path: Path) -> None:
     """As training does: by the same cells."""
-    cells = [(" 1 ", "2"), ("1.0", "02"), (1, 2.0), (1.0, "+2"), (".50", 1), ("x", 1), (None, 1)]
-    table = as_table("t.csv", dict(zip(("cp", "stage"), zip(*cells, strict=True), strict=True)))
+    rows = [(" 1 ", "2"), ("1.0", "02"), (1, 2.0), (1.0, "+2"), (".50", 1), ("x", 1), (None, 1)]
+    table = as_table("t.csv", dict(zip(("cp", "stage"), zip(*rows, strict=True), strict=True)))
     wanted = NUMBERED.of(table)
     how = recipe(NUMBERED, None, wanted)
-    assert torch.equal(written(tmp_path, nn.Flatten(), how)["prepare"](cells), wanted)
+    assert torch.equal(written(tmp_path, nn.Flatten(), how)["prepare"](rows), wanted)
     assert wanted[:4].tolist() == [[0, 1, 0, 1]] * 4 and wanted[5:, :3].sum() == 1
 
 
@@ -768,6 +769,7 @@ def test_a_patients_file_becomes_the_runs_own_scores(
     assert about["scores"]["sites"]["lyon"] == {name: own[name][1] for name in own}
     trained = rows[rows["day"] < "2024-01-21"]["age"].astype(float)
     assert about["threshold"] == 0.4 and about["ranges"]["age"] == [trained.min(), trained.max()]
+    assert Path("a/export/cells.py").read_text() == Path(cells.__file__).read_text()
     card = Path("a/export/README.md").read_text()
     assert f"| lyon | 41 | 20 | {own['auc'][1]:.4f} | {own['brier'][1]:.4f} |" in card
     assert "- Sites with fewer than 50 test rows: bonn (20), lyon (20)." in card
@@ -857,8 +859,8 @@ def test_a_hospitals_patients_are_prepared_by_its_own_numbers(fedloom: Fedloom, 
     assert isinstance(data.raw, PerClient)
     for i, site in enumerate(data.client_names):
         rows = data.test_clients.of(i)
-        cells = data.raw.own[site].back(data.test_inputs[rows])
-        pandas.DataFrame(cells, columns=[*INPUTS]).to_csv(f"{site}.csv", index=False)
+        texts = data.raw.own[site].back(data.test_inputs[rows])
+        pandas.DataFrame(texts, columns=[*INPUTS]).to_csv(f"{site}.csv", index=False)
         words = (f"{site}.csv", "--site", site, "--out", f"{site}.scores.csv")
         assert check("a/export/predict.py", *words)[0] == 0
         likely = pandas.read_csv(f"{site}.scores.csv")["probability_ill"]

@@ -15,9 +15,9 @@ pytest.importorskip("pandas", reason="the extra tables is not installed")
 from federations.places import Here, folder, site_file, table
 from fedloom.cli.__main__ import cli
 from fedloom.cli.describe import in_tables
-from fedloom.cli.exported import _cell
 from fedloom.config import resolve
 from fedloom.config.sources import read
+from fedloom.data.own.cells import inputs
 from fedloom.data.own.description import ColumnDescription, Description
 from fedloom.data.own.notices import notices
 from fedloom.data.own.preparation import Column, preparation_of
@@ -225,10 +225,11 @@ def test_fills_and_scales_are_those_of_all_rows():
 
 
 def test_a_category_that_nobody_told_is_none_in_an_export_too():
-    rule = Column("a", "one_hot", ("x", "y"), agreed=True, others=True).rule() | {"numeric": False}
-    assert _cell("z", rule, strict=True) == [0, 0] and _cell("y", rule, strict=True) == [0, 1]
+    rule = Column("a", "one_hot", ("x", "y"), agreed=True, others=True).rule()
+    cells = np.array(["z", "y"], dtype=object)
+    assert inputs(cells, rule, strict=True).tolist() == [[0, 0], [0, 1]]
     with pytest.raises(ValueError, match="'z' is none of x, y"):
-        _cell("z", rule | {"others": False}, strict=True)
+        inputs(cells, rule | {"others": False}, strict=True)
     with pytest.raises(DataError, match=r"others = true is for one_hot, got True of dummy"):
         preparation_of([{"name": "a", "kind": "dummy", "others": True}])
 

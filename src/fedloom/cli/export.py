@@ -22,7 +22,7 @@ _SUFFIX = {"safetensors": ".safetensors", "state_dict": ".pt"}
 _WEIGHTS, _MASK = "weights", "mask"
 # what an export may hold; an earlier one is taken away before another is written
 _FILES = (
-    *("model.pt2", "predict.py", "about.json", "README.md", "test.npz"),
+    *("model.pt2", "predict.py", "cells.py", "about.json", "README.md", "test.npz"),
     *(f"{name}{end}" for name in (_WEIGHTS, _MASK) for end in _SUFFIX.values()),
 )
 

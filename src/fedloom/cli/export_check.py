@@ -18,8 +18,8 @@ from fedloom._version import __version__
 from fedloom.cli.exported import prepare
 from fedloom.config import Config
 from fedloom.data import FederatedData
+from fedloom.data.own.cells import EMPTY
 from fedloom.data.own.making import PerClient
-from fedloom.data.own.preparation import EMPTY, Column
 from fedloom.data.own.ranges import ranges
 from fedloom.data.raw_inputs import recipe
 from fedloom.engines.base import one_thread
@@ -147,9 +147,8 @@ def describe(
         if "words" in how:
             how["words"] = {word: i for i, word in enumerate(how["words"])}
         for rule in how.get("rules", ()):
-            column = Column("", rule["kind"], tuple(rule["values"]), rule["fill"])
             missing = map(str, about.get("reading", {}).get("na_values", ()))
-            rule |= {"numeric": column.numeric, "empty": sorted({*EMPTY, *missing})}
+            rule["empty"] = sorted({*EMPTY, *missing})
             if other := about.get("recode", {}).get(rule["name"]):
                 rule["recode"] = other
         if data is not None and how["kind"] not in ("own", "unknown", "cells_per_client"):

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from fedloom.cli import exported
 from fedloom.config import Config
+from fedloom.data.own import cells
 from fedloom.engines.guard import at_server
 from fedloom.errors import CheckpointError, ConfigError, SettingError
 from fedloom.evaluation.scorer import keeps_no_statistics, samples
@@ -200,6 +201,9 @@ def write_script(out: Path, module: nn.Module | None, told: Told) -> Path:
         click.echo(f"{written}: the network, by torch {torch.__version__}")
     about = json.dumps(told.about, indent=1, ensure_ascii=False) + "\n"
     click.echo(f"{write_out(out / 'about.json', about)}: inputs, classes, threshold, scores")
+    if told.about["inputs"].get("columns"):  # of a table
+        written = write_out(out / "cells.py", Path(cells.__file__).read_text(encoding="utf-8"))
+        click.echo(f"{written}: what prepares a table's columns, as in training")
     code = write_out(out / "predict.py", Path(exported.__file__).read_text(encoding="utf-8"))
     click.echo(f"{code}: the script that uses them")
     return code

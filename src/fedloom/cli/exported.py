@@ -15,6 +15,7 @@ import logging
 import math
 import pickle
 import re
+import runpy
 import sys
 import zipfile
 import zlib
@@ -22,6 +23,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext, suppress
 from functools import cache, partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -183,60 +185,39 @@ def _numbers(samples: Any, how: dict[str, Any]) -> Tensor:
 
 def _cells(samples: Any, how: dict[str, Any]) -> Tensor:
     """Rows of a table: a data frame, mappings from names of columns, or cells in their order."""
-    rules, made = how["rules"], []
-    rows = samples.to_dict("records") if hasattr(samples, "to_dict") else samples
+    rows, rules = _rows(samples), how["rules"]
+    by_name, made = len(rows) > 0 and isinstance(rows[0], dict), []
     for number, row in enumerate(rows, how.get("first", 1)):
-        for rule in rules if isinstance(row, dict) else ():
-            if rule["name"] not in row:
-                raise ValueError(f"no column {rule['name']!r}; there are {', '.join(row)}")
-        cells = [row[rule["name"]] for rule in rules] if isinstance(row, dict) else row
-        inputs: list[float] = []
-        for cell, rule in zip(cells, rules, strict=True):
-            try:
-                inputs += _cell(cell, rule, how.get("strict", False))
-            except ValueError as error:
-                raise ValueError(f"column {rule['name']!r}, row {number}: {error}") from None
-        made.append(inputs)
-    return torch.tensor(made, dtype=torch.float64).to(getattr(torch, how["dtype"]))
+        if not by_name and len(row) != len(rules):
+            raise ValueError(f"row {number} has {len(row)} cells, and the model takes {len(rules)}")
+        if missing := [rule["name"] for rule in rules if by_name and rule["name"] not in row]:
+            raise ValueError(f"no column {missing[0]!r}; there are {', '.join(row)}")
+    for place, rule in enumerate(rules):
+        cells = _column(rows, rule["name"] if by_name else place)
+        try:
+            made.append(tables().inputs(cells, rule, how.get("strict", False)))
+        except tables().CellError as error:
+            place = how.get("first", 1) + error.row
+            raise ValueError(f"column {rule['name']!r}, row {place}: {error}") from None
+    return torch.from_numpy(np.concatenate(made, axis=1)).to(getattr(torch, how["dtype"]))
 
 
-def _cell(value: Any, rule: dict[str, Any], strict: bool) -> list[float]:
-    """The numbers that a cell becomes."""
-    kind, value = rule["kind"], rule.get("recode", {}).get(str(value), value)
-    if _empty(value, rule):
-        if rule["fill"] is None:
-            raise ValueError(f"{value or 'it'} is empty, and in training no such cell was; fill it")
-        value = rule["fill"]
-    if kind == "number":
-        numbers = [_number(value)]
-    else:
-        text, values = _category(value, rule["numeric"]), rule["values"]
-        zeros = kind == "one_hot" and (not strict or rule.get("others", False))
-        if text not in values and not zeros:
-            raise ValueError(f"{text!r} is none of {', '.join(values)}")
-        wide = [float(text == known) for known in values[kind == "dummy" :]]
-        numbers = wide if kind != "ordinal" else [float(values.index(text))]
-    return list(map(float, (np.array(numbers) - rule["mean"]) / rule["std"]))
+@cache
+def tables() -> Any:
+    """What makes numbers of a table's cells: fedloom's own file, of which a copy lies here."""
+    if __package__:
+        return importlib.import_module("fedloom.data.own.cells")
+    if not (file := HERE / "cells.py").is_file():
+        raise FileNotFoundError(f"{file} is missing: it belongs beside the script")
+    return SimpleNamespace(**runpy.run_path(str(file)))
 
 
-def _empty(value: Any, rule: dict[str, Any]) -> bool:
-    return value is None or value != value or value in rule.get("empty", ())
+def _rows(samples: Any) -> Any:
+    return samples.to_dict("records") if hasattr(samples, "to_dict") else samples
 
 
-def _number(value: Any) -> float:
-    with suppress(TypeError, ValueError):
-        if math.isfinite(number := float(value)):
-            return number
-    raise ValueError(f"{value!r} is no finite number")
-
-
-def _category(value: Any, numeric: bool) -> str:
-    """A cell as a text; among numbers 1, "1.0" and " 01 " are "1"."""
-    if numeric and str(value).strip().lstrip("+-").isdecimal():
-        return str(int(value))
-    with suppress(ValueError):
-        value = float(str(value)) if numeric else value
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+def _column(rows: Any, key: Any) -> Any:
+    return np.fromiter((row[key] for row in rows), object, len(rows))
 
 
 def _texts(samples: Any, how: dict[str, Any]) -> Tensor:
@@ -311,23 +292,26 @@ def predict(samples: Any, network: Any = None, site: Site = None) -> Any:
 
 def outside(samples: Any) -> list[str]:
     """A line for each column with numbers or values that the model was not trained on."""
-    rows = samples.to_dict("records") if hasattr(samples, "to_dict") else samples
+    rows, lines = _rows(samples), []
     if not len(rows) or not isinstance(rows[0], dict):
         return []
     rules = {rule["name"]: rule for rule in about()["inputs"].get("rules", ())}
-    lines = []
+
+    def filled(name: str) -> Any:
+        rule, cells = rules.get(name, PLAIN), _column(rows, name)
+        return cells[~tables().empty(cells, rule.get("empty", ()))]
+
     for name, (low, high) in about()["ranges"].items():
-        rounding = 1e-6 * max(abs(low), abs(high))
-        cells = [row[name] for row in rows if not _empty(row[name], rules.get(name, PLAIN))]
-        if away := sum(not low - rounding <= _number(n) <= high + rounding for n in cells):
+        rounding, numbers = 1e-6 * max(abs(low), abs(high)), tables().finite_numbers(filled(name))
+        if away := int(((numbers < low - rounding) | (numbers > high + rounding)).sum()):
             said = f"{away} of {len(rows)} rows outside {low:g} to {high:g}, those that it was"
             lines.append(f"column {name!r}: {said} trained on")
-    for name, rule in rules.items():
-        cells = [row[name] for row in rows if rule.get("others") and not _empty(row[name], rule)]
-        texts = (_category(cell, rule["numeric"]) for cell in cells)
-        if strange := [text for text in texts if text not in rule["values"]]:
+    for name in (name for name, rule in rules.items() if rule.get("others")):
+        cells, values = filled(name), rules[name]["values"]
+        strange = cells[tables().places(cells, rules[name]) < 0]
+        if len(strange):
             said = f"{len(strange)} of {len(rows)} rows, as {strange[0]!r}, are none of"
-            lines.append(f"column {name!r}: {said} {', '.join(rule['values'])}")
+            lines.append(f"column {name!r}: {said} {', '.join(values)}")
     return lines
 
 

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedloom.data.own.columns import in_order, number_name
+from fedloom.data.own.cells import number_name
+from fedloom.data.own.columns import in_order
 from fedloom.data.own.description import ColumnDescription, Description, counts_of
 from fedloom.data.own.fitting import ALL, DROP, FILLS, WITH_CATEGORIES
 from fedloom.data.own.preparation import KINDS, categories

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from fedloom.core.extras import need
 from fedloom.core.parsing import shortened
+from fedloom.data.own.cells import CellError, Floats, empty, finite_numbers, is_number, name_of
 from fedloom.data.published.vocabulary import by_frequency, padded
 from fedloom.data.raw_inputs import Words
 from fedloom.errors import DataError, did_you_mean
@@ -24,9 +24,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
 _log = logging.getLogger(__name__)
-LARGEST = float(np.finfo(np.float32).max)
 _COMMA = re.compile(r"\s*[+-]?\d*,\d+\s*")
-Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,15 +88,6 @@ def short(value: Any) -> str:
     return shortened(repr(value))
 
 
-def is_number(value: Any) -> bool:
-    """True for what Python reads as a number, also as an infinite one."""
-    try:
-        float(value)
-    except (TypeError, ValueError, OverflowError):
-        return False
-    return True
-
-
 def refuse_commas(texts: Series) -> None:
     """Raise DataError for texts that all are numbers with a decimal comma."""
     if len(texts) and texts.map(lambda cell: _COMMA.fullmatch(str(cell)) is not None).all():
@@ -114,17 +103,31 @@ def odd(value: Any) -> str:
     return ""
 
 
+def not_finite(cells: Series) -> DataError:
+    """The error for the first of some cells, which is no finite number."""
+    first = cells.iloc[0]
+    return DataError(f"{at(cells)}: {odd(first) or f'{short(first)} is no finite number'}")
+
+
 def finite(cells: Series) -> Floats:
     """Cells as numbers (n,). Raises DataError naming the first that is no finite number."""
     try:
-        numbers: Floats = cells.to_numpy(dtype=np.float64)
+        return finite_numbers(cells.to_numpy())
+    except CellError as error:
+        raise not_finite(cells[error.row :]) from None
+
+
+def text_cells(cells: Series) -> Series:
+    """The cells that are texts and no numbers; none if that are at most half of those that are
+    there.
+    """
+    there = cells[~empty(cells)]
+    try:
+        there.to_numpy(dtype=np.float64)
+        return there[:0]
     except (TypeError, ValueError, OverflowError):
-        numbers = np.array([float(cell) if is_number(cell) else math.nan for cell in cells])
-    wrong = cells[~(np.abs(numbers) <= LARGEST)]  # NaN is not
-    if len(wrong):
-        first = wrong.iloc[0]
-        raise DataError(f"{at(wrong)}: {odd(first) or f'{short(first)} is no finite number'}")
-    return numbers
+        found = there[[isinstance(cell, str) and not is_number(cell) for cell in there]]
+    return found if 2 * len(found) > len(there) else there[:0]
 
 
 def numbers_of(table: Table, names: Sequence[str]) -> Tensor:
@@ -160,24 +163,6 @@ def _lists(cells: Series) -> Tensor:
         rows.append(array)
     whole = np.stack(rows)
     return torch.from_numpy(whole.astype(np.float32 if whole.dtype.kind == "f" else np.int64))
-
-
-def name_of(value: Any) -> str:
-    """A value as a name; 3.0, which tables make of 3 beside missing values, is 3."""
-    whole = isinstance(value, float) and value.is_integer()
-    return str(int(value)) if whole else str(value)
-
-
-def number_name(value: Any) -> str | None:
-    """A finite number as the one text that stands for it; None for anything else.
-
-    >>> number_name("1.0"), number_name(" 01 "), number_name(0.50), number_name("I")
-    ('1', '1', '0.5', None)
-    """
-    text = str(value).strip()
-    if not is_number(text) or not math.isfinite(number := float(text)) or "_" in text:
-        return None
-    return str(int(text)) if text.lstrip("+-").isdecimal() else name_of(number)  # of any length
 
 
 def in_order(names: Iterable[str], number: Callable[[str], float] | None) -> tuple[str, ...]:

@@ -11,8 +11,7 @@ import itertools
 import re
 from collections.abc import Mapping, Sequence
 
-from fedloom.data.own.columns import Table, finite, first_line, present, short
-from fedloom.data.own.preparation import text_cells
+from fedloom.data.own.columns import Table, finite, first_line, present, short, text_cells
 from fedloom.errors import DataError
 
 ANSWERS = ("no", "yes")  # the classes of a condition without class_names

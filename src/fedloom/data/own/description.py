@@ -29,21 +29,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from ...core.strict_json import PLAIN, Examples, first_of, from_json
 from ...errors import DataError
 from ..heterogeneity import Labels, labels_of_counts
-from .columns import (
-    LARGEST,
-    Floats,
-    Table,
-    finite,
-    in_order,
-    name_of,
-    number_name,
-    present,
-    refuse_commas,
-)
+from .cells import LARGEST, Floats, empty, name_of, number_name
+from .columns import Table, finite, in_order, present, refuse_commas, text_cells
 from .duplicates import Duplicates, rows_of, shared_rows
 from .fitting import DROP, Finding
 from .making import Making
-from .preparation import empty, text_cells
 from .reading import Reading
 from .tables import Files
 from .test_rows import HeldOut

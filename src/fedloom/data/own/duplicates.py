@@ -10,8 +10,8 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from ...core.strict_json import PLAIN, Examples
-from .columns import Table, number_name
-from .preparation import empty
+from .cells import empty, number_name
+from .columns import Table
 
 Value = Annotated[str, Field(max_length=200, pattern=PLAIN)]
 Row = tuple[str, ...]

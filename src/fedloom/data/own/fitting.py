@@ -7,27 +7,22 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from fedloom.data.own.cells import empty, name_of, number_name
 from fedloom.data.own.columns import (
     Table,
     at,
     finite,
     in_order,
-    name_of,
-    number_name,
     odd,
     short,
+    text_cells,
     warn_of_look_alikes,
 )
-from fedloom.data.own.preparation import (
-    KINDS,
-    Column,
-    Preparation,
-    categories,
-    empty,
-    text_cells,
-)
+from fedloom.data.own.preparation import KINDS, Column, Preparation, categories
 from fedloom.errors import DataError, did_you_mean, unknown
 
 if TYPE_CHECKING:
@@ -53,11 +48,13 @@ class Finding:
     def of(self, column: Column, table: Table) -> Column:
         """The column with its fill, mean and deviation in these rows. Raises DataError."""
         cells = table.of(column.name)
-        fill = self.fill(cells, column.kind)
-        fill = column.fill if fill is None else fill
-        column = replace(column, fill=fill, missing=int(empty(cells).sum()))
-        if self.standardise != WITH_CATEGORIES and not (
-            self.standardise and column.kind == "number"
+        gaps = empty(cells)
+        fill = self.fill(cells[~gaps], column.kind, cells)
+        column = replace(
+            column, missing=int(gaps.sum()), fill=column.fill if fill is None else fill
+        )
+        if not self.standardise or (
+            column.kind != "number" and self.standardise != WITH_CATEGORIES
         ):
             return column
         numbers = column.of(table)
@@ -72,9 +69,9 @@ class Finding:
             return replace(column, mean=mean, std=std)
         return replace(column, mean=mean[0], std=std[0])
 
-    def fill(self, cells: Series, kind: str) -> float | str | None:
-        """What stands for an empty cell of a column."""
-        given, name, there = self.missing, cells.name, cells[~empty(cells)]
+    def fill(self, there: Series, kind: str, cells: Series) -> float | str | None:
+        """What stands for an empty cell of a column. there: the cells that are not empty."""
+        given, name = self.missing, cells.name
         how = given.get(name, given.get(ALL)) if isinstance(given, Mapping) else given
         if how in (None, DROP):
             return None
@@ -83,13 +80,12 @@ class Finding:
             raise all_empty(cells, f", or say what stands there: missing.{name} = 0, a value")
         if kind == "number":
             return _number_for(there, how)
-        names = there.map(name_of)
-        distinct = names.unique().tolist()
-        known = dict(zip(distinct, categories(distinct), strict=True))
-        fill = name_of(how)
+        numbers = {name: number_name(name) for name in {*map(name_of, there)}}
+        numeric, fill = all(numbers.values()), name_of(how)
         if how in FILLS or not (own or isinstance(how, str)):  # a number for all is no text
-            fill = str(names.map(known).mode().iloc[0])  # of several most frequent ones the first
-        return number_name(fill) or fill if all(map(number_name, known)) else fill
+            names = map(name_of, there)
+            fill = str(_most_frequent([numbers[name] if numeric else name for name in names]))
+        return number_name(fill) or fill if numeric else fill
 
 
 def fit(table: Table, names: Sequence[str], kinds: Kinds, how: Finding) -> Preparation:
@@ -117,8 +113,8 @@ def _column(table: Table, name: str, kinds: Kinds, how: Finding) -> Column:
         raise DataError(f"columns.{name}: {unknown('kind of column', rule, KINDS)}, or its values")
     if rule == "number":
         return Column(name, rule)
-    fill = how.fill(cells, "")
-    known = dict.fromkeys(categories(there.map(name_of).unique()))
+    fill = how.fill(there, "", cells)
+    known = dict.fromkeys(categories(dict.fromkeys(map(name_of, there))))
     _warn_of_mixed(table, name, [*known])
     warn_of_look_alikes(f"{table.where}, column '{name}'", known)
     if not isinstance(rule, str):
@@ -162,7 +158,13 @@ def _number_for(there: Series, how: str | float) -> float:
         raise DataError(
             f"missing.{there.name} must be mean, median, most_frequent or a number, got '{how}'"
         )
-    import pandas
+    numbers = finite(there)
+    if how == "most_frequent":
+        return float(_most_frequent(numbers))
+    return float(numbers.mean() if how == "mean" else np.median(numbers))
 
-    numbers = pandas.Series(finite(there))
-    return float(numbers.mode().iloc[0] if how == "most_frequent" else numbers.agg(how))
+
+def _most_frequent(values: Any) -> Any:
+    """The most frequent of some values, of several the first in order."""
+    distinct, counts = np.unique(values, return_counts=True)
+    return distinct[counts.argmax()]

@@ -14,17 +14,11 @@ import torch
 from torch import Tensor
 
 from fedloom.core.own_parts import find, is_own
-from fedloom.data.own.columns import Table, first_line, numbers_of, words_of
+from fedloom.data.own.cells import empty
+from fedloom.data.own.columns import Table, first_line, numbers_of, text_cells, words_of
 from fedloom.data.own.files import parts_of
 from fedloom.data.own.fitting import DROP, Finding, Kinds, fit, no_rule
-from fedloom.data.own.preparation import (
-    Preparation,
-    Rules,
-    empty,
-    preparation_of,
-    refuse_besides,
-    text_cells,
-)
+from fedloom.data.own.preparation import Preparation, Rules, preparation_of
 from fedloom.data.raw_inputs import Columns, Raw
 from fedloom.errors import DataError
 
@@ -115,10 +109,10 @@ class Making:
             found = {"columns": found["columns"]}
         if self.rules:
             preparation_of(self.rules)  # refuses rules that cannot be
-            refuse_besides({"inputs": self.inputs, "text": self.text} | found, "rules")
+            _refuse_besides({"inputs": self.inputs, "text": self.text} | found, "rules")
         if self.preparation is not None:
             given = {"rules": self.rules, "text": self.text, "per_client": self.per_client}
-            refuse_besides(given | found, "preparation")
+            _refuse_besides(given | found, "preparation")
         if self.text is not None and self.inputs:
             raise DataError("inputs and text are both given; keep one of them")
 
@@ -203,6 +197,15 @@ class Making:
                     f"its rows: {first_line(error)}"
                 ) from error
         return made, Transformed(type(how).__name__, tuple(names))
+
+
+def _refuse_besides(given: Mapping[str, Any], what: str) -> None:
+    """Raise DataError for an option of `table` that another one, `what`, decides."""
+    for name, value in given.items():
+        if not (value is None or value is False or value == () or value == []):
+            said = f"{what} and {name} are both given: {what} say"
+            said += "" if what.endswith("s") else "s"
+            raise DataError(f"{said} it all; keep one of them")
 
 
 def _numeric(table: Table, names: Sequence[str]) -> DataFrame:

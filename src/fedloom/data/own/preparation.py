@@ -26,17 +26,8 @@ import torch
 from torch import Tensor
 
 from fedloom.core.parsing import shortened
-from fedloom.data.own.columns import (
-    Floats,
-    Table,
-    at,
-    finite,
-    is_number,
-    name_of,
-    number_name,
-    places,
-    short,
-)
+from fedloom.data.own.cells import CellError, Floats, inputs, name_of, number_name
+from fedloom.data.own.columns import Table, at, not_finite, short
 from fedloom.data.raw_inputs import Columns, Raw
 from fedloom.errors import DataError, did_you_mean, unknown
 
@@ -45,10 +36,7 @@ if TYPE_CHECKING:
 
 
 KINDS = ("one_hot", "dummy", "ordinal", "number")
-# what an empty cell is written as
-EMPTY = frozenset({"", "NA", "N/A", "NaN", "nan", "null", "NULL"})
 _STRANGE = "\x01"  # stands for a text that no training row has
-Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 @dataclass(frozen=True)
@@ -85,30 +73,11 @@ class Column:
 
     def of(self, table: Table) -> Floats:
         """The numbers (n, k) of a table's column. Raises DataError naming file and row."""
-        mean, std = np.array(self.mean), np.array(self.std)
-        scaled: Floats = (self._unscaled(table.of(self.name)) - mean) / std
-        return scaled
-
-    def _unscaled(self, cells: Series) -> Floats:
-        whole = self._filled(cells)
-        if self.kind == "number":
-            return finite(whole)[:, None]
-        names = whole.map(name_of)
-        if self.numeric:
-            names = names.map({name: number_name(name) or name for name in names.unique()})
-        found = places(names, self.values).numpy()
-        wrong = cells[found < 0]
-        if len(wrong) and (self.kind != "one_hot" or (self.agreed and not self.others)):
-            raise self._unknown(wrong)
-        if self.kind == "ordinal":
-            return found[:, None].astype(np.float64)
-        import pandas
-
-        # a value that no training row has is 0 everywhere
-        known = pandas.Categorical.from_codes(found, categories=list(self.values))
-        wide = pandas.get_dummies(known, drop_first=self.kind == "dummy", dtype=float)
-        numbers: Floats = wide.to_numpy()
-        return numbers
+        cells = table.of(self.name)
+        try:
+            return inputs(cells.to_numpy(), vars(self), strict=self.agreed)
+        except CellError as error:
+            raise self._refusal(cells[error.row :], error.why) from None
 
     def cells(self, numbers: Floats) -> list[str]:
         """Cells that become these numbers (n, k)."""
@@ -127,38 +96,28 @@ class Column:
         lists = {key: getattr(self, key) for key in ("mean", "std", "values")}
         return kept | {k: [*v] if isinstance(v, tuple) else v for k, v in lists.items()}
 
-    @property
-    def numeric(self) -> bool:
-        """Whether all categories are numbers, which may be written in several ways."""
-        return all(number_name(value) == value for value in self.values if value != self.fill)
-
-    def _unknown(self, wrong: Series) -> DataError:
-        known = f"{', '.join(self.values[:10])}{', ...' if len(self.values) > 10 else ''}"
-        said = f"{at(wrong)}: {short(wrong.iloc[0])}"
-        if self.agreed:
-            return DataError(
-                f"{said} is none of the agreed values ({known}); correct the cell, take the row "
-                f"out, or add the value to the column's entry in data.rules at every place"
-            )
-        return DataError(
-            f"{said} has no place in the order of the column ({known}); write the whole order into "
+    def _refusal(self, cells: Series, why: str) -> DataError:
+        """The error for the first of some cells."""
+        if why == "number":
+            return not_finite(cells)
+        if why == "empty":
+            ways = "median, mean" if self.kind == "number" else "most_frequent"
+            way = f"missing = {ways} or a value of your own"
+            if self.agreed:
+                way = "fill = ... in the column's entry in data.rules, at every place"
+            said = f"is empty; fill such cells by {way}, or take the rows out"
+            return DataError(f"{at(cells)} {said}")
+        known = f"({', '.join(self.values[:10])}{', ...' if len(self.values) > 10 else ''})"
+        said = (
+            f"has no place in the order of the column {known}; write the whole order into "
             f"columns.{self.name}, or take one_hot"
         )
-
-    def _filled(self, cells: Series) -> Series:
-        """Cells without an empty one."""
-        if not (missing := empty(cells)).any():
-            return cells
-        if self.fill is None:
-            ways = "median, mean" if self.kind == "number" else "most_frequent"
-            way = "fill = ... in the column's entry in data.rules, at every place"
-            way = way if self.agreed else f"missing = {ways} or a value of your own"
-            raise DataError(
-                f"{at(cells[missing])} is empty; fill such cells by {way}, or take the rows out"
+        if self.agreed:
+            said = (
+                f"is none of the agreed values {known}; correct the cell, take the row out, or add "
+                "the value to the column's entry in data.rules at every place"
             )
-        cells = cells.copy()
-        cells[missing] = self.fill
-        return cells
+        return DataError(f"{at(cells)}: {short(cells.iloc[0])} {said}")
 
     def said(self) -> str:
         """What was done, in words; empty for numbers that stay."""
@@ -234,28 +193,6 @@ class Preparation:
         return {"kind": "cells", "columns": names, "rules": rules, "prepared": self.said()}
 
 
-def empty(cells: Series) -> Bools:
-    """Which cells (n,) are missing values."""
-    try:
-        found: Bools = (cells.isna() | cells.isin(EMPTY)).to_numpy()
-    except TypeError:  # lists are in no set
-        found = cells.isna().to_numpy()
-    return found
-
-
-def text_cells(cells: Series) -> Series:
-    """The cells that are texts and no numbers; none if that are at most half of those that are
-    there.
-    """
-    there = cells[~empty(cells)]
-    try:
-        there.to_numpy(dtype=np.float64)
-        return there[:0]
-    except (TypeError, ValueError, OverflowError):
-        found = there[[isinstance(cell, str) and not is_number(cell) for cell in there]]
-    return found if 2 * len(found) > len(there) else there[:0]
-
-
 def categories(values: Iterable[Any], fill: Any = None) -> tuple[str, ...]:
     """The names of cells: of a column of numbers one for each number, 1 for 1.0 and " 1 ". fill:
     may be a text among numbers.
@@ -296,72 +233,64 @@ def rules_of(raw: Raw | None) -> list[dict[str, Any]]:
     return found
 
 
-def refuse_besides(given: Mapping[str, Any], what: str) -> None:
-    """Raise DataError for an option of `table` that another one, `what`, decides."""
-    for name, value in given.items():
-        if not (value is None or value is False or value == () or value == []):
-            said = f"{what} and {name} are both given: {what} say"
-            said += "" if what.endswith("s") else "s"
-            raise DataError(f"{said} it all; keep one of them")
-
-
 def _agreed(rule: Mapping[str, Any]) -> Column:
-    name, kind, fill = rule.get("name"), rule.get("kind", "number"), rule.get("fill")
+    name, kind, others = rule.get("name"), rule.get("kind", "number"), rule.get("others", False)
     if not isinstance(name, str) or not name:
         said = shortened(str(dict(rule)))
         raise DataError(f"rules: an entry has no name: {said}; name the column that it is for")
-    wrong, others = f"rules, column '{name}':", rule.get("others", False)
-    for key in rule:
-        if key not in _KEYS:
-            raise DataError(f"{wrong} unknown key '{key}'; {did_you_mean(str(key), _KEYS)}")
-    if kind not in KINDS:
-        raise DataError(f"{wrong} {unknown('kind', str(kind), KINDS)}")
-    if others and (kind != "one_hot" or others is not True):
-        raise DataError(f"{wrong} others = true is for one_hot, got {others!r} of {kind}")
-    if kind == "number":
-        if rule.get("values"):
-            raise DataError(f"{wrong} a number has no values; take kind = one_hot or ordinal")
-        if not (fill is None or _is_finite(fill)):
-            raise DataError(f"{wrong} fill must be a number, got {fill!r}")
-        column = Column(name, kind, (), None if fill is None else float(fill), agreed=True)
-    else:
-        values = _values(rule, wrong)
-        filled = None if fill is None else number_name(name_of(fill)) or name_of(fill)
-        if filled not in (None, *values):
-            known = ", ".join(values[:10])
-            raise DataError(f"{wrong} fill must be one of its values ({known}), got '{filled}'")
-        column = Column(name, kind, values, filled, agreed=True, others=others)
-    mean, std = (_scale(rule.get(key, _PLAIN[key]), key, column, wrong) for key in ("mean", "std"))
-    if np.min(std) <= 0:
-        raise DataError(f"{wrong} std must be above 0, got {rule['std']}")
+    try:
+        for key in rule:
+            if key not in _KEYS:
+                raise ValueError(f"unknown key '{key}'; {did_you_mean(str(key), _KEYS)}")
+        if kind not in KINDS:
+            raise ValueError(unknown("kind", str(kind), KINDS))
+        if others and (kind != "one_hot" or others is not True):
+            raise ValueError(f"others = true is for one_hot, got {others!r} of {kind}")
+        values, fill = _values_and_fill(rule, kind)
+        column = Column(name, kind, values, fill, agreed=True, others=others)
+        mean, std = (_scale(rule.get(key, _PLAIN[key]), key, column) for key in ("mean", "std"))
+        if np.min(std) <= 0:
+            raise ValueError(f"std must be above 0, got {rule['std']}")
+    except ValueError as error:
+        raise DataError(f"rules, column '{name}': {error}") from None
     return replace(column, mean=mean, std=std)
 
 
-def _is_finite(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)
+def _values_and_fill(
+    rule: Mapping[str, Any], kind: str
+) -> tuple[tuple[str, ...], float | str | None]:
+    """The categories of a column in order, none of numbers, and what stands for an empty cell."""
+    given, fill = rule.get("values"), rule.get("fill")
+    if kind == "number":
+        if given:
+            raise ValueError("a number has no values; take kind = one_hot or ordinal")
+        if not (fill is None or _is_finite(fill)):
+            raise ValueError(f"fill must be a number, got {fill!r}")
+        return (), None if fill is None else float(fill)
+    listed = isinstance(given, list | tuple) and len(given) > 0
+    if not listed or not all(type(value) in (str, int, float) for value in given or ()):
+        raise ValueError(f"values must be a list of texts or numbers, got {given!r}")
+    values = categories(given or (), fill)
+    if twice := [value for value in values if values.count(value) > 1]:
+        raise ValueError(f"the value {twice[0]} is there twice; name it once")
+    fill = None if fill is None else number_name(name_of(fill)) or name_of(fill)
+    if fill not in (None, *values):
+        raise ValueError(f"fill must be one of its values ({', '.join(values[:10])}), got '{fill}'")
+    return values, fill
 
 
-def _scale(given: Any, key: str, column: Column, wrong: str) -> float | tuple[float, ...]:
+def _scale(given: Any, key: str, column: Column) -> float | tuple[float, ...]:
     """A mean or std: a number, or of categories a list with one for each input."""
     count = len(column.inputs)
     if not count or given == _PLAIN[key]:
         if _is_finite(given):
             return float(given)
-        raise DataError(f"{wrong} {key} must be a number, got {given!r}")
+        raise ValueError(f"{key} must be a number, got {given!r}")
     listed = isinstance(given, list | tuple) and all(map(_is_finite, given))
     if not listed or len(given) != count:
-        raise DataError(f"{wrong} {key} must be {count} numbers, one an input, got {given!r}")
+        raise ValueError(f"{key} must be {count} numbers, one an input, got {given!r}")
     return tuple(map(float, given))
 
 
-def _values(rule: Mapping[str, Any], wrong: str) -> tuple[str, ...]:
-    """The categories of a column, in order."""
-    given = rule.get("values")
-    listed = isinstance(given, list | tuple) and len(given) > 0
-    if not listed or not all(type(value) in (str, int, float) for value in given or ()):
-        raise DataError(f"{wrong} values must be a list of texts or numbers, got {given!r}")
-    values = categories(given or (), rule.get("fill"))
-    for value in values:
-        if values.count(value) > 1:
-            raise DataError(f"{wrong} the value {value} is there twice; name it once")
-    return values
+def _is_finite(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)

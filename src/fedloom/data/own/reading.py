@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedloom.core.extras import need
-from fedloom.data.own.columns import Table, as_table, first_line, name_of, no_column, short
+from fedloom.data.own.cells import name_of
+from fedloom.data.own.columns import Table, as_table, first_line, no_column, short
 from fedloom.data.own.files import stem
 from fedloom.errors import DataError, did_you_mean
 

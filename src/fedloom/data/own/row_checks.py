@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 
 from fedloom.data.federated import FederatedData
-from fedloom.data.own.columns import Table, name_of, present, short
+from fedloom.data.own.cells import name_of
+from fedloom.data.own.columns import Table, present, short
 from fedloom.errors import DataError
 
 _log = logging.getLogger(__name__)

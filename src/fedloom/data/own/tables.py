@@ -15,11 +15,11 @@ from fedloom.core.hyper import NonNegativeInt, ShareBelow1
 from fedloom.data.client_indices import Partition
 from fedloom.data.dataset import Arrays
 from fedloom.data.federated import FederatedData
+from fedloom.data.own.cells import empty, name_of
 from fedloom.data.own.columns import (
     Table,
     distinct_names,
     labels_of,
-    name_of,
     places,
     present,
     short,
@@ -29,7 +29,7 @@ from fedloom.data.own.conditions import ANSWERS, columns_in, is_condition, with_
 from fedloom.data.own.files import FILE, Paths, files_of, joined_files, parts_of, several, stem
 from fedloom.data.own.fitting import DROP, Finding
 from fedloom.data.own.making import Making, Transformer
-from fedloom.data.own.preparation import Preparation, Rules, empty
+from fedloom.data.own.preparation import Preparation, Rules
 from fedloom.data.own.reading import Reading
 from fedloom.data.own.row_checks import refuse_twice, warn_of_one_class
 from fedloom.data.own.test_rows import HeldOut, split_by_date, split_by_share
