@@ -32,24 +32,24 @@ from ..heterogeneity import Labels, labels_of_counts
 from .cells import LARGEST, Floats, empty, name_of, number_name
 from .columns import Table, finite, in_order, present, refuse_commas, text_cells
 from .duplicates import Duplicates, rows_of, shared_rows
-from .fitting import DROP, Finding
-from .making import Making
-from .reading import Reading
-from .tables import Files
-from .test_rows import HeldOut
+from .fitting import DROP
+from .tables import files_with
 
 if TYPE_CHECKING:
     from pandas import Series
 
-_READING = (
-    "names",
-    "na_values",
-    "encoding",
-    "sep",
-    "decimal",
-    "recode",
-    "sheet",
-)  # options of `table`
+# options of `table` that tell what columns become, and which other files are for tests
+_BECOMES = (
+    "columns",
+    "missing",
+    "standardise",
+    "ddof",
+    "per_client",
+    "rules",
+    "preparation",
+    "text",
+    "test",
+)
 _QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
 _FEW = 10  # different numbers that are told as values
 _GROUPS = 5  # without which only the middle one is told
@@ -157,16 +157,12 @@ def _training(given: Mapping[str, Any]) -> tuple[str | None, Table, str | None, 
     """Of `table` with these options: the column that says whose a row is, the training rows, the
     column of the labels, and the others.
     """
-    get = given.get
-    finding = Finding(DROP if get("missing") == DROP else None)
-    making = Making(get("inputs", ()), None, (1, 1), {}, finding, False, (), None)
-    who = get("patient"), get("identity", ())
-    held = HeldOut(None, get("date"), get("test_from"), get("test_share", 0.0), get("test_seed", 0))
-    how = {key: given[key] for key in _READING if key in given}
-    target = get("target", ())
-    about = target, get("client"), *who, making, held
-    files = Files(given["path"], Reading(**how), *about)
-    found = files.rows(get("class_names", ()))
+    kept = {name: value for name, value in given.items() if name not in _BECOMES}
+    if given.get("missing") == DROP:
+        kept["missing"] = DROP
+    target = given.get("target", ())
+    files = files_with({**kept, "target": target})
+    found = files.rows(given.get("class_names", ()))
     label, others = (target, []) if isinstance(target, str) else (None, [*target])
     return files.owner, found.tables[0], label, found.inputs + others
 

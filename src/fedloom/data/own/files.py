@@ -7,7 +7,9 @@ import os
 from collections import Counter
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from fedloom.core.user_paths import user_path
 from fedloom.data.own.columns import Table, joined
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 FILE = "(file)"  # the column that says from which file a row is
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+Places = np.ndarray[Any, np.dtype[np.intp]]
 COMPRESSED = (".gz", ".bz2", ".xz")
 
 
@@ -99,15 +102,16 @@ def joined_files(
     return joined(tables, where)
 
 
-def parts_of(table: Table, clients: Series | None) -> dict[str, Table]:
-    """The rows of each client by its name, which errors name by its file, or by its name where a
-    column has that. clients: whose each row is (n,); None: all are one's, "".
+def parts_of(table: Table, clients: Series | None) -> dict[str, tuple[Places, Table]]:
+    """The places and the rows of each client by its name, which errors name by its file, or by its
+    name where a column has that. clients: whose each row is (n,); None: all are one's, "".
     """
     if clients is None:
-        return {"": table}
+        return {"": (np.arange(len(table.frame)), table)}
     parts = {}
-    for name, frame in table.frame.groupby(clients.to_numpy()):
+    for name, rows in table.frame.groupby(clients.to_numpy()).indices.items():
+        frame = table.frame.take(rows)
         file = frame.index[0][0]
         where = file if clients.name == FILE else f"{file}, client '{name}'"
-        parts[str(name)] = Table(where, frame)
+        parts[str(name)] = rows, Table(where, frame)
     return parts

@@ -47,13 +47,10 @@ class PerClient(Raw):
 
     def of(self, table: Table, clients: Series | None) -> Tensor:
         """The inputs (n, k) float32 of rows of these clients; rows of others are zeros."""
-        if clients is None:
-            return self.own[""].of(table)
         out = torch.zeros(len(table.frame), len(self.shared.heads))
-        for name, how in self.own.items():
-            rows = (clients == name).to_numpy(copy=True)
-            if rows.any():
-                out[torch.from_numpy(rows)] = how.of(Table(table.where, table.frame[rows]))
+        for name, (rows, part) in parts_of(table, clients).items():
+            if name in self.own:
+                out[torch.from_numpy(rows)] = self.own[name].of(part)
         return out
 
     def numbers(self, client: str) -> dict[str, dict[str, Any]]:
@@ -87,14 +84,15 @@ class Transformed(Raw):
 class Making:
     """How inputs are made; see `table`. Raises DataError for options that do not go together."""
 
-    inputs: Sequence[str]
-    text: str | None
-    words: tuple[int, int]  # length, vocabulary
-    columns: Kinds
     finding: Finding
-    per_client: bool
-    rules: Rules
-    preparation: Any
+    inputs: Sequence[str] = ()
+    text: str | None = None
+    length: int = 64
+    vocabulary: int = 20_000
+    columns: Kinds | None = None
+    per_client: bool = False
+    rules: Rules = ()
+    preparation: Any = None
 
     def __post_init__(self) -> None:
         missing, standardise = self.finding.missing, self.finding.standardise
@@ -148,7 +146,7 @@ class Making:
         if self.preparation is not None:
             return self._transformed(tables, names)
         if self.text is not None:
-            return words_of(tables, self.text, *self.words)
+            return words_of(tables, self.text, self.length, self.vocabulary)
         if self.per_client:
             shared = self._shared(tables[0], names)
             own = self._of_each(shared, tables[0], clients[0])
@@ -156,7 +154,7 @@ class Making:
             return [raw.of(t, who) for t, who in zip(tables, clients, strict=True)], raw
         if self.rules or self.columns or self._finds:
             how = preparation_of(self.rules) if self.rules else None
-            how = how or fit(tables[0], names, self.columns, self.finding)
+            how = how or fit(tables[0], names, self.columns or {}, self.finding)
             return [how.of(table) for table in tables], how
         for name in names:
             if len(found := text_cells(tables[0].of(name))):
@@ -171,7 +169,7 @@ class Making:
         """What columns become at every client, without fill and scale."""
         if self.rules:
             return preparation_of(self.rules)
-        found = fit(table, names, self.columns, replace(self.finding, standardise=False))
+        found = fit(table, names, self.columns or {}, replace(self.finding, standardise=False))
         return Preparation(tuple(replace(c, fill=None, missing=0) for c in found.columns))
 
     def _of_each(
@@ -179,7 +177,7 @@ class Making:
     ) -> dict[str, Preparation]:
         return {
             name: Preparation(tuple(self.finding.of(column, part) for column in shared.columns))
-            for name, part in parts_of(table, clients).items()
+            for name, (_, part) in parts_of(table, clients).items()
         }
 
     def _transformed(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ from fedloom.core.hyper import NonNegativeInt, ShareBelow1
 from fedloom.data.client_indices import Partition
 from fedloom.data.dataset import Arrays
 from fedloom.data.federated import FederatedData
-from fedloom.data.own.cells import empty, name_of
+from fedloom.data.own.cells import Bools, empty, name_of
 from fedloom.data.own.columns import (
     Table,
     distinct_names,
@@ -100,33 +100,28 @@ def table(
     say who somebody is anywhere, as ["name", "birth"]: `fedloom describe` compares sites by them,
     and they are no inputs. Raises DataError naming file, column and row.
     """
-    partition, path = _sorted_out(partition, path)
-    finding = Finding(missing, standardise, ddof)
-    words = (length, vocabulary)
-    making = Making(inputs, text, words, columns or {}, finding, per_client, rules, preparation)
-    held = HeldOut(test, date, test_from, test_share, test_seed)
-    reading = Reading(names, na_values, encoding, sep, decimal, recode, sheet)
-    files = Files(path, reading, target, client, patient, identity, making, held)
-    data = files.data(partition, seed, class_names)
+    given = {**locals()}
+    if isinstance(partition, str | os.PathLike | list | tuple):  # the path came first
+        if path:
+            raise DataError(f"two paths are given, {partition} and {path}; give a list of files")
+        given |= {"path": partition, "partition": None}
+    if not given["path"]:
+        raise DataError("table needs path=, a CSV, Excel or Parquet file with a header")
+    data = files_with(given).data(given["partition"], seed, class_names)
     warn_of_one_class(data)
     return data
 
 
-def _sorted_out(partition: Any, path: Paths) -> tuple[Partition | None, Paths]:
-    """Partition and path, if the path came first."""
-    if isinstance(partition, str | os.PathLike | list | tuple):
-        if path:
-            raise DataError(f"two paths are given, {partition} and {path}; give a list of files")
-        partition, path = None, partition
-    if not path:
-        raise DataError("table needs path=, a CSV, Excel or Parquet file with a header")
-    return partition, path
+def files_with(options: Mapping[str, Any]) -> Files:
+    """The files that `table` reads with these of its options. Raises DataError."""
 
+    def part(kind: Any, **others: Any) -> Any:
+        named = [field.name for field in fields(kind) if field.name in options]
+        return kind(**others, **{name: options[name] for name in named})
 
-def _called(path: Paths) -> str:
-    """The name of the data set: the file's, or of several their folder's."""
-    first = files_of(path)[0]
-    return first.absolute().parent.name if several(path) else stem(first)
+    made = {"making": part(Making, finding=part(Finding)), "held": part(HeldOut)}
+    files: Files = part(Files, reading=part(Reading), **made)
+    return files
 
 
 class Rows(NamedTuple):
@@ -146,12 +141,12 @@ class Files:
 
     path: Paths
     reading: Reading
-    target: str | Sequence[str]
-    client: str | None
-    patient: str | None
-    identity: Sequence[str]
     making: Making
     held: HeldOut
+    target: str | Sequence[str] = "label"
+    client: str | None = None
+    patient: str | None = None
+    identity: Sequence[str] = ()
 
     @property
     def owner(self) -> str | None:
@@ -197,7 +192,9 @@ class Files:
             about["na_values"] = [*self.reading.na_values]
         if self.reading.recode:
             about["recode"] = {k: dict(v) for k, v in self.reading.recode.items()}
-        parts = _called(self.path), found, made, target, self.owner, partition, seed, about
+        first = files_of(self.path)[0]
+        name = first.absolute().parent.name if several(self.path) else stem(first)
+        parts = name, found, made, target, self.owner, partition, seed, about
         return dealt(*parts, raw=raw, class_names=classes)
 
     def _targets(self, columns: Sequence[str]) -> list[str]:
@@ -244,17 +241,17 @@ class Files:
         has none.
         """
         used = [*names, *self._targets(table.columns)]
+        gaps = np.stack([empty(table.of(name)) for name in used])
+        kept: Bools = np.logical_not(gaps.any(axis=0))
         clients = table.of(self.owner) if self.owner in table.columns else None
-        for part in parts_of(table, clients).values():
-            gaps = np.stack([empty(part.of(name)) for name in used])
-            if gaps.any(axis=0).all():
-                worst = used[int(gaps.sum(axis=1).argmax())]
+        for rows, part in parts_of(table, clients).values():
+            if not kept[rows].any():
+                worst = used[int(gaps[:, rows].sum(axis=1).argmax())]
                 raise DataError(
                     f"{part.where}: every row has an empty cell, most often in column '{worst}', "
                     "so missing = drop leaves none; take the column out of inputs, or fill it"
                 )
-        rows = ~np.stack([empty(table.of(name)) for name in used]).any(axis=0)
-        return Table(table.where, table.frame[rows])
+        return Table(table.where, table.frame[kept])
 
     def _divided(self, whole: Table, classes: Sequence[str]) -> tuple[list[Table], Sequence[str]]:
         """Training rows, and test rows where a date or a share tells them; names of classes."""
@@ -262,7 +259,7 @@ class Files:
         if held.date is not None and held.test_from is not None:
             files = FILE if self.owner == FILE else None
             return [*split_by_date(whole, held.date, held.test_from, files)], classes
-        if not held.share:
+        if not held.test_share:
             return [whole], classes
         labels, classes = labels_of(whole, self.target, classes)
         who = None if self.owner is None else present(whole, self.owner).map(name_of)

@@ -27,8 +27,8 @@ class HeldOut:
     test: Paths | None = None
     date: str | None = None
     test_from: str | None = None
-    share: float = 0.0
-    seed: int = 0
+    test_share: float = 0.0
+    test_seed: int = 0
 
     def __post_init__(self) -> None:
         if (self.date is None) != (self.test_from is None):
@@ -36,9 +36,13 @@ class HeldOut:
                 "date and test_from go together: the column of dates, and the first day of the "
                 "test set"
             )
-        if not 0 <= self.share < 1:
-            raise DataError(f"test_share must be in [0, 1), got {self.share}; 0.2 is a fifth")
-        ways = {"test": self.test, "test_from": self.test_from, "test_share": self.share or None}
+        if not 0 <= self.test_share < 1:
+            raise DataError(f"test_share must be in [0, 1), got {self.test_share}; 0.2 is a fifth")
+        ways = {
+            "test": self.test,
+            "test_from": self.test_from,
+            "test_share": self.test_share or None,
+        }
         given = [name for name, value in ways.items() if value is not None]
         if len(given) > 1:
             raise DataError(f"{given[0]} and {given[1]} are both given; keep one of them")
@@ -48,29 +52,27 @@ def split_by_share(
     table: Table, clients: Series | None, labels: Tensor | None, held: HeldOut
 ) -> tuple[Table, Table]:
     """The rows for training and those for testing, both in the table's order: of each client a
-    share that `sklearn.model_selection.train_test_split` draws from held.seed.
+    share that `sklearn.model_selection.train_test_split` draws from held.test_seed.
 
     clients: whose each row is (n,), None if all are one's; labels: (n,) int64, None for regression.
     A client's classes keep their shares (stratify) if it has more than two rows of each. Raises
     DataError for a client with too few rows.
     """
     chosen = need("sklearn.model_selection", "test_share", "tables", DataError).train_test_split
-    names = np.zeros(len(table.frame)) if clients is None else clients.to_numpy()
-    test = np.zeros(len(names), dtype=bool)
-    for name, part in parts_of(table, clients).items():
-        rows = (names == name).nonzero()[0] if name else np.arange(len(names))
+    test = np.zeros(len(table.frame), dtype=bool)
+    for rows, part in parts_of(table, clients).values():
         own = None if labels is None else labels.numpy()[rows]
         counts = np.unique(own, return_counts=True)[1] if own is not None else np.array([0])
-        held_out = math.ceil(held.share * len(rows))
+        held_out = math.ceil(held.test_share * len(rows))
         if counts.min() <= 2 or len(counts) > min(held_out, len(rows) - held_out):
             own = None  # each class must come to both sides
-        how = {"test_size": held.share, "random_state": held.seed}
+        how = {"test_size": held.test_share, "random_state": held.test_seed}
         try:
-            test[rows[chosen(np.arange(len(rows)), stratify=own, **how)[1]]] = True
+            test[chosen(rows, stratify=own, **how)[1]] = True
         except ValueError:
             raise DataError(
-                f"{part.where} has {len(rows)} rows, too few for test_share = {held.share:g}; "
-                "leave the client out, or take another share"
+                f"{part.where} has {len(rows)} rows, too few for test_share = "
+                f"{held.test_share:g}; leave the client out, or take another share"
             ) from None
     return Table(table.where, table.frame[~test]), Table(table.where, table.frame[test])
 

@@ -7,11 +7,7 @@ from pathlib import Path
 
 from fedloom.data.client_indices import Partition
 from fedloom.data.federated import FederatedData
-from fedloom.data.own.fitting import DROP, WITH_CATEGORIES, Finding
-from fedloom.data.own.making import Making
-from fedloom.data.own.reading import Reading
-from fedloom.data.own.tables import Files
-from fedloom.data.own.test_rows import HeldOut
+from fedloom.data.own.tables import files_with
 from fedloom.data.partition.without_labels import natural
 from fedloom.data.published.download import verify
 
@@ -29,6 +25,16 @@ COLUMNS = (
 )
 # without slope, ca and thal, which most rows lack; cp and restecg are codes
 INPUTS = ("age", "sex", "trestbps", "chol", "fbs", "thalach", "exang", "oldpeak", "cp", "restecg")
+SETTINGS = {  # of `table`
+    "names": COLUMNS,
+    "na_values": ("?",),
+    "target": "num > 0",
+    "inputs": INPUTS,
+    "columns": {"cp": "dummy", "restecg": "dummy"},
+    "missing": "drop",
+    "standardise": "with_categories",
+    "ddof": 1,
+}
 
 
 def heart_files() -> list[Path]:
@@ -60,12 +66,8 @@ def heart(
     Source: Janosi, Steinbrunn, Pfisterer, Detrano, UCI repository, 1988, CC BY 4.0; prepared as in
     du Terrail et al., FLamby, NeurIPS 2022. Raises DataError for a file that is altered.
     """
-    finding = Finding(DROP, WITH_CATEGORIES, ddof=1)
-    codes = {"cp": "dummy", "restecg": "dummy"}
     own = per_client and (partition is None or isinstance(partition, natural))
-    making = Making(INPUTS, None, (0, 0), codes, finding, own, (), None)
-    held = HeldOut(share=test_share, seed=test_seed)
-    reading = Reading(COLUMNS, ("?",))
-    files = Files(heart_files(), reading, "num > 0", None, None, (), making, held)
+    how = SETTINGS | {"per_client": own, "test_share": test_share, "test_seed": test_seed}
+    files = files_with(how | {"path": heart_files()})
     data = files.data(partition, seed, ("healthy", "ill"))
     return replace(data, name="heart", about={**data.about, "source": "heart"})
