@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,8 @@ from fedloom.data.federated import FederatedData
 from fedloom.data.transforms import Transform, check_dtype
 from fedloom.data.unseen import Unseen
 from fedloom.errors import DataError, did_you_mean
+
+_Joined = tuple[Tensor, Tensor, Ragged]  # inputs, targets, the rows of each client
 
 
 def from_clients(
@@ -50,20 +51,30 @@ def from_clients(
             "(one per client, together the common set)"
         )
     called, parts = _named(pairs)
-    if client_tests is not None and any(map(_empty, parts)):
-        return _without_training(pairs, client_tests, name, class_names, dtype, transform)
-    every = called or range(len(parts))
-    inputs, targets, clients = join(parts, [f"client {who}" for who in every], dtype, transform)
-    test_inputs, test_targets = _test_arrays(test, dtype, transform)
-    tests = None
-    if client_tests is not None:
-        own, names = (
-            _in_order(client_tests, called, len(parts)),
-            [f"client_tests {i}" for i in every],
+    names = called or tuple(map(str, range(len(parts))))
+    own = None if client_tests is None else _in_order(client_tests, called, len(parts))
+    new = () if own is None else tuple(i for i, part in enumerate(parts) if _empty(part))
+    stay = [i for i in range(len(parts)) if i not in new]
+    if none := [names[i] for i in new if own is not None and _empty(own[i])]:
+        raise DataError(
+            f"client {none[0]} has no samples, neither to train on nor to test on; leave it out"
         )
-        test_inputs, test_targets, tests = join(own, names, dtype, transform)
-    about = {"source": name, **_not_counted(ignore)}
+
+    def joined(what: str, of: Sequence[Any], clients: Sequence[int]) -> _Joined:
+        where = [f"{what} {names[i]}" for i in clients]
+        return join([of[i] for i in clients], where, dtype, transform)
+
+    inputs, targets, clients = joined("client", parts, stay)
+    test_inputs, test_targets = _test_arrays(test, dtype, transform)
+    tests = unseen = None
+    about: dict[str, Any] = {"source": name, **_not_counted(ignore)}
     about |= {} if transform is None else transform.about()
+    about["partition"] = {"kind": "given", "clients": clients.count}
+    if own is not None:
+        test_inputs, test_targets, tests = joined("client_tests", own, stay)
+    if own is not None and new:
+        unseen = Unseen(tuple(names[i] for i in new), *joined("client_tests", own, new))
+        about["unseen"] = [*unseen.names]
     return FederatedData(
         name=name,
         inputs=inputs,
@@ -73,38 +84,11 @@ def from_clients(
         test_targets=test_targets,
         test_clients=tests,
         class_names=tuple(class_names),
-        about=about | {"partition": {"kind": "given", "clients": clients.count}},
+        about=about,
         transform=transform,
-        client_names=called,
+        client_names=tuple(names[i] for i in stay) if called or new else (),
+        unseen=unseen,
     )
-
-
-def _without_training(
-    pairs: Any,
-    client_tests: Any,
-    name: str,
-    class_names: Sequence[str],
-    dtype: torch.dtype,
-    transform: Transform | None,
-) -> FederatedData:
-    """The same where some clients have test samples alone."""
-    called, parts = _named(pairs)
-    names = called or tuple(map(str, range(len(parts))))
-    tests = _in_order(client_tests, called, len(parts))
-    new = [i for i, part in enumerate(parts) if _empty(part)]
-    for i in new:
-        if _empty(tests[i]):
-            raise DataError(
-                f"client {names[i]} has no samples, neither to train on nor to test on; leave it "
-                "out"
-            )
-    where = [f"client_tests {names[i]}" for i in new]
-    x, y, own = join([tests[i] for i in new], where, dtype, transform)
-    stay = [i for i in range(len(parts)) if i not in new]
-    rest = [{names[i]: of[i] for i in stay} for of in (parts, tests)]
-    data = from_clients(rest[0], None, rest[1], name, class_names, dtype, transform)
-    unseen = Unseen(tuple(names[i] for i in new), x, y, own)
-    return replace(data, unseen=unseen, about={**data.about, "unseen": list(unseen.names)})
 
 
 def _empty(pair: Any) -> bool:
@@ -223,7 +207,7 @@ def join(
     names: Sequence[str],
     dtype: torch.dtype = torch.float32,
     transform: Transform | None = None,
-) -> tuple[Tensor, Tensor, Ragged]:
+) -> _Joined:
     """Convert pairs of (inputs, targets) and concatenate them -> also the owner of each sample.
 
     names: the names of the pairs in errors. Raises DataError for pairs that do not fit.
