@@ -12,7 +12,8 @@ import pytest
 from click.testing import Result
 
 from fedloom.data.published import text_classification as reviews
-from fedloom.data.published.verify import CATALOGUE, STATES, check
+from fedloom.data.published.catalogue import CATALOGUE
+from fedloom.data.published.verify import STATES, check
 from support.downloads import FromFiles
 from tiny import Fedloom
 

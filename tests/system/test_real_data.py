@@ -23,7 +23,8 @@ from fedloom.data import (
     writers,
 )
 from fedloom.data.partition import natural
-from fedloom.data.published.verify import CATALOGUE, check
+from fedloom.data.published.catalogue import CATALOGUE
+from fedloom.data.published.verify import check
 
 pytestmark = pytest.mark.slow
 ROOT = data_root()

@@ -9,9 +9,10 @@ from fedloom.data.client_indices import Partition
 from fedloom.data.federated import FederatedData
 from fedloom.data.own.tables import files_with
 from fedloom.data.partition.without_labels import natural
+from fedloom.data.published.catalogue import CATALOGUE
 from fedloom.data.published.download import verify
 
-HOME = "https://doi.org/10.24432/C52P4X"
+HOME = CATALOGUE["heart"].home
 FOLDER = Path(__file__).parent / "heart_disease"
 MD5 = {  # of the files as published, and as FLamby checks them
     "cleveland": "2d91a8ff69cfd9616aa47b59d6f843db",

@@ -1,10 +1,10 @@
-"""MNIST, Fashion-MNIST, CIFAR-10 and CIFAR-100: one table, and the loader of its entries; and the
+"""MNIST, Fashion-MNIST, CIFAR-10 and CIFAR-100: how the catalogue's entries are read; and the
 handwritten digits that scikit-learn carries, data without a download.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,7 +23,8 @@ from fedloom.data.partition import dirichlet
 from fedloom.data.partition.base import Floats
 from fedloom.data.partition.without_labels import natural
 from fedloom.data.published.cache import New, prepared
-from fedloom.data.published.download import DataDir, PublishedFile, data_root, fetch, fetch_archive
+from fedloom.data.published.catalogue import CATALOGUE, Entry, fetch_set
+from fedloom.data.published.download import DataDir, PublishedFile, data_root, fetch
 from fedloom.data.published.files import read_batch, read_idx, unpickled
 from fedloom.data.raw_inputs import Pixels
 from fedloom.data.transforms import Fill, Images
@@ -35,31 +36,19 @@ _PARTS = ("train_inputs", "train_targets", "test_inputs", "test_targets")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageSet:
-    """A data set: its folder, its files with their published checksums, its reader.
-
-    files: of training, then of testing, then others; archive: that contains them, if they are not
-    downloaded one by one; key: the prefix of the names of labels in CIFAR's batches; writers: who
-    wrote each training image.
+class ImageSet(Entry):
+    """An entry of the catalogue, of whose files the first are of training, then of testing, and how
+    they are read. key: the prefix of the names of labels in CIFAR's batches; writers: who wrote
+    each training image.
     """
 
-    name: str
-    folder: str
-    about: str
-    files: tuple[PublishedFile, ...]
     read: Callable[[ImageSet, Sequence[Path]], Content]
     mean: tuple[float, ...]
     std: tuple[float, ...]
     classes: int = 10
     class_names: tuple[str, ...] = ()
-    archive: PublishedFile | None = None
     key: bytes = b""
     writers: PublishedFile | None = None
-
-    @property
-    def home(self) -> str:
-        """Where the files are from."""
-        return self.archive.url if self.archive else self.files[0].url.rpartition("/")[0]
 
 
 def _read_idx(kind: ImageSet, paths: Sequence[Path]) -> Content:
@@ -90,45 +79,10 @@ def _read_cifar(kind: ImageSet, paths: Sequence[Path]) -> Content:
     return images, labels, tests, test_labels, classes
 
 
-# --------------------------------------------------------------------------------------- the table
-def _files(home: str, *sums: tuple[str, str]) -> tuple[PublishedFile, ...]:
-    """Pair the four standard names with (md5 of the .gz, md5 of its content)."""
-    names = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
-    return tuple(
-        PublishedFile(
-            name=f"{name}-ubyte.gz", md5=md5, md5_plain=plain, url=f"{home}{name}-ubyte.gz"
-        )
-        for name, (md5, plain) in zip(names, sums, strict=True)
-    )
-
-
-QMNIST = PublishedFile(
-    name="qmnist-train-labels-idx2-int.gz",
-    md5="0058f8dd561b90ffdd0f734c6a30e5e4",
-    md5_plain="1d43300e7f41ddcbf7fd006cbe865af9",  # our own, of the published file's content
-    url="https://raw.githubusercontent.com/facebookresearch/qmnist/master/"
-    "qmnist-train-labels-idx2-int.gz",
-)
-
-
-def _batches(name: str, md5: str, sums: Mapping[str, str]) -> dict[str, Any]:
-    """The fields of an archive of CIFAR's home, {file in it: md5}."""
-    archive = PublishedFile(name=name, md5=md5, url=f"https://www.cs.toronto.edu/~kriz/{name}")
-    files = tuple(PublishedFile(name=n, md5=m, url=archive.url) for n, m in sums.items())
-    return {"archive": archive, "files": files, "read": _read_cifar}
-
-
+# -------------------------------------------------------------------------------------- the entries
+(QMNIST,) = CATALOGUE["qmnist"].files
 MNIST = ImageSet(
-    name="mnist",
-    folder="mnist",
-    about="70,000 grey images of 28 x 28, 10 classes",
-    files=_files(
-        "https://ossci-datasets.s3.amazonaws.com/mnist/",
-        ("f68b3c2dcbeaaa9fbdd348bbdeb94873", "6bbc9ace898e44ae57da46a324031adb"),
-        ("d53e105ee54ea40749a09fcbcd1e9432", "a25bea736e30d166cdddb491f175f624"),
-        ("9fb629c4189551a2d022fa330f9573f3", "2646ac647ad5339dbf082846283269ea"),
-        ("ec29112dd5afa0611ce80d1b7f02629c", "27ae3e4e09519cfbb04c329615203637"),
-    ),
+    **vars(CATALOGUE["mnist"]),
     read=_read_idx,
     mean=(0.1307,),
     std=(0.3081,),
@@ -136,16 +90,7 @@ MNIST = ImageSet(
     writers=QMNIST,
 )
 FASHION_MNIST = ImageSet(
-    name="fashion_mnist",
-    folder="fashion-mnist",
-    about=MNIST.about,
-    files=_files(
-        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
-        ("8d4fb7e6c68d591d4c3dfef9ec88bf0d", "f4a8712d7a061bf5bd6d2ca38dc4d50a"),
-        ("25c81989df183df01b3e8a0aad5dffbe", "9018921c3c673c538a1fc5bad174d6f9"),
-        ("bef4ecab320f06d8554ea6380940ec79", "8181f5470baa50b63fa0f6fddb340f0a"),
-        ("bb300cfdad3c16e7a12a480ee83cd310", "15d484375f8d13e6eb1aabb0c3f46965"),
-    ),
+    **vars(CATALOGUE["fashion_mnist"]),
     read=_read_idx,
     mean=(0.2860,),
     std=(0.3529,),
@@ -155,38 +100,14 @@ FASHION_MNIST = ImageSet(
     ),
 )
 CIFAR10 = ImageSet(
-    name="cifar10",
-    folder="cifar-10-batches-py",
-    about="60,000 colour images of 32 x 32, 10 classes",
-    **_batches(
-        "cifar-10-python.tar.gz",
-        "c58f30108f718f92721af3b95e74349a",
-        {
-            "data_batch_1": "c99cafc152244af753f735de768cd75f",
-            "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
-            "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
-            "data_batch_4": "634d18415352ddfa80567beed471001a",
-            "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
-            "test_batch": "40351d587109b95175f43aff81a1287e",
-            "batches.meta": "5ff9c542aee3614f3951f8cda6e48888",
-        },
-    ),
+    **vars(CATALOGUE["cifar10"]),
+    read=_read_cifar,
     mean=(0.4914, 0.4822, 0.4465),
     std=(0.2470, 0.2435, 0.2616),
 )
 CIFAR100 = ImageSet(
-    name="cifar100",
-    folder="cifar-100-python",
-    about="60,000 colour images of 32 x 32, 100 classes",
-    **_batches(
-        "cifar-100-python.tar.gz",
-        "eb9058c3a382ffc7106e4002c42a8d85",
-        {
-            "train": "16019d7e3df5f24257cddd939b257f8d",
-            "test": "f0ef6b0ae62326f3e7ffdfab6717acfc",
-            "meta": "7973b15100ade9c7d40fb424638fde48",
-        },
-    ),
+    **vars(CATALOGUE["cifar100"]),
+    read=_read_cifar,
     mean=(0.5071, 0.4865, 0.4409),
     std=(0.2673, 0.2564, 0.2762),
     classes=100,
@@ -291,16 +212,12 @@ def load(
 ) -> FederatedData:
     """Fetch, verify, read and partition a set; without a transform as normalised floats."""
     root = data_root(data_dir)
-    folder = root / kind.folder
-    if kind.archive is not None:
-        fetch_archive(kind.archive, root, kind.folder, download)
-        download = False
-    paths = [fetch(file, folder, download) for file in kind.files]
+    paths = fetch_set(kind, root, download)
     raw = None if transform is not None else Pixels(255, kind.mean[0], kind.std[0])
     if raw is None:
         inputs, labels, tests, test_labels, names = kind.read(kind, paths)
     else:
-        inputs, labels, tests, test_labels, names = _normalised(kind, folder, paths, raw)
+        inputs, labels, tests, test_labels, names = _normalised(kind, root / kind.place, paths, raw)
     return Arrays(
         name=kind.name,
         inputs=inputs,

@@ -20,13 +20,14 @@ from fedloom.data.dataset import Arrays, check_labels
 from fedloom.data.federated import FederatedData
 from fedloom.data.pictures import open_picture, pillow
 from fedloom.data.published.cache import New, prepared
+from fedloom.data.published.catalogue import CATALOGUE
 from fedloom.data.published.download import DataDir, data_root
 from fedloom.data.published.files import read_json
 from fedloom.data.raw_inputs import Resized
 from fedloom.data.transforms import Images
 from fedloom.errors import DataError
 
-HOME = "https://github.com/TalwalkarLab/leaf"
+HOME = CATALOGUE["femnist"].home
 SPLITS = ("train", "test")
 FEMNIST_CLASSES = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 CELEBA_SIDE = 84  # pixels, as LEAF's loader makes them

@@ -11,21 +11,14 @@ import torch
 from fedloom.data.client_indices import Partition
 from fedloom.data.dataset import Arrays
 from fedloom.data.federated import FederatedData
-from fedloom.data.published.download import DataDir, PublishedFile, data_root, fetch
+from fedloom.data.published.catalogue import CATALOGUE
+from fedloom.data.published.download import DataDir, data_root, fetch
 from fedloom.data.published.files import read_rows
 from fedloom.data.published.vocabulary import by_frequency, subwords
 from fedloom.data.raw_inputs import Raw, Subwords, Words
 from fedloom.errors import DataError
 
-_NEWS = "https://raw.githubusercontent.com/mhjabreel/CharCnn_Keras/master/data/ag_news_csv/"
-AG_NEWS = {
-    "train": PublishedFile(
-        name="train.csv", md5="b1a00f826fdfbd249f79597b59e1dc12", url=_NEWS + "train.csv"
-    ),
-    "test": PublishedFile(
-        name="test.csv", md5="d52ea96a97a2d943681189a97654912d", url=_NEWS + "test.csv"
-    ),
-}
+AG_NEWS = {file.name.removesuffix(".csv"): file for file in CATALOGUE["ag_news"].files}
 _WORDS = 20_000  # that a vocabulary of words has if nothing is said
 NEWS_CLASSES = ("World", "Sports", "Business", "Sci/Tech")
 

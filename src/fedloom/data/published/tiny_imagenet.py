@@ -14,16 +14,13 @@ from fedloom.data.dataset import Arrays
 from fedloom.data.federated import FederatedData
 from fedloom.data.pictures import open_picture
 from fedloom.data.published.cache import New, prepared
-from fedloom.data.published.download import DataDir, PublishedFile, data_root, fetch_archive
+from fedloom.data.published.catalogue import CATALOGUE, fetch_set
+from fedloom.data.published.download import DataDir, data_root
 from fedloom.data.published.files import read_rows, read_text
 from fedloom.data.transforms import Fill, Images
 from fedloom.errors import DataError
 
-TINY = PublishedFile(
-    name="tiny-imagenet-200.zip",
-    md5="90528d7ca1a48142e341f4ef8d21d0de",
-    url="http://cs231n.stanford.edu/tiny-imagenet-200.zip",
-)
+TINY = CATALOGUE["tiny_imagenet"]
 TINY_SIDE = 64
 
 
@@ -52,7 +49,9 @@ def tiny_imagenet(
     """
     how: dict[str, Any] = {"rotate": rotate, "crop": crop, "crop_chance": crop_chance, "flip": flip}
     transform = Images(mean=tuple(mean), std=tuple(std), fill=fill, **how)
-    folder = fetch_archive(TINY, data_root(data_dir), "tiny-imagenet-200", download)
+    root = data_root(data_dir)
+    fetch_set(TINY, root, download)
+    folder = root / TINY.place
     return load_tiny(folder, transform).divided(partition, seed)
 
 
@@ -72,7 +71,7 @@ def tiny_files(folder: Path) -> tuple[list[str], list[tuple[Path, int]], list[tu
             raise DataError(f"{listing}: {row[0]} is of no class of {folder / 'wnids.txt'}")
         test.append((folder / "val" / "images" / row[0], label[row[1]]))
     if not train or not test:
-        raise DataError(f"{folder} holds no pictures; get them from {TINY.url}")
+        raise DataError(f"{folder} holds no pictures; get them from {TINY.home}")
     return numbers, train, test
 
 

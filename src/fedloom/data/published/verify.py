@@ -1,4 +1,4 @@
-"""Every published set: its folder, its source, and whether the copy here is the published one.
+"""Whether a copy of a published set is the published one.
 
 Files with published checksums are verified by them; for the others the numbers of writers, windows
 or words are known. If neither fits, the message names the part that is there.
@@ -6,34 +6,23 @@ or words are known. If neither fits, the message names the part that is there.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from fedloom.data.published import text_classification as reviews
-from fedloom.data.published.download import PublishedFile, fetch, fetch_archive, verify
-from fedloom.data.published.heart import HOME as UCI
+from fedloom.data.published.catalogue import CATALOGUE, Entry, fetch_set
+from fedloom.data.published.download import fetch, verify
 from fedloom.data.published.heart import heart_files
-from fedloom.data.published.images import (
-    CIFAR10,
-    CIFAR100,
-    FASHION_MNIST,
-    MNIST,
-    QMNIST,
-    ImageSet,
-    digits,
-)
+from fedloom.data.published.images import digits
 from fedloom.data.published.leaf import HOME as LEAF
 from fedloom.data.published.leaf import leaf_files, leaf_users, load_femnist
 from fedloom.data.published.shakespeare import load_shakespeare
-from fedloom.data.published.tcga import FOLDER, tcga
-from fedloom.data.published.tcga import HOME as FLAMBY
-from fedloom.data.published.tiny_imagenet import TINY, tiny_files
-from fedloom.data.published.wikitext import WIKITEXT2, words_of
+from fedloom.data.published.tcga import tcga
+from fedloom.data.published.text_classification import read_news
+from fedloom.data.published.tiny_imagenet import tiny_files
+from fedloom.data.published.wikitext import words_of
 from fedloom.errors import DataError
 
 VERIFIED, SUBSET, MISSING, DAMAGED = STATES = ("verified", "subset", "missing", "damaged")
@@ -46,34 +35,6 @@ class Finding(NamedTuple):
     detail: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Entry:
-    """A published set. place: its folder below the root, "" if it has none; home: where it is
-    published; files, archive: to download; look: (this, folder) -> Finding of a copy that exists,
-    by default whether the files have their checksums.
-    """
-
-    about: str
-    place: str
-    home: str
-    files: tuple[PublishedFile, ...] = ()
-    archive: PublishedFile | None = None
-    look: Callable[[Entry, Path], Finding] | None = None
-
-    @property
-    def downloads(self) -> bool:
-        """True if it can be downloaded."""
-        return bool(self.files or self.archive)
-
-    def check(self, folder: Path) -> Finding:
-        """Check a copy that exists. Raises DataError for a damaged one."""
-        if self.look is not None:
-            return self.look(self, folder)
-        for file in self.files:
-            fetch(file, folder, download=False)
-        return Finding(VERIFIED, f"by md5: {', '.join(file.name for file in self.files)}")
-
-
 def check(name: str, root: Path) -> Finding:
     """Whether the copy of a set below root is the published one."""
     entry = CATALOGUE[name]
@@ -81,7 +42,7 @@ def check(name: str, root: Path) -> Finding:
     if entry.place and not folder.is_dir():
         return Finding(MISSING, f"no folder {folder}; from {entry.home}")
     try:
-        return entry.check(folder)
+        return LOOKS.get(name, _by_md5)(entry, folder)
     except DataError as error:
         return Finding(DAMAGED, str(error))
 
@@ -91,10 +52,7 @@ def get(name: str, root: Path) -> Finding:
     cannot be downloaded or is damaged.
     """
     entry = CATALOGUE[name]
-    if entry.archive is not None:
-        fetch_archive(entry.archive, root, entry.place)
-    for file in () if entry.archive else entry.files:
-        fetch(file, root / entry.place)
+    fetch_set(entry, root)
     found = check(name, root)
     if found.state == MISSING:
         how = f"it is from {entry.home}"
@@ -108,6 +66,12 @@ def get(name: str, root: Path) -> Finding:
 
 
 # ------------------------------------------------------------------------------------- by checksum
+def _by_md5(entry: Entry, folder: Path) -> Finding:
+    for file in entry.files:
+        fetch(file, folder, download=False)
+    return Finding(VERIFIED, f"by md5: {', '.join(file.name for file in entry.files)}")
+
+
 def _look_news(entry: Entry, folder: Path) -> Finding:
     train, test = entry.files
     verify(folder / test.name, test.md5, test.url)
@@ -116,7 +80,7 @@ def _look_news(entry: Entry, folder: Path) -> Finding:
         return Finding(VERIFIED, "train.csv and test.csv by their md5")
     parts = []
     for path in sorted(folder.glob("train-*")):
-        parts.append(f"{path.name} with {len(reviews.read_news(path).texts):,} of 120,000")
+        parts.append(f"{path.name} with {len(read_news(path).texts):,} of 120,000")
     return Finding(SUBSET, f"test.csv by its md5; {', '.join(parts) or 'no training texts'}")
 
 
@@ -148,7 +112,7 @@ def _look_tiny(entry: Entry, folder: Path) -> Finding:
     numbers, train, test = tiny_files(folder)
     missing = [path for path, _ in test if not path.is_file()]
     if missing:
-        raise DataError(f"{missing[0]} is missing; get it from {TINY.url}")
+        raise DataError(f"{missing[0]} is missing; get it from {entry.home}")
     found = (len(train), len(test), len(numbers))
     words = "{:,} training and {:,} validation pictures of {} classes"
     return _counted(words.format(*found), found, (100_000, 10_000, 200))
@@ -206,84 +170,22 @@ def _look_wikitext(entry: Entry, folder: Path) -> Finding:
         if (found := len(words_of(path))) != (count := _WORDS[part]):
             raise DataError(f"{path} has {found:,} words, published are {count:,}; get it again")
     if not here:
-        raise DataError(f"{folder} holds no wiki.*.tokens; get them from {WIKITEXT2.url}")
+        raise DataError(f"{folder} holds no wiki.*.tokens; get them from {entry.home}")
     if lacking := ", ".join(part for part in _WORDS if part not in here):
         detail = f"{' and '.join(here)} by their numbers of words; missing: {lacking}"
         return Finding(SUBSET, detail)
     return Finding(VERIFIED, "train, valid and test by their numbers of words")
 
 
-def _images(kind: ImageSet) -> Entry:
-    own: dict[str, Any] = {"files": kind.files, "archive": kind.archive}
-    return Entry(about=kind.about, place=kind.folder, home=kind.home, **own)
-
-
-CATALOGUE: dict[str, Entry] = {
-    "digits": Entry(
-        about="1,797 grey images of 8 x 8, 10 classes",
-        place="",
-        home="scikit-learn",
-        look=_look_digits,
-    ),
-    "heart": Entry(
-        about="740 patients of 4 hospitals, 13 measurements, ill or not",
-        place="",
-        home=UCI,
-        look=_look_heart,
-    ),
-    "mnist": _images(MNIST),
-    "qmnist": Entry(
-        about="who wrote MNIST's training images: 539 writers",
-        place="qmnist",
-        home=QMNIST.url,
-        files=(QMNIST,),
-    ),
-    "fashion_mnist": _images(FASHION_MNIST),
-    "cifar10": _images(CIFAR10),
-    "cifar100": _images(CIFAR100),
-    "tiny_imagenet": Entry(
-        about="110,000 colour images of 64 x 64, 200 classes",
-        place="tiny-imagenet-200",
-        home=TINY.url,
-        archive=TINY,
-        look=_look_tiny,
-    ),
-    "femnist": Entry(
-        about="805,263 grey images of 28 x 28, 62 classes, 3,550 writers",
-        place="leaf/femnist",
-        home=LEAF,
-        look=_look_femnist,
-    ),
-    "celeba": Entry(
-        about="200,288 colour images of 84 x 84, smiling or not, 9,343 celebrities",
-        place="leaf/celeba",
-        home=LEAF,
-        look=_look_celeba,
-    ),
-    "shakespeare": Entry(
-        about="4,226,158 windows of 80 characters, the next one, 1,129 roles",
-        place="leaf/shakespeare",
-        home=LEAF,
-        look=_look_shakespeare,
-    ),
-    "wikitext2": Entry(
-        about="2,551,843 words, the next word",
-        place="wikitext-2",
-        home=WIKITEXT2.url,
-        archive=WIKITEXT2,
-        look=_look_wikitext,
-    ),
-    "ag_news": Entry(
-        about="127,600 news, 4 classes",
-        place="ag_news_csv",
-        home=reviews.AG_NEWS["train"].url.rpartition("/")[0],
-        files=tuple(reviews.AG_NEWS.values()),
-        look=_look_news,
-    ),
-    "tcga": Entry(
-        about="1,088 patients of 6 regions, 39 measurements, their survival",
-        place=FOLDER,
-        home=f"{FLAMBY}, after you have accepted the terms of the GDC",
-        look=_look_tcga,
-    ),
+# (entry, folder) -> the finding of a copy that exists; of others whether the files have their md5
+LOOKS = {
+    "digits": _look_digits,
+    "heart": _look_heart,
+    "tiny_imagenet": _look_tiny,
+    "femnist": _look_femnist,
+    "celeba": _look_celeba,
+    "shakespeare": _look_shakespeare,
+    "wikitext2": _look_wikitext,
+    "ag_news": _look_news,
+    "tcga": _look_tcga,
 }

@@ -12,17 +12,14 @@ from torch import Tensor
 from fedloom.data.client_indices import Partition
 from fedloom.data.dataset import Arrays
 from fedloom.data.federated import FederatedData
-from fedloom.data.published.download import DataDir, PublishedFile, data_root, fetch_archive
+from fedloom.data.published.catalogue import CATALOGUE, fetch_set
+from fedloom.data.published.download import DataDir, data_root
 from fedloom.data.published.files import read_text
 from fedloom.data.published.vocabulary import END, by_appearance
 from fedloom.data.raw_inputs import Running
 from fedloom.errors import DataError
 
-WIKITEXT2 = PublishedFile(
-    name="wikitext-2-v1.zip",
-    md5="542ccefacc6c27f945fb54453812b3cd",
-    url="https://s3.amazonaws.com/research.metamind.io/wikitext/wikitext-2-v1.zip",
-)
+WIKITEXT2 = CATALOGUE["wikitext2"]
 
 
 def wikitext2(
@@ -47,7 +44,9 @@ def wikitext2(
 
     Source: Merity et al., ICLR 2017; length 35 as in FAFED.
     """
-    folder = fetch_archive(WIKITEXT2, data_root(data_dir), "wikitext-2", download)
+    root = data_root(data_dir)
+    fetch_set(WIKITEXT2, root, download)
+    folder = root / WIKITEXT2.place
     return load_wikitext2(folder, length, part, test_samples).divided(partition, seed)
 
 
@@ -67,7 +66,7 @@ def load_wikitext2(
         hint = ""
         if (folder / "wiki.valid.tokens").is_file():
             hint = ', or train on the validation text with part="valid" (data.part=valid)'
-        raise DataError(f"{path} is missing; get it from {WIKITEXT2.url}{hint}")
+        raise DataError(f"{path} is missing; get it from {WIKITEXT2.home}{hint}")
     words = words_of(path)
     vocabulary = by_appearance(words)
     raw = Running(vocabulary)

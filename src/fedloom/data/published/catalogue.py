@@ -1,0 +1,62 @@
+"""The catalogue of published data sets: catalogue.toml, as entries."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedloom.data.published.download import PublishedFile, fetch, fetch_archive
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A published set. place: its folder below the root, "" if it has none; home: where it is
+    published; files, archive: to download; an archive holds the files.
+    """
+
+    name: str
+    about: str
+    home: str
+    place: str = ""
+    files: tuple[PublishedFile, ...] = ()
+    archive: PublishedFile | None = None
+
+    @property
+    def downloads(self) -> bool:
+        """True if it can be downloaded."""
+        return bool(self.files or self.archive)
+
+
+def _entry(name: str, given: Mapping[str, Any]) -> Entry:
+    def file(name: str, sums: str | list[str], url: str) -> PublishedFile:
+        packed, plain = (sums, "") if isinstance(sums, str) else sums
+        return PublishedFile(name=name, md5=packed, md5_plain=plain, url=url)
+
+    home, archive, files = given["home"], None, given.get("files", {})
+    for packed, md5 in given.get("archive", {}).items():
+        home = f"{home}/{packed}"
+        archive = file(packed, md5, home)
+    found = [file(n, sums, home if archive else f"{home}/{n}") for n, sums in files.items()]
+    own = {"home": home, "files": tuple(found), "archive": archive}
+    return Entry(name=name, about=given["about"], place=given.get("place", ""), **own)
+
+
+def _read() -> dict[str, Entry]:
+    text = Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
+    return {name: _entry(name, given) for name, given in tomllib.loads(text).items()}
+
+
+CATALOGUE = _read()
+
+
+def fetch_set(entry: Entry, root: Path, download: bool = True) -> list[Path]:
+    """The files of a set below root, whole copies; what is missing is downloaded. Raises DataError
+    as `fetch` does.
+    """
+    if entry.archive is not None:
+        fetch_archive(entry.archive, root, entry.place, download)
+        download = False
+    return [fetch(file, root / entry.place, download) for file in entry.files]
