@@ -69,6 +69,10 @@ class Finding:
             return replace(column, mean=mean, std=std)
         return replace(column, mean=mean[0], std=std[0])
 
+    def filled(self, how: Preparation, table: Table) -> Preparation:
+        """The same of all columns."""
+        return Preparation(tuple(self.of(column, table) for column in how.columns))
+
     def fill(self, there: Series, kind: str, cells: Series) -> float | str | None:
         """What stands for an empty cell of a column. there: the cells that are not empty."""
         given, name = self.missing, cells.name
@@ -90,13 +94,18 @@ class Finding:
 
 def fit(table: Table, names: Sequence[str], kinds: Kinds, how: Finding) -> Preparation:
     """Find in the training rows how columns become inputs; see `table`. Raises DataError."""
+    return how.filled(kinds_in(table, names, kinds, how), table)
+
+
+def kinds_in(table: Table, names: Sequence[str], kinds: Kinds, how: Finding) -> Preparation:
+    """The same without what stands for an empty cell, and without a scale."""
     for option, given in (("columns", kinds), ("missing", how.missing)):
         for name in given if isinstance(given, Mapping) else ():
             if name not in (*names, ALL):
                 raise DataError(
                     f"{option}.{name}: there is no input of this name; {did_you_mean(name, names)}"
                 )
-    return Preparation(tuple(how.of(_column(table, name, kinds, how), table) for name in names))
+    return Preparation(tuple(_column(table, name, kinds, how) for name in names))
 
 
 def _column(table: Table, name: str, kinds: Kinds, how: Finding) -> Column:

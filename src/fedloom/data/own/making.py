@@ -5,7 +5,7 @@ rows of all clients or of each, as words, or by a transformer of scikit-learn's 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -17,7 +17,7 @@ from fedloom.core.own_parts import find, is_own
 from fedloom.data.own.cells import empty
 from fedloom.data.own.columns import Table, first_line, numbers_of, text_cells, words_of
 from fedloom.data.own.files import parts_of
-from fedloom.data.own.fitting import DROP, Finding, Kinds, fit, no_rule
+from fedloom.data.own.fitting import DROP, Finding, Kinds, kinds_in, no_rule
 from fedloom.data.own.preparation import Preparation, Rules, preparation_of
 from fedloom.data.raw_inputs import Columns, Raw
 from fedloom.errors import DataError
@@ -147,15 +147,15 @@ class Making:
             return self._transformed(tables, names)
         if self.text is not None:
             return words_of(tables, self.text, self.length, self.vocabulary)
-        if self.per_client:
-            shared = self._shared(tables[0], names)
-            own = self._of_each(shared, tables[0], clients[0])
-            raw = PerClient(shared, self.finding, own)
-            return [raw.of(t, who) for t, who in zip(tables, clients, strict=True)], raw
         if self.rules or self.columns or self._finds:
             how = preparation_of(self.rules) if self.rules else None
-            how = how or fit(tables[0], names, self.columns or {}, self.finding)
-            return [how.of(table) for table in tables], how
+            how = how or kinds_in(tables[0], names, self.columns or {}, self.finding)
+            parts = parts_of(tables[0], clients[0]).items()
+            own = {name: self.finding.filled(how, part) for name, (_, part) in parts}
+            if not self.per_client:
+                return [own[""].of(table) for table in tables], own[""]
+            raw = PerClient(how, self.finding, own)
+            return [raw.of(t, who) for t, who in zip(tables, clients, strict=True)], raw
         for name in names:
             if len(found := text_cells(tables[0].of(name))):
                 raise no_rule(found)
@@ -164,21 +164,6 @@ class Making:
     @property
     def _finds(self) -> bool:
         return self.finding.missing not in (None, DROP) or bool(self.finding.standardise)
-
-    def _shared(self, table: Table, names: Sequence[str]) -> Preparation:
-        """What columns become at every client, without fill and scale."""
-        if self.rules:
-            return preparation_of(self.rules)
-        found = fit(table, names, self.columns or {}, replace(self.finding, standardise=False))
-        return Preparation(tuple(replace(c, fill=None, missing=0) for c in found.columns))
-
-    def _of_each(
-        self, shared: Preparation, table: Table, clients: Series | None
-    ) -> dict[str, Preparation]:
-        return {
-            name: Preparation(tuple(self.finding.of(column, part) for column in shared.columns))
-            for name, (_, part) in parts_of(table, clients).items()
-        }
 
     def _transformed(
         self, tables: Sequence[Table], names: Sequence[str]
