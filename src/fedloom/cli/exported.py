@@ -298,7 +298,8 @@ def outside(samples: Any) -> list[str]:
     rules = {rule["name"]: rule for rule in about()["inputs"].get("rules", ())}
 
     def filled(name: str) -> Any:
-        rule, cells = rules.get(name, PLAIN), _column(rows, name)
+        rule = rules.get(name, PLAIN)
+        cells = tables().recoded(_column(rows, name), rule)
         return cells[~tables().empty(cells, rule.get("empty", ()))]
 
     for name, (low, high) in about()["ranges"].items():

@@ -38,10 +38,7 @@ def inputs(cells: Cells, rule: Mapping[str, Any], strict: bool = False) -> Float
     """The inputs (n, k) of a column's cells. strict: an unknown value of one_hot is an error, as it
     is of dummy and ordinal, unless the rule has `others`. Raises CellError.
     """
-    if other := rule.get("recode"):
-        recoded = (other.get(name_of(cell), cell) for cell in cells)
-        cells = np.fromiter(recoded, object, len(cells))
-    fill, kind = rule["fill"], rule["kind"]
+    cells, fill, kind = recoded(cells, rule), rule["fill"], rule["kind"]
     gaps = empty(cells, rule.get("empty", EMPTY))
     if gaps.any():
         if fill is None:
@@ -65,6 +62,13 @@ def inputs(cells: Cells, rule: Mapping[str, Any], strict: bool = False) -> Float
     return scaled
 
 
+def recoded(cells: Cells, rule: Mapping[str, Any]) -> Cells:
+    """Cells with what is read in their place."""
+    if not (other := rule.get("recode")):
+        return cells
+    return np.fromiter((other.get(name_of(cell), cell) for cell in cells), object, len(cells))
+
+
 def empty(cells: Cells, markers: Container[str] = EMPTY) -> Bools:
     """Which cells (n,) are missing values."""
     return np.fromiter((_is_empty(cell, markers) for cell in cells), bool, len(cells))
@@ -75,7 +79,7 @@ def _is_empty(cell: Any, markers: Container[str]) -> bool:
         return cell in markers
     if cell is None or isinstance(cell, float | int):
         return cell is None or cell != cell
-    return np.ndim(cell) == 0 and str(cell) in ("nan", "NaT", "<NA>")
+    return not hasattr(cell, "__len__") and str(cell) in ("nan", "NaT", "<NA>")
 
 
 def finite_numbers(cells: Cells) -> Floats:

@@ -39,17 +39,10 @@ if TYPE_CHECKING:
     from pandas import Series
 
 # options of `table` that tell what columns become, and which other files are for tests
-_BECOMES = (
-    "columns",
-    "missing",
-    "standardise",
-    "ddof",
-    "per_client",
-    "rules",
-    "preparation",
-    "text",
+_BECOMES = {
+    *("columns", "missing", "standardise", "ddof", "per_client", "rules", "preparation", "text"),
     "test",
-)
+}
 _QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
 _FEW = 10  # different numbers that are told as values
 _GROUPS = 5  # without which only the middle one is told
