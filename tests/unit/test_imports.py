@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from tiny import SOURCE, environment
 
 # A name stands for a module or for a whole package, whose modules may import each other. Everything
-# else comes from a lower layer. The picture in docs/architecture.md is this table.
+# else comes from a lower layer. docs/architecture.md shows them from top to bottom.
 LAYERS = {
     0: ["_version", "errors"],
     1: ["core"],
@@ -91,6 +92,14 @@ def test_imports_go_down():
 
 def test_the_table_names_what_there_is():
     assert {module(p)[0] for p in PATHS if module(p)} == set(LAYER)
+
+
+def test_the_page_of_the_architecture_names_what_there_is():
+    page = (SOURCE.parents[1] / "docs/architecture.md").read_text(encoding="utf-8")
+    named = {name.removesuffix(".py") for name in re.findall(r"`(\w+(?:\.py)?)`", page)}
+    assert set(LAYER) - named == {"_version", "trace", "__main__"}
+    for path in re.findall(r"`(\w+/[\w/]+\.py)`", page):
+        assert any((place / path).is_file() for place in (SOURCE, SOURCE.parents[1])), path
 
 
 # methods that are an expression of another paper's method
