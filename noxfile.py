@@ -23,6 +23,16 @@ LOCK, LOWEST, FLOWER = (f"requirements/{name}.txt" for name in ("lock", "lowest"
 PAPERS = "packages/fedloom-papers"
 FRAMEWORKS = ("fedloom", "pfl", "flwr", "fluke")
 PYTEST = (sys.executable, "-m", "pytest")
+# what `make test` runs whatever it takes: layers, links, README, kills, crashes and golden bits
+ALWAYS = (
+    *(
+        "tests/golden/",
+        "tests/unit/test_imports.py",
+        "packages/fedloom-flower/tests/test_layers.py",
+    ),
+    *("tests/system/test_pages.py", "tests/system/test_readme.py"),
+    *("tests/system/test_kills.py::test_kill_9", "tests/system/test_crash_points.py"),
+)
 QUICK = ("-n", "2", "--dist", "worksteal", "-m", "not slow")
 
 nox.options.sessions = []  # none is run without its name
@@ -56,6 +66,17 @@ def install(session: nox.Session, lock: str, *words: str) -> None:
 def test_brief(session: nox.Session) -> None:
     """A minute of the fast tests."""
     session.run(*PYTEST, *QUICK, *brief())
+
+
+@here()
+def slow(session: nox.Session) -> None:
+    """Measure all tests without the mark, one at a time, and write tests/slow.txt."""
+    times = Path(session.create_tmp(), "times").resolve()
+    times.unlink(missing_ok=True)
+    session.run(*PYTEST, "-m", "not slow or listed", env={"FEDLOOM_TEST_TIMES": str(times)})
+    took = dict(line.split("\t")[::-1] for line in times.read_text("utf-8").splitlines())
+    names = {name for name, s in took.items() if float(s) >= 1 and not name.startswith(ALWAYS)}
+    Path("tests/slow.txt").write_text("".join(f"{name}\n" for name in sorted(names)), "utf-8")
 
 
 @here(name="test-pythons")

@@ -23,7 +23,8 @@ from fedloom_papers.table import table
 from fedloom_papers.verdicts import judged_claim, overall, pairs_of
 from protocol_work import work
 
-PUBLISHED = {"fedacg": 17, "fiarse": 6, "fafed": 7, "cfedavg": 1, "fedsmoo": 9, "fedwmsam": 1, "flamby": 3}
+PUBLISHED = {"fedacg": 17, "fiarse": 6, "fafed": 7, "cfedavg": 1, "fedsmoo": 9}
+PUBLISHED |= {"fedwmsam": 1, "flamby": 3}
 RUNS = [e for e in ENTRIES.values() if not e.fact]
 FACTS = [e for e in ENTRIES.values() if e.fact]
 
@@ -31,7 +32,8 @@ FACTS = [e for e in ENTRIES.values() if e.fact]
 # ---------------------------------------------------------------------------------- printed numbers
 def test_all_tables_are_in_the_package() -> None:
     assert {p: len(tables_of(p)) for p in PAPERS} == PUBLISHED
-    assert sum(len(published(p, t)) for p in PAPERS for t in tables_of(p)) == 1835 + 4 + 60 + 98 + 2 + 28
+    cells = sum(len(published(p, t)) for p in PAPERS for t in tables_of(p))
+    assert cells == 1835 + 4 + 60 + 98 + 2 + 28
     assert {t for e in ENTRIES.values() for t in e.tables} == {
         t for p in PAPERS for t in tables_of(p)
     }
