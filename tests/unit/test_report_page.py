@@ -197,6 +197,23 @@ def test_saved_pictures_are_the_named_files_and_drawing_changes_no_settings(tmp_
     assert dict(matplotlib.rcParams) == before
 
 
+def test_the_first_rounds_do_not_hide_the_difference_of_the_last(tmp_path: Path) -> None:
+    """A share that rises within a fifth of the rounds has an axis from there on; another all."""
+
+    def axis(**curves: list[float]) -> tuple[float, float]:
+        paths = [fake_run(tmp_path / k, v, label=k, config=f"x='{k}'") for k, v in curves.items()]
+        groups = group_runs(map(load_run, paths))
+        drawn = metric_curves(groups, styles(groups))
+        (picture,) = (p for p in drawn if p.name.endswith("_round"))
+        return picture.figure.axes[0].get_ylim()
+
+    rising = [0.1 + 0.08 * t for t in range(10)]
+    low, high = axis(a=[*rising, *[0.90] * 40], b=[*rising, *[0.92] * 40])
+    assert 80 < low < 90 and 92 < high < 98
+    low, high = axis(c=[0.1 + 0.01 * t for t in range(50)])
+    assert low < 10 and high > 59
+
+
 @pytest.mark.slow
 def test_figures_for_a_paper_have_its_width_and_embedded_letters(tmp_path: Path) -> None:
     groups = group_runs(map(load_run, several(tmp_path)))

@@ -161,10 +161,15 @@ def _metric_curve(
         labels.append(f"target {human_target(target, metric.unit)}")
     if metric.higher_is_better is False and _wide(curve for _, curve in drawn):
         axes.set_yscale("log")
+        bounds = None
+    else:
+        bounds = _late_bounds([c for _, c in drawn], metric.higher_is_better, target)
     unit = "%" if metric.unit == "share" else metric.unit
     test = "test " if metric.title == metric.name else ""
     name = f"{test}{metric.title.replace('_', ' ')}"
-    _finish(axes, drawn, x_label, f"{name} ({unit})" if unit else name, value)
+    _finish(axes, drawn, x_label, f"{name} ({unit})" if unit else name, value, bool(bounds))
+    if bounds:
+        axes.set_ylim(*(bound * up for bound in bounds))
     legend_below(made, handles, labels)
     names = {"round": "rounds", "bytes": "bytes", "seconds": "time", "simulated": "simulated time"}
     against = names[axis]
@@ -201,6 +206,7 @@ def _finish(
     x: str,
     y: str,
     value: Value | None = None,
+    cut: bool = False,
 ) -> None:
     plain(axes, x, y)
     if x == "rounds":
@@ -208,6 +214,7 @@ def _finish(
     axes.set_xlim(left=0)
     said = [_BAND] if any(curve.seeds > 1 for _, curve in drawn) else []
     said += [f"thick: {VALUE_WORDS[value]}, which is tested"] if value else []
+    said += ["the first values lie outside"] if cut else []
     if said:
         axes.set_title("\n".join(said), fontsize=8.5, color="#555555", loc="left")
 
@@ -216,6 +223,26 @@ def _scale(axis: Axis, high: float) -> tuple[float, str]:
     """Choose the largest unit in which the axis still reaches 1."""
     fitting = [(size, label) for size, label in _SCALES[axis] if high >= size]
     return fitting[-1] if fitting else _SCALES[axis][0]
+
+
+def _late_bounds(
+    curves: Sequence[Curve], higher_is_better: bool | None, target: float | None
+) -> tuple[float, float] | None:
+    """Bounds of the axis without the first, slow rounds, where these would take more than half of
+    it; None where all is shown.
+    """
+    if higher_is_better is None or min(len(curve.x) for curve in curves) < 10:
+        return None
+    late = np.concatenate([curve.mean[len(curve.x) // 5 :] for curve in curves])
+    every = np.concatenate([curve.mean for curve in curves])
+    if not np.isfinite(every).all():
+        return None
+    low, high = float(late.min()), float(late.max())
+    if high - low > 0.5 * float(every.max() - every.min()):
+        return None
+    shown = [low, high] if target is None else [low, high, target]
+    margin = 0.1 * (high - low)
+    return min(shown) - margin, max(shown) + margin
 
 
 def _wide(curves: Iterable[Curve]) -> bool:
