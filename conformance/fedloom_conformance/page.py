@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from . import rows
-from .cases import Case
 
 NOTE = (
     "<!-- Made by `nox -s conformance` from words/conformance.md and results: write there. -->\n\n"
@@ -18,9 +17,9 @@ CELLS = {"right": "right", "reading": "right, as read", "wrong": "**wrong**", "a
 
 
 def page(results: Sequence[Mapping[str, Any]], words: str) -> str:
-    """The words, with what the results say in place of {table}, {readings}, {wrong}, {cases}."""
+    """The words, with what the results say in place of {table}, {readings}, {wrong}."""
     made = {"table": _table(results), "readings": _readings(results), "wrong": _faults(results)}
-    for name, part in (made | {"cases": _cases()}).items():
+    for name, part in made.items():
         words = words.replace(f"{{{name}}}", part)
     return NOTE + words
 
@@ -73,22 +72,6 @@ def _words(verdict: Mapping[str, Any]) -> str:
     right = f"{verdict['right_cases']} of {verdict['cases']} cases right; "
     where = f"round {fault['round']} of {fault['case']}, {fault['size']:.1e}"
     return f"{right if verdict['right_cases'] else ''}{where} | {fault['smallest']}"
-
-
-def _cases() -> str:
-    """The cases of every row."""
-    return "\n".join(
-        f"- **{row.label}**: {'; '.join(map(_described, row.cases))}." for row in rows()
-    )
-
-
-def _described(case: Case) -> str:
-    """A case's federation, cohorts and settings."""
-    problem = case.problem
-    some = {len(who) for who in problem.cohorts} != {len(problem.data)}
-    values = ", ".join(f"{name} {value}" for name, value in case.settings.items())
-    parts = [problem.name, "some clients" if some else "", values]
-    return ", ".join(part for part in parts if part)
 
 
 def main() -> int:

@@ -375,19 +375,21 @@ def test_runs_at_once_give_the_same_lines(fedloom: Fedloom) -> None:
     assert "--format must be of png" in fedloom("paper", *SMALL, "--format", "bmp", code=2).output
 
 
-def test_the_results_page_has_every_table_with_a_line(fedloom: Fedloom) -> None:
+def test_the_results_page_says_what_was_run_and_what_prints_it(fedloom: Fedloom) -> None:
     tables = importlib.import_module("fedloom_papers.results.tables")
     entries = [ENTRIES[name] for name in ("fedsmoo:8", "cfedavg:fig2a")]
     fedloom("paper", *SMALL, "--rows", "fedavg")
     (one,) = shown(lines(), Path("runs/papers"), entries, ("smoke",))
     text = tables.text("fedsmoo", [one], {"fedsmoo:8": []})
-    assert "<summary>fedsmoo:8, scale smoke</summary>" in text and "UNDECIDED: SAM" not in text
-    assert "- `fedloom paper fedsmoo:8 --scale smoke`: " in text
-    assert re.search(r"FedAvg +74\.08±0\.22 +\d", text)
+    assert "\n- 8 (1 of 12 runs), 3 seeds, of " in text
+    assert "\nfedloom paper fedsmoo:8 --scale smoke --show --out docs/results/papers\n" in text
+    assert "\nfedloom paper fedsmoo:8 --scale smoke  # runs it again\n" in text
+    shown_again = fedloom("paper", *SMALL, "--show").stdout
+    assert re.search(r"FedAvg +74\.08±0\.22 +\d", shown_again)
 
 
 @pytest.mark.slow
-def test_the_results_page_shows_a_halved_grid_at_its_best_point(fedloom: Fedloom) -> None:
+def test_a_halved_grid_is_shown_at_its_best_point(fedloom: Fedloom) -> None:
     tables = importlib.import_module("fedloom_papers.results.tables")
     words = ("fafed:2c", "--scale", "smoke", "--rows", "fedavg", "--quiet")
     found = fedloom("paper", *words, "--halving").output
@@ -395,7 +397,12 @@ def test_the_results_page_shows_a_halved_grid_at_its_best_point(fedloom: Fedloom
     assert best is not None
     (one,) = shown(lines(), Path("runs/papers"), [ENTRIES["fafed:2c"]], ("smoke",))
     text = tables.text("fafed", [one], {"fafed:2c": []})
-    assert best.group() in text and "to the end): FedAvg. Best points:" in text
+    assert "fedloom paper fafed:2c --scale smoke --halving  # runs it again" in text
+    again = fedloom("paper", *words, "--show")
+    (rate,) = [choice.point["local.lr"] for choice in one.choices]
+    assert best.group().endswith(f"local.lr={rate:g}") or "edge" in best.group()
+    assert f"{rate:g}: " in again.stderr and "*" in again.stderr
+    assert again.stdout == fedloom("paper", *words, "--halving", "--show").stdout
 
 
 @pytest.mark.slow
@@ -446,8 +453,8 @@ def test_how_many_rows_are_run_decides_what_is_drawn_and_never_which_verdict_is_
     assert rows["FedSMOO is above FedAvg and FedDyn", "fedsmoo:8, c10-100-c3"][2] == head[2]
     for name in ("fedsmoo:3", "fedsmoo:6", "fedsmoo:fig7", "fedsmoo:fig8"):
         assert any(place.startswith(f"{name}, ") for _, place in rows)
-        assert f"{name}, scale cpu</summary>" not in page
-    assert "fedsmoo:8, scale cpu</summary>" in page and "Less than half" not in page
+        assert f"pictures/{name.replace(':', '-')}-" not in page
+    assert "pictures/fedsmoo-8-accuracy.png" in page
     assert "fedsmoo:1 (30)" in page, "what has no lines is said"
 
 

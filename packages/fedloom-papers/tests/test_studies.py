@@ -6,6 +6,7 @@ import doctest
 import importlib
 import json
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
@@ -20,15 +21,17 @@ from fedloom.storage.identity import digest
 from fedloom_papers.board import Shown, shown
 from fedloom_papers.catalogue import entries_of, entry
 from fedloom_papers.lines import Line, evidence, latest, read
+from fedloom_papers.pages import page
 from fedloom_papers.plan import plan
 from fedloom_papers.published_tables import STUDIES
 from fedloom_papers.results import __main__ as MAIN
 from fedloom_papers.results import fill as FILL
 from fedloom_papers.results import tables as TABLES
 from fedloom_papers.results.fill import LINES, RESULTS
+from fedloom_papers.results.what_was_run import what_was_run
 from fedloom_papers.series import smoothed
 from fedloom_papers.study_measures import STUDIED
-from fedloom_papers.study_tables import study_state, study_tables, tried
+from fedloom_papers.study_tables import study_tables, tried
 from fedloom_papers.table import Table
 from fedloom_papers.tune import grid_plans
 from fedloom_papers.verdicts import judged_claim
@@ -154,7 +157,8 @@ def test_measures_by_hand() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["catalogue", "study_measures", "columns", "lines", "series", "verdicts"]
+    "name",
+    ["catalogue", "study_measures", "columns", "lines", "series", "verdicts", "results.tables"],
 )
 def test_examples_in_docstrings(name: str) -> None:
     found = doctest.testmod(importlib.import_module(f"fedloom_papers.{name}"))
@@ -190,15 +194,17 @@ def test_a_row_is_shown_at_what_held_out_data_chose() -> None:
         "fedavg": {"local.lr": 0.1},
         "fedacg": {"algorithm.lam": 0.85},
     }
-    assert "| FedACG | `algorithm.lam` | 0.8: 50.00, **0.85: 60.00** |  |" in tried(one)
-    text = next(study_tables(one.found))
-    rows = {r.split(" | ")[0].strip("| "): r.split(" | ")[1:] for r in text.splitlines()[2:]}
+    assert "  FedACG  algorithm.lam  0.8: 50.00; 0.85: 60.00*" in grids(one)
+    rows = {name: cells for name, *cells in next(study_tables(one.found))[1:]}
     assert [*rows] == ["FedACG", "FedAvg"], "the better one first"
     assert rows["FedAvg"][0] == "82.00±2.00" and rows["FedACG"][0] == "84.00±1.00"
     # 3, 2, 1: 4.303 sd / sqrt(3); 0.074 for each method that the papers name
     assert rows["FedACG"][1:4] == ["+2.00 ± 2.48", "1.000", "+6.57 (FedACG 1a)"]
-    said = study_state(one)
-    assert "6 of 99 runs" in said and "without a run: FedAvg, rate of its own, SCAFFOLD" in said
+    assert re.search(r"\n  FedACG +84\.00±1\.00 +\+2\.00 ± 2\.48 +1\.000 ", page(one.found, ()))
+    said = "\n".join(what_was_run([one]))
+    assert "6 of 99 runs, 3 seeds; 31 rows without a run" in said
+    assert "fedloom paper zoo:dirichlet --show --out docs/results/papers\n" in said
+    assert "fedloom paper zoo:dirichlet --tune  # runs it again" in said
 
 
 def test_a_part_of_a_grid_chooses_nothing_and_is_shown() -> None:
@@ -206,16 +212,15 @@ def test_a_part_of_a_grid_chooses_nothing_and_is_shown() -> None:
     lines.append(zoo("FedACG", "0.8", 0, 0.5, tuning=True))
     one = made("zoo:dirichlet", lines)
     (part,) = [c for c in one.choices if c.row == "fedacg"]
-    assert not part.point and "| 0.8: 50.00 | not all are tried |" in tried(one)
+    assert not part.point and re.search(r"0\.8: 50\.00 +not all are tried", grids(one))
     assert not one.found.own["dirichlet"].get("fedacg")
 
 
 def test_failed_runs_are_named() -> None:
     lines = zoo_lines()
     lines[-1] |= {"state": "failed", "reason": "not finite\nmore"}
-    assert "failed: fedacg in dirichlet, seed 2 (not finite)" in study_state(
-        made("zoo:dirichlet", lines)
-    )
+    said = "\n".join(what_was_run([made("zoo:dirichlet", lines)]))
+    assert "failed: fedacg in dirichlet, seed 2 (not finite)" in said
 
 
 def test_a_study_has_one_scale_and_runs_what_has_no_line(fedloom: Fedloom) -> None:
@@ -244,6 +249,11 @@ def sub(method: str, seed: int, whole: float, part: float, **more: Any) -> Line:
         "fiarse_fashion", words[method], seed, [[30, whole]], sizes={}, clients=[0.0, 0.9, 0.9]
     )
     return line | {"curves": curves | more}
+
+
+def grids(one: Shown) -> str:
+    """What was tried of a table's grids."""
+    return tried(one.found.entry, one.choices, 100)
 
 
 def verdict(found: Table, words: str) -> str:
@@ -323,8 +333,7 @@ def test_differences_from_fedavg_and_their_p_follow_from_the_lines() -> None:
 
 # -------------------------------------------------------------------------------------------- pages
 @pytest.mark.parametrize("name", ["robust", "private", "precision", "compression", "fedsmoo"])
-def test_the_committed_page_is_up_to_date(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", TABLES.WIDTH)
+def test_the_committed_page_is_up_to_date(name: str) -> None:
     tables = list(shown(FILL.lines(), LINES, entries_of(name)))
     best = [one for one in tables if one.whole or one.found.entry.own]
     drawn = {one.found.entry.id: TABLES.pictures(one.found) for one in best}

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from .entry import Entry, Protocol, Row
 from .lines import Line, latest, typed
@@ -21,13 +22,12 @@ SCALES = ("paper", "cpu")
 
 @dataclass(frozen=True)
 class Shown:
-    """A table with lines at a scale, each row at the best point of its grid. grid: how many runs of
-    its grids have lines, and there are; halved: the rows whose points were not all run to the end.
+    """A table with lines at a scale, each row at the best point of its grid. halved: the rows whose
+    points were not all run to the end.
     """
 
     found: Table
     choices: Sequence[Choice]
-    grid: tuple[int, int]
     halved: Sequence[str]
 
     @property
@@ -60,33 +60,40 @@ def shown(
     for entry in entries:
         for scale in scales:
             if any((p.recipe_at(scale), scale) in recipes for p in entry.protocols):
-                one = _shown(entry, scale, lines, out, points_of(entry, scale, items))
+                one = _shown(entry, scale, lines, out, items)
                 if one is not None:
                     yield one
 
 
-def _shown(
-    entry: Entry,
-    scale: str,
-    lines: Sequence[Line],
-    out: Path,
-    known: Mapping[tuple[str, str], str],
-) -> Shown | None:
-    """known: {(row, protocol): settings} of rows that are not tuned here."""
+class Best(NamedTuple):
+    """A table with each row at its best point as far as lines decide it, the points, and the rows
+    whose points were not all run to the end.
+    """
 
-    def missing(grid: Plan) -> int:
+    entry: Entry
+    choices: Sequence[Choice]
+    halved: Sequence[str]
+
+
+def best_by_lines(
+    entry: Entry, scale: str, lines: Sequence[Line], out: Path, items: Sequence[Item] = ()
+) -> Best:
+    """A table at the best points of its rows: of the list of evidence where it has some, else of
+    the grids that were run. Nothing is run.
+    """
+    known = points_of(entry, scale, items)
+
+    def missing(grid: Plan) -> bool:
         have = latest(lines, grid.runs)
-        return sum((run.digest, run.seed) not in have for run in grid.runs)
+        return any((run.digest, run.seed) not in have for run in grid.runs)
 
     choices: list[Choice] = []
     short: list[str] = []
-    done = count = 0
     more = entry.tuning.split()
     for protocol, row in _tried(entry, scale, lines):
         if (row.key.lower(), protocol.name) in known:
             continue
         for grid in grid_plans(replace(entry, protocols=(protocol,)), scale, out, [row], more):
-            done, count = done + len(grid.runs) - missing(grid), count + len(grid.runs)
             rungs: list[Plan] = []
 
             def run(rung: Plan, rungs: list[Plan] = rungs) -> Sequence[Line]:
@@ -101,16 +108,25 @@ def _shown(
             elif entry.own:
                 some = choose([row], [grid], lines)
                 choices += [replace(choice, point={}, edge=()) for choice in some]
-    at_best = at_words(tuned(entry, choices), known)
-    runs = plan(at_best, scale, out, seeds=MOST_SEEDS).runs
+    return Best(at_words(tuned(entry, choices), known), choices, short)
+
+
+def seeds_there(entry: Entry, scale: str, lines: Sequence[Line], out: Path) -> int:
+    """How many seeds, from the first, hold all runs of a table that have a line; 0 without one."""
+    runs = plan(entry, scale, out, seeds=MOST_SEEDS).runs
     have = latest(lines, runs)
-    there = [run.seed for run in runs if (run.digest, run.seed) in have]
-    if not there and (not choices or entry.tried_in):
+    return max((1 + run.seed for run in runs if (run.digest, run.seed) in have), default=0)
+
+
+def _shown(
+    entry: Entry, scale: str, lines: Sequence[Line], out: Path, items: Sequence[Item]
+) -> Shown | None:
+    best = best_by_lines(entry, scale, lines, out, items)
+    there = seeds_there(best.entry, scale, lines, out)
+    if not there and (not best.choices or entry.tried_in):
         return None
-    seeds = max(entry.seeds, 1 + max(there, default=0))
-    return Shown(
-        table(plan(at_best, scale, out, seeds=seeds), lines), choices, (done, count), short
-    )
+    made = plan(best.entry, scale, out, seeds=max(entry.seeds, there))
+    return Shown(table(made, lines), best.choices, best.halved)
 
 
 def _tried(entry: Entry, scale: str, lines: Sequence[Line]) -> Iterator[tuple[Protocol, Row]]:

@@ -16,6 +16,7 @@ from .measure_command import measure_command
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from .entry import Entry
     from .plan import Plan
     from .schedule import Item
     from .tune import Choice
@@ -202,7 +203,9 @@ def _tell_choices(choices: Sequence[Choice]) -> None:
 @click.option("--out", default=OUT, show_default=True, help="The folder of runs and lines.")
 @_jobs
 @click.option("--dry-run", is_flag=True, help="Say what would run, and run nothing.")
-@click.option("--show", is_flag=True, help="Show what the lines have so far, and run nothing.")
+@click.option(
+    "--show", is_flag=True, help="Show what the lines have so far, each row at its best point."
+)
 @click.option(
     "--as-published",
     is_flag=True,
@@ -291,6 +294,9 @@ def table_command(
         with repeatable(f"the runs in '{out}'"):
             return run_plan(made, folder, jobs, silent)
 
+    if show and not (tune or halving or changes or as_published):
+        found, there = _at_best(found, scale, folder)
+        made = plan(found, scale, folder, chosen, seeds or max(count, there))
     if tune or halving:
         found, choices = at_best_points(made, folder, changes, halving, run)
         by = "held-out data" if found.tuning else "the accuracy on the test set, as papers do"
@@ -300,6 +306,24 @@ def table_command(
     tell(made, run(made), folder, style, changes, shown)
     if asked is not None:
         draw(made, folder, asked)
+
+
+def _at_best(found: Entry, scale: str, folder: Path) -> tuple[Entry, int]:
+    """A table at the best points of its rows as far as there are lines of their grids, which are
+    said, or of the list plan.toml beside the folder; and how many seeds have lines.
+    """
+    from .board import best_by_lines, seeds_there
+    from .lines import evidence
+    from .pages import columns
+    from .schedule import read_items
+    from .study_tables import tried
+
+    lines, listed = evidence(folder), folder.parent / "plan.toml"
+    items = read_items(listed) if listed.is_file() else []
+    best = best_by_lines(found, scale, lines, folder, items)
+    if best.choices:
+        click.echo(tried(found, best.choices, columns()), err=True)
+    return best.entry, seeds_there(best.entry, scale, lines, folder)
 
 
 def _name_and_changes(words: Sequence[str]) -> tuple[str, list[str]]:

@@ -29,10 +29,11 @@ from .lines import NAME, Line, evidence, latest, others
 from .measure import LOWER, Number, title
 from .plan import Plan, pairs
 from .run import missing
+from .study_tables import study_tables
 from .table import Table, equal_cells, table
 from .tune import grid_plans
 
-_PIPED = 100  # columns without a terminal and COLUMNS: the width of the pages in docs/results
+_PIPED = 100  # columns without a terminal and COLUMNS
 
 
 def columns() -> int:
@@ -145,20 +146,38 @@ def _heading(plan: Plan, changes: Sequence[str], seeds: int | None = None) -> st
 def page(found: Table, changes: Sequence[str]) -> str:
     """The table as text: a block per protocol, split where it is too wide; then the claims."""
     said = [_heading(found.plan, changes, max(map(len, found.seeds.values()), default=0))]
-    for protocol in found.entry.protocols:
-        own = found.numbers_of(protocol)
-        if own and not (found.plan.scale == "cpu" and protocol.cpu is None):
-            said += ["", ", ".join(filter(None, (protocol.dataset, protocol.words)))]
-            empty = all(n.wanted.cell is None and not n.values for n in own)
-            said += ["  no run has a line yet"] if empty else [*_tables(found, protocol)]
-            said += _left_out(found, protocol)
-            said += _equal(own) if found.plan.as_published else _beside(found, protocol)
+    if found.entry.own:
+        parts = (part for cells in study_tables(found) for part in _parts(cells))
+        said += [f"\n{aligned(part, columns())}" for part in parts]
+    else:
+        said += [line for protocol in found.entry.protocols for line in _block(found, protocol)]
     goals = any("acc=" in n.wanted.at for n in found.numbers)
     if goals and found.plan.scale != "paper":
         said += ["", wrapped(_GOALS)]
     if found.claims:
         said += ["", _claims(found)]
     return "\n".join(said)
+
+
+_ACROSS = 6  # columns beside the names
+
+
+def _parts(cells: Sequence[Sequence[str]]) -> Iterator[list[list[str]]]:
+    """A wide table as several, each with the names of its rows."""
+    for first in range(1, len(cells[0]), _ACROSS):
+        yield [[line[0], *line[first : first + _ACROSS]] for line in cells]
+
+
+def _block(found: Table, protocol: Protocol) -> list[str]:
+    """What there is of one protocol of a paper's table."""
+    own = found.numbers_of(protocol)
+    if not own or (found.plan.scale == "cpu" and protocol.cpu is None):
+        return []
+    said = ["", ", ".join(filter(None, (protocol.dataset, protocol.words)))]
+    empty = all(n.wanted.cell is None and not n.values for n in own)
+    said += ["  no run has a line yet"] if empty else [*_tables(found, protocol)]
+    said += _left_out(found, protocol)
+    return said + (_equal(own) if found.plan.as_published else _beside(found, protocol))
 
 
 def _equal(numbers: Sequence[Number]) -> list[str]:

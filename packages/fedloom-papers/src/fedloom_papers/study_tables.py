@@ -1,4 +1,4 @@
-"""The tables of our own studies as Markdown: a column for each measure, or for each protocol."""
+"""The tables of our own studies: a column for each measure, or for each protocol."""
 
 from __future__ import annotations
 
@@ -6,30 +6,23 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from fedloom.cli.printing import table as aligned
 from fedloom.report.curve_data import mean
 from fedloom.report.statistics import p_text
 from fedloom.report.table_text import Column
 from fedloom.report.tables import MISSING, fixed
 
-from .board import Shown
 from .columns import cell, gap_text
-from .entry import Protocol, Row
+from .entry import Entry, Protocol, Row
 from .measure import title
 from .table import Measure, Table
 from .tune import Choice
 
 
-def markdown(head: Sequence[str], rows: Sequence[Sequence[str]], texts: int = 1) -> str:
-    """A Markdown table; the first `texts` columns to the left, the numbers to the right."""
-    marks = [":--"] * texts + ["--:"] * (len(head) - texts)
-    cells = [[cell.replace("|", "\\|") for cell in row] for row in (head, *rows)]
-    return "\n".join(f"| {' | '.join(row)} |" for row in (cells[0], marks, *cells[1:]))
-
-
-def study_tables(found: Table) -> Iterator[str]:
-    """The tables of an entry, as far as it has lines: of few measures in many protocols one for
-    each measure; else for each protocol one of the measures that have a place or two, and one for
-    each of the others. Where there is a base, the best row comes first.
+def study_tables(found: Table) -> Iterator[list[list[str]]]:
+    """The tables of an entry, as cells, as far as it has lines: of few measures in many protocols
+    one for each measure; else for each protocol one of the measures that have a place or two, and
+    one for each of the others. Where there is a base, the best row comes first.
     """
     protocols = [p for p in found.entry.protocols if any(n.values for n in found.numbers_of(p))]
     measures = [m for p in protocols[:1] for m in found.measures_of(p)]
@@ -37,7 +30,7 @@ def study_tables(found: Table) -> Iterator[str]:
         for measure in measures:
             rows = found.rows_of(protocols[0])
             columns = [_column(found, p, measure, p.dataset, rows) for p in protocols]
-            yield _markdown(title(*measure), rows, columns)
+            yield _cells(title(*measure), rows, columns)
         return
     for protocol in protocols:
         rows = _ranked(found, protocol)
@@ -55,14 +48,14 @@ def study_tables(found: Table) -> Iterator[str]:
             else:
                 bases = [c for b in found.entry.bases for c in _less(found, protocol, b, rows)]
                 columns[1:1] = bases
-            yield _markdown(corner, rows, columns)
+            yield _cells(corner, rows, columns)
 
 
-def _markdown(corner: str, rows: Sequence[Row], columns: Sequence[Column]) -> str:
-    """The rows with a number in one of these columns."""
+def _cells(corner: str, rows: Sequence[Row], columns: Sequence[Column]) -> list[list[str]]:
+    """The heads, and the rows with a number in one of these columns."""
     cells = [[row.name, *(c.cells[i] for c in columns)] for i, row in enumerate(rows)]
     kept = [line for line in cells if any(cell != MISSING for cell in line[1:])]
-    return markdown([corner, *(c.head for c in columns)], kept)
+    return [[corner, *(c.head for c in columns)], *kept]
 
 
 def _ranked(found: Table, protocol: Protocol) -> list[Row]:
@@ -108,36 +101,20 @@ def _less(found: Table, protocol: Protocol, base: str, rows: Sequence[Row]) -> I
         yield Column("beside", f"less {name} in the papers", [text or MISSING for text in said])
 
 
-def study_state(one: Shown) -> str:
-    """How many runs there are of an entry, which rows have none, and which runs failed."""
-    found, seeds = one.found, one.found.entry.seeds
-    runs = {
-        (p.name, row.name): len(found.own[p.name].get(row.key, {}))
-        for p in found.entry.protocols
-        for row in found.rows_of(p)
-    }
-    done = sum(min(seeds, count) for count in runs.values())
-    none = ", ".join(dict.fromkeys(row for (_, row), count in runs.items() if not count))
-    failed = [f"{row} in {p}, seed {s} ({why.splitlines()[0]})" for p, row, s, why in found.failed]
-    said = [f"{done} of {seeds * len(runs)} runs"]
-    said += [f"without a run: {none}"] if none else []
-    said += [f"failed: {', '.join(failed)}"] if failed else []
-    return f"- `fedloom paper {found.entry.id}`, {found.entry.title}: {'; '.join(said)}."
-
-
-def tried(one: Shown) -> str:
-    """Every value that was tried of a grid, with its held-out accuracy; the chosen one in bold."""
-    names = {row.key: row.name for row in one.found.entry.rows}
-    rows = [[names[choice.row], *_tried(choice)] for choice in one.choices]
-    return markdown(["method", "setting", "held-out accuracy, %", "chosen"], rows, texts=4)
+def tried(entry: Entry, choices: Sequence[Choice], space: int) -> str:
+    """Every value that was tried of the grids at seed 0, with what it was chosen by."""
+    names = {row.key: row.name for row in entry.rows}
+    by = "held-out data" if entry.tuning else "the accuracy on the test set, as papers do"
+    head = ["method", "setting", "tried", "note"]
+    rows = [[names[choice.row], *_tried(choice)] for choice in choices]
+    return f"Tuned at seed 0 by {by}; * is the best point:\n{aligned([head, *rows], space)}"
 
 
 def _tried(choice: Choice) -> list[str]:
     cells = []
     for score, point in choice.scores:
         value = ", ".join(f"{v:g}" for v in point.values())
-        text = f"{value}: {fixed(score, 2)}"
-        cells.append(f"**{text}**" if point == choice.point else text)
-    keys = ", ".join(f"`{key}`" for key in choice.scores[0][1])
+        cells.append(f"{value}: {fixed(score, 2)}{'*' * (point == choice.point)}")
+    keys = ", ".join(choice.scores[0][1])
     edge = "at the edge" if choice.edge else "" if choice.point else "not all are tried"
-    return [keys, ", ".join(cells), edge]
+    return [keys, "; ".join(cells), edge]

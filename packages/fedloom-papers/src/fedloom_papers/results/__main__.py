@@ -9,7 +9,6 @@ PAGE.md.in. Without one all are made, with the board, and their digests are kept
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -60,7 +59,6 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NAMES))
     parser.add_argument("--check", action="store_true", help="write nothing; 1 if a page differs")
     options = parser.parse_args(argv)
-    os.environ["COLUMNS"] = tables.WIDTH  # whatever terminal they are made in
     pages, found = making(options.names)
     if options.check:
         return differing(pages, "nox -s results")

@@ -10,9 +10,8 @@ from typing import NamedTuple
 
 from fedloom.report.tables import MISSING, fixed
 
-from ..catalogue import TITLES
 from ..published_tables import published, settings_of, tables_of
-from ..study_tables import markdown
+from .markdown import markdown
 
 _MORE = ("clients", "participation", "model")  # columns that no page shows
 _ACCURACIES = ("acc_ema_pct", "test_acc_pct")
@@ -83,17 +82,17 @@ def section(paper: str) -> list[str]:
     head = ["source", "data set", "partition", "rounds", *names, f"{own} less FedAvg"]
     rows = [
         [
-            *(one.source, one.dataset, one.partition, one.rounds or MISSING),
+            "" if one.source == before else one.source,
+            *(one.dataset, one.partition, one.rounds or MISSING),
             *(_cell(one.values.get(name)) for name in names),
             fixed(one.less, 2, "+"),
             _cell(printed(paper, own, one)),
         ]
-        for one in found
+        for before, one in zip(("", *(x.source for x in found)), found, strict=False)
     ]
     said = (
-        f"Accuracies in per cent that others print, or got, who ran {own} again. They chose data, "
-        f"networks and rates of their own; *in the paper* is {own} under the same protocol in "
-        f"{TITLES[paper].split(' (')[0]}'s paper, where it has one.\n"
+        f"Accuracies in per cent of others who ran {own} again, with data, networks and rates of "
+        f"their choice; *in the paper*: {own} under the same protocol in its own paper.\n"
     )
     return ["## Run again by others\n", said, f"{markdown([*head, 'in the paper'], rows, 3)}\n"]
 

@@ -1,14 +1,14 @@
 """docs/results/NAME.md of every paper and study, board.md and README.md (from README.md.in), from
 the lines of runs; and README's picture, docs/pictures/measured_and_published.png.
 
-`fedloom paper NAME --out docs/results/papers` runs a table and appends its lines; the same command
-prints what a paper's page has of it. A table whose grids were run (--tune, --halving) is shown at
-the best points. What stands above the claims is written by hand, words/NAME.md.
+A page has no table: `fedloom paper NAME --show --out docs/results/papers` prints each from the same
+lines. What stands above the claims, and beside them, is written by hand, words/NAME.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from fedloom.core.curves import at, at_equal
@@ -16,7 +16,6 @@ from fedloom.report.curve_data import mean
 from fedloom.report.statistics import corrected, paired
 from fedloom.report.style import Picture
 from fedloom.report.tables import MISSING, fixed
-from fedloom.study.tune import ETA, RUNGS
 
 from ..board import HEADS, Shown, board, shown
 from ..catalogue import ENTRIES, TITLES, entries_of
@@ -25,30 +24,30 @@ from ..entry import Entry, Protocol
 from ..figures import Dots, dots, pictures
 from ..lines import evidence
 from ..measure import base_of
-from ..pages import page as printed
 from ..schedule import read_items
 from ..series import points
 from ..study_measures import by_bytes
-from ..study_tables import markdown, study_state, study_tables, tried
 from ..table import Table
-from ..verdicts import NO_LINES, WORDS, Judged
+from ..verdicts import NO_LINES, WORDS, Judged, Reason
 from .fill import LINES, RESULTS, fill
+from .markdown import markdown
 from .reruns import section
+from .what_was_run import what_was_run
 
 MADE = "<!-- Made by `nox -s results` from papers/lines.jsonl. -->\n\n"
 OWN = (
     "<!-- Made by `nox -s results` from lines and from words/{}.md: write there, not here. -->\n\n"
 )
+WITHOUT = ("command only", "no runs")  # the board's states without lines
 CLAIMS = ("what the paper says", "of", "verdict", "what it is on")
-WIDTH = "100"  # columns of what `fedloom paper` prints
 BESIDE = "each method less the first one, in points of accuracy, published beside measured"
 
 
-def equal_bytes(found: Table) -> list[str]:
+def equal_bytes(one: Shown) -> list[str]:
     """What a table's own method is, beside each rival of its first claim, after the rival's bytes,
     as lines of the page; nothing for measures that are no accuracy, and of rivals that send more.
     """
-    entry, protocol = found.entry, found.entry.protocols[0]
+    found, entry, protocol = one.found, one.found.entry, one.found.entry.protocols[0]
     if not entry.claims or "acc_" not in entry.claims[0].metric:
         return []
     claim = entry.claims[0]
@@ -82,7 +81,7 @@ def equal_bytes(found: Table) -> list[str]:
         for rival, gap in known.items()
     ]
     seeds = next(iter(known.values())).n
-    said = f"At equal bytes, accuracies in per cent, differences in points, {seeds} seed(s):\n"
+    said = f"At equal bytes, {entry.id}, scale {one.plan.scale}, {seeds} seeds, accuracy in %:\n"
     return [said, f"{markdown(head, cells)}\n"]
 
 
@@ -92,8 +91,8 @@ def words(name: str) -> str:
 
 
 def text(name: str, tables: Sequence[Shown], drawn: Mapping[str, Sequence[Picture]]) -> str:
-    """A page: its headline claim first. drawn: {table's id: its pictures} of those that are shown
-    whole; of the others the claims alone.
+    """A page of one screen: its headline claim first. drawn: {table's id: its pictures} of those of
+    which at least half of the rows have all seeds.
     """
     found, own = [one.found for one in tables], tables[0].found.entry.own
     written, rows = words(name), claims(name, found)
@@ -105,40 +104,19 @@ def text(name: str, tables: Sequence[Shown], drawn: Mapping[str, Sequence[Pictur
     out += [without_lines(found)]
     if any(overview(one) for one in tables):
         out.append(f"![{TITLES[name]}: {BESIDE}.](pictures/{name}.png)\n")
-    out += [*section(name), "## What was run\n", *(states if own else commands)(tables)]
-    out.append("\n## All numbers\n")
-    for one in (one for one in tables if one.found.entry.id in drawn):
-        shown_as = numbers if own else whole
-        out += shown_as(one, drawn[one.found.entry.id])
+    out += shown_pictures([p for each in drawn.values() for p in each if p.name not in written])
+    if not own:
+        out += [part for one in tables if one.found.entry.id in drawn for part in equal_bytes(one)]
+    out += [*section(name), "## What was run\n", *what_was_run(tables)]
     return "\n".join(part for part in out if part).rstrip() + "\n"
 
 
-def commands(tables: Sequence[Shown]) -> Iterator[str]:
-    """What ran a paper's tables, and what was reduced."""
-    reduced: dict[str, list[str]] = {}
-    for one in tables:
-        command = f"`fedloom paper {one.found.entry.id} --scale {one.plan.scale}`"
-        why = one.found.entry.cpu if one.plan.scale == "cpu" else "at the paper's scale"
-        reduced.setdefault(why, []).append(command)
-    for why, said in reduced.items():
-        yield f"- {', '.join(said)}: {why}."
-
-
-def states(tables: Sequence[Shown]) -> Iterator[str]:
-    """What there is of a study, and how many of its lines do not say which code made them."""
-    yield from map(study_state, tables)
-    lines = [
-        line
-        for one in tables
-        for rows in one.found.own.values()
-        for seeds in rows.values()
-        for line in seeds.values()
-    ]
-    if unnamed := sum(not line.get("commit") for line in lines):
-        yield (
-            f"- {unnamed} of the {len(lines)} runs of this page are from before lines named a "
-            "commit and a version; to be re-run."
-        )
+def shown_pictures(drawn: Sequence[Picture]) -> list[str]:
+    """Pictures: one, or several in a part that is opened."""
+    said = [f"![{p.alt.partition(':')[0]}](pictures/{p.name}.png)\n" for p in drawn]
+    if len(said) < 2:
+        return said
+    return ['<details markdown="1"><summary>Pictures</summary>\n', *said, "</details>\n"]
 
 
 def claims(name: str, tables: Sequence[Table]) -> list[tuple[str, ...]]:
@@ -146,30 +124,76 @@ def claims(name: str, tables: Sequence[Table]) -> list[tuple[str, ...]]:
     paper is about first, also where nothing of it has lines.
     """
     found = [(judged, one) for one in tables for judged in one.claims]
-    first = [
-        cells for judged, one in found if judged.claim.headline for cells in _rows(judged, one)
-    ]
-    heads = [(e, c) for e in entries_of(name) for c in e.claims if c.headline]
-    if not first:
-        first = [(c.text, e.id, NO_LINES, "") for e, c in heads]
-    rest = [
-        cells for judged, one in found if not judged.claim.headline for cells in _rows(judged, one)
-    ]
-    return [*first, *rest]
+    first = [(j, one) for j, one in found if j.claim.headline]
+    rest = [(j, one) for j, one in found if not j.claim.headline]
+    rows = _rows(first)
+    if not rows:
+        heads = [(e, c) for e in entries_of(name) for c in e.claims if c.headline]
+        rows = [(c.text, e.id, NO_LINES, "") for e, c in heads]
+    return [*rows, *_rows(rest)]
 
 
-def _rows(judged: Judged, of: Table) -> list[tuple[str, ...]]:
-    """A claim in each protocol with lines; of a headline every comparison is shown."""
-    rows: list[tuple[str, ...]] = []
-    for reason in (r for r in judged.reasons if r.verdict and r.known):
-        said = reason.words
-        if judged.claim.headline and len(reason.known) > 1:
-            more = [one.words for one in reason.known if one is not reason.hardest]
-            said = "; ".join([said, *more])
-        own = of.plan.scale == "paper" and not of.entry.own
-        place = f"{of.entry.id}, {reason.place}" + (", the paper's scale" if own else "")
-        rows.append((judged.claim.text, place, WORDS[reason.verdict or "not measured"], said))
-    return rows
+_SIZE = re.compile(r"(.*?(?:, size| at| of size| at size)) ([\d./]+|mean)")
+
+
+class _Part(NamedTuple):
+    """What one claim says in one protocol, of those that make a row. at: the size at its end."""
+
+    at: str
+    place: str
+    said: str
+
+
+def _rows(claimed: Sequence[tuple[Judged, Table]]) -> list[tuple[str, ...]]:
+    """A row for each claim with lines; claims of one table that differ in nothing but the protocol
+    or the size at their end, and have one verdict, share one.
+    """
+    joined: dict[tuple[str, str, str], list[_Part]] = {}
+    for judged, of in claimed:
+        for reason in (r for r in judged.reasons if r.verdict and r.known):
+            size = _SIZE.fullmatch(judged.claim.text)
+            words, at = size.groups() if size else (judged.claim.text, "")
+            own = of.plan.scale == "paper" and not of.entry.own
+            table = of.entry.id + (", the paper's scale" if own else "")
+            key = (words, table, WORDS[reason.verdict or "not measured"])
+            part = _Part(at, reason.place, _carried(judged, reason, of))
+            joined.setdefault(key, []).append(part)
+    return [(*_row(*key, parts),) for key, parts in joined.items()]
+
+
+def _row(words: str, table: str, verdict: str, parts: Sequence[_Part]) -> tuple[str, ...]:
+    """The cells of a row: a part that is not alone has its size and its protocol before it."""
+    places = [*dict.fromkeys(part.place for part in parts)]
+    sizes = [*dict.fromkeys(part.at for part in parts if part.at)]
+    said = []
+    for part in parts:
+        named = [part.at] * (len(sizes) > 1) + [part.place] * (len(places) > 1)
+        said.append(f"{', '.join(named)}: {part.said}" if named else part.said)
+    text = f"{words} {', '.join(sizes)}" if sizes else words
+    return text, ", ".join([table, *places]), verdict, _shorter("; ".join(said))
+
+
+def _shorter(said: str) -> str:
+    """Of several differences of equally many seeds the seeds once, at the end; p by Holm where it
+    is another one.
+
+    >>> _shorter("A 2 less B 1 is +1, p 0.1 (by Holm 0.1), 3 seeds; A 2 less C 3 is -1, 3 seeds")
+    'A 2 less B 1 is +1, p 0.1; A 2 less C 3 is -1; 3 seeds'
+    """
+    said = re.sub(r"p ([<.\d ]+) \(by Holm \1\)", r"p \1", said)
+    found = re.findall(r", (\d+ seeds|one seed, no test)", said)
+    if {*found} == {"one seed, no test"}:  # of which none can be clear
+        said = re.sub(r"0 of \d+ clear; hardest: ", "", said)
+    if len(found) < 2 or len({*found}) > 1:
+        return said
+    return f"{said.replace(f', {found[0]}', '')}; {found[0]}"
+
+
+def _carried(judged: Judged, reason: Reason, of: Table) -> str:
+    """The numbers of a verdict; of a paper's headline those of every comparison."""
+    every = judged.claim.headline and not of.entry.own
+    more = [one.words for one in reason.known if every and one is not reason.hardest]
+    return "; ".join([reason.words, *more])
 
 
 def without_lines(tables: Sequence[Table]) -> str:
@@ -184,38 +208,6 @@ def without_lines(tables: Sequence[Table]) -> str:
     if not said:
         return ""
     return f"Sentences that have no lines in a protocol, and are not decided there: {said}.\n"
-
-
-def whole(one: Shown, drawn: Sequence[Picture]) -> list[str]:
-    """All that is known of a paper's table, as `fedloom paper` prints it, and its pictures."""
-    name = f"{one.found.entry.id}, scale {one.plan.scale}"
-    out = [f'<details markdown="1"><summary>{name}</summary>\n']
-    out += [f"```\n{printed(one.found, ())}\n```\n", *equal_bytes(one.found)]
-    if one.choices:
-        done, count = one.grid
-        said = f"Grids at seed 0: {done} of {count} runs."
-        if one.halved:
-            said += (
-                f" Halved (every point for 1/{RUNGS[0]} of the rounds, the best 1/{ETA} of "
-                f"them for 1/{RUNGS[1]}, the best 1/{RUNGS[0]} to the end): "
-                f"{', '.join(dict.fromkeys(one.halved))}."
-            )
-        out.append(f"{said} Best points:\n")
-        out += [*(f"- {choice.words}" for choice in one.choices[:-1])]
-        out += [f"- {one.choices[-1].words}\n"]
-    return [*out, *(f"![{p.alt}](pictures/{p.name}.png)\n" for p in drawn), "</details>\n"]
-
-
-def numbers(one: Shown, drawn: Sequence[Picture]) -> list[str]:
-    """All that is known of an entry of our own: its tables, its grids, its pictures."""
-    entry = one.found.entry
-    out = [
-        f"### {entry.title[0].upper()}{entry.title[1:]}\n",
-        *(f"{note}\n" for note in entry.notes),
-    ]
-    out += [f"{one_table}\n" for one_table in study_tables(one.found)]
-    out += [f"What was tried at seed 0 ({entry.tuning}):\n", f"{tried(one)}\n"] * bool(one.choices)
-    return [*out, *(f"![{p.alt}](pictures/{p.name}.png)\n" for p in drawn)]
 
 
 def overview(one: Shown) -> list[tuple[str, str, Dots]]:
@@ -292,7 +284,10 @@ def made(names: Sequence[str] = ()) -> Made:
             drawn[name] = [*beside, *(picture for each in own.values() for picture in each)]
     if not names:
         cells = board(lines, every, ENTRIES.values())
-        pages["board"] = f"{MADE}{words('board')}\n{markdown(HEADS, cells, texts=2)}\n"
+        ran = [row for row in cells if row[2]]
+        rest = {state: [id for id, there, *_ in cells if there == state] for state in WITHOUT}
+        left = "\n".join(f"- *{state}*: {', '.join(ids)}" for state, ids in rest.items())
+        pages["board"] = f"{MADE}{words('board')}\n{markdown(HEADS, ran, texts=2)}\n\n{left}\n"
         pages["README"] = fill((RESULTS / "README.md.in").read_text("utf-8"))
         name = "measured_and_published"
         drawn[name] = measured_and_published([one for one in every if one.whole], name)
