@@ -123,7 +123,7 @@ def test_the_algorithm_of_the_docs_passes(fedloom: Fedloom, quick: None) -> None
 def test_workers_get_what_the_file_defines_and_imports(fedloom: Fedloom) -> None:
     write("helper.py", "factor = 1.5\n")
     output = fedloom("check", write("good.py", GOOD) + ":Damped").output
-    row = next(line for line in output.splitlines() if line.startswith("engine workers:2"))
+    row = next(line for line in output.splitlines() if line.strip().startswith("engine workers:2"))
     assert row.split()[2] == "ok"
 
 

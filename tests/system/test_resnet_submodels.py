@@ -78,7 +78,7 @@ def test_one_round_of_the_paper_s_set_up(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    few_images(kind, tmp_path / "data" / kind.folder, monkeypatch)
+    few_images(kind, tmp_path / "data" / kind.place, monkeypatch)
     monkeypatch.setenv("FEDLOOM_DATA", str(tmp_path / "data"))
     changes = [f"submodel={rule}", "submodel.capacities=1/64,1/4,1", *SMALL]
     said = fedloom("run", f"fiarse_{kind.name}", *changes, "--out", "a").output
