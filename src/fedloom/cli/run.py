@@ -89,7 +89,7 @@ def run_command(
     fedloom run my.toml device=cpu --dry-run
     fedloom run heart --baselines --seeds 3    is it better than each hospital alone?
 
-    torchrun --standalone --nproc-per-node 8 -m fedloom run digits    on 8 processors or GPUs
+    torchrun --standalone --nproc-per-node 8 -m fedloom run digits  on 8 ranks
 
     A new algorithm=, model=, data= or local.schedule= drops the options of the old one. `none` is
     TOML's missing null: local.clip=none. Names: `fedloom list`; options: `fedloom show NAME`.
