@@ -87,7 +87,7 @@ def run_command(
     fedloom run digits algorithm=fedacg algorithm.lam=0.9
     fedloom run digits data.alpha=0.1 local.decay=0.99 rounds=50 --seeds 3
     fedloom run my.toml device=cpu --dry-run
-    fedloom run heart --baselines --seeds 3    is it better than each hospital alone?
+    fedloom run heart --baselines --seeds 3    is it better than alone?
 
     torchrun --standalone --nproc-per-node 8 -m fedloom run digits  on 8 ranks
 
