@@ -4,8 +4,12 @@ to be copied stays on its line.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import click
 import pytest
 
+from fedloom.cli.__main__ import cli
 from fedloom.cli.printing import reflowed
 from fedloom_papers.pages import columns
 from support.scripts import ROOT
@@ -84,3 +88,19 @@ def test_lines_that_were_not_broken_for_their_width_stay_lines() -> None:
         "",
         "  last",
     ]
+
+
+def helps(command: click.Command, context: click.Context) -> Iterator[str]:
+    """What --help prints of a command and of those below it, 80 columns wide."""
+    yield command.get_help(context)
+    if not isinstance(command, click.Group):
+        return
+    for name in command.list_commands(context):
+        below = command.get_command(context, name)
+        assert below is not None
+        yield from helps(below, click.Context(below, context, name, terminal_width=80))
+
+
+def test_help_is_no_wider_than_a_terminal() -> None:
+    text = "\n".join(helps(cli, click.Context(cli, info_name="fedloom", terminal_width=80)))
+    assert not [line for line in text.splitlines() if len(line) > 80]

@@ -190,8 +190,8 @@ def cli(ctx: click.Context, debug: bool) -> None:
     """Federated learning, from a recipe to a report.
 
     \b
-    fedloom demo                                  four methods side by side, in a minute
-    fedloom run digits algorithm=scaffold         one run; every setting is key=value
+    fedloom demo                                  four methods, in a minute
+    fedloom run digits algorithm=scaffold         one run; settings are key=value
     fedloom compare runs/*                        a table of runs
     fedloom report runs/*                         a page with every picture
     fedloom list algorithms                       the names that algorithm= takes

@@ -30,7 +30,7 @@ def partition_command(settings: tuple[str, ...], plot: Path | None, save: Path |
 
     \b
     fedloom data partition digits partition.alpha=0.1 --plot split.png
-    fedloom data partition data=mnist partition=pathological partition.classes=2 --save split.npz
+    fedloom data partition partition=pathological --save split.npz
     fedloom run mnist_iid partition=lists partition.file=split.npz
 
     Names: `fedloom list partitions`; options: `fedloom show NAME`.

@@ -89,7 +89,7 @@ def referee_command(
 
     \b
     fedloom referee my_method.py:Mine --against fedavg,fedprox,scaffold
-    fedloom referee my_method.py:Mine --against fedavg my.toml cohort=0.1,0.5 --minutes 240
+    fedloom referee my_method.py:Mine --against fedavg my.toml cohort=0.1,0.5
     fedloom referee topk:0.05 --against topk:0.01,qsgd:8 --vary compress digits
 
     Without a recipe it compares on digits, in two heterogeneities and two participations; a change

@@ -47,10 +47,10 @@ def replay_command(
     """Repeat a round of a run with the same bits, and look into it. The run stays as it is.
 
     \b
-    fedloom replay runs/a --round 412                         who took part
-    fedloom replay runs/a --round 412 --blame                 who made the model worse
-    fedloom replay runs/a --round 412 --client 7              its steps, its update
-    fedloom replay runs/a --round 412 --client 7 --step 3     one step, layer by layer
+    fedloom replay runs/a --round 412                      who took part
+    fedloom replay runs/a --round 412 --blame              who made it worse
+    fedloom replay runs/a --round 412 --client 7           its steps, its update
+    fedloom replay runs/a --round 412 --client 7 --step 3  a step, by layers
 
     Goes on from the newest checkpoint before the round, or from the beginning, in this process
     (engine=workers:4: in processes). The round that stopped a run is the one after its last row.

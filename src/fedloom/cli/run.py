@@ -96,8 +96,8 @@ def run_command(
 
     \b
     fedloom run --resume runs/digits-fedavg-seed0
-    fedloom run --resume runs/digits-fedavg-seed0 rounds=300      300 rounds in all
-    fedloom run --resume runs/*                                   those that have not finished
+    fedloom run --resume runs/digits-fedavg-seed0 rounds=300  300 rounds in all
+    fedloom run --resume runs/*                               what is unfinished
 
     --resume continues a run from its newest whole checkpoint, or several runs, one after another.
     rounds counts all rounds from the start. These may change too: the number of workers

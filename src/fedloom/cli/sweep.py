@@ -59,7 +59,7 @@ def sweep_command(
     """Run every combination of the values given, and choose by data that training never saw.
 
     \b
-    fedloom sweep digits algorithm=fedacg algorithm.lam=0.8,0.85,0.9 local.lr=0.03,0.1 seeds=3
+    fedloom sweep digits algorithm=fedacg local.lr=0.03,0.1,0.3 seeds=3
     fedloom sweep my.toml server=none,adam,lookahead --by test
     fedloom sweep digits local.lr=0.01..1:log local.epochs=1..5 --trials 20
 

@@ -47,10 +47,10 @@ def paper_command() -> None:
     """Run a table or figure of a paper, and print what was measured beside what was published.
 
     \b
-    fedloom paper list fedsmoo                      the tables and figures of a paper
-    fedloom paper fedsmoo:8                         runs one; see `fedloom paper table --help`
-    fedloom paper run docs/results/plan.toml        runs a list of them
-    fedloom paper measure runs/a hessian            measures a run's model
+    fedloom paper list fedsmoo                  the tables and figures of a paper
+    fedloom paper fedsmoo:8                     runs one (`paper table --help`)
+    fedloom paper run docs/results/plan.toml    runs a list of them
+    fedloom paper measure runs/a hessian        measures a run's model
     """
 
 
@@ -99,9 +99,9 @@ def run_command(
 
     \b
     fedloom paper run --dry-run                  what is left of each table
-    fedloom paper run --hours 2 --jobs 2         two hours of it; the same command resumes
+    fedloom paper run --hours 2 --jobs 2         two hours; again resumes
     fedloom paper run my_plan.toml --only fedacg:4
-    touch docs/results/papers/pause               pause after the round, until the file is gone
+    touch docs/results/papers/pause              it waits until that is gone
 
     A table whose lines another commit began is left out, so that one code makes all its lines: run
     it from that commit (docs/papers.md says how), or with --mix.
@@ -254,7 +254,7 @@ def table_command(
     fedloom paper fafed:2c --scale paper --seeds 5
     fedloom paper fafed:fig2 --figures pictures --format pdf
     fedloom paper flamby:heart --as-published       equal cells, seed by seed
-    fedloom paper fedsmoo:8 --show                  the table from what was run so far
+    fedloom paper fedsmoo:8 --show                  what was run so far
 
     The same command goes on after any stop. A row that another table has run with the same settings
     is not run again. Changes KEY=VALUE hold for every row, after all other settings.

@@ -25,14 +25,14 @@ def measure_command(run: Path, name: str, settings: tuple[str, ...], out: Path |
     """Measure a run at its newest checkpoint, and write the numbers to a JSON file beside it.
 
     \b
-    fedloom paper measure runs/a hessian examples=2000      top eigenvalue and trace
-    fedloom paper measure runs/a surface points=21          the loss on a square around the model
-    fedloom paper measure runs/a divergence                 of the local models of the next cohort
-    fedloom paper measure runs/a cka layers='["layer*"]'    their layers, pair by pair
-    fedloom paper measure runs/a clients                    a histogram of the clients' metric
-    fedloom paper measure runs/a targets target='[0.8]'     rounds and bytes to it
-    fedloom paper measure runs/a residual                   norms of the error feedback by round
-    fedloom paper measure runs/a explored                   share of the weights ever chosen
+    fedloom paper measure runs/a hessian examples=2000    top eigenvalue and trace
+    fedloom paper measure runs/a surface points=21        the loss around it
+    fedloom paper measure runs/a divergence               of next local models
+    fedloom paper measure runs/a cka layers='["layer*"]'  their layers, by pair
+    fedloom paper measure runs/a clients                  clients' metric
+    fedloom paper measure runs/a targets target='[0.8]'   rounds and bytes to it
+    fedloom paper measure runs/a residual                 error feedback by round
+    fedloom paper measure runs/a explored                 weights ever chosen
 
     Settings: `fedloom show hessian`. `fedloom report` draws what is there. The run stays as it is.
     """

@@ -31,7 +31,7 @@ def sites_command() -> None:
     """Add a site, take one out, or give one another key, while the run goes on.
 
     \b
-    fedloom deploy sites add fed ulm         makes its folder; it counts once its node has joined
+    fedloom deploy sites add fed ulm         it counts once its node joins
     fedloom deploy sites remove fed ulm      its messages are refused from now on
     fedloom deploy sites key fed ulm --key node.pub
     """

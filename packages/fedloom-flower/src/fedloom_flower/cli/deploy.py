@@ -31,12 +31,12 @@ def deploy_command() -> None:
 
     \b
     fedloom deploy new my.toml --out fed                 at the server
-    fedloom deploy check fed                             equal to the simulation? what is sent?
-    fedloom deploy server fed                            at the server; keeps running
-    fedloom deploy node fed --client 3 --data mine.toml  at each client; keeps running
-    fedloom deploy describe fed                          what are the tables of clients like?
-    fedloom deploy run fed                               at the server: begins, or goes on
-    fedloom deploy sites add fed ulm                     while it goes on; also: remove
+    fedloom deploy check fed                             what will be sent?
+    fedloom deploy server fed                            at the server; stays
+    fedloom deploy node fed --client 3 --data mine.toml  at each client; stays
+    fedloom deploy describe fed                          what tables are like
+    fedloom deploy run fed                               begins, or resumes
+    fedloom deploy sites add fed ulm                     also: remove
     """
 
 
@@ -58,8 +58,8 @@ def new_command(settings: tuple[str, ...], out: Path, clients: str | None) -> No
     """Make the folder of a federation: keys, certificates, the registry of clients.
 
     \b
-    fedloom deploy new digits data.clients=3 --out fed              to try it on one machine
-    fedloom deploy new my.toml --clients bonn,lyon --out fed federation.address=fl.example.org
+    fedloom deploy new digits data.clients=3 --out fed   on one machine
+    fedloom deploy new my.toml --clients bonn,lyon federation.address=fl.org
 
     Settings of the deployment are federation.KEY=VALUE: address, port, deadline, ...
     """
@@ -166,8 +166,8 @@ def describe_command(
     """Say what the sites' tables are like, without a look at any row, and agree on their columns.
 
     \b
-    fedloom deploy describe fed --client 3 --data mine.toml   at each site: prints it, and asks
-    fedloom deploy describe fed                               at the server, once nodes run
+    fedloom deploy describe fed --client 3 --data mine.toml  at each site: asks
+    fedloom deploy describe fed                              at the server
 
     At a site it prints all that would be told of its table; nothing is told before somebody agreed.
     If the table changes, it asks again. At the server it asks the nodes, prints what they tell, and
