@@ -188,7 +188,8 @@ def zoo_lines() -> list[Line]:
     return out
 
 
-def test_a_row_is_shown_at_what_held_out_data_chose() -> None:
+def test_a_row_is_shown_at_what_held_out_data_chose(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)  # which pytest-xdist sets
     one = made("zoo:dirichlet", zoo_lines())
     assert {c.row: c.point for c in one.choices} == {
         "fedavg": {"local.lr": 0.1},
