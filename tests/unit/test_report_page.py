@@ -212,6 +212,8 @@ def test_the_first_rounds_do_not_hide_the_difference_of_the_last(tmp_path: Path)
     assert 80 < low < 90 and 92 < high < 98
     low, high = axis(c=[0.1 + 0.01 * t for t in range(50)])
     assert low < 10 and high > 59
+    low, high = axis(d=[*rising, *[0.90] * 40])  # nothing differs at the end
+    assert low < 20 and 90 < high < 100
 
 
 @pytest.mark.slow

@@ -309,6 +309,22 @@ def test_numbers_are_read_as_the_papers_define_them() -> None:
     assert measure(cells["fedavg", "rounds_speedup_vs_fedavg"], never) is None
 
 
+def test_a_maximum_is_printed_beside_the_last_value_and_never_tested() -> None:
+    """Verdicts of the re-run of FedSMOO are on what ends a curve, not on its best round."""
+    found = entry("fedwmsam:1")
+    line = _line([[1, 0.5], [2, 0.875], [3, 0.75]])
+    bare = _line([[1, 0.5]]) | {"curves": {}}
+    for ran, largest, last in ((line, 87.5, 75.0), (bare, None, None)):
+        context = Context(found, found.protocols[0], {"fedavg": ran}, {})
+        numbers = {
+            w.metric: measure(w, context)
+            for w in found.wanted()
+            if w.row.key == "fedavg" and w.protocol is found.protocols[0]
+        }
+        assert numbers == {"test_acc_max_pct": largest, "test_acc_pct": last}
+    assert {claim.metric for claim in found.claims} == {"test_acc_pct"}
+
+
 def test_rounds_scale_and_averages_are_fedacgs() -> None:
     found = entry("fedacg:1a")
     protocol = found.protocols[0]

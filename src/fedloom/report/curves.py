@@ -238,7 +238,7 @@ def _late_bounds(
     if not np.isfinite(every).all():
         return None
     low, high = float(late.min()), float(late.max())
-    if high - low > 0.5 * float(every.max() - every.min()):
+    if not 0 < high - low <= 0.5 * float(every.max() - every.min()):
         return None
     shown = [low, high] if target is None else [low, high, target]
     margin = 0.1 * (high - low)

@@ -203,7 +203,8 @@ def _first(line: Line, where: Mapping[str, str], context: Context) -> float | No
 
 def _largest(line: Line, where: Mapping[str, str], context: Context) -> float | None:
     """The largest value of the curve, which is above what a later test would give."""
-    return 100 * max(points(line, "curve").values(), default=math.nan) or None
+    curve = points(line, "curve")
+    return 100 * max(curve.values()) if curve else None
 
 
 def _until(rate: Callable[[Line], float]) -> Measure:
