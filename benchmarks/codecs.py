@@ -23,7 +23,7 @@ from fedloom import FedAvg
 from fedloom.compression.codecs import index_coding as indices
 from fedloom.compression.codecs import make_codec
 from fedloom.compression.error_feedback import Forget, Residual
-from fedloom.compression.link import Link, Via, Whole
+from fedloom.compression.link import FieldCodec, Link, Whole
 from fedloom.core.layout import Layout
 from fedloom.core.rng import generator
 from fedloom.core.vector import rec
@@ -38,7 +38,7 @@ def sender(text: str, d: int) -> tuple[Callable[[], object], Callable[[], object
     """-> send(), read(), bytes."""
     codec, layout = make_codec(text), Layout(("x",), ((d,),))
     feedback = Forget() if codec.unfit(d) else Residual()
-    link = Link(Via(codec, feedback)).settled(FedAvg())
+    link = Link(FieldCodec(codec, feedback)).settled(FedAvg())
     up = rec(delta=torch.randn(d, generator=generator(0, "benchmark")), weight=1.0)
     _, state = link.send(up, link.init(up.delta, layout, 0), Whole(layout), 0, 0, 0)
     packet, _ = link.send(up, state, Whole(layout), 0, 1, 0)

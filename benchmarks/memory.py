@@ -42,7 +42,7 @@ def child(text: str, clients: int, rounds: int, live: bool) -> None:
     from fedloom.algorithms import FedAvg
     from fedloom.compression.codecs import make_codec
     from fedloom.compression.error_feedback import Forget, Residual
-    from fedloom.compression.link import Via
+    from fedloom.compression.link import FieldCodec
     from fedloom.core.vector import leaves
     from fedloom.data import from_clients
     from fedloom.federation.local import Local
@@ -56,7 +56,7 @@ def child(text: str, clients: int, rounds: int, live: bool) -> None:
     via = None
     if text != NONE:
         codec = make_codec(text)
-        via = Via(codec, Forget() if codec.unfit(D) else Residual())
+        via = FieldCodec(codec, Forget() if codec.unfit(D) else Residual())
     loop = Experiment(
         algorithm=FedAvg(),
         model=lambda: torch.nn.Linear(WIDTH, CLASSES),

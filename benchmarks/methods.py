@@ -18,7 +18,7 @@ from fedloom import Experiment
 from fedloom.algorithms import FAFED, FedACG, FedAvg, FedDyn, FedSMOO, Scaffold
 from fedloom.compression.codecs import QSGD, TopK
 from fedloom.compression.error_feedback import Residual
-from fedloom.compression.link import Via
+from fedloom.compression.link import FieldCodec
 from fedloom.data import from_clients
 from fedloom.federation.local import Local
 from fedloom.models import cnn_fafed_fashion
@@ -31,8 +31,8 @@ METHODS = {
     "feddyn": (FedDyn(), None),
     "fafed": (FAFED(), None),
     "fedsmoo": (FedSMOO(), None),
-    "top-k 1 %, residual": (FedAvg(), Via(TopK(ratio=0.01), Residual())),
-    "qsgd 8 bits, residual": (FedAvg(), Via(QSGD(), Residual())),
+    "top-k 1 %, residual": (FedAvg(), FieldCodec(TopK(ratio=0.01), Residual())),
+    "qsgd 8 bits, residual": (FedAvg(), FieldCodec(QSGD(), Residual())),
 }
 
 

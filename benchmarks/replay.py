@@ -37,7 +37,7 @@ from fedloom.aggregation import DifferentialPrivacy
 from fedloom.algorithms import FedACG, FedDyn, Scaffold
 from fedloom.compression.codecs import QSGD, TopK
 from fedloom.compression.error_feedback import Residual
-from fedloom.compression.link import Link, Via
+from fedloom.compression.link import FieldCodec, Link
 from fedloom.core.parsing import parse_json
 from fedloom.core.vector import Rec, as_bytes, fields, rec
 from fedloom.data import digits, dirichlet
@@ -81,7 +81,7 @@ def experiment(**changes: Any) -> Experiment:
     return Experiment(**(settings | changes))
 
 
-LOSSY = Link(Via(TopK(ratio=0.1), Residual()), down=QSGD())
+LOSSY = Link(FieldCodec(TopK(ratio=0.1), Residual()), down=QSGD())
 KINDS: dict[str, Callable[[], dict[str, Any]]] = {
     "serial, SCAFFOLD": lambda: {"algorithm": Scaffold()},
     "workers, FedDyn": lambda: {"algorithm": FedDyn(), "engine": "workers:2"},

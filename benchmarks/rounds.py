@@ -36,7 +36,7 @@ from torch import nn
 
 from fedloom import Experiment, FedAvg, Local
 from fedloom.data import FederatedData, from_arrays, iid
-from fedloom.federation.sampling import Cohorts
+from fedloom.federation.sampling import ClientSampler
 from fedloom.models import cnn_fafed_fashion, cnn_femnist, logistic, resnet18
 
 LOOPS = {
@@ -80,7 +80,7 @@ def contender(pipe: Any, work: str, name: str) -> None:
     torch.manual_seed(0)
     of = WORKS[work]
     data = of.data()
-    cohorts = Cohorts(of.cohort, of.clients)
+    cohorts = ClientSampler(of.cohort, of.clients)
     go: Callable[[int], None]
     close: Callable[[], None] = lambda: None
     if name in LOOPS:

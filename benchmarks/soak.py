@@ -43,7 +43,7 @@ from fedloom.checks.tiny_federation import CAPACITIES, SIZES, federation, networ
 from fedloom.compression.codecs.powersgd import PowerSGD
 from fedloom.compression.codecs.topk import TopK
 from fedloom.compression.error_feedback import EF21, Residual
-from fedloom.compression.link import Link, Via
+from fedloom.compression.link import FieldCodec, Link
 from fedloom.core.vector import as_bytes, fields, rec
 from fedloom.federation.schedules import Exponential, FAFEDTheory
 from fedloom.objectives import MOON
@@ -89,14 +89,14 @@ def experiment(engine: str, kind: str) -> Experiment:
             "objective": MOON(),
             "submodel": FIARSE(),
             "capacities": CAPACITIES,
-            "compress": Via(TopK(ratio=0.2), Residual()),
+            "compress": FieldCodec(TopK(ratio=0.2), Residual()),
         },
         "theory": {
             "algorithm": FAFED(c=schedule.c),
             "local": Local(steps=4, batch=4, lr=1.0, schedule=schedule, probe_batch=8),
-            "compress": Via(TopK(ratio=0.2), Residual()),
+            "compress": FieldCodec(TopK(ratio=0.2), Residual()),
         },
-        "both ways": {"compress": Link(Via(PowerSGD(rank=1), EF21()), down="int8")},
+        "both ways": {"compress": Link(FieldCodec(PowerSGD(rank=1), EF21()), down="int8")},
     }
     return Experiment(**(settings | more[kind]))
 
@@ -310,7 +310,7 @@ def read(soak: Soak, goal: int) -> None:
     dtypes = (torch.float32, torch.float64, torch.float16)
     cases = [(n, c, t, list(valid(c, t))) for n, c in parts.items() for t in dtypes]
     every = [raw for *_, found in cases for raw in found]
-    link = Link({"delta": Via(TopK(ratio=0.1))})
+    link = Link({"delta": FieldCodec(TopK(ratio=0.1))})
     like = rec(delta=torch.zeros(LAYOUT.d), dc=torch.zeros(LAYOUT.d), weight=1.0)
     counts = soak.counts
     while counts.read < goal and not soak.late and not counts.loss:

@@ -26,7 +26,7 @@ from fedloom.algorithm import FedAvg
 from fedloom.algorithms import FAFED, Scaffold
 from fedloom.checks.tiny_federation import experiment
 from fedloom.compression.error_feedback import Residual
-from fedloom.compression.link import Via, via
+from fedloom.compression.link import FieldCodec, via
 from fedloom.engines.client_results import Request, TrainTask
 from fedloom.engines.summation import finite
 from fedloom.errors import WireError
@@ -87,7 +87,9 @@ def cases(folder: Path) -> list[Case]:
     return [
         Case(folder / "dense", algorithm=FedAvg()),
         Case(
-            folder / "topk", algorithm=Scaffold(), compress=Via(via("topk:0.2").codec, Residual())
+            folder / "topk",
+            algorithm=Scaffold(),
+            compress=FieldCodec(via("topk:0.2").codec, Residual()),
         ),
         Case(folder / "qsgd", algorithm=FedAvg(), compress="qsgd"),
         Case(folder / "powersgd", algorithm=FedAvg(), compress="powersgd"),

@@ -31,7 +31,7 @@ from fedloom.algorithms.registry import ALGORITHMS, make_algorithm
 from fedloom.checks.tiny_federation import CAPACITIES, Trial, exits, experiment
 from fedloom.compression.codecs import MAKERS, QSGD, PowerSGD, TopK, make_codec
 from fedloom.compression.error_feedback import EF21, Forget, Residual
-from fedloom.compression.link import Link, Via
+from fedloom.compression.link import FieldCodec, Link
 from fedloom.federation.attacks import Alie, LabelFlip, SignFlip
 from fedloom.federation.availability import Availability
 from fedloom.federation.choice import PowerOfChoice
@@ -305,7 +305,7 @@ def _aggregations() -> dict[str, Case]:
         "centred_clipping": {"aggregation": CentredClipping(radius=0.1)},
         "norm_bound": {
             "aggregation": NormBound(norm=0.1),
-            "compress": Link(Via(QSGD(), Residual())),
+            "compress": Link(FieldCodec(QSGD(), Residual())),
         },
         "dp": {"aggregation": DifferentialPrivacy(**noise, quantile=0.5), **POISSON},
         "integer_ring": {"aggregation": IntegerRing()},
@@ -346,7 +346,7 @@ STAGES: dict[str, dict[str, Any]] = {
     "frozen": {"stages": (Frozen(),), "algorithm": Scaffold()},
     "frozen, top-k": {"stages": (Frozen(),), "compress": "topk:0.2"},
     "signs, private": {"stages": (Signs(), Noise()), "private": FedPer(), "compress": "qsgd"},
-    "slow": {"stages": (Slow(), Signs()), "compress": Link(Via(TopK(ratio=0.2), EF21()))},
+    "slow": {"stages": (Slow(), Signs()), "compress": Link(FieldCodec(TopK(ratio=0.2), EF21()))},
     "signs, median": {"stages": (Signs(),), "aggregation": "median", "algorithm": Scaffold()},
 }
 
@@ -359,7 +359,7 @@ def _clients() -> dict[str, Case]:
         "local": Local(epochs=1, batch=4, lr=0.1),
         "rounds": 6,
     }
-    topk = Link(Via(TopK(ratio=0.3), Residual()), down=TopK(ratio=0.5))
+    topk = Link(FieldCodec(TopK(ratio=0.3), Residual()), down=TopK(ratio=0.5))
     clocked: dict[str, dict[str, Any]] = {
         "scaffold": {"algorithm": Scaffold()},
         "ifca": {"algorithm": make_algorithm("ifca")},
@@ -422,15 +422,17 @@ CODECS = {name: make() for name, make in MAKERS.items()} | {
 }
 DOWN = {
     "down": Link(down=make_codec("topk:0.2|int8")),
-    "both": Link(Via(QSGD(levels=15, bucket=32), Residual()), down=QSGD(levels=31, bucket=32)),
-    "matrices": Link(Via(TopK(ratio=0.3), Residual()), down=PowerSGD(rank=1)),
+    "both": Link(
+        FieldCodec(QSGD(levels=15, bucket=32), Residual()), down=QSGD(levels=31, bucket=32)
+    ),
+    "matrices": Link(FieldCodec(TopK(ratio=0.3), Residual()), down=PowerSGD(rank=1)),
 }
 
 
 def _links() -> dict[str, Case]:
     out = {}
     for name, codec in CODECS.items():
-        via = Via(codec, Forget() if codec.unfit(102) else Residual())
+        via = FieldCodec(codec, Forget() if codec.unfit(102) else Residual())
         out[f"codec, {name}"] = Case(_of(on_clusters, compress=via))
     for name, link in DOWN.items():
         parts = {"algorithm": Scaffold(), "compress": link}
@@ -438,7 +440,7 @@ def _links() -> dict[str, Case]:
     both = {"algorithm": FAFED(), "compress": DOWN["both"]}
     out["way down, fafed"] = Case(_of(on_clusters, **both), close=1e-9, billed=False)
     out["EF21"] = Case(
-        _of(on_clusters, algorithm=Scaffold(), compress=Via(TopK(ratio=0.2), EF21()))
+        _of(on_clusters, algorithm=Scaffold(), compress=FieldCodec(TopK(ratio=0.2), EF21()))
     )
     skip = {"algorithm": Mime(), "compress": "topk:0.2", "nonfinite": "skip", "rounds": 2}
     out["mime, top-k"] = Case(_of(on_clusters, **skip))

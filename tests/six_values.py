@@ -11,7 +11,7 @@ from torch import Tensor
 from fedloom import FedAvg
 from fedloom.compression.codecs import Codec
 from fedloom.compression.error_feedback import Residual
-from fedloom.compression.link import Link, Via, Whole
+from fedloom.compression.link import FieldCodec, Link, Whole
 from fedloom.core.layout import Layout
 from fedloom.core.vector import rec
 
@@ -35,7 +35,7 @@ def near(found: Tensor, expected: Any, atol: float = 1e-15) -> None:
 
 def link_of(codec: Codec, feedback: Any) -> Link:
     """FedAvg's link with this codec and error feedback."""
-    return Link({"delta": Via(codec, feedback)}).settled(FedAvg())
+    return Link({"delta": FieldCodec(codec, feedback)}).settled(FedAvg())
 
 
 def rounds(

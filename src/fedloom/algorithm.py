@@ -80,13 +80,13 @@ class Job(NamedTuple):
         """n random numbers, (n,), uniform in [0, 1), of the type and on the device of x.
 
         They follow from the run's seed, the round, the client and the step alone: the same in every
-        engine and after a resume. Every call gives others. Raises AuthorError in uniform(), which
-        the server computes.
+        engine and after a resume. Every call gives others. Raises AuthorError in unweighted(),
+        which the server computes.
         """
         if self.draws is None:
             raise AuthorError(
                 "job.draw(n) has no numbers here: draw in start(), direction(), finish() or ask(), "
-                "and send what uniform() needs in up"
+                "and send what unweighted() needs in up"
             )
         if isinstance(n, bool) or not isinstance(n, int) or n < 0:
             raise AuthorError(f"job.draw(n): n is how many numbers, 0 or more, got {n!r}")
@@ -166,13 +166,13 @@ class Algorithm(Part, ABC):
     inner server at the origin.
     """
 
-    # sent: how each compressible field of `up` reaches the server; a field that is not named
-    #   travels exactly
-    # approximate: vectors of broadcast() of which clients may hold an approximation: these may be
-    #   compressed on the downlink
+    # compressible_up: how each compressible field of `up` reaches the server; a field that is not
+    #   named travels exactly
+    # compressible_down: vectors of broadcast() of which clients may hold an approximation: these
+    #   may be compressed on the downlink
     # traits: what else the rules for combinations must know of the method
-    sent: ClassVar[Mapping[str, Reaches]] = {"delta": MEAN}
-    approximate: ClassVar[tuple[str, ...]] = ("x",)
+    compressible_up: ClassVar[Mapping[str, Reaches]] = {"delta": MEAN}
+    compressible_down: ClassVar[tuple[str, ...]] = ("x",)
     traits: ClassVar[frozenset[Trait]] = frozenset()
 
     @property
@@ -222,8 +222,8 @@ class Algorithm(Part, ABC):
 
     @abstractmethod
     def server_step(self, srv: Rec, up: Rec, rnd: Round) -> Rec:
-        """-> srv. up: delta and the fields of uniform(), each a mean over the client updates, and
-        the means of the answers to ask().
+        """-> srv. up: delta and the fields of unweighted(), each a mean over the client updates,
+        and the means of the answers to ask().
         """
 
     @abstractmethod
@@ -259,7 +259,7 @@ class Algorithm(Part, ABC):
 
     # --------------------------------------------------------------- where the updates are summed
     @abstractmethod
-    def uniform(self, up: Rec, job: Job) -> Rec:
+    def unweighted(self, up: Rec, job: Job) -> Rec:
         """The fields whose mean over the client updates is unweighted, computed at the server from
         what was sent; with sub-models, each coordinate's mean is over its holders.
 
@@ -341,7 +341,7 @@ class LocalSGD(Algorithm):
     def finish(self, x: Vec, loc: Rec, msg: Rec, mem: Rec, job: Job) -> tuple[Rec, Rec]:
         return rec(delta=x - msg.x, weight=job.weight), mem
 
-    def uniform(self, up: Rec, job: Job) -> Rec:
+    def unweighted(self, up: Rec, job: Job) -> Rec:
         return rec()
 
 

@@ -90,7 +90,7 @@ class Plan:
     @property
     def averaged(self) -> tuple[str, ...]:
         """The fields of which the server needs plain means beside delta."""
-        if type(method_in(self.algorithm)).uniform is LocalSGD.uniform:
+        if type(method_in(self.algorithm)).unweighted is LocalSGD.unweighted:
             return ()  # as of most methods; they need not be traced
         return self.trace.averaged._fields if self.trace is not None else ()
 
@@ -210,8 +210,8 @@ def method(plan: Plan) -> Composed:
         Fact.PROBES: alg.probes,
         Fact.ASKS: alg.asks,
         Fact.ARRIVES: alg.arrives,
-        Fact.ADDS: any(how in adding for how in alg.sent.values()),
-        Fact.ADDS_MOVE: alg.sent.get("delta") in adding,
+        Fact.ADDS: any(how in adding for how in alg.compressible_up.values()),
+        Fact.ADDS_MOVE: alg.compressible_up.get("delta") in adding,
         Fact.MORE_THAN_X: bool(more),
     }
     return Composed(alg.method, alg.traits | true(found), more[0] if more else "")
@@ -252,8 +252,8 @@ def aggregation(rule: Aggregation) -> Composed:
 
 def link(plan: Plan) -> Iterator[Composed]:
     """How each field travels: its codec, and its error feedback if that is EF21."""
-    sent = plan.algorithm.sent
-    for name, via in plan.link.vias.items():
+    sent = plan.algorithm.compressible_up
+    for name, via in plan.link.field_codecs.items():
         adds = sent.get(name) in (ACCUMULATED, CHANGE)
         found = {
             Fact.MATRICES: via.codec.matrices,
@@ -283,19 +283,19 @@ def own_stage(stage: Stage) -> Composed:
 def coded_field(plan: Plan) -> str | None:
     """Only what reaches the server through means may be compressed; down, what may be near."""
     alg = plan.algorithm
-    for name, via in plan.link.vias.items():
-        if name not in alg.sent:
+    for name, via in plan.link.field_codecs.items():
+        if name not in alg.compressible_up:
             return (
                 f"{type(via.codec).__name__} for '{name}' and {alg.method}: only fields that "
                 "reach the server through means may be compressed, here "
-                f"{', '.join(alg.sent) or 'none'}"
+                f"{', '.join(alg.compressible_up) or 'none'}"
             )
     for name, codec in plan.link.codes_down.items():
-        if name not in alg.approximate:
+        if name not in alg.compressible_down:
             return (
                 f"{type(codec).__name__} down for '{name}' and {alg.method}: its clients need the "
                 f"exact '{name}'; what they may hold an approximation of: "
-                f"{', '.join(alg.approximate) or 'nothing'}"
+                f"{', '.join(alg.compressible_down) or 'nothing'}"
             )
     return None
 
@@ -303,7 +303,7 @@ def coded_field(plan: Plan) -> str | None:
 def mean_for_ef21(plan: Plan) -> str | None:
     """EF21 keeps the mean of all clients' updates: it must be one that the server needs."""
     alg, means = plan.algorithm, plan.averaged
-    for name, via in plan.link.vias.items():
+    for name, via in plan.link.field_codecs.items():
         if not isinstance(via.feedback, EF21):
             continue
         if name not in ("delta", *means):
@@ -311,12 +311,12 @@ def mean_for_ef21(plan: Plan) -> str | None:
                 f"EF21 for '{name}' and {alg.method}: its server has no mean of '{name}' that EF21 "
                 f"could stand in for; {RESIDUAL}"
             )
-        if other := sorted(set(means) - set(alg.sent)):
+        if other := sorted(set(means) - set(alg.compressible_up)):
             return (
                 f"EF21 and {alg.method}: its server also needs the cohort's own mean of "
                 f"{', '.join(other)}, not EF21's of all clients; {RESIDUAL}"
             )
-        weighted = name in means and alg.sent[name] is MEAN and name not in plan.plain
+        weighted = name in means and alg.compressible_up[name] is MEAN and name not in plan.plain
         if weighted and plan.setting.unequal:
             return (
                 f"EF21 and {alg.method}: its server divides the mean of '{name}' by this cohort's "
@@ -328,7 +328,9 @@ def mean_for_ef21(plan: Plan) -> str | None:
 
 def bounded_feedback(plan: Plan) -> str | None:
     """Error feedback needs a codec that loses less than all."""
-    up = next((why for _, via in plan.link.vias.items() if (why := via.unfit(plan.d))), None)
+    up = next(
+        (why for _, via in plan.link.field_codecs.items() if (why := via.unfit(plan.d))), None
+    )
     for codec in () if up else plan.link.codes_down.values():
         if why := codec.unfit(LONGEST if plan.d is None else plan.d):
             return f"the server's feedback around {type(codec).__name__} down: {why}"
@@ -385,7 +387,7 @@ def two_means(plan: Plan) -> str | None:
         return (
             f"{alg.method} averages {' and '.join(plan.plain)} plainly, and the models with "
             "weights that differ from client to client: two means are two objectives; take "
-            "weighting=uniform, or multiply by job.relative_weight in uniform()"
+            "weighting=uniform, or multiply by job.relative_weight in unweighted()"
         )
     if plan.averaged and (forger or not rule.sums):
         return (

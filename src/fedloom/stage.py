@@ -161,8 +161,8 @@ class Stage(Part):
 
     def root(self, up: Rec, state: Rec, share: float, rate: float) -> tuple[Rec, Rec]:
         """The means of a round, vectors (d,) -> those that server_step receives, and the stage's
-        new server state. up: delta, weighted, and the fields of uniform(). share: the share of all
-        clients' weights that sent an update; rate: client updates / N.
+        new server state. up: delta, weighted, and the fields of unweighted(). share: the share of
+        all clients' weights that sent an update; rate: client updates / N.
         """
         return up, state
 

@@ -20,7 +20,7 @@ class Trace(NamedTuple):
     msg: Rec  # the broadcast
     mem: Rec  # the client state
     up: Rec  # the client update
-    averaged: Rec  # what uniform() makes of it: the server needs plain means of these
+    averaged: Rec  # what unweighted() makes of it: the server needs plain means of these
 
 
 def traced(
@@ -43,7 +43,7 @@ def traced(
     start, loc = algorithm.start(msg, mem, job)
     _, loc = algorithm.direction(start, loc, msg, mem, grad, job)
     up, mem = algorithm.finish(start, loc, msg, mem, job)
-    averaged = algorithm.uniform(up, job._replace(full=None, draws=None))
+    averaged = algorithm.unweighted(up, job._replace(full=None, draws=None))
     return Trace(msg, mem, up, averaged)
 
 
@@ -67,14 +67,14 @@ def looks_of(algorithm: Algorithm, d: int) -> list[str]:
 
 
 def plain_means(algorithm: Algorithm, up: Rec) -> tuple[str, ...]:
-    """The fields of uniform() that stay as they are when a client weighs twice as much. up: the
+    """The fields of unweighted() that stay as they are when a client weighs twice as much. up: the
     fields of an update.
     """
     ones = tree(lambda v: torch.ones_like(v) if isinstance(v, Tensor) else 1.0, up)
     job = _JOB._replace(layers=lambda *patterns: zeros(up.delta))
     heavy = ones._replace(weight=2.0 * ones.weight)
-    one = algorithm.uniform(ones, job)
-    two = algorithm.uniform(heavy, job._replace(weight=2.0, relative_weight=2.0))
+    one = algorithm.unweighted(ones, job)
+    two = algorithm.unweighted(heavy, job._replace(weight=2.0, relative_weight=2.0))
 
     def same(name: str) -> bool:
         found = [fields(rec(value=getattr(r, name))).values() for r in (one, two)]

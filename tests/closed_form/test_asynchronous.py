@@ -11,7 +11,7 @@ from fedloom.algorithms import FedBuff
 from fedloom.algorithms.registry import ALGORITHMS, make_algorithm
 from fedloom.compression.codecs import TopK
 from fedloom.compression.error_feedback import Residual
-from fedloom.compression.link import Via
+from fedloom.compression.link import FieldCodec
 from fedloom.data import from_clients
 from fedloom.federation.availability import Availability
 from fedloom.federation.clock import Asynchronous
@@ -28,7 +28,7 @@ CASES = {
     "fedexp": {},
     "mimelite": {"local": Local(steps=3, batch=None, lr=0.1)},  # whose pass takes equal times
     "feddyn": {"clock": Asynchronous(buffer=4, staleness=0.0)},
-    "compressed": {"compress": Via(TopK(ratio=0.3), Residual()), "devices": SPEED},
+    "compressed": {"compress": FieldCodec(TopK(ratio=0.3), Residual()), "devices": SPEED},
     "parts": {"submodel": HeteroFL(), "capacities": (0.5, 1.0), "devices": SPEED},
     "vectorised": {"engine": "vectorised:3"},
 }

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fedloom.algorithms import Scaffold
 from fedloom.compression.codecs import QSGD, Dense, PowerSGD, RandomDropping, TopK
 from fedloom.compression.error_feedback import Forget, Residual
-from fedloom.compression.link import Link, Via, Whole
+from fedloom.compression.link import FieldCodec, Link, Whole
 from fedloom.core import wire
 from fedloom.core.layout import Layout
 from fedloom.core.rng import generator
@@ -79,7 +79,7 @@ def test_the_bill_is_the_length_of_the_message(layout, codec, kinds, dtype, shar
         keep[seed % layout.d] = True
         view = behind_mask(keep.nonzero()[:, 0], layout)
     feedback = Residual() if fed_back and not coder.unfit(view.layout.d) else Forget()
-    link = Link(Via(coder, feedback)).settled(Scaffold())
+    link = Link(FieldCodec(coder, feedback)).settled(Scaffold())
     x, m = torch.zeros(layout.d, dtype=dtype), view.layout.d
     memory = link.init(x, view.layout, 0)
     for t, kind in enumerate(kinds):
@@ -117,7 +117,7 @@ def test_the_ledger_is_the_sum_of_all_messages(codec, view, monkeypatch):
 
     monkeypatch.setattr(type(coder), "nbytes", counted)
     parts = {"submodel": rule, "capacities": [0.3, 1.0, 0.6]} if rule else {}
-    *_, loop = trace(small(Scaffold(), compress=Via(coder), cohort=4, **parts), 3)
+    *_, loop = trace(small(Scaffold(), compress=FieldCodec(coder), cohort=4, **parts), 3)
     up, answers = loop.state.ledger.up, 3 * 4
     assert up["delta"] + up["dc"] == sum(sent) and len(sent) == 2 * answers
     assert up["weight"] == 8 * answers and set(up) == {"delta", "dc", "weight"}

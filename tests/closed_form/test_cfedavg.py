@@ -10,7 +10,7 @@ from fedloom import Experiment, Local
 from fedloom.algorithms import CFedAvg, FedAvg
 from fedloom.compression.codecs import Sign, Threshold, TopK
 from fedloom.compression.error_feedback import Residual
-from fedloom.compression.link import Via
+from fedloom.compression.link import FieldCodec
 from fedloom.core.net import Variables
 from fedloom.data import from_clients
 from fedloom.errors import CompositionError, ConfigError
@@ -71,7 +71,7 @@ def algorithm_1(compress, per_step, eta, feedback=True, rounds=9):
 )
 def test_cfedavg_is_algorithm_1(name, per_step, feedback):
     codec, compress = COMPRESSORS[name]
-    link = None if codec is None else Via(codec, *([Residual()] if feedback else []))
+    link = None if codec is None else FieldCodec(codec, *([Residual()] if feedback else []))
     experiment = quadratics(
         CFedAvg(server_lr=0.9, per_step=per_step),
         COPIES,
@@ -128,7 +128,7 @@ def test_cfedavg_of_two_clients_has_the_numbers_of_the_specification():
         data=from_clients([([[1.0]], [[0.0]]), ([[-1.0]], [[0.0]])], dtype=torch.float64),
         objective=Function(f=lambda x, a, b: (a * x).sum()),
         local=Local(steps=1, lr=1.0),
-        compress=Via(TopK(ratio=1 / 3), Residual()),
+        compress=FieldCodec(TopK(ratio=1 / 3), Residual()),
         weighting="uniform",
         rounds=3,
         device="cpu",
@@ -148,7 +148,7 @@ def test_cfedavg_of_two_clients_has_the_numbers_of_the_specification():
 def test_cfedavg_without_compression_and_unequal_steps_is_fedavg_bit_for_bit():
     one, two = (list(trace(small(a), 3))[-1].state.srv.x for a in (CFedAvg(), FedAvg()))
     assert bits(one) == bits(two)
-    whole = small(CFedAvg(), compress=Via(TopK(ratio=1.0), Residual()))
+    whole = small(CFedAvg(), compress=FieldCodec(TopK(ratio=1.0), Residual()))
     assert bits(list(trace(whole, 3))[-1].state.srv.x) == bits(two)
 
 

@@ -10,7 +10,7 @@ import torch
 from fedloom import Checkpoint, Experiment, FedAvg, Local
 from fedloom.compression.codecs import QSGD, Dense, PowerSGD, RandomDropping, TopK
 from fedloom.compression.error_feedback import EF21, Residual
-from fedloom.compression.link import Via
+from fedloom.compression.link import FieldCodec
 from fedloom.core.vector import rec, zeros
 from fedloom.errors import CompositionError
 from fedloom.storage.run_directory import RunDirectory
@@ -57,7 +57,7 @@ class Tally(FedAvg):
         delta = x - msg.x
         return rec(delta=delta, weight=job.weight), rec(computed=mem.computed + delta)
 
-    def uniform(self, up, job):
+    def unweighted(self, up, job):
         return rec(sent=up.delta)
 
     def server_step(self, srv, up, rnd):
@@ -70,7 +70,7 @@ def experiment(codec: str, view: str, rounds: int, feedback=Residual, **changes)
     return small(
         Tally(),
         torch.float64,
-        compress=Via(CODECS[codec], feedback()),
+        compress=FieldCodec(CODECS[codec], feedback()),
         local=Local(epochs=2, batch=4, lr=0.3),
         rounds=rounds,
         cohort=3,

@@ -75,9 +75,9 @@ def test_a_sum_hides_as_much_as_normal_noise_of_its_variance(clients, sigma, hol
 RULE = DiscreteGaussian(clip=0.5, noise=0.8, honest=4, bits=20)
 
 
-def leaf(rule, delta, client=0, uniform=None, round=0):
-    more = rec(dc=delta * 2, tau=0.25) if uniform is None else uniform
-    part = rec(n=1.0, mass=3.0, weight=3.0, delta=delta, uniform=more, buffers=delta[:0])
+def leaf(rule, delta, client=0, unweighted=None, round=0):
+    more = rec(dc=delta * 2, tau=0.25) if unweighted is None else unweighted
+    part = rec(n=1.0, mass=3.0, weight=3.0, delta=delta, unweighted=more, buffers=delta[:0])
     return rule.leaf(part, rec(), 7, round, client)
 
 
@@ -88,9 +88,9 @@ def test_what_one_client_adds_is_no_longer_than_clip(length):
     """
     v = torch.randn(1000, generator=torch.Generator().manual_seed(3))
     v *= length / float(v.norm())
-    there, nothing = leaf(RULE, v), leaf(RULE, v * 0, uniform=rec(dc=v * 0, tau=0.0))
-    own = [there.delta - nothing.delta, there.uniform.dc - nothing.uniform.dc]
-    more = there.uniform.tau - nothing.uniform.tau
+    there, nothing = leaf(RULE, v), leaf(RULE, v * 0, unweighted=rec(dc=v * 0, tau=0.0))
+    own = [there.delta - nothing.delta, there.unweighted.dc - nothing.unweighted.dc]
+    more = there.unweighted.tau - nothing.unweighted.tau
     norm = math.sqrt(sum(float((o.double() ** 2).sum()) for o in own) + more**2)
     whole = math.sqrt(5 * length**2 + 0.25**2)
     assert norm <= RULE.clip * 2**20

@@ -10,7 +10,7 @@ from fedloom import Local
 from fedloom.algorithms import FAFED, FedACG, FedAvg, Scaffold
 from fedloom.compression.codecs import QSGD, Dense, RandomDropping, TopK, make_codec
 from fedloom.compression.error_feedback import Residual
-from fedloom.compression.link import Link, Via
+from fedloom.compression.link import FieldCodec, Link
 from fedloom.core.rng import generator
 from fedloom.core.vector import leaves
 from fedloom.errors import CompositionError, ConfigError
@@ -62,7 +62,7 @@ def test_all_fields_that_a_method_declares_go_down_through_the_codec():
 @pytest.mark.slow
 def test_both_ways_with_feedback_reach_the_fixed_point_of_fedavg():
     r = 1 - (1 - 0.1 * A) ** 3
-    link = Link(Via(TopK(ratio=0.5), Residual()), down=TopK(ratio=0.5))
+    link = Link(FieldCodec(TopK(ratio=0.5), Residual()), down=TopK(ratio=0.5))
     end = list(trace(quadratics(FedAvg(), local=LOCAL, compress=link), 150))[-1]
     fixed = (r * B).sum(0) / r.sum(0)
     # without any compression it would be 1e-12 after so many rounds
@@ -125,6 +125,6 @@ def test_what_has_no_meaning_is_refused():
         with pytest.raises(CompositionError, match=said):
             Plan(algorithm, CrossEntropy(), rule=rule, link=link)
     with pytest.raises(ConfigError, match=r"Link.down\['x'\] must be a codec"):
-        Link(down={"x": Via(TopK())}).settled(FedAvg())
+        Link(down={"x": FieldCodec(TopK())}).settled(FedAvg())
     settled = Link(down=TopK()).settled(Scaffold())
     assert settled.down == {"x": TopK(), "c": TopK()} and settled.settled(Scaffold()) == settled

@@ -23,7 +23,7 @@ from fedloom.compression.codecs import (
     make_codec,
 )
 from fedloom.compression.error_feedback import EF21, Forget, Residual
-from fedloom.compression.link import Link, Via, Whole
+from fedloom.compression.link import FieldCodec, Link, Whole
 from fedloom.core.layout import Layout
 from fedloom.core.rng import generator
 from fedloom.core.vector import rec
@@ -132,7 +132,7 @@ def test_ef21_in_a_run_with_absent_clients(weighting, ratio):
         sizes,
         cohort=[[0, 1, 3], [2], [1, 2], [0, 3]],
         weighting=weighting,
-        compress=Via(TopK(ratio=ratio), EF21()),
+        compress=FieldCodec(TopK(ratio=ratio), EF21()),
     )
     x, left = torch.zeros(2, dtype=torch.float64), 0.0
     for loop in trace(experiment, 9):
@@ -156,7 +156,7 @@ class Also(FedAvg):
     def finish(self, x, loc, msg, mem, job):
         return rec(delta=x - msg.x, m=x - msg.x, weight=job.weight), mem
 
-    def uniform(self, up, job):
+    def unweighted(self, up, job):
         return rec(m=up.m)
 
     def server_step(self, srv, up, rnd):
@@ -164,7 +164,7 @@ class Also(FedAvg):
 
 
 def test_one_round_of_ef21_counts_the_weights_of_those_who_are_away():
-    copies, link = (1, 2, 3, 4), Link(dict.fromkeys(("delta", "m"), Via(Dense(), EF21())))
+    copies, link = (1, 2, 3, 4), Link(dict.fromkeys(("delta", "m"), FieldCodec(Dense(), EF21())))
     plain, both = (
         list(trace(quadratics(Also(), copies, cohort=[[0, 2, 3]], compress=own), 1))[-1]
         for own in (Link(), link)

@@ -70,7 +70,7 @@ class Heavy(LocalSGD):
 class Unused(Heavy):
     """The same with a field that nothing reads."""
 
-    def uniform(self, up, job):
+    def unweighted(self, up, job):
         return rec(nothing=up.delta)
 
 

@@ -119,7 +119,7 @@ class Rates(FedAvg):
         told = torch.tensor([job.lr_sum, job.lr, job.steps, job.step, job.round, job.last])
         return rec(delta=x - msg.x, weight=job.weight, told=told.to(x)), mem
 
-    def uniform(self, up, job):
+    def unweighted(self, up, job):
         return rec(told=up.told)
 
 
@@ -133,7 +133,7 @@ def test_jobs_say_what_the_engine_does():
     for t, (i,) in enumerate(cohorts):
         answer = loop.engine.map(Request.TRAIN, TrainTask(msg, torch.empty(0), memory, [i], t))
         memory |= answer.memories
-        told = answer.nodes[0][2].uniform.told
+        told = answer.nodes[0][2].unweighted.told
         rates = [0.3 * 0.5**t * 0.9**k for k in range(sizes[i])]
         want = [sum(rates), rates[-1], sizes[i], sizes[i] - 1, t, last.get(i, -1)]
         torch.testing.assert_close(told, torch.tensor(want).double(), rtol=0, atol=1e-7)

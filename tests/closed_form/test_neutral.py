@@ -12,16 +12,16 @@ from fedloom.algorithm import Trait
 from fedloom.algorithms.registry import ALGORITHMS, make_algorithm
 from fedloom.compression.codecs import Dense, RandomDropping, TopK
 from fedloom.compression.error_feedback import EF21, Forget, Residual
-from fedloom.compression.link import Via
+from fedloom.compression.link import FieldCodec
 from fedloom.submodels import FIARSE, FedRolex, HeteroFL, greedy
 from tiny import bits, small, trace
 
 RULES = {"fiarse": FIARSE(), "greedy": greedy(), "heterofl": HeteroFL(), "fedrolex": FedRolex()}
 LOSSLESS = {
-    "dense": Via(Dense(), Residual()),
-    "top": Via(TopK(ratio=1.0), Residual()),
-    "top by layer": Via(TopK(ratio=1.0, scope="layer"), Forget()),
-    "dropping": Via(RandomDropping(ratio=1.0), Residual()),
+    "dense": FieldCodec(Dense(), Residual()),
+    "top": FieldCodec(TopK(ratio=1.0), Residual()),
+    "top by layer": FieldCodec(TopK(ratio=1.0, scope="layer"), Forget()),
+    "dropping": FieldCodec(RandomDropping(ratio=1.0), Residual()),
 }
 PARTIAL = [name for name in ALGORITHMS if Trait.WHOLE_MODEL not in make_algorithm(name).traits]
 
@@ -63,21 +63,21 @@ def test_both_at_once_are_the_base_algorithm_and_anything_less_is_another_run(na
     assert ends(name, compress=LOSSLESS["top"], **whole) == base(name)
     if name in PARTIAL:
         assert ends(name, submodel=FIARSE(), capacities=[0.9]) != base(name)
-    assert ends(name, compress=Via(TopK(ratio=0.9), Residual())) != base(name)
+    assert ends(name, compress=FieldCodec(TopK(ratio=0.9), Residual())) != base(name)
 
 
 def test_a_lossless_codec_changes_no_bit_of_a_run_on_parts():
     parts = {"submodel": FIARSE(), "capacities": [0.3, 1.0]}
     coded = ends("scaffold", compress=LOSSLESS["top"], **parts)
     assert coded == ends("scaffold", **parts)
-    assert coded != ends("scaffold", compress=Via(TopK(ratio=0.9), Residual()), **parts)
+    assert coded != ends("scaffold", compress=FieldCodec(TopK(ratio=0.9), Residual()), **parts)
 
 
 @pytest.mark.parametrize("codec", LOSSLESS)
 def test_ef21_with_ratio_one_is_fedavg_where_all_take_part(codec):
     # h_i + (delta - h_i) is delta but for rounding; absent clients would answer with their last one
     settings = {"cohort": 1.0, "weighting": "uniform"}
-    via = Via(LOSSLESS[codec].codec, EF21())
+    via = FieldCodec(LOSSLESS[codec].codec, EF21())
     runs = [
         [*trace(small(FedAvg(), torch.float64, **settings, **parts), 5)][-1]
         for parts in ({}, {"compress": via})

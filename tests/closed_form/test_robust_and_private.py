@@ -28,7 +28,7 @@ from fedloom.algorithms import FAFED, FedLin, FedNova, Scaffold
 from fedloom.algorithms.registry import ALGORITHMS, make_algorithm
 from fedloom.compression.codecs import QSGD, Natural, TopK
 from fedloom.compression.error_feedback import Residual
-from fedloom.compression.link import Link, Via
+from fedloom.compression.link import FieldCodec, Link
 from fedloom.core.rng import generator
 from fedloom.core.vector import Rec, leaves, rec
 from fedloom.engines.client_results import Request, TrainTask
@@ -210,7 +210,7 @@ def test_integers_add_up_in_any_order_and_lose_what_is_said() -> None:
 
     def leaf(i: int) -> Any:
         part = {"n": 1.0, "mass": i + 1.0, "weight": i + 1.0, "delta": deltas[i]}
-        return rule.leaf(rec(**part, uniform=rec(), buffers=empty), rec(), 0, 0, i)
+        return rule.leaf(rec(**part, unweighted=rec(), buffers=empty), rec(), 0, 0, i)
 
     found = []
     for order in (range(9), reversed(range(9))):
@@ -301,9 +301,9 @@ def test_flipped_labels_are_those_of_hostile_clients_and_of_nobody_else() -> Non
 # ---------------------------------------------------------------------------------------- privacy
 LINKS = {
     "plain": None,
-    "qsgd": Link(Via(QSGD(levels=3, bucket=16), Residual())),
-    "natural": Link(Via(Natural(), Residual())),
-    "topk": Link(Via(TopK(ratio=0.2), Residual())),
+    "qsgd": Link(FieldCodec(QSGD(levels=3, bucket=16), Residual())),
+    "natural": Link(FieldCodec(Natural(), Residual())),
+    "topk": Link(FieldCodec(TopK(ratio=0.2), Residual())),
 }
 
 
@@ -369,7 +369,7 @@ def bounded(algorithm: Any, rounds: int = 1, **parts: Any) -> int:
 
 def added(part: Any) -> torch.Tensor:
     """All that a sum is given of clients, as one vector."""
-    found = [part.delta, *leaves(part.uniform)]
+    found = [part.delta, *leaves(part.unweighted)]
     return torch.cat([torch.as_tensor(v, dtype=torch.float64).reshape(-1) for v in found])
 
 

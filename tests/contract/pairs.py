@@ -19,7 +19,7 @@ from fedloom.algorithms.registry import ALGORITHMS, make_algorithm, name_of
 from fedloom.checks.tiny_federation import CAPACITIES, Trial, experiment, federation
 from fedloom.compression.codecs import QSGD, Dense, PowerSGD, RandomDropping, TopK
 from fedloom.compression.error_feedback import EF21, Forget, Residual
-from fedloom.compression.link import Via
+from fedloom.compression.link import FieldCodec
 from fedloom.federation.schedules import Exponential
 from fedloom.objectives import OBJECTIVES, Needs
 from fedloom.plan import traced
@@ -61,13 +61,13 @@ AXES: dict[str, dict[str, Any]] = {
     },
     "codec": {
         "none": None,
-        "dense": Via(Dense(), Residual()),
-        "topk": Via(TopK(ratio=0.2), Residual()),
-        "topk, EF21": Via(TopK(ratio=0.2, scope="layer"), EF21()),
-        "dropping": Via(RandomDropping(ratio=0.3), Residual()),
-        "scaled dropping": Via(RandomDropping(ratio=0.5, scaled=True), Forget()),
-        "qsgd": Via(QSGD(levels=127, bucket=64), Residual()),
-        "powersgd": Via(PowerSGD(rank=1), Residual()),
+        "dense": FieldCodec(Dense(), Residual()),
+        "topk": FieldCodec(TopK(ratio=0.2), Residual()),
+        "topk, EF21": FieldCodec(TopK(ratio=0.2, scope="layer"), EF21()),
+        "dropping": FieldCodec(RandomDropping(ratio=0.3), Residual()),
+        "scaled dropping": FieldCodec(RandomDropping(ratio=0.5, scaled=True), Forget()),
+        "qsgd": FieldCodec(QSGD(levels=127, bucket=64), Residual()),
+        "powersgd": FieldCodec(PowerSGD(rank=1), Residual()),
     },
     "local": {
         "sgd": Local(**RATES),
@@ -114,10 +114,14 @@ def refusal(pair: Pair) -> tuple[str, str] | None:
         several = Trait.SEVERAL_MODELS in one.traits
         if b == "server" and several and q in ("momentum", "adam", "lookahead"):
             return "server=", name_of(one)
-        if b == "codec" and _is_ef21(other) and set(averaged(one)) - set(one.sent):
+        if b == "codec" and _is_ef21(other) and set(averaged(one)) - set(one.compressible_up):
             return "EF21", one.method
         weighed = set(averaged(one)) - set(plain_means(one, traced(one, 2).up))
-        if b == "codec" and _is_ef21(other) and any(one.sent.get(n) is MEAN for n in weighed):
+        if (
+            b == "codec"
+            and _is_ef21(other)
+            and any(one.compressible_up.get(n) is MEAN for n in weighed)
+        ):
             return "EF21", one.method  # clients have different weights here
     if (a, b) == ("view", "codec") and one is not None and other is not None:
         if _is_ef21(other):
@@ -127,7 +131,7 @@ def refusal(pair: Pair) -> tuple[str, str] | None:
     return None
 
 
-def _is_ef21(via: Via | None) -> bool:
+def _is_ef21(via: FieldCodec | None) -> bool:
     return via is not None and isinstance(via.feedback, EF21)
 
 

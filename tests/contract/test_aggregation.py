@@ -19,7 +19,7 @@ from fedloom.checks import check
 from fedloom.checks.tiny_federation import experiment
 from fedloom.compression.codecs import TopK
 from fedloom.compression.error_feedback import EF21
-from fedloom.compression.link import Link, Via
+from fedloom.compression.link import FieldCodec, Link
 from fedloom.core.vector import rec
 from fedloom.errors import CompositionError, NotFiniteError
 from fedloom.federation.attacks import Alie, InnerProduct
@@ -67,7 +67,7 @@ def test_what_a_round_of_rows_costs_is_what_the_updates_cost() -> None:
 def test_integers_of_a_client_that_leave_the_sum_no_room_are_refused() -> None:
     none = torch.zeros(0, dtype=torch.int64)
     part = rec(
-        n=1.0, mass=3.0, weight=3.0, delta=torch.tensor([1 << 43]), uniform=rec(), buffers=none
+        n=1.0, mass=3.0, weight=3.0, delta=torch.tensor([1 << 43]), unweighted=rec(), buffers=none
     )
     assert IntegerRing().arrived(part).mass == 3 and IntegerRing().arrived(part).n == 1.0
     with pytest.raises(NotFiniteError, match="its integers are too large to be added up"):
@@ -90,7 +90,7 @@ def test_the_contract_of_a_user_s_own_rule_is_checked() -> None:
     assert report.passed and report.kind == "aggregation", str(report)
     for broken, words in (
         (_Overwritten(), "hands on the delta that it was given"),
-        (_OneField(), "give every field that uniform has"),
+        (_OneField(), "give every field that unweighted has"),
     ):
         report = check(broken, engines=())
         assert words in report.failures[0].why, str(report)
@@ -100,7 +100,7 @@ def test_the_contract_of_a_user_s_own_rule_is_checked() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"compress": Link(Via(TopK(ratio=0.1), EF21())), "algorithm": FedAvg()},
+        {"compress": Link(FieldCodec(TopK(ratio=0.1), EF21())), "algorithm": FedAvg()},
         {"submodel": HeteroFL(), "capacities": (0.5, 1.0), "algorithm": FedAvg()},
     ],
     ids=["EF21", "HeteroFL"],

@@ -90,7 +90,7 @@ def test_methods_are_pure_and_the_engine_changes_nothing(case, watched):
     assert len(watch.given("direction")) == steps
     assert len(watch.given("finish")) == 25
     called = {name for name, calls in watch.notes.calls.items() if calls}
-    assert {"server_init", "broadcast", "server_step", "model", "start", "uniform"} <= called
+    assert {"server_init", "broadcast", "server_step", "model", "start", "unweighted"} <= called
 
 
 @pytest.mark.parametrize("case", METHODS)
@@ -159,9 +159,9 @@ def test_the_declared_fields_are_the_real_ones(name, watched):
     watch, _ = watched(name)
     alg, up = watch.inner, watch.given("finish")[0][0]
     assert {"delta", "weight"} <= set(up._fields)
-    assert set(alg.sent) <= set(up._fields)
+    assert set(alg.compressible_up) <= set(up._fields)
     job = Job(2.0, 3.0, 0.1, 0.3, 0.0, 2.0, -1.0)
-    assert alg.uniform(up, job)._fields == traced(alg, len(up.delta)).averaged._fields
+    assert alg.unweighted(up, job)._fields == traced(alg, len(up.delta)).averaged._fields
 
 
 # a paper's class is its algorithm: that is what a reader finds in it
@@ -186,8 +186,8 @@ def test_a_papers_class_is_short(file, kind):
     assert len(code) <= 25, f"{len(code)} lines of code in the bodies of {kind.name}, {file}.py"
     assert all(n.lineno == n.end_lineno for n in options)
     assert len(others) <= 3 and {n.targets[0].id for n in others} <= {
-        "sent",
-        "approximate",
+        "compressible_up",
+        "compressible_down",
         "traits",
     }
 

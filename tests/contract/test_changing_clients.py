@@ -9,7 +9,7 @@ from fedloom import Checkpoint, Churn
 from fedloom.algorithms.registry import make_algorithm
 from fedloom.compression.codecs import TopK
 from fedloom.compression.error_feedback import EF21, Residual
-from fedloom.compression.link import Via
+from fedloom.compression.link import FieldCodec
 from fedloom.errors import CheckpointError, CompositionError
 from tiny import results_agree, small, trace
 
@@ -92,8 +92,8 @@ def test_only_who_is_there_is_asked_before_round_one():
 
 
 def test_ef21_needs_everybodys_memory():
-    via = Via(TopK(ratio=0.5), EF21())
+    via = FieldCodec(TopK(ratio=0.5), EF21())
     with pytest.raises(CompositionError, match=r"EF21 and churn\.forget"):
         experiment(1, "fedavg", forget=True, compress=via).run()
     experiment(3, "fedavg", compress=via).run()
-    experiment(3, "fedavg", forget=True, compress=Via(TopK(ratio=0.5), Residual())).run()
+    experiment(3, "fedavg", forget=True, compress=FieldCodec(TopK(ratio=0.5), Residual())).run()

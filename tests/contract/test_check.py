@@ -148,7 +148,7 @@ class Matrix(LocalSGD):
         up = rec(delta=d, G=torch.ones_like(msg.M) * d.mean(), weight=job.weight)
         return up, rec(h=torch.stack([x, mem.h[0]]), n=mem.n + 1)
 
-    def uniform(self, up, job):
+    def unweighted(self, up, job):
         return rec(G=up.G)
 
     def server_step(self, srv, up, rnd):

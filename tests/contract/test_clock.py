@@ -9,7 +9,7 @@ from fedloom import Checkpoint, Churn, Local
 from fedloom.algorithms.registry import make_algorithm
 from fedloom.compression.codecs import TopK
 from fedloom.compression.error_feedback import EF21
-from fedloom.compression.link import Via
+from fedloom.compression.link import FieldCodec
 from fedloom.errors import CompositionError, ConfigError
 from fedloom.federation.availability import Availability
 from fedloom.federation.clock import Asynchronous
@@ -49,7 +49,11 @@ def test_a_client_whose_update_is_not_finite_is_left_out_of_its_step():
         ("fafed", {}, "FAFED: its server takes every update"),
         ("scaffnew", {}, "Scaffnew: its server takes every update"),
         ("fedspeed", {}, "FedDyn: .* take clock.staleness = 0"),
-        ("fedavg", {"compress": Via(TopK(ratio=0.5), EF21())}, "EF21: .* clock.staleness = 0"),
+        (
+            "fedavg",
+            {"compress": FieldCodec(TopK(ratio=0.5), EF21())},
+            "EF21: .* clock.staleness = 0",
+        ),
         ("fedavg", {"churn": Churn(active=5, forget=True)}, "churn.forget = false"),
     ],
 )

@@ -28,7 +28,7 @@ from fedloom.checks.tiny_federation import CAPACITIES, experiment, finish, netwo
 from fedloom.cli.export import export_command
 from fedloom.compression.codecs import CODECS, PowerSGD, TopK, make_codec
 from fedloom.compression.error_feedback import Forget, Residual
-from fedloom.compression.link import Link, Via, Whole
+from fedloom.compression.link import FieldCodec, Link, Whole
 from fedloom.config import from_run, resolve
 from fedloom.core.layout import Layout
 from fedloom.core.vector import leaves, rec
@@ -106,7 +106,7 @@ def test_every_codec_has_the_bytes_that_it_has_on_the_cpu_both_ways():
     local = Local(steps=1, batch=4, lr=0.05)
     for codec in [PowerSGD(rank=1), *map(make_codec, sorted(CODECS)), make_codec("topk:0.1|int8")]:
         grows = codec.unfit(147)  # feedback around it would, so that it goes without
-        link = Link(Via(codec, Forget() if grows else Residual()), None if grows else codec)
+        link = Link(FieldCodec(codec, Forget() if grows else Residual()), None if grows else codec)
         ends_agree(*both(experiment, dtype=torch.float64, compress=link, local=local, **SHORT))
 
 
@@ -274,7 +274,7 @@ def stopping(tmp_path, rounds, device, **changes):
         "rounds": rounds,
         "device": device,
         "algorithm": make_algorithm("scaffold"),
-        "compress": Link(Via(PowerSGD(rank=1), Residual()), TopK(ratio=0.2)),
+        "compress": Link(FieldCodec(PowerSGD(rank=1), Residual()), TopK(ratio=0.2)),
         "local": Local(steps=2, batch=4, lr=0.05),
         "cohort": [[0, 1, 2], [0, 2, 4], [1, 2, 5]],
         "checkpoint": Checkpoint(every_rounds=1, every_seconds=None),
@@ -431,7 +431,7 @@ THERE = ["dense", "fp16", "bf16", "sign", "topk:0.1", "threshold:0.5"]
 @pytest.mark.parametrize("name", THERE)
 def test_a_codec_computes_where_the_vector_is(name):
     codec, v = make_codec(name), torch.randn(60).to(DEVICE)
-    link = Link(Via(codec, Residual())).settled(FedAvg())
+    link = Link(FieldCodec(codec, Residual())).settled(FedAvg())
     whole, up = Whole(Layout(("w",), ((6, 10),))), rec(delta=v, weight=2.0)
     memory = link.init(v, whole.layout, 0)
     with counted() as count:

@@ -68,7 +68,7 @@ def test_every_method_conserves(name: str, tmp_path: Path, monkeypatch: pytest.M
 
     experiment(2).run(tmp_path / "run")
     experiment(4).resume(tmp_path / "run")
-    assert {name for _, name in watch.computed} == set(algorithm.sent)
+    assert {name for _, name in watch.computed} == set(algorithm.compressible_up)
     for (client, name), total in watch.computed.items():
         found = watch.read[client, name] + watch.left(client, name)
         torch.testing.assert_close(found, total, rtol=0, atol=1e-12)

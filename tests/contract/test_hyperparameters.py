@@ -25,7 +25,7 @@ from fedloom.checks.hyperparameters import another
 from fedloom.checks.tiny_federation import CAPACITIES, End, Trial, experiment, federation, run
 from fedloom.compression.codecs import Codec, TopK
 from fedloom.compression.error_feedback import FEEDBACKS, Forget
-from fedloom.compression.link import Via
+from fedloom.compression.link import FieldCodec
 from fedloom.core.hyper import Hyper
 from fedloom.core.vector import rec
 from fedloom.data import from_clients
@@ -144,7 +144,7 @@ def trial(part: Any) -> Trial:
     if isinstance(part, Private):
         return experiment(private=part, rounds=2)
     if isinstance(part, Codec):
-        return experiment(compress=Via(part, Forget()), rounds=2)
+        return experiment(compress=FieldCodec(part, Forget()), rounds=2)
     if isinstance(part, FAFEDTheory | STEMTheory):
         local = Local(epochs=1, batch=4, lr=1.0, schedule=part)
         make = STEM if isinstance(part, STEMTheory) else FAFED
@@ -248,7 +248,7 @@ def end_of(**changes: Any) -> End:
 
 
 def test_feedbacks_differ():
-    ends = [end_of(compress=Via(TopK(ratio=0.2), make())) for make in FEEDBACKS.values()]
+    ends = [end_of(compress=FieldCodec(TopK(ratio=0.2), make())) for make in FEEDBACKS.values()]
     assert all(differs(a, b) for i, a in enumerate(ends) for b in ends[:i])
 
 

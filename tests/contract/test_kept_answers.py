@@ -32,7 +32,7 @@ class AlsoPlain(FedAvg):
         delta = x - msg.x
         return rec(delta=delta, weight=job.weight, plain=delta), mem
 
-    def uniform(self, up, job):
+    def unweighted(self, up, job):
         return rec(plain=up.plain)
 
     def server_init(self, x, up):

@@ -14,7 +14,7 @@ from fedloom.algorithms import FedDC, FedDyn, MimeLite, Scaffold
 from fedloom.algorithms.registry import ALGORITHMS, make_algorithm
 from fedloom.compression.codecs import TopK
 from fedloom.compression.error_feedback import EF21, Forget, Residual
-from fedloom.compression.link import Via
+from fedloom.compression.link import FieldCodec
 from fedloom.core.dropout import choice, seeded
 from fedloom.core.net import Net
 from fedloom.core.vector import rec
@@ -94,12 +94,14 @@ def test_a_sum_that_loses_something_is_said(method, caplog):
     for feedback, told in ((Forget(), True), (Residual(), False)):
         caplog.clear()
         with caplog.at_level(logging.WARNING, "fedloom"):
-            quadratics(make_algorithm(method), compress=Via(TopK(ratio=0.5), feedback)).build()
+            quadratics(
+                make_algorithm(method), compress=FieldCodec(TopK(ratio=0.5), feedback)
+            ).build()
         assert ("feedback=residual" in caplog.text) == told
     with caplog.at_level(logging.WARNING, "fedloom"):
         caplog.clear()
-        quadratics(make_algorithm("fedavg"), compress=Via(TopK(ratio=0.5), Forget())).build()
-        quadratics(make_algorithm(method), compress=Via(TopK(ratio=1.0), Forget())).build()
+        quadratics(make_algorithm("fedavg"), compress=FieldCodec(TopK(ratio=0.5), Forget())).build()
+        quadratics(make_algorithm(method), compress=FieldCodec(TopK(ratio=1.0), Forget())).build()
     assert not caplog.text
 
 
@@ -113,21 +115,21 @@ def test_churn_that_forgets_says_what_stays_behind(forget, caplog):
 class Plain(Scaffold):
     """SCAFFOLD whose c is a plain mean."""
 
-    def uniform(self, up, job):
+    def unweighted(self, up, job):
         return rec(dc=up.dc)
 
 
 class PlainSum(FedDyn):
     """FedDyn whose h is a plain mean."""
 
-    def uniform(self, up, job):
+    def unweighted(self, up, job):
         return rec(h=up.delta)
 
 
 class PlainMean(MimeLite):
     """MimeLite whose g is a plain mean."""
 
-    def uniform(self, up, job):
+    def unweighted(self, up, job):
         return rec(g=up.g)
 
 
@@ -169,7 +171,7 @@ def test_a_rule_of_rows_makes_no_weighted_sums(rule, caplog):
 
 
 def test_ef21_knows_no_cohorts_weights():
-    link = Via(TopK(ratio=0.5), EF21())
+    link = FieldCodec(TopK(ratio=0.5), EF21())
     with pytest.raises(CompositionError, match=r"EF21 and MimeLite: .* this cohort's weights"):
         quadratics(MimeLite(), (1, 2, 3, 4), compress=link).build()
     quadratics(MimeLite(), (1, 2, 3, 4), compress=link, weighting="uniform").build()

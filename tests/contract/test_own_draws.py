@@ -64,7 +64,7 @@ def test_fedloom_check_accepts_a_method_that_draws():
 class AtTheServer(FedAvg):
     """Draws where the server computes."""
 
-    def uniform(self, up, job):
+    def unweighted(self, up, job):
         return rec(u=job.draw(1))
 
 
@@ -103,7 +103,7 @@ def test_a_mean_of_many_numbers_is_a_half():
         def broadcast(self, srv):
             return rec(x=srv.x)
 
-        def uniform(self, up, job):
+        def unweighted(self, up, job):
             return rec(u=up.u)
 
         def server_step(self, srv, up, rnd):

@@ -58,7 +58,7 @@ class Counts(LocalSGD):
         delta = x - msg.x
         return rec(delta=delta, k=job.steps, length=delta.norm(), weight=job.weight), mem
 
-    def uniform(self, up, job):
+    def unweighted(self, up, job):
         return rec(k=up.k, length=up.length)
 
 

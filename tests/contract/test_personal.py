@@ -10,7 +10,7 @@ from fedloom import FedAvg, Local
 from fedloom.algorithms import IFCA, Ditto, Scaffold
 from fedloom.compression.codecs import TopK
 from fedloom.compression.error_feedback import EF21
-from fedloom.compression.link import Via
+from fedloom.compression.link import FieldCodec
 from fedloom.core.vector import rec
 from fedloom.errors import CompositionError
 from fedloom.submodels import FIARSE, FedBN, FedPer, FedRep
@@ -87,7 +87,10 @@ def test_the_statistics_of_private_norms_are_private(scheme, engine_of):
     [
         ({"algorithm": Scaffold()}, "FedPer and Scaffold: its clients have 'c' beside x"),
         ({"algorithm": IFCA()}, "'x1' beside x"),
-        ({"algorithm": FedAvg(), "compress": Via(TopK(ratio=0.5), EF21())}, "FedPer and EF21"),
+        (
+            {"algorithm": FedAvg(), "compress": FieldCodec(TopK(ratio=0.5), EF21())},
+            "FedPer and EF21",
+        ),
         ({"algorithm": FedAvg(), "submodel": FIARSE(), "capacities": [0.5]}, "FedPer and FIARSE"),
         (
             {"algorithm": FedAvg(), "private": FedPer(layers=("body",))},

@@ -17,7 +17,7 @@ from fedloom.algorithms import FAFED, FedACG, FedDyn, Mime, Scaffold
 from fedloom.checks.tiny_federation import Trial, experiment
 from fedloom.compression.codecs import QSGD, TopK
 from fedloom.compression.error_feedback import Residual
-from fedloom.compression.link import Link, Via
+from fedloom.compression.link import FieldCodec, Link
 from fedloom.core.parsing import parse_json
 from fedloom.core.vector import Rec, rec
 from fedloom.errors import CheckpointError, ClientError, ConfigError
@@ -52,7 +52,7 @@ def _kind(**changes: Any) -> Callable[[], Trial]:
     return lambda: experiment(**{"checkpoint": KEPT, "stages": [Remember()]} | changes)
 
 
-TOPK = Link(Via(TopK(ratio=0.2), Residual()), down=QSGD())
+TOPK = Link(FieldCodec(TopK(ratio=0.2), Residual()), down=QSGD())
 POISSON = {"sampling": "poisson", "weighting": "uniform"}
 CASES: dict[str, Callable[[], Trial]] = {
     "serial": _kind(algorithm=Scaffold()),

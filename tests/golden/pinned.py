@@ -24,7 +24,7 @@ from fedloom import Evaluation, Experiment, Local
 from fedloom.algorithms.registry import ALGORITHMS, make_algorithm
 from fedloom.compression.codecs import QSGD, PowerSGD, RandomDropping, TopK
 from fedloom.compression.error_feedback import EF21, Forget, Residual
-from fedloom.compression.link import Via
+from fedloom.compression.link import FieldCodec
 from fedloom.core.vector import fields
 from fedloom.data import digits, dirichlet
 from fedloom.federation.clock import Asynchronous
@@ -72,11 +72,11 @@ def runs() -> dict[str, Callable[[], Parts]]:
             continue
         out[f"view {name}"] = lambda make=make: {"submodel": make(), "capacities": [0.3, 1.0]}
     for name, via in {
-        "topk": Via(TopK(ratio=0.1), Residual()),
-        "topk by layer": Via(TopK(ratio=0.1, scope="layer"), EF21()),
-        "qsgd": Via(QSGD(), Residual()),
-        "powersgd": Via(PowerSGD(rank=2), Residual()),
-        "dropping": Via(RandomDropping(ratio=0.3), Forget()),
+        "topk": FieldCodec(TopK(ratio=0.1), Residual()),
+        "topk by layer": FieldCodec(TopK(ratio=0.1, scope="layer"), EF21()),
+        "qsgd": FieldCodec(QSGD(), Residual()),
+        "powersgd": FieldCodec(PowerSGD(rank=2), Residual()),
+        "dropping": FieldCodec(RandomDropping(ratio=0.3), Forget()),
     }.items():
         out[f"codec {name}"] = lambda via=via: {"compress": via}
     local = {"epochs": 1, "batch": 10, "lr": 0.1}

@@ -66,7 +66,7 @@ class Hoarder(LocalSGD):
         up = rec(delta=x, seen=loc.g, tail=loc.head, weight=job.weight)
         return up, rec(x=x, g=loc.g, tail=loc.old[3:])
 
-    def uniform(self, up, job):
+    def unweighted(self, up, job):
         return rec(seen=up.seen, tail=up.tail)
 
     def server_step(self, srv, up, rnd):
@@ -310,7 +310,7 @@ class Heads(FedAvg):
     def ask(self, msg, mem, job):
         return rec(c=job.layers("head.*") * job.full(msg.x)), mem
 
-    def uniform(self, up, job):
+    def unweighted(self, up, job):
         return rec(h=job.layers("head.*") * up.delta)
 
 

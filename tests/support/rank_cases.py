@@ -15,7 +15,7 @@ from fedloom.checks.tiny_federation import Trial, finish
 from fedloom.checks.tiny_federation import run as alone
 from fedloom.compression.codecs import TopK
 from fedloom.compression.error_feedback import Residual
-from fedloom.compression.link import Link, Via
+from fedloom.compression.link import FieldCodec, Link
 from fedloom.engines import Serial
 from fedloom.engines.client_results import RangeResult, Request, TrainTask
 from fedloom.errors import ClientError
@@ -105,7 +105,7 @@ def stateful(rounds: int, *options: str) -> Trial:
         rounds=rounds,
         cohort=5,
         local=Local(epochs=1.5, batch=4, lr=0.1),
-        compress=Link(Via(TopK(ratio=0.2), Residual())),
+        compress=Link(FieldCodec(TopK(ratio=0.2), Residual())),
         checkpoint=Checkpoint(every_rounds=1, every_seconds=None),
         evaluate=Evaluation(every=2),
     )

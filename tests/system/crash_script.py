@@ -14,7 +14,7 @@ from fedloom.algorithms import FAFED, Scaffold
 from fedloom.checks.tiny_federation import CAPACITIES, SIZES, federation, network
 from fedloom.compression.codecs import TopK
 from fedloom.compression.error_feedback import Residual
-from fedloom.compression.link import Via
+from fedloom.compression.link import FieldCodec
 from fedloom.federation.schedules import Exponential, FAFEDTheory
 from fedloom.objectives import MOON
 from fedloom.submodels import FIARSE
@@ -35,7 +35,7 @@ def kinds(kind: str) -> dict[str, Any]:
     if kind == "scaffold":
         return {}
     half = {"model": network, "data": federation(torch.float32), "resident_bytes": 6000}
-    half["compress"] = Via(TopK(ratio=0.2), Residual())
+    half["compress"] = FieldCodec(TopK(ratio=0.2), Residual())
     if kind == "everything":
         return half | {
             "algorithm": Lookahead(inner=Scaffold(), lam=0.5),

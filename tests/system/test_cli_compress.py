@@ -11,7 +11,7 @@ import pytest
 from fedloom.algorithms import CFedAvg
 from fedloom.compression.codecs import FedPAQ, Int8, TopK, make_codec
 from fedloom.compression.error_feedback import EF21, Forget, Residual
-from fedloom.compression.link import Link, Via
+from fedloom.compression.link import FieldCodec, Link
 from fedloom.config import from_run, resolve
 from fedloom.errors import ConfigError
 from tiny import Fedloom
@@ -24,20 +24,20 @@ def link(*changes: str) -> Link | None:
 
 
 MEANT = {
-    ("compress=topk:0.1",): Link(Via(TopK(ratio=0.1), Residual())),
-    ("compress.up=topk:0.1",): Link(Via(TopK(ratio=0.1), Residual())),
-    ("compress.up=topk", "compress.up.ratio=0.1"): Link(Via(TopK(ratio=0.1), Residual())),
+    ("compress=topk:0.1",): Link(FieldCodec(TopK(ratio=0.1), Residual())),
+    ("compress.up=topk:0.1",): Link(FieldCodec(TopK(ratio=0.1), Residual())),
+    ("compress.up=topk", "compress.up.ratio=0.1"): Link(FieldCodec(TopK(ratio=0.1), Residual())),
     ("compress=topk:0.1,layer", "compress.feedback=ef21"): Link(
-        Via(TopK(ratio=0.1, scope="layer"), EF21())
+        FieldCodec(TopK(ratio=0.1, scope="layer"), EF21())
     ),
-    ("compress=topk:0.1|int8:64",): Link(Via(make_codec("topk:0.1|int8:64"), Residual())),
-    ("compress=fedpaq",): Link(Via(FedPAQ(), Forget())),
+    ("compress=topk:0.1|int8:64",): Link(FieldCodec(make_codec("topk:0.1|int8:64"), Residual())),
+    ("compress=fedpaq",): Link(FieldCodec(FedPAQ(), Forget())),
     ("compress.down=int8",): Link({}, Int8()),
     ("compress=topk:0.1", "compress.down=topk:0.5|fp16"): Link(
-        Via(TopK(ratio=0.1), Residual()), make_codec("topk:0.5|fp16")
+        FieldCodec(TopK(ratio=0.1), Residual()), make_codec("topk:0.5|fp16")
     ),
     ("compress.down=int8", "compress=topk:0.1", "compress.down.bucket=64"): Link(
-        Via(TopK(ratio=0.1), Residual()), Int8(bucket=64)
+        FieldCodec(TopK(ratio=0.1), Residual()), Int8(bucket=64)
     ),
     ("compress=none",): None,
     ("compress=none", "compress.down=int8"): Link({}, Int8()),

@@ -11,7 +11,7 @@ from fedloom import FedAvg
 from fedloom.algorithms import Scaffold
 from fedloom.compression.codecs import TopK
 from fedloom.compression.error_feedback import Residual
-from fedloom.compression.link import Via
+from fedloom.compression.link import FieldCodec
 from fedloom.core.vector import rec
 from fedloom.data import from_clients
 from fedloom.errors import ClientError, DataError
@@ -61,7 +61,7 @@ class Late(FedAvg):
             weight = self.bad[1] if self.bad[0] == "weight" else weight
         return rec(delta=delta, weight=weight, extra=extra), mem
 
-    def uniform(self, up, job):
+    def unweighted(self, up, job):
         return rec(extra=up.extra)
 
 
@@ -115,7 +115,7 @@ class Huge(FedAvg):
 
 @pytest.mark.parametrize("engine", ["serial", "workers:2", "vectorised:2"])
 def test_what_a_codec_cannot_send_is_named_or_skipped(engine, engine_of):
-    link = Via(TopK(ratio=0.1), Residual())
+    link = FieldCodec(TopK(ratio=0.1), Residual())
     parts = {"compress": link, "data": sick().data, "cohort": [[2, 4], [2, 4]], "rounds": 2}
     with pytest.raises(ClientError, match=r"Huge: client 4, round 2: its codec got \d+ of"):
         small(Huge(), engine=engine_of(engine), **parts).run()

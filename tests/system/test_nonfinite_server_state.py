@@ -13,7 +13,7 @@ import torch
 from fedloom import FedAvg, Local
 from fedloom.compression.codecs import TopK
 from fedloom.compression.error_feedback import Residual
-from fedloom.compression.link import Via
+from fedloom.compression.link import FieldCodec
 from fedloom.core.arithmetic import average, total
 from fedloom.core.vector import leaves, rec
 from fedloom.errors import ClientError
@@ -74,7 +74,7 @@ def test_a_second_moment_that_overflows_is_caught_though_the_mean_is_finite():
 
 def test_the_residual_of_a_round_that_does_not_count_stays_as_it_was():
     """Error feedback would send the huge update's rest in the next round."""
-    link = Via(TopK(ratio=0.1), Residual())
+    link = FieldCodec(TopK(ratio=0.1), Residual())
     run = small(Spike(), cohort=[[1, 4], [0, 4], [1, 4]], rounds=3, nonfinite="skip", compress=link)
     loops = [loop.memory.get([4]).get(4) for loop in trace(run, 3)]
     assert loops[1] is None

@@ -25,7 +25,7 @@ from cases import CASES, method
 from fedloom import Checkpoint, Evaluation
 from fedloom.compression.codecs import TopK
 from fedloom.compression.error_feedback import Residual
-from fedloom.compression.link import Via
+from fedloom.compression.link import FieldCodec
 from fedloom.core import interrupts
 from fedloom.engines import Serial
 from fedloom.engines.client_results import Request, TrainTask
@@ -374,14 +374,14 @@ def test_batch_norms_buffers_are_averaged_by_weight():
     assert ledger.down["buffers"] == 3 * start.nbytes == ledger.up["buffers"]
 
 
-HALF = Via(TopK(ratio=0.5), Residual())
+HALF = FieldCodec(TopK(ratio=0.5), Residual())
 SLICES = {"submodel": HeteroFL(), "capacities": [0.5, 1.0]}
 
 
 @pytest.mark.parametrize(
     ("first", "then", "part"),
     [
-        ({"compress": HALF}, {"compress": Via(TopK(ratio=0.4), Residual())}, "compress"),
+        ({"compress": HALF}, {"compress": FieldCodec(TopK(ratio=0.4), Residual())}, "compress"),
         ({}, {"compress": HALF}, "compress"),
         (SLICES, SLICES | {"submodel": FedRolex()}, "submodel"),
         (SLICES, SLICES | {"capacities": [0.25, 1.0]}, "submodel"),

@@ -160,11 +160,11 @@ WRAPPED = [
 
 @pytest.mark.parametrize("wrapped", WRAPPED)
 def test_what_a_method_declares_is_true_inside_a_wrapper(wrapped):
-    for name in ("sent", "approximate", "probes", "method"):
+    for name in ("compressible_up", "compressible_down", "probes", "method"):
         assert getattr(wrapped, name) == getattr(Scaffold(), name)
     assert wrapped.traits >= Scaffold().traits
     again = pickle.loads(pickle.dumps(wrapped))
-    assert again == wrapped and again.sent == {"delta": MEAN, "dc": CHANGE}
+    assert again == wrapped and again.compressible_up == {"delta": MEAN, "dc": CHANGE}
 
 
 def test_a_server_wrapper_that_does_nothing_changes_nothing():
@@ -272,10 +272,10 @@ def test_what_a_parameter_is_called_with_comes_first():
 
 def test_the_ten_methods_are_those_to_write():
     assert Algorithm.__abstractmethods__ == {
-        *("server_init", "broadcast", "server_step", "model", "uniform"),
+        *("server_init", "broadcast", "server_step", "model", "unweighted"),
         *("probe", "client_init", "start", "direction", "finish"),
     }
-    assert not LocalSGD().uniform(rec(), JOB) and LocalSGD().probe(X, grad) is None
+    assert not LocalSGD().unweighted(rec(), JOB) and LocalSGD().probe(X, grad) is None
     assert {n for n in ALGORITHMS if make_algorithm(n).probes} == {"fafed", "stem"}
     assert {n for n in ALGORITHMS if make_algorithm(n).plain} >= {"fedavg", "fednova", "cfedavg"}
     assert not make_algorithm("scaffold").plain

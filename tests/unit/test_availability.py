@@ -12,7 +12,7 @@ from fedloom.data.client_names import ClientNumbers
 from fedloom.errors import CheckpointError, ConfigError
 from fedloom.federation.availability import Availability, read_trace
 from fedloom.federation.devices import Levels
-from fedloom.federation.sampling import Churn, Cohorts
+from fedloom.federation.sampling import Churn, ClientSampler
 from tiny import same, small, timeless, trace, weights
 
 SPEEDS = (1.0, 2.0, 4.0, 8.0, 16.0, 3.0, 5.0)
@@ -37,15 +37,15 @@ def written(folder, text):
 
 
 def test_a_share_is_of_those_that_are_available():
-    given = Cohorts(0.5, 200, seed=2, availability=Availability(share=0.3))
+    given = ClientSampler(0.5, 200, seed=2, availability=Availability(share=0.3))
     sizes = [len(given.present(t)) for t in range(50)]
     assert abs(sum(sizes) - 3000) < 4 * math.sqrt(50 * 200 * 0.3 * 0.7)
     assert len({*map(tuple, map(given.present, range(50)))}) == 50
     for t, there in enumerate(sizes):
         assert len(given.of(t)) == int(there / 2 + 0.5) and {*given.of(t)} <= {*given.present(t)}
-    both = Cohorts(3, 20, availability=Availability(share=0.5), churn=Churn(active=8))
+    both = ClientSampler(3, 20, availability=Availability(share=0.5), churn=Churn(active=8))
     assert all(
-        {*both.of(t)} <= {*Cohorts(3, 20, churn=Churn(active=8)).present(t)} for t in range(9)
+        {*both.of(t)} <= {*ClientSampler(3, 20, churn=Churn(active=8)).present(t)} for t in range(9)
     )
 
 
@@ -142,7 +142,7 @@ def test_a_trace_that_is_wrong_is_refused_with_its_line(text, words, tmp_path):
 
 def test_what_does_not_go_together_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="cannot be read: No such file"):
-        Cohorts(2, 7, availability=Availability(trace=str(tmp_path / "no.csv")))
+        ClientSampler(2, 7, availability=Availability(trace=str(tmp_path / "no.csv")))
     for changes in ({"cohort": [[0, 1]]}, {"sampling": "bernoulli"}):
         with pytest.raises(ConfigError, match="over_selection and"):
             experiment(Availability(over_selection=2.0), **changes)

@@ -16,7 +16,7 @@ from fedloom.config.baselines import NAMES, baselines
 from fedloom.data import from_clients
 from fedloom.errors import ConfigError
 from fedloom.evaluation.settings import Evaluation
-from fedloom.federation.sampling import Churn, Cohorts
+from fedloom.federation.sampling import Churn, ClientSampler
 from fedloom.models import logistic
 from fedloom.report import comparison, group_runs, load_run
 from fedloom.report.clients import against_alone
@@ -75,7 +75,7 @@ def test_fine_tuned_clients_take_plain_steps_from_the_last_model() -> None:
 
 
 def test_all_have_their_turn() -> None:
-    cohorts = Cohorts(2, 6, seed=1, sampling="cycle")
+    cohorts = ClientSampler(2, 6, seed=1, sampling="cycle")
     rounds = [cohorts.of(t) for t in range(9)]
     for a in (0, 3, 6):
         assert sorted(itertools.chain(*rounds[a : a + 3])) == [*range(6)]
@@ -86,7 +86,7 @@ def test_all_have_their_turn() -> None:
         ("keep one of them", 1, {"churn": Churn(active=3)}),
     ):
         with pytest.raises(ConfigError, match=words):
-            Cohorts(size, 6, sampling="cycle", **more)
+            ClientSampler(size, 6, sampling="cycle", **more)
 
 
 def test_baselines_have_the_work_of_the_run() -> None:

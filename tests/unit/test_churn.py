@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from fedloom import Churn
 from fedloom.errors import ConfigError
-from fedloom.federation.sampling import Cohorts
+from fedloom.federation.sampling import ClientSampler
 
 
 def cohorts(population=500, size=0.04, seed=3, sampling="fixed", **options):
     churn = Churn(**({"active": 250, "every": 100} | options))
-    return Cohorts(size, population, seed, sampling, churn)
+    return ClientSampler(size, population, seed, sampling, churn)
 
 
 @settings(deadline=None, max_examples=80)
@@ -91,7 +91,7 @@ def test_who_has_just_left_is_forgotten_if_that_is_asked_for():
         assert not (expected and t % 3)
     kept = cohorts(20, 1, active=10, every=3)
     assert all(kept.forgotten(t) == [] for t in range(30))
-    assert Cohorts(1, 20).forgotten(3) == []
+    assert ClientSampler(1, 20).forgotten(3) == []
 
 
 @pytest.mark.parametrize(

@@ -15,49 +15,49 @@ from fedloom import FedAvg
 from fedloom.errors import ConfigError
 from fedloom.federation import sampling
 from fedloom.federation.choice import Known
-from fedloom.federation.sampling import Churn, Cohorts, round_half_up
-from fedloom_flower.privacy import SecretCohorts
+from fedloom.federation.sampling import Churn, ClientSampler, round_half_up
+from fedloom_flower.privacy import SecretClientSampler
 from tiny import quadratics
 
 
 @given(st.integers(1, 60), st.data(), st.integers(0, 9))
 def test_a_number_is_that_many_different_clients_sorted(n, data, round):
     size = data.draw(st.integers(1, n))
-    got = Cohorts(size, n, seed=3).of(round)
+    got = ClientSampler(size, n, seed=3).of(round)
     assert len(got) == len(set(got)) == size and got == sorted(got)
     assert set(got) <= set(range(n))
-    assert got == Cohorts(size, n, seed=3).of(round)
+    assert got == ClientSampler(size, n, seed=3).of(round)
 
 
 def test_a_share_is_rounded_half_up_and_at_least_one():
-    assert len(Cohorts(0.05, 100).of(0)) == 5
-    assert len(Cohorts(0.5, 5).of(0)) == 3
-    assert len(Cohorts(0.001, 10).of(0)) == 1
-    assert Cohorts(1.0, 7).of(4) == list(range(7))
-    assert Cohorts(1, 7).share == 1 / 7
+    assert len(ClientSampler(0.05, 100).of(0)) == 5
+    assert len(ClientSampler(0.5, 5).of(0)) == 3
+    assert len(ClientSampler(0.001, 10).of(0)) == 1
+    assert ClientSampler(1.0, 7).of(4) == list(range(7))
+    assert ClientSampler(1, 7).share == 1 / 7
     assert [round_half_up(v) for v in (0.4, 0.5, 1.5, 2.5)] == [0, 1, 2, 3]
 
 
 def test_fixed_sampling_is_uniform():
     counts = [0] * 20
     for t in range(2000):
-        for i in Cohorts(4, 20, seed=1).of(t):
+        for i in ClientSampler(4, 20, seed=1).of(t):
             counts[i] += 1
     # each is binomial(2000, 0.2): standard deviation 17.9
     assert all(abs(c - 400) < 4.5 * 17.9 for c in counts)
-    assert len({tuple(Cohorts(4, 20, seed=1).of(t)) for t in range(50)}) > 45
-    assert Cohorts(4, 20, seed=1).of(0) != Cohorts(4, 20, seed=2).of(0)
+    assert len({tuple(ClientSampler(4, 20, seed=1).of(t)) for t in range(50)}) > 45
+    assert ClientSampler(4, 20, seed=1).of(0) != ClientSampler(4, 20, seed=2).of(0)
 
 
 @pytest.mark.parametrize("sampling", ["fixed", "bernoulli"])
 def test_a_round_that_is_drawn_again_has_another_cohort(sampling):
     """The same one whenever it is; lists of clients stay as they are."""
-    cohorts = Cohorts(4, 20, seed=1, sampling=sampling)
+    cohorts = ClientSampler(4, 20, seed=1, sampling=sampling)
     drawn = [[tuple(cohorts.of(t, attempt=k)) for k in range(5)] for t in range(20)]
     assert drawn == [[tuple(cohorts.of(t, attempt=k)) for k in range(5)] for t in range(20)]
     assert [tuple(cohorts.of(t)) for t in range(20)] == [each[0] for each in drawn]
     assert len({c for each in drawn for c in each}) > 95 and all(c for each in drawn for c in each)
-    lists = Cohorts([[0, 2], [1]], 3)
+    lists = ClientSampler([[0, 2], [1]], 3)
     assert lists.of(1, attempt=4) == lists.of(1) == [1]
     known = Known(3, 1, [0], [5], [], seed=2)
     assert known.generator().initial_seed() != known._replace(attempt=1).generator().initial_seed()
@@ -66,9 +66,9 @@ def test_a_round_that_is_drawn_again_has_another_cohort(sampling):
 def test_poisson_is_bernoulli_without_another_draw():
     """A round may have nobody, which the accounts of privacy count on."""
     n, p, rounds = 4, 0.25, 2000
-    given = Cohorts(p, n, seed=5, sampling="poisson")
+    given = ClientSampler(p, n, seed=5, sampling="poisson")
     cohorts = [given.of(t) for t in range(rounds)]
-    drawn = Cohorts(p, n, seed=5, sampling="bernoulli")
+    drawn = ClientSampler(p, n, seed=5, sampling="bernoulli")
     assert all(c == drawn.of(t) for t, c in enumerate(cohorts) if c)
     assert abs(sum(not c for c in cohorts) / rounds - (1 - p) ** n) < 0.04
     assert abs(sum(map(len, cohorts)) / rounds - n * p) < 0.08
@@ -77,7 +77,7 @@ def test_poisson_is_bernoulli_without_another_draw():
 
 def test_bernoulli_takes_every_client_by_itself():
     n, p, rounds = 10, 0.3, 3000
-    cohorts = [Cohorts(p, n, seed=5, sampling="bernoulli").of(t) for t in range(rounds)]
+    cohorts = [ClientSampler(p, n, seed=5, sampling="bernoulli").of(t) for t in range(rounds)]
     assert all(c and c == sorted(set(c)) for c in cohorts)
     somebody = 1 - (1 - p) ** n  # rounds without anybody are drawn again
     for i in range(n):
@@ -92,12 +92,12 @@ def test_bernoulli_takes_every_client_by_itself():
 
 
 def test_bernoulli_with_tiny_shares_draws_until_somebody_comes():
-    cohorts = [Cohorts(0.01, 5, sampling="bernoulli").of(t) for t in range(30)]
+    cohorts = [ClientSampler(0.01, 5, sampling="bernoulli").of(t) for t in range(30)]
     assert all(cohorts) and sum(len(c) == 1 for c in cohorts) > 25
 
 
 def test_a_schedule_begins_again_when_it_ends():
-    cohorts = Cohorts([[2, 0], [1], []], 3)
+    cohorts = ClientSampler([[2, 0], [1], []], 3)
     assert [cohorts.of(t) for t in range(5)] == [[0, 2], [1], [], [0, 2], [1]]
     assert cohorts.share == 1 / 3
 
@@ -119,19 +119,19 @@ def test_a_schedule_begins_again_when_it_ends():
 )
 def test_a_cohort_that_the_population_does_not_have(size, match):
     with pytest.raises(ConfigError, match=match):
-        Cohorts(size, 5)
+        ClientSampler(size, 5)
 
 
 def test_one_client_that_may_be_meant_as_all_is_said():
-    assert "cohort = 1.0" in Cohorts(1, 50).alone
+    assert "cohort = 1.0" in ClientSampler(1, 50).alone
     for size, clients in ((1.0, 50), (2, 50), (1, 1), (0.02, 50), ([[1]], 50)):
-        assert Cohorts(size, clients).alone == ""
+        assert ClientSampler(size, clients).alone == ""
     said = {
-        "1 of 50 clients": Cohorts(1, 50),
-        "50 of 50 clients": Cohorts(1.0, 50),
-        "about 5 of 50 clients": Cohorts(0.1, 50, sampling="bernoulli"),
-        "2 of 20 clients that are there": Cohorts(0.1, 50, churn=Churn(active=20)),
-        "2 lists of clients, in turn": Cohorts([[1], [2]], 50),
+        "1 of 50 clients": ClientSampler(1, 50),
+        "50 of 50 clients": ClientSampler(1.0, 50),
+        "about 5 of 50 clients": ClientSampler(0.1, 50, sampling="bernoulli"),
+        "2 of 20 clients that are there": ClientSampler(0.1, 50, churn=Churn(active=20)),
+        "2 lists of clients, in turn": ClientSampler([[1], [2]], 50),
     }
     assert all(cohorts.words == words for words, cohorts in said.items())
 
@@ -143,7 +143,7 @@ def test_a_run_of_one_client_in_every_round_warns_once(caplog):
 
 
 def secret(key, size=0.3, n=6, sampling="poisson"):
-    return SecretCohorts(size, n, sampling=sampling, secret=key)
+    return SecretClientSampler(size, n, sampling=sampling, secret=key)
 
 
 def test_secret_cohorts_are_poisson_with_the_given_probability():

@@ -15,7 +15,7 @@ from fedloom import Checkpoint, Evaluation, Experiment, FedAvg, Local
 from fedloom.aggregation import TrimmedMean
 from fedloom.compression.codecs import TopK
 from fedloom.compression.error_feedback import Residual
-from fedloom.compression.link import Link, Via
+from fedloom.compression.link import FieldCodec, Link
 from fedloom.data import FederatedData, digits, from_clients, iid
 from fedloom.errors import CheckpointError, ConfigError, DataError
 from fedloom.models import mlp
@@ -180,7 +180,7 @@ def test_short_forms_are_the_long_ones() -> None:
     rows: list[dict[str, Any]] = []
     short = experiment(compress="topk:0.1", metrics=right, on_round=rows.append, seed=np.int64(3))
     whole = experiment(
-        compress=Link(Via(TopK(ratio=0.1), Residual())), metrics={"right": right}, seed=3
+        compress=Link(FieldCodec(TopK(ratio=0.1), Residual())), metrics={"right": right}, seed=3
     )
     found, wanted = short.run(), whole.run()
     assert found.history[-1]["test_right"] == wanted.history[-1]["test_right"]

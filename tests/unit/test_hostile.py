@@ -16,7 +16,7 @@ from fedloom.algorithms import Scaffold
 from fedloom.compression.codecs import Dense, Int8, RandomDropping, TopK, make_codec
 from fedloom.compression.codecs.base import Header
 from fedloom.compression.codecs.index_coding import Coding
-from fedloom.compression.link import Link, Via
+from fedloom.compression.link import FieldCodec, Link
 from fedloom.core import wire
 from fedloom.core.layout import Layout
 from fedloom.core.vector import rec
@@ -103,7 +103,7 @@ def test_more_values_than_a_seed_keeps_are_refused():
 
 
 # ------------------------------------------------------------------------------------- the packet
-LINK = Link({"delta": Via(TopK(ratio=0.1))}).settled(Scaffold())
+LINK = Link({"delta": FieldCodec(TopK(ratio=0.1))}).settled(Scaffold())
 UP = rec(delta=normal(D, 1, F32), dc=normal(D, 2, F32), weight=3.0)
 
 

@@ -24,7 +24,7 @@ from fedloom.compression.codecs import (
     make_codec,
 )
 from fedloom.compression.error_feedback import EF21, Forget, Residual
-from fedloom.compression.link import Link, Via, Whole, via
+from fedloom.compression.link import FieldCodec, Link, Whole, via
 from fedloom.core.layout import Layout
 from fedloom.core.rng import generator
 from fedloom.core.vector import fields, leaves, rec
@@ -66,14 +66,14 @@ class Masked:
 class Dual(FedAvg):
     """An algorithm whose server needs this cohort's own mean."""
 
-    def uniform(self, up, job):
+    def unweighted(self, up, job):
         return rec(dual=up.delta)
 
 
 class Hidden(FedAvg):
     """An algorithm with a linear field whose mean its server does not get under that name."""
 
-    sent = {"delta": MEAN, "m": MEAN}
+    compressible_up = {"delta": MEAN, "m": MEAN}
 
 
 def equal(a, b):
@@ -86,11 +86,31 @@ def equal(a, b):
 
 # ----------------------------------------------------------------------------------------- refused
 REFUSED = {
-    "a field that is no mean": (Link({"dc": Via(TopK())}), FedAvg(), None, ("TopK", "FedAvg")),
-    "matrices of a mask": (Link(Via(PowerSGD())), FedAvg(), FIARSE(), ("PowerSGD", "FIARSE")),
-    "EF21 and parts": (Link(Via(TopK(), EF21())), FedAvg(), HeteroFL(), ("EF21", "HeteroFL")),
-    "EF21 and a dual": (Link(Via(TopK(), EF21())), Dual(), None, ("EF21", "Dual")),
-    "EF21 and no mean": (Link({"m": Via(TopK(), EF21())}), Hidden(), None, ("EF21", "Hidden")),
+    "a field that is no mean": (
+        Link({"dc": FieldCodec(TopK())}),
+        FedAvg(),
+        None,
+        ("TopK", "FedAvg"),
+    ),
+    "matrices of a mask": (
+        Link(FieldCodec(PowerSGD())),
+        FedAvg(),
+        FIARSE(),
+        ("PowerSGD", "FIARSE"),
+    ),
+    "EF21 and parts": (
+        Link(FieldCodec(TopK(), EF21())),
+        FedAvg(),
+        HeteroFL(),
+        ("EF21", "HeteroFL"),
+    ),
+    "EF21 and a dual": (Link(FieldCodec(TopK(), EF21())), Dual(), None, ("EF21", "Dual")),
+    "EF21 and no mean": (
+        Link({"m": FieldCodec(TopK(), EF21())}),
+        Hidden(),
+        None,
+        ("EF21", "Hidden"),
+    ),
 }
 
 
@@ -106,42 +126,42 @@ def test_their_neighbours_are_welcome():
     def plan(algorithm, link, **more):
         Plan(algorithm, CrossEntropy(), link=link, **more)
 
-    plan(Scaffold(), Link({"dc": Via(TopK())}))
-    plan(FedAvg(), Link(Via(PowerSGD())), rule=HeteroFL())
-    plan(FedAvg(), Link(Via(TopK(), Residual())), rule=FIARSE())
-    plan(Scaffold(), Link(Via(TopK(), EF21())))
-    plan(Dual(), Link(Via(TopK(), Residual())))
-    plan(Hidden(), Link({"m": Via(TopK(), Residual())}))
-    plan(FedAvg(), Link(Via(QSGD(), Residual())))
-    plan(FedAvg(), Link(Via(QSGD(levels=7, bucket=64), Residual())))
-    plan(FedAvg(), Link(Via(QSGD(levels=7), Residual())), d=100)  # 100 / (4 * 49) < 1
-    plan(FedAvg(), Link(Via(QSGD(levels=7, bucket=0))))
-    plan(FedAvg(), Link(Via(RandomDropping(scaled=True))))
-    plan(FedAvg(), Link(Via(RandomDropping(), Residual())))
+    plan(Scaffold(), Link({"dc": FieldCodec(TopK())}))
+    plan(FedAvg(), Link(FieldCodec(PowerSGD())), rule=HeteroFL())
+    plan(FedAvg(), Link(FieldCodec(TopK(), Residual())), rule=FIARSE())
+    plan(Scaffold(), Link(FieldCodec(TopK(), EF21())))
+    plan(Dual(), Link(FieldCodec(TopK(), Residual())))
+    plan(Hidden(), Link({"m": FieldCodec(TopK(), Residual())}))
+    plan(FedAvg(), Link(FieldCodec(QSGD(), Residual())))
+    plan(FedAvg(), Link(FieldCodec(QSGD(levels=7, bucket=64), Residual())))
+    plan(FedAvg(), Link(FieldCodec(QSGD(levels=7), Residual())), d=100)  # 100 / (4 * 49) < 1
+    plan(FedAvg(), Link(FieldCodec(QSGD(levels=7, bucket=0))))
+    plan(FedAvg(), Link(FieldCodec(RandomDropping(scaled=True))))
+    plan(FedAvg(), Link(FieldCodec(RandomDropping(), Residual())))
 
 
 def test_feedback_is_checked_for_the_length_that_is_there():
     codec, large = QSGD(levels=1, bucket=0), Layout(("x",), ((5,),))
-    link = Link({"delta": Via(codec, Residual())})
+    link = Link({"delta": FieldCodec(codec, Residual())})
     with pytest.raises(CompositionError, match="variance factor"):
         link.init(torch.zeros(5), large, 0)
     link.init(torch.zeros(3), Layout(("x",), ((3,),)), 0)
 
 
 def test_one_via_stands_for_every_field_that_may_be_compressed():
-    via = Via(TopK(), Residual())
+    via = FieldCodec(TopK(), Residual())
     assert Link(via).settled(Scaffold()).up == {"delta": via, "dc": via}
     link = Link({"dc": via}).settled(Scaffold())
     assert link.up == {"dc": via} and link.settled(Scaffold()) == link
     with pytest.raises(ConfigError, match="settled"):
         Link(via).init(X, LAYOUT, 0)
-    with pytest.raises(ConfigError, match="Via"):
+    with pytest.raises(ConfigError, match="FieldCodec"):
         Link({"delta": TopK()}).settled(FedAvg())
 
 
 def test_fields_that_are_not_there_or_no_vectors_are_refused():
     for name in ("dx", "weight"):
-        link = Link({name: Via(TopK())})
+        link = Link({name: FieldCodec(TopK())})
         with pytest.raises(ConfigError, match=name):
             link.send(answer(), link.init(X, LAYOUT, 0), WHOLE, 0)
 
@@ -150,7 +170,7 @@ def test_fields_that_are_not_there_or_no_vectors_are_refused():
 @pytest.mark.parametrize("feedback", [Forget(), Residual()])
 @pytest.mark.parametrize("codec", CODERS)
 def test_sending_and_receiving_is_delivering(codec, feedback):
-    link = Link(Via(codec, feedback)).settled(Scaffold())
+    link = Link(FieldCodec(codec, feedback)).settled(Scaffold())
     memory = link.init(X, LAYOUT, 0)
     for t in range(3):
         up = answer(t)
@@ -163,7 +183,7 @@ def test_sending_and_receiving_is_delivering(codec, feedback):
 
 
 def test_what_is_not_coded_travels_as_it_is():
-    link = Link({"dc": Via(TopK(ratio=0.5))}).settled(Scaffold())
+    link = Link({"dc": FieldCodec(TopK(ratio=0.5))}).settled(Scaffold())
     up = answer()
     read, bill, _ = link.deliver(up, link.init(X, LAYOUT, 0), WHOLE, 0)
     assert read.delta is up.delta
@@ -176,7 +196,7 @@ def test_what_is_not_coded_travels_as_it_is():
 
 
 def test_every_client_round_and_field_draws_for_itself():
-    link = Link(Via(QSGD(levels=1, bucket=4))).settled(Scaffold())
+    link = Link(FieldCodec(QSGD(levels=1, bucket=4))).settled(Scaffold())
     memory = link.init(X, LAYOUT, 0)
     up = answer()._replace(dc=answer().delta)
     send = lambda *place: link.send(up, memory, WHOLE, *place)[0]
@@ -188,27 +208,27 @@ def test_every_client_round_and_field_draws_for_itself():
 
 def test_a_link_cannot_be_changed_after_it_was_made():
     with pytest.raises(AttributeError, match="cannot assign to field 'up'"):
-        Link().up = Via(Dense())
+        Link().up = FieldCodec(Dense())
     with pytest.raises(AttributeError, match="cannot assign to field 'codec'"):
-        Via(Dense()).codec = TopK()
+        FieldCodec(Dense()).codec = TopK()
 
 
 # ------------------------------------------------------------------------------------------ memory
 def test_memory_is_empty_where_nothing_is_remembered():
-    link = Link(Via(TopK())).settled(Scaffold())
+    link = Link(FieldCodec(TopK())).settled(Scaffold())
     memory = link.init(X, LAYOUT, 0)
     assert sum(v.untyped_storage().nbytes() for v in leaves(memory, link.server_init(X))) == 0
-    link = Link(Via(PowerSGD(rank=1), Residual())).settled(Scaffold())
+    link = Link(FieldCodec(PowerSGD(rank=1), Residual())).settled(Scaffold())
     memory = link.init(X, LAYOUT, 0)
     assert len(memory.dc.e) == D and len(memory.dc.code.Q) == 6
     assert sum(v.numel() for v in leaves(link.server_init(X))) == 0
-    link = Link(Via(TopK(), EF21())).settled(Scaffold())
+    link = Link(FieldCodec(TopK(), EF21())).settled(Scaffold())
     assert [len(h) for h in link.server_init(X)] == [D, 0]  # what dc adds up to, it has already
 
 
 @pytest.mark.parametrize("codec", CODERS)
 def test_memory_survives_storage_and_arguments_are_left_alone(codec):
-    link = Link(Via(codec, Residual())).settled(Scaffold())
+    link = Link(FieldCodec(codec, Residual())).settled(Scaffold())
     memory, up = link.init(X, LAYOUT, 0), answer()
     _, memory = link.send(up, memory, WHOLE, 0)
     before = pickle.dumps((memory, up))
@@ -221,7 +241,7 @@ def test_memory_survives_storage_and_arguments_are_left_alone(codec):
 
 @pytest.mark.parametrize("codec", [TopK(ratio=0.2), RandomDropping(ratio=0.5), QSGD()])
 def test_what_a_client_does_not_hold_is_left_alone(codec):
-    link = Link(Via(codec, Residual())).settled(FedAvg())
+    link = Link(FieldCodec(codec, Residual())).settled(FedAvg())
     memory = link.init(X, LAYOUT, 0)
     start = normal("residual")
     memory = memory._replace(delta=memory.delta._replace(e=start))
@@ -258,7 +278,7 @@ class Aims(Residual):
 
 @pytest.mark.parametrize("feedback", [Residual(), EF21(), Aims()])
 def test_what_is_kept_is_written_over_nothing_that_somebody_has(feedback):
-    link = Link({"delta": Via(Remembers(ratio=0.2), feedback)})
+    link = Link({"delta": FieldCodec(Remembers(ratio=0.2), feedback)})
     up, state = answer(0), link.init(X, LAYOUT, 0)
     _, _, state = link.deliver(answer(1), state, WHOLE, 0, 0, 0)
     delta, e = up.delta.clone(), state.delta.e.clone()
@@ -272,7 +292,7 @@ def test_what_is_kept_is_written_over_nothing_that_somebody_has(feedback):
 
 
 def test_ef21_gives_the_server_the_mean_of_all_clients_and_changes_once():
-    link = Link(Via(TopK(ratio=0.2), EF21())).settled(Scaffold())
+    link = Link(FieldCodec(TopK(ratio=0.2), EF21())).settled(Scaffold())
     clients, weights = range(4), [1.0, 2.0, 3.0, 4.0]
     memories = {i: link.init(X, LAYOUT, 0) for i in clients}
     server, computed, sent = link.server_init(X), torch.zeros_like(X), torch.zeros_like(X)
@@ -325,13 +345,22 @@ def test_the_server_sends_the_difference_to_what_clients_have_seen():
 
 def test_a_link_knows_what_it_loses_and_what_the_server_lacks():
     up, state = rec(delta=torch.tensor([3.0, 4.0])), rec(delta=rec(e=torch.tensor([1.0, 2.0])))
-    squares = lambda feedback: Link({"delta": Via(TopK(), feedback)}).squares(up, state)
+    squares = lambda feedback: Link({"delta": FieldCodec(TopK(), feedback)}).squares(up, state)
     assert squares(Residual()) == (25.0, 5.0) and squares(EF21()) == (25.0, 8.0)
-    assert Link({"m": Via(TopK())}).squares(up, state) is None
-    several = {"a": Via(), "b": Via(TopK()), "c": Via(TopK(), Residual()), "d": Via(QSGD())}
+    assert Link({"m": FieldCodec(TopK())}).squares(up, state) is None
+    several = {
+        "a": FieldCodec(),
+        "b": FieldCodec(TopK()),
+        "c": FieldCodec(TopK(), Residual()),
+        "d": FieldCodec(QSGD()),
+    }
     assert Link(several).losing == ("b", "d") and not Link(several).mirrored
-    assert Link({"a": Via(TopK(), EF21())}).mirrored and Link(several).codes and not Link().codes
-    for ask in (lambda: Link(Via(TopK())).codes, lambda: Link(down=TopK()).codes_down):
+    assert (
+        Link({"a": FieldCodec(TopK(), EF21())}).mirrored
+        and Link(several).codes
+        and not Link().codes
+    )
+    for ask in (lambda: Link(FieldCodec(TopK())).codes, lambda: Link(down=TopK()).codes_down):
         with pytest.raises(ConfigError, match="must be settled"):
             ask()
     assert Link(down={"x": TopK()}).codes_down == {"x": TopK()} and not Link().codes_down
@@ -385,10 +414,10 @@ class Fair(RandomDropping):
     ],
 )
 def test_feedback_around_a_codec_is_refused_from_a_factor_of_one_on(codec, d, said):
-    found = Via(codec, Residual()).unfit(d)
+    found = FieldCodec(codec, Residual()).unfit(d)
     assert bool(found) == bool(said) and re.search(said, found)
     assert not found or found.startswith(f"Residual around {type(codec).__name__}: ")
-    assert Via(codec).unfit(d) == ""
+    assert FieldCodec(codec).unfit(d) == ""
 
 
 @pytest.mark.parametrize("kind", [Forget, Residual, EF21])

@@ -23,8 +23,8 @@ from fedloom.engines.summation import (
     rate,
     root,
     spread,
-    uniform_of,
     unmoved_where_unheld,
+    unweighted_of,
 )
 from fedloom.errors import AuthorError
 from fedloom.submodels.base import View
@@ -36,9 +36,11 @@ def leaf(seed, dtype=torch.float32):
     draw = torch.Generator().manual_seed(seed)
     v = torch.randn(7, generator=draw) * 10.0 ** torch.randint(-6, 6, (7,), generator=draw)
     weight = 1.0 + seed % 5
-    uniform = rec(dc=v.flip(0).to(dtype), own=rec(t=float(seed)))
+    unweighted = rec(dc=v.flip(0).to(dtype), own=rec(t=float(seed)))
     empty = torch.zeros(0)
-    return rec(n=1.0, weight=weight, delta=v.to(dtype), uniform=uniform, buffers=empty, mass=weight)
+    return rec(
+        n=1.0, weight=weight, delta=v.to(dtype), unweighted=unweighted, buffers=empty, mass=weight
+    )
 
 
 def mine(answer):
@@ -134,7 +136,7 @@ def test_means_are_weighted_for_delta_and_plain_for_the_rest():
     w = torch.tensor([a.weight for a in answers]).double()
     want = (w[:, None] * torch.stack([a.delta for a in answers])).sum(0) / w.sum()
     torch.testing.assert_close(up.delta, want, rtol=1e-14, atol=0)
-    plain = torch.stack([a.uniform.dc for a in answers]).mean(0)
+    plain = torch.stack([a.unweighted.dc for a in answers]).mean(0)
     torch.testing.assert_close(up.dc, plain, rtol=1e-14, atol=0)
     assert up.own.t == 2.0
     assert float(buffers) == pytest.approx(float((w * torch.arange(5)).sum() / w.sum()))
@@ -176,10 +178,12 @@ HELD = torch.tensor([2.0, 1.0, 0.0])  # updates that hold each coordinate
 
 def test_a_coordinates_mean_is_over_its_holders():
     v = torch.tensor([5.0, 3.5, 0.0])
-    uniform, empty = rec(dc=v, tau=8.0, own=rec(t=2.0)), torch.zeros(0)
-    up, _ = means(rec(n=4.0, mass=9.0, weight=4 * HELD, delta=v, uniform=uniform, buffers=empty))
+    unweighted, empty = rec(dc=v, tau=8.0, own=rec(t=2.0)), torch.zeros(0)
+    up, _ = means(
+        rec(n=4.0, mass=9.0, weight=4 * HELD, delta=v, unweighted=unweighted, buffers=empty)
+    )
     assert up.delta.tolist() == [0.625, 0.875, 0.0] and up.dc.tolist() == (v / 4).tolist()
-    total = rec(n=4.0, mass=9.0, weight=4 * HELD, delta=v, uniform=uniform, buffers=empty)
+    total = rec(n=4.0, mass=9.0, weight=4 * HELD, delta=v, unweighted=unweighted, buffers=empty)
     up, _ = means(rec(**total._asdict(), holders=HELD, shares=rec(tau=torch.tensor([3.0, 2.5, 0]))))
     assert up.dc.tolist() == [2.5, 3.5, 0.0]
     assert up.tau.tolist() == [1.5, 2.5, 2.0]  # where nobody holds it, that of all
@@ -218,15 +222,15 @@ def test_single_values_of_an_update_are_floats():
 
 def test_uniform_gives_a_record_and_sees_no_gradients():
     class Mine(FedAvg):
-        def uniform(self, up, job):
+        def unweighted(self, up, job):
             return rec(blind=float(job.full is None)) if up else [1.0]
 
     job = Job(1.0, 1.0, 0.1, 0.1, 0.0, 0.0, -1.0, full=lambda x: x)
-    assert uniform_of(Mine(), rec(a=1.0), job) == rec(blind=1.0)
+    assert unweighted_of(Mine(), rec(a=1.0), job) == rec(blind=1.0)
     with pytest.raises(
-        AuthorError, match=r"uniform\(\) gives means of type list; make it with rec"
+        AuthorError, match=r"unweighted\(\) gives means of type list; make it with rec"
     ):
-        uniform_of(Mine(), rec(), job)
+        unweighted_of(Mine(), rec(), job)
 
 
 # ------------------------------------------------------------------------------------- finiteness
@@ -236,7 +240,7 @@ def test_finite_sees_every_number(bad):
     assert finite(good) and finite(rec(none=torch.zeros(0), count=torch.tensor([3])))
     assert not finite(good._replace(weight=bad))
     assert not finite(good._replace(delta=torch.tensor([1.0, bad, 2.0])))
-    assert not finite(good._replace(uniform=rec(dc=torch.tensor([bad, -bad]))))
+    assert not finite(good._replace(unweighted=rec(dc=torch.tensor([bad, -bad]))))
 
 
 def test_large_numbers_are_finite_though_their_sum_is_not():

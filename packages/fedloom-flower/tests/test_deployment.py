@@ -18,7 +18,7 @@ from fedloom.algorithms.registry import ALGORITHMS, make_algorithm
 from fedloom.checks.tiny_federation import CAPACITIES, Trial, experiment, run
 from fedloom.compression.codecs import MAKERS, QSGD, TopK
 from fedloom.compression.error_feedback import EF21, Forget, Residual
-from fedloom.compression.link import Link, Via
+from fedloom.compression.link import FieldCodec, Link
 from fedloom.core.vector import rec
 from fedloom.errors import CompositionError
 from fedloom.federation.attacks import SignFlip
@@ -74,7 +74,7 @@ def test_every_method(name, tmp_path):
 @pytest.mark.parametrize("name", MAKERS)
 def test_every_codec_with_its_error_feedback(name, tmp_path):
     codec = MAKERS[name]()
-    via = Via(codec, Forget() if codec.unfit(147) else Residual())
+    via = FieldCodec(codec, Forget() if codec.unfit(147) else Residual())
     agree(tmp_path, compress=via)
 
 
@@ -86,8 +86,8 @@ def normed():
 
 
 PARTS = {
-    "ef21": {"compress": Via(TopK(ratio=0.1), EF21())},
-    "changes": {"algorithm": Scaffold(), "compress": Link(Via(TopK(ratio=0.1), EF21()))},
+    "ef21": {"compress": FieldCodec(TopK(ratio=0.1), EF21())},
+    "changes": {"algorithm": Scaffold(), "compress": Link(FieldCodec(TopK(ratio=0.1), EF21()))},
     "moon": {"objective": MOON()},
     "uniform": {"weighting": "uniform"},
     "weights": {"algorithm": FedSMOO(), "weighting": WEIGHTS},
@@ -99,10 +99,17 @@ PARTS = {
     },
     "heterofl": {"submodel": HeteroFL(), "capacities": CAPACITIES, "algorithm": Scaffold()},
     "fedrolex": {"submodel": FedRolex(), "capacities": CAPACITIES, "algorithm": Scaffold()},
-    "fiarse": {"submodel": FIARSE(), "capacities": CAPACITIES, "compress": Via(QSGD(), Residual())},
+    "fiarse": {
+        "submodel": FIARSE(),
+        "capacities": CAPACITIES,
+        "compress": FieldCodec(QSGD(), Residual()),
+    },
     "fjord": {"submodel": FjORD(), "capacities": CAPACITIES},
     "down": {"algorithm": FedACG(), "compress": Link(down=TopK(ratio=0.1)), "rounds": 4},
-    "both ways": {"compress": Link(Via(TopK(ratio=0.1), Residual()), down=QSGD()), "rounds": 4},
+    "both ways": {
+        "compress": Link(FieldCodec(TopK(ratio=0.1), Residual()), down=QSGD()),
+        "rounds": 4,
+    },
     "median": {"aggregation": "median"},
     "ring": {"aggregation": "integer_ring", "algorithm": Scaffold()},
     "ring, running statistics": {"aggregation": "integer_ring", **normed()},
@@ -112,8 +119,11 @@ PARTS = {
         "local": Local(epochs=1, batch=4, lr=0.01, optimiser="adamw"),
         "rounds": 3,
     },
-    "norm bound": {"aggregation": "norm_bound", "compress": Via(TopK(ratio=0.2), Residual())},
-    "fedper": {"private": FedPer(), "compress": Via(TopK(ratio=0.2), Residual())},
+    "norm bound": {
+        "aggregation": "norm_bound",
+        "compress": FieldCodec(TopK(ratio=0.2), Residual()),
+    },
+    "fedper": {"private": FedPer(), "compress": FieldCodec(TopK(ratio=0.2), Residual())},
     "fedrep": {"private": FedRep(head=0.5), "aggregation": "median"},
     "fedbn": {"private": FedBN(), **normed()},
     "a norm of one's own": {"private": FedPer(layers=("2",)), **normed()},
@@ -131,7 +141,7 @@ def test_every_other_axis(name, tmp_path):
         {"algorithm": FAFED(), "weighting": "uniform"},
         {"algorithm": FAFED(), "weighting": WEIGHTS},
         {"algorithm": Scaffold()},
-        {"algorithm": FedSMOO(), "compress": Via(TopK(ratio=0.2), Residual())},
+        {"algorithm": FedSMOO(), "compress": FieldCodec(TopK(ratio=0.2), Residual())},
         {"objective": FedLC()},
         {"algorithm": Scaffold(), "submodel": HeteroFL(), "capacities": CAPACITIES},
     ],
@@ -150,7 +160,7 @@ def missing(rows, name="answered"):
 
 def stateful(**changes):
     """SCAFFOLD with top-k and its residual: all of it drifts apart at the first wrong version."""
-    settings = {"algorithm": Scaffold(), "compress": Via(TopK(ratio=0.2), Residual())}
+    settings = {"algorithm": Scaffold(), "compress": FieldCodec(TopK(ratio=0.2), Residual())}
     saving = Checkpoint(every_rounds=2, every_seconds=None)
     return experiment(
         **(SHORT | settings | {"rounds": 6, "cohort": 5, "checkpoint": saving} | changes)
@@ -369,7 +379,7 @@ def test_a_node_whose_disk_is_lost_begins_anew_or_is_out(tmp_path):
         (FedAvg(), None, None),
         (FedAvg(), TopK(ratio=0.1), whole),
     ):
-        compress = Link(Via(TopK(ratio=0.2), Residual()), down=down)
+        compress = Link(FieldCodec(TopK(ratio=0.2), Residual()), down=down)
         make = functools.partial(stateful, algorithm=algorithm, compress=compress)
         engine = deployed(make, tmp_path / "nodes", awry=losing)[1]
         assert {r.why.partition(",")[0] for r in engine.refused} == ({said} if said else set())

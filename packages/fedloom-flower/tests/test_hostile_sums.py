@@ -23,7 +23,7 @@ from fedloom.core.vector import rec
 from fedloom.core.wire import pack
 from fedloom.engines.client_results import Request, TrainTask
 from fedloom.errors import WireError
-from fedloom.federation.sampling import Cohorts
+from fedloom.federation.sampling import ClientSampler
 from fedloom_flower import masked_sums
 from fedloom_flower.agreement import Agreement, agree, read_agreement
 from fedloom_flower.cli.deploy import _follow
@@ -182,7 +182,7 @@ def test_sites_that_its_own_list_marks_removed_make_cohorts_smaller(tmp_path):
 
 
 def test_a_listed_cohort_is_the_list_itself():
-    expected = Expected(Cohorts([[0, 1, 2, 3], [2, 3, 4, 5]], 6), lambda: {3})
+    expected = Expected(ClientSampler([[0, 1, 2, 3], [2, 3, 4, 5]], 6), lambda: {3})
     expected.check([0, 1, 2], 0)
     expected.check([2, 4, 5], 3)
     for members, round in (([0, 1, 2, 3], 0), ([0, 1, 4], 2), ([2, 4], 1)):

@@ -18,7 +18,7 @@ from ..errors import ConfigError
 
 
 class Aggregated(NamedTuple):
-    """What the server reads off the root: up: delta and the fields of uniform(), as server_step
+    """What the server reads off the root: up: delta and the fields of unweighted(), as server_step
     receives them; the model's buffers; the aggregation's state after the round.
     """
 
@@ -102,7 +102,7 @@ class Aggregation(Part):
 
     def leaf(self, part: Rec, told: Rec, seed: int, round: int, client: int) -> Rec:
         """A client's part of the sums. told: the broadcast, see tell(). part: n (1.0), mass (the
-        weight), weight (with sub-models per coordinate), delta (not weighted), uniform, buffers,
+        weight), weight (with sub-models per coordinate), delta (not weighted), unweighted, buffers,
         and with sub-models holders and shares. Raises NotFiniteError for what cannot be added.
         """
         return weighted(part)
@@ -141,7 +141,7 @@ class Aggregation(Part):
 
 
 class Mean(Aggregation):
-    """The weighted mean of the moves (McMahan et al., AISTATS 2017); the fields of uniform() are
+    """The weighted mean of the moves (McMahan et al., AISTATS 2017); the fields of unweighted() are
     plain means. One client can move it anywhere.
     """
 
@@ -157,23 +157,23 @@ def weighted(part: Rec) -> Rec:
 def means(total: Rec) -> tuple[Rec, Tensor]:
     """Sums -> the means that server_step receives, and the mean of the models' buffers.
 
-    delta and buffers are averaged by weight, the fields of uniform() plainly. With sub-models each
-    coordinate is averaged over the clients that hold it. A number of uniform() is then a vector
-    too: its mean over a coordinate's holders, or over all clients if it has none.
+    delta and buffers are averaged by weight, the fields of unweighted() plainly. With sub-models
+    each coordinate is averaged over the clients that hold it. A number of unweighted() is then a
+    vector too: its mean over a coordinate's holders, or over all clients if it has none.
     """
     weight = total.weight
     if isinstance(weight, Tensor):  # per coordinate: 0 where no update holds it
         delta = torch.where(weight > 0, total.delta / weight, 0.0)
     else:
         delta = total.delta / weight
-    uniform = tree(lambda v: v / total.n, total.uniform)
+    unweighted = tree(lambda v: v / total.n, total.unweighted)
     if "holders" in total._fields:
         some = total.holders.clamp_min(1)  # where no client holds it, the sum is 0
-        own = {k: v / some for k, v in total.uniform._asdict().items() if isinstance(v, Tensor)}
+        own = {k: v / some for k, v in total.unweighted._asdict().items() if isinstance(v, Tensor)}
         for name, v in total.shares._asdict().items():
-            own[name] = torch.where(total.holders > 0, v / some, getattr(uniform, name))
-        uniform = uniform._replace(**own)
-    return rec(delta=delta, **uniform._asdict()), total.buffers / total.mass
+            own[name] = torch.where(total.holders > 0, v / some, getattr(unweighted, name))
+        unweighted = unweighted._replace(**own)
+    return rec(delta=delta, **unweighted._asdict()), total.buffers / total.mass
 
 
 def joined(a: Rec, b: Rec) -> Rec:

@@ -102,7 +102,7 @@ class DiscreteGaussian(IntegerRing):
             whole = whole + torch.from_numpy(noise).reshape(whole.shape).to(whole.device)
             return whole if isinstance(v, Tensor) else int(whole)
 
-        own = rec(delta=hidden(part.delta), uniform=tree(hidden, part.uniform))
+        own = rec(delta=hidden(part.delta), unweighted=tree(hidden, part.unweighted))
         whole = part._replace(**own._asdict(), buffers=part.buffers.long())
         return whole._replace(mass=int(unit), weight=int(unit))
 

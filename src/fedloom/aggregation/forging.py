@@ -18,14 +18,16 @@ Forge = Callable[[Tensor, int], Vec]
 
 def forged(total: Rec, forge: Forge, hostile: Set[int]) -> list[Rec]:
     """The rows of a round, the hostile ones forged from the honest ones: delta and every vector of
-    uniform(). Numbers, and the running statistics of a model, are as trained, and without an honest
-    client all is.
+    unweighted(). Numbers, and the running statistics of a model, are as trained, and without an
+    honest client all is.
     """
     rows = list(total.rows)
     honest = [r for r in rows if r.client not in hostile]
     if not honest:
         return rows
-    more = {name: [getattr(r.uniform, name) for r in honest] for name in honest[0].uniform._fields}
+    more = {
+        name: [getattr(r.unweighted, name) for r in honest] for name in honest[0].unweighted._fields
+    }
 
     def made(values: list[Tensor]) -> Vec:
         return forge(torch.stack(values), len(rows) - len(honest))
@@ -34,7 +36,7 @@ def forged(total: Rec, forge: Forge, hostile: Set[int]) -> list[Rec]:
     delta = made([r.delta for r in honest])
 
     def bad(r: Rec) -> Rec:
-        return r._replace(delta=delta, uniform=r.uniform._replace(**false))
+        return r._replace(delta=delta, unweighted=r.unweighted._replace(**false))
 
     return [bad(r) if r.client in hostile else r for r in rows]
 
@@ -43,7 +45,7 @@ def behind(rule: Aggregation, rows: list[Rec], told: Rec, seed: int, round: int)
     """What a rule reads of these rows: the sum of the leaves that it makes of them."""
     parts = []
     for r in rows:
-        own = rec(n=1.0, mass=r.weight, weight=r.weight, delta=r.delta, uniform=r.uniform)
+        own = rec(n=1.0, mass=r.weight, weight=r.weight, delta=r.delta, unweighted=r.unweighted)
         part = rec(**own._asdict(), buffers=r.buffers)
         parts.append(rule.leaf(part, told, seed, round, r.client))
     return functools.reduce(_plus, parts)

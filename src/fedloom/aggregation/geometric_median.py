@@ -13,7 +13,7 @@ from .rows import FromRows, weighted_mean
 class GeometricMedian(FromRows):
     """RFA (Pillutla, Kakade & Harchaoui, IEEE TSP 2022, Algorithm 2): the smoothed Weiszfeld
     algorithm, v = sum b_i w_i / sum b_i with b_i = a_i / max(nu, ||v - w_i||), from the weighted
-    mean on. a_i are the clients' weights, as in the paper; fields of uniform() have equal ones.
+    mean on. a_i are the clients' weights, as in the paper; fields of unweighted() have equal ones.
     Reference: https://arxiv.org/abs/1912.13445
     """
 

@@ -17,7 +17,7 @@ BELOW = 1 - 1e-6  # rounding must not make an update longer than the bound
 
 
 class NormBound(Aggregation):
-    """Every update is shortened to a norm, delta and the vectors of uniform() together, and then
+    """Every update is shortened to a norm, delta and the vectors of unweighted() together, and then
     averaged by weight (Sun et al., "Can You Really Backdoor Federated Learning?", 2019, section 4).
     The only robust rule of which sums are enough: any engine, sub-models too.
     Reference: https://arxiv.org/abs/1911.07963
@@ -42,9 +42,9 @@ class NormBound(Aggregation):
 
 
 def length(part: Rec, numbers: bool = False) -> float:
-    """The norm of delta and the vectors of uniform() (and its numbers) as one vector, in double."""
+    """The norm of delta and unweighted()'s vectors (and numbers) as one vector, in double."""
     square = 0.0
-    for v in leaves(part.delta, part.uniform):
+    for v in leaves(part.delta, part.unweighted):
         if isinstance(v, Tensor):
             square += float(v.double().square().sum())
         elif numbers:
@@ -58,8 +58,8 @@ def factor_to(norm: float, length: float) -> float:
 
 
 def scaled(part: Rec, factor: float, numbers: bool = False) -> Rec:
-    """A part with delta and the vectors of uniform() (and its numbers) times a factor."""
+    """A part with delta and the vectors of unweighted() (and its numbers) times a factor."""
     if factor == 1.0:
         return part
     by = lambda v: v * factor if numbers or isinstance(v, Tensor) else v
-    return part._replace(delta=part.delta * factor, uniform=tree(by, part.uniform))
+    return part._replace(delta=part.delta * factor, unweighted=tree(by, part.unweighted))

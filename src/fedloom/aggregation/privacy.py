@@ -20,8 +20,8 @@ from .norm_bound import BELOW, factor_to, length, scaled
 
 class DifferentialPrivacy(Aggregation):
     """DP-FedAvg (McMahan, Ramage, Talwar & Zhang, ICLR 2018, Algorithm 1), for any method: all that
-    a client adds to the sums, delta and the fields of uniform(), is one vector that is shortened to
-    `clip` after decoding; clients count equally; the sum gets normal noise of deviation noise *
+    a client adds to the sums, delta and the fields of unweighted(), is one vector that is shortened
+    to `clip` after decoding; clients count equally; the sum gets normal noise of deviation noise *
     clip in every coordinate, and is divided by the expected number of clients q N. Every client
     takes part in a round with probability q by itself (sampling = poisson). Two federations of
     which one has a client more give runs that differ by at most (epsilon, delta).
@@ -75,7 +75,9 @@ class DifferentialPrivacy(Aggregation):
         return rec(**part._asdict(), within=0.5 if size <= bound else -0.5)
 
     def nobody(self, delta: Vec, averaged: Rec) -> Rec:
-        empty = rec(n=0.0, mass=0.0, weight=0.0, delta=delta, uniform=averaged, buffers=delta[:0])
+        empty = rec(
+            n=0.0, mass=0.0, weight=0.0, delta=delta, unweighted=averaged, buffers=delta[:0]
+        )
         return empty if self.quantile is None else rec(**empty._asdict(), within=0.0)
 
     def root(self, total: Rec, state: Rec, seed: int, round: int) -> Aggregated:
@@ -90,7 +92,7 @@ class DifferentialPrivacy(Aggregation):
             mean = (v + deviation * drawn.to(like.device)) / expected
             return mean if isinstance(v, Tensor) else float(mean)
 
-        up = rec(delta=hidden(total.delta), **tree(hidden, total.uniform)._asdict())
+        up = rec(delta=hidden(total.delta), **tree(hidden, total.unweighted)._asdict())
         if self.quantile is not None:
             drawn = normal(torch.Size(), torch.float64)
             count = total.within + self._count_noise(expected) * float(drawn)

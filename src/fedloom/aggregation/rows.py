@@ -19,7 +19,7 @@ BLOCK = 16384  # coordinates that are sorted at once
 
 
 class FromRows(Aggregation):
-    """Every field by a rule of its rows: delta, the fields of uniform(), the models' buffers."""
+    """Every field by a rule of its rows: delta, the fields of unweighted(), the models' buffers."""
 
     sums = False
     apart = True
@@ -27,7 +27,8 @@ class FromRows(Aggregation):
 
     def of(self, rows: Tensor, weights: Tensor, before: Tensor | None) -> Vec:
         """Rows (C, m) -> (m,), in the rows' type. weights: (C,) float64, all 1 for fields of
-        uniform(). before: what this field was after the last round (m,), if the rule remembers it.
+        unweighted(). before: what this field was after the last round (m,), if the rule remembers
+        it.
         """
         raise NotImplementedError  # every rule has its own
 
@@ -45,8 +46,8 @@ class FromRows(Aggregation):
         before = state._asdict()
         deltas = torch.stack([r.delta for r in rows])
         found: dict[str, Any] = {"delta": self.of(deltas, weights, before.get("delta"))}
-        for name in rows[0].uniform._fields:
-            values = [getattr(r.uniform, name) for r in rows]
+        for name in rows[0].unweighted._fields:
+            values = [getattr(r.unweighted, name) for r in rows]
             vectors = isinstance(values[0], Tensor)
             table = (
                 torch.stack(values)
@@ -81,7 +82,7 @@ def row(part: Rec, client: int) -> Rec:
         client=client,
         weight=part.weight,
         delta=part.delta,
-        uniform=part.uniform,
+        unweighted=part.unweighted,
         buffers=part.buffers,
     )
     return rec(n=1.0, mass=part.mass, weight=part.weight, rows=rec(r0=own))

@@ -27,8 +27,8 @@ class FAFED(LocalSGD):
     Reference: https://arxiv.org/abs/2212.00974
     """
 
-    sent = {"delta": MEAN, "m": MEAN}  # not v: a codec might make it negative
-    approximate = ("x", "m")
+    compressible_up = {"delta": MEAN, "m": MEAN}  # not v: a codec might make it negative
+    compressible_down = ("x", "m")
     # m and v are everybody's means: a part of the model will not do
     traits = frozenset(
         {
@@ -83,7 +83,7 @@ class FAFED(LocalSGD):
         up = rec(delta=loc.prev - msg.x, m=loc.m, v=loc.v, weight=job.weight)
         return up, rec(prev=loc.prev)
 
-    def uniform(self, up: Rec, job: Job) -> Rec:
+    def unweighted(self, up: Rec, job: Job) -> Rec:
         return rec(m=job.relative_weight * up.m, v=job.relative_weight * up.v)
 
     def server_step(self, srv: Rec, up: Rec, rnd: Round) -> Rec:

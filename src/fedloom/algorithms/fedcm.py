@@ -20,7 +20,7 @@ class FedCM(FedAvg):
     Reference: https://arxiv.org/abs/2106.10874
     """
 
-    approximate = ("x", "D")
+    compressible_down = ("x", "D")
     # D would fade where few clients hold a coordinate
     traits = frozenset({Trait.WHOLE_MODEL, Trait.READS_THE_MOVE})
     alpha: PositiveShare = hyper(0.1, "weight of the gradient", "FedSMOO: .1; FedACG: {.1, .3, .5}")
@@ -33,7 +33,7 @@ class FedCM(FedAvg):
     ) -> tuple[Vec, Rec]:
         return self.alpha * grad(x) + (1 - self.alpha) * msg.D, loc
 
-    def uniform(self, up: Rec, job: Job) -> Rec:
+    def unweighted(self, up: Rec, job: Job) -> Rec:
         return rec(D=-job.relative_weight * up.delta / job.lr_sum)
 
     def server_step(self, srv: Rec, up: Rec, rnd: Round) -> Rec:

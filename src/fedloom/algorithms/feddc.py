@@ -21,8 +21,8 @@ class FedDC(LocalSGD):
     Reference: https://github.com/gaoliang13/FedDC
     """
 
-    sent = {"delta": ACCUMULATED, "dg": CHANGE}
-    approximate = ("x", "g")
+    compressible_up = {"delta": ACCUMULATED, "dg": CHANGE}
+    compressible_down = ("x", "g")
     traits = frozenset({Trait.READS_THE_MOVE})
     alpha: NonNegative = hyper(0.01, "strength of the drift penalty", "the code for CIFAR; FedACG")
     eta0: Positive | None = hyper(None, "divides g_i", "None: the rates used; the code: the first")
@@ -53,7 +53,7 @@ class FedDC(LocalSGD):
         up = rec(delta=delta, dg=dg, weight=job.weight)
         return up, rec(h=mem.h + delta, g=mem.g + own)
 
-    def uniform(self, up: Rec, job: Job) -> Rec:
+    def unweighted(self, up: Rec, job: Job) -> Rec:
         w = 1.0 if self.size_scaled else job.relative_weight
         return rec(h=w * up.delta, dg=w * up.dg)
 

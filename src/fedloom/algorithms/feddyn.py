@@ -22,7 +22,7 @@ class FedDyn(LocalSGD):
     Reference: https://arxiv.org/abs/2111.04263
     """
 
-    sent = {"delta": ACCUMULATED}
+    compressible_up = {"delta": ACCUMULATED}
     alpha: Positive = hyper(0.1, "strength of the dual", "Acar: {0.1, 0.01, 0.001}; FedACG: 0.1")
     size_scaled: bool = hyper(False, "alpha over n_i / mean(n)", "True: Acar's code; FedACG: False")
 
@@ -47,7 +47,7 @@ class FedDyn(LocalSGD):
         delta = x - msg.x
         return rec(delta=delta, weight=job.weight), rec(h=mem.h + delta)
 
-    def uniform(self, up: Rec, job: Job) -> Rec:
+    def unweighted(self, up: Rec, job: Job) -> Rec:
         return rec(h=up.delta if self.size_scaled else job.relative_weight * up.delta)
 
     def server_step(self, srv: Rec, up: Rec, rnd: Round) -> Rec:

@@ -21,8 +21,8 @@ class FedSMOO(LocalSGD):
     Reference: https://github.com/woodenchild95/FL-Simulator
     """
 
-    sent = {"delta": ACCUMULATED, "s": MEAN}
-    approximate = ("x", "s")
+    compressible_up = {"delta": ACCUMULATED, "s": MEAN}
+    compressible_down = ("x", "s")
     traits = frozenset({Trait.PERTURBS})
     rho: NonNegative = hyper(0.1, "radius of the perturbation", "Table 5: {0.01, 0.1, 1}; 0: none")
     beta: Positive = hyper(10.0, "inverse strength of the dual", "Table 5: 10; CIFAR-100: 100")
@@ -64,7 +64,7 @@ class FedSMOO(LocalSGD):
         up = rec(delta=delta, s=loc.mu - loc.s, weight=job.weight)  # line 13
         return up, rec(h=mem.h + delta, mu=loc.mu)  # line 14
 
-    def uniform(self, up: Rec, job: Job) -> Rec:
+    def unweighted(self, up: Rec, job: Job) -> Rec:
         return rec(h=job.relative_weight * up.delta, s=job.relative_weight * up.s)
 
     def server_step(self, srv: Rec, up: Rec, rnd: Round) -> Rec:

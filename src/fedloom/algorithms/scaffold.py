@@ -21,8 +21,8 @@ class Scaffold(FedAvg):
     Reference: https://arxiv.org/abs/1910.06378
     """
 
-    sent = {"delta": MEAN, "dc": CHANGE}
-    approximate = ("x", "c")
+    compressible_up = {"delta": MEAN, "dc": CHANGE}
+    compressible_down = ("x", "c")
     traits = frozenset({Trait.READS_THE_MOVE})
     option: Literal[1, 2] = hyper(2, "renewal of c_i", "line 12: 1 gradient at x, 2 mean direction")
 
@@ -47,7 +47,7 @@ class Scaffold(FedAvg):
         c = job.full(msg.x) if self.option == 1 else mem.c - msg.c - delta / job.lr_sum
         return rec(delta=delta, dc=c - mem.c, weight=job.weight), rec(c=c)
 
-    def uniform(self, up: Rec, job: Job) -> Rec:
+    def unweighted(self, up: Rec, job: Job) -> Rec:
         return rec(dc=job.relative_weight * up.dc)
 
     def server_step(self, srv: Rec, up: Rec, rnd: Round) -> Rec:

@@ -20,8 +20,8 @@ class STEM(LocalSGD):
     Reference: https://arxiv.org/abs/2106.10435
     """
 
-    sent = {"delta": MEAN, "m": MEAN}
-    approximate = ("x", "m")
+    compressible_up = {"delta": MEAN, "m": MEAN}
+    compressible_down = ("x", "m")
     # m is everybody's mean: a part of the model will not do
     traits = frozenset(
         {Trait.WHOLE_MODEL, Trait.RECURSIVE, Trait.REPLAYS_THE_MOVE, Trait.ONE_BROADCAST}
@@ -55,7 +55,7 @@ class STEM(LocalSGD):
         up = rec(delta=loc.prev - msg.x, m=loc.m, weight=job.weight)
         return up, rec(prev=loc.prev)
 
-    def uniform(self, up: Rec, job: Job) -> Rec:
+    def unweighted(self, up: Rec, job: Job) -> Rec:
         return rec(m=job.relative_weight * up.m)
 
     def server_step(self, srv: Rec, up: Rec, rnd: Round) -> Rec:

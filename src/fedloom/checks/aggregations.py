@@ -54,9 +54,9 @@ class AggregationContract(Contract):
         draw = generator(0, "checks", "aggregation", i)
         delta, other = torch.randn(2, _D, generator=draw)
         weight = 1.0 if self.part.private else float(i + 1)
-        uniform = rec(dc=other, tau=0.5 + i)
+        unweighted = rec(dc=other, tau=0.5 + i)
         numbers = {"n": 1.0, "mass": weight, "weight": weight}
-        return rec(**numbers, delta=delta, uniform=uniform, buffers=delta[:0])
+        return rec(**numbers, delta=delta, unweighted=unweighted, buffers=delta[:0])
 
     @functools.cached_property
     def told(self) -> Rec:
@@ -93,14 +93,14 @@ class AggregationContract(Contract):
                 )
 
     def received(self) -> None:
-        """delta and the fields of uniform(), as they were sent."""
+        """delta and the fields of unweighted(), as they were sent."""
         found = self.part.root(self.total, self.state, 0, 0)
         want = {"delta": (_D,), "dc": (_D,), "tau": ()}
         got = {k: tuple(getattr(v, "shape", ())) for k, v in found.up._asdict().items()}
         if got != want:
             raise AuthorError(
                 f"root() gives the server {got} where clients sent {want}: give every field that "
-                "uniform has, with its length, and delta"
+                "unweighted has, with its length, and delta"
             )
         if found.up.delta.dtype != torch.float32:
             raise AuthorError(

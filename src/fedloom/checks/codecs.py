@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..compression.codecs import CODECS, Codec
 from ..compression.error_feedback import Forget, Residual
-from ..compression.link import Via
+from ..compression.link import FieldCodec
 from ..core.layout import Layout
 from ..core.rng import generator, key
 from ..core.vector import Rec, Vec
@@ -57,7 +57,7 @@ class CodecContract(Contract):
 
     def settings(self, part: Any, dtype: torch.dtype) -> dict[str, Any]:
         # with error feedback where that has a meaning
-        return {"compress": Via(part, Forget() if part.unfit(200) else Residual())}
+        return {"compress": FieldCodec(part, Forget() if part.unfit(200) else Residual())}
 
     def encode(self, p: Vec, layout: Layout, *place: int) -> tuple[Rec, Rec]:
         """A first message, as the link asks for it."""

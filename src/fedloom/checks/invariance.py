@@ -47,8 +47,8 @@ def rates_are_declared(part: Algorithm, notes: Notes) -> str | None:
         _unasked(job, arguments[0], 1.0)._replace(lr_sum=by * job.lr_sum) for by in (1.0, 2.0)
     )
     found = unequal(*(part.finish(*[*arguments, told]) for told in (job, other)))
-    method = "finish()" if found else "uniform()"
-    if found or unequal(part.uniform(up, job), part.uniform(up, other)):
+    method = "finish()" if found else "unweighted()"
+    if found or unequal(part.unweighted(up, job), part.unweighted(up, other)):
         raise AuthorError(
             f"{method} reads job.lr_sum, and no trait says so: a local optimiser makes the move "
             "another sum than that of lr times direction; declare Trait.READS_THE_MOVE, or "
@@ -67,8 +67,8 @@ def norms_are_declared(part: Algorithm, notes: Notes) -> str | None:
     for factor in (1.0, 2.0):
         longer = [tree(lambda v, by=factor: _longer(v, x, by), a) for a in (*arguments, up)]
         finished.append(part.finish(*[*longer[:-1], _unasked(job, x, factor)])[0])
-        averaged.append(part.uniform(longer[-1], job._replace(full=None)))
-    for method, (one, other) in (("finish", finished), ("uniform", averaged)):
+        averaged.append(part.unweighted(longer[-1], job._replace(full=None)))
+    for method, (one, other) in (("finish", finished), ("unweighted", averaged)):
         if name := _number(one, other, x):
             raise AuthorError(
                 f"{method}() makes '{name}', which is no vector like x, of vectors, as a norm is: "
@@ -79,7 +79,8 @@ def norms_are_declared(part: Algorithm, notes: Notes) -> str | None:
 
 
 def sums_are_declared(part: Algorithm, notes: Notes) -> None:
-    """Who adds a field of `sent` to a state of the client's own does not declare it MEAN.
+    """Who adds a field of `compressible_up` to a state of the client's own does not declare it
+    MEAN.
 
     finish() is called again with everything moved but the client's state: a state that moves as the
     field does, and keeps its own old value with coefficient 1, is a sum of the field.
@@ -91,7 +92,7 @@ def sums_are_declared(part: Algorithm, notes: Notes) -> None:
     draw = generator(0, "checks", "sums")
     far_x, far_loc, far_msg = (tree(lambda v: _moved(v, draw), v) for v in (x, loc, msg))
     up_moved, state_moved = map(fields, part.finish(far_x, far_loc, far_msg, mem, job))
-    changes = {name: _gap(up_moved[name], up[name]) for name in part.sent}
+    changes = {name: _gap(up_moved[name], up[name]) for name in part.compressible_up}
     own = tree(lambda v: _moved(v, draw), mem)
     later = fields(part.finish(x, loc, msg, own, job)[1])
     for name, v in fields(own).items():
@@ -102,10 +103,15 @@ def sums_are_declared(part: Algorithm, notes: Notes) -> None:
         grown = _gap(state_moved[name], state[name])
         by = [k for k, change in changes.items() if _multiple(grown, change)]
         by.sort(key=lambda k: not _near(grown, changes[k]))  # the field itself, not a multiple
-        if by and part.sent[by[0]] is MEAN and not any(part.sent[k] is CHANGE for k in by):
+        if (
+            by
+            and part.compressible_up[by[0]] is MEAN
+            and not any(part.compressible_up[k] is CHANGE for k in by)
+        ):
             raise AuthorError(
-                f"finish() adds '{by[0]}' to the client's own '{name}', and sent declares it MEAN: "
-                "a codec that loses something would give client and server different sums; declare "
+                f"finish() adds '{by[0]}' to the client's own '{name}', and compressible_up "
+                "declares it MEAN: a codec that loses something would give client and server "
+                "different sums; declare "
                 f"'{by[0]}': ACCUMULATED, or CHANGE if the server keeps the sum of its means too"
             )
 

@@ -17,7 +17,7 @@ from ..aggregation import AGGREGATIONS
 from ..algorithms.registry import ALGORITHMS, make_algorithm
 from ..compression.codecs import CODECS
 from ..compression.error_feedback import FEEDBACKS
-from ..compression.link import Link, Via
+from ..compression.link import FieldCodec, Link
 from ..core.net import Net
 from ..errors import CompositionError, ConfigError, unknown
 from ..federation.local import Local
@@ -169,7 +169,7 @@ def _make(axis: str, row: str, column: str, net: Net) -> None:
         parts["rule"] = SUBMODELS["fjord"]()
     if "compress" in asked:
         codec, _, feedback = asked["compress"].partition(", ")
-        parts["link"] = Link(Via(CODECS[codec](), FEEDBACKS[feedback or "forget"]()))
+        parts["link"] = Link(FieldCodec(CODECS[codec](), FEEDBACKS[feedback or "forget"]()))
     if asked.get("dp", NOTHING) != NOTHING:
         parts["setting"] = Setting(dp=True)
     if "clock" in asked:

@@ -31,7 +31,7 @@ def spelled_out(down: Codecs | Codec | None, algorithm: Algorithm) -> dict[str, 
     """
     if down is None:
         return {}
-    fields = algorithm.approximate
+    fields = algorithm.compressible_down
     codecs = dict.fromkeys(fields, down) if isinstance(down, Codec) else dict(down)
     for name, codec in codecs.items():
         if not isinstance(codec, Codec):

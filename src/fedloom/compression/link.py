@@ -57,7 +57,7 @@ class Whole(NamedTuple):
 
 # -------------------------------------------------------------------------------------------- link
 @dataclass(frozen=True)
-class Via:
+class FieldCodec:
     """The codec and the error feedback of one field."""
 
     codec: Codec = field(default_factory=Dense)
@@ -71,32 +71,33 @@ class Via:
         return f"{_name(self.feedback)} around {_name(self.codec)}: {why}" if why else ""
 
 
-def via(text: str) -> Via:
+def via(text: str) -> FieldCodec:
     """A codec by its name, as in a configuration, with its default error feedback.
 
     Raises ConfigError, CompositionError.
 
     >>> via("topk:0.01")
-    Via(codec=TopK(ratio=0.01, scope='global'), feedback=Residual())
+    FieldCodec(codec=TopK(ratio=0.01, scope='global'), feedback=Residual())
     """
     codec = make_codec(text)
-    return Via(codec, FEEDBACKS[codec.feedback]())
+    return FieldCodec(codec, FEEDBACKS[codec.feedback]())
 
 
 @dataclass(frozen=True)
 class Link:
-    """up: {field: Via}, or one Via for every field in the algorithm's `sent`.
+    """up: {field: FieldCodec}, or one FieldCodec for every field in the algorithm's
+    `compressible_up`.
 
-    down: {field: codec}, or one codec for every field in the algorithm's `approximate`; what it
-    loses stays at the server (see downlink.py). Names may be used too: Link("topk:0.01", "int8").
-    EF21 of a field of changes becomes a Residual, which is EF21 of their sum. Other fields are sent
-    dense and cost what `wire` says; they are packed only if their bytes are needed.
+    down: {field: codec}, or one codec for every field in the algorithm's `compressible_down`; what
+    it loses stays at the server (see downlink.py). Names may be used too: Link("topk:0.01",
+    "int8"). EF21 of a field of changes becomes a Residual, which is EF21 of their sum. Other fields
+    are sent dense and cost what `wire` says; they are packed only if their bytes are needed.
 
     >>> import torch
     >>> from fedloom import FedAvg
     >>> from fedloom.compression.codecs import TopK
     >>> layout = Layout(("w",), ((4,),))
-    >>> link = Link(Via(TopK(ratio=0.25), Residual())).settled(FedAvg())
+    >>> link = Link(FieldCodec(TopK(ratio=0.25), Residual())).settled(FedAvg())
     >>> memory = link.init(torch.zeros(4), layout, seed=0)
     >>> up = rec(delta=torch.tensor([1.0, -5.0, 2.0, 0.0]), weight=3.0)
     >>> packet, memory = link.send(up, memory, Whole(layout), 0, 7, 1)  # seed, round, client
@@ -104,7 +105,7 @@ class Link:
     (tensor([ 0., -5.,  0.,  0.]), tensor([1., 0., 2., 0.]))
     """
 
-    up: Mapping[str, Via] | Via | str = field(default_factory=dict)
+    up: Mapping[str, FieldCodec] | FieldCodec | str = field(default_factory=dict)
     down: Mapping[str, Codec] | Codec | str | None = None
 
     def __post_init__(self) -> None:
@@ -114,13 +115,15 @@ class Link:
             object.__setattr__(self, "down", make_codec(self.down))
 
     def spelled_out(self, algorithm: Algorithm) -> Link:
-        """-> the link with one entry per field. Raises ConfigError if one is no Via or codec."""
+        """-> the link with one entry per field. Raises ConfigError for what is no FieldCodec."""
         assert not isinstance(self.up, str) and not isinstance(self.down, str)  # see __post_init__
-        sent = algorithm.sent
-        up = dict.fromkeys(sent, self.up) if isinstance(self.up, Via) else dict(self.up)
+        sent = algorithm.compressible_up
+        up = dict.fromkeys(sent, self.up) if isinstance(self.up, FieldCodec) else dict(self.up)
         for name, via in up.items():
-            if not isinstance(via, Via):
-                raise ConfigError(f"Link.up['{name}'] must be a Via(codec, feedback), got {via!r}")
+            if not isinstance(via, FieldCodec):
+                raise ConfigError(
+                    f"Link.up['{name}'] must be a FieldCodec(codec, feedback), got {via!r}"
+                )
         return replace(self, up=up, down=downlink.spelled_out(self.down, algorithm))
 
     def settled(self, algorithm: Algorithm) -> Link:
@@ -130,7 +133,7 @@ class Link:
         link = self.spelled_out(algorithm)
         assert isinstance(link.up, dict)
         for name, via in link.up.items():
-            if isinstance(via.feedback, EF21) and algorithm.sent.get(name) is CHANGE:
+            if isinstance(via.feedback, EF21) and algorithm.compressible_up.get(name) is CHANGE:
                 link.up[name] = replace(via, feedback=Residual())
         return link
 
@@ -156,13 +159,15 @@ class Link:
     @property
     def codes(self) -> bool:
         """True if any field is compressed."""
-        return bool(self.vias)
+        return bool(self.field_codecs)
 
     @property
-    def vias(self) -> Mapping[str, Via]:
+    def field_codecs(self) -> Mapping[str, FieldCodec]:
         """The codec and the error feedback of every field that is compressed on the uplink."""
-        if isinstance(self.up, Via | str):
-            raise ConfigError("a Link with one Via for all fields must be settled(algorithm) first")
+        if isinstance(self.up, FieldCodec | str):
+            raise ConfigError(
+                "a Link with one FieldCodec for all fields must be settled(algorithm) first"
+            )
         return self.up
 
     @property
@@ -170,14 +175,14 @@ class Link:
         """The fields that may lose something for good: they have a codec and no error feedback."""
         return tuple(
             name
-            for name, via in self.vias.items()
+            for name, via in self.field_codecs.items()
             if type(via.feedback) is Forget and via.codec.delta(LONGEST) != 0
         )
 
     @property
     def mirrored(self) -> bool:
         """True if the server keeps the mean of the clients' e."""
-        return any(isinstance(via.feedback, EF21) for via in self.vias.values())
+        return any(isinstance(via.feedback, EF21) for via in self.field_codecs.values())
 
     def init(self, x: Vec, layout: Layout, seed: int) -> Rec:
         """The link's part of a client's first state. Per field: the codec's state `code`, and the
@@ -186,19 +191,19 @@ class Link:
         layout: of the client's sub-model. Raises CompositionError if the error feedback would grow
         on so few values.
         """
-        for via in self.vias.values():
+        for via in self.field_codecs.values():
             if why := via.unfit(layout.d):
                 raise CompositionError(why)
         return rec(
             **{
                 name: rec(code=via.codec.init(layout, seed), e=via.feedback.init(x)[0])
-                for name, via in self.vias.items()
+                for name, via in self.field_codecs.items()
             }
         )
 
     def server_init(self, x: Vec) -> Rec:
         """The link's part of the server state: per field the error feedback's h, (d,) or (0,)."""
-        return rec(**{name: via.feedback.init(x)[1] for name, via in self.vias.items()})
+        return rec(**{name: via.feedback.init(x)[1] for name, via in self.field_codecs.items()})
 
     # ------------------------------------------------------------------------------ at the client
     def send(
@@ -210,8 +215,8 @@ class Link:
         if the server does not accept the update. Raises DataError for values that are not finite.
         """
         packet: dict[str, bytes] = {}
-        for name, value in _items(up, self.vias):
-            if name in self.vias:
+        for name, value in _items(up, self.field_codecs):
+            if name in self.field_codecs:
                 draw = (seed, "codec", *place, name)
                 packet[name], _, state = self._code(name, value, state, view, draw, False)
             else:
@@ -226,12 +231,12 @@ class Link:
 
         Compressed fields are really encoded and decoded; bytes are counted, and not made.
         """
-        if not self.vias:
+        if not self.field_codecs:
             return up, nbytes(up), state
         bill: dict[str, int] = {}
         read: dict[str, Any] = {}
-        for name, value in _items(up, self.vias):
-            if name in self.vias:
+        for name, value in _items(up, self.field_codecs):
+            if name in self.field_codecs:
                 draw = (seed, "codec", *place, name)
                 bill[name], read[name], state = self._code(name, value, state, view, draw, True)
             else:
@@ -243,9 +248,9 @@ class Link:
         """||delta||^2 of a client update, and the square of what the server still lacks of it, from
         the client's error feedback (of Residual its e); None if delta is not compressed.
         """
-        if "delta" not in self.vias:
+        if "delta" not in self.field_codecs:
             return None
-        lost = self.vias["delta"].feedback.lost(up.delta, state.delta.e)
+        lost = self.field_codecs["delta"].feedback.lost(up.delta, state.delta.e)
         both = torch.stack([up.delta.square().sum(), lost.square().sum()])  # read at once
         one, other = both.tolist()
         return one, other
@@ -256,7 +261,7 @@ class Link:
         """One compressed field -> its bytes, None, the new state; to deliver: their number, the
         decoded vector, the new state.
         """
-        via, own = self.vias[name], getattr(state, name)
+        via, own = self.field_codecs[name], getattr(state, name)
         codec, feedback = via.codec, via.feedback
         e = view.take(own.e) if feedback.remembers else own.e
         p = feedback.aim(v, e)
@@ -285,12 +290,14 @@ class Link:
         list); without it 2^32 - 1. All values are finite, and the weight is above 0 and at most
         that. Raises WireError for any bytes that are no such update.
         """
-        plain = rec(**{n: v for n, v in _items(like, self.vias) if n not in self.vias})
-        same_fields(packet, [*fields(plain), *self.vias])
+        plain = rec(
+            **{n: v for n, v in _items(like, self.field_codecs) if n not in self.field_codecs}
+        )
+        same_fields(packet, [*fields(plain), *self.field_codecs])
         read = unpack({n: packet[n] for n in fields(plain)}, plain)._asdict()
         for path, value in fields(rec(**read)).items():
             _sound(path, value, heaviest)
-        for name, via in self.vias.items():
+        for name, via in self.field_codecs.items():
             value = getattr(like, name)
             try:
                 read[name] = via.codec.read(packet[name], layout, value.dtype)
@@ -302,10 +309,10 @@ class Link:
         """The means of a round's updates -> the means for server_step, and the server's new link
         state.
 
-        up: delta, weighted, and the plain means of uniform(). share: the share of all clients'
+        up: delta, weighted, and the plain means of unweighted(). share: the share of all clients'
         weights that sent an update; rate: client updates / N.
         """
-        for name, via in self.vias.items():
+        for name, via in self.field_codecs.items():
             if name not in up._fields:
                 continue
             part = share if name == "delta" else rate
@@ -318,7 +325,7 @@ def _name(part: Any) -> str:
     return type(part).__name__
 
 
-def _items(up: Rec, coded: Mapping[str, Via]) -> list[tuple[str, Any]]:
+def _items(up: Rec, coded: Mapping[str, FieldCodec]) -> list[tuple[str, Any]]:
     """(name, value) of an update's fields. Raises ConfigError if a compressed one is missing."""
     for name in coded:
         if name not in up._fields:

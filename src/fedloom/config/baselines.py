@@ -9,7 +9,7 @@ from statistics import median
 
 from ..data import FederatedData
 from ..federation.federation import Federation
-from ..federation.sampling import Cohorts
+from ..federation.sampling import ClientSampler
 from .resolve import Config
 
 NAMES = ("alone", "cyclic", "fine-tuned", "pooled")
@@ -22,7 +22,7 @@ def baselines(config: Config, data: FederatedData) -> dict[str, list[str]]:
     one place need data that take a partition: else there is no "pooled".
     """
     values = config.values
-    cohorts = Cohorts(values["cohort"], data.population, sampling=values["sampling"])
+    cohorts = ClientSampler(values["cohort"], data.population, sampling=values["sampling"])
     fed = Federation(data, config.part("local"))
     together, rounds = max(1, round(cohorts.expected)), values["rounds"]
     plain = ["algorithm=fedavg", *(f"{part}=none" for part in _PARTS if part in values)]

@@ -16,7 +16,7 @@ from ..algorithm import Algorithm
 from ..algorithms.registry import ALGORITHMS
 from ..compression.codecs import Dense
 from ..compression.error_feedback import FEEDBACKS, Forget
-from ..compression.link import Link, Via
+from ..compression.link import FieldCodec, Link
 from ..core.device import device_of
 from ..core.net import Net
 from ..core.own_parts import is_own
@@ -154,7 +154,7 @@ class Config:
             return None
         feedback = FEEDBACKS[self.values["compress"]["feedback"]]()
         plain = isinstance(codec, Dense) and type(feedback) is Forget
-        return Link({} if plain else Via(codec, feedback), self.part("compress.down"))
+        return Link({} if plain else FieldCodec(codec, feedback), self.part("compress.down"))
 
     def submodel(self) -> Rule | None:
         """The sub-model scheme, which knows the capacities; None without one."""

@@ -66,7 +66,7 @@ _ADVICE = (
     (
         ("'rec' object has no attribute",),
         "broadcast() gives the fields of msg, client_init() and finish() those of mem, start() and "
-        "direction() those of loc, finish() and uniform() those of up",
+        "direction() those of loc, finish() and unweighted() those of up",
     ),
 )
 _RANDOM = (
@@ -286,7 +286,7 @@ _WORDS = {
 
 # -------------------------------------------------------------------------------- what is declared
 def check_declarations(algorithm: Algorithm) -> None:
-    """The methods take what engines give them; sent, approximate and traits are what they say."""
+    """The methods take what engines give them; what they declare is what they say."""
     for name, want in METHODS.items():
         have = [*inspect.signature(getattr(type(algorithm), name)).parameters]
         if have != ["self", *want]:
@@ -295,12 +295,12 @@ def check_declarations(algorithm: Algorithm) -> None:
                 "wrappers call it with these, in this order",
                 DECLARED,
             )
-    sent, near, traits = algorithm.sent, algorithm.approximate, algorithm.traits
+    sent, near, traits = algorithm.compressible_up, algorithm.compressible_down, algorithm.traits
     fits = {
-        f"sent must map field names to MEAN, ACCUMULATED or CHANGE, got {sent!r}; most methods "
-        'have {"delta": MEAN}': isinstance(sent, Mapping)
+        f"compressible_up must map field names to MEAN, ACCUMULATED or CHANGE, got {sent!r}; most "
+        'methods have {"delta": MEAN}': isinstance(sent, Mapping)
         and all(isinstance(v, Reaches) for v in sent.values()),
-        f"approximate must be a tuple of field names, got {near!r}; a tuple of one is "
+        f"compressible_down must be a tuple of field names, got {near!r}; a tuple of one is "
         '("x",), with the comma': isinstance(near, tuple) and all(isinstance(v, str) for v in near),
         f"traits must be a frozenset of fedloom.algorithm.Trait, got {traits!r}; write "
         "frozenset({Trait.READS_THE_MOVE}), or leave it out": isinstance(traits, frozenset)
@@ -313,10 +313,10 @@ def check_declarations(algorithm: Algorithm) -> None:
 
 def check_sent(algorithm: Algorithm, up: Rec) -> None:
     """What a method says that it sends is in its update."""
-    if lacking := [name for name in algorithm.sent if name not in up._fields]:
+    if lacking := [name for name in algorithm.compressible_up if name not in up._fields]:
         raise AuthorError(
-            f"sent names {', '.join(lacking)}, but finish() gives an update with {_names(up)}; a "
-            "link compresses the fields that sent names",
+            f"compressible_up names {', '.join(lacking)}, but finish() gives an update with "
+            f"{_names(up)}; a link compresses the fields that compressible_up names",
             FIELDS,
         )
 

@@ -32,7 +32,7 @@ from .client_views import ClientViews
 from .guard import called
 from .local_steps import LocalSteps, Look
 from .stages import Coding, Leaves, stages_of
-from .summation import finite, numbers, push, spread, uniform_of
+from .summation import finite, numbers, push, spread, unweighted_of
 
 __all__ = ["Client", "ClientCost", "Download", "LocalResult", "RangeResult"]
 
@@ -90,7 +90,7 @@ class Client:
         loss, kind = type(plan.objective), type(plan.algorithm)
         # most losses have no client state, and need not be asked for each client
         self._remembers = loss.init is not Objective.init
-        usual = kind.finish is LocalSGD.finish and kind.uniform is LocalSGD.uniform
+        usual = kind.finish is LocalSGD.finish and kind.unweighted is LocalSGD.unweighted
         self.codes, parted = self.link.link.codes, self.views.scheme is not None
         self._arrives = arrives = plan.algorithm.arrives
         # x - msg.x, which no client state holds
@@ -265,7 +265,7 @@ class Client:
             up = up._replace(delta=scale * up.delta)
         weight, rule = float(up.weight), self.aggregation
         counted = self.views.weights(weight, up.delta, share.view, i)
-        uniform = numbers(uniform_of(self.plan.algorithm, up, job))
+        unweighted = numbers(unweighted_of(self.plan.algorithm, up, job))
         # new memory, which the sums may write into; the delta of a plain update is new already
         mul = torch.Tensor.mul_ if self._fresh and up.delta._base is None else torch.mul
         rows = self.fed.forges  # each update goes up as it is
@@ -276,13 +276,13 @@ class Client:
             mass=weight,
             weight=counted,
             delta=mul(up.delta, counted) if plain else up.delta,
-            uniform=uniform,
+            unweighted=unweighted,
             buffers=weight * mine if plain and mine.numel() else mine,
         )
         if self.fed.parted:
             held = torch.ones_like(up.delta)
             shares = {
-                k: held * v for k, v in uniform._asdict().items() if not isinstance(v, Tensor)
+                k: held * v for k, v in unweighted._asdict().items() if not isinstance(v, Tensor)
             }
             part = rec(**part._asdict(), holders=held, shares=rec(**shares))
             if self.fed.unequal:

@@ -132,7 +132,7 @@ def weighed(client: Client, answer: Rec, share: Download, round: int, i: int) ->
     """The sum of one answer: for each of its fields a leaf of the aggregation, numbers apart."""
     weight, x = client.fed.weight(i), share.msg.x
     rule = client.plan.aggregation.of_answers
-    part = rec(n=1.0, mass=weight, weight=weight, uniform=rec(), buffers=x.new_zeros(0))
+    part = rec(n=1.0, mass=weight, weight=weight, unweighted=rec(), buffers=x.new_zeros(0))
 
     def leaf(v: Tensor) -> Rec:
         one = rec(**part._asdict(), delta=v)

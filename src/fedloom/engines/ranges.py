@@ -238,7 +238,7 @@ class Clients:
             weight=weight,
             delta=up.weight[:, None] * up.delta,
             # single numbers are added on the host, which reads them one by one
-            uniform=tree(lambda v: v.cpu() if v.ndim == 1 else v, work.uniform(up)),
+            unweighted=tree(lambda v: v.cpu() if v.ndim == 1 else v, work.unweighted(up)),
             buffers=up.weight[:, None] * buffers,
         )
         push_rows(out.nodes, part.first, rows)

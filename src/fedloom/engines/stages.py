@@ -16,7 +16,7 @@ from ..federation.federation import Federation
 from ..plan import Plan
 from ..stage import At, Download, LocalResult, Sizes, Stage
 from ..submodels.private import Kept, Private
-from .summation import finite, numbers, uniform_of
+from .summation import finite, numbers, unweighted_of
 
 
 def stages_of(
@@ -113,7 +113,7 @@ class Packing(Coding):
 
 class Leaves(Stage):
     """Clients make the leaves of the sums, as a secure sum needs them: they travel in place of
-    delta, of the fields of uniform(), of the weight and of the buffers.
+    delta, of the fields of unweighted(), of the weight and of the buffers.
     """
 
     aggregation: Aggregation
@@ -123,25 +123,25 @@ class Leaves(Stage):
         up, weight = numbers(done.up), float(done.up.weight)
         if not finite(up):  # the client says so
             return done, own
-        means = numbers(uniform_of(self.algorithm, up, done.job))
+        means = numbers(unweighted_of(self.algorithm, up, done.job))
         delta = up.delta if at.scale == 1 else at.scale * up.delta
-        part = rec(n=1.0, mass=weight, weight=weight, delta=delta, uniform=means)
+        part = rec(n=1.0, mass=weight, weight=weight, delta=delta, unweighted=means)
         part = rec(**part._asdict(), buffers=done.buffers)
         part = self.aggregation.leaf(part, share.msg, *at[:3])
-        up = rec(delta=part.delta, weight=part.weight, **part.uniform._asdict())
+        up = rec(delta=part.delta, weight=part.weight, **part.unweighted._asdict())
         return done._replace(up=up, buffers=part.buffers), own
 
     def part(self, up: Rec, buffers: Vec, count: int = 1) -> Rec:
         """What travelled -> the leaf, or the sum of so many."""
         more = {k: v for k, v in up._asdict().items() if k not in ("delta", "weight")}
-        part = rec(n=1.0, mass=up.weight, weight=up.weight, delta=up.delta, uniform=rec(**more))
+        part = rec(n=1.0, mass=up.weight, weight=up.weight, delta=up.delta, unweighted=rec(**more))
         return self.aggregation.arrived(rec(**part._asdict(), buffers=buffers), count)
 
     def known(self, weight: float, buffers: Vec) -> Rec:
         """What the server knows of the leaf of a client with this weight: `weight`, and `buffers`
         (b,) as if training had not changed them.
         """
-        part = rec(n=1.0, mass=weight, weight=weight, delta=buffers[:0], uniform=rec())
+        part = rec(n=1.0, mass=weight, weight=weight, delta=buffers[:0], unweighted=rec())
         return self.aggregation.leaf(rec(**part._asdict(), buffers=buffers), rec(), 0, 0, 0)
 
 

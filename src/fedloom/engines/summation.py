@@ -163,11 +163,11 @@ def finite(part: Rec) -> bool:
     return True
 
 
-def uniform_of(alg: Algorithm, up: Rec, job: Job) -> Rec:
+def unweighted_of(alg: Algorithm, up: Rec, job: Job) -> Rec:
     """The fields of an update for plain means. Raises AuthorError if they are no record."""
-    uniform = noted("uniform()", alg.uniform, up, job._replace(full=None, draws=None))
-    check_record("uniform", "means", uniform)
-    return uniform
+    unweighted = noted("unweighted()", alg.unweighted, up, job._replace(full=None, draws=None))
+    check_record("unweighted", "means", unweighted)
+    return unweighted
 
 
 def numbers(up: Rec) -> Rec:

@@ -25,7 +25,7 @@ from .padded_batches import Batches, Prefetcher
 from .private_gradient import blamed
 from .recorded import Known, Recorded
 from .stages import steps_before
-from .summation import uniform_of
+from .summation import unweighted_of
 
 # the fields of a job that each client has; the others belong to a step, or are functions
 _NUMBERS = ("weight", "steps", "lr_sum", "round", "last", "size", "relative_weight", "client")
@@ -200,11 +200,11 @@ class Together(LocalRound):
         return mean
 
     # ------------------------------------------------------------------------------- its results
-    def uniform(self, up: Rec) -> Rec:
+    def unweighted(self, up: Rec) -> Rec:
         """The fields of the clients' updates for plain means."""
 
         def one(up: Rec, now: Inputs, last: Step) -> Rec:
-            fields = uniform_of(self.plan.algorithm, up, self.job_at(now, last, OUTSIDE))
+            fields = unweighted_of(self.plan.algorithm, up, self.job_at(now, last, OUTSIDE))
             return tree(lambda v: _tensor(v, up.delta), fields)
 
         return vmap(one)(up, Inputs((), (), (), self._job, self._draws), self._place(-1))

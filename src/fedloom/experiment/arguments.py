@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from ..aggregation import AGGREGATIONS, Aggregation, Mean
-from ..compression.link import Link, Via, via
+from ..compression.link import FieldCodec, Link, via
 from ..core.own_parts import named_here, short
 from ..engines.scores import is_whole
 from ..errors import ConfigError
@@ -135,14 +135,15 @@ def module_of(given: Any) -> nn.Module:
     return made
 
 
-def link_of(given: Link | Via | str | None) -> Link:
-    """A codec's name is that codec with its default error feedback; one Via is for all fields.
+def link_of(given: Link | FieldCodec | str | None) -> Link:
+    """A codec's name is that codec with its default error feedback; one FieldCodec is for all
+    fields.
 
     Raises ConfigError, CompositionError.
     """
     if isinstance(given, str):
         given = via(named_here(given))
-    return Link(given) if isinstance(given, Via) else given or Link()
+    return Link(given) if isinstance(given, FieldCodec) else given or Link()
 
 
 def aggregation_of(given: Aggregation | str | None) -> Aggregation:

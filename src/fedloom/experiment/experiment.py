@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ..aggregation import Aggregation
 from ..algorithm import Algorithm
 from ..algorithms.registry import label_of
-from ..compression.link import Link, Via
+from ..compression.link import FieldCodec, Link
 from ..core.device import moved
 from ..core.hyper import hyper, part
 from ..core.interrupts import stoppable, undisturbed
@@ -44,7 +44,7 @@ from ..federation.clock import Asynchronous, Clock
 from ..federation.devices import Devices
 from ..federation.federation import Federation
 from ..federation.local import Local
-from ..federation.sampling import Churn, Cohorts
+from ..federation.sampling import Churn, ClientSampler
 from ..objectives import METHODS, CrossEntropy, Objective, SquaredError, UserLoss
 from ..plan import Plan
 from ..server.arrivals import chooser
@@ -137,7 +137,7 @@ class Experiment(Settings, frozen=False):
     capacities: Capacities | None = None
     private: Private | None = hyper(None, example="a scheme such as FedPer()")
     stages: Sequence[Stage] = ()
-    compress: Link | Via | str | None = hyper(
+    compress: Link | FieldCodec | str | None = hyper(
         None, example="a codec's name such as 'topk:0.01', or a Link"
     )
     devices: Devices | None = hyper(None, example="a profile such as LogNormal()")
@@ -190,7 +190,7 @@ class Experiment(Settings, frozen=False):
         self._kept, self.taken = "", self.engine  # of the run that goes on, if auto is asked for
         self._clients = ClientNumbers(self.data.client_names, self.data.population)
         drawn = self.data.population, self.seed, self.sampling, self.churn, self.availability
-        self._cohorts = Cohorts(self.cohort, *drawn, names=self.data.client_names)
+        self._cohorts = ClientSampler(self.cohort, *drawn, names=self.data.client_names)
         self.devices = devices_for(self.clock, self.devices)
         check_clock(self.clock, self._cohorts, self.choose, self.devices)
         if self._cohorts.alone:

@@ -15,7 +15,7 @@ from ..federation.capacities import Capacities, assign_capacities, levels_of
 from ..federation.choice import ClientChoice
 from ..federation.clock import Asynchronous, Clock
 from ..federation.devices import DEVICES, Devices
-from ..federation.sampling import Cohorts
+from ..federation.sampling import ClientSampler
 from ..submodels.base import Rule, check_capacity
 
 _log = logging.getLogger(__name__)
@@ -30,7 +30,10 @@ def devices_for(clock: Clock | None, devices: Devices | None) -> Devices | None:
 
 
 def check_clock(
-    clock: Clock | None, cohorts: Cohorts, choose: ClientChoice | None, devices: Devices | None
+    clock: Clock | None,
+    cohorts: ClientSampler,
+    choose: ClientChoice | None,
+    devices: Devices | None,
 ) -> None:
     """Raise ConfigError for a clock or an availability that the rest does not suit."""
     if choose is not None:
@@ -55,7 +58,7 @@ def check_clock(
 
 
 def _check_asynchronous(
-    clock: Asynchronous, cohorts: Cohorts, choose: ClientChoice | None, more: str
+    clock: Asynchronous, cohorts: ClientSampler, choose: ClientChoice | None, more: str
 ) -> None:
     cohorts.check_countable("clock = asynchronous")
     if choose is not None or more:
@@ -72,12 +75,12 @@ def _check_asynchronous(
             )
 
 
-def largest(clock: Clock | None, cohorts: Cohorts) -> int:
+def largest(clock: Clock | None, cohorts: ClientSampler) -> int:
     """The most clients of a server step."""
     return clock.buffer if isinstance(clock, Asynchronous) else cohorts.largest
 
 
-def check_simulated(clock: Clock | None, cohorts: Cohorts, engine: Engine) -> None:
+def check_simulated(clock: Clock | None, cohorts: ClientSampler, engine: Engine) -> None:
     """Raise CompositionError for a clock of a simulation in a real federation."""
     if isinstance(engine, Remote) and (
         isinstance(clock, Asynchronous) or cohorts.availability is not None

@@ -18,7 +18,7 @@ from ..evaluation.settings import Evaluation, check_share
 from ..federation.attacks import ATTACKS, Attack
 from ..federation.federation import Federation
 from ..federation.local import Local
-from ..federation.sampling import Cohorts
+from ..federation.sampling import ClientSampler
 from ..plan import Plan
 from .model_checks import check_precision, check_singles
 
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 def check_parts(
-    plan: Plan, fed: Federation, net: Net, cohorts: Cohorts, most: int, rounds: int
+    plan: Plan, fed: Federation, net: Net, cohorts: ClientSampler, most: int, rounds: int
 ) -> None:
     """Raise ConfigError or CompositionError for parts that do not suit model, device or cohorts.
     most: clients of a server step.
@@ -98,7 +98,7 @@ def check_rate(local: Local, rounds: int, population: int) -> None:
 
 
 def check_aggregation(
-    rule: Aggregation, net: Net, cohorts: Cohorts, most: int, rounds: int
+    rule: Aggregation, net: Net, cohorts: ClientSampler, most: int, rounds: int
 ) -> None:
     """Raise CompositionError or ConfigError for an aggregation that the model or the cohort does
     not suit; say if it ends the run early. most: clients of a server step.
@@ -123,7 +123,7 @@ def check_aggregation(
         )
 
 
-def _counts(cohorts: Cohorts, most: int) -> list[tuple[str, int]]:
+def _counts(cohorts: ClientSampler, most: int) -> list[tuple[str, int]]:
     """How many clients rounds have, each number once, and of lists the first with so many."""
     if not isinstance(cohorts.size, Sequence):
         return [("", most if cohorts.sampling == "fixed" else round(cohorts.expected))]
@@ -133,7 +133,7 @@ def _counts(cohorts: Cohorts, most: int) -> list[tuple[str, int]]:
     return [(where, count) for count, where in first.items() if count]  # nobody: nothing happens
 
 
-def check_rounds(rule: Aggregation, cohorts: Cohorts, rounds: int) -> None:
+def check_rounds(rule: Aggregation, cohorts: ClientSampler, rounds: int) -> None:
     """Say how many of the first rounds will have fewer updates than the aggregation needs. Who is
     drawn and who drops out is known before. Raises ConfigError if all have.
     """
@@ -156,7 +156,7 @@ def check_rounds(rule: Aggregation, cohorts: Cohorts, rounds: int) -> None:
         )
 
 
-def _turnout(cohorts: Cohorts, round: int) -> tuple[int, int]:
+def _turnout(cohorts: ClientSampler, round: int) -> tuple[int, int]:
     """How many clients are asked in a round (from 0), and how many answer."""
     asked, given = cohorts.of(round), cohorts.availability
     if given is None:

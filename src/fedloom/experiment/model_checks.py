@@ -21,7 +21,7 @@ from ..engines.scores import Whole, evaluation_batch, is_whole, per_example, wei
 from ..errors import CompositionError, ConfigError, DataError
 from ..federation.federation import Federation
 from ..federation.local import Local
-from ..federation.sampling import Cohorts
+from ..federation.sampling import ClientSampler
 from ..objectives import CrossEntropy, Objective, SquaredError
 from ..objectives.base import is_one
 from ..submodels.base import Rule
@@ -253,7 +253,7 @@ def _shape(v: Tensor) -> str:
     return f"[{', '.join(['n', *map(str, v.shape[1:])])}]"
 
 
-def check_singles(net: Net, fed: Federation, rule: Rule | None, cohorts: Cohorts) -> None:
+def check_singles(net: Net, fed: Federation, rule: Rule | None, cohorts: ClientSampler) -> None:
     """Run the model, and its smallest sub-model, on one example if a batch of one occurs: at a
     client that may take part, or at the end of the test set.
 
@@ -276,7 +276,7 @@ def check_singles(net: Net, fed: Federation, rule: Rule | None, cohorts: Cohorts
                 )
 
 
-def _singles(fed: Federation, cohorts: Cohorts) -> Iterator[tuple[bool, str, str]]:
+def _singles(fed: Federation, cohorts: ClientSampler) -> Iterator[tuple[bool, str, str]]:
     """Where a batch of one example occurs: whether in training, as text, and what to do."""
     if isinstance(cohorts.size, Sequence):
         clients = sorted({i for cohort in cohorts.size for i in cohort})

@@ -63,7 +63,7 @@ class Churn(Part):
 
 
 @dataclass(frozen=True)
-class Cohorts:
+class ClientSampler:
     """The cohort of every round, sorted by client.
 
     size: a share of all clients as a float in (0, 1], a number of clients as an int, or an explicit
@@ -78,7 +78,7 @@ class Cohorts:
     may call them; size has their numbers then. `now` is in simulated seconds, which only a trace
     may ask for.
 
-    >>> Cohorts(0.5, 4, seed=1).of(0) == Cohorts(2, 4, seed=1).of(0)
+    >>> ClientSampler(0.5, 4, seed=1).of(0) == ClientSampler(2, 4, seed=1).of(0)
     True
     """
 
@@ -165,7 +165,7 @@ class Cohorts:
     def words(self) -> str:
         """How many clients take part, as text.
 
-        >>> Cohorts(1, 50).words, Cohorts(1.0, 50).words
+        >>> ClientSampler(1, 50).words, ClientSampler(1.0, 50).words
         ('1 of 50 clients', '50 of 50 clients')
         """
         if isinstance(self.size, Sequence):
@@ -208,7 +208,7 @@ class Cohorts:
     def largest(self) -> int:
         """The most clients that a round can have.
 
-        >>> [Cohorts(size, 10).largest for size in (0.25, 4, [[1], [2, 3]])]
+        >>> [ClientSampler(size, 10).largest for size in (0.25, 4, [[1], [2, 3]])]
         [3, 4, 2]
         """
         if isinstance(self.size, Sequence):

@@ -21,7 +21,7 @@ from ..federation.availability import Availability
 from ..federation.choice import ClientChoice
 from ..federation.clock import Asynchronous, Clock
 from ..federation.federation import Federation
-from ..federation.sampling import Cohorts
+from ..federation.sampling import ClientSampler
 from .client_selection import Broadcast, Chooser, Participants, unanswered
 from .durations import Durations
 from .state import AsyncState, InFlight, State
@@ -34,7 +34,7 @@ def chooser(
     clock: Clock | None,
     rule: ClientChoice | None,
     group: Group,
-    cohorts: Cohorts,
+    cohorts: ClientSampler,
     fed: Federation,
     durations: Durations,
 ) -> Chooser | Arrivals:
@@ -53,7 +53,7 @@ class Arrivals:
     """
 
     def __init__(
-        self, clock: Asynchronous, cohorts: Cohorts, fed: Federation, durations: Durations
+        self, clock: Asynchronous, cohorts: ClientSampler, fed: Federation, durations: Durations
     ) -> None:
         self.clock, self.cohorts, self.fed, self.durations = clock, cohorts, fed, durations
         self.most = clock.concurrency or cohorts.wanted(cohorts.there)

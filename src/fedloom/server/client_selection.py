@@ -13,7 +13,7 @@ from ..core.vector import Rec, Vec
 from ..engines.client_results import ClientCost, Request, TrainTask
 from ..federation.choice import ClientChoice, Known, checked
 from ..federation.federation import Federation
-from ..federation.sampling import Cohorts
+from ..federation.sampling import ClientSampler
 from .durations import Durations
 from .state import AsyncState, State
 
@@ -58,7 +58,7 @@ class Chooser:
         self,
         rule: ClientChoice | None,
         group: Group,
-        cohorts: Cohorts,
+        cohorts: ClientSampler,
         fed: Federation,
         durations: Durations,
     ) -> None:
@@ -66,8 +66,8 @@ class Chooser:
         self._durations = durations
 
     def of(self, broadcast: Broadcast, state: State, run: Run, attempt: int = 0) -> Participants:
-        """Who takes part in the next round. attempt: see Cohorts.of(). Raises ConfigError for a
-        choice that the rule may not make.
+        """Who takes part in the next round. attempt: see ClientSampler.of(). Raises ConfigError for
+        a choice that the rule may not make.
         """
         round, before = state.round, state.ledger.simulated
         now = self._cohorts.waits(before)

@@ -20,7 +20,7 @@ from ..engines.client_results import Request, TrainTask
 from ..engines.scores import Score
 from ..errors import CheckpointError, FedloomError
 from ..federation.federation import Federation
-from ..federation.sampling import Cohorts
+from ..federation.sampling import ClientSampler
 from ..plan import Plan
 from ..storage import world
 from ..storage.atomic import remedy
@@ -64,7 +64,7 @@ class Run:
     fed: Federation
     net: Net
     engine: Engine
-    cohorts: Cohorts
+    cohorts: ClientSampler
     chooser: Chooser | Arrivals
     memory: ClientStates
     evaluator: Evaluator

@@ -24,7 +24,7 @@ from ..errors import ClientError
 from ..evaluation.settings import Curve
 from ..evaluation.sizes import holding
 from ..federation.federation import Federation
-from ..federation.sampling import Cohorts
+from ..federation.sampling import ClientSampler
 from ..plan import Plan
 from ..stage import At, asked
 from .client_selection import Broadcast
@@ -46,7 +46,7 @@ class Step:
         self._keeping, self._last = asked(stages, "server_init"), asked(stages[::-1], "root")
 
     def begun(
-        self, x: Vec, srv: Rec, buffers: Vec, cohorts: Cohorts, curve: Curve, ledger: Ledger
+        self, x: Vec, srv: Rec, buffers: Vec, cohorts: ClientSampler, curve: Curve, ledger: Ledger
     ) -> State:
         """The state before round 1. ledger: what the exchange before it cost."""
         down = rec()
@@ -192,7 +192,7 @@ class Step:
         """What server_step() gets, with the means of the answers to ask()."""
         if both := set(up._fields) & set(mean._fields):
             raise ClientError(
-                f"{self.plan.algorithm.method}: the server, round {t + 1}: ask() and uniform() "
+                f"{self.plan.algorithm.method}: the server, round {t + 1}: ask() and unweighted() "
                 f"both give '{min(both)}', and server_step() gets the fields of both: give one of "
                 "them another name"
             )

@@ -21,7 +21,7 @@ class Wrapper(LocalSGD):
 
     def __post_init__(self) -> None:
         # what a method declares about itself is true of it inside a wrapper too
-        for name in ("sent", "approximate"):
+        for name in ("compressible_up", "compressible_down"):
             object.__setattr__(self, name, getattr(self.inner, name))
         object.__setattr__(self, "traits", self.inner.traits | type(self).traits)
 

@@ -50,7 +50,7 @@ class DrawsInSteps(LocalSGD):
 
 
 class NotSent(LocalSGD):
-    sent = {"delta": MEAN, "dc": MEAN}
+    compressible_up = {"delta": MEAN, "dc": MEAN}
 
 
 class AsksEngine(LocalSGD):
@@ -112,7 +112,7 @@ class SendsTheModel(LocalSGD):
     def finish(self, x, loc, msg, mem, job):
         return rec(delta=x - msg.x, y=x, weight=job.weight), mem
 
-    def uniform(self, up, job):
+    def unweighted(self, up, job):
         return rec(y=up.y)
 
     def server_step(self, srv, up, rnd):
@@ -157,7 +157,7 @@ class ReadsRates(LocalSGD):
 
 
 class AveragesRates(LocalSGD):
-    def uniform(self, up, job):
+    def unweighted(self, up, job):
         return rec(d=-up.delta / job.lr_sum)
 
     def server_step(self, srv, up, rnd):
@@ -169,7 +169,7 @@ class SendsNorm(LocalSGD):
         delta = x - msg.x
         return rec(delta=delta, length=delta.norm(), weight=job.weight), mem
 
-    def uniform(self, up, job):
+    def unweighted(self, up, job):
         return rec(length=up.length)
 
     def server_step(self, srv, up, rnd):
@@ -180,24 +180,24 @@ class AveragesNorm(SendsNorm):
     def finish(self, x, loc, msg, mem, job):
         return LocalSGD.finish(self, x, loc, msg, mem, job)
 
-    def uniform(self, up, job):
+    def unweighted(self, up, job):
         return rec(length=up.delta.norm())
 
 
 class MeanDyn(FedDyn):
-    sent = {"delta": MEAN}
+    compressible_up = {"delta": MEAN}
 
 
 class MeanDC(FedDC):
-    sent = {"delta": MEAN, "dg": CHANGE}
+    compressible_up = {"delta": MEAN, "dg": CHANGE}
 
 
 class MeanSMOO(FedSMOO):
-    sent = {"delta": MEAN, "s": MEAN}
+    compressible_up = {"delta": MEAN, "s": MEAN}
 
 
 class MeanScaffold(Scaffold):
-    sent = {"delta": MEAN, "dc": MEAN}
+    compressible_up = {"delta": MEAN, "dc": MEAN}
 
 
 class ScaledDual(LocalSGD):
@@ -218,14 +218,14 @@ ALGORITHMS = (
     (KeepsFloat32, TYPES, "in a run in float64 it keeps 'server.m' as float32"),
     (RemembersFloat32, TYPES, "it keeps 'client_0.alg.d' as float32"),
     (ReadsRates, RATES, r"finish\(\) reads job.lr_sum, and no trait says so"),
-    (AveragesRates, RATES, r"uniform\(\) reads job.lr_sum.* declare Trait.READS_THE_MOVE"),
+    (AveragesRates, RATES, r"unweighted\(\) reads job.lr_sum.* declare Trait.READS_THE_MOVE"),
     (SendsNorm, NORMS, r"finish\(\) makes 'length'.* declare Trait.WHOLE_MODEL"),
     (MeanDyn, SUMS, r"finish\(\) adds 'delta' to the client's own 'h'.* 'delta': ACCUMULATED"),
-    (MeanDC, SUMS, "adds 'delta' to the client's own 'h', and sent declares it MEAN"),
-    (MeanSMOO, SUMS, "adds 'delta' to the client's own 'h', and sent declares it MEAN"),
+    (MeanDC, SUMS, "adds 'delta' to the client's own 'h', and compressible_up declares it MEAN"),
+    (MeanSMOO, SUMS, "adds 'delta' to the client's own 'h', and compressible_up declares it MEAN"),
     (MeanScaffold, SUMS, "adds 'dc' to the client's own 'c'.* or CHANGE if the server keeps"),
-    (ScaledDual, SUMS, "adds 'delta' to the client's own 'h', and sent declares it MEAN"),
-    (AveragesNorm, NORMS, r"uniform\(\) makes 'length', which is no vector like x"),
+    (ScaledDual, SUMS, "adds 'delta' to the client's own 'h', and compressible_up declares"),
+    (AveragesNorm, NORMS, r"unweighted\(\) makes 'length', which is no vector like x"),
     (Branches, VECTORISED, "branches on a tensor's value"),
     (Branches, VECTORISED, r"line \d+, in direction\(\) \(`return \(g / g.norm\(\)"),
     (Items, VECTORISED, "branches on a tensor's value"),
@@ -233,7 +233,7 @@ ALGORITHMS = (
     (Draws, REPEAT, r"start\(\), called twice"),
     (Draws, VECTORISED, "draws from torch's generator"),
     (DrawsInSteps, VECTORISED, "draws from torch's generator"),
-    (NotSent, FIELDS, "sent names dc"),
+    (NotSent, FIELDS, "compressible_up names dc"),
     (AsksEngine, VECTORISED, "do not agree"),
     (CountsRounds, "stop and resume", "is not the run that was never stopped"),
     (Idle, OPTIONS, "other values than beta = 0.5 change neither"),

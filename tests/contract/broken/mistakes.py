@@ -181,7 +181,7 @@ class NoLoc(FedAvg):
 
 
 class ListMeans(FedAvg):
-    def uniform(self, up, job):
+    def unweighted(self, up, job):
         return rec(h=[1.0])
 
 
@@ -253,7 +253,7 @@ AT_CLIENTS = {
         r"direction\(\) gives loc with the fields last, but it had nothing; keep the fields",
     ),
     NoLoc: (SHAPES, r"start\(\) gives loc of type NoneType; make it with rec"),
-    ListMeans: (SHAPES, r"uniform\(\) gives means whose 'h' is a list; a record holds tensors"),
+    ListMeans: (SHAPES, r"unweighted\(\) gives means whose 'h' is a list; a record holds tensors"),
     Misspelt: (RUNS, r"direction\(\): AttributeError: 'rec' object has no attribute 'c'"),
 }
 

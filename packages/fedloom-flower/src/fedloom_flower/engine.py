@@ -141,7 +141,7 @@ class FederationEngine:
         if self._weighs_itself:
             said = "%s: a client says itself how much its update counts; trust those who take part"
             _log.warning(said, plan.algorithm.method)
-        reaches = {ACCUMULATED, CHANGE} & set(plan.algorithm.sent.values())
+        reaches = {ACCUMULATED, CHANGE} & set(plan.algorithm.compressible_up.values())
         self._mirrors = link.mirrored or bool(reaches)
         if isinstance(rule, IntegerRing) and rule.masked:
             given = client, rule, self._like, self._weighs_itself, self.run, self

@@ -15,7 +15,7 @@ from fedloom.aggregation.integer_ring import IntegerRing
 from fedloom.core.vector import Rec, fields, rec
 from fedloom.core.wire import pack
 from fedloom.errors import ConfigError, WireError
-from fedloom.federation.sampling import Cohorts
+from fedloom.federation.sampling import ClientSampler
 from fedloom.stage import Download
 from fedloom.storage.atomic import write_atomic
 
@@ -33,7 +33,7 @@ class Expected(NamedTuple):
     so.
     """
 
-    cohorts: Cohorts
+    cohorts: ClientSampler
     removed: Callable[[], Collection[int]] = frozenset
 
     def check(self, members: Sequence[int], round: int) -> None:

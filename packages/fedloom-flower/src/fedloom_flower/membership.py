@@ -35,7 +35,9 @@ class ChangedError(FedloomError):
 def fixed(made: Experiment) -> str:
     """Why no client can be added to a run that has begun; empty if one can."""
     plan = made.plan()
-    whole = {name for name, how in plan.algorithm.sent.items() if how in (ACCUMULATED, CHANGE)}
+    whole = {
+        name for name, how in plan.algorithm.compressible_up.items() if how in (ACCUMULATED, CHANGE)
+    }
     if whole or plan.link.mirrored:
         what = plan.algorithm.method if whole else "compress.feedback = ef21"
         return f"{what}: the server's state is a mean over the clients that there were"

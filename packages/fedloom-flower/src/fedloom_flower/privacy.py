@@ -20,7 +20,7 @@ from fedloom.errors import CompositionError, ConfigError
 from fedloom.experiment.experiment import Experiment
 from fedloom.federation.federation import Federation
 from fedloom.federation.private_examples import ExamplePrivacy, Normals
-from fedloom.federation.sampling import Cohorts
+from fedloom.federation.sampling import ClientSampler
 from fedloom.storage import world
 
 from .folder import Folder, check_secret, write_secret
@@ -111,7 +111,7 @@ _SECRET = 32  # bytes, of the operating system's generator
 
 
 @dataclass(frozen=True)
-class SecretCohorts(Cohorts):
+class SecretClientSampler(ClientSampler):
     """Poisson cohorts from a secret of 32 bytes instead of the run's public seed.
 
     A client takes part if keyed BLAKE2b of (round, attempt, client), a number below 2^64, is below
@@ -173,7 +173,7 @@ def deployed(made: Experiment, fed: Folder) -> Experiment:
             "one client decide whether the others' updates count; take min_updates = 1"
         )
     made = dataclasses.replace(made, aggregation=_made_as(SystemNoise, rule))
-    made._cohorts = SecretCohorts(
+    made._cohorts = SecretClientSampler(
         made.cohort,
         made.data.population,
         sampling=made.sampling,

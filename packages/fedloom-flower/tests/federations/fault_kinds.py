@@ -18,7 +18,7 @@ from fedloom.algorithms.registry import make_algorithm
 from fedloom.checks.tiny_federation import End, Trial, experiment, run
 from fedloom.compression.codecs import TopK
 from fedloom.compression.error_feedback import Residual
-from fedloom.compression.link import Via
+from fedloom.compression.link import FieldCodec
 from fedloom.federation import private_examples
 from fedloom.federation.private_examples import ExamplePrivacy
 from fedloom_flower import node as nodes
@@ -45,7 +45,7 @@ class Kind:
 
     settings: ClassVar[dict[str, Any]] = {
         "algorithm": Scaffold(),
-        "compress": Via(TopK(ratio=0.2), Residual()),
+        "compress": FieldCodec(TopK(ratio=0.2), Residual()),
         "local": Local(epochs=1, batch=8, lr=0.05),
     }
     plain: ClassVar[dict[str, Any]] = {}

@@ -39,7 +39,7 @@ class AFL(LocalSGD):
         log = mem.log + self.rate * job.full.loss(msg.x)
         return rec(delta=x - msg.x, weight=weight), rec(log=log)
 
-    def uniform(self, up: Rec, job: Job) -> Rec:
+    def unweighted(self, up: Rec, job: Job) -> Rec:
         return rec(mixture=up.weight / job.weight)
 
     def server_step(self, srv: Rec, up: Rec, rnd: Round) -> Rec:

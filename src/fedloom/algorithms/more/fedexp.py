@@ -28,7 +28,7 @@ class FedExP(LocalSGD):
     def broadcast(self, srv: Rec) -> Rec:
         return rec(x=srv.x)
 
-    def uniform(self, up: Rec, job: Job) -> Rec:
+    def unweighted(self, up: Rec, job: Job) -> Rec:
         return rec(square=job.relative_weight * (up.delta * up.delta).sum())
 
     def server_step(self, srv: Rec, up: Rec, rnd: Round) -> Rec:

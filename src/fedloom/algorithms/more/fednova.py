@@ -26,7 +26,7 @@ class FedNova(FedAvg):
         tau = job.lr_sum / loc.lr
         return rec(delta=(x - msg.x) / tau, tau=tau, weight=job.weight), mem
 
-    def uniform(self, up: Rec, job: Job) -> Rec:
+    def unweighted(self, up: Rec, job: Job) -> Rec:
         return rec(tau=up.weight * up.tau, w=up.weight)
 
     def server_step(self, srv: Rec, up: Rec, rnd: Round) -> Rec:

@@ -45,7 +45,7 @@ class IFCA(LocalSGD):
     def finish(self, x: Vec, loc: Rec, msg: Rec, mem: Rec, job: Job) -> tuple[Rec, Rec]:
         return rec(delta=x - loc.x, mine=loc.mine, weight=job.weight), rec(mine=loc.mine)
 
-    def uniform(self, up: Rec, job: Job) -> Rec:
+    def unweighted(self, up: Rec, job: Job) -> Rec:
         ours = [(zeros(up.delta[0]) + up.mine == j).to(up.delta) for j in range(self.clusters)]
         moves = {f"d{j}": one * up.delta for j, one in enumerate(ours)}
         return rec(**moves, **{f"size{j}": one for j, one in enumerate(ours)})

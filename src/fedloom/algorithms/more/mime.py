@@ -16,8 +16,8 @@ class MimeLite(FedAvg):
     Reference: https://arxiv.org/abs/2008.03606
     """
 
-    sent = {"delta": MEAN, "g": MEAN}
-    approximate = ("x", "m")
+    compressible_up = {"delta": MEAN, "g": MEAN}
+    compressible_down = ("x", "m")
     beta: Decay = hyper(0.9, "decay of the momentum", "ours")
 
     def server_init(self, x: Vec, up: Rec) -> Rec:
@@ -31,7 +31,7 @@ class MimeLite(FedAvg):
     def finish(self, x: Vec, loc: Rec, msg: Rec, mem: Rec, job: Job) -> tuple[Rec, Rec]:
         return rec(delta=x - msg.x, g=job.full(msg.x), weight=job.weight), mem
 
-    def uniform(self, up: Rec, job: Job) -> Rec:
+    def unweighted(self, up: Rec, job: Job) -> Rec:
         return rec(g=job.relative_weight * up.g)
 
     def server_step(self, srv: Rec, up: Rec, rnd: Round) -> Rec:
@@ -49,7 +49,7 @@ class Mime(FedAvg):
     Reference: https://arxiv.org/abs/2008.03606
     """
 
-    approximate = ("x", "m")
+    compressible_down = ("x", "m")
     beta: Decay = hyper(0.9, "decay of the momentum", "ours")
 
     def server_init(self, x: Vec, up: Rec) -> Rec:

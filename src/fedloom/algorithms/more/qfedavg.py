@@ -26,7 +26,7 @@ class QFedAvg(LocalSGD):
     def finish(self, x: Vec, loc: Rec, msg: Rec, mem: Rec, job: Job) -> tuple[Rec, Rec]:
         return rec(delta=x - msg.x, loss=job.full.loss(msg.x), weight=job.weight), mem
 
-    def uniform(self, up: Rec, job: Job) -> Rec:
+    def unweighted(self, up: Rec, job: Job) -> Rec:
         loss, lip = up.loss + 1e-10, 1 / job.lr if self.lipschitz is None else self.lipschitz
         d = lip * up.delta
         h = self.q * loss ** (self.q - 1) * (d * d).sum() + lip * loss**self.q

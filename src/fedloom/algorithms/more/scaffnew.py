@@ -23,7 +23,7 @@ class Scaffnew(LocalSGD):
     """
 
     # the h_i learn from x_i and the mean: they add up to 0 only if that is the mean of the x_i
-    sent = {"delta": ACCUMULATED}
+    compressible_up = {"delta": ACCUMULATED}
     traits = frozenset({Trait.WHOLE_MODEL, Trait.READS_THE_MOVE, Trait.ONE_BROADCAST})
 
     def client_init(self, x: Vec) -> Rec:
