@@ -68,7 +68,7 @@ def made(
 def received(plan: Plan, fed: Federation, net: Net) -> dict[float, Download]:
     """What clients of each capacity receive in round 1."""
     asked = TrainTask(rec(x=net.init()), net.init_buffers(), {}, list(range(len(CAPACITIES))), 0)
-    return Client(plan, fed, net).shares(asked)
+    return Client(plan, fed, net).downloads(asked)
 
 
 def bytes_and_times(rules: dict[str, Rule], options: argparse.Namespace) -> None:

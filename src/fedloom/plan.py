@@ -22,7 +22,7 @@ from .errors import CompositionError, ConfigError
 from .federation.local import Local
 from .federation.private_examples import beside
 from .objectives import Needs, Objective
-from .stage import TAKEN, Stage, asked
+from .stage import TAKEN, Stage, overriding
 from .submodels.base import Rule
 from .submodels.private import Private
 from .trace import Trace, looks_of, plain_means, traced
@@ -274,7 +274,7 @@ def link(plan: Plan) -> Iterator[Composed]:
 
 def own_stage(stage: Stage) -> Composed:
     """A stage of the user's."""
-    addresses, reads = bool(asked((stage,), "address")), bool(asked((stage,), "read"))
+    addresses, reads = bool(overriding((stage,), "address")), bool(overriding((stage,), "read"))
     found = {Fact.ADDRESSES: addresses, Fact.TRAVELS: addresses, Fact.READS: reads}
     return Composed(type(stage).__name__, true(found))
 

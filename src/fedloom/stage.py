@@ -4,7 +4,7 @@
     broadcast -> announce* -> | receive*^ -> steps with along* -> send* | -> read*^ -> sums ->
     root*^; address() says what of it travels
 
-* = asked in order, *^ = in reverse. Between the bars it is bytes in a deployment. The order is the
+* = called in order, *^ = in reverse. Between the bars it is bytes in a deployment. The order is the
 plan's: an attack, the user's own stages, private layers, the link.
 """
 
@@ -167,6 +167,6 @@ class Stage(Part):
         return up, state
 
 
-def asked(stages: tuple[Stage, ...], hook: str) -> tuple[Stage, ...]:
+def overriding(stages: tuple[Stage, ...], hook: str) -> tuple[Stage, ...]:
     """The stages that override a method, in order."""
     return tuple(s for s in stages if getattr(type(s), hook) is not getattr(Stage, hook))

@@ -30,9 +30,9 @@ def test_power_of_choice_takes_the_largest_losses_and_pays_for_all_candidates():
     net, fed, plan = loop.net, loop.fed, loop.plan
     net.train()
     client, losses = Client(plan, fed, net), []
-    share = client.share(client.views.whole, rec(x=net.init()), net.init_buffers())
+    share = client.download(client.views.whole, rec(x=net.init()), net.init_buffers())
     for i in range(7):
-        alone = client.alone(share, client.first_memory(net.init(), i), i, 0)
+        alone = client.local_round(share, client.first_memory(net.init(), i), i, 0)
         full = alone.inputs().job.full
         losses.append(float(full.loss(net.init())))
     assert first["clients"] == sorted(sorted(range(7), key=lambda i: -losses[i])[:2])

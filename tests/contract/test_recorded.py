@@ -24,7 +24,7 @@ from fedloom.checks.tiny_federation import Trial
 from fedloom.cli.dry_run import measure
 from fedloom.core.vector import Rec, Vec, rec
 from fedloom.engines import Vectorised, recorded
-from fedloom.engines.recorded import Known, Record, Recorded
+from fedloom.engines.recorded import Record, Recorded, StepContext
 from fedloom.engines.threads import Threads
 from tiny import small
 
@@ -49,7 +49,7 @@ def end(make: Callable[..., Trial], after: int) -> tuple[dict[str, Any], Recorde
 @pytest.fixture
 def _unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every record is used as soon as it is made, without the checks that would find it wrong."""
-    monkeypatch.setattr(Record, "doubted", lambda self, round: False)
+    monkeypatch.setattr(Record, "needs_check", lambda self, round: False)
     monkeypatch.setattr(recorded, "MOST", 10**9)
 
 
@@ -68,9 +68,9 @@ def test_every_kind_of_run_has_the_bits_of_steps_that_are_computed_anew(name: st
     found, replays = end(ALL[name].make, 0)
     anew, none = end(ALL[name].make, 10**9)
     bits_agree(found, anew)
-    assert none.made == 0
+    assert none.recordings == 0
     if name in NONE:
-        assert not replays.made
+        assert not replays.recordings
     elif name.startswith("constant buffers"):  # they count their calls
         assert "the model changes what it holds" in replays.refused.values()
         assert not replays.replayed
@@ -127,7 +127,7 @@ def test_a_method_that_cannot_be_replayed_runs_as_it_is_and_is_named_once(
     with caplog.at_level(logging.INFO, "fedloom"):
         found, replays = end(make, 0)
     bits_agree(found, end(make, 10**9)[0])
-    assert replays.made and not replays.replayed
+    assert replays.recordings and not replays.replayed
     said = [r.getMessage() for r in caplog.records if "recorded" in r.getMessage()]
     assert len(said) == 1 and why in said[0]
 
@@ -167,7 +167,7 @@ class Steps:
             self.counts[0][self.calls, -1] += 1
             return (self.do(given.x),)
 
-        beside = Known.of(known, list, "step")
+        beside = StepContext.of(known, list, "step")
         return self.recorded.step("shape", do, (rec(x=x),), beside, self.counts, (round, 9))[0]
 
 
@@ -197,7 +197,7 @@ def test_a_step_of_few_long_operations_is_not_computed_both_ways() -> None:
     steps = Steps(doubled, 1.0, 0.5)
     for _ in range(9):
         steps(torch.ones(2))
-    assert steps.calls == 9 and steps.recorded.made == 1
+    assert steps.calls == 9 and steps.recorded.recordings == 1
     assert "microseconds each" in next(iter(steps.recorded.refused.values()))
 
 
@@ -229,7 +229,7 @@ def test_inputs_of_other_shapes_strides_and_identities_have_records_of_their_own
         assert torch.equal(steps(square + n, 0, (known,)), (square + n).view(-1))
         assert torch.equal(steps(square.t(), 0, (known,)), square.t() + known)
         assert torch.equal(steps(known, 0, (known,)), (known * known).view(-1))
-    assert steps.recorded.made == 4
+    assert steps.recorded.recordings == 4
 
 
 def test_a_step_may_write_into_what_it_made_and_never_into_what_it_was_given() -> None:
@@ -276,7 +276,7 @@ def test_a_step_that_cannot_be_recorded_is_done_and_an_error_of_its_own_is_raise
         do(*arguments)
         raise RuntimeError("no")
 
-    monkeypatch.setattr(recorded, "written", fails)
+    monkeypatch.setattr(recorded, "write_step", fails)
     steps = Steps(doubled)
     for n in range(5):
         assert steps(torch.full((2,), float(n))).tolist() == [2.0 * n] * 2
@@ -294,7 +294,7 @@ def test_a_run_records_no_more_than_so_many_steps() -> None:
     for length in range(1, 40):
         for _ in range(3):
             steps(torch.ones(length))
-    assert steps.recorded.made == recorded.MOST
+    assert steps.recorded.recordings == recorded.MOST
 
 
 def test_a_record_keeps_no_tensor_of_the_step_that_it_was_made_of() -> None:

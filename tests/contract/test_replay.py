@@ -109,9 +109,9 @@ def agree(make: Callable[[], Experiment], run: Path, round: int) -> int:
             assert not trace.error and trace.sent is not None and trace.result is not None
             assert same(trace.sent.memory, then[i]), i
             assert same(trace.result.memories[i], replay.run.memory.get([i])[i]), i
-            assert trace.done is not None and len(trace.steps) == int(trace.done.job.steps)
+            assert trace.trained is not None and len(trace.steps) == int(trace.trained.job.steps)
             losses = [s.loss for s in trace.steps if s.loss is not None]
-            assert trace.done.loss == pytest.approx(sum(losses) / len(losses), rel=1e-6)
+            assert trace.trained.loss == pytest.approx(sum(losses) / len(losses), rel=1e-6)
             x, there = trace.points
             norm = float((there - x).norm())
             assert trace.steps[0].norm == norm > 0
@@ -153,9 +153,9 @@ def test_the_update_is_the_way_from_the_message_to_the_last_point(
         replay.go()
         for i in replay.cohort:
             trace = replay.client(i)
-            assert trace.done is not None and trace.sent is not None
-            assert torch.equal(trace.sent.up.delta, trace.done.up.delta)
-            way = trace.done.x - trace.share.msg.x
+            assert trace.trained is not None and trace.sent is not None
+            assert torch.equal(trace.sent.up.delta, trace.trained.up.delta)
+            way = trace.trained.x - trace.download.msg.x
             torch.testing.assert_close(trace.sent.up.delta.abs(), way.abs())
             assert float(trace.sent.up.weight) == float(replay.run.fed.data.sizes[i])
 

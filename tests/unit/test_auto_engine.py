@@ -29,7 +29,7 @@ from fedloom.engines import (
     ranges,
 )
 from fedloom.engines.client_results import Request
-from fedloom.engines.family import Choice, family_of, numbered
+from fedloom.engines.family import Choice, choose_chunk, family_of
 from fedloom.engines.ranges import default_chunk
 from fedloom.engines.together import Together
 from fedloom.errors import ClientError, ConfigError, WorkerError
@@ -195,7 +195,7 @@ class Ways:
 
         def open(engine, *parts):
             real(engine, *parts)
-            engine.here.map = ways.timed("alone", engine.here.map)
+            engine.inner.map = ways.timed("alone", engine.inner.map)
 
         monkeypatch.setattr(Auto, "open", open)
 
@@ -543,12 +543,12 @@ def test_vectorised_without_a_number_never_asks_for_free_memory(monkeypatch):
     parts = loop.plan, loop.fed, loop.net
     for budget, found in ((1 << 30, "vectorised:50"), (1, "vectorised:1")):
         monkeypatch.setattr(ranges, "BUDGET", budget)
-        assert numbered(*parts, 100).family == found
-    assert "gigabyte" in numbered(*parts, 100).why
+        assert choose_chunk(*parts, 100).family == found
+    assert "gigabyte" in choose_chunk(*parts, 100).why
     monkeypatch.setattr(Net, "device", torch.device("cuda", 0))
-    assert numbered(*parts, 100).family == "vectorised:50"
-    assert numbered(*parts, 90, 3).family == "vectorised:30"
-    assert numbered(*parts, 0).family == "vectorised:1"  # as in rounds that are mostly empty
+    assert choose_chunk(*parts, 100).family == "vectorised:50"
+    assert choose_chunk(*parts, 90, 3).family == "vectorised:30"
+    assert choose_chunk(*parts, 0).family == "vectorised:1"  # as in rounds that are mostly empty
 
 
 # --------------------------------------------------------------------------------------- names

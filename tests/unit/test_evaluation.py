@@ -91,8 +91,8 @@ def test_scores_add_up():
     two = Score(3, 0.5, *sums, {"a": second}, {"a": torch.ones(3)})
     both = add([one, two])
     assert both[:3] == (5, 1.5, {"a": 3.0, "b": 9.0})
-    assert both.each.keys() == both.share.keys() == {"a"}  # of b not all examples are known
-    assert both.each["a"].tolist() == [1, 0, 1, 1, 0] and both.share["a"].tolist() == [1] * 5
+    assert both.each.keys() == both.each_weights.keys() == {"a"}  # b has no values of all
+    assert both.each["a"].tolist() == [1, 0, 1, 1, 0] and both.each_weights["a"].tolist() == [1] * 5
     assert add([]).examples == 0
 
 

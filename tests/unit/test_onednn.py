@@ -101,7 +101,7 @@ def test_the_engine_says_its_name_and_what_it_does_not_go_with(monkeypatch):
     monkeypatch.setattr("fedloom.engines.has_onednn", lambda: True)
     for name in ("serial+onednn", "workers:2+onednn"):
         assert make_engine(name).text == name
-    assert Workers(2, onednn=True).alone().text == "serial+onednn"
+    assert Workers(2, onednn=True).in_process().text == "serial+onednn"
     assert bits_of("workers:2+onednn") == "serial+onednn" != bits_of("workers:2")
     assert bits_of(Serial(onednn=True).text) == "serial+onednn"
     with pytest.raises(ConfigError, match="onednn goes with serial and workers"):

@@ -69,8 +69,8 @@ class _Weighing(Client):
         super().__init__(plan, fed, net, functools.partial(_Coding, audit=audit))
         self.audit = audit
 
-    def shares(self, asked: TrainTask) -> dict[float, Download]:
-        made = super().shares(asked)
+    def downloads(self, asked: TrainTask) -> dict[float, Download]:
+        made = super().downloads(asked)
         for i in asked.cohort:
             share = made[self.fed.capacity(i)]
             told = pack(self.views.told(share.view))

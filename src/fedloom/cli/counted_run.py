@@ -13,7 +13,7 @@ from fedloom.engines import Serial
 from fedloom.engines.client_results import Request, TrainTask
 from fedloom.engines.client_round import ClientCost
 from fedloom.engines.evaluation_batches import examples_of
-from fedloom.engines.extra_exchanges import answered
+from fedloom.engines.extra_exchanges import ask_cohort
 from fedloom.engines.one_step import Operations, as_it_was, first_task
 from fedloom.engines.scores import evaluate_range
 from fedloom.engines.summation import root
@@ -105,7 +105,7 @@ def _step(run: Run, i: int) -> Step:
             up = tree(lambda v: v / total.n, total.up)
         task = first_task(plan, fed, net, [i], up)
         with asking:
-            task, answers = answered(engine.map, plan, fed.seed, task)
+            task, answers = ask_cohort(engine.map, plan, fed.seed, task)
         with stepping:
             out = engine.map(Request.TRAIN, task)
     (cost,), _ = together([answers.stats, out.stats])

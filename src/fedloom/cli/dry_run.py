@@ -20,7 +20,7 @@ from fedloom.core.wire import nbytes
 from fedloom.engines import Serial, Vectorised, Workers, bfloat16_gain
 from fedloom.engines.base import processors
 from fedloom.engines.client_results import Request, TrainTask
-from fedloom.engines.extra_exchanges import answered
+from fedloom.engines.extra_exchanges import ask_cohort
 from fedloom.engines.one_step import StepCost, not_replayed, step_costs, try_step
 from fedloom.engines.stages import sums_suffice
 from fedloom.experiment.experiment import Experiment
@@ -143,7 +143,7 @@ def estimate(config: Config, seeds: int, speed: float | None = None) -> str:
         rows.insert(0, ["engine", f"{cost.workers} processes", beside])
     if experiment.choice is not None:
         why = experiment.choice.why
-        if experiment.choice.given == "auto":
+        if experiment.choice.setting == "auto":
             why += "; a long run tries processes with the same bits"
         rows.insert(0, ["engine", str(experiment.taken), why])
     if cost.bf16 is not None:
@@ -273,7 +273,7 @@ def _alone(run: Run) -> int:
     if not isinstance(engine, Workers):
         return 0
     engine.settle(run.plan, run.fed, run.net)
-    run.engine = engine.alone()
+    run.engine = engine.in_process()
     return engine.workers
 
 
@@ -281,7 +281,7 @@ def _train(run: Run, sample: list[int]) -> float:
     """Train these clients -> seconds."""
     started = time.perf_counter()
     task = TrainTask(run.message().msg, run.state.buffers, {}, sample, 0)
-    task, _ = answered(run.engine.map, run.plan, run.fed.seed, task)
+    task, _ = ask_cohort(run.engine.map, run.plan, run.fed.seed, task)
     run.engine.map(Request.TRAIN, task)
     return time.perf_counter() - started
 

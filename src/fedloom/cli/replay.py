@@ -135,10 +135,10 @@ def _client(replay: Replay, trace: ClientTrace) -> str:
         ("client", f"{replay.name(i)}, {fed.data.sizes[i]} examples, weight {fed.weight(i):g}"),
         ("before", "had not taken part" if last < 0 else f"took part in round {last + 1}"),
         ("its state", _fields(trace.before.alg)),
-        ("received", _fields(trace.share.msg)),
+        ("received", _fields(trace.download.msg)),
     ]
-    if trace.done is not None:
-        lines.append(("update", _fields(trace.done.up)))
+    if trace.trained is not None:
+        lines.append(("update", _fields(trace.trained.up)))
     if trace.sent is not None and not trace.sent.why:
         sizes = human_bytes(sum(trace.sent.sizes.values()))
         lines.append(("sent", f"{sizes}, read as {_fields(trace.sent.up)}"))
@@ -158,7 +158,7 @@ def _step(trace: ClientTrace, step: int) -> str:
     """One step: its examples, and the move of every layer."""
     if step > len(trace.steps):
         raise ConfigError(f"client {trace.client} made {len(trace.steps)} steps; {step} is none")
-    some, layout = trace.steps[step - 1].examples.tolist(), trace.share.view.layout
+    some, layout = trace.steps[step - 1].examples.tolist(), trace.download.view.layout
     more = f" and {len(some) - _EXAMPLES} more" if len(some) > _EXAMPLES else ""
     lines, (x, there) = [["layer", "norm", "moved"]], trace.points
     for name, a, b in zip(layout.names, layout.pieces(x), layout.pieces(there - x), strict=True):
@@ -186,9 +186,9 @@ def _write(replay: Replay, trace: ClientTrace, out: Path) -> None:
     """The client's tensors; its losses and the records' numbers are JSON in the header."""
     from fedloom.storage.records import freeze, write_tensors
 
-    records = {"message": trace.share.msg, "before": trace.before}
-    if trace.done is not None:
-        records["update"] = trace.done.up
+    records = {"message": trace.download.msg, "before": trace.before}
+    if trace.trained is not None:
+        records["update"] = trace.trained.up
     if trace.sent is not None and not trace.sent.why:
         records |= {"sent": trace.sent.up, "after": trace.sent.memory}
     tensors = {"server.before": replay.before, "server.after": replay.after}

@@ -8,7 +8,7 @@ from ..errors import ConfigError
 from ..storage.identity import bits_of
 from .auto import Auto
 from .base import Engine
-from .family import Choice, family_of, numbered
+from .family import Choice, choose_chunk, family_of
 from .one_step import bfloat16_gain
 from .ranks import Ranks
 from .scores import Score
@@ -28,10 +28,10 @@ __all__ = [
     "Workers",
     "bfloat16_gain",
     "bits_of",
+    "choose_chunk",
     "family_of",
     "is_auto",
     "make_engine",
-    "numbered",
     "numberless",
     "on_processes",
 ]
@@ -59,7 +59,7 @@ def make_engine(text: str) -> Engine:
     first, plus, second = text.partition("+")
     if first == "ranks" and not second.startswith("ranks"):
         inner = make_engine(second) if plus else Serial()
-        return Ranks(inner.here if isinstance(inner, Auto) else inner)
+        return Ranks(inner.inner if isinstance(inner, Auto) else inner)
     if first == "auto" and plus:
         return _auto(second, text)
     name, number = _parsed(first, text)
@@ -97,9 +97,9 @@ def numberless(engine: str | Engine) -> bool:
 
 
 def _auto(family: str, text: str) -> Engine:
-    here = None if family.partition("+")[0] in ("auto", "ranks") else make_engine(family)
-    if type(here) is Serial or (type(here) is Vectorised and ":" in family):
-        return Auto(here)
+    engine = None if family.partition("+")[0] in ("auto", "ranks") else make_engine(family)
+    if type(engine) is Serial or (type(engine) is Vectorised and ":" in family):
+        return Auto(engine)
     raise ConfigError(
         f"engine '{text}': behind auto+ stands what a rule has chosen, serial, serial+onednn or "
         "vectorised:N, as in 'auto+vectorised:25'; write 'auto' to let it choose"
@@ -112,8 +112,8 @@ def _in_onednn(name: str, number: int | None, text: str) -> Engine:
             f"engine '{text}': onednn goes with serial and workers, as in 'workers:2+onednn'"
         )
     if not has_onednn():
-        alone = text.partition("+")[0]
-        raise ConfigError(f"engine '{text}': this torch has no oneDNN; take '{alone}'")
+        plain_name = text.partition("+")[0]
+        raise ConfigError(f"engine '{text}': this torch has no oneDNN; take '{plain_name}'")
     return Serial(onednn=True) if name == "serial" else Workers(number, onednn=True)
 
 

@@ -17,7 +17,7 @@ from ..core.vector import Rec, Vec
 from ..errors import AuthorError
 from ..objectives import Objective
 from ..stage import Download, LocalResult
-from .author_rules import noted
+from .author_rules import with_note
 from .heartbeat import beat
 from .local_steps import (
     OUTSIDE,
@@ -29,7 +29,7 @@ from .local_steps import (
     Place,
     Step,
 )
-from .private_gradient import blamed
+from .private_gradient import loss_label
 from .reused_memory import NOTHING, Buffers, Mask, storage, storages
 from .stages import steps_before
 
@@ -55,7 +55,7 @@ class Alone(LocalRound):
     def __init__(
         self,
         steps: LocalSteps,
-        share: Download,
+        download: Download,
         memory: Rec,
         i: int,
         round: int,
@@ -63,18 +63,19 @@ class Alone(LocalRound):
         look: Look | None = None,
         purpose: str = "step",
     ) -> None:
-        super().__init__(steps, share, [memory], [i], round, look)
+        super().__init__(steps, download, [memory], [i], round, look)
         self.client, self.memory, self._reused = i, memory, reused
-        self.net, self.seed = share.net, key(steps.fed.seed, purpose, round, i)
-        view = share.view
-        self._plain, self._blamed = steps.plain(view), blamed(steps.plan.objective)
-        self._mask = None if view.held is None or view.net else Mask(view, share.net)
+        self.net, self.seed = download.net, key(steps.fed.seed, purpose, round, i)
+        view = download.view
+        self._plain, self._loss_label = steps.plain(view), loss_label(steps.plan.objective)
+        self._mask = None if view.held is None or view.net else Mask(view, download.net)
 
     def inputs(self) -> Inputs:
         seed_all(self.seed, self.net.params[0])  # the method's start() may draw
-        own, obj = self.steps.begun(self.share, self.memory, self.client, self.round, self.seed)
-        msg, (job,) = self.share.msg, self.jobs
-        now = Inputs(own, obj, msg, job, job.draws.seed)
+        place = self.client, self.round, self.seed
+        mem, obj = self.steps.initial_states(self.download, self.memory, *place)
+        msg, (job,) = self.download.msg, self.jobs
+        now = Inputs(mem, obj, msg, job, job.draws.seed)
         return now._replace(job=job._replace(full=self.full(now, OUTSIDE)))
 
     def batches(self) -> Iterator[Step]:
@@ -85,13 +86,13 @@ class Alone(LocalRound):
             batch = fed.batch(index, fed.draws(i, self.round, k, len(index)))
             step = Step(batch, substream(self.seed, k), rates[k], k)
             if noises is not None:
-                x = self.share.msg.x
+                x = self.download.msg.x
                 weight = x.new_full((len(index),), 1 / expected)
                 step = step._replace(weight=weight, noise=noises(x.shape, x.dtype).to(x.device))
             yield step
 
     def begin(self, now: Inputs) -> tuple[Vec, Rec]:
-        x, loc = self.steps.guard.call("start", now.msg, now.own, now.job)
+        x, loc = self.steps.guard.call("start", now.msg, now.mem, now.job)
         return (self._reused.points.take(x).copy_(x) if self._plain else x), loc
 
     def advance(
@@ -101,10 +102,10 @@ class Alone(LocalRound):
             return x, loc, now.obj, self._descend(x, now, step)
         d, loc, obj, loss = self.step(k, x, loc, now, step)
         d = d.contiguous()  # one entry of x spread out would change while x is written to
-        points, held = self._reused.points, storages(loc, obj) if loc or obj else NOTHING
-        x = torch.sub(x, d, alpha=step.lr, out=points.next(x, held))
-        points.settle(held | {storage(x)} if held else held)
-        self._reused.gradients.settle(held)
+        points, in_use = self._reused.points, storages(loc, obj) if loc or obj else NOTHING
+        x = torch.sub(x, d, alpha=step.lr, out=points.next(x, in_use))
+        points.settle(in_use | {storage(x)} if in_use else in_use)
+        self._reused.gradients.settle(in_use)
         return x, loc, obj, loss
 
     def _descend(self, x: Vec, now: Inputs, step: Step) -> Tensor:
@@ -136,8 +137,8 @@ class Alone(LocalRound):
         self, x: Vec, step: Step, ref: Vec, obj: Rec, place: Place
     ) -> tuple[Vec, Tensor]:
         mask = self._mask
-        seen = x if mask is None else mask.embedded(x)
-        loss, parts, direct = self._pieces(seen, step, ref, obj)
+        point = x if mask is None else mask.embedded(x)
+        loss, parts, direct = self._pieces(point, step, ref, obj)
         reused = self._reused
         g = (reused.gradients if place[1] == OWN_BATCH else reused.passing).take(x)
         if mask is not None:
@@ -151,22 +152,22 @@ class Alone(LocalRound):
         return g if direct is None else g.add_(direct), loss
 
     def _pieces(
-        self, seen: Vec, step: Step, ref: Vec, obj: Rec
+        self, point: Vec, step: Step, ref: Vec, obj: Rec
     ) -> tuple[Tensor, Sequence[Tensor | None], Tensor | None]:
         """The loss of a batch at a point as the net computes with it, its gradient layer by layer,
         and the gradient of the point itself if the loss uses it directly.
         """
-        seed_torch(step.seed, seen)
+        seed_torch(step.seed, point)
         # the two contexts cost more than the rest, so they are used only if needed
         if self.net.draws or not torch.is_grad_enabled():
             with torch.enable_grad(), seeded(step.seed):
-                return self._differentiated(seen, step, ref, obj)
-        return self._differentiated(seen, step, ref, obj)
+                return self._differentiated(point, step, ref, obj)
+        return self._differentiated(point, step, ref, obj)
 
     def _differentiated(
-        self, seen: Vec, step: Step, ref: Vec, obj: Rec
+        self, point: Vec, step: Step, ref: Vec, obj: Rec
     ) -> tuple[Tensor, Sequence[Tensor | None], Tensor | None]:
-        handle = self.net.live(seen)
+        handle = self.net.live(point)
         value = self._mean(handle, step, ref, obj)
         check_value(self.plan.objective, value)
         *parts, direct = torch.autograd.grad(value, [*self.net.params, handle], allow_unused=True)
@@ -176,25 +177,25 @@ class Alone(LocalRound):
     def value(self, x: Vec, step: Step, ref: Vec, obj: Rec) -> Tensor:
         seed_torch(step.seed, x)
         with seeded(step.seed):
-            value = self._mean(self.net.live(self.share.view.seen(x)), step, ref, obj)
+            value = self._mean(self.net.live(self.download.view.seen(x)), step, ref, obj)
         check_scalar(self.plan.objective, value)
         return value.detach().clone()
 
     def _mean(self, handle: Tensor, step: Step, ref: Vec, obj: Rec) -> Tensor:
         mean = self.plan.objective.mean
-        found: Tensor = noted(self._blamed, mean, self.net, handle, step.data, ref, obj)
-        return found
+        loss: Tensor = with_note(self._loss_label, mean, self.net, handle, step.data, ref, obj)
+        return loss
 
     def _over_all(
         self, ask: Callable[[Oracle], Tensor], zero: Tensor, now: Inputs, k: int
     ) -> Tensor:
         fed = self.fed
-        own = fed.data.clients.of(self.client).to(fed.data.inputs.device)
+        rows = fed.data.clients.of(self.client).to(fed.data.inputs.device)
         seed = key(fed.seed, "full", self.round, self.client)
-        for m, index in enumerate(torch.split(own, fed.local.batch or len(own))):
+        for m, index in enumerate(torch.split(rows, fed.local.batch or len(rows))):
             batch = Step(fed.batch(index), substream(seed, m), 0.0, k)
-            asked = ask(self.gradient(now, batch, (OUTSIDE, m), []))
-            zero.add_(asked, alpha=len(index) / len(own))
+            part = ask(self.gradient(now, batch, (OUTSIDE, m), []))
+            zero.add_(part, alpha=len(index) / len(rows))
             self._reused.passing.settle(NOTHING)
         return zero
 
@@ -202,9 +203,9 @@ class Alone(LocalRound):
     def train(self) -> LocalResult:
         """The client's local training."""
         result = self.run().result(0)
-        held = storages(result.up, result.memory)
-        self._reused.points.give_away(held)
-        self._reused.gradients.give_away(held)
+        in_use = storages(result.up, result.memory)
+        self._reused.points.give_away(in_use)
+        self._reused.gradients.give_away(in_use)
         return result
 
     def row(self, values: Any, r: int) -> Any:
@@ -224,5 +225,5 @@ def check_value(objective: Objective, value: Any) -> None:
 def check_scalar(objective: Objective, value: Any) -> None:
     """Raise AuthorError unless a batch's mean loss is a scalar."""
     if not isinstance(value, Tensor) or value.ndim:
-        got = f"shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-        raise AuthorError(f"{objective.name}.mean() gives {got}; return a tensor without axes")
+        actual = f"shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+        raise AuthorError(f"{objective.name}.mean() gives {actual}; return a tensor without axes")

@@ -80,7 +80,7 @@ _BRANCHED = ("data-dependent control flow", ".item()", "Boolean value of Tensor"
 
 # ----------------------------------------------------------------------------- what methods may do
 def branches(method: str, how: str) -> AuthorError:
-    """A method asks for a tensor's value; how: what told it."""
+    """A method asks for a tensor's value; how: how we know."""
     return AuthorError(f"{method} branches on a tensor's value ({how}); {_NO_VALUES}")
 
 
@@ -114,28 +114,28 @@ def differs(method: str, inside: str) -> AuthorError:
 
 
 # --------------------------------------------------------------------------- what methods may give
-def checked(method: str, found: Any, arguments: Arguments) -> Any:
+def checked(method: str, result: Any, arguments: Arguments) -> Any:
     """What a method gives, where each value keeps its rule in _GIVES."""
     gives = _GIVES[method]
-    values = (found,) if len(gives) == 1 else pair(method, _WORDS[method], found)
-    for (what, rule), value in zip(gives, values, strict=True):
-        rule(method, what, value, arguments)
-    return found
+    values = (result,) if len(gives) == 1 else pair(method, _NOUNS[method], result)
+    for (noun, check), value in zip(gives, values, strict=True):
+        check(method, noun, value, arguments)
+    return result
 
 
-def pair(method: str, what: str, found: Any) -> Any:
+def pair(method: str, nouns: str, value: Any) -> Any:
     """A method gives two values."""
-    if type(found) is not tuple or len(found) != 2:  # a record is of a type of its own
-        got = f"{len(found)} values" if isinstance(found, tuple) else f"a {type(found).__name__}"
-        raise AuthorError(f"{method}() must give two values, {what}, got {got}", SHAPES)
-    return found
+    if type(value) is not tuple or len(value) != 2:  # a record is of a type of its own
+        kind = f"{len(value)} values" if isinstance(value, tuple) else f"a {type(value).__name__}"
+        raise AuthorError(f"{method}() must give two values, {nouns}, got {kind}", SHAPES)
+    return value
 
 
-def check_record(method: str, what: str, value: Any, _: Any = None) -> None:
+def check_record(method: str, noun: str, value: Any, _: Any = None) -> None:
     """A record holds tensors, numbers and records."""
     if not is_rec(value):
         raise AuthorError(
-            f"{method}() gives {what} of type {type(value).__name__}; make it with rec(...), of "
+            f"{method}() gives {noun} of type {type(value).__name__}; make it with rec(...), of "
             "tensors, numbers and records",
             SHAPES,
         )
@@ -145,19 +145,19 @@ def check_record(method: str, what: str, value: Any, _: Any = None) -> None:
         at for at in fields(value).items() if not isinstance(at[1], (Tensor, int, float))
     )
     raise AuthorError(
-        f"{method}() gives {what} whose '{path}' is a {type(leaf).__name__}; a record "
+        f"{method}() gives {noun} whose '{path}' is a {type(leaf).__name__}; a record "
         "holds tensors, numbers and records",
         SHAPES,
     )
 
 
-def same_fields(method: str, what: str, new: Any, old: Rec, origin: str) -> None:
+def same_fields(method: str, noun: str, new: Any, old: Rec, origin: str) -> None:
     """A record keeps the fields that it had from the method `origin` on."""
     if not is_rec(new):
-        check_record(method, what, new)
+        check_record(method, noun, new)
     elif new._fields != old._fields:
         raise AuthorError(
-            f"{method}() gives {what} with the fields {_names(new)}, but it had {_names(old)}; "
+            f"{method}() gives {noun} with the fields {_names(new)}, but it had {_names(old)}; "
             f"keep the fields that {origin}() gave it",
             FIELDS,
         )
@@ -168,7 +168,7 @@ def _names(record: Rec) -> str:
 
 
 # the method, what a value is called, the value, and the arguments of the call
-def _vector(method: str, what: str, v: Any, arguments: Arguments) -> None:
+def _vector(method: str, noun: str, v: Any, arguments: Arguments) -> None:
     """It is like x in length and type."""
     like: Vec = arguments[0] if isinstance(arguments[0], Tensor) else arguments[0].x
     if not isinstance(v, Tensor):
@@ -184,17 +184,17 @@ def _vector(method: str, what: str, v: Any, arguments: Arguments) -> None:
         )
     else:
         return
-    raise AuthorError(f"{method}() gives {what} {why}", SHAPES)
+    raise AuthorError(f"{method}() gives {noun} {why}", SHAPES)
 
 
-def _loc(method: str, what: str, loc: Any, arguments: Arguments) -> None:
+def _loc(method: str, noun: str, loc: Any, arguments: Arguments) -> None:
     old = arguments[1] if method == "direction" else loc
     if type(loc) is not type(old) or not is_rec(loc):  # a record's type is made of its fields
-        same_fields(method, what, loc, old, "start")
+        same_fields(method, noun, loc, old, "start")
 
 
-def _update(method: str, what: str, up: Any, arguments: Arguments) -> None:
-    check_record(method, what, up)
+def _update(method: str, noun: str, up: Any, arguments: Arguments) -> None:
+    check_record(method, noun, up)
     if missing := {"delta", "weight"} - set(up._fields):
         raise AuthorError(
             f"{method}() gives an update without {' and '.join(sorted(missing))}, only with "
@@ -204,8 +204,8 @@ def _update(method: str, what: str, up: Any, arguments: Arguments) -> None:
     _vector(method, "delta", up.delta, arguments)
 
 
-def _answer(method: str, what: str, answer: Any, arguments: Arguments) -> None:
-    check_record(method, what, answer)
+def _answer(method: str, noun: str, answer: Any, arguments: Arguments) -> None:
+    check_record(method, noun, answer)
     for name in answer._fields:
         if name in (*arguments[0]._fields, "delta", "weight"):
             raise AuthorError(
@@ -215,11 +215,11 @@ def _answer(method: str, what: str, answer: Any, arguments: Arguments) -> None:
             )
 
 
-def _memory(method: str, what: str, new: Any, arguments: Arguments) -> None:
+def _memory(method: str, noun: str, new: Any, arguments: Arguments) -> None:
     old = arguments[METHODS[method].index("mem")]
     if new is old:
         return
-    check_record(method, what, new)
+    check_record(method, noun, new)
     before, after = ({p: _kind(v) for p, v in fields(m).items()} for m in (old, new))
     for path in (*before, *after):
         now, was = (kinds.get(path, "nothing") for kinds in (after, before))
@@ -238,25 +238,25 @@ def _kind(leaf: Any) -> str:
     return "a number"
 
 
-def _with_x(method: str, what: str, found: Any, arguments: Arguments) -> None:
-    check_record(method, what, found)
-    if "x" not in found._fields:
+def _with_x(method: str, noun: str, record: Any, arguments: Arguments) -> None:
+    check_record(method, noun, record)
+    if "x" not in record._fields:
         raise AuthorError(
-            f"{method}() gives a record without x, only with {_names(found)}; x is the model",
+            f"{method}() gives a record without x, only with {_names(record)}; x is the model",
             SHAPES,
         )
-    _vector(method, "x", found.x, arguments)
+    _vector(method, "x", record.x, arguments)
     if method == "server_step":
-        same_fields(method, what, found, arguments[0], "server_init")
+        same_fields(method, noun, record, arguments[0], "server_init")
 
 
-def _columns(method: str, what: str, found: Any, arguments: Arguments) -> None:
-    check_record(method, what, found)
-    for name, v in found._asdict().items():
+def _columns(method: str, noun: str, record: Any, arguments: Arguments) -> None:
+    check_record(method, noun, record)
+    for name, v in record._asdict().items():
         if not isinstance(v, int | float) and not (isinstance(v, Tensor) and v.numel() == 1):
-            got = list(v.shape) if isinstance(v, Tensor) else type(v).__name__
+            actual = list(v.shape) if isinstance(v, Tensor) else type(v).__name__
             raise AuthorError(
-                f"report() gives '{name}' as {got}; a column of a row is one number, such as "
+                f"report() gives '{name}' as {actual}; a column of a row is one number, such as "
                 f"rec({name}=srv.x.norm())",
                 SHAPES,
             )
@@ -278,7 +278,7 @@ _GIVES: dict[str, tuple[tuple[str, Callable[[str, str, Any, Arguments], None]], 
     "model": (("a model", _vector),),
     "report": (("numbers", _columns),),
 }
-_WORDS = {
+_NOUNS = {
     method: " and ".join(re.sub("^an? ", "the ", what) for what, _ in gives)
     for method, gives in _GIVES.items()
 }
@@ -287,21 +287,21 @@ _WORDS = {
 # -------------------------------------------------------------------------------- what is declared
 def check_declarations(algorithm: Algorithm) -> None:
     """The methods take what engines give them; what they declare is what they say."""
-    for name, want in METHODS.items():
-        have = [*inspect.signature(getattr(type(algorithm), name)).parameters]
-        if have != ["self", *want]:
+    for name, expected in METHODS.items():
+        actual = [*inspect.signature(getattr(type(algorithm), name)).parameters]
+        if actual != ["self", *expected]:
             raise AuthorError(
-                f"{name}({', '.join(have)}) must take (self, {', '.join(want)}): engines and "
+                f"{name}({', '.join(actual)}) must take (self, {', '.join(expected)}): engines and "
                 "wrappers call it with these, in this order",
                 DECLARED,
             )
-    sent, near, traits = algorithm.compressible_up, algorithm.compressible_down, algorithm.traits
+    up, down, traits = algorithm.compressible_up, algorithm.compressible_down, algorithm.traits
     fits = {
-        f"compressible_up must map field names to MEAN, ACCUMULATED or CHANGE, got {sent!r}; most "
-        'methods have {"delta": MEAN}': isinstance(sent, Mapping)
-        and all(isinstance(v, Reaches) for v in sent.values()),
-        f"compressible_down must be a tuple of field names, got {near!r}; a tuple of one is "
-        '("x",), with the comma': isinstance(near, tuple) and all(isinstance(v, str) for v in near),
+        f"compressible_up must map field names to MEAN, ACCUMULATED or CHANGE, got {up!r}; most "
+        'methods have {"delta": MEAN}': isinstance(up, Mapping)
+        and all(isinstance(v, Reaches) for v in up.values()),
+        f"compressible_down must be a tuple of field names, got {down!r}; a tuple of one is "
+        '("x",), with the comma': isinstance(down, tuple) and all(isinstance(v, str) for v in down),
         f"traits must be a frozenset of fedloom.algorithm.Trait, got {traits!r}; write "
         "frozenset({Trait.READS_THE_MOVE}), or leave it out": isinstance(traits, frozenset)
         and all(isinstance(v, Trait) for v in traits),
@@ -322,13 +322,13 @@ def check_sent(algorithm: Algorithm, up: Rec) -> None:
 
 
 # ---------------------------------------------------------------------------------------- in words
-def noted(what: str, call: Callable[..., Any], *arguments: Any) -> Any:
+def with_note(note: str, call: Callable[..., Any], *arguments: Any) -> Any:
     """call(*arguments), with a note in its exceptions that says what was called, for in_words()."""
     try:
         return call(*arguments)
     except Exception as error:
         if not isinstance(error, FedloomError):
-            error.add_note(what)
+            error.add_note(note)
         raise
 
 

@@ -15,7 +15,7 @@ from ..errors import ConfigError, WorkerError
 from ..federation.federation import Federation
 from ..plan import Plan
 from .base import processors
-from .client_results import RangeResult, Request, TrainTask, joined
+from .client_results import RangeResult, Request, TrainTask, join_results
 from .serial import Serial
 from .vectorised import Vectorised
 from .workers import Workers
@@ -31,13 +31,13 @@ _log = logging.getLogger(__name__)
 class Auto:
     """One process, or worker processes that compute the same bits: whichever takes less time.
 
-    here: the engine of one process, with the number of clients at once given.
+    inner: the engine of one process, with the number of clients at once given.
     """
 
     name = "auto"
 
-    def __init__(self, here: Serial | Vectorised) -> None:
-        self.here = here
+    def __init__(self, inner: Serial | Vectorised) -> None:
+        self.inner = inner
         self._workers: Workers | None = None
         self._clients = self._rounds = 0
         self._processes = 1  # that a run may take
@@ -46,17 +46,17 @@ class Auto:
     @property
     def text(self) -> str:
         """The engine as a configuration writes it."""
-        return f"auto+{self.here.text}"
+        return f"auto+{self.inner.text}"
 
     @property
     def chunk(self) -> int:
         """How many clients are computed at once."""
-        return int(getattr(self.here, "chunk", 1))
+        return int(getattr(self.inner, "chunk", 1))
 
     @property
     def way(self) -> Serial | Vectorised | Workers:
         """The engine that computes now."""
-        return self._workers or self.here
+        return self._workers or self.inner
 
     def fit(self, clients: int, rounds: int) -> None:
         """Know the size of the largest cohort, and the length of the run."""
@@ -65,38 +65,38 @@ class Auto:
     def open(self, plan: Plan, fed: Federation, net: Net) -> None:
         """Prepare the run, in this process."""
         self._plan, self._fed, self._net = plan, fed, net
-        self.here.open(plan, fed, net)
+        self.inner.open(plan, fed, net)
         busy = -(-self._clients // self.chunk)  # more processes would have nothing to do
         self._processes = min(processors(), busy) if net.device.type == "cpu" else 1
 
-    def map(self, what: Request, task: TrainTask) -> RangeResult:
+    def map(self, request: Request, task: TrainTask) -> RangeResult:
         """See Engine.map."""
-        if what is Request.TRAIN and not self._decided:
+        if request is Request.TRAIN and not self._decided:
             self._decided = True
             if self._processes > 1:
                 return self._deciding(task)
-        return self._safely(lambda: self.way.map(what, task))
+        return self._safely(lambda: self.way.map(request, task))
 
     def _deciding(self, task: TrainTask) -> RangeResult:
         """The first round, after which it is decided. It is cut at whole chunks, which changes no
         bit.
         """
         clients, chunk = len(task.cohort), self.chunk
-        seconds, done = _timed(self.here, task.range(0, chunk))
+        seconds, first_result = _timed(self.inner, task.range(0, chunk))
         each = seconds / min(chunk, clients)
         if each * clients * (self._rounds - task.round) > WORTH:
             several = chunk * self._processes
             trial = task.range(0, several * max(1, int(TRIAL / (each * several))))
             self._try(trial)
         if clients <= chunk:
-            return done
+            return first_result
         rest = task.range(chunk, clients)
-        return joined([done, self._safely(lambda: self.way.map(Request.TRAIN, rest))])
+        return join_results([first_result, self._safely(lambda: self.way.map(Request.TRAIN, rest))])
 
     def _try(self, trial: TrainTask) -> None:
         """Start processes, and keep them if they take less time for this part of a round."""
-        chunk = self.here.chunk if isinstance(self.here, Vectorised) else None
-        onednn = isinstance(self.here, Serial) and self.here.onednn
+        chunk = self.inner.chunk if isinstance(self.inner, Vectorised) else None
+        onednn = isinstance(self.inner, Serial) and self.inner.onednn
         workers = self._workers = Workers(self._processes, chunk, onednn)
         workers.fit(self._clients)
         try:
@@ -108,7 +108,7 @@ class Auto:
             _log.warning("engine = auto: the run stays in one process: %s", error)
             self._end()
             return
-        ratio = several / _timed(self.here, trial)[0]
+        ratio = several / _timed(self.inner, trial)[0]
         _log.info(
             "engine = auto: %d processes take %.2f of the time of one; the run goes on in %s",
             *(self._processes, ratio, "them" if ratio < FASTER else "one"),
@@ -136,11 +136,11 @@ class Auto:
     def close(self) -> None:
         """End all processes."""
         self._end()
-        self.here.close()
+        self.inner.close()
 
 
 def _timed(engine: Serial | Vectorised | Workers, task: TrainTask) -> tuple[float, RangeResult]:
     """The seconds of a task, and its result."""
     began = time.perf_counter()
-    found = engine.map(Request.TRAIN, task)
-    return time.perf_counter() - began, found
+    result = engine.map(Request.TRAIN, task)
+    return time.perf_counter() - began, result

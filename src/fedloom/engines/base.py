@@ -34,7 +34,7 @@ class Engine(Protocol):
     def open(self, plan: Plan, fed: Federation, net: Net) -> None:
         """Prepare the run; called once."""
 
-    def map(self, what: Request, task: TrainTask) -> RangeResult:
+    def map(self, request: Request, task: TrainTask) -> RangeResult:
         """Ask the clients of a task, a cohort or a range of one, for something; or evaluate its
         batches.
         """
@@ -52,13 +52,13 @@ class TooFewError(FedloomError, RuntimeError):
 
     def __init__(
         self,
-        said: str,
+        message: str,
         lost: list[ClientCost],
         kept: dict[int, ClientCost],
         again: bool = True,
         needed: int | None = None,
     ) -> None:
-        super().__init__(said)
+        super().__init__(message)
         self.lost, self.kept, self.again, self.needed = lost, kept, again, needed
 
 

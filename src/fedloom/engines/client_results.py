@@ -108,7 +108,7 @@ class RangeResult(NamedTuple):
     scores: Sequence[Score] = ()
 
 
-def joined(parts: Iterable[RangeResult]) -> RangeResult:
+def join_results(parts: Iterable[RangeResult]) -> RangeResult:
     """The results of ranges, in order, as one."""
     out, scores = RangeResult([], {}, []), list[Score]()
     for part in parts:

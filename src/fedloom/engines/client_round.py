@@ -23,13 +23,13 @@ from ..errors import ClientError, CompositionError, NotFiniteError
 from ..federation.federation import Federation
 from ..objectives import Objective
 from ..plan import Plan
-from ..stage import At, Download, LocalResult, asked
+from ..stage import At, Download, LocalResult, overriding
 from ..submodels.base import View
 from .alone import Alone, Reused
-from .author_rules import Explained, noted
+from .author_rules import Explained, with_note
 from .client_results import ClientCost, RangeResult, TrainTask, cost
 from .client_views import ClientViews
-from .guard import called
+from .guard import call_checked
 from .local_steps import LocalSteps, Look
 from .stages import Coding, Leaves, stages_of
 from .summation import finite, numbers, push, spread, unweighted_of
@@ -37,7 +37,7 @@ from .summation import finite, numbers, push, spread, unweighted_of
 __all__ = ["Client", "ClientCost", "Download", "LocalResult", "RangeResult"]
 
 
-NOTHING_KEPT = rec()  # of a stage without a name
+NO_STATE = rec()  # of a stage without a name
 
 
 class First:
@@ -80,11 +80,11 @@ class Client:
         self._first: tuple[Vec, View, Rec, dict[str, Rec]] | None = None
         self._reused = Reused.none()
         self.views, self.aggregation = ClientViews(plan.rule, fed, net), plan.aggregation
-        self.stages = stages_of(plan, fed, net, coding)
+        self.stages = stages = stages_of(plan, fed, net, coding)
         self.link = self.stages[-1]
         self.leaves = next((s for s in self.stages if isinstance(s, Leaves)), None)
-        self.receiving, self._sending = asked(self.stages, "receive"), asked(self.stages, "send")
-        self._addressing, self._reading = asked(self.stages, "address"), asked(self.stages, "read")
+        self.receiving, self._sending = overriding(stages, "receive"), overriding(stages, "send")
+        self._addressing, self._reading = overriding(stages, "address"), overriding(stages, "read")
         self.steps = LocalSteps(plan, fed, self.stages)
         self.look = look
         loss, kind = type(plan.objective), type(plan.algorithm)
@@ -104,33 +104,33 @@ class Client:
         """Forget this round's x, and the state of clients that begin there."""
         self._first = None
 
-    def shares(self, asked: TrainTask) -> dict[float, Download]:
+    def downloads(self, task: TrainTask) -> dict[float, Download]:
         """{capacity: what these clients receive}. A view is made once per capacity and round."""
-        msg, made = asked.msg, {}
-        for capacity in dict.fromkeys(map(self.fed.capacity, asked.cohort)):
-            view = self.views.of(msg.x, capacity, asked.round)
-            part, told = view.take(msg), nbytes(self.views.told(view))
-            share = self.share(view, part, asked.buffers)
-            down = nbytes(share.wire.take(part)) | {f"view.{k}": n for k, n in told.items()}
-            if size := share.travelling(share.buffers).nbytes:
+        msg, downloads = task.msg, {}
+        for capacity in dict.fromkeys(map(self.fed.capacity, task.cohort)):
+            view = self.views.of(msg.x, capacity, task.round)
+            part, notes = view.take(msg), nbytes(self.views.told(view))
+            download = self.download(view, part, task.buffers)
+            down = nbytes(download.wire.take(part)) | {f"view.{k}": n for k, n in notes.items()}
+            if size := download.travelling(download.buffers).nbytes:
                 down["buffers"] = size
-            made[capacity] = share._replace(down=down)
-        return made
+            downloads[capacity] = download._replace(down=down)
+        return downloads
 
-    def share(self, view: View, msg: Rec, buffers: Vec) -> Download:
+    def download(self, view: View, msg: Rec, buffers: Vec) -> Download:
         """What a client with this view receives, vectors (m,); its bytes are not counted."""
         net = view.net or self.net
         net.bf16, net.onednn = self.net.bf16, self.net.onednn
-        share = Download(view, net, msg, {}, view, buffers, None, self.views.masked(view))
+        download = Download(view, net, msg, {}, view, buffers, None, self.views.masked(view))
         for stage in self._addressing:
-            share = stage.address(share)
-        return share
+            download = stage.address(download)
+        return download
 
     def take_in(
         self,
         out: RangeResult,
-        done: LocalResult,
-        share: Download,
+        result: LocalResult,
+        download: Download,
         place: int,
         i: int,
         round: int,
@@ -139,11 +139,13 @@ class Client:
         """Add what a client sent, its state and its cost to the result of a range. Raises
         ClientError.
         """
-        part, why, sizes, squares = None, done.why, done.sizes, done.squares
+        part, why, sizes, squares = None, result.why, result.sizes, result.squares
         if not why:
             try:
-                part = self.server_half(done.up, done.buffers, done.job, share, i, round, scale)
-                out.memories[i] = done.memory
+                part = self.server_half(
+                    result.up, result.buffers, result.job, download, i, round, scale
+                )
+                out.memories[i] = result.memory
             except NotFiniteError as error:  # the aggregation cannot add it
                 why = str(error)
         if why and self.plan.nonfinite == "stop":
@@ -152,28 +154,29 @@ class Client:
                 'local.lr, set local.clip, or skip such clients with nonfinite="skip"'
             )
         if why:  # a codec takes finite values only: this client has nothing to send
-            sizes, squares = {} if self.codes else nbytes(numbers(done.up)), None
-        found = cost(i, int(done.job.steps), done, share.down, sizes, squares)
-        out.stats.append(found._replace(answered=False) if why else found)
+            sizes, squares = {} if self.codes else nbytes(numbers(result.up)), None
+        client_cost = cost(i, int(result.job.steps), result, download.down, sizes, squares)
+        out.stats.append(client_cost._replace(answered=False) if why else client_cost)
         push(out.nodes, 0, place, part)
 
     # -------------------------------------------------------------------- at the client, and after
-    def receive(self, share: Download, memory: Rec) -> Download:
+    def receive(self, download: Download, memory: Rec) -> Download:
         """What a client's steps see, in the message and in the net."""
-        share = self.received(share, memory)
-        share.net.load_buffers(share.buffers)
-        return share
+        download = self.received(download, memory)
+        download.net.load_buffers(download.buffers)
+        return download
 
-    def received(self, share: Download, memory: Rec) -> Download:
+    def received(self, download: Download, memory: Rec) -> Download:
         """What a client's steps see. memory: its state."""
         for stage in reversed(self.receiving):
-            own = getattr(memory, stage.name, NOTHING_KEPT)
-            share = noted(f"{type(stage).__name__}.receive()", stage.receive, share, own)
-        return share
+            state = getattr(memory, stage.name, NO_STATE)
+            note = f"{type(stage).__name__}.receive()"
+            download = with_note(note, stage.receive, download, state)
+        return download
 
     def client_half(
         self,
-        share: Download,
+        download: Download,
         memory: Rec,
         i: int,
         round: int,
@@ -181,13 +184,13 @@ class Client:
         unchecked: bool = False,
     ) -> LocalResult:
         """All that a client does in a round. memory: its state (d,); unchecked: see send()."""
-        done = self.train(self.receive(share, memory), memory, i, round)
-        return self.send(done, share, i, round, scale, unchecked)
+        result = self.train(self.receive(download, memory), memory, i, round)
+        return self.send(result, download, i, round, scale, unchecked)
 
     def send(
         self,
-        done: LocalResult,
-        share: Download,
+        result: LocalResult,
+        download: Download,
         i: int,
         round: int,
         scale: float = 1.0,
@@ -196,60 +199,62 @@ class Client:
         """What leaves a client after its steps. scale: see server_half(); unchecked: whether its
         update is finite is seen in the sum.
         """
-        if self._sending or share.buffers.numel():
-            done = done._replace(buffers=share.net.buffers())
+        if self._sending or download.buffers.numel():
+            result = result._replace(buffers=download.net.buffers())
         try:
             for stage in self._sending:
-                own = getattr(done.memory, stage.name, NOTHING_KEPT)
-                given = done, own, share, At(self.fed.seed, round, i, scale)
-                done, own = noted(f"{type(stage).__name__}.send()", stage.send, *given)
+                state = getattr(result.memory, stage.name, NO_STATE)
+                arguments = result, state, download, At(self.fed.seed, round, i, scale)
+                result, state = with_note(f"{type(stage).__name__}.send()", stage.send, *arguments)
                 if stage.name:
-                    done = done._replace(memory=done.memory._replace(**{stage.name: own}))
+                    result = result._replace(memory=result.memory._replace(**{stage.name: state}))
         except NotFiniteError as error:
-            return done._replace(why=str(error))
-        up, mine, why = numbers(done.up), done.buffers, "its update is not finite"
-        if done.loss is not None and not math.isfinite(done.loss):
-            why = f"its loss was {done.loss}"
-        elif unchecked or (finite(up) and (not mine.numel() or finite(mine))):
-            up = up if share.wire is share.view else share.wire.take(up)
+            return result._replace(why=str(error))
+        up, buffers, why = numbers(result.up), result.buffers, "its update is not finite"
+        if result.loss is not None and not math.isfinite(result.loss):
+            why = f"its loss was {result.loss}"
+        elif unchecked or (finite(up) and (not buffers.numel() or finite(buffers))):
+            up = up if download.wire is download.view else download.wire.take(up)
             try:
-                read, sizes, link = self.link.coded(up, done.memory.link, share, round, i)
-                if (buffers := share.travelling(mine)).numel():
-                    sizes["buffers"] = buffers.nbytes
-                memory = done.memory._replace(link=link, last=float(round))
+                read, sizes, link = self.link.coded(up, result.memory.link, download, round, i)
+                if (travelling := download.travelling(buffers)).numel():
+                    sizes["buffers"] = travelling.nbytes
+                memory = result.memory._replace(link=link, last=float(round))
                 if self._arrives:
-                    own = self._arrived(read, numbers(done.up), memory.alg, share, i, round)
-                    memory = memory._replace(alg=own)
+                    state = self._arrived(read, numbers(result.up), memory.alg, download, i, round)
+                    memory = memory._replace(alg=state)
                 squares = self.link.link.squares(up, link)  # a vector more, so before the sum
-                return done._replace(up=read, memory=memory, sizes=sizes, squares=squares)
+                return result._replace(up=read, memory=memory, sizes=sizes, squares=squares)
             except NotFiniteError as error:  # what is sent is more than the update: a residual is
                 why = str(error)  # added, and the sum may overflow
-        return done._replace(why=why)
+        return result._replace(why=why)
 
-    def _arrived(self, sent: Any, up: Rec, own: Rec, share: Download, i: int, round: int) -> Rec:
+    def _arrived(self, sent: Any, up: Rec, mem: Rec, download: Download, i: int, round: int) -> Rec:
         """The method's state (d,) after the client has read its own update as the server will.
         sent: the update behind the codecs, or its bytes; up: as it was before them.
         """
-        layout, whole = share.wire.layout, share.wire is share.view
+        layout, whole = download.wire.layout, download.wire is download.view
         if not is_rec(sent):
-            sent = self.link.link.receive(sent, layout, up if whole else share.wire.take(up))
-        read = self._read(sent, share, i, round)
-        read = read if whole else share.wire.put(read, up)  # what does not travel is the client's
-        return share.view.put(self.steps.guard.call("arrived", read, share.view.take(own)), own)
+            sent = self.link.link.receive(sent, layout, up if whole else download.wire.take(up))
+        read = self._read(sent, download, i, round)
+        if not whole:  # what does not travel is the client's
+            read = download.wire.put(read, up)
+        new = self.steps.guard.call("arrived", read, download.view.take(mem))
+        return download.view.put(new, mem)
 
-    def _read(self, up: Rec, share: Download, i: int, round: int) -> Rec:
+    def _read(self, up: Rec, download: Download, i: int, round: int) -> Rec:
         """An update as it arrived -> without what stages have put on it."""
         for stage in reversed(self._reading):
             at = At(self.fed.seed, round, i)
-            up = noted(f"{type(stage).__name__}.read()", stage.read, up, share, at)
+            up = with_note(f"{type(stage).__name__}.read()", stage.read, up, download, at)
         return up
 
     def server_half(
         self,
         up: Rec,
-        mine: Vec,
+        buffers: Vec,
         job: Job,
-        share: Download,
+        download: Download,
         i: int,
         round: int,
         scale: float = 1.0,
@@ -258,39 +263,39 @@ class Client:
         sums. job: of the last step. The move counts `scale` times, as an older one may count less;
         other fields are what they are. Raises NotFiniteError.
         """
-        up = self._read(up, share, i, round)
+        up = self._read(up, download, i, round)
         if self.leaves is not None:
-            return spread(self.leaves.part(up, mine), share.wire)
+            return spread(self.leaves.part(up, buffers), download.wire)
         if scale != 1:
             up = up._replace(delta=scale * up.delta)
-        weight, rule = float(up.weight), self.aggregation
-        counted = self.views.weights(weight, up.delta, share.view, i)
+        weight, aggregation = float(up.weight), self.aggregation
+        weights = self.views.weights(weight, up.delta, download.view, i)
         unweighted = numbers(unweighted_of(self.plan.algorithm, up, job))
         # new memory, which the sums may write into; the delta of a plain update is new already
         mul = torch.Tensor.mul_ if self._fresh and up.delta._base is None else torch.mul
         rows = self.fed.forges  # each update goes up as it is
         # what else an aggregation makes of a part, it makes at the end
-        plain = rule.plain and not rows
+        plain = aggregation.plain and not rows
         part = rec(
             n=1.0,
             mass=weight,
-            weight=counted,
-            delta=mul(up.delta, counted) if plain else up.delta,
+            weight=weights,
+            delta=mul(up.delta, weights) if plain else up.delta,
             unweighted=unweighted,
-            buffers=weight * mine if plain and mine.numel() else mine,
+            buffers=weight * buffers if plain and buffers.numel() else buffers,
         )
         if self.fed.parted:
-            held = torch.ones_like(up.delta)
-            shares = {
-                k: held * v for k, v in unweighted._asdict().items() if not isinstance(v, Tensor)
+            ones = torch.ones_like(up.delta)
+            vectors = {
+                k: ones * v for k, v in unweighted._asdict().items() if not isinstance(v, Tensor)
             }
-            part = rec(**part._asdict(), holders=held, shares=rec(**shares))
+            part = rec(**part._asdict(), holders=ones, shares=rec(**vectors))
             if self.fed.unequal:
-                part = rec(**part._asdict(), relative=job.relative_weight * held)
-        part = spread(part, share.wire)
+                part = rec(**part._asdict(), relative=job.relative_weight * ones)
+        part = spread(part, download.wire)
         if rows:
             return row(part, i)
-        return part if plain else rule.leaf(part, share.msg, self.fed.seed, round, i)
+        return part if plain else aggregation.leaf(part, download.msg, self.fed.seed, round, i)
 
     def answer_bytes(self, answer: Rec) -> dict[str, int]:
         """{field: bytes} of an answer to ask(), which travels exactly."""
@@ -298,36 +303,37 @@ class Client:
 
     def first_memory(self, x: Vec, i: int, view: View | None = None) -> Rec:
         """The state of a client that takes part for the first time: vectors of length d."""
-        alg, own = self._common_memory(x, view or self.views.whole)
+        alg, states = self._common_memory(x, view or self.views.whole)
         obj = rec()
         if self._remembers:
             seed_torch(key(self.fed.seed, "init", i), x)
             loss = self.plan.objective
             obj = loss.init(First(self.fed, i, x, self.net, loss.name))
-        return rec(**{"alg": alg, "obj": obj, "link": own["link"], "last": -1.0} | own)
+        return rec(**{"alg": alg, "obj": obj, "link": states["link"], "last": -1.0} | states)
 
     def _common_memory(self, x: Vec, view: View) -> tuple[Rec, dict[str, Rec]]:
         """The state of all clients that first take part at x with this view; it is read-only."""
         if self._first is None or self._first[0] is not x or self._first[1] is not view:
             seed_torch(key(self.fed.seed, "init"), x)
-            share = self.share(view, rec(x=x), x[:0])
-            own = {s.name: s.client_init(x, share) for s in asked(self.stages, "client_init")}
+            download = self.download(view, rec(x=x), x[:0])
+            stages = overriding(self.stages, "client_init")
+            states = {s.name: s.client_init(x, download) for s in stages}
             initial = Trait.INITIAL_MODEL in self.plan.algorithm.traits
-            begun = self.net.init() if initial else x
-            memory = called("client_init", self.plan.algorithm.client_init, begun)
-            self._first = (x, view, memory, own)
+            model = self.net.init() if initial else x
+            memory = call_checked("client_init", self.plan.algorithm.client_init, model)
+            self._first = (x, view, memory, states)
         return self._first[2:]
 
     # --------------------------------------------------------------------------------- one client
-    def train(self, share: Download, memory: Rec, i: int, round: int) -> LocalResult:
+    def train(self, download: Download, memory: Rec, i: int, round: int) -> LocalResult:
         """One client's local training. The client state has length d, before and after."""
-        return self.alone(share, memory, i, round).train()
+        return self.local_round(download, memory, i, round).train()
 
-    def alone(
-        self, share: Download, memory: Rec, i: int, round: int, purpose: str = "step"
+    def local_round(
+        self, download: Download, memory: Rec, i: int, round: int, purpose: str = "step"
     ) -> Alone:
         """The local steps of one client. purpose: of its random numbers."""
-        return Alone(self.steps, share, memory, i, round, self._reused, self.look, purpose)
+        return Alone(self.steps, download, memory, i, round, self._reused, self.look, purpose)
 
     def explained(self, i: int, round: int) -> Explained:
         """Name algorithm, client and round in an error that is raised inside."""

@@ -57,15 +57,15 @@ class ClientViews:
         """How much a client's update counts: a number, with a scheme at each coordinate (m,)."""
         if self.scheme is None:
             return weight
-        counted: Any = weight * self.scheme.covered(delta)
-        return counted if self._rows is None else counted * self._owned(self._rows, view, i, delta)
+        weights: Any = weight * self.scheme.covered(delta)
+        return weights if self._rows is None else weights * self._owned(self._rows, view, i, delta)
 
     def _owned(self, rows: Tensor, view: View, i: int, like: Vec) -> Vec:
         """(m,): 1 where the client has samples of the class that a coordinate belongs to, or where
         it belongs to none.
         """
-        mine = rows if view.held is None else rows.index_select(0, view.held)
+        classes = rows if view.held is None else rows.index_select(0, view.held)
         has = (self._fed.data.label_counts_of(i) > 0).to(rows.device)
         beyond = has.new_zeros(max(0, self._outputs - len(has)))  # outputs that stand for no class
         everybody = has.new_ones(1)  # where an index of -1 leads
-        return torch.cat([has, beyond, everybody])[mine].to(like.dtype)
+        return torch.cat([has, beyond, everybody])[classes].to(like.dtype)

@@ -21,18 +21,18 @@ from ..plan import Plan
 from ..stage import Download
 from .client_results import ClientCost, RangeResult, Request, TrainTask, Work, cost
 from .client_round import Client
-from .guard import called, counters
+from .guard import call_checked, counters
 from .local_steps import OUTSIDE, OWN_BATCH, Inputs, Step
 from .summation import finite, numbers, push, root, spread
 
 
-def probe_range(client: Client, asked: TrainTask) -> RangeResult:
+def probe_range(client: Client, task: TrainTask) -> RangeResult:
     """Ask clients once before round 1. The nodes are sums of what they send, times their relative
     weights.
     """
     out = RangeResult([], {}, [])
-    for place, i in enumerate(asked.cohort, asked.first):
-        up, cost = probe_of(client, asked.msg.x, asked.buffers, i)
+    for place, i in enumerate(task.cohort, task.first):
+        up, cost = probe_of(client, task.msg.x, task.buffers, i)
         out.stats.append(cost)
         push(out.nodes, 0, place, weighed_probe(client.fed, up, i))
     return out
@@ -44,23 +44,23 @@ def probe_of(client: Client, x: Vec, buffers: Vec, i: int) -> tuple[Rec, ClientC
     with client.explained(i, -1):
         net.load_buffers(buffers)
         net.train()
-        share, memory = (
-            client.share(client.views.whole, rec(x=x), buffers),
+        download, memory = (
+            client.download(client.views.whole, rec(x=x), buffers),
             client.first_memory(x, i),
         )
-        alone = client.alone(share, memory, i, 0, "probe")
-        seed_all(alone.seed, x)
-        batch = Step(fed.batch(fed.probe_batch(i)), alone.seed, 0.0, 0)
-        now = Inputs(memory.alg, memory.obj, share.msg, None, None)
-        up = called(
-            "probe", plan.algorithm.probe, x, alone.gradient(now, batch, (OUTSIDE, OWN_BATCH), [])
+        local = client.local_round(download, memory, i, 0, "probe")
+        seed_all(local.seed, x)
+        batch = Step(fed.batch(fed.probe_batch(i)), local.seed, 0.0, 0)
+        now = Inputs(memory.alg, memory.obj, download.msg, None, None)
+        up = call_checked(
+            "probe", plan.algorithm.probe, x, local.gradient(now, batch, (OUTSIDE, OWN_BATCH), [])
         )
         if not finite(up):
             raise ClientError(
                 f"{plan.algorithm.method}: client {i}: what it sent before round 1 is "
                 "not finite; is the model's loss finite on its data?"
             )
-    return up, cost(i, 0, alone.work(0, 0.0), nbytes(rec(x=x)), nbytes(up))
+    return up, cost(i, 0, local.work(0, 0.0), nbytes(rec(x=x)), nbytes(up))
 
 
 def weighed_probe(fed: Federation, up: Rec, i: int) -> Rec:
@@ -69,81 +69,81 @@ def weighed_probe(fed: Federation, up: Rec, i: int) -> Rec:
     return rec(n=weight, up=tree(lambda v: weight * v, up))
 
 
-def ask_range(client: Client, asked: TrainTask, losses: bool = False) -> RangeResult:
+def ask_range(client: Client, task: TrainTask, losses: bool = False) -> RangeResult:
     """Ask a range of the cohort before its local steps: see Algorithm.ask. The nodes are sums of
     what the clients answer, times their weights. losses: ask for their losses over all data
     instead, which go into ClientCost.loss; there are no nodes. Raises ClientError.
     """
-    msg, _, memories, cohort, round, first, _ = asked
-    out, shares = RangeResult([], {}, []), client.shares(asked)
+    msg, _, memories, cohort, round, first, _ = task
+    out, downloads = RangeResult([], {}, []), client.downloads(task)
     for place, i in enumerate(cohort, first):
-        share = shares[client.fed.capacity(i)]
+        download = downloads[client.fed.capacity(i)]
         with client.explained(i, round):
-            memory = memories.get(i) or client.first_memory(msg.x, i, share.view)
-            share = client.receive(share, memory)
+            memory = memories.get(i) or client.first_memory(msg.x, i, download.view)
+            download = client.receive(download, memory)
             if losses:
-                out.stats.append(_loss(client, share, memory, i, round))
+                out.stats.append(_loss(client, download, memory, i, round))
                 continue
-            answer, kept, work = answer_of(client, share, memory, i, round)
-        if kept is not None:
-            out.memories[i] = kept
-        answered = finite(answer)
-        if not answered and client.plan.nonfinite == "stop":
+            answer, new_memory, work = answer_of(client, download, memory, i, round)
+        if new_memory is not None:
+            out.memories[i] = new_memory
+        valid = finite(answer)
+        if not valid and client.plan.nonfinite == "stop":
             raise ClientError(
                 f"{client.plan.algorithm.method}: client {i}, round {round + 1}: what ask() gives "
                 "is not finite; is the model's loss finite on its data?"
             )
-        took = cost(i, 0, work, share.down, client.answer_bytes(answer))
-        out.stats.append(took._replace(answered=answered))
-        part = weighed(client, answer, share, round, i) if answered else None
+        ask_cost = cost(i, 0, work, download.down, client.answer_bytes(answer))
+        out.stats.append(ask_cost._replace(answered=valid))
+        part = weighed(client, answer, download, round, i) if valid else None
         push(out.nodes, 0, place, part)
     client.forget_first()
     return out
 
 
-def _loss(client: Client, share: Download, memory: Rec, i: int, round: int) -> ClientCost:
+def _loss(client: Client, download: Download, memory: Rec, i: int, round: int) -> ClientCost:
     """A client's loss over all its data at the received model, and what it cost."""
-    alone = client.alone(share, memory, i, round, "ask")
-    full = alone.inputs().job.full
-    share.net.train()
-    value = float(full.loss(share.msg.x))
-    return cost(i, 0, alone.work(0, value), share.down, client.answer_bytes(rec(loss=value)))
+    local = client.local_round(download, memory, i, round, "ask")
+    full = local.inputs().job.full
+    download.net.train()
+    value = float(full.loss(download.msg.x))
+    return cost(i, 0, local.work(0, value), download.down, client.answer_bytes(rec(loss=value)))
 
 
 def answer_of(
-    client: Client, share: Download, memory: Rec, i: int, round: int
+    client: Client, download: Download, memory: Rec, i: int, round: int
 ) -> tuple[Rec, Rec, Work]:
     """What a client answers; its new state, None if that stays the same; what was computed."""
-    guard, view, msg = client.steps.guard, share.view, share.msg
-    alone = client.alone(share, memory, i, round, "ask")
-    now = alone.inputs()
+    guard, view, msg = client.steps.guard, download.view, download.msg
+    local = client.local_round(download, memory, i, round, "ask")
+    now = local.inputs()
     now.job.draws.at(ASK)
-    share.net.train()
-    before = counters(msg, now.own)
-    answer, new = guard.call("ask", msg, now.own, now.job)
-    guard.unchanged(before, msg, now.own)
+    download.net.train()
+    before = counters(msg, now.mem)
+    answer, new = guard.call("ask", msg, now.mem, now.job)
+    guard.unchanged(before, msg, now.mem)
     if (attack := client.fed.attack) is not None and i in client.fed.hostile:
         answer = attack.sent(answer, client.fed.seed, round, i)
-    kept = None if new is now.own else memory._replace(alg=view.put(new, memory.alg))
-    return numbers(answer), kept, alone.work(0, 0.0)
+    new_memory = None if new is now.mem else memory._replace(alg=view.put(new, memory.alg))
+    return numbers(answer), new_memory, local.work(0, 0.0)
 
 
-def weighed(client: Client, answer: Rec, share: Download, round: int, i: int) -> Rec:
+def weighed(client: Client, answer: Rec, download: Download, round: int, i: int) -> Rec:
     """The sum of one answer: for each of its fields a leaf of the aggregation, numbers apart."""
-    weight, x = client.fed.weight(i), share.msg.x
-    rule = client.plan.aggregation.of_answers
+    weight, x = client.fed.weight(i), download.msg.x
+    aggregation = client.plan.aggregation.of_answers
     part = rec(n=1.0, mass=weight, weight=weight, unweighted=rec(), buffers=x.new_zeros(0))
 
     def leaf(v: Tensor) -> Rec:
         one = rec(**part._asdict(), delta=v)
         if client.views.scheme is not None and v.shape == x.shape:
             # a mean of those who hold a coordinate
-            one = spread(one._replace(weight=torch.full_like(x, weight)), share.view)
-        return rule.leaf(one, share.msg, client.fed.seed, round, i)
+            one = spread(one._replace(weight=torch.full_like(x, weight)), download.view)
+        return aggregation.leaf(one, download.msg, client.fed.seed, round, i)
 
-    given, number = answer._asdict(), functools.partial(torch.tensor, dtype=torch.float64)
-    vectors = {k: leaf(v) for k, v in given.items() if isinstance(v, Tensor)}
-    numbers = {k: leaf(number([v])) for k, v in given.items() if k not in vectors}
+    values, number = answer._asdict(), functools.partial(torch.tensor, dtype=torch.float64)
+    vectors = {k: leaf(v) for k, v in values.items() if isinstance(v, Tensor)}
+    numbers = {k: leaf(number([v])) for k, v in values.items() if k not in vectors}
     return rec(n=1.0, vectors=rec(**vectors), numbers=rec(**numbers))
 
 
@@ -158,25 +158,26 @@ class Answers(NamedTuple):
 NO_ANSWERS = Answers(rec(), [], {})
 
 
-def answered(
-    run: Callable[[Request, TrainTask], RangeResult], plan: Plan, seed: int, asked: TrainTask
+def ask_cohort(
+    run: Callable[[Request, TrainTask], RangeResult], plan: Plan, seed: int, task: TrainTask
 ) -> tuple[TrainTask, Answers]:
     """The exchange before the local steps, for methods with ask(): -> the task of training, with
     the answers' means in the message, and the answers. run: see Engine.map; seed: the run's.
     Raises ClientError.
     """
     if not plan.algorithm.asks:
-        return asked, NO_ANSWERS
-    answers = answers_of(run(Request.ASK, asked), plan, seed, asked.round)
-    msg = rec(**asked.msg._asdict(), **answers.mean._asdict())
-    return asked._replace(msg=msg, memories=asked.memories | answers.memories), answers
+        return task, NO_ANSWERS
+    answers = answers_of(run(Request.ASK, task), plan, seed, task.round)
+    msg = rec(**task.msg._asdict(), **answers.mean._asdict())
+    return task._replace(msg=msg, memories=task.memories | answers.memories), answers
 
 
 def answers_of(results: RangeResult, plan: Plan, seed: int, round: int) -> Answers:
     """What the aggregation makes of a whole cohort's answers. Raises ClientError if there are none,
     or what it makes is not finite.
     """
-    total, method, rule = root(results.nodes), plan.algorithm.method, plan.aggregation.of_answers
+    total, method = root(results.nodes), plan.algorithm.method
+    aggregation = plan.aggregation.of_answers
     if total is None:
         raise ClientError(
             f"{method}: round {round + 1}: no client's answer to ask() is finite; lower local.lr, "
@@ -184,15 +185,15 @@ def answers_of(results: RangeResult, plan: Plan, seed: int, round: int) -> Answe
         )
 
     def mean(field: Rec) -> Tensor:
-        found: Tensor = rule.root(field, rec(), seed, round).up.delta
-        return found
+        vector: Tensor = aggregation.root(field, rec(), seed, round).up.delta
+        return vector
 
     vectors = {k: mean(field) for k, field in total.vectors._asdict().items()}
     numbers = {k: float(mean(field)) for k, field in total.numbers._asdict().items()}
-    found = rec(**vectors, **numbers)
-    if not finite(found):
+    means = rec(**vectors, **numbers)
+    if not finite(means):
         raise ClientError(
             f"{method}: round {round + 1}: the mean of what ask() gave is not finite, though each "
             "answer is; lower local.lr, or set local.clip"
         )
-    return Answers(found, results.stats, results.memories)
+    return Answers(means, results.stats, results.memories)

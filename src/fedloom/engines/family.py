@@ -57,7 +57,7 @@ class Choice:
 
     family: str
     why: str
-    given: str = "auto"
+    setting: str = "auto"
 
     @property
     def engine(self) -> str:
@@ -68,11 +68,11 @@ class Choice:
         >>> Choice("vectorised:50", "", "workers:2+vectorised").engine
         'workers:2+vectorised:50'
         """
-        plus = "+" if self.given.endswith("auto") else ""
-        return self.given.removesuffix("vectorised") + plus + self.family
+        plus = "+" if self.setting.endswith("auto") else ""
+        return self.setting.removesuffix("vectorised") + plus + self.family
 
     def __str__(self) -> str:
-        return f"engine = {self.given} takes {self.family}: {self.why}"
+        return f"engine = {self.setting} takes {self.family}: {self.why}"
 
 
 def family_of(plan: Plan, fed: Federation, net: Net, clients: int, shares: int = 1) -> Choice:
@@ -97,7 +97,7 @@ def family_of(plan: Plan, fed: Federation, net: Net, clients: int, shares: int =
     return Choice("serial", why_not)
 
 
-def numbered(plan: Plan, fed: Federation, net: Net, clients: int, shares: int = 1) -> Choice:
+def choose_chunk(plan: Plan, fed: Federation, net: Net, clients: int, shares: int = 1) -> Choice:
     """What `vectorised` without a number takes: the clients at once of family_of(), on a CPU at
     most as many as fit into a gigabyte. Raises CompositionError for a model that cannot be vmapped.
     """

@@ -44,14 +44,14 @@ class Guard:
         """What a method gives."""
         method = getattr(self.algorithm, name)
         if not self.watched:
-            return called(name, method, *arguments)
-        found = rules.noted(f"{name}()", _watched, name, method, arguments)
-        rules.checked(name, found, arguments)
+            return call_checked(name, method, *arguments)
+        result = rules.with_note(f"{name}()", _watched, name, method, arguments)
+        rules.checked(name, result, arguments)
         if name == "finish":
             if place := changed(self._before, state(self.algorithm)):
                 raise rules.keeps_state(place)
             self.watched = False
-        return found
+        return result
 
     def unchanged(self, before: list[int], msg: Rec, mem: Rec) -> None:
         """Raise AuthorError if one of these was changed in place since counters() gave `before`."""
@@ -62,9 +62,9 @@ class Guard:
             raise rules.changes("one of start(), direction() and finish", odd)
 
 
-def called(name: str, method: Callable[..., Any], *arguments: Any) -> Any:
+def call_checked(name: str, method: Callable[..., Any], *arguments: Any) -> Any:
     """What a method of an algorithm gives. Raises AuthorError where that breaks a rule."""
-    return rules.checked(name, rules.noted(f"{name}()", method, *arguments), arguments)
+    return rules.checked(name, rules.with_note(f"{name}()", method, *arguments), arguments)
 
 
 def counters(msg: Rec, mem: Rec) -> list[int]:
@@ -82,21 +82,21 @@ def _tensors(method: str, arguments: tuple[Any, ...]) -> dict[str, Tensor]:
 
 def _unchanged(name: str, method: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     """Call a method. Raises AuthorError if it changes an argument in place."""
-    own = _tensors(name, arguments)
-    before = {path: v._version for path, v in own.items()}
-    found = method(*arguments)
-    if odd := [path for path, v in own.items() if v._version != before[path]]:
+    tensors = _tensors(name, arguments)
+    before = {path: v._version for path, v in tensors.items()}
+    result = method(*arguments)
+    if odd := [path for path, v in tensors.items() if v._version != before[path]]:
         raise rules.changes(name, odd)
-    return found
+    return result
 
 
 def _watched(name: str, method: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     """Call a method. Raises AuthorError if it branches on a value, or changes an argument."""
     watch = _NoBranches(name, _tensors(name, arguments))
 
-    def inside(*given: Any) -> Any:
+    def inside(*args: Any) -> Any:
         with watch:
-            return method(*map(watch.spared, given))
+            return method(*map(watch.spared, args))
 
     return _unchanged(name, inside, arguments)
 
@@ -147,10 +147,12 @@ def personal_model(algorithm: Algorithm, first: Vec, msg: Rec, mem: Rec) -> Vec:
     """
     if mem is None:
         x = first if Trait.INITIAL_MODEL in algorithm.traits else msg.x
-        mem = called("client_init", algorithm.client_init, x)
-    found: Vec = rules.noted("personal()", _unchanged, "personal", algorithm.personal, (msg, mem))
-    rules.checked("personal", found, (msg, mem))
-    return found
+        mem = call_checked("client_init", algorithm.client_init, x)
+    model: Vec = rules.with_note(
+        "personal()", _unchanged, "personal", algorithm.personal, (msg, mem)
+    )
+    rules.checked("personal", model, (msg, mem))
+    return model
 
 
 # ---------------------------------------------------------------------------------- at the server
@@ -165,9 +167,9 @@ def at_server(algorithm: Algorithm, seed: int, name: str, round: int, *arguments
     try:
         with own_draws(key(seed, "server", name, round), x):
             method = getattr(algorithm, name)
-            found = rules.noted(f"{name}()", _unchanged, name, method, arguments)
-        rules.checked(name, found, arguments)
-        return {k: float(v) for k, v in found._asdict().items()} if name == "report" else found
+            result = rules.with_note(f"{name}()", _unchanged, name, method, arguments)
+        rules.checked(name, result, arguments)
+        return {k: float(v) for k, v in result._asdict().items()} if name == "report" else result
     except Exception as error:
         if isinstance(error, FedloomError) and not isinstance(error, AuthorError):
             raise
@@ -191,7 +193,7 @@ def state(part: Any, deep: bool = False) -> dict[str, Any]:
     set up in __post_init__. deep: all with all their contents, and the globals that methods name.
     """
     kind, out = type(part), dict[str, Any]()
-    own = {f.name for f in dataclasses.fields(part)}
+    field_names = {f.name for f in dataclasses.fields(part)}
     for name, value in vars(part).items():
         if isinstance(getattr(kind, name, None), functools.cached_property):
             continue
@@ -199,7 +201,7 @@ def state(part: Any, deep: bool = False) -> dict[str, Any]:
             inner = state(value, deep).items()
             out |= {p.replace("self.", f"self.{name}.", 1): v for p, v in inner}
         else:
-            out[f"self.{name}"] = _copied(value, 4 if deep else int(name in own))
+            out[f"self.{name}"] = _copied(value, 4 if deep else int(name in field_names))
     for owner in kind.__mro__:
         if owner.__module__.startswith("fedloom.") or owner is object:
             continue
@@ -241,10 +243,10 @@ def _copied(value: Any, depth: int) -> Any:
 
 def _globals(function: types.FunctionType) -> dict[str, Any]:
     """The containers, tensors and numbers of its file that a function names."""
-    known = function.__globals__
-    found = {name: known[name] for name in function.__code__.co_names if name in known}
+    namespace = function.__globals__
+    values = {name: namespace[name] for name in function.__code__.co_names if name in namespace}
     kinds = (*_CONTAINERS, int, float, str)
-    return {f"the global {n}": _copied(v, 4) for n, v in found.items() if isinstance(v, kinds)}
+    return {f"the global {n}": _copied(v, 4) for n, v in values.items() if isinstance(v, kinds)}
 
 
 def _is_code(value: Any) -> bool:

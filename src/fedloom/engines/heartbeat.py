@@ -66,7 +66,7 @@ class Hung(NamedTuple):
 
 
 @dataclass
-class _Seen:
+class _LastBeat:
     beats: int
     task: int
     spent: float  # processor seconds when the silence began
@@ -83,7 +83,7 @@ class Heartbeats:
 
     def begin(self, anew: bool = False) -> None:
         """Tasks are handed out now. anew: to new processes."""
-        self._seen: dict[int, _Seen] = {}
+        self._last_beats: dict[int, _LastBeat] = {}
         self._idle, self._last = 0.0, time.monotonic()
         for path in self.folder.glob(f"{_NAME}.*") if anew else ():
             path.unlink(missing_ok=True)
@@ -93,23 +93,23 @@ class Heartbeats:
         now = time.monotonic()
         # if this process was stopped (Ctrl-Z), the workers were not silent
         passed, self._last = min(now - self._last, 2 * POLL), now
-        moved, busy, hung = False, False, None
+        alive, busy, hung = False, False, None
         for worker, (beats, task, milliseconds) in self._pulses().items():
-            spent, seen = milliseconds / 1000, self._seen.get(worker)
-            if seen is None or seen.beats != beats:
-                if seen is not None and seen.task:
-                    self.slowest = max(self.slowest, seen.silence + passed)
-                self._seen[worker] = seen = _Seen(beats, task, spent, 0.0)
-                moved = True
+            spent, last = milliseconds / 1000, self._last_beats.get(worker)
+            if last is None or last.beats != beats:
+                if last is not None and last.task:
+                    self.slowest = max(self.slowest, last.silence + passed)
+                self._last_beats[worker] = last = _LastBeat(beats, task, spent, 0.0)
+                alive = True
             else:
-                seen.silence += passed
-                if seen.silence <= 2 * TICK:  # until then it may not have written it
-                    seen.spent = spent
+                last.silence += passed
+                if last.silence <= 2 * TICK:  # until then it may not have written it
+                    last.spent = spent
             busy = busy or task > 0
-            if task and seen.silence > self.limit(spent - seen.spent > SHARE * seen.silence):
-                hung = Hung(worker, task, seen.silence)
-        self._idle = 0.0 if moved or busy else self._idle + passed
-        if self._idle > self.limit(len(self._seen) < self.workers):  # some are still starting
+            if task and last.silence > self.limit(spent - last.spent > SHARE * last.silence):
+                hung = Hung(worker, task, last.silence)
+        self._idle = 0.0 if alive or busy else self._idle + passed
+        if self._idle > self.limit(len(self._last_beats) < self.workers):  # some are still starting
             return Hung(None, 0, self._idle)
         return hung
 
@@ -124,19 +124,19 @@ class Heartbeats:
 
     def _pulses(self) -> dict[int, tuple[int, int, int]]:
         """{process: beats, task, milliseconds}."""
-        found: dict[int, tuple[int, int, int]] = {}
+        pulses: dict[int, tuple[int, int, int]] = {}
         for path in self.folder.glob(f"{_NAME}.*"):
             raw = path.read_bytes()
             if len(raw) == struct.calcsize(_FORMAT):  # else it is being made
                 beats, task, spent = struct.unpack(_FORMAT, raw)
-                found[int(path.suffix[1:])] = beats, task, spent
-        return found
+                pulses[int(path.suffix[1:])] = beats, task, spent
+        return pulses
 
 
-def listed(clients: list[int]) -> str:
+def short_list(clients: list[int]) -> str:
     """The numbers of some clients as text, at most five of them.
 
-    >>> listed([4]), listed(list(range(9)))
+    >>> short_list([4]), short_list(list(range(9)))
     ('client 4', 'clients 0, 1, 2, 3, 4 and 4 more')
     """
     some, more = ", ".join(map(str, clients[:5])), len(clients) - 5

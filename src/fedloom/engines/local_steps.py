@@ -25,10 +25,10 @@ from ..federation.federation import Federation
 from ..federation.private_examples import ExamplePrivacy
 from ..objectives import Objective
 from ..plan import Plan
-from ..stage import Download, LocalResult, Stage, asked
+from ..stage import Download, LocalResult, Stage, overriding
 from ..submodels.base import Masked, View
 from ..wrappers.base import trajectory_parts
-from .author_rules import noted
+from .author_rules import with_note
 from .client_results import Work
 from .guard import Guard, counters
 from .heartbeat import beat
@@ -40,13 +40,13 @@ OUTSIDE = OWN_BATCH = -1
 
 
 class Inputs(NamedTuple):
-    """What a client's steps of a round are computed from. own, obj: what it remembers of method and
+    """What a client's steps of a round are computed from. mem, obj: what it remembers of method and
     objective, as long as the vectors of its steps; obj changes from step to step. msg: what it
     received. job: at the first step. draws: the seed of its random numbers, see Draws. everything:
     all its data in batches, where the method asks for job.full.
     """
 
-    own: Rec
+    mem: Rec
     obj: Rec
     msg: Rec
     job: Any
@@ -81,7 +81,7 @@ class LocalSteps:
     """What the local steps of all clients of a run have in common."""
 
     def __init__(self, plan: Plan, fed: Federation, stages: tuple[Stage, ...]) -> None:
-        self.plan, self.fed, self.turning = plan, fed, asked(stages, "along")
+        self.plan, self.fed, self.turning = plan, fed, overriding(stages, "along")
         self.guard, self._around = Guard(plan.algorithm), trajectory_parts(plan.algorithm)
         loss = type(plan.objective)  # most have no client state, and are not asked
         self.carries = plan.objective.carries
@@ -89,36 +89,38 @@ class LocalSteps:
         self.finishes = loss.finish is not Objective.finish
         self._rates: tuple[int, dict[tuple[int, int, float], list[float]]] = (-1, {})
 
-    def begun(self, share: Download, memory: Rec, i: int, round: int, seed: int) -> tuple[Rec, Rec]:
-        """-> own and obj of a client (d,) at the beginning of a round. Torch's generators begin at
+    def initial_states(
+        self, download: Download, memory: Rec, i: int, round: int, seed: int
+    ) -> tuple[Rec, Rec]:
+        """-> mem and obj of a client (d,) at the beginning of a round. Torch's generators begin at
         its seed if the objective may draw.
         """
-        own, obj = share.view.take(memory.alg), memory.obj
-        if share.view.net is not None:  # the net that computes the loss is as long as the part
-            obj = share.view.take(obj)
+        mem, obj = download.view.take(memory.alg), memory.obj
+        if download.view.net is not None:  # the net that computes the loss is as long as the part
+            obj = download.view.take(obj)
         if self._begins:
-            seed_torch(seed, share.msg.x)
+            seed_torch(seed, download.msg.x)
             info = rec(round=round, last=float(memory.last), first=self.fed.first(i, round))
             obj = self.plan.objective.begin(obj, info)
-        return own, obj
+        return mem, obj
 
     def rates(self, i: int, round: int) -> list[float]:
         """The rates of a client's steps. Clients with as many steps share a list."""
         if self._rates[0] != round:
             self._rates = round, {}
-        known, fed = self._rates[1], self.fed
+        cache, fed = self._rates[1], self.fed
         like = steps, pace, factor = fed.steps(i), fed.pace(i), fed.rate_factor(i)
-        rates = known.get(like)
+        rates = cache.get(like)
         if rates is None:
             common = self.plan.rates(fed.local, round, steps, pace)
-            rates = known[like] = [factor * rate for rate in common]
+            rates = cache[like] = [factor * rate for rate in common]
         return rates
 
-    def job(self, i: int, round: int, last: float, share: Download, rates: list[float]) -> Job:
+    def job(self, i: int, round: int, last: float, download: Download, rates: list[float]) -> Job:
         """What a client is told about its round, at the first step. last: the round of its last
         participation.
         """
-        fed, masked = self.fed, share.masked
+        fed, masked = self.fed, download.masked
         return Job(
             weight=fed.weight(i),
             steps=float(len(rates)),
@@ -131,9 +133,9 @@ class LocalSteps:
             kept=None if masked is None else masked.kept,
             around=self._around if masked is None else (*self._around, masked),
             relative_weight=fed.relative_weight(i),
-            draws=Draws(key(fed.seed, "author", round, i), share.msg.x),
+            draws=Draws(key(fed.seed, "author", round, i), download.msg.x),
             client=float(i),
-            layers=share.layers,
+            layers=download.layers,
         )
 
     def plain(self, view: View) -> bool:
@@ -142,10 +144,10 @@ class LocalSteps:
         in_place = view.held is None or view.net is not None
         return self.plan.algorithm.plain and not more and in_place
 
-    def remembered(self, view: View, memory: Rec, own: Rec, obj: Rec) -> Rec:
+    def remembered(self, view: View, memory: Rec, mem: Rec, obj: Rec) -> Rec:
         """The client state (d,) after the steps."""
         obj = view.put(obj, memory.obj) if view.net is not None else obj
-        return memory._replace(alg=view.put(own, memory.alg), obj=obj)
+        return memory._replace(alg=view.put(mem, memory.alg), obj=obj)
 
 
 class LocalRound(ABC):
@@ -154,23 +156,23 @@ class LocalRound(ABC):
     def __init__(
         self,
         steps: LocalSteps,
-        share: Download,
+        download: Download,
         memories: Sequence[Rec],
         clients: Sequence[int],
         round: int,
         look: Look | None = None,
     ) -> None:
-        self.steps, self.share, self.look = steps, share, look
+        self.steps, self.download, self.look = steps, download, look
         self.plan, self.fed = steps.plan, steps.fed
         self.memories, self.clients, self.round = memories, clients, round
         self.rates = [steps.rates(i, round) for i in clients]
         self.jobs = [
-            steps.job(i, round, memory.last, share, rates)
+            steps.job(i, round, memory.last, download, rates)
             for i, memory, rates in zip(clients, memories, self.rates, strict=True)
         ]
         self.gradients, self.values = Counter[Place](), Counter[Place]()  # losses without gradient
         self.losses: dict[int, Tensor] = {}  # of each step that computed a gradient, the first
-        self._reference = share.view.seen(share.msg.x)
+        self._reference = download.view.seen(download.msg.x)
 
     # -------------------------------------------------------------------- one client, or many
     @abstractmethod
@@ -193,7 +195,7 @@ class LocalRound(ABC):
 
     @abstractmethod
     def end(self, x: Vec, loc: Rec, now: Inputs) -> tuple[Rec, Rec, Rec]:
-        """-> the update, and the new own and obj, after the last step."""
+        """-> the update, and the new mem and obj, after the last step."""
 
     @abstractmethod
     def job_at(self, now: Inputs, step: Step, k: int) -> Job:
@@ -220,9 +222,9 @@ class LocalRound(ABC):
     # ------------------------------------------------------------------------------- the round
     def run(self) -> Trained:
         """Train the clients."""
-        self.share.net.train()
-        now, guard, msg = self.inputs(), self.steps.guard, self.share.msg
-        before = counters(msg, now.own)
+        self.download.net.train()
+        now, guard, msg = self.inputs(), self.steps.guard, self.download.msg
+        before = counters(msg, now.mem)
         (x, loc), k = self.begin(now), 0
         for k, step in enumerate(self.batches(), 1):
             if self.look is not None:
@@ -233,9 +235,9 @@ class LocalRound(ABC):
                 self.losses[k - 1] = loss
         if self.look is not None:
             self._show(self.look, k, x)
-        up, own, obj = self.end(x, loc, now)
-        guard.unchanged(before, msg, now.own)
-        return Trained(self, x, up, own, obj, self.mean_losses())
+        up, mem, obj = self.end(x, loc, now)
+        guard.unchanged(before, msg, now.mem)
+        return Trained(self, x, up, mem, obj, self.mean_losses())
 
     @abstractmethod
     def row(self, values: Any, r: int) -> Any:
@@ -257,36 +259,36 @@ class LocalRound(ABC):
         losses: list[Tensor] = []
         grad, job = self.gradient(now, step, (k, OWN_BATCH), losses), self.job_at(now, step, k)
         job.draws.step(step.number)
-        d, loc = self.steps.guard.call("direction", x, loc, now.msg, now.own, grad, job)
-        if self.share.masked is not None:
-            d = self.share.masked.move(d, x)
+        d, loc = self.steps.guard.call("direction", x, loc, now.msg, now.mem, grad, job)
+        if self.download.masked is not None:
+            d = self.download.masked.move(d, x)
         for stage in self.steps.turning:
-            d = noted(f"{type(stage).__name__}.along()", stage.along, d, x, job)
+            d = with_note(f"{type(stage).__name__}.along()", stage.along, d, x, job)
         obj = now.obj
         if self.steps.carries:
             with seeded(step.seed):
-                x_of_net = self.share.view.seen(x)
-                obj = self.plan.objective.carry(self.share.net, x_of_net, step.data, obj)
+                x_of_net = self.download.view.seen(x)
+                obj = self.plan.objective.carry(self.download.net, x_of_net, step.data, obj)
         return d, loc, obj, losses[0] if losses else None
 
     def finish(self, x: Vec, loc: Rec, now: Inputs, job: Job) -> tuple[Rec, Rec, Rec]:
-        """-> the client update, and the new own and obj. x (m,): where the steps ended; job: of the
+        """-> the client update, and the new mem and obj. x (m,): where the steps ended; job: of the
         last step.
         """
         job.draws.at(FINISH)
-        up, own = self.steps.guard.call("finish", x, loc, now.msg, now.own, job)
-        obj, seen = now.obj, self.share.view.seen
+        up, mem = self.steps.guard.call("finish", x, loc, now.msg, now.mem, job)
+        obj, embed = now.obj, self.download.view.seen
         if self.steps.finishes:
-            obj = self.plan.objective.finish(seen(x), seen(now.msg.x), obj)
-        return up, own, obj
+            obj = self.plan.objective.finish(embed(x), embed(now.msg.x), obj)
+        return up, mem, obj
 
     # --------------------------------------------------------------------------- its gradients
     def gradient(self, now: Inputs, step: Step, place: Place, losses: list[Tensor]) -> Oracle:
         """What a method may ask of a batch; losses gets the loss of the first gradient, unless
         local.dp hides it.
         """
-        share, dp = self.share, self.fed.local.dp
-        view, masked, ref = share.view, share.masked, self.reference(now)
+        download, dp = self.download, self.fed.local.dp
+        view, masked, ref = download.view, download.masked, self.reference(now)
 
         def plain(x: Vec) -> Vec:
             check_point(x, view)
@@ -303,7 +305,7 @@ class LocalRound(ABC):
             if self.gradients[place]:
                 raise undisclosed(self.plan, "a second gradient in a step")
             self.gradients[place] += 1
-            loss = example_loss(self.plan, share, ref, now.obj, step.seed)
+            loss = example_loss(self.plan, download, ref, now.obj, step.seed)
             count = len(self.clients)
             return clipped_sum(loss, x, step.data, step.weight, dp.clip, count).add(step.noise)
 
@@ -333,9 +335,9 @@ class LocalRound(ABC):
     def full(self, now: Inputs, k: int) -> Oracle:
         """Job.full: the gradient and the loss of a client's whole objective."""
 
-        def over(ask: Callable[[Oracle], Tensor], zero: Tensor, what: str) -> Tensor:
+        def over(ask: Callable[[Oracle], Tensor], zero: Tensor, quantity: str) -> Tensor:
             if self.fed.local.dp is not None:
-                raise undisclosed(self.plan, what)
+                raise undisclosed(self.plan, quantity)
             return self._over_all(ask, zero, now, k)
 
         return Oracle(
@@ -346,20 +348,20 @@ class LocalRound(ABC):
     # ---------------------------------------------------------------------------- what it cost
     def work(self, r: int, loss: float | None) -> Work:
         """What one of the clients computed, without padding."""
-        gradients, passes = self._counted(self.gradients, r)
-        return Work(loss, gradients, passes, *self._counted(self.values, r))
+        gradients, passes = self._count_client(self.gradients, r)
+        return Work(loss, gradients, passes, *self._count_client(self.values, r))
 
-    def _counted(self, counter: Counter[Place], r: int) -> tuple[int, int]:
+    def _count_client(self, counter: Counter[Place], r: int) -> tuple[int, int]:
         """How many of these belong to the client, and how many of them to passes over all data."""
         if not counter:
             return 0, 0
-        steps, own, passes = len(self.rates[r]), 0, 0
+        steps, in_steps, passes = len(self.rates[r]), 0, 0
         for (k, batch), count in counter.items():
             if batch == OWN_BATCH:
-                own += count if k < steps else 0
+                in_steps += count if k < steps else 0
             elif k < steps and batch < self._of_pass(r):
                 passes += count
-        return own + passes, passes
+        return in_steps + passes, passes
 
     def _of_pass(self, r: int) -> int:
         """How many batches all data of one of the clients are."""
@@ -375,32 +377,32 @@ class LocalRound(ABC):
         table = torch.stack([*self.losses.values()]).reshape(len(self.losses), -1).tolist()
         if len(self.clients) == 1:
             return [average([loss for (loss,) in table])]
-        found: list[float | None] = []
+        means: list[float | None] = []
         for r, rates in enumerate(self.rates):
-            own = [row[r] for k, row in zip(self.losses, table, strict=True) if k < len(rates)]
-            found.append(average(own) if own else None)
-        return found
+            cells = [row[r] for k, row in zip(self.losses, table, strict=True) if k < len(rates)]
+            means.append(average(cells) if cells else None)
+        return means
 
 
 class Trained(NamedTuple):
-    """What local steps gave: x (m,) where they ended, the update, and the new own and obj, of many
+    """What local steps gave: x (m,) where they ended, the update, and the new mem and obj, of many
     clients with a leading axis of clients; and each client's mean loss.
     """
 
     round: LocalRound
     x: Vec
     up: Rec
-    own: Rec
+    mem: Rec
     obj: Rec
     losses: list[float | None]
 
     def memory(self, r: int) -> Rec:
         """The new state (d,) of one of the clients."""
         round, old = self.round, self.round.memories[r]
-        if not self.own and not self.obj:
+        if not self.mem and not self.obj:
             return old
-        own, obj = round.row(self.own, r), round.row(self.obj, r)
-        return round.steps.remembered(round.share.view, old, own, obj)
+        mem, obj = round.row(self.mem, r), round.row(self.obj, r)
+        return round.steps.remembered(round.download.view, old, mem, obj)
 
     def result(self, r: int) -> LocalResult:
         """What training one of the clients gave."""
@@ -412,7 +414,7 @@ class Trained(NamedTuple):
             job=round.jobs[r].at(lr=rates[-1], step=float(len(rates) - 1)),
             loss=loss,
             gradients=gradients,
-            buffers=round.share.msg.x[:0],
+            buffers=round.download.msg.x[:0],
             x=round.row(self.x, r),
             passes=passes,
             values=values,
@@ -427,7 +429,7 @@ class Trained(NamedTuple):
 def check_point(x: Any, view: View) -> None:
     """Raise AuthorError unless x is a vector (m,) of the view's length."""
     if not isinstance(x, Tensor) or x.shape != (view.layout.d,):
-        got = list(x.shape) if isinstance(x, Tensor) else type(x).__name__
+        actual = list(x.shape) if isinstance(x, Tensor) else type(x).__name__
         raise AuthorError(
-            f"grad() is asked at {got}; it takes a point as long as x, [{view.layout.d}]"
+            f"grad() is asked at {actual}; it takes a point as long as x, [{view.layout.d}]"
         )

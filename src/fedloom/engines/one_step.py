@@ -24,7 +24,7 @@ from ..plan import Plan
 from ..storage.records import thinned
 from .base import Engine, one_thread
 from .client_results import Request, TrainTask
-from .extra_exchanges import answered
+from .extra_exchanges import ask_cohort
 from .guard import at_server
 from .serial import Serial
 from .summation import root
@@ -45,13 +45,13 @@ def try_step(
     that cannot be.
     """
     fed = replace(fed, local=replace(fed.local, epochs=None, steps=1))
-    asked = first_task(plan, fed, net, members)
+    task = first_task(plan, fed, net, members)
     try:
         engine.open(plan, fed, net)
-        asked = answered(engine.map, plan, fed.seed, asked)[0]
+        task = ask_cohort(engine.map, plan, fed.seed, task)[0]
         for _ in range(times):
             began = clock()
-            engine.map(Request.TRAIN, asked)
+            engine.map(Request.TRAIN, task)
         return clock() - began
     finally:
         engine.close()
@@ -88,37 +88,38 @@ def step_costs(plan: Plan, fed: Federation, net: Net) -> dict[float, StepCost]:
         first.setdefault(fed.capacity(i), i)
     # two: an optimiser's state is there from the second on
     fed = replace(fed, local=replace(fed.local, epochs=None, steps=2))
-    engine, found = _OneByOne(), {}
+    engine, costs = _OneByOne(), {}
     with as_it_was(net):
         engine.open(plan, fed, net)
         for capacity, i in sorted(first.items()):
-            asked = first_task(plan, fed, net, [i])
-            asked = answered(engine.map, plan, fed.seed, asked)[0]
+            task = first_task(plan, fed, net, [i])
+            task = ask_cohort(engine.map, plan, fed.seed, task)[0]
             with one_thread(fed.local.precision):
-                found[capacity] = engine.cost(asked, i)
-    return found
+                costs[capacity] = engine.cost(task, i)
+    return costs
 
 
 class _OneByOne(Serial):
     """The reference engine, which measures a client."""
 
-    def cost(self, asked: TrainTask, i: int) -> StepCost:
+    def cost(self, task: TrainTask, i: int) -> StepCost:
         """What client i needs, from what it is asked."""
         client = self._clients.client
-        (share,) = client.shares(asked).values()
-        memory = asked.memories.get(i) or client.first_memory(asked.msg.x, i, share.view)
-        held = sum(v.nbytes for v in leaves(share.msg, share.view.fit) if isinstance(v, Tensor))
-        held += 0 if share.view.held is None else share.view.held.nbytes
+        (download,) = client.downloads(task).values()
+        view = download.view
+        memory = task.memories.get(i) or client.first_memory(task.msg.x, i, view)
+        size = sum(v.nbytes for v in leaves(download.msg, view.fit) if isinstance(v, Tensor))
+        size += 0 if view.held is None else view.held.nbytes
 
         def train() -> Any:
-            return client.train(client.receive(share, memory), memory, i, asked.round)
+            return client.train(client.receive(download, memory), memory, i, task.round)
 
-        took = min(_seconds(train, asked.msg.x) for _ in range(3))
+        seconds = min(_seconds(train, task.msg.x) for _ in range(3))
         with _Allocated() as allocated:
-            done = train()
-        kept = client.send(done, share, i, asked.round).memory
-        kept_bytes = sum(nbytes(thinned(kept)).values())
-        return StepCost(took / 2, share.msg.x.nbytes, held + allocated.peak, kept_bytes)
+            result = train()
+        new_memory = client.send(result, download, i, task.round).memory
+        kept_bytes = sum(nbytes(thinned(new_memory)).values())
+        return StepCost(seconds / 2, download.msg.x.nbytes, size + allocated.peak, kept_bytes)
 
 
 def _seconds(train: Callable[[], Any], like: Tensor) -> float:
@@ -160,15 +161,15 @@ class _Allocated(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch h
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.peak = 0
-        self._made: weakref.WeakKeyDictionary[torch.UntypedStorage, int] = (
+        self._live: weakref.WeakKeyDictionary[torch.UntypedStorage, int] = (
             weakref.WeakKeyDictionary()
         )
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = set(map(id, _storages((args, kwargs))))
+        inputs = set(map(id, _storages((args, kwargs))))
         out = func(*args, **(kwargs or {}))
-        self._made |= {s: s.nbytes() for s in _storages(out) if id(s) not in given}
-        self.peak = max(self.peak, sum(self._made.values()))
+        self._live |= {s: s.nbytes() for s in _storages(out) if id(s) not in inputs}
+        self.peak = max(self.peak, sum(self._live.values()))
         return out
 
 
@@ -185,13 +186,13 @@ def bfloat16_gain(plan: Plan, fed: Federation, net: Net) -> float | None:
         return None
     if fed.local.precision != "full":
         return None
-    took, onednn = dict[str, float](), net.onednn
+    seconds, onednn = dict[str, float](), net.onednn
     with as_it_was(net):
         for precision in ("full", "bf16"):
             local = replace(fed.local, precision=precision)
-            some = plan, replace(fed, local=local), net
-            took[precision] = try_step(*some, Serial(onednn), [0], 2, time.perf_counter)
-    return took["bf16"] / took["full"]
+            parts = plan, replace(fed, local=local), net
+            seconds[precision] = try_step(*parts, Serial(onednn), [0], 2, time.perf_counter)
+    return seconds["bf16"] / seconds["full"]
 
 
 @contextlib.contextmanager
@@ -211,14 +212,14 @@ def first_task(
     """What round 1 asks of these clients. up: what they answered before it, if that is known."""
     x, alg = net.init(), plan.algorithm
     if alg.probes and up is None:
-        one = Serial()
-        one.open(plan, fed, net)
+        engine = Serial()
+        engine.open(plan, fed, net)
         total = root(
-            one.map(
+            engine.map(
                 Request.PROBE, TrainTask(rec(x=x), net.init_buffers(), {}, members[:1], -1)
             ).nodes
         )
         up = tree(lambda v: v / total.n, total.up)
-    begun = at_server(alg, fed.seed, "server_init", 0, x, up)
-    msg = at_server(alg, fed.seed, "broadcast", 0, begun)
+    srv = at_server(alg, fed.seed, "server_init", 0, x, up)
+    msg = at_server(alg, fed.seed, "broadcast", 0, srv)
     return TrainTask(msg, net.init_buffers(), {}, members, 0)

@@ -36,8 +36,8 @@ class Prefetcher:
     def rows(self, sources: tuple[Tensor, ...], index: Tensor) -> Rows:
         """Begin rows_of() -> a function that waits for the result. On a GPU it is done at once."""
         if sources[0].device.type != "cpu":
-            found = rows_of(sources, index)
-            return lambda: found
+            copied = rows_of(sources, index)
+            return lambda: copied
         # memory of this thread: the C library keeps little of what another one frees
         out = tuple(v.new_empty((len(index), *v.shape[1:])) for v in sources)
 
@@ -57,7 +57,7 @@ class Batches:
     """The batches of C clients in a round: K steps of B examples. like: a vector of the model's
     type and device. whole: the loss is of a whole batch and is never padded, so that all clients'
     k-th batches have one size. ahead: fetches the samples of the next step while this one is
-    computed. done: each client's steps before this round, see Federation.order.
+    computed. steps_done: each client's steps before this round, see Federation.order.
     """
 
     def __init__(
@@ -68,23 +68,23 @@ class Batches:
         like: Vec,
         whole: bool,
         ahead: Prefetcher | None,
-        done: Sequence[int],
+        steps_done: Sequence[int],
     ) -> None:
         self.fed, self.group, self.round, self.whole, self.ahead = fed, group, round, whole, ahead
         self._like = like
-        dp, sizes = fed.local.dp, [fed.sizes(*now) for now in zip(group, done, strict=True)]
-        drawn = [fed.batches(i, round) for i in group] if dp is not None else []
-        self._sizes = [tuple(map(len, own)) for own in drawn] or sizes
+        dp, sizes = fed.local.dp, [fed.sizes(*now) for now in zip(group, steps_done, strict=True)]
+        poisson = [fed.batches(i, round) for i in group] if dp is not None else []
+        self._sizes = [tuple(map(len, batches)) for batches in poisson] or sizes
         self.steps = [len(s) for s in self._sizes]
         live = torch.arange(max(self.steps)) < torch.tensor(self.steps)[:, None]  # (C, K)
         self.live = live.to(like.device)
         if dp is None:
-            orders = [fed.order(i, round, before) for i, before in zip(group, done, strict=True)]
+            orders = [fed.order(i, round, n) for i, n in zip(group, steps_done, strict=True)]
             index, weight = _tables(orders, self._sizes)
             self._noises = []
         else:
             expected = [fed.pass_of(i)[0] for i in group]
-            index, weight = _drawn_tables(drawn, expected, int(fed.data.tried[0]))
+            index, weight = _poisson_tables(poisson, expected, int(fed.data.tried[0]))
             noises = zip(group, expected, strict=True)
             self._noises = [dp.noises(n, fed.seed, round, i) for i, n in noises]
         self.index, self.weight = index.to(like.device), weight.to(like)  # (C, K, B)
@@ -114,10 +114,10 @@ class Batches:
         """All data of every client (C, M, B, ...), in M chunks of its batch size, padded."""
         size = max(self.index.shape[2], 1)
         batch, clients = self.fed.local.batch, self.fed.data.clients
-        own = [clients.of(i) for i in self.group]
-        sizes = [tuple(len(c) for c in torch.split(o, batch or len(o))) for o in own]
+        indices = [clients.of(i) for i in self.group]
+        sizes = [tuple(len(c) for c in torch.split(o, batch or len(o))) for o in indices]
         M = max(map(len, sizes))
-        index, weight = _tables(own, sizes, size)
+        index, weight = _tables(indices, sizes, size)
         real = torch.tensor([[float(m < len(s)) for m in range(M)] for s in sizes])
         seeds = [key(self.fed.seed, "full", self.round, i) for i in self.group]
         like, index = self._like, index.to(self._like.device)
@@ -164,8 +164,8 @@ class Batches:
         for r, i in enumerate(self.group):
             if self.fed.data.transform is None:
                 return None
-            own = self._sizes[r]
-            count = own[min(k, len(own) - 1)]  # a short list is padded with its last batch
+            sizes = self._sizes[r]
+            count = sizes[min(k, len(sizes) - 1)]  # a short list is padded with its last batch
             draws = self.fed.draws(i, self.round, k, max(count, 1))
             if draws is None:
                 return None
@@ -191,17 +191,18 @@ def _tables(
     return index, torch.stack([weight for _, weight in both])
 
 
-def _drawn_tables(
-    drawn: Sequence[Sequence[Tensor]], expected: Sequence[int], fill: int
+def _poisson_tables(
+    batches: Sequence[Sequence[Tensor]], expected: Sequence[int], fill: int
 ) -> tuple[Tensor, Tensor]:
     """_tables() of Poisson batches, whose examples weigh 1 / the expected size. Padding has the
     index `fill`.
     """
-    K, largest = max(map(len, drawn)), max(len(batch) for own in drawn for batch in own)
+    K = max(map(len, batches))
+    largest = max(len(batch) for client_batches in batches for batch in client_batches)
     B = 8 * (largest // 8 + 1)  # so that few shapes occur
-    index, weight = torch.full((len(drawn), K, B), fill), torch.zeros(len(drawn), K, B).double()
-    for r, own in enumerate(drawn):
-        for k, batch in enumerate(own):
+    index, weight = torch.full((len(batches), K, B), fill), torch.zeros(len(batches), K, B).double()
+    for r, client_batches in enumerate(batches):
+        for k, batch in enumerate(client_batches):
             index[r, k, : len(batch)] = batch
             weight[r, k, : len(batch)] = 1 / expected[r]
     return index, weight

@@ -19,7 +19,7 @@ from ..federation.private_examples import beside
 from ..objectives import Objective
 from ..plan import Plan
 from ..stage import Download
-from .author_rules import noted
+from .author_rules import with_note
 
 AT_ONCE = 1 << 24  # numbers in the gradients of the examples that are computed together
 _APART = 1 << 20  # calls of dropout layers in an example's forward pass, at most
@@ -29,18 +29,18 @@ ExampleLoss = Callable[[Vec, Tensor, Tensor, Tensor], Tensor]
 
 
 def example_loss(
-    plan: Plan, share: Download, ref: Vec, memory: Rec, seed: int | Tensor
+    plan: Plan, download: Download, ref: Vec, memory: Rec, seed: int | Tensor
 ) -> ExampleLoss:
     """The loss of an example alone. ref (d,): the received model; memory: of the objective; seed:
     of the step.
     """
-    objective, net, view = plan.objective, share.net, share.view
+    objective, net, view = plan.objective, download.net, download.view
 
     def loss(x: Vec, inputs: Tensor, target: Tensor, place: Tensor) -> Tensor:
         batch = inputs[None], target[None]
         with seeded(seed, place * _APART):  # each has dropout masks of its own
-            given = net, view.seen(x), batch, ref, memory
-            value = noted(blamed(objective), objective.loss, *given)
+            arguments = net, view.seen(x), batch, ref, memory
+            value = with_note(loss_label(objective), objective.loss, *arguments)
         return objective.checked(value, batch).reshape(())
 
     return loss
@@ -65,8 +65,8 @@ def clipped_sum(
     def gradient(*example: Tensor) -> Vec:
         return grad_and_value(lambda y: loss(y, *example), x)[0]
 
-    for at in range(0, len(targets), few):
-        some = slice(at, at + few)
+    for start in range(0, len(targets), few):
+        some = slice(start, start + few)
         each = vmap(gradient)(inputs[some], targets[some], places[some])
         norms = torch.linalg.vector_norm(each, dim=1)
         factors = clip / norms.clamp_min(clip) * weights[some]
@@ -75,11 +75,11 @@ def clipped_sum(
     return total
 
 
-def undisclosed(plan: Plan, what: str) -> CompositionError:
+def undisclosed(plan: Plan, quantity: str) -> CompositionError:
     """The error about a method that looks at the data beside its one gradient in a step."""
-    return CompositionError(beside(plan.algorithm.method, f"it asks for {what}"))
+    return CompositionError(beside(plan.algorithm.method, f"it asks for {quantity}"))
 
 
-def blamed(objective: Objective) -> str:
+def loss_label(objective: Objective) -> str:
     """Who is to blame for an exception of a loss: not the method."""
     return f"the model or its loss, {objective.name}"

@@ -10,10 +10,10 @@ from ..core.vector import rec
 from ..errors import CompositionError
 from ..federation.federation import Federation
 from ..plan import Plan
-from .author_rules import Explained, noted
+from .author_rules import Explained, with_note
 from .base import one_thread
 from .client_round import Client
-from .private_gradient import blamed, clipped_sum, example_loss
+from .private_gradient import clipped_sum, example_loss, loss_label
 from .vmap_refusals import Feature, refusal, refuse_model
 
 _FEATURE = Feature("local.dp", "")
@@ -40,13 +40,14 @@ def refuse_examples(plan: Plan, fed: Federation, net: Net) -> None:
     batch = fed.trial(fed.data.tried[:8])
     with Explained(plan.algorithm.method, 0, 0), one_thread():
         memory = client.first_memory(x, 0).obj
-        share = client.share(client.views.whole, rec(x=x), net.init_buffers())
-        loss = example_loss(plan, share, x, memory, 0)
+        download = client.download(client.views.whole, rec(x=x), net.init_buffers())
+        loss = example_loss(plan, download, x, memory, 0)
         places = torch.arange(len(batch[1]), device=x.device)
         with net.evaluating(), torch.no_grad():  # without dropout, whose masks differ
-            alone = vmap(lambda *example: loss(x, *example))(*batch, places).mean()
-            both = noted(blamed(objective), objective.loss, net, x, batch, x, memory).mean()
-        if not torch.allclose(alone, both, rtol=1e-3, atol=1e-5, equal_nan=True):
+            single_mean = vmap(lambda *example: loss(x, *example))(*batch, places).mean()
+            arguments = net, x, batch, x, memory
+            batch_mean = with_note(loss_label(objective), objective.loss, *arguments).mean()
+        if not torch.allclose(single_mean, batch_mean, rtol=1e-3, atol=1e-5, equal_nan=True):
             raise CompositionError(
                 f"local.dp and {objective.name}: the loss of a batch is not the mean of its "
                 "examples' losses, each computed alone; take a loss, and a model, that do not "

@@ -20,7 +20,7 @@ from ..plan import Plan
 from ..stage import Download, LocalResult
 from ..submodels.base import whole
 from ..trace import looks_of
-from .author_rules import noted
+from .author_rules import with_note
 from .base import one_thread
 from .client_results import RangeResult, Request, TrainTask, cost
 from .client_round import Client
@@ -28,7 +28,7 @@ from .evaluation_batches import batch_scores
 from .extra_exchanges import ask_range, probe_range
 from .local_steps import Trained
 from .padded_batches import Prefetcher
-from .private_gradient import AT_ONCE, blamed
+from .private_gradient import AT_ONCE, loss_label
 from .recorded import Recorded
 from .stages import steps_before
 from .summation import finite, push_rows
@@ -76,15 +76,15 @@ class Clients:
         self._whole = chunk is not None and fed.local.dp is None and self._depends()
         self._passes = chunk is not None and passes_over_all(plan)
 
-    def map(self, what: Request, task: TrainTask) -> RangeResult:
+    def map(self, request: Request, task: TrainTask) -> RangeResult:
         """See Engine.map. Raises ClientError."""
-        if what.evaluates:
-            return batch_scores(self.plan, self.fed, self.net, what, task)
+        if request.evaluates:
+            return batch_scores(self.plan, self.fed, self.net, request, task)
         with one_thread(self.fed.local.precision):
-            if what is Request.PROBE:
+            if request is Request.PROBE:
                 return probe_range(self.client, task)
-            if what is not Request.TRAIN:
-                return ask_range(self.client, task, what is Request.LOSSES)
+            if request is not Request.TRAIN:
+                return ask_range(self.client, task, request is Request.LOSSES)
             return self._trained(task)
 
     def _depends(self) -> bool:
@@ -100,7 +100,8 @@ class Clients:
             with torch.no_grad(), seeded(0), self.client.explained(0, 0):
                 batch = self.fed.trial(some)
                 objective = self.plan.objective
-                loss = noted(blamed(objective), objective.loss, self.net, x, batch, x, memory.obj)
+                arguments = self.net, x, batch, x, memory.obj
+                loss = with_note(loss_label(objective), objective.loss, *arguments)
                 losses.append(self.plan.objective.checked(loss, batch))
             self.net.load_buffers(self.net.init_buffers())
         if losses[0].ndim == 0:
@@ -117,24 +118,24 @@ class Clients:
 
     def _all(self, task: TrainTask, unchecked: bool = False) -> RangeResult:
         """Train these clients. unchecked: whether updates are finite is not looked at."""
-        client, out, shares = self.client, RangeResult([], {}, []), self.client.shares(task)
-        for at in range(0, len(task.cohort), self.chunk or 1):
-            part, start = task.range(at, at + (self.chunk or 1)), dict[int, Rec]()
+        client, out, downloads = self.client, RangeResult([], {}, []), self.client.downloads(task)
+        for first in range(0, len(task.cohort), self.chunk or 1):
+            part, start = task.range(first, first + (self.chunk or 1)), dict[int, Rec]()
             for i in part.cohort:
                 with client.explained(i, part.round):
-                    known, view = task.memories.get(i), shares[self.fed.capacity(i)].view
-                    start[i] = known or client.first_memory(task.msg.x, i, view)
+                    memory, view = task.memories.get(i), downloads[self.fed.capacity(i)].view
+                    start[i] = memory or client.first_memory(task.msg.x, i, view)
             try:
-                self._run(out, shares, start, part, unchecked)
+                self._run(out, downloads, start, part, unchecked)
             except TooManyError:
-                raise self._too_many(shares, start, part) from None
+                raise self._too_many(downloads, start, part) from None
         client.forget_first()
         return out
 
     def _run(
         self,
         out: RangeResult,
-        shares: dict[float, Download],
+        downloads: dict[float, Download],
         start: dict[int, Rec],
         part: TrainTask,
         unchecked: bool,
@@ -145,26 +146,26 @@ class Clients:
         client, how = self.client, (part.round, part.scale, unchecked)
         groups, sent = self._groups(start), dict[int, LocalResult]()
         for group in groups:
-            share, trained = shares[self.fed.capacity(group[0])], None
+            download, trained = downloads[self.fed.capacity(group[0])], None
             if self.chunk is not None and not (self._whole and self._passes):
                 with client.explained(group[0], part.round):
-                    trained = self._together(share, start, group, part.round)
+                    trained = self._together(download, start, group, part.round)
                     if len(groups) == 1 and self._all_in(trained, part.scale, unchecked):
                         self._take_in(out, trained, part)
                         return
             for r, i in enumerate(group):
                 with client.explained(i, part.round):
                     if trained is None:
-                        sent[i] = client.client_half(share, start[i], i, *how)
+                        sent[i] = client.client_half(download, start[i], i, *how)
                     else:
-                        sent[i] = client.send(trained.result(r), share, i, *how)
+                        sent[i] = client.send(trained.result(r), download, i, *how)
         for place, i in enumerate(start, part.first):
             with client.explained(i, part.round):
-                share = shares[self.fed.capacity(i)]
-                client.take_in(out, sent.pop(i), share, place, i, part.round, part.scale)
+                download = downloads[self.fed.capacity(i)]
+                client.take_in(out, sent.pop(i), download, place, i, part.round, part.scale)
 
     def _too_many(
-        self, shares: dict[float, Download], start: dict[int, Rec], asked: TrainTask
+        self, downloads: dict[float, Download], start: dict[int, Rec], task: TrainTask
     ) -> ClientError:
         """What stops the run, with how many of these clients do fit: as many as half of them, or a
         quarter, are tried. Fewer would change the bits of a run that goes on.
@@ -175,36 +176,36 @@ class Clients:
                 torch.cuda.empty_cache()
             few = {i: start[i] for i in members[:fits]}
             with contextlib.suppress(TooManyError):
-                self._run(RangeResult([], {}, []), shares, few, asked.range(0, fits), False)
+                self._run(RangeResult([], {}, []), downloads, few, task.range(0, fits), False)
                 return ClientError(
-                    f"round {asked.round + 1}: {len(members)} clients at once do not fit into the "
+                    f"round {task.round + 1}: {len(members)} clients at once do not fit into the "
                     f"memory of {device}, and {fits} do; start anew with engine = vectorised:{fits}"
                     ", or serial (how many are computed at once belongs to the bits, so that a "
                     "run never changes it)"
                 )
         need = _bytes_of_client(self.client) / 2**30
         return ClientError(
-            f"client {members[0]}, round {asked.round + 1}: a client takes {need:.3g} GiB or more, "
+            f"client {members[0]}, round {task.round + 1}: a client takes {need:.3g} GiB or more, "
             f"which {device} does not have free; lower local.batch, take a smaller model, or "
             "give device = cpu"
         )
 
     def _together(
-        self, share: Download, start: dict[int, Rec], group: list[int], round: int
+        self, download: Download, start: dict[int, Rec], group: list[int], round: int
     ) -> Trained:
         """Train clients that hold the same part. Raises TooManyError."""
         client, memories = self.client, [start[i] for i in group]
         # what clients keep of the buffers is what the module came with: nobody changes it
-        client.receive(share, memories[0])
-        loaded = share.net.buffers()
+        client.receive(download, memories[0])
+        loaded = download.net.buffers()
         seed_others(key(self.fed.seed, "step", round, group[0]))
-        received = [client.received(share, m).msg for m in memories if client.receiving]
+        received = [client.received(download, m).msg for m in memories if client.receiving]
         how = (self._whole, self._passes, self._ahead, self.recorded, client.look)
         try:
-            trained = Together(client.steps, share, memories, group, round, received, *how).run()
+            trained = Together(client.steps, download, memories, group, round, received, *how).run()
         except torch.OutOfMemoryError:
             raise TooManyError from None
-        refuse_changes(share.net, loaded)
+        refuse_changes(download.net, loaded)
         return trained
 
     def _groups(self, start: dict[int, Rec]) -> list[list[int]]:
@@ -228,9 +229,9 @@ class Clients:
     def _take_in(self, out: RangeResult, trained: Trained, part: TrainTask) -> None:
         """Client.take_in for all of these clients at once."""
         up, work = trained.up, trained.round
-        share = work.share
+        download = work.download
         assert isinstance(work, Together)
-        buffers = share.net.buffers()
+        buffers = download.net.buffers()
         weight = up.weight.cpu().double()
         rows = rec(
             n=torch.ones_like(weight),
@@ -246,7 +247,7 @@ class Clients:
         if buffers.numel():
             sent["buffers"] = buffers.nbytes
         for r, i in enumerate(part.cohort):
-            out.stats.append(cost(i, len(work.rates[r]), trained.work(r), share.down, sent))
+            out.stats.append(cost(i, len(work.rates[r]), trained.work(r), download.down, sent))
             out.memories[i] = trained.memory(r)._replace(last=float(part.round))
 
 
@@ -259,23 +260,23 @@ def _bytes_of_client(client: Client) -> int:
     """What a client takes: from the model's length, and from the memory that the gradient of one
     batch of the first client needs.
     """
-    plan, fed, net, kept = client.plan, client.fed, client.net, 0
+    plan, fed, net, saved = client.plan, client.fed, client.net, 0
 
     def count(t: Tensor) -> Tensor:
-        nonlocal kept
-        kept += t.nbytes
+        nonlocal saved
+        saved += t.nbytes
         return t
 
     x, size = net.init(), fed.pass_of(0)[0]
     batch = fed.trial(fed.data.clients.of(0)[:size])
     net.train()
-    counted = torch.autograd.graph.saved_tensors_hooks(count, lambda t: t)
+    hooks = torch.autograd.graph.saved_tensors_hooks(count, lambda t: t)
     short = contextlib.suppress(torch.OutOfMemoryError)  # then it takes more than was counted
-    with client.explained(0, 0), short, one_thread(), counted, torch.enable_grad():
+    with client.explained(0, 0), short, one_thread(), hooks, torch.enable_grad():
         memory = client.first_memory(x, 0, whole(net.layout))
         plan.objective.mean(net, net.live(x), batch, x, memory.obj)
     # the batch of the next step is there too
-    taken: int = VECTORS * x.nbytes + 2 * kept + 2 * sum(t.nbytes for t in batch)
+    total: int = VECTORS * x.nbytes + 2 * saved + 2 * sum(t.nbytes for t in batch)
     if fed.local.dp is not None:  # gradients of single examples
-        taken += 3 * min(len(batch[1]) * x.nbytes, AT_ONCE * x.itemsize)
-    return taken
+        total += 3 * min(len(batch[1]) * x.nbytes, AT_ONCE * x.itemsize)
+    return total

@@ -82,7 +82,7 @@ class Ranks:
             )
         inner = self.inner
         if isinstance(inner, Workers):
-            if not inner._given:  # the ranks of one machine share its processors
+            if not inner._fixed_number:  # the ranks of one machine share its processors
                 number = max(1, processors() // self.group.locals)
                 self.inner = self._run = inner = Workers(number, inner._vectorised, inner.onednn)
             inner.fit(-(-clients // size))
@@ -108,14 +108,14 @@ class Ranks:
         and without a process that another one only waits for.
         """
         inner = self.inner
-        as_fits = isinstance(inner, Vectorised) and inner._asked is None
+        as_fits = isinstance(inner, Vectorised) and inner._setting is None
         if as_fits or (isinstance(inner, Workers) and inner._vectorised == 0):
             refuse_model(plan, fed, net)
             many = self.group.first(lambda: default_chunk(plan, fed, net))
             inner = Workers(inner._number, many) if isinstance(inner, Workers) else Vectorised(many)
         if isinstance(inner, Workers):
             inner.settle(plan, fed, net)
-            return inner.alone() if inner.workers == 1 else inner
+            return inner.in_process() if inner.workers == 1 else inner
         return inner
 
     def cut(self, cohort: list[int]) -> list[tuple[int, int]]:
@@ -132,70 +132,70 @@ class Ranks:
         return cuts + [(end, end)] * (group - len(cuts))
 
     # ------------------------------------------------------------------------------------- rounds
-    def map(self, what: Request, task: TrainTask) -> RangeResult:
+    def map(self, request: Request, task: TrainTask) -> RangeResult:
         """See Engine.map: the sums of all ranks, the client states of this one."""
         count, rank, size = len(task.cohort), self.group.rank, self.group.size
-        cut = _slice(count, rank, size) if what.evaluates else self.cut(task.cohort)[rank]
-        mine = task.range(*cut)
+        cut = _slice(count, rank, size) if request.evaluates else self.cut(task.cohort)[rank]
+        part = task.range(*cut)
 
         def work() -> RangeResult:
-            return self._run.map(what, mine) if mine.cohort else RangeResult([], {}, [])
+            return self._run.map(request, part) if part.cohort else RangeResult([], {}, [])
 
-        if what.evaluates:
-            found, error = self.group.attempt(work)
-            own = found.scores if found else ()
-            return RangeResult(
-                [], {}, [], [s for some in self.group.gather(own, error) for s in some]
-            )
+        if request.evaluates:
+            result, error = self.group.attempt(work)
+            scores = result.scores if result else ()
+            lists = self.group.gather(scores, error)
+            return RangeResult([], {}, [], [score for scores in lists for score in scores])
         when = f"round {task.round + 1}" if task.round >= 0 else "the first message"
         return self._exchanged(work, _checksum(task.msg, task.buffers), when)
 
-    def _exchanged(self, work: Callable[[], RangeResult], seen: int, what: str) -> RangeResult:
+    def _exchanged(self, work: Callable[[], RangeResult], checksum: int, when: str) -> RangeResult:
         """The results of all ranks, with one sum. A failure at one rank is raised at all of them,
         once the slowest has finished.
         """
         started = time.perf_counter()
-        mine, error = self.group.attempt(work)
+        result, error = self.group.attempt(work)
         seconds = time.perf_counter() - started
-        mine = mine or RangeResult([], {}, [])
-        nodes = [(level, index, tree(_hollow, total)) for level, index, total in mine.nodes]
-        heads = self.group.gather((seen, nodes, mine.stats, seconds), error)
-        self._agree([head[0] for head in heads], what)
+        result = result or RangeResult([], {}, [])
+        nodes = [(level, index, tree(_hollow, total)) for level, index, total in result.nodes]
+        heads = self.group.gather((checksum, nodes, result.stats, seconds), error)
+        self._agree([head[0] for head in heads], when)
         started = time.perf_counter()
         add = self._sum if sums_suffice(self._plan, self._fed) else self._join
-        total = add([head[1] for head in heads], [t for _, _, t in mine.nodes])
-        taken = [head[3] for head in heads]
+        total = add([head[1] for head in heads], [t for _, _, t in result.nodes])
+        durations = [head[3] for head in heads]
         self.rounds += 1
-        self.slowest, self.mean = self.slowest + max(taken), self.mean + sum(taken) / len(taken)
+        self.slowest += max(durations)
+        self.mean += sum(durations) / len(durations)
         self.exchanging += time.perf_counter() - started
         stats = [cost for head in heads for cost in head[2]]
-        return RangeResult([(0, 0, total)] if stats else [], mine.memories, stats)
+        return RangeResult([(0, 0, total)] if stats else [], result.memories, stats)
 
-    def _agree(self, seen: list[int], what: str) -> None:
+    def _agree(self, checksums: list[int], when: str) -> None:
         """Raise WorkerError if a rank holds another server state than the first one."""
-        other = [r for r, checksum in enumerate(seen) if checksum != seen[0]]
+        other = [r for r, other_checksum in enumerate(checksums) if other_checksum != checksums[0]]
         if other:
-            named = ", ".join(f"{r} ({self.group.hosts[r]})" for r in other[:8])
+            names = ", ".join(f"{r} ({self.group.hosts[r]})" for r in other[:8])
             raise WorkerError(
-                f"{what}: the server state at rank {named} differs in bits from that at rank 0 "
+                f"{when}: the server state at rank {names} differs in bits from that at rank 0 "
                 f"({self.group.hosts[0]}): their processors, GPUs or libraries round differently; "
                 "run on machines of one kind"
             )
 
-    def _sum(self, nodes: list[list[Node]], mine: list[Rec]) -> Rec:
-        """The sum of all ranks' partial sums, which are (level, index, shape) by rank; mine: the
-        values of this rank's. None if no update arrived.
+    def _sum(self, nodes: list[list[Node]], values: list[Rec]) -> Rec:
+        """The sum of all ranks' partial sums, which are (level, index, shape) by rank; values: this
+        rank's. None if no update arrived.
         """
         group, rank, size = self.group, self.group.rank, self.group.size
-        shapes = [shape for own in nodes for _, _, shape in own if shape is not None]
+        shapes = [shape for sums in nodes for _, _, shape in sums if shape is not None]
         if not shapes:
             return None
-        give = [self._packed(mine, r, size) for r in range(size)]
-        take = [sum(_bytes(shape, rank, size) for _, _, shape in own) for own in nodes]
+        give = [self._packed(values, r, size) for r in range(size)]
+        take = [sum(_bytes(shape, rank, size) for _, _, shape in sums) for sums in nodes]
         stack: list[Node] = []
-        for own, raw in zip(nodes, group.exchange(give, take), strict=True):
+        for sums, raw in zip(nodes, group.exchange(give, take), strict=True):
             reader = _Reader(raw)
-            for level, index, shape in own:
+            for level, index, shape in sums:
                 push(stack, level, index, reader.record(shape, rank, size))
         total, whole = root(stack), functools.reduce(_either, shapes)
         part = self._packed([total], 0, 1)  # this rank's slice of it
@@ -203,26 +203,26 @@ class Ranks:
         readers = map(_Reader, group.exchange([part] * size, take))
         slices = [reader.record(whole, r, size) for r, reader in enumerate(readers)]
         self.sent += sum(map(len, give)) - len(give[rank]) + (size - 1) * len(part)
-        return tree(functools.partial(_joined, self._net.device), whole, total, *slices)
+        return tree(functools.partial(_concatenated, self._net.device), whole, total, *slices)
 
-    def _join(self, nodes: list[list[Node]], mine: list[Rec]) -> Rec:
+    def _join(self, nodes: list[list[Node]], values: list[Rec]) -> Rec:
         """The same where updates are not added up (see aggregation/rows.py): every rank gets all of
         them, so that it sends its own to each of the others.
         """
         group, size = self.group, self.group.size
-        raw = self._packed(mine, 0, 1)
-        take = [sum(_bytes(shape, 0, 1) for _, _, shape in own) for own in nodes]
+        raw = self._packed(values, 0, 1)
+        take = [sum(_bytes(shape, 0, 1) for _, _, shape in sums) for sums in nodes]
         stack: list[Node] = []
-        for own, got in zip(nodes, group.exchange([raw] * size, take), strict=True):
-            reader = _Reader(got)
-            for level, index, shape in own:
-                push(stack, level, index, tree(self._here, shape, reader.record(shape, 0, 1)))
+        for sums, received in zip(nodes, group.exchange([raw] * size, take), strict=True):
+            reader = _Reader(received)
+            for level, index, shape in sums:
+                push(stack, level, index, tree(self._to_device, shape, reader.record(shape, 0, 1)))
         self.sent += (size - 1) * len(raw)
         return root(stack)
 
-    def _here(self, v: Any, read: Any) -> Any:
+    def _to_device(self, v: Any, value: Any) -> Any:
         """A whole vector in its shape, on this rank's device; a number as it is."""
-        return read.view(v.shape).to(self._net.device) if isinstance(v, _Shape) else read
+        return value.view(v.shape).to(self._net.device) if isinstance(v, _Shape) else value
 
     def _packed(self, records: list[Rec], r: int, size: int) -> Tensor:
         """The bytes of the slice number r of all vectors in some records, (n,) uint8."""
@@ -301,15 +301,15 @@ def _either(one: Rec, other: Rec) -> Rec:
     return tree(lambda a, b: a if isinstance(a, _Shape) else b, one, other)
 
 
-def _joined(device: torch.device, v: Any, total: Any, *slices: Any) -> Any:
+def _concatenated(device: torch.device, v: Any, total: Any, *slices: Any) -> Any:
     """A vector of its slices, in new memory; a number is the total."""
     return torch.cat(slices).view(v.shape).to(device) if isinstance(v, _Shape) else total
 
 
 def _checksum(*records: Rec) -> int:
     """A number for the bits of records."""
-    found = 0
+    checksum = 0
     for v in leaves(*records):
         raw = as_bytes(v).numpy().data if isinstance(v, Tensor) else repr(v).encode()
-        found = zlib.crc32(raw, found)
-    return found
+        checksum = zlib.crc32(raw, checksum)
+    return checksum

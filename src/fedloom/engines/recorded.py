@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ..core.vector import leaves
 from .heartbeat import beat
-from .step_graph import Held, Replay, Written, written
+from .step_graph import ModelState, Replay, StepGraph, write_step
 from .threads import Threads, same_bytes
 
 AFTER = 8  # steps of a shape, before one is recorded
@@ -34,48 +34,48 @@ Counts = tuple[Counter[tuple[int, int]], ...]  # by step and batch, see LocalRou
 _log = logging.getLogger(__name__)
 
 
-class Known(NamedTuple):
+class StepContext(NamedTuple):
     """What the steps of a round read beside their arguments. tensors: all of these; kind: all that
     decides which operations a step is, beside shapes.
     """
 
     tensors: list[Tensor]
     kind: Hashable
-    held: Held
+    model_state: ModelState
 
     @classmethod
-    def of(cls, others: Iterable[Any], held: Held, kind: Hashable) -> Known:
+    def of(cls, others: Iterable[Any], model_state: ModelState, kind: Hashable) -> StepContext:
         """The tensors among others, and those in the model."""
-        every = [*others, *held()]
-        tensors = [v for v in every if isinstance(v, Tensor)]
-        numbers = [v for v in every if isinstance(v, int | float)]
-        return cls(tensors, (kind, _like(tensors), tuple(numbers)), held)
+        values = [*others, *model_state()]
+        tensors = [v for v in values if isinstance(v, Tensor)]
+        numbers = [v for v in values if isinstance(v, int | float)]
+        return cls(tensors, (kind, _like(tensors), tuple(numbers)), model_state)
 
 
 @dataclass
 class Record:
     """A step, written down in a round. counts: {batch: how many} that it adds to each of Counts.
-    took: seconds of the step and of the replay, in each check; later: one was in a later round.
+    seconds: of the step and of the replay, in each check; later: one was in a later round.
     """
 
     replay: Replay
     counts: list[dict[int, int]]
     round: int
-    took: list[tuple[float, float]] = field(default_factory=list)
+    seconds: list[tuple[float, float]] = field(default_factory=list)
     later: bool = False
 
-    def doubted(self, round: int) -> bool:
+    def needs_check(self, round: int) -> bool:
         """Whether a step of this round is computed both ways."""
-        return len(self.took) < CHECKS or (not self.later and round != self.round)
+        return len(self.seconds) < CHECKS or (not self.later and round != self.round)
 
-    def judged(self, same: bool, took: tuple[float, float], round: int) -> str:
+    def check(self, same: bool, seconds_of_both: tuple[float, float], round: int) -> str:
         """Why it is forgotten after a check, "" if it stays."""
-        self.took.append(took)
+        self.seconds.append(seconds_of_both)
         self.later = round != self.round
-        slow, fast = (min(seconds) for seconds in zip(*self.took, strict=True))
+        slow, fast = (min(seconds) for seconds in zip(*self.seconds, strict=True))
         if not same:
             return "a replay has other bits than the step: it keeps a number between calls"
-        if len(self.took) >= CHECKS and fast > FASTER * slow:
+        if len(self.seconds) >= CHECKS and fast > FASTER * slow:
             return f"a replay takes {fast / slow:.2f} of a step's time"
         return ""
 
@@ -95,31 +95,31 @@ class Recorded:
         self._threads, self._clock = threads or Threads(1), clock
         # the first step of a shape is the one that threads are tried on
         self._after = max(AFTER if after is None else after, int(self._threads.number > 1))
-        self._seen, self._records = Counter[Hashable](), dict[Hashable, Record]()
-        self._took: dict[Hashable, float] = {}  # by the last step before the recording
+        self._occurrences, self._records = Counter[Hashable](), dict[Hashable, Record]()
+        self._step_seconds: dict[Hashable, float] = {}  # by the last step before the recording
         self.refused: dict[Hashable, str] = {}
-        self.made = self.replayed = 0
+        self.recordings = self.replayed = 0
 
     def step(
         self,
         shape: Hashable,
         do: Callable[..., Any],
         arguments: tuple[Any, ...],
-        known: Known,
+        context: StepContext,
         counts: Counts,
         place: tuple[int, int],
     ) -> Any:
         """do(*arguments), a tuple of records, or what a replay of it gives. shape: see
         Threads.step; counts: of what `do` does; place: its round and step.
         """
-        given = _flat(arguments)
-        inputs = [*given, *known.tensors]
+        tensors = _flat(arguments)
+        inputs = [*tensors, *context.tensors]
         first: dict[int, int] = {}  # one tensor may be several inputs
         same = tuple(first.setdefault(id(v), n) for n, v in enumerate(inputs))
-        key = shape, known.kind, _like(given), same
+        key = shape, context.kind, _like(tensors), same
 
         record = self._records.get(key)
-        if record is not None and not record.doubted(place[0]):
+        if record is not None and not record.needs_check(place[0]):
             self.replayed += 1
             beat()
             for counter, new in zip(counts, record.counts, strict=True):
@@ -127,45 +127,46 @@ class Recorded:
             return self._threads.step(shape, lambda *_: record.replay(inputs), arguments, _nothing)
         before = [counter.copy() for counter in counts]
 
-        def computed(what: Callable[..., Any]) -> Any:
-            return self._threads.step(shape, what, arguments, lambda: _set(counts, before))
+        def computed(work: Callable[..., Any]) -> Any:
+            return self._threads.step(shape, work, arguments, lambda: _set(counts, before))
 
         if record is None:
-            self._seen[key] += 1
-            if self._seen[key] == self._after:
-                found, self._took[key] = self._timed(computed, do)
-                return found
-            if self._seen[key] < self._after or key in self.refused or self.made >= MOST:
+            self._occurrences[key] += 1
+            number = self._occurrences[key]
+            if number == self._after:
+                result, self._step_seconds[key] = self._timed(computed, do)
+                return result
+            if number < self._after or key in self.refused or self.recordings >= MOST:
                 return computed(do)
-            step = self._written(key, computed, do, inputs, known.held)
+            step = self._record_step(key, computed, do, inputs, context.model_state)
             if step is None:
                 _set(counts, before)
                 return computed(do)
             if key not in self.refused:
                 self._records[key] = Record(step.replay, _new(counts, before), place[0])
-            return step.found
-        found, slow = self._timed(computed, do)
+            return step.result
+        result, slow = self._timed(computed, do)
         other, fast = self._timed(computed, lambda *_: record.replay(inputs))
-        if why := record.judged(same_bytes(found, other), (slow, fast), place[0]):
+        if why := record.check(same_bytes(result, other), (slow, fast), place[0]):
             self._refuse(key, why)
-        return found
+        return result
 
-    def _written(
+    def _record_step(
         self,
         key: Hashable,
         computed: Callable[..., Any],
         do: Callable[..., Any],
         inputs: list[Tensor],
-        held: Held,
-    ) -> Written | None:
+        model_state: ModelState,
+    ) -> StepGraph | None:
         """A step that is written down; None if that fails, perhaps by an error of the step's."""
-        self.made += 1
+        self.recordings += 1
         try:
-            step: Written = computed(lambda *now: written(do, now, inputs, held))
+            step: StepGraph = computed(lambda *now: write_step(do, now, inputs, model_state))
         except Exception as error:
             self._refuse(key, f"recording it fails: {error}")
             return None
-        each = self._took.pop(key, 0.0) / max(1, step.operations)
+        each = self._step_seconds.pop(key, 0.0) / max(1, step.operations)
         if step.why:
             self._refuse(key, step.why)
         elif each > LONG:
@@ -179,12 +180,12 @@ class Recorded:
             _log.info("engine vectorised: some steps are not recorded and replayed: %s", why)
         self.refused[key] = why
 
-    def _timed(self, computed: Callable[..., Any], what: Callable[..., Any]) -> tuple[Any, float]:
-        began = self._clock()
-        found = computed(what)
-        if found[0].is_cuda:
+    def _timed(self, computed: Callable[..., Any], work: Callable[..., Any]) -> tuple[Any, float]:
+        start = self._clock()
+        result = computed(work)
+        if result[0].is_cuda:
             torch.cuda.synchronize()
-        return found, self._clock() - began
+        return result, self._clock() - start
 
 
 def _nothing() -> None:
@@ -193,10 +194,10 @@ def _nothing() -> None:
 
 def _flat(arguments: tuple[Any, ...]) -> list[Tensor]:
     """The tensors of some records; a tuple in them is a batch."""
-    found: list[Tensor] = []
+    tensors: list[Tensor] = []
     for v in leaves(*arguments):
-        found.extend(v if isinstance(v, tuple) else (v,))
-    return found
+        tensors.extend(v if isinstance(v, tuple) else (v,))
+    return tensors
 
 
 def _like(tensors: Sequence[Tensor]) -> tuple[Any, ...]:

@@ -24,36 +24,36 @@ class Buffers:
     """
 
     def __init__(self) -> None:
-        self._mine: list[Tensor] = []
+        self._owned: list[Tensor] = []
         self._out: set[int] = set()
 
     def take(self, like: Vec) -> Vec:
-        """A vector like this one, which the engine owns until release()."""
-        for buffer in self._mine:
+        """A vector like this one, which the engine owns until settle()."""
+        for buffer in self._owned:
             if id(buffer) not in self._out and buffer.shape == like.shape:
                 break
         else:
             buffer = torch.empty_like(like)
-            self._mine.append(buffer)
+            self._owned.append(buffer)
         self._out.add(id(buffer))
         return buffer
 
-    def settle(self, held: set[int]) -> None:
+    def settle(self, in_use: set[int]) -> None:
         """Everything outside these storages is free again."""
-        if not held:
+        if not in_use:
             self._out.clear()
         elif self._out:
-            self._out = {id(b) for b in self._mine if id(b) in self._out and storage(b) in held}
+            self._out = {id(b) for b in self._owned if id(b) in self._out and storage(b) in in_use}
 
-    def next(self, x: Vec, held: set[int]) -> Vec:
+    def next(self, x: Vec, in_use: set[int]) -> Vec:
         """A vector for the next x: x itself, if the engine owns it and no record holds it."""
-        if any(x is b for b in self._mine) and (not held or storage(x) not in held):
+        if any(x is b for b in self._owned) and (not in_use or storage(x) not in in_use):
             return x
         return self.take(x)
 
-    def give_away(self, held: set[int]) -> None:
+    def give_away(self, in_use: set[int]) -> None:
         """The engine no longer owns vectors in these storages; all others are free again."""
-        self._mine = [b for b in self._mine if storage(b) not in held]
+        self._owned = [b for b in self._owned if storage(b) not in in_use]
         self._out.clear()
 
 
@@ -64,16 +64,16 @@ def storage(v: Tensor) -> int:
 
 def storages(*records: Any) -> set[int]:
     """The storages of the tensors in these records."""
-    found = set()
+    addresses = set()
     for value in leaves(*records):
         if isinstance(value, Tensor):
-            found.add(storage(value))
+            addresses.add(storage(value))
         elif value is not None and not isinstance(value, (int, float)):
             raise TypeError(
                 f"a record holds a {type(value).__name__}; it may hold tensors, numbers and "
                 "records: make nested ones with rec(...)"
             )
-    return found
+    return addresses
 
 
 class Mask:
@@ -87,7 +87,7 @@ class Mask:
         self._sizes = behind_mask(view.held, net.layout).layout.sizes
         firsts = itertools.accumulate(net.layout.sizes, initial=0)
         parts = torch.split(view.held, self._sizes)
-        self._places = [(own - at).int() for own, at in zip(parts, firsts, strict=False)]
+        self._places = [(index - first).int() for index, first in zip(parts, firsts, strict=False)]
         self._whole: Vec | None = None
 
     def embedded(self, x: Vec) -> Vec:
@@ -100,8 +100,9 @@ class Mask:
 
     def gather(self, layers: Sequence[Tensor | None], out: Vec) -> None:
         """Write the held ones of every layer's values, zeros for None, into out (m,)."""
-        for v, own, place in zip(layers, self._places, torch.split(out, self._sizes), strict=True):
+        parts = torch.split(out, self._sizes)
+        for v, index, part in zip(layers, self._places, parts, strict=True):
             if v is None:
-                place.zero_()
+                part.zero_()
             else:
-                torch.index_select(v.reshape(-1), 0, own, out=place)
+                torch.index_select(v.reshape(-1), 0, index, out=part)

@@ -20,7 +20,7 @@ from ..core.vector import Vec, aligned
 from ..errors import ClientError, DataError, FedloomError
 from ..federation.federation import Federation
 from ..plan import Plan
-from .author_rules import in_words, noted
+from .author_rules import in_words, with_note
 from .heartbeat import beat
 
 EVALUATION_BATCH = 500  # labels, or tokens; part of the bits of a loss, hence no setting
@@ -28,9 +28,9 @@ PIXELS = 1 << 18  # that are evaluated at once: 16 channels of them take 16 MiB
 
 
 class Score(NamedTuple):
-    """Sums over examples: the loss, and every metric with its weights. each, share: the metrics and
-    their weights per example, but for those of a whole set and those that give means of batches.
-    bins: of a node's examples, see reliability.Bins.
+    """Sums over examples: the loss, and every metric with its weights. each, each_weights: the
+    metrics and their weights per example, but for those of a whole set and those that give means of
+    batches. bins: of a node's examples, see reliability.Bins.
     """
 
     examples: int
@@ -38,7 +38,7 @@ class Score(NamedTuple):
     values: dict[str, float]
     weights: dict[str, float]
     each: dict[str, Tensor]
-    share: dict[str, Tensor]
+    each_weights: dict[str, Tensor]
     bins: Sequence[Sequence[float]] = ()
 
     def mean(self, name: str, metrics: Mapping[str, Any]) -> float:
@@ -68,38 +68,38 @@ class Whole:
     """Copies of the metrics that are measured on a whole set, for one set."""
 
     def __init__(self, metrics: Mapping[str, Any]) -> None:
-        self._own = {k: copy.deepcopy(m) for k, m in metrics.items() if is_whole(m)}
-        for metric in self._own.values():
+        self._metrics = {k: copy.deepcopy(m) for k, m in metrics.items() if is_whole(m)}
+        for metric in self._metrics.values():
             if callable(reset := getattr(metric, "reset", None)):
                 reset()
 
     def update(self, outputs: Any, targets: Tensor) -> None:
         """Add one batch, on the CPU, because such objects keep what they gather."""
-        given, targets = outputs.cpu() if isinstance(outputs, Tensor) else outputs, targets.cpu()
-        for name, metric in self._own.items():
-            wanted = targets
+        on_cpu, targets = outputs.cpu() if isinstance(outputs, Tensor) else outputs, targets.cpu()
+        for name, metric in self._metrics.items():
+            converted = targets
             if targets.is_floating_point() and _of_labels(metric):  # several of an example
-                wanted = targets.long()
-            noted(f"metric '{name}'", metric.update, given, wanted)
+                converted = targets.long()
+            with_note(f"metric '{name}'", metric.update, on_cpu, converted)
 
     def values(self) -> dict[str, float]:
         """{name: value}. Raises DataError for a value that is no number."""
-        found = {k: noted(f"metric '{k}'", metric.compute) for k, metric in self._own.items()}
-        for name, value in found.items():
+        values = {k: with_note(f"metric '{k}'", m.compute) for k, m in self._metrics.items()}
+        for name, value in values.items():
             tensor = isinstance(value, Tensor)
             if not (value.numel() == 1 if tensor else isinstance(value, Real)):
-                got = f"shape {list(value.shape)}" if tensor else f"a {type(value).__name__}"
-                raise DataError(f"metric '{name}': compute() gave {got}; it must give one number")
-        return {name: float(value) for name, value in found.items()}
+                kind = f"shape {list(value.shape)}" if tensor else f"a {type(value).__name__}"
+                raise DataError(f"metric '{name}': compute() gave {kind}; it must give one number")
+        return {name: float(value) for name, value in values.items()}
 
 
-def per_example(value: Any, count: int, what: str) -> Tensor:
+def per_example(value: Any, count: int, source: str) -> Tensor:
     """A loss or metric as (B,), also if a user's function gives only the batch's mean."""
     if isinstance(value, Real):
         value = torch.tensor(float(value))
     if not isinstance(value, Tensor):
         raise DataError(
-            f"{what} gave a {type(value).__name__}; it must give a tensor with one value per "
+            f"{source} gave a {type(value).__name__}; it must give a tensor with one value per "
             "example, or the batch's mean as a number"
         )
     # booleans and integers have no mean in torch
@@ -108,7 +108,7 @@ def per_example(value: Any, count: int, what: str) -> Tensor:
         return each.expand(count)
     if len(each) != count:
         raise DataError(
-            f"{what} gave shape {list(each.shape)} for a batch of {count}; "
+            f"{source} gave shape {list(each.shape)} for a batch of {count}; "
             "it must give one value per example, or the batch's mean as a scalar"
         )
     return each.reshape(count, -1).mean(1)
@@ -135,9 +135,9 @@ def weight_of(name: str, metric: Any, targets: Tensor) -> Tensor:
     if isinstance(weight, Tensor) and weight.shape == targets.shape[:1]:
         return weight
     shape = getattr(weight, "shape", None)
-    got = f"a {type(weight).__name__}" if shape is None else f"shape {list(shape)}"
+    actual = f"a {type(weight).__name__}" if shape is None else f"shape {list(shape)}"
     raise DataError(
-        f"metric '{name}': weight() gave {got} for a batch of {len(targets)}; it must give a "
+        f"metric '{name}': weight() gave {actual} for a batch of {len(targets)}; it must give a "
         "tensor with one number per example"
     )
 
@@ -154,8 +154,8 @@ def score_of(
         scores += evaluate_range(plan, fed, net, x, *part, len(scores), whole)
     total = add(scores)
     with _users_errors(plan):
-        found = whole.values()
-    values, weights = total.values | found, total.weights | dict.fromkeys(found, 1.0)
+        whole_values = whole.values()
+    values, weights = total.values | whole_values, total.weights | dict.fromkeys(whole_values, 1.0)
     names = [k for k in fed.metrics if k in values]
     return total._replace(
         values={k: values[k] for k in names}, weights={k: weights[k] for k in names}
@@ -194,7 +194,7 @@ def evaluate_range(
     depends on the batch, not on who evaluates it. The caller has loaded the buffers.
     """
     functions = {k: f for k, f in fed.metrics.items() if not is_whole(f)}
-    known = dict.fromkeys(functions)  # whose values are those of examples
+    by_example = dict.fromkeys(functions)  # whose values are those of examples
     seed = key(fed.seed, "evaluate")
     rows: list[list[Tensor]] = []  # of a batch the losses, the metrics, their weights: (B,) each
     net.train(False)
@@ -206,26 +206,27 @@ def evaluate_range(
             beat()
             seed_torch(substream(seed, number), x)
             batch = fed.formatted(aligned(fed.data.ready(inputs[a : a + size])))
-            wanted = aligned(targets[a : a + size])
+            expected = aligned(targets[a : a + size])
             with Slices():
                 outputs, count = logits_of(net.evaluated(batch)), len(batch)
             with _users_errors(plan):
-                loss = plan.objective.score(outputs, (batch, wanted))
+                loss = plan.objective.score(outputs, (batch, expected))
                 values = {
-                    k: noted(f"metric '{k}'", f, outputs, wanted) for k, f in functions.items()
+                    k: with_note(f"metric '{k}'", f, outputs, expected)
+                    for k, f in functions.items()
                 }
                 if whole is not None:
-                    whole.update(outputs, wanted)
+                    whole.update(outputs, expected)
                 row = [per_example(v, count, f"metric '{k}'") for k, v in values.items()]
-                shares = [weight_of(k, f, wanted) for k, f in functions.items()]
-                rows.append([per_example(loss, count, "the loss"), *row, *shares])
+                weights = [weight_of(k, f, expected) for k, f in functions.items()]
+                rows.append([per_example(loss, count, "the loss"), *row, *weights])
             for name, value in values.items() if count > 1 else ():
                 if not isinstance(value, Tensor) or value.ndim == 0:
-                    known.pop(name, None)  # one value for several examples
-    return _scores(rows, list(functions), list(known)) if rows else []
+                    by_example.pop(name, None)  # one value for several examples
+    return _scores(rows, list(functions), list(by_example)) if rows else []
 
 
-def _scores(rows: list[list[Tensor]], names: list[str], known: list[str]) -> list[Score]:
+def _scores(rows: list[list[Tensor]], names: list[str], by_example: list[str]) -> list[Score]:
     """A Score per batch. All values go to the host by one copy, in double, and are added up
     there.
     """
@@ -234,11 +235,11 @@ def _scores(rows: list[list[Tensor]], names: list[str], known: list[str]) -> lis
     scores = []
     for part in torch.split(table, [len(row[0]) for row in rows], 1):
         each = dict(zip(names, part[1:], strict=False))
-        share = dict(zip(names, part[1 + len(names) :], strict=True))
-        sums = {k: float((v * share[k]).sum()) for k, v in each.items()}
-        mass = {k: float(v.sum()) for k, v in share.items()}
-        shown = {k: each[k] for k in known}, {k: share[k] for k in known}
-        scores.append(Score(part.shape[1], float(part[0].sum()), sums, mass, *shown))
+        weights = dict(zip(names, part[1 + len(names) :], strict=True))
+        sums = {k: float((v * weights[k]).sum()) for k, v in each.items()}
+        mass = {k: float(v.sum()) for k, v in weights.items()}
+        of_examples = {k: each[k] for k in by_example}, {k: weights[k] for k in by_example}
+        scores.append(Score(part.shape[1], float(part[0].sum()), sums, mass, *of_examples))
     return scores
 
 
@@ -249,12 +250,12 @@ def add(scores: list[Score]) -> Score:
         return functools.reduce(lambda a, b: a + b, values, 0.0)
 
     names = scores[0].values if scores else {}
-    known = [k for k in names if all(k in s.each for s in scores)]  # of every example
+    by_example = [k for k in names if all(k in s.each for s in scores)]  # of every example
     return Score(
         sum(s.examples for s in scores),
         total(s.loss for s in scores),
         {k: total(s.values[k] for s in scores) for k in names},
         {k: total(s.weights[k] for s in scores) for k in names},
-        {k: torch.cat([s.each[k] for s in scores]) for k in known},
-        {k: torch.cat([s.share[k] for s in scores]) for k in known},
+        {k: torch.cat([s.each[k] for s in scores]) for k in by_example},
+        {k: torch.cat([s.each_weights[k] for s in scores]) for k in by_example},
     )

@@ -35,7 +35,7 @@ _LARGE = 1 << 16  # bytes; below, a file of its own costs more than a copy
 
 class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # cloudpickle has no types
     """Pickles plain CPU tensors as bytes; large ones as a file's name if there is a folder.
-    written: the files.
+    files: the files.
     """
 
     def __init__(self, out: io.BytesIO, folder: Path | None = None, stem: str = "") -> None:
@@ -43,7 +43,7 @@ class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # cloudpickle h
         for module in modules():  # of files that no other process can import
             cloudpickle.register_pickle_by_value(module)
         self._folder, self._stem = folder, stem
-        self.written: list[Path] = []
+        self.files: list[Path] = []
         self._names: dict[
             int, tuple[Tensor, str]
         ] = {}  # keeps the tensors alive, so that ids stay theirs
@@ -52,9 +52,9 @@ class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # cloudpickle h
         if self._folder is None or not _is_plain(obj) or obj.nbytes < _LARGE:
             return None
         if id(obj) not in self._names:
-            name = f"{self._stem}.{len(self.written)}"
-            self.written.append(self._folder / name)
-            as_bytes(_stored(obj)).numpy().tofile(self.written[-1])
+            name = f"{self._stem}.{len(self.files)}"
+            self.files.append(self._folder / name)
+            as_bytes(_stored(obj)).numpy().tofile(self.files[-1])
             self._names[id(obj)] = (obj, name)
         place = (tuple(obj.shape), obj.stride(), obj.storage_offset()) if _overlaps(obj) else None
         shape = tuple(_stored(obj).shape)
@@ -62,11 +62,11 @@ class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # cloudpickle h
 
     def move(self, t: Tensor) -> None:
         """Let a tensor lie in the file to which it was written, if it was."""
-        known = self._names.get(id(t))
-        if known is not None and self._folder is not None and t.is_contiguous():
+        entry = self._names.get(id(t))
+        if entry is not None and self._folder is not None and t.is_contiguous():
             name = str(t.dtype).removeprefix("torch.")
-            there = _tensor(_mapped(self._folder / known[1]), name, tuple(t.shape))
-            t.set_(there.untyped_storage(), there.storage_offset(), there.shape, there.stride())
+            mapped = _tensor(_mapped(self._folder / entry[1]), name, tuple(t.shape))
+            t.set_(mapped.untyped_storage(), mapped.storage_offset(), mapped.shape, mapped.stride())
 
     def reducer_override(self, obj: Any) -> Any:
         if _is_plain(obj) and not obj.requires_grad:
@@ -76,20 +76,20 @@ class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # cloudpickle h
 
 
 class _Unpickler(pickle.Unpickler):
-    """found: the tensors that were in files, by name. copy: read them, and map none."""
+    """mapped: the tensors that were in files, by name. copy: read them, and map none."""
 
     def __init__(self, file: Any, folder: Path, copy: bool = False) -> None:
         super().__init__(file)
         self._folder, self._copy = folder, copy
-        self.found: dict[str, Tensor] = {}
+        self.mapped: dict[str, Tensor] = {}
 
     def persistent_load(self, pid: Any) -> Tensor:
         name, dtype, shape, place = pid
-        if name not in self.found:
+        if name not in self.mapped:
             whole = _tensor(_mapped(self._folder / name), dtype, shape)
             whole = whole.clone() if self._copy else whole
-            self.found[name] = whole if place is None else whole.as_strided(*place)
-        return self.found[name]
+            self.mapped[name] = whole if place is None else whole.as_strided(*place)
+        return self.mapped[name]
 
 
 def _mapped(path: Path) -> Any:
@@ -141,9 +141,9 @@ def packed(value: Any, folder: Path, stem: str) -> Parcel:
         pickler = _Pickler(out, place, stem)
         try:
             pickler.dump(value)
-            return Parcel(out.getvalue(), pickler.written)
+            return Parcel(out.getvalue(), pickler.files)
         except OSError:
-            delete(pickler.written)
+            delete(pickler.files)
             if place is None:
                 raise
     raise AssertionError
@@ -178,7 +178,7 @@ class Board:
         home = "/dev/shm" if os.path.isdir("/dev/shm") and os.access("/dev/shm", os.W_OK) else None
         root = Path(home or tempfile.gettempdir())
         _sweep(root)
-        self.folder, self._lock = _held(root)
+        self.folder, self._lock = _locked_folder(root)
         self._count = 0
         self._files: dict[str, list[Path]] = {}  # of posts
 
@@ -197,7 +197,7 @@ class Board:
         part = path.with_suffix(".part")
         part.write_bytes(out.getvalue())
         part.rename(path)
-        self._files[str(path)] = [path, *pickler.written]
+        self._files[str(path)] = [path, *pickler.files]
         return str(path)
 
     def remove(self, path: str) -> None:
@@ -217,7 +217,7 @@ class Board:
         """The object that a worker packed; its files are deleted."""
         reader = _Unpickler(io.BytesIO(raw), self.folder, copy=True)
         value = reader.load()
-        delete(self.folder / name for name in reader.found)
+        delete(self.folder / name for name in reader.mapped)
         return value
 
     def close(self) -> None:
@@ -228,20 +228,20 @@ class Board:
             self._lock = None
 
 
-def _held(root: Path) -> tuple[Path, int | None]:
+def _locked_folder(root: Path) -> tuple[Path, int | None]:
     """A new folder and the descriptor of its lock; None on systems without such locks."""
     while True:
         folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=root))
         if sys.platform == "win32":
             return folder, None
         try:
-            opened = os.open(folder, os.O_RDONLY)
+            lock = os.open(folder, os.O_RDONLY)
         except FileNotFoundError:  # another process removed it before it was locked
             continue
-        _locked(opened, wait=True)  # another process may have removed it
+        _locked(lock, wait=True)  # another process may have removed it
         if folder.exists():
-            return folder, opened
-        os.close(opened)
+            return folder, lock
+        os.close(lock)
 
 
 def _locked(folder: int, wait: bool) -> bool:
@@ -261,7 +261,7 @@ def _sweep(root: Path) -> None:
         return
     for folder in root.glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):
-            opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-            if os.fstat(opened).st_uid == os.getuid() and _locked(opened, wait=False):
+            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            if os.fstat(lock).st_uid == os.getuid() and _locked(lock, wait=False):
                 shutil.rmtree(folder, ignore_errors=True)
-            os.close(opened)
+            os.close(lock)

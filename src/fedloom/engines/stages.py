@@ -25,19 +25,19 @@ def stages_of(
     """All stages of a run in the order in which a client update passes them. coding: makes the
     last; None: one whose bytes are counted, and not made.
     """
-    found: list[Stage] = []
+    stages: list[Stage] = []
     if fed.local.passes is not None:
-        found.append(ContinuedPasses())
+        stages.append(ContinuedPasses())
     if fed.attack is not None and fed.hostile:
-        found.append(Hostile(attack=fed.attack, who=fed.hostile))
-    found += plan.stages
+        stages.append(Hostile(attack=fed.attack, clients=fed.hostile))
+    stages += plan.stages
     private, link, aggregation = plan.private, plan.link, plan.aggregation
     if private is not None:
         kind = AlternatingLayers if private.alternates else PrivateLayers
-        found.append(kind(scheme=private, net=net))
+        stages.append(kind(scheme=private, net=net))
     if aggregation.at_clients and not fed.forges:
-        found.append(Leaves(aggregation=aggregation, algorithm=plan.algorithm))
-    return *found, (coding or Coding)(link=link, seed=fed.seed)
+        stages.append(Leaves(aggregation=aggregation, algorithm=plan.algorithm))
+    return *stages, (coding or Coding)(link=link, seed=fed.seed)
 
 
 def sums_suffice(plan: Plan, fed: Federation) -> bool:
@@ -70,10 +70,10 @@ class Hostile(Stage):
     """Hostile clients send something else than they have trained, see federation/attacks.py."""
 
     attack: Attack
-    who: frozenset[int]
+    clients: frozenset[int]
 
     def send(self, done: LocalResult, own: Rec, share: Download, at: At) -> tuple[LocalResult, Rec]:
-        if at.client not in self.who:
+        if at.client not in self.clients:
             return done, own
         return done._replace(up=self.attack.sent(done.up, *at[:3])), own
 
@@ -160,8 +160,8 @@ class PrivateLayers(Stage):
         return self.scheme.kept(self.net)
 
     def address(self, share: Download) -> Download:
-        shared = self.kept.shared_buffers if len(self.kept.buffers) else None
-        return share._replace(wire=self.kept.shared, shared_buffers=shared)
+        shared_buffers = self.kept.shared_buffers if len(self.kept.buffers) else None
+        return share._replace(wire=self.kept.shared, shared_buffers=shared_buffers)
 
     def client_init(self, x: Vec, share: Download) -> Rec:
         return self.kept.state(x, self.net.init_buffers())

@@ -32,34 +32,34 @@ _UNSEEN = {"numpy", "tolist", "__array__", "__dlpack__"}
 _SAME = {torch.ops.aten.detach.default, torch.ops.aten.alias.default}  # give the same memory
 _PACKAGES = [Path(torch.__file__).parent, Path(__file__).parent.parent]
 
-Held = Callable[[], list[Any]]  # the tensors and numbers that the model holds now
+ModelState = Callable[[], list[Any]]  # the tensors and numbers that the model holds now
 Replay = Callable[[Sequence[Tensor]], Any]
 
 
-class Written(NamedTuple):
-    """found: what a step gave, a tuple of records. replay: does the same operations, so many, on
+class StepGraph(NamedTuple):
+    """result: what a step gave, a tuple of records. replay: does the same operations, so many, on
     other inputs; why: it must not be used, or "".
     """
 
-    found: Any
+    result: Any
     replay: Replay
     operations: int
     why: str
 
 
-def written(
-    do: Callable[..., Any], arguments: tuple[Any, ...], inputs: Sequence[Tensor], held: Held
-) -> Written:
+def write_step(
+    do: Callable[..., Any], arguments: tuple[Any, ...], inputs: Sequence[Tensor], state: ModelState
+) -> StepGraph:
     """Do a step, do(*arguments), and write it down as a function of these inputs."""
-    writer, before = _Writer(inputs), _around(inputs, held)
+    writer, before = _Writer(inputs), _around(inputs, state)
     with writer, _Reading(writer):
-        found = do(*arguments)
-    made = [*leaves(*found)]
-    writer.end(made)
-    for why, now in _around(inputs, held).items():
+        result = do(*arguments)
+    outputs = [*leaves(*result)]
+    writer.end(outputs)
+    for why, now in _around(inputs, state).items():
         if before[why] != now:
             writer.refuse(why)
-    forward: Callable[..., list[Tensor]] = lambda *inputs: made
+    forward: Callable[..., list[Tensor]] = lambda *inputs: outputs
     if not writer.why:
         forward = fx.GraphModule(writer.constants, writer.graph).forward
     if not writer.why and inputs[0].is_cuda:
@@ -67,21 +67,21 @@ def written(
             forward = _CudaGraph(forward, inputs)
         except RuntimeError as error:
             writer.refuse(f"CUDA makes no graph of it: {error}")
-    like = [tree(lambda v: None, part) for part in found]
+    like = [tree(lambda v: None, part) for part in result]
 
     def replay(inputs: Sequence[Tensor]) -> Any:
         with torch.no_grad():
-            made = iter(forward(*inputs))
-        return tuple(tree(lambda _: next(made), part) for part in like)
+            outputs = iter(forward(*inputs))
+        return tuple(tree(lambda _: next(outputs), part) for part in like)
 
-    return Written(found, replay, len(writer.graph.nodes) - len(inputs), writer.why)
+    return StepGraph(result, replay, len(writer.graph.nodes) - len(inputs), writer.why)
 
 
-def _around(inputs: Sequence[Tensor], held: Held) -> dict[str, Any]:
+def _around(inputs: Sequence[Tensor], state: ModelState) -> dict[str, Any]:
     """{what a step may not do: what would be another one afterwards}."""
     return {
         "it writes into a tensor that it is given": [v._version for v in inputs],
-        "the model changes what it holds": [id(v) if isinstance(v, Tensor) else v for v in held()],
+        "the model changes what it holds": [id(v) if isinstance(v, Tensor) else v for v in state()],
         "it draws random numbers of Python's or numpy's": others_now(),
     }
 
@@ -105,12 +105,12 @@ class _Operations:
         """Make no record. The first reason counts."""
         self.why = self.why or f"{why}{_line()}"
 
-    def end(self, made: list[Any]) -> None:
+    def end(self, outputs: list[Any]) -> None:
         """Write down what the step gives."""
-        if any(v not in self._nodes for v in made):
+        if any(v not in self._nodes for v in outputs):
             self.refuse("it gives a tensor that no operation made")
         if not self.why:
-            self.graph.output([self._nodes[v] for v in made])
+            self.graph.output([self._nodes[v] for v in outputs])
             self.graph.eliminate_dead_code()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -120,14 +120,14 @@ class _Operations:
         return out
 
     def _write(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
-        given = [v for v in tree_leaves((args, kwargs)) if isinstance(v, Tensor)]
-        for v in given:
+        tensors = [v for v in tree_leaves((args, kwargs)) if isinstance(v, Tensor)]
+        for v in tensors:
             if v not in self._nodes:
                 if func is not torch.ops.aten.lift_fresh.default:
                     shape = list(v.shape)
                     return self.refuse(f"it reads a tensor {shape} of neither model, part nor loc")
                 self._nodes[v] = self._constant(v)
-        nodes = [self._nodes[v] for v in given]
+        nodes = [self._nodes[v] for v in tensors]
         fixed = self._fixed.issuperset(nodes)
         if torch.Tag.nondeterministic_seeded in func.tags:
             return self.refuse("it draws from torch's generator")
@@ -141,10 +141,10 @@ class _Operations:
             func = getattr(getattr(torch.ops.aten, name.removesuffix("_")), overload)
         args, kwargs = tree_map_only(Tensor, self._nodes.__getitem__, (args, kwargs))
         node = self.graph.call_function(func, args, kwargs)
-        made = [(out, node)]
+        results = [(out, node)]
         if isinstance(out, (tuple, list)):
-            made = [(v, self._call(operator.getitem, node, n)) for n, v in enumerate(out)]
-        for v, node in made:
+            results = [(v, self._call(operator.getitem, node, n)) for n, v in enumerate(out)]
+        for v, node in results:
             if isinstance(v, Tensor):
                 self._nodes[v] = node
                 self._fixed |= {node} if fixed else set()
@@ -187,7 +187,7 @@ class _Reading(TorchFunctionMode):
 def _line() -> str:
     """The line of a user's that the step is at, in brackets; "" if there is none."""
     for frame in reversed(traceback.extract_stack()):
-        if frame.filename == __file__ and frame.name == written.__name__:
+        if frame.filename == __file__ and frame.name == write_step.__name__:
             return ""
         if not any(Path(frame.filename).is_relative_to(folder) for folder in _PACKAGES):
             return f" ({Path(frame.filename).name}, line {frame.lineno})"
@@ -210,10 +210,10 @@ class _CudaGraph:
             now.wait_stream(side)
             self._graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(self._graph):
-                self._made = forward(*self._inputs)
+                self._outputs = forward(*self._inputs)
 
     def __call__(self, *inputs: Tensor) -> list[Tensor]:
-        for own, v in zip(self._inputs, inputs, strict=True):
-            own.copy_(v)
+        for buffer, v in zip(self._inputs, inputs, strict=True):
+            buffer.copy_(v)
         self._graph.replay()
-        return [v.clone() for v in self._made]  # the next replay overwrites them
+        return [v.clone() for v in self._outputs]  # the next replay overwrites them

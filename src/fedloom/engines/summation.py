@@ -20,25 +20,26 @@ from ..aggregation.base import joined
 from ..algorithm import Algorithm, Job
 from ..core.vector import Rec, leaves, rec, tree
 from ..submodels.base import View
-from .author_rules import check_record, noted
+from .author_rules import check_record, with_note
 
 Node = tuple[int, int, Any]
 
 
-def _plus(a: Rec, b: Rec, own: bool) -> Rec:
+def _plus(a: Rec, b: Rec, in_place: bool) -> Rec:
     """a + b; in place if the sums own a."""
     if a is None or b is None:
         return b if a is None else a
     if "rows" in a._fields:
         return joined(a, b)
     if "numbers" in a._fields:  # of answers before the local steps: a leaf for each field
-        vectors, numbers = _each(a.vectors, b.vectors, own), _each(a.numbers, b.numbers, own)
+        vectors = _each(a.vectors, b.vectors, in_place)
+        numbers = _each(a.numbers, b.numbers, in_place)
         return rec(n=a.n + b.n, vectors=vectors, numbers=numbers)
-    return tree(_add_in_place if own else _add, a, b)
+    return tree(_add_in_place if in_place else _add, a, b)
 
 
-def _each(a: Rec, b: Rec, own: bool) -> Rec:
-    return rec(**{k: _plus(v, getattr(b, k), own) for k, v in a._asdict().items()})
+def _each(a: Rec, b: Rec, in_place: bool) -> Rec:
+    return rec(**{k: _plus(v, getattr(b, k), in_place) for k, v in a._asdict().items()})
 
 
 def _plus_leaf(a: Rec, b: Rec) -> Rec:
@@ -142,11 +143,11 @@ def unmoved_where_unheld(srv: Rec, before: Rec, total: Rec) -> Rec:
     """
     if "holders" not in total._fields or bool((total.holders > 0).all()):
         return srv
-    held = total.holders
+    holders = total.holders
 
     def one(new: Any, old: Any) -> Any:
-        fits = isinstance(new, Tensor) and new.shape == held.shape and isinstance(old, Tensor)
-        return torch.where(held > 0, new, old) if fits else new
+        fits = isinstance(new, Tensor) and new.shape == holders.shape and isinstance(old, Tensor)
+        return torch.where(holders > 0, new, old) if fits else new
 
     return tree(one, srv, before)
 
@@ -165,7 +166,7 @@ def finite(part: Rec) -> bool:
 
 def unweighted_of(alg: Algorithm, up: Rec, job: Job) -> Rec:
     """The fields of an update for plain means. Raises AuthorError if they are no record."""
-    unweighted = noted("unweighted()", alg.unweighted, up, job._replace(full=None, draws=None))
+    unweighted = with_note("unweighted()", alg.unweighted, up, job._replace(full=None, draws=None))
     check_record("unweighted", "means", unweighted)
     return unweighted
 
@@ -179,13 +180,13 @@ def numbers(up: Rec) -> Rec:
 
 def spread(part: Rec, view: View) -> Rec:
     """One client update at the server's length d; 0 where the client holds nothing."""
-    held = view.held
-    if held is None:
+    index = view.held
+    if index is None:
         return part
 
     def one(v: Any) -> Any:
-        if not isinstance(v, Tensor) or v.shape != held.shape:
+        if not isinstance(v, Tensor) or v.shape != index.shape:
             return v
-        return v.new_zeros(view.d).index_copy(0, held, v)
+        return v.new_zeros(view.d).index_copy(0, index, v)
 
     return tree(one, part)

@@ -33,26 +33,26 @@ class Threads:
 
     def __init__(self, number: int, clock: Callable[[], float] = time.perf_counter) -> None:
         self.number, self._clock = number, clock
-        self._chosen: dict[Hashable, int] = {}  # threads of steps of a shape
+        self._threads: dict[Hashable, int] = {}  # threads of steps of a shape
 
     def step(
-        self, shape: Hashable, do: Callable[..., T], arguments: Any, again: Callable[[], None]
+        self, shape: Hashable, do: Callable[..., T], arguments: Any, reset: Callable[[], None]
     ) -> T:
-        """do(*arguments), which is computed three times if the shape is new: then again() is called
+        """do(*arguments), which is computed three times if the shape is new: then reset() is called
         in between. shape: all that decides which operations `do` does, and on how large tensors.
         """
         if self.number < 2:
             return do(*arguments)
-        if shape in self._chosen:
-            return self._timed(self._chosen[shape], do, arguments)[0]
+        if shape in self._threads:
+            return self._timed(self._threads[shape], do, arguments)[0]
         # `do` may write into what it is given
         first, second = (tree_map_only(Tensor, Tensor.clone, arguments) for _ in range(2))
         self._timed(1, do, first)  # the first step has costs that no later one has
-        again()
+        reset()
         many, several = self._timed(self.number, do, second)
-        again()
-        one, alone = self._timed(1, do, arguments)
-        gains = several <= FASTER * alone
+        reset()
+        one, single = self._timed(1, do, arguments)
+        gains = several <= FASTER * single
         why = (
             "they change bits"
             if not same_bytes(one, many)
@@ -60,10 +60,10 @@ class Threads:
             if gains
             else "they gain nothing"
         )
-        self._chosen[shape] = chosen = 1 if why else self.number
+        self._threads[shape] = threads = 1 if why else self.number
         _log.info(
             "engine vectorised: steps of shape %s take %d of %d threads%s",
-            *(shape, chosen, self.number, f": {why}" if why else ""),
+            *(shape, threads, self.number, f": {why}" if why else ""),
         )
         return one
 

@@ -19,11 +19,11 @@ from ..core.hyper import Part
 from ..core.rng import Draws, key, substreams
 from ..core.vector import Rec, Vec, leaves, rec, tree
 from ..stage import Download
-from .author_rules import noted
+from .author_rules import with_note
 from .local_steps import OUTSIDE, OWN_BATCH, Inputs, LocalRound, LocalSteps, Look, Place, Step
 from .padded_batches import Batches, Prefetcher
-from .private_gradient import blamed
-from .recorded import Known, Recorded
+from .private_gradient import loss_label
+from .recorded import Recorded, StepContext
 from .stages import steps_before
 from .summation import unweighted_of
 
@@ -40,7 +40,7 @@ class Together(LocalRound):
     def __init__(
         self,
         steps: LocalSteps,
-        share: Download,
+        download: Download,
         memories: Sequence[Rec],
         clients: Sequence[int],
         round: int,
@@ -51,15 +51,15 @@ class Together(LocalRound):
         recorded: Recorded | None = None,
         look: Look | None = None,
     ) -> None:
-        super().__init__(steps, share, memories, clients, round, look)
+        super().__init__(steps, download, memories, clients, round, look)
         self._received, self._passes, self._recorded = received, passes, recorded or Recorded()
-        done = [steps_before(memory) for memory in memories]
-        self._batches = Batches(steps.fed, clients, round, share.msg.x, whole, ahead, done)
+        steps_done = [steps_before(memory) for memory in memories]
+        self._batches = Batches(steps.fed, clients, round, download.msg.x, whole, ahead, steps_done)
         self._counts = [len(rates) for rates in self.rates]
-        self._shortest, K, like = min(self._counts), max(self._counts), share.msg.x
+        self._shortest, K, like = min(self._counts), max(self._counts), download.msg.x
         seeds = [key(steps.fed.seed, "step", round, i) for i in clients]
-        drawn = torch.tensor([job.draws.seed for job in self.jobs])
-        both = torch.cat([substreams(seeds, K), drawn[:, None]], 1).to(like.device)  # one transfer
+        draws = torch.tensor([job.draws.seed for job in self.jobs])
+        both = torch.cat([substreams(seeds, K), draws[:, None]], 1).to(like.device)  # one transfer
         self._begin_seeds, self._seeds, self._draws = seeds, both[:, :K], both[:, K]
         rates = [r + r[-1:] * (K - len(r)) for r in self.rates]
         self._rates = torch.tensor(rates, dtype=like.dtype, device=like.device)  # (C, K)
@@ -72,17 +72,17 @@ class Together(LocalRound):
         self._at_server = False  # all begin at the server's point: one matrix for all in step 0
 
     def inputs(self) -> Inputs:
-        like, steps = self.share.msg.x, self.steps
-        begun = [
-            steps.begun(self.share, memory, i, self.round, seed)
+        like, steps = self.download.msg.x, self.steps
+        states = [
+            steps.initial_states(self.download, memory, i, self.round, seed)
             for memory, i, seed in zip(self.memories, self.clients, self._begin_seeds, strict=True)
         ]
-        own, obj = (_stacked([*records], like) for records in zip(*begun, strict=True))
+        mem, obj = (_stacked([*records], like) for records in zip(*states, strict=True))
         msg = _stacked(self._received, like) if self._received else ()
         everything = ()
         if self._passes:
             everything = rec(**self._batches.everything()._asdict(), obj=obj)
-        return Inputs(own, obj, msg, self._job, self._draws, everything)
+        return Inputs(mem, obj, msg, self._job, self._draws, everything)
 
     def batches(self) -> Iterator[Step]:
         for k, (data, weight) in enumerate(self._batches):
@@ -93,14 +93,14 @@ class Together(LocalRound):
                 self._numbers[:, k],
                 weight,
                 self._batches.live[:, k],
-                self._batches.noise(self.share.msg.x.shape),
+                self._batches.noise(self.download.msg.x.shape),
             )
 
     def begin(self, now: Inputs) -> tuple[Vec, Rec]:
         def start(now: Inputs, first: Step) -> tuple[Vec, Rec]:
             msg = self._message(now)
-            x, loc = self.steps.guard.call("start", msg, now.own, self.job_at(now, first, OUTSIDE))
-            self._at_server = x is self.share.msg.x
+            x, loc = self.steps.guard.call("start", msg, now.mem, self.job_at(now, first, OUTSIDE))
+            self._at_server = x is self.download.msg.x
             return x if self._at_server else x.clone(), tree(lambda v: _tensor(v, x), loc)
 
         return vmap(start)(now, self._place(0))
@@ -108,7 +108,7 @@ class Together(LocalRound):
     def advance(
         self, k: int, x: Vec, loc: Rec, now: Inputs, step: Step
     ) -> tuple[Vec, Rec, Rec, Tensor | None]:
-        shared, masked = k == 0 and self._at_server, k >= self._shortest
+        same_x, masked = k == 0 and self._at_server, k >= self._shortest
 
         def one(x: Vec, loc: Rec, now: Inputs, step: Step) -> tuple[Vec, Rec, Rec, Tensor]:
             now = now._replace(msg=self._message(now))
@@ -121,34 +121,34 @@ class Together(LocalRound):
                 moved, after, obj = (tree(keep, *pair) for pair in pairs)
             return moved, after, obj, x.new_zeros(()) if loss is None else loss
 
-        do = vmap(one, in_dims=(None if shared else 0, 0, 0, 0))
-        given = self.share.msg.x if shared else x, loc, now, step
+        do = vmap(one, in_dims=(None if same_x else 0, 0, 0, 0))
+        arguments = self.download.msg.x if same_x else x, loc, now, step
         chunks = now.everything.weight.shape if self._passes else ()
-        shape = (shared, masked, *step.data[0].shape), x.shape, chunks
+        shape = (same_x, masked, *step.data[0].shape), x.shape, chunks
         counts, place = (self.gradients, self.values), (self.round, k)
-        x, loc, obj, loss = self._recorded.step(shape, do, given, self._known, counts, place)
-        told = self.gradients[k, OWN_BATCH] and self.fed.local.dp is None
-        return x, loc, obj, loss if told else None
+        x, loc, obj, loss = self._recorded.step(shape, do, arguments, self._context, counts, place)
+        has_loss = self.gradients[k, OWN_BATCH] and self.fed.local.dp is None
+        return x, loc, obj, loss if has_loss else None
 
     @functools.cached_property
-    def _known(self) -> Known:
+    def _context(self) -> StepContext:
         """What the steps read beside their arguments."""
-        share, view, plan = self.share, self.share.view, self.plan
-        parts = plan.algorithm, plan.objective, share.masked and share.masked.rule
-        others = [self._reference, view.held, *leaves(view.fit, share.msg)]
+        download, view, plan = self.download, self.download.view, self.plan
+        parts = plan.algorithm, plan.objective, download.masked and download.masked.rule
+        others = [self._reference, view.held, *leaves(view.fit, download.msg)]
         others += _tensors_in(*filter(None, parts), *self.steps.turning)
         # the layout of a mask that depends on x is another one in every round
         kind = self.fed.capacity(self.clients[0]), view.layout if view.fit is None else ()
-        return Known.of(others, share.net.held, kind)
+        return StepContext.of(others, download.net.held, kind)
 
     def end(self, x: Vec, loc: Rec, now: Inputs) -> tuple[Rec, Rec, Rec]:
         def finish(x: Vec, loc: Rec, now: Inputs, last: Step) -> Any:
             now = now._replace(msg=self._message(now))
-            found = self.finish(x, loc, now, self.job_at(now, last, OUTSIDE))
-            return tuple(tree(lambda v: _tensor(v, x), record) for record in found)
+            records = self.finish(x, loc, now, self.job_at(now, last, OUTSIDE))
+            return tuple(tree(lambda v: _tensor(v, x), record) for record in records)
 
-        up, own, obj = vmap(finish)(x, loc, now, self._place(-1))
-        return up, own, obj
+        up, mem, obj = vmap(finish)(x, loc, now, self._place(-1))
+        return up, mem, obj
 
     def _place(self, k: int) -> Step:
         """The first step without a batch, or the last one."""
@@ -156,15 +156,15 @@ class Together(LocalRound):
 
     # ------------------------------------------------------------------------------ under vmap
     def _message(self, now: Inputs) -> Rec:
-        return now.msg if self._received else self.share.msg
+        return now.msg if self._received else self.download.msg
 
     def reference(self, now: Inputs) -> Vec:
-        return self.share.view.seen(now.msg.x) if self._received else self._reference
+        return self.download.view.seen(now.msg.x) if self._received else self._reference
 
     def job_at(self, now: Inputs, step: Step, k: int) -> Job:
         numbers: dict[str, Any] = dict(zip(_NUMBERS, now.job.unbind(), strict=True))
         at = {"lr": step.lr, "step": step.number.to(now.job.dtype)}
-        draws = Draws(now.draws, self.share.msg.x)
+        draws = Draws(now.draws, self.download.msg.x)
         return self.jobs[0]._replace(**numbers, **at, draws=draws, full=self.full(now, k))
 
     def differentiate(
@@ -173,10 +173,10 @@ class Together(LocalRound):
         return grad_and_value(lambda y: self.value(y, step, ref, obj), x)
 
     def value(self, x: Vec, step: Step, ref: Vec, obj: Rec) -> Tensor:
-        objective, share = self.plan.objective, self.share
+        objective, download = self.plan.objective, self.download
         with seeded(step.seed):
-            given = share.net, share.view.seen(x), step.data, ref, obj
-            loss: Tensor = noted(blamed(objective), objective.loss, *given)
+            arguments = download.net, download.view.seen(x), step.data, ref, obj
+            loss: Tensor = with_note(loss_label(objective), objective.loss, *arguments)
         objective.checked(loss, step.data)
         if loss.ndim == 0:
             return loss

@@ -38,18 +38,18 @@ class TracedStep(NamedTuple):
 
 @dataclass
 class ClientTrace:
-    """A client's round. share: what its steps saw, vectors (m,); before: its state (d,); points: x
-    (m,) before and after the step that was asked for. done: after its steps; sent: as it left the
-    client; result: as the server took it. Of a round that failed the later ones are None, and error
-    says why.
+    """A client's round. download: what its steps saw, vectors (m,); before: its state (d,); points:
+    x (m,) before and after the step that was asked for. trained: after its steps; sent: as it left
+    the client; result: as the server took it. Of a round that failed the later ones are None, and
+    error says why.
     """
 
     client: int
-    share: Download
+    download: Download
     before: Rec
     steps: list[TracedStep] = field(default_factory=list)
     points: list[Vec] = field(default_factory=list)
-    done: LocalResult | None = None
+    trained: LocalResult | None = None
     sent: LocalResult | None = None
     result: RangeResult | None = None
     error: str = ""
@@ -59,66 +59,66 @@ def traced(
     plan: Plan,
     fed: Federation,
     net: Net,
-    asked: TrainTask,
+    task: TrainTask,
     i: int,
     chunk: int | None = None,
     step: int | None = None,
 ) -> ClientTrace:
-    """Client i's round. asked: the cohort, with the states of all; chunk: how many clients the
+    """Client i's round. task: of the cohort, with the states of all; chunk: how many clients the
     engine computes at once, None: one after another. step: whose points are kept, from 0.
     """
-    look, round = _Look(i, step), asked.round
+    look, round = _Look(i, step), task.round
     client = Client(plan, fed, net, look=look)
-    share = client.shares(asked._replace(cohort=[i]))[fed.capacity(i)]
-    memory = asked.memories.get(i) or client.first_memory(asked.msg.x, i, share.view)
-    found = ClientTrace(i, client.received(share, memory), memory)
+    download = client.downloads(task._replace(cohort=[i]))[fed.capacity(i)]
+    memory = task.memories.get(i) or client.first_memory(task.msg.x, i, download.view)
+    trace = ClientTrace(i, client.received(download, memory), memory)
     try:
         with client.explained(i, round):
-            done = None if chunk is None else _in_its_chunk(client, asked, chunk, look)
-            seen = client.receive(share, memory)
-            done = done or client.train(seen, memory, i, round)
-            found.done = done._replace(up=tree(_copy, done.up), x=done.x.clone())
-            sent = client.send(done, share, i, round, asked.scale)
-            found.sent = sent._replace(up=tree(_copy, sent.up))  # the sums may write into it
-            found.result = RangeResult([], {}, [])
-            client.take_in(found.result, sent, share, 0, i, round, asked.scale)
+            result = None if chunk is None else _in_its_chunk(client, task, chunk, look)
+            received = client.receive(download, memory)
+            result = result or client.train(received, memory, i, round)
+            trace.trained = result._replace(up=tree(_copy, result.up), x=result.x.clone())
+            sent = client.send(result, download, i, round, task.scale)
+            trace.sent = sent._replace(up=tree(_copy, sent.up))  # the sums may write into it
+            trace.result = RangeResult([], {}, [])
+            client.take_in(trace.result, sent, download, 0, i, round, task.scale)
     except FedloomError as error:
-        found.error = str(error)
+        trace.error = str(error)
     batches = fed.batches(i, round, steps_before(memory))
     rates = client.steps.rates(i, round)
-    for made in zip(batches, rates, look.by_step(), look.norms, strict=False):
-        found.steps.append(TracedStep(*made))
-    found.points = look.points
-    return found
+    for values in zip(batches, rates, look.by_step(), look.norms, strict=False):
+        trace.steps.append(TracedStep(*values))
+    trace.points = look.points
+    return trace
 
 
 def _copy(v: Any) -> Any:
     return v.clone() if isinstance(v, Tensor) else v
 
 
-def _in_its_chunk(client: Client, asked: TrainTask, chunk: int, look: _Look) -> LocalResult | None:
+def _in_its_chunk(client: Client, task: TrainTask, chunk: int, look: _Look) -> LocalResult | None:
     """The client out of the chunk in which the engine computes it; None if it computes it alone."""
-    first = asked.cohort.index(look.client) // chunk * chunk
+    first = task.cohort.index(look.client) // chunk * chunk
     many = _Chunk(client.plan, client.fed, client.net, chunk, client)
     try:
-        many.map(Request.TRAIN, asked.range(first, first + chunk))
+        many.map(Request.TRAIN, task.range(first, first + chunk))
     except ClientError:  # perhaps another client's, after the steps of all
-        if many.found is None:
+        if many.result is None:
             raise
-    return many.found
+    return many.result
 
 
 class _Chunk(Clients):
     """Keeps what comes of the client that is looked at."""
 
-    found: LocalResult | None = None
+    result: LocalResult | None = None
 
     def _together(
-        self, share: Download, start: dict[int, Rec], group: list[int], round: int
+        self, download: Download, start: dict[int, Rec], group: list[int], round: int
     ) -> Trained:
-        trained, look = super()._together(share, start, group, round), self.client.look
+        trained, look = super()._together(download, start, group, round), self.client.look
         if look is not None and look.client in group:
-            self.found = trained.result(group.index(look.client))
+            self.result = trained.result(group.index(look.client))
         return trained
 
 

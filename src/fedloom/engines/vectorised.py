@@ -32,20 +32,20 @@ class Vectorised(InProcess):
 
     def __init__(self, chunk: int | None = None, after: int | None = None) -> None:
         """after: steps of a shape before one is recorded, see recorded.py."""
-        self.chunk, self._asked, self._after = chunk or 1, chunk, after
+        self.chunk, self._setting, self._after = chunk or 1, chunk, after
         self._ahead: Prefetcher | None = None
 
     @property
     def text(self) -> str:
         """The engine as a configuration writes it."""
-        return "vectorised" if self._asked is None else f"vectorised:{self._asked}"
+        return "vectorised" if self._setting is None else f"vectorised:{self._setting}"
 
     def open(self, plan: Plan, fed: Federation, net: Net) -> None:
         """Prepare the run. Raises CompositionError for a model that cannot be vmapped."""
         refuse_model(plan, fed, net)
         keep_memory()
         net.onednn = False
-        self.chunk = self._asked or default_chunk(plan, fed, net)
+        self.chunk = self._setting or default_chunk(plan, fed, net)
         self._ahead, threads = Prefetcher() if processors() > 1 else None, None
         # a count of calls would count the steps that are computed twice, to compare them
         if net.device.type == "cpu" and all(b.is_floating_point() for b in net.module.buffers()):

@@ -13,7 +13,7 @@ from ..core.vector import Vec
 from ..errors import CompositionError
 from ..federation.federation import Federation
 from ..plan import Plan
-from .author_rules import Explained, noted
+from .author_rules import Explained, with_note
 from .base import one_thread
 
 _RANDOM = (
@@ -50,7 +50,7 @@ def refuse_model(plan: Plan, fed: Federation, net: Net, feature: Feature = VECTO
     net.train()
     try:
         with Explained(plan.algorithm.method, 0, 0), one_thread(), torch.no_grad(), seeded(0):
-            noted("the model", net, net.init(), fed.trial(index)[0])
+            with_note("the model", net, net.init(), fed.trial(index)[0])
         refuse_changes(net, start, feature)
     finally:
         net.load_buffers(start)
@@ -73,7 +73,7 @@ def _why_not(part: nn.Module) -> str:
         return "draws from torch's generator; nn.Dropout does not, its masks are hashed"
     if isinstance(part, nn.RNNBase):
         return "cannot be vmapped; fedloom.models.LSTM can"
-    if isinstance(own := getattr(part, "dropout", None), int | float) and own > 0:
+    if isinstance(rate := getattr(part, "dropout", None), int | float) and rate > 0:
         return "has dropout of its own, which draws from torch's generator"
     if isinstance(part, nn.modules.batchnorm._NormBase) and part.track_running_stats:
         return "keeps running statistics; use nn.GroupNorm"

@@ -84,9 +84,9 @@ def take(number: int, stem: str, do: Callable[..., Any], arguments: tuple[Any, .
         pulse.take(0)
 
 
-def run(what: Request, post: str, part: bytes) -> RangeResult:
+def run(request: Request, post: str, part: bytes) -> RangeResult:
     """See Engine.map. post: the message and the buffers; part: the rest of the task, packed."""
     msg, buffers = _message(post)
     task, clients = unpacked(part, _HERE["folder"]), _HERE["clients"]
     assert isinstance(clients, Clients) and isinstance(task, TrainTask)
-    return clients.map(what, task._replace(msg=msg, buffers=buffers))
+    return clients.map(request, task._replace(msg=msg, buffers=buffers))

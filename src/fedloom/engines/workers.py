@@ -19,8 +19,8 @@ from ..plan import Plan
 from . import heartbeat as pulse
 from . import worker_pool, worker_process
 from .base import processors
-from .client_results import RangeResult, Request, TrainTask, joined
-from .heartbeat import Heartbeats, Hung, listed
+from .client_results import RangeResult, Request, TrainTask, join_results
+from .heartbeat import Heartbeats, Hung, short_list
 from .ranges import default_chunk
 from .serial import Serial
 from .shared_memory import Board, Parcel, delete
@@ -53,7 +53,7 @@ class Workers:
             raise ConfigError(f"workers must be at least 1, got {workers}")
         self.onednn = onednn
         self.workers = self._number = workers or processors()
-        self._given, self._clients = workers is not None, 0
+        self._fixed_number, self._clients = workers is not None, 0
         self.chunk, self._vectorised = vectorised or 1, vectorised
         self._executor: Any = None
         self._board: Board | None = None
@@ -94,7 +94,7 @@ class Workers:
         self.workers = self._number
         busy = -(-self._clients // self.chunk)  # a range of a cohort is whole chunks
         if 0 < busy < self.workers:
-            if self._given:
+            if self._fixed_number:
                 _log.warning(
                     "engine = %s: the largest cohort, of %d, keeps %d workers busy; no more are "
                     "started",
@@ -102,7 +102,7 @@ class Workers:
                 )
             self.workers = busy
 
-    def alone(self) -> Serial | Vectorised:
+    def in_process(self) -> Serial | Vectorised:
         """An engine that computes the same in this process."""
         return Serial(self.onednn) if self._vectorised is None else Vectorised(self.chunk)
 
@@ -146,11 +146,11 @@ class Workers:
         self._heartbeats.begin(anew=True)
         self._executor = worker_pool.started(self.workers, self._board)
 
-    def map(self, what: Request, task: TrainTask) -> RangeResult:
+    def map(self, request: Request, task: TrainTask) -> RangeResult:
         """See Engine.map. Raises WorkerError if workers keep dying or hanging."""
         assert self._board is not None
-        costs = [1.0 if what.evaluates else self._fed.cost(i) for i in task.cohort]
-        cuts = self._cut(costs, 1 if what.evaluates else self.chunk)
+        costs = [1.0 if request.evaluates else self._fed.cost(i) for i in task.cohort]
+        cuts = self._cut(costs, 1 if request.evaluates else self.chunk)
         post = self._board.post((task.msg, task.buffers))
         when = f"of round {task.round + 1}" if task.round >= 0 else "before round 1"
         bare = task._replace(msg=rec(), buffers=torch.empty(0))  # which are in the post
@@ -158,11 +158,11 @@ class Workers:
         try:
             for cut in cuts:
                 part = bare.range(*cut)
-                known = {i: task.memories[i] for i in part.cohort if i in task.memories}
-                sent.append(self._board.pack(part._replace(memories=known)))
-                said = "an evaluation" if what.evaluates else f"{listed(part.cohort)} {when}"
-                tasks.append(_Task(said, worker_process.run, (what, post, sent[-1].raw)))
-            return joined(self._each(tasks))
+                memories = {i: task.memories[i] for i in part.cohort if i in task.memories}
+                sent.append(self._board.pack(part._replace(memories=memories)))
+                text = "an evaluation" if request.evaluates else f"{short_list(part.cohort)} {when}"
+                tasks.append(_Task(text, worker_process.run, (request, post, sent[-1].raw)))
+            return join_results(self._each(tasks))
         finally:
             self._board.remove(post)
             delete(file for parcel in sent for file in parcel.files)
@@ -185,36 +185,36 @@ class Workers:
         from loky.process_executor import BrokenProcessPool
 
         assert self._board is not None
-        found: dict[int, Any] = {}
+        results: dict[int, Any] = {}
         first, stem = 0, self._board.stem("result")  # first: of those that are still to be given
         for attempt in range(1, _ATTEMPTS + 1):
             futures: dict[int, Any] = {}
             try:
                 self._heartbeats.begin()
                 for k, task in enumerate(tasks):
-                    if k not in found:
+                    if k not in results:
                         name = f"{stem}.{k}"
                         futures[k] = self._executor.submit(
                             worker_process.take, k + 1, name, *task[1:]
                         )
                 while first < len(tasks):
                     if first in futures:
-                        found[first] = self._board.take(self._result(futures[first]))
-                    result, found[first], first = found[first], None, first + 1
+                        results[first] = self._board.take(self._result(futures[first]))
+                    result, results[first], first = results[first], None, first + 1
                     yield result
                 return
             except BrokenProcessPool as error:
-                kind, what = "died", f"a worker died: {str(error).splitlines()[0]}"
+                kind, message = "died", f"a worker died: {str(error).splitlines()[0]}"
             except _HungError as error:
-                kind, what = "hung", _said(error.args[0], tasks)
-            _log.warning("%s (attempt %d of %d)", what, attempt, _ATTEMPTS)
+                kind, message = "hung", _describe_hang(error.args[0], tasks)
+            _log.warning("%s (attempt %d of %d)", message, attempt, _ATTEMPTS)
             for k, future in futures.items():
-                if k not in found and future.done() and future.exception() is None:
-                    found[k] = self._board.take(future.result())
+                if k not in results and future.done() and future.exception() is None:
+                    results[k] = self._board.take(future.result())
             self._end()
             self._start()
         raise WorkerError(
-            f"workers {kind} {_ATTEMPTS} times in the same round ({what}); {self._advice(kind)}"
+            f"workers {kind} {_ATTEMPTS} times in the same round ({message}); {self._advice(kind)}"
         )
 
     def _result(self, future: Any) -> bytes:
@@ -267,7 +267,7 @@ class _HungError(Exception):
     """A worker hangs; holds a heartbeat.Hung."""
 
 
-def _said(hung: Hung, tasks: list[_Task]) -> str:
+def _describe_hang(hung: Hung, tasks: list[_Task]) -> str:
     seconds = f"{hung.seconds:.3g} s"
     if hung.worker is None:
         return f"tasks wait, and no worker has begun one for {seconds}; all workers are replaced"

@@ -188,7 +188,7 @@ class ClientTests:
             return self._tuned(i, row, x, buffers, round)
         if row is not None:  # what its stages put into the model, and into the message
             there, client = (rec(x=x), msg), self._client
-            shares = [client.share(client.views.whole, m, buffers) for m in there]
+            shares = [client.download(client.views.whole, m, buffers) for m in there]
             model, given = [client.received(share, row) for share in shares]
             x, msg, buffers = model.msg.x, given.msg, model.buffers
         if self.plan.algorithm.personalises:
@@ -200,7 +200,7 @@ class ClientTests:
     def _tuned(self, i: int, row: Rec, x: Vec, buffers: Vec, round: int) -> tuple[Vec, Vec]:
         """A client's model after plain local steps from the common one."""
         client = self._tuner
-        share = client.share(client.views.whole, rec(x=x), buffers)
+        share = client.download(client.views.whole, rec(x=x), buffers)
         memory = client.first_memory(x, i)
         if hasattr(row, "passes"):  # its pass over its data goes on
             memory = memory._replace(passes=row.passes)
@@ -231,7 +231,7 @@ def client_values(
     """
     if name not in score.each:  # nothing is known of single examples
         return [None] * data.population, NOT_MEASURED
-    share = score.share[name]
+    share = score.each_weights[name]
     rows = torch.stack([score.each[name] * share, share], 1)
     targets, basis = data.test_targets, "own test sets"
     if data.test_clients is not None:

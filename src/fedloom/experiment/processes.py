@@ -25,10 +25,10 @@ from ..engines import (
     Ranks,
     Workers,
     bfloat16_gain,
+    choose_chunk,
     family_of,
     is_auto,
     make_engine,
-    numbered,
     on_processes,
 )
 from ..engines.base import Engine, Remote
@@ -54,8 +54,8 @@ def chosen(
     """What the rule takes for "auto", or for "vectorised" without a number, in rounds of so many
     clients: the same at all ranks.
     """
-    rule = family_of if is_auto(given) else numbered
-    return group.first(lambda: replace(rule(plan, fed, net, clients, group.size), given=given))
+    rule = family_of if is_auto(given) else choose_chunk
+    return group.first(lambda: replace(rule(plan, fed, net, clients, group.size), setting=given))
 
 
 def engine_for(given: str | Engine, group: Group, largest: int, rounds: int) -> Engine:
@@ -65,7 +65,7 @@ def engine_for(given: str | Engine, group: Group, largest: int, rounds: int) -> 
     engine = make_engine(given) if isinstance(given, str) else given
     if isinstance(engine, Auto):
         engine.fit(largest, rounds)
-        engine = engine if group.size == 1 else engine.here
+        engine = engine if group.size == 1 else engine.inner
     if isinstance(engine, Ranks) and group.size == 1:
         _log.warning("engine = %s: torchrun started no other rank of this run", engine.text)
         engine = engine.inner

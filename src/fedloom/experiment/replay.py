@@ -184,7 +184,7 @@ class Replay:
         """A client's move as the server read it, (d,), float64; zeros if it sent none."""
         if trace.sent is None or trace.sent.why:
             return torch.zeros_like(self.before, dtype=torch.float64)
-        whole: Vec = spread(trace.sent.up.delta, trace.share.wire)
+        whole: Vec = spread(trace.sent.up.delta, trace.download.wire)
         return whole.double()
 
     # ------------------------------------------------------------------------------ who spoilt it

@@ -77,7 +77,7 @@ class Durations:
         if capacity not in self._sizes:
             with one_thread():
                 asked = TrainTask(msg, self._net.init_buffers(), {}, [client], 0)
-                share = self._client.shares(asked)[capacity]
+                share = self._client.downloads(asked)[capacity]
                 self._sizes[capacity] = share.down, self._up(share, msg.x)
         return self._sizes[capacity]
 

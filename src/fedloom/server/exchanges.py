@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ..core.vector import Rec
 from ..engines.base import Engine, TooFewError
 from ..engines.client_results import ClientCost, RangeResult, Request, TrainTask
-from ..engines.extra_exchanges import NO_ANSWERS, Answers, answered
+from ..engines.extra_exchanges import NO_ANSWERS, Answers, ask_cohort
 from ..engines.summation import push, root
 from ..plan import Plan
 from .client_selection import Broadcast, Participants
@@ -57,7 +57,7 @@ def prepared(
     asked, answers = sum(len(part.cohort) for part in parts) + len(chosen.absent), NO_ANSWERS
     if plan.algorithm.asks:
         (part,) = parts
-        part, answers = answered(engine.map, plan, seed, part)
+        part, answers = ask_cohort(engine.map, plan, seed, part)
         parts = [part]
     return Training(parts, answers, asked)
 

@@ -26,7 +26,7 @@ from ..evaluation.sizes import holding
 from ..federation.federation import Federation
 from ..federation.sampling import ClientSampler
 from ..plan import Plan
-from ..stage import At, asked
+from ..stage import At, overriding
 from .client_selection import Broadcast
 from .exchanges import Training
 from .ledger import Ledger
@@ -42,8 +42,9 @@ class Step:
         self.plan, self.fed, self.net = plan, fed, net
         self.aggregation = plan.aggregation
         stages = stages_of(plan, fed, net)
-        self._link, self._announcing = stages[-1].link, asked(stages, "announce")
-        self._keeping, self._last = asked(stages, "server_init"), asked(stages[::-1], "root")
+        self._link, self._announcing = stages[-1].link, overriding(stages, "announce")
+        self._keeping = overriding(stages, "server_init")
+        self._last = overriding(stages[::-1], "root")
 
     def begun(
         self, x: Vec, srv: Rec, buffers: Vec, cohorts: ClientSampler, curve: Curve, ledger: Ledger

@@ -224,7 +224,7 @@ class FederationEngine:
     def _probe(self, asked: TrainTask) -> RangeResult:
         """What clients send before round 1."""
         like, clients = probe_of(self._plan, self._net), asked.cohort
-        share = self._client.share(self._client.views.whole, asked.msg, asked.buffers)
+        share = self._client.download(self._client.views.whole, asked.msg, asked.buffers)
         share = share._replace(down=nbytes(asked.msg), wire=share.view, shared_buffers=None)
 
         def take(i: int) -> tuple[Rec, ClientCost]:
@@ -267,7 +267,7 @@ class FederationEngine:
     # ------------------------------------------------------------------------------------ messages
     def _shares(self, asked: TrainTask) -> dict[float, Download]:
         with one_thread(self._fed.local.precision):
-            return self._client.shares(asked)
+            return self._client.downloads(asked)
 
     def _exchanged(
         self,

@@ -177,7 +177,7 @@ class Node:
         told = hashlib.sha256(b"".join(parts[name] for name in sorted(parts))).hexdigest()
         sent, newest = self._model(parts, "the model to be measured"), self.states.newest()
         self._measurements.note(ask.run, ask.round, told)
-        share = self._client.share(self._client.views.whole, sent.msg, sent.buffers)
+        share = self._client.download(self._client.views.whole, sent.msg, sent.buffers)
         if newest is not None:
             share = self._client.received(share, newest.state)
         return sealed(measured(self.plan, self.fed, self.net, share, ask, self._least), {})
@@ -240,7 +240,7 @@ class Node:
         seen = None if self._version is None else self._version.seen
         coded = received(self._codes_down, self.net, parts, seen)
         view = self._view(parts.pop("view", b""), ask.round)
-        share = self._client.share(view, view.take(like), self.net.init_buffers())
+        share = self._client.download(view, view.take(like), self.net.init_buffers())
         whole, wire = share.msg._asdict(), share.wire
         dense = rec(**{k: v for k, v in whole.items() if k not in coded._fields})
         both = rec(msg=wire.take(dense), buffers=share.travelling(share.buffers))
