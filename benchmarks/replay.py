@@ -58,10 +58,12 @@ class Remember(Stage):
 
     name = "kept"
 
-    def client_init(self, x: torch.Tensor, share: Download) -> Rec:
-        return rec(delta=torch.zeros_like(share.msg.x))
+    def client_init(self, x: torch.Tensor, received: Download) -> Rec:
+        return rec(delta=torch.zeros_like(received.msg.x))
 
-    def send(self, done: LocalResult, own: Rec, share: Download, at: At) -> tuple[LocalResult, Rec]:
+    def send(
+        self, done: LocalResult, own: Rec, received: Download, at: At
+    ) -> tuple[LocalResult, Rec]:
         return done, rec(delta=done.up.delta.clone())
 
 

@@ -125,19 +125,19 @@ class Stage(Part):
         """
         return msg, state
 
-    def address(self, share: Download) -> Download:
-        """What of a message travels: share.wire, share.shared_buffers. Server and client ask it
-        alike. What does not travel is the model before round 1 when a client receives it.
+    def address(self, received: Download) -> Download:
+        """What of a message travels: received.wire, received.shared_buffers. Server and client ask
+        it alike. What does not travel is the model before round 1 when a client receives it.
         """
-        return share
+        return received
 
-    def client_init(self, x: Vec, share: Download) -> Rec:
+    def client_init(self, x: Vec, received: Download) -> Rec:
         """-> the stage's client state before the client's first round. x: the model (d,)."""
         return rec()
 
-    def receive(self, share: Download, own: Rec) -> Download:
-        """What the client's steps see: share.msg and share.buffers."""
-        return share
+    def receive(self, received: Download, own: Rec) -> Download:
+        """What the client's steps see: received.msg and received.buffers."""
+        return received
 
     def along(self, d: Vec, x: Vec, job: Job) -> Vec:
         """-> the direction (m,) in which x (m,) really moves in a step. It may run for many clients
@@ -145,13 +145,15 @@ class Stage(Part):
         """
         return d
 
-    def send(self, done: LocalResult, own: Rec, share: Download, at: At) -> tuple[LocalResult, Rec]:
+    def send(
+        self, done: LocalResult, own: Rec, received: Download, at: At
+    ) -> tuple[LocalResult, Rec]:
         """-> the result as the client sends it, done.up and done.buffers, and the stage's new
         client state, which holds if the server takes the update. Vectors of up are (m,).
         """
         return done, own
 
-    def read(self, up: Rec, share: Download, at: At) -> Rec:
+    def read(self, up: Rec, received: Download, at: At) -> Rec:
         """-> the update as the server counts it, vectors as long as they travelled."""
         return up
 
@@ -159,10 +161,10 @@ class Stage(Part):
         """-> the stage's server state before round 1. x: the model (d,)."""
         return rec()
 
-    def root(self, up: Rec, state: Rec, share: float, rate: float) -> tuple[Rec, Rec]:
+    def root(self, up: Rec, state: Rec, weight_share: float, rate: float) -> tuple[Rec, Rec]:
         """The means of a round, vectors (d,) -> those that server_step receives, and the stage's
-        new server state. up: delta, weighted, and the fields of unweighted(). share: the share of
-        all clients' weights that sent an update; rate: client updates / N.
+        new server state. up: delta, weighted, and the fields of unweighted(). weight_share: the
+        part of all clients' weights that sent an update; rate: client updates / N.
         """
         return up, state
 

@@ -40,10 +40,12 @@ class Remember(Stage):
 
     name = "kept"
 
-    def client_init(self, x: torch.Tensor, share: Download) -> Rec:
-        return rec(delta=torch.zeros_like(share.msg.x), loss=0.0, steps=0.0)
+    def client_init(self, x: torch.Tensor, received: Download) -> Rec:
+        return rec(delta=torch.zeros_like(received.msg.x), loss=0.0, steps=0.0)
 
-    def send(self, done: LocalResult, own: Rec, share: Download, at: At) -> tuple[LocalResult, Rec]:
+    def send(
+        self, done: LocalResult, own: Rec, received: Download, at: At
+    ) -> tuple[LocalResult, Rec]:
         steps = float(done.job.steps)
         return done, rec(delta=done.up.delta.clone(), loss=float(done.loss or 0.0), steps=steps)
 

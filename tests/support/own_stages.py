@@ -21,7 +21,9 @@ class Noise(Stage):
     clip: float = 0.5
     noise: float = 0.01
 
-    def send(self, done: LocalResult, own: Rec, share: Download, at: At) -> tuple[LocalResult, Rec]:
+    def send(
+        self, done: LocalResult, own: Rec, received: Download, at: At
+    ) -> tuple[LocalResult, Rec]:
         draw = generator(at.seed, "local noise", at.round, at.client)
         vectors = [v for v in done.up if isinstance(v, Tensor) and v.ndim]
         norm = math.sqrt(sum(float(v.double().square().sum()) for v in vectors))
@@ -40,11 +42,11 @@ class Frozen(Stage):
 
     trained: int = 2
 
-    def address(self, share: Download) -> Download:
-        layout, k = share.view.layout, self.trained
+    def address(self, received: Download) -> Download:
+        layout, k = received.view.layout, self.trained
         part = Layout(layout.names[-k:], layout.shapes[-k:])
         places = torch.arange(layout.d - part.d, layout.d)
-        return share._replace(wire=View(places, None, None, part, layout.d))
+        return received._replace(wire=View(places, None, None, part, layout.d))
 
     def along(self, d: Tensor, x: Tensor, job: Any) -> Tensor:
         return torch.where(job.layers("head.*") > 0, d, 0.0)
@@ -57,18 +59,20 @@ class Signs(Stage):
 
     name = "signs"
 
-    def client_init(self, x: Tensor, share: Download) -> Rec:
+    def client_init(self, x: Tensor, received: Download) -> Rec:
         return rec(count=0.0, x=torch.zeros_like(x))
 
-    def receive(self, share: Download, own: Rec) -> Download:
-        near = share.msg.x + 0.5 * own.count / (1 + own.count) * (own.x - share.msg.x)
-        return share._replace(msg=share.msg._replace(x=near))
+    def receive(self, received: Download, own: Rec) -> Download:
+        near = received.msg.x + 0.5 * own.count / (1 + own.count) * (own.x - received.msg.x)
+        return received._replace(msg=received.msg._replace(x=near))
 
-    def send(self, done: LocalResult, own: Rec, share: Download, at: At) -> tuple[LocalResult, Rec]:
+    def send(
+        self, done: LocalResult, own: Rec, received: Download, at: At
+    ) -> tuple[LocalResult, Rec]:
         up = done.up._replace(delta=self._turned(done.up.delta, at))
         return done._replace(up=up), rec(count=own.count + 1.0, x=done.x.clone())
 
-    def read(self, up: Rec, share: Download, at: At) -> Rec:
+    def read(self, up: Rec, received: Download, at: At) -> Rec:
         return up._replace(delta=self._turned(up.delta, at))
 
     def _turned(self, v: Tensor, at: At) -> Tensor:
@@ -89,6 +93,6 @@ class Slow(Stage):
     def announce(self, msg: Rec, state: Rec, at: At) -> tuple[Rec, Rec]:
         return msg._replace(x=msg.x + 0.1 * state.delta), state
 
-    def root(self, up: Rec, state: Rec, share: float, rate: float) -> tuple[Rec, Rec]:
+    def root(self, up: Rec, state: Rec, weight_share: float, rate: float) -> tuple[Rec, Rec]:
         delta = 0.5 * state.delta + up.delta
         return up._replace(delta=delta), rec(delta=delta)

@@ -382,7 +382,7 @@ def test_a_node_makes_no_noise_from_the_seed(tmp_path):
 class Reader(Stage):
     """Looks at single updates."""
 
-    def read(self, up, share, at):
+    def read(self, up, received, at):
         return up
 
 

@@ -47,17 +47,17 @@ class _Coding(Coding):
 
     audit: Audited
 
-    def coded(self, up: Rec, own: Rec, share: Download, *place: int) -> tuple[Any, Sizes, Rec]:
-        packet, after = self.link.send(up, own, share.wire, self.seed, *place)
-        read, sizes, counted = super().coded(up, own, share, *place)
-        found = unequal(self.link.receive(packet, share.wire.layout, up), read)
+    def coded(self, up: Rec, own: Rec, received: Download, *place: int) -> tuple[Any, Sizes, Rec]:
+        packet, after = self.link.send(up, own, received.wire, self.seed, *place)
+        read, sizes, counted = super().coded(up, own, received, *place)
+        found = unequal(self.link.receive(packet, received.wire.layout, up), read)
         if found := found or unequal(after, counted):
             raise AuthorError(
                 f"what the server decodes from the bytes differs in '{found}' from what the client "
                 "counts as sent: decode() must depend on the message and the layout alone"
             )
         self.audit.up.update({name: len(raw) for name, raw in packet.items()})
-        if size := share.travelling(share.buffers).nbytes:
+        if size := received.travelling(received.buffers).nbytes:
             self.audit.up["buffers"] += size
         return read, sizes, counted
 

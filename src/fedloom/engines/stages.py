@@ -52,10 +52,12 @@ class ContinuedPasses(Stage):
 
     name = "passes"
 
-    def client_init(self, x: Vec, share: Download) -> Rec:
+    def client_init(self, x: Vec, received: Download) -> Rec:
         return rec(done=0.0)
 
-    def send(self, done: LocalResult, own: Rec, share: Download, at: At) -> tuple[LocalResult, Rec]:
+    def send(
+        self, done: LocalResult, own: Rec, received: Download, at: At
+    ) -> tuple[LocalResult, Rec]:
         return done, rec(done=own.done + float(done.job.steps))
 
 
@@ -72,7 +74,9 @@ class Hostile(Stage):
     attack: Attack
     clients: frozenset[int]
 
-    def send(self, done: LocalResult, own: Rec, share: Download, at: At) -> tuple[LocalResult, Rec]:
+    def send(
+        self, done: LocalResult, own: Rec, received: Download, at: At
+    ) -> tuple[LocalResult, Rec]:
         if at.client not in self.clients:
             return done, own
         return done._replace(up=self.attack.sent(done.up, *at[:3])), own
@@ -87,27 +91,27 @@ class Coding(Stage):
     link: Link
     seed: int
 
-    def client_init(self, x: Vec, share: Download) -> Rec:
-        return self.link.init(x, share.wire.layout, self.seed)
+    def client_init(self, x: Vec, received: Download) -> Rec:
+        return self.link.init(x, received.wire.layout, self.seed)
 
-    def coded(self, up: Rec, own: Rec, share: Download, *place: int) -> tuple[Any, Sizes, Rec]:
+    def coded(self, up: Rec, own: Rec, received: Download, *place: int) -> tuple[Any, Sizes, Rec]:
         """An update, vectors as long as they travel -> up and sizes of a LocalResult, without
         buffers; the new client state. place: round, client. Raises NotFiniteError.
         """
-        return self.link.deliver(up, own, share.wire, self.seed, *place)
+        return self.link.deliver(up, own, received.wire, self.seed, *place)
 
     def server_init(self, x: Vec) -> Rec:
         return self.link.server_init(x)
 
-    def root(self, up: Rec, state: Rec, share: float, rate: float) -> tuple[Rec, Rec]:
-        return self.link.arrive(up, state, share, rate)
+    def root(self, up: Rec, state: Rec, weight_share: float, rate: float) -> tuple[Rec, Rec]:
+        return self.link.arrive(up, state, weight_share, rate)
 
 
 class Packing(Coding):
     """The same where updates travel: their bytes."""
 
-    def coded(self, up: Rec, own: Rec, share: Download, *place: int) -> tuple[Any, Sizes, Rec]:
-        packet, own = self.link.send(up, own, share.wire, self.seed, *place)
+    def coded(self, up: Rec, own: Rec, received: Download, *place: int) -> tuple[Any, Sizes, Rec]:
+        packet, own = self.link.send(up, own, received.wire, self.seed, *place)
         return packet, {}, own
 
 
@@ -119,7 +123,9 @@ class Leaves(Stage):
     aggregation: Aggregation
     algorithm: Algorithm
 
-    def send(self, done: LocalResult, own: Rec, share: Download, at: At) -> tuple[LocalResult, Rec]:
+    def send(
+        self, done: LocalResult, own: Rec, received: Download, at: At
+    ) -> tuple[LocalResult, Rec]:
         up, weight = numbers(done.up), float(done.up.weight)
         if not finite(up):  # the client says so
             return done, own
@@ -127,7 +133,7 @@ class Leaves(Stage):
         delta = up.delta if at.scale == 1 else at.scale * up.delta
         part = rec(n=1.0, mass=weight, weight=weight, delta=delta, unweighted=means)
         part = rec(**part._asdict(), buffers=done.buffers)
-        part = self.aggregation.leaf(part, share.msg, *at[:3])
+        part = self.aggregation.leaf(part, received.msg, *at[:3])
         up = rec(delta=part.delta, weight=part.weight, **part.unweighted._asdict())
         return done._replace(up=up, buffers=part.buffers), own
 
@@ -159,20 +165,22 @@ class PrivateLayers(Stage):
         """Which coordinates and buffers a client keeps."""
         return self.scheme.kept(self.net)
 
-    def address(self, share: Download) -> Download:
+    def address(self, received: Download) -> Download:
         shared_buffers = self.kept.shared_buffers if len(self.kept.buffers) else None
-        return share._replace(wire=self.kept.shared, shared_buffers=shared_buffers)
+        return received._replace(wire=self.kept.shared, shared_buffers=shared_buffers)
 
-    def client_init(self, x: Vec, share: Download) -> Rec:
+    def client_init(self, x: Vec, received: Download) -> Rec:
         return self.kept.state(x, self.net.init_buffers())
 
-    def receive(self, share: Download, own: Rec) -> Download:
-        msg = share.msg._replace(x=self.kept.filled(share.msg.x, own))
-        return share._replace(msg=msg, buffers=self.kept.filled_buffers(share.buffers, own))
+    def receive(self, received: Download, own: Rec) -> Download:
+        msg = received.msg._replace(x=self.kept.filled(received.msg.x, own))
+        return received._replace(msg=msg, buffers=self.kept.filled_buffers(received.buffers, own))
 
-    def send(self, done: LocalResult, own: Rec, share: Download, at: At) -> tuple[LocalResult, Rec]:
+    def send(
+        self, done: LocalResult, own: Rec, received: Download, at: At
+    ) -> tuple[LocalResult, Rec]:
         index = self.kept.buffers.to(done.buffers.device)
-        sent = done.buffers.index_copy(0, index, share.buffers.index_select(0, index))
+        sent = done.buffers.index_copy(0, index, received.buffers.index_select(0, index))
         return done._replace(buffers=sent), self.kept.state(done.x, done.buffers)
 
 
