@@ -28,7 +28,7 @@ ROUNDS, DELTA = 20, 1e-5
 def stepped(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many updates were in each sum that the server stepped by."""
     counts: list[int] = []
-    made = Step.made
+    made = Step.next_state
 
     def counting(step: Step, now: Any, t: int, results: Any, mean: Any) -> Any:
         new = made(step, now, t, results, mean)
@@ -36,7 +36,7 @@ def stepped(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             counts.append(round(root(results.nodes).n))
         return new
 
-    monkeypatch.setattr(Step, "made", counting)
+    monkeypatch.setattr(Step, "next_state", counting)
     return counts
 
 

@@ -75,7 +75,7 @@ def counted(run: Run, cohorts: Sequence[Sequence[int]], scale: float) -> Counted
     steps = {capacity: _step(run, i) for capacity, i in first.items()}
     srv = run.step.first(net.init(), steps[max(steps)].up)
     begun = net.init(), srv, net.init_buffers(), run.cohorts
-    run.state = run.step.begun(*begun, run.evaluator.curve, Ledger())
+    run.state = run.step.initial_state(*begun, run.evaluator.curve, Ledger())
     often = Counter(i for cohort in cohorts for i in cohort)
     local = sum(n * fed.steps(i) for i, n in often.items())
     work = sum(n * _operations(fed, steps[fed.capacity(i)], i) for i, n in often.items())

@@ -45,21 +45,21 @@ class Engine(Protocol):
 
 class TooFewError(FedloomError, RuntimeError):
     """Too few clients of a cohort answered, so that the round is to be done again with another
-    draw; or without again, that no update counts in it. lost: what asking cost in vain; kept:
+    draw; or without again, that no update counts in it. lost: what asking cost in vain; received:
     {client: cost} of updates that the engine has, for which a client is not asked again in this
-    round. needed: how many updates the aggregation needs, if that is why.
+    round. fewest: how many updates the aggregation needs, if that is why.
     """
 
     def __init__(
         self,
         message: str,
         lost: list[ClientCost],
-        kept: dict[int, ClientCost],
+        received: dict[int, ClientCost],
         again: bool = True,
-        needed: int | None = None,
+        fewest: int | None = None,
     ) -> None:
         super().__init__(message)
-        self.lost, self.kept, self.again, self.needed = lost, kept, again, needed
+        self.lost, self.received, self.again, self.fewest = lost, received, again, fewest
 
 
 @runtime_checkable

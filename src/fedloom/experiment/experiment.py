@@ -52,7 +52,7 @@ from ..server.callbacks import Measuring, RunLog
 from ..server.checkpoints import Checkpoints, state_of
 from ..server.durations import Durations
 from ..server.evaluator import Evaluator
-from ..server.progress import Progress, say, wanted
+from ..server.progress import Progress, say, shows_progress
 from ..server.rounds import Run
 from ..stage import Stage
 from ..storage.run_directory import Checkpoint, RunDirectory
@@ -466,7 +466,7 @@ class Experiment(Settings, frozen=False):
 
     def _rounds(self, run: Run, progress: bool | None) -> Result:
         shown, config = None, configuration(self, run)
-        if wanted(progress) and self._group.rank == 0:
+        if shows_progress(progress) and self._group.rank == 0:
             shown = Progress.of(run, f"{self.called}, seed {self.seed}", self.rounds)
             run.log.watching.append(shown.update)
         with shown or nullcontext(), Tracking(self._trackers, config, self.called, run) as told:

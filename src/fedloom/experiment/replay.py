@@ -124,7 +124,7 @@ class Replay:
         try:
             self.row = run.repeat(self.logged)
         except FedloomError as error:
-            if not self._step.training.asked:
+            if not self._step.training.contacted:
                 raise
             self.error = str(error)
             return
@@ -223,7 +223,8 @@ class Replay:
         results = [t.result for i, t in traces.items() if i in leaves and t.result]
         stats = [cost for result in results for cost in result.stats]
         run, step, now = self.run, self._step, self.run.state
-        run.state = step.made(step.now, RangeResult(stack, {}, stats), step.training.answers.mean)
+        result = RangeResult(stack, {}, stats)
+        run.state = step.next_state(step.now, result, step.training.answers.mean)
         try:
             return self._measured()
         finally:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 def chooser(
     clock: Clock | None,
-    rule: ClientChoice | None,
+    selector: ClientChoice | None,
     group: Group,
     cohorts: ClientSampler,
     fed: Federation,
@@ -41,7 +41,7 @@ def chooser(
     """What says who takes part."""
     if isinstance(clock, Asynchronous):
         return Arrivals(clock, cohorts, fed, durations)
-    return Chooser(rule, group, cohorts, fed, durations)
+    return Chooser(selector, group, cohorts, fed, durations)
 
 
 class Arrivals:
@@ -70,14 +70,14 @@ class Arrivals:
             TrainTask(
                 *models[t],
                 {},
-                sorted(i for i, w in step.took.items() if w.round == t),
+                sorted(i for i, w in step.buffer.items() if w.round == t),
                 t,
                 scale=scale,
             )
-            for t in sorted({w.round for w in step.took.values()})
+            for t in sorted({w.round for w in step.buffer.values()})
             for scale in [self.clock.weight(round - t)]
         ]
-        late = [round - w.round for w in step.took.values()]
+        late = [round - w.round for w in step.buffer.values()]
         columns: dict[str, Any] = {}
         if late:
             columns |= {"staleness_mean": average(late), "staleness_max": max(late)}
@@ -91,13 +91,13 @@ class Arrivals:
             absent,
             columns,
             seconds=step.now - before.now,
-            sent={i: w.down for i, w in {**step.took, **step.lost}.items()},
+            sent={i: w.down for i, w in {**step.buffer, **step.lost}.items()},
             under_way=AsyncState(step.now, step.in_flight, {t: models[t] for t in sorted(needed)}),
         )
 
 
 class _Step:
-    """One server step on its way. took: the updates in the buffer; lost: who dropped out."""
+    """One server step on its way. buffer: the updates in the buffer; lost: who dropped out."""
 
     def __init__(
         self, parts: Arrivals, broadcast: Broadcast, state: State, run: Run, before: AsyncState
@@ -105,7 +105,7 @@ class _Step:
         self._parts, self._broadcast, self._run, self._round = parts, broadcast, run, state.round
         self._trained = state.trained
         self.now, self.in_flight = before.now, dict(before.in_flight)
-        self.took: dict[int, InFlight] = {}
+        self.buffer: dict[int, InFlight] = {}
         self.lost: dict[int, InFlight] = {}
         self._queue = [(way.arrives, i) for i, way in self.in_flight.items()]
         heapq.heapify(self._queue)
@@ -114,9 +114,9 @@ class _Step:
     def fill(self) -> None:
         """Let time pass until the buffer is full, or nobody can come any more."""
         size = self._parts.clock.buffer
-        while len(self.took) < size:
+        while len(self.buffer) < size:
             self._send()
-            if not self._queue and (self.took or self.lost or not self._wait()):
+            if not self._queue and (self.buffer or self.lost or not self._wait()):
                 return
             self._arrive(size)
 
@@ -131,30 +131,30 @@ class _Step:
     def _arrive(self, size: int) -> None:
         """All that arrive next at the same time, as far as the buffer takes them."""
         self.now = max(self.now, self._queue[0][0])
-        while self._queue and self._queue[0][0] <= self.now and len(self.took) < size:
+        while self._queue and self._queue[0][0] <= self.now and len(self.buffer) < size:
             _, i = heapq.heappop(self._queue)
             way = self.in_flight.pop(i)
-            (self.took if way.answers else self.lost)[i] = way
+            (self.buffer if way.answers else self.lost)[i] = way
 
     def _send(self) -> None:
         """Send the newest model to clients that are free."""
         free = self._parts.most - len(self.in_flight)
-        busy = self.in_flight.keys() | self.took.keys() | self.lost.keys()
-        for i in itertools.islice((i for i in self._asked() if i not in busy), max(free, 0)):
+        busy = self.in_flight.keys() | self.buffer.keys() | self.lost.keys()
+        for i in itertools.islice((i for i in self._ask_order() if i not in busy), max(free, 0)):
             down = self._down(i)
             arrives = self.now + self._parts.durations.seconds(self._broadcast.msg, i, down)
             self.in_flight[i] = InFlight(self._round, arrives, not self._dropped[i], down)
             heapq.heappush(self._queue, (arrives, i))
 
-    def _asked(self) -> list[int]:
+    def _ask_order(self) -> list[int]:
         """The available clients in the order in which they are asked."""
         cohorts = self._parts.cohorts
-        at = self.now if cohorts.trace is not None else 0.0
-        if self._order is None or self._order[0] != at:
-            there = cohorts.present(self._round, self.now)
+        seconds = self.now if cohorts.trace is not None else 0.0
+        if self._order is None or self._order[0] != seconds:
+            present = cohorts.present(self._round, self.now)
             if self._run.accounts is not None:
-                there = self._run.accounts.left(there, self._trained)
-            self._order = at, list(cohorts.order(there, self._round))
+                present = self._run.accounts.left(present, self._trained)
+            self._order = seconds, list(cohorts.order(present, self._round))
         return self._order[1]
 
     def _down(self, client: int) -> dict[str, int]:
@@ -168,9 +168,9 @@ class _Step:
 
     @functools.cached_property
     def _dropped(self) -> Sequence[bool]:
-        fed, given = self._parts.fed, self._parts.cohorts.availability
-        given = Availability() if given is None else given
-        return given.dropped(fed.population, fed.seed, self._round)
+        fed, availability = self._parts.fed, self._parts.cohorts.availability
+        availability = Availability() if availability is None else availability
+        return availability.dropped(fed.population, fed.seed, self._round)
 
 
 def versions(under_way: AsyncState) -> Rec:
@@ -185,8 +185,8 @@ def as_json(under_way: AsyncState) -> dict[str, Any]:
     return {"now": under_way.now, "ways": {str(i): [*w] for i, w in under_way.in_flight.items()}}
 
 
-def restored(kept: Rec, rest: dict[str, Any]) -> AsyncState:
+def restored(record: Rec, rest: dict[str, Any]) -> AsyncState:
     """What versions() and as_json() wrote."""
     in_flight = {int(i): InFlight(*w) for i, w in rest["ways"].items()}
-    models = {int(k[1:]): (own.msg, own.buffers) for k, own in kept._asdict().items()}
+    models = {int(k[1:]): (model.msg, model.buffers) for k, model in record._asdict().items()}
     return AsyncState(float(rest["now"]), in_flight, models)

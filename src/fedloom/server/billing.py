@@ -54,34 +54,35 @@ class Bill(NamedTuple):
         return ledger.after(stats, self.seconds, self.simulated, others)
 
 
-def bill_of(run: Run, before: State, done: RoundOutcome, seconds: float) -> Bill:
+def bill_of(run: Run, before: State, outcome: RoundOutcome, seconds: float) -> Bill:
     """What a round cost, with the bytes that were really sent. before: the state before it."""
-    chosen, rule, updates = done.chosen, run.plan.aggregation, done.results.stats
-    if isinstance(rule, IntegerRing) and rule.masked and not isinstance(run.engine, Remote):
-        updates = with_masks(updates, rule)
-    exchanges, absent = [chosen.candidates, done.answers, updates], chosen.absent
-    if sent := chosen.sent:
+    participants, updates = outcome.participants, outcome.results.stats
+    aggregation, remote = run.plan.aggregation, isinstance(run.engine, Remote)
+    if isinstance(aggregation, IntegerRing) and aggregation.masked and not remote:
+        updates = with_masks(updates, aggregation)
+    exchanges, absent = [participants.candidates, outcome.answers, updates], participants.absent
+    if sent := participants.sent:
         exchanges = [[s._replace(bytes_down=sent[s.client]) for s in some] for some in exchanges]
-    elif at_down := done.stages.down:
+    elif at_down := outcome.stages.down:
         everybody = {s.client for some in (*exchanges, absent) for s in some}
         missed = downlink.away(run.memory.last(everybody), before.round)
         exchanges = [billed(some, at_down, missed) for some in exchanges]
         absent = billed(absent, at_down, missed)
     cohort, others = together(exchanges)
-    if rule.unkeyed:  # who was slow was there
+    if aggregation.unkeyed:  # who was slow was there
         return Bill(cohort, others, absent)
-    simulated = simulated_seconds(run.fed, chosen, exchanges)
+    simulated = simulated_seconds(run.fed, participants, exchanges)
     return Bill(cohort, others, absent, seconds, simulated)
 
 
-def with_masks(stats: list[ClientCost], rule: IntegerRing) -> list[ClientCost]:
+def with_masks(stats: list[ClientCost], aggregation: IntegerRing) -> list[ClientCost]:
     """The costs of a simulated round's clients with the keys and shares of a masked sum."""
-    down, up = mask_bytes(len(stats), rule.needed(len(stats)).degree)
+    down, up = mask_bytes(len(stats), aggregation.needed(len(stats)).degree)
     out = []
     for s in stats:
         sent = {"masks": up} if s.answered else {}
-        told = s.bytes_down | {"masks": down}
-        out.append(s._replace(bytes_down=told, bytes_up=s.bytes_up | sent))
+        bytes_down = s.bytes_down | {"masks": down}
+        out.append(s._replace(bytes_down=bytes_down, bytes_up=s.bytes_up | sent))
     return out
 
 
@@ -109,18 +110,18 @@ def _plus(s: ClientCost, a: ClientCost) -> ClientCost:
     )
 
 
-def simulated_seconds(fed: Federation, chosen: Participants, exchanges: Exchanges) -> float | None:
+def simulated_seconds(fed: Federation, clients: Participants, exchanges: Exchanges) -> float | None:
     """Simulated seconds of a round, if the devices are described: each exchange ends when its
     slowest client has answered. A batch of a pass over all its data takes as long as a step.
     """
-    if fed.devices is None or chosen.seconds is not None:
-        return chosen.seconds
-    total, told = chosen.waited, dict[int, int]()  # bytes that a client has already
+    if fed.devices is None or clients.seconds is not None:
+        return clients.seconds
+    total, received = clients.waited, dict[int, int]()  # bytes that a client has already
     for exchange in exchanges:
         slowest = 0.0
         for s in exchange:
             down, work = sum(s.bytes_down.values()), s.steps + s.passes + s.value_passes
-            new, up = down - told.get(s.client, 0), sum(s.bytes_up.values())
-            slowest, told[s.client] = max(slowest, fed.duration(s.client, work, new, up)), down
+            new, up = down - received.get(s.client, 0), sum(s.bytes_up.values())
+            slowest, received[s.client] = max(slowest, fed.duration(s.client, work, new, up)), down
         total += slowest
     return total

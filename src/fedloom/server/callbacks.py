@@ -25,10 +25,10 @@ def takes_model(call: Callable[..., Any]) -> bool:
     (False, True, False)
     """
     try:
-        given = [*inspect.signature(call).parameters.values()]
+        parameters = [*inspect.signature(call).parameters.values()]
     except (TypeError, ValueError):
         return False
-    second = given[1] if len(given) > 1 else None
+    second = parameters[1] if len(parameters) > 1 else None
     if second is None or second.kind not in (second.POSITIONAL_ONLY, second.POSITIONAL_OR_KEYWORD):
         return False
     return second.name == "model" or second.default is second.empty
@@ -84,16 +84,16 @@ class RunLog:
         self.notified, row = self.logged, self.history[-1]
         calls: list[Callable[[], object]] = []
         if "test_loss" in row or "validation_loss" in row:
-            wanted = [takes_model(call) for call in self.on_evaluation]
-            made = model() if any(wanted) else None
-            for call, with_model in zip(self.on_evaluation, wanted, strict=True):
-                given = (row, made) if with_model else (row,)
-                calls.append(functools.partial(call, *given))
+            model_wanted = [takes_model(call) for call in self.on_evaluation]
+            module = model() if any(model_wanted) else None
+            for call, with_model in zip(self.on_evaluation, model_wanted, strict=True):
+                arguments = (row, module) if with_model else (row,)
+                calls.append(functools.partial(call, *arguments))
         calls += [functools.partial(call, row) for call in (*self.on_round, *self.watching)]
-        ended = False
+        stops = False
         for one in calls:
             try:
                 one()
             except StopRun:
-                ended = True
-        return ended
+                stops = True
+        return stops

@@ -30,7 +30,7 @@ def snapshot_of(run: Run) -> Snapshot:
     state, clock = run.state, run.state.under_way
     more = {} if clock is None else {"told": versions(clock)}
     more |= {} if state.explored is None else {"sizes": state.explored}
-    kept = rec(srv=state.srv, gathered=state.aggregation, **state.stages._asdict(), **more)
+    record = rec(srv=state.srv, gathered=state.aggregation, **state.stages._asdict(), **more)
     extra: dict[str, Any] = {
         "ledger": state.ledger.as_dict(),
         "curve": asdict(state.curve),
@@ -40,20 +40,20 @@ def snapshot_of(run: Run) -> Snapshot:
         "ends": state.ends,
     }
     extra |= {} if clock is None else {"clock": as_json(clock)}
-    return Snapshot(state.round, kept, state.buffers, extra)
+    return Snapshot(state.round, record, state.buffers, extra)
 
 
-def state_of(run: Run, kept: Snapshot) -> State:
+def state_of(run: Run, snapshot: Snapshot) -> State:
     """The state of which snapshot_of() made this."""
-    record, extra, sizes = kept.srv, kept.extra, run.evaluator.sizes
+    record, extra, sizes = snapshot.srv, snapshot.extra, run.evaluator.sizes
     others = {"srv", "gathered", "told", "sizes"}
     stages = {k: v for k, v in record._asdict().items() if k not in others}
     state = State(
-        round=kept.round,
+        round=snapshot.round,
         srv=record.srv,
         stages=rec(**stages),
         aggregation=record.gathered,
-        buffers=kept.buffers,
+        buffers=snapshot.buffers,
         ledger=Ledger(**extra["ledger"]),
         curve=Curve(**extra["curve"]),
         under_way=restored(record.told, extra["clock"]) if "clock" in extra else None,
@@ -63,7 +63,7 @@ def state_of(run: Run, kept: Snapshot) -> State:
     if sizes is None:
         return state
     x = run.step.broadcast(state).x
-    explored = sizes.restored(getattr(record, "sizes", None), x, kept.round)
+    explored = sizes.restored(getattr(record, "sizes", None), x, snapshot.round)
     return state._replace(explored=explored)
 
 
@@ -103,22 +103,22 @@ class Checkpoints:
         """Go back to the newest checkpoint of the folder, or to the beginning if there is none."""
         folder, group = self.folder, run.group
         assert folder is not None
-        kept = folder.load(run.memory, run.net.device)
-        _check_spent(run.plan.aggregation, group.first(folder.least_rounds), kept)
-        if kept is None:
+        snapshot = folder.load(run.memory, run.net.device)
+        _check_spent(run.plan.aggregation, group.first(folder.least_rounds), snapshot)
+        if snapshot is None:
             log = folder.rounds
             if group.first(lambda: log.exists() and log.stat().st_size > 0):
                 _log.warning("'%s' has no checkpoint yet: begins again at round 1", folder.path)
             folder.rewind(0, -1)
             run.begin()
             return
-        size, unlogged = int(kept.extra["log"]), kept.extra["unlogged"]
-        history = folder.read_rounds(size, kept.round - len(unlogged))
-        folder.rewind(size, kept.round)
-        state = state_of(run, kept)
+        size, unlogged = int(snapshot.extra["log"]), snapshot.extra["unlogged"]
+        history = folder.read_rounds(size, snapshot.round - len(unlogged))
+        folder.rewind(size, snapshot.round)
+        state = state_of(run, snapshot)
         means = lambda: state.ledger.means(history, f"test_{run.headline}_ema")
         run.state = state._replace(curve=_continued(run.evaluator.curve, state.curve, means))
-        self.saved = kept.round
+        self.saved = snapshot.round
         for row in history:  # no warning twice
             run.log.monitor.see(row)
             run.log.selection.see(row)
@@ -130,37 +130,37 @@ class Checkpoints:
         """
         folder = self.folder
         assert folder is not None
-        rows, kept = folder.read_log(), folder.load(run.memory, run.net.device, before=round)
+        rows, snapshot = folder.read_log(), folder.load(run.memory, run.net.device, before=round)
         self.folder = None
-        if kept is None:
+        if snapshot is None:
             run.begin()
             return rows
-        run.state = state_of(run, kept)
-        if len(rows) < kept.round:
-            rows += kept.extra["unlogged"]
-        run.log.begin(rows[: kept.round], kept.round)
+        run.state = state_of(run, snapshot)
+        if len(rows) < snapshot.round:
+            rows += snapshot.extra["unlogged"]
+        run.log.begin(rows[: snapshot.round], snapshot.round)
         return rows
 
 
-def _check_spent(rule: Aggregation, done: int, kept: Snapshot | None) -> None:
+def _check_spent(aggregation: Aggregation, rounds: int, snapshot: Snapshot | None) -> None:
     """Raise CheckpointError if a run with noise that cannot be made again would go back to a
     checkpoint, or its beginning, although more rounds are done.
     """
-    saved = 0 if kept is None else kept.round
-    if rule.unkeyed and done > saved:
+    saved = 0 if snapshot is None else snapshot.round
+    if aggregation.unkeyed and rounds > saved:
         raise CheckpointError(
-            f"this private run has done {done} rounds, and its newest whole checkpoint has "
+            f"this private run has done {rounds} rounds, and its newest whole checkpoint has "
             f"{saved}: the others would be paid twice; put back the newest checkpoint from a "
             "backup, or begin another run"
         )
 
 
-def _continued(asked: Curve, saved: Curve, means: Callable[[], Iterator[Mean]]) -> Curve:
+def _continued(current: Curve, saved: Curve, means: Callable[[], Iterator[Mean]]) -> Curve:
     """A checkpoint's curve, with the target that is asked for now. means: see Ledger.means."""
-    if asked.ema != saved.ema:
-        told = "evaluate.ema stays %g: the moving averages until now were made with it"
-        _log.warning(told, saved.ema)
-    curve = replace(saved, higher_is_better=asked.higher_is_better)
-    if asked.target != curve.target:
-        curve.aim(asked.target, means())
+    if current.ema != saved.ema:
+        message = "evaluate.ema stays %g: the moving averages until now were made with it"
+        _log.warning(message, saved.ema)
+    curve = replace(saved, higher_is_better=current.higher_is_better)
+    if current.target != curve.target:
+        curve.aim(current.target, means())
     return curve

@@ -36,15 +36,15 @@ class Participants(NamedTuple):
 
     absent: clients that were sent the model and give no update. sent: {client: {field: bytes}}, if
     it was not in this round. seconds: the step's simulated time, if the costs do not tell; waited:
-    before it began. columns: of the row; named: whether it names the clients, as where more than a
-    draw decides who takes part. under_way: see AsyncState.
+    before it began. columns: of the row; names_clients: whether it names the clients, as where more
+    than a draw decides who takes part. under_way: see AsyncState.
     """
 
     parts: list[TrainTask]
     candidates: list[ClientCost]
     absent: list[ClientCost]
     columns: dict[str, Any]
-    named: bool = True
+    names_clients: bool = True
     waited: float = 0.0
     seconds: float | None = None
     sent: Mapping[int, dict[str, int]] = {}
@@ -56,13 +56,13 @@ class Chooser:
 
     def __init__(
         self,
-        rule: ClientChoice | None,
+        selector: ClientChoice | None,
         group: Group,
         cohorts: ClientSampler,
         fed: Federation,
         durations: Durations,
     ) -> None:
-        self.rule, self._cohorts, self._fed, self._group = rule, cohorts, fed, group
+        self.selector, self._cohorts, self._fed, self._group = selector, cohorts, fed, group
         self._durations = durations
 
     def of(self, broadcast: Broadcast, state: State, run: Run, attempt: int = 0) -> Participants:
@@ -71,54 +71,54 @@ class Chooser:
         """
         round, before = state.round, state.ledger.simulated
         now = self._cohorts.waits(before)
-        cohort, asked = self._named(broadcast, run, round, now, attempt)
+        cohort, costs = self._select(broadcast, run, round, now, attempt)
         if run.accounts is not None:  # nobody takes the place of who has no budget left
             cohort = run.accounts.left(cohort, state.trained)
         part = TrainTask(broadcast.msg, broadcast.buffers, {}, cohort, round)
-        given = self._cohorts.availability
-        if given is None:
-            return Participants([part], asked, [], {}, self.rule is not None or attempt > 0)
-        dropped = given.dropped(self._fed.population, self._fed.seed, round)
+        availability = self._cohorts.availability
+        if availability is None:
+            return Participants([part], costs, [], {}, self.selector is not None or attempt > 0)
+        dropped = availability.dropped(self._fed.population, self._fed.seed, round)
         stay = [i for i in cohort if not dropped[i]]
-        there = len(self._cohorts.present(round, now))
-        late = self._late(broadcast.msg, stay, self._cohorts.wanted(there))
+        count = len(self._cohorts.present(round, now))
+        late = self._late(broadcast.msg, stay, self._cohorts.wanted(count))
         columns = {"dropped": len(cohort) - len(stay), "late": len(late)}
         missing = [i for i in cohort if dropped[i] or i in late]
         absent = [unanswered(i, self._durations.down(broadcast.msg, i)) for i in missing]
         part = part._replace(cohort=[i for i in stay if i not in late])
-        return Participants([part], asked, absent, columns, waited=now - before)
+        return Participants([part], costs, absent, columns, waited=now - before)
 
-    def _late(self, msg: Rec, cohort: list[int], wanted: int) -> set[int]:
+    def _late(self, msg: Rec, cohort: list[int], enough: int) -> set[int]:
         """Those that have not answered when as many as are wanted have."""
-        if len(cohort) <= wanted:
+        if len(cohort) <= enough:
             return set()
-        found = self._durations
-        needs = {i: found.seconds(msg, i, found.down(msg, i)) for i in cohort}
-        return set(sorted(cohort, key=lambda i: (needs[i], i))[wanted:])
+        durations = self._durations
+        seconds = {i: durations.seconds(msg, i, durations.down(msg, i)) for i in cohort}
+        return set(sorted(cohort, key=lambda i: (seconds[i], i))[enough:])
 
-    def _named(
+    def _select(
         self, broadcast: Broadcast, run: Run, round: int, now: float, attempt: int
     ) -> tuple[list[int], list[ClientCost]]:
         """Who is asked, and what asking the candidates cost."""
-        rule = self.rule
-        if rule is None:
+        selector = self.selector
+        if selector is None:
             return self._cohorts.of(round, now, attempt), []
-        there, sizes = self._cohorts.present(round, now), self._fed.data.sizes.tolist()
-        size, seed = min(self._cohorts.largest, len(there)), self._fed.seed
-        known = Known(round, size, there, sizes, tuple(run.log.history[:round]), seed, attempt)
-        if not there:
+        present, sizes = self._cohorts.present(round, now), self._fed.data.sizes.tolist()
+        size, seed = min(self._cohorts.largest, len(present)), self._fed.seed
+        facts = Known(round, size, present, sizes, tuple(run.log.history[:round]), seed, attempt)
+        if not present:
             return [], []
         # a rank's own clock is in its rows: the first one decides
-        named = self._group.first(lambda: rule.candidates(known))
-        asked, stats = checked(rule, "candidates", named, known), []
-        if asked:
+        numbers = self._group.first(lambda: selector.candidates(facts))
+        candidates, stats = checked(selector, "candidates", numbers, facts), []
+        if candidates:
             with undisturbed():
-                states = run.memory.get(asked)
-            of = TrainTask(broadcast.msg, broadcast.buffers, states, asked, round)
-            stats = run.engine.map(Request.LOSSES, of).stats
+                states = run.memory.get(candidates)
+            task = TrainTask(broadcast.msg, broadcast.buffers, states, candidates, round)
+            stats = run.engine.map(Request.LOSSES, task).stats
         losses = {s.client: s.loss for s in stats if s.loss is not None}
-        found = self._group.first(lambda: rule.cohort(known, losses))
-        return checked(rule, "cohort", found, known), stats
+        cohort = self._group.first(lambda: selector.cohort(facts, losses))
+        return checked(selector, "cohort", cohort, facts), stats
 
 
 def unanswered(client: int, down: dict[str, int]) -> ClientCost:

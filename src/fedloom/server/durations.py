@@ -55,12 +55,12 @@ class Durations:
         """How often the method asks for the gradient or loss over all data in a round."""
         calls = 0
 
-        def counted(value: Any) -> Any:
+        def count(value: Any) -> Any:
             nonlocal calls
             calls += 1
             return value
 
-        full = Oracle(lambda x: counted(zeros(x)), lambda x: counted(x.sum()))
+        full = Oracle(lambda x: count(zeros(x)), lambda x: count(x.sum()))
         method = method_in(self._plan.algorithm)
         try:
             traced(method, self._net.layout.d, full)
@@ -76,27 +76,27 @@ class Durations:
         capacity = self._fed.capacity(client)
         if capacity not in self._sizes:
             with one_thread():
-                asked = TrainTask(msg, self._net.init_buffers(), {}, [client], 0)
-                share = self._client.downloads(asked)[capacity]
-                self._sizes[capacity] = share.down, self._up(share, msg.x)
+                task = TrainTask(msg, self._net.init_buffers(), {}, [client], 0)
+                download = self._client.downloads(task)[capacity]
+                self._sizes[capacity] = download.down, self._up(download, msg.x)
         return self._sizes[capacity]
 
-    def _up(self, share: Download, x: Vec) -> int:
+    def _up(self, download: Download, x: Vec) -> int:
         trace, client = self._plan.trace, self._client
-        found = rec(delta=x, weight=1.0) if trace is None else trace.up
+        update = rec(delta=x, weight=1.0) if trace is None else trace.up
         draw = generator(self._fed.seed, "typical")
 
         def typical(v: Any) -> Any:
             vector = isinstance(v, Tensor) and v.ndim
             return torch.randn(v.shape, generator=draw).to(x) if vector else v
 
-        up = share.wire.take(numbers(tree(typical, found)))
-        buffers = share.travelling(share.buffers)
+        up = download.wire.take(numbers(tree(typical, update)))
+        buffers = download.travelling(download.buffers)
         if client.leaves is not None:  # of integers of 8 bytes
             up, buffers = (
                 tree(lambda v: v.long() if isinstance(v, Tensor) else v, up),
                 buffers.long(),
             )
-        own = client.link.client_init(x, share)
-        _, sent, _ = client.link.coded(up, own, share, 0, 0)
+        state = client.link.client_init(x, download)
+        _, sent, _ = client.link.coded(up, state, download, 0, 0)
         return sum(sent.values()) + buffers.nbytes

@@ -65,15 +65,15 @@ class Evaluator:
 
     def _check_choice(self) -> None:
         """Raise ConfigError where a threshold cannot be chosen."""
-        rule = f"evaluate.threshold = {self.threshold.rule}"
+        setting = f"evaluate.threshold = {self.threshold.rule}"
         if examples_of(self.fed.data, Request.VALIDATION) is None:
             raise ConfigError(
-                f"{rule} is chosen on the validation split, and there is none; give "
+                f"{setting} is chosen on the validation split, and there is none; give "
                 "evaluate.validation = 0.1, or a number such as evaluate.threshold = 0.5"
             )
         if self.sizes is not None or keeps_no_statistics(self.net.module):
-            what = "sub-models" if self.sizes is not None else "batch norm without statistics"
-            raise ConfigError(f"{rule} does not go with {what}; take a number")
+            obstacle = "sub-models" if self.sizes is not None else "batch norm without statistics"
+            raise ConfigError(f"{setting} does not go with {obstacle}; take a number")
 
     def _choose_threshold(self, run: Run) -> None:
         """Choose the threshold of the current model on the validation split."""
@@ -104,13 +104,13 @@ class Evaluator:
             self._tested = run.state.srv, self._score(run, Request.TEST)
         return self._tested[1]
 
-    def _score(self, run: Run, what: Request) -> Score:
+    def _score(self, run: Run, request: Request) -> Score:
         """The current model on the common test set, or on the validation split."""
         x, buffers = run.model(), run.state.buffers
         if not self.threshold.chosen:
-            return self._scorer.of(x, buffers, what, run.engine)
+            return self._scorer.of(x, buffers, request, run.engine)
         self._choose_threshold(run)  # the processes of an engine do not hear of it
-        return self._scorer.of(x, buffers, what)
+        return self._scorer.of(x, buffers, request)
 
     def current(self, run: Run, message: bool = False) -> Current:
         """The current model; with the next message, if it is asked for."""
@@ -162,8 +162,8 @@ class Evaluator:
             row |= self.sizes.columns(self.size_scores(run, scores.get("test")))
         tests = self.fed.data.test_clients is not None or self.at_nodes
         if "test" in scores and tests and self.settings.clients and self.sizes is None:
-            found = self.client_values(run, scores["test"])
-            row |= found.columns(metrics, self.curve.higher_is_better, self.fed.data.client_names)
+            values, names = self.client_values(run, scores["test"]), self.fed.data.client_names
+            row |= values.columns(metrics, self.curve.higher_is_better, names)
         if scores and self.fed.data.unseen is not None:
             scores = scores | {"unseen": self.unseen(run)}
         if self.threshold.chosen:

@@ -36,8 +36,8 @@ class ExampleAccounts:
         return self._fed.example_share(client), self._fed.steps(client)
 
     def _spent(self, client: int, rounds: int) -> float:
-        share, steps = self._work(client)
-        return self._dp.epsilon(share, steps * rounds)
+        fraction, steps = self._work(client)
+        return self._dp.epsilon(fraction, steps * rounds)
 
     def allowed(self, client: int) -> int:
         """How many rounds the budget allows a client."""
@@ -63,20 +63,20 @@ class ExampleAccounts:
         """The largest epsilon after so many rounds of some clients, and whose it is; -1: nobody's.
         A client with fewer steps and a smaller share than another one need not be asked.
         """
-        found, most = (0.0, -1), 0
+        worst, most = (0.0, -1), 0
         works = [(*self._work(i), i) for i in rounds]
-        for share, steps, i in sorted(works, key=lambda w: (-w[0], -w[1] * rounds[w[2]])):
+        for fraction, steps, i in sorted(works, key=lambda w: (-w[0], -w[1] * rounds[w[2]])):
             if steps * rounds[i] > most:
                 most = steps * rounds[i]
-                found = max(found, (self._dp.epsilon(share, most), i))
-        return found
+                worst = max(worst, (self._dp.epsilon(fraction, most), i))
+        return worst
 
     def columns(self, rounds: Mapping[int, int]) -> dict[str, Any]:
         """Of a round's row: the largest epsilon of a client, and how many have no budget left."""
-        found: dict[str, Any] = {"example_epsilon": self.worst(rounds)[0]}
+        columns: dict[str, Any] = {"example_epsilon": self.worst(rounds)[0]}
         if self._dp.max_epsilon is not None:
-            found["spent_clients"] = sum(not self.may(i, rounds) for i in rounds)
-        return found
+            columns["spent_clients"] = sum(not self.may(i, rounds) for i in rounds)
+        return columns
 
     def summary(self, rounds: Mapping[int, int]) -> dict[str, Any]:
         """Of the run's summary."""
@@ -87,7 +87,7 @@ class ExampleAccounts:
         return [self._spent(i, rounds.get(i, 0)) for i in range(self._fed.population)]
 
 
-def counted(rounds: Mapping[int, int], stats: Iterable[ClientCost]) -> dict[int, int]:
+def count_rounds(rounds: Mapping[int, int], stats: Iterable[ClientCost]) -> dict[int, int]:
     """`rounds` after one more, of those that have trained, whether or not their updates count."""
     return dict(Counter(rounds) + Counter(cost.client for cost in stats if cost.steps))
 

@@ -30,7 +30,7 @@ class Training(NamedTuple):
 
     parts: list[TrainTask]
     answers: Answers
-    asked: int
+    contacted: int
 
     def run(self, engine: Engine) -> RangeResult:
         """Train the clients of all parts. Each part has the sum of its own tree; the sums of
@@ -38,65 +38,67 @@ class Training(NamedTuple):
         """
         out = RangeResult([], {}, [])
         for place, part in enumerate(self.parts):
-            found = engine.map(Request.TRAIN, part) if part.cohort else RangeResult([], {}, [])
+            result = engine.map(Request.TRAIN, part) if part.cohort else RangeResult([], {}, [])
             if len(self.parts) == 1:
-                return found
-            push(out.nodes, 0, place, root(found.nodes))
-            out.memories.update(found.memories)
-            out.stats.extend(found.stats)
+                return result
+            push(out.nodes, 0, place, root(result.nodes))
+            out.memories.update(result.memories)
+            out.stats.extend(result.stats)
         return out
 
 
 def prepared(
-    engine: Engine, plan: Plan, seed: int, chosen: Participants, states: States
+    engine: Engine, plan: Plan, seed: int, participants: Participants, states: States
 ) -> Training:
     """The training of these clients, after the exchange before the local steps for methods with
     ask(): its means join the message. Such methods have one part.
     """
-    parts = [part._replace(memories=states(part.cohort)) for part in chosen.parts]
-    asked, answers = sum(len(part.cohort) for part in parts) + len(chosen.absent), NO_ANSWERS
+    parts = [part._replace(memories=states(part.cohort)) for part in participants.parts]
+    contacted = sum(len(part.cohort) for part in parts) + len(participants.absent)
+    answers = NO_ANSWERS
     if plan.algorithm.asks:
         (part,) = parts
         part, answers = ask_cohort(engine.map, plan, seed, part)
         parts = [part]
-    return Training(parts, answers, asked)
+    return Training(parts, answers, contacted)
 
 
 class RoundOutcome(NamedTuple):
-    """What came of a round. chosen: who took part, and who was asked in vain; answers: the costs of
-    the answers before the local steps; results, learnt: see Step.checked(); stages: their states
-    when the model was sent; needed: how many updates the aggregation needs, if fewer came.
+    """What came of a round. participants: who took part, and who was asked in vain; answers: the
+    costs of the answers before the local steps; results, learnt: see Step.checked(); stages: their
+    states when the model was sent; fewest: how many updates the aggregation needs, if fewer came.
     """
 
-    chosen: Participants
+    participants: Participants
     answers: list[ClientCost]
     results: RangeResult
     learnt: State
     stages: Rec
-    needed: int | None = None
+    fewest: int | None = None
 
 
 def exchanged(run: Run, state: State, broadcast: Broadcast) -> RoundOutcome:
     """Ask, train, and make the server's step; for every TooFewError with another draw."""
-    unanswered, kept, attempt = list[ClientCost](), dict[int, ClientCost](), 0
+    unanswered, received, attempt = list[ClientCost](), dict[int, ClientCost](), 0
     now, plan, seed = state._replace(stages=broadcast.stages), run.plan, run.fed.seed
     while True:
-        chosen, needed = run.chooser.of(broadcast, state, run, attempt), None
+        participants, fewest = run.chooser.of(broadcast, state, run, attempt), None
         answers = NO_ANSWERS
         try:
-            training = prepared(run.engine, plan, seed, chosen, run.client_states)
+            training = prepared(run.engine, plan, seed, participants, run.client_states)
             answers = training.answers
             results, learnt = run.step.checked(run.engine, training, now)
         except TooFewError as few:
             if few.again:
-                unanswered += [*chosen.candidates, *chosen.absent, *answers.stats, *few.lost]
-                kept |= few.kept
+                unanswered += [*participants.candidates, *participants.absent]
+                unanswered += [*answers.stats, *few.lost]
+                received |= few.received
                 attempt += 1
                 continue
-            results, learnt, needed = RangeResult([], {}, few.lost), now, few.needed
-        drawn = {s.client for s in results.stats}
+            results, learnt, fewest = RangeResult([], {}, few.lost), now, few.fewest
+        clients = {s.client for s in results.stats}
         unanswered += [
-            s for i, s in kept.items() if i not in drawn
+            s for i, s in received.items() if i not in clients
         ]  # the others are in the results
-        chosen = chosen._replace(absent=[*chosen.absent, *unanswered])
-        return RoundOutcome(chosen, answers.stats, results, learnt, broadcast.stages, needed)
+        participants = participants._replace(absent=[*participants.absent, *unanswered])
+        return RoundOutcome(participants, answers.stats, results, learnt, broadcast.stages, fewest)

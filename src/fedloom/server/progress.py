@@ -26,7 +26,7 @@ def in_notebook() -> bool:
     return shell is not None and getattr(shell, "kernel", None) is not None
 
 
-def wanted(progress: bool | None) -> bool:
+def shows_progress(progress: bool | None) -> bool:
     """Whether to show progress; None: in notebooks."""
     return in_notebook() if progress is None else progress
 
@@ -39,35 +39,35 @@ class _Cell:
     """A bar in a notebook: HTML that is replaced, at most ten times a second."""
 
     def __init__(self, label: str, rounds: int) -> None:
-        self._label, self._rounds, self._shown = label, rounds, 0.0
+        self._label, self._rounds, self._last_update = label, rounds, 0.0
         self._place: Any = None
 
-    def show(self, done: int, text: str) -> None:
+    def show(self, round: int, text: str) -> None:
         """Show how far the run is."""
         from IPython.display import HTML, display
 
         now = time.monotonic()
-        if self._place is not None and done < self._rounds and now - self._shown < 0.1:
+        if self._place is not None and round < self._rounds and now - self._last_update < 0.1:
             return
-        self._shown = now
-        said = html.escape(f"{self._label}: round {done}/{self._rounds}  {text}")
-        bar = HTML(f'<progress value="{done}" max="{self._rounds}"></progress> <code>{said}</code>')
+        self._last_update = now
+        text = html.escape(f"{self._label}: round {round}/{self._rounds}  {text}")
+        bar = f'<progress value="{round}" max="{self._rounds}"></progress> <code>{text}</code>'
         if self._place is None:
-            self._place = display(bar, display_id=True)
+            self._place = display(HTML(bar), display_id=True)
         else:
-            self._place.update(bar)
+            self._place.update(HTML(bar))
 
 
 class Progress:
     """Shows rounds, time left, the headline metric, traffic and clients per second.
 
-    done, sent: rounds and bytes of the run before it went on. remark: a line before them.
+    first, sent: rounds and bytes of the run before it went on. remark: a line before them.
     """
 
     def __init__(
-        self, label: str, rounds: int, metric: str, done: int = 0, sent: int = 0, remark: str = ""
+        self, label: str, rounds: int, metric: str, first: int = 0, sent: int = 0, remark: str = ""
     ) -> None:
-        self._label, self._rounds, self._metric, self._done = label, rounds, metric, done
+        self._label, self._rounds, self._metric, self._first = label, rounds, metric, first
         self._column = f"test_{metric}"
         self._remark = remark
         self._bar: Any = None
@@ -75,7 +75,7 @@ class Progress:
         self._cell: _Cell | None = None
         self._score, self._bytes, self._clients = "", sent, 0
         self._started = time.monotonic()
-        self._said = 0.0
+        self._last_line = 0.0
 
     def __enter__(self) -> None:
         """Begin to show."""
@@ -90,12 +90,12 @@ class Progress:
         from ..evaluation.clients import unmeasured
 
         state = run.state
-        made = cls(
+        progress = cls(
             label, rounds, run.headline, state.round, state.ledger.traffic, unmeasured(run.fed)
         )
         if run.plan.personalises:  # nobody uses the common model
-            made._column = f"client_{run.headline}_mean"
-        return made
+            progress._column = f"client_{run.headline}_mean"
+        return progress
 
     def start(self) -> None:
         """Begin to show."""
@@ -103,7 +103,7 @@ class Progress:
             say(self._remark)
         if in_notebook():
             self._cell = _Cell(self._label, self._rounds)
-            self._cell.show(self._done, "")
+            self._cell.show(self._first, "")
             return
         if not sys.stderr.isatty():
             return
@@ -122,7 +122,7 @@ class Progress:
             console=console,
         )
         self._task = self._bar.add_task(
-            self._label, total=self._rounds, completed=self._done, text=""
+            self._label, total=self._rounds, completed=self._first, text=""
         )
         self._bar.start()
 
@@ -143,8 +143,8 @@ class Progress:
             self._cell.show(row["round"], text)
             return
         now, last = time.monotonic(), row["round"] >= self._rounds
-        if last or (value is not None and now - self._said >= 5):
-            self._said = now
+        if last or (value is not None and now - self._last_line >= 5):
+            self._last_line = now
             say(f"{self._label}: round {row['round']}/{self._rounds}  {text}")
 
     def stop(self) -> None:

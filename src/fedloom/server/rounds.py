@@ -33,7 +33,7 @@ from .callbacks import RunLog
 from .checkpoints import Checkpoints
 from .client_selection import Broadcast, Chooser
 from .evaluator import Evaluator
-from .example_accounts import accounts_of, counted
+from .example_accounts import accounts_of, count_rounds
 from .exchanges import exchanged
 from .ledger import Ledger
 from .row import Row, row_of
@@ -129,13 +129,13 @@ class Run:
         if self.plan.algorithm.probes:  # all available clients, or the first
             started, cohorts = time.perf_counter(), self.cohorts
             everybody = cohorts.present(0, cohorts.waits(0.0)) or cohorts.example
-            asked = TrainTask(rec(x=x), buffers, {}, list(everybody), -1)
-            results = self.engine.map(Request.PROBE, asked)
+            task = TrainTask(rec(x=x), buffers, {}, list(everybody), -1)
+            results = self.engine.map(Request.PROBE, task)
             up = self.step.probed(results)
             ledger = ledger.after(results.stats, time.perf_counter() - started)
         with one_thread_below(self.net.layout.d):
             srv, curve = self.step.first(x, up), self.evaluator.curve
-            state = self.step.begun(x, srv, buffers, self.cohorts, curve, ledger)
+            state = self.step.initial_state(x, srv, buffers, self.cohorts, curve, ledger)
         if self.evaluator.sizes is not None:
             explored = self.evaluator.sizes.begin(self.step.broadcast(state).x, 0)
             state = state._replace(explored=explored)
@@ -160,9 +160,9 @@ class Run:
                 rounds = self.allowed(rounds)
             while self.state.round < rounds:
                 with self._saved_after_an_error():
-                    done = self.round(self.state)
+                    new = self.round(self.state)
                 with undisturbed():
-                    self._commit(done)
+                    self._commit(new)
                     if self.accounts is not None and self.accounts.over(self.state.trained):
                         _log.warning("no client has privacy budget left (local.dp): the run ends")
                         rounds = self.state.round
@@ -186,39 +186,41 @@ class Run:
         """Do the next round without evaluating the model -> its row so far. logged: the row in the
         log, with what was measured then; it stands in the history instead.
         """
-        done = self.round(self.state)
+        new = self.round(self.state)
         with undisturbed():
-            self._commit(done)
+            self._commit(new)
             history = self.log.history
             self.log.begin(history if logged is None else [*history[:-1], logged], len(history))
-        return done.row
+        return new.row
 
     def round(self, state: State) -> NextRound:
         """The round after this state. Nothing changes: the round counts when it is committed."""
-        started, sizes, rule = time.perf_counter(), self.evaluator.sizes, self.plan.aggregation
+        started, sizes = time.perf_counter(), self.evaluator.sizes
+        aggregation = self.plan.aggregation
         with one_thread_below(self.net.layout.d):
-            done = exchanged(self, state, self.step.message(state, self.engine))
-            own = self.step.reported(done.learnt.srv, state.round + 1)
+            outcome = exchanged(self, state, self.step.message(state, self.engine))
+            reported = self.step.reported(outcome.learnt.srv, state.round + 1)
         with undisturbed():
-            bill = bill_of(self, state, done, time.perf_counter() - started)
-        new = done.learnt._replace(
+            bill = bill_of(self, state, outcome, time.perf_counter() - started)
+        new = outcome.learnt._replace(
             round=state.round + 1,
-            ledger=bill.paid(state.ledger, disclosed=not rule.unkeyed),
-            under_way=done.chosen.under_way,
+            ledger=bill.paid(state.ledger, disclosed=not aggregation.unkeyed),
+            under_way=outcome.participants.under_way,
         )
         if self.accounts is not None:
-            new = new._replace(trained=counted(state.trained, [*bill.cohort, *bill.absent]))
+            new = new._replace(trained=count_rounds(state.trained, [*bill.cohort, *bill.absent]))
         if sizes is not None:
-            x, took_part = self.step.broadcast(new).x, [s.client for s in bill.cohort]
-            new = new._replace(explored=sizes.moved(state.explored, x, new.round, took_part))
-        return NextRound(new, row_of(self, state, new, done, bill, own), done.results.memories)
+            x, clients = self.step.broadcast(new).x, [s.client for s in bill.cohort]
+            new = new._replace(explored=sizes.moved(state.explored, x, new.round, clients))
+        row = row_of(self, state, new, outcome, bill, reported)
+        return NextRound(new, row, outcome.results.memories)
 
-    def _commit(self, done: NextRound) -> None:
+    def _commit(self, new: NextRound) -> None:
         """The only place where a run takes the state of a round."""
-        self.memory.put(done.clients)
-        self.state = done.state
-        self.memory.drop(self.cohorts.forgotten(done.state.round))
-        self.log.history.append(done.row)
+        self.memory.put(new.clients)
+        self.state = new.state
+        self.memory.drop(self.cohorts.forgotten(new.state.round))
+        self.log.history.append(new.row)
 
     @undisturbed()
     def _evaluate(self, last: bool) -> None:
@@ -240,8 +242,8 @@ class Run:
         if folder is not None:
             folder.append_round(row)
         log.logged = len(log.history)
-        for said in log.monitor.see(row, last=last):
-            _log.warning(said)
+        for warning in log.monitor.see(row, last=last):
+            _log.warning(warning)
 
     def _all_time(self, row: Row) -> Ledger:
         """The ledger in which a deployed run's seconds are all that passed since the row before:

@@ -27,36 +27,39 @@ _COSTS = ("steps", "gradients", "loss_values", "bytes_up", "bytes_down", "second
 _UNPUBLISHED = {*_CLIENTS, *_COSTS, "example_epsilon", "spent_clients"}
 
 
-def row_of(run: Run, before: State, after: State, done: RoundOutcome, bill: Bill, own: Row) -> Row:
+def row_of(
+    run: Run, before: State, after: State, outcome: RoundOutcome, bill: Bill, reported: Row
+) -> Row:
     """The row of a round before its evaluation: state before and after it, what came of it and what
-    it cost. own: what the method reports. Raises ConfigError for a name of its own that is taken.
+    it cost. reported: by the method. Raises ConfigError for a name of its own that is taken.
     """
-    rule, sizes = run.plan.aggregation, run.evaluator.sizes
-    answered = any(s.answered for s in bill.cohort)
-    if not answered and not rule.private and done.needed is None:
+    aggregation, sizes = run.plan.aggregation, run.evaluator.sizes
+    any_update = any(s.answered for s in bill.cohort)
+    if not any_update and not aggregation.private and outcome.fewest is None:
         _log.warning("round %d: no client update arrived; the model stays as it was", after.round)
-    row = dict(_columns(run, before, after, done, bill))
-    if rule.unkeyed:
+    row = dict(_columns(run, before, after, outcome, bill))
+    if aggregation.unkeyed:
         row = {k: v for k, v in row.items() if k.partition(".")[0] not in _UNPUBLISHED}
     if sizes is not None:
         row |= sizes.explored(after.explored)
-    return row | own_columns(own, row, "report()")
+    return row | own_columns(reported, row, "report()")
 
 
-def _columns(run: Run, before: State, after: State, done: RoundOutcome, bill: Bill) -> Columns:
+def _columns(run: Run, before: State, after: State, outcome: RoundOutcome, bill: Bill) -> Columns:
     """The columns of a round. Those are empty that a private or masked aggregation may not tell."""
-    t, rule, fed, chosen = before.round, run.plan.aggregation, run.fed, done.chosen
-    hidden = rule.private or rule.masked
+    t, fed, participants = before.round, run.fed, outcome.participants
+    aggregation = run.plan.aggregation
+    hidden = aggregation.private or aggregation.masked
     yield "round", after.round
     yield "lr", fed.local.rate(t, 0)
-    yield from _of_clients(run, done, bill, after.round, hidden)
-    if done.needed is not None:
-        yield "needed", done.needed
+    yield from _of_clients(run, outcome, bill, after.round, hidden)
+    if outcome.fewest is not None:
+        yield "needed", outcome.fewest
     for way in ("down", "up"):
         now, was = getattr(after.ledger, way), getattr(before.ledger, way)
-        moved = {name: count - was.get(name, 0) for name, count in now.items()}
-        yield f"bytes_{way}", sum(moved.values())
-        for name, count in moved.items():
+        traffic = {name: count - was.get(name, 0) for name, count in now.items()}
+        yield f"bytes_{way}", sum(traffic.values())
+        for name, count in traffic.items():
             if count:
                 yield f"bytes_{way}.{name}", count
     yield "seconds", round(bill.seconds, 6)
@@ -67,31 +70,31 @@ def _columns(run: Run, before: State, after: State, done: RoundOutcome, bill: Bi
         names = ("delta_square", "residual_square")
         for name, values in zip(names, zip(*squares, strict=True), strict=True):
             yield name, None if hidden else average(values)
-    yield from chosen.columns.items()
-    if "dropped" in chosen.columns:
+    yield from participants.columns.items()
+    if "dropped" in participants.columns:
         yield "bytes_wasted", sum(sum(s.bytes_down.values()) for s in bill.absent)
     if run.accounts is not None:
         yield from run.accounts.columns(after.trained).items()
     if fed.hostile:
         yield "hostile", [s.client for s in bill.cohort if s.client in fed.hostile]
-    yield from rule.report(after.aggregation, t).items()
+    yield from aggregation.report(after.aggregation, t).items()
 
 
-def _of_clients(run: Run, done: RoundOutcome, bill: Bill, round: int, hidden: bool) -> Columns:
+def _of_clients(run: Run, outcome: RoundOutcome, bill: Bill, round: int, hidden: bool) -> Columns:
     """The columns about the clients, which are named where more than a draw decides who takes
     part.
     """
     stats, names = bill.cohort, run.fed.data.client_names
-    answered = [s for s in stats if s.answered]
-    losses = [s.loss for s in answered if s.loss is not None]
+    updates = [s for s in stats if s.answered]
+    losses = [s.loss for s in updates if s.loss is not None]
     yield "cohort", len(stats)
-    if done.chosen.named:
+    if outcome.participants.names_clients:
         clients = sorted(s.client for s in stats)
         yield "clients", clients
         if names:
             yield "client_names", [names[client] for client in clients]
-    yield "answered", len(answered)
-    explained = done.needed is not None or isinstance(run.engine, Remote)
+    yield "answered", len(updates)
+    explained = outcome.fewest is not None or isinstance(run.engine, Remote)
     yield from skipped(stats, round, names, explained).items()
     yield "train_loss", average(losses) if losses and not hidden else None
     yield "steps", sum(s.steps for s in stats)
@@ -109,25 +112,25 @@ def skipped(
     out = [s.client for s in stats if not s.answered]
     if not out:
         return {}
-    called = [names[i] for i in out] if names else []
-    some = ", ".join(map(str, (called or out)[:10])) + (", ..." if len(out) > 10 else "")
+    client_names = [names[i] for i in out] if names else []
+    some = ", ".join(map(str, (client_names or out)[:10])) + (", ..." if len(out) > 10 else "")
     if not explained:
         _log.warning("round %d: left out, as not finite: the updates of clients %s", round, some)
-    return {"skipped": out} | ({"skipped_names": called} if called else {})
+    return {"skipped": out} | ({"skipped_names": client_names} if client_names else {})
 
 
-def own_columns(found: Any, row: Row, whose: str) -> Row:
-    """found, a user's columns for a row that has none of these names, with Python's numbers. Raises
+def own_columns(columns: Any, row: Row, source: str) -> Row:
+    """A user's columns for a row that has none of these names, with Python's numbers. Raises
     ConfigError.
     """
-    if not isinstance(found, Mapping) or not all(isinstance(name, str) for name in found):
+    if not isinstance(columns, Mapping) or not all(isinstance(name, str) for name in columns):
         raise ConfigError(
-            f"{whose} must give numbers by their names, {{'norm': 0.5}}, got {found!r}"
+            f"{source} must give numbers by their names, {{'norm': 0.5}}, got {columns!r}"
         )
-    if taken := sorted(found.keys() & row.keys()):
-        raise ConfigError(f"{whose}: a round has a column '{taken[0]}' already; rename it")
-    made = {name: plain_number(value) for name, value in found.items()}
-    for name, value in made.items():
+    if duplicates := sorted(columns.keys() & row.keys()):
+        raise ConfigError(f"{source}: a round has a column '{duplicates[0]}' already; rename it")
+    numbers = {name: plain_number(value) for name, value in columns.items()}
+    for name, value in numbers.items():
         if value is not None and not isinstance(value, int | float | str):
-            raise ConfigError(f"{whose}: column '{name}' must be a number, got {value!r}")
-    return made
+            raise ConfigError(f"{source}: column '{name}' must be a number, got {value!r}")
+    return numbers

@@ -46,7 +46,7 @@ class Step:
         self._keeping = overriding(stages, "server_init")
         self._last = overriding(stages[::-1], "root")
 
-    def begun(
+    def initial_state(
         self, x: Vec, srv: Rec, buffers: Vec, cohorts: ClientSampler, curve: Curve, ledger: Ledger
     ) -> State:
         """The state before round 1. ledger: what the exchange before it cost."""
@@ -61,31 +61,31 @@ class Step:
 
     def first(self, x: Vec, up: Rec) -> Rec:
         """The method's record before round 1. up: what clients sent before it, or None."""
-        return self._asked("server_init", 0, x, up)
+        return self._call("server_init", 0, x, up)
 
     def broadcast(self, state: State) -> Rec:
         """The next broadcast, before stages and link."""
-        return self._asked("broadcast", state.round, state.srv)
+        return self._call("broadcast", state.round, state.srv)
 
     def model(self, state: State) -> Vec:
         """The current model (d,), which is evaluated and exported."""
-        x: Vec = self._asked("model", state.round, state.srv)
+        x: Vec = self._call("model", state.round, state.srv)
         return x
 
-    def _asked(self, name: str, round: int, *given: Any) -> Any:
+    def _call(self, name: str, round: int, *arguments: Any) -> Any:
         """Call a server-side method of the algorithm, and name the round in its errors."""
-        return at_server(self.plan.algorithm, self.fed.seed, name, round, *given)
+        return at_server(self.plan.algorithm, self.fed.seed, name, round, *arguments)
 
     def message(self, now: State, engine: Engine) -> Broadcast:
         """The next broadcast as its clients read it."""
         msg, round = self.broadcast(now), now.round
-        seed, states, far = self.fed.seed, now.stages, isinstance(engine, Remote)
+        seed, states, remote = self.fed.seed, now.stages, isinstance(engine, Remote)
         for stage in self._announcing:
-            own = getattr(states, stage.name, rec())
-            msg, own = stage.announce(msg, own, At(seed, round, -1))
-            states = states._replace(**{stage.name: own}) if stage.name else states
+            stage_state = getattr(states, stage.name, rec())
+            msg, stage_state = stage.announce(msg, stage_state, At(seed, round, -1))
+            states = states._replace(**{stage.name: stage_state}) if stage.name else states
         place = self.net.layout, seed, round
-        msg, down, packet = self._link.announce(msg, states.down, *place, packed=far)
+        msg, down, packet = self._link.announce(msg, states.down, *place, packed=remote)
         if isinstance(engine, Remote):
             engine.announced(packet, round)
         msg = self.aggregation.tell(msg, now.aggregation)
@@ -100,39 +100,40 @@ class Step:
         counts in the round.
         """
         results = training.run(engine)
-        self._check_enough(results, training.asked, now.round)
-        new = self.made(now, results, training.answers.mean)
+        self._check_enough(results, training.contacted, now.round)
+        new = self.next_state(now, results, training.answers.mean)
         where = self._spoilt(new.server, now.server)
         if where is None:
             return results, new
-        said = f"round {now.round + 1}: the server's '{where}' is not finite after server_step()"
+        message = f"round {now.round + 1}: the server's '{where}' is not finite after server_step()"
         if self.plan.nonfinite == "stop":
             raise ClientError(
-                f"{self.plan.algorithm.method}: {said}, though each client update is; lower "
+                f"{self.plan.algorithm.method}: {message}, though each client update is; lower "
                 "local.lr, set local.clip, look at the method's server, or leave such rounds out "
                 'with nonfinite="skip"'
             )
-        _log.warning("%s: no update counts in this round, the model stays as it was", said)
+        _log.warning("%s: no update counts in this round, the model stays as it was", message)
         return _uncounted(results), now
 
-    def _check_enough(self, results: RangeResult, asked: int, round: int) -> None:
+    def _check_enough(self, results: RangeResult, contacted: int, round: int) -> None:
         """Raise TooFewError for fewer updates than the aggregation needs: none of them counts."""
-        came = sum(s.answered for s in results.stats)
-        if came >= (needed := self.aggregation.fewest(asked, came)):
+        count = sum(s.answered for s in results.stats)
+        if count >= (fewest := self.aggregation.fewest(contacted, count)):
             return
-        said = f"round {round + 1}: {came} updates came, and {self.aggregation.name} needs {needed}"
-        _log.warning("%s: the model stays as it was", said)
+        name = self.aggregation.name
+        message = f"round {round + 1}: {count} updates came, and {name} needs {fewest}"
+        _log.warning("%s: the model stays as it was", message)
         lost = _uncounted(results).stats
-        raise TooFewError(said, lost, {}, again=False, needed=needed)
+        raise TooFewError(message, lost, {}, again=False, fewest=fewest)
 
     def reported(self, srv: Rec, t: int) -> dict[str, float]:
         """The columns that the method itself reports after t rounds."""
-        return self._asked("report", t, srv) if self.plan.algorithm.reports else {}
+        return self._call("report", t, srv) if self.plan.algorithm.reports else {}
 
     def probed(self, results: RangeResult) -> Rec:
         """The mean of what clients sent before round 1. Raises ClientError if it is not finite."""
-        added = root(results.nodes)
-        up = tree(lambda v: v / added.n, added.up)
+        total = root(results.nodes)
+        up = tree(lambda v: v / total.n, total.up)
         if not finite(up):
             raise ClientError(
                 f"{self.plan.algorithm.method}: what clients sent before round 1 is finite, and "
@@ -140,35 +141,36 @@ class Step:
             )
         return up
 
-    def made(self, now: State, results: RangeResult, mean: Rec) -> State:
+    def next_state(self, now: State, results: RangeResult, mean: Rec) -> State:
         """The server after a round; unchanged if no update arrived."""
-        added, rule, t = root(results.nodes), self.aggregation, now.round
-        if added is None:
-            added = self._nobody(now)
-        if added is None:
+        total, aggregation, t = root(results.nodes), self.aggregation, now.round
+        if total is None:
+            total = self._nobody(now)
+        if total is None:
             return now
-        last = self._last_rate(t, [] if rule.private else results.stats)
-        seen = self._read(added, now.aggregation, t)
-        up, buffers, own_state = rule.root(seen, now.aggregation, self.fed.seed, t)
-        share, answered = added.mass / self.fed.all_weights, added.n / self.fed.population
+        last = self._last_rate(t, [] if aggregation.private else results.stats)
+        readable = self._read(total, now.aggregation, t)
+        up, buffers, own_state = aggregation.root(readable, now.aggregation, self.fed.seed, t)
+        weight_share, update_rate = total.mass / self.fed.all_weights, total.n / self.fed.population
         states = now.stages
         for stage in self._last:
-            up, own = stage.root(up, getattr(states, stage.name, rec()), share, answered)
-            states = states._replace(**{stage.name: own}) if stage.name else states
-        added = added._replace(n=rule.answered(added, now.aggregation))
-        part = rate(added, self.fed.population, self._holding)
-        up = self._joined(up, mean, t) if mean else up
-        rnd = Round(t, part, last, relative_weight(added, self.fed))
-        srv = unmoved_where_unheld(self._asked("server_step", t, now.srv, up, rnd), now.srv, added)
+            old = getattr(states, stage.name, rec())
+            up, new = stage.root(up, old, weight_share, update_rate)
+            states = states._replace(**{stage.name: new}) if stage.name else states
+        total = total._replace(n=aggregation.answered(total, now.aggregation))
+        part = rate(total, self.fed.population, self._holding)
+        up = self._with_answers(up, mean, t) if mean else up
+        rnd = Round(t, part, last, relative_weight(total, self.fed))
+        srv = unmoved_where_unheld(self._call("server_step", t, now.srv, up, rnd), now.srv, total)
         return now._replace(srv=srv, stages=states, buffers=buffers, aggregation=own_state)
 
-    def _read(self, added: Rec, state: Rec, t: int) -> Rec:
+    def _read(self, total: Rec, state: Rec, t: int) -> Rec:
         """What the aggregation reads of the sum: behind an attack that forges, of its rows."""
-        attack, rule = self.fed.attack, self.aggregation
-        if attack is None or not attack.omniscient or "rows" not in added._fields:
-            return added
-        rows = forged(added, attack.forged, self.fed.hostile)
-        return behind(rule, rows, rule.tell(rec(), state), self.fed.seed, t)
+        attack, aggregation = self.fed.attack, self.aggregation
+        if attack is None or not attack.omniscient or "rows" not in total._fields:
+            return total
+        rows = forged(total, attack.forged, self.fed.hostile)
+        return behind(aggregation, rows, aggregation.tell(rec(), state), self.fed.seed, t)
 
     def _last_rate(self, t: int, stats: Sequence[ClientCost]) -> float:
         """The local rate of a round's last step: of the clients with as many, of the one with the
@@ -189,7 +191,7 @@ class Step:
 
         return self.aggregation.nobody(empty(trace.up.delta), tree(empty, trace.averaged))
 
-    def _joined(self, up: Rec, mean: Rec, t: int) -> Rec:
+    def _with_answers(self, up: Rec, mean: Rec, t: int) -> Rec:
         """What server_step() gets, with the means of the answers to ask()."""
         if both := set(up._fields) & set(mean._fields):
             raise ClientError(
@@ -221,8 +223,8 @@ def relative_weight(total: Rec, fed: Federation) -> float | Tensor:
     """
     if "relative" not in total._fields:
         return fed.relative(float(total.mass) / float(total.n)) if fed.unequal else 1.0
-    found: Tensor = torch.where(total.holders > 0, total.relative / total.holders, 1.0)
-    return found
+    mean: Tensor = torch.where(total.holders > 0, total.relative / total.holders, 1.0)
+    return mean
 
 
 def _uncounted(results: RangeResult) -> RangeResult:

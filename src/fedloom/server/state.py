@@ -57,5 +57,5 @@ class State(NamedTuple):
     @property
     def server(self) -> Rec:
         """What the server's step gives."""
-        kept = {"stages": self.stages, "buffers": self.buffers, "aggregation": self.aggregation}
-        return rec(srv=self.srv, **kept)
+        others = {"stages": self.stages, "buffers": self.buffers, "aggregation": self.aggregation}
+        return rec(srv=self.srv, **others)
