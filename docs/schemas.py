@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from fedloom.config.overrides import INNER, NESTED, PLAIN, REGISTRIES, RUN
 from fedloom.core.hyper import Hyper
-from fedloom.core.validation import NOTHING, known
+from fedloom.core.validation import NOTHING, fields_of
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 SHARE = Field(description="share: 0.8 is 80 %; else empty")
@@ -348,7 +348,7 @@ def _inside(path: str) -> dict[str, Any]:
 
 def _plain(path: str) -> dict[str, Any]:
     inside = _inside(path)
-    keys = _keys(known({**PLAIN, **INNER}[path], inside))
+    keys = _keys(fields_of({**PLAIN, **INNER}[path], inside))
     return {"type": "object", "properties": keys | inside, "additionalProperties": False}
 
 
@@ -356,7 +356,7 @@ def _named(path: str) -> dict[str, Any]:
     """A name, or a table with one and its options; other names are those of own parts."""
     registry, tables = REGISTRIES[path], []
     for name, maker in registry.items():
-        keys = {"name": {"const": name}} | _keys(known(maker, NESTED.get(path, ())))
+        keys = {"name": {"const": name}} | _keys(fields_of(maker, NESTED.get(path, ())))
         about = registry.first_line(name)
         tables.append({"properties": keys, "required": ["name"], "description": about})
     tables.append({"properties": {"name": {"pattern": r"\.py:"}}, "required": ["name"]})

@@ -15,7 +15,7 @@ from fedloom.algorithms.registry import ALGORITHMS, make_algorithm, options
 from fedloom.config import from_run, parse_override, resolve
 from fedloom.config.help_texts import _NAMED, OPTIMISERS, TABLES, settings_in
 from fedloom.config.overrides import NESTED, REGISTRIES, RUN, refuse_repeats
-from fedloom.core.validation import Origin, check, known
+from fedloom.core.validation import Origin, check, fields_of
 from fedloom.errors import ConfigError
 from fedloom.evaluation.settings import Evaluation
 from fedloom.experiment.experiment import Experiment
@@ -51,7 +51,7 @@ def test_a_setting_has_one_name_in_a_file_and_in_python() -> None:
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_an_algorithms_keys_are_the_options_of_the_zoo(name: str) -> None:
     values = resolve("digits", [f"algorithm={name}"]).values
-    assert [*known(ALGORITHMS[name])] == [*options(name)]
+    assert [*fields_of(ALGORITHMS[name])] == [*options(name)]
     defaults = {k: o.default for k, o in options(name).items() if o.default is not None}
     assert values["algorithm"] == {"name": name, **defaults}
     assert values["label"] == ALGORITHMS.label(name)
@@ -100,7 +100,7 @@ def test_a_run_from_python_is_called_alike() -> None:
 def test_every_registered_part_can_be_configured(path: str) -> None:
     inner = set(NESTED.get(path, ()))  # tables of their own
     for make in REGISTRIES[path].values():
-        assert set(known(make, inner)) == set(inspect.signature(make).parameters) - inner
+        assert set(fields_of(make, inner)) == set(inspect.signature(make).parameters) - inner
 
 
 def test_every_setting_is_written_out() -> None:
@@ -417,7 +417,7 @@ def test_a_new_codec_drops_the_feedback_that_went_with_the_old_one() -> None:
 def test_every_key_has_a_meaning_and_what_it_takes(name: str) -> None:
     found = settings_in(name)
     prefix = "" if name == "run" else f"{name}."
-    assert [s.key for s in found] == [prefix + key for key in known(TABLES[name], _NAMED)]
+    assert [s.key for s in found] == [prefix + key for key in fields_of(TABLES[name], _NAMED)]
     assert all(s.about and s.allowed for s in found)
 
 

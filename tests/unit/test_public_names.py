@@ -84,7 +84,7 @@ def test_a_listed_method_is_a_name_in_python(name):
     }
     make = getattr(algorithms, found)
     assert make() == make_algorithm(name) and label_of(make()) == label
-    assert make is ALGORITHMS.known(name) and make.__name__.lower() == name.replace("_", "")
+    assert make is ALGORITHMS.entry(name) and make.__name__.lower() == name.replace("_", "")
     if not inspect.isclass(make):  # what a type checker and an editor see of it
         hints = typing.get_type_hints(make)
         assert hints.pop("return") is Algorithm

@@ -95,7 +95,7 @@ def test_why_ranks_do_not_meet(said, restarts, words, monkeypatch):
 
 
 def test_one_process_asks_nobody():
-    assert ranks.join(5.0) is ALONE and ranks.speaks("a line") and not ranks.launched()
+    assert ranks.join(5.0) is ALONE and ranks.is_first_to_say("a line") and not ranks.launched()
     assert ALONE.gather(3) == [3] and ALONE.first(lambda: 4) == 4
     with pytest.raises(ClientError):
         ALONE.gather(3, ClientError("no"))
@@ -115,7 +115,7 @@ def test_who_says_a_line_is_not_waited_for_without_end(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setattr(ranks, "_STORE", [Store()])
     monkeypatch.setattr(ranks, "_MEETING", 0.01)
-    assert ranks.speaks("a line")
+    assert ranks.is_first_to_say("a line")
     asked.set()
 
 

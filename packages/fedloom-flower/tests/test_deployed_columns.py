@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from federations.places import Here, folder, site_file, table
 from fedloom.cli.__main__ import cli
 from fedloom.config import resolve
-from fedloom.core.validation import known
+from fedloom.core.validation import fields_of
 from fedloom.core.vector import fields
 from fedloom.data import SOURCES
 from fedloom.errors import CompositionError, ConfigError, DataError
@@ -325,7 +325,8 @@ def test_an_export_takes_the_tables_of_the_sites(tmp_path, sites, standardise):
 @pytest.mark.parametrize("name", [*SOURCES])
 def test_every_key_of_data_is_a_sites_own_or_comes_from_run_toml(name):
     """A new key of any data set comes from run.toml, unless it is named as a site's own."""
-    keys = {"name", "tests", *known(SOURCES[name])} - {"date", "test_from", "test_share", "test"}
+    others = {"date", "test_from", "test_share", "test"}
+    keys = {"name", "tests", *fields_of(SOURCES[name])} - others
     run = {key: f"run's {key}" for key in keys} | {"name": name}
     site = inherited({"name": name}, run)
     assert site == {key: value for key, value in run.items() if key not in SITES_OWN}

@@ -68,7 +68,7 @@ def make_algorithm(name: str, **values: Any) -> Algorithm:
 
 def options(name: str) -> Mapping[str, Hyper]:
     """The hyper-parameters of a method, with ranges and sources."""
-    return keys_of(ALGORITHMS.known(name))
+    return keys_of(ALGORITHMS.entry(name))
 
 
 def label_of(algorithm: Algorithm) -> str:

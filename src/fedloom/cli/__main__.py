@@ -133,9 +133,9 @@ def _speaks(line: str, times: int = 1) -> bool:
     """
     if os.environ.get("WORLD_SIZE", "1") == "1":
         return True
-    from fedloom.core.ranks import speaks
+    from fedloom.core.ranks import is_first_to_say
 
-    return speaks(line, times)
+    return is_first_to_say(line, times)
 
 
 def _as_setting(error: click.UsageError, words: Sequence[str]) -> str:

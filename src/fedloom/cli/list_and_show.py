@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fedloom.core.own_parts import is_own
-from fedloom.core.registry import Registry, said
+from fedloom.core.registry import Registry, description_of
 from fedloom.errors import ConfigError, FedloomError, unknown
 from fedloom.storage.atomic import write_out
 from fedloom.storage.locks import holder
@@ -254,7 +254,7 @@ def _run(folder: Path) -> str:
 
 def _words(what: Any) -> str:
     """A text without its examples, indented."""
-    lines = said(what).partition(">>>")[0].rstrip().splitlines()
+    lines = description_of(what).partition(">>>")[0].rstrip().splitlines()
     return "\n".join(f"  {line}".rstrip() for line in lines)
 
 

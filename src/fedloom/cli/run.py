@@ -305,10 +305,10 @@ def stopped(folder: Path, error: OSError) -> str:
 
 def interrupted(stop: KeyboardInterrupt, text: str) -> click.exceptions.Exit:
     """Report that a signal stopped the run -> the exception that ends the command (128 + it)."""
-    from fedloom.core.ranks import speaks
+    from fedloom.core.ranks import is_first_to_say
 
     with contextlib.suppress(OSError):  # the terminal may be closed
-        if speaks(text):
+        if is_first_to_say(text):
             click.echo(text, err=True)
     return click.exceptions.Exit(getattr(stop, "code", INTERRUPTED))
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..core.registry import Registry
-from ..core.validation import known
+from ..core.validation import fields_of
 from ..experiment.settings import Settings
 from .overrides import INNER, NESTED, PLAIN, REGISTRIES, current
 
@@ -93,7 +93,7 @@ def options_of_measure(make: Callable[..., Any]) -> list[Setting]:
 
 def _of(make: Callable[..., Any], prefix: str, skip: tuple[str, ...]) -> list[Setting]:
     out = []
-    for key, rule in known(make, skip).items():
+    for key, rule in fields_of(make, skip).items():
         about = "; ".join(filter(None, (rule.meaning, rule.remedy, rule.source)))
         out.append(Setting(prefix + key, shown(rule.default), rule.text(), about))
     return out

@@ -17,7 +17,7 @@ from ..core.hyper import Hyper
 from ..core.own_parts import is_own, named_here
 from ..core.parsing import SizeError, parse_toml, shortened
 from ..core.registry import Registry
-from ..core.validation import NOTHING, known
+from ..core.validation import NOTHING, fields_of
 from ..data import PARTITIONS, SOURCES
 from ..engines.ranks import RankSettings
 from ..errors import ConfigError
@@ -83,7 +83,7 @@ INNER: Makers = {"local.dp": ExamplePrivacy, "evaluate.stop": EarlyStop}
 TABLES: Mapping[str, Any] = {**PLAIN, **INNER, **REGISTRIES}
 METRICS = "metrics"  # the key whose list may name own parts
 OPTIONAL = ("churn", "availability", "ranks")  # written out only if they are given
-RUN = known(Settings)  # the keys outside of all tables
+RUN = fields_of(Settings)  # the keys outside of all tables
 ALIASES = {("submodel", "pruning-greedy"): "greedy"}  # the paper's name
 # keys of a named table that are no options of its entry
 NESTED: dict[str, tuple[str, ...]] = {
@@ -296,7 +296,7 @@ def keys_at(raw: Mapping[str, Any], path: str) -> Mapping[str, Hyper]:
     maker = TABLES[path]
     if path in REGISTRIES:
         maker = maker.get(str(table_at(raw, path).get("name")))
-    return known(maker, NESTED.get(path, ())) if maker else {}
+    return fields_of(maker, NESTED.get(path, ())) if maker else {}
 
 
 def full(path: str, value: Any) -> str:
@@ -316,7 +316,7 @@ def _written_in(path: str, name: Any) -> list[str]:
     """The keys that may be written in a codec's name, as that of topk:0.01."""
     table, codec = path.removesuffix(".name"), str(name).partition(":")[0]
     within = _is_name(path) and table.startswith("compress") and codec in MAKERS
-    return [f"{table}.{key}" for key in known(MAKERS[codec])] if within else []
+    return [f"{table}.{key}" for key in fields_of(MAKERS[codec])] if within else []
 
 
 def _drop_options(table: dict[str, Any], path: str, name: Any) -> None:

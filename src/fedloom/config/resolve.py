@@ -267,7 +267,7 @@ def _complete(
     top = {"dtype": "float32"} | {k: v for k, v in raw.items() if k not in _TABLES}
     method = complete(raw, METHOD, origin)
     said = method_label(complete(given, METHOD, Origin(source))) if "label" in top else None
-    if said == top.get("label") and "label" not in origin.typed:
+    if said == top.get("label") and "label" not in origin.command_line:
         top.pop("label", None)  # it named the parts that there were before the changes
     top.setdefault("label", method_label(method))
     values = check(Settings, top, "", "the configuration", origin)

@@ -12,7 +12,7 @@ from ..compression.codecs import MAKERS, named_codec, usual_feedback
 from ..compression.error_feedback import FEEDBACKS
 from ..core.own_parts import explained, is_own, short
 from ..core.registry import Registry
-from ..core.validation import NOTHING, Origin, check, known
+from ..core.validation import NOTHING, Origin, check, fields_of
 from ..data import SOURCES, TESTS
 from ..errors import ConfigError, unknown
 from ..federation.capacities import Capacities, levels_of
@@ -86,7 +86,7 @@ def _table(table: Table, path: str, origin: Origin) -> Table:
     registry = REGISTRIES[path]
     name = _name(table, path, registry, origin)
     with origin.blame(path), explained(name):
-        known(maker := registry[name])
+        fields_of(maker := registry[name])
     own = {k: v for k, v in table.items() if k != "name"}
     return {"name": name} | _filled(own, path, maker, f"{path} '{short(name)}'", origin)
 
@@ -115,7 +115,7 @@ def _filled(table: Mapping[str, Any], path: str, maker: Any, what: str, origin: 
         usual = {"name": _USUAL[place]} if place in _USUAL else {}
         inner = usual | table.get(key, {})
         given = inner and inner.get("name") != NOTHING
-        if key in known(maker) if place in _NEEDED else given:
+        if key in fields_of(maker) if place in _NEEDED else given:
             found[key] = _table(inner, place, origin)
     return found
 

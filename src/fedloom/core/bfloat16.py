@@ -36,5 +36,5 @@ def has_bfloat16(device: torch.device) -> bool:
         flags = Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
     except OSError:
         return True
-    known = {"amx_bf16", "avx512_bf16", "avx_ne_convert", "bf16"}
-    return device.type != "cpu" or bool(known & set(flags))
+    names = {"amx_bf16", "avx512_bf16", "avx_ne_convert", "bf16"}
+    return device.type != "cpu" or bool(names & set(flags))

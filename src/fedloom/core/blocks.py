@@ -52,18 +52,18 @@ def find_blocks(module: nn.Module, params: Sequence[nn.Parameter]) -> Blocks:
         try:
             child = module.get_submodule(name)
         except AttributeError:
-            known = ", ".join(n for n, _ in module.named_children())
+            children = ", ".join(n for n, _ in module.named_children())
             raise CompositionError(
                 f"{type(module).__name__}.blocks names '{name}', which is no part of it; "
-                f"its children: {known}"
+                f"its children: {children}"
             ) from None
         places = {n: place[id(p)] for n, p in child.named_parameters() if id(p) in place}
         parts.append(
             Block(name, places, any(getattr(m, "inplace", False) for m in child.modules()))
         )
-    held = {i for block in parts for i in block.places.values()}
+    inside = {i for block in parts for i in block.places.values()}
     first = {id(p): n for n, p in reversed(list(module.named_parameters()))}
-    outside = (first[id(p)] for i, p in enumerate(params) if parts and i not in held)
+    outside = (first[id(p)] for i, p in enumerate(params) if parts and i not in inside)
     return Blocks(tuple(parts), tuple(outside))
 
 
@@ -78,22 +78,22 @@ def _names(module: nn.Module) -> tuple[str, ...]:
     return ()
 
 
-def refuse_blocks(module: nn.Module, blocks: Blocks, who: str, trained: bool = False) -> None:
-    """Raise CompositionError naming `who` and the module if it cannot be run block by block.
+def refuse_blocks(module: nn.Module, blocks: Blocks, user: str, trained: bool = False) -> None:
+    """Raise CompositionError naming `user` and the module if it cannot be run block by block.
 
     trained: a block before the last one must be trained, else its input never changes.
     """
     kind = type(module).__name__
-    pair, names = f"{who} and {kind}", blocks.names
+    pair, names = f"{user} and {kind}", blocks.names
     if not names:
         raise CompositionError(
-            f"{pair}: {who} runs the model block by block, but {kind} names no blocks; make it an "
+            f"{pair}: {user} runs the model block by block, but {kind} names no blocks; make it an "
             "nn.Sequential, or give it an attribute `blocks`: the names of the children that, run "
             "one after another, are its forward"
         )
     if len(names) < 2:
         raise CompositionError(
-            f"{pair}: {who} needs two blocks or more, but {kind} has only '{names[0]}'; put the "
+            f"{pair}: {user} needs two blocks or more, but {kind} has only '{names[0]}'; put the "
             "classifier into a block of its own"
         )
     if blocks.outside:
@@ -103,6 +103,6 @@ def refuse_blocks(module: nn.Module, blocks: Blocks, who: str, trained: bool = F
         )
     if trained and not any(block.places for block in blocks.parts[:-1]):
         raise CompositionError(
-            f"{pair}: {who} trains the features that the last block gets, but nothing before "
+            f"{pair}: {user} trains the features that the last block gets, but nothing before "
             f"'{names[-1]}' has a trained parameter; take a model with a hidden layer"
         )

@@ -15,8 +15,8 @@ def own_commit() -> str | None:
     """The commit of this fedloom: of its checkout, or the one that its wheel was built from. None
     if neither is known. Asked once: files of a checkout change while a run goes on.
     """
-    if found := commit(PACKAGE):
-        return found
+    if head := commit(PACKAGE):
+        return head
     try:
         return (PACKAGE / BUILT).read_text(encoding="utf-8").strip() or None
     except OSError:
@@ -29,11 +29,11 @@ def commit(folder: Path) -> str | None:
     """
     if not _git(folder, "ls-files", "__init__.py"):
         return None  # an installed package, be it in an environment inside a checkout
-    changed = _git(
+    changes = _git(
         folder, "status", "--porcelain", "--", ":/", ":(top,exclude)docs/results/*.jsonl"
     )
     head = _git(folder, "rev-parse", "HEAD")
-    return f"{head}+dirty" if head and changed else head or None
+    return f"{head}+dirty" if head and changes else head or None
 
 
 def _git(folder: Path, *words: str) -> str:

@@ -49,8 +49,8 @@ def lately(values: Sequence[float], how: Value, validation: Sequence[float] = ()
     if how == "last-tenth":
         return last_tenth(values)
     if how == "best-of-validation":
-        known = [i for i, v in enumerate(validation) if math.isfinite(v)]
-        return values[max(known, key=lambda i: validation[i])] if known else None
+        finite = [i for i, v in enumerate(validation) if math.isfinite(v)]
+        return values[max(finite, key=lambda i: validation[i])] if finite else None
     return values[-1] if len(values) else None
 
 
@@ -59,14 +59,14 @@ def tested(
     metric: str,
     higher: bool | None,
     how: Value = "last-tenth",
-    whose: str = "this run",
+    run: str = "this run",
     of_clients: bool = False,
 ) -> dict[int, float]:
     """{row: the value of a run that would be compared, had it ended there}, of the rows with an
     evaluation of the test set; NaN where there is none yet.
 
     column: {row: value} of a column of the run's rows; metric: its name; higher: whether more is
-    better, None if nobody knows; whose: words for messages; of_clients: the mean over the clients,
+    better, None if nobody knows; run: its words in messages; of_clients: the mean over the clients,
     not the common model's. Raises ConfigError for an unknown way, for one that only the common
     model has, and for "best-of-validation" of a run without a validation split or a known
     direction.
@@ -76,29 +76,29 @@ def tested(
     if of_clients:
         if how not in ("last-tenth", "last"):
             raise ConfigError(
-                f"value '{how}' is of the server's model, and {whose} is compared by the models "
+                f"value '{how}' is of the server's model, and {run} is compared by the models "
                 "that its clients use; choose last-tenth or last"
             )
         values = column(f"client_{metric}_mean")
     else:
         values = column(f"test_{metric}_ema" if how == "ema" else f"test_{metric}")
-    beside: list[float] = []
+    validation: list[float] = []
     if how == "best-of-validation" and values:
         held_out = column(f"validation_{metric}")
         if not held_out:
             raise ConfigError(
-                f"value 'best-of-validation': {whose} has no validation split; choose "
+                f"value 'best-of-validation': {run} has no validation split; choose "
                 f"{', '.join(VALUES[:-1])}, or run it with evaluate.validation=0.1"
             )
         if higher is None:
             raise ConfigError(
                 f"value 'best-of-validation': nothing says whether the metric '{metric}' of "
-                f"{whose} is better higher or lower; run it with higher_is_better=True or False"
+                f"{run} is better higher or lower; run it with higher_is_better=True or False"
             )
-        beside = [(1 if higher else -1) * held_out.get(row, math.nan) for row in values]
-    found = list(values.values())
-    made = (lately(found[:n], how, beside[:n]) for n in range(1, len(found) + 1))
-    return dict(zip(values, (math.nan if v is None else v for v in made), strict=True))
+        validation = [(1 if higher else -1) * held_out.get(row, math.nan) for row in values]
+    tests = list(values.values())
+    so_far = (lately(tests[:n], how, validation[:n]) for n in range(1, len(tests) + 1))
+    return dict(zip(values, (math.nan if v is None else v for v in so_far), strict=True))
 
 
 def at(curve: Mapping[float, float] | Mapping[int, float], x: float) -> float | None:
@@ -108,17 +108,17 @@ def at(curve: Mapping[float, float] | Mapping[int, float], x: float) -> float | 
     >>> at({1: 0.2, 3: 0.4}, 2), at({1: 0.2, 3: 0.4}, 3), at({1: 0.2}, 0.5), at({1: 0.2}, 2)
     (0.30000000000000004, 0.4, None, None)
     """
-    found: dict[float, float] = {float(place): value for place, value in curve.items()}
-    known = sorted(found)
+    points: dict[float, float] = {float(place): value for place, value in curve.items()}
+    places = sorted(points)
     slack = 1e-9 * abs(x)  # the whole of a run's bytes may differ from itself in the last digit
-    if not known or x < known[0] - slack or x > known[-1] + slack:
+    if not places or x < places[0] - slack or x > places[-1] + slack:
         return None
-    after = next((i for i, place in enumerate(known) if place >= x), len(known) - 1)
-    high = known[after]
+    after = next((i for i, place in enumerate(places) if place >= x), len(places) - 1)
+    high = places[after]
     if high <= x or not after:
-        return found[high]
-    low = known[after - 1]
-    return found[low] + (found[high] - found[low]) * (x - low) / (high - low)
+        return points[high]
+    low = places[after - 1]
+    return points[low] + (points[high] - points[low]) * (x - low) / (high - low)
 
 
 def crossing(
@@ -163,10 +163,10 @@ def at_equal(
     (0.2, 0.3)
     """
     places = sorted(theirs)[-tenth_of(len(theirs)) :]
-    found = [at(ours, place) for place in places]
-    known = [v for v in found if v is not None]
-    if not known or len(known) < len(found):
+    values = [at(ours, place) for place in places]
+    inside = [v for v in values if v is not None]
+    if not inside or len(inside) < len(values):
         return None
     middle = last_tenth([theirs[place] for place in sorted(theirs)])
     assert middle is not None
-    return total(known) / len(known), middle
+    return total(inside) / len(inside), middle

@@ -26,40 +26,40 @@ def device_of(name: str) -> torch.device:
     if name == "auto":
         return device_of("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        wanted = torch.device(name)
+        device = torch.device(name)
     except RuntimeError:
         raise ConfigError(f"unknown device '{name}'; known: {KNOWN}") from None
-    if wanted.type == "cpu":
+    if device.type == "cpu":
         return torch.device("cpu")
-    if wanted.type == "cuda" and not torch.cuda.is_available():
+    if device.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(
             f"device = '{name}', but torch sees no GPU here; use device = auto or cpu"
         )
-    if wanted.type == "cuda" and (wanted.index or 0) >= torch.cuda.device_count():
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         count = torch.cuda.device_count()
         raise ConfigError(
             f"device = '{name}', but torch sees {count} GPU{'s' * (count > 1)} here; they are "
             f"numbered from cuda:0 to cuda:{count - 1}"
         )
-    if wanted.type == "mps" and not torch.backends.mps.is_available():
+    if device.type == "mps" and not torch.backends.mps.is_available():
         raise ConfigError(
             f"device = '{name}', but torch sees no Apple GPU here; use device = auto or cpu"
         )
     try:
-        one = torch.ones(1, device=wanted)
-        held = one.device.type == wanted.type and float(one) == 1
+        one = torch.ones(1, device=device)
+        works = one.device.type == device.type and float(one) == 1
     except (RuntimeError, AssertionError, ValueError) as error:
-        held, why = False, str(error).splitlines()[0] if wanted.type != "meta" else ""
+        works, why = False, str(error).splitlines()[0] if device.type != "meta" else ""
     else:
         why = ""
-    if not held:
+    if not works:
         raise ConfigError(
             f"device = '{name}' cannot be used: {why or 'it holds no values'}; known: {KNOWN}"
         )
     return one.device
 
 
-def moved(part: Any, device: torch.device) -> Any:
+def move_to(part: Any, device: torch.device) -> Any:
     """A loss, a metric or an objective with its tensors on a device: those in its attributes, in
     lists, tables and modules, and in the arguments of a functools.partial. Objects without tensors
     stay the same; the caller's own is not changed.
@@ -74,16 +74,16 @@ def moved(part: Any, device: torch.device) -> Any:
     if isinstance(part, nn.Module):
         return copy.deepcopy(part).to(device)
     if isinstance(part, functools.partial):
-        arguments, named = moved(part.args, device), moved(part.keywords, device)
-        return functools.partial(moved(part.func, device), *arguments, **named)
+        arguments, keywords = move_to(part.args, device), move_to(part.keywords, device)
+        return functools.partial(move_to(part.func, device), *arguments, **keywords)
     if type(part) in (list, tuple):
-        return type(part)(moved(v, device) for v in part)
+        return type(part)(move_to(v, device) for v in part)
     if type(part) is dict:
-        return {k: moved(v, device) for k, v in part.items()}
+        return {k: move_to(v, device) for k, v in part.items()}
     if not dataclasses.is_dataclass(part) or isinstance(part, type):
         return part
-    own = {k: moved(v, device) for k, v in vars(part).items()}
+    attributes = {k: move_to(v, device) for k, v in vars(part).items()}
     other = copy.copy(part)
-    for name, value in own.items():
+    for name, value in attributes.items():
         object.__setattr__(other, name, value)
     return other

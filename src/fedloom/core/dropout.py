@@ -89,14 +89,14 @@ def _replace(
     module: nn.Module,
     kind: type[nn.Module],
     make: Callable[[Any], nn.Module],
-    made: dict[nn.Module, nn.Module],
+    swapped: dict[nn.Module, nn.Module],
 ) -> nn.Module:
-    """made: {module seen: its replacement}; a module that is used twice is replaced once."""
-    if module in made:
-        return made[module]
-    made[module] = make(module) if type(module) is kind else module
+    """swapped: {module seen: its replacement}; a module that is used twice is replaced once."""
+    if module in swapped:
+        return swapped[module]
+    swapped[module] = make(module) if type(module) is kind else module
     if type(module) is not kind:
         for name, child in module._modules.items():
-            if child is not None and (new := _replace(child, kind, make, made)) is not child:
+            if child is not None and (new := _replace(child, kind, make, swapped)) is not child:
                 setattr(module, name, new)
-    return made[module]
+    return swapped[module]

@@ -24,17 +24,17 @@ def install(extra: str) -> str:
     """
     source, how = "fedloom", ""
     with contextlib.suppress(PackageNotFoundError, ValueError, LookupError, TypeError):
-        found = json.loads(distribution("fedloom").read_text("direct_url.json") or "{}")
-        source = unquote(urlparse(found["url"]).path)
-        how = "-e " if found.get("dir_info", {}).get("editable") else ""
+        origin = json.loads(distribution("fedloom").read_text("direct_url.json") or "{}")
+        source = unquote(urlparse(origin["url"]).path)
+        how = "-e " if origin.get("dir_info", {}).get("editable") else ""
     if (package := PACKAGES.get(extra)) is not None:
         place = Path(source, "packages", package)
         return f"pip install {how}'{place}'" if place.is_dir() else f"pip install '{package}'"
     return f"pip install {how}'{source}[{extra}]'"
 
 
-def need(library: str, what: str, extra: str, error: type[FedloomError] = ConfigError) -> Any:
-    """Import a library. what: needs it; extra: has it. Raises `error`, which says how to get it.
+def need(library: str, user: str, extra: str, error: type[FedloomError] = ConfigError) -> Any:
+    """Import a library. user: needs it; extra: has it. Raises `error`, which says how to get it.
 
     >>> need("no_such_library", "a picture", "report")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
@@ -45,5 +45,5 @@ def need(library: str, what: str, extra: str, error: type[FedloomError] = Config
         return importlib.import_module(library)
     except ImportError as why:
         raise error(
-            f"{what} needs {library}, which cannot be imported; run: {install(extra)}"
+            f"{user} needs {library}, which cannot be imported; run: {install(extra)}"
         ) from why

@@ -26,9 +26,9 @@ def grad_and_value(function: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Ten
         point = _wrap_for_grad(x, level)
         with enable_inplace_requires_grad(True):
             point.requires_grad_()
-        value, found = function(point), None
+        value, derivative = function(point), None
         if value.requires_grad:
             # with a graph of its own, because the backward pass runs without gradients otherwise
-            (found,) = torch.autograd.grad(value, point, create_graph=True, allow_unused=True)
-        gradient = torch.zeros_like(point) if found is None else found
+            (derivative,) = torch.autograd.grad(value, point, create_graph=True, allow_unused=True)
+        gradient = torch.zeros_like(point) if derivative is None else derivative
         return _unwrap_for_grad(gradient, level), _unwrap_for_grad(value, level)

@@ -86,9 +86,9 @@ class Hyper:
     def of(self, kind: Any) -> Hyper:
         """The same of a type, with what an Annotated type says where this says nothing."""
         kind = kind if self.kind is Any else self.kind
-        said = [m for m in getattr(kind, "__metadata__", ()) if isinstance(m, Hyper)]
-        told = {k: getattr(self, k) or getattr(m, k) for m in said for k in _TOLD}
-        return dataclasses.replace(self, kind=kind, **told)
+        declared = [m for m in getattr(kind, "__metadata__", ()) if isinstance(m, Hyper)]
+        texts = {k: getattr(self, k) or getattr(m, k) for m in declared for k in _TEXTS}
+        return dataclasses.replace(self, kind=kind, **texts)
 
     def bound(self, *names: str) -> float | None:
         """The first of these bounds that the type has, by their names in JSON Schema."""
@@ -117,20 +117,20 @@ class Hyper:
             return self.example
         kinds = [k for k in self.kinds if not (self.one_per and k.get("type") == "array")]
         each = f", or a list of one per {self.one_per}" if self.one_per else ""
-        return (_joined(kinds) or "any") + each
+        return (_one_of(kinds) or "any") + each
 
-    def read(self, given: Any) -> Any:
+    def read(self, raw: Any) -> Any:
         """A value in Python's own types, lists as tuples. Raises ValueError for others."""
-        value = plain_number(given) if self.kind is Any else listed(given)
-        whole = [given] if getattr(given, "ndim", 0) else []  # an array itself may be asked for
+        value = plain_number(raw) if self.kind is Any else plain_values(raw)
+        whole = [raw] if getattr(raw, "ndim", 0) else []  # an array itself may be asked for
         for one in (value, *whole):
             try:
-                found = self._adapter.validator.validate_python(one)
+                result = self._adapter.validator.validate_python(one)
             except ValueError:
                 continue
-            taken = type(found) is int and type(one) is not int  # True and 1.0, by Literal[1]
-            if not (taken or _too_long(found) or (self.one_per and found == ())):
-                return found
+            coerced = type(result) is int and type(one) is not int  # True and 1.0, by Literal[1]
+            if not (coerced or _too_long(result) or (self.one_per and result == ())):
+                return result
         raise ValueError(f"{value!r} is not {self.text()}")
 
     def allows(self, value: Any) -> bool:
@@ -141,7 +141,7 @@ class Hyper:
             return False
         return True
 
-    def refused(self, key: str, value: Any, owner: str = "", where: str = "") -> SettingError:
+    def refusal(self, key: str, value: Any, owner: str = "", where: str = "") -> SettingError:
         """The error about a value that is not allowed."""
         remedy = self.remedy
         if isinstance(value, str):
@@ -151,7 +151,7 @@ class Hyper:
         return SettingError(key, value, self.text(), remedy, owner, where)
 
 
-_TOLD = ("meaning", "source", "remedy")
+_TEXTS = ("meaning", "source", "remedy")
 _KINDS = {
     "number": ("a number", "numbers"),
     "integer": ("a whole number", "whole numbers"),
@@ -163,21 +163,21 @@ _KINDS = {
 }
 
 
-def _joined(kinds: list[dict[str, Any]], several: bool = False) -> str:
+def _one_of(kinds: list[dict[str, Any]], several: bool = False) -> str:
     """JSON Schemas as text; several: of the values of a list."""
     return " or ".join(filter(None, dict.fromkeys(_allowed(kind, several) for kind in kinds)))
 
 
-def _allowed(rule: dict[str, Any], several: bool = False) -> str:
-    if names := _names(rule):
+def _allowed(schema: dict[str, Any], several: bool = False) -> str:
+    if names := _names(schema):
         return ("one of " if len(names) > 1 else "") + ", ".join(map(str, names))
-    kind = rule.get("type", "")
+    kind = schema.get("type", "")
     text = _KINDS.get(kind, ("", ""))[several]
-    if inner := rule.get("items", rule.get("additionalProperties")):
-        of = _joined(inner.get("anyOf", [inner]), several=True) if isinstance(inner, dict) else ""
+    if inner := schema.get("items", schema.get("additionalProperties")):
+        of = _one_of(inner.get("anyOf", [inner]), several=True) if isinstance(inner, dict) else ""
         return f"{text} of {of}" if of else text
-    low, above = rule.get("minimum"), rule.get("exclusiveMinimum")
-    high, below = rule.get("maximum"), rule.get("exclusiveMaximum")
+    low, above = schema.get("minimum"), schema.get("exclusiveMinimum")
+    high, below = schema.get("maximum"), schema.get("exclusiveMaximum")
     if {low, above, high, below} == {None}:
         return text
     if kind == "integer":
@@ -187,9 +187,9 @@ def _allowed(rule: dict[str, Any], several: bool = False) -> str:
     return f"{'numbers ' if several else ''}in {left}, {right}"
 
 
-def _names(rule: dict[str, Any]) -> tuple[Any, ...]:
+def _names(schema: dict[str, Any]) -> tuple[Any, ...]:
     """The values of a Literal."""
-    return tuple(rule.get("enum", [rule["const"]] if "const" in rule else ()))
+    return tuple(schema.get("enum", [schema["const"]] if "const" in schema else ()))
 
 
 def _too_long(value: Any) -> bool:
@@ -213,10 +213,10 @@ def hyper(
 
     `lam: float = hyper(0.85, "momentum of the server", "Table 5", low=0, high=1)`
     """
-    usual = _NEEDED if default is dataclasses.MISSING else default
-    rule = Hyper(Any, meaning, source, default=usual, **more)
+    default_value = _NEEDED if default is dataclasses.MISSING else default
+    declaration = Hyper(Any, meaning, source, default=default_value, **more)
     bounds = [*([] if low is None else [Ge(low)]), *([] if high is None else [Le(high)])]
-    return dataclasses.field(default=default, metadata={"hyper": rule, "bounds": bounds})
+    return dataclasses.field(default=default, metadata={"hyper": declaration, "bounds": bounds})
 
 
 @typing.dataclass_transform(frozen_default=True, kw_only_default=True)
@@ -243,22 +243,22 @@ class Part:
                 kind = _evaluated(field.type, cls.__module__)
                 for bound in field.metadata["bounds"]:
                     kind = Annotated[kind, bound]
-                rule = field.metadata["hyper"].of(kind)
-                field.metadata = types.MappingProxyType({"hyper": rule})
+                declaration = field.metadata["hyper"].of(kind)
+                field.metadata = types.MappingProxyType({"hyper": declaration})
         parameters = [_parameter(field) for field in fields if field.init]
         cls.__signature__ = inspect.Signature(parameters)
 
     if not TYPE_CHECKING:  # which makes it of the fields
 
-        def __init__(self, *args: Any, **given: Any) -> None:
+        def __init__(self, *args: Any, **options: Any) -> None:
             """Raise SettingError for a value out of its field's type or range, ConfigError for an
             argument that it does not have; take those of `also`, with a warning.
             """
             kind = type(self)
-            given = _by_our_names(kind, given)
-            bound = kind.__signature__.bind(*args, **given).arguments
-            made = {k: make() for k, make in _factories(kind).items() if k not in bound}
-            for name, value in (_defaults(kind) | made | _read(kind, bound)).items():
+            options = _by_our_names(kind, options)
+            bound = kind.__signature__.bind(*args, **options).arguments
+            fresh = {k: make() for k, make in _factories(kind).items() if k not in bound}
+            for name, value in (_defaults(kind) | fresh | _read(kind, bound)).items():
                 object.__setattr__(self, name, value)
             self.__post_init__()
 
@@ -294,37 +294,37 @@ class Part:
         return hash(self._values())
 
     def __repr__(self) -> str:
-        shown = ", ".join(f"{name}={value!r}" for name, value in self._values())
-        return f"{type(self).__qualname__}({shown})"
+        text = ", ".join(f"{name}={value!r}" for name, value in self._values())
+        return f"{type(self).__qualname__}({text})"
 
 
 def _parameter(field: dataclasses.Field[Any]) -> inspect.Parameter:
     """A field as an argument; a default that is made anew each time by what makes it."""
     default = field.default_factory if callable(field.default_factory) else field.default
     default = _NEEDED if default is dataclasses.MISSING else default
-    named, placed = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
-    kind = named if field.kw_only else placed
+    kinds = inspect.Parameter
+    kind = kinds.KEYWORD_ONLY if field.kw_only else kinds.POSITIONAL_OR_KEYWORD
     return inspect.Parameter(field.name, kind, default=default, annotation=field.type)
 
 
-def _by_our_names(kind: type[Part], given: dict[str, Any]) -> dict[str, Any]:
+def _by_our_names(kind: type[Part], options: dict[str, Any]) -> dict[str, Any]:
     """Arguments without the names of `also`. Raises ConfigError for unknown ones."""
-    known = kind.__signature__.parameters
-    for name in [name for name in given if name not in known]:
+    parameters = kind.__signature__.parameters
+    for name in [name for name in options if name not in parameters]:
         if name not in kind.also:
-            raise ConfigError(f"{kind.__name__}: {unknown('argument', name, known)}")
-        said = f"{kind.__name__}: {name} is called {kind.also[name]}"
-        if kind.also[name] in given:
-            raise ConfigError(f"{said}, and both are given; keep {kind.also[name]}")
-        warnings.warn(said, stacklevel=3)
-        given[kind.also[name]] = given.pop(name)
-    return given
+            raise ConfigError(f"{kind.__name__}: {unknown('argument', name, parameters)}")
+        message = f"{kind.__name__}: {name} is called {kind.also[name]}"
+        if kind.also[name] in options:
+            raise ConfigError(f"{message}, and both are given; keep {kind.also[name]}")
+        warnings.warn(message, stacklevel=3)
+        options[kind.also[name]] = options.pop(name)
+    return options
 
 
-def _read(kind: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+def _read(kind: Any, values: Mapping[str, Any]) -> dict[str, Any]:
     """Values of a part's fields as their types have them. Raises SettingError."""
-    rules, title = _declared(kind), getattr(kind, "title", kind.__name__)
-    return {k: _accepted(v, k, rules[k], title) if k in rules else v for k, v in given.items()}
+    fields, title = _declared(kind), getattr(kind, "title", kind.__name__)
+    return {k: _accepted(v, k, fields[k], title) if k in fields else v for k, v in values.items()}
 
 
 @functools.cache
@@ -337,9 +337,9 @@ def _factories(kind: Any) -> Mapping[str, Callable[[], Any]]:
 @functools.cache
 def _defaults(kind: Any) -> Mapping[str, Any]:
     """The other defaults of a part, which must have their types and ranges too."""
-    given = {k: p.default for k, p in kind.__signature__.parameters.items()}
-    made = _factories(kind)
-    return _read(kind, {k: v for k, v in given.items() if v is not _NEEDED and k not in made})
+    defaults = {k: p.default for k, p in kind.__signature__.parameters.items()}
+    makers = _factories(kind)
+    return _read(kind, {k: v for k, v in defaults.items() if v is not _NEEDED and k not in makers})
 
 
 def _evaluated(annotation: Any, module: str) -> Any:
@@ -352,7 +352,7 @@ def _evaluated(annotation: Any, module: str) -> Any:
         return Any
 
 
-def listed(given: Any) -> Any:
+def plain_values(value: Any) -> Any:
     """Numbers and lists as Python's own types: arrays and tensors as tuples, numpy's numbers as
     numbers.
 
@@ -360,21 +360,21 @@ def listed(given: Any) -> Any:
     >>> listed([1, numpy.array([2.0, 3.0])])
     (1, (2.0, 3.0))
     """
-    given = given.tolist() if hasattr(given, "tolist") else given
-    return tuple(map(listed, given)) if isinstance(given, (list, tuple, range)) else given
+    value = value.tolist() if hasattr(value, "tolist") else value
+    return tuple(map(plain_values, value)) if isinstance(value, (list, tuple, range)) else value
 
 
 def part(make: Callable[[], Any], example: str) -> Any:
     """A dataclass field that holds other settings; `make` gives the default."""
-    rule = {"hyper": Hyper(example=example), "bounds": ()}
-    return dataclasses.field(default_factory=make, metadata=rule)
+    metadata = {"hyper": Hyper(example=example), "bounds": ()}
+    return dataclasses.field(default_factory=make, metadata=metadata)
 
 
-def _accepted(given: Any, name: str, rule: Hyper, owner: str = "") -> Any:
+def _accepted(value: Any, name: str, field: Hyper, owner: str = "") -> Any:
     try:
-        return rule.read(given)
+        return field.read(value)
     except ValueError:
-        raise rule.refused(name, listed(given), owner) from None
+        raise field.refusal(name, plain_values(value), owner) from None
 
 
 def checked(make: Callable[P, T]) -> Callable[P, T]:
@@ -388,8 +388,8 @@ def checked(make: Callable[P, T]) -> Callable[P, T]:
     """
 
     @functools.wraps(make)
-    def call(*args: P.args, **given: P.kwargs) -> T:
-        bound = inspect.signature(make).bind(*args, **given)
+    def call(*args: P.args, **options: P.kwargs) -> T:
+        bound = inspect.signature(make).bind(*args, **options)
         for name, value in bound.arguments.items():
             bound.arguments[name] = _accepted(value, name, keys_of(make)[name])
         return make(*bound.args, **bound.kwargs)
@@ -416,25 +416,26 @@ def keys_of(make: Callable[..., Any]) -> Mapping[str, Hyper]:
     if isinstance(make, type) and not dataclasses.is_dataclass(make):
         typed = make.__init__  # type: ignore[misc]
     hints, rules = typing.get_type_hints(typed, include_extras=True), {**_declared(make)}
-    given = inspect.signature(make).parameters
-    composes = isinstance(made := hints.get("return"), type) and issubclass(made, Part)
-    usual = composes and all(found.default is not _NEEDED for found in given.values())
+    parameters = inspect.signature(make).parameters
+    composes = isinstance(result := hints.get("return"), type) and issubclass(result, Part)
+    usual = composes and all(parameter.default is not _NEEDED for parameter in parameters.values())
     try:
         within = _within(make()) if usual else {}
     except Exception:  # of an author's function, whose defaults alone may not do
         within = {}
-    for name, found in given.items():
-        if name not in rules and found.kind not in (found.VAR_POSITIONAL, found.VAR_KEYWORD):
-            own = Hyper(default=found.default).of(hints.get(name, Any))
-            field = within.get(name) or within.get(name.removeprefix("server_"), own)
-            told = {key: getattr(own, key) or getattr(field, key) for key in _TOLD}
-            rules[name] = dataclasses.replace(field, default=found.default, **told)
-    return {name: rules[name] for name in given if name in rules}
+    for name, parameter in parameters.items():
+        variadic = parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD
+        if name not in rules and parameter.kind not in variadic:
+            declared = Hyper(default=parameter.default).of(hints.get(name, Any))
+            field = within.get(name) or within.get(name.removeprefix("server_"), declared)
+            texts = {key: getattr(declared, key) or getattr(field, key) for key in _TEXTS}
+            rules[name] = dataclasses.replace(field, default=parameter.default, **texts)
+    return {name: rules[name] for name in parameters if name in rules}
 
 
 def _within(part: Any) -> dict[str, Hyper]:
     """The fields of a part and of the parts in it, the outer ones' last."""
     kind: Any = type(part)
     inner = [getattr(part, field.name) for field in dataclasses.fields(kind)]
-    found = [_within(one) for one in reversed(inner) if dataclasses.is_dataclass(one)]
-    return dict(rule for rules in (*found, _declared(kind)) for rule in rules.items())
+    tables = [_within(one) for one in reversed(inner) if dataclasses.is_dataclass(one)]
+    return dict(item for table in (*tables, _declared(kind)) for item in table.items())

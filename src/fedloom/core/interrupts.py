@@ -41,7 +41,7 @@ class TimeUpError(KeyboardInterrupt):
 class _State:
     before: dict[int, Any] = field(default_factory=dict)  # the handlers that ours replace
     blocks: int = 0  # number of open undisturbed() blocks
-    came: list[tuple[int, float]] = field(
+    waiting: list[tuple[int, float]] = field(
         default_factory=list
     )  # a signal in one of them, and its time
     last: float = -math.inf  # time of the last signal
@@ -55,20 +55,20 @@ def stoppable() -> Iterator[None]:
     """Inside, SIGTERM and SIGHUP raise Stopped as Ctrl-C raises KeyboardInterrupt, and all three
     wait for undisturbed(). Ignored signals (nohup) stay ignored, and a user's handler is called.
     """
-    mine: dict[int, Any] = {}
+    replaced: dict[int, Any] = {}
     try:
         for number in _STOPS if _in_main_thread() else ():
             before = signal.getsignal(number)
-            if before not in (None, signal.SIG_IGN, _heard):
-                mine[number] = _STATE.before[number] = before
-                signal.signal(number, _heard)
-        if mine:
-            _STATE.came, _STATE.last = [], -math.inf
+            if before not in (None, signal.SIG_IGN, _receive):
+                replaced[number] = _STATE.before[number] = before
+                signal.signal(number, _receive)
+        if replaced:
+            _STATE.waiting, _STATE.last = [], -math.inf
         yield
     finally:
         with undisturbed():
-            for number in reversed(mine):
-                signal.signal(number, mine[number])
+            for number in reversed(replaced):
+                signal.signal(number, replaced[number])
 
 
 @contextmanager
@@ -82,11 +82,11 @@ def undisturbed() -> Iterator[None]:
         yield
     finally:
         _STATE.blocks -= 1
-        came = [] if _STATE.blocks else _STATE.came
-        if came:
-            _STATE.came = []
-    for number, at in came:
-        _obey(number, None, at)
+        waiting = [] if _STATE.blocks else _STATE.waiting
+        if waiting:
+            _STATE.waiting = []
+    for number, moment in waiting:
+        _obey(number, None, moment)
 
 
 @contextmanager
@@ -95,11 +95,11 @@ def heeding() -> Iterator[None]:
     if not _in_main_thread():
         yield
         return
-    blocks, came = _STATE.blocks, _STATE.came
-    _STATE.blocks, _STATE.came = 0, []
+    blocks, waiting = _STATE.blocks, _STATE.waiting
+    _STATE.blocks, _STATE.waiting = 0, []
     try:
-        for number, at in came:
-            _obey(number, None, at)
+        for number, moment in waiting:
+            _obey(number, None, moment)
         yield
     finally:
         _STATE.blocks = blocks
@@ -112,7 +112,7 @@ def leave_to_parent() -> None:
 
 
 @contextmanager
-def deaf_children() -> Iterator[None]:
+def block_hangups() -> Iterator[None]:
     """Processes started inside never receive SIGHUP; here it waits until the block is done. For
     helper processes of libraries, which would end with the terminal while they are needed.
     """
@@ -130,9 +130,9 @@ def _in_main_thread() -> bool:
     return threading.current_thread() is threading.main_thread()
 
 
-def _heard(number: int, frame: FrameType | None) -> None:
+def _receive(number: int, frame: FrameType | None) -> None:
     if _STATE.blocks:
-        _STATE.came.append((number, time.monotonic()))
+        _STATE.waiting.append((number, time.monotonic()))
     else:
         _obey(number, frame, time.monotonic())
 

@@ -37,9 +37,9 @@ class Jobs:
         self._running: dict[Connection, tuple[Any, Any]] = {}  # its process, and its piece
 
     def run(
-        self, pieces: Sequence[P], begin: Callable[[P], None], heard: Callable[[P, Any], None]
+        self, pieces: Sequence[P], begin: Callable[[P], None], on_message: Callable[[P, Any], None]
     ) -> Iterator[tuple[P, Any]]:
-        """Yield (piece, its result) as they end. begin(piece) and heard(piece, what it says) are
+        """Yield (piece, its result) as they end. begin(piece) and on_message(piece, text) are
         called here. Raises what a piece raised, or what is raised here, after all others have been
         stopped; and FedloomError for a process that was killed.
         """
@@ -47,7 +47,7 @@ class Jobs:
         if count < 2:
             for piece in pieces:
                 begin(piece)
-                yield piece, self._work(piece, functools.partial(heard, piece))
+                yield piece, self._work(piece, functools.partial(on_message, piece))
             return
         left = list(pieces)[::-1]
         with stoppable():
@@ -58,22 +58,22 @@ class Jobs:
                     self._next(pipe, left, begin)
                 while self._running:
                     for pipe in cast("list[Connection]", wait(list(self._running))):
-                        found = self._read(pipe, heard)
-                        if found is not None:
-                            yield found
+                        result = self._read(pipe, on_message)
+                        if result is not None:
+                            yield result
                             self._next(pipe, left, begin)
             finally:
                 self._stop()
 
     def _start(self, number: int, count: int) -> None:
         context = multiprocessing.get_context("spawn")
-        here, there = context.Pipe()
+        near_end, far_end = context.Pipe()
         process = context.Process(
-            target=_serve, args=(there, self._work, number, count), daemon=False
+            target=_serve, args=(far_end, self._work, number, count), daemon=False
         )
         process.start()
-        there.close()
-        self._running[here] = (process, None)
+        far_end.close()
+        self._running[near_end] = (process, None)
 
     def _next(self, pipe: Any, left: list[P], begin: Callable[[P], None]) -> None:
         """Give a process its next piece, or let it end."""
@@ -90,11 +90,11 @@ class Jobs:
         begin(piece)
         pipe.send(piece)
 
-    def _read(self, pipe: Any, heard: Callable[[P, Any], None]) -> tuple[P, Any] | None:
+    def _read(self, pipe: Any, on_message: Callable[[P, Any], None]) -> tuple[P, Any] | None:
         """What a process says: the result of its piece, or None before that."""
         process, piece = self._running[pipe]
         try:
-            kind, what = pipe.recv()
+            kind, value = pipe.recv()
         except (EOFError, OSError):
             process.join(_PATIENCE)
             raise FedloomError(
@@ -102,11 +102,11 @@ class Jobs:
                 "of memory; take fewer at once, and the same command goes on"
             ) from None
         if kind == "said":
-            heard(piece, what)
+            on_message(piece, value)
             return None
         if kind == "raised":
-            raise what
-        return piece, what
+            raise value
+        return piece, value
 
     def _stop(self) -> None:
         """End all processes; each saves what it runs."""
@@ -128,7 +128,7 @@ def _serve(pipe: Connection, work: Work, number: int, count: int) -> None:
     with suppress(EOFError, OSError, KeyboardInterrupt):  # the parent is gone, or stops this
         while (piece := pipe.recv()) is not None:
             try:
-                result = work(piece, lambda what: pipe.send(("said", what)))
+                result = work(piece, lambda value: pipe.send(("said", value)))
             except (FedloomError, OSError) as error:
                 pipe.send(("raised", error))
                 continue
@@ -139,11 +139,11 @@ def _take_share(number: int, count: int) -> None:
     """Use this process's share of the processors, at least one: so an engine that starts processes
     of its own starts no more than that.
     """
-    share = 1
+    count_each = 1
     if hasattr(os, "sched_setaffinity"):
-        mine = sorted(os.sched_getaffinity(0))
-        share = max(1, len(mine) // count)
-        first = number * share % len(mine)
-        os.sched_setaffinity(0, mine[first : first + share])
+        processors = sorted(os.sched_getaffinity(0))
+        count_each = max(1, len(processors) // count)
+        first = number * count_each % len(processors)
+        os.sched_setaffinity(0, processors[first : first + count_each])
     if torch := sys.modules.get("torch"):  # the work may need none
-        torch.set_num_threads(share)
+        torch.set_num_threads(count_each)

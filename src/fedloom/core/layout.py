@@ -33,9 +33,9 @@ class Layout:
     shapes: tuple[tuple[int, ...], ...]
 
     @classmethod
-    def of(cls, named: Iterable[tuple[str, Tensor]]) -> Layout:
+    def of(cls, tensors: Iterable[tuple[str, Tensor]]) -> Layout:
         """The layout of named tensors, in their order."""
-        pairs = [(name, tuple(t.shape)) for name, t in named]
+        pairs = [(name, tuple(t.shape)) for name, t in tensors]
         return cls(tuple(n for n, _ in pairs), tuple(s for _, s in pairs))
 
     @functools.cached_property

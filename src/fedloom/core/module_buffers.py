@@ -17,7 +17,7 @@ class _Place(NamedTuple):
 
     owner: nn.Module
     key: str
-    own: Tensor | None
+    tensor: Tensor | None
 
 
 class ModuleBuffers:
@@ -31,35 +31,35 @@ class ModuleBuffers:
     def __init__(self, module: nn.Module) -> None:
         self._name = type(module).__name__
         self._places = [
-            _Place(owner, key, own)
+            _Place(owner, key, tensor)
             for owner in module.modules()
-            for key, own in owner._buffers.items()
+            for key, tensor in owner._buffers.items()
         ]
-        named = list(module.named_buffers())
-        floating = [(name, b) for name, b in named if b.is_floating_point()]
+        buffers = list(module.named_buffers())
+        floating = [(name, b) for name, b in buffers if b.is_floating_point()]
         self.layout = Layout.of(floating)
-        self._own = [b for _, b in floating]
-        of: dict[int, list[_Place]] = {}
+        self._tensors = [b for _, b in floating]
+        by_tensor: dict[int, list[_Place]] = {}
         for place in self._places:
-            of.setdefault(id(place.own), []).append(place)
-        self._floating = [of[id(b)] for b in self._own]  # a shared buffer has several
-        self._counters = [(b, b.clone()) for _, b in named if not b.is_floating_point()]
-        self._written = [own._version for own in self._own]  # as load() left them
+            by_tensor.setdefault(id(place.tensor), []).append(place)
+        self._floating = [by_tensor[id(b)] for b in self._tensors]  # a shared buffer has several
+        self._counters = [(b, b.clone()) for _, b in buffers if not b.is_floating_point()]
+        self._versions = [tensor._version for tensor in self._tensors]  # as load() left them
 
     def vector(self, like: Tensor) -> Vec:
         """The floating buffers as one new vector of the type of `like`. Raises AuthorError if
         forward has assigned what cannot be averaged.
         """
-        if not self._own:
+        if not self._tensors:
             return like.detach().new_empty(0)
-        found = []
+        pieces = []
         for b, places in enumerate(self._floating):
             first = places[0]
             now = first.owner._buffers.get(first.key)
-            if now is None or now is not first.own or len(places) > 1:
+            if now is None or now is not first.tensor or len(places) > 1:
                 now = self._checked(b, places, now)
-            found.append(now.detach().reshape(-1).to(like.dtype))
-        return torch.cat(found)
+            pieces.append(now.detach().reshape(-1).to(like.dtype))
+        return torch.cat(pieces)
 
     def _checked(self, b: int, places: list[_Place], now: Tensor | None) -> Tensor:
         """What forward has assigned to a floating buffer; now: at the first of its places."""
@@ -71,9 +71,9 @@ class ModuleBuffers:
                 "self.buffer.copy_(...), or give each layer its own"
             )
         if now is None or now.shape != shape:
-            got = "nothing" if now is None else f"a tensor of shape {list(now.shape)}"
+            actual = "nothing" if now is None else f"a tensor of shape {list(now.shape)}"
             raise AuthorError(
-                f"forward of {self._name} assigns {got} to its buffer '{name}' of shape "
+                f"forward of {self._name} assigns {actual} to its buffer '{name}' of shape "
                 f"{list(shape)}; buffers are averaged over the clients, so they keep their shape; "
                 "hold what changes it in an attribute that is no buffer"
             )
@@ -84,24 +84,25 @@ class ModuleBuffers:
         values were loaded; None: there is none.
         """
         for b, piece in enumerate(self.layout.pieces(loaded)):
-            own = self._own[b]
-            assigned = any(p.owner._buffers.get(p.key) is not own for p in self._floating[b])
+            tensor = self._tensors[b]
+            assigned = any(p.owner._buffers.get(p.key) is not tensor for p in self._floating[b])
             # a write may give the same value again, and F.batch_norm's is not counted by torch
-            written = own._version != self._written[b]
-            if assigned or written or not torch.equal(as_bytes(own), as_bytes(piece.to(own.dtype))):
+            rewritten = tensor._version != self._versions[b]
+            start = piece.to(tensor.dtype)
+            if assigned or rewritten or not torch.equal(as_bytes(tensor), as_bytes(start)):
                 return self.layout.names[b]
         return None
 
     def put_back(self) -> None:
         """Put the module's own tensors back where forward has assigned others."""
-        for owner, key, own in self._places:
-            owner._buffers[key] = own
+        for owner, key, tensor in self._places:
+            owner._buffers[key] = tensor
 
     def load(self, values: Vec) -> None:
         """Set the floating buffers, and reset the counters to their initial values."""
         self.put_back()
-        for own, piece in zip(self._own, self.layout.pieces(values), strict=True):
-            own.copy_(piece)
+        for tensor, piece in zip(self._tensors, self.layout.pieces(values), strict=True):
+            tensor.copy_(piece)
         for counter, start in self._counters:
             counter.copy_(start)
-        self._written = [own._version for own in self._own]
+        self._versions = [tensor._version for tensor in self._tensors]

@@ -95,7 +95,7 @@ class Net:
             )
         self.layout = Layout.of(trained)
         self.params = [p for _, p in trained]
-        self._held = ModuleBuffers(self.module)
+        self._module_buffers = ModuleBuffers(self.module)
         self.draws = any(isinstance(m, HashedDropout) for m in self.module.modules())
         self._start = torch.cat([p.detach().reshape(-1) for p in self.params])
         self._start_buffers = self.buffers()
@@ -117,11 +117,11 @@ class Net:
 
     def to(self, device: torch.device | str) -> Net:
         """Move to a device, in place."""
-        self._held.put_back()
+        self._module_buffers.put_back()
         self.module.to(device)
         # a module gets new buffers on another device, and on some also new parameters
         self.params = [p for p in self.module.parameters() if p.requires_grad]
-        self._held = ModuleBuffers(self.module)
+        self._module_buffers = ModuleBuffers(self.module)
         self._start = self._start.to(device)
         self._start_buffers = self._start_buffers.to(device)
         self._bound = self._live = None
@@ -149,49 +149,49 @@ class Net:
         if unknown := sorted(set(weights) - set(tied)):
             raise DataError(f"weights name '{unknown[0]}', which the model does not have")
         with torch.no_grad():
-            own = self.module.state_dict()
+            state = self.module.state_dict()
             for name, value in weights.items():
-                if name in own and own[name].shape != value.shape:
+                if name in state and state[name].shape != value.shape:
                     raise DataError(
                         f"weights give '{name}' the shape {list(value.shape)}, "
-                        f"but the model has {list(own[name].shape)}"
+                        f"but the model has {list(state[name].shape)}"
                     )
-        given = {tied[name]: value for name, value in weights.items()}
-        self._start = self.layout.flatten(given).to(self._start)
-        self.module.load_state_dict(given, strict=False)
-        self._held = ModuleBuffers(self.module)
+        by_first_name = {tied[name]: value for name, value in weights.items()}
+        self._start = self.layout.flatten(by_first_name).to(self._start)
+        self.module.load_state_dict(by_first_name, strict=False)
+        self._module_buffers = ModuleBuffers(self.module)
         self._start_buffers = self.buffers()
         self._bound = self._live = None
 
     @property
     def buffer_layout(self) -> Layout:
         """The place of each floating buffer in the vector of them."""
-        return self._held.layout
+        return self._module_buffers.layout
 
     def buffers(self) -> Vec:
         """The module's floating buffers now, as one new vector, also those that forward assigned.
         Raises AuthorError for one that forward gave another shape.
         """
-        return self._held.vector(self.params[0])
+        return self._module_buffers.vector(self.params[0])
 
     def load_buffers(self, values: Vec) -> None:
         """Set the module's floating buffers, and reset its counters to their initial values."""
-        self._held.load(values)
+        self._module_buffers.load(values)
 
     def changed_buffer(self, loaded: Vec) -> str | None:
         """The name of the first floating buffer that forward has written or assigned since these
         were loaded; None: there is none.
         """
-        return self._held.changed(loaded)
+        return self._module_buffers.changed(loaded)
 
-    def held(self) -> list[Any]:
+    def model_state(self) -> list[Any]:
         """All tensors and numbers that a forward may read beside its inputs, also those that are no
         buffers.
         """
-        found = [v for name, v in vars(self).items() if not name.startswith("_")]
-        found += [v for part in self.module.modules() for v in vars(part).values()]
-        found += [*self.module.parameters(), *self.module.buffers()]
-        return [v for v in found if isinstance(v, Tensor | int | float)]
+        values = [v for name, v in vars(self).items() if not name.startswith("_")]
+        values += [v for part in self.module.modules() for v in vars(part).values()]
+        values += [*self.module.parameters(), *self.module.buffers()]
+        return [v for v in values if isinstance(v, Tensor | int | float)]
 
     def bind(self, x: Vec) -> None:
         """Make the module's parameters the pieces of x, without a copy."""
@@ -260,19 +260,19 @@ class Net:
         """
         # cuDNN differentiates recurrent layers in training mode only; without dropout the mode
         # changes nothing else about them
-        changed = [
+        switched = [
             m
             for m in self.module.modules()
             if m.training
             and not (isinstance(m, nn.RNNBase) and m.dropout == 0)
             and not getattr(m, "trained_with", False)  # what training multiplies by, a teacher too
         ]
-        for m in changed:
+        for m in switched:
             m.training = False
         try:
             yield
         finally:
-            for m in changed:
+            for m in switched:
                 m.training = True
 
     # --------------------------------------------------------------------------------- its blocks
@@ -292,27 +292,27 @@ class Net:
         """
         return self._blocks.names
 
-    def need_blocks(self, who: str, trained: bool = False) -> None:
-        """Raise CompositionError naming `who` and the module if it has no two blocks that hold all
+    def need_blocks(self, user: str, trained: bool = False) -> None:
+        """Raise CompositionError naming `user` and the module if it has no two blocks that hold all
         of x; trained: also if nothing before the last block is trained.
         """
-        refuse_blocks(self.module, self._blocks, who, trained)
+        refuse_blocks(self.module, self._blocks, user, trained)
 
-    def check_blocks(self, who: str, inputs: Any, trained: bool = False) -> None:
+    def check_blocks(self, user: str, inputs: Any, trained: bool = False) -> None:
         """need_blocks(), and try on `inputs` that the blocks one after another are the module.
 
         Raises CompositionError.
         """
-        self.need_blocks(who, trained)
+        self.need_blocks(user, trained)
         x = self.init()
         with torch.no_grad(), self.evaluating():
             whole, parts = self(x, inputs), self.path([x] * len(self.blocks), inputs)
         fits = isinstance(whole, Tensor) and isinstance(parts, Tensor)
         if not fits or whole.shape != parts.shape or not torch.allclose(whole, parts, 1e-3, 1e-5):
             raise CompositionError(
-                f"{who} and {type(self.module).__name__}: its blocks {', '.join(self.blocks)}, run "
-                "one after another, do not give its output; put what its forward does between them "
-                "into the blocks"
+                f"{user} and {type(self.module).__name__}: its blocks {', '.join(self.blocks)}, "
+                "run one after another, do not give its output; put what its forward does between "
+                "them into the blocks"
             )
 
     def _run(self, block: Block, x: Vec, inputs: Any, pieces: dict[int, list[Tensor]]) -> Any:
@@ -323,8 +323,8 @@ class Net:
             return self._computed(child, inputs)
         if id(x) not in pieces:
             pieces[id(x)] = self.layout.pieces(x)
-        slots, own = self._slots_of_blocks[block.name], pieces[id(x)]
-        return self._computed(lambda v: called_with(slots, own, child, v), inputs)
+        slots, parts = self._slots_of_blocks[block.name], pieces[id(x)]
+        return self._computed(lambda v: called_with(slots, parts, child, v), inputs)
 
     def path(self, xs: Sequence[Vec], inputs: Any, start: int = 0) -> Any:
         """Run block start + b with the vector xs[b] (d,), on what the block before it gives. Fewer

@@ -60,8 +60,8 @@ def _fits(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x (n, a), weight (b, a), bias (b,) -> (n, b)."""
-    made: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
-    return made
+    product: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    return product
 
 
 class _Linear(torch.autograd.Function):

@@ -46,7 +46,7 @@ def is_own(name: object) -> bool:
     return isinstance(name, str) and "|" not in name and split(name)[0].endswith(".py")
 
 
-def each_stage(name: str, changed: Callable[[str], str]) -> str:
+def each_stage(name: str, change: Callable[[str], str]) -> str:
     """A name, or a chain "a|b", with every stage that is a user's own changed.
 
     >>> each_stage("topk:0.1 | mine.py:Mine", str.upper), each_stage("topk:0.1", str.upper)
@@ -55,7 +55,7 @@ def each_stage(name: str, changed: Callable[[str], str]) -> str:
     stages = [stage.strip() for stage in name.split("|")]
     if not any(map(is_own, stages)):
         return name
-    return "|".join(changed(stage) if is_own(stage) else stage for stage in stages)
+    return "|".join(change(stage) if is_own(stage) else stage for stage in stages)
 
 
 def split(name: str) -> tuple[str, str]:
@@ -80,7 +80,7 @@ def short(name: str) -> str:
     >>> short("/home/me/my_method.py:Mine"), short("/home/me/mine.py:Mine|int8"), short("fedavg")
     ('my_method.py:Mine', 'mine.py:Mine|int8', 'fedavg')
     """
-    return each_stage(name, lambda own: f"{Path(split(own)[0]).name}:{split(own)[1]}")
+    return each_stage(name, lambda stage: f"{Path(split(stage)[0]).name}:{split(stage)[1]}")
 
 
 def named_here(name: Any) -> Any:
@@ -115,11 +115,11 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        what = error.strerror
-        what = "is a folder" if path.is_dir() else what
-        what = "does not exist" if not path.exists() else what
+        problem = error.strerror
+        problem = "is a folder" if path.is_dir() else problem
+        problem = "does not exist" if not path.exists() else problem
         raise ConfigError(
-            f"'{path}' {what}; give a Python file, as FILE.py or FILE.py:Name"
+            f"'{path}' {problem}; give a Python file, as FILE.py or FILE.py:Name"
         ) from None
 
 
@@ -141,7 +141,7 @@ def load(file: str | Path) -> types.ModuleType:
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
-    with _neighbours(path.parent) as beside:
+    with _neighbours(path.parent) as neighbours:
         sys.modules[name] = module  # dataclasses and type hints look it up there
         try:
             # what was hashed is what runs: an import might take bytecode of a moment before
@@ -150,7 +150,7 @@ def load(file: str | Path) -> types.ModuleType:
             del sys.modules[name]
             raise ConfigError(f"'{file}' cannot be imported{_why(path, error)}") from error
     files = {str(path): _hash(source)}
-    files |= {str(m.__file__): hash_of(str(m.__file__)) for m in beside}
+    files |= {str(m.__file__): hash_of(str(m.__file__)) for m in neighbours}
     _LOADED[str(path)] = _Loaded(module, files)
     return module
 
@@ -175,11 +175,11 @@ def _neighbours(folder: Path) -> Iterator[list[types.ModuleType]]:
     for name in _BESIDE:
         sys.modules.pop(name, None)
     _BESIDE.clear()
-    before, found = set(sys.modules), list[types.ModuleType]()
+    before, modules = set(sys.modules), list[types.ModuleType]()
     importlib.invalidate_caches()
     sys.path.insert(0, str(folder))
     try:
-        yield found
+        yield modules
     finally:
         sys.path.remove(str(folder))
         for name in sys.modules.keys() - before:
@@ -187,7 +187,7 @@ def _neighbours(folder: Path) -> Iterator[list[types.ModuleType]]:
             module = sys.modules[name]
             if getattr(module, "__file__", None) in (f"{base}.py", str(base / "__init__.py")):
                 _BESIDE.add(name)
-                found.append(module)
+                modules.append(module)
 
 
 def _why(path: Path, error: BaseException) -> str:
@@ -215,20 +215,20 @@ def find(name: str) -> Any:
     module = _LOADED[file].module
     if part in vars(module):
         return vars(module)[part]
-    own = [k for k, v in vars(module).items() if getattr(v, "__module__", "") == module.__name__]
-    own = [k for k in own if not k.startswith("_")]
+    names = [k for k, v in vars(module).items() if getattr(v, "__module__", "") == module.__name__]
+    names = [k for k in names if not k.startswith("_")]
     if not part:
         raise ConfigError(
             f"'{file}' needs the name of a part in it, FILE.py:NAME; it has "
-            f"{', '.join(sorted(own)) or 'none'}"
+            f"{', '.join(sorted(names)) or 'none'}"
         )
-    raise ConfigError(f"'{file}' has no '{part}'; {did_you_mean(part, own)}")
+    raise ConfigError(f"'{file}' has no '{part}'; {did_you_mean(part, names)}")
 
 
 def files_of(name: str) -> Mapping[str, str]:
     """{path: hash} of the file of a part and of the neighbours that it imported, as loaded."""
-    found = _LOADED.get(split(name)[0])
-    return {} if found is None else found.files
+    loaded = _LOADED.get(split(name)[0])
+    return {} if loaded is None else loaded.files
 
 
 def line_of(error: BaseException) -> str:
@@ -237,13 +237,13 @@ def line_of(error: BaseException) -> str:
     return f"{Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
 
 
-def check_pair(what: str, function: Callable[..., Any]) -> None:
-    """Raise ConfigError if a function cannot be called with (outputs, targets). what: its name."""
+def check_pair(name: str, function: Callable[..., Any]) -> None:
+    """Raise ConfigError if a function cannot be called with (outputs, targets). name: of it."""
     try:
         inspect.signature(function).bind(None, None)
     except TypeError as error:
         raise ConfigError(
-            f"{what} is called with (outputs, targets), and cannot take them: {error}"
+            f"{name} is called with (outputs, targets), and cannot take them: {error}"
         ) from None
     except ValueError:
         pass  # it has no signature that Python can read

@@ -18,8 +18,8 @@ def added(group: str) -> dict[str, EntryPoint]:
 
 def folders(group: str) -> list[Path]:
     """The folders that packages add to a group."""
-    found = []
+    paths = []
     for _, point in sorted(added(group).items()):
         spec = importlib.util.find_spec(point.module)
-        found += [Path(p) / point.attr for p in (spec and spec.submodule_search_locations) or ()]
-    return found
+        paths += [Path(p) / point.attr for p in (spec and spec.submodule_search_locations) or ()]
+    return paths

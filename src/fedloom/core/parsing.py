@@ -60,15 +60,15 @@ def parse_toml(text: str) -> dict[str, Any]:
     TOML that is larger.
     """
     try:
-        found = tomllib.loads(text)
+        table = tomllib.loads(text)
     except RecursionError:
         raise SizeError(f"it is nested deeper than the {_DEPTH} levels that are read") from None
     except tomllib.TOMLDecodeError as error:
         raise ValueError(str(error).splitlines()[0]) from None
     except ValueError:  # Python's limit of digits
         raise SizeError("it holds a whole number of thousands of digits") from None
-    _check_sizes(found)
-    return found
+    _check_sizes(table)
+    return table
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -116,9 +116,9 @@ def is_file(path: str | Path) -> bool:
         return False
 
 
-def _check_sizes(found: Any) -> None:
+def _check_sizes(tree: Any) -> None:
     """Raise SizeError for what is nested too deep, or a whole number beyond all use."""
-    level = [found]
+    level = [tree]
     for _ in range(_DEPTH):
         inner: list[Any] = []
         for value in level:

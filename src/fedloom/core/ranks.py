@@ -94,7 +94,7 @@ class Ranks(Group):
         for rank, (failure, _) in enumerate(heads):
             if failure is not None:  # the own one has a traceback
                 raise failure if error is None or rank != self.rank else error
-        return [said for _, said in heads]
+        return [answer for _, answer in heads]
 
     def first(self, do: Callable[[], T]) -> T:
         """Do this at rank 0 alone -> its result, or its error, at every rank."""
@@ -105,10 +105,10 @@ class Ranks(Group):
                 value = do()
             except _STOPS as raised:
                 error = raised
-        said: list[Any] = [(_portable(error), value)]
+        answers: list[Any] = [(_portable(error), value)]
         with self._reaching():
-            dist.broadcast_object_list(said, 0)
-        failure, theirs = said[0]
+            dist.broadcast_object_list(answers, 0)
+        failure, theirs = answers[0]
         if failure is not None:
             raise failure if error is None else error
         return cast(T, value if self.rank == 0 else theirs)
@@ -134,9 +134,9 @@ class Ranks(Group):
                 theirs = torch.empty(self.size, dtype=torch.int64, device=self.wire)
                 dist.all_to_all_single(theirs, torch.tensor(sizes, device=self.wire))
                 take = theirs.tolist()
-            got = torch.empty(sum(take), dtype=torch.uint8, device=self.wire)
-            dist.all_to_all_single(got, torch.cat(list(give)).to(self.wire), [*take], sizes)
-        return list(torch.split(got, [*take]))
+            received = torch.empty(sum(take), dtype=torch.uint8, device=self.wire)
+            dist.all_to_all_single(received, torch.cat(list(give)).to(self.wire), [*take], sizes)
+        return list(torch.split(received, [*take]))
 
     @contextmanager
     def _reaching(self) -> Iterator[None]:
@@ -154,7 +154,7 @@ class Ranks(Group):
             raise self._lost from error
 
 
-_JOINED: list[Group] = []
+_GROUPS: list[Group] = []
 _STORE: list[Any] = []  # torch's table of what ranks tell each other by name
 
 
@@ -170,20 +170,20 @@ def join(timeout: float) -> Group:
     """
     if not launched():
         return ALONE
-    if not _JOINED:
+    if not _GROUPS:
         if not dist.is_initialized():
             _meet(timeout)
-        _JOINED.append(Ranks(timeout))
-    return _JOINED[0]
+        _GROUPS.append(Ranks(timeout))
+    return _GROUPS[0]
 
 
 def _meet(timeout: float) -> None:
     wait = timedelta(seconds=timeout)
     # a GPU cannot be shared by ranks of nccl
-    own = torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    gpus_suffice = torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     try:
         store, rank, size = _rendezvous(wait)
-        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and own else "gloo"
+        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and gpus_suffice else "gloo"
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=wait)
     except (RuntimeError, ValueError) as error:
         raise ConfigError(_why(str(error), timeout)) from error
@@ -193,7 +193,7 @@ def _meet(timeout: float) -> None:
 def _leave() -> None:
     """Let go of all ranks while Python still runs: later, torch's threads would wait for it."""
     dist.destroy_process_group()
-    _JOINED.clear()
+    _GROUPS.clear()
     _STORE.clear()
     gc.collect()  # of an error that holds a group, too
 
@@ -213,27 +213,28 @@ def _restarts() -> int:
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
-def _why(said: str, timeout: float) -> str:
+def _why(message: str, timeout: float) -> str:
     """What torch's error about a meeting means, and what to do."""
     place = f"{os.environ.get('MASTER_ADDR', '')}:{os.environ.get('MASTER_PORT', '')}"
-    if "EADDRINUSE" in said or "already in use" in said:
+    if "EADDRINUSE" in message or "already in use" in message:
         return (
             f"the ranks cannot meet at {place} (MASTER_ADDR, MASTER_PORT): the port is in use; "
             "give another, torchrun --rdzv-endpoint HOST:PORT, or --standalone on one machine"
         )
-    if _restarts() and ("connectFullMesh" in said or "onnection refused" in said):
+    if _restarts() and ("connectFullMesh" in message or "onnection refused" in message):
         return (
             "the ranks cannot meet after a restart, because torch still has the addresses of those "
             f"that ended: set {_CURE} where torchrun is started, and give the same command again"
         )
+    reason = message.splitlines()[0][:200] if message else "no reason given"
     return (
         f"the ranks cannot meet at {place} (MASTER_ADDR, MASTER_PORT) within ranks.timeout = "
-        f"{timeout:g} s ({said.splitlines()[0][:200] if said else 'no reason given'}); is torchrun "
+        f"{timeout:g} s ({reason}); is torchrun "
         "started on every machine, with the same endpoint, and can the machines reach each other?"
     )
 
 
-def speaks(text: str, times: int = 1) -> bool:
+def is_first_to_say(text: str, times: int = 1) -> bool:
     """True for one rank of those that are about to say the same line for the times-th time."""
     if not launched():
         return True
@@ -242,9 +243,9 @@ def speaks(text: str, times: int = 1) -> bool:
     asking = threading.Thread(target=lambda: answer.put(_is_first(name)), daemon=True)
     asking.start()
     try:
-        found = answer.get(timeout=2 * _MEETING)
+        first = answer.get(timeout=2 * _MEETING)
         asking.join()  # one that is left in torch when Python ends would abort the process
-        return found
+        return first
     except queue.Empty:  # the machine with the store is off, and torch waits for it without end
         return True
 

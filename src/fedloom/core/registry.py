@@ -38,28 +38,28 @@ class Registry(Mapping[str, T]):
     ) -> None:
         self.kind, self.own, self._made_of = kind, own, made_of
         pairs = {k: e if isinstance(e, tuple) else (e, k) for k, e in entries.items()}
-        self._entries: dict[str, T] = {name: what for name, (what, _) in pairs.items()}
+        self._entries: dict[str, T] = {name: entry for name, (entry, _) in pairs.items()}
         self._labels = {name: label for name, (_, label) in pairs.items()}
 
     def __getitem__(self, name: str) -> T:
-        return self._own(name) if self.own and is_own(name) else self._entries[name]
+        return self._own_part(name) if self.own and is_own(name) else self._entries[name]
 
-    def _own(self, name: str) -> Any:
+    def _own_part(self, name: str) -> Any:
         """A user's own part. Raises ConfigError for what is no part of this kind, or not loaded."""
         assert self.own is not None
-        found = find(name)
-        if not isinstance(found, type):
-            if callable(found) and not isinstance(found, self.own):
-                return self._made_of(found)
-            said = f"is {'one already' if isinstance(found, self.own) else 'no class or function'}"
-            raise ConfigError(f"{self.kind} '{short(name)}' {said}; give the name of a class")
-        if not issubclass(found, self.own):
+        part = find(name)
+        if not isinstance(part, type):
+            if callable(part) and not isinstance(part, self.own):
+                return self._made_of(part)
+            kind = "one already" if isinstance(part, self.own) else "no class or function"
+            raise ConfigError(f"{self.kind} '{short(name)}' is {kind}; give the name of a class")
+        if not issubclass(part, self.own):
             raise ConfigError(
                 f"'{short(name)}' is no {self.kind}: the class does not extend {self.own.__name__}"
             )
-        if lacks := sorted(getattr(found, "__abstractmethods__", ())):
+        if lacks := sorted(getattr(part, "__abstractmethods__", ())):
             raise ConfigError(f"'{short(name)}' has no {', '.join(lacks)}; write them")
-        return found
+        return part
 
     def __contains__(self, name: object) -> bool:
         return name in self._entries
@@ -70,7 +70,7 @@ class Registry(Mapping[str, T]):
     def __len__(self) -> int:
         return len(self._entries)
 
-    def known(self, name: str) -> T:
+    def entry(self, name: str) -> T:
         """The entry of a name. Raises ConfigError for an unknown name."""
         if name not in self and not (self.own and is_own(name)):
             raise ConfigError(unknown(self.kind, name, self))
@@ -78,24 +78,24 @@ class Registry(Mapping[str, T]):
 
     def make(self, name: str, **options: Any) -> Any:
         """Make an entry with these options. Raises ConfigError for an unknown name or option."""
-        make: Any = self.known(name)
+        make: Any = self.entry(name)
         allowed = inspect.signature(make).parameters
         for key in options:
             if key not in allowed:
                 hint = did_you_mean(key, allowed)
-                said = f"{self.kind} '{short(name)}' has no option '{key}'; {hint}"
-                raise ConfigError(said)
+                message = f"{self.kind} '{short(name)}' has no option '{key}'; {hint}"
+                raise ConfigError(message)
         if not is_own(name):
             return make(**options)
         with explained(name):
-            made = make(**options)
-        if not isinstance(made, self.own or object):
+            part = make(**options)
+        if not isinstance(part, self.own or object):
             assert self.own is not None
             raise ConfigError(
-                f"{self.kind} '{short(name)}' gives a {type(made).__name__}, and must give "
+                f"{self.kind} '{short(name)}' gives a {type(part).__name__}, and must give "
                 f"a {self.own.__name__}"
             )
-        return made
+        return part
 
     def label(self, name: str) -> str:
         """The name in tables and legends: the label, or the name itself; of a user's own part the
@@ -105,13 +105,13 @@ class Registry(Mapping[str, T]):
 
     def first_line(self, name: str) -> str:
         """The first sentence of an entry's description."""
-        text = " ".join(said(self[name]).split("\n\n")[0].split("\n"))
+        text = " ".join(description_of(self[name]).split("\n\n")[0].split("\n"))
         ends = (m.start() for m in re.finditer(r"\. (?=[A-Z])", text))
-        end = next((at for at in ends if not _SHORT.search(text[:at])), None)
+        end = next((i for i in ends if not _SHORT.search(text[:i])), None)
         return text[:end].removesuffix(".")
 
 
-def said(what: Any) -> str:
+def description_of(entry: Any) -> str:
     """The description of an entry: a text itself, a table's `about`, or a docstring."""
-    text = what if isinstance(what, str) else getattr(what, "about", None)
-    return text if isinstance(text, str) else inspect.getdoc(what) or ""
+    text = entry if isinstance(entry, str) else getattr(entry, "about", None)
+    return text if isinstance(text, str) else inspect.getdoc(entry) or ""

@@ -48,6 +48,6 @@ def label_distance(counts: Any) -> float:
     >>> label_distance([[5, 0], [0, 3], [0, 0]])
     1.0
     """
-    found = np.asarray(counts, dtype=np.float64)
-    own = found[found.sum(axis=1) > 0]
-    return between_pairs(own / own.sum(axis=1, keepdims=True))
+    table = np.asarray(counts, dtype=np.float64)
+    filled = table[table.sum(axis=1) > 0]
+    return between_pairs(filled / filled.sum(axis=1, keepdims=True))

@@ -33,11 +33,11 @@ def called_with(slots: list[Slot], pieces: list[Tensor], module: nn.Module, inpu
     Not torch's functional_call: it restores a module that is used twice to the first call's
     tensors, and looks up all names again at every call.
     """
-    own = [slot.owner._parameters[slot.key] for slot in slots]
+    params = [slot.owner._parameters[slot.key] for slot in slots]
     try:
         for slot in slots:
             slot.owner._parameters[slot.key] = pieces[slot.place]  # type: ignore[assignment]
         return module(inputs)
     finally:
-        for slot, param in zip(slots, own, strict=True):
+        for slot, param in zip(slots, params, strict=True):
             slot.owner._parameters[slot.key] = param

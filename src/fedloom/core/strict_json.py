@@ -19,15 +19,15 @@ Examples = Annotated[int, Field(ge=0, le=10**9)]
 
 def first_of(error: ValidationError) -> tuple[str, str]:
     """Where the first mistake is, and what it is, on one line each."""
-    found = error.errors(include_url=False, include_input=False)[0]
-    where = one_line(".".join(str(part)[:40] for part in found["loc"]), 100)
-    return where or "the whole", one_line(found["msg"], 200)
+    first = error.errors(include_url=False, include_input=False)[0]
+    where = one_line(".".join(str(part)[:40] for part in first["loc"]), 100)
+    return where or "the whole", one_line(first["msg"], 200)
 
 
-def from_json(kind: type[M], raw: bytes, what: str) -> M:
-    """What another place sent as JSON. what: it is called so in errors. Raises WireError."""
+def from_json(kind: type[M], raw: bytes, name: str) -> M:
+    """What another place sent as JSON. name: of it in errors. Raises WireError."""
     try:
         return kind.model_validate_json(raw)
     except ValidationError as error:
-        where, said = first_of(error)
-        raise WireError(f"the {what} is wrong at {where}: {said}") from None
+        where, message = first_of(error)
+        raise WireError(f"the {name} is wrong at {where}: {message}") from None

@@ -17,20 +17,20 @@ def aligned(
     from rich.table import Table
     from rich.text import Text
 
-    shown = [heads, *lines] if heads else [*lines]
-    widths = widths or [max(map(width_of, column)) for column in zip(*shown, strict=True)]
+    rows = [heads, *lines] if heads else [*lines]
+    widths = widths or [max(map(width_of, column)) for column in zip(*rows, strict=True)]
     if heads:
-        shown.insert(1, ["-" * width for width in widths])
-    made = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    for at, width in enumerate(widths):
-        right = bool(heads) and at > 0
-        made.add_column(width=width, overflow="fold", justify="right" if right else "left")
-    for line in shown:
-        made.add_row(*map(Text, line))
+        rows.insert(1, ["-" * width for width in widths])
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    for i, width in enumerate(widths):
+        right = bool(heads) and i > 0
+        table.add_column(width=width, overflow="fold", justify="right" if right else "left")
+    for line in rows:
+        table.add_row(*map(Text, line))
     width = sum(widths) + 2 * len(widths)
     console = Console(width=width, color_system=None, force_jupyter=False)
     with console.capture() as page:
-        console.print(made)
+        console.print(table)
     return "\n".join(line.rstrip() for line in page.get().splitlines())
 
 
@@ -44,4 +44,4 @@ def width_of(cell: str) -> int:
 def one_line(text: str) -> str:
     """A text on one line, without control characters for the terminal."""
     line = " ".join(text.split())
-    return re.sub(r"[\x00-\x1f\x7f-\x9f]", lambda found: f"\\x{ord(found[0]):02x}", line)
+    return re.sub(r"[\x00-\x1f\x7f-\x9f]", lambda match: f"\\x{ord(match[0]):02x}", line)

@@ -21,10 +21,10 @@ NOTHING = "none"  # TOML has no null: this text stands for None
 
 @dataclass(frozen=True)
 class Origin:
-    """The source of settings, for errors. typed: dotted keys given on the command line."""
+    """The source of settings, for errors. command_line: dotted keys given on the command line."""
 
     source: str
-    typed: frozenset[str] = field(default_factory=frozenset)
+    command_line: frozenset[str] = field(default_factory=frozenset)
 
     def of(self, path: str) -> str:
         """The source of a dotted key.
@@ -32,7 +32,7 @@ class Origin:
         >>> Origin("file 'a.toml'", frozenset({"algorithm.lam"})).of("algorithm.lam")
         'command line'
         """
-        return "command line" if path in self.typed else self.source
+        return "command line" if path in self.command_line else self.source
 
     @contextmanager
     def blame(self, table: str, keys: Iterable[str] = ()) -> Iterator[None]:
@@ -42,20 +42,20 @@ class Origin:
         try:
             yield
         except (ConfigError, DataError) as error:
-            said, mine, kind = str(error), [*keys] if table else [], type(error)
+            message, own_keys, kind = str(error), [*keys] if table else [], type(error)
             if isinstance(error, SettingError):
                 kind = ConfigError
-                if error.key in mine and not error.where:
+                if error.key in own_keys and not error.where:
                     key = f"{table}.{error.key}"
                     raise error.at(self.of(key), key) from error
-            typed = [k for k in self.typed if not table or k.startswith(f"{table}.")]
-            own = [re.escape(k.rpartition(".")[2] if table else k) for k in typed]
-            meant = own and re.search(rf"\b({'|'.join(own)})\b", said)
-            named = {f"{table}.name", f"{table}.down.name"} & self.typed
-            where = "command line" if named or meant else self.source
+            typed = [k for k in self.command_line if not table or k.startswith(f"{table}.")]
+            patterns = [re.escape(k.rpartition(".")[2] if table else k) for k in typed]
+            mentioned = patterns and re.search(rf"\b({'|'.join(patterns)})\b", message)
+            by_name = {f"{table}.name", f"{table}.down.name"} & self.command_line
+            where = "command line" if by_name or mentioned else self.source
             where += f", [{table}]" if table else ""
-            said = f"{table}.{said}" if said.partition(" ")[0] in mine else said
-            raise kind(f"{where}: {said}") from error
+            message = f"{table}.{message}" if message.partition(" ")[0] in own_keys else message
+            raise kind(f"{where}: {message}") from error
 
 
 def live(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -70,40 +70,40 @@ def live(options: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def known(make: Callable[..., Any], skip: Iterable[str] = ()) -> dict[str, Hyper]:
+def fields_of(make: Callable[..., Any], skip: Iterable[str] = ()) -> dict[str, Hyper]:
     """The keys of a table."""
-    return {key: found for key, found in keys_of(make).items() if key not in skip}
+    return {key: field for key, field in keys_of(make).items() if key not in skip}
 
 
 def check(
     make: Callable[..., Any],
-    given: Mapping[str, Any],
+    table: Mapping[str, Any],
     path: str,
-    what: str,
+    name: str,
     origin: Origin,
     skip: Iterable[str] = (),
 ) -> dict[str, Any]:
     """The settings of one table, complete, in TOML's types; a None that is the default is left out.
 
-    make: what they configure; path: the table's dotted name, empty for the top; what: the table's
+    make: what they configure; path: the table's dotted name, empty for the top; name: the table's
     name in errors; skip: parameters that are no keys. Raises ConfigError naming source, table, key,
     value and what is allowed.
     """
-    keys, out = known(make, skip), {}
-    for key in given:
+    keys, out = fields_of(make, skip), {}
+    for key in table:
         if key not in keys:
             hint = did_you_mean(key, keys)
-            raise ConfigError(f"{origin.of(_join(path, key))}: {what} has no key '{key}'; {hint}")
-    for key, rule in keys.items():
-        dotted, value = _join(path, key), given.get(key, rule.default)
+            raise ConfigError(f"{origin.of(_join(path, key))}: {name} has no key '{key}'; {hint}")
+    for key, declared in keys.items():
+        dotted, value = _join(path, key), table.get(key, declared.default)
         if value is inspect.Parameter.empty:
-            raise ConfigError(f"{origin.source}: {what} needs the key '{key}'; give {dotted}=...")
+            raise ConfigError(f"{origin.source}: {name} needs the key '{key}'; give {dotted}=...")
         value = None if value == NOTHING else value
         try:
-            value = rule.read(value) if key in given else value
+            value = declared.read(value) if key in table else value
         except ValueError:
-            raise rule.refused(dotted, given[key], where=origin.of(dotted)) from None
-        if value is not None or rule.default is not None:
+            raise declared.refusal(dotted, table[key], where=origin.of(dotted)) from None
+        if value is not None or declared.default is not None:
             out[key] = NOTHING if value is None else _toml(value)
     return out
 

@@ -53,25 +53,25 @@ def tree(f: Callable[..., Any], first: Any, *others: Any) -> Any:
     if not is_rec(first):
         return f(first, *others)
     if others:
-        made = [tree(f, *values) for values in zip(first, *others, strict=True)]
+        parts = [tree(f, *values) for values in zip(first, *others, strict=True)]
     else:  # most leaves are no tuples: this saves a call
-        made = [tree(f, v) if isinstance(v, tuple) else f(v) for v in first]
-    return tuple.__new__(type(first), made)
+        parts = [tree(f, v) if isinstance(v, tuple) else f(v) for v in first]
+    return tuple.__new__(type(first), parts)
 
 
 def leaves(*records: Any) -> Iterator[Any]:
     """Iterate over the leaves of records, depth first."""
-    found: list[Any] = []
-    _collect(records, found)
-    return iter(found)
+    out: list[Any] = []
+    _collect(records, out)
+    return iter(out)
 
 
-def _collect(values: Iterable[Any], found: list[Any]) -> None:
+def _collect(values: Iterable[Any], out: list[Any]) -> None:
     for value in values:
         if isinstance(value, tuple) and hasattr(value, "_fields"):
-            _collect(value, found)
+            _collect(value, out)
         else:
-            found.append(value)
+            out.append(value)
 
 
 def fields(record: Any, prefix: str = "") -> dict[str, Any]:

@@ -58,9 +58,9 @@ def same_fields(packet: Mapping[str, bytes], expected: Iterable[str]) -> None:
     """Raise WireError unless a packet has these fields and no others."""
     if not isinstance(packet, Mapping):
         raise WireError(f"a packet must be fields with their bytes, got {type(packet).__name__}")
-    if odd := set(packet) ^ (known := set(expected)):
+    if odd := set(packet) ^ (names := set(expected)):
         raise WireError(
-            f"a packet has the fields {sorted(map(str, packet))}; an update has {sorted(known)}, "
+            f"a packet has the fields {sorted(map(str, packet))}; an update has {sorted(names)}, "
             f"so {sorted(map(str, odd))} cannot be"
         )
 

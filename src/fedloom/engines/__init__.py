@@ -131,7 +131,7 @@ def on_processes(engine: str | Engine) -> bool:
 def _parsed(part: str, text: str) -> tuple[str, int | None]:
     """'name:number' -> name, number."""
     name, colon, number = part.partition(":")
-    ENGINES.known(name)
+    ENGINES.entry(name)
     if name == "auto":
         raise ConfigError(
             f"engine '{text}': 'auto' stands alone, or behind 'ranks+'; when a run begins, what a "

@@ -139,7 +139,7 @@ class Together(LocalRound):
         others += _tensors_in(*filter(None, parts), *self.steps.turning)
         # the layout of a mask that depends on x is another one in every round
         kind = self.fed.capacity(self.clients[0]), view.layout if view.fit is None else ()
-        return StepContext.of(others, download.net.held, kind)
+        return StepContext.of(others, download.net.model_state, kind)
 
     def end(self, x: Vec, loc: Rec, now: Inputs) -> tuple[Rec, Rec, Rec]:
         def finish(x: Vec, loc: Rec, now: Inputs, last: Step) -> Any:

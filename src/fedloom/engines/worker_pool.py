@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ..core.child_processes import begin_guarded
-from ..core.interrupts import deaf_children
+from ..core.interrupts import block_hangups
 from .shared_memory import Board
 
 FIRST = "first"  # what processes load when they begin: plan, data and model
@@ -24,7 +24,7 @@ def started(number: int, board: Board) -> Any:
     from loky.backend.resource_tracker import ensure_running
 
     parent = os.getpid()
-    with deaf_children():
+    with block_hangups():
         ensure_running()
     return ProcessPoolExecutor(
         max_workers=number,

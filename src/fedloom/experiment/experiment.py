@@ -17,7 +17,7 @@ from ..aggregation import Aggregation
 from ..algorithm import Algorithm
 from ..algorithms.registry import label_of
 from ..compression.link import FieldCodec, Link
-from ..core.device import moved
+from ..core.device import move_to
 from ..core.hyper import hyper, part
 from ..core.interrupts import stoppable, undisturbed
 from ..core.net import Net
@@ -214,7 +214,7 @@ class Experiment(Settings, frozen=False):
     def _there(self, part: T) -> T:
         """A loss or a metric with its tensors on the run's device."""
         device = self._device()
-        return part if device.type == "cpu" else moved(part, device)
+        return part if device.type == "cpu" else move_to(part, device)
 
     def _device(self) -> torch.device:
         return processes.device_for(self.device, self._kept or self.engine, self._group)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from ..core.hyper import Part, PositiveInt, Share, hyper, listed
+from ..core.hyper import Part, PositiveInt, Share, hyper, plain_values
 from ..core.rng import generator
 from ..data.client_names import ClientNumbers
 from ..errors import ConfigError
@@ -95,7 +95,7 @@ class ClientSampler:
     _stages: dict[int, list[int]] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "size", listed(self.size))  # numpy's numbers too
+        object.__setattr__(self, "size", plain_values(self.size))  # numpy's numbers too
         self._check_churn()
         n = self.there
         if isinstance(self.size, float) and not 0 < self.size <= 1:

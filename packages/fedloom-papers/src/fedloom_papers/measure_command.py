@@ -41,7 +41,7 @@ def measure_command(run: Path, name: str, settings: tuple[str, ...], out: Path |
     from fedloom.report import load_run
     from fedloom.report.recorded import EVERY, RECORDED
 
-    make, loaded = EVERY.known(name), load_run(run)
+    make, loaded = EVERY.entry(name), load_run(run)
     given = dict(map(parse_override, settings))
     origin = Origin("command line", frozenset(given))
     shown = check(make, given, "", f"measure '{name}'", origin, skip=("run", "every"))

@@ -141,7 +141,7 @@ def _own_row(name: str, taken: Sequence[str]) -> Row:
     full = named_here(name)
     if len(full.split()) > 1:
         raise ConfigError(f"'{full}' has a blank, which a row cannot have; move the file")
-    ALGORITHMS.known(full)
+    ALGORITHMS.entry(full)
     row = Row(method=split(name)[1], changes=f"algorithm={full}", own=True)
     return replace(row, label=f"{row.method} ({short(name)})") if row.key in taken else row
 
