@@ -90,14 +90,14 @@ class Job(NamedTuple):
             )
         if isinstance(n, bool) or not isinstance(n, int) or n < 0:
             raise AuthorError(f"job.draw(n): n is how many numbers, 0 or more, got {n!r}")
-        found: Vec = self.draws(n)
-        return found
+        numbers: Vec = self.draws(n)
+        return numbers
 
     def begin(self, x: Vec) -> Rec:
         """A second trajectory that begins at x: a record for loc, whose x is its point."""
         y = rec(x=x)
         for part in self.around:
-            y = part.begun(y)
+            y = part.begin(y)
         return y
 
     def move(self, y: Rec, d: Vec) -> Rec:

@@ -225,6 +225,6 @@ def clashes(parts: Sequence[Composed], table: Table) -> list[str]:
     ]
 
 
-def true(found: Mapping[Fact, bool]) -> set[Key]:
+def true(facts: Mapping[Fact, bool]) -> set[Key]:
     """The facts that hold."""
-    return {fact for fact, holds in found.items() if holds}
+    return {fact for fact, holds in facts.items() if holds}

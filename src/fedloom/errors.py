@@ -59,15 +59,15 @@ class SettingError(ConfigError):
     def __str__(self) -> str:
         allowed = self.allowed
         if isinstance(self.value, int) and (size := self.value.bit_length()) > 64:
-            got = f"a whole number of {size} bits"  # too long to be printed
+            text = f"a whole number of {size} bits"  # too long to be printed
             allowed += ", below 2^64" if "whole" in allowed else ""
         else:
-            got = repr(self.value)  # somebody may have given whole arrays
-            got = got if len(got) <= 200 else f"{got[:197]}..."
+            text = repr(self.value)  # somebody may have given whole arrays
+            text = text if len(text) <= 200 else f"{text[:197]}..."
         name = ".".join(filter(None, (self.owner, self.key)))
         before = f"{self.where}: " if self.where else ""
         remedy = f"; {self.remedy}" if self.remedy else ""
-        return f"{before}{name} must be {allowed}, got {got}{remedy}"
+        return f"{before}{name} must be {allowed}, got {text}{remedy}"
 
 
 class CompositionError(FedloomError, TypeError):
@@ -110,25 +110,25 @@ class WorkerError(FedloomError, RuntimeError):
     """Worker processes died or hung again and again."""
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> str:
+def unknown(kind: str, name: str, names: Iterable[str]) -> str:
     """The message about a name that is none of the known ones."""
-    return f"unknown {kind} '{name}'; {did_you_mean(name, known)}"
+    return f"unknown {kind} '{name}'; {did_you_mean(name, names)}"
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, names: Iterable[str]) -> str:
     """A sentence for an unknown name: the nearest known one if half of its letters are right, or it
     begins so; else all of them.
 
     >>> did_you_mean("fedagc", ["fedavg", "fedacg"]), did_you_mean("q", ["sgd", "adam"])
     ("did you mean 'fedacg'?", 'known: adam, sgd')
     """
-    if not (known := sorted(known)):
+    if not (names := sorted(names)):
         return "it has none"
-    given = str(name)[:_LONGEST].lower()  # a list, where one name is taken
-    near = min(known, key=lambda k: _edits(given, k.lower()), default="")
-    if 2 * _edits(given, near.lower()) > max(len(given), len(near)):
-        near = next((k for k in known if given and k.lower().startswith(given)), "")
-    return f"did you mean '{near}'?" if near else f"known: {', '.join(known)}"
+    letters = str(name)[:_LONGEST].lower()  # a list, where one name is taken
+    near = min(names, key=lambda k: _edits(letters, k.lower()), default="")
+    if 2 * _edits(letters, near.lower()) > max(len(letters), len(near)):
+        near = next((k for k in names if letters and k.lower().startswith(letters)), "")
+    return f"did you mean '{near}'?" if near else f"known: {', '.join(names)}"
 
 
 _LONGEST = 64  # letters of a name that are compared

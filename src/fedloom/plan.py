@@ -25,7 +25,7 @@ from .objectives import Needs, Objective
 from .stage import TAKEN, Stage, overriding
 from .submodels.base import Rule
 from .submodels.private import Private
-from .trace import Trace, looks_of, plain_means, traced
+from .trace import Trace, data_requests, plain_means, traced
 from .wrappers import Lookahead, PerStep, Sam, ServerOpt
 from .wrappers.base import Wrapper, layers, method_in
 from .wrappers.client import LocalOpt
@@ -70,11 +70,11 @@ class Plan:
     stages: tuple[Stage, ...] = ()
 
     def __post_init__(self) -> None:
-        named = self.link.spelled_out(self.algorithm)
-        object.__setattr__(self, "link", named)
+        link = self.link.spelled_out(self.algorithm)
+        object.__setattr__(self, "link", link)
         if reason := refusal(self):
             raise CompositionError(reason)
-        object.__setattr__(self, "link", named.settled(self.algorithm))
+        object.__setattr__(self, "link", link.settled(self.algorithm))
 
     @functools.cached_property
     def trace(self) -> Trace | None:
@@ -131,27 +131,27 @@ class Plan:
 def refusal(plan: Plan) -> str | None:
     """Why the parts of a plan have no meaning together; None if they have one."""
     for wrapper in layers(plan.algorithm):
-        for said in clashes([around_steps(wrapper), wrapped(plan, wrapper.inner)], AROUND):
-            return said
-    for said in clashes(parts_of(plan), BESIDE):
-        return said
-    return next((why for rule in BY_HAND if (why := rule(plan))), None)
+        for sentence in clashes([around_steps(wrapper), wrapped(plan, wrapper.inner)], AROUND):
+            return sentence
+    for sentence in clashes(parts_of(plan), BESIDE):
+        return sentence
+    return next((why for check in BY_HAND if (why := check(plan))), None)
 
 
 # ----------------------------------------------------------------------------- the facts of a part
 def around_steps(wrapper: Wrapper) -> Composed:
     """A wrapper, called as a configuration writes it; by its class if only Python has it."""
-    found: set[Key] = set(type(wrapper).__mro__)
+    facts: set[Key] = set(type(wrapper).__mro__)
     if isinstance(wrapper, LocalOpt):
         by_momentum = isinstance(wrapper.opt, (Momentum, Nesterov))
         name = "local.momentum" if by_momentum else "local.optimiser"
-        found |= true({Fact.NO_WEIGHTS: not wrapper.opt.linear})
-        return Composed(name, found, type(wrapper.opt).__name__)
+        facts |= true({Fact.NO_WEIGHTS: not wrapper.opt.linear})
+        return Composed(name, facts, type(wrapper.opt).__name__)
     kind = type(wrapper)
     name = {Sam: "local.sam", Lookahead: "server=lookahead"}.get(kind, kind.__name__)
     if isinstance(wrapper, ServerOpt):
         name = f"server={next((n for n, o in SERVERS.items() if o is type(wrapper.opt)), '')}"
-    return Composed(name, found)
+    return Composed(name, facts)
 
 
 def wrapped(plan: Plan, inner: Algorithm) -> Composed:
@@ -160,13 +160,13 @@ def wrapped(plan: Plan, inner: Algorithm) -> Composed:
     reads = not inner.traits.isdisjoint({Trait.READS_THE_MOVE, Trait.REPLAYS_THE_MOVE})
     option = getattr(method, "option", 1) == 2 and Trait.PERTURBS not in inner.traits
     steps = any(isinstance(part, PerStep) for part in layers(inner))
-    found = {
+    facts = {
         Fact.READS_MOVE: reads,
         Fact.CHOICE_OF_MOVE: reads and option,
         Fact.READS_MORE: reads or bool(plan.averaged),
         Fact.PER_STEP: steps or getattr(method, "per_step", False),
     }
-    return Composed(name_of(inner), inner.traits | true(found))
+    return Composed(name_of(inner), inner.traits | true(facts))
 
 
 def parts_of(plan: Plan) -> list[Composed]:
@@ -203,7 +203,7 @@ def method(plan: Plan) -> Composed:
     trace = None if plan.private is None else plan.trace  # a round on zeros, for who asks
     more = [] if trace is None else [f for f in trace.msg._fields if f != "x"]
     more += [] if trace is None else trace.mem._fields
-    found = {
+    facts = {
         Fact.WHOLE: alg.personalises or Trait.WHOLE_MODEL in alg.traits,
         Fact.DIVIDES_MEANS: bool(plan.averaged) and Trait.DIVIDES_BY_RATES in alg.traits,
         Fact.WEIGHS_MEANS: bool(plan.averaged) and Trait.WEIGHS_ITSELF in alg.traits,
@@ -214,40 +214,40 @@ def method(plan: Plan) -> Composed:
         Fact.ADDS_MOVE: alg.compressible_up.get("delta") in adding,
         Fact.MORE_THAN_X: bool(more),
     }
-    return Composed(alg.method, alg.traits | true(found), more[0] if more else "")
+    return Composed(alg.method, alg.traits | true(facts), more[0] if more else "")
 
 
-def submodel(rule: Rule | None) -> Composed:
+def submodel(scheme: Rule | None) -> Composed:
     """Which part of the model a client holds, and trains."""
-    if rule is None:
+    if scheme is None:
         return Composed("whole models", {Fact.WHOLE_PARTS})
-    found = {
-        Fact.NO_MATRICES: not rule.cuts,
-        Fact.COUNTS_ZEROS: rule.counts_values,
-        Fact.TRAINS_EXITS: rule.trains is Needs.EXITS,
-        Fact.WHOLE_PARTS: rule.trains is not Needs.DRAWN_PARTS,
+    facts = {
+        Fact.NO_MATRICES: not scheme.cuts,
+        Fact.COUNTS_ZEROS: scheme.counts_values,
+        Fact.TRAINS_EXITS: scheme.trains is Needs.EXITS,
+        Fact.WHOLE_PARTS: scheme.trains is not Needs.DRAWN_PARTS,
     }
-    return Composed(rule.name, {Fact.PARTS, Fact.TRAVELS, *true(found)})
+    return Composed(scheme.name, {Fact.PARTS, Fact.TRAVELS, *true(facts)})
 
 
-def aggregation(rule: Aggregation) -> Composed:
+def aggregation(part: Aggregation) -> Composed:
     """What becomes of a round's updates."""
-    parts = rule.sums and rule.parts
-    found = {
-        Fact.NOT_THE_MEAN: not rule.exact,
-        Fact.UPDATES_ALONE: not (rule.exact or rule.answers),
-        Fact.NEEDS_LENGTH: rule.sums and not parts and not rule.private,
-        Fact.COMPARES: not rule.sums,
+    parts = part.sums and part.parts
+    facts = {
+        Fact.NOT_THE_MEAN: not part.exact,
+        Fact.UPDATES_ALONE: not (part.exact or part.answers),
+        Fact.NEEDS_LENGTH: part.sums and not parts and not part.private,
+        Fact.COMPARES: not part.sums,
         Fact.NOT_PLAIN: True,
-        Fact.HIDES: rule.private,
-        Fact.HIDES_PARTS: rule.private and not parts,
-        Fact.SHORTENS: rule.bounded,
-        Fact.FIELD_BY_FIELD: rule.apart,
-        Fact.RING: not rule.codecs,
-        Fact.AT_CLIENTS: rule.at_clients,
-        Fact.MASKED: rule.masked,
+        Fact.HIDES: part.private,
+        Fact.HIDES_PARTS: part.private and not parts,
+        Fact.SHORTENS: part.bounded,
+        Fact.FIELD_BY_FIELD: part.apart,
+        Fact.RING: not part.codecs,
+        Fact.AT_CLIENTS: part.at_clients,
+        Fact.MASKED: part.masked,
     }
-    return Composed(rule.name, set() if rule.plain else true(found) | {type(rule)})
+    return Composed(part.name, set() if part.plain else true(facts) | {type(part)})
 
 
 def link(plan: Plan) -> Iterator[Composed]:
@@ -255,13 +255,13 @@ def link(plan: Plan) -> Iterator[Composed]:
     sent = plan.algorithm.compressible_up
     for name, via in plan.link.field_codecs.items():
         adds = sent.get(name) in (ACCUMULATED, CHANGE)
-        found = {
+        facts = {
             Fact.MATRICES: via.codec.matrices,
             Fact.CODED: not isinstance(via.codec, Dense),
             Fact.CODED_MOVE: name == "delta" and not isinstance(via.codec, Dense),
             Fact.LOSES_SUMS: name in plan.link.losing and adds,
         }
-        yield Composed(type(via.codec).__name__, true(found))
+        yield Composed(type(via.codec).__name__, true(facts))
         if isinstance(via.feedback, EF21):
             remembered = {
                 Fact.REMEMBERED: sent.get(name) is not CHANGE,
@@ -275,8 +275,8 @@ def link(plan: Plan) -> Iterator[Composed]:
 def own_stage(stage: Stage) -> Composed:
     """A stage of the user's."""
     addresses, reads = bool(overriding((stage,), "address")), bool(overriding((stage,), "read"))
-    found = {Fact.ADDRESSES: addresses, Fact.TRAVELS: addresses, Fact.READS: reads}
-    return Composed(type(stage).__name__, true(found))
+    facts = {Fact.ADDRESSES: addresses, Fact.TRAVELS: addresses, Fact.READS: reads}
+    return Composed(type(stage).__name__, true(facts))
 
 
 # ---------------------------------------------------------- of one field of a message, or of values
@@ -348,24 +348,24 @@ def accounted_examples(plan: Plan) -> str | None:
         return beside(plan.objective.name, "it keeps a state of one batch for the next")
     for name, part in ((alg.method, method_in(alg)), (type(alg).__name__, alg)):
         try:
-            looks = looks_of(part, plan.d or 2)
+            requests = data_requests(part, plan.d or 2)
         except Exception:  # an author's code may raise anything on zeros; a run refuses it there
             continue
-        if looks:
-            return beside(name, f"it asks for {looks[0]}")
+        if requests:
+            return beside(name, f"it asks for {requests[0]}")
     return None
 
 
 def names_of_stages(plan: Plan) -> str | None:
     """A stage's part of the state has a name of its own."""
-    taken = TAKEN
+    names = TAKEN
     for stage in plan.stages:
-        if stage.name in taken:
+        if stage.name in names:
             return (
                 f"two parts of the state would be called '{stage.name}': give the stage "
                 f"{type(stage).__name__} another name"
             )
-        taken = taken | {stage.name} - {""}
+        names = names | {stage.name} - {""}
     return None
 
 
@@ -380,7 +380,7 @@ BY_HAND: tuple[Callable[[Plan], str | None], ...] = (
 
 def two_means(plan: Plan) -> str | None:
     """Plain means beside a weighted one belong to two objectives."""
-    alg, rule, forger = plan.algorithm, plan.aggregation, plan.setting.forger
+    alg, aggregate, forger = plan.algorithm, plan.aggregation, plan.setting.forger
     if not plan.setting.unequal or Trait.WEIGHS_ITSELF in alg.traits:
         return None
     if plan.plain:
@@ -389,9 +389,9 @@ def two_means(plan: Plan) -> str | None:
             "weights that differ from client to client: two means are two objectives; take "
             "weighting=uniform, or multiply by job.relative_weight in unweighted()"
         )
-    if plan.averaged and (forger or not rule.sums):
+    if plan.averaged and (forger or not aggregate.sums):
         return (
-            f"{alg.method} and {forger or rule.name}: {' and '.join(plan.averaged)} would be "
+            f"{alg.method} and {forger or aggregate.name}: {' and '.join(plan.averaged)} would be "
             "weighted sums, which it does not make, and clients have different weights; take "
             "weighting=uniform"
         )

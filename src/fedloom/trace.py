@@ -47,23 +47,23 @@ def traced(
     return Trace(msg, mem, up, averaged)
 
 
-def looks_of(algorithm: Algorithm, d: int) -> list[str]:
+def data_requests(algorithm: Algorithm, d: int) -> list[str]:
     """What a method asks of a client's data in a round of one step, beside the first gradient of
     the step.
     """
-    found: list[str] = []
+    requests: list[str] = []
 
-    def seen(what: str, value: Tensor) -> Tensor:
-        found.append(what)
+    def note(request: str, value: Tensor) -> Tensor:
+        requests.append(request)
         return value
 
     def oracle(gradient: str, loss: str) -> Oracle:
-        return Oracle(lambda x: seen(gradient, zeros(x)), lambda x: seen(loss, x.sum()))
+        return Oracle(lambda x: note(gradient, zeros(x)), lambda x: note(loss, x.sum()))
 
     traced(algorithm, d, oracle("job.full", "job.full.loss"), oracle("", "the loss of a batch"))
-    if found.count("") > 1:
-        found.append("a second gradient in a step")
-    return [what for what in found if what]
+    if requests.count("") > 1:
+        requests.append("a second gradient in a step")
+    return [request for request in requests if request]
 
 
 def plain_means(algorithm: Algorithm, up: Rec) -> tuple[str, ...]:
@@ -77,7 +77,7 @@ def plain_means(algorithm: Algorithm, up: Rec) -> tuple[str, ...]:
     two = algorithm.unweighted(heavy, job._replace(weight=2.0, relative_weight=2.0))
 
     def same(name: str) -> bool:
-        found = [fields(rec(value=getattr(r, name))).values() for r in (one, two)]
-        return all(bool(torch.as_tensor(a == b).all()) for a, b in zip(*found, strict=True))
+        pair = [fields(rec(value=getattr(r, name))).values() for r in (one, two)]
+        return all(bool(torch.as_tensor(a == b).all()) for a, b in zip(*pair, strict=True))
 
     return tuple(name for name in one._fields if same(name))

@@ -19,7 +19,7 @@ from ..federation.federation import Federation
 from ..plan import Plan
 from ..stage import Download, LocalResult
 from ..submodels.base import whole
-from ..trace import looks_of
+from ..trace import data_requests
 from .author_rules import with_note
 from .base import one_thread
 from .client_results import RangeResult, Request, TrainTask, cost
@@ -43,7 +43,8 @@ VECTORS = 12  # vectors of length d per client: x, gradient, direction, message,
 def passes_over_all(plan: Plan) -> bool:
     """True if a method asks for job.full, or cannot be tried on zeros."""
     try:
-        return any(look.startswith("job.full") for look in looks_of(plan.algorithm, plan.d or 2))
+        requests = data_requests(plan.algorithm, plan.d or 2)
+        return any(request.startswith("job.full") for request in requests)
     except Exception:  # an author's code may raise anything on zeros
         return True
 

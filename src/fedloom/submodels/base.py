@@ -230,7 +230,7 @@ class Masked(NamedTuple):
         """See Rule.kept, Job.kept."""
         return self.rule.kept(x, self.fit)
 
-    def begun(self, y: Rec) -> Rec:
+    def begin(self, y: Rec) -> Rec:
         """A second trajectory at its beginning."""
         return y
 

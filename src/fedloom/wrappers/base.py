@@ -30,7 +30,7 @@ class Wrapper(LocalSGD):
         return type(self).direction is Wrapper.direction and self.inner.plain
 
     # ------------------------------------------------------ second trajectories: see Job.move
-    def begun(self, y: Rec) -> Rec:
+    def begin(self, y: Rec) -> Rec:
         """A second trajectory at its beginning -> with this wrapper's state."""
         return y
 
@@ -57,11 +57,11 @@ for _name in ("probes", "asks", "arrives", "personalises", "reports", "method"):
 
 def layers(algorithm: Algorithm) -> list[Wrapper]:
     """The wrappers around a method, innermost first."""
-    found: list[Wrapper] = []
+    wrappers: list[Wrapper] = []
     while isinstance(algorithm, Wrapper):
-        found.insert(0, algorithm)
+        wrappers.insert(0, algorithm)
         algorithm = algorithm.inner
-    return found
+    return wrappers
 
 
 def method_in(algorithm: Algorithm) -> Algorithm:

@@ -76,25 +76,25 @@ class Sam(Wrapper):
 
         return Oracle.instead(sharp, grad) if self.rho and self.mix else grad
 
-    def _told(self, job: Job) -> Job:
+    def _sharpened(self, job: Job) -> Job:
         return job if job.full is None else job._replace(full=self._sharp(job.full))
 
     def probe(self, x: Vec, grad: Grad) -> Rec:
         return self.inner.probe(x, self._sharp(grad))
 
     def start(self, msg: Rec, mem: Rec, job: Job) -> tuple[Vec, Rec]:
-        return self.inner.start(msg, mem, self._told(job))
+        return self.inner.start(msg, mem, self._sharpened(job))
 
     def direction(
         self, x: Vec, loc: Rec, msg: Rec, mem: Rec, grad: Grad, job: Job
     ) -> tuple[Vec, Rec]:
-        return self.inner.direction(x, loc, msg, mem, self._sharp(grad), self._told(job))
+        return self.inner.direction(x, loc, msg, mem, self._sharp(grad), self._sharpened(job))
 
     def finish(self, x: Vec, loc: Rec, msg: Rec, mem: Rec, job: Job) -> tuple[Rec, Rec]:
-        return self.inner.finish(x, loc, msg, mem, self._told(job))
+        return self.inner.finish(x, loc, msg, mem, self._sharpened(job))
 
     def ask(self, msg: Rec, mem: Rec, job: Job) -> tuple[Rec, Rec]:
-        return self.inner.ask(msg, mem, self._told(job))
+        return self.inner.ask(msg, mem, self._sharpened(job))
 
 
 class Clip(Wrapper):
@@ -156,8 +156,8 @@ class ClipGrad(Wrapper):
     def _clipped(self, grad: Grad, kept: Any = None) -> Grad:
         def clipped(y: Vec) -> Vec:
             g = grad(y)
-            own = y if kept is None else kept(y)
-            return (g if self.norm is None else clip(g, self.norm)) + self.wd * own
+            point = y if kept is None else kept(y)
+            return (g if self.norm is None else clip(g, self.norm)) + self.wd * point
 
         return Oracle.instead(clipped, grad)
 
@@ -204,8 +204,8 @@ class LocalOpt(Wrapper):
         d, opt = self.opt.move(d, loc.opt)
         if Trait.DIVIDES_BY_RATES not in self.traits:
             return d, rec(inner=inner, opt=opt)
-        moved, one = self.opt.move(torch.ones_like(loc.weights), loc.one)
-        weights = loc.weights + job.lr * moved
+        weight, one = self.opt.move(torch.ones_like(loc.weights), loc.one)
+        weights = loc.weights + job.lr * weight
         return d, rec(inner=inner, opt=opt, one=one, weights=weights)
 
     def finish(self, x: Vec, loc: Rec, msg: Rec, mem: Rec, job: Job) -> tuple[Rec, Rec]:
@@ -215,10 +215,10 @@ class LocalOpt(Wrapper):
 
     def ask(self, msg: Rec, mem: Rec, job: Job) -> tuple[Rec, Rec]:
         answer, new = self.inner.ask(msg, mem, job)
-        kept = self._keeps and new is not mem
-        return answer, rec(**(new._asdict() | {"opt": mem.opt})) if kept else new
+        changed_state = self._keeps and new is not mem
+        return answer, rec(**(new._asdict() | {"opt": mem.opt})) if changed_state else new
 
-    def begun(self, y: Rec) -> Rec:
+    def begin(self, y: Rec) -> Rec:
         return rec(**y._asdict(), opt=self.opt.init(y.x))
 
     def along(self, d: Vec, y: Rec, job: Job) -> tuple[Vec, Rec]:

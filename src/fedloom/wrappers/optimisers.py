@@ -188,9 +188,9 @@ class RAdam(Adam):
         t = state.t + 1
         m = self.beta1 * state.m + (1 - self.beta1) * d
         v = self.beta2 * state.v + (1 - self.beta2) * d * d
-        mean, known, last = m / (1 - self.beta1**t), 1 - self.beta2**t, 2 / (1 - self.beta2) - 1
-        rho = last - 2 * t * self.beta2**t / known
+        mean, debias, last = m / (1 - self.beta1**t), 1 - self.beta2**t, 2 / (1 - self.beta2) - 1
+        rho = last - 2 * t * self.beta2**t / debias
         length = rho.clamp(min=5)  # where it is less the factor is not used
         top, below = (length - 4) * (length - 2) * last, (last - 4) * (last - 2) * length
-        rectified = mean * (top / below).sqrt() * known.sqrt() / (v.sqrt() + self.eps)
+        rectified = mean * (top / below).sqrt() * debias.sqrt() / (v.sqrt() + self.eps)
         return self.lr * torch.where(rho > 5, rectified, mean), rec(m=m, v=v, t=t)

@@ -69,10 +69,10 @@ def with_server(algorithm: Algorithm, name: str, options: dict[str, Any]) -> Alg
     >>> with_server(FedAvg(), "lookahead", {"lam": 0.8})
     Lookahead(inner=FedAvg(server_lr=1.0), lam=0.8)
     """
-    made = SERVERS.make(name, **options)
-    if isinstance(made, Optimiser):
-        return ServerOpt(inner=algorithm, opt=made)
-    around: Around = made
+    part = SERVERS.make(name, **options)
+    if isinstance(part, Optimiser):
+        return ServerOpt(inner=algorithm, opt=part)
+    around: Around = part
     return around(algorithm)
 
 
@@ -80,20 +80,20 @@ def warn_of_two(algorithm: Algorithm, name: str) -> None:
     """Warn if a server optimiser runs on the output of the method's own one, and both are the same,
     or both divide by the root of squares.
     """
-    names, made = {make: name for name, make in SERVERS.items()}, SERVERS[name]
-    if not (isinstance(made, type) and issubclass(made, Optimiser)):
+    names, outer = {make: name for name, make in SERVERS.items()}, SERVERS[name]
+    if not (isinstance(outer, type) and issubclass(outer, Optimiser)):
         return
     for inner in reversed(layers(algorithm)):
         if isinstance(inner, ServerOpt):
-            own = names.get(type(inner.opt), "")
-            both = not (made.linear or inner.opt.linear)
-            if own in _PAPERS and (both or own == name):
+            inner_name = names.get(type(inner.opt), "")
+            both = not (outer.linear or inner.opt.linear)
+            if inner_name in _PAPERS and (both or inner_name == name):
                 _log.warning(
                     "server '%s' runs on what %s's own server optimiser, %s, gives; if one of them "
                     "is meant, set the method's own options (algorithm.server_lr and the like), or "
                     "take algorithm=fedavg server=%s",
                     name,
-                    _PAPERS[own],
-                    own,
+                    _PAPERS[inner_name],
+                    inner_name,
                     name,
                 )

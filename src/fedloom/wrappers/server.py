@@ -18,16 +18,16 @@ from .optimisers import Optimiser
 class ServerWrapper(Wrapper):
     """srv: x, inner (the inner server's state without x), own (this wrapper's state)."""
 
-    def own(self, x: Vec) -> Rec:
+    def first_state(self, x: Vec) -> Rec:
         """-> this wrapper's state before round 1."""
         return rec()
 
-    def move(self, d: Vec, own: Rec) -> tuple[Vec, Rec]:
-        """The inner server's move -> this server's move, own."""
-        return d, own
+    def move(self, d: Vec, state: Rec) -> tuple[Vec, Rec]:
+        """The inner server's move -> this server's move, and its state."""
+        return d, state
 
     def server_init(self, x: Vec, up: Rec) -> Rec:
-        return rec(x=x, inner=_without_x(self.inner.server_init(x, up)), own=self.own(x))
+        return rec(x=x, inner=_without_x(self.inner.server_init(x, up)), own=self.first_state(x))
 
     def broadcast(self, srv: Rec) -> Rec:
         return self.inner.broadcast(_with_x(srv.inner, srv.x))
@@ -40,8 +40,8 @@ class ServerWrapper(Wrapper):
 
     def server_step(self, srv: Rec, up: Rec, rnd: Round) -> Rec:
         inner = self.inner.server_step(_with_x(srv.inner, zeros(srv.x)), up, rnd)
-        move, own = self.move(inner.x, srv.own)
-        return rec(x=srv.x + move, inner=_without_x(inner), own=own)
+        move, state = self.move(inner.x, srv.own)
+        return rec(x=srv.x + move, inner=_without_x(inner), own=state)
 
 
 class ServerOpt(ServerWrapper):
@@ -51,11 +51,11 @@ class ServerOpt(ServerWrapper):
 
     opt: Optimiser = dataclasses.field()
 
-    def own(self, x: Vec) -> Rec:
+    def first_state(self, x: Vec) -> Rec:
         return self.opt.init(x)
 
-    def move(self, d: Vec, own: Rec) -> tuple[Vec, Rec]:
-        return self.opt.move(d, own)
+    def move(self, d: Vec, state: Rec) -> tuple[Vec, Rec]:
+        return self.opt.move(d, state)
 
 
 class Lookahead(ServerWrapper):
@@ -73,14 +73,14 @@ class Lookahead(ServerWrapper):
 
     traits = frozenset({Trait.STARTS_AHEAD})
 
-    def own(self, x: Vec) -> Rec:
+    def first_state(self, x: Vec) -> Rec:
         return rec(m=zeros(x))
 
     def broadcast(self, srv: Rec) -> Rec:
         return self.inner.broadcast(_with_x(srv.inner, srv.x + self.lam * srv.own.m))
 
-    def move(self, d: Vec, own: Rec) -> tuple[Vec, Rec]:
-        m = self.lam * own.m + d
+    def move(self, d: Vec, state: Rec) -> tuple[Vec, Rec]:
+        m = self.lam * state.m + d
         return m, rec(m=m)
 
 
