@@ -62,7 +62,7 @@ def made(
     local = Local(steps=1, batch=20, lr=0.01, optimiser=optimiser)
     fed = Federation(data, local, capacities=CAPACITIES)
     loss, rule = SelfDistillation() if scale else CrossEntropy(), rule.settled(CAPACITIES)
-    return Plan(local.around(method()), loss, rule=rule, d=net.layout.d), fed, net
+    return Plan(local.around(method()), loss, submodel=rule, d=net.layout.d), fed, net
 
 
 def received(plan: Plan, fed: Federation, net: Net) -> dict[float, Download]:

@@ -49,7 +49,7 @@ class Setting(NamedTuple):
 @dataclass(frozen=True)
 class Plan:
     """The axes of a method: algorithm (with its local parts around it, see Local.around),
-    objective, rule (the sub-model scheme; None: whole models), link (how messages travel), private
+    objective, submodel (the scheme; None: whole models), link (how messages travel), private
     (layers that clients keep), aggregation (of updates), stages (own ones, in order of sending).
 
     nonfinite: of an update that is not finite, "stop" raises ClientError naming client and round;
@@ -61,7 +61,7 @@ class Plan:
     algorithm: Algorithm
     objective: Objective
     nonfinite: str = "stop"
-    rule: Rule | None = None
+    submodel: Rule | None = None
     link: Link = field(default_factory=Link)
     d: int | None = None
     setting: Setting = field(default_factory=Setting)
@@ -183,7 +183,7 @@ def parts_of(plan: Plan) -> list[Composed]:
         Composed(setting.forger, true({Fact.FORGES: bool(setting.forger)})),
         Composed(plan.objective.name, loss if needs is None else loss | {needs}),
         method(plan),
-        submodel(plan.rule),
+        submodel(plan.submodel),
         aggregation(plan.aggregation),
         *link(plan),
         *(own_stage(stage) for stage in plan.stages),

@@ -94,7 +94,7 @@ def books(loops):
     for loop in loops:
         t, holders = loop.state.round - 1, torch.zeros_like(sent)
         for i in loop.cohorts.of(t):
-            rule, where = loop.plan.rule, None
+            rule, where = loop.plan.submodel, None
             if rule is not None:
                 where = rule.view(x, loop.net, loop.fed.capacity(i), t).held
             holders[slice(None) if where is None else where] += 1
@@ -157,7 +157,7 @@ def test_what_a_client_does_not_hold_stays_in_its_residual():
         for i in set(before) - set(loop.cohorts.of(t)):
             assert torch.equal(now[i], before[i])
         for i in set(before) & set(loop.cohorts.of(t)):
-            held = loop.plan.rule.view(x, loop.net, loop.fed.capacity(i), t).held
+            held = loop.plan.submodel.view(x, loop.net, loop.fed.capacity(i), t).held
             if held is not None:
                 away = torch.ones(len(x), dtype=torch.bool).index_fill(0, held, False)
                 assert torch.equal(now[i][away], before[i][away])

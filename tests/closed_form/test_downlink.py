@@ -123,7 +123,7 @@ def test_what_has_no_meaning_is_refused():
     ]
     for link, algorithm, rule, said in wrong:
         with pytest.raises(CompositionError, match=said):
-            Plan(algorithm, CrossEntropy(), rule=rule, link=link)
+            Plan(algorithm, CrossEntropy(), submodel=rule, link=link)
     with pytest.raises(ConfigError, match=r"Link.down\['x'\] must be a codec"):
         Link(down={"x": FieldCodec(TopK())}).settled(FedAvg())
     settled = Link(down=TopK()).settled(Scaffold())

@@ -118,7 +118,7 @@ REFUSED = {
 def test_what_has_no_meaning_is_refused_by_both_names(case):
     link, algorithm, rule, names = REFUSED[case]
     with pytest.raises(CompositionError) as refused:
-        Plan(algorithm, CrossEntropy(), rule=rule, link=link)
+        Plan(algorithm, CrossEntropy(), submodel=rule, link=link)
     assert all(name in str(refused.value) for name in names)
 
 
@@ -127,8 +127,8 @@ def test_their_neighbours_are_welcome():
         Plan(algorithm, CrossEntropy(), link=link, **more)
 
     plan(Scaffold(), Link({"dc": FieldCodec(TopK())}))
-    plan(FedAvg(), Link(FieldCodec(PowerSGD())), rule=HeteroFL())
-    plan(FedAvg(), Link(FieldCodec(TopK(), Residual())), rule=FIARSE())
+    plan(FedAvg(), Link(FieldCodec(PowerSGD())), submodel=HeteroFL())
+    plan(FedAvg(), Link(FieldCodec(TopK(), Residual())), submodel=FIARSE())
     plan(Scaffold(), Link(FieldCodec(TopK(), EF21())))
     plan(Dual(), Link(FieldCodec(TopK(), Residual())))
     plan(Hidden(), Link({"m": FieldCodec(TopK(), Residual())}))

@@ -163,10 +163,10 @@ def _make(axis: str, row: str, column: str, net: Net) -> None:
     if "local" in asked:
         algorithm = Local(**LOCALS[column]).around(algorithm)
     if asked.get("submodel", NOTHING) != NOTHING:
-        rule = parts["rule"] = SUBMODELS[asked["submodel"]]()
+        rule = parts["submodel"] = SUBMODELS[asked["submodel"]]()
         objective = "self_distillation" if rule.trains is Needs.EXITS else objective
     elif OBJECTIVES[objective].needs is Needs.DRAWN_PARTS:
-        parts["rule"] = SUBMODELS["fjord"]()
+        parts["submodel"] = SUBMODELS["fjord"]()
     if "compress" in asked:
         codec, _, feedback = asked["compress"].partition(", ")
         parts["link"] = Link(FieldCodec(CODECS[codec](), FEEDBACKS[feedback or "forget"]()))

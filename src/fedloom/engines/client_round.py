@@ -79,7 +79,7 @@ class Client:
         net.bf16 = fed.local.precision == "bf16"
         self._first: tuple[Vec, View, Rec, dict[str, Rec]] | None = None
         self._reused = Reused.none()
-        self.views, self.aggregation = ClientViews(plan.rule, fed, net), plan.aggregation
+        self.views, self.aggregation = ClientViews(plan.submodel, fed, net), plan.aggregation
         self.stages = stages = stages_of(plan, fed, net, coding)
         self.link = self.stages[-1]
         self.leaves = next((s for s in self.stages if isinstance(s, Leaves)), None)

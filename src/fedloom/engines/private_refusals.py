@@ -30,9 +30,9 @@ def refuse_examples(plan: Plan, fed: Federation, net: Net) -> None:
         if isinstance(part, nn.modules.batchnorm._BatchNorm):
             why = "mixes the examples of a batch; use nn.GroupNorm"
             raise refusal(part, name, why, _FEATURE)
-    if plan.rule is not None and plan.rule.rows(net) is not None:
+    if (scheme := plan.submodel) is not None and scheme.rows(net) is not None:
         raise CompositionError(
-            f"local.dp and {plan.rule.name}: it averages a class's row over the clients that have "
+            f"local.dp and {scheme.name}: it averages a class's row over the clients that have "
             "the class, which tells their labels; take submodel.owners = false"
         )
     refuse_model(plan, fed, net, _FEATURE)

@@ -272,7 +272,7 @@ class Experiment(Settings, frozen=False):
         check_targets(self.data, self.objective is None)
         check_shapes(net, data, self.loss_at_clients, there)
         plan = self.plan()
-        scheme = plan.rule
+        scheme = plan.submodel
         fed = Federation(
             data,
             self.local,

@@ -31,7 +31,7 @@ def check_parts(
     """Raise ConfigError or CompositionError for parts that do not suit model, device or cohorts.
     most: clients of a server step.
     """
-    scheme, aggregation, private = plan.rule, plan.aggregation, plan.private
+    scheme, aggregation, private = plan.submodel, plan.aggregation, plan.private
     check_precision(fed.local, net)
     refuse_examples(plan, fed, net)
     warn_of_delta(fed)

@@ -41,7 +41,7 @@ def local_models(run: Run) -> LocalModels:
     round is a function of its message and its client states. Raises CompositionError for a run with
     sub-models, whose local models have no coordinates in common.
     """
-    if (scheme := run.plan.rule) is not None:
+    if (scheme := run.plan.submodel) is not None:
         raise CompositionError(
             f"local models are compared as whole models, and with submodel "
             f"'{scheme.name}' clients hold parts; measure a run without submodel"

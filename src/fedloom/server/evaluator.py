@@ -47,7 +47,7 @@ class Evaluator:
     ) -> None:
         self.plan, self.fed, self.net = plan, fed, net
         self.settings, self.curve, self.measures = settings, curve, measures
-        scheme = plan.rule
+        scheme = plan.submodel
         self._scorer = Scorer(plan, fed, net, settings.statistics)
         self.sizes = None if scheme is None else Sizes(scheme, fed, net, settings, self._scorer)
         self.at_nodes: dict[int, Score] = {}

@@ -204,7 +204,7 @@ class Step:
     @functools.cached_property
     def _holding(self) -> Vec | None:
         needed = self.plan.averaged  # else not needed
-        return holding(self.plan.rule, self.fed, self.net) if needed else None
+        return holding(self.plan.submodel, self.fed, self.net) if needed else None
 
     def _spoilt(self, new: Rec, now: Rec) -> str | None:
         """The first field that is not finite now and was finite before, or is new."""
