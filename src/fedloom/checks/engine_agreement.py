@@ -12,7 +12,7 @@ import torch
 
 from ..core.vector import fields, leaves, rec
 from ..engines.author_rules import ARGUMENTS, KEPT, REPEAT, keeps_state
-from ..engines.guard import changed, state
+from ..engines.guard import first_change, state
 from ..engines.one_step import not_replayed
 from ..errors import AuthorError, CompositionError
 from ..storage.run_directory import Checkpoint
@@ -116,7 +116,7 @@ class Contract:
     def nothing_kept(self) -> None:
         """The part and its file are what they were before the runs."""
         self.starts()
-        if place := changed(self.before, state(self.part, deep=True)):
+        if place := first_change(self.before, state(self.part, deep=True)):
             raise keeps_state(place)
 
     def billed(self) -> None:

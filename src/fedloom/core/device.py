@@ -66,7 +66,7 @@ def move_to(part: Any, device: torch.device) -> Any:
 
     >>> import functools
     >>> f = functools.partial(torch.add, torch.ones(1))
-    >>> moved(f, torch.device("cpu"))(1.0)
+    >>> move_to(f, torch.device("cpu"))(1.0)
     tensor([2.])
     """
     if isinstance(part, Tensor):

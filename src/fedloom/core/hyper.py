@@ -357,7 +357,7 @@ def plain_values(value: Any) -> Any:
     numbers.
 
     >>> import numpy
-    >>> listed([1, numpy.array([2.0, 3.0])])
+    >>> plain_values([1, numpy.array([2.0, 3.0])])
     (1, (2.0, 3.0))
     """
     value = value.tolist() if hasattr(value, "tolist") else value

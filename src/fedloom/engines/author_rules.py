@@ -279,7 +279,7 @@ _GIVES: dict[str, tuple[tuple[str, Callable[[str, str, Any, Arguments], None]], 
     "report": (("numbers", _columns),),
 }
 _NOUNS = {
-    method: " and ".join(re.sub("^an? ", "the ", what) for what, _ in gives)
+    method: " and ".join(re.sub("^an? ", "the ", noun) for noun, _ in gives)
     for method, gives in _GIVES.items()
 }
 

@@ -20,32 +20,32 @@ class ClientViews:
     def __init__(self, scheme: Rule | None, fed: Federation, net: Net) -> None:
         self.scheme, self._fed, self._net = scheme, fed, net
         self.whole = whole(net.layout)
-        self._kept: dict[float, View] = {}  # views that never change
+        self._fixed: dict[float, View] = {}  # views that never change
         self._rows = None if scheme is None else scheme.rows(net)
         self._outputs = 0 if self._rows is None else int(self._rows.max()) + 1
 
     def of(self, x: Vec, capacity: float, round: int) -> View:
         """The view of the clients of a capacity in a round; x (d,) is the server's model."""
-        view = self._kept.get(capacity)
+        view = self._fixed.get(capacity)
         if view is None:
             scheme, view = self.scheme, self.whole
             if scheme is not None:
                 seed_torch(key(self._fed.seed, "view", round), x)
                 view = scheme.view(x, self._net, capacity, round)
             if scheme is None or scheme.fixed:
-                self._kept[capacity] = view
+                self._fixed[capacity] = view
         return view
 
     def told(self, view: View) -> Rec:
         """What a client must be told to make its view again."""
         return rec() if self.scheme is None else self.scheme.told(view)
 
-    def again(self, told: Rec, capacity: float, round: int) -> View:
+    def again(self, description: Rec, capacity: float, round: int) -> View:
         """The view, at a client that was told() of it."""
         if self.scheme is None:
             return self.whole
         seed_torch(key(self._fed.seed, "view", round), self._net.params[0])
-        return self.scheme.again(told, self._net, capacity, round)
+        return self.scheme.again(description, self._net, capacity, round)
 
     def masked(self, view: View) -> Masked | None:
         """What the scheme does in the steps of clients with this view; None: nothing."""

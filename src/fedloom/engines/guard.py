@@ -48,7 +48,7 @@ class Guard:
         result = rules.with_note(f"{name}()", _watched, name, method, arguments)
         rules.checked(name, result, arguments)
         if name == "finish":
-            if place := changed(self._before, state(self.algorithm)):
+            if place := first_change(self._before, state(self.algorithm)):
                 raise rules.keeps_state(place)
             self.watched = False
         return result
@@ -215,7 +215,7 @@ def state(part: Any, deep: bool = False) -> dict[str, Any]:
     return out
 
 
-def changed(before: dict[str, Any], after: dict[str, Any]) -> str:
+def first_change(before: dict[str, Any], after: dict[str, Any]) -> str:
     """The first place that is new or another one; "" if there is none."""
     return next((p for p, v in after.items() if p not in before or before[p] != v), "")
 

@@ -16,9 +16,9 @@ class InProcess:
 
     _clients: Clients
 
-    def map(self, what: Request, task: TrainTask) -> RangeResult:
+    def map(self, request: Request, task: TrainTask) -> RangeResult:
         """See Engine.map."""
-        return self._clients.map(what, task)
+        return self._clients.map(request, task)
 
 
 class Serial(InProcess):

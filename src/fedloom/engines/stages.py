@@ -161,31 +161,32 @@ class PrivateLayers(Stage):
     net: Net
 
     @functools.cached_property
-    def kept(self) -> Kept:
+    def personal(self) -> Kept:
         """Which coordinates and buffers a client keeps."""
         return self.scheme.kept(self.net)
 
     def address(self, received: Download) -> Download:
-        shared_buffers = self.kept.shared_buffers if len(self.kept.buffers) else None
-        return received._replace(wire=self.kept.shared, shared_buffers=shared_buffers)
+        shared_buffers = self.personal.shared_buffers if len(self.personal.buffers) else None
+        return received._replace(wire=self.personal.shared, shared_buffers=shared_buffers)
 
     def client_init(self, x: Vec, received: Download) -> Rec:
-        return self.kept.state(x, self.net.init_buffers())
+        return self.personal.state(x, self.net.init_buffers())
 
     def receive(self, received: Download, own: Rec) -> Download:
-        msg = received.msg._replace(x=self.kept.filled(received.msg.x, own))
-        return received._replace(msg=msg, buffers=self.kept.filled_buffers(received.buffers, own))
+        personal = self.personal
+        msg = received.msg._replace(x=personal.filled(received.msg.x, own))
+        return received._replace(msg=msg, buffers=personal.filled_buffers(received.buffers, own))
 
     def send(
         self, done: LocalResult, own: Rec, received: Download, at: At
     ) -> tuple[LocalResult, Rec]:
-        index = self.kept.buffers.to(done.buffers.device)
+        index = self.personal.buffers.to(done.buffers.device)
         sent = done.buffers.index_copy(0, index, received.buffers.index_select(0, index))
-        return done._replace(buffers=sent), self.kept.state(done.x, done.buffers)
+        return done._replace(buffers=sent), self.personal.state(done.x, done.buffers)
 
 
 class AlternatingLayers(PrivateLayers):
     """The same, where private layers and the others are trained in turn."""
 
     def along(self, d: Vec, x: Vec, job: Job) -> Vec:
-        return self.scheme.moved(d, self.kept.mine, job)
+        return self.scheme.moved(d, self.personal.mine, job)

@@ -113,13 +113,13 @@ class Together(LocalRound):
         def one(x: Vec, loc: Rec, now: Inputs, step: Step) -> tuple[Vec, Rec, Rec, Tensor]:
             now = now._replace(msg=self._message(now))
             d, after, obj, loss = self.step(k, x, loc, now, step)
-            moved = torch.addcmul(x, d, step.lr, value=-1)  # x - lr d, in one pass over the memory
+            new_x = torch.addcmul(x, d, step.lr, value=-1)  # x - lr d, in one pass over the memory
             after = tree(lambda v: _tensor(v, x), after)
             if masked:
                 keep = lambda a, b: torch.where(step.live, a, b)
-                pairs = ((moved, x), (after, loc), (obj, now.obj))
-                moved, after, obj = (tree(keep, *pair) for pair in pairs)
-            return moved, after, obj, x.new_zeros(()) if loss is None else loss
+                pairs = ((new_x, x), (after, loc), (obj, now.obj))
+                new_x, after, obj = (tree(keep, *pair) for pair in pairs)
+            return new_x, after, obj, x.new_zeros(()) if loss is None else loss
 
         do = vmap(one, in_dims=(None if same_x else 0, 0, 0, 0))
         arguments = self.download.msg.x if same_x else x, loc, now, step

@@ -256,9 +256,9 @@ class Workers:
 
 
 class _Task(NamedTuple):
-    """A function for a worker, and a text that says what it does."""
+    """A function for a worker, and what it does, in words."""
 
-    what: str
+    description: str
     do: Callable[..., Any]
     arguments: tuple[Any, ...]
 
@@ -273,5 +273,5 @@ def _describe_hang(hung: Hung, tasks: list[_Task]) -> str:
         return f"tasks wait, and no worker has begun one for {seconds}; all workers are replaced"
     return (
         f"worker process {hung.worker} has sent no heartbeat for {seconds}, in "
-        f"{tasks[hung.task - 1].what}; it is replaced, and its work is repeated"
+        f"{tasks[hung.task - 1].description}; it is replaced, and its work is repeated"
     )

@@ -84,7 +84,7 @@ class Arrivals:
         if self.cohorts.availability is not None:
             columns["dropped"] = len(step.lost)
         absent = [unanswered(i, w.down) for i, w in sorted(step.lost.items())]
-        needed = {w.round for w in step.in_flight.values()}
+        rounds = {w.round for w in step.in_flight.values()}
         return Participants(
             parts,
             [],
@@ -92,7 +92,7 @@ class Arrivals:
             columns,
             seconds=step.now - before.now,
             sent={i: w.down for i, w in {**step.buffer, **step.lost}.items()},
-            under_way=AsyncState(step.now, step.in_flight, {t: models[t] for t in sorted(needed)}),
+            under_way=AsyncState(step.now, step.in_flight, {t: models[t] for t in sorted(rounds)}),
         )
 
 

@@ -203,8 +203,8 @@ class Step:
 
     @functools.cached_property
     def _holding(self) -> Vec | None:
-        needed = self.plan.averaged  # else not needed
-        return holding(self.plan.submodel, self.fed, self.net) if needed else None
+        averaged = self.plan.averaged  # else not needed
+        return holding(self.plan.submodel, self.fed, self.net) if averaged else None
 
     def _spoilt(self, new: Rec, now: Rec) -> str | None:
         """The first field that is not finite now and was finite before, or is new."""
