@@ -859,7 +859,7 @@ def test_a_hospitals_patients_are_prepared_by_its_own_numbers(fedloom: Fedloom, 
     assert isinstance(data.raw, PerClient)
     for i, site in enumerate(data.client_names):
         rows = data.test_clients.of(i)
-        texts = data.raw.own[site].back(data.test_inputs[rows])
+        texts = data.raw.by_client[site].back(data.test_inputs[rows])
         pandas.DataFrame(texts, columns=[*INPUTS]).to_csv(f"{site}.csv", index=False)
         words = (f"{site}.csv", "--site", site, "--out", f"{site}.scores.csv")
         assert check("a/export/predict.py", *words)[0] == 0

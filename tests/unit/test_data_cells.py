@@ -8,7 +8,7 @@ pytest.importorskip("pandas", reason="the extra tables is not installed")
 
 from fedloom.data import iid, table
 from fedloom.data.own.columns import as_table, labels_of
-from fedloom.data.own.fitting import Finding, fit
+from fedloom.data.own.fitting import FitOptions, fit
 from fedloom.data.own.preparation import preparation_of, rules_of
 from fedloom.errors import DataError
 
@@ -19,7 +19,7 @@ LONG = "1" + 23 * "0"
 def prepared(cells, kind=None, missing=None):
     """The rule of a column of these cells, and the inputs that it makes of them."""
     found = as_table("t.csv", {"x": cells})
-    made = fit(found, ["x"], {"x": kind} if kind else {}, Finding(missing))
+    made = fit(found, ["x"], {"x": kind} if kind else {}, FitOptions(missing))
     return rules_of(made)[0], made.of(found).tolist()
 
 

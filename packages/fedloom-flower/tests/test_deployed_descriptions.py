@@ -225,7 +225,7 @@ def test_fills_and_scales_are_those_of_all_rows():
 
 
 def test_a_category_that_nobody_told_is_none_in_an_export_too():
-    rule = Column("a", "one_hot", ("x", "y"), agreed=True, others=True).rule()
+    rule = Column("a", "one_hot", ("x", "y"), predefined=True, others=True).rule()
     cells = np.array(["z", "y"], dtype=object)
     assert inputs(cells, rule, strict=True).tolist() == [[0, 0], [0, 1]]
     with pytest.raises(ValueError, match="'z' is none of x, y"):

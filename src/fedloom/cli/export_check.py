@@ -174,7 +174,7 @@ def _own(
     own, raw = data.only(client, tests=True), data.raw
     if not isinstance(raw, PerClient):
         return own, how
-    mine = raw.own[data.called(client) if data.client_names else ""]
+    mine = raw.by_client[data.called(client) if data.client_names else ""]
     return replace(own, raw=mine), recipe(mine, data.transform, data.inputs)
 
 
@@ -287,7 +287,7 @@ def _score(script: Mapping[str, Any], data: FederatedData, network: nn.Module | 
     parts = []
     for i, site in enumerate(data.client_names):
         if len(rows := tests.of(i)):
-            samples = data.raw.own[site].back(inputs[rows])
+            samples = data.raw.by_client[site].back(inputs[rows])
             parts.append((script["outputs"](samples, network, site), targets[rows]))
     whole = [tuple(torch.cat(column) for column in zip(*parts, strict=True))]
     return float(script["measured"](whole))

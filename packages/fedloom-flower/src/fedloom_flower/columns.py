@@ -11,7 +11,7 @@ from fedloom.config.resolve import Config
 from fedloom.core.validation import NOTHING
 from fedloom.data import FederatedData, iid, table
 from fedloom.data.own.files import files_of, stem
-from fedloom.data.own.fitting import DROP, Finding
+from fedloom.data.own.fitting import DROP, FitOptions
 from fedloom.data.own.making import PerClient
 from fedloom.data.own.preparation import Preparation, preparation_of, rules_of
 from fedloom.data.own.reading import BY_FILE
@@ -48,7 +48,7 @@ def with_rules(config: Config, elsewhere: bool) -> Config:
         if elsewhere:
             raise DataError(f"{error}; the columns' rules are found in it: {_HOW}") from error
         raise
-    raw = found.raw.shared if isinstance(found.raw, PerClient) else found.raw
+    raw = found.raw.common if isinstance(found.raw, PerClient) else found.raw
     rules = rules_of(raw)
     if found.inputs.ndim != 2 or not rules:  # columns of lists, and texts
         return config
@@ -140,7 +140,7 @@ def preparation_in(config: Config) -> Preparation | PerClient | None:
     how = preparation_of(data["rules"])
     if not data.get("per_client"):
         return how
-    finding = Finding(data.get("missing"), data["standardise"], data["ddof"])
+    finding = FitOptions(data.get("missing"), data["standardise"], data["ddof"])
     return PerClient(how, finding, {})  # what sites find stays there
 
 

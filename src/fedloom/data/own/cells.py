@@ -29,8 +29,8 @@ Bools = np.ndarray[Any, np.dtype[np.bool_]]
 class CellError(ValueError):
     """A cell that becomes no input. row: from 0; why: "empty", "number" or "category"."""
 
-    def __init__(self, row: int, why: str, said: str) -> None:
-        super().__init__(said)
+    def __init__(self, row: int, why: str, message: str) -> None:
+        super().__init__(message)
         self.row, self.why = row, why
 
 
@@ -43,8 +43,8 @@ def inputs(cells: Cells, rule: Mapping[str, Any], strict: bool = False) -> Float
     if gaps.any():
         if fill is None:
             row = int(gaps.argmax())
-            said = f"{cells[row] or 'it'} is empty, and in training no such cell was"
-            raise CellError(row, "empty", f"{said}; fill it")
+            message = f"{cells[row] or 'it'} is empty, and in training no such cell was"
+            raise CellError(row, "empty", f"{message}; fill it")
         cells = np.where(gaps, np.array(fill, object), cells)
     if kind == "number":
         numbers = finite_numbers(cells)[:, None]
@@ -53,8 +53,8 @@ def inputs(cells: Cells, rule: Mapping[str, Any], strict: bool = False) -> Float
         unknown, zeros = codes < 0, not strict or rule.get("others", False)
         if unknown.any() and not (kind == "one_hot" and zeros):
             row = int(unknown.argmax())
-            said = f"{cells[row]!r} is none of {', '.join(rule['values'])}"
-            raise CellError(row, "category", said)
+            message = f"{cells[row]!r} is none of {', '.join(rule['values'])}"
+            raise CellError(row, "category", message)
         numbers = codes[:, None].astype(np.float64)
         if kind != "ordinal":
             numbers = (numbers == np.arange(kind == "dummy", len(rule["values"]))).astype(float)
@@ -96,10 +96,10 @@ def finite_numbers(cells: Cells) -> Floats:
 
 def places(cells: Cells, rule: Mapping[str, Any]) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Places among a rule's values (n,), -1 of another; among numbers 1, "1.0", " 01 " are one."""
-    known = {value: place for place, value in enumerate(rule["values"])}
-    numeric = all(number_name(value) == value for value in known if value != rule["fill"])
+    positions = {value: place for place, value in enumerate(rule["values"])}
+    numeric = all(number_name(value) == value for value in positions if value != rule["fill"])
     names = [name_of(cell) for cell in cells]
-    of = {name: known.get((numeric and number_name(name)) or name, -1) for name in {*names}}
+    of = {name: positions.get((numeric and number_name(name)) or name, -1) for name in {*names}}
     return np.array([of[name] for name in names], dtype=np.int64)
 
 

@@ -79,10 +79,10 @@ def _folder(path: PathLike, source: str) -> Path:
     return folder
 
 
-def _pair(found: Any, where: str) -> tuple[Any, Any]:
+def _pair(content: Any, where: str) -> tuple[Any, Any]:
     """x and y as arrays; floats of x stay, whole numbers of y are labels."""
-    found = found if isinstance(found, dict) else {}
-    x, y = found.get("x"), found.get("y")
+    content = content if isinstance(content, dict) else {}
+    x, y = content.get("x"), content.get("y")
     if x is None or y is None:
         raise DataError(f"{where} has no x and y")
     try:
@@ -112,10 +112,10 @@ def _pickled(file: Path) -> Any:
             _, _, dtype = read(member)
             if not dtype.hasobject:
                 raise ValueError("its array 'data' holds no dictionary of x and y")
-            found = unpickle(member, file)
+            content = unpickle(member, file)
     except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
         raise DataError(f"{file} is no file of PFLlib's: {error}") from error
-    return found.item() if isinstance(found, np.ndarray) and found.size == 1 else found
+    return content.item() if isinstance(content, np.ndarray) and content.size == 1 else content
 
 
 def _groups(path: PathLike, inputs: str, target: str) -> Parts:
@@ -127,11 +127,11 @@ def _groups(path: PathLike, inputs: str, target: str) -> Parts:
             top = content.get("examples", content)
             for name, group in top.items():
                 where = f"{file}: client {name}"
-                there = [*group] if hasattr(group, "keys") else []
-                if inputs not in there or target not in there:
+                keys = [*group] if hasattr(group, "keys") else []
+                if inputs not in keys or target not in keys:
                     raise DataError(
                         f"{where} has no '{inputs}' and '{target}', but "
-                        f"{', '.join(there) or 'nothing'}; give data.inputs and data.target"
+                        f"{', '.join(keys) or 'nothing'}; give data.inputs and data.target"
                     )
                 pair = {"x": group[inputs][()], "y": group[target][()]}
                 yield name, _pair(pair, where)
@@ -142,10 +142,10 @@ def _groups(path: PathLike, inputs: str, target: str) -> Parts:
         raise DataError(f"{file} is no whole HDF5 file: {str(error).splitlines()[0]}") from error
 
 
-def _data(where: Path, train: Parts, tests: Parts, needed: str) -> FederatedData:
+def _data(where: Path, train: Parts, tests: Parts, contents: str) -> FederatedData:
     """The federation of these clients; those with tests alone never train."""
     if not train:
-        raise DataError(f"{where} holds no {needed}, so there is nobody to train")
-    alone: Parts = {name: ([], []) for name in tests if name not in train}
+        raise DataError(f"{where} holds no {contents}, so there is nobody to train")
+    test_only: Parts = {name: ([], []) for name in tests if name not in train}
     name = where.stem if where.is_file() else where.absolute().name
-    return from_clients({**train, **alone}, client_tests=tests or None, name=name)
+    return from_clients({**train, **test_only}, client_tests=tests or None, name=name)

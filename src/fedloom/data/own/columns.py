@@ -48,12 +48,12 @@ class Table:
         return self.frame[name]
 
 
-def no_column(where: str, name: str, known: Iterable[str]) -> DataError:
+def no_column(where: str, name: str, names: Iterable[str]) -> DataError:
     """The error for a table that lacks a column."""
-    known = list(known)
-    hint = did_you_mean(name, known)
-    if known and all(map(is_number, known)):
-        hint = f"its first row, {', '.join(known[:5])}, holds no names: give names = [...] for all"
+    names = list(names)
+    hint = did_you_mean(name, names)
+    if names and all(map(is_number, names)):
+        hint = f"its first row, {', '.join(names[:5])}, holds no names: give names = [...] for all"
     return DataError(f"{where} has no column '{name}'; {hint}")
 
 
@@ -71,7 +71,7 @@ def as_table(where: str, columns: Mapping[str, Iterable[Any]]) -> Table:
     return Table(where, frame)
 
 
-def joined(tables: Sequence[Table], where: str) -> Table:
+def join_tables(tables: Sequence[Table], where: str) -> Table:
     """The rows of some tables, one table after the other, in the columns that all have."""
     import pandas
 
@@ -118,16 +118,14 @@ def finite(cells: Series) -> Floats:
 
 
 def text_cells(cells: Series) -> Series:
-    """The cells that are texts and no numbers; none if that are at most half of those that are
-    there.
-    """
-    there = cells[~empty(cells)]
+    """The cells that are texts and no numbers; none if they are at most half of the nonempty."""
+    nonempty = cells[~empty(cells)]
     try:
-        there.to_numpy(dtype=np.float64)
-        return there[:0]
+        nonempty.to_numpy(dtype=np.float64)
+        return nonempty[:0]
     except (TypeError, ValueError, OverflowError):
-        found = there[[isinstance(cell, str) and not is_number(cell) for cell in there]]
-    return found if 2 * len(found) > len(there) else there[:0]
+        texts = nonempty[[isinstance(cell, str) and not is_number(cell) for cell in nonempty]]
+    return texts if 2 * len(texts) > len(nonempty) else nonempty[:0]
 
 
 def numbers_of(table: Table, names: Sequence[str]) -> Tensor:
@@ -191,10 +189,10 @@ def warn_of_look_alikes(where: str, names: Iterable[str]) -> None:
         )
 
 
-def places(names: Series, known: Iterable[str]) -> Tensor:
-    """Where names stand among the known ones, (n,) int64; -1 for an unknown name."""
-    found = names.map({name: i for i, name in enumerate(known)})
-    return torch.tensor(found.fillna(-1).to_numpy(dtype=np.int64))
+def places(names: Series, order: Iterable[str]) -> Tensor:
+    """Where names stand in this order, (n,) int64; -1 for an unknown name."""
+    positions = names.map({name: i for i, name in enumerate(order)})
+    return torch.tensor(positions.fillna(-1).to_numpy(dtype=np.int64))
 
 
 def present(table: Table, name: str) -> Series:
@@ -230,16 +228,16 @@ def labels_of(
             )
         return labels, ()
     names = cells.map(name_of)
-    known = tuple(classes) or distinct_names(names)
+    class_names = tuple(classes) or distinct_names(names)
     if not classes:
-        warn_of_look_alikes(f"{table.where}, column '{name}'", known)
-    labels = places(names, known)
+        warn_of_look_alikes(f"{table.where}, column '{name}'", class_names)
+    labels = places(names, class_names)
     if len(wrong := cells[(labels < 0).numpy()]):
         raise DataError(
-            f"{at(wrong)}: class {wrong.iloc[0]!r} is none of {', '.join(known[:10])}, those of "
-            "the training data or of class_names; correct the cell, or take the row out"
+            f"{at(wrong)}: class {wrong.iloc[0]!r} is none of {', '.join(class_names[:10])}, those "
+            "of the training data or of class_names; correct the cell, or take the row out"
         )
-    return labels, known
+    return labels, class_names
 
 
 def words_of(
@@ -252,5 +250,5 @@ def words_of(
     for cells in columns:
         if len(wrong := cells[[not isinstance(cell, str) for cell in cells]]):
             raise DataError(f"{at(wrong)} is a {type(wrong.iloc[0]).__name__}, no text")
-    known = by_frequency(columns[0], vocabulary)
-    return [padded(cells, known, length) for cells in columns], Words(known, length)
+    word_numbers = by_frequency(columns[0], vocabulary)
+    return [padded(cells, word_numbers, length) for cells in columns], Words(word_numbers, length)

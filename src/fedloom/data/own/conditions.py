@@ -37,9 +37,9 @@ def columns_in(condition: str) -> list[str]:
         raise _wrong(condition, first_line(error)) from None
     for node in ast.walk(tree):
         values = [v.value for v in ast.iter_child_nodes(node) if isinstance(v, ast.Constant)]
-        known = all(type(value) in (int, float, str) for value in values)
-        text = isinstance(node, ast.BinOp) and any(isinstance(value, str) for value in values)
-        if not isinstance(node, _ALLOWED) or not known or text:
+        are_plain = all(type(value) in (int, float, str) for value in values)
+        on_texts = isinstance(node, ast.BinOp) and any(isinstance(value, str) for value in values)
+        if not isinstance(node, _ALLOWED) or not are_plain or on_texts:
             raise _wrong(condition, f"it holds a {type(node).__name__}")
     names = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name)]
     columns = {word: name for name, word in words.items()}
@@ -61,8 +61,8 @@ def with_condition(table: Table, condition: str, answers: Sequence[str]) -> Tabl
         holds = frame.eval(_plain(condition, words), engine="python").astype(bool)
     except (TypeError, ValueError, AttributeError, NotImplementedError, KeyError) as error:
         raise _wrong(condition, f"{table.where}: {first_line(error)}") from None
-    found = holds.map({False: answers[0], True: answers[1]})
-    return Table(table.where, table.frame.assign(**{condition: found}))
+    classes = holds.map({False: answers[0], True: answers[1]})
+    return Table(table.where, table.frame.assign(**{condition: classes}))
 
 
 def _refuse_other_kinds(
@@ -77,11 +77,11 @@ def _refuse_other_kinds(
         for pair in itertools.pairwise(sides):
             one, other = (_kinds(side, kinds) for side in pair)
             if one and other and not one & other:
-                said = [names.get(side, side) for side in map(ast.unparse, pair)]
+                side_names = [names.get(side, side) for side in map(ast.unparse, pair)]
                 raise DataError(
-                    f"target = {short(condition)}: in {where} {said[0]} is of {min(one)} and "
-                    f"{said[1]} of {min(other)}, which never match; compare it with values that "
-                    "this column has, numbers without quotes and texts with them"
+                    f"target = {short(condition)}: in {where} {side_names[0]} is of {min(one)} and "
+                    f"{side_names[1]} of {min(other)}, which never match; compare it with values "
+                    "that this column has, numbers without quotes and texts with them"
                 )
 
 
@@ -102,7 +102,7 @@ def _words(condition: str) -> dict[str, str]:
 
 def _plain(condition: str, words: Mapping[str, str]) -> str:
     """The condition with these words."""
-    return _QUOTED.sub(lambda found: words[found[1]], condition).strip()
+    return _QUOTED.sub(lambda match: words[match[1]], condition).strip()
 
 
 def _wrong(condition: str, why: str) -> DataError:

@@ -55,9 +55,9 @@ Kind = Literal["number", "values", "texts"]
 
 class ColumnDescription(BaseModel):
     """A column. kind: many different numbers, few of them, or texts. missing: empty cells, None:
-    some, or not told. counts: rows of each value, None: withheld; none of numbers. mean, deviation:
-    of numbers, None: too few rows; quantiles: about the places 0 (low), 1/4, 1/2, 3/4, 1 (high) of
-    the numbers in order, see above.
+    some, or undisclosed. counts: rows of each value, None: withheld; none of numbers. mean,
+    deviation: of numbers, None: too few rows; quantiles: about the places 0 (low), 1/4, 1/2, 3/4, 1
+    (high) of the numbers in order, see above.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
@@ -81,8 +81,8 @@ class ColumnDescription(BaseModel):
 
 class Description(BaseModel):
     """A site's table. least: the least count; rows: None if there are fewer, and then nothing else
-    is told. target: the column with the labels, if it is known; duplicates: where the tables of all
-    sites lie together.
+    is disclosed. target: the column with the labels, if it is known; duplicates: where the tables
+    of all sites lie together.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
@@ -113,8 +113,8 @@ def described(table: Table, names: Sequence[str], target: str | None, least: int
         try:
             columns[name] = _column(table.of(name), least)
         except ValidationError as error:
-            said = ": ".join(first_of(error))
-            raise DataError(f"{table.where}, column '{name}' cannot be described: {said}") from None
+            why = ": ".join(first_of(error))
+            raise DataError(f"{table.where}, column '{name}' cannot be described: {why}") from None
     return Description(least=least, rows=rows, target=target, columns=columns)
 
 
@@ -135,29 +135,29 @@ def described_clients(options: Mapping[str, Any], least: int) -> dict[str, Descr
     if owner is not None:
         rows = whole.frame.groupby(present(whole, owner).map(name_of), sort=True)
         clients = {str(name): Table(f"{whole.where}, {name}", each) for name, each in rows}
-    told = {name: described(table, names, label, least) for name, table in clients.items()}
-    named = options.get("identity", ())
-    by = [*named] or [*sorted(names), *([] if label is None else [label])]
-    large = {name: table for name, table in clients.items() if told[name].rows is not None}
-    alike = {name: rows_of(table, by, bool(named)) for name, table in large.items()}
-    for name, shared in shared_rows(alike, least).items():
-        found = Duplicates(columns=by, shared=shared)
-        told[name] = told[name].model_copy(update={"duplicates": found})
-    return told
+    descriptions = {name: described(table, names, label, least) for name, table in clients.items()}
+    identity = options.get("identity", ())
+    by = [*identity] or [*sorted(names), *([] if label is None else [label])]
+    large = {name: table for name, table in clients.items() if descriptions[name].rows is not None}
+    alike = {name: rows_of(table, by, bool(identity)) for name, table in large.items()}
+    for name, row_counts in shared_rows(alike, least).items():
+        duplicates = Duplicates(columns=by, shared=row_counts)
+        descriptions[name] = descriptions[name].model_copy(update={"duplicates": duplicates})
+    return descriptions
 
 
-def _training(given: Mapping[str, Any]) -> tuple[str | None, Table, str | None, list[str]]:
+def _training(options: Mapping[str, Any]) -> tuple[str | None, Table, str | None, list[str]]:
     """Of `table` with these options: the column that says whose a row is, the training rows, the
     column of the labels, and the others.
     """
-    kept = {name: value for name, value in given.items() if name not in _BECOMES}
-    if given.get("missing") == DROP:
-        kept["missing"] = DROP
-    target = given.get("target", ())
-    files = files_with({**kept, "target": target})
-    found = files.rows(given.get("class_names", ()))
+    table_options = {name: value for name, value in options.items() if name not in _BECOMES}
+    if options.get("missing") == DROP:
+        table_options["missing"] = DROP
+    target = options.get("target", ())
+    files = files_with({**table_options, "target": target})
+    rows = files.rows(options.get("class_names", ()))
     label, others = (target, []) if isinstance(target, str) else (None, [*target])
-    return files.owner, found.tables[0], label, found.inputs + others
+    return files.owner, rows.tables[0], label, rows.inputs + others
 
 
 def parsed(raw: bytes) -> Description:
@@ -167,28 +167,30 @@ def parsed(raw: bytes) -> Description:
 
 def _column(cells: Series, least: int) -> ColumnDescription:
     gaps = empty(cells)
-    there, missing = cells[~gaps], int(gaps.sum())
+    nonempty, missing = cells[~gaps], int(gaps.sum())
     refuse_commas(marked := text_cells(cells))
     if texts := len(marked) > 0:
-        names = there.map(name_of)
+        names = nonempty.map(name_of)
     else:
-        numbers = finite(there)  # raises with the row of a text among numbers
+        numbers = finite(nonempty)  # raises with the row of a text among numbers
         if len(np.unique(numbers)) > _FEW:
-            told = missing if not missing or min(missing, len(there)) >= least else None
-            # whether something is told must not tell how many cells are empty
-            sure = len(there) if told is not None else min(len(there), len(cells) - least + 1)
+            disclosed = missing if not missing or min(missing, len(nonempty)) >= least else None
+            # whether something is disclosed must not tell how many cells are empty
+            sure = len(nonempty)
+            if disclosed is None:
+                sure = min(sure, len(cells) - least + 1)
             groups = sure // least
             return ColumnDescription(
-                kind="number", missing=told, **_numbers(numbers, least, groups)
+                kind="number", missing=disclosed, **_numbers(numbers, least, groups)
             )
-        names = there.map(number_name)
+        names = nonempty.map(number_name)
     counts = names.reindex(cells.index, fill_value="").value_counts(sort=False)
-    found = _cells({str(name): int(n) for name, n in counts.items()}, least)
-    empties = found.pop("", None) if missing else 0
+    public = _cells({str(name): int(n) for name, n in counts.items()}, least)
+    empties = public.pop("", None) if missing else 0
     return ColumnDescription(
         kind="texts" if texts else "values",
         missing=empties,
-        counts={name: found[name] for name in in_order(found, None if texts else float)},
+        counts={name: public[name] for name in in_order(public, None if texts else float)},
     )
 
 
@@ -199,15 +201,15 @@ def _cells(counts: Mapping[str, int], least: int) -> dict[str, int | None]:
     >>> _cells({"a": 50, "b": 40, "c": 3}, 10), _cells({"a": 50, "b": 6, "c": 7}, 10)
     ({'a': None, 'b': 40}, {'a': 50})
     """
-    told: dict[str, int | None] = {k: n for k, n in counts.items() if n >= least}
+    disclosed: dict[str, int | None] = {k: n for k, n in counts.items() if n >= least}
     free = sum(n for n in counts.values() if n < least)
     if not 0 < free < least:
-        return told
-    for name in told:
+        return disclosed
+    for name in disclosed:
         free += counts[name] - least
-        told[name] = None
+        disclosed[name] = None
         if free >= least - 1:  # now the rarer ones may be from 1 to least - 1
-            return told
+            return disclosed
     return {}
 
 
@@ -223,13 +225,13 @@ def _numbers(values: Floats, least: int, count: int) -> dict[str, Any]:
     sizes = np.array([len(group) for group in groups])
     centres = (np.cumsum(sizes) - sizes / 2)[1:-1]
     means = [group.mean() for group in groups[1:-1]]
-    found: list[float | None] = [None] * len(_QUANTILES)
-    for at, quantile in enumerate(_QUANTILES):
+    quantiles: list[float | None] = [None] * len(_QUANTILES)
+    for i, quantile in enumerate(_QUANTILES):
         if count >= _GROUPS or quantile == 0.5:  # outside of the centres that of the nearest group
             value = np.interp(quantile * len(ordered), centres, means)
-            found[at] = round(float(value), digits)
-    told = {"mean": round(mean, digits), "deviation": round(deviation, digits)}
-    return told | {"quantiles": found}
+            quantiles[i] = round(float(value), digits)
+    statistics = {"mean": round(mean, digits), "deviation": round(deviation, digits)}
+    return statistics | {"quantiles": quantiles}
 
 
 # ------------------------------------------------------------------------------- of several sites
@@ -237,20 +239,20 @@ def counts_of(column: ColumnDescription, rows: int) -> dict[str, float]:
     """About how many of a site's rows have each value: those that are withheld share what the
     others leave.
     """
-    told = {value: float(n) for value, n in column.counts.items() if n is not None}
-    withheld = column.counts.keys() - told.keys()
-    left = rows - (column.missing or 0) - sum(told.values())
-    return told | {value: left / len(withheld) for value in withheld}
+    counts = {value: float(n) for value, n in column.counts.items() if n is not None}
+    withheld = column.counts.keys() - counts.keys()
+    rest = rows - (column.missing or 0) - sum(counts.values())
+    return counts | {value: rest / len(withheld) for value in withheld}
 
 
 def labels_of(
-    told: Mapping[str, Description],
+    descriptions: Mapping[str, Description],
 ) -> tuple[list[str], dict[str, list[float]], Labels | None]:
     """The labels of all sites; about how many rows of each there are at every site that tells its
-    rows, and behind them those that are not told; how much they differ. None, if the labels are no
-    values.
+    rows, and behind them those that are undisclosed; how much they differ. None, if the labels are
+    no values.
     """
-    sites = {name: site for name, site in told.items() if site.rows is not None}
+    sites = {name: site for name, site in descriptions.items() if site.rows is not None}
     columns = {n: site.columns[site.target] for n, site in sites.items() if site.target is not None}
     if not columns or any(column.kind == "number" for column in columns.values()):
         return [], {}, None
@@ -260,7 +262,7 @@ def labels_of(
     counts = {}
     for name, column in columns.items():
         rows = sites[name].rows or 0
-        found = counts_of(column, rows)
-        counts[name] = [found.get(label, 0.0) for label in labels]
+        column_counts = counts_of(column, rows)
+        counts[name] = [column_counts.get(label, 0.0) for label in labels]
         counts[name].append(rows - sum(counts[name]))
     return [*labels], counts, labels_of_counts(np.array([*counts.values()]))

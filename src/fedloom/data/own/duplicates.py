@@ -27,12 +27,12 @@ class Duplicates(BaseModel):
     shared: dict[Value, Examples | None] = {}
 
 
-def rows_of(table: Table, columns: Sequence[str], named: bool) -> set[Row]:
-    """A table's rows as they are compared. named: the columns say who somebody is, and a row with
-    an empty cell among them says it of nobody.
+def rows_of(table: Table, columns: Sequence[str], by_identity: bool) -> set[Row]:
+    """A table's rows as they are compared. by_identity: the columns say who somebody is, and a row
+    with an empty cell among them says it of nobody.
     """
     rows = zip(*(_plain(table, name) for name in columns), strict=True)
-    return {row for row in rows if (all if named else any)(row)}
+    return {row for row in rows if (all if by_identity else any)(row)}
 
 
 def _plain(table: Table, name: str) -> list[str]:
@@ -50,8 +50,8 @@ def _plain(table: Table, name: str) -> list[str]:
 
 def shared_rows(rows: Mapping[str, set[Row]], least: int) -> dict[str, dict[str, int | None]]:
     """{site: {another site: how many rows both have, None below the least count}}."""
-    shared: dict[str, dict[str, int | None]] = {name: {} for name in rows}
+    counts: dict[str, dict[str, int | None]] = {name: {} for name in rows}
     for one, other in itertools.combinations(rows, 2):
         count = len(rows[one] & rows[other])
-        shared[one][other] = shared[other][one] = count if count >= least else None
-    return shared
+        counts[one][other] = counts[other][one] = count if count >= least else None
+    return counts

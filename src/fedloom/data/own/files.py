@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedloom.core.user_paths import user_path
-from fedloom.data.own.columns import Table, joined
+from fedloom.data.own.columns import Table, join_tables
 from fedloom.errors import DataError
 
 if TYPE_CHECKING:
@@ -37,17 +37,17 @@ def files_of(path: Paths) -> list[Path]:
         if not path:
             raise DataError("path is an empty list; give at least one file")
         return [file for one in path for file in files_of(one)]
-    given = user_path(path)
+    full_path = user_path(path)
     if not several(path):
-        if given.is_dir():
+        if full_path.is_dir():
             raise DataError(f"{path} is a folder; give the files in it, as in {path}/*.csv")
-        return [given]
-    found = sorted(map(Path, glob.glob(str(given), recursive=True)))
-    if not found:
+        return [full_path]
+    files = sorted(map(Path, glob.glob(str(full_path), recursive=True)))
+    if not files:
         raise DataError(
             f"no file matches '{path}' (seen from {os.getcwd()}); give path= files that are there"
         )
-    return found
+    return files
 
 
 def stem(file: Path) -> str:
@@ -79,14 +79,14 @@ def names_of(files: Sequence[Path]) -> list[str]:
 
 
 def joined_files(
-    path: Paths, tables: Sequence[Table], needed: Collection[str], others: bool
+    path: Paths, tables: Sequence[Table], required: Collection[str], others: bool
 ) -> Table:
     """The rows of a path's files, one after the other, in the columns that all have; of several the
-    column FILE has the names of the files. needed: columns that every file must have; others: every
-    file must have the same columns. Raises DataError naming the file.
+    column FILE has the names of the files. required: columns that every file must have; others:
+    every file must have the same columns. Raises DataError naming the file.
     """
     for table in tables:
-        for name in needed:
+        for name in required:
             table.of(name)
         for one, other in ((tables[0], table), (table, tables[0])) if others else ():
             if lacking := [name for name in one.columns if name not in other.columns]:
@@ -99,7 +99,7 @@ def joined_files(
     for name, table in zip(names_of(files_of(path)), tables, strict=True):
         table.frame[FILE] = name
     where = os.fspath(path) if isinstance(path, str | os.PathLike) else f"{tables[0].where}, ..."
-    return joined(tables, where)
+    return join_tables(tables, where)
 
 
 def parts_of(table: Table, clients: Series | None) -> dict[str, tuple[Places, Table]]:

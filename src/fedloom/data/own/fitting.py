@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Finding:
+class FitOptions:
     """What is found in training rows besides categories: missing, standardise, ddof of `table`."""
 
     missing: Fills | None = None
@@ -69,80 +69,82 @@ class Finding:
             return replace(column, mean=mean, std=std)
         return replace(column, mean=mean[0], std=std[0])
 
-    def filled(self, how: Preparation, table: Table) -> Preparation:
+    def fit_all(self, preparation: Preparation, table: Table) -> Preparation:
         """The same of all columns."""
-        return Preparation(tuple(self.of(column, table) for column in how.columns))
+        return Preparation(tuple(self.of(column, table) for column in preparation.columns))
 
-    def fill(self, there: Series, kind: str, cells: Series) -> float | str | None:
-        """What stands for an empty cell of a column. there: the cells that are not empty."""
-        given, name = self.missing, cells.name
-        how = given.get(name, given.get(ALL)) if isinstance(given, Mapping) else given
-        if how in (None, DROP):
+    def fill(self, nonempty: Series, kind: str, cells: Series) -> float | str | None:
+        """What stands for an empty cell of a column. nonempty: its other cells."""
+        missing, name = self.missing, cells.name
+        method = missing.get(name, missing.get(ALL)) if isinstance(missing, Mapping) else missing
+        if method in (None, DROP):
             return None
-        own = isinstance(given, Mapping) and name in given
-        if not len(there) and (how in FILLS or (kind != "number" and not own)):
+        by_name = isinstance(missing, Mapping) and name in missing
+        if not len(nonempty) and (method in FILLS or (kind != "number" and not by_name)):
             raise all_empty(cells, f", or say what stands there: missing.{name} = 0, a value")
         if kind == "number":
-            return _number_for(there, how)
-        numbers = {name: number_name(name) for name in {*map(name_of, there)}}
-        numeric, fill = all(numbers.values()), name_of(how)
-        if how in FILLS or not (own or isinstance(how, str)):  # a number for all is no text
-            names = map(name_of, there)
+            return _number_for(nonempty, method)
+        numbers = {name: number_name(name) for name in {*map(name_of, nonempty)}}
+        numeric, fill = all(numbers.values()), name_of(method)
+        if method in FILLS or not (
+            by_name or isinstance(method, str)
+        ):  # a number for all is no text
+            names = map(name_of, nonempty)
             fill = str(_most_frequent([numbers[name] if numeric else name for name in names]))
         return number_name(fill) or fill if numeric else fill
 
 
-def fit(table: Table, names: Sequence[str], kinds: Kinds, how: Finding) -> Preparation:
+def fit(table: Table, names: Sequence[str], kinds: Kinds, options: FitOptions) -> Preparation:
     """Find in the training rows how columns become inputs; see `table`. Raises DataError."""
-    return how.filled(kinds_in(table, names, kinds, how), table)
+    return options.fit_all(kinds_in(table, names, kinds, options), table)
 
 
-def kinds_in(table: Table, names: Sequence[str], kinds: Kinds, how: Finding) -> Preparation:
+def kinds_in(table: Table, names: Sequence[str], kinds: Kinds, options: FitOptions) -> Preparation:
     """The same without what stands for an empty cell, and without a scale."""
-    for option, given in (("columns", kinds), ("missing", how.missing)):
-        for name in given if isinstance(given, Mapping) else ():
+    for option, by_column in (("columns", kinds), ("missing", options.missing)):
+        for name in by_column if isinstance(by_column, Mapping) else ():
             if name not in (*names, ALL):
                 raise DataError(
                     f"{option}.{name}: there is no input of this name; {did_you_mean(name, names)}"
                 )
-    return Preparation(tuple(_column(table, name, kinds, how) for name in names))
+    return Preparation(tuple(_column(table, name, kinds, options) for name in names))
 
 
-def _column(table: Table, name: str, kinds: Kinds, how: Finding) -> Column:
+def _column(table: Table, name: str, kinds: Kinds, options: FitOptions) -> Column:
     """What kind of column it is, and its values."""
     cells = table.of(name)
-    there = cells[~empty(cells)]
-    if not len(there):
+    nonempty = cells[~empty(cells)]
+    if not len(nonempty):
         raise all_empty(cells)
-    found = text_cells(there)
-    rule = kinds.get(name) or (kinds.get(ALL, "") if len(found) else "number")
-    if not rule:
-        raise no_rule(found)
-    if isinstance(rule, str) and rule not in KINDS:
-        raise DataError(f"columns.{name}: {unknown('kind of column', rule, KINDS)}, or its values")
-    if rule == "number":
-        return Column(name, rule)
-    fill = how.fill(there, "", cells)
-    known = dict.fromkeys(categories(dict.fromkeys(map(name_of, there))))
-    _warn_of_mixed(table, name, [*known])
-    warn_of_look_alikes(f"{table.where}, column '{name}'", known)
-    if not isinstance(rule, str):
-        return Column(name, "ordinal", categories(rule, fill))
-    values = {*known, *([str(fill)] if len(there) < len(cells) and fill is not None else [])}
+    texts = text_cells(nonempty)
+    kind = kinds.get(name) or (kinds.get(ALL, "") if len(texts) else "number")
+    if not kind:
+        raise no_rule(texts)
+    if isinstance(kind, str) and kind not in KINDS:
+        raise DataError(f"columns.{name}: {unknown('kind of column', kind, KINDS)}, or its values")
+    if kind == "number":
+        return Column(name, kind)
+    fill = options.fill(nonempty, "", cells)
+    levels = dict.fromkeys(categories(dict.fromkeys(map(name_of, nonempty))))
+    _warn_of_mixed(table, name, [*levels])
+    warn_of_look_alikes(f"{table.where}, column '{name}'", levels)
+    if not isinstance(kind, str):
+        return Column(name, "ordinal", categories(kind, fill))
+    values = {*levels, *([str(fill)] if len(nonempty) < len(cells) and fill is not None else [])}
     order = in_order(values, float if all(map(number_name, values)) else None)
-    return Column(name, rule, order)
+    return Column(name, kind, order)
 
 
 def _warn_of_mixed(table: Table, name: str, cells: Sequence[str]) -> None:
     """Say it if one number in two forms gives two values, because some cells are texts."""
-    seen: dict[str, str] = {}
+    first_forms: dict[str, str] = {}
     for cell in cells:
         number = number_name(cell)
-        if number and (first := seen.setdefault(number, cell)) != cell:
+        if number and (first := first_forms.setdefault(number, cell)) != cell:
             text = next(c for c in cells if number_name(c) is None)
-            said = "%s, column '%s': '%s' and '%s' are two values, because '%s' is a text; if it "
-            said += "stands for a missing cell, leave that empty, else write numbers in one way"
-            _log.warning(said, table.where, name, first, cell, text)
+            line = "%s, column '%s': '%s' and '%s' are two values, because '%s' is a text; if it "
+            line += "stands for a missing cell, leave that empty, else write numbers in one way"
+            _log.warning(line, table.where, name, first, cell, text)
             return
 
 
@@ -152,25 +154,26 @@ def all_empty(cells: Series, or_else: str = "") -> DataError:
     return DataError(f"{where} is empty in every row; leave it out of inputs{or_else}")
 
 
-def no_rule(found: Series) -> DataError:
+def no_rule(texts: Series) -> DataError:
     """The error for a column of texts of which nothing says how it becomes numbers."""
-    how = f"write columns.{found.name} = one_hot, or ordinal, or its values in order; or leave it"
-    said = odd(found.iloc[0]) or f"{short(found.iloc[0])} is a text; {how} out of inputs"
-    return DataError(f"{at(found)}: {said}")
+    cure = f"write columns.{texts.name} = one_hot, or ordinal, or its values in order; or leave it"
+    problem = odd(texts.iloc[0]) or f"{short(texts.iloc[0])} is a text; {cure} out of inputs"
+    return DataError(f"{at(texts)}: {problem}")
 
 
-def _number_for(there: Series, how: str | float) -> float:
+def _number_for(nonempty: Series, method: str | float) -> float:
     """What stands for a missing number: of several that are most frequent the smallest."""
-    if not isinstance(how, str):
-        return float(how)
-    if how not in FILLS:
+    if not isinstance(method, str):
+        return float(method)
+    if method not in FILLS:
         raise DataError(
-            f"missing.{there.name} must be mean, median, most_frequent or a number, got '{how}'"
+            f"missing.{nonempty.name} must be mean, median, most_frequent or a number, got "
+            f"'{method}'"
         )
-    numbers = finite(there)
-    if how == "most_frequent":
+    numbers = finite(nonempty)
+    if method == "most_frequent":
         return float(_most_frequent(numbers))
-    return float(numbers.mean() if how == "mean" else np.median(numbers))
+    return float(numbers.mean() if method == "mean" else np.median(numbers))
 
 
 def _most_frequent(values: Any) -> Any:

@@ -59,24 +59,24 @@ def folders(
     clients = _inside(root)
     if not clients:
         raise DataError(f"{root} holds no folders; put every client's data into one of its own")
-    kept = [client / name for client in clients for name in ("data.npz", "inputs.npy")]
-    arrays = any(file.is_file() for file in kept)
+    array_files = [client / name for client in clients for name in ("data.npz", "inputs.npy")]
+    arrays = any(file.is_file() for file in array_files)
     classes = () if arrays else _classes(clients)
-    found: list[dict[str, Part]] = []
+    samples: list[dict[str, Part]] = []
     for client in clients:
         try:
-            found.append(_arrays(client) if arrays else _pictures(client, classes, size))
+            samples.append(_arrays(client) if arrays else _pictures(client, classes, size))
         except DataError as error:
             raise DataError(f"client {client.name}: {error}") from error
     transform = None
     if not arrays:
-        channels, how = found[0]["train"][0].shape[1], {"rotate": rotate, "crop": crop}
-        transform = Images.centred(channels, mean, std, flip=flip, **how)
+        channels, augmentation = samples[0]["train"][0].shape[1], {"rotate": rotate, "crop": crop}
+        transform = Images.centred(channels, mean, std, flip=flip, **augmentation)
     names = [client.name for client in clients]
-    inputs, targets, owners = _joined(names, found, "train", transform)
+    inputs, targets, owners = _join(names, samples, "train", transform)
     tests: tuple[Tensor | None, ...] = (None, None, None)
-    if any("test" in parts for parts in found):
-        tests = _joined(names, found, "test", transform)
+    if any("test" in parts for parts in samples):
+        tests = _join(names, samples, "test", transform)
     return Arrays(
         name=root.name,
         inputs=inputs,
@@ -167,13 +167,13 @@ def _pictures(client: Path, classes: tuple[str, ...], size: int | None) -> dict[
     return out
 
 
-def _joined(
-    names: Sequence[str], found: Sequence[dict[str, Part]], split: str, transform: Images | None
+def _join(
+    names: Sequence[str], samples: Sequence[dict[str, Part]], split: str, transform: Images | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The samples of all clients, one after the other, and their owners. Raises DataError."""
-    there = [i for i, parts in enumerate(found) if split in parts]
-    who = [f"client {names[i]}" for i in there]
-    inputs, targets, lists = join([found[i][split] for i in there], who, transform=transform)
-    for place, name in enumerate(who):
+    indices = [i for i, parts in enumerate(samples) if split in parts]
+    where = [f"client {names[i]}" for i in indices]
+    inputs, targets, lists = join([samples[i][split] for i in indices], where, transform=transform)
+    for place, name in enumerate(where):
         check_finite(f"{name}: {split} inputs", inputs[lists.of(place)])
-    return inputs, targets, torch.tensor(there)[lists.owners()]
+    return inputs, targets, torch.tensor(indices)[lists.owners()]

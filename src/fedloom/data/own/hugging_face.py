@@ -19,7 +19,7 @@ from fedloom.data.own.columns import (
     Table,
     as_table,
     first_line,
-    joined,
+    join_tables,
     no_column,
     numbers_of,
     warn_of_look_alikes,
@@ -79,7 +79,7 @@ def hugging_face(
 
 
 def _table(
-    rows: Any, where: str, needed: Sequence[str], client: str | None, before: Sequence[Table]
+    rows: Any, where: str, required: Sequence[str], client: str | None, previous: Sequence[Table]
 ) -> Table:
     """Some columns of a Dataset of the library, read at once, otherwise it reads row by row; of
     pictures, if the first one holds them, as arrays like those of the tables before, and of named
@@ -87,30 +87,31 @@ def _table(
     that lacks a column that is needed.
     """
     try:
-        how = (getattr(rows, "format", None) or {}).get("format_kwargs")
+        format_options = (getattr(rows, "format", None) or {}).get("format_kwargs")
         rows = rows.with_format(None)  # it may have been saved to give tensors
         names, count = rows.column_names, len(rows)
     except (AttributeError, TypeError) as error:
         raise DataError(
             f"{where} is a {type(rows).__name__}; give Datasets of the library datasets"
         ) from error
-    if how:
+    if format_options:
         raise DataError(
-            f"{where} has a format with {', '.join(how)} (set_transform, with_format), and rows "
-            "are read once, as stored; apply it by .map(), or take it off by "
+            f"{where} has a format with {', '.join(format_options)} (set_transform, with_format), "
+            "and rows are read once, as stored; apply it by .map(), or take it off by "
             ".with_format(None) and let fedloom augment: crop=4, flip=True"
         )
     if not count:
         raise DataError(f"{where} is empty")
-    for name in needed:
+    for name in required:
         if name not in names:
             raise no_column(where, name, names)
-    inputs, columns = needed[0], {name: rows[name] for name in names if name in (*needed, client)}
+    inputs = required[0]
+    columns = {name: rows[name] for name in names if name in (*required, client)}
     for name in columns.keys() - {inputs}:
-        if known := _class_names(rows, name):  # -1 stands for no class
-            inside = range(len(known))
-            columns[name] = [known[v] if v in inside else v for v in columns[name]]
-    like = _pixels(before[0], inputs) if before else None
+        if class_names := _class_names(rows, name):  # -1 stands for no class
+            inside = range(len(class_names))
+            columns[name] = [class_names[v] if v in inside else v for v in columns[name]]
+    like = _pixels(previous[0], inputs) if previous else None
     if like is not None or _holds_pictures(columns[inputs]):
         columns[inputs] = [*_pictures(columns[inputs], f"{where}, column '{inputs}'", like)]
     return as_table(where, {name: values[:] for name, values in columns.items()})
@@ -148,19 +149,19 @@ def _pictures(
     read. Raises DataError naming the row.
     """
     for row in range(len(values)):
-        place = f"{where}, row {row + 1}"
+        cell = f"{where}, row {row + 1}"
         try:
             picture = values[row]
             if not hasattr(picture, "convert"):
-                raise DataError(f"{place} is a {type(picture).__name__}, no picture")
+                raise DataError(f"{cell} is a {type(picture).__name__}, no picture")
             array = as_array(
-                picture, like and like[1:], place, None if like is None else like[0] == 1
+                picture, like and like[1:], cell, None if like is None else like[0] == 1
             )
         except DataError:
             raise
         except (OSError, SyntaxError, ValueError) as error:
             raise DataError(
-                f"{place} is no whole picture ({first_line(error)}); take it out"
+                f"{cell} is no whole picture ({first_line(error)}); take it out"
             ) from error
         like = like or (array.shape[0], array.shape[1], array.shape[2])
         yield array
@@ -174,10 +175,10 @@ def _from_hub(path: str, config: str | None) -> Any:
             return datasets.load_from_disk(str(folder))
         return datasets.load_dataset(path, config)
     except Exception as error:  # the library raises all kinds of errors, also without a network
-        said = str(error).splitlines()
+        lines = str(error).splitlines()
         raise DataError(
             f"data set '{path}' cannot be loaded ({type(error).__name__}: "
-            f"{said[0] if said else ''}); give a name of the hub with a network, or a folder of "
+            f"{lines[0] if lines else ''}); give a name of the hub with a network, or a folder of "
             "save_to_disk"
         ) from error
 
@@ -187,9 +188,9 @@ def _split(whole: Any, path: str, split: str) -> tuple[Any, str]:
     if not hasattr(whole, "keys"):
         raise DataError(f"data set '{path}' has no splits; save a DatasetDict with {split}")
     if split not in whole:
-        known = did_you_mean(split, list(whole.keys()))
+        hint = did_you_mean(split, list(whole.keys()))
         raise DataError(
-            f"data set '{path}' has no split '{split}'; {known} (test_split=none for no test set)"
+            f"data set '{path}' has no split '{split}'; {hint} (test_split=none for no test set)"
         )
     return whole[split], f"data set '{path}', split '{split}'"
 
@@ -219,18 +220,18 @@ def from_partitions(
     clients, tests = _parts(parts, test)
     if not clients:
         raise DataError("there are no partitions; give at least one Dataset")
-    needed = [inputs, target]
+    required = [inputs, target]
     train: list[Table] = []
-    for who, rows in clients.items():
-        train.append(_table(rows, f"client {who}", needed, None, train))
-    tables = [joined(train, "the clients")]
+    for client, rows in clients.items():
+        train.append(_table(rows, f"client {client}", required, None, train))
+    tables = [join_tables(train, "the clients")]
     if tests is not None:
-        tables.append(_table(tests, "test", needed, None, train))
+        tables.append(_table(tests, "test", required, None, train))
     columns, raw = _inputs(tables, inputs, length, vocabulary)
     sizes = torch.tensor([len(table.frame) for table in train])
     every = [*clients.values(), *([] if tests is None else [tests])]
     targets, classes = targets_of(tables, target, _joined_classes(every, target))
-    named = not all(isinstance(who, int) for who in clients)
+    has_names = not all(isinstance(client, int) for client in clients)
     return Arrays(
         name=name,
         inputs=columns[0],
@@ -239,7 +240,7 @@ def from_partitions(
         test_inputs=columns[1] if len(columns) > 1 else None,
         test_targets=targets[1] if len(targets) > 1 else None,
         by="clients",
-        owner_names=[str(who) for who in clients] if named else (),
+        owner_names=[str(client) for client in clients] if has_names else (),
         class_names=classes,
         transform=_transform(columns[0], mean, std, crop=crop, flip=flip),
         raw=raw,
@@ -251,8 +252,8 @@ def _parts(parts: Any, test: Any) -> tuple[dict[Any, Any], Any]:
     if hasattr(parts, "load_partition"):
         return _of_flower(parts), parts.load_split(test) if isinstance(test, str) else test
     if isinstance(parts, Mapping):
-        found = dict(parts)
-        return found, found.pop(test, None) if isinstance(test, str) else test
+        clients = dict(parts)
+        return clients, clients.pop(test, None) if isinstance(test, str) else test
     return dict(enumerate(parts)), None if isinstance(test, str) else test
 
 
@@ -266,10 +267,10 @@ def _of_flower(parts: Any) -> dict[Any, Any]:
     first = parts.load_partition(0)  # only then some partitioners know how many there are
     maker = next(iter(parts.partitioners.values()))
     names = getattr(maker, "partition_id_to_natural_id", None) or {}
-    found = {names.get(0, 0): first}
+    clients = {names.get(0, 0): first}
     for i in range(1, maker.num_partitions):
-        found[names.get(i, i)] = parts.load_partition(i)
-    return found
+        clients[names.get(i, i)] = parts.load_partition(i)
+    return clients
 
 
 def _class_names(part: Any, target: str) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from fedloom.data.transforms import Transform, check_dtype
 from fedloom.data.unseen import Unseen
 from fedloom.errors import DataError, did_you_mean
 
-_Joined = tuple[Tensor, Tensor, Ragged]  # inputs, targets, the rows of each client
+_ClientArrays = tuple[Tensor, Tensor, Ragged]  # inputs, targets, the rows of each client
 
 
 def from_clients(
@@ -50,30 +50,30 @@ def from_clients(
             "both test and client_tests are given; give test (one common set) or client_tests "
             "(one per client, together the common set)"
         )
-    called, parts = _named(pairs)
-    names = called or tuple(map(str, range(len(parts))))
-    own = None if client_tests is None else _in_order(client_tests, called, len(parts))
-    new = () if own is None else tuple(i for i, part in enumerate(parts) if _empty(part))
+    given_names, parts = _names_and_parts(pairs)
+    names = given_names or tuple(map(str, range(len(parts))))
+    test_pairs = None if client_tests is None else _in_order(client_tests, given_names, len(parts))
+    new = () if test_pairs is None else tuple(i for i, part in enumerate(parts) if _empty(part))
     stay = [i for i in range(len(parts)) if i not in new]
-    if none := [names[i] for i in new if own is not None and _empty(own[i])]:
+    if none := [names[i] for i in new if test_pairs is not None and _empty(test_pairs[i])]:
         raise DataError(
             f"client {none[0]} has no samples, neither to train on nor to test on; leave it out"
         )
 
-    def joined(what: str, of: Sequence[Any], clients: Sequence[int]) -> _Joined:
-        where = [f"{what} {names[i]}" for i in clients]
-        return join([of[i] for i in clients], where, dtype, transform)
+    def join_parts(subject: str, arrays: Sequence[Any], clients: Sequence[int]) -> _ClientArrays:
+        where = [f"{subject} {names[i]}" for i in clients]
+        return join([arrays[i] for i in clients], where, dtype, transform)
 
-    inputs, targets, clients = joined("client", parts, stay)
+    inputs, targets, clients = join_parts("client", parts, stay)
     test_inputs, test_targets = _test_arrays(test, dtype, transform)
     tests = unseen = None
     about: dict[str, Any] = {"source": name, **_not_counted(ignore)}
     about |= {} if transform is None else transform.about()
     about["partition"] = {"kind": "given", "clients": clients.count}
-    if own is not None:
-        test_inputs, test_targets, tests = joined("client_tests", own, stay)
-    if own is not None and new:
-        unseen = Unseen(tuple(names[i] for i in new), *joined("client_tests", own, new))
+    if test_pairs is not None:
+        test_inputs, test_targets, tests = join_parts("client_tests", test_pairs, stay)
+    if test_pairs is not None and new:
+        unseen = Unseen(tuple(names[i] for i in new), *join_parts("client_tests", test_pairs, new))
         about["unseen"] = [*unseen.names]
     return FederatedData(
         name=name,
@@ -86,7 +86,7 @@ def from_clients(
         class_names=tuple(class_names),
         about=about,
         transform=transform,
-        client_names=tuple(names[i] for i in stay) if called or new else (),
+        client_names=tuple(names[i] for i in stay) if given_names or new else (),
         unseen=unseen,
     )
 
@@ -100,16 +100,16 @@ def _empty(pair: Any) -> bool:
         return False
 
 
-def refuse_loader(given: Any, what: str) -> None:
+def refuse_loader(value: Any, subject: str) -> None:
     """Raise DataError for a DataLoader."""
-    if isinstance(given, DataLoader):
+    if isinstance(value, DataLoader):
         raise DataError(
-            f"{what} is a DataLoader; give its dataset, from_datasets([loader.dataset, ...]): "
+            f"{subject} is a DataLoader; give its dataset, from_datasets([loader.dataset, ...]): "
             "fedloom draws the batches itself, of local.batch examples"
         )
 
 
-def _named(parts: Any) -> tuple[tuple[str, ...], Sequence[Any]]:
+def _names_and_parts(parts: Any) -> tuple[tuple[str, ...], Sequence[Any]]:
     """-> the names of the clients, if they have some, and their parts in order."""
     if not isinstance(parts, Mapping):
         return (), parts
@@ -118,21 +118,21 @@ def _named(parts: Any) -> tuple[tuple[str, ...], Sequence[Any]]:
 
 def _in_order(tests: Any, names: tuple[str, ...], count: int) -> Sequence[Any]:
     """One test pair per client, in the clients' order; no samples for a name without a pair."""
-    given, parts = _named(tests)
-    if not given:
+    test_names, parts = _names_and_parts(tests)
+    if not test_names:
         if len(parts) != count:
             raise DataError(
                 f"client_tests has {len(parts)} pairs for {count} clients; give one each"
             )
         return parts
-    for name in given:
+    for name in test_names:
         if name not in names:
             raise DataError(
                 f"client_tests has a client '{name}', which has no training samples; "
                 + (did_you_mean(name, names) if names else "give the clients names too")
             )
-    found = dict(zip(given, parts, strict=True))
-    return [found.get(name, ([], [])) for name in names]
+    pairs_by_name = dict(zip(test_names, parts, strict=True))
+    return [pairs_by_name.get(name, ([], [])) for name in names]
 
 
 def from_arrays(
@@ -186,19 +186,21 @@ def _test_arrays(
 
 
 def _arrays(
-    pair: Any, what: str, dtype: torch.dtype, transform: Transform | None
+    pair: Any, subject: str, dtype: torch.dtype, transform: Transform | None
 ) -> tuple[Tensor, Tensor]:
-    """Inputs and targets as tensors. Raises DataError, which begins with `what`."""
-    refuse_loader(pair, what)
+    """Inputs and targets as tensors. Raises DataError, which begins with `subject`."""
+    refuse_loader(pair, subject)
     try:
         inputs, targets = pair
     except (TypeError, ValueError) as error:
-        raise DataError(f"{what} is not a pair (inputs, targets): {error}") from error
-    one_input(inputs, targets, f"{what}: inputs")
-    rows = as_inputs(inputs, dtype, f"{what}: inputs", transform is not None)
-    labels = as_targets(targets, dtype, f"{what}: targets")
+        raise DataError(f"{subject} is not a pair (inputs, targets): {error}") from error
+    one_input(inputs, targets, f"{subject}: inputs")
+    rows = as_inputs(inputs, dtype, f"{subject}: inputs", transform is not None)
+    labels = as_targets(targets, dtype, f"{subject}: targets")
     if len(rows) != len(labels):
-        raise DataError(f"{what} has {len(rows)} inputs, but {len(labels)} targets; give one each")
+        raise DataError(
+            f"{subject} has {len(rows)} inputs, but {len(labels)} targets; give one each"
+        )
     return rows, labels
 
 
@@ -207,7 +209,7 @@ def join(
     names: Sequence[str],
     dtype: torch.dtype = torch.float32,
     transform: Transform | None = None,
-) -> _Joined:
+) -> _ClientArrays:
     """Convert pairs of (inputs, targets) and concatenate them -> also the owner of each sample.
 
     names: the names of the pairs in errors. Raises DataError for pairs that do not fit.
@@ -215,18 +217,18 @@ def join(
     check_dtype(dtype)
     if not len(pairs):
         raise DataError("there are no clients; give at least one (inputs, targets) pair")
-    parts = [_arrays(pair, who, dtype, transform) for pair, who in zip(pairs, names, strict=True)]
+    parts = [_arrays(pair, name, dtype, transform) for pair, name in zip(pairs, names, strict=True)]
     # [] in Python has no shape and no type
-    full = [(x, y, who) for (x, y), who in zip(parts, names, strict=True) if len(x)]
+    full = [(x, y, name) for (x, y), name in zip(parts, names, strict=True) if len(x)]
     full = full or [(*parts[0], names[0])]
     first = full[0]
     for part in full:
-        for kind, mine, others in zip(("inputs", "targets"), part[:2], first[:2], strict=True):
-            if mine.shape[1:] != others.shape[1:] or mine.dtype != others.dtype:
+        for kind, values, expected in zip(("inputs", "targets"), part[:2], first[:2], strict=True):
+            if values.shape[1:] != expected.shape[1:] or values.dtype != expected.dtype:
                 raise DataError(
-                    f"{part[2]} has {kind} of shape {tuple(mine.shape[1:])} and type {mine.dtype} "
-                    f"a sample, {first[2]} {tuple(others.shape[1:])} and {others.dtype}; all must "
-                    "be alike"
+                    f"{part[2]} has {kind} of shape {tuple(values.shape[1:])} and type "
+                    f"{values.dtype} a sample, {first[2]} {tuple(expected.shape[1:])} and "
+                    f"{expected.dtype}; all must be alike"
                 )
     sizes = torch.tensor([len(x) for x, _ in parts])
     lists = Ragged.from_sizes(sizes, torch.arange(int(sizes.sum())))
@@ -242,24 +244,24 @@ ONE_ARRAY = (
 def as_inputs(
     value: Any,
     dtype: torch.dtype = torch.float32,
-    what: str = "inputs",
+    subject: str = "inputs",
     stored: bool = False,
 ) -> Tensor:
     """Turn inputs (n, ...) into a tensor: floats and booleans to dtype, integers to int64 tokens.
 
     stored: keep the type, a transform is going to convert. Shares memory with the argument where no
-    conversion is needed. Raises DataError, which begins with `what`, for uint8 images without a
+    conversion is needed. Raises DataError, which begins with `subject`, for uint8 images without a
     transform and for anything not a number.
 
     >>> as_inputs(np.zeros((2, 3))).dtype, as_inputs([[1, 2]]).dtype
     (torch.float32, torch.int64)
     """
-    tensor = _as_tensor(value, what)
+    tensor = _as_tensor(value, subject)
     if stored:
         return tensor
     if tensor.dtype == torch.uint8:
         raise DataError(
-            f"{what} have type uint8, as images do; divide them by 255 to get float32, give "
+            f"{subject} have type uint8, as images do; divide them by 255 to get float32, give "
             "transform=Images(...) (or turn tokens into int64)"
         )
     if tensor.is_floating_point() or tensor.dtype == torch.bool:
@@ -267,52 +269,54 @@ def as_inputs(
     return tensor.to(torch.int64)
 
 
-def one_input(inputs: Any, targets: Any, what: str = "inputs") -> None:
+def one_input(inputs: Any, targets: Any, subject: str = "inputs") -> None:
     """Raise DataError for several inputs per sample: a dictionary of arrays, or a tuple or list of
     other arrays than one per sample.
     """
     if isinstance(inputs, Mapping):
-        got = f"a dictionary of {', '.join(map(str, inputs))}"
+        received = f"a dictionary of {', '.join(map(str, inputs))}"
     elif isinstance(inputs, tuple | list) and hasattr(targets, "__len__"):
         sizes = {len(v) for v in inputs if getattr(v, "ndim", 0) > 0}
         if sizes != {len(targets)} or len(inputs) == len(targets):
             return
-        got = f"{len(inputs)} arrays of {len(targets)} samples"
+        received = f"{len(inputs)} arrays of {len(targets)} samples"
     else:
         return
-    raise DataError(f"{what} are {got}, and a model gets one array: {ONE_ARRAY}")
+    raise DataError(f"{subject} are {received}, and a model gets one array: {ONE_ARRAY}")
 
 
-def as_targets(value: Any, dtype: torch.dtype = torch.float32, what: str = "targets") -> Tensor:
+def as_targets(value: Any, dtype: torch.dtype = torch.float32, subject: str = "targets") -> Tensor:
     """Turn targets into a tensor: integers and booleans to int64 labels, floats to dtype.
 
-    Raises DataError, which begins with `what`, for anything that is not a number.
+    Raises DataError, which begins with `subject`, for anything that is not a number.
 
     >>> as_targets(np.array([0, 1], dtype=np.uint8)).dtype, as_targets([0.5]).dtype
     (torch.int64, torch.float32)
     """
-    tensor = _as_tensor(value, what)
+    tensor = _as_tensor(value, subject)
     if tensor.is_floating_point():
         return tensor.to(check_dtype(dtype))
     return tensor.to(torch.int64)
 
 
-def _as_tensor(value: Any, what: str) -> Tensor:
-    tensor = value.detach() if isinstance(value, Tensor) else _from_numpy(value, what)
+def _as_tensor(value: Any, subject: str) -> Tensor:
+    tensor = value.detach() if isinstance(value, Tensor) else _from_numpy(value, subject)
     if tensor.is_complex():
-        raise DataError(f"{what} are complex numbers; give real numbers")
+        raise DataError(f"{subject} are complex numbers; give real numbers")
     if tensor.ndim == 0:
-        raise DataError(f"{what} are a single number; the first dimension must count the samples")
+        raise DataError(
+            f"{subject} are a single number; the first dimension must count the samples"
+        )
     return tensor
 
 
-def _from_numpy(value: Any, what: str) -> Tensor:
+def _from_numpy(value: Any, subject: str) -> Tensor:
     try:
         array = np.asarray(value)
     except ValueError as error:
-        raise DataError(f"{what} are not one array with equal rows: {error}") from error
+        raise DataError(f"{subject} are not one array with equal rows: {error}") from error
     if array.dtype.kind not in "fiubc":
-        raise DataError(f"{what} have type {array.dtype}; give numbers")
+        raise DataError(f"{subject} have type {array.dtype}; give numbers")
     if array.dtype.kind == "f" and array.dtype.itemsize > 8:
         array = array.astype(np.float64)
     array = array.astype(array.dtype.newbyteorder("="), copy=False)

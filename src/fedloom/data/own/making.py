@@ -17,7 +17,7 @@ from fedloom.core.own_parts import find, is_own
 from fedloom.data.own.cells import empty
 from fedloom.data.own.columns import Table, first_line, numbers_of, text_cells, words_of
 from fedloom.data.own.files import parts_of
-from fedloom.data.own.fitting import DROP, Finding, Kinds, kinds_in, no_rule
+from fedloom.data.own.fitting import DROP, FitOptions, Kinds, kinds_in, no_rule
 from fedloom.data.own.preparation import Preparation, Rules, preparation_of
 from fedloom.data.raw_inputs import Columns, Raw
 from fedloom.errors import DataError
@@ -38,34 +38,34 @@ class Transformer(Protocol):
 @dataclass(frozen=True)
 class PerClient(Raw):
     """Columns that mean the same at all clients, with the fills and the scale of each one's own
-    training rows. shared: without these; own: by the client's name, "" for data of one client.
+    training rows. common: without these; by_client: by its name, "" for data of one client.
     """
 
-    shared: Preparation
-    finding: Finding
-    own: Mapping[str, Preparation]
+    common: Preparation
+    fit_options: FitOptions
+    by_client: Mapping[str, Preparation]
 
     def of(self, table: Table, clients: Series | None) -> Tensor:
         """The inputs (n, k) float32 of rows of these clients; rows of others are zeros."""
-        out = torch.zeros(len(table.frame), len(self.shared.heads))
+        out = torch.zeros(len(table.frame), len(self.common.heads))
         for name, (rows, part) in parts_of(table, clients).items():
-            if name in self.own:
-                out[torch.from_numpy(rows)] = self.own[name].of(part)
+            if name in self.by_client:
+                out[torch.from_numpy(rows)] = self.by_client[name].of(part)
         return out
 
     def numbers(self, client: str) -> dict[str, dict[str, Any]]:
         """What was found at a client: {column: {fill, mean, std}}, fit for JSON."""
-        rules = {column.name: column.rule() for column in self.own[client].columns}
-        found = ("fill", "mean", "std")
-        return {name: {key: rule[key] for key in found} for name, rule in rules.items()}
+        rules = {column.name: column.rule() for column in self.by_client[client].columns}
+        keys = ("fill", "mean", "std")
+        return {name: {key: rule[key] for key in keys} for name, rule in rules.items()}
 
     def about(self) -> dict[str, Any]:
         """Kind "cells_per_client": the columns' rules without fill and scale, how these are found,
         and those of each client ("sites").
         """
-        found = {k: v for k, v in vars(self.finding).items() if v not in (None, False, 0)}
-        sites = {name: self.numbers(name) for name in self.own}
-        return self.shared.about() | {"kind": "cells_per_client", "found": found, "sites": sites}
+        settings = {k: v for k, v in vars(self.fit_options).items() if v not in (None, False, 0)}
+        sites = {name: self.numbers(name) for name in self.by_client}
+        return self.common.about() | {"kind": "cells_per_client", "found": settings, "sites": sites}
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Transformed(Raw):
 class Making:
     """How inputs are made; see `table`. Raises DataError for options that do not go together."""
 
-    finding: Finding
+    fit_options: FitOptions
     inputs: Sequence[str] = ()
     text: str | None = None
     length: int = 64
@@ -95,8 +95,8 @@ class Making:
     preparation: Any = None
 
     def __post_init__(self) -> None:
-        missing, standardise = self.finding.missing, self.finding.standardise
-        found = {"columns": self.columns or None, "missing": missing, "standardise": standardise}
+        missing, standardise = self.fit_options.missing, self.fit_options.standardise
+        fitted = {"columns": self.columns or None, "missing": missing, "standardise": standardise}
         if isinstance(missing, Mapping) and DROP in missing.values():
             raise DataError("missing = drop is for all columns, not for one; give it alone")
         if self.per_client and missing is None and not standardise:
@@ -104,18 +104,18 @@ class Making:
                 "per_client = true says where missing and standardise are found; give one of them"
             )
         if self.per_client or missing == DROP:
-            found = {"columns": found["columns"]}
+            fitted = {"columns": fitted["columns"]}
         if self.rules:
             preparation_of(self.rules)  # refuses rules that cannot be
-            _refuse_besides({"inputs": self.inputs, "text": self.text} | found, "rules")
+            _refuse_besides({"inputs": self.inputs, "text": self.text} | fitted, "rules")
         if self.preparation is not None:
-            given = {"rules": self.rules, "text": self.text, "per_client": self.per_client}
-            _refuse_besides(given | found, "preparation")
+            others = {"rules": self.rules, "text": self.text, "per_client": self.per_client}
+            _refuse_besides(others | fitted, "preparation")
         if self.text is not None and self.inputs:
             raise DataError("inputs and text are both given; keep one of them")
 
     @property
-    def named(self) -> list[str]:
+    def input_names(self) -> list[str]:
         """The columns that are named as inputs; none where all others are."""
         if self.rules:
             return [str(rule.get("name", "")) for rule in self.rules]
@@ -126,16 +126,16 @@ class Making:
     @cached_property
     def transformer(self) -> Any:
         """The preparation, which a function of a user's file may make."""
-        made = self.preparation
-        if is_own(made):
-            made = find(made)
-            made = made if isinstance(made, Transformer) else made()
-        if made is not None and not isinstance(made, Transformer):
+        preparation = self.preparation
+        if is_own(preparation):
+            preparation = find(preparation)
+            preparation = preparation if isinstance(preparation, Transformer) else preparation()
+        if preparation is not None and not isinstance(preparation, Transformer):
             raise DataError(
-                f"preparation is a {type(made).__name__} and has no transform(); give a fitted "
-                "transformer of scikit-learn, or FILE.py:NAME of one"
+                f"preparation is a {type(preparation).__name__} and has no transform(); give a "
+                "fitted transformer of scikit-learn, or FILE.py:NAME of one"
             )
-        return made
+        return preparation
 
     def of(
         self, tables: Sequence[Table], names: Sequence[str], clients: Sequence[Series | None]
@@ -148,47 +148,49 @@ class Making:
         if self.text is not None:
             return words_of(tables, self.text, self.length, self.vocabulary)
         if self.rules or self.columns or self._finds:
-            how = preparation_of(self.rules) if self.rules else None
-            how = how or kinds_in(tables[0], names, self.columns or {}, self.finding)
+            preparation = preparation_of(self.rules) if self.rules else None
+            kinds = self.columns or {}
+            preparation = preparation or kinds_in(tables[0], names, kinds, self.fit_options)
             parts = parts_of(tables[0], clients[0]).items()
-            own = {name: self.finding.filled(how, part) for name, (_, part) in parts}
+            fill = self.fit_options.fit_all
+            by_client = {name: fill(preparation, part) for name, (_, part) in parts}
             if not self.per_client:
-                return [own[""].of(table) for table in tables], own[""]
-            raw = PerClient(how, self.finding, own)
-            return [raw.of(t, who) for t, who in zip(tables, clients, strict=True)], raw
+                return [by_client[""].of(table) for table in tables], by_client[""]
+            raw = PerClient(preparation, self.fit_options, by_client)
+            return [raw.of(t, owners) for t, owners in zip(tables, clients, strict=True)], raw
         for name in names:
-            if len(found := text_cells(tables[0].of(name))):
-                raise no_rule(found)
+            if len(texts := text_cells(tables[0].of(name))):
+                raise no_rule(texts)
         return [numbers_of(table, names) for table in tables], Columns(tuple(names))
 
     @property
     def _finds(self) -> bool:
-        return self.finding.missing not in (None, DROP) or bool(self.finding.standardise)
+        return self.fit_options.missing not in (None, DROP) or bool(self.fit_options.standardise)
 
     def _transformed(
         self, tables: Sequence[Table], names: Sequence[str]
     ) -> tuple[list[Tensor], Raw]:
-        made, how = [], self.transformer
+        tensors, transformer = [], self.transformer
         for table in tables:
             try:
-                found = how.transform(_numeric(table, names))
-                array = np.asarray(getattr(found, "toarray", lambda found=found: found)())
-                made.append(torch.from_numpy(array.astype(np.float32)))
+                output = transformer.transform(_numeric(table, names))
+                array = np.asarray(getattr(output, "toarray", lambda output=output: output)())
+                tensors.append(torch.from_numpy(array.astype(np.float32)))
             except (TypeError, ValueError, KeyError, AttributeError) as error:
                 raise DataError(
-                    f"{table.where}: the preparation, a {type(how).__name__}, cannot transform "
-                    f"its rows: {first_line(error)}"
+                    f"{table.where}: the preparation, a {type(transformer).__name__}, cannot "
+                    f"transform its rows: {first_line(error)}"
                 ) from error
-        return made, Transformed(type(how).__name__, tuple(names))
+        return tensors, Transformed(type(transformer).__name__, tuple(names))
 
 
-def _refuse_besides(given: Mapping[str, Any], what: str) -> None:
-    """Raise DataError for an option of `table` that another one, `what`, decides."""
-    for name, value in given.items():
+def _refuse_besides(options: Mapping[str, Any], option: str) -> None:
+    """Raise DataError for an option of `table` that another one, `option`, decides."""
+    for name, value in options.items():
         if not (value is None or value is False or value == () or value == []):
-            said = f"{what} and {name} are both given: {what} say"
-            said += "" if what.endswith("s") else "s"
-            raise DataError(f"{said} it all; keep one of them")
+            message = f"{option} and {name} are both given: {option} say"
+            message += "" if option.endswith("s") else "s"
+            raise DataError(f"{message} it all; keep one of them")
 
 
 def _numeric(table: Table, names: Sequence[str]) -> DataFrame:

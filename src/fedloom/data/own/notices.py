@@ -8,19 +8,19 @@ from collections.abc import Mapping
 from .description import Description
 
 
-def notices(told: Mapping[str, Description]) -> list[str]:
+def notices(sites: Mapping[str, Description]) -> list[str]:
     """A line for each site whose labels are all one class, and for each column of texts in which
-    two sites have no value in common. told: by site.
+    two sites have no value in common.
     """
-    found = [
-        one_class(name, f"'{label}'") for name, site in told.items() if (label := _label(site))
+    lines = [
+        one_class(name, f"'{label}'") for name, site in sites.items() if (label := _label(site))
     ]
-    for column in dict.fromkeys(name for site in told.values() for name in site.columns):
-        for one, other in itertools.combinations(told, 2):
-            if said := _apart(column, one, told[one], other, told[other]):
-                found.append(said)
+    for column in dict.fromkeys(name for site in sites.values() for name in site.columns):
+        for one, other in itertools.combinations(sites, 2):
+            if line := _apart(column, one, sites[one], other, sites[other]):
+                lines.append(line)
                 break  # the first pair says it
-    return found
+    return lines
 
 
 def one_class(site: str, label: str = "of one class") -> str:
@@ -44,16 +44,16 @@ def _apart(name: str, one: str, first: Description, other: str, second: Descript
     """What is said of a column whose values are others at each of two sites; empty if some are
     common, or if it may be a number at both.
     """
-    here, there = first.columns.get(name), second.columns.get(name)
-    if here is None or there is None or "texts" not in (here.kind, there.kind):
+    column, other_column = first.columns.get(name), second.columns.get(name)
+    if column is None or other_column is None or "texts" not in (column.kind, other_column.kind):
         return ""
-    values, others = [*here.counts], [*there.counts]
+    values, others = [*column.counts], [*other_column.counts]
     if not values or not others or {*values} & {*others}:
         return ""
     alike = {value.casefold(): value for value in values}
-    given = ", ".join(f'"{v}" = "{alike.get(v.casefold(), "...")}"' for v in others[:10])
+    recodes = ", ".join(f'"{v}" = "{alike.get(v.casefold(), "...")}"' for v in others[:10])
     return (
         f"column '{name}': {one} has {', '.join(values[:10])} and {other} {', '.join(others[:10])},"
         f" none in common. If they mean the same, write into the file of {other}, below [data]: "
-        f"recode.{name} = {{ {given} }}"
+        f"recode.{name} = {{ {recodes} }}"
     )

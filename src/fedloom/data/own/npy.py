@@ -71,11 +71,11 @@ def _array(file: IO[bytes], size: int) -> npt.NDArray[Any]:
         raise ValueError("its header cannot be read") from None
     if dtype.hasobject:
         raise ValueError("it holds pickled Python objects, which are never loaded; save numbers")
-    there, claimed = size - file.tell(), math.prod(shape) * dtype.itemsize
-    if there != claimed or min(shape, default=0) < 0:
+    available, claimed = size - file.tell(), math.prod(shape) * dtype.itemsize
+    if available != claimed or min(shape, default=0) < 0:
         raise ValueError(
             f"its header says shape {_short(shape)} and type {dtype}, {_short(claimed)} bytes, but "
-            f"{there} are there"
+            f"{available} are there"
         )
     file.seek(0)
     return np.lib.format.read_array(file, allow_pickle=False)
@@ -85,8 +85,8 @@ def _reason(error: BaseException) -> str:
     """An error's text, on one line."""
     if isinstance(error, MemoryError):
         return "it does not fit into memory"
-    said = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return said.splitlines()[0][:300]
+    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return text.splitlines()[0][:300]
 
 
 def _short(value: Any) -> str:

@@ -43,8 +43,8 @@ _STRANGE = "\x01"  # stands for a text that no training row has
 class Column:
     """How a column is turned into numbers. values: of a column of texts, in order; fill: stands for
     a missing value, None if none may be missing; missing: of the training rows; mean, std: what is
-    taken off and divided by, of categories one for each input; agreed: it was not found in the
-    training rows, so an unknown value is an error, but for `others`: then it is 0 everywhere.
+    taken off and divided by, of categories one for each input; predefined: not by the training
+    rows, so an unknown value is an error, but for `others`: then it is 0 everywhere.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Column:
     missing: int = 0
     mean: float | tuple[float, ...] = 0.0
     std: float | tuple[float, ...] = 1.0
-    agreed: bool = False
+    predefined: bool = False
     others: bool = False
 
     @property
@@ -75,7 +75,7 @@ class Column:
         """The numbers (n, k) of a table's column. Raises DataError naming file and row."""
         cells = table.of(self.name)
         try:
-            return inputs(cells.to_numpy(), vars(self), strict=self.agreed)
+            return inputs(cells.to_numpy(), vars(self), strict=self.predefined)
         except CellError as error:
             raise self._refusal(cells[error.row :], error.why) from None
 
@@ -91,10 +91,10 @@ class Column:
 
     def rule(self) -> dict[str, Any]:
         """What turns a cell into numbers, fit for JSON."""
-        kept = {key: getattr(self, key) for key in ("name", "kind", "fill")}
-        kept |= {"others": True} if self.others else {}
+        entry = {key: getattr(self, key) for key in ("name", "kind", "fill")}
+        entry |= {"others": True} if self.others else {}
         lists = {key: getattr(self, key) for key in ("mean", "std", "values")}
-        return kept | {k: [*v] if isinstance(v, tuple) else v for k, v in lists.items()}
+        return entry | {k: [*v] if isinstance(v, tuple) else v for k, v in lists.items()}
 
     def _refusal(self, cells: Series, why: str) -> DataError:
         """The error for the first of some cells."""
@@ -103,23 +103,23 @@ class Column:
         if why == "empty":
             ways = "median, mean" if self.kind == "number" else "most_frequent"
             way = f"missing = {ways} or a value of your own"
-            if self.agreed:
+            if self.predefined:
                 way = "fill = ... in the column's entry in data.rules, at every place"
-            said = f"is empty; fill such cells by {way}, or take the rows out"
-            return DataError(f"{at(cells)} {said}")
-        known = f"({', '.join(self.values[:10])}{', ...' if len(self.values) > 10 else ''})"
-        said = (
-            f"has no place in the order of the column {known}; write the whole order into "
+            problem = f"is empty; fill such cells by {way}, or take the rows out"
+            return DataError(f"{at(cells)} {problem}")
+        values = f"({', '.join(self.values[:10])}{', ...' if len(self.values) > 10 else ''})"
+        problem = (
+            f"has no place in the order of the column {values}; write the whole order into "
             f"columns.{self.name}, or take one_hot"
         )
-        if self.agreed:
-            said = (
-                f"is none of the agreed values {known}; correct the cell, take the row out, or add "
-                "the value to the column's entry in data.rules at every place"
+        if self.predefined:
+            problem = (
+                f"is none of the agreed values {values}; correct the cell, take the row out, or "
+                "add the value to the column's entry in data.rules at every place"
             )
-        return DataError(f"{at(cells)}: {short(cells.iloc[0])} {said}")
+        return DataError(f"{at(cells)}: {short(cells.iloc[0])} {problem}")
 
-    def said(self) -> str:
+    def describe(self) -> str:
         """What was done, in words; empty for numbers that stay."""
         words = []
         if self.kind in ("one_hot", "dummy"):
@@ -130,7 +130,7 @@ class Column:
             words.append(f"0 to {len(self.values) - 1} for {' < '.join(self.values[:10])}")
         if self.fill is not None:
             fill = f"{self.fill:.6g}" if isinstance(self.fill, float) else f"'{self.fill}'"
-            count = "" if self.agreed else f" ({self.missing} in training)"
+            count = "" if self.predefined else f" ({self.missing} in training)"
             words.append(f"missing values as {fill}{count}")
         if (self.mean, self.std) != (0.0, 1.0):
             mean, std = (", ".join(f"{v:.6g}" for v in np.ravel(s)) for s in (self.mean, self.std))
@@ -163,21 +163,21 @@ class Preparation:
         """The rules that also take off a mean of each input (k,), and divide by std; None if there
         are none, because categories would have a scale.
         """
-        given, columns = list(zip(mean, std, strict=True)), []
+        pairs, columns = list(zip(mean, std, strict=True)), []
         for column in self.columns:
-            own, given = given[: len(column.heads)], given[len(column.heads) :]
+            scales, pairs = pairs[: len(column.heads)], pairs[len(column.heads) :]
             if column.kind == "number":
                 assert isinstance(column.mean, float) and isinstance(column.std, float)
-                (first, by), scale = own[0], column.std
+                (first, by), scale = scales[0], column.std
                 column = replace(column, mean=column.mean + first * scale, std=by * scale)
-            elif any(each != (0.0, 1.0) for each in own):
+            elif any(each != (0.0, 1.0) for each in scales):
                 return None
             columns.append(column)
         return Preparation(tuple(columns))
 
-    def said(self) -> list[str]:
+    def describe(self) -> list[str]:
         """A line for every column that was changed."""
-        return [line for column in self.columns if (line := column.said())]
+        return [line for column in self.columns if (line := column.describe())]
 
     def back(self, stored: Tensor) -> np.ndarray[Any, Any]:
         """Rows of the table (n, columns), as texts, from inputs (n, k)."""
@@ -190,7 +190,7 @@ class Preparation:
     def about(self) -> dict[str, Any]:
         """Kind "cells", with the table's columns, the rule of each, and what was done in words."""
         names, rules = [c.name for c in self.columns], [c.rule() for c in self.columns]
-        return {"kind": "cells", "columns": names, "rules": rules, "prepared": self.said()}
+        return {"kind": "cells", "columns": names, "rules": rules, "prepared": self.describe()}
 
 
 def categories(values: Iterable[Any], fill: Any = None) -> tuple[str, ...]:
@@ -210,7 +210,7 @@ _KEYS = ("name", "kind", "others", *_PLAIN)
 
 def preparation_of(rules: Rules) -> Preparation:
     """How these rules make inputs of a table. Raises DataError naming the column."""
-    columns = [_agreed(rule) for rule in rules]
+    columns = [_column_of(rule) for rule in rules]
     names = [column.name for column in columns]
     for name in names:
         if names.count(name) > 1:
@@ -224,20 +224,20 @@ def rules_of(raw: Raw | None) -> list[dict[str, Any]]:
         return [{"name": name, "kind": "number"} for name in raw.names]
     if not isinstance(raw, Preparation):
         return []
-    found = []
+    entries = []
     for column in raw.columns:
         rule = column.rule()
         if column.kind != "number" and column.fill not in column.values:
             rule["fill"] = None  # no cell was empty where the rules were found
-        found.append({k: v for k, v in rule.items() if k not in _PLAIN or v != _PLAIN[k]})
-    return found
+        entries.append({k: v for k, v in rule.items() if k not in _PLAIN or v != _PLAIN[k]})
+    return entries
 
 
-def _agreed(rule: Mapping[str, Any]) -> Column:
+def _column_of(rule: Mapping[str, Any]) -> Column:
     name, kind, others = rule.get("name"), rule.get("kind", "number"), rule.get("others", False)
     if not isinstance(name, str) or not name:
-        said = shortened(str(dict(rule)))
-        raise DataError(f"rules: an entry has no name: {said}; name the column that it is for")
+        text = shortened(str(dict(rule)))
+        raise DataError(f"rules: an entry has no name: {text}; name the column that it is for")
     try:
         for key in rule:
             if key not in _KEYS:
@@ -247,7 +247,7 @@ def _agreed(rule: Mapping[str, Any]) -> Column:
         if others and (kind != "one_hot" or others is not True):
             raise ValueError(f"others = true is for one_hot, got {others!r} of {kind}")
         values, fill = _values_and_fill(rule, kind)
-        column = Column(name, kind, values, fill, agreed=True, others=others)
+        column = Column(name, kind, values, fill, predefined=True, others=others)
         mean, std = (_scale(rule.get(key, _PLAIN[key]), key, column) for key in ("mean", "std"))
         if np.min(std) <= 0:
             raise ValueError(f"std must be above 0, got {rule['std']}")
@@ -260,36 +260,36 @@ def _values_and_fill(
     rule: Mapping[str, Any], kind: str
 ) -> tuple[tuple[str, ...], float | str | None]:
     """The categories of a column in order, none of numbers, and what stands for an empty cell."""
-    given, fill = rule.get("values"), rule.get("fill")
+    raw_values, fill = rule.get("values"), rule.get("fill")
     if kind == "number":
-        if given:
+        if raw_values:
             raise ValueError("a number has no values; take kind = one_hot or ordinal")
         if not (fill is None or _is_finite(fill)):
             raise ValueError(f"fill must be a number, got {fill!r}")
         return (), None if fill is None else float(fill)
-    listed = isinstance(given, list | tuple) and len(given) > 0
-    if not listed or not all(type(value) in (str, int, float) for value in given or ()):
-        raise ValueError(f"values must be a list of texts or numbers, got {given!r}")
-    values = categories(given or (), fill)
-    if twice := [value for value in values if values.count(value) > 1]:
-        raise ValueError(f"the value {twice[0]} is there twice; name it once")
+    is_list = isinstance(raw_values, list | tuple) and len(raw_values) > 0
+    if not is_list or not all(type(value) in (str, int, float) for value in raw_values or ()):
+        raise ValueError(f"values must be a list of texts or numbers, got {raw_values!r}")
+    values = categories(raw_values or (), fill)
+    if repeated := [value for value in values if values.count(value) > 1]:
+        raise ValueError(f"the value {repeated[0]} is there twice; name it once")
     fill = None if fill is None else number_name(name_of(fill)) or name_of(fill)
     if fill not in (None, *values):
         raise ValueError(f"fill must be one of its values ({', '.join(values[:10])}), got '{fill}'")
     return values, fill
 
 
-def _scale(given: Any, key: str, column: Column) -> float | tuple[float, ...]:
+def _scale(value: Any, key: str, column: Column) -> float | tuple[float, ...]:
     """A mean or std: a number, or of categories a list with one for each input."""
     count = len(column.inputs)
-    if not count or given == _PLAIN[key]:
-        if _is_finite(given):
-            return float(given)
-        raise ValueError(f"{key} must be a number, got {given!r}")
-    listed = isinstance(given, list | tuple) and all(map(_is_finite, given))
-    if not listed or len(given) != count:
-        raise ValueError(f"{key} must be {count} numbers, one an input, got {given!r}")
-    return tuple(map(float, given))
+    if not count or value == _PLAIN[key]:
+        if _is_finite(value):
+            return float(value)
+        raise ValueError(f"{key} must be a number, got {value!r}")
+    is_list = isinstance(value, list | tuple) and all(map(_is_finite, value))
+    if not is_list or len(value) != count:
+        raise ValueError(f"{key} must be {count} numbers, one an input, got {value!r}")
+    return tuple(map(float, value))
 
 
 def _is_finite(value: Any) -> bool:

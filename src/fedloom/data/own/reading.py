@@ -43,9 +43,9 @@ _COMPRESSED = {b"\x1f\x8b": gzip.decompress, b"BZh": bz2.decompress, b"\xfd7zXZ"
 BY_FILE = ("encoding", "sep", "decimal")  # options that may differ by file
 
 
-def _by_name(given: str | Mapping[str, str]) -> Mapping[str, str]:
+def _by_name(option: str | Mapping[str, str]) -> Mapping[str, str]:
     """An option by the files' names; a tab may be written as on the command line, sep=\\t."""
-    by_name = {"*": given} if isinstance(given, str) else given
+    by_name = {"*": option} if isinstance(option, str) else option
     return {name: "\t" if value == r"\t" else value for name, value in by_name.items()}
 
 
@@ -76,13 +76,13 @@ class Reading:
 
     def check_names(self, files: Sequence[Path]) -> None:
         """Raise DataError for what is said of a file that is none of these."""
-        known = [*dict.fromkeys(map(stem, files))]
+        stems = [*dict.fromkeys(map(stem, files))]
         for key in BY_FILE:
             by_name = _by_name(getattr(self, key))
-            for name in by_name.keys() - {*known, "*"}:
+            for name in by_name.keys() - {*stems, "*"}:
                 raise DataError(
                     f"{key}.{name} = {short(by_name[name])}: no file is called {short(name)}; "
-                    f'there are {", ".join(known[:10])}, without folder and ending ("*" is of all '
+                    f'there are {", ".join(stems[:10])}, without folder and ending ("*" is of all '
                     "others)"
                 )
 
@@ -100,8 +100,8 @@ class Reading:
                 raise DataError(
                     f"{path} is no ordinary file, but a pipe, a folder or a broken link"
                 )
-            seen = "" if path.is_absolute() else f" (seen from {Path.cwd()})"
-            raise DataError(f"there is no file {path}{seen}")
+            origin = "" if path.is_absolute() else f" (seen from {Path.cwd()})"
+            raise DataError(f"there is no file {path}{origin}")
         workbook = _is_workbook(path)
         if path.suffix in PARQUET:
             frame = self._parquet(path)
@@ -127,9 +127,9 @@ class Reading:
         self._refuse_other_mark(path, text.strip().partition("\n")[0], sep)
         # the header is read as a row, because pandas would rename duplicates; and cells as texts,
         # because it would make 1 of 01, and 1.0 of 1 beside an empty cell
-        how = {"header": None, "dtype": object, "keep_default_na": False, "sep": sep}
+        options = {"header": None, "dtype": object, "keep_default_na": False, "sep": sep}
         try:
-            frame = pandas.read_csv(io.StringIO(text), na_values=[*self.na_values], **how)
+            frame = pandas.read_csv(io.StringIO(text), na_values=[*self.na_values], **options)
         except (pandas.errors.ParserError, pandas.errors.EmptyDataError, ValueError) as error:
             raise DataError(
                 f"{path} is no whole CSV file: {first_line(error)}; look there (a text with a "
@@ -154,12 +154,12 @@ class Reading:
         """A sheet of an Excel workbook; formulas are what Excel computed last."""
         pandas = need("pandas", f"to read {path.name}", "tables", DataError)
         need("openpyxl", f"to read {path.name}", "tables", DataError)
-        how = {"sheet_name": None, "header": None, "dtype": object, "keep_default_na": False}
+        options = {"sheet_name": None, "header": None, "dtype": object, "keep_default_na": False}
         try:
-            sheets = pandas.read_excel(path, na_values=["", *self.na_values], **how)
+            sheets = pandas.read_excel(path, na_values=["", *self.na_values], **options)
         except Exception as error:  # openpyxl promises no types
-            said = first_line(error)
-            raise DataError(f"{path} is no whole Excel workbook: {said}; save it again") from error
+            why = first_line(error)
+            raise DataError(f"{path} is no whole Excel workbook: {why}; save it again") from error
         full = [name for name, sheet in sheets.items() if sheet.notna().to_numpy().any()]
         if self.sheet and self.sheet not in sheets:
             raise DataError(
@@ -173,12 +173,12 @@ class Reading:
                 f"{path} has {len(full)} sheets with cells, {', '.join(map(short, full[:10]))}; "
                 f"say which: sheet = {short(full[0])}"
             )
-        taken = self.sheet or full[0]
-        whole = sheets[taken].dropna(how="all").dropna(how="all", axis=1)
+        sheet_name = self.sheet or full[0]
+        whole = sheets[sheet_name].dropna(how="all").dropna(how="all", axis=1)
         if not len(whole):
-            raise DataError(f"{path}, sheet {short(taken)} is empty; take another one")
-        said = "%s is a workbook: its sheet '%s' is read, formulas as they were computed last"
-        _log.warning(said, path, taken)
+            raise DataError(f"{path}, sheet {short(sheet_name)} is empty; take another one")
+        message = "%s is a workbook: its sheet '%s' is read, formulas as they were computed last"
+        _log.warning(message, path, sheet_name)
         return self._headed(path, whole)
 
     def _refuse_other_mark(self, path: Path, first: str, sep: str) -> None:
@@ -186,9 +186,9 @@ class Reading:
         mark = next((m for m in ";\t" if m in first), "")
         if not mark or sep in first or len(self.names) == 1:
             return
-        mark, called = (";", "semicolons") if mark == ";" else ("\\t", "tabs")
+        mark, mark_name = (";", "semicolons") if mark == ";" else ("\\t", "tabs")
         raise DataError(
-            f"{path} has one column, {short(first)}: its cells are separated by {called}; give "
+            f"{path} has one column, {short(first)}: its cells are separated by {mark_name}; give "
             f'sep = "{mark}" (and decimal = "," if its numbers have commas; of this file alone: '
             f'sep.{stem(path)} = "{mark}"), or save it with commas'
         )
@@ -202,8 +202,8 @@ class Reading:
             with parquet.ParquetFile(path) as file:
                 table = file.read()
         except (OSError, pyarrow.ArrowException) as error:
-            said = first_line(error)
-            raise DataError(f"{path} is no whole Parquet file: {said}; get it again") from error
+            reason = first_line(error)
+            raise DataError(f"{path} is no whole Parquet file: {reason}; get it again") from error
         # column by column: pandas would make 1.0 of 1 beside a missing cell
         columns = [pandas.Series(column.to_pylist(), dtype=object) for column in table.columns]
         frame = pandas.concat(columns, axis=1)
@@ -248,13 +248,13 @@ def _is_workbook(path: Path) -> bool:
     """
     with path.open("rb") as file:
         head = file.read(8)
-    what = next((what for mark, what in _BINARY.items() if head.startswith(mark)), None)
-    if what is None or (head.startswith(b"PAR1") and path.suffix in PARQUET):
+    kind = next((kind for mark, kind in _BINARY.items() if head.startswith(mark)), None)
+    if kind is None or (head.startswith(b"PAR1") and path.suffix in PARQUET):
         return False
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
             inside = {name.partition("/")[0] for name in archive.namelist()}
         if "xl" in inside:
             return True
-        what = _OLD_BOOK if "content.xml" in inside else what  # of LibreOffice
-    raise DataError(f"{path} is {what[0]}, not CSV text; {what[1]}")
+        kind = _OLD_BOOK if "content.xml" in inside else kind  # of LibreOffice
+    raise DataError(f"{path} is {kind[0]}, not CSV text; {kind[1]}")

@@ -22,12 +22,12 @@ def refuse_twice(table: Table, patient: str, client: str | None) -> None:
     owners = table.of(client) if client in table.columns else names.map(lambda _: "")
     keys = list(zip(owners, names, strict=True))
     first: dict[tuple[str, str], int] = {}
-    for place, key in enumerate(keys):
-        if (before := first.setdefault(key, place)) != place:
-            (file, row), (other, earlier) = cells.index[place], cells.index[before]
-            there = "" if other == file else f"{other}, "
+    for i, key in enumerate(keys):
+        if (before := first.setdefault(key, i)) != i:
+            (file, row), (other, earlier) = cells.index[i], cells.index[before]
+            prefix = "" if other == file else f"{other}, "
             raise DataError(
-                f"{file}, column '{patient}', row {row + 1}: {short(key[1])} is in {there}row "
+                f"{file}, column '{patient}', row {row + 1}: {short(key[1])} is in {prefix}row "
                 f"{earlier + 1} too, so a patient would count twice, or be in training and test; "
                 "take one row out, or leave patient out if rows are visits"
             )
@@ -38,14 +38,14 @@ def warn_of_one_class(data: FederatedData) -> None:
     several = max(data.classes or 0, len(data.class_names)) > 1 and data.targets.ndim == 1
     if not several or not (data.client_names or data.population == 1) or data.population > 1000:
         return
-    alone = ((data.label_counts() > 0).sum(1) == 1).nonzero().flatten().tolist()
-    if alone:
+    single = ((data.label_counts() > 0).sum(1) == 1).nonzero().flatten().tolist()
+    if single:
         classes, clients = data.class_names, data.client_names or (data.name,)  # a site's file
-        labels = [int(data.client(i)[1][0]) for i in alone[:5]]
-        said = [classes[label] if classes else label for label in labels]
-        found = [f"'{clients[i]}' ({one})" for i, one in zip(alone, said, strict=False)]
+        labels = [int(data.client(i)[1][0]) for i in single[:5]]
+        names = [classes[label] if classes else label for label in labels]
+        examples = [f"'{clients[i]}' ({one})" for i, one in zip(single, names, strict=False)]
         _log.warning(
             "column '%s': all training rows of client %s%s are of one class; alone it would "
             "learn nothing, and its AUC may be undefined: look whether rows are missing there",
-            *(data.about["target"], ", ".join(found), ", ..." * (len(alone) > 5)),
+            *(data.about["target"], ", ".join(examples), ", ..." * (len(single) > 5)),
         )

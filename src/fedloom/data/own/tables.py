@@ -27,7 +27,7 @@ from fedloom.data.own.columns import (
 )
 from fedloom.data.own.conditions import ANSWERS, columns_in, is_condition, with_condition
 from fedloom.data.own.files import FILE, Paths, files_of, joined_files, parts_of, several, stem
-from fedloom.data.own.fitting import DROP, Finding
+from fedloom.data.own.fitting import DROP, FitOptions
 from fedloom.data.own.making import Making, Transformer
 from fedloom.data.own.preparation import Preparation, Rules
 from fedloom.data.own.reading import Reading
@@ -100,14 +100,14 @@ def table(
     say who somebody is anywhere, as ["name", "birth"]: `fedloom describe` compares sites by them,
     and they are no inputs. Raises DataError naming file, column and row.
     """
-    given = {**locals()}
+    options = {**locals()}
     if isinstance(partition, str | os.PathLike | list | tuple):  # the path came first
         if path:
             raise DataError(f"two paths are given, {partition} and {path}; give a list of files")
-        given |= {"path": partition, "partition": None}
-    if not given["path"]:
+        options |= {"path": partition, "partition": None}
+    if not options["path"]:
         raise DataError("table needs path=, a CSV, Excel or Parquet file with a header")
-    data = files_with(given).data(given["partition"], seed, class_names)
+    data = files_with(options).data(options["partition"], seed, class_names)
     warn_of_one_class(data)
     return data
 
@@ -116,11 +116,11 @@ def files_with(options: Mapping[str, Any]) -> Files:
     """The files that `table` reads with these of its options. Raises DataError."""
 
     def part(kind: Any, **others: Any) -> Any:
-        named = [field.name for field in fields(kind) if field.name in options]
-        return kind(**others, **{name: options[name] for name in named})
+        field_names = [field.name for field in fields(kind) if field.name in options]
+        return kind(**others, **{name: options[name] for name in field_names})
 
-    made = {"making": part(Making, finding=part(Finding)), "held": part(HeldOut)}
-    files: Files = part(Files, reading=part(Reading), **made)
+    settings = {"making": part(Making, fit_options=part(FitOptions)), "held_out": part(HeldOut)}
+    files: Files = part(Files, reading=part(Reading), **settings)
     return files
 
 
@@ -142,7 +142,7 @@ class Files:
     path: Paths
     reading: Reading
     making: Making
-    held: HeldOut
+    held_out: HeldOut
     target: str | Sequence[str] = "label"
     client: str | None = None
     patient: str | None = None
@@ -157,44 +157,44 @@ class Files:
         """The rows of the files. classes: those of the target, if they are given. Raises DataError
         naming file, column and row.
         """
-        tests = [] if self.held.test is None else files_of(self.held.test)
+        tests = [] if self.held_out.test is None else files_of(self.held_out.test)
         self.reading.check_names([*files_of(self.path), *tests])
-        found = [self._read(self.path)]
-        if self.held.test is not None:
-            found.append(self._tests(found[0]))
-        names = self._inputs(found[0].columns)
-        count = sum(len(table.frame) for table in found)
-        if self.making.finding.missing == DROP:
-            found = [self._without_empty(table, names) for table in found]
+        tables = [self._read(self.path)]
+        if self.held_out.test is not None:
+            tables.append(self._tests(tables[0]))
+        names = self._inputs(tables[0].columns)
+        count = sum(len(table.frame) for table in tables)
+        if self.making.fit_options.missing == DROP:
+            tables = [self._without_empty(table, names) for table in tables]
         target = self.target
-        if isinstance(target, str) and is_condition(target, found[0].columns):
+        if isinstance(target, str) and is_condition(target, tables[0].columns):
             classes = tuple(classes) or ANSWERS
-            found = [with_condition(table, target, classes) for table in found]
+            tables = [with_condition(table, target, classes) for table in tables]
         if self.patient is not None:
-            for table in found:
+            for table in tables:
                 refuse_twice(table, self.patient, self.owner)
-        if len(found) == 1:
-            found, classes = self._divided(found[0], classes)
-        return Rows(found, names, classes, count - sum(len(table.frame) for table in found))
+        if len(tables) == 1:
+            tables, classes = self._divided(tables[0], classes)
+        return Rows(tables, names, classes, count - sum(len(table.frame) for table in tables))
 
     def data(self, partition: Partition | None, seed: int, classes: Sequence[str]) -> FederatedData:
         """The rows as a federation. Raises DataError naming file, column and row."""
-        found, names, classes, dropped = self.rows(classes)
+        tables, names, classes, dropped = self.rows(classes)
         refuse_ownerless(self.owner, partition)
-        made, raw = self.making.of(found, names, self._clients(found, partition))
+        inputs, raw = self.making.of(tables, names, self._clients(tables, partition))
         target = self.target
-        about: dict[str, Any] = {"target": target if isinstance(target, str) else [*target]}
-        if isinstance(raw, Preparation) and (lines := raw.said()):
-            about["prepared"] = lines
+        details: dict[str, Any] = {"target": target if isinstance(target, str) else [*target]}
+        if isinstance(raw, Preparation) and (lines := raw.describe()):
+            details["prepared"] = lines
         if dropped:
-            about["dropped"] = dropped
+            details["dropped"] = dropped
         if self.reading.na_values:
-            about["na_values"] = [*self.reading.na_values]
+            details["na_values"] = [*self.reading.na_values]
         if self.reading.recode:
-            about["recode"] = {k: dict(v) for k, v in self.reading.recode.items()}
+            details["recode"] = {k: dict(v) for k, v in self.reading.recode.items()}
         first = files_of(self.path)[0]
         name = first.absolute().parent.name if several(self.path) else stem(first)
-        parts = name, found, made, target, self.owner, partition, seed, about
+        parts = name, tables, inputs, target, self.owner, partition, seed, details
         return dealt(*parts, raw=raw, class_names=classes)
 
     def _targets(self, columns: Sequence[str]) -> list[str]:
@@ -205,9 +205,9 @@ class Files:
 
     def _inputs(self, columns: Sequence[str]) -> list[str]:
         """The columns of the inputs."""
-        others = {*self._targets(columns), self.owner, self.held.date, self.patient, FILE}
+        others = {*self._targets(columns), self.owner, self.held_out.date, self.patient, FILE}
         others |= {*self.identity}
-        names = self.making.named or [name for name in columns if name not in others]
+        names = self.making.input_names or [name for name in columns if name not in others]
         if not names:
             raise DataError(
                 f"{self.path} has no columns besides {self.target} and {self.owner}; nothing to "
@@ -220,19 +220,20 @@ class Files:
         files. tests: they may have no clients.
         """
         tables = [self.reading.table(file) for file in files_of(path)]
-        needed = [*self._targets(tables[0].columns), self.held.date, *self.making.named]
-        needed += [self.patient, *([] if tests else [self.owner, *self.identity])]
-        named = [name for name in needed if name is not None and name != FILE]
-        return joined_files(path, tables, named, not self.making.named)
+        names: list[str | None] = [*self._targets(tables[0].columns), *self.making.input_names]
+        names += [self.held_out.date, self.patient]
+        names += [] if tests else [self.owner, *self.identity]
+        required = [name for name in names if name is not None and name != FILE]
+        return joined_files(path, tables, required, not self.making.input_names)
 
     def _tests(self, whole: Table) -> Table:
-        assert self.held.test is not None
-        tests, owner = self._read(self.held.test, tests=True), self.owner
+        assert self.held_out.test is not None
+        tests, owner = self._read(self.held_out.test, tests=True), self.owner
         names = set(whole.of(FILE)) if owner == FILE and FILE in tests.columns else set()
         if names and not names & set(tests.of(FILE)):
             raise DataError(
-                f"no file of test = {self.held.test} is called as one of path = {self.path}; give "
-                "a client's files the same name"
+                f"no file of test = {self.held_out.test} is called as one of path = {self.path}; "
+                "give a client's files the same name"
             )
         return tests
 
@@ -242,29 +243,29 @@ class Files:
         """
         used = [*names, *self._targets(table.columns)]
         gaps = np.stack([empty(table.of(name)) for name in used])
-        kept: Bools = np.logical_not(gaps.any(axis=0))
+        complete: Bools = np.logical_not(gaps.any(axis=0))
         clients = table.of(self.owner) if self.owner in table.columns else None
         for rows, part in parts_of(table, clients).values():
-            if not kept[rows].any():
+            if not complete[rows].any():
                 worst = used[int(gaps[:, rows].sum(axis=1).argmax())]
                 raise DataError(
                     f"{part.where}: every row has an empty cell, most often in column '{worst}', "
                     "so missing = drop leaves none; take the column out of inputs, or fill it"
                 )
-        return Table(table.where, table.frame[kept])
+        return Table(table.where, table.frame[complete])
 
     def _divided(self, whole: Table, classes: Sequence[str]) -> tuple[list[Table], Sequence[str]]:
         """Training rows, and test rows where a date or a share tells them; names of classes."""
-        held = self.held
-        if held.date is not None and held.test_from is not None:
+        held_out = self.held_out
+        if held_out.date is not None and held_out.test_from is not None:
             files = FILE if self.owner == FILE else None
-            return [*split_by_date(whole, held.date, held.test_from, files)], classes
-        if not held.test_share:
+            return [*split_by_date(whole, held_out.date, held_out.test_from, files)], classes
+        if not held_out.test_share:
             return [whole], classes
         labels, classes = labels_of(whole, self.target, classes)
-        who = None if self.owner is None else present(whole, self.owner).map(name_of)
-        known = None if labels.is_floating_point() else labels
-        return [*split_by_share(whole, who, known, held)], classes
+        clients = None if self.owner is None else present(whole, self.owner).map(name_of)
+        class_labels = None if labels.is_floating_point() else labels
+        return [*split_by_share(whole, clients, class_labels, held_out)], classes
 
     def _clients(self, tables: Sequence[Table], partition: Partition | None) -> list[Series | None]:
         """Whose each row of each table is, where each one's own rows matter; None: all are one's.
@@ -299,21 +300,21 @@ def targets_of(
     """The targets of every table and the names of the classes, which are the first table's if they
     are not given. Raises DataError.
     """
-    first, known = labels_of(tables[0], name, classes)
+    first, class_names = labels_of(tables[0], name, classes)
     targets = [first]
     for table in tables[1:]:
-        others, theirs = labels_of(table, name, known)
-        if others.dtype != first.dtype or theirs != known:
+        others, other_names = labels_of(table, name, class_names)
+        if others.dtype != first.dtype or other_names != class_names:
             kinds = [
                 f"the texts {', '.join(c[:5])}" if c else t.dtype
-                for c, t in ((known, first), (theirs, others))
+                for c, t in ((class_names, first), (other_names, others))
             ]
             raise DataError(
                 f"column '{name}' holds {kinds[0]} in {tables[0].where} and {kinds[1]} in "
                 f"{table.where}; write both alike"
             )
         targets.append(others)
-    return targets, known
+    return targets, class_names
 
 
 def dealt(

@@ -43,13 +43,13 @@ class HeldOut:
             "test_from": self.test_from,
             "test_share": self.test_share or None,
         }
-        given = [name for name, value in ways.items() if value is not None]
-        if len(given) > 1:
-            raise DataError(f"{given[0]} and {given[1]} are both given; keep one of them")
+        names = [name for name, value in ways.items() if value is not None]
+        if len(names) > 1:
+            raise DataError(f"{names[0]} and {names[1]} are both given; keep one of them")
 
 
 def split_by_share(
-    table: Table, clients: Series | None, labels: Tensor | None, held: HeldOut
+    table: Table, clients: Series | None, labels: Tensor | None, held_out: HeldOut
 ) -> tuple[Table, Table]:
     """The rows for training and those for testing, both in the table's order: of each client a
     share that `sklearn.model_selection.train_test_split` draws from held.test_seed.
@@ -58,21 +58,21 @@ def split_by_share(
     A client's classes keep their shares (stratify) if it has more than two rows of each. Raises
     DataError for a client with too few rows.
     """
-    chosen = need("sklearn.model_selection", "test_share", "tables", DataError).train_test_split
+    split = need("sklearn.model_selection", "test_share", "tables", DataError).train_test_split
     test = np.zeros(len(table.frame), dtype=bool)
     for rows, part in parts_of(table, clients).values():
-        own = None if labels is None else labels.numpy()[rows]
-        counts = np.unique(own, return_counts=True)[1] if own is not None else np.array([0])
-        held_out = math.ceil(held.test_share * len(rows))
-        if counts.min() <= 2 or len(counts) > min(held_out, len(rows) - held_out):
-            own = None  # each class must come to both sides
-        how = {"test_size": held.test_share, "random_state": held.test_seed}
+        strata = None if labels is None else labels.numpy()[rows]
+        counts = np.unique(strata, return_counts=True)[1] if strata is not None else np.array([0])
+        test_count = math.ceil(held_out.test_share * len(rows))
+        if counts.min() <= 2 or len(counts) > min(test_count, len(rows) - test_count):
+            strata = None  # each class must come to both sides
+        options = {"test_size": held_out.test_share, "random_state": held_out.test_seed}
         try:
-            test[chosen(rows, stratify=own, **how)[1]] = True
+            test[split(rows, stratify=strata, **options)[1]] = True
         except ValueError:
             raise DataError(
                 f"{part.where} has {len(rows)} rows, too few for test_share = "
-                f"{held.test_share:g}; leave the client out, or take another share"
+                f"{held_out.test_share:g}; leave the client out, or take another share"
             ) from None
     return Table(table.where, table.frame[~test]), Table(table.where, table.frame[test])
 

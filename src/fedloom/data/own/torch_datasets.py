@@ -44,105 +44,105 @@ def from_datasets(
     stored = transform is not None
     train = _read(datasets, "client", stored)
     tests = {} if test is None else {"test": _samples(test, "test", stored)}
-    own = {} if client_tests is None else _read(client_tests, "client_tests", stored)
-    parts = [*train.values(), *tests.values(), *own.values()]
+    client_samples = {} if client_tests is None else _read(client_tests, "client_tests", stored)
+    parts = [*train.values(), *tests.values(), *client_samples.values()]
     names = _joined_classes(parts, tuple(class_names))
-    pairs, own_pairs = (_like(datasets, train, names), _like(client_tests, own, names))
-    common = tests["test"].numbered(names) if tests else None
-    return from_clients(pairs, common, own_pairs, name, class_names or names, transform=transform)
+    pairs, test_pairs = _like(datasets, train, names), _like(client_tests, client_samples, names)
+    common = tests["test"].relabelled(names) if tests else None
+    return from_clients(pairs, common, test_pairs, name, class_names or names, transform=transform)
 
 
 class _Samples(NamedTuple):
     """The samples of a Dataset, and the names of its classes, if it lists them."""
 
-    what: str
+    where: str
     inputs: Any
     targets: Any
     classes: tuple[str, ...]
 
-    def numbered(self, names: Sequence[str]) -> tuple[Any, Any]:
+    def relabelled(self, names: Sequence[str]) -> tuple[Any, Any]:
         """Inputs and targets, with the classes numbered as in names."""
         if not self.classes or self.classes == tuple(names[: len(self.classes)]):
             return self.inputs, self.targets
         return self.inputs, torch.tensor([*map(names.index, self.classes)])[self.targets]
 
 
-def _joined_classes(parts: Sequence[_Samples], given: tuple[str, ...]) -> tuple[str, ...]:
+def _joined_classes(parts: Sequence[_Samples], classes: tuple[str, ...]) -> tuple[str, ...]:
     """The classes of all Datasets in one order. Raises DataError where some have other classes than
     the rest, and nothing says by what name to join them.
     """
-    known = dict.fromkeys(name for part in parts for name in part.classes)
-    names = given if known.keys() <= {*given} else tuple(known)
-    listed = [part for part in parts if part.classes]
+    listed_names = dict.fromkeys(name for part in parts for name in part.classes)
+    names = classes if listed_names.keys() <= {*classes} else tuple(listed_names)
+    with_classes = [part for part in parts if part.classes]
     others = [part for part in parts if part.classes != names[: len(part.classes)]]
     without = next((part for part in parts if not part.classes and len(part.targets)), None)
-    if others and (without is not None or (given and names != given)):
-        why = f"{without.what} lists none" if without else f"class_names are {', '.join(given)}"
-        first = next((part for part in listed if part is not others[0]), listed[0])
+    if others and (without is not None or (classes and names != classes)):
+        why = f"{without.where} lists none" if without else f"class_names are {', '.join(classes)}"
+        first = next((part for part in with_classes if part is not others[0]), with_classes[0])
         raise DataError(
-            f"{others[0].what} has the classes {', '.join(others[0].classes)}, "
-            f"{first.what} {', '.join(first.classes)}, and {why}; number the classes of all alike"
+            f"{others[0].where} has the classes {', '.join(others[0].classes)}, "
+            f"{first.where} {', '.join(first.classes)}, and {why}; number the classes of all alike"
         )
-    if not given:
+    if not classes:
         warn_of_look_alikes("classes of the Datasets", names)
     return names
 
 
-def _like(given: Any, parts: Mapping[Any, _Samples], names: Sequence[str]) -> Any:
+def _like(datasets: Any, parts: Mapping[Any, _Samples], names: Sequence[str]) -> Any:
     """Pairs by client, or in a list, as the Datasets were given; None for none."""
-    if given is None:
+    if datasets is None:
         return None
-    pairs = {who: part.numbered(names) for who, part in parts.items()}
-    return pairs if isinstance(given, Mapping) else [*pairs.values()]
+    pairs = {client: part.relabelled(names) for client, part in parts.items()}
+    return pairs if isinstance(datasets, Mapping) else [*pairs.values()]
 
 
-def _read(datasets: Any, what: str, stored: bool) -> dict[Any, _Samples]:
+def _read(datasets: Any, role: str, stored: bool) -> dict[Any, _Samples]:
     """The samples of every Dataset by its name or number."""
     every = datasets.items() if isinstance(datasets, Mapping) else enumerate(datasets)
-    return {who: _samples(dataset, f"{what} {who}", stored) for who, dataset in every}
+    return {client: _samples(dataset, f"{role} {client}", stored) for client, dataset in every}
 
 
-def _samples(dataset: Any, what: str, stored: bool) -> _Samples:
-    refuse_loader(dataset, what)
+def _samples(dataset: Any, where: str, stored: bool) -> _Samples:
+    refuse_loader(dataset, where)
     inputs: list[Tensor] = []
     targets: list[Tensor] = []
     try:
         count = len(dataset)
     except TypeError as error:
         raise DataError(
-            f"{what}: {type(dataset).__name__} has no len(); an iterable Dataset must be read into "
-            "a list first"
+            f"{where}: {type(dataset).__name__} has no len(); an iterable Dataset must be read "
+            "into a list first"
         ) from error
     for i in range(count):
-        x, y = _sample(dataset, i, what, stored)
-        if i < _TWICE and not all(map(_equal, (x, y), _sample(dataset, i, what, stored))):
+        x, y = _sample(dataset, i, where, stored)
+        if i < _TWICE and not all(map(_equal, (x, y), _sample(dataset, i, where, stored))):
             raise DataError(
-                f"{what}, sample {i} is another one when it is read twice: the Dataset is random, "
+                f"{where}, sample {i} is another one when it is read twice: the Dataset is random, "
                 "and each sample is read once, so an augmentation would be the same in all rounds; "
                 "take it out, and give transform=Images(mean, std, crop=4, flip=True)"
             )
         for kind, one, others in (("inputs", x, inputs), ("target", y, targets)):
             if others and one.shape != others[0].shape:
                 raise DataError(
-                    f"{what}, sample {i}: its {kind} have shape {tuple(one.shape)}, those of "
+                    f"{where}, sample {i}: its {kind} have shape {tuple(one.shape)}, those of "
                     f"sample 0 {tuple(others[0].shape)}; bring all to one shape"
                 )
             others.append(one)
     if not inputs:
-        return _Samples(what, [], [], ())
+        return _Samples(where, [], [], ())
     labels = torch.stack(targets)
-    return _Samples(what, torch.stack(inputs), labels, _classes(dataset, labels))
+    return _Samples(where, torch.stack(inputs), labels, _classes(dataset, labels))
 
 
-def _sample(dataset: Any, i: int, what: str, stored: bool) -> tuple[Tensor, Tensor]:
+def _sample(dataset: Any, i: int, where: str, stored: bool) -> tuple[Tensor, Tensor]:
     try:
         x, y = dataset[i]
         return torch.as_tensor(_plain(x, stored)), torch.as_tensor(y)
     except DataError as error:
-        raise DataError(f"{what}, sample {i}: {error}") from error
+        raise DataError(f"{where}, sample {i}: {error}") from error
     except Exception as error:  # the user's own code
         raise DataError(
-            f"{what}, sample {i}: {type(dataset).__name__} raised {type(error).__name__}: "
+            f"{where}, sample {i}: {type(dataset).__name__} raised {type(error).__name__}: "
             f"{error}; a sample must be a pair of inputs and target, each one array of numbers "
             f"({ONE_ARRAY})"
         ) from error
@@ -169,8 +169,8 @@ def _classes(dataset: Any, labels: Tensor) -> tuple[str, ...]:
     names = getattr(dataset, "classes", None)
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
         return ()
-    numbered = not labels.is_floating_point() and labels.ndim == 1
-    if not numbered or getattr(dataset, "target_transform", None) is not None:
+    are_labels = not labels.is_floating_point() and labels.ndim == 1
+    if not are_labels or getattr(dataset, "target_transform", None) is not None:
         return ()
     inside = bool((labels >= 0).all()) and int(labels.max()) < len(names)
     return tuple(names) if inside else ()

@@ -213,7 +213,7 @@ def agreed_rules(fed: Folder) -> str:
     from fedloom_flower.telling import Preparation
 
     made = Preparation.in_table(settings_of(fed).values["data"])
-    said = preparation_of(made.rules).said() or ["numbers as they are"]
+    said = preparation_of(made.rules).describe() or ["numbers as they are"]
     rules = "\n".join(folded(f"  {line}", page_width()) for line in said)
     return f"in run.toml at every place, data.rules {made.digest}:\n{rules}"
 
