@@ -385,11 +385,11 @@ def test_arrays_that_do_not_fit_are_refused_in_one_line(make, says):
 def test_clients_of_a_mapping_have_names_and_may_lack_tests():
     pairs = {"lyon": ([[1.0]], [0]), "bonn": ([[2.0], [3.0]], [1, 0])}
     data = from_clients(pairs, client_tests={"bonn": ([[9.0]], [1])})
-    assert data.client_names == ("lyon", "bonn") and data.called(1) == "bonn"
+    assert data.client_names == ("lyon", "bonn") and data.client_name(1) == "bonn"
     assert data.test_clients.sizes.tolist() == [0, 1] and data.test_inputs.tolist() == [[9]]
     assert data.with_validation(0.5, 0).client_names == data.client_names
     assert by_client(data)["client_names"] == ["lyon", "bonn"]
-    assert "client_names" not in by_client(small()) and small().called(1) == "1"
+    assert "client_names" not in by_client(small()) and small().client_name(1) == "1"
     both = [(torch.zeros(2), 0)]
     assert from_datasets({"a": both, "b": both}).client_names == ("a", "b")
 

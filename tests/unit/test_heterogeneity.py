@@ -57,7 +57,7 @@ def test_every_measure_is_its_definition(counts):
     assert found.from_all == pytest.approx(np.mean(from_all), abs=1e-12)
     entropy = [-sum(a * math.log(a) for a in row if a) for row in p]
     assert found.effective.mean == pytest.approx(np.mean(np.exp(entropy)))
-    assert found.held.mean == pytest.approx(np.mean([sum(n > 0 for n in row) for row in counts]))
+    assert found.present.mean == pytest.approx(np.mean([sum(n > 0 for n in row) for row in counts]))
     assert found.largest.max == pytest.approx(max(map(max, p)))
 
 

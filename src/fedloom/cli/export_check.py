@@ -80,7 +80,7 @@ def ask(
     if client is not None:
         if data is None:
             raise ConfigError(f"--client: {why}")
-        who = data.called(client) if data.client_names else f"client {client}"
+        who = data.client_name(client) if data.client_names else f"client {client}"
         spread = ranges(data, client)
         data, how = _own(data, client, how)
     name = found.metric.name if metric is None else metric.get("name", found.metric.name)
@@ -174,7 +174,7 @@ def _own(
     own, raw = data.only(client, tests=True), data.raw
     if not isinstance(raw, PerClient):
         return own, how
-    mine = raw.by_client[data.called(client) if data.client_names else ""]
+    mine = raw.by_client[data.client_name(client) if data.client_names else ""]
     return replace(own, raw=mine), recipe(mine, data.transform, data.inputs)
 
 

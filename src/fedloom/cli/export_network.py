@@ -107,7 +107,7 @@ def _of_client(restored: rounds.Run, client: str) -> Newest:
     names = {str(i): i for i in range(data.population)}
     names |= {name: i for i, name in enumerate(data.client_names)}
     if client not in names:
-        named = f", or its name, such as {data.called(0)}" if data.client_names else ""
+        named = f", or its name, such as {data.client_name(0)}" if data.client_names else ""
         allowed = f"a client's number, from 0 to {data.population - 1}{named}"
         raise SettingError("--client", client, allowed)
     i = names[client]

@@ -104,7 +104,7 @@ def _held(found: Heterogeneity) -> str:
 
 def _about_labels(labels: Labels) -> list[tuple[str, str]]:
     return [
-        ("classes per client", f"{_range(labels.held, '.0f')} of {labels.classes}"),
+        ("classes per client", f"{_range(labels.present, '.0f')} of {labels.classes}"),
         ("effective classes (exp of entropy)", _range(labels.effective, ".2f")),
         ("largest class's share", _range(labels.largest, ".3f")),
         ("two clients, distance", f"{labels.pairs:.3f} (total variation, mean over all pairs)"),

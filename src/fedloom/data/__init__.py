@@ -24,5 +24,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    found: list[str] = __getattr__("__all__")
-    return found
+    names: list[str] = __getattr__("__all__")
+    return names

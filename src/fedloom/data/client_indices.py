@@ -40,8 +40,8 @@ class Ragged(NamedTuple):
         """
         parts = [_as_indices(part, client) for client, part in enumerate(lists)]
         sizes = np.array([len(part) for part in parts], dtype=np.int64)
-        joined = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
-        return cls.from_sizes(torch.from_numpy(sizes), torch.from_numpy(joined))
+        indices = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+        return cls.from_sizes(torch.from_numpy(sizes), torch.from_numpy(indices))
 
     @classmethod
     def from_sizes(cls, sizes: Tensor, indices: Tensor) -> Ragged:
@@ -158,22 +158,22 @@ def _as_indices(part: Any, client: int) -> np.ndarray[Any, np.dtype[np.int64]]:
     return array.astype(np.int64)
 
 
-def as_lists(made: Any, partition: object) -> Ragged:
+def as_lists(result: Any, partition: object) -> Ragged:
     """What a partition returned: a Ragged, or lists of indices, one per client. Raises DataError
     for anything else; partition: what an error names.
     """
-    if isinstance(made, Ragged):
-        return made
-    what = f"partition {getattr(partition, '__name__', type(partition).__name__)}"
-    if isinstance(made, str | Mapping) or not isinstance(made, Iterable):
+    if isinstance(result, Ragged):
+        return result
+    subject = f"partition {getattr(partition, '__name__', type(partition).__name__)}"
+    if isinstance(result, str | Mapping) or not isinstance(result, Iterable):
         raise DataError(
-            f"{what} returned a {type(made).__name__}; return a list of indices for each client, "
-            "as in [[0, 2], [1]], or a Ragged"
+            f"{subject} returned a {type(result).__name__}; return a list of indices for each "
+            "client, as in [[0, 2], [1]], or a Ragged"
         )
     try:
-        return Ragged.from_lists(made)
+        return Ragged.from_lists(result)
     except DataError as error:
-        raise DataError(f"{what}: {error}") from error
+        raise DataError(f"{subject}: {error}") from error
 
 
 def count_labels(
@@ -185,11 +185,11 @@ def count_labels(
     counts = torch.zeros(lists.count, classes, dtype=torch.int64)
     for a in range(0, lists.count, _COUNTED):  # a million at once would take gigabytes
         part = Ragged(lists.offsets[a : a + _COUNTED + 1], lists.indices)
-        held = targets[lists.indices[part.offsets[0] : part.offsets[-1]]]
-        first = (part.owners() * classes).view(-1, *[1] * (held.ndim - 1))
-        places = first + held if ignored is None else (first + held)[held != ignored]
-        found = torch.bincount(places.flatten(), minlength=part.count * classes)
-        counts[a : a + _COUNTED] = found.view(-1, classes)
+        labels = targets[lists.indices[part.offsets[0] : part.offsets[-1]]]
+        first = (part.owners() * classes).view(-1, *[1] * (labels.ndim - 1))
+        codes = first + labels if ignored is None else (first + labels)[labels != ignored]
+        binned = torch.bincount(codes.flatten(), minlength=part.count * classes)
+        counts[a : a + _COUNTED] = binned.view(-1, classes)
     return counts
 
 

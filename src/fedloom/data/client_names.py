@@ -45,19 +45,19 @@ class ClientNumbers:
 
     def all_of(self, clients: Sequence[int | str], setting: str) -> tuple[int, ...]:
         """The numbers of clients. Raises ConfigError for one that is named twice."""
-        found = tuple(self.of(client, setting) for client in clients)
-        if len(set(found)) < len(found):
+        numbers = tuple(self.of(client, setting) for client in clients)
+        if len(set(numbers)) < len(numbers):
             raise ConfigError(f"{setting} names a client twice: {list(clients)}")
-        return found
+        return numbers
 
-    def values(self, given: Mapping[Any, Any], setting: str) -> tuple[Any, ...]:
+    def values(self, by_client: Mapping[Any, Any], setting: str) -> tuple[Any, ...]:
         """{client: value} as a value for each client. Raises ConfigError if one has none."""
-        numbers = self.all_of(list(given), setting)
+        numbers = self.all_of(list(by_client), setting)
         if missing := set(range(self.population)) - set(numbers):
             first = min(missing)
             raise ConfigError(
-                f"{setting} names {len(given)} of {self.population} clients, and not "
+                f"{setting} names {len(by_client)} of {self.population} clients, and not "
                 f"'{self.names[first] if self.names else first}'; give each client its own"
             )
-        found = dict(zip(numbers, given.values(), strict=True))
-        return tuple(found[i] for i in range(self.population))
+        by_number = dict(zip(numbers, by_client.values(), strict=True))
+        return tuple(by_number[i] for i in range(self.population))

@@ -72,25 +72,25 @@ def proportional(targets: Tensor, clients: Ragged, tests: Tensor, seed: int) -> 
     client holds are left out; a client may get none. Targets that are no labels (n,) count as one
     class.
     """
-    mine, theirs = _classes(targets)[clients.indices.numpy()], _classes(tests)
+    train_labels, test_labels = _classes(targets)[clients.indices.numpy()], _classes(tests)
     owners = clients.owners().numpy()
     rng = np.random.default_rng(key(seed, "client tests", "proportional"))
-    who: list[Ints] = [np.empty(0, dtype=np.int64)]
-    which: list[Ints] = [np.empty(0, dtype=np.int64)]
-    for label in np.unique(theirs).tolist():
-        held = np.bincount(owners[mine == label], minlength=clients.count)
-        if not held.sum():
+    owner_parts: list[Ints] = [np.empty(0, dtype=np.int64)]
+    index_parts: list[Ints] = [np.empty(0, dtype=np.int64)]
+    for label in np.unique(test_labels).tolist():
+        class_counts = np.bincount(owners[train_labels == label], minlength=clients.count)
+        if not class_counts.sum():
             continue
-        pool = rng.permutation((theirs == label).nonzero()[0])
+        pool = rng.permutation((test_labels == label).nonzero()[0])
         line = rng.permutation(clients.count)  # rounding favours no client
-        ends = np.cumsum(held[line]) / held.sum() * len(pool)
+        ends = np.cumsum(class_counts[line]) / class_counts.sum() * len(pool)
         cuts = np.floor(ends + rng.random()).astype(np.int64)
         cuts[-1] = max(len(pool), int(cuts[-1]))
         counts = np.diff(cuts, prepend=0)
-        place = np.repeat(line, counts)
-        who.append(place[: len(pool)])
-        which.append(pool[: len(place)])
-    owner, index = np.concatenate(who), np.concatenate(which)
+        receivers = np.repeat(line, counts)
+        owner_parts.append(receivers[: len(pool)])
+        index_parts.append(pool[: len(receivers)])
+    owner, index = np.concatenate(owner_parts), np.concatenate(index_parts)
     order = np.lexsort((index, owner))
     sizes = np.bincount(owner, minlength=clients.count)
     return Ragged.from_sizes(torch.from_numpy(sizes), torch.from_numpy(index[order]))

@@ -60,10 +60,10 @@ class Arrays:
                 data = self._in_parts(partition, seed).divided(whole, seed)
                 about = {**data.about, "partition": partition.about()}
                 return dataclasses.replace(data, about=about)
-            clients, kept = partition.choose(self.owners, self.by, seed)
-            test, tests = self._tests_of(kept)
+            clients, selected = partition.choose(self.owners, self.by, seed)
+            test, tests = self._tests_of(selected)
             if self.owner_names:
-                names = tuple(self.owner_names[owner] for owner in kept.tolist())
+                names = tuple(self.owner_names[owner] for owner in selected.tolist())
         else:
             clients = self._split(partition, seed)
             test, tests = self._test_samples(), None
@@ -96,21 +96,21 @@ class Arrays:
         tests = self.test_owners
         tests = None if tests is None else torch.where(tests < 0, -1, tests * parts)
         for maker in sorted({*self.owners.tolist()} - {-1}):
-            own = (self.owners == maker).nonzero().flatten()
+            indices = (self.owners == maker).nonzero().flatten()
             of_maker = key(seed, "partition", "parts", maker)
             try:
-                _count_parts(owners, own, within.split(self.targets[own], of_maker))
+                _count_parts(owners, indices, within.split(self.targets[indices], of_maker))
                 if tests is not None and self.test_targets is not None:
                     rows = (self.test_owners == maker).nonzero().flatten()
-                    labels = self.targets[own], self.test_targets[rows]
+                    labels = self.targets[indices], self.test_targets[rows]
                     _count_parts(tests, rows, within.split_tests(*labels, of_maker))
             except DataError as error:
                 name = self.owner_names[maker] if self.owner_names else maker
                 raise DataError(f"{self.by}, {name}: {error}") from None
         names = [f"{name}/{part}" for name in self.owner_names for part in range(parts)]
         details = {k: v for k, v in self.details.items() if k != "client_names"}
-        made = dataclasses.replace(self, owners=owners, test_owners=tests)
-        return dataclasses.replace(made, owner_names=names, details=details)
+        arrays = dataclasses.replace(self, owners=owners, test_owners=tests)
+        return dataclasses.replace(arrays, owner_names=names, details=details)
 
     def _split(self, partition: Partition, seed: int) -> Ragged:
         if self.owners is None or bool((self.owners >= 0).all()):
@@ -125,15 +125,15 @@ class Arrays:
             return None
         return (self.test_owners >= 0).nonzero().flatten()
 
-    def _tests_of(self, kept: Tensor) -> tuple[Tensor | None, Ragged | None]:
+    def _tests_of(self, selected: Tensor) -> tuple[Tensor | None, Ragged | None]:
         """The test samples of these owners, client by client, and how many each has."""
         if self.test_owners is None:
             return None, None
-        place = torch.searchsorted(kept, self.test_owners).clamp_max(len(kept) - 1)
-        own = kept[place] == self.test_owners
-        rows = own.nonzero().flatten()
+        place = torch.searchsorted(selected, self.test_owners).clamp_max(len(selected) - 1)
+        matches = selected[place] == self.test_owners
+        rows = matches.nonzero().flatten()
         order = rows[torch.argsort(place[rows], stable=True)]
-        sizes = torch.bincount(place[rows], minlength=len(kept))
+        sizes = torch.bincount(place[rows], minlength=len(selected))
         if len(order) == len(self.test_owners) and bool((order.diff() > 0).all()):
             return None, Ragged.from_sizes(sizes, torch.arange(len(order)))
         return order, Ragged.from_sizes(sizes, torch.arange(len(order)))

@@ -92,7 +92,7 @@ class FederatedData:
             f"{f'{tests:,}' if tests else 'no'} test samples>"
         )
 
-    def called(self, i: int) -> str:
+    def client_name(self, i: int) -> str:
         """The name of client i; its number, if clients have no names."""
         return self.client_names[i] if self.client_names else str(i)
 
@@ -203,8 +203,8 @@ class FederatedData:
 
     def client(self, i: int) -> tuple[Tensor, Tensor]:
         """Return the inputs (as stored) and targets of client i, (n_i, ...) each."""
-        own = self.clients.of(i).to(self.inputs.device)
-        return self.inputs[own], self.targets[own]
+        indices = self.clients.of(i).to(self.inputs.device)
+        return self.inputs[indices], self.targets[indices]
 
     def describe(self) -> dict[str, Any]:
         """The data in plain numbers, fit for JSON; `split` is the digest of the lists."""
@@ -231,10 +231,10 @@ class FederatedData:
         }
 
     @property
-    def tried(self) -> Tensor:
+    def trial_indices(self) -> Tensor:
         """Training samples to try a model on: of clients, or if all of these are elsewhere, any."""
-        held = self.clients.indices
-        return held if len(held) else torch.arange(len(self.inputs))
+        indices = self.clients.indices
+        return indices if len(indices) else torch.arange(len(self.inputs))
 
     def only(self, client: int, tests: bool = False) -> FederatedData:
         """What is at a client's own place: its samples, and what is known of all clients. tests:
@@ -243,16 +243,16 @@ class FederatedData:
         inputs, targets = self.client(client)
         sizes = torch.zeros_like(self.sizes)
         sizes[client] = len(inputs)
-        own = None if self.test_clients is None or not tests else self.test_clients.of(client)
-        tested = own is not None and len(own) > 0
+        rows = None if self.test_clients is None or not tests else self.test_clients.of(client)
+        tested = rows is not None and len(rows) > 0
         return replace(
             self,
             inputs=inputs,
             targets=targets,
             clients=Ragged.from_sizes(sizes, torch.arange(len(inputs))),
-            test_inputs=self.test_inputs[own] if tested and self.test_inputs is not None else None,
+            test_inputs=self.test_inputs[rows] if tested and self.test_inputs is not None else None,
             test_targets=(
-                self.test_targets[own] if tested and self.test_targets is not None else None
+                self.test_targets[rows] if tested and self.test_targets is not None else None
             ),
             test_clients=None,
             validation=None,
@@ -291,24 +291,24 @@ class FederatedData:
             raise DataError(f"'{self.name}' already has {len(self.validation)} validation samples")
         refuse_shared_samples(self.clients)
         sizes = self.sizes.tolist()
-        held = torch.zeros(len(self.clients.indices), dtype=torch.bool)
-        given, start = [], 0
+        held_out = torch.zeros(len(self.clients.indices), dtype=torch.bool)
+        counts, start = [], 0
         for client, size in enumerate(sizes):
             # 0.29 * 100 is 28.999999999999996, and 29 is meant
             count = min(math.floor(share * size + 1e-9), size - 1)
             if count:
                 order = torch.randperm(size, generator=generator(seed, "validation", client))
-                held[start + order[:count]] = True
-            given.append(count)
+                held_out[start + order[:count]] = True
+            counts.append(count)
             start += size
-        if not any(given):
+        if not any(counts):
             raise DataError(
                 f"share {share} of clients with at most {max(sizes)} samples is less than one "
                 "sample each; take a larger share or fewer clients"
             )
-        rest = Ragged.from_sizes(self.sizes - torch.tensor(given), self.clients.indices[~held])
+        rest = Ragged.from_sizes(self.sizes - torch.tensor(counts), self.clients.indices[~held_out])
         about = {**self.about, "validation": {"share": share, "seed": seed}}
-        validation = self.clients.indices[held].sort().values
+        validation = self.clients.indices[held_out].sort().values
         return replace(self, clients=rest, validation=validation, about=about)
 
     def save_indices(self, path: str | PathLike[str]) -> None:
@@ -336,20 +336,20 @@ class FederatedData:
         Only offsets and indices are required: a published split needs no more. Raises DataError for
         a file that cannot be read or was made for other data.
         """
-        clients, tests, validation, made_for = Split.read(path)
-        if made_for not in (None, len(self.inputs)):
+        clients, tests, validation, samples = Split.read(path)
+        if samples not in (None, len(self.inputs)):
             raise DataError(
-                f"{path} is a split of {made_for} samples, but '{self.name}' has "
+                f"{path} is a split of {samples} samples, but '{self.name}' has "
                 f"{len(self.inputs)}; load the data that it was made for"
             )
-        kept = {k: v for k, v in self.about.items() if k not in ("partition", "seed", "validation")}
+        rest = {k: v for k, v in self.about.items() if k not in ("partition", "seed", "validation")}
         partition = {"kind": "lists", "clients": clients.count, "sha256": clients.digest()}
         return replace(
             self,
             clients=clients,
             test_clients=tests,
             validation=validation,
-            about={**kept, "partition": partition},
+            about={**rest, "partition": partition},
             client_names=(),
         )
 
@@ -388,17 +388,17 @@ class FederatedData:
 
     def _validate_roll(self, roll: Roll) -> None:
         """Whoever has samples here has as many as the clients file says."""
-        here = self.clients.sizes
-        if len(here) != len(roll.sizes):
+        sizes = self.clients.sizes
+        if len(sizes) != len(roll.sizes):
             raise DataError(
-                f"{_FILE} has {len(roll.sizes)} clients, and there are {len(here)} lists; give an "
+                f"{_FILE} has {len(roll.sizes)} clients, and there are {len(sizes)} lists; give an "
                 "empty list for each client whose samples are elsewhere"
             )
-        wrong = ((here > 0) & (here != roll.sizes)).nonzero()
+        wrong = ((sizes > 0) & (sizes != roll.sizes)).nonzero()
         if len(wrong):
             i = int(wrong[0])
             raise DataError(
-                f"client {i} has {int(here[i])} training samples, and {_FILE} says "
+                f"client {i} has {int(sizes[i])} training samples, and {_FILE} says "
                 f"{int(roll.sizes[i])}; its weight in the mean would be wrong"
             )
         largest = -1 if self.targets.is_floating_point() else self._largest(self.targets)
@@ -410,20 +410,20 @@ class FederatedData:
 
     def _validate_test(self) -> None:
         if (self.test_inputs is None) != (self.test_targets is None):
-            there, lacking = ("test_inputs", "test_targets")
+            present, lacking = ("test_inputs", "test_targets")
             if self.test_inputs is None:
-                there, lacking = lacking, there
-            raise DataError(f"{there} are given without {lacking}; give both or neither")
+                present, lacking = lacking, present
+            raise DataError(f"{present} are given without {lacking}; give both or neither")
         if self.test_inputs is None or self.test_targets is None:
             if self.test_clients is not None:
                 raise DataError("test_clients are given without test_inputs; give both or neither")
             return
         check_arrays("test ", self.test_inputs, self.test_targets, self.transform)
         inputs, targets = (self.inputs, self.test_inputs), (self.targets, self.test_targets)
-        for what, (train, test) in (("inputs", inputs), ("targets", targets)):
+        for part, (train, test) in (("inputs", inputs), ("targets", targets)):
             if train.shape[1:] != test.shape[1:] or train.dtype != test.dtype:
                 raise DataError(
-                    f"test {what} are {kind(test)} a sample, but training {what} {kind(train)}; "
+                    f"test {part} are {kind(test)} a sample, but training {part} {kind(train)}; "
                     "they must be of one shape and type"
                 )
         if self.test_clients is not None:
@@ -438,9 +438,9 @@ class FederatedData:
         if self.validation is None:
             return
         check_indices("validation", self.validation, len(self.inputs), "training")
-        held = torch.zeros(len(self.inputs), dtype=torch.bool)
-        held[self.validation] = True
-        both = held[self.clients.indices].nonzero()
+        in_validation = torch.zeros(len(self.inputs), dtype=torch.bool)
+        in_validation[self.validation] = True
+        both = in_validation[self.clients.indices].nonzero()
         if len(both):
             entry = int(both[0])
             raise DataError(

@@ -38,16 +38,16 @@ def shapes(
     >>> data.sizes.tolist(), data.targets.shape, data.classes
     ([3, 3], torch.Size([6, 24, 24]), 3)
     """
-    made = [_site(seed, i, samples + test_samples, size, noise) for i in range(sites)]
+    pictures = [_site(seed, i, samples + test_samples, size, noise) for i in range(sites)]
     owners = torch.arange(sites)
-    train = [(x[:samples], y[:samples]) for x, y in made]
-    held = [(x[samples:], y[samples:]) for x, y in made]
+    train = [(x[:samples], y[:samples]) for x, y in pictures]
+    tests = [(x[samples:], y[samples:]) for x, y in pictures]
     return Arrays(
         name="shapes",
         inputs=torch.cat([x for x, _ in train]),
         targets=torch.cat([y for _, y in train]),
-        test_inputs=torch.cat([x for x, _ in held]),
-        test_targets=torch.cat([y for _, y in held]),
+        test_inputs=torch.cat([x for x, _ in tests]),
+        test_targets=torch.cat([y for _, y in tests]),
         owners=owners.repeat_interleave(samples),
         test_owners=owners.repeat_interleave(test_samples),
         by="sites",

@@ -38,7 +38,7 @@ class Spread:
 class Labels:
     """Measures of the label distributions p_i of the clients and g of all clients together.
 
-    held: classes with at least one sample at a client. effective: exp of the entropy of p_i, the
+    present: classes with at least one sample at a client. effective: exp of the entropy of p_i, the
     number of equally frequent classes with the same entropy. largest: max_c p_ic. pairs: total
     variation sum_c |p_ic - p_jc| / 2 between two clients, mean over all pairs, in [0, 1]. from_all:
     total variation between p_i and g. divergence: KL(p_i || g) in nats. jensen_shannon: between p_i
@@ -46,7 +46,7 @@ class Labels:
     """
 
     classes: int
-    held: Spread
+    present: Spread
     effective: Spread
     largest: Spread
     pairs: float
@@ -90,8 +90,8 @@ def measure(data: FederatedData) -> Heterogeneity:
     >>> import torch
     >>> from fedloom.data import by_lists, from_arrays
     >>> halves = by_lists([[0, 1], [2, 3]])
-    >>> found = measure(from_arrays(torch.zeros(4, 1), torch.tensor([0, 0, 1, 1]), halves))
-    >>> found.labels.pairs, found.labels.from_all, round(found.labels.jensen_shannon, 3)
+    >>> report = measure(from_arrays(torch.zeros(4, 1), torch.tensor([0, 0, 1, 1]), halves))
+    >>> report.labels.pairs, report.labels.from_all, round(report.labels.jensen_shannon, 3)
     (1.0, 0.5, 0.311)
     """
     times = np.bincount(data.clients.indices.numpy(), minlength=len(data.inputs))
@@ -119,11 +119,11 @@ def by_client(data: FederatedData) -> dict[str, Any]:
     have, None without test rows.
     """
     every = 1 if data.population <= _LISTED else data.population // _SHOWN
-    shown, labels = range(0, data.population, every), None
+    clients, labels = range(0, data.population, every), None
     if data.classes is not None and data.targets.ndim == 1 and data.roll is None:
         # of tokens there are too many kinds for a table by client; and some data are elsewhere
         all_ = every == 1
-        rows = data.label_counts() if all_ else [data.label_counts_of(i) for i in shown]
+        rows = data.label_counts() if all_ else [data.label_counts_of(i) for i in clients]
         labels = [row.tolist() for row in rows]
     out = {"counts": labels, "sizes": data.sizes[::every].tolist()}
     if labels is not None and every == 1 and data.test_clients is not None:
@@ -150,7 +150,7 @@ def labels_of_counts(counts: Ints | Floats) -> Labels:
     jensen = (_relative(p, middle) + _relative(np.broadcast_to(g, p.shape), middle)) / 2
     return Labels(
         classes=counts.shape[1],
-        held=Spread.of((counts > 0).sum(axis=1)),
+        present=Spread.of((counts > 0).sum(axis=1)),
         effective=Spread.of(np.exp(-(p * np.log(np.where(p > 0, p, 1.0))).sum(axis=1))),
         largest=Spread.of(p.max(axis=1)),
         pairs=between_pairs(p),
@@ -167,10 +167,10 @@ def _tests(data: FederatedData, labelled: bool) -> Tests:
     if labelled and sizes.any():
         assert data.classes is not None
         counts = count_labels(lists, data.test_targets, data.classes).numpy()
-        own = sizes > 0
-        mine = data.label_counts().numpy()[own]
-        p = mine / mine.sum(axis=1, keepdims=True)
-        q = counts[own] / sizes[own, None]
+        tested = sizes > 0
+        train_counts = data.label_counts().numpy()[tested]
+        p = train_counts / train_counts.sum(axis=1, keepdims=True)
+        q = counts[tested] / sizes[tested, None]
         distance = float(np.abs(p - q).sum(axis=1).mean() / 2)
     return Tests(Spread.of(sizes), int((sizes == 0).sum()), distance)
 

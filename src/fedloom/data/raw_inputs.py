@@ -155,7 +155,7 @@ class Resized(Raw):
 
 
 @dataclass(frozen=True)
-class Untold(Raw):
+class Undescribed(Raw):
     """Inputs that no description makes."""
 
     def about(self) -> dict[str, Any]:

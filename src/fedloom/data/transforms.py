@@ -148,12 +148,12 @@ class Images(Part):
         rows, columns = self._sources(draws.to(inputs.device), *inputs.shape[-2:])
         height, width = inputs.shape[-2:]
         outside = (rows < 0) | (rows >= height) | (columns < 0) | (columns >= width)
-        place = (rows.clamp(0, height - 1) * width + columns.clamp(0, width - 1)).flatten(1)
+        source = (rows.clamp(0, height - 1) * width + columns.clamp(0, width - 1)).flatten(1)
         flat = inputs.flatten(2)
-        moved = flat.gather(2, place[:, None, :].expand(-1, flat.shape[1], -1)).view(inputs.shape)
+        images = flat.gather(2, source[:, None, :].expand(-1, flat.shape[1], -1)).view(inputs.shape)
         if self.fill == "black":
-            return self.plain(moved.masked_fill_(outside[:, None], 0))
-        return self.plain(moved).masked_fill_(outside[:, None], 0)
+            return self.plain(images.masked_fill_(outside[:, None], 0))
+        return self.plain(images).masked_fill_(outside[:, None], 0)
 
     def _sources(self, draws: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
         """The source of every output pixel: rows and columns (n, H, W) int64, perhaps outside.

@@ -47,19 +47,19 @@ def set_apart(data: FederatedData, which: float | Sequence[int | str], seed: int
     stay = [i for i in range(count) if i not in set(apart)]
     lists = [data.clients.of(i) for i in apart]
     tests = None if data.test_clients is None else [data.test_clients.of(i) for i in apart]
-    rows = [(data.inputs, data.targets, own) for own in lists]
+    rows = [(data.inputs, data.targets, indices) for indices in lists]
     parts = [(x[i.to(x.device)], y[i.to(y.device)]) for x, y, i in rows]
     if tests is not None and data.test_inputs is not None and data.test_targets is not None:
-        more = [(data.test_inputs[own], data.test_targets[own]) for own in tests]
+        more = [(data.test_inputs[indices], data.test_targets[indices]) for indices in tests]
         parts = [
             (torch.cat([x, a]), torch.cat([y, b]))
             for (x, y), (a, b) in zip(parts, more, strict=True)
         ]
-    names = tuple(map(data.called, apart))
-    return _without(data, stay, joined(names, parts), tests is not None)
+    names = tuple(map(data.client_name, apart))
+    return _without(data, stay, unseen_of(names, parts), tests is not None)
 
 
-def joined(names: tuple[str, ...], parts: Sequence[tuple[Tensor, Tensor]]) -> Unseen:
+def unseen_of(names: tuple[str, ...], parts: Sequence[tuple[Tensor, Tensor]]) -> Unseen:
     """The inputs and targets of some clients, one pair for each."""
     sizes = torch.tensor([len(x) for x, _ in parts])
     lists = Ragged.from_sizes(sizes, torch.arange(int(sizes.sum())))
@@ -70,21 +70,21 @@ def _without(
     data: FederatedData, stay: Sequence[int], unseen: Unseen, own_tests: bool
 ) -> FederatedData:
     """The data of the clients that stay; test rows that were of the others are no test rows."""
-    changed: dict[str, Any] = {}
+    changes: dict[str, Any] = {}
     if own_tests and data.test_clients is not None and data.test_inputs is not None:
         lists = [data.test_clients.of(i) for i in stay]
         free = torch.ones(len(data.test_inputs), dtype=torch.bool)
         free[data.test_clients.indices] = False
         free[torch.cat(lists)] = True
-        places = free.cumsum(0) - 1
+        positions = free.cumsum(0) - 1
         assert data.test_targets is not None
-        changed = {
+        changes = {
             "test_inputs": data.test_inputs[free],
             "test_targets": data.test_targets[free],
-            "test_clients": Ragged.from_lists([places[own] for own in lists]),
+            "test_clients": Ragged.from_lists([positions[indices] for indices in lists]),
         }
     about = {**data.about, "unseen": list(unseen.names)}
-    names = tuple(map(data.called, stay))  # those without names keep the numbers that they had
+    names = tuple(map(data.client_name, stay))  # those without names keep the numbers that they had
     clients = Ragged.from_lists([data.clients.of(i) for i in stay])
-    changed |= {"clients": clients, "client_names": names, "about": about, "unseen": unseen}
-    return dataclasses.replace(data, **changed)
+    changes |= {"clients": clients, "client_names": names, "about": about, "unseen": unseen}
+    return dataclasses.replace(data, **changes)

@@ -84,7 +84,7 @@ class Batches:
             self._noises = []
         else:
             expected = [fed.pass_of(i)[0] for i in group]
-            index, weight = _poisson_tables(poisson, expected, int(fed.data.tried[0]))
+            index, weight = _poisson_tables(poisson, expected, int(fed.data.trial_indices[0]))
             noises = zip(group, expected, strict=True)
             self._noises = [dp.noises(n, fed.seed, round, i) for i, n in noises]
         self.index, self.weight = index.to(like.device), weight.to(like)  # (C, K, B)

@@ -37,7 +37,7 @@ def refuse_examples(plan: Plan, fed: Federation, net: Net) -> None:
         )
     refuse_model(plan, fed, net, _FEATURE)
     client, x, objective = Client(plan, fed, net), net.init(), plan.objective
-    batch = fed.trial(fed.data.tried[:8])
+    batch = fed.trial(fed.data.trial_indices[:8])
     with Explained(plan.algorithm.method, 0, 0), one_thread():
         memory = client.first_memory(x, 0).obj
         download = client.download(client.views.whole, rec(x=x), net.init_buffers())

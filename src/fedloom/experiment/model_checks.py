@@ -93,7 +93,7 @@ def check_precision(local: Local, net: Net) -> None:
 @torch.random.fork_rng(devices=[])  # the model may draw
 def check_fit(net: Net, data: FederatedData, objective: Objective) -> None:
     """Run the model once on two samples. Raises DataError if they do not fit."""
-    index = data.tried[:2]
+    index = data.trial_indices[:2]
     if data.inputs.dtype == torch.int64 and data.inputs.ndim > 1:
         # tokens: the largest must be in the model's vocabulary
         highest = data.inputs.amax(tuple(range(1, data.inputs.ndim))).argmax()
@@ -153,7 +153,7 @@ def check_shapes(
     Raises DataError if one compares every output with every target, or a metric gives no number.
     """
     count = 4 if data.classes == 3 else 3  # a value per class is no value per example
-    index = data.tried[:count].repeat(count)[:count].to(data.inputs.device)
+    index = data.trial_indices[:count].repeat(count)[:count].to(data.inputs.device)
     inputs, targets = data.ready(data.inputs[index]), data.targets[index]
     net.train(False)
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
@@ -268,7 +268,7 @@ def check_singles(net: Net, fed: Federation, rule: Rule | None, cohorts: ClientS
             nets.append(rule.view(x, net, small, 0).net or net)
         for one in nets:
             module = copy.deepcopy(one.module).train(training)  # statistics may move
-            if (norm := _refused(module, fed.batch(fed.data.tried[:1])[0])) is not None:
+            if (norm := _refused(module, fed.batch(fed.data.trial_indices[:1])[0])) is not None:
                 raise CompositionError(
                     f"{type(one.module).__name__}: {norm} has one value to normalise in a batch of "
                     f"one example, as {who}; {advice}, or take a norm over more values (such as "

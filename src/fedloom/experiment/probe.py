@@ -41,7 +41,7 @@ class _Passes:
     def __init__(self, net: Net, data: FederatedData, objective: Objective) -> None:
         self.net, self.loss = copy.deepcopy(net), copy.deepcopy(objective)
         self.x, self.buffers = net.init(), net.init_buffers()
-        device, few = data.inputs.device, data.tried[: 2 * _FEW]
+        device, few = data.inputs.device, data.trial_indices[: 2 * _FEW]
         self.batches = [
             tuple(v.to(net.device) for v in (data.ready(data.inputs[i]), data.targets[i]))
             for i in (few[:_FEW].to(device), few[-_FEW:].to(device))

@@ -72,8 +72,8 @@ __all__ = [
 def make_model(name: str, **options: Any) -> nn.Module:
     """A model by its name. Raises ConfigError, also for sizes that no memory holds."""
     try:
-        made: nn.Module = MODELS.make(name, **options)
-        return made
+        model: nn.Module = MODELS.make(name, **options)
+        return model
     except (TypeError, RuntimeError, MemoryError) as error:
         if isinstance(error, FedloomError):
             raise

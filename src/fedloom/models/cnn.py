@@ -17,7 +17,7 @@ from torch import nn
 
 from fedloom.core.hyper import PositiveInt, checked
 from fedloom.errors import ConfigError
-from fedloom.models.layers import Norm, named, norm_of
+from fedloom.models.layers import Norm, norm_of, sequential
 from fedloom.models.multi_exit import MultiExit, with_exits
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh}
@@ -32,7 +32,7 @@ def logistic(inputs: PositiveInt = 784, classes: PositiveInt = 10) -> nn.Sequent
     >>> logistic(inputs=64)(torch.zeros(2, 1, 8, 8)).shape
     torch.Size([2, 10])
     """
-    return named(flatten=nn.Flatten(), head=nn.Linear(inputs, classes))
+    return sequential(flatten=nn.Flatten(), head=nn.Linear(inputs, classes))
 
 
 @checked
@@ -62,7 +62,7 @@ def mlp(
         f"fc{i}": _dense(*pair, activation, flatten=i == 1)
         for i, pair in enumerate(pairwise(widths), start=1)
     }
-    net = named(**blocks, head=nn.Linear(widths[-1], classes))
+    net = sequential(**blocks, head=nn.Linear(widths[-1], classes))
     if not exits:
         return net
     if len(hidden) < 2:
@@ -87,7 +87,7 @@ def cnn_fafed_mnist(
 
     Source: Wu et al., FAFED, AAAI 2023, Table 3.
     """
-    net = named(
+    net = sequential(
         conv1=_conv(1, 20, kernel=5),
         conv2=_conv(20, 50, kernel=5),
         fc1=_dense(50 * 4 * 4, 500, "relu", flatten=True),
@@ -115,7 +115,7 @@ def cnn_fafed_fashion(
     Source: Wu et al., FAFED, AAAI 2023, Table 4.
     """
     a, b, hidden = 5 * widen, 10 * widen, 100 * widen
-    net = named(
+    net = sequential(
         conv1=_conv(1, a, kernel=3, activation="tanh"),
         conv2=_conv(a, b, kernel=3, activation="tanh"),
         fc1=_dense(b * 5 * 5, hidden, "tanh", flatten=True),
@@ -136,7 +136,7 @@ def cnn_fafed_cifar(classes: PositiveInt = 10) -> nn.Sequential:
 
     Source: Wu et al., FAFED, AAAI 2023, Table 5.
     """
-    return named(
+    return sequential(
         conv1=_conv(3, 16, kernel=3, padding=1),
         conv2=_conv(16, 32, kernel=3, padding=1),
         conv3=_conv(32, 64, kernel=3, padding=1),
@@ -155,7 +155,7 @@ def cnn_cfedavg(classes: PositiveInt = 10) -> nn.Sequential:
 
     Source: Yang, Liu and Bentley, CFedAvg, WiOpt 2021, Table 1.
     """
-    return named(
+    return sequential(
         conv1=_conv(1, 32, kernel=5),
         conv2=_conv(32, 64, kernel=5),
         fc1=_dense(64 * 4 * 4, 512, "relu", flatten=True),
@@ -172,7 +172,7 @@ def cnn_femnist(classes: PositiveInt = 62) -> nn.Sequential:
 
     Source: Caldas et al., LEAF 2018, reference implementation of FEMNIST.
     """
-    return named(
+    return sequential(
         conv1=_conv(1, 32, kernel=5, padding=2),
         conv2=_conv(32, 64, kernel=5, padding=2),
         fc1=_dense(64 * 7 * 7, 2048, "relu", flatten=True),
@@ -197,7 +197,7 @@ def cnn_celeba(
     """
     make = norm_of(norm, groups, [32])
     blocks = {
-        f"conv{i}": named(
+        f"conv{i}": sequential(
             conv=nn.Conv2d(3 if i == 1 else 32, 32, 3, padding=1),
             norm=make(32),
             pool=nn.MaxPool2d(2, ceil_mode=True),
@@ -206,13 +206,13 @@ def cnn_celeba(
         for i in range(1, 5)
     }
     blocks["conv4"].add_module("flatten", nn.Flatten())
-    return named(**blocks, head=nn.Linear(32 * 6 * 6, classes))
+    return sequential(**blocks, head=nn.Linear(32 * 6 * 6, classes))
 
 
 def _conv(
     channels: int, filters: int, kernel: int, padding: int = 0, activation: str = "relu"
 ) -> nn.Sequential:
-    return named(
+    return sequential(
         conv=nn.Conv2d(channels, filters, kernel, padding=padding),
         pool=nn.MaxPool2d(2),
         activation=ACTIVATIONS[activation](),
@@ -221,7 +221,9 @@ def _conv(
 
 def _dense(inputs: int, outputs: int, activation: str, flatten: bool = False) -> nn.Sequential:
     layers: dict[str, nn.Module] = {"flatten": nn.Flatten()} if flatten else {}
-    return named(**layers, linear=nn.Linear(inputs, outputs), activation=ACTIVATIONS[activation]())
+    return sequential(
+        **layers, linear=nn.Linear(inputs, outputs), activation=ACTIVATIONS[activation]()
+    )
 
 
 Built = TypeVar("Built", bound=nn.Module)

@@ -69,18 +69,18 @@ def huggingface_text(
         ) from None
     if lora:
         _adapt(inner, lora, lora_alpha, lora_dropout)
-    made: nn.Module = (
+    model: nn.Module = (
         RobertaText(inner, padding)
         if type(inner).__name__ == "RobertaForSequenceClassification"
         else TextModel(inner, padding)
     )
-    return made.train()  # from_pretrained leaves the inner model in evaluation mode
+    return model.train()  # from_pretrained leaves the inner model in evaluation mode
 
 
 def _adapt(inner: nn.Module, rank: int, alpha: float, dropout: float) -> None:
     """Add low-rank adapters to a classifier, in place; only they and its head stay trainable."""
     peft = need("peft", "lora", "text")
-    known = dict(inner.named_parameters())
+    weights = dict(inner.named_parameters())
     task = peft.TaskType.SEQ_CLS
     config = peft.LoraConfig(task_type=task, r=rank, lora_alpha=alpha, lora_dropout=dropout)
     try:
@@ -91,7 +91,7 @@ def _adapt(inner: nn.Module, rank: int, alpha: float, dropout: float) -> None:
             f"{str(error).splitlines()[0]}"
         ) from None
     base = getattr(inner, "base_model_prefix", "")
-    for name, value in known.items():  # parameters outside the head have the model's own prefix
+    for name, value in weights.items():  # parameters outside the head have the model's own prefix
         value.requires_grad_(not name.startswith(f"{base}."))
 
 

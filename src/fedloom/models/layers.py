@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..submodels.slicing.flow import Flow, Part
 
 
-def named(**blocks: nn.Module) -> nn.Sequential:
+def sequential(**blocks: nn.Module) -> nn.Sequential:
     """Make a Sequential of modules with these names."""
     return nn.Sequential(OrderedDict(blocks))
 
@@ -119,11 +119,11 @@ def with_statistics(module: nn.Module, batches: Iterable[Any]) -> nn.Module:
         count = torch.zeros((), dtype=torch.int64, device=like.device)
         norm.register_buffer("num_batches_tracked", count)
         norm.train()
-    seen = False
+    any_batch = False
     with torch.no_grad():
         for batch in batches:
             out(batch)
-            seen = True
-    if not seen:
+            any_batch = True
+    if not any_batch:
         raise DataError("there are no batches to compute statistics of; give at least one")
     return out.eval()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from torch import Tensor, nn
 
 from fedloom.errors import ConfigError
-from fedloom.models.layers import named
+from fedloom.models.layers import sequential
 
 if TYPE_CHECKING:
     from ..submodels.slicing.flow import Flow, Part
@@ -94,7 +94,7 @@ def with_exits(net: nn.Sequential, channels: Mapping[str, int], classes: int) ->
     map}; an exit is the mean over the map's positions and a linear layer.
     """
     exits = {
-        name: named(
+        name: sequential(
             pool=nn.AdaptiveAvgPool2d(1), flatten=nn.Flatten(), linear=nn.Linear(n, classes)
         )
         for name, n in channels.items()

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fedloom.core.hyper import PositiveInt, ShareBelow1, checked
 from fedloom.errors import ConfigError, DataError
-from fedloom.models.layers import named
+from fedloom.models.layers import sequential
 
 State = tuple[Tensor, Tensor]  # h and c, (layers, B, hidden) each
 
@@ -204,7 +204,7 @@ def lstm_shakespeare(
     stack = [
         Recurrent(hidden if i else embedding, hidden, last=i == layers - 1) for i in range(layers)
     ]
-    table = named(weights=nn.Embedding(characters, embedding))
+    table = sequential(weights=nn.Embedding(characters, embedding))
     return RecurrentNet(table, stack, nn.Linear(hidden, characters))
 
 
@@ -241,4 +241,4 @@ def lstm_language_model(
         nn.init.uniform_(head.weight, -0.1, 0.1)
         head.bias.zero_()
     stack = [Recurrent(hidden if i else embedding, hidden, dropout) for i in range(layers)]
-    return RecurrentNet(named(weights=table, drop=nn.Dropout(dropout)), stack, head)
+    return RecurrentNet(sequential(weights=table, drop=nn.Dropout(dropout)), stack, head)

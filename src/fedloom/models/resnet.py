@@ -12,7 +12,7 @@ from typing import Literal
 from torch import nn
 
 from fedloom.core.hyper import PositiveInt, checked
-from fedloom.models.layers import Norm, Residual, named, norm_of
+from fedloom.models.layers import Norm, Residual, norm_of, sequential
 from fedloom.models.multi_exit import with_exits
 
 WIDTHS = (64, 64, 128, 256, 512)
@@ -49,7 +49,7 @@ def resnet18(
     }
     layers["layer4"].add_module("pool", nn.AdaptiveAvgPool2d(1))
     layers["layer4"].add_module("flatten", nn.Flatten())
-    net = named(stem=_stem(stem, make), **layers, head=nn.Linear(WIDTHS[-1], classes))
+    net = sequential(stem=_stem(stem, make), **layers, head=nn.Linear(WIDTHS[-1], classes))
     if init == "kaiming":
         for m in net.modules():
             if isinstance(m, nn.Conv2d):
@@ -108,9 +108,9 @@ def resnet8(
         for i, pair in enumerate(pairwise(SMALL_WIDTHS), start=1)
     }
     end = {"pool": nn.AdaptiveAvgPool2d(1), "flatten": nn.Flatten()}
-    layers["layer3"] = named(block=layers["layer3"], **end)
-    stem = named(conv=_conv(3, first, 3, 2), norm=make(first), activation=nn.ReLU())
-    net = named(stem=stem, **layers, head=nn.Linear(widths[-1], classes))
+    layers["layer3"] = sequential(block=layers["layer3"], **end)
+    stem = sequential(conv=_conv(3, first, 3, 2), norm=make(first), activation=nn.ReLU())
+    net = sequential(stem=stem, **layers, head=nn.Linear(widths[-1], classes))
     early = {f"layer{i}": width for i, width in enumerate(widths[:-1], start=1)}
     return with_exits(net, early, classes) if exits else net
 
@@ -122,10 +122,10 @@ def _conv(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Conv2d:
 def _stem(stem: str, norm: Make) -> nn.Sequential:
     first = WIDTHS[0]
     if stem == "3x3":
-        return named(conv=_conv(3, first, 3), norm=norm(first), activation=nn.ReLU())
+        return sequential(conv=_conv(3, first, 3), norm=norm(first), activation=nn.ReLU())
     # the pool first: ReLU never decreases, so a window's maximum stays its maximum
     pool = nn.MaxPool2d(3, 2, padding=1)
-    return named(conv=_conv(3, first, 7, 2), norm=norm(first), pool=pool, activation=nn.ReLU())
+    return sequential(conv=_conv(3, first, 7, 2), norm=norm(first), pool=pool, activation=nn.ReLU())
 
 
 def _layer(inputs: int, outputs: int, stride: int, norm: Make) -> nn.Sequential:
@@ -137,7 +137,7 @@ def _layer(inputs: int, outputs: int, stride: int, norm: Make) -> nn.Sequential:
 
 
 def _block(inputs: int, outputs: int, stride: int, norm: Make) -> Residual:
-    body = named(
+    body = sequential(
         conv1=_conv(inputs, outputs, 3, stride),
         norm1=norm(outputs),
         activation=nn.ReLU(),
@@ -146,4 +146,4 @@ def _block(inputs: int, outputs: int, stride: int, norm: Make) -> Residual:
     )
     if inputs == outputs and stride == 1:
         return Residual(body)
-    return Residual(body, named(conv=_conv(inputs, outputs, 1, stride), norm=norm(outputs)))
+    return Residual(body, sequential(conv=_conv(inputs, outputs, 1, stride), norm=norm(outputs)))

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fedloom.core.hyper import NonNegativeInt, PositiveInt, ShareBelow1, checked
 from fedloom.errors import ConfigError, DataError
-from fedloom.models.layers import named
+from fedloom.models.layers import sequential
 
 
 class Tokens(nn.Module):
@@ -71,7 +71,7 @@ class Encoder(nn.Module):
         super().__init__()
         self.norm1, self.attention = nn.LayerNorm(width), Attention(width, heads, dropout)
         self.norm2 = nn.LayerNorm(width)
-        self.dense = named(
+        self.dense = sequential(
             enter=nn.Linear(width, 4 * width),
             activation=nn.GELU(),
             leave=nn.Linear(4 * width, width),
@@ -123,4 +123,4 @@ def transformer_text(
         f"layer{i}": Encoder(width, heads, dropout, last=i == layers) for i in range(1, layers + 1)
     }
     embedding = Tokens(vocabulary, length, width, dropout, padding)
-    return named(embedding=embedding, **stack, head=nn.Linear(width, classes))
+    return sequential(embedding=embedding, **stack, head=nn.Linear(width, classes))

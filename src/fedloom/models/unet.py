@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from fedloom.core.hyper import PositiveInt, checked
 from fedloom.errors import ConfigError
-from fedloom.models.layers import named
+from fedloom.models.layers import sequential
 
 
 class Level(nn.Module):
@@ -53,14 +53,14 @@ def unet(
     widths = [width * 2**level for level in range(depth + 1)]
     block = _convolutions(widths[-2], widths[-1], groups)
     for level in reversed(range(depth)):
-        inputs, own = (widths[level - 1] if level else channels), widths[level]
-        up = _convolutions(own + widths[level + 1], own, groups)
-        block = Level(_convolutions(inputs, own, groups), block, up)
-    return named(body=block, head=nn.Conv2d(width, classes, 1))
+        inputs, outputs = (widths[level - 1] if level else channels), widths[level]
+        up = _convolutions(outputs + widths[level + 1], outputs, groups)
+        block = Level(_convolutions(inputs, outputs, groups), block, up)
+    return sequential(body=block, head=nn.Conv2d(width, classes, 1))
 
 
 def _convolutions(inputs: int, outputs: int, groups: int) -> nn.Module:
-    return named(
+    return sequential(
         conv1=nn.Conv2d(inputs, outputs, 3, padding=1, bias=False),
         norm1=nn.GroupNorm(groups, outputs),
         relu1=nn.ReLU(),

@@ -145,8 +145,8 @@ class Evaluator:
         row = run.memory.get([i]).get(i)
         if row is None and self.plan.private is not None:
             raise ConfigError(
-                f"client {self.fed.data.called(i)} has taken part in no round yet, so nobody has "
-                "trained its private layers"
+                f"client {self.fed.data.client_name(i)} has taken part in no round yet, so nobody "
+                "has trained its private layers"
             )
         now = self.current(run, message=True)
         return self._clients.model(i, row, now, self.settings.finetune > 0)

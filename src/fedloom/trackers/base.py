@@ -69,5 +69,5 @@ def numbers(row: Mapping[str, Any]) -> dict[str, float]:
     >>> numbers({"round": 1, "clients": [3, 4], "ok": True, "note": None})
     {'round': 1, 'ok': 1}
     """
-    known = {k: int(v) if isinstance(v, bool) else v for k, v in row.items()}
-    return {k: v for k, v in known.items() if isinstance(v, int | float)}
+    values = {k: int(v) if isinstance(v, bool) else v for k, v in row.items()}
+    return {k: v for k, v in values.items() if isinstance(v, int | float)}

@@ -37,15 +37,15 @@ class TensorBoard(Checked):
         """Begin an event file."""
         from torch.utils.tensorboard import SummaryWriter
 
-        own = about.folder is not None and not self.folder
-        place = user_path(self.folder) / about.name
-        if own:
-            place = Path(about.folder or "") / "tensorboard"
+        in_run_folder = about.folder is not None and not self.folder
+        folder = user_path(self.folder) / about.name
+        if in_run_folder:
+            folder = Path(about.folder or "") / "tensorboard"
         make: Any = SummaryWriter
-        writer = make(str(place), purge_step=1 if about.round else None)
+        writer = make(str(folder), purge_step=1 if about.round else None)
         if not about.round:
             writer.add_text("settings", "\n".join(f"    {x}" for x in about.text.splitlines()))
-        return _EventFiles(str(place), writer)
+        return _EventFiles(str(folder), writer)
 
 
 @dataclass(frozen=True)
@@ -133,14 +133,14 @@ class MLflow(Checked):
         client = MlflowClient(tracking_uri=self.uri or None)
         if about.known is not None:
             client.update_run(about.known, status="RUNNING")
-            seen = client.get_run(about.known).data.metrics.get("round", 0)
-            return _MLflowRun(about.known, client, int(seen))
-        found = client.get_experiment_by_name(self.experiment)
-        place = found.experiment_id if found else client.create_experiment(self.experiment)
-        run = client.create_run(place, run_name=about.name, tags={"label": about.label})
-        named = [Param(key, str(value)[:_LONGEST]) for key, value in about.settings.items()]
-        for at in range(0, len(named), _MANY):
-            client.log_batch(run.info.run_id, params=named[at : at + _MANY])
+            last_round = client.get_run(about.known).data.metrics.get("round", 0)
+            return _MLflowRun(about.known, client, int(last_round))
+        entry = client.get_experiment_by_name(self.experiment)
+        experiment_id = entry.experiment_id if entry else client.create_experiment(self.experiment)
+        run = client.create_run(experiment_id, run_name=about.name, tags={"label": about.label})
+        params = [Param(key, str(value)[:_LONGEST]) for key, value in about.settings.items()]
+        for start in range(0, len(params), _MANY):
+            client.log_batch(run.info.run_id, params=params[start : start + _MANY])
         return _MLflowRun(run.info.run_id, client, 0)
 
 

@@ -20,7 +20,7 @@ from fedloom.data import FederatedData
 from fedloom.data.client_indices import Ragged
 from fedloom.data.federated import Roll
 from fedloom.data.own.preparation import Column, Preparation
-from fedloom.data.raw_inputs import Columns, Raw, Untold, recipe
+from fedloom.data.raw_inputs import Columns, Raw, Undescribed, recipe
 from fedloom.errors import DataError, WireError
 from fedloom.storage.atomic import reason
 from fedloom.storage.identity import digest
@@ -123,13 +123,13 @@ class Agreement(BaseModel):
         if not self.mean:
             return raw
         if not isinstance(raw, Columns | Preparation | None):
-            return Untold()
+            return Undescribed()
         if not isinstance(raw, Preparation):
             names = (
                 raw.names if raw is not None else map("feature {}".format, range(len(self.mean)))
             )
             raw = Preparation(tuple(Column(name, "number") for name in names))
-        return raw.scaled(self.mean, self.deviation) or Untold()
+        return raw.scaled(self.mean, self.deviation) or Undescribed()
 
 
 def read_agreement(path: Path) -> Agreement | None:

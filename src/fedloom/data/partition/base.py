@@ -115,11 +115,11 @@ def check_enough(clients: int, samples: int) -> None:
         )
 
 
-def check_classes(classes: int, there: int) -> None:
+def check_classes(classes: int, count: int) -> None:
     """Raise DataError for more classes per client than there are."""
-    if classes > there:
+    if classes > count:
         raise DataError(
-            f"a client cannot hold {classes} classes, the labels have {there}; take at most {there}"
+            f"a client cannot hold {classes} classes, the labels have {count}; take at most {count}"
         )
 
 
@@ -186,7 +186,7 @@ def assign(pools: Pools, counts: Ints) -> Ragged:
     return Ragged.from_sizes(torch.from_numpy(counts.sum(axis=0)), torch.from_numpy(indices))
 
 
-def by_owner(order: Ints, whose: Ints, clients: int) -> Ragged:
-    """Give each index of order (n,) to the client in whose (n,)."""
-    sizes = np.bincount(whose, minlength=clients)
-    return in_order(order[np.argsort(whose, kind="stable")], sizes)
+def by_owner(order: Ints, owners: Ints, clients: int) -> Ragged:
+    """Give each index of order (n,) to its owner, a client (n,)."""
+    sizes = np.bincount(owners, minlength=clients)
+    return in_order(order[np.argsort(owners, kind="stable")], sizes)

@@ -64,13 +64,13 @@ class dirichlet(ByLabel, NamedPartition):
         return self._fill(pools, rng, self._laws(rng, len(pools), laws))
 
     def _laws(
-        self, rng: np.random.Generator, classes: int, drawn: list[Floats]
+        self, rng: np.random.Generator, classes: int, record: list[Floats]
     ) -> Iterator[Floats]:
         """One client's shares (C,) after another, each drawn when its turn comes, and recorded."""
         alphas = np.full(classes, self.alpha)
         while True:
-            drawn.append(rng.dirichlet(alphas))
-            yield drawn[-1]
+            record.append(rng.dirichlet(alphas))
+            yield record[-1]
 
     def _fill(self, pools: Pools, rng: np.random.Generator, laws: Iterator[Floats]) -> Ragged:
         left = np.array([len(pool) for pool in pools], dtype=np.int64)
@@ -120,23 +120,23 @@ class dirichlet_unbalanced(ByLabel, NamedPartition):
 
     def _find(self, totals: Ints, rng: np.random.Generator) -> Floats:
         """Draw shares (C, N) until every client has min_size samples of classes of these sizes."""
-        samples, best, made, fewest = int(totals.sum()), 0, 0, self.clients
+        samples, best, attempts, fewest = int(totals.sum()), 0, 0, self.clients
         if self.clients * self.min_size > samples:
             raise DataError(
                 f"{self.clients} clients with min_size={self.min_size} need "
                 f"{self.clients * self.min_size} samples, but there are {samples}; take fewer "
                 "clients or a smaller min_size"
             )
-        while made < self.tries and (made < _LOOK or fewest < _HOPELESS):
+        while attempts < self.tries and (attempts < _LOOK or fewest < _HOPELESS):
             shares = self._draw(totals, rng)
             sizes = _counts(shares, totals).sum(axis=0)
-            made, best = made + 1, max(best, int(sizes.min()))
+            attempts, best = attempts + 1, max(best, int(sizes.min()))
             fewest = min(fewest, int((sizes < self.min_size).sum()))
             if not fewest:
                 return shares
         raise DataError(
             f"no split of {samples} samples over {self.clients} clients with "
-            f"alpha={self.alpha} gave everyone {self.min_size} in {made} tries (best try: "
+            f"alpha={self.alpha} gave everyone {self.min_size} in {attempts} tries (best try: "
             f"{best}; {fewest} clients or more came short); take a larger alpha, fewer clients, "
             "a smaller min_size, or dirichlet, which has equal sizes"
         )

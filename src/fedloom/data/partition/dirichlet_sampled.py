@@ -58,7 +58,7 @@ class dirichlet_interleaved(ByLabel, NamedPartition):
         totals = np.array([len(pool) for pool in pools])
         sizes = even_sizes(int(totals.sum()), self.clients)
         turns = _turns(rng, sizes)
-        return _taken(pools, turns, _while_there_are(rng, turns, laws, totals), sizes)
+        return _deal_samples(pools, turns, _draw_available(rng, turns, laws, totals), sizes)
 
 
 class dirichlet_recycled(ByLabel, NamedPartition):
@@ -110,8 +110,8 @@ class pathological(ByLabel, NamedPartition):
         check_classes(self.classes, len(pools))
         draws = self._stream(seed, "classes").random((self.clients, len(pools)))
         # each row of argsort is a uniform permutation, so every set of classes is equally likely
-        chosen = np.argsort(draws, axis=1) < self.classes
-        return _recycle(pools, rng, np.where(chosen, 0.0, -np.inf))
+        selected = np.argsort(draws, axis=1) < self.classes
+        return _recycle(pools, rng, np.where(selected, 0.0, -np.inf))
 
 
 class drawn(ByLabel, NamedPartition):
@@ -142,15 +142,15 @@ class drawn(ByLabel, NamedPartition):
 
     def split_tests(self, targets: Tensor, tests: Tensor, seed: int) -> Ragged:
         """Return `each` test samples for every client, by its label shares in training."""
-        labels, known = self._labels(tests), np.unique(self._labels(targets))
-        if len(odd := np.setdiff1d(labels, known)):
+        labels, classes = self._labels(tests), np.unique(self._labels(targets))
+        if len(odd := np.setdiff1d(labels, classes)):
             refuse_class(odd[0])
-        return self._draw([np.flatnonzero(labels == c) for c in known], seed, "test samples")
+        return self._draw([np.flatnonzero(labels == c) for c in classes], seed, "test samples")
 
-    def _draw(self, pools: Pools, seed: int, what: str) -> Ragged:
-        laws, rng = self._stream(seed, "laws"), self._stream(seed, what)
+    def _draw(self, pools: Pools, seed: int, purpose: str) -> Ragged:
+        laws, rng = self._stream(seed, "laws"), self._stream(seed, purpose)
         sizes = np.array([len(pool) for pool in pools])
-        first, joined = np.cumsum(sizes) - sizes, np.concatenate(pools)
+        first, samples = np.cumsum(sizes) - sizes, np.concatenate(pools)
         out = np.empty((self.clients, self.each), dtype=np.int64)
         for start in range(0, self.clients, _AT_ONCE):
             part = out[start : start + _AT_ONCE]
@@ -158,8 +158,8 @@ class drawn(ByLabel, NamedPartition):
             shares = np.diff(_shares(logs, sizes > 0), prepend=0.0)  # a test set may lack a class
             counts = rng.multinomial(self.each, shares)
             classes = np.repeat(np.tile(np.arange(len(pools)), len(part)), counts.ravel())
-            place = (rng.random(classes.size) * sizes[classes]).astype(np.int64)
-            part[:] = np.sort(joined[first[classes] + place].reshape(part.shape), axis=1)
+            positions = (rng.random(classes.size) * sizes[classes]).astype(np.int64)
+            part[:] = np.sort(samples[first[classes] + positions].reshape(part.shape), axis=1)
         lengths = torch.full((self.clients,), self.each)
         return Ragged.from_sizes(lengths, torch.from_numpy(out.reshape(-1)))
 
@@ -172,23 +172,23 @@ def _turns(rng: np.random.Generator, quotas: Ints) -> Ints:
     not full when the block began, without the draws of clients that have become full, have the same
     distribution.
     """
-    left = quotas.copy()
+    remaining = quotas.copy()
     out: list[Ints] = [np.empty(0, dtype=np.int64)]
-    while len(waiting := left.nonzero()[0]):
-        drawn = waiting[rng.integers(len(waiting), size=int(left.sum()))]
-        drawn = drawn[ranks(drawn) < left[drawn]]
-        left -= np.bincount(drawn, minlength=len(left))
-        out.append(drawn)
+    while len(waiting := remaining.nonzero()[0]):
+        batch = waiting[rng.integers(len(waiting), size=int(remaining.sum()))]
+        batch = batch[ranks(batch) < remaining[batch]]
+        remaining -= np.bincount(batch, minlength=len(remaining))
+        out.append(batch)
     return np.concatenate(out)
 
 
-def _taken(pools: Pools, turns: Ints, classes: Ints, sizes: Ints) -> Ragged:
+def _deal_samples(pools: Pools, turns: Ints, classes: Ints, sizes: Ints) -> Ragged:
     """Give each turn the next sample of its class; a pool that has ended restarts."""
     order = np.empty(len(turns), dtype=np.int64)
     for label, pool in enumerate(pools):
-        here = (classes == label).nonzero()[0]
-        if len(here):
-            order[here] = np.resize(pool, len(here))
+        rows = (classes == label).nonzero()[0]
+        if len(rows):
+            order[rows] = np.resize(pool, len(rows))
     return in_order(order[np.argsort(turns, kind="stable")], sizes)
 
 
@@ -203,9 +203,9 @@ def _log_dirichlet(rng: np.random.Generator, alpha: float, rows: int, classes: i
     return np.log(rng.standard_gamma(alpha + 1, (rows, classes))) - boost
 
 
-def _shares(laws: Floats, there: Any) -> Floats:
+def _shares(laws: Floats, available: Any) -> Floats:
     """Cumulative shares (rows, C) of the remaining classes; laws are logarithms of the shares."""
-    masked = np.where(there, laws, -np.inf)
+    masked = np.where(available, laws, -np.inf)
     weights = np.exp(masked - masked.max(axis=1, keepdims=True))
     sums = np.cumsum(weights, axis=1)
     shares: Floats = sums / sums[:, -1:]
@@ -217,24 +217,24 @@ def _draw(rng: np.random.Generator, rows: Ints, sums: Floats) -> Ints:
     count, classes = sums.shape
     u = np.minimum(rng.random(len(rows)), 1 - 1e-9)  # rounding must not reach the next row
     flat = (sums + np.arange(count)[:, None]).ravel()
-    drawn: Ints = np.searchsorted(flat, u + rows, side="right") - rows * classes
-    return drawn
+    labels: Ints = np.searchsorted(flat, u + rows, side="right") - rows * classes
+    return labels
 
 
-def _while_there_are(rng: np.random.Generator, turns: Ints, laws: Floats, totals: Ints) -> Ints:
+def _draw_available(rng: np.random.Generator, turns: Ints, laws: Floats, totals: Ints) -> Ints:
     """The class of every turn, none taken more often than it has samples (C,).
 
     All classes are drawn at once. From the first turn with an exhausted class on, all turns are
     drawn again among the classes that are left: at most once for each class.
     """
-    there = totals > 0
-    classes = _draw(rng, turns, _shares(laws, there))
+    available = totals > 0
+    classes = _draw(rng, turns, _shares(laws, available))
     while (over := ranks(classes) >= totals[classes]).any():
         first = int(over.argmax())
-        there[classes[first]] = False
+        available[classes[first]] = False
         again = first + (classes[first:] == classes[first]).nonzero()[0]
         owners, rows = np.unique(turns[again], return_inverse=True)
-        classes[again] = _draw(rng, rows, _shares(laws[owners], there))
+        classes[again] = _draw(rng, rows, _shares(laws[owners], available))
     return classes
 
 
@@ -253,12 +253,12 @@ def _recycle(pools: Pools, rng: np.random.Generator, laws: Floats) -> Ragged:
     sizes[0] += samples % clients
     turns, sums = _turns(rng, sizes), _shares(laws, totals > 0)
     classes = _draw(rng, turns, sums).tolist()
-    left, owners = totals.tolist(), turns.tolist()
+    remaining, owners = totals.tolist(), turns.tolist()
     for turn, label in enumerate(classes):
-        taken = label
-        while not left[taken]:  # it restarts, and the class is drawn again
-            left[taken] = int(totals[taken])
-            taken = int(np.searchsorted(sums[owners[turn]], rng.random(), side="right"))
-        left[taken] -= 1
-        classes[turn] = taken
-    return _taken(pools, turns, np.array(classes, dtype=np.int64), sizes)
+        choice = label
+        while not remaining[choice]:  # it restarts, and the class is drawn again
+            remaining[choice] = int(totals[choice])
+            choice = int(np.searchsorted(sums[owners[turn]], rng.random(), side="right"))
+        remaining[choice] -= 1
+        classes[turn] = choice
+    return _deal_samples(pools, turns, np.array(classes, dtype=np.int64), sizes)

@@ -60,54 +60,54 @@ class classes_per_client(ByLabel, NamedPartition):
                 f"take at least {self.classes}"
             )
         most = self.samples // self.classes
-        held = self._held(len(pools), seed)
-        cut = [pool[: most * int(row.sum())] for pool, row in zip(pools, held, strict=True)]
+        assigned = self._class_table(len(pools), seed)
+        cut = [pool[: most * int(row.sum())] for pool, row in zip(pools, assigned, strict=True)]
         return cut, rng
 
     def _check(self, pools: Pools, targets: Tensor, seed: int) -> None:
-        if not _least(pools, self._held(len(pools), seed)):
+        if not _least(pools, self._class_table(len(pools), seed)):
             raise DataError(
                 f"{self.clients} clients with {self.classes} classes each are too many: a class "
                 "has fewer samples than clients; take fewer of either"
             )
 
     def _assign(self, pools: Pools, rng: np.random.Generator, targets: Tensor, seed: int) -> Ragged:
-        held = self._held(len(pools), seed)
-        counts, least = np.zeros(held.shape, dtype=np.int64), _least(pools, held)
-        for label, (pool, row) in enumerate(zip(pools, held, strict=True)):
+        assigned = self._class_table(len(pools), seed)
+        counts, least = np.zeros(assigned.shape, dtype=np.int64), _least(pools, assigned)
+        for label, (pool, row) in enumerate(zip(pools, assigned, strict=True)):
             sizes = even_sizes(len(pool), int(row.sum()))
             counts[label, row] = least if self.equal else rng.permutation(sizes)
         return assign(pools, counts)
 
-    def _held(self, there: int, seed: int) -> Any:
+    def _class_table(self, classes: int, seed: int) -> Any:
         """The classes of each client: booleans (C, N), with `classes` true in each column, and rows
         whose sums differ by at most one.
         """
-        check_classes(self.classes, there)
+        check_classes(self.classes, classes)
         pieces = self.clients * self.classes
-        if pieces < there:
+        if pieces < classes:
             raise DataError(
                 f"{self.clients} clients with {self.classes} classes each leave some of the "
-                f"{there} classes to nobody; take at least {-(-there // self.classes)} clients, or "
-                "more classes per client"
+                f"{classes} classes to nobody; take at least {-(-classes // self.classes)} "
+                "clients, or more classes per client"
             )
         rng = self._stream(seed, "classes")
-        left = rng.permutation(even_sizes(pieces, there))
-        held = np.zeros((there, self.clients), dtype=bool)
+        left = rng.permutation(even_sizes(pieces, classes))
+        assigned = np.zeros((classes, self.clients), dtype=bool)
         for waiting in range(self.clients, 0, -1):
             # a class with as many pieces left as there are clients goes to each of them; then the
             # others can always be assigned, whichever are drawn now
-            draws = np.where(left == waiting, -1.0, rng.standard_exponential(there))
-            draws = np.divide(draws, left, out=np.full(there, np.inf), where=left > 0)
-            chosen = np.argsort(draws)[: self.classes]
-            held[chosen, waiting - 1] = True
-            left[chosen] -= 1
-        return held[:, rng.permutation(self.clients)]
+            draws = np.where(left == waiting, -1.0, rng.standard_exponential(classes))
+            draws = np.divide(draws, left, out=np.full(classes, np.inf), where=left > 0)
+            selected = np.argsort(draws)[: self.classes]
+            assigned[selected, waiting - 1] = True
+            left[selected] -= 1
+        return assigned[:, rng.permutation(self.clients)]
 
 
-def _least(pools: Pools, held: Any) -> int:
+def _least(pools: Pools, assigned: Any) -> int:
     """The shortest piece of a class, which is cut for all clients that hold it."""
-    return min(len(pool) // int(row.sum()) for pool, row in zip(pools, held, strict=True))
+    return min(len(pool) // int(row.sum()) for pool, row in zip(pools, assigned, strict=True))
 
 
 class shards(ByLabel, NamedPartition):
@@ -206,8 +206,8 @@ class class_groups(ByLabel, NamedPartition):
             halves = [part for part in (pools[:half], pools[half:]) if part]
             self._check_clients(len(halves))
             return halves
-        named = {label for group in self.groups for label in group}
-        if odd := named ^ set(names):
+        grouped = {label for group in self.groups for label in group}
+        if odd := grouped ^ set(names):
             raise DataError(
                 f"class {min(odd)} is in {'no group' if min(odd) in names else 'the groups'}"
                 f"{'' if min(odd) in names else ' but has no samples'}; the labels are "
@@ -287,10 +287,10 @@ class similarity(ByLabel, NamedPartition):
     def _assign(self, pools: Pools, rng: np.random.Generator, targets: Tensor, seed: int) -> Ragged:
         by_label = np.concatenate(pools)
         sizes = even_sizes(len(by_label), self.clients)
-        alike = np.floor(self.share * sizes + 0.5).astype(np.int64)
+        random = np.floor(self.share * sizes + 0.5).astype(np.int64)
         mixed = np.zeros(len(by_label), dtype=bool)
-        mixed[rng.permutation(len(by_label))[: int(alike.sum())]] = True
+        mixed[rng.permutation(len(by_label))[: int(random.sum())]] = True
         clients = np.arange(self.clients)
         order = np.concatenate([rng.permutation(by_label[mixed]), by_label[~mixed]])
-        whose = np.concatenate([np.repeat(clients, alike), np.repeat(clients, sizes - alike)])
-        return by_owner(order, whose, self.clients)
+        owners = np.concatenate([np.repeat(clients, random), np.repeat(clients, sizes - random)])
+        return by_owner(order, owners, self.clients)

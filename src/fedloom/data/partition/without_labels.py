@@ -158,15 +158,15 @@ class natural(NamedPartition):
         """
         if self.by not in (None, by):
             raise DataError(f"the clients of these data are {by}, not {self.by}; use natural")
-        made = owners.numpy()
-        order = np.argsort(made, kind="stable")
-        order = order[np.searchsorted(made[order], 0) :]
-        who, sizes = np.unique(made[order], return_counts=True)
+        makers = owners.numpy()
+        order = np.argsort(makers, kind="stable")
+        order = order[np.searchsorted(makers[order], 0) :]
+        ids, sizes = np.unique(makers[order], return_counts=True)
         ends = np.cumsum(sizes)
         enough = np.flatnonzero(sizes >= self.min_size)
         if not len(enough):
             raise DataError(
-                f"none of the {len(who)} {by} has {self.min_size} samples (most: "
+                f"none of the {len(ids)} {by} has {self.min_size} samples (most: "
                 f"{int(sizes.max()) if len(sizes) else 0}); take a smaller min_size"
             )
         if self.clients is not None:
@@ -180,13 +180,13 @@ class natural(NamedPartition):
         parts = [order[ends[c] - sizes[c] : ends[c]] for c in enough]
         indices = torch.from_numpy(np.concatenate(parts).astype(np.int64))
         lists = Ragged.from_sizes(torch.from_numpy(sizes[enough].astype(np.int64)), indices)
-        return lists, torch.from_numpy(who[enough].astype(np.int64))
+        return lists, torch.from_numpy(ids[enough].astype(np.int64))
 
     def about(self) -> dict[str, Any]:
         """Describe the partition, fit for JSON."""
-        given = super().about()
+        options = super().about()
         usual = {"clients": None, "parts": 1, "parts_alpha": None}
-        return {key: value for key, value in given.items() if usual.get(key, ...) != value}
+        return {key: value for key, value in options.items() if usual.get(key, ...) != value}
 
 
 class writers(natural):
@@ -265,24 +265,24 @@ def _from_text(path: Path) -> Ragged:
             "list per client"
         ) from None
     try:
-        found = _parsed(text)
+        content = _parsed(text)
     except (ValueError, SyntaxError, RecursionError, MemoryError, OverflowError):
         raise DataError(
             f"{path} is neither JSON nor a Python literal; expected one list of indices per "
             "client, as in [[4, 2], [0, 1]]"
         ) from None
-    if isinstance(found, Mapping):
-        names = {str(name): part for name, part in found.items()}
+    if isinstance(content, Mapping):
+        names = {str(name): part for name, part in content.items()}
         if set(names) != {str(i) for i in range(len(names))}:
             raise DataError(
                 f"{path} is a dictionary whose keys are not 0 to {len(names) - 1}; number the "
                 "clients from 0"
             )
-        found = [names[str(i)] for i in range(len(names))]
-    if not isinstance(found, list) or not found:
+        content = [names[str(i)] for i in range(len(names))]
+    if not isinstance(content, list) or not content:
         raise DataError(f"{path} holds no lists; expected one list of indices per client")
     try:
-        return Ragged.from_lists(found)
+        return Ragged.from_lists(content)
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
 
@@ -294,11 +294,11 @@ def _parsed(text: str) -> Any:
         return ast.literal_eval(text)
 
 
-def _within(lists: Ragged, samples: int, what: str) -> Ragged:
+def _within(lists: Ragged, samples: int, unit: str) -> Ragged:
     indices = lists.indices
     if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < samples:
         raise DataError(
-            f"the lists name {what} {int(indices.min())} to {int(indices.max())}, but there "
-            f"are {samples} {what}, numbered from 0"
+            f"the lists name {unit} {int(indices.min())} to {int(indices.max())}, but there "
+            f"are {samples} {unit}, numbered from 0"
         )
     return lists

@@ -53,7 +53,7 @@ def prepared(
             part.mkdir()  # not by tempfile, whose files only their owner can read
         except OSError:
             continue
-        return _made(place, part, kind, make)
+        return _fill(place, part, kind, make)
     return _in_memory(make)
 
 
@@ -67,12 +67,12 @@ def _cache_folder() -> Path | None:
 
 def _homes(folder: Path) -> list[Path]:
     """Where the arrays of a data set may lie."""
-    own = _cache_folder()
+    cache = _cache_folder()
     name = hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:16]
-    return [folder / FOLDER, *([] if own is None else [own / "prepared" / name])]
+    return [folder / FOLDER, *([] if cache is None else [cache / "prepared" / name])]
 
 
-def _made(place: Path, part: Path, kind: str, make: Callable[[New], None]) -> dict[str, Array]:
+def _fill(place: Path, part: Path, kind: str, make: Callable[[New], None]) -> dict[str, Array]:
     """Fill the folder `part`, which then becomes `place`."""
     try:
         make(lambda name, shape, dtype: _new(part / f"{name}.npy", shape, dtype))
@@ -96,9 +96,9 @@ def _sum(file: Path) -> str:
 def _stamp(folder: Path, files: Iterable[Path]) -> str:
     state = hashlib.sha256()
     for path in sorted(files):
-        about = path.stat()
+        info = path.stat()
         name = path.relative_to(folder).as_posix()
-        state.update(f"{name} {about.st_size} {about.st_mtime_ns}\n".encode())
+        state.update(f"{name} {info.st_size} {info.st_mtime_ns}\n".encode())
     return state.hexdigest()[:16]
 
 
@@ -120,7 +120,7 @@ def _load(place: Path) -> dict[str, Array]:
     if not files:
         raise ValueError(f"{place} is empty")
     sums = parse_json((place / _SUMS).read_text()) if (place / _SUMS).exists() else {}
-    if wrong := [name for name, found in sums.items() if _sum(place / name) != found]:
+    if wrong := [name for name, checksum in sums.items() if _sum(place / name) != checksum]:
         raise ValueError(f"{place / wrong[0]} is not as it was written")
     return {
         path.stem: np.load(path, mmap_mode="c" if path.stat().st_size >= LARGE else None)

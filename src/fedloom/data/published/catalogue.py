@@ -30,23 +30,23 @@ class Entry:
         return bool(self.files or self.archive)
 
 
-def _entry(name: str, given: Mapping[str, Any]) -> Entry:
+def _entry(name: str, record: Mapping[str, Any]) -> Entry:
     def file(name: str, sums: str | list[str], url: str) -> PublishedFile:
         packed, plain = (sums, "") if isinstance(sums, str) else sums
         return PublishedFile(name=name, md5=packed, md5_plain=plain, url=url)
 
-    home, archive, files = given["home"], None, given.get("files", {})
-    for packed, md5 in given.get("archive", {}).items():
+    home, archive, files = record["home"], None, record.get("files", {})
+    for packed, md5 in record.get("archive", {}).items():
         home = f"{home}/{packed}"
         archive = file(packed, md5, home)
-    found = [file(n, sums, home if archive else f"{home}/{n}") for n, sums in files.items()]
-    own = {"home": home, "files": tuple(found), "archive": archive}
-    return Entry(name=name, about=given["about"], place=given.get("place", ""), **own)
+    published = [file(n, sums, home if archive else f"{home}/{n}") for n, sums in files.items()]
+    fields = {"home": home, "files": tuple(published), "archive": archive}
+    return Entry(name=name, about=record["about"], place=record.get("place", ""), **fields)
 
 
 def _read() -> dict[str, Entry]:
     text = Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
-    return {name: _entry(name, given) for name, given in tomllib.loads(text).items()}
+    return {name: _entry(name, record) for name, record in tomllib.loads(text).items()}
 
 
 CATALOGUE = _read()

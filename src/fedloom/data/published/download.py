@@ -69,9 +69,9 @@ def fetch(file: PublishedFile, folder: Path, download: bool = True) -> Path:
 
 def verify(path: Path, md5: str, url: str) -> None:
     """Raise DataError unless a file has this checksum; url: where to get it again."""
-    if (got := md5_of(path)) != md5:
+    if (checksum := md5_of(path)) != md5:
         raise DataError(
-            f"{path} is damaged or another file: md5 {got}, expected {md5}; delete it and "
+            f"{path} is damaged or another file: md5 {checksum}, expected {md5}; delete it and "
             f"get it again from {url}"
         )
 
@@ -126,8 +126,8 @@ def _missing(file: PublishedFile, folder: Path, why: object) -> str:
     )
 
 
-def _download(file: PublishedFile, folder: Path, named: Path) -> None:
-    """Download to a folder, which only ever holds a whole file; named: the one that errors name."""
+def _download(file: PublishedFile, folder: Path, shown_path: Path) -> None:
+    """Download to a folder, which only ever holds a whole file; shown_path: the one in errors."""
     import pooch
     from rich.console import Console
     from rich.progress import Progress
@@ -151,7 +151,7 @@ def _download(file: PublishedFile, folder: Path, named: Path) -> None:
         Path(path).chmod(stat.S_IMODE(like.stat().st_mode))
         like.unlink()
     except (OSError, ValueError) as error:  # ValueError: of the checksum
-        raise DataError(_missing(file, named, _reason(error))) from error
+        raise DataError(_missing(file, shown_path, _reason(error))) from error
 
 
 def _reason(error: BaseException) -> str:

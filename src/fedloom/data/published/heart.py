@@ -67,8 +67,8 @@ def heart(
     Source: Janosi, Steinbrunn, Pfisterer, Detrano, UCI repository, 1988, CC BY 4.0; prepared as in
     du Terrail et al., FLamby, NeurIPS 2022. Raises DataError for a file that is altered.
     """
-    own = per_client and (partition is None or isinstance(partition, natural))
-    how = SETTINGS | {"per_client": own, "test_share": test_share, "test_seed": test_seed}
-    files = files_with(how | {"path": heart_files()})
+    by_hospital = per_client and (partition is None or isinstance(partition, natural))
+    options = SETTINGS | {"test_share": test_share, "test_seed": test_seed}
+    files = files_with(options | {"per_client": by_hospital, "path": heart_files()})
     data = files.data(partition, seed, ("healthy", "ill"))
     return replace(data, name="heart", about={**data.about, "source": "heart"})

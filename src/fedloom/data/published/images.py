@@ -240,13 +240,13 @@ def _normalised(kind: ImageSet, folder: Path, paths: Sequence[Path], raw: Pixels
         parts = kind.read(kind, paths)[:4]
         for name, part in zip(_PARTS, parts, strict=True):
             image = part.ndim == 3
-            made = raw.store(part).unsqueeze(1) if image else part
-            new(name, tuple(made.shape), made.numpy().dtype)[...] = made.numpy()
+            stored = raw.store(part).unsqueeze(1) if image else part
+            new(name, tuple(stored.shape), stored.numpy().dtype)[...] = stored.numpy()
 
     # what `make` does with the same files changes with these
     version = f"floats-1-{raw.scale:g}-{raw.mean:g}-{raw.std:g}"
-    found = prepared(folder, version, paths, make)
-    train, labels, tests, test_labels = (torch.from_numpy(found[name]) for name in _PARTS)
+    arrays = prepared(folder, version, paths, make)
+    train, labels, tests, test_labels = (torch.from_numpy(arrays[name]) for name in _PARTS)
     return train, labels, tests, test_labels, kind.class_names
 
 
@@ -292,8 +292,8 @@ def digits(
         rows = (labels == label).nonzero().flatten()
         order = np.random.default_rng(key(0, "digits test split", label)).permutation(len(rows))
         # a class keeps at least one sample for training
-        held = min(round(test_share * len(rows)), len(rows) - 1)
-        test[rows[torch.from_numpy(order[:held])]] = True
+        test_count = min(round(test_share * len(rows)), len(rows) - 1)
+        test[rows[torch.from_numpy(order[:test_count])]] = True
     arrays = Arrays(
         name="digits",
         inputs=images[~test],
@@ -311,12 +311,12 @@ def _table() -> Floats:
     """The 64 pixels and the label of each image, (1797, 65), from scikit-learn's own file: to
     import scikit-learn takes longer than 30 rounds.
     """
-    found = find_spec("sklearn")
-    if found is None or found.origin is None:
+    spec = find_spec("sklearn")
+    if spec is None or spec.origin is None:
         raise DataError(
             f"the digits come with scikit-learn, which is missing; run: {install('digits')}"
         )
-    file = Path(found.origin).parent / "datasets" / "data" / "digits.csv.gz"
+    file = Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz"
     if file.is_file():
         return np.loadtxt(file, delimiter=",")
     from sklearn.datasets import load_digits  # of a version that keeps the file elsewhere

@@ -46,14 +46,14 @@ class User(NamedTuple):
 
 def leaf_files(folder: Path) -> dict[str, list[Path]]:
     """{"train": files, "test": files}. Raises DataError if there is nothing to train on."""
-    found = {split: sorted((folder / split).glob("*.json")) for split in SPLITS}
-    if not found["train"]:
+    files = {split: sorted((folder / split).glob("*.json")) for split in SPLITS}
+    if not files["train"]:
         raise DataError(
             f"{folder / 'train'} holds no .json files; make them with LEAF's scripts ({HOME}, "
             f"data/{folder.name}/preprocess.sh) and copy data/train and data/test to {folder}, or "
             "set FEDLOOM_DATA to the folder that holds leaf"
         )
-    return found
+    return files
 
 
 def leaf_users(files: list[Path]) -> Iterator[User]:
@@ -121,22 +121,22 @@ def load_femnist(folder: Path) -> Arrays:
         "labels": _NONE,
         "owners": _NONE,
     }
-    made = leaf_arrays(folder, "femnist-1", convert, empty)
+    data = leaf_arrays(folder, "femnist-1", convert, empty)
     return _arrays(
-        "femnist", folder, made, "writers", tuple(FEMNIST_CLASSES), Images(mean=(0.0,), std=(1.0,))
+        "femnist", folder, data, "writers", tuple(FEMNIST_CLASSES), Images(mean=(0.0,), std=(1.0,))
     )
 
 
 def _arrays(
     name: str,
     folder: Path,
-    made: dict[str, Array],
+    data: dict[str, Array],
     by: str,
     class_names: tuple[str, ...],
     transform: Images,
 ) -> Arrays:
-    def part(which: str) -> Tensor:
-        return torch.from_numpy(made[which])
+    def part(key: str) -> Tensor:
+        return torch.from_numpy(data[key])
 
     for split in SPLITS:
         check_labels(part(f"{split}_labels"), len(class_names), folder / split)
@@ -231,9 +231,9 @@ def load_celeba(folder: Path, transform: Images) -> Arrays:
                     images[row] = _celebrity(folder, user, name)
                     row += 1
 
-    made = prepared(folder, "celeba-1", files["train"] + files["test"], make)
+    data = prepared(folder, "celeba-1", files["train"] + files["test"], make)
     names = ("not smiling", "smiling")
-    return replace(_arrays("celeba", folder, made, "celebrities", names, transform), raw=Resized())
+    return replace(_arrays("celeba", folder, data, "celebrities", names, transform), raw=Resized())
 
 
 def _celebrity(folder: Path, user: User, name: Any) -> Array:

@@ -57,12 +57,12 @@ def load_shakespeare(folder: Path, test_samples: int | None = None) -> Arrays:
         return {"text": text, "owners": np.where(starts, owner, -1).astype(np.int32)}
 
     empty: dict[str, Array] = {"text": np.empty(0, np.uint8), "owners": np.empty(0, np.int32)}
-    made = leaf_arrays(folder, "shakespeare-1", convert, empty)
-    inputs, targets, owners = _windows(made["train_text"], made["train_owners"])
-    if len(made["test_text"]) <= LENGTH:
+    arrays = leaf_arrays(folder, "shakespeare-1", convert, empty)
+    inputs, targets, owners = _windows(arrays["train_text"], arrays["train_owners"])
+    if len(arrays["test_text"]) <= LENGTH:
         tests: tuple[Any, Any, Any] = (None, None, None)
     else:
-        tests = _windows(made["test_text"], made["test_owners"])
+        tests = _windows(arrays["test_text"], arrays["test_owners"])
         if test_samples is not None:
             usable = (tests[2] >= 0).nonzero().flatten()
             keep = usable[:: -(-len(usable) // test_samples)]
@@ -130,10 +130,10 @@ def _text(user: User) -> tuple[Array, Array]:
                 f"{user.file}: role {user.name}, sample {row} has {len(window)} characters and "
                 f"{len(following)} next ones; expected {LENGTH} and 1: get the file again"
             )
-    return _joined(x, y)
+    return _merge_windows(x, y)
 
 
-def _joined(x: list[str], y: list[str]) -> tuple[Array, Array]:
+def _merge_windows(x: list[str], y: list[str]) -> tuple[Array, Array]:
     """LEAF's windows as one text: most begin one character after the one before."""
     pieces: list[str] = []
     starts: list[int] = []

@@ -50,11 +50,11 @@ def tcga(
     folder = data_root(data_dir) / FOLDER
     patients, folds = (Reading().table(fetch(f, folder, download=False)) for f in FILES)
     fold = dict(zip(present(folds, "pid"), present(folds, "fold2"), strict=True))
-    of = patients.of("pid").map(fold)
-    table = Table(patients.where, patients.frame[of.notna()])
-    place = of[of.notna()].str.split("_")
-    owners = torch.tensor([int(found[1]) for found in place])
-    test = torch.tensor([found[0] == "test" for found in place])
+    assigned = patients.of("pid").map(fold)
+    table = Table(patients.where, patients.frame[assigned.notna()])
+    assignments = assigned[assigned.notna()].str.split("_")
+    owners = torch.tensor([int(parts[1]) for parts in assignments])
+    test = torch.tensor([parts[0] == "test" for parts in assignments])
     names = [name for name in table.columns if name not in ("pid", "E", "T")]
     inputs, targets = numbers_of(table, names), numbers_of(table, ["T", "E"])
     arrays = Arrays(

@@ -92,23 +92,23 @@ def read_news(path: Path) -> Labelled:
     name). Raises DataError naming the row.
     """
     if path.suffix == ".tsv":
-        places = {name: i for i, name in enumerate(NEWS_CLASSES)}
+        numbers = {name: i for i, name in enumerate(NEWS_CLASSES)}
         rows = ((text, name) for text, name in read_rows(path, columns=2, tabs=True))
     else:
-        places = {str(i + 1): i for i in range(len(NEWS_CLASSES))}
+        numbers = {str(i + 1): i for i in range(len(NEWS_CLASSES))}
         rows = ((f"{title} {text}", name) for name, title, text in read_rows(path, columns=3))
-    found = Labelled([], [])
+    labelled = Labelled([], [])
     for number, (text, name) in enumerate(rows, start=1):
-        if name not in places:
+        if name not in numbers:
             raise DataError(
-                f"{path}, row {number}: class {name!r}; known: {', '.join(places)}; the file is "
+                f"{path}, row {number}: class {name!r}; known: {', '.join(numbers)}; the file is "
                 "altered: get it again"
             )
-        found.texts.append(text.replace("\\", " "))  # a backslash stands for a line's end
-        found.labels.append(places[name])
-    if not found.texts:
+        labelled.texts.append(text.replace("\\", " "))  # a backslash stands for a line's end
+        labelled.labels.append(numbers[name])
+    if not labelled.texts:
         raise DataError(f"{path} has no rows; get it again")
-    return found
+    return labelled
 
 
 def tokenised(
@@ -123,21 +123,21 @@ def tokenised(
     a tokeniser. Raises DataError.
     """
     length, size, tokeniser = how
-    about: dict[str, object] = {"length": length}
+    entries: dict[str, object] = {"length": length}
     raw: Raw
     if tokeniser == "words":
         words = Words(by_frequency(train.texts, size), length)
         inputs, tests = (words.store(part.texts) for part in (train, test))
-        raw, known = words, len(words.vocabulary)
+        raw, count = words, len(words.vocabulary)
     elif size != _WORDS:
         raise DataError(
             f"vocabulary = {size} is for words; tokeniser '{tokeniser}' has its own; drop one"
         )
     else:
-        (inputs, known), (tests, _) = (
+        (inputs, count), (tests, _) = (
             subwords(part.texts, tokeniser, length) for part in (train, test)
         )
-        about["tokeniser"], raw = tokeniser, Subwords(tokeniser, length)
+        entries["tokeniser"], raw = tokeniser, Subwords(tokeniser, length)
     return Arrays(
         name=name,
         inputs=inputs,
@@ -146,5 +146,5 @@ def tokenised(
         test_targets=torch.tensor(test.labels),
         class_names=tuple(class_names),
         raw=raw,
-        details={**about, "vocabulary": known, **(details or {})},
+        details={**entries, "vocabulary": count, **(details or {})},
     )

@@ -86,12 +86,12 @@ def load_tiny(folder: Path, transform: Images) -> Arrays:
                 images[row] = open_picture(path, (TINY_SIDE, TINY_SIDE))
 
     lists = [folder / "wnids.txt", folder / "val" / "val_annotations.txt"]
-    made = prepared(folder, f"tiny-1-{len(train)}-{len(test)}", lists, make)
+    arrays = prepared(folder, f"tiny-1-{len(train)}-{len(test)}", lists, make)
     return Arrays(
         name="tiny_imagenet",
-        inputs=torch.from_numpy(made["train_images"]),
+        inputs=torch.from_numpy(arrays["train_images"]),
         targets=torch.tensor([label for _, label in train]),
-        test_inputs=torch.from_numpy(made["test_images"]),
+        test_inputs=torch.from_numpy(arrays["test_images"]),
         test_targets=torch.tensor([label for _, label in test]),
         class_names=_words(folder, numbers),
         transform=transform,

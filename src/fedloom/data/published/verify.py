@@ -53,16 +53,16 @@ def get(name: str, root: Path) -> Finding:
     """
     entry = CATALOGUE[name]
     fetch_set(entry, root)
-    found = check(name, root)
-    if found.state == MISSING:
-        how = f"it is from {entry.home}"
+    finding = check(name, root)
+    if finding.state == MISSING:
+        origin = f"it is from {entry.home}"
         if entry.home == LEAF:
             script = f"data/{Path(entry.place).name}/preprocess.sh"
-            how = f"its files are made by LEAF's script {script} ({LEAF})"
-        raise DataError(f"{name} has no download: {how}; put it into {root / entry.place}")
-    if found.state == DAMAGED:
-        raise DataError(found.detail)
-    return found
+            origin = f"its files are made by LEAF's script {script} ({LEAF})"
+        raise DataError(f"{name} has no download: {origin}; put it into {root / entry.place}")
+    if finding.state == DAMAGED:
+        raise DataError(finding.detail)
+    return finding
 
 
 # ------------------------------------------------------------------------------------- by checksum
@@ -85,9 +85,9 @@ def _look_news(entry: Entry, folder: Path) -> Finding:
 
 
 # ---------------------------------------------------------------------------------------- by count
-def _counted(detail: str, found: tuple[int, ...], *whole: tuple[int, ...]) -> Finding:
+def _compare(detail: str, counts: tuple[int, ...], *whole: tuple[int, ...]) -> Finding:
     """The finding where only numbers are published; whole: one of them must be found."""
-    if found in whole:
+    if counts in whole:
         return Finding(VERIFIED, f"{detail}, as many as are published")
     return Finding(SUBSET, f"{detail}; the whole has {' and '.join(f'{n:,}' for n in whole[0])}")
 
@@ -95,7 +95,7 @@ def _counted(detail: str, found: tuple[int, ...], *whole: tuple[int, ...]) -> Fi
 def _look_digits(entry: Entry, folder: Path) -> Finding:
     data = digits()
     count = len(data.inputs) + len(data.test_targets if data.test_targets is not None else ())
-    return _counted(f"{count:,} images inside scikit-learn", (count,), (1_797,))
+    return _compare(f"{count:,} images inside scikit-learn", (count,), (1_797,))
 
 
 def _look_heart(entry: Entry, folder: Path) -> Finding:
@@ -113,9 +113,9 @@ def _look_tiny(entry: Entry, folder: Path) -> Finding:
     missing = [path for path, _ in test if not path.is_file()]
     if missing:
         raise DataError(f"{missing[0]} is missing; get it from {entry.home}")
-    found = (len(train), len(test), len(numbers))
+    counts = (len(train), len(test), len(numbers))
     words = "{:,} training and {:,} validation pictures of {} classes"
-    return _counted(words.format(*found), found, (100_000, 10_000, 200))
+    return _compare(words.format(*counts), counts, (100_000, 10_000, 200))
 
 
 def _owners(owners: Tensor | None) -> tuple[int, int]:
@@ -129,11 +129,11 @@ def _owners(owners: Tensor | None) -> tuple[int, int]:
 def _look_femnist(entry: Entry, folder: Path) -> Finding:
     data = load_femnist(folder)
     assert data.owners is not None and data.test_owners is not None
-    (who, train), (tests, test) = _owners(data.owners), _owners(data.test_owners)
+    (writers, train), (tests, test) = _owners(data.owners), _owners(data.test_owners)
     everyone, count = _owners(torch.cat([data.owners, data.test_owners]))
-    detail = f"{who} writers, {train:,} training and {test:,} test images (of {tests} writers)"
+    detail = f"{writers} writers, {train:,} training and {test:,} test images (of {tests} writers)"
     # the paper's, and what LEAF's scripts give now
-    return _counted(detail, (everyone, count), (3_550, 805_263), (3_597, 817_851))
+    return _compare(detail, (everyone, count), (3_550, 805_263), (3_597, 817_851))
 
 
 def _look_celeba(entry: Entry, folder: Path) -> Finding:
@@ -143,21 +143,21 @@ def _look_celeba(entry: Entry, folder: Path) -> Finding:
     for user in leaf_users(files["train"] + files["test"]):
         names.add(user.name)
         pictures.update(map(str, user.data.get("x", [])))
-    here = {path.name for path in (folder / "img_align_celeba").glob("*")}
-    if lacking := sorted(pictures - here):
+    present = {path.name for path in (folder / "img_align_celeba").glob("*")}
+    if lacking := sorted(pictures - present):
         raise DataError(
             f"{folder / 'img_align_celeba' / lacking[0]} is missing, and {len(lacking) - 1} others"
         )
-    found = (len(names), len(pictures))
-    return _counted("{:,} celebrities, {:,} pictures".format(*found), found, (9_343, 200_288))
+    counts = (len(names), len(pictures))
+    return _compare("{:,} celebrities, {:,} pictures".format(*counts), counts, (9_343, 200_288))
 
 
 def _look_shakespeare(entry: Entry, folder: Path) -> Finding:
     data = load_shakespeare(folder)
-    (who, train), (_, test) = _owners(data.owners), _owners(data.test_owners)
-    detail = f"{who:,} roles, {train:,} training and {test:,} test windows"
+    (roles, train), (_, test) = _owners(data.owners), _owners(data.test_owners)
+    detail = f"{roles:,} roles, {train:,} training and {test:,} test windows"
     # the first 0.9 of each role for training, and no test window that overlaps them
-    return _counted(detail, (who, train, test), (1_129, 3_803_027, 356_921))
+    return _compare(detail, (roles, train, test), (1_129, 3_803_027, 356_921))
 
 
 _WORDS = {"train": 2_088_628, "valid": 217_646, "test": 245_569}
@@ -165,14 +165,14 @@ _WORDS = {"train": 2_088_628, "valid": 217_646, "test": 245_569}
 
 def _look_wikitext(entry: Entry, folder: Path) -> Finding:
     paths = {part: folder / f"wiki.{part}.tokens" for part in _WORDS}
-    here = {part: path for part, path in paths.items() if path.is_file()}
-    for part, path in here.items():
-        if (found := len(words_of(path))) != (count := _WORDS[part]):
-            raise DataError(f"{path} has {found:,} words, published are {count:,}; get it again")
-    if not here:
+    available = {part: path for part, path in paths.items() if path.is_file()}
+    for part, path in available.items():
+        if (size := len(words_of(path))) != (count := _WORDS[part]):
+            raise DataError(f"{path} has {size:,} words, published are {count:,}; get it again")
+    if not available:
         raise DataError(f"{folder} holds no wiki.*.tokens; get them from {entry.home}")
-    if lacking := ", ".join(part for part in _WORDS if part not in here):
-        detail = f"{' and '.join(here)} by their numbers of words; missing: {lacking}"
+    if lacking := ", ".join(part for part in _WORDS if part not in available):
+        detail = f"{' and '.join(available)} by their numbers of words; missing: {lacking}"
         return Finding(SUBSET, detail)
     return Finding(VERIFIED, "train, valid and test by their numbers of words")
 

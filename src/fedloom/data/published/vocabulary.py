@@ -67,15 +67,15 @@ def subwords(texts: Sequence[str], source: str, length: int) -> tuple[Tensor, in
         raise DataError(f"length must be at least 1, got {length}")
     library = need("transformers", f"tokeniser '{source}'", "text", DataError)
     try:
-        known = library.AutoTokenizer.from_pretrained(source)
-        found = known(list(texts), truncation=True, max_length=length, padding="max_length")
+        tokeniser = library.AutoTokenizer.from_pretrained(source)
+        encoded = tokeniser(list(texts), truncation=True, max_length=length, padding="max_length")
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         why = next((line for line in str(error).splitlines() if line.strip()), "")
         raise DataError(
             f"tokeniser '{source}' cannot be used: {why}; give a folder with one that pads, or "
             "its name on the hub and a network"
         ) from None
-    return torch.tensor(found["input_ids"], dtype=torch.int64), len(known)
+    return torch.tensor(encoded["input_ids"], dtype=torch.int64), len(tokeniser)
 
 
 def by_appearance(words: Iterable[str]) -> dict[str, int]:
@@ -84,9 +84,9 @@ def by_appearance(words: Iterable[str]) -> dict[str, int]:
     >>> by_appearance(["b", "a", "b"])
     {'b': 0, 'a': 1, '<unk>': 2}
     """
-    found = {word: i for i, word in enumerate(dict.fromkeys(words))}
-    found.setdefault(UNKNOWN, len(found))
-    return found
+    numbers = {word: i for i, word in enumerate(dict.fromkeys(words))}
+    numbers.setdefault(UNKNOWN, len(numbers))
+    return numbers
 
 
 def numbers(words: Sequence[str], vocabulary: Mapping[str, int]) -> np.ndarray[Any, Any]:
