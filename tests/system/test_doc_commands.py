@@ -11,7 +11,7 @@ import click
 import pytest
 
 from fedloom.cli.__main__ import cli
-from fedloom.cli.run import sorted_out
+from fedloom.cli.run import split_settings
 from fedloom.config import resolve
 from fedloom.recipes import RECIPES
 from tiny import Fedloom
@@ -54,7 +54,7 @@ def test_a_command_of_a_page_is_one(page: str) -> None:
         assert command is not None, f"{page}: {name}"
         given = command.make_context(name, list(words)).params
         if name == "run" and "settings" in given:  # not that of deploy
-            source, changes, _ = sorted_out(given["settings"], None)
+            source, changes, _ = split_settings(given["settings"], None)
             if source in RECIPES and ".py:" not in " ".join(changes):  # files that a reader writes
                 resolve(source, changes)
 

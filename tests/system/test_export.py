@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from fedloom import Experiment, FedAvg, Local
 from fedloom.cli import exported
 from fedloom.cli.__main__ import cli
-from fedloom.cli.export_check import Told, describe
+from fedloom.cli.export_check import ExportFacts, describe
 from fedloom.cli.export_network import write_script
 from fedloom.config import resolve
 from fedloom.data import Images, digits, from_arrays, heart, iid
@@ -89,7 +89,7 @@ def written(
     about: dict[str, Any] = {"dtype": str(dtype).removeprefix("torch."), "metric": None}
     about |= {"classes": [], "outcome": "classes", "threshold": 0.5, "ranges": {}, "reading": {}}
     row = describe(about, how, None, folder)
-    write_script(folder, module, Told(about, row, None, "", False))
+    write_script(folder, module, ExportFacts(about, row, None, "", False))
     return runpy.run_path(str(folder / "predict.py"))
 
 
@@ -229,10 +229,10 @@ def test_another_score_than_the_runs_is_an_error(
 ) -> None:
     last = json.loads(Path("a/summary.json").read_text())["last"]["value"]
     for said in (last + 0.01, last - 0.01):
-        monkeypatch.setattr("fedloom.cli.export_check._said", lambda *parts, said=said: said)
+        monkeypatch.setattr("fedloom.cli.export_check._run_score", lambda *parts, said=said: said)
         text = fedloom("export", "a", code=1).output
         assert f"but the run said {said:.6g}" in text
-    monkeypatch.setattr("fedloom.cli.export_check._said", lambda *parts: None)
+    monkeypatch.setattr("fedloom.cli.export_check._run_score", lambda *parts: None)
     assert "the run did not measure it" in fedloom("export", "a").output
 
 

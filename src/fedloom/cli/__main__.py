@@ -74,12 +74,12 @@ class Commands(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands that a beginner needs, and then the others."""
-        known = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
-        said = {name: one.get_short_help_str(200) for name, one in known.items() if one}
-        more = [name for name in said if name not in FIRST]
+        commands = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
+        help_texts = {name: one.get_short_help_str(200) for name, one in commands.items() if one}
+        more = [name for name in help_texts if name not in FIRST]
         for heading, names in (("To begin with", FIRST), ("More", more)):
             with formatter.section(heading):
-                formatter.write_dl([(name, said[name]) for name in names])
+                formatter.write_dl([(name, help_texts[name]) for name in names])
 
     def main(self, args: Sequence[str] | None = None, *more: Any, **kwargs: Any) -> NoReturn:
         """Run a command and exit with its code."""
@@ -110,8 +110,8 @@ def _say(error: Exception, words: Sequence[str]) -> int:
         return int(getattr(error.__cause__, "code", 130))
     if isinstance(error, click.UsageError):
         command = error.ctx.command_path if error.ctx else "fedloom"
-        said = _as_setting(error, words) or error.format_message()
-        text, code = f"{said} See `{command} --help`", USAGE
+        message = _as_setting(error, words) or error.format_message()
+        text, code = f"{message} See `{command} --help`", USAGE
     elif isinstance(error, click.ClickException):
         text, code = error.format_message(), error.exit_code
     elif isinstance(error, FedloomError):
@@ -122,12 +122,12 @@ def _say(error: Exception, words: Sequence[str]) -> int:
         text = f"{type(error).__name__}: {error} (unexpected: `fedloom --debug ...` shows where)"
         code = FAILURE
     line = f"error: {' '.join(text.split())}"
-    if _speaks(line):
+    if _may_print(line):
         click.echo(line, err=True)
     return code
 
 
-def _speaks(line: str, times: int = 1) -> bool:
+def _may_print(line: str, times: int = 1) -> bool:
     """True unless this is one of several ranks and another one says this line. Only then torch is
     loaded here.
     """
@@ -147,10 +147,10 @@ def _as_setting(error: click.UsageError, words: Sequence[str]) -> str:
     option, key = error.option_name, setting_named(error.option_name)
     if key is None:
         return ""
-    at = next((n for n, w in enumerate(words) if w.partition("=")[0] == option), len(words))
-    value = "".join(w.partition("=")[2] or "".join(words[at + 1 : at + 2]) for w in words[at:][:1])
-    shown = "VALUE" if not value or value.startswith("-") else value
-    return f"no such option '{option}'; settings have no dashes: write {key}={shown}."
+    i = next((n for n, w in enumerate(words) if w.partition("=")[0] == option), len(words))
+    value = "".join(w.partition("=")[2] or "".join(words[i + 1 : i + 2]) for w in words[i:][:1])
+    example = "VALUE" if not value or value.startswith("-") else value
+    return f"no such option '{option}'; settings have no dashes: write {key}={example}."
 
 
 class OneLine(logging.Handler):
@@ -160,21 +160,21 @@ class OneLine(logging.Handler):
 
     def __init__(self, level: int) -> None:
         super().__init__(level)
-        self._said: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter()
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a record."""
         text = " ".join(record.getMessage().split())
-        self._said[text] += 1
-        if _speaks(text, self._said[text]):
+        self._counts[text] += 1
+        if _may_print(text, self._counts[text]):
             with contextlib.suppress(OSError):  # nobody reads it any more; the work goes on
                 sys.stderr.write(f"{record.levelname.lower()}: {text}\n")
                 sys.stderr.flush()
 
 
-def _version(context: click.Context, option: click.Parameter, asked: bool) -> None:
+def _version(context: click.Context, option: click.Parameter, requested: bool) -> None:
     """Say version and commit, and end."""
-    if asked:
+    if requested:
         commit = own_commit()
         print(f"fedloom {__version__}" + (f", commit {commit[:12]}{commit[40:]}" if commit else ""))
         context.exit()

@@ -13,7 +13,7 @@ from fedloom.core.parsing import is_file
 from fedloom.storage.atomic import write_out
 
 from .referee import keep, plan_options
-from .run import repeatable, sorted_out
+from .run import repeatable, split_settings
 from .settings_argument import settings_argument
 
 
@@ -49,19 +49,19 @@ def advise_command(
 
     from .many_runs import Progress
 
-    source, changes, out = sorted_out(settings, out)
+    source, changes, out = split_settings(settings, out)
     name = Path(source).stem if is_file(source) else source
     folder = Path(out or f"runs/advise-{name}")
-    asked = advised(source, changes, trials, seeds, folder)
+    advice = advised(source, changes, trials, seeds, folder)
     with repeatable(f"the runs in '{folder}'"), Progress(quiet, minutes) as progress:
         runs, began = Runs(jobs, progress), time.monotonic()
-        asked = screened(asked, minutes, runs)
-        study = Study(asked.question, minutes - (time.monotonic() - began) / 60, runs)
+        advice = screened(advice, minutes, runs)
+        study = Study(advice.question, minutes - (time.monotonic() - began) / 60, runs)
         study.run()
-    found = advice_json(study, asked, shlex.join(["fedloom", *sys.argv[1:]]))
-    method = taken(study, asked.candidates).method
-    best = asked.settings(method, study.tuned[asked.question.cells[0], method].choice)
+    record = advice_json(study, advice, shlex.join(["fedloom", *sys.argv[1:]]))
+    method = taken(study, advice.candidates).method
+    best = advice.settings(method, study.tuned[advice.question.cells[0], method].choice)
     write_out(folder / "run.toml", best.to_toml())
-    keep(folder / "advice", found, lambda f: advice_page(f, str(folder)), as_json)
+    keep(folder / "advice", record, lambda f: advice_page(f, str(folder)), as_json)
     if study.over:
         click.echo("time is up; run the same command again to resume", err=True)

@@ -49,21 +49,21 @@ def check_command(target: str, model: str | None, data: str | None, program: boo
     path = Path(file)
     reports = []
     module = load(path)
-    own = {"model": _own(module, model), "data": _own(module, data)}
-    if own["data"] is not None and not hasattr(own["data"], "clients"):
-        own["data"] = own["data"]()
+    problem = {"model": _object_named(module, model), "data": _object_named(module, data)}
+    if problem["data"] is not None and not hasattr(problem["data"], "clients"):
+        problem["data"] = problem["data"]()
     for label, part in parts_of(module, name).items():
-        reports.append(check(part, name=label, **own))
+        reports.append(check(part, name=label, **problem))
         if not program:
             _print(reports[-1], path)
     if program:
         click.echo(as_json({"parts": [asdict(r) | {"passed": r.passed} for r in reports]}))
     if failed := sum(len(report.failures) for report in reports):
-        what = "one check" if failed == 1 else f"{failed} checks"
-        raise click.ClickException(f"{what} of '{path}' failed")
+        count = "one check" if failed == 1 else f"{failed} checks"
+        raise click.ClickException(f"{count} of '{path}' failed")
 
 
-def _own(module: types.ModuleType, name: str | None) -> Any:
+def _object_named(module: types.ModuleType, name: str | None) -> Any:
     """The object of a name in the file; None if no name is given. Raises ConfigError."""
     if name is None:
         return None

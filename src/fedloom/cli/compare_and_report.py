@@ -71,8 +71,8 @@ def compare_command(
     _check_target(target, loaded)
     groups = group_runs(loaded)
     names = None if columns is None else [name.strip() for name in columns.split(",")]
-    beside = differences(groups, against, value)
-    rows = _whole(comparison(groups, target, value), groups, beside, like_best(groups, value))
+    deltas = differences(groups, against, value)
+    rows = _whole(comparison(groups, target, value), groups, deltas, like_best(groups, value))
     if _write(rows, names, {"csv": csv, "json": json, "latex": latex}):
         return
     if markdown or wide:
@@ -83,17 +83,17 @@ def compare_command(
     if unequal := common(groups):
         click.echo(f"\n{folded(f'Clients: {unequal}', space)}")
     fence = ["```"] if markdown else []
-    alone = [folded(x, space) for x in (*measured_how(groups), *against_alone(groups))]
-    for said in (_settings(groups, space), [folded(x, space) for x in as_lines(beside)], alone):
-        if said:
-            click.echo("\n".join(["", *fence, *said, *fence]))
+    notes = [folded(x, space) for x in (*measured_how(groups), *against_alone(groups))]
+    for block in (_settings(groups, space), [folded(x, space) for x in as_lines(deltas)], notes):
+        if block:
+            click.echo("\n".join(["", *fence, *block, *fence]))
     for run in loaded:
-        for said in run.summary.get("warnings", ()):
-            click.echo(f"warning: {run.path}: {said}", err=True)
+        for warning in run.summary.get("warnings", ()):
+            click.echo(f"warning: {run.path}: {warning}", err=True)
 
 
 def _whole(
-    rows: Rows, groups: Sequence[Group], beside: Sequence[Difference], alike: set[str]
+    rows: Rows, groups: Sequence[Group], compared: Sequence[Difference], alike: set[str]
 ) -> Rows:
     """The rows with the numbers of their difference, whether no test tells them from the best, and
     the settings that differ.
@@ -103,8 +103,8 @@ def _whole(
 
     settings = setting_columns(groups)
     return [
-        row | columns(row["label"], beside) | {"like_best": row["label"] in alike} | own
-        for row, own in zip(rows, settings, strict=True)
+        row | columns(row["label"], compared) | {"like_best": row["label"] in alike} | cells
+        for row, cells in zip(rows, settings, strict=True)
     ]
 
 
@@ -116,8 +116,8 @@ def _write(rows: Rows, names: Sequence[str] | None, files: dict[str, Path | None
     for kind, file in files.items():
         if file is None:
             continue
-        made = {"csv": as_csv, "json": as_json}
-        text = made[kind](rows) if kind in made else as_latex(rows, names)
+        writers = {"csv": as_csv, "json": as_json}
+        text = writers[kind](rows) if kind in writers else as_latex(rows, names)
         if str(file) == "-":
             click.echo(text, nl=False)
             printed = True
@@ -161,10 +161,10 @@ class Figures(NamedTuple):
     column: float
 
 
-def figure_options(drawn: str) -> Callable[[Any], Any]:
-    """The options --figures, --format and --column. drawn: the help of the first."""
+def figure_options(help_text: str) -> Callable[[Any], Any]:
+    """The options --figures, --format and --column. help_text: the help of the first."""
     options = [
-        click.option("--figures", metavar="FOLDER", help=drawn),
+        click.option("--figures", metavar="FOLDER", help=help_text),
         click.option(
             "--format",
             "kinds",
@@ -184,13 +184,13 @@ def figure_options(drawn: str) -> Callable[[Any], Any]:
     return add
 
 
-def wanted(folder: str | None, kinds: str | None, column: float | None) -> Figures | None:
+def parse_figures(folder: str | None, kinds: str | None, column: float | None) -> Figures | None:
     """What these options ask for; None for no pictures. Raises ConfigError."""
     formats = [word.strip().lower() for word in (kinds or "pdf").split(",")]
     for word in formats:
         if word not in _KINDS:
-            known = ", ".join(_KINDS)
-            raise ConfigError(f"--format must be of {known}, got '{word}'; several as pdf,svg")
+            choices = ", ".join(_KINDS)
+            raise ConfigError(f"--format must be of {choices}, got '{word}'; several as pdf,svg")
     if column is not None and not 1 <= column <= 20:
         raise ConfigError(f"--column must be in [1, 20] inches, got {column:g}")
     if folder is not None:
@@ -231,9 +231,9 @@ def report_command(
     paths = find_runs(runs)
     if target is not None:
         _check_target(target, [load_run(path) for path in paths])
-    if (asked := wanted(figures, kinds, column)) is not None:
+    if (output := parse_figures(figures, kinds, column)) is not None:
         groups = group_runs(load_run(path) for path in paths)
-        for file in save_curves(groups, asked.folder, target, asked.kinds, asked.column, value):
+        for file in save_curves(groups, output.folder, target, output.kinds, output.column, value):
             click.echo(file)
         if out is None:
             return

@@ -133,8 +133,8 @@ class Table:
 def table(name: str) -> Table:
     """Try every pair of an axis. Raises ConfigError for an unknown axis.
 
-    >>> found = table("local")
-    >>> found.reasons["scaffold", "momentum"].partition(":")[0]
+    >>> result = table("local")
+    >>> result.reasons["scaffold", "momentum"].partition(":")[0]
     'local.momentum and Scaffold'
     """
     if name not in AXES:
@@ -155,49 +155,49 @@ def _make(axis: str, row: str, column: str, net: Net) -> None:
     """Make the plan of a row and a column; what neither names is FedAvg's. Raises
     CompositionError.
     """
-    asked = {AXES[axis].rows: row, AXES[axis].columns: column}
-    algorithm, parts = make_algorithm(asked.get("algorithm", "fedavg")), dict[str, Any]()
-    objective = asked.get("objective", "cross_entropy")
-    if asked.get("server", NOTHING) != NOTHING:
+    pair = {AXES[axis].rows: row, AXES[axis].columns: column}
+    algorithm, parts = make_algorithm(pair.get("algorithm", "fedavg")), dict[str, Any]()
+    objective = pair.get("objective", "cross_entropy")
+    if pair.get("server", NOTHING) != NOTHING:
         algorithm = with_server(algorithm, column, {})
-    if "local" in asked:
+    if "local" in pair:
         algorithm = Local(**LOCALS[column]).around(algorithm)
-    if asked.get("submodel", NOTHING) != NOTHING:
-        rule = parts["submodel"] = SUBMODELS[asked["submodel"]]()
-        objective = "self_distillation" if rule.trains is Needs.EXITS else objective
+    if pair.get("submodel", NOTHING) != NOTHING:
+        submodel = parts["submodel"] = SUBMODELS[pair["submodel"]]()
+        objective = "self_distillation" if submodel.trains is Needs.EXITS else objective
     elif OBJECTIVES[objective].needs is Needs.DRAWN_PARTS:
         parts["submodel"] = SUBMODELS["fjord"]()
-    if "compress" in asked:
-        codec, _, feedback = asked["compress"].partition(", ")
+    if "compress" in pair:
+        codec, _, feedback = pair["compress"].partition(", ")
         parts["link"] = Link(FieldCodec(CODECS[codec](), FEEDBACKS[feedback or "forget"]()))
-    if asked.get("dp", NOTHING) != NOTHING:
+    if pair.get("dp", NOTHING) != NOTHING:
         parts["setting"] = Setting(dp=True)
-    if "clock" in asked:
+    if "clock" in pair:
         parts["setting"] = Setting(staleness=_STALENESS[column])
-    if "aggregation" in asked:
+    if "aggregation" in pair:
         parts["aggregation"] = AGGREGATIONS[column]()
     plan = Plan(algorithm, OBJECTIVES[objective](), d=net.layout.d, **parts)
-    if "objective" in asked and plan.objective.needs is not Needs.EXITS:  # those need another model
+    if "objective" in pair and plan.objective.needs is not Needs.EXITS:  # those need another model
         plan.objective.check(net, torch.zeros(2, 64))
 
 
 # ---------------------------------------------------------------------------------------- to read
-def notes(found: Table) -> dict[str, int]:
+def notes(result: Table) -> dict[str, int]:
     """{reason, without the names before it: its number}, in the order of the table."""
     numbers: dict[str, int] = {}
-    for row in found.rows:
-        for column in found.axis.names:
-            if (row, column) in found.reasons:
-                numbers.setdefault(_why(found.reasons[row, column]), len(numbers) + 1)
+    for row in result.rows:
+        for column in result.axis.names:
+            if (row, column) in result.reasons:
+                numbers.setdefault(_why(result.reasons[row, column]), len(numbers) + 1)
     return numbers
 
 
-def cells(found: Table) -> Iterator[list[str]]:
+def cells(result: Table) -> Iterator[list[str]]:
     """Head and rows of a table: "ok", or "no" with the number of its reason."""
-    numbers = notes(found)
-    yield [found.axis.rows, *found.axis.names]
-    for row in found.rows:
-        whys = (found.reasons.get((row, column)) for column in found.axis.names)
+    numbers = notes(result)
+    yield [result.axis.rows, *result.axis.names]
+    for row in result.rows:
+        whys = (result.reasons.get((row, column)) for column in result.axis.names)
         yield [row, *("ok" if why is None else f"no ({numbers[_why(why)]})" for why in whys)]
 
 
@@ -219,11 +219,11 @@ def as_markdown() -> str:
         "Here ScaleFL has its objective, self_distillation, and FjORD ordered_distillation.",
     ]
     for name in AXES:
-        found = table(name)
-        head, *rows = cells(found)
-        out += ["", f"## {found.axis.title}", "", f"`fedloom run {found.axis.line}`", ""]
+        result = table(name)
+        head, *rows = cells(result)
+        out += ["", f"## {result.axis.title}", "", f"`fedloom run {result.axis.line}`", ""]
         out += [_row(head), _row(["---"] * len(head)), *map(_row, rows)]
-        if numbers := notes(found):
+        if numbers := notes(result):
             out += ["", *(f"{number}. {why}" for why, number in numbers.items())]
     return "\n".join(out) + "\n"
 

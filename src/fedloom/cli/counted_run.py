@@ -28,13 +28,13 @@ _FEW = 2  # examples of a step that is counted
 
 class Step(NamedTuple):
     """A client's first step. operations: for each example, two for a multiplication and an
-    addition; asked: of its answer before the steps of a round, which few methods have; cost: what
+    addition; asking: of its answer before the steps of a round, which few methods have; cost: what
     it sent; memory: bytes of its state; probe: bytes of its exchange before round 1; up: its
     answer then.
     """
 
     operations: float
-    asked: float
+    asking: float
     cost: ClientCost
     memory: int
     probe: int
@@ -42,7 +42,7 @@ class Step(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Counted:
+class Work:
     """A run's work. steps: of a client of each capacity; training, evaluation: operations of all
     rounds and of one evaluation; steps_of_all: local steps of all rounds; evaluated: examples of
     one evaluation.
@@ -64,7 +64,7 @@ def examples(fed: Federation, i: int) -> int:
     return sum(fed.sizes(i))
 
 
-def counted(run: Run, cohorts: Sequence[Sequence[int]], scale: float) -> Counted:
+def count_work(run: Run, cohorts: Sequence[Sequence[int]], scale: float) -> Work:
     """The work of a run, and the run stands before round 1. cohorts: those that are counted;
     scale: all rounds over these.
     """
@@ -74,17 +74,17 @@ def counted(run: Run, cohorts: Sequence[Sequence[int]], scale: float) -> Counted
         first.setdefault(fed.capacity(i), i)
     steps = {capacity: _step(run, i) for capacity, i in first.items()}
     srv = run.step.first(net.init(), steps[max(steps)].up)
-    begun = net.init(), srv, net.init_buffers(), run.cohorts
-    run.state = run.step.initial_state(*begun, run.evaluator.curve, Ledger())
+    start = net.init(), srv, net.init_buffers(), run.cohorts
+    run.state = run.step.initial_state(*start, run.evaluator.curve, Ledger())
     often = Counter(i for cohort in cohorts for i in cohort)
     local = sum(n * fed.steps(i) for i, n in often.items())
     work = sum(n * _operations(fed, steps[fed.capacity(i)], i) for i, n in often.items())
     each, tests = _evaluation(run)
-    return Counted(steps, work * scale, local * scale, each * tests, tests)
+    return Work(steps, work * scale, local * scale, each * tests, tests)
 
 
 def _operations(fed: Federation, step: Step, i: int) -> float:
-    return step.operations * examples(fed, i) + step.asked
+    return step.operations * examples(fed, i) + step.asking
 
 
 def _step(run: Run, i: int) -> Step:
@@ -109,10 +109,10 @@ def _step(run: Run, i: int) -> Step:
         with stepping:
             out = engine.map(Request.TRAIN, task)
     (cost,), _ = together([answers.stats, out.stats])
-    kept = out.memories.get(i)
-    if kept is not None and fed.parted:
-        kept = thinned(kept)
-    memory = 0 if kept is None else sum(nbytes(kept).values())
+    state = out.memories.get(i)
+    if state is not None and fed.parted:
+        state = thinned(state)
+    memory = 0 if state is None else sum(nbytes(state).values())
     operations = stepping.count / examples(fed, i)
     return Step(operations, asking.count, cost, memory, probe, up)
 
@@ -120,9 +120,9 @@ def _step(run: Run, i: int) -> Step:
 def _evaluation(run: Run) -> tuple[float, int]:
     """Operations of an example of an evaluation, and how many examples it has."""
     data, sizes = run.fed.data, run.evaluator.sizes
-    held = examples_of(data, Request.VALIDATION)
+    validation = examples_of(data, Request.VALIDATION)
     tests = 0 if data.test_inputs is None else len(data.test_inputs)
-    inputs, targets = (data.test_inputs, data.test_targets) if tests else held or (None, None)
+    inputs, targets = (data.test_inputs, data.test_targets) if tests else validation or (None, None)
     if inputs is None or targets is None:
         return 0.0, 0
     counter, fed = Operations(), replace(run.fed, metrics={})
@@ -130,5 +130,5 @@ def _evaluation(run: Run) -> tuple[float, int]:
         some = inputs[:_FEW], targets[:_FEW]
         evaluate_range(run.plan, fed, run.net, run.net.init(), *some)
     models = 1 if sizes is None else 1 + len({*run.fed.capacities})
-    rows = models * tests + (0 if held is None else len(held[0]))
+    rows = models * tests + (0 if validation is None else len(validation[0]))
     return counter.count / len(some[0]), rows

@@ -36,9 +36,9 @@ def list_sets(data_dir: Path | None) -> None:
     root = data_root(data_dir)
     lines = [["name", "here", "get", "folder", "what it is"]]
     for name, entry in CATALOGUE.items():
-        here = "yes" if not entry.place or (root / entry.place).is_dir() else "no"
-        how = "downloads" if entry.downloads else "by hand" if entry.place else "comes along"
-        lines.append([name, here, how, entry.place or "-", entry.about])
+        present = "yes" if not entry.place or (root / entry.place).is_dir() else "no"
+        origin = "downloads" if entry.downloads else "by hand" if entry.place else "comes along"
+        lines.append([name, present, origin, entry.place or "-", entry.about])
     click.echo(f"in {root}\n\n{table(lines)}")
 
 
@@ -56,11 +56,11 @@ def get_sets(names: tuple[str, ...], data_dir: Path | None) -> None:
     from fedloom.data.published.verify import SUBSET, get
 
     root = data_root(data_dir)
-    for name in _known(names):
-        found = get(name, root)
+    for name in _check_names(names):
+        finding = get(name, root)
         whole = "; to download the whole, move its folder away first"
-        hint = whole if found.state == SUBSET and CATALOGUE[name].downloads else ""
-        click.echo(f"{name}: {found.state}: {found.detail}{hint}")
+        hint = whole if finding.state == SUBSET and CATALOGUE[name].downloads else ""
+        click.echo(f"{name}: {finding.state}: {finding.detail}{hint}")
 
 
 @data_command.command(
@@ -80,19 +80,19 @@ def check_sets(names: tuple[str, ...], data_dir: Path | None) -> None:
 
     root = data_root(data_dir)
     wrong = []
-    chosen = _known(names)
+    selected = _check_names(names)
     click.echo(f"in {root}\n")
-    width = max(map(len, chosen))
-    for name in chosen:
-        found = check(name, root)
-        click.echo(f"  {name:<{width}}  {found.state}: {found.detail}")
-        if found.state == DAMAGED or (names and found.state == MISSING):
-            wrong.append(f"{name} is {found.state}")
+    width = max(map(len, selected))
+    for name in selected:
+        finding = check(name, root)
+        click.echo(f"  {name:<{width}}  {finding.state}: {finding.detail}")
+        if finding.state == DAMAGED or (names and finding.state == MISSING):
+            wrong.append(f"{name} is {finding.state}")
     if wrong:
         raise click.ClickException("; ".join(wrong))
 
 
-def _known(names: tuple[str, ...]) -> list[str]:
+def _check_names(names: tuple[str, ...]) -> list[str]:
     """These sets, or all. Raises ConfigError for a name that is none."""
     from fedloom.data.published.catalogue import CATALOGUE
 

@@ -71,17 +71,17 @@ def demo_command(seeds: int, out: Path, rounds: int | None) -> None:
     rows = comparison(group_runs([load_run(trial.folder) for trial in trials]))
     click.echo(f"\n{fitted(rows)}\n")
     _illustrate(out, [trial.folder for trial in trials])
-    click.echo(f"\n{_found(rows)} ({time.monotonic() - started:.0f} s in all)")
+    click.echo(f"\n{_summarise(rows)} ({time.monotonic() - started:.0f} s in all)")
 
 
-def _found(rows: Sequence[Mapping[str, Any]]) -> str:
+def _summarise(rows: Sequence[Mapping[str, Any]]) -> str:
     """What the comparison shows, in a sentence: who reaches the target first, and who last.
 
     >>> row = {"unit": "share", "target": 0.95, "rounds": 150, "not_reached": 0}
     >>> first = row | {"label": "FedACG", "rounds_to_target": 55.3}
-    >>> _found([first, row | {"label": "FedAvg", "rounds_to_target": 100.0}])
+    >>> _summarise([first, row | {"label": "FedAvg", "rounds_to_target": 100.0}])
     'FedACG reaches 95 % in 55 rounds, FedAvg in 100.'
-    >>> _found([first, row | {"label": "FedAvg", "not_reached": 3, "rounds_to_target": None}])
+    >>> _summarise([first, row | {"label": "FedAvg", "not_reached": 3, "rounds_to_target": None}])
     'FedACG reaches 95 % in 55 rounds; FedAvg does not in 150.'
     """
     from fedloom.report.tables import human_target
@@ -93,10 +93,10 @@ def _found(rows: Sequence[Mapping[str, Any]]) -> str:
         return f"No method reaches {goal} in {rows[0]['rounds']} rounds with every seed."
     reached.sort(key=lambda row: row["rounds_to_target"])
     first, last = reached[0], reached[-1]
-    said = f"{first['label']} reaches {goal} in {first['rounds_to_target']:.0f} rounds"
+    sentence = f"{first['label']} reaches {goal} in {first['rounds_to_target']:.0f} rounds"
     if missed:
-        return f"{said}; {missed[0]['label']} does not in {missed[0]['rounds']}."
-    return f"{said}, {last['label']} in {last['rounds_to_target']:.0f}."
+        return f"{sentence}; {missed[0]['label']} does not in {missed[0]['rounds']}."
+    return f"{sentence}, {last['label']} in {last['rounds_to_target']:.0f}."
 
 
 def _placed(trials: list[Trial]) -> list[Trial]:
@@ -120,10 +120,10 @@ def _fits(trial: Trial) -> bool:
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return True
     try:
-        kept = from_run(folder).values  # in whatever engine auto took
+        stored = from_run(folder).values  # in whatever engine auto took
     except (FedloomError, OSError):
         return False
-    return {**kept, "engine": trial.config.values["engine"]} == dict(trial.config.values)
+    return {**stored, "engine": trial.config.values["engine"]} == dict(trial.config.values)
 
 
 def _illustrate(out: Path, folders: Sequence[Path]) -> None:

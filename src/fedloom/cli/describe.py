@@ -52,23 +52,23 @@ def describe_command(
 
     paths = [word for word in words if "=" not in word or Path(word).is_file()]
     changes = [parse_override(word) for word in words if word not in paths]
-    given: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     source = "command line"
     if len(paths) == 1 and paths[0].endswith(".toml"):
         source = f"file '{paths[0]}'"
-        given = _table_of(read(Path(paths[0])), source)
+        settings = _table_of(read(Path(paths[0])), source)
         paths = []
     for key, value in changes:
         name, _, inner = key.partition(".")
-        old = given.get(name)
-        given[name] = (old if isinstance(old, dict) else {}) | {inner: value} if inner else value
-    given |= {} if target is None else {"target": target}
+        old = settings.get(name)
+        settings[name] = (old if isinstance(old, dict) else {}) | {inner: value} if inner else value
+    settings |= {} if target is None else {"target": target}
     origin = Origin(source)
-    options = check(of_files, given, "data", "data 'table'", origin, ("partition", "seed"))
-    kept = live({key: value for key, value in options.items() if key in given})
+    options = check(of_files, settings, "data", "data 'table'", origin, ("partition", "seed"))
+    selected = live({key: value for key, value in options.items() if key in settings})
     with origin.blame("data", options):
-        told = described_clients(kept | ({"path": paths} if paths else {}), least)
-    click.echo(as_json(in_json(told)) if json_too else in_tables(told))
+        sites = described_clients(selected | ({"path": paths} if paths else {}), least)
+    click.echo(as_json(in_json(sites)) if json_too else in_tables(sites))
 
 
 def _table_of(settings: Mapping[str, Any], source: str) -> dict[str, Any]:
@@ -82,26 +82,26 @@ def _table_of(settings: Mapping[str, Any], source: str) -> dict[str, Any]:
     return {k: v for k, v in data.items() if k not in ("name", "partition", "seed")}
 
 
-def in_json(told: Mapping[str, Description]) -> dict[str, Any]:
+def in_json(sites: Mapping[str, Description]) -> dict[str, Any]:
     """Descriptions by site, and the distances of their labels."""
     from fedloom.data.own.description import labels_of
 
-    found = labels_of(told)[2]
-    kept = ("pairs", "from_all", "divergence", "jensen_shannon")
+    labels = labels_of(sites)[2]
+    measures = ("pairs", "from_all", "divergence", "jensen_shannon")
     return {
-        "sites": {name: site.model_dump() for name, site in told.items()},
-        "labels": None if found is None else {name: getattr(found, name) for name in kept},
+        "sites": {name: site.model_dump() for name, site in sites.items()},
+        "labels": None if labels is None else {name: getattr(labels, name) for name in measures},
     }
 
 
-def in_tables(told: Mapping[str, Description]) -> str:
+def in_tables(sites: Mapping[str, Description]) -> str:
     """Descriptions by site, for a terminal."""
     from fedloom.data.own.notices import notices
 
-    parts = [f"nothing is told of fewer than {_least(told)} rows: '-'", _labels(told)]
-    parts += [folded(f"  {line}", page_width()) for line in _shared(told)]
-    parts += [folded(f"  warning: {line}", page_width()) for line in notices(told)]
-    numbers, values = (_columns(told, of) for of in (True, False))
+    parts = [f"nothing is told of fewer than {_least(sites)} rows: '-'", _labels(sites)]
+    parts += [folded(f"  {line}", page_width()) for line in _shared_rows(sites)]
+    parts += [folded(f"  warning: {line}", page_width()) for line in notices(sites)]
+    numbers, values = (_columns(sites, is_number) for is_number in (True, False))
     if numbers:
         heads = ["numbers", "site", "empty", "mean", "std", "low", "25 %", "median", "75 %", "high"]
         parts.append(table([heads, *numbers], page_width()))
@@ -111,47 +111,48 @@ def in_tables(told: Mapping[str, Description]) -> str:
     return "\n\n".join(parts)
 
 
-def _labels(told: Mapping[str, Description]) -> str:
+def _labels(sites: Mapping[str, Description]) -> str:
     """Rows and shares of labels of each site, and how much they differ."""
     from fedloom.data.own.description import labels_of
 
-    names, counts, found = labels_of(told)
-    lines = [["site", "rows", *(["labels"] if found else [])]]
-    for name, site in told.items():
-        row, shown = counts.get(name, []), []
+    names, counts, labels = labels_of(sites)
+    lines = [["site", "rows", *(["labels"] if labels else [])]]
+    for name, site in sites.items():
+        row, shares = counts.get(name, []), []
         for label, n in zip([*names, "not told"], row, strict=False):
-            about = "about " if label in _withheld(site) else ""
-            shown += [f"{label}: {about}{100 * n / sum(row):.0f} %"] if n else []
-        lines.append([name, _count(site.rows), *([", ".join(shown)] if found else [])])
-    if found is None or len(told) == 1:
+            prefix = "about " if label in _withheld(site) else ""
+            shares += [f"{label}: {prefix}{100 * n / sum(row):.0f} %"] if n else []
+        lines.append([name, _count(site.rows), *([", ".join(shares)] if labels else [])])
+    if labels is None or len(sites) == 1:
         return table(lines, page_width())
-    said = (
-        f"distance of two sites' labels {found.pairs:.3f}, of a site's to all {found.from_all:.3f} "
-        f"(total variation, mean); to all, Jensen-Shannon {found.jensen_shannon:.3f} bits"
+    text = (
+        f"distance of two sites' labels {labels.pairs:.3f}, of a site's to all "
+        f"{labels.from_all:.3f} (total variation, mean); to all, Jensen-Shannon "
+        f"{labels.jensen_shannon:.3f} bits"
     )
-    return table(lines, page_width()) + "\n" + folded(f"  {said}", page_width())
+    return table(lines, page_width()) + "\n" + folded(f"  {text}", page_width())
 
 
-def _shared(told: Mapping[str, Description]) -> list[str]:
+def _shared_rows(sites: Mapping[str, Description]) -> list[str]:
     """How many rows two sites have, pair by pair, where their tables lie together."""
-    known = {name: d for name, site in told.items() if (d := site.duplicates) is not None}
+    duplicates = {name: d for name, site in sites.items() if (d := site.duplicates) is not None}
     counts: list[str] = []
     few = 0
-    for one, other in itertools.combinations(known, 2):
-        if (n := known[one].shared[other]) is None:
+    for one, other in itertools.combinations(duplicates, 2):
+        if (n := duplicates[one].shared[other]) is None:
             few += 1
         else:
             counts.append(f"{one} and {other}: {n:,}")
     if not counts and not few:
         return []
-    columns = next(iter(known.values())).columns
+    columns = next(iter(duplicates.values())).columns
     by = ", ".join(columns) if len(columns) <= _NAMED else f"all {len(columns)} columns"
-    counts += [f"{'of the others ' if counts else ''}fewer than {_least(told)}"] * bool(few)
+    counts += [f"{'of the others ' if counts else ''}fewer than {_least(sites)}"] * bool(few)
     return [f"rows alike at two sites, by {by}: {'; '.join(counts)}"]
 
 
-def _least(told: Mapping[str, Description]) -> int:
-    return max(site.least for site in told.values())
+def _least(sites: Mapping[str, Description]) -> int:
+    return max(site.least for site in sites.values())
 
 
 def _withheld(site: Description) -> list[str]:
@@ -160,16 +161,16 @@ def _withheld(site: Description) -> list[str]:
     return [] if column is None else [label for label, n in column.counts.items() if n is None]
 
 
-def _columns(told: Mapping[str, Description], numbers: bool) -> list[list[str]]:
+def _columns(sites: Mapping[str, Description], numbers: bool) -> list[list[str]]:
     """A line for each column and site, of columns of numbers or of the others."""
     lines = []
-    for name in dict.fromkeys(name for site in told.values() for name in site.columns):
+    for name in dict.fromkeys(name for site in sites.values() for name in site.columns):
         first = name
-        for place, site in told.items():
+        for site_name, site in sites.items():
             column = site.columns.get(name)
             if column is not None and (column.kind == "number") == numbers:
                 cells = _quantiles(column) if numbers else [_values(column)]
-                lines.append([first, place, _count(column.missing), *cells])
+                lines.append([first, site_name, _count(column.missing), *cells])
                 first = ""
     return lines
 

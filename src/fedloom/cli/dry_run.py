@@ -29,7 +29,7 @@ from fedloom.report import human_bytes, human_seconds
 from fedloom.report.tables import human_size
 from fedloom.server.rounds import Run
 
-from .counted_run import Counted, counted
+from .counted_run import Work, count_work
 from .printing import table
 
 _SHORT = 3e10  # operations that take a second or two of a usual processor: they are measured
@@ -131,16 +131,16 @@ def estimate(config: Config, seeds: int, speed: float | None = None) -> str:
     rows = [[name, f"about {v}" if name != "traffic" else v, why] for name, v, why in lines]
     rows.insert(0, ["cohort", cost.cohort, "in every round"])
     if speed is None and (load := os.getloadavg()[0]) > processors() + 1:
-        said = f"{load:.0f} programs share {processors()} processors: alone it takes less time"
-        rows.insert(0, ["busy", "yes", said])
+        remark = f"{load:.0f} programs share {processors()} processors: alone it takes less time"
+        rows.insert(0, ["busy", "yes", remark])
     if cost.privacy[2]:
         epsilon, delta, rounds = cost.privacy
         rows.append(["privacy", f"epsilon {epsilon:.3g}", f"delta {delta:g}, in {rounds} rounds"])
     if cost.examples is not None:
         rows.append(_examples_row(cost.examples))
     if cost.workers:
-        beside = f"not started here: the times are one process's, shared among {cost.workers}"
-        rows.insert(0, ["engine", f"{cost.workers} processes", beside])
+        note = f"not started here: the times are one process's, shared among {cost.workers}"
+        rows.insert(0, ["engine", f"{cost.workers} processes", note])
     if experiment.choice is not None:
         why = experiment.choice.why
         if experiment.choice.setting == "auto":
@@ -197,13 +197,13 @@ def measure(experiment: Experiment, speed: float | None = None) -> Cost:
     Nothing is written, no process is started, and the run does not change.
     """
     run = experiment.build()
-    workers = _alone(run)
+    workers = _without_processes(run)
     rounds = min(experiment.rounds, _COUNTED_ROUNDS)
     cohorts = [run.cohorts.of(t) for t in range(rounds)]
     scale = experiment.rounds / rounds
     if isinstance(experiment.clock, Asynchronous):  # then a round is a server step
         scale *= rounds * experiment.clock.buffer / (sum(map(len, cohorts)) or 1)
-    work = counted(run, cohorts, scale)
+    work = count_work(run, cohorts, scale)
     every = experiment.evaluate.every
     evaluations = experiment.rounds // every if every else 0
     evaluations += 0 if every and experiment.rounds % every == 0 else 1  # and after the last round
@@ -224,50 +224,50 @@ class _Times(NamedTuple):
     by: str
 
 
-def _timed(run: Run, work: Counted, shared: int) -> _Times:
+def _timed(run: Run, work: Work, processes: int) -> _Times:
     """The times on this machine, by the whole first cohort, by some of its clients, or by a step
-    of one; evaluation by itself, or as fast as training. shared: processes that share the work.
+    of one; evaluation by itself, or as fast as training. processes: those that share the work.
     """
     cohort = run.cohorts.example
     some = cohort[: max(2, getattr(run.engine, "chunk", 1))]
     sample = next((s for s in (cohort, some) if work.of(run.fed, s) < _SHORT), None)
     if sample is None:
         second, by = _by_a_step(run, work, cohort[0])
-        return _Times(work.training * second / shared, work.evaluation * second / shared, by)
+        return _Times(work.training * second / processes, work.evaluation * second / processes, by)
     run.engine.open(run.plan, run.fed, run.net)
     try:
         _train(run, sample)  # the first time has costs that no later time has
-        took = _train(run, sample)
+        seconds = _train(run, sample)
         steps = sum(run.fed.steps(i) for i in sample)
-        training = took / steps * work.steps_of_all / shared
+        training = seconds / steps * work.steps_of_all / processes
         if work.evaluation > _SHORT:
             evaluation = training * work.evaluation / (work.training or 1)
         else:
             began = time.perf_counter()
             run.scores()
-            evaluation = (time.perf_counter() - began) / shared
+            evaluation = (time.perf_counter() - began) / processes
     finally:
         run.engine.close()
     return _Times(training, evaluation, f"by {len(sample)} of {len(cohort)} clients of round 1")
 
 
-def _by_a_step(run: Run, work: Counted, i: int) -> tuple[float, str]:
+def _by_a_step(run: Run, work: Work, i: int) -> tuple[float, str]:
     """-> seconds for an operation, by a step of one client on as many examples as take about a
     second; in words.
     """
     step = work.steps[run.fed.capacity(i)]
     most = max(1, int(_SHORT / step.operations))
     local = replace(run.fed.local, batch=min(most, run.fed.local.batch or most))
-    fed, took = replace(run.fed, local=local), []
+    fed, times = replace(run.fed, local=local), []
     for _ in range(2):
         began = time.perf_counter()
         try_step(run.plan, fed, run.net, Serial(), [i])
-        took.append(time.perf_counter() - began)
+        times.append(time.perf_counter() - began)
     rows = fed.sizes(i)[0]
-    return min(took) / (rows * step.operations + step.asked), f"by a step on {rows} examples"
+    return min(times) / (rows * step.operations + step.asking), f"by a step on {rows} examples"
 
 
-def _alone(run: Run) -> int:
+def _without_processes(run: Run) -> int:
     """Replace an engine of processes by one of this process -> how many it would start."""
     engine = run.engine
     if not isinstance(engine, Workers):
@@ -289,13 +289,13 @@ def _train(run: Run, sample: list[int]) -> float:
 def _cost(
     experiment: Experiment,
     run: Run,
-    work: Counted,
+    work: Work,
     times: _Times,
     evaluations: int,
-    drawn: tuple[list[list[int]], float],
+    sample: tuple[list[list[int]], float],
     workers: int,
 ) -> Cost:
-    fed, (cohorts, scale) = run.fed, drawn
+    fed, (cohorts, scale) = run.fed, sample
     words = run.cohorts.words
     if isinstance(experiment.clock, Asynchronous):
         words = f"{experiment.clock.buffer} client updates"
@@ -308,11 +308,11 @@ def _cost(
     probed = run.cohorts.present(0, run.cohorts.waits(0.0)) or run.cohorts.example
     step = times.training / (work.training or 1) * (fed.local.batch or 1)
     step *= max(one.operations for one in work.steps.values())  # seconds
-    tried = step * 8 * len(work.steps) < _SECONDS
-    measured = step_costs(run.plan, fed, run.net) if fed.capacities and tried else {}
-    kept = {c: one.memory for c, one in work.steps.items()}
-    kept |= {c: one.kept for c, one in measured.items()}
-    memory = sum(n * kept[c] for c, n in sizes.items())
+    affordable = step * 8 * len(work.steps) < _SECONDS
+    measured = step_costs(run.plan, fed, run.net) if fed.capacities and affordable else {}
+    memories = {c: one.memory for c, one in work.steps.items()}
+    memories |= {c: one.kept for c, one in measured.items()}
+    memory = sum(n * memories[c] for c, n in sizes.items())
     return Cost(
         cohort=words,
         client_rounds=round(sum(map(len, cohorts)) * scale),
@@ -336,18 +336,18 @@ def _cost(
         updates=_updates(run),
         privacy=_privacy(experiment, run),
         examples=_examples(run, cohorts, scale),
-        bf16=bfloat16_gain(run.plan, fed, run.net) if tried else None,
+        bf16=bfloat16_gain(run.plan, fed, run.net) if affordable else None,
         keep=experiment.checkpoint.keep,
         sizes=measured,
-        not_replayed=_not_replayed(run) if tried else "",
+        not_replayed=_not_replayed(run) if affordable else "",
     )
 
 
 def _not_replayed(run: Run) -> str:
     """Why the steps of a vectorised engine are computed anew every time, or ""."""
-    here = getattr(run.engine, "here", run.engine)
+    engine = getattr(run.engine, "here", run.engine)
     members = run.cohorts.example[:2]
-    many = isinstance(here, Vectorised)
+    many = isinstance(engine, Vectorised)
     return not_replayed(run.plan, run.fed, run.net, members) if many else ""
 
 
@@ -360,12 +360,12 @@ def _updates(run: Run) -> int:
 
 
 def _privacy(experiment: Experiment, run: Run) -> tuple[float, float, int]:
-    rule = run.plan.aggregation
+    aggregation = run.plan.aggregation
     rounds = run.allowed(experiment.rounds)
-    said = rule.summary(run.state.aggregation, rounds)
-    if "epsilon" not in said:
+    summary = aggregation.summary(run.state.aggregation, rounds)
+    if "epsilon" not in summary:
         return 0.0, 0.0, 0
-    return float(said.get("epsilon_tight", said["epsilon"])), float(said["delta"]), rounds
+    return float(summary.get("epsilon_tight", summary["epsilon"])), float(summary["delta"]), rounds
 
 
 def _examples(run: Run, cohorts: list[list[int]], scale: float) -> ExampleCost | None:
@@ -373,11 +373,11 @@ def _examples(run: Run, cohorts: list[list[int]], scale: float) -> ExampleCost |
     accounts, dp = run.accounts, run.fed.local.dp
     if accounts is None or dp is None:
         return None
-    drawn = Counter(i for cohort in cohorts for i in cohort)
-    asked = {i: math.ceil(n * scale) for i, n in drawn.items()}
-    rounds = {i: min(n, accounts.allowed(i)) for i, n in asked.items()}
+    counts = Counter(i for cohort in cohorts for i in cohort)
+    planned = {i: math.ceil(n * scale) for i, n in counts.items()}
+    rounds = {i: min(n, accounts.allowed(i)) for i, n in planned.items()}
     epsilon, client = accounts.worst(rounds)
-    stopped = sum(rounds[i] < asked[i] for i in asked)
+    stopped = sum(rounds[i] < planned[i] for i in planned)
     return ExampleCost(epsilon, dp.delta, client, rounds.get(client, 0), stopped)
 
 
@@ -390,9 +390,9 @@ def _resident(experiment: Experiment, run: Run, row: int, workers: int) -> int:
     states to come.
     """
     unit = 1 if sys.platform == "darwin" else 1024  # the unit of ru_maxrss
-    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-    child = max(0, own - run.fed.data.inputs.nbytes)
+    resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    child = max(0, resident - run.fed.data.inputs.nbytes)
     memory = row * run.fed.population
     if experiment.resident_bytes is not None:
         memory = min(memory, experiment.resident_bytes)
-    return own + workers * child + memory
+    return resident + workers * child + memory

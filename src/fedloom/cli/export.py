@@ -74,37 +74,37 @@ def export_command(
 
     from . import export_network as network
     from .export_card import write_card
-    from .export_check import ask, verify
+    from .export_check import collect_facts, verify
 
     if best and client is not None:
         raise ConfigError("--best is of the server's model, and --client of a client's; keep one")
-    found = load_run(run)
-    config = _settings(found, client)
-    kept = network.best(found, config) if best else network.newest(found, config, client)
-    weights, module, round, who = kept
+    loaded = load_run(run)
+    config = _settings(loaded, client)
+    newest = network.best(loaded, config) if best else network.newest(loaded, config, client)
+    weights, module, round, number = newest
     mask: dict[str, Tensor] = {}
-    note, share = "", None
+    note, fraction = "", None
     if capacity is not None:
-        share = share_of(capacity, "--capacity")
-        module, mask, note = network.cut_out(run, config, weights, share, round)
+        fraction = share_of(capacity, "--capacity")
+        module, mask, note = network.cut_out(run, config, weights, fraction, round)
     elif config is not None and module is not None:
         module = network.settled(module, config)
     if module is not None:
         weights = network.weights_of(module)
-    told = ask(found, config, round, share, weights, who)
+    facts = collect_facts(loaded, config, round, fraction, weights, number)
     note = note or f"{sum(v.numel() for v in weights.values()):,} numbers, round {round}"
-    site, end = told.about["client"], _SUFFIX[kind or "safetensors"]
-    out = _emptied(out or run / _folder(share, site))
+    site, end = facts.about["client"], _SUFFIX[kind or "safetensors"]
+    out = _emptied(out or run / _folder(fraction, site))
     click.echo(f"{site}'s own model: {note}" if site else note)
-    code = network.write_script(out, module, told)
-    if kind or told.about["torch"] is None:  # else they are in the network alone
+    code = network.write_script(out, module, facts)
+    if kind or facts.about["torch"] is None:  # else they are in the network alone
         network.write_weights(out / f"{_WEIGHTS}{end}", weights, "the weights by name")
     if mask:
         network.write_weights(out / f"{_MASK}{end}", mask, "which of them it holds")
-    write_card(out / "README.md", found, told)
-    for line in told.lacking():
+    write_card(out / "README.md", loaded, facts)
+    for line in facts.lacking():
         click.echo(line)
-    verify(code, told, module, out / "test.npz" if test_set else None)
+    verify(code, facts, module, out / "test.npz" if test_set else None)
 
 
 def _folder(share: float | None, site: str) -> str:
@@ -113,35 +113,35 @@ def _folder(share: float | None, site: str) -> str:
     return f"export-{more}" if more else "export"
 
 
-def _settings(found: Run, client: str | None) -> Config | None:
+def _settings(run: Run, client: str | None) -> Config | None:
     """A run's configuration; None of one from Python. client: whose own model is asked for. Says so
     where clients use other models than the exported one. Raises ConfigError for a model that nobody
     has trained, and for one that is not here.
     """
     from fedloom.config import from_run
 
-    run, python = found.path, found.config.get("source") == "python"
-    config = None if python else from_run(run, ["device=cpu"], own=True)  # wherever it was trained
-    own = config.own_models if config else found.own_models
-    if client is not None and not own:
+    path, python = run.path, run.config.get("source") == "python"
+    config = None if python else from_run(path, ["device=cpu"], own=True)  # wherever it was trained
+    personal = config.own_models if config else run.own_models
+    if client is not None and not personal:
         raise ConfigError(
-            f"--client {client}: all clients of '{run}' use one model; export it without --client "
-            "(sites with scales of their own: predict.py --site SITE)"
+            f"--client {client}: all clients of '{path}' use one model; export it without "
+            "--client (sites with scales of their own: predict.py --site SITE)"
         )
-    where = here = "--client NAME exports one"
-    if deployed(run):
+    where = default = "--client NAME exports one"
+    if deployed(path):
         where = "it is in its node's state folder, which `export` does not read"
     elif config is None:
         where = "only the Python code that started the run can make it"
-    if client is not None and where is not here:
-        raise ConfigError(f"--client {client}: of '{run}' each client has its own, and {where}")
-    private = str((found.config.get("private") or {}).get("name")).lower()
+    if client is not None and where is not default:
+        raise ConfigError(f"--client {client}: of '{path}' each client has its own, and {where}")
+    private = str((run.config.get("private") or {}).get("name")).lower()
     if client is None and private == "alone":
         raise ConfigError(
-            f"'{run}': with private = 'alone' nobody trains the server's model, and each client "
+            f"'{path}': with private = 'alone' nobody trains the server's model, and each client "
             f"has its own: {where}"
         )
-    if client is None and own:
+    if client is None and personal:
         click.echo(f"this is the server's model, and each client uses its own: {where}")
     return config
 
@@ -153,11 +153,11 @@ def _emptied(out: Path) -> Path:
     if out.exists() and not out.is_dir():
         raise ConfigError(f"--out '{out}' is a file; an export is a folder, give another name")
     try:
-        kept = sorted(path.name for path in out.iterdir()) if out.exists() else []
-        about = json.loads((out / "about.json").read_bytes()) if "about.json" in kept else {}
-        if kept and "fedloom" not in about:
+        old = sorted(path.name for path in out.iterdir()) if out.exists() else []
+        info = json.loads((out / "about.json").read_bytes()) if "about.json" in old else {}
+        if old and "fedloom" not in info:
             raise ConfigError(
-                f"--out '{out}' has files that are no export's, such as {kept[-1]}; give a new name"
+                f"--out '{out}' has files that are no export's, such as {old[-1]}; give a new name"
             )
         for name in _FILES:
             (out / name).unlink(missing_ok=True)

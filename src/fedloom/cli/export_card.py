@@ -19,24 +19,24 @@ from fedloom.report.clients import attendance, names_of
 from fedloom.report.tables import human_seconds
 from fedloom.storage.atomic import write_out
 
-from .export_check import Told
+from .export_check import ExportFacts
 
 _SITES = 100  # more are counted, and not listed
 _LOCAL = ("epochs", "steps", "batch", "lr", "optimiser")  # settings of local work
 
 
-def write_card(out: Path, run: Run, told: Told) -> None:
+def write_card(out: Path, run: Run, facts: ExportFacts) -> None:
     """Write the card of an exported model."""
-    about = told.about
-    who = about["client"]
+    about = facts.about
+    client = about["client"]
     parts = [
-        f"# Model card: {run.name}, {run.label}" + (f", {who}'s own model" if who else ""),
+        f"# Model card: {run.name}, {run.label}" + (f", {client}'s own model" if client else ""),
         _use(about),
         "## Data\n\n" + _data(run, about),
         "## Method\n\n" + _method(run, about),
         "## Scores\n\n" + _scores(run, about),
-        "## Limits\n\n" + _list(_limits(run, told)),
-        "## How it was made\n\n" + _made(run, about),
+        "## Limits\n\n" + _list(_limits(run, facts)),
+        "## How it was made\n\n" + _provenance(run, about),
     ]
     click.echo(f"{write_out(out, chr(10).join(f'{part}{chr(10)}' for part in parts))}: the card")
 
@@ -51,12 +51,12 @@ def _use(about: Mapping[str, Any]) -> str:
     classes = about["classes"]
     if not classes:
         return code
-    named = f"Classes: {', '.join(classes)}."
+    meaning = f"Classes: {', '.join(classes)}."
     if len(classes) == 2:
-        named += (
+        meaning += (
             f" A row is {classes[1]} where that has a probability above {about['threshold']:g}."
         )
-    return f"{code}\n\n{named}"
+    return f"{code}\n\n{meaning}"
 
 
 def _data(run: Run, about: Mapping[str, Any]) -> str:
@@ -64,12 +64,12 @@ def _data(run: Run, about: Mapping[str, Any]) -> str:
     clients = run.summary.get("population", len(sizes))
     rows = f", {sum(sizes):,} training rows" if sizes and "every" not in run.partition else ""
     tests = f"; {about['samples']:,} test rows."
-    if who := about["client"]:
-        own = (about["scores"].get("training_rows") or {}).get(who, "unknown")
-        tests = f". {who}: {own} training rows, {about['samples']:,} test rows."
+    if client := about["client"]:
+        count = (about["scores"].get("training_rows") or {}).get(client, "unknown")
+        tests = f". {client}: {count} training rows, {about['samples']:,} test rows."
     lines = [f"{_name(run, 'data')}: {clients:,} sites{rows}{tests}"]
-    if (found := attendance(run.path, names_of(run))) is not None and found.left:
-        lines.append(_list(found.left))
+    if (nodes := attendance(run.path, names_of(run))) is not None and nodes.left:
+        lines.append(_list(nodes.left))
     rules = about["inputs"].get("rules") or []
     columns = [rule["name"] for rule in rules] or about["inputs"].get("columns")
     if columns:
@@ -123,22 +123,22 @@ def _scores(run: Run, about: Mapping[str, Any]) -> str:
     ]
     lines = [] if about["client"] else lines
     for site, each in list(sites.items())[:_SITES]:
-        own = [str(sizes.get(site, "-")), str(rows.get(site, "-"))]
-        lines.append([site, *own, *(_number(each.get(name)) for name in values)])
-    known = [[e[n] for e in sites.values() if e.get(n) is not None] for n in values]
-    for what, of in (("mean of sites", np.mean), ("standard deviation of sites", np.std)):
-        if any(known) and not about["client"]:
-            lines.append([what, "", "", *(_number(float(of(v)) if v else None) for v in known)])
+        counts = [str(sizes.get(site, "-")), str(rows.get(site, "-"))]
+        lines.append([site, *counts, *(_number(each.get(name)) for name in values)])
+    series = [[e[n] for e in sites.values() if e.get(n) is not None] for n in values]
+    for label, stat in (("mean of sites", np.mean), ("standard deviation of sites", np.std)):
+        if any(series) and not about["client"]:
+            lines.append([label, "", "", *(_number(float(stat(v)) if v else None) for v in series)])
     basis = f"\n\nSites were measured on {about['scores']['basis']}." if sites else ""
     return _table(["", "training rows", "test rows", *values], lines) + basis
 
 
-def _limits(run: Run, told: Told) -> Iterable[str]:
-    about = told.about
+def _limits(run: Run, facts: ExportFacts) -> Iterable[str]:
+    about = facts.about
     for name, reasons in (about["scores"].get("why_none") or {}).items():
         for why, some in reasons.items():
-            of = "" if about["client"] else f" of {len(some)} sites"
-            yield f"{name}{of} is missing: {why}"
+            total = "" if about["client"] else f" of {len(some)} sites"
+            yield f"{name}{total} is missing: {why}"
     rows = about["scores"].get("test_rows") or {}
     if few := [f"{site} ({count})" for site, count in rows.items() if count < FEW_ROWS][:_SITES]:
         yield f"Sites with fewer than {FEW_ROWS} test rows: {', '.join(few)}."
@@ -155,20 +155,20 @@ def _limits(run: Run, told: Told) -> Iterable[str]:
             "whether a row lies outside of them."
         )
     yield from map(str, run.summary.get("warnings") or ())
-    yield from told.lacking()
+    yield from facts.lacking()
 
 
-def _made(run: Run, about: Mapping[str, Any]) -> str:
+def _provenance(run: Run, about: Mapping[str, Any]) -> str:
     env = run.environment
-    made = [f"{key} {env[key]}" for key in ("fedloom", "commit", "torch", "python") if key in env]
-    words = [f"The run: {', '.join(made)}."] if made else []
+    parts = [f"{key} {env[key]}" for key in ("fedloom", "commit", "torch", "python") if key in env]
+    words = [f"The run: {', '.join(parts)}."] if parts else []
     words += [f"Its command: `{env['command']}`."] if env.get("command") else []
     return "\n\n".join([*words, f"Exported from `{run.path.name}` by fedloom {about['fedloom']}."])
 
 
 def _name(run: Run, table: str) -> str:
-    found = run.config.get(table)
-    return str(found.get("name") if isinstance(found, Mapping) else found)
+    entry = run.config.get(table)
+    return str(entry.get("name") if isinstance(entry, Mapping) else entry)
 
 
 def _number(value: float | None) -> str:

@@ -30,7 +30,7 @@ from fedloom.storage.atomic import write_out
 
 
 @dataclass(frozen=True)
-class Told:
+class ExportFacts:
     """about: for the script, fit for JSON. row: one input of the network, (1, ...); None if the run
     does not say. data: the run's, None if they are not available, and why. by_batch: the run was
     evaluated with statistics of test batches, which no export has.
@@ -57,72 +57,72 @@ class Told:
                 self.about["metric"] is None
             ),
         }
-        return [line for line, there in lines.items() if there]
+        return [line for line, applies in lines.items() if applies]
 
 
-def ask(
-    found: Run,
+def collect_facts(
+    run: Run,
     config: Config | None,
     round: int,
-    share: float | None,
+    capacity: float | None,
     weights: Mapping[str, Tensor],
     client: int | None = None,
-) -> Told:
+) -> ExportFacts:
     """What a run says about the model of a round; share: of a sub-model of this size; client: of
     the model that this one uses, with its own rows. Raises CheckpointError where its description of
     its inputs is damaged, ConfigError where a client's rows are not here.
     """
-    data, why = _at_hand(found, config)
-    inputs, metric = (found.partition.get(key) for key in ("inputs", "metric"))
+    data, why = _load_data(run, config)
+    inputs, metric = (run.partition.get(key) for key in ("inputs", "metric"))
     how = dict(inputs) if isinstance(inputs, Mapping) and "kind" in inputs else {"kind": "unknown"}
     metric = metric if isinstance(metric, Mapping) and "kind" in metric else None
-    who, spread = "", found.partition.get("ranges") or {}
+    owner, spread = "", run.partition.get("ranges") or {}
     if client is not None:
         if data is None:
             raise ConfigError(f"--client: {why}")
-        who = data.client_name(client) if data.client_names else f"client {client}"
+        owner = data.client_name(client) if data.client_names else f"client {client}"
         spread = ranges(data, client)
-        data, how = _own(data, client, how)
-    name = found.metric.name if metric is None else metric.get("name", found.metric.name)
+        data, how = _client_part(data, client, how)
+    name = run.metric.name if metric is None else metric.get("name", run.metric.name)
     first = next((v for v in weights.values() if v.is_floating_point()), None)
     tests = None if data is None else data.test_targets
-    common = found.own_models and client is None  # which no site was measured with
-    measured = share is None and not common and found.clients.get("round") == round
-    scores = _scores(found, who) if measured else {}
-    site = scores.get("sites", {}).get(who, {})
+    common = run.own_models and client is None  # which no site was measured with
+    measured = capacity is None and not common and run.clients.get("round") == round
+    scores = _scores(run, owner) if measured else {}
+    site = scores.get("sites", {}).get(owner, {})
     about = {
         "fedloom": __version__,
-        "run": found.path.name,
-        "client": who,
+        "run": run.path.name,
+        "client": owner,
         "round": round,
         "dtype": "float32" if first is None else str(first.dtype).removeprefix("torch."),
         "metric": metric,
         "name": name,
-        "classes": [str(c) for c in found.partition.get("class_names") or ()],
-        "outcome": _outcome(found, metric),
-        "threshold": _threshold(found, round),
-        "said": _said(found, name, round, share) if client is None else site.get(name),
-        "samples": _elsewhere(found) if tests is None else len(tests),
+        "classes": [str(c) for c in run.partition.get("class_names") or ()],
+        "outcome": _outcome(run, metric),
+        "threshold": _threshold(run, round),
+        "said": _run_score(run, name, round, capacity) if client is None else site.get(name),
+        "samples": _elsewhere(run) if tests is None else len(tests),
         "ranges": spread,
-        "reading": _reading(found),
-        "recode": found.partition.get("recode") or {},
+        "reading": _reading(run),
+        "recode": run.partition.get("recode") or {},
         "scores": scores,
     }
-    row = describe(about, how, data, found.path)
-    return Told(
-        about, row, data, why, found.config.get("evaluate", {}).get("statistics") == "batch"
+    row = describe(about, how, data, run.path)
+    return ExportFacts(
+        about, row, data, why, run.config.get("evaluate", {}).get("statistics") == "batch"
     )
 
 
-def _elsewhere(found: Run) -> int:
+def _elsewhere(run: Run) -> int:
     """How many test rows nodes have, and nobody here."""
-    count = found.partition.get("tests_elsewhere")
+    count = run.partition.get("tests_elsewhere")
     return count if isinstance(count, int) else 0
 
 
-def _at_hand(found: Run, config: Config | None) -> tuple[FederatedData | None, str]:
+def _load_data(run: Run, config: Config | None) -> tuple[FederatedData | None, str]:
     """-> a run's data if they are here, else why not."""
-    if _elsewhere(found):
+    if _elsewhere(run):
         return None, (
             "the nodes measured it, on test rows that are not here; score() in the script does too"
         )
@@ -167,24 +167,24 @@ def describe(
         ) from None
 
 
-def _own(
+def _client_part(
     data: FederatedData, client: int, how: dict[str, Any]
 ) -> tuple[FederatedData, dict[str, Any]]:
     """What a client has; how its inputs are made, of all clients' inputs if they are alike."""
-    own, raw = data.only(client, tests=True), data.raw
+    client_data, raw = data.only(client, tests=True), data.raw
     if not isinstance(raw, PerClient):
-        return own, how
-    mine = raw.by_client[data.client_name(client) if data.client_names else ""]
-    return replace(own, raw=mine), recipe(mine, data.transform, data.inputs)
+        return client_data, how
+    client_raw = raw.by_client[data.client_name(client) if data.client_names else ""]
+    return replace(client_data, raw=client_raw), recipe(client_raw, data.transform, data.inputs)
 
 
 def _outcome(run: Run, metric: Mapping[str, Any] | None) -> str:
     """What the targets are; see FederatedData.outcome."""
     kind = "" if metric is None else metric["kind"]
-    said = run.partition.get("outcome", "numbers")
-    if said == "marks" and run.partition.get("tests_elsewhere") and kind not in ("auc", "brier"):
+    outcome = run.partition.get("outcome", "numbers")
+    if outcome == "marks" and run.partition.get("tests_elsewhere") and kind not in ("auc", "brier"):
         return "numbers"  # the server has zeros in their place
-    return "classes" if kind == "accuracy" else str(said)
+    return "classes" if kind == "accuracy" else str(outcome)
 
 
 def _threshold(run: Run, round: int) -> float:
@@ -192,20 +192,20 @@ def _threshold(run: Run, round: int) -> float:
     row = np.flatnonzero(run.rounds == round)
     if "threshold" in run.columns and len(row):
         return float(run.columns["threshold"][row[-1]])
-    given = run.config.get("evaluate", {}).get("threshold", 0.5)
-    return float(given) if isinstance(given, int | float) else 0.5
+    value = run.config.get("evaluate", {}).get("threshold", 0.5)
+    return float(value) if isinstance(value, int | float) else 0.5
 
 
 def _reading(run: Run) -> dict[str, Any]:
     """How the files of a table are read, where it is not as usual."""
     data = {"na_values": run.partition.get("na_values"), **(run.config.get("data") or {})}
-    given = {k: data.get(k) for k in ("names", "na_values", "encoding", "sep", "decimal", "sheet")}
-    return {k: v for k, v in given.items() if v and not isinstance(v, Mapping)}
+    opts = {k: data.get(k) for k in ("names", "na_values", "encoding", "sep", "decimal", "sheet")}
+    return {k: v for k, v in opts.items() if v and not isinstance(v, Mapping)}
 
 
-def _scores(run: Run, who: str) -> dict[str, Any]:
+def _scores(run: Run, owner: str) -> dict[str, Any]:
     """Every metric of every site by its name, on what it was measured, on how many test rows of its
-    own (if they are known), and why it was not. who: this site alone; "": all.
+    own (if they are known), and why it was not. owner: this site alone; "": all.
     """
     metrics = run.clients.get("metrics") or {}
     count = len(next(iter(metrics.values()), ()))
@@ -214,24 +214,24 @@ def _scores(run: Run, who: str) -> dict[str, Any]:
     sizes = dict(zip(names, run.partition.get("sizes") or (), strict=False))
     rows = dict(zip(names, run.clients.get("test_rows") or (), strict=False))
     why = run.clients.get("why_none") or {}
-    if who:
-        i = names.index(who) if who in names else -1
+    if owner:
+        i = names.index(owner) if owner in names else -1
         tables = sites, sizes, rows
-        sites, sizes, rows = ({k: v for k, v in t.items() if k == who} for t in tables)
+        sites, sizes, rows = ({k: v for k, v in t.items() if k == owner} for t in tables)
         why = {k: {t: [i] for t, some in v.items() if i in some} for k, v in why.items()}
-    about = {"training_rows": sizes, "test_rows": rows, "why_none": why}
-    return {"basis": run.clients.get("basis"), "sites": sites, **about}
+    details = {"training_rows": sizes, "test_rows": rows, "why_none": why}
+    return {"basis": run.clients.get("basis"), "sites": sites, **details}
 
 
-def _said(run: Run, metric: str, round: int, share: float | None) -> float | None:
+def _run_score(run: Run, metric: str, round: int, capacity: float | None) -> float | None:
     """The run's score of this model on all test rows; None if there is none."""
     if run.metric.of_sites:
         return None
     sizes = (run.summary.get("sizes") or {}).get("unseen") or []
-    for row in sizes if share is not None and run.summary.get("rounds") == round else []:
-        if row["capacity"] == share:
+    for row in sizes if capacity is not None and run.summary.get("rounds") == round else []:
+        if row["capacity"] == capacity:
             return float(row["global"])
-    name = f"test_{metric}" if share is None else f"test_{metric}@{text(share)}"
+    name = f"test_{metric}" if capacity is None else f"test_{metric}@{text(capacity)}"
     row = np.flatnonzero(run.rounds == round)
     if name not in run.columns or not len(row):
         return None
@@ -239,22 +239,22 @@ def _said(run: Run, metric: str, round: int, share: float | None) -> float | Non
     return value if math.isfinite(value) else None
 
 
-def verify(code: Path, told: Told, module: nn.Module | None, npz: Path | None) -> None:
+def verify(code: Path, facts: ExportFacts, module: nn.Module | None, npz: Path | None) -> None:
     """Run an exported script on the run's test set, as raw samples, and compare its score with the
     run's. module: for a script without a network. npz: where to write the test set. Raises
     CheckpointError if it differs, ConfigError if there is nothing to write.
     """
-    about, data = told.about, told.data
+    about, data = facts.about, facts.data
     tests = None if data is None else data.test_targets
     if npz is not None:
         if data is None or data.test_inputs is None or tests is None:
-            raise ConfigError(f"--test-set: {told.why if data is None else 'there is none'}")
+            raise ConfigError(f"--test-set: {facts.why if data is None else 'there is none'}")
         if about["inputs"]["kind"] == "cells_per_client":
             raise ConfigError("--test-set: each site prepares its rows by numbers of its own")
         _save(npz, _back(data, data.test_inputs), tests.numpy())
     if data is None or tests is None or about["metric"] is None:
-        who = about.get("client") or "the run"
-        why = f"{who} has no test set" if data is not None and tests is None else told.why
+        owner = about.get("client") or "the run"
+        why = f"{owner} has no test set" if data is not None and tests is None else facts.why
         click.echo(f"not checked: {'see above' if data is not None and tests is not None else why}")
         return
     if about["inputs"]["kind"] in ("own", "unknown"):
@@ -262,19 +262,19 @@ def verify(code: Path, told: Told, module: nn.Module | None, npz: Path | None) -
         return
     script = runpy.run_path(str(code))
     with one_thread():  # as in a run
-        found = _score(script, data, None if about["torch"] else module)
-    said, line = about["said"], f"{about['name']} {found:.6g} on {len(tests)} raw test samples"
-    if said is None or told.by_batch:
+        value = _score(script, data, None if about["torch"] else module)
+    expected, line = about["said"], f"{about['name']} {value:.6g} on {len(tests)} raw test samples"
+    if expected is None or facts.by_batch:
         how = (
-            "measured by the statistics of test batches" if told.by_batch else "did not measure it"
+            "measured by the statistics of test batches" if facts.by_batch else "did not measure it"
         )
         click.echo(f"checked: {line}; the run {how}")
-    elif script["agrees"](found, len(tests)):
-        click.echo(f"checked: {line}, and the run said {said:.6g}")
+    elif script["agrees"](value, len(tests)):
+        click.echo(f"checked: {line}, and the run said {expected:.6g}")
     else:
         raise CheckpointError(
-            f"'{code}' has {line}, but the run said {said:.6g}: the data or this fedloom are not "
-            "those of the run; do not use it before you know why"
+            f"'{code}' has {line}, but the run said {expected:.6g}: the data or this fedloom are "
+            "not those of the run; do not use it before you know why"
         )
 
 

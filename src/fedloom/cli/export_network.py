@@ -40,45 +40,45 @@ from fedloom.storage.records import disk_errors
 from fedloom.storage.run_directory import RunDirectory
 from fedloom.storage.seal import BEST, Seal
 
-from .export_check import Told
+from .export_check import ExportFacts
 
 # ---------------------------------------------------------------------------------- what a run has
 Newest = tuple[dict[str, Tensor], nn.Module | None, int, int | None]
 
 
-def newest(found: Run, config: Config | None, client: str | None) -> Newest:
+def newest(run: Run, config: Config | None, client: str | None) -> Newest:
     """-> weights, the module if the configuration has one, their round; the number of the client,
     given by number or name, whose own model it is. Raises ConfigError where there is no such one.
     """
-    run = found.path
+    path = run.path
     if client is not None and config is not None:
-        return _of_client(config.experiment().open(run), client)
-    final = int(found.summary.get("rounds") or 0) if (run / "model.safetensors").exists() else 0
-    saved = [int(folder.name) for folder in numbered(run / "checkpoints")]
+        return _of_client(config.experiment().open(path), client)
+    final = int(run.summary.get("rounds") or 0) if (path / "model.safetensors").exists() else 0
+    saved = [int(folder.name) for folder in numbered(path / "checkpoints")]
     if max(saved, default=0) <= final and final:
-        return _from_file(run / "model.safetensors", config, final)
+        return _from_file(path / "model.safetensors", config, final)
     if not saved:
         raise CheckpointError(
-            f"'{run}' has neither a final model nor a checkpoint yet; `fedloom run --resume "
-            f"{quote(str(run))}` first"
+            f"'{path}' has neither a final model nor a checkpoint yet; `fedloom run --resume "
+            f"{quote(str(path))}` first"
         )
     if config is None:
         raise ConfigError(
-            f"'{run}' was started from Python and is not finished: only that code knows its model; "
-            "finish it there, or take x out of its checkpoint's state.safetensors"
+            f"'{path}' was started from Python and is not finished: only that code knows its "
+            "model; finish it there, or take x out of its checkpoint's state.safetensors"
         )
-    return _from_checkpoint(run, config.experiment())
+    return _from_checkpoint(path, config.experiment())
 
 
-def best(found: Run, config: Config | None) -> Newest:
+def best(run: Run, config: Config | None) -> Newest:
     """The same of the model that the run kept as its best. Raises ConfigError without one."""
-    about = found.summary.get("best_model")
-    if not about:
+    kept_best = run.summary.get("best_model")
+    if not kept_best:
         raise ConfigError(
-            f"--best: '{found.path}' has kept no best model, or has not ended yet; give "
+            f"--best: '{run.path}' has kept no best model, or has not ended yet; give "
             "checkpoint.keep_best = test_loss (or another column) from its first round on"
         )
-    return _from_file(found.path / BEST, config, int(about["round"]))
+    return _from_file(run.path / BEST, config, int(kept_best["round"]))
 
 
 def _from_file(file: Path, config: Config | None, round: int) -> Newest:
@@ -107,8 +107,8 @@ def _of_client(restored: rounds.Run, client: str) -> Newest:
     names = {str(i): i for i in range(data.population)}
     names |= {name: i for i, name in enumerate(data.client_names)}
     if client not in names:
-        named = f", or its name, such as {data.client_name(0)}" if data.client_names else ""
-        allowed = f"a client's number, from 0 to {data.population - 1}{named}"
+        hint = f", or its name, such as {data.client_name(0)}" if data.client_names else ""
+        allowed = f"a client's number, from 0 to {data.population - 1}{hint}"
         raise SettingError("--client", client, allowed)
     i = names[client]
     module = restored.net.export(*restored.evaluator.own_model(restored, i)).cpu()
@@ -144,17 +144,17 @@ def cut_out(
             "cut it there with part_of(rule, net, x, capacity, round) of "
             "fedloom.evaluation.sizes"
         )
-    rule = config.submodel()
-    if rule is None:
+    submodel = config.submodel()
+    if submodel is None:
         raise ConfigError(
             f"'{run}' trained whole models, which are not made to be cut; start a run with "
             "submodel=fiarse, or leave --capacity away"
         )
     net = config.net()
     net.start_from(weights)
-    view, module = part_of(rule, net, net.init(), capacity, round)
-    held = net.layout.d if view.held is None else len(view.held)
-    words = f"{rule.name} at capacity {capacity:g}: {held:,} of {net.layout.d:,} parameters"
+    view, module = part_of(submodel, net, net.init(), capacity, round)
+    count = net.layout.d if view.held is None else len(view.held)
+    words = f"{submodel.name} at capacity {capacity:g}: {count:,} of {net.layout.d:,} parameters"
     words += f", round {round}"
     return settled(module, config).cpu(), _mask(view, net.layout), words
 
@@ -178,30 +178,30 @@ def _mask(view: Any, layout: Any) -> dict[str, Tensor]:
 
 
 # ------------------------------------------------------------------------------- what is written
-def write_script(out: Path, module: nn.Module | None, told: Told) -> Path:
+def write_script(out: Path, module: nn.Module | None, facts: ExportFacts) -> Path:
     """Write the network, what is known of it, and the script that runs it into a folder -> the
     script.
     """
-    told.about.update(torch=None, state=None)
+    facts.about.update(torch=None, state=None)
     try:
         if module is None:
             raise ConfigError("only the Python code that started the run knows it")
-        if told.row is None:
+        if facts.row is None:
             raise ConfigError("the run does not say of what shape its inputs are")
-        made, state = program(module, told.row)
-        torch.export.save(made, file := io.BytesIO())
+        network, state = program(module, facts.row)
+        torch.export.save(network, file := io.BytesIO())
         exported.harmless(file)
     except ConfigError as error:
         click.echo(f"not exported: the network: {error}; {exported.BY_HAND}")
     except pickle.UnpicklingError as error:
-        click.echo(f"not exported: the network: it {exported.refused(error)}; {exported.BY_HAND}")
+        click.echo(f"not exported: the network: it {exported.refusal(error)}; {exported.BY_HAND}")
     else:
-        told.about.update(torch=torch.__version__, state=state)
+        facts.about.update(torch=torch.__version__, state=state)
         written = write_out(out / "model.pt2", file.getvalue())
         click.echo(f"{written}: the network, by torch {torch.__version__}")
-    about = json.dumps(told.about, indent=1, ensure_ascii=False) + "\n"
-    click.echo(f"{write_out(out / 'about.json', about)}: inputs, classes, threshold, scores")
-    if told.about["inputs"].get("columns"):  # of a table
+    text = json.dumps(facts.about, indent=1, ensure_ascii=False) + "\n"
+    click.echo(f"{write_out(out / 'about.json', text)}: inputs, classes, threshold, scores")
+    if facts.about["inputs"].get("columns"):  # of a table
         written = write_out(out / "cells.py", Path(cells.__file__).read_text(encoding="utf-8"))
         click.echo(f"{written}: what prepares a table's columns, as in training")
     code = write_out(out / "predict.py", Path(exported.__file__).read_text(encoding="utf-8"))
@@ -228,12 +228,12 @@ def program(
         inputs, sizes = (inputs[:, :1], module.zeros(2)), (sizes, ({1: free}, {1: free}))
     try:
         with _quiet():
-            made = torch.export.export(
+            network = torch.export.export(
                 module.eval(), (inputs,), dynamic_shapes=(sizes,), strict=False
             )
     except Exception as error:  # of any type: the module's own code runs here
         raise ConfigError(f"torch.export refuses {_line(module, error)}") from None
-    return made, state
+    return network, state
 
 
 def _line(module: nn.Module, error: Exception) -> str:
@@ -266,7 +266,7 @@ def _quiet() -> Iterator[None]:
         logging.disable(old)
 
 
-def write_weights(out: Path, weights: dict[str, Tensor], what: str) -> None:
+def write_weights(out: Path, weights: dict[str, Tensor], label: str) -> None:
     """Write tensors by name, and say so."""
 
     def save(path: Path) -> None:
@@ -276,4 +276,4 @@ def write_weights(out: Path, weights: dict[str, Tensor], what: str) -> None:
         else:
             torch.save(weights, path)
 
-    click.echo(f"{write_out(out, save)}: {what}")
+    click.echo(f"{write_out(out, save)}: {label}")

@@ -52,18 +52,18 @@ ALLOWED["use_pickle"] = ""
 @cache
 def about() -> dict[str, Any]:
     """What the run said of the model. Raises ValueError where the file is not whole."""
-    known: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
     with suppress(ValueError, TypeError):
-        known = dict(json.loads((HERE / "about.json").read_text(encoding="utf-8")))
-    if not known.keys() >= {"torch", "state", "inputs", "dtype", "tokens", "outcome", "metric"}:
+        facts = dict(json.loads((HERE / "about.json").read_text(encoding="utf-8")))
+    if not facts.keys() >= {"torch", "state", "inputs", "dtype", "tokens", "outcome", "metric"}:
         raise ValueError(f"{HERE / 'about.json'} is {NOT_OURS}")
-    return known
+    return facts
 
 
 @cache
 def load() -> Callable[[Any], Any]:
     """The network: prepared inputs -> outputs. Raises RuntimeError, or FileNotFoundError."""
-    file, wrote, here = HERE / "model.pt2", about()["torch"], torch.__version__
+    file, wrote, installed = HERE / "model.pt2", about()["torch"], torch.__version__
     if wrote is None:
         raise RuntimeError("the export has no network: outputs(samples, network) takes your own")
     if not file.is_file():
@@ -72,24 +72,24 @@ def load() -> Callable[[Any], Any]:
     try:  # says at length what is raised
         network: Any = torch.export.load(harmless(file)).module()
     except pickle.UnpicklingError as error:
-        raise RuntimeError(f"{file} is refused: it {refused(error)}; {BY_HAND}") from error
+        raise RuntimeError(f"{file} is refused: it {refusal(error)}; {BY_HAND}") from error
     except Exception as error:  # of any type: torch promises none for another version's file
-        old = f", or install torch {wrote}, which wrote it: this is {here}"
-        raise RuntimeError(f"{file} is {NOT_OURS}{'' if wrote == here else old}") from error
+        old = f", or install torch {wrote}, which wrote it: this is {installed}"
+        raise RuntimeError(f"{file} is {NOT_OURS}{'' if wrote == installed else old}") from error
     return partial(_by_token, network) if about()["state"] else network
 
 
-def refused(error: Exception) -> str:
+def refusal(error: Exception) -> str:
     """Why a network is not loaded: what it calls outside of torch's mathematics, if it does."""
     key, _, name = str(error).partition(": ")
-    called = f"calls {name}, and only operators of torch.ops.aten are run, since others "
-    return f"{called if key in ('target', 'as_operator') else ''}may run code"
+    text = f"calls {name}, and only operators of torch.ops.aten are run, since others "
+    return f"{text if key in ('target', 'as_operator') else ''}may run code"
 
 
 def harmless(file: Path | io.BytesIO) -> io.BytesIO:
     """The archive, written anew, if nothing runs code when torch loads it; or UnpicklingError."""
-    made = io.BytesIO()
-    with zipfile.ZipFile(file) as old, zipfile.ZipFile(made, "w") as new:
+    rewritten = io.BytesIO()
+    with zipfile.ZipFile(file) as old, zipfile.ZipFile(rewritten, "w") as new:
         for name in dict.fromkeys(old.namelist()):
             part = old.read(name)
             if not re.fullmatch(PARTS, name):
@@ -99,7 +99,7 @@ def harmless(file: Path | io.BytesIO) -> io.BytesIO:
             elif name.endswith(".pt"):
                 torch.load(io.BytesIO(part), weights_only=True)
             new.writestr(name, part)
-    return io.BytesIO(made.getvalue())
+    return io.BytesIO(rewritten.getvalue())
 
 
 def _plain(part: dict[str, Any]) -> dict[str, Any]:
@@ -117,49 +117,49 @@ def _by_token(network: Any, tokens: Tensor) -> Tensor:
     layers, hidden = about()["state"]
     zero = torch.zeros(layers, len(tokens), hidden, dtype=getattr(torch, about()["dtype"]))
     state, parts = (zero, zero), []
-    for place in range(tokens.shape[1]):
-        part, state = network((tokens[:, place : place + 1], state))
+    for position in range(tokens.shape[1]):
+        part, state = network((tokens[:, position : position + 1], state))
         parts.append(part)
     return torch.cat(parts, 1) if parts[0].ndim == 3 else parts[-1]
 
 
 def prepare(
-    samples: Any, known: Any = None, site: Site = None, strict: bool = False, first: int = 1
+    samples: Any, facts: Any = None, site: Site = None, strict: bool = False, first: int = 1
 ) -> Tensor:
     """Raw samples as the network takes them, without a transform of your own. site: whose numbers
     prepare columns, its name or a file; strict: an unknown category is an error, unless its rule
-    has `others`; first: the first row's number; known: in place of about()."""
-    known = known or about()
-    how = known["inputs"] | {"strict": strict, "first": first}
+    has `others`; first: the first row's number; facts: in place of about()."""
+    facts = facts or about()
+    how = facts["inputs"] | {"strict": strict, "first": first}
     if "rules" in how:
         how["rules"] = at_site(how, site)
-    made: Tensor = KINDS[how["kind"]](samples, how)
-    return made.to(getattr(torch, known["dtype"])) if made.is_floating_point() else made
+    inputs: Tensor = KINDS[how["kind"]](samples, how)
+    return inputs.to(getattr(torch, facts["dtype"])) if inputs.is_floating_point() else inputs
 
 
 def at_site(how: dict[str, Any], site: Site) -> list[dict[str, Any]]:
     """The rules of columns, with the site's own numbers. Raises ValueError where these miss."""
-    if (own := how.get("sites")) is None:
+    if (sites := how.get("sites")) is None:
         return list(how["rules"])
-    if site is None or not (site in own or Path(site).is_file()):
-        known = f"one of {', '.join(own)}, or " if own else ""
-        given = "" if site is None else f", and {site!r} is none"
-        known = f"{given}: give --site, {known}the file preparation.json of the site's node"
-        raise ValueError(f"every site prepared its columns by its own rows{known}")
-    mine = own[site] if site in own else json.loads(Path(site).read_text(encoding="utf-8"))
-    return [rule | mine.get(rule["name"], {}) for rule in how["rules"]]
+    if site is None or not (site in sites or Path(site).is_file()):
+        choices = f"one of {', '.join(sites)}, or " if sites else ""
+        problem = "" if site is None else f", and {site!r} is none"
+        advice = f"{problem}: give --site, {choices}the file preparation.json of the site's node"
+        raise ValueError(f"every site prepared its columns by its own rows{advice}")
+    numbers = sites[site] if site in sites else json.loads(Path(site).read_text(encoding="utf-8"))
+    return [rule | numbers.get(rule["name"], {}) for rule in how["rules"]]
 
 
 def _tensor(samples: Any) -> Tensor:
-    if (found := np.asarray(samples)).dtype.kind not in "biuf":
+    if (array := np.asarray(samples)).dtype.kind not in "biuf":
         raise ValueError("samples are no numbers, and nothing here says how they become some")
-    return torch.as_tensor(found.copy())
+    return torch.as_tensor(array.copy())
 
 
 def _shaped(values: Tensor, how: dict[str, Any]) -> Tensor:
     """Values (n, ...), if that is the shape of samples."""
-    if (shape := tuple(values.shape[1:])) != (wanted := tuple(how.get("shape", shape))):
-        raise ValueError(f"a sample has the shape {wanted}, got {shape}")
+    if (shape := tuple(values.shape[1:])) != (expected := tuple(how.get("shape", shape))):
+        raise ValueError(f"a sample has the shape {expected}, got {shape}")
     return values
 
 
@@ -186,7 +186,7 @@ def _numbers(samples: Any, how: dict[str, Any]) -> Tensor:
 def _cells(samples: Any, how: dict[str, Any]) -> Tensor:
     """Rows of a table: a data frame, mappings from names of columns, or cells in their order."""
     rows, rules = _rows(samples), how["rules"]
-    by_name, made = len(rows) > 0 and isinstance(rows[0], dict), []
+    by_name, columns = len(rows) > 0 and isinstance(rows[0], dict), []
     for number, row in enumerate(rows, how.get("first", 1)):
         if not by_name and len(row) != len(rules):
             raise ValueError(f"row {number} has {len(row)} cells, and the model takes {len(rules)}")
@@ -195,11 +195,11 @@ def _cells(samples: Any, how: dict[str, Any]) -> Tensor:
     for place, rule in enumerate(rules):
         cells = _column(rows, rule["name"] if by_name else place)
         try:
-            made.append(tables().inputs(cells, rule, how.get("strict", False)))
+            columns.append(tables().inputs(cells, rule, how.get("strict", False)))
         except tables().CellError as error:
             place = how.get("first", 1) + error.row
             raise ValueError(f"column {rule['name']!r}, row {place}: {error}") from None
-    return torch.from_numpy(np.concatenate(made, axis=1)).to(getattr(torch, how["dtype"]))
+    return torch.from_numpy(np.concatenate(columns, axis=1)).to(getattr(torch, how["dtype"]))
 
 
 @cache
@@ -229,19 +229,19 @@ def _texts(samples: Any, how: dict[str, Any]) -> Tensor:
 
 
 def _text(text: str, how: dict[str, Any]) -> list[int]:
-    kind, length, known = how["kind"], how.get("length", how["shape"][-1]), how.get("words", {})
+    kind, length, numbers = how["kind"], how.get("length", how["shape"][-1]), how.get("words", {})
     if kind == "subwords":
         ready = {"truncation": True, "max_length": length, "padding": "max_length"}
         return list(_tokeniser(how["source"])(text, **ready)["input_ids"])
     if kind == "running":
-        return [known.get(word, known["<unk>"]) for word in text.split()]
+        return [numbers.get(word, numbers["<unk>"]) for word in text.split()]
     if kind == "characters":
         if len(text) != length:
             raise ValueError(f"a text has {length} characters, got {len(text)}")
-        return [known.get(sign, len(known) - 1) for sign in text]
+        return [numbers.get(sign, len(numbers) - 1) for sign in text]
     words = re.findall(r"\w+(?:'\w+)?|[^\w\s]", text.lower())[:length]
-    found = [known.get(word, known["<unk>"]) for word in words]
-    return found + [known["<pad>"]] * (length - len(found))
+    codes = [numbers.get(word, numbers["<unk>"]) for word in words]
+    return codes + [numbers["<pad>"]] * (length - len(codes))
 
 
 @cache
@@ -297,22 +297,22 @@ def outside(samples: Any) -> list[str]:
         return []
     rules = {rule["name"]: rule for rule in about()["inputs"].get("rules", ())}
 
-    def filled(name: str) -> Any:
+    def nonempty(name: str) -> Any:
         rule = rules.get(name, PLAIN)
         cells = tables().recoded(_column(rows, name), rule)
         return cells[~tables().empty(cells, rule.get("empty", ()))]
 
     for name, (low, high) in about()["ranges"].items():
-        rounding, numbers = 1e-6 * max(abs(low), abs(high)), tables().finite_numbers(filled(name))
+        rounding, numbers = 1e-6 * max(abs(low), abs(high)), tables().finite_numbers(nonempty(name))
         if away := int(((numbers < low - rounding) | (numbers > high + rounding)).sum()):
-            said = f"{away} of {len(rows)} rows outside {low:g} to {high:g}, those that it was"
-            lines.append(f"column {name!r}: {said} trained on")
+            finding = f"{away} of {len(rows)} rows outside {low:g} to {high:g}, those that it was"
+            lines.append(f"column {name!r}: {finding} trained on")
     for name in (name for name, rule in rules.items() if rule.get("others")):
-        cells, values = filled(name), rules[name]["values"]
+        cells, values = nonempty(name), rules[name]["values"]
         strange = cells[tables().places(cells, rules[name]) < 0]
         if len(strange):
-            said = f"{len(strange)} of {len(rows)} rows, as {strange[0]!r}, are none of"
-            lines.append(f"column {name!r}: {said} {', '.join(values)}")
+            finding = f"{len(strange)} of {len(rows)} rows, as {strange[0]!r}, are none of"
+            lines.append(f"column {name!r}: {finding} {', '.join(values)}")
     return lines
 
 
@@ -329,62 +329,63 @@ def measured(parts: Iterable[tuple[Tensor, Tensor]]) -> float:
     metric, total, count = about()["metric"], 0.0, 0
     if metric is None:
         raise ValueError(f"the metric {about()['name']!r} is not in this script")
-    for out, wanted in parts:
+    for out, targets in parts:
         if metric["kind"] == "auc":
-            return _auc(out, wanted)
-        each = _each(metric, out, wanted)
+            return _auc(out, targets)
+        each = _each(metric, out, targets)
         total, count = total + float(each.double().sum()), count + each.numel()
     return math.exp(total / count) if metric["kind"] == "perplexity" else total / count
 
 
-def _auc(out: Tensor, wanted: Tensor) -> float:
+def _auc(out: Tensor, targets: Tensor) -> float:
     """The area under the ROC curve of two classes, equal probabilities counting half."""
-    likely, second = chances(out), wanted.reshape(-1) == 1
+    likely, second = chances(out), targets.reshape(-1) == 1
     ones, zeros = likely[second, 1], likely[~second, 1].sort().values
     twice = sum(int(torch.searchsorted(zeros, ones, right=by).sum()) for by in (False, True))
     return twice / (2 * len(ones) * len(zeros)) if len(ones) and len(zeros) else math.nan
 
 
-def _each(metric: dict[str, Any], out: Tensor, wanted: Tensor) -> Tensor:
+def _each(metric: dict[str, Any], out: Tensor, targets: Tensor) -> Tensor:
     """What each target adds to the mean."""
     kind, ignore = metric["kind"], metric.get("ignore")
     if kind == "squared error":
-        return (out.reshape(wanted.shape) - wanted).square()
+        return (out.reshape(targets.shape) - targets).square()
     if kind == "brier":
         if (likely := chances(out)).shape[1] == 2:
-            return torch.square(likely[:, 1] - wanted.reshape(-1))
-        return torch.square(likely - torch.nn.functional.one_hot(wanted, likely.shape[1])).sum(1)
-    if out.shape[:-1] == wanted.shape:  # a class for every token
+            return torch.square(likely[:, 1] - targets.reshape(-1))
+        return torch.square(likely - torch.nn.functional.one_hot(targets, likely.shape[1])).sum(1)
+    if out.shape[:-1] == targets.shape:  # a class for every token
         out = out.movedim(-1, 1)
-    each = places(out) == wanted
+    each = places(out) == targets
     if kind == "perplexity":
-        each = torch.nn.functional.cross_entropy(out, wanted, reduction="none")
-    return each if ignore is None else each[wanted != ignore]
+        each = torch.nn.functional.cross_entropy(out, targets, reduction="none")
+    return each if ignore is None else each[targets != ignore]
 
 
-def agrees(found: float, samples: int) -> bool:
+def agrees(value: float, samples: int) -> bool:
     """Whether a score on so many samples is what the run said; two classes may tie."""
-    said, tie = about()["said"], about()["metric"]["kind"] == "accuracy"
-    return bool(abs(found - said) <= 0.001 * max(1.0, abs(said)) + (1 / samples if tie else 0))
+    claim, tie = about()["said"], about()["metric"]["kind"] == "accuracy"
+    return bool(abs(value - claim) <= 0.001 * max(1.0, abs(claim)) + (1 / samples if tie else 0))
 
 
 def check(file: str) -> bool:
     """Score the raw inputs and targets of an npz file -> whether that is what the run said."""
     samples, targets = _arrays(file, "inputs", "targets")
-    found, said, last = score(samples, targets), about()["said"], "the run has no score of all rows"
-    same = said is None or agrees(found, len(targets))
-    if said is not None:
-        last = f"the run said {said:.6g} on {about()['samples'] or 'its'} test samples: "
+    value, claim = score(samples, targets), about()["said"]
+    last = "the run has no score of all rows"
+    same = claim is None or agrees(value, len(targets))
+    if claim is not None:
+        last = f"the run said {claim:.6g} on {about()['samples'] or 'its'} test samples: "
         last += "the same" if same else "NOT THE SAME: are these the run's, as published?"
-    print(f"{about()['name']} {found:.6g} on {len(targets)} samples; {last}")
+    print(f"{about()['name']} {value:.6g} on {len(targets)} samples; {last}")
     return same
 
 
 def _arrays(file: str, *names: str) -> list[Any]:
     """The arrays of a .npz by their names, or the one of a .npy. Raises ValueError."""
-    with suppress(EOFError, ValueError, zipfile.BadZipFile, zlib.error), open(file, "rb") as opened:
-        found = np.load(opened, allow_pickle=False)
-        return [found] if isinstance(found, np.ndarray) else [found[name] for name in names]
+    with suppress(EOFError, ValueError, zipfile.BadZipFile, zlib.error), open(file, "rb") as stream:
+        content = np.load(stream, allow_pickle=False)
+        return [content] if isinstance(content, np.ndarray) else [content[name] for name in names]
     raise ValueError("it is cut, or no .npy or .npz file of numbers; copy it again")
 
 
@@ -394,12 +395,12 @@ def picture(file: str, how: dict[str, Any]) -> Any:
         raise ValueError("the model was not trained on picture files; give a .npy")
     try:
         image = importlib.import_module("PIL.Image")
-        with image.open(file) as found:
-            if found.mode[0] in "IF" or (found.format == "TIFF" and found.n_frames > 1):
+        with image.open(file) as photo:
+            if photo.mode[0] in "IF" or (photo.format == "TIFF" and photo.n_frames > 1):
                 raise ValueError("it has more than 8 bits a pixel, or several pages")
-            grey = "L" if found.mode in ("1", "L", "LA", "La") else "RGB"
-            found = found.resize(how["shape"][:0:-1]) if how.get("resized") else found
-            return np.atleast_3d(found.convert(grey)).transpose(2, 0, 1)[None]
+            grey = "L" if photo.mode in ("1", "L", "LA", "La") else "RGB"
+            photo = photo.resize(how["shape"][:0:-1]) if how.get("resized") else photo
+            return np.atleast_3d(photo.convert(grey)).transpose(2, 0, 1)[None]
     except ImportError:
         raise ValueError("pictures need pillow: pip install pillow") from None
     except (SyntaxError, image.DecompressionBombError) as error:
@@ -426,8 +427,8 @@ def read(file: str) -> Any:
         raise ValueError("it has no rows below a header")
     if len(heads) == 1 and any(mark in heads[0] for mark in ";,\t"):
         raise ValueError(f"its cells are not separated by {sep!r}; save it so")
-    if twice := [head for head in heads if heads.count(head) > 1]:
-        raise ValueError(f"two columns are called {twice[0]!r}")
+    if repeated := [head for head in heads if heads.count(head) > 1]:
+        raise ValueError(f"two columns are called {repeated[0]!r}")
     for number, row in enumerate(rows, 1):
         if len(row) != len(heads):
             raise ValueError(f"row {number} has {len(row)} cells, and the header {len(heads)}")
@@ -442,8 +443,8 @@ def scored(samples: Any, site: Site = None) -> Iterator[list[Any]]:
     likely, names = chances(out), about()["classes"]
     if about()["outcome"] == "pixels":
         yield ["row", "y", "x", "class"]
-        found = np.ndenumerate(places(out))
-        yield from ([n + 1, *at, names[c] if names else c] for (n, *at), c in found)
+        classes = np.ndenumerate(places(out))
+        yield from ([n + 1, *position, names[c] if names else c] for (n, *position), c in classes)
     elif likely is None:
         values = out.flatten(1) if out.ndim > 1 else out[:, None]
         yield ["row", *(f"output_{i}" for i in range(values.shape[1]))]
@@ -458,26 +459,26 @@ def scored(samples: Any, site: Site = None) -> Iterator[list[Any]]:
 
 def main() -> int:
     """The command line -> the exit code."""
-    known = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    known.add_argument("samples", nargs="?", help="a .csv, .txt, .npy, .npz or picture file")
-    known.add_argument("--out", help="the file of scores, CSV (default: they are printed)")
-    known.add_argument("--site", help="whose numbers prepare the columns: a name, or a file")
-    known.add_argument("--check", metavar="FILE.npz", help="score its arrays inputs and targets")
-    given = known.parse_args()
-    if (given.samples is None) == (given.check is None):
-        known.error("give a file of samples, or --check FILE.npz")
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("samples", nargs="?", help="a .csv, .txt, .npy, .npz or picture file")
+    parser.add_argument("--out", help="the file of scores, CSV (default: they are printed)")
+    parser.add_argument("--site", help="whose numbers prepare the columns: a name, or a file")
+    parser.add_argument("--check", metavar="FILE.npz", help="score its arrays inputs and targets")
+    args = parser.parse_args()
+    if (args.samples is None) == (args.check is None):
+        parser.error("give a file of samples, or --check FILE.npz")
     try:
-        if given.check is not None:
-            return 0 if check(given.check) else 1
-        samples, out = read(given.samples), given.out
-        lines = list(scored(samples, given.site))
+        if args.check is not None:
+            return 0 if check(args.check) else 1
+        samples, out = read(args.samples), args.out
+        lines = list(scored(samples, args.site))
         with open(out, "w", encoding="utf-8", newline="") if out else nullcontext(sys.stdout) as to:
             csv.writer(to, lineterminator="\n").writerows(lines)
-        sys.stderr.writelines(f"warning: {given.samples}, {line}\n" for line in outside(samples))
+        sys.stderr.writelines(f"warning: {args.samples}, {line}\n" for line in outside(samples))
         return 0
     except (OSError, LookupError, TypeError, ValueError, RuntimeError) as error:
-        said = getattr(error, "strerror", None) or error
-        print(f"error: {given.samples or given.check}: {said}", file=sys.stderr)
+        reason = getattr(error, "strerror", None) or error
+        print(f"error: {args.samples or args.check}: {reason}", file=sys.stderr)
         return 2
 
 

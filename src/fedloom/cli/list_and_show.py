@@ -56,8 +56,8 @@ _CLIENTS = 20  # that are shown of a run
 _DEPTH = ("*", "*/*", "*/*/*")  # how deep runs may be below the folder runs
 
 
-def _topics(_: click.Context, __: click.Parameter, begun: str) -> list[str]:
-    return [topic for topic in TOPICS if topic.startswith(begun)]
+def _topics(_: click.Context, __: click.Parameter, prefix: str) -> list[str]:
+    return [topic for topic in TOPICS if topic.startswith(prefix)]
 
 
 @click.command("list", short_help="List what can be named, what goes together, or your runs.")
@@ -95,8 +95,8 @@ def list_command(topic: str | None, program: bool, compatibility: bool, out: Pat
     if topic is not None and topic not in TOPICS:
         raise ConfigError(unknown("topic", topic, TOPICS))
     if program:
-        told = {"runs": _runs()} if topic == "runs" else {"topics": _names(topic)}
-        click.echo(as_json(told))
+        content = {"runs": _runs()} if topic == "runs" else {"topics": _names(topic)}
+        click.echo(as_json(content))
         return
     if topic == "runs":
         lines = [_line(facts) for facts in _runs()]
@@ -104,16 +104,16 @@ def list_command(topic: str | None, program: bool, compatibility: bool, out: Pat
         click.echo(table([["folder", "state", "result"], *lines]) if lines else none)
         return
     for name, names in _names(topic).items():
-        page = table([[*about.values()] for about in names])
+        page = table([[*entry.values()] for entry in names])
         click.echo(page if topic else f"{name}\n{page}\n")
 
 
 def _names(topic: str | None) -> dict[str, list[dict[str, str]]]:
     """{topic: its names, each with a line about it}, of one topic or of all."""
-    known = {name: registry_of(name) for name in ([topic] if topic else _WHERE)}
+    registries = {name: registry_of(name) for name in ([topic] if topic else _WHERE)}
     return {
         one: [{"name": name, "about": names.first_line(name)} for name in names]
-        for one, names in known.items()
+        for one, names in registries.items()
     }
 
 
@@ -127,9 +127,9 @@ def _compatible(axis: str | None, out: Path | None) -> str:
         return str(write_out(out, parts.as_markdown()))
     pages = []
     for name in parts.AXES if axis is None else [axis]:
-        found = parts.table(name)
-        lines = [f"{found.axis.title} ({name})", table([*parts.cells(found)])]
-        lines += [f"  {number}. {why}" for why, number in parts.notes(found).items()]
+        grid = parts.table(name)
+        lines = [f"{grid.axis.title} ({name})", table([*parts.cells(grid)])]
+        lines += [f"  {number}. {why}" for why, number in parts.notes(grid).items()]
         pages.append("\n".join(lines))
     return "\n\n".join(pages)
 
@@ -152,14 +152,14 @@ def show_command(name: str) -> None:
         return
     if "/" in name:
         raise ConfigError(f"there is no run in '{name}'; `fedloom list runs` has those below runs/")
-    page = _shown(name)
+    page = _pages_of(name)
     click.echo(reflowed(page, shutil.get_terminal_size().columns) if sys.stdout.isatty() else page)
 
 
-def _shown(name: str) -> str:
+def _pages_of(name: str) -> str:
     """The page of a name; of several things of one name, all of them. Raises ConfigError."""
-    found = [(topic, known) for topic in _WHERE if name in (known := registry_of(topic))]
-    if not found:
+    matches = [(topic, registry) for topic in _WHERE if name in (registry := registry_of(topic))]
+    if not matches:
         if is_own(name):
             raise ConfigError(
                 f"show runs no file; `fedloom check {name}` tries a part, and `fedloom run digits "
@@ -170,9 +170,9 @@ def _shown(name: str) -> str:
             raise ConfigError(f"'{name}' is a kind of names; `fedloom list {kind}` has the names")
         raise ConfigError(f"{unknown('name', name, every_name())} See `fedloom list`")
     pages = []
-    for topic, known in found:
-        of = _SHOW[topic] if topic in _SHOW else functools.partial(_callable, path=_WHERE[topic][1])
-        pages.append(f"{name} ({known.kind})\n\n{of(name, known[name])}")
+    for topic, registry in matches:
+        describe = _SHOW.get(topic) or functools.partial(_callable, path=_WHERE[topic][1])
+        pages.append(f"{name} ({registry.kind})\n\n{describe(name, registry[name])}")
     return "\n\n".join(pages)
 
 
@@ -184,22 +184,22 @@ def every_name() -> set[str]:
 def registry_of(topic: str) -> Registry[Any]:
     """The registry of a topic, imported on demand."""
     module, _, name = _WHERE[topic][0].partition(":")
-    found: Registry[Any] = getattr(importlib.import_module(module), name)
-    return found
+    registry: Registry[Any] = getattr(importlib.import_module(module), name)
+    return registry
 
 
 def _runs() -> list[dict[str, Any]]:
     """What is known of every run below the folder runs, see _facts()."""
     from fedloom.report import load_run
 
-    found = []
+    runs = []
     folders = [p.parent for depth in _DEPTH for p in Path("runs").glob(f"{depth}/config.toml")]
     for folder in sorted(folders):
         try:
-            found.append(_facts(load_run(folder)))
+            runs.append(_facts(load_run(folder)))
         except FedloomError as error:
-            found.append({"folder": str(folder), "damaged": str(error)})
-    return found
+            runs.append({"folder": str(folder), "damaged": str(error)})
+    return runs
 
 
 def _facts(run: Run) -> dict[str, Any]:
@@ -224,9 +224,9 @@ def _line(facts: dict[str, Any]) -> list[str]:
 
     if "damaged" in facts:
         return [facts["folder"], "damaged", facts["damaged"]]
-    done, planned = facts["rounds"], facts["planned"]
+    rounds, planned = facts["rounds"], facts["planned"]
     some = "round" if planned == 1 else "rounds"
-    state = f"{done} {some}" if facts["finished"] else f"{done} of {planned} {some}"
+    state = f"{rounds} {some}" if facts["finished"] else f"{rounds} of {planned} {some}"
     state += ", running now" if facts["running"] else ""
     result = f"{facts['metric']} {human_value(facts['value'], facts['unit'])}"
     return [facts["folder"], state, result]
@@ -240,21 +240,21 @@ def _run(folder: Path) -> str:
 
     Seal(folder).check_all()
     run = load_run(folder)
-    _, state, shown = _line(_facts(run))
-    page = table([["run", run.label], ["state", state], ["result", shown]])
+    _, state, result = _line(_facts(run))
+    page = table([["run", run.label], ["state", state], ["result", result]])
     heads, lines, count = client_cells(groups := group_runs([run]))
     if lines:  # the worst first
         page += "\n\n" + table([heads, *lines[:_CLIENTS]])
         page += "\n  the others: fedloom report" if count > _CLIENTS else ""
-    page += "".join(f"\n\n{said}" for said in measured_how(groups))
-    if found := attendance(folder, names_of(run)):
-        page += "\n\n" + "\n".join([table([found.heads, *found.lines]), *found.left, *found.why])
+    page += "".join(f"\n\n{line}" for line in measured_how(groups))
+    if nodes := attendance(folder, names_of(run)):
+        page += "\n\n" + "\n".join([table([nodes.heads, *nodes.lines]), *nodes.left, *nodes.why])
     return page
 
 
-def _words(what: Any) -> str:
+def _words(part: Any) -> str:
     """A text without its examples, indented."""
-    lines = description_of(what).partition(">>>")[0].rstrip().splitlines()
+    lines = description_of(part).partition(">>>")[0].rstrip().splitlines()
     return "\n".join(f"  {line}".rstrip() for line in lines)
 
 
@@ -276,11 +276,11 @@ def _algorithm(name: str, make: Any) -> str:
     ]
     note = "In a round of a client (a vector is as long as the model):"
     out = [_words(make), f"  {note}", table(rows)]
-    known = options(name)
-    if known:
+    settings = options(name)
+    if settings:
         lines = [
             [f"algorithm.{key}", shown(o.default), o.text(), o.meaning, o.source]
-            for key, o in known.items()
+            for key, o in settings.items()
         ]
         out.append(
             "  Options:\n" + table([["key", "default", "allowed", "meaning", "source"], *lines])
@@ -330,15 +330,15 @@ def _options(options: Sequence[Setting]) -> str:
     return table([heads, *lines]) if lines else ""
 
 
-def _settings(name: str, what: Any) -> str:
+def _settings(name: str, part: Any) -> str:
     from fedloom.config.help_texts import TABLES, options_of_measure, settings_in
 
-    options = settings_in(name) if name in TABLES else options_of_measure(what)
-    return f"{_words(what)}\n\n{_options(options)}".rstrip()
+    options = settings_in(name) if name in TABLES else options_of_measure(part)
+    return f"{_words(part)}\n\n{_options(options)}".rstrip()
 
 
-def _optimiser(name: str, what: Any) -> str:
-    return f"{_words(what)}\n\n  local.optimiser={name}; rates and moments: fedloom show local"
+def _optimiser(name: str, part: Any) -> str:
+    return f"{_words(part)}\n\n  local.optimiser={name}; rates and moments: fedloom show local"
 
 
 _SHOW: dict[str, Callable[[str, Any], str]] = {  # those of whose names there is more to say

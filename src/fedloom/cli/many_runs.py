@@ -27,7 +27,7 @@ class Progress(Watch):
         self._over, self._ended = 0, 0  # rounds and runs that are over
         self._now: dict[int, int] = {}  # rounds that are done of the runs of now
         self._bar: Any = None
-        self._said: dict[int, float] = {}
+        self._last_line: dict[int, float] = {}
 
     def add(self, runs: Sequence[Run]) -> None:
         """Show that more runs are to come."""
@@ -63,7 +63,7 @@ class Progress(Watch):
         """Show a run that begins, unless time is up."""
         self._stop_if_over()
         self._open()
-        self._now[id(run)], self._said[id(run)] = 0, time.monotonic()
+        self._now[id(run)], self._last_line[id(run)] = 0, time.monotonic()
         self._show(run.title)
 
     def row(self, run: Run, row: Mapping[str, Any]) -> None:
@@ -73,9 +73,9 @@ class Progress(Watch):
         text = f"{run.title}  round {row['round']} of {run.rounds}"
         text += "" if value is None else f"  {value:.4g}"
         self._show(text)
-        late = time.monotonic() - self._said[id(run)] > _PATIENCE
+        late = time.monotonic() - self._last_line[id(run)] > _PATIENCE
         if self._bar is None and not self._quiet and late:
-            self._said[id(run)] = time.monotonic()
+            self._last_line[id(run)] = time.monotonic()
             say(text)
         self._stop_if_over()
 
@@ -99,10 +99,10 @@ class Progress(Watch):
     def _show(self, text: str) -> None:
         if self._bar is not None:
             runs = f"{self._ended}/{self._runs} runs"
-            done = self._over + sum(self._now.values())
-            said = f"{text}{self._left()}"
+            finished = self._over + sum(self._now.values())
+            label = f"{text}{self._left()}"
             self._bar.update(
-                self._task, completed=done, total=self._total, description=said, runs=runs
+                self._task, completed=finished, total=self._total, description=label, runs=runs
             )
 
     def _left(self) -> str:

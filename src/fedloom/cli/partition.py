@@ -39,12 +39,12 @@ def partition_command(settings: tuple[str, ...], plot: Path | None, save: Path |
     from fedloom.data import measure
     from fedloom.data.heterogeneity import by_client
 
-    from .run import sorted_out
+    from .run import split_settings
 
     for file, ending in ((plot, ".png"), (save, ".npz")):
         if file is not None and file.suffix.lower() != ending:
             raise ConfigError(f"'{file}' must end in {ending}: that is what is written")
-    source, changes, _ = sorted_out(settings, None)
+    source, changes, _ = split_settings(settings, None)
     data = resolve(source, changes).data()
     click.echo(_heading(data))
     click.echo(table(_rows(measure(data))))
@@ -75,31 +75,31 @@ def _short(value: Any) -> str:
     return text if len(text) <= 40 else f"{text[:12]}..."
 
 
-def _rows(found: Heterogeneity) -> list[tuple[str, str]]:
+def _rows(skew: Heterogeneity) -> list[tuple[str, str]]:
     rows = [
-        ("clients", f"{found.clients:,}"),
-        ("samples", _held(found)),
-        ("samples per client", _range(found.sizes, ",.0f")),
-        ("Gini of the sizes", f"{found.gini:.3f}"),
+        ("clients", f"{skew.clients:,}"),
+        ("samples", _ownership(skew)),
+        ("samples per client", _range(skew.sizes, ",.0f")),
+        ("Gini of the sizes", f"{skew.gini:.3f}"),
     ]
-    if found.labels is not None:
-        rows += _about_labels(found.labels)
-    if found.tests is not None:
-        none = f"; {found.tests.without:,} have none" if found.tests.without else ""
-        rows.append(("test samples per client", _range(found.tests.sizes, ",.0f") + none))
-        if found.tests.distance is not None:
-            text = f"{found.tests.distance:.3f}"
+    if skew.labels is not None:
+        rows += _about_labels(skew.labels)
+    if skew.tests is not None:
+        none = f"; {skew.tests.without:,} have none" if skew.tests.without else ""
+        rows.append(("test samples per client", _range(skew.tests.sizes, ",.0f") + none))
+        if skew.tests.distance is not None:
+            text = f"{skew.tests.distance:.3f}"
             rows.append(("training and test labels, distance", text))
     return rows
 
 
-def _held(found: Heterogeneity) -> str:
+def _ownership(skew: Heterogeneity) -> str:
     rest = [
-        f"{count:,} {what}"
-        for count, what in ((found.unused, "held by nobody"), (found.shared, "held more than once"))
+        f"{count:,} {state}"
+        for count, state in ((skew.unused, "held by nobody"), (skew.shared, "held more than once"))
         if count
     ]
-    return f"{found.samples:,}, {', '.join(rest) if rest else 'each held once'}"
+    return f"{skew.samples:,}, {', '.join(rest) if rest else 'each held once'}"
 
 
 def _about_labels(labels: Labels) -> list[tuple[str, str]]:
@@ -118,22 +118,22 @@ _BARS = "·▁▂▃▄▅▆▇█"
 _LINES, _CLASSES, _LONGEST = 20, 40, 24  # clients and classes that are shown, signs of a bar
 
 
-def _glance(about: Mapping[str, Any]) -> list[list[str]]:
+def _glance(summary: Mapping[str, Any]) -> list[list[str]]:
     """The first clients, a line each: samples, and the shares of the classes as bars, of which a
     full one is all samples; without classes, or with many, a bar of the size.
     """
-    sizes, counts, every = about["sizes"], about["counts"], int(about.get("every", 1))
+    sizes, counts, every = summary["sizes"], summary["counts"], int(summary.get("every", 1))
     labelled = counts is not None and len(counts[0]) <= _CLASSES
-    called = about.get("client_names") or range(0, every * len(sizes), every)
-    names = about["class_names"] or range(len(counts[0]) if labelled else 0)
+    labels = summary.get("client_names") or range(0, every * len(sizes), every)
+    names = summary["class_names"] or range(len(counts[0]) if labelled else 0)
     head = f"a bar for each class, {names[0]} to {names[-1]}" if labelled else ""
     lines = [["client", "samples", head]]
-    for place, size in enumerate(sizes[:_LINES]):
+    for i, size in enumerate(sizes[:_LINES]):
         if labelled:
-            bars = "".join(_BARS[math.ceil(8 * n / max(size, 1))] for n in counts[place])
+            bars = "".join(_BARS[math.ceil(8 * n / max(size, 1))] for n in counts[i])
         else:
             bars = "█" * round(_LONGEST * size / max(sizes))
-        lines.append([str(called[place]), f"{size:,}", bars])
+        lines.append([str(labels[i]), f"{size:,}", bars])
     if len(sizes) > _LINES:
         lines.append(["...", "", "the others: --plot FILE.png"])
     return lines

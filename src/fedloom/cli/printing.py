@@ -28,13 +28,13 @@ def run_folders(config: Config, more: str = "") -> Iterator[Path]:
     from fedloom.config.labels import folder_name
 
     name = "-".join(filter(None, (folder_name(config.values), more)))
-    wanted = Path("runs") / f"{name}-seed{config.values['seed']}"
-    yield wanted
+    folder = Path("runs") / f"{name}-seed{config.values['seed']}"
+    yield folder
     for number in itertools.count(2):
-        yield wanted.with_name(f"{wanted.name}-{number}")
+        yield folder.with_name(f"{folder.name}-{number}")
 
 
-def told(text: str) -> None:
+def print_line(text: str) -> None:
     """Print a line of a command whose work goes on: if nobody reads it any more, as behind
     `| head -1`, nothing more is printed, and the work is no worse.
     """
@@ -75,8 +75,8 @@ def say_undrawn(error: Exception, later: str) -> None:
 
     The run is complete, whatever a drawing library raises: it does not fail.
     """
-    known = isinstance(error, FedloomError)
-    why = " ".join(str(error if known else f"{type(error).__name__}: {error}").split())
+    is_ours = isinstance(error, FedloomError)
+    why = " ".join(str(error if is_ours else f"{type(error).__name__}: {error}").split())
     click.echo(
         f"pictures or the report are missing: {why} (the results are whole; later: {later})",
         err=True,
@@ -120,11 +120,11 @@ def _widths(columns: Sequence[Sequence[str]], space: int | None) -> list[int]:
 
 def _narrowed(widths: Sequence[int], least: Sequence[int], room: int) -> list[int]:
     """These widths, the widest narrowed until all fit or are as narrow as they may be."""
-    found = [*widths]
-    while sum(found) > max(room, sum(least)):
-        at = max((n, i) for i, n in enumerate(found) if n > least[i])[1]
-        found[at] -= 1
-    return found
+    narrowed = [*widths]
+    while sum(narrowed) > max(room, sum(least)):
+        widest = max((n, i) for i, n in enumerate(narrowed) if n > least[i])[1]
+        narrowed[widest] -= 1
+    return narrowed
 
 
 def page_width(piped: int = 80) -> int:

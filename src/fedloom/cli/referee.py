@@ -19,7 +19,7 @@ from fedloom.storage.atomic import write_out
 from .printing import as_json as in_json
 
 Command = Callable[..., None]
-Found = dict[str, Any]
+Record = dict[str, Any]
 
 
 def plan_options(minutes: int, folder: str, trials: str) -> Callable[[Command], Command]:
@@ -113,24 +113,24 @@ def referee_command(
     with repeatable(f"the runs in '{folder}'"), Progress(quiet, minutes) as progress:
         study = Study(question, minutes, Runs(jobs, progress))
         study.run()
-    found = found_in(study, shlex.join(["fedloom", *sys.argv[1:]]))
-    keep(folder / "referee", found, lambda f: as_markdown(f, _drawn(f, folder)), as_json)
+    record = found_in(study, shlex.join(["fedloom", *sys.argv[1:]]))
+    keep(folder / "referee", record, lambda f: as_markdown(f, _draw_figure(f, folder)), as_json)
     if study.over:
         click.echo("time is up; the same command goes on", err=True)
 
 
-def keep(stem: Path, found: Found, page: Callable[[Found], str], as_json: bool) -> None:
+def keep(stem: Path, record: Record, page: Callable[[Record], str], as_json: bool) -> None:
     """Write what was found as JSON and as the page that is made of it, and print one of them. stem:
     of both files.
     """
-    text = f"{in_json(found)}\n"
-    made = page(json.loads(text))
+    text = f"{in_json(record)}\n"
+    page_text = page(json.loads(text))
     write_out(stem.with_suffix(".json"), text)
-    write_out(stem.with_suffix(".md"), made)
-    click.echo(text if as_json else made, nl=False)
+    write_out(stem.with_suffix(".md"), page_text)
+    click.echo(text if as_json else page_text, nl=False)
 
 
-def _drawn(found: Found, folder: Path) -> str:
+def _draw_figure(record: Record, folder: Path) -> str:
     """Draw the figure -> its name; "" if it cannot be drawn, which a line reports."""
     from fedloom.report.forest import forest
     from fedloom.report.style import save_pictures
@@ -138,7 +138,7 @@ def _drawn(found: Found, folder: Path) -> str:
     from .printing import say_undrawn
 
     try:
-        return save_pictures([forest(found)], folder)[0].name
+        return save_pictures([forest(record)], folder)[0].name
     except Exception as error:  # drawing may raise anything; the study is whole
         say_undrawn(error, "the same command")
         return ""

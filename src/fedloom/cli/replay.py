@@ -56,17 +56,17 @@ def replay_command(
     (engine=workers:4: in processes). The round that stopped a run is the one after its last row.
     """
     if client is None and (step or out):
-        given = "--step" if step else "--out"
-        raise ConfigError(f"{given} is about a client of the round: give --client too")
+        option = "--step" if step else "--out"
+        raise ConfigError(f"{option} is about a client of the round: give --client too")
     from fedloom.report import human_seconds
 
-    with _opened(run, number, changes, changed_code) as replay:
+    with _open(run, number, changes, changed_code) as replay:
         slow = human_seconds(replay.seconds)
         click.echo(f"repeats rounds {replay.began + 1} to {number} ({slow} then)", err=True)
         replay.go()
-        click.echo(_said(replay))
+        click.echo(_describe_round(replay))
         if blame:
-            click.echo(_blamed(replay))
+            click.echo(_blame_table(replay))
         if client is None:
             return
         trace = replay.client(client, step and step - 1)
@@ -78,7 +78,7 @@ def replay_command(
             click.echo(f"  tensors in {out}")
 
 
-def _opened(
+def _open(
     run: Path, number: int, changes: tuple[str, ...], changed: bool
 ) -> AbstractContextManager[Replay]:
     from fedloom.config import from_run
@@ -95,29 +95,29 @@ def _opened(
             f"with Experiment(...).replay('{run}', {number}) as replay: replay.go()"
         )
     refuse_repeats(changes)
-    given = canonical([*changes])
-    engine = next((c.partition("=")[2] for c in given if c.startswith("engine=")), None)
-    return from_run(run, given, own=True, changed=changed).experiment().replay(run, number, engine)
+    edits = canonical([*changes])
+    engine = next((c.partition("=")[2] for c in edits if c.startswith("engine=")), None)
+    return from_run(run, edits, own=True, changed=changed).experiment().replay(run, number, engine)
 
 
 # -------------------------------------------------------------------------------------- the text
-def _said(replay: Replay) -> str:
+def _describe_round(replay: Replay) -> str:
     """What came of the round, whether it is what the log says, and who took part."""
-    said = f"round {replay.round} is as in the log"
+    text = f"round {replay.round} is as in the log"
     if replay.error:
-        said = f"round {replay.round} fails: {replay.error}"
+        text = f"round {replay.round} fails: {replay.error}"
     elif replay.unlike:
-        said = f"round {replay.unlike[0]} DIFFERS from the log in {', '.join(replay.unlike[1])}: "
-        said += "another machine, device or version rounds otherwise"
+        text = f"round {replay.unlike[0]} DIFFERS from the log in {', '.join(replay.unlike[1])}: "
+        text += "another machine, device or version rounds otherwise"
     elif replay.logged is None:
-        said = f"round {replay.round} is not in the log; here it ends without an error"
-    who = ", ".join(map(replay.name, replay.cohort)) or "nobody"
-    norm, moved = replay.before.norm(), (replay.after - replay.before).norm()
-    model = f"norm {_number(norm)}, moved by {_number(moved)}"
-    return f"{said}\n{table([('clients', who), ('model', model)])}"
+        text = f"round {replay.round} is not in the log; here it ends without an error"
+    clients = ", ".join(map(replay.name, replay.cohort)) or "nobody"
+    norm, change = replay.before.norm(), (replay.after - replay.before).norm()
+    model = f"norm {_number(norm)}, moved by {_number(change)}"
+    return f"{text}\n{table([('clients', clients), ('model', model)])}"
 
 
-def _blamed(replay: Replay) -> str:
+def _blame_table(replay: Replay) -> str:
     """A table of the clients, the worst first."""
     lines = [["client", "examples", "update", "of median", "cosine", "loss without it", ""]]
     for b in replay.blame():
@@ -160,22 +160,22 @@ def _step(trace: ClientTrace, step: int) -> str:
         raise ConfigError(f"client {trace.client} made {len(trace.steps)} steps; {step} is none")
     some, layout = trace.steps[step - 1].examples.tolist(), trace.download.view.layout
     more = f" and {len(some) - _EXAMPLES} more" if len(some) > _EXAMPLES else ""
-    lines, (x, there) = [["layer", "norm", "moved"]], trace.points
-    for name, a, b in zip(layout.names, layout.pieces(x), layout.pieces(there - x), strict=True):
+    lines, (x, after) = [["layer", "norm", "moved"]], trace.points
+    for name, a, b in zip(layout.names, layout.pieces(x), layout.pieces(after - x), strict=True):
         lines.append([name, _number(a.norm()), _number(b.norm())])
-    shown = ", ".join(map(str, some[:_EXAMPLES]))
-    return f"\n  step {step}: examples {shown}{more} of the data\n\n{table(lines)}"
+    indices = ", ".join(map(str, some[:_EXAMPLES]))
+    return f"\n  step {step}: examples {indices}{more} of the data\n\n{table(lines)}"
 
 
 def _fields(record: Rec) -> str:
     """The norms of a record's vectors, and its numbers."""
     from fedloom.core.vector import fields
 
-    shown = []
+    parts = []
     for name, v in fields(record).items():
         norm = getattr(v, "norm", None) if getattr(v, "ndim", 0) else None
-        shown.append(f"{name} {_number(v)}" if norm is None else f"||{name}|| {_number(norm())}")
-    return ", ".join(shown) or "empty"
+        parts.append(f"{name} {_number(v)}" if norm is None else f"||{name}|| {_number(norm())}")
+    return ", ".join(parts) or "empty"
 
 
 def _number(value: Any) -> str:
@@ -195,11 +195,11 @@ def _write(replay: Replay, trace: ClientTrace, out: Path) -> None:
     tensors |= {f"batch.{k}": s.examples for k, s in enumerate(trace.steps, 1)}
     tensors |= dict(zip(("step.before", "step.after"), trace.points, strict=False))
     steps = [{"rate": s.rate, "loss": s.loss, "norm": s.norm} for s in trace.steps]
-    about: dict[str, Any] = {"round": replay.round, "client": trace.client, "steps": steps}
+    header: dict[str, Any] = {"round": replay.round, "client": trace.client, "steps": steps}
     for name, record in records.items():
-        about[name], held = freeze(record, name)
-        tensors |= held
+        header[name], pieces = freeze(record, name)
+        tensors |= pieces
     try:
-        write_tensors(out, tensors, {"about": json.dumps(about | {"row": replay.row})})
+        write_tensors(out, tensors, {"about": json.dumps(header | {"row": replay.row})})
     except OSError as error:
         raise CheckpointError(f"'{out}' cannot be written: {error.strerror or error}") from None

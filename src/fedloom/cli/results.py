@@ -58,8 +58,8 @@ def summarise(result: Result) -> str:
     ]
     if result.own_models:  # what the server's model has, nobody uses
         mean = s.get(f"client_{metric}_mean")
-        said = f"{human_value(mean, unit)} mean of the clients, each with its own model"
-        lines.append((metric, "not measured: see data.tests" if mean is None else said))
+        note = f"{human_value(mean, unit)} mean of the clients, each with its own model"
+        lines.append((metric, "not measured: see data.tests" if mean is None else note))
     elif s["last"]:
         last = f"{human_value(s['last']['value'], unit)} last"
         best = ""
@@ -94,43 +94,43 @@ def summarise(result: Result) -> str:
             human_seconds(ranks["slowest_seconds"]),
             human_seconds(ranks["mean_seconds"]),
         )
-        said = f"{ranks['number']}; training: slowest {slowest}, mean {mean}; exchange "
-        lines.append(("ranks", said + human_seconds(ranks["exchange_seconds"])))
+        note = f"{ranks['number']}; training: slowest {slowest}, mean {mean}; exchange "
+        lines.append(("ranks", note + human_seconds(ranks["exchange_seconds"])))
     return table(lines)
 
 
 def _more(result: Result, metric: str, unit: str) -> list[tuple[str, str]]:
     """Lines about the clients that never train, and about the model that was kept."""
-    lines, kept = [], result.summary.get("best_model")
+    lines, best = [], result.summary.get("best_model")
     unseen = result.history[-1].get(f"unseen_{metric}") if result.history else None
     if unseen is not None:
-        said = f"{human_value(unseen, unit)} {metric} at the clients that never train"
-        lines.append(("unseen", said))
-    if kept is not None:
-        said = f"of round {kept['round']}, by {kept['metric']} ({kept['value']:.4g})"
-        lines.append(("best model", said))
+        text = f"{human_value(unseen, unit)} {metric} at the clients that never train"
+        lines.append(("unseen", text))
+    if best is not None:
+        text = f"of round {best['round']}, by {best['metric']} ({best['value']:.4g})"
+        lines.append(("best model", text))
     return lines
 
 
 def _clients(run: Path | None) -> list[tuple[str, str]]:
     """A line that says how unequal the clients' data are, of a run with a folder."""
-    found = None if run is None else skew_of(Seal(run).read_object("partition.json"))
-    return [] if found is None else [("clients", words(found))]
+    skew = None if run is None else skew_of(Seal(run).read_object("partition.json"))
+    return [] if skew is None else [("clients", words(skew))]
 
 
 def _by_size(s: Mapping[str, Any], unit: str) -> list[tuple[str, str]]:
     """A line for every size of a run with sub-models: its values, and what it holds."""
-    about, lines = s.get("sizes") or {}, []
-    for size, held in (about.get("held") or {}).items():
-        said = [
-            f"{human_value(about[kind][size], unit)} {kind}"
+    sizes, lines = s.get("sizes") or {}, []
+    for size, counts in (sizes.get("held") or {}).items():
+        parts = [
+            f"{human_value(sizes[kind][size], unit)} {kind}"
             for kind in ("local", "global")
-            if size in about.get(kind, {})
+            if size in sizes.get(kind, {})
         ]
-        said.append(f"holds {held['all']:,} of {s['parameters']:,} parameters")
-        if cost := about.get("cost", {}).get(size):
-            said.append(f"a step takes {human_bytes(cost['peak'])}")
-        lines.append((f"size {human_size(float(size))}", ", ".join(said)))
+        parts.append(f"holds {counts['all']:,} of {s['parameters']:,} parameters")
+        if cost := sizes.get("cost", {}).get(size):
+            parts.append(f"a step takes {human_bytes(cost['peak'])}")
+        lines.append((f"size {human_size(float(size))}", ", ".join(parts)))
     return lines
 
 
@@ -140,8 +140,8 @@ def _by_client(s: Mapping[str, Any], unit: str) -> list[tuple[str, str]]:
     if f"{start}worst_name" not in s:
         return []
     worst, tenth, spread = (human_value(s[start + k], unit) for k in ("worst", "tenth", "spread"))
-    said = f"{s[start + 'worst_name']}, {worst}; worst tenth {tenth}"
-    return [("worst client", f"{said}, standard deviation {spread}")]
+    text = f"{s[start + 'worst_name']}, {worst}; worst tenth {tenth}"
+    return [("worst client", f"{text}, standard deviation {spread}")]
 
 
 def fitted(
@@ -156,21 +156,21 @@ def fitted(
     `page_width`.
     """
     space = page_width() if space is None else space
-    whole = kept = chosen(columns([dict(row) for row in rows]), names)
+    whole = selected = chosen(columns([dict(row) for row in rows]), names)
     for name in _DROPPABLE if names is None else ():
-        if min(_width(kept[:1]), _NAME) + 2 + _width(kept[1:]) > space:
-            kept = [column for column in kept if not re.fullmatch(name, column.name)]
-    if not kept:
+        if min(_width(selected[:1]), _NAME) + 2 + _width(selected[1:]) > space:
+            selected = [column for column in selected if not re.fullmatch(name, column.name)]
+    if not selected:
         return ""
-    first, *others = kept
+    first, *others = selected
     room = max(space - _width(others) - 2, 10)
-    named = [textwrap.fill(one_line(c), room, subsequent_indent="  ") for c in first.cells]
-    lines = [*zip(named, *(column.cells for column in others), strict=True)]
-    text = aligned(lines, [column.head for column in kept])
-    if not (left := len(whole) - len(kept)):
+    labels = [textwrap.fill(one_line(c), room, subsequent_indent="  ") for c in first.cells]
+    lines = [*zip(labels, *(column.cells for column in others), strict=True)]
+    text = aligned(lines, [column.head for column in selected])
+    if not (dropped := len(whole) - len(selected)):
         return text
-    said = f"({left} more columns: `fedloom compare RUN... --wide`)"
-    return f"{text}\n{folded(said, space)}"
+    note = f"({dropped} more columns: `fedloom compare RUN... --wide`)"
+    return f"{text}\n{folded(note, space)}"
 
 
 def _width(columns: Sequence[Column]) -> int:

@@ -14,7 +14,7 @@ from fedloom.errors import CheckpointError, ConfigError, FedloomError
 from fedloom.storage.atomic import reason, remedy
 from fedloom.storage.identity import LATER, differing
 
-from .printing import as_json, run_folders, told
+from .printing import as_json, print_line, run_folders
 from .settings_argument import settings_argument
 
 if TYPE_CHECKING:
@@ -113,11 +113,11 @@ def run_command(
         return
     if changed_code:
         raise ConfigError("--changed-code is of --resume: give it too, with the folder of a run")
-    source, changes, out = sorted_out(settings, out)
+    source, changes, out = split_settings(settings, out)
     first = resolve(source, changes)
     if (program or speed is not None) and not dry_run:
-        given = "--json" if program else "--speed"
-        raise ConfigError(f"{given} is of --dry-run: give it too, or read the run's folder")
+        option = "--json" if program else "--speed"
+        raise ConfigError(f"{option} is of --dry-run: give it too, or read the run's folder")
     if dry_run:
         from .dry_run import as_object, estimate
 
@@ -157,30 +157,30 @@ def _run_all(
         from .results import fitted
 
         groups = group_runs(load_run(folder) for folder, _ in places)
-        told(fitted(comparison(groups)))
-        for said in (*measured_how(groups), *against_alone(groups)):
-            told(folded(said, page_width()))
+        print_line(fitted(comparison(groups)))
+        for line in (*measured_how(groups), *against_alone(groups)):
+            print_line(folded(line, page_width()))
 
 
 def _configs(
-    first: Config, source: str, changes: Sequence[str], seeds: int, beside: bool
+    first: Config, source: str, changes: Sequence[str], seeds: int, with_baselines: bool
 ) -> list[Config]:
-    """The runs of a line: its seeds, and with `beside` the same of every baseline. Clients without
+    """The runs of a line: its seeds, and with_baselines the same of every baseline. Clients without
     test rows of their own get some, where their data can give them.
     """
     from fedloom.config import resolve
 
     lines = [[*changes]]
-    if beside:
+    if with_baselines:
         from fedloom.config.baselines import baselines, without_partition
 
-        data, shared = first.data(), [*changes]
+        data, common = first.data(), [*changes]
         if data.test_clients is None and "partition" in first.values["data"]:
-            shared.append("data.tests=matched")
-        lines = [shared]
+            common.append("data.tests=matched")
+        lines = [common]
         for more in baselines(first, data).values():
             other = any(word.startswith("data.partition=") for word in more)
-            lines.append([*(without_partition(first, shared) if other else shared), *more])
+            lines.append([*(without_partition(first, common) if other else common), *more])
     begin = int(first.values["seed"])
     return [
         resolve(source, [*line, f"seed={seed}"]) if line != [*changes] or seed > begin else first
@@ -270,13 +270,13 @@ def _train(config: Config, folder: Path, quiet: bool, fresh: bool) -> None:
     if group.rank:
         return  # the first rank says it for all
     if not quiet:
-        told(f"{experiment.called}, seed {experiment.seed}\n{summarise(result)}")
+        print_line(f"{experiment.called}, seed {experiment.seed}\n{summarise(result)}")
     report = illustrate(folder)
     if quiet:
-        told(str(folder))
+        print_line(str(folder))
         return
-    told(f"  run in {folder}" + (f", report in {report}" if report else ""))
-    told(f"  beside others: fedloom report {quote(str(folder))} RUN... --out report.html\n")
+    print_line(f"  run in {folder}" + (f", report in {report}" if report else ""))
+    print_line(f"  beside others: fedloom report {quote(str(folder))} RUN... --out report.html\n")
 
 
 def _workers(config: Config, group: Group) -> contextlib.AbstractContextManager[None]:
@@ -299,8 +299,8 @@ def _group(config: Config) -> Group:
 def stopped(folder: Path, error: OSError) -> str:
     """The error for a system's refusal: the file may be the run's, or another's that vanished."""
     again = f", then `fedloom run --resume {quote(str(folder))}`"
-    there = (folder / "config.toml").is_file()
-    return f"the run stopped ({reason(error)}); {remedy(error)}{again if there else ''}"
+    resumable = (folder / "config.toml").is_file()
+    return f"the run stopped ({reason(error)}); {remedy(error)}{again if resumable else ''}"
 
 
 def interrupted(stop: KeyboardInterrupt, text: str) -> click.exceptions.Exit:
@@ -314,7 +314,7 @@ def interrupted(stop: KeyboardInterrupt, text: str) -> click.exceptions.Exit:
 
 
 @contextlib.contextmanager
-def repeatable(what: str) -> Iterator[None]:
+def repeatable(work: str) -> Iterator[None]:
     """Several runs, after whose end by a signal or by the system the same command goes on."""
     try:
         yield
@@ -323,28 +323,28 @@ def repeatable(what: str) -> Iterator[None]:
         raise interrupted(stop, text) from None
     except OSError as error:
         raise CheckpointError(
-            f"{what} stopped ({reason(error)}); {remedy(error)} and repeat: finished runs are kept"
+            f"{work} stopped ({reason(error)}); {remedy(error)} and repeat: finished runs are kept"
         ) from error
 
 
-def sorted_out(settings: Sequence[str], out: str | None) -> tuple[str, list[str], str | None]:
+def split_settings(settings: Sequence[str], out: str | None) -> tuple[str, list[str], str | None]:
     """-> recipe or file, changes, folder. A first argument without "=" is the recipe or file."""
     from fedloom.config.overrides import canonical, refuse_repeats
 
     words, source = list(settings), "digits"
     if words and ("=" not in words[0] or is_file(words[0])):
         source = words.pop(0)
-    given = [w.partition("=")[2] for w in words if w.partition("=")[0].strip() == "out"]
-    if given and out is not None and given != [out]:
-        raise ConfigError(f"--out {out} and out={given[-1]} are both given; keep one of them")
+    folders = [w.partition("=")[2] for w in words if w.partition("=")[0].strip() == "out"]
+    if folders and out is not None and folders != [out]:
+        raise ConfigError(f"--out {out} and out={folders[-1]} are both given; keep one of them")
     changes = [w for w in words if w.partition("=")[0].strip() != "out"]
     refuse_repeats(changes)
     changes = canonical(changes)
-    return source, changes, given[-1] if given else out
+    return source, changes, folders[-1] if folders else out
 
 
 def _places(
-    configs: Sequence[Config], out: str | None, seeds: int, beside: bool, again: bool
+    configs: Sequence[Config], out: str | None, seeds: int, with_baselines: bool, again: bool
 ) -> list[tuple[Path, str]]:
     """The folder of each run, and its state there; again: whether the same command resumes it.
     Without --out it is the first of its name that is free or, again, contains this run. Raises
@@ -356,13 +356,13 @@ def _places(
     for config in configs:
         label = str(config.values["label"])
         if out is not None:
-            parts = [label] * beside + [f"seed{config.values['seed']}"] * (seeds > 1)
+            parts = [label] * with_baselines + [f"seed{config.values['seed']}"] * (seeds > 1)
             folder = Path(out, *parts)
-            there = again or (folder / "config.toml").is_file()
-            state = _state(config, folder) if there else "new"
+            occupied = again or (folder / "config.toml").is_file()
+            state = _state(config, folder) if occupied else "new"
             places[folder] = state if again else "new"
             continue
-        for folder in run_folders(config, label if beside and label in NAMES else ""):
+        for folder in run_folders(config, label if with_baselines and label in NAMES else ""):
             if folder not in places and (again or not folder.exists()):
                 with contextlib.suppress(ConfigError):
                     places[folder] = _state(config, folder)
@@ -380,12 +380,12 @@ def _state(config: Config, folder: Path) -> str:
 
     if not folder.exists() or RunDirectory(folder).free():
         return "new"
-    asked, said = config.values, f"'{folder}' exists, and holds something else than this run"
+    settings, message = config.values, f"'{folder}' exists, and holds something else than this run"
     try:
-        kept = from_run(folder, [f"device={asked['device']}"]).values
+        stored = from_run(folder, [f"device={settings['device']}"]).values
     except FedloomError:  # no run, or none of the command line
-        raise ConfigError(f"{said}; choose another --out") from None
-    if other := differing(kept, asked):
-        raise ConfigError(f"{said} ({', '.join(other)} differs); choose another --out")
-    same = all(kept.get(key) == asked.get(key) for key in LATER)
+        raise ConfigError(f"{message}; choose another --out") from None
+    if other := differing(stored, settings):
+        raise ConfigError(f"{message} ({', '.join(other)} differs); choose another --out")
+    same = all(stored.get(key) == settings.get(key) for key in LATER)
     return state_of(folder) if same else "begun"

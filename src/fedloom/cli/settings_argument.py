@@ -16,9 +16,9 @@ def settings_argument(
     return click.argument("settings", nargs=-1, metavar=metavar, shell_complete=recipes)
 
 
-def recipes(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionItem]:
+def recipes(_: click.Context, __: click.Parameter, prefix: str) -> list[CompletionItem]:
     """Recipes that begin so, and files."""
     from fedloom.recipes import RECIPES
 
-    found = [CompletionItem(name) for name in RECIPES if name.startswith(begun)]
-    return found or [CompletionItem(begun, type="file")]
+    items = [CompletionItem(name) for name in RECIPES if name.startswith(prefix)]
+    return items or [CompletionItem(prefix, type="file")]

@@ -71,11 +71,11 @@ def sweep_command(
     from fedloom.study import Search, Sweep, check_all, run_trial
     from fedloom.study.trial import said
 
-    from .run import repeatable, sorted_out
+    from .run import repeatable, split_settings
 
     if dry_run and trials is not None:
         raise ConfigError("--dry-run knows the runs of a grid; a search chooses them as it goes")
-    source, words, out = sorted_out(settings, out)
+    source, words, out = split_settings(settings, out)
     words, seeds = _seeds(words, seeds)
     sweep = Sweep(source, words, seeds, out, by, search=trials is not None)
     search = None if trials is None else Search(sweep, trials)
@@ -92,10 +92,10 @@ def sweep_command(
             click.echo(f"{number}/{trials or len(grid)} {said(choice)}: {state}", err=True)
 
     with repeatable(f"the sweep in '{sweep.folder}'"):
-        done = grid if search is None else search.run(not quiet, say)
+        finished = grid if search is None else search.run(not quiet, say)
         for number, trial in enumerate(grid, 1):
             say(number, trial.choice, run_trial(trial, progress=not quiet))
-        _tell(sweep, done)
+        _tell(sweep, finished)
 
 
 def _cost(trials: Sequence[Trial], speed: float | None) -> str:
@@ -108,35 +108,35 @@ def _cost(trials: Sequence[Trial], speed: float | None) -> str:
 
     from .dry_run import Cost, measure
 
-    kept, costs, end = KeptData(), dict[tuple[str, ...], Cost](), time.monotonic() + 10
+    data, costs, end = KeptData(), dict[tuple[str, ...], Cost](), time.monotonic() + 10
     for trial in trials:
         key = tuple(trial.choice.values())
         if key not in costs and (not costs or time.monotonic() < end):
-            costs[key] = measure(trial.config.experiment(kept.of(trial.config)), speed)
+            costs[key] = measure(trial.config.experiment(data.of(trial.config)), speed)
             speed = speed or costs[key].operations / (costs[key].seconds or 1.0)
-    left = [trial for trial in trials if state_of(trial.folder) not in OVER]
-    share = len(left) / len(costs)
+    missing = [trial for trial in trials if state_of(trial.folder) not in OVER]
+    scale = len(missing) / len(costs)
     rows = [
-        ["runs", str(len(left)), f"of {len(trials)}; the others have ended"],
-        ["time", f"about {human_seconds(share * sum(c.seconds for c in costs.values()))}", ""],
-        ["operations", f"about {share * sum(c.operations for c in costs.values()):.2g}", ""],
-        ["disk", f"about {human_bytes(round(share * sum(c.disk for c in costs.values())))}", ""],
+        ["runs", str(len(missing)), f"of {len(trials)}; the others have ended"],
+        ["time", f"about {human_seconds(scale * sum(c.seconds for c in costs.values()))}", ""],
+        ["operations", f"about {scale * sum(c.operations for c in costs.values()):.2g}", ""],
+        ["disk", f"about {human_bytes(round(scale * sum(c.disk for c in costs.values())))}", ""],
     ]
     rows[1][2] = next(iter(costs.values())).by + ", the others by their operations"
     return f"estimate of a sweep\n{table(rows)}"
 
 
-def _seeds(words: Sequence[str], given: int | None) -> tuple[list[str], int]:
+def _seeds(words: Sequence[str], count: int | None) -> tuple[list[str], int]:
     """seeds=3 among the settings is the option of that name."""
-    own = [w.partition("=")[2].strip() for w in words if w.partition("=")[0].strip() == "seeds"]
+    texts = [w.partition("=")[2].strip() for w in words if w.partition("=")[0].strip() == "seeds"]
     rest = [w for w in words if w.partition("=")[0].strip() != "seeds"]
-    for text in own:
+    for text in texts:
         if not text.isdigit() or int(text) < 1:
             raise ConfigError(f"seeds must be a whole number from 1, got '{text}'")
-        if given is not None and int(text) != given:
-            raise ConfigError(f"--seeds {given} and seeds={text} are both given; keep one of them")
-        given = int(text)
-    return rest, given or 1
+        if count is not None and int(text) != count:
+            raise ConfigError(f"--seeds {count} and seeds={text} are both given; keep one of them")
+        count = int(text)
+    return rest, count or 1
 
 
 def _tell(sweep: Sweep, trials: Sequence[Trial]) -> None:
@@ -146,10 +146,10 @@ def _tell(sweep: Sweep, trials: Sequence[Trial]) -> None:
     from fedloom.study.trial import said
 
     rows = results(trials)
-    done = [t for t in trials if state_of(t.folder) == "finished"]
-    if not done:
+    finished = [t for t in trials if state_of(t.folder) == "finished"]
+    if not finished:
         raise ConfigError(f"no run of the sweep finished: {rows[0].failures[0]}")
-    metric = load_run(done[0].folder).metric
+    metric = load_run(finished[0].folder).metric
     best = best_of(rows, sweep.seeds, sweep.by, metric.higher_is_better)
     both = [f"{split} {metric.name}, last tenth" for split in rows[0].of]
     lines = [_line(row, metric, row is best) for row in rows]
@@ -173,8 +173,8 @@ def _line(row: Row, metric: Metric, best: bool) -> list[str]:
     from fedloom.report.tables import human_value
 
     cells = [
-        "-" if found is None else human_value(found[0], metric.unit, found[1])
-        for found in row.of.values()
+        "-" if value is None else human_value(value[0], metric.unit, value[1])
+        for value in row.of.values()
     ]
     state = "best" if best else "pruned" if row.pruned else ""
     return [*row.choice.values(), str(row.seeds), *cells, state]

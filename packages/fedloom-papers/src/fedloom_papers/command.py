@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fedloom.cli.compare_and_report import figure_options, wanted
+from fedloom.cli.compare_and_report import figure_options, parse_figures
 from fedloom.errors import ConfigError, did_you_mean
 
 from .measure_command import measure_command
@@ -272,7 +272,7 @@ def table_command(
     if as_published and (tune or halving):
         raise ConfigError("--as-published runs what was published; drop --tune and --halving")
     name, changes = _name_and_changes(words)
-    asked, shown = wanted(figures, kinds, column), _columns(columns, style)
+    asked, shown = parse_figures(figures, kinds, column), _columns(columns, style)
     found = entry(name)
     if found.fact:
         raise ConfigError(f"{found.id} has no runs: a test compares it (tests/facts.py)")

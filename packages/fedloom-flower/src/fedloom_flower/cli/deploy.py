@@ -63,7 +63,7 @@ def new_command(settings: tuple[str, ...], out: Path, clients: str | None) -> No
 
     Settings of the deployment are federation.KEY=VALUE: address, port, deadline, ...
     """
-    from fedloom.cli.run import sorted_out
+    from fedloom.cli.run import split_settings
     from fedloom.config import parse_override, resolve
     from fedloom.config.sources import read
     from fedloom_flower.clients import KEYS_MADE_HERE
@@ -72,7 +72,7 @@ def new_command(settings: tuple[str, ...], out: Path, clients: str | None) -> No
     from fedloom_flower.new import make
     from fedloom_flower.own_files import at_sites, named_files
 
-    source, changes, _ = sorted_out(settings, str(out))
+    source, changes, _ = split_settings(settings, str(out))
     ours = [c for c in changes if c.startswith("federation.")]
     given = dict(parse_override(c.removeprefix("federation.")) for c in ours)
     config = resolve(source, [c for c in changes if c not in ours])
