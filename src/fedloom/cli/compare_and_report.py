@@ -93,7 +93,7 @@ def compare_command(
 
 
 def _whole(
-    rows: Rows, groups: Sequence[Group], compared: Sequence[Difference], alike: set[str]
+    rows: Rows, groups: Sequence[Group], compared: Sequence[Difference], like_best: set[str]
 ) -> Rows:
     """The rows with the numbers of their difference, whether no test tells them from the best, and
     the settings that differ.
@@ -103,7 +103,7 @@ def _whole(
 
     settings = setting_columns(groups)
     return [
-        row | columns(row["label"], compared) | {"like_best": row["label"] in alike} | cells
+        row | columns(row["label"], compared) | {"like_best": row["label"] in like_best} | cells
         for row, cells in zip(rows, settings, strict=True)
     ]
 

@@ -76,9 +76,9 @@ def count_work(run: Run, cohorts: Sequence[Sequence[int]], scale: float) -> Work
     srv = run.step.first(net.init(), steps[max(steps)].up)
     start = net.init(), srv, net.init_buffers(), run.cohorts
     run.state = run.step.initial_state(*start, run.evaluator.curve, Ledger())
-    often = Counter(i for cohort in cohorts for i in cohort)
-    local = sum(n * fed.steps(i) for i, n in often.items())
-    work = sum(n * _operations(fed, steps[fed.capacity(i)], i) for i, n in often.items())
+    rounds_by_client = Counter(i for cohort in cohorts for i in cohort)
+    local = sum(n * fed.steps(i) for i, n in rounds_by_client.items())
+    work = sum(n * _operations(fed, steps[fed.capacity(i)], i) for i, n in rounds_by_client.items())
     each, tests = _evaluation(run)
     return Work(steps, work * scale, local * scale, each * tests, tests)
 

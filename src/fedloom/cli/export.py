@@ -93,11 +93,11 @@ def export_command(
         weights = network.weights_of(module)
     facts = collect_facts(loaded, config, round, fraction, weights, number)
     note = note or f"{sum(v.numel() for v in weights.values()):,} numbers, round {round}"
-    site, end = facts.about["client"], _SUFFIX[kind or "safetensors"]
+    site, end = facts.record["client"], _SUFFIX[kind or "safetensors"]
     out = _emptied(out or run / _folder(fraction, site))
     click.echo(f"{site}'s own model: {note}" if site else note)
     code = network.write_script(out, module, facts)
-    if kind or facts.about["torch"] is None:  # else they are in the network alone
+    if kind or facts.record["torch"] is None:  # else they are in the network alone
         network.write_weights(out / f"{_WEIGHTS}{end}", weights, "the weights by name")
     if mask:
         network.write_weights(out / f"{_MASK}{end}", mask, "which of them it holds")
@@ -107,9 +107,9 @@ def export_command(
     verify(code, facts, module, out / "test.npz" if test_set else None)
 
 
-def _folder(share: float | None, site: str) -> str:
+def _folder(capacity: float | None, site: str) -> str:
     """The name of an export: of the whole model, of a sub-model, of a site's own."""
-    more = re.sub(r"[^\w.-]+", "-", site).strip("-.") if share is None else f"{share:g}"
+    more = re.sub(r"[^\w.-]+", "-", site).strip("-.") if capacity is None else f"{capacity:g}"
     return f"export-{more}" if more else "export"
 
 

@@ -27,67 +27,66 @@ _LOCAL = ("epochs", "steps", "batch", "lr", "optimiser")  # settings of local wo
 
 def write_card(out: Path, run: Run, facts: ExportFacts) -> None:
     """Write the card of an exported model."""
-    about = facts.about
-    client = about["client"]
+    record = facts.record
+    client = record["client"]
     parts = [
         f"# Model card: {run.name}, {run.label}" + (f", {client}'s own model" if client else ""),
-        _use(about),
-        "## Data\n\n" + _data(run, about),
-        "## Method\n\n" + _method(run, about),
-        "## Scores\n\n" + _scores(run, about),
+        _use(record),
+        "## Data\n\n" + _data(run, record),
+        "## Method\n\n" + _method(run, record),
+        "## Scores\n\n" + _scores(run, record),
         "## Limits\n\n" + _list(_limits(run, facts)),
-        "## How it was made\n\n" + _provenance(run, about),
+        "## How it was made\n\n" + _provenance(run, record),
     ]
     click.echo(f"{write_out(out, chr(10).join(f'{part}{chr(10)}' for part in parts))}: the card")
 
 
-def _use(about: Mapping[str, Any]) -> str:
-    how = about["inputs"]
-    file = (
-        "patients.csv" if how.get("columns") else "texts.txt" if "words" in how else "samples.npy"
-    )
-    site = " --site SITE" if how["kind"] == "cells_per_client" else ""
+def _use(record: Mapping[str, Any]) -> str:
+    recipe = record["inputs"]
+    file = "texts.txt" if "words" in recipe else "samples.npy"
+    file = "patients.csv" if recipe.get("columns") else file
+    site = " --site SITE" if recipe["kind"] == "cells_per_client" else ""
     code = f"```\npython predict.py {file} --out scores.csv{site}\n```"
-    classes = about["classes"]
+    classes = record["classes"]
     if not classes:
         return code
     meaning = f"Classes: {', '.join(classes)}."
     if len(classes) == 2:
         meaning += (
-            f" A row is {classes[1]} where that has a probability above {about['threshold']:g}."
+            f" A row is {classes[1]} where that has a probability above {record['threshold']:g}."
         )
     return f"{code}\n\n{meaning}"
 
 
-def _data(run: Run, about: Mapping[str, Any]) -> str:
+def _data(run: Run, record: Mapping[str, Any]) -> str:
     sizes = run.partition.get("sizes") or []
     clients = run.summary.get("population", len(sizes))
     rows = f", {sum(sizes):,} training rows" if sizes and "every" not in run.partition else ""
-    tests = f"; {about['samples']:,} test rows."
-    if client := about["client"]:
-        count = (about["scores"].get("training_rows") or {}).get(client, "unknown")
-        tests = f". {client}: {count} training rows, {about['samples']:,} test rows."
+    tests = f"; {record['samples']:,} test rows."
+    if client := record["client"]:
+        count = (record["scores"].get("training_rows") or {}).get(client, "unknown")
+        tests = f". {client}: {count} training rows, {record['samples']:,} test rows."
     lines = [f"{_name(run, 'data')}: {clients:,} sites{rows}{tests}"]
     if (nodes := attendance(run.path, names_of(run))) is not None and nodes.left:
         lines.append(_list(nodes.left))
-    rules = about["inputs"].get("rules") or []
-    columns = [rule["name"] for rule in rules] or about["inputs"].get("columns")
+    rules = record["inputs"].get("rules") or []
+    columns = [rule["name"] for rule in rules] or record["inputs"].get("columns")
     if columns:
         lines.append(f"Columns: {', '.join(columns)}. `about.json` has what each becomes.")
     else:
-        lines.append(f"An input: {about['inputs']['kind']}, {about['inputs'].get('shape')}.")
-    if prepared := about["inputs"].get("prepared"):
+        lines.append(f"An input: {record['inputs']['kind']}, {record['inputs'].get('shape')}.")
+    if prepared := record["inputs"].get("prepared"):
         lines.append(_list(prepared))
     return "\n\n".join(lines)
 
 
-def _method(run: Run, about: Mapping[str, Any]) -> str:
+def _method(run: Run, record: Mapping[str, Any]) -> str:
     local = {k: v for k, v in (run.config.get("local") or {}).items() if k in _LOCAL}
     rows = {
         "model": f"{_name(run, 'model')}, {run.summary.get('parameters', 'unknown')} parameters",
         "private layers": str((run.config.get("private") or {}).get("name", "")),
         "cohort": str(run.config.get("cohort", "")),
-        "rounds": f"{about['round']} of {run.planned}",
+        "rounds": f"{record['round']} of {run.planned}",
         "seed": str(run.seed),
         "time that passed, with waiting for nodes": _passed(run),
         "local work": ", ".join(f"{k} {v}" for k, v in local.items() if v is not None),
@@ -103,54 +102,54 @@ def _passed(run: Run) -> str:
     return human_seconds(seconds) if seconds else ""
 
 
-def _scores(run: Run, about: Mapping[str, Any]) -> str:
+def _scores(run: Run, record: Mapping[str, Any]) -> str:
     """A line for all test rows, one for each site, and their mean and spread; of a client's own
     model that of this site.
     """
-    row = np.flatnonzero(run.rounds == about["round"])
+    row = np.flatnonzero(run.rounds == record["round"])
     names = [n.removeprefix("test_") for n in run.columns if n.startswith("test_") and "@" not in n]
     names = [name for name in names if not name.endswith("_ema")]
     names = [name for name in names if name != "loss"] or names
     values = {n: float(run.columns[f"test_{n}"][row[-1]]) for n in names} if len(row) else {}
     sites, sizes, rows = (
-        about["scores"].get(key) or {} for key in ("sites", "training_rows", "test_rows")
+        record["scores"].get(key) or {} for key in ("sites", "training_rows", "test_rows")
     )
-    if not values or (about["client"] and not sites):
+    if not values or (record["client"] and not sites):
         return "The run measured nothing after this round."
     whole = OF_SITES if run.partition.get("tests_elsewhere") else ""
     lines = [
-        [whole or "all test rows", "", f"{about['samples']:,}", *map(_number, values.values())]
+        [whole or "all test rows", "", f"{record['samples']:,}", *map(_number, values.values())]
     ]
-    lines = [] if about["client"] else lines
+    lines = [] if record["client"] else lines
     for site, each in list(sites.items())[:_SITES]:
         counts = [str(sizes.get(site, "-")), str(rows.get(site, "-"))]
         lines.append([site, *counts, *(_number(each.get(name)) for name in values)])
     series = [[e[n] for e in sites.values() if e.get(n) is not None] for n in values]
     for label, stat in (("mean of sites", np.mean), ("standard deviation of sites", np.std)):
-        if any(series) and not about["client"]:
+        if any(series) and not record["client"]:
             lines.append([label, "", "", *(_number(float(stat(v)) if v else None) for v in series)])
-    basis = f"\n\nSites were measured on {about['scores']['basis']}." if sites else ""
+    basis = f"\n\nSites were measured on {record['scores']['basis']}." if sites else ""
     return _table(["", "training rows", "test rows", *values], lines) + basis
 
 
 def _limits(run: Run, facts: ExportFacts) -> Iterable[str]:
-    about = facts.about
-    for name, reasons in (about["scores"].get("why_none") or {}).items():
+    record = facts.record
+    for name, reasons in (record["scores"].get("why_none") or {}).items():
         for why, some in reasons.items():
-            total = "" if about["client"] else f" of {len(some)} sites"
+            total = "" if record["client"] else f" of {len(some)} sites"
             yield f"{name}{total} is missing: {why}"
-    rows = about["scores"].get("test_rows") or {}
+    rows = record["scores"].get("test_rows") or {}
     if few := [f"{site} ({count})" for site, count in rows.items() if count < FEW_ROWS][:_SITES]:
         yield f"Sites with fewer than {FEW_ROWS} test rows: {', '.join(few)}."
-    if run.own_models and not about["client"]:
+    if run.own_models and not record["client"]:
         yield "The sites of this run use models of their own, and this is the server's."
-    if not about["scores"]:
+    if not record["scores"]:
         yield "No score of single sites is recorded for this model."
-    if about["inputs"].get("columns"):
+    if record["inputs"].get("columns"):
         yield (
             "`predict.py` refuses categories and texts that training did not have, and counts rows "
             "outside of the training rows' ranges."
-            if about["ranges"]
+            if record["ranges"]
             else "The ranges of the training rows are not recorded, so `predict.py` cannot say "
             "whether a row lies outside of them."
         )
@@ -158,12 +157,12 @@ def _limits(run: Run, facts: ExportFacts) -> Iterable[str]:
     yield from facts.lacking()
 
 
-def _provenance(run: Run, about: Mapping[str, Any]) -> str:
+def _provenance(run: Run, record: Mapping[str, Any]) -> str:
     env = run.environment
     parts = [f"{key} {env[key]}" for key in ("fedloom", "commit", "torch", "python") if key in env]
     words = [f"The run: {', '.join(parts)}."] if parts else []
     words += [f"Its command: `{env['command']}`."] if env.get("command") else []
-    return "\n\n".join([*words, f"Exported from `{run.path.name}` by fedloom {about['fedloom']}."])
+    return "\n\n".join([*words, f"Exported from `{run.path.name}` by fedloom {record['fedloom']}."])
 
 
 def _name(run: Run, table: str) -> str:

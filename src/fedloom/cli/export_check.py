@@ -31,12 +31,12 @@ from fedloom.storage.atomic import write_out
 
 @dataclass(frozen=True)
 class ExportFacts:
-    """about: for the script, fit for JSON. row: one input of the network, (1, ...); None if the run
-    does not say. data: the run's, None if they are not available, and why. by_batch: the run was
-    evaluated with statistics of test batches, which no export has.
+    """record: for the script, fit for JSON. row: one input of the network, (1, ...); None if the
+    run does not say. data: the run's, None if they are not available, and why. by_batch: the run
+    was evaluated with statistics of test batches, which no export has.
     """
 
-    about: dict[str, Any]
+    record: dict[str, Any]
     row: Tensor | None
     data: FederatedData | None
     why: str
@@ -44,17 +44,17 @@ class ExportFacts:
 
     def lacking(self) -> list[str]:
         """What the export cannot include of inputs and score, one line each."""
-        how, no = self.about["inputs"], "not exported:"
+        recipe, no = self.record["inputs"], "not exported:"
         lines = {
-            f"{no} the transform {how.get('transform')}, your own code; call it in prepare()": (
-                how["kind"] == "own"
+            f"{no} the transform {recipe.get('transform')}, your own code; call it in prepare()": (
+                recipe["kind"] == "own"
             ),
-            f"{no} how inputs are made, which the run does not say": how["kind"] == "unknown",
+            f"{no} how inputs are made, which the run does not say": recipe["kind"] == "unknown",
             "the script reads the tokeniser with the package transformers": (
-                how["kind"] == "subwords"
+                recipe["kind"] == "subwords"
             ),
-            f"{no} the metric '{self.about['name']}', code that is not fedloom's: no --check": (
-                self.about["metric"] is None
+            f"{no} the metric '{self.record['name']}', code that is not fedloom's: no --check": (
+                self.record["metric"] is None
             ),
         }
         return [line for line, applies in lines.items() if applies]
@@ -68,13 +68,14 @@ def collect_facts(
     weights: Mapping[str, Tensor],
     client: int | None = None,
 ) -> ExportFacts:
-    """What a run says about the model of a round; share: of a sub-model of this size; client: of
+    """What a run says about the model of a round; capacity: of a sub-model; client: of
     the model that this one uses, with its own rows. Raises CheckpointError where its description of
     its inputs is damaged, ConfigError where a client's rows are not here.
     """
     data, why = _load_data(run, config)
     inputs, metric = (run.partition.get(key) for key in ("inputs", "metric"))
-    how = dict(inputs) if isinstance(inputs, Mapping) and "kind" in inputs else {"kind": "unknown"}
+    recipe = dict(inputs) if isinstance(inputs, Mapping) else {}
+    recipe = recipe if "kind" in recipe else {"kind": "unknown"}
     metric = metric if isinstance(metric, Mapping) and "kind" in metric else None
     owner, spread = "", run.partition.get("ranges") or {}
     if client is not None:
@@ -82,7 +83,7 @@ def collect_facts(
             raise ConfigError(f"--client: {why}")
         owner = data.client_name(client) if data.client_names else f"client {client}"
         spread = ranges(data, client)
-        data, how = _client_part(data, client, how)
+        data, recipe = _client_part(data, client, recipe)
     name = run.metric.name if metric is None else metric.get("name", run.metric.name)
     first = next((v for v in weights.values() if v.is_floating_point()), None)
     tests = None if data is None else data.test_targets
@@ -90,7 +91,7 @@ def collect_facts(
     measured = capacity is None and not common and run.clients.get("round") == round
     scores = _scores(run, owner) if measured else {}
     site = scores.get("sites", {}).get(owner, {})
-    about = {
+    record = {
         "fedloom": __version__,
         "run": run.path.name,
         "client": owner,
@@ -108,9 +109,9 @@ def collect_facts(
         "recode": run.partition.get("recode") or {},
         "scores": scores,
     }
-    row = describe(about, how, data, run.path)
+    row = describe(record, recipe, data, run.path)
     return ExportFacts(
-        about, row, data, why, run.config.get("evaluate", {}).get("statistics") == "batch"
+        record, row, data, why, run.config.get("evaluate", {}).get("statistics") == "batch"
     )
 
 
@@ -135,31 +136,31 @@ def _load_data(run: Run, config: Config | None) -> tuple[FederatedData | None, s
 
 
 def describe(
-    about: dict[str, Any], how: dict[str, Any], data: FederatedData | None, run: Path
+    record: dict[str, Any], recipe: dict[str, Any], data: FederatedData | None, run: Path
 ) -> Tensor | None:
-    """Put how inputs are made, by recipe() in fedloom.data.raw_inputs, into `about` -> a row that
-    the script makes by it, or zeros of its shape.
+    """Put how inputs are made, by recipe() in fedloom.data.raw_inputs, into the record -> a row
+    that the script makes by it, or zeros of its shape.
     """
-    about["inputs"] = how
-    by_token = about["metric"] and about["metric"]["kind"] in ("perplexity", "token accuracy")
+    record["inputs"] = recipe
+    by_token = record["metric"] and record["metric"]["kind"] in ("perplexity", "token accuracy")
     try:
-        about["tokens"] = int(how["shape"][0]) if by_token else 1
-        if "words" in how:
-            how["words"] = {word: i for i, word in enumerate(how["words"])}
-        for rule in how.get("rules", ()):
-            missing = map(str, about.get("reading", {}).get("na_values", ()))
+        record["tokens"] = int(recipe["shape"][0]) if by_token else 1
+        if "words" in recipe:
+            recipe["words"] = {word: i for i, word in enumerate(recipe["words"])}
+        for rule in recipe.get("rules", ()):
+            missing = map(str, record.get("reading", {}).get("na_values", ()))
             rule["empty"] = sorted({*EMPTY, *missing})
-            if other := about.get("recode", {}).get(rule["name"]):
+            if other := record.get("recode", {}).get(rule["name"]):
                 rule["recode"] = other
-        if data is not None and how["kind"] not in ("own", "unknown", "cells_per_client"):
-            return prepare(_back(data, data.inputs[:1]), about)
-        if data is not None and how["kind"] != "cells_per_client":
+        if data is not None and recipe["kind"] not in ("own", "unknown", "cells_per_client"):
+            return prepare(_back(data, data.inputs[:1]), record)
+        if data is not None and recipe["kind"] != "cells_per_client":
             row = data.ready(data.inputs[:1])
-            return row.to(getattr(torch, about["dtype"])) if row.is_floating_point() else row
-        if not {"shape", "dtype"} <= how.keys():
+            return row.to(getattr(torch, record["dtype"])) if row.is_floating_point() else row
+        if not {"shape", "dtype"} <= recipe.keys():
             return None
-        kind = how["dtype"] if how["dtype"] == "int64" else about["dtype"]
-        return torch.zeros(1, *how["shape"], dtype=getattr(torch, kind))
+        kind = recipe["dtype"] if recipe["dtype"] == "int64" else record["dtype"]
+        return torch.zeros(1, *recipe["shape"], dtype=getattr(torch, kind))
     except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         raise CheckpointError(
             f"'{run / 'partition.json'}' is damaged, so how inputs are made is not known "
@@ -168,12 +169,12 @@ def describe(
 
 
 def _client_part(
-    data: FederatedData, client: int, how: dict[str, Any]
+    data: FederatedData, client: int, common_recipe: dict[str, Any]
 ) -> tuple[FederatedData, dict[str, Any]]:
     """What a client has; how its inputs are made, of all clients' inputs if they are alike."""
     client_data, raw = data.only(client, tests=True), data.raw
     if not isinstance(raw, PerClient):
-        return client_data, how
+        return client_data, common_recipe
     client_raw = raw.by_client[data.client_name(client) if data.client_names else ""]
     return replace(client_data, raw=client_raw), recipe(client_raw, data.transform, data.inputs)
 
@@ -244,26 +245,27 @@ def verify(code: Path, facts: ExportFacts, module: nn.Module | None, npz: Path |
     run's. module: for a script without a network. npz: where to write the test set. Raises
     CheckpointError if it differs, ConfigError if there is nothing to write.
     """
-    about, data = facts.about, facts.data
+    record, data = facts.record, facts.data
     tests = None if data is None else data.test_targets
     if npz is not None:
         if data is None or data.test_inputs is None or tests is None:
             raise ConfigError(f"--test-set: {facts.why if data is None else 'there is none'}")
-        if about["inputs"]["kind"] == "cells_per_client":
+        if record["inputs"]["kind"] == "cells_per_client":
             raise ConfigError("--test-set: each site prepares its rows by numbers of its own")
         _save(npz, _back(data, data.test_inputs), tests.numpy())
-    if data is None or tests is None or about["metric"] is None:
-        owner = about.get("client") or "the run"
+    if data is None or tests is None or record["metric"] is None:
+        owner = record.get("client") or "the run"
         why = f"{owner} has no test set" if data is not None and tests is None else facts.why
         click.echo(f"not checked: {'see above' if data is not None and tests is not None else why}")
         return
-    if about["inputs"]["kind"] in ("own", "unknown"):
+    if record["inputs"]["kind"] in ("own", "unknown"):
         click.echo("not checked: the inputs' transform is not in the script")
         return
     script = runpy.run_path(str(code))
     with one_thread():  # as in a run
-        value = _score(script, data, None if about["torch"] else module)
-    expected, line = about["said"], f"{about['name']} {value:.6g} on {len(tests)} raw test samples"
+        value = _score(script, data, None if record["torch"] else module)
+    expected = record["said"]
+    line = f"{record['name']} {value:.6g} on {len(tests)} raw test samples"
     if expected is None or facts.by_batch:
         how = (
             "measured by the statistics of test batches" if facts.by_batch else "did not measure it"

@@ -182,7 +182,7 @@ def write_script(out: Path, module: nn.Module | None, facts: ExportFacts) -> Pat
     """Write the network, what is known of it, and the script that runs it into a folder -> the
     script.
     """
-    facts.about.update(torch=None, state=None)
+    facts.record.update(torch=None, state=None)
     try:
         if module is None:
             raise ConfigError("only the Python code that started the run knows it")
@@ -196,12 +196,12 @@ def write_script(out: Path, module: nn.Module | None, facts: ExportFacts) -> Pat
     except pickle.UnpicklingError as error:
         click.echo(f"not exported: the network: it {exported.refusal(error)}; {exported.BY_HAND}")
     else:
-        facts.about.update(torch=torch.__version__, state=state)
+        facts.record.update(torch=torch.__version__, state=state)
         written = write_out(out / "model.pt2", file.getvalue())
         click.echo(f"{written}: the network, by torch {torch.__version__}")
-    text = json.dumps(facts.about, indent=1, ensure_ascii=False) + "\n"
+    text = json.dumps(facts.record, indent=1, ensure_ascii=False) + "\n"
     click.echo(f"{write_out(out / 'about.json', text)}: inputs, classes, threshold, scores")
-    if facts.about["inputs"].get("columns"):  # of a table
+    if facts.record["inputs"].get("columns"):  # of a table
         written = write_out(out / "cells.py", Path(cells.__file__).read_text(encoding="utf-8"))
         click.echo(f"{written}: what prepares a table's columns, as in training")
     code = write_out(out / "predict.py", Path(exported.__file__).read_text(encoding="utf-8"))
@@ -245,10 +245,10 @@ def _line(module: nn.Module, error: Exception) -> str:
             f"{type(module).__name__}, whose code fixes the number of samples in a batch, as "
             "len(inputs) does: take inputs.shape[0]"
         )
-    away = str(Path(torch.__file__).parent), __file__
+    outside = str(Path(torch.__file__).parent), __file__
     for frame, number in reversed(list(traceback.walk_tb(error.__traceback__))):
         code = frame.f_code  # of torch there is also some that no file has
-        if not code.co_filename.startswith((*away, "<")):
+        if not code.co_filename.startswith((*outside, "<")):
             return f"{code.co_qualname} ({code.co_filename}, line {number}): {why}"
     return f"{type(module).__name__}: {why}"
 

@@ -130,24 +130,24 @@ def prepare(
     prepare columns, its name or a file; strict: an unknown category is an error, unless its rule
     has `others`; first: the first row's number; facts: in place of about()."""
     facts = facts or about()
-    how = facts["inputs"] | {"strict": strict, "first": first}
-    if "rules" in how:
-        how["rules"] = at_site(how, site)
-    inputs: Tensor = KINDS[how["kind"]](samples, how)
+    recipe = facts["inputs"] | {"strict": strict, "first": first}
+    if "rules" in recipe:
+        recipe["rules"] = at_site(recipe, site)
+    inputs: Tensor = KINDS[recipe["kind"]](samples, recipe)
     return inputs.to(getattr(torch, facts["dtype"])) if inputs.is_floating_point() else inputs
 
 
-def at_site(how: dict[str, Any], site: Site) -> list[dict[str, Any]]:
+def at_site(recipe: dict[str, Any], site: Site) -> list[dict[str, Any]]:
     """The rules of columns, with the site's own numbers. Raises ValueError where these miss."""
-    if (sites := how.get("sites")) is None:
-        return list(how["rules"])
+    if (sites := recipe.get("sites")) is None:
+        return list(recipe["rules"])
     if site is None or not (site in sites or Path(site).is_file()):
         choices = f"one of {', '.join(sites)}, or " if sites else ""
         problem = "" if site is None else f", and {site!r} is none"
         advice = f"{problem}: give --site, {choices}the file preparation.json of the site's node"
         raise ValueError(f"every site prepared its columns by its own rows{advice}")
     numbers = sites[site] if site in sites else json.loads(Path(site).read_text(encoding="utf-8"))
-    return [rule | numbers.get(rule["name"], {}) for rule in how["rules"]]
+    return [rule | numbers.get(rule["name"], {}) for rule in recipe["rules"]]
 
 
 def _tensor(samples: Any) -> Tensor:
@@ -156,50 +156,52 @@ def _tensor(samples: Any) -> Tensor:
     return torch.as_tensor(array.copy())
 
 
-def _shaped(values: Tensor, how: dict[str, Any]) -> Tensor:
+def _shaped(values: Tensor, recipe: dict[str, Any]) -> Tensor:
     """Values (n, ...), if that is the shape of samples."""
-    if (shape := tuple(values.shape[1:])) != (expected := tuple(how.get("shape", shape))):
+    if (shape := tuple(values.shape[1:])) != (expected := tuple(recipe.get("shape", shape))):
         raise ValueError(f"a sample has the shape {expected}, got {shape}")
     return values
 
 
-def _pixels(samples: Any, how: dict[str, Any]) -> Tensor:
+def _pixels(samples: Any, recipe: dict[str, Any]) -> Tensor:
     """Pictures of whole numbers (n, C, H, W), grey ones also (n, H, W)."""
-    values, shape, dtype = _tensor(samples), how["shape"], getattr(torch, how["dtype"])
+    values, shape, dtype = _tensor(samples), recipe["shape"], getattr(torch, recipe["dtype"])
     if shape[0] == 1 and list(values.shape[1:]) == shape[1:]:
         values = values.unsqueeze(1)
-    values = _shaped(values, how)
+    values = _shaped(values, recipe)
     if values.is_floating_point() and bool((values != values.round()).any()):
-        raise ValueError(f"pixels are whole numbers from 0 to {how['scale']:g}: here are fractions")
-    mean, std = (torch.tensor(how[key], dtype=dtype).view(-1, 1, 1) for key in ("mean", "std"))
-    return values.to(dtype).div(how["scale"]).sub(mean).div(std)
+        raise ValueError(
+            f"pixels are whole numbers from 0 to {recipe['scale']:g}: here are fractions"
+        )
+    mean, std = (torch.tensor(recipe[key], dtype=dtype).view(-1, 1, 1) for key in ("mean", "std"))
+    return values.to(dtype).div(recipe["scale"]).sub(mean).div(std)
 
 
-def _numbers(samples: Any, how: dict[str, Any]) -> Tensor:
+def _numbers(samples: Any, recipe: dict[str, Any]) -> Tensor:
     """Numbers as they were stored; of a table the columns by their names."""
     rows = isinstance(samples, list) and samples and isinstance(samples[0], dict)
-    if how.get("columns") and (rows or hasattr(samples, "columns")):
-        return _cells(samples, how | {"rules": [PLAIN | {"name": n} for n in how["columns"]]})
-    return _shaped(_tensor(samples).to(getattr(torch, how["dtype"])), how)
+    if recipe.get("columns") and (rows or hasattr(samples, "columns")):
+        return _cells(samples, recipe | {"rules": [PLAIN | {"name": n} for n in recipe["columns"]]})
+    return _shaped(_tensor(samples).to(getattr(torch, recipe["dtype"])), recipe)
 
 
-def _cells(samples: Any, how: dict[str, Any]) -> Tensor:
+def _cells(samples: Any, recipe: dict[str, Any]) -> Tensor:
     """Rows of a table: a data frame, mappings from names of columns, or cells in their order."""
-    rows, rules = _rows(samples), how["rules"]
+    rows, rules = _rows(samples), recipe["rules"]
     by_name, columns = len(rows) > 0 and isinstance(rows[0], dict), []
-    for number, row in enumerate(rows, how.get("first", 1)):
+    for number, row in enumerate(rows, recipe.get("first", 1)):
         if not by_name and len(row) != len(rules):
             raise ValueError(f"row {number} has {len(row)} cells, and the model takes {len(rules)}")
         if missing := [rule["name"] for rule in rules if by_name and rule["name"] not in row]:
             raise ValueError(f"no column {missing[0]!r}; there are {', '.join(row)}")
-    for place, rule in enumerate(rules):
-        cells = _column(rows, rule["name"] if by_name else place)
+    for i, rule in enumerate(rules):
+        cells = _column(rows, rule["name"] if by_name else i)
         try:
-            columns.append(tables().inputs(cells, rule, how.get("strict", False)))
+            columns.append(tables().inputs(cells, rule, recipe.get("strict", False)))
         except tables().CellError as error:
-            place = how.get("first", 1) + error.row
-            raise ValueError(f"column {rule['name']!r}, row {place}: {error}") from None
-    return torch.from_numpy(np.concatenate(columns, axis=1)).to(getattr(torch, how["dtype"]))
+            number = recipe.get("first", 1) + error.row
+            raise ValueError(f"column {rule['name']!r}, row {number}: {error}") from None
+    return torch.from_numpy(np.concatenate(columns, axis=1)).to(getattr(torch, recipe["dtype"]))
 
 
 @cache
@@ -220,19 +222,20 @@ def _column(rows: Any, key: Any) -> Any:
     return np.fromiter((row[key] for row in rows), object, len(rows))
 
 
-def _texts(samples: Any, how: dict[str, Any]) -> Tensor:
+def _texts(samples: Any, recipe: dict[str, Any]) -> Tensor:
     """Texts as numbers of their words, characters or tokens; arrays of such numbers stay."""
     samples = [samples] if isinstance(samples, str) else samples
     if len(samples) and not isinstance(samples[0], str):
         return _tensor(samples).long()
-    return torch.tensor([_text(text, how) for text in samples], dtype=torch.int64)
+    return torch.tensor([_text(text, recipe) for text in samples], dtype=torch.int64)
 
 
-def _text(text: str, how: dict[str, Any]) -> list[int]:
-    kind, length, numbers = how["kind"], how.get("length", how["shape"][-1]), how.get("words", {})
+def _text(text: str, recipe: dict[str, Any]) -> list[int]:
+    kind, numbers = recipe["kind"], recipe.get("words", {})
+    length = recipe.get("length", recipe["shape"][-1])
     if kind == "subwords":
         ready = {"truncation": True, "max_length": length, "padding": "max_length"}
-        return list(_tokeniser(how["source"])(text, **ready)["input_ids"])
+        return list(_tokeniser(recipe["source"])(text, **ready)["input_ids"])
     if kind == "running":
         return [numbers.get(word, numbers["<unk>"]) for word in text.split()]
     if kind == "characters":
@@ -250,7 +253,7 @@ def _tokeniser(source: str) -> Any:
 
 
 # how samples become inputs, by the kind that fedloom.data.raw_inputs.recipe names
-KINDS: dict[str, Any] = dict.fromkeys(("own", "unknown"), lambda samples, how: _tensor(samples))
+KINDS: dict[str, Any] = dict.fromkeys(("own", "unknown"), lambda samples, _: _tensor(samples))
 KINDS |= {"pixels": _pixels, "numbers": _numbers, "cells": _cells, "cells_per_client": _cells}
 KINDS |= dict.fromkeys(("words", "characters", "running", "subwords"), _texts)
 
@@ -273,7 +276,7 @@ def chances(out: Tensor) -> Any:
     return out.softmax(1) if about()["outcome"] == "classes" else None
 
 
-def places(out: Tensor) -> Tensor:
+def class_numbers(out: Tensor) -> Tensor:
     """The class of each output by its number: of two the second where it is above the threshold."""
     likely, threshold = chances(out), float(about()["threshold"])
     if likely is None or likely.shape[1] != 2:
@@ -287,7 +290,7 @@ def predict(samples: Any, network: Any = None, site: Site = None) -> Any:
     out, names = outputs(samples, network, site, strict=True), about()["classes"]
     if chances(out) is None:
         return out.argmax(1) if about()["outcome"] == "pixels" else out
-    return [names[place] if names else place for place in places(out).tolist()]
+    return [names[number] if names else number for number in class_numbers(out).tolist()]
 
 
 def outside(samples: Any) -> list[str]:
@@ -304,12 +307,12 @@ def outside(samples: Any) -> list[str]:
 
     for name, (low, high) in about()["ranges"].items():
         rounding, numbers = 1e-6 * max(abs(low), abs(high)), tables().finite_numbers(nonempty(name))
-        if away := int(((numbers < low - rounding) | (numbers > high + rounding)).sum()):
-            finding = f"{away} of {len(rows)} rows outside {low:g} to {high:g}, those that it was"
+        if count := int(((numbers < low - rounding) | (numbers > high + rounding)).sum()):
+            finding = f"{count} of {len(rows)} rows outside {low:g} to {high:g}, those that it was"
             lines.append(f"column {name!r}: {finding} trained on")
     for name in (name for name, rule in rules.items() if rule.get("others")):
         cells, values = nonempty(name), rules[name]["values"]
-        strange = cells[tables().places(cells, rules[name]) < 0]
+        strange = cells[tables().category_codes(cells, rules[name]) < 0]
         if len(strange):
             finding = f"{len(strange)} of {len(rows)} rows, as {strange[0]!r}, are none of"
             lines.append(f"column {name!r}: {finding} {', '.join(values)}")
@@ -341,8 +344,8 @@ def _auc(out: Tensor, targets: Tensor) -> float:
     """The area under the ROC curve of two classes, equal probabilities counting half."""
     likely, second = chances(out), targets.reshape(-1) == 1
     ones, zeros = likely[second, 1], likely[~second, 1].sort().values
-    twice = sum(int(torch.searchsorted(zeros, ones, right=by).sum()) for by in (False, True))
-    return twice / (2 * len(ones) * len(zeros)) if len(ones) and len(zeros) else math.nan
+    doubled = sum(int(torch.searchsorted(zeros, ones, right=by).sum()) for by in (False, True))
+    return doubled / (2 * len(ones) * len(zeros)) if len(ones) and len(zeros) else math.nan
 
 
 def _each(metric: dict[str, Any], out: Tensor, targets: Tensor) -> Tensor:
@@ -356,7 +359,7 @@ def _each(metric: dict[str, Any], out: Tensor, targets: Tensor) -> Tensor:
         return torch.square(likely - torch.nn.functional.one_hot(targets, likely.shape[1])).sum(1)
     if out.shape[:-1] == targets.shape:  # a class for every token
         out = out.movedim(-1, 1)
-    each = places(out) == targets
+    each = class_numbers(out) == targets
     if kind == "perplexity":
         each = torch.nn.functional.cross_entropy(out, targets, reduction="none")
     return each if ignore is None else each[targets != ignore]
@@ -389,9 +392,9 @@ def _arrays(file: str, *names: str) -> list[Any]:
     raise ValueError("it is cut, or no .npy or .npz file of numbers; copy it again")
 
 
-def picture(file: str, how: dict[str, Any]) -> Any:
-    """A picture file as an array (1, C, H, W), resized as in training. how: about()["inputs"]."""
-    if (how["kind"], how.get("scale")) != ("pixels", 255):
+def picture(file: str, recipe: dict[str, Any]) -> Any:
+    """A picture file as an array (1, C, H, W), resized as in training. recipe: of the inputs."""
+    if (recipe["kind"], recipe.get("scale")) != ("pixels", 255):
         raise ValueError("the model was not trained on picture files; give a .npy")
     try:
         image = importlib.import_module("PIL.Image")
@@ -399,7 +402,7 @@ def picture(file: str, how: dict[str, Any]) -> Any:
             if photo.mode[0] in "IF" or (photo.format == "TIFF" and photo.n_frames > 1):
                 raise ValueError("it has more than 8 bits a pixel, or several pages")
             grey = "L" if photo.mode in ("1", "L", "LA", "La") else "RGB"
-            photo = photo.resize(how["shape"][:0:-1]) if how.get("resized") else photo
+            photo = photo.resize(recipe["shape"][:0:-1]) if recipe.get("resized") else photo
             return np.atleast_3d(photo.convert(grey)).transpose(2, 0, 1)[None]
     except ImportError:
         raise ValueError("pictures need pillow: pip install pillow") from None
@@ -413,14 +416,14 @@ def read(file: str) -> Any:
         return _arrays(file, "inputs")[0]
     if re.fullmatch(r"\.(png|jpe?g|bmp|gif|webp|p[gp]m|tiff?)", path.suffix.lower()):
         return picture(file, about()["inputs"])
-    encoding = (how := about()["reading"]).get("encoding", "utf-8")
+    encoding = (reading := about()["reading"]).get("encoding", "utf-8")
     try:
         text = path.read_text(encoding="utf-8-sig" if encoding == "utf-8" else encoding)
     except UnicodeDecodeError:
         raise ValueError(f"it is not {encoding.upper()}; save it so") from None
     if path.suffix == ".txt":
         return text.splitlines()
-    sep, names = how.get("sep", ","), how.get("names") or ()
+    sep, names = reading.get("sep", ","), reading.get("names") or ()
     rows = [row for row in csv.reader(text.splitlines(keepends=True), delimiter=sep) if row]
     heads = [*names] or [head.strip() for head in (rows.pop(0) if rows else ())]
     if not rows:
@@ -432,7 +435,7 @@ def read(file: str) -> Any:
     for number, row in enumerate(rows, 1):
         if len(row) != len(heads):
             raise ValueError(f"row {number} has {len(row)} cells, and the header {len(heads)}")
-    if how.get("decimal") == ",":
+    if reading.get("decimal") == ",":
         rows = [[re.sub(r"^\s*([+-]?\d*),(\d+)\s*$", r"\1.\2", c) for c in row] for row in rows]
     return [dict(zip(heads, row, strict=True)) for row in rows]
 
@@ -443,7 +446,7 @@ def scored(samples: Any, site: Site = None) -> Iterator[list[Any]]:
     likely, names = chances(out), about()["classes"]
     if about()["outcome"] == "pixels":
         yield ["row", "y", "x", "class"]
-        classes = np.ndenumerate(places(out))
+        classes = np.ndenumerate(class_numbers(out))
         yield from ([n + 1, *position, names[c] if names else c] for (n, *position), c in classes)
     elif likely is None:
         values = out.flatten(1) if out.ndim > 1 else out[:, None]
@@ -452,7 +455,7 @@ def scored(samples: Any, site: Site = None) -> Iterator[list[Any]]:
     else:
         names = names or list(map(str, range(likely.shape[1])))
         yield ["row", *(f"probability_{name}" for name in names), "class"]
-        both = zip(likely.tolist(), places(out).tolist(), strict=True)
+        both = zip(likely.tolist(), class_numbers(out).tolist(), strict=True)
         for number, (row, place) in enumerate(both, 1):
             yield [number, *(f"{chance:.6g}" for chance in row), names[place]]
 

@@ -127,16 +127,16 @@ def run_command(
     configs = _configs(first, source, changes, seeds, baselines)
     group = _group(first)
     again = resume_if_begun or len(configs) > 1
-    places = group.first(lambda: _places(configs, out, seeds, baselines, again))
-    _run_all(configs, places, quiet, first=group.rank == 0)
+    folders = group.first(lambda: _choose_folders(configs, out, seeds, baselines, again))
+    _run_all(configs, folders, quiet, first=group.rank == 0)
 
 
 def _run_all(
-    configs: Sequence[Config], places: Sequence[tuple[Path, str]], quiet: bool, first: bool
+    configs: Sequence[Config], folders: Sequence[tuple[Path, str]], quiet: bool, first: bool
 ) -> None:
     """Run what is not finished, and compare several. first: whether this rank speaks for all."""
     several = len(configs) > 1
-    for config, (folder, state) in zip(configs, places, strict=True):
+    for config, (folder, state) in zip(configs, folders, strict=True):
         if state == "finished":
             if first:
                 click.echo(f"'{folder}' is finished", err=True)
@@ -156,7 +156,7 @@ def _run_all(
         from .printing import folded, page_width
         from .results import fitted
 
-        groups = group_runs(load_run(folder) for folder, _ in places)
+        groups = group_runs(load_run(folder) for folder, _ in folders)
         print_line(fitted(comparison(groups)))
         for line in (*measured_how(groups), *against_alone(groups)):
             print_line(folded(line, page_width()))
@@ -343,7 +343,7 @@ def split_settings(settings: Sequence[str], out: str | None) -> tuple[str, list[
     return source, changes, folders[-1] if folders else out
 
 
-def _places(
+def _choose_folders(
     configs: Sequence[Config], out: str | None, seeds: int, with_baselines: bool, again: bool
 ) -> list[tuple[Path, str]]:
     """The folder of each run, and its state there; again: whether the same command resumes it.
@@ -352,7 +352,7 @@ def _places(
     """
     from fedloom.config.baselines import NAMES
 
-    places: dict[Path, str] = {}
+    states: dict[Path, str] = {}
     for config in configs:
         label = str(config.values["label"])
         if out is not None:
@@ -360,14 +360,14 @@ def _places(
             folder = Path(out, *parts)
             occupied = again or (folder / "config.toml").is_file()
             state = _state(config, folder) if occupied else "new"
-            places[folder] = state if again else "new"
+            states[folder] = state if again else "new"
             continue
         for folder in run_folders(config, label if with_baselines and label in NAMES else ""):
-            if folder not in places and (again or not folder.exists()):
+            if folder not in states and (again or not folder.exists()):
                 with contextlib.suppress(ConfigError):
-                    places[folder] = _state(config, folder)
+                    states[folder] = _state(config, folder)
                     break
-    return [*places.items()]
+    return [*states.items()]
 
 
 def _state(config: Config, folder: Path) -> str:

@@ -129,11 +129,11 @@ class Arrays:
         """The test samples of these owners, client by client, and how many each has."""
         if self.test_owners is None:
             return None, None
-        place = torch.searchsorted(selected, self.test_owners).clamp_max(len(selected) - 1)
-        matches = selected[place] == self.test_owners
+        positions = torch.searchsorted(selected, self.test_owners).clamp_max(len(selected) - 1)
+        matches = selected[positions] == self.test_owners
         rows = matches.nonzero().flatten()
-        order = rows[torch.argsort(place[rows], stable=True)]
-        sizes = torch.bincount(place[rows], minlength=len(selected))
+        order = rows[torch.argsort(positions[rows], stable=True)]
+        sizes = torch.bincount(positions[rows], minlength=len(selected))
         if len(order) == len(self.test_owners) and bool((order.diff() > 0).all()):
             return None, Ragged.from_sizes(sizes, torch.arange(len(order)))
         return order, Ragged.from_sizes(sizes, torch.arange(len(order)))

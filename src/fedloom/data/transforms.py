@@ -107,11 +107,11 @@ class Images(Part):
 
     @classmethod
     def centred(
-        cls, channels: int, mean: Sequence[float], std: Sequence[float], **how: Any
+        cls, channels: int, mean: Sequence[float], std: Sequence[float], **moves: Any
     ) -> Images:
         """The same with a mean and a std of 0.5 in every channel, where none is given."""
         grey = (0.5,) * channels
-        return cls(mean=tuple(mean) or grey, std=tuple(std) or grey, **how)
+        return cls(mean=tuple(mean) or grey, std=tuple(std) or grey, **moves)
 
     def __post_init__(self) -> None:
         check_dtype(self.dtype)

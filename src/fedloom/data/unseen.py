@@ -36,17 +36,17 @@ def set_apart(data: FederatedData, which: float | Sequence[int | str], seed: int
     """
     count, setting = data.population, "evaluate.unseen"
     if isinstance(which, Sequence):
-        apart = [*ClientNumbers(data.client_names, count).all_of(which, setting)]
+        unseen = [*ClientNumbers(data.client_names, count).all_of(which, setting)]
     else:
         order = torch.randperm(count, generator=generator(seed, "unseen"))
-        apart = sorted(order[: max(1, round(which * count))].tolist())
-    if len(apart) >= count:
+        unseen = sorted(order[: max(1, round(which * count))].tolist())
+    if len(unseen) >= count:
         raise ConfigError(f"{setting} sets all {count} clients apart; one at least must train")
     if data.roll is not None:
         raise ConfigError(f"{setting} is of a simulation: in a federation no rows leave their site")
-    stay = [i for i in range(count) if i not in set(apart)]
-    lists = [data.clients.of(i) for i in apart]
-    tests = None if data.test_clients is None else [data.test_clients.of(i) for i in apart]
+    rest = [i for i in range(count) if i not in set(unseen)]
+    lists = [data.clients.of(i) for i in unseen]
+    tests = None if data.test_clients is None else [data.test_clients.of(i) for i in unseen]
     rows = [(data.inputs, data.targets, indices) for indices in lists]
     parts = [(x[i.to(x.device)], y[i.to(y.device)]) for x, y, i in rows]
     if tests is not None and data.test_inputs is not None and data.test_targets is not None:
@@ -55,8 +55,8 @@ def set_apart(data: FederatedData, which: float | Sequence[int | str], seed: int
             (torch.cat([x, a]), torch.cat([y, b]))
             for (x, y), (a, b) in zip(parts, more, strict=True)
         ]
-    names = tuple(map(data.client_name, apart))
-    return _without(data, stay, unseen_of(names, parts), tests is not None)
+    names = tuple(map(data.client_name, unseen))
+    return _without(data, rest, unseen_of(names, parts), tests is not None)
 
 
 def unseen_of(names: tuple[str, ...], parts: Sequence[tuple[Tensor, Tensor]]) -> Unseen:
@@ -67,12 +67,12 @@ def unseen_of(names: tuple[str, ...], parts: Sequence[tuple[Tensor, Tensor]]) ->
 
 
 def _without(
-    data: FederatedData, stay: Sequence[int], unseen: Unseen, own_tests: bool
+    data: FederatedData, rest: Sequence[int], unseen: Unseen, own_tests: bool
 ) -> FederatedData:
     """The data of the clients that stay; test rows that were of the others are no test rows."""
     changes: dict[str, Any] = {}
     if own_tests and data.test_clients is not None and data.test_inputs is not None:
-        lists = [data.test_clients.of(i) for i in stay]
+        lists = [data.test_clients.of(i) for i in rest]
         free = torch.ones(len(data.test_inputs), dtype=torch.bool)
         free[data.test_clients.indices] = False
         free[torch.cat(lists)] = True
@@ -84,7 +84,7 @@ def _without(
             "test_clients": Ragged.from_lists([positions[indices] for indices in lists]),
         }
     about = {**data.about, "unseen": list(unseen.names)}
-    names = tuple(map(data.client_name, stay))  # those without names keep the numbers that they had
-    clients = Ragged.from_lists([data.clients.of(i) for i in stay])
+    names = tuple(map(data.client_name, rest))  # those without names keep the numbers that they had
+    clients = Ragged.from_lists([data.clients.of(i) for i in rest])
     changes |= {"clients": clients, "client_names": names, "about": about, "unseen": unseen}
     return dataclasses.replace(data, **changes)

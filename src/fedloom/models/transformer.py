@@ -85,8 +85,8 @@ class Encoder(nn.Module):
         a = a + self.drop2(self.dense(self.norm2(a)))
         if self.norm is None:
             return a, text
-        share = text.to(a.dtype) / text.sum(1, keepdim=True).clamp_min(1)
-        return (self.norm(a) * share.unsqueeze(-1)).sum(1)
+        weights = text.to(a.dtype) / text.sum(1, keepdim=True).clamp_min(1)
+        return (self.norm(a) * weights.unsqueeze(-1)).sum(1)
 
 
 @checked

@@ -49,7 +49,7 @@ def inputs(cells: Cells, rule: Mapping[str, Any], strict: bool = False) -> Float
     if kind == "number":
         numbers = finite_numbers(cells)[:, None]
     else:
-        codes = places(cells, rule)
+        codes = category_codes(cells, rule)
         unknown, zeros = codes < 0, not strict or rule.get("others", False)
         if unknown.any() and not (kind == "one_hot" and zeros):
             row = int(unknown.argmax())
@@ -94,13 +94,13 @@ def finite_numbers(cells: Cells) -> Floats:
     return numbers
 
 
-def places(cells: Cells, rule: Mapping[str, Any]) -> np.ndarray[Any, np.dtype[np.int64]]:
+def category_codes(cells: Cells, rule: Mapping[str, Any]) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Places among a rule's values (n,), -1 of another; among numbers 1, "1.0", " 01 " are one."""
-    positions = {value: place for place, value in enumerate(rule["values"])}
+    positions = {value: code for code, value in enumerate(rule["values"])}
     numeric = all(number_name(value) == value for value in positions if value != rule["fill"])
     names = [name_of(cell) for cell in cells]
-    of = {name: positions.get((numeric and number_name(name)) or name, -1) for name in {*names}}
-    return np.array([of[name] for name in names], dtype=np.int64)
+    codes = {name: positions.get((numeric and number_name(name)) or name, -1) for name in {*names}}
+    return np.array([codes[name] for name in names], dtype=np.int64)
 
 
 def is_number(value: Any) -> bool:

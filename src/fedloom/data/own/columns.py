@@ -177,19 +177,19 @@ def distinct_names(names: Series) -> tuple[str, ...]:
 
 def warn_of_look_alikes(where: str, names: Iterable[str]) -> None:
     """Say which of these distinct names differ by capitals or blanks alone."""
-    alike: dict[str, list[str]] = {}
+    by_key: dict[str, list[str]] = {}
     for name in names:
         key = "".join(unicodedata.normalize("NFKC", name).casefold().split())
-        alike.setdefault(key, []).append(short(name))
-    if twice := [" and ".join(same) for same in alike.values() if len(same) > 1]:
+        by_key.setdefault(key, []).append(short(name))
+    if repeated := [" and ".join(same) for same in by_key.values() if len(same) > 1]:
         _log.warning(
             "%s: %s%s differ by capitals or blanks alone and count as different; if they are one, "
             "write them alike",
-            *(where, "; ".join(twice[:5]), "; ..." * (len(twice) > 5)),
+            *(where, "; ".join(repeated[:5]), "; ..." * (len(repeated) > 5)),
         )
 
 
-def places(names: Series, order: Iterable[str]) -> Tensor:
+def indices_in(names: Series, order: Iterable[str]) -> Tensor:
     """Where names stand in this order, (n,) int64; -1 for an unknown name."""
     positions = names.map({name: i for i, name in enumerate(order)})
     return torch.tensor(positions.fillna(-1).to_numpy(dtype=np.int64))
@@ -231,7 +231,7 @@ def labels_of(
     class_names = tuple(classes) or distinct_names(names)
     if not classes:
         warn_of_look_alikes(f"{table.where}, column '{name}'", class_names)
-    labels = places(names, class_names)
+    labels = indices_in(names, class_names)
     if len(wrong := cells[(labels < 0).numpy()]):
         raise DataError(
             f"{at(wrong)}: class {wrong.iloc[0]!r} is none of {', '.join(class_names[:10])}, those "

@@ -139,8 +139,8 @@ def described_clients(options: Mapping[str, Any], least: int) -> dict[str, Descr
     identity = options.get("identity", ())
     by = [*identity] or [*sorted(names), *([] if label is None else [label])]
     large = {name: table for name, table in clients.items() if descriptions[name].rows is not None}
-    alike = {name: rows_of(table, by, bool(identity)) for name, table in large.items()}
-    for name, row_counts in shared_rows(alike, least).items():
+    rows_by_client = {name: rows_of(table, by, bool(identity)) for name, table in large.items()}
+    for name, row_counts in shared_rows(rows_by_client, least).items():
         duplicates = Duplicates(columns=by, shared=row_counts)
         descriptions[name] = descriptions[name].model_copy(update={"duplicates": duplicates})
     return descriptions

@@ -73,8 +73,8 @@ def names_of(files: Sequence[Path]) -> list[str]:
     names = [*map(stem, files)]
     if len(set(names)) < len(names):
         common = os.path.commonpath([file.parent.absolute() for file in files])
-        places = [file.absolute().relative_to(common) for file in files]
-        names = [place.with_name(stem(place)).as_posix() for place in places]
+        paths = [file.absolute().relative_to(common) for file in files]
+        names = [path.with_name(stem(path)).as_posix() for path in paths]
     return names
 
 

@@ -70,8 +70,8 @@ def folders(
             raise DataError(f"client {client.name}: {error}") from error
     transform = None
     if not arrays:
-        channels, augmentation = samples[0]["train"][0].shape[1], {"rotate": rotate, "crop": crop}
-        transform = Images.centred(channels, mean, std, flip=flip, **augmentation)
+        channels, moves = samples[0]["train"][0].shape[1], {"rotate": rotate, "crop": crop}
+        transform = Images.centred(channels, mean, std, flip=flip, **moves)
     names = [client.name for client in clients]
     inputs, targets, owners = _join(names, samples, "train", transform)
     tests: tuple[Tensor | None, ...] = (None, None, None)
@@ -174,6 +174,6 @@ def _join(
     indices = [i for i, parts in enumerate(samples) if split in parts]
     where = [f"client {names[i]}" for i in indices]
     inputs, targets, lists = join([samples[i][split] for i in indices], where, transform=transform)
-    for place, name in enumerate(where):
-        check_finite(f"{name}: {split} inputs", inputs[lists.of(place)])
+    for part, name in enumerate(where):
+        check_finite(f"{name}: {split} inputs", inputs[lists.of(part)])
     return inputs, targets, torch.tensor(indices)[lists.owners()]

@@ -286,8 +286,8 @@ def _joined_classes(parts: Sequence[Any], target: str) -> tuple[str, ...]:
     return names
 
 
-def _transform(inputs: Tensor, mean: Sequence[float], std: Sequence[float], **how: Any) -> Any:
+def _transform(inputs: Tensor, mean: Sequence[float], std: Sequence[float], **moves: Any) -> Any:
     """The transform of pictures; None for other inputs."""
     if inputs.dtype != torch.uint8:
         return None
-    return Images.centred(inputs.shape[1], mean, std, **how)
+    return Images.centred(inputs.shape[1], mean, std, **moves)

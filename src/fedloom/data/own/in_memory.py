@@ -54,7 +54,7 @@ def from_clients(
     names = given_names or tuple(map(str, range(len(parts))))
     test_pairs = None if client_tests is None else _in_order(client_tests, given_names, len(parts))
     new = () if test_pairs is None else tuple(i for i, part in enumerate(parts) if _empty(part))
-    stay = [i for i in range(len(parts)) if i not in new]
+    training = [i for i in range(len(parts)) if i not in new]
     if none := [names[i] for i in new if test_pairs is not None and _empty(test_pairs[i])]:
         raise DataError(
             f"client {none[0]} has no samples, neither to train on nor to test on; leave it out"
@@ -64,14 +64,14 @@ def from_clients(
         where = [f"{subject} {names[i]}" for i in clients]
         return join([arrays[i] for i in clients], where, dtype, transform)
 
-    inputs, targets, clients = join_parts("client", parts, stay)
+    inputs, targets, clients = join_parts("client", parts, training)
     test_inputs, test_targets = _test_arrays(test, dtype, transform)
     tests = unseen = None
     about: dict[str, Any] = {"source": name, **_not_counted(ignore)}
     about |= {} if transform is None else transform.about()
     about["partition"] = {"kind": "given", "clients": clients.count}
     if test_pairs is not None:
-        test_inputs, test_targets, tests = join_parts("client_tests", test_pairs, stay)
+        test_inputs, test_targets, tests = join_parts("client_tests", test_pairs, training)
     if test_pairs is not None and new:
         unseen = Unseen(tuple(names[i] for i in new), *join_parts("client_tests", test_pairs, new))
         about["unseen"] = [*unseen.names]
@@ -86,7 +86,7 @@ def from_clients(
         class_names=tuple(class_names),
         about=about,
         transform=transform,
-        client_names=tuple(names[i] for i in stay) if given_names or new else (),
+        client_names=tuple(names[i] for i in training) if given_names or new else (),
         unseen=unseen,
     )
 

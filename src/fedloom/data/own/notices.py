@@ -50,8 +50,8 @@ def _apart(name: str, one: str, first: Description, other: str, second: Descript
     values, others = [*column.counts], [*other_column.counts]
     if not values or not others or {*values} & {*others}:
         return ""
-    alike = {value.casefold(): value for value in values}
-    recodes = ", ".join(f'"{v}" = "{alike.get(v.casefold(), "...")}"' for v in others[:10])
+    by_folded = {value.casefold(): value for value in values}
+    recodes = ", ".join(f'"{v}" = "{by_folded.get(v.casefold(), "...")}"' for v in others[:10])
     return (
         f"column '{name}': {one} has {', '.join(values[:10])} and {other} {', '.join(others[:10])},"
         f" none in common. If they mean the same, write into the file of {other}, below [data]: "

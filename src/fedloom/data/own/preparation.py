@@ -85,7 +85,7 @@ class Column:
         if self.kind == "number":
             return [repr(float(value)) for value in numbers[:, 0]]
         if self.kind == "ordinal":
-            return [self.values[round(place)] for place in numbers[:, 0]]
+            return [self.values[round(code)] for code in numbers[:, 0]]
         none = self.values[0] if self.kind == "dummy" else _STRANGE
         return [self.inputs[row.argmax()] if (row > 0.5).any() else none for row in numbers]
 

@@ -19,8 +19,8 @@ from fedloom.data.own.cells import Bools, empty, name_of
 from fedloom.data.own.columns import (
     Table,
     distinct_names,
+    indices_in,
     labels_of,
-    places,
     present,
     short,
     warn_of_look_alikes,
@@ -338,7 +338,7 @@ def dealt(
         cells = present(tables[0], client).map(name_of)
         names = distinct_names(cells)
         warn_of_look_alikes(f"{tables[0].where}, column '{client}'", names)
-        owners = places(cells, names)
+        owners = indices_in(cells, names)
         details |= {"client_names": list(names)} if len(names) <= 1000 else {}
         by_client = partition is None or isinstance(partition, natural)
         if by_client and len(tables) > 1 and client in tables[1].columns:
@@ -364,7 +364,7 @@ def dealt(
 def _test_owners(test: Table, client: str, names: Sequence[str]) -> Tensor:
     """The client of each test row; -1, and a warning, for one that does not train."""
     cells = present(test, client)
-    owners = places(cells.map(name_of), names)
+    owners = indices_in(cells.map(name_of), names)
     absent = cells[(owners < 0).numpy()]
     if len(absent) == len(cells):
         raise DataError(

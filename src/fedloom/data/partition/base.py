@@ -65,8 +65,8 @@ class ByLabel:
         """Assign pools of training or of test samples; targets: of training."""
         raise NotImplementedError
 
-    def _stream(self, seed: int, *place: str) -> np.random.Generator:
-        return stream(seed, type(self).__name__, *place)
+    def _stream(self, seed: int, *purpose: str) -> np.random.Generator:
+        return stream(seed, type(self).__name__, *purpose)
 
     def _pools(self, targets: Tensor, seed: int) -> tuple[Pools, np.random.Generator]:
         """Shuffle the indices of every class that occurs. The generator is for the draws to come.
@@ -132,9 +132,9 @@ def refuse_class(odd: Any) -> None:
 
 
 # ------------------------------------------------------------------------------------------- pools
-def stream(seed: int, *place: str) -> np.random.Generator:
+def stream(seed: int, *purpose: str) -> np.random.Generator:
     """A generator for one part of one partition."""
-    return np.random.default_rng(key(seed, "partition", *place))
+    return np.random.default_rng(key(seed, "partition", *purpose))
 
 
 def _pools(labels: Ints, classes: Ints, rng: np.random.Generator) -> Pools:

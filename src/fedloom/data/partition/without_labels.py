@@ -185,8 +185,8 @@ class natural(NamedPartition):
     def about(self) -> dict[str, Any]:
         """Describe the partition, fit for JSON."""
         options = super().about()
-        usual = {"clients": None, "parts": 1, "parts_alpha": None}
-        return {key: value for key, value in options.items() if usual.get(key, ...) != value}
+        defaults = {"clients": None, "parts": 1, "parts_alpha": None}
+        return {key: value for key, value in options.items() if defaults.get(key, ...) != value}
 
 
 class writers(natural):

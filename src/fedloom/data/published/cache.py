@@ -42,18 +42,18 @@ def prepared(
     """
     files = list(files)
     for home in _homes(folder):
-        place = home / f"{kind}-{_stamp(folder, files)}"
-        if place.is_dir():
+        target = home / f"{kind}-{_stamp(folder, files)}"
+        if target.is_dir():
             with contextlib.suppress(OSError, ValueError):  # damaged: made again
-                return _load(place)
-            shutil.rmtree(place, ignore_errors=True)
+                return _load(target)
+            shutil.rmtree(target, ignore_errors=True)
         try:
             home.mkdir(parents=True, exist_ok=True)
             part = home / f".part-{secrets.token_hex(8)}"
             part.mkdir()  # not by tempfile, whose files only their owner can read
         except OSError:
             continue
-        return _fill(place, part, kind, make)
+        return _fill(target, part, kind, make)
     return _in_memory(make)
 
 
@@ -72,18 +72,18 @@ def _homes(folder: Path) -> list[Path]:
     return [folder / FOLDER, *([] if cache is None else [cache / "prepared" / name])]
 
 
-def _fill(place: Path, part: Path, kind: str, make: Callable[[New], None]) -> dict[str, Array]:
+def _fill(target: Path, part: Path, kind: str, make: Callable[[New], None]) -> dict[str, Array]:
     """Fill the folder `part`, which then becomes `place`."""
     try:
         make(lambda name, shape, dtype: _new(part / f"{name}.npy", shape, dtype))
         sums = {f.name: _sum(f) for f in part.glob("*.npy") if f.stat().st_size <= CHECKED}
         (part / _SUMS).write_text(json.dumps(sums))
-        for old in place.parent.glob(f"{kind}-*"):  # of other files than these
-            if old != place:
+        for old in target.parent.glob(f"{kind}-*"):  # of other files than these
+            if old != target:
                 shutil.rmtree(old, ignore_errors=True)
         with contextlib.suppress(OSError):  # another process was faster
-            os.replace(part, place)
-        return _load(place)
+            os.replace(part, target)
+        return _load(target)
     finally:
         shutil.rmtree(part, ignore_errors=True)
 
@@ -115,13 +115,13 @@ def _in_memory(make: Callable[[New], None]) -> dict[str, Array]:
     return out
 
 
-def _load(place: Path) -> dict[str, Array]:
-    files = sorted(place.glob("*.npy"))
+def _load(folder: Path) -> dict[str, Array]:
+    files = sorted(folder.glob("*.npy"))
     if not files:
-        raise ValueError(f"{place} is empty")
-    sums = parse_json((place / _SUMS).read_text()) if (place / _SUMS).exists() else {}
-    if wrong := [name for name, checksum in sums.items() if _sum(place / name) != checksum]:
-        raise ValueError(f"{place / wrong[0]} is not as it was written")
+        raise ValueError(f"{folder} is empty")
+    sums = parse_json((folder / _SUMS).read_text()) if (folder / _SUMS).exists() else {}
+    if wrong := [name for name, checksum in sums.items() if _sum(folder / name) != checksum]:
+        raise ValueError(f"{folder / wrong[0]} is not as it was written")
     return {
         path.stem: np.load(path, mmap_mode="c" if path.stat().st_size >= LARGE else None)
         for path in files

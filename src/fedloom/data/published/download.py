@@ -111,9 +111,9 @@ def fetch_archive(file: PublishedFile, root: Path, inside: str, download: bool =
 
 def _unpack(packed: Path) -> None:
     """Unpack a verified .zip or .tar.gz beside it; nothing can be written outside its folder."""
-    how: dict[str, Any] = {} if packed.suffix == ".zip" else {"filter": "data"}
+    options: dict[str, Any] = {} if packed.suffix == ".zip" else {"filter": "data"}
     try:
-        shutil.unpack_archive(packed, packed.parent, **how)
+        shutil.unpack_archive(packed, packed.parent, **options)
     except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError) as error:
         raise DataError(f"{packed.name} cannot be unpacked: {error}") from error
 

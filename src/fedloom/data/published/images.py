@@ -172,8 +172,8 @@ def cifar10(
 
     Source: Krizhevsky 2009.
     """
-    how: dict[str, Any] = {"rotate": rotate, "crop": crop, "crop_chance": crop_chance, "flip": flip}
-    transform = Images(mean=tuple(mean), std=tuple(std), fill=fill, **how)
+    moves: dict[str, Any] = {"rotate": rotate, "crop": crop, "crop_chance": crop_chance}
+    transform = Images(mean=tuple(mean), std=tuple(std), fill=fill, flip=flip, **moves)
     return load(CIFAR10, partition, seed, data_dir, download, transform)
 
 
@@ -197,8 +197,8 @@ def cifar100(
 
     Source: Krizhevsky 2009.
     """
-    how: dict[str, Any] = {"rotate": rotate, "crop": crop, "crop_chance": crop_chance, "flip": flip}
-    transform = Images(mean=tuple(mean), std=tuple(std), fill=fill, **how)
+    moves: dict[str, Any] = {"rotate": rotate, "crop": crop, "crop_chance": crop_chance}
+    transform = Images(mean=tuple(mean), std=tuple(std), fill=fill, flip=flip, **moves)
     return load(CIFAR100, partition, seed, data_dir, download, transform)
 
 

@@ -104,10 +104,10 @@ def encode(text: str) -> Array:
     """
     codes = np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
     table = np.full(129, len(ALPHABET) - 1, dtype=np.uint8)
-    for place, character in enumerate(ALPHABET):
-        table[ord(character)] = place
-    places: Array = table[np.minimum(codes, 128)]
-    return places
+    for number, character in enumerate(ALPHABET):
+        table[ord(character)] = number
+    numbers: Array = table[np.minimum(codes, 128)]
+    return numbers
 
 
 def _text(user: User) -> tuple[Array, Array]:

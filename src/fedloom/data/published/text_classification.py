@@ -116,13 +116,13 @@ def tokenised(
     train: Labelled,
     test: Labelled,
     class_names: Sequence[str],
-    how: tuple[int, int, str],
+    encoding: tuple[int, int, str],
     details: dict[str, object] | None = None,
 ) -> Arrays:
-    """Texts as numbers. how: length, vocabulary, and "words" of the training texts or the source of
-    a tokeniser. Raises DataError.
+    """Texts as numbers. encoding: length, vocabulary, and "words" of the training texts or the
+    source of a tokeniser. Raises DataError.
     """
-    length, size, tokeniser = how
+    length, size, tokeniser = encoding
     entries: dict[str, object] = {"length": length}
     raw: Raw
     if tokeniser == "words":

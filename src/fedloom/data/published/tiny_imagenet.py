@@ -47,8 +47,8 @@ def tiny_imagenet(
 
     Source: Le and Yang 2015, Stanford CS231n.
     """
-    how: dict[str, Any] = {"rotate": rotate, "crop": crop, "crop_chance": crop_chance, "flip": flip}
-    transform = Images(mean=tuple(mean), std=tuple(std), fill=fill, **how)
+    moves: dict[str, Any] = {"rotate": rotate, "crop": crop, "crop_chance": crop_chance}
+    transform = Images(mean=tuple(mean), std=tuple(std), fill=fill, flip=flip, **moves)
     root = data_root(data_dir)
     fetch_set(TINY, root, download)
     folder = root / TINY.place
