@@ -47,11 +47,11 @@ def once(clients: int, values: int, vanish: int, needed: Needed) -> dict[str, fl
         server.take_keys(i, raw)
     lap("keys")
     came = range(clients - vanish)
-    masked = [members[i].masked(server.told(i), rows[i], MODEL) for i in came]
+    masked = [members[i].masked(server.keys_for(i), rows[i], MODEL) for i in came]
     for i, raw in zip(came, masked, strict=True):
         server.take_masked(i, raw)
     lap("masking")
-    shares = [members[i].unmask(server.came()) for i in came]
+    shares = [members[i].unmask(server.received()) for i in came]
     for i, raw in zip(came, shares, strict=True):
         server.take_shares(i, raw)
     found = server.sum()
@@ -60,7 +60,7 @@ def once(clients: int, values: int, vanish: int, needed: Needed) -> dict[str, fl
     out["protocol"] = out["keys"] + out["masking"] + out["unmasking"]
     out["up"] = len(keys[0]) + len(masked[0]) + len(shares[0])
     out["up_over_dense"] = out["up"] / (8 * values)
-    out["down_beside_broadcast"] = len(begin) + len(server.told(0)) + len(server.came())
+    out["down_beside_broadcast"] = len(begin) + len(server.keys_for(0)) + len(server.received())
     return out
 
 

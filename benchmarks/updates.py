@@ -71,9 +71,9 @@ class Case:
     def wrong(self, raw: bytes) -> str | None:
         """Why an answer was not read as it must be; "" where it was, None where it was refused."""
         engine = self.engine
-        engine._about, engine._answers = ("round", 0), {CLIENT: raw}
+        engine._subject, engine._answers = ("round", 0), {CLIENT: raw}
         try:
-            part, cost = engine._taken(CLIENT, self.share, 0, -1)
+            part, cost = engine._take_update(CLIENT, self.share, 0, -1)
         except WireError as error:
             return "an error of several lines" if "\n" in str(error) else None
         except Exception as error:  # whatever else comes is what is looked for

@@ -23,7 +23,7 @@ from fedloom_flower.clients import read_clients
 from fedloom_flower.columns import SITES_OWN, inherited, with_rules
 from fedloom_flower.folder import Folder
 from fedloom_flower.server import serve
-from fedloom_flower.sites import Place, refuse_settings
+from fedloom_flower.sites import ClientSite, refuse_settings
 
 WARDS = {
     "bonn": ["Chirurgie", "Innere"],
@@ -127,7 +127,7 @@ def test_the_rules_of_the_servers_table_are_written_into_run_toml(tmp_path, site
     fed = folder(tmp_path, made, evaluate="nodes")
     data = again.data()
     for i, file in enumerate(sites):
-        assert torch.equal(Place(fed.node(i), file)._own.inputs, data.client(i)[0])
+        assert torch.equal(ClientSite(fed.node(i), file)._data.inputs, data.client(i)[0])
 
     numbers = resolve(settings(tmp_path, f'inputs = ["age"]\npath = "{tmp_path}/later/ulm.csv"'))
     assert with_rules(resolve("digits"), True).values == resolve("digits").values
@@ -156,10 +156,10 @@ def test_deploy_new_and_check_say_what_a_table_becomes(tmp_path, sites):
     assert (told := CliRunner().invoke(cli, [*words, "ulm, bonn,kiel"])).exit_code == 0, told.output
     for place in (".", "nodes/2"):
         named = read_clients(out / place / "clients.toml")
-        assert [*map(named.called, range(3))] == ["ulm", "bonn", "kiel"]
+        assert [*map(named.label, range(3))] == ["ulm", "bonn", "kiel"]
     runs = [(out / place / "run.toml").read_text("utf-8") for place in (".", "nodes/0", "nodes/2")]
     assert runs[0] == runs[1] == runs[2] and "[[data.rules]]" in runs[0]
-    assert Place(Folder(out).node(2), sites[2])._own.inputs.shape == (30, 5)
+    assert ClientSite(Folder(out).node(2), sites[2])._data.inputs.shape == (30, 5)
     told = CliRunner().invoke(cli, ["deploy", "check", str(out)])
     assert told.exit_code == 0 and "target_shape, columns, classes" in told.output
     for place in (".", "nodes/2"):
@@ -237,7 +237,7 @@ def test_rules_of_one_site_alone_are_refused(tmp_path, sites, more, rules, says)
     fed = folder(tmp_path, config, evaluate="nodes")
     sites[1].write_text(sites[1].read_text() + 'target = "outcome"\n' + more)
     with pytest.raises(ConfigError) as found:
-        Place(fed.node(1), sites[1])
+        ClientSite(fed.node(1), sites[1])
     assert says in str(found.value) and "\n" not in str(found.value)
     assert f"file '{sites[1]}'" in str(found.value)
 
@@ -262,12 +262,12 @@ def test_cells_of_a_site_that_are_not_agreed_are_named(tmp_path, sites):
     ):
         file.write_text(whole.replace(old, new, 1), encoding="utf-8")
         with pytest.raises(DataError) as found:
-            Place(fed.node(1), sites[1])
+            ClientSite(fed.node(1), sites[1])
         assert says in str(found.value) and "\n" not in str(found.value)
     file.write_text(whole, encoding="utf-8")
     sites[1].write_text('[data]\nname = "folders"\npath = "."\n')
     with pytest.raises(ConfigError, match=r"data 'folders' has no columns, and run\.toml has rul"):
-        Place(fed.node(1), sites[1])
+        ClientSite(fed.node(1), sites[1])
 
 
 def test_classes_are_not_numbered_by_what_one_site_has(tmp_path, sites):
@@ -279,7 +279,7 @@ def test_classes_are_not_numbered_by_what_one_site_has(tmp_path, sites):
     config = resolve("digits", ["data.clients=3"])
     fed = folder(tmp_path, config, [20, 2, 30], classes=2)
     with pytest.raises(DataError, match="client 1 has the 1 classes ward, and clients"):
-        Place(fed.node(1), sites[1])
+        ClientSite(fed.node(1), sites[1])
 
 
 def test_common_scale_is_of_numbers_alone(tmp_path, sites):
@@ -287,7 +287,7 @@ def test_common_scale_is_of_numbers_alone(tmp_path, sites):
     fed = folder(tmp_path, resolve(settings(tmp_path)), evaluate="nodes", standardise=True)
     here = Here(fed, sites)
     serve(fed, lambda roll: here)
-    agreed = json.loads(fed.agreed_file.read_text())
+    agreed = json.loads(fed.agreement_file.read_text())
     assert agreed["mean"][1:] == [0] * 4 and agreed["deviation"][1:] == [1] * 4
     assert agreed["class_names"] == ["home", "ward"]
     whole = torch.cat([here.places[i]._node.fed.data.inputs for i in range(3)])
@@ -377,4 +377,4 @@ def test_nodes_without_a_test_row_are_not_asked_to_measure(tmp_path, sites):
     fed = folder(tmp_path, resolve(settings(tmp_path)), evaluate="nodes")
     with pytest.raises(DataError, match="no site has test rows, so no node can measure") as found:
         serve(fed, lambda roll: Here(fed, sites))
-    assert "\n" not in str(found.value) and not fed.agreed_file.exists()
+    assert "\n" not in str(found.value) and not fed.agreement_file.exists()

@@ -24,10 +24,10 @@ from fedloom.data.own.preparation import Column, preparation_of
 from fedloom.errors import CompositionError, ConfigError, DataError
 from fedloom_flower.agreed_rules import agreed_rules
 from fedloom_flower.describing import describe, descriptions
-from fedloom_flower.message import ANSWER, Ask, opened, sealed
+from fedloom_flower.message import ANSWER, Ask, decode, encode
 from fedloom_flower.server import serve
-from fedloom_flower.sites import Place, told_at
-from fedloom_flower.telling import Preparation, agree_to, agreed_to
+from fedloom_flower.sites import ClientSite, describe_site
+from fedloom_flower.telling import Preparation, read_consent, write_consent
 
 SETTINGS = """
 name = "wards"
@@ -73,7 +73,7 @@ def fed(tmp_path):
 
 def agree(fed, sites):
     for i, file in enumerate(sites):
-        agree_to(fed.node(i), told_at(fed.node(i), file))
+        write_consent(fed.node(i), describe_site(fed.node(i), file))
 
 
 def test_sites_that_agreed_are_described_and_get_one_preparation(fed, sites):
@@ -95,7 +95,7 @@ def test_sites_that_agreed_are_described_and_get_one_preparation(fed, sites):
     assert 50 < age["fill"] < 60 and 18 < age["std"] < 22
     assert values["data"]["class_names"] == ["ill", "well"] and values["model"]["inputs"] == 5
     assert Preparation.in_table(values["data"]).digest in runs[0].splitlines()[0]
-    own = here.places[1]._own.inputs
+    own = here.places[1]._data.inputs
     assert own.shape == (60, 5) and own[7, 2:].tolist() == [0, 0, 0]  # a ward that nobody told
     describe(fed, lambda clients: here)  # once more, and nothing changes
     assert fed.run_file.read_text("utf-8") == runs[0]
@@ -105,11 +105,11 @@ def test_sites_that_agreed_are_described_and_get_one_preparation(fed, sites):
 
 def test_the_server_sees_the_description_and_nothing_else(fed, sites, tmp_path):
     agree(fed, sites)
-    place, sent = Place(fed.node(1), sites[1]), []
+    place, sent = ClientSite(fed.node(1), sites[1]), []
     for what in ("describe", "join", "probe", "round", "evaluate"):
         run = "r@described" if what == "describe" else place._run
         ask = Ask(run=run, what=what, round=-1, client=1, taken=-1, kept=0)
-        sent.append(opened(ANSWER, place.answer(sealed(ask, {}))))
+        sent.append(decode(ANSWER, place.answer(encode(ask, {}))))
     (head, parts), *others = sent
     assert {*parts} == {"description"} and json.loads(parts["description"])["rows"] == 60
     assert b"Augen" not in parts["description"]
@@ -132,25 +132,25 @@ def test_who_says_no_tells_nothing_and_another_table_is_another_question(fed, si
     with pytest.raises(DataError, match=says):
         describe(fed, lambda clients: Here(fed, sites))
     assert CliRunner().invoke(cli, ["deploy", "describe", *words, "--yes"]).exit_code == 0
-    assert "agreed before" in asked().output and fed.node(1).told_file.is_file()
+    assert "agreed before" in asked().output and fed.node(1).description_file.is_file()
     hospital(tmp_path / "1.csv", WARDS[1], 5)
     assert asked().exit_code == 2
     with pytest.raises(DataError, match=says):
         describe(fed, lambda clients: Here(fed, sites))
-    assert not fed.told_file.is_file() and not read(fed.run_file)["data"]["rules"]
+    assert not fed.description_file.is_file() and not read(fed.run_file)["data"]["rules"]
     other = CliRunner().invoke(cli, ["deploy", "describe", str(fed.path), "--yes"])
     assert other.exit_code == 2 and "--yes are for a site" in other.output
 
 
 def test_rules_that_a_site_does_not_know_are_refused_there(fed, sites, caplog):
     agree(fed, sites)
-    place = Place(fed.node(0), sites[0])
+    place = ClientSite(fed.node(0), sites[0])
 
     def answer(rules):
         made = Preparation(rules=rules, class_names=["ill", "well"])
         ask = Ask(run="r@described", what="prepare", round=-1, client=0, taken=-1, kept=0)
         parts = {"preparation": made.model_dump_json().encode()}
-        return opened(ANSWER, place.answer(sealed(ask, parts)))[0]
+        return decode(ANSWER, place.answer(encode(ask, parts)))[0]
 
     age = {"name": "age", "fill": 50.0}
     for rules, says in (
@@ -189,7 +189,7 @@ def test_a_table_that_cannot_be_described_is_named_at_its_site(fed, sites, tmp_p
         describe(digits, lambda clients: None)
     sites[1].write_text('[data]\nname = "folders"\n')
     with pytest.raises(ConfigError, match="only a table can be described; it needs"):
-        told_at(fed.node(1), sites[1])
+        describe_site(fed.node(1), sites[1])
 
 
 def rules(*columns, **data):
@@ -306,7 +306,7 @@ def test_a_site_of_one_class_is_named_before_round_1(tmp_path):
     serve(fed, lambda clients: Here(fed, files))
     (said,) = fed.notices_file.read_text().splitlines()
     assert said.startswith("client 1: all training rows are of one class: are its labels read as")
-    assert "one_class" not in fed.agreed_file.read_text()  # other sites do not learn it
+    assert "one_class" not in fed.agreement_file.read_text()  # other sites do not learn it
 
 
 def test_a_site_recodes_its_cells_before_they_are_described_and_used(fed, sites, tmp_path):
@@ -315,7 +315,7 @@ def test_a_site_recodes_its_cells_before_they_are_described_and_used(fed, sites,
     (tmp_path / "1.csv").write_text(text.replace("Innere", "INN").replace("ill", "krank"))
     words = '"INN" = "Innere" }\noutcome = { krank = "ill" }\n'
     sites[1].write_text(sites[1].read_text() + f"[data.recode]\nward = {{ {words}")
-    assert told_at(fed.node(1), sites[1]) == agreed_to(fed.node(1))
+    assert describe_site(fed.node(1), sites[1]) == read_consent(fed.node(1))
     here = Here(fed, sites)
     describe(fed, lambda clients: here)
     assert read(fed.run_file)["data"]["rules"][2]["values"] == [
@@ -323,9 +323,9 @@ def test_a_site_recodes_its_cells_before_they_are_described_and_used(fed, sites,
         "Innere",
         "Nephrologie",
     ]
-    assert here.places[1]._own.inputs[:, 3].sum() > 10
+    assert here.places[1]._data.inputs[:, 3].sum() > 10
     sites[1].write_text(sites[1].read_text().replace("ward =", "dept ="))
     with pytest.raises(
         DataError, match=r"1.csv has no column 'dept'; known: age, outcome, sex, ward"
     ):
-        told_at(fed.node(1), sites[1])
+        describe_site(fed.node(1), sites[1])

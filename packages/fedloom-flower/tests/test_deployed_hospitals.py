@@ -17,7 +17,7 @@ from fedloom.data.published.heart import COLUMNS, INPUTS, heart_files
 from fedloom.errors import DataError
 from fedloom_flower.columns import with_rules
 from fedloom_flower.server import serve
-from fedloom_flower.sites import Place, refuse_settings
+from fedloom_flower.sites import ClientSite, refuse_settings
 
 pytest.importorskip("pandas", reason="the extra tables is not installed")
 pytest.importorskip("sklearn", reason="the extra tables is not installed")
@@ -81,7 +81,7 @@ def test_each_hospital_scales_its_own_rows_and_no_scale_leaves_it(tmp_path, hosp
     assert all(torch.equal(v, fields(simulated.state)[k]) for k, v in fields(ours.state).items())
     assert said <= {record.getMessage() for record in caplog.records}
     assert "all training rows of client 'switzerland' (ill) are of one class" in "".join(said)
-    assert "ill" in fed.agreed_file.read_text()
+    assert "ill" in fed.agreement_file.read_text()
     told = "".join(file.read_text() for file in fed.run.glob("*.json*"))
     assert '"cells_per_client"' in told and '"sites": {}' in told
     mine = json.loads((fed.node(0).path / "preparation.json").read_text())
@@ -122,7 +122,7 @@ def test_bad_rows_are_told_in_one_sentence_at_a_site_and_in_a_simulation(
     text = new if old is None else path.read_text().replace(old, new, 1)
     path.write_bytes(text.encode("latin-1"))
     with pytest.raises(DataError) as found:
-        Place(fed.node(3), sites[3])
+        ClientSite(fed.node(3), sites[3])
     with pytest.raises(DataError) as simulated:
         made.data()
     one, other = (str(each.value).partition(f"{path}")[2] for each in (found, simulated))

@@ -21,13 +21,13 @@ from fedloom.federation.availability import Availability
 from fedloom.report.clients import attendance
 from fedloom_flower import certificates, changes
 from fedloom_flower.certificates import make_node_key, renew, validity
-from fedloom_flower.check import besides
+from fedloom_flower.check import other_disclosures
 from fedloom_flower.clients import read_clients
 from fedloom_flower.folder import Folder
-from fedloom_flower.message import ASK, opened
+from fedloom_flower.message import ASK, decode
 from fedloom_flower.new import make
 from fedloom_flower.server import serve
-from fedloom_flower.sites import Place
+from fedloom_flower.sites import ClientSite
 
 pytest.importorskip("cryptography", reason="the extra flower is not installed")
 from cryptography import x509
@@ -46,7 +46,7 @@ class Changing(Here):
         self.fed, self.files, self.then = fed, files, dict(then)
 
     def __call__(self, messages, seconds, enough):
-        head = opened(ASK, next(iter(messages.values())))[0]
+        head = decode(ASK, next(iter(messages.values())))[0]
         if head.what == "round" and (does := self.then.pop(head.round + 1, None)):
             does(self)
         return super().__call__(messages, seconds, enough)
@@ -60,7 +60,7 @@ class Changing(Here):
             self.come(i)
 
     def come(self, i):
-        self.places[i] = Place(self.fed.node(i), self.files[i])
+        self.places[i] = ClientSite(self.fed.node(i), self.files[i])
 
 
 @pytest.fixture
@@ -174,7 +174,7 @@ def test_a_run_that_is_made_for_its_clients_takes_no_more(more, said, sites):
     if "secure" not in str(more):
         serve(fed, lambda clients: Changing(fed, files, {}))
     else:
-        fed.agreed_file.write_text(AGREED)
+        fed.agreement_file.write_text(AGREED)
     with pytest.raises(CompositionError, match=f"no site can be added to a run .*{said}"):
         changes.add(fed, "ulm")
     assert read_clients(fed.clients_file).population == 3 and not fed.node_to_be(3).path.exists()
@@ -251,10 +251,10 @@ def test_masked_sums_take_a_client_out_and_none_that_a_node_does_not_know(tmp_pa
         "digits", ["data.clients=4", "cohort=1.0", "rounds=3", "model.hidden=[4]", *secure]
     )
     fed = make(config, tmp_path / "fed", None, {})
-    places = {i: Place(fed.node(i)) for i in range(4)}
+    places = {i: ClientSite(fed.node(i)) for i in range(4)}
 
     def exchange(messages, *_):
-        head = opened(ASK, next(iter(messages.values())))[0]
+        head = decode(ASK, next(iter(messages.values())))[0]
         if (head.what, head.round) == ("unmask", 0):
             changes.remove(fed, "2")
         if (head.what, head.round) == ("unmask", 1):
@@ -271,9 +271,9 @@ def test_masked_sums_take_a_client_out_and_none_that_a_node_does_not_know(tmp_pa
     assert "is marked removed = true there" in rows[1]["refused"]["0"]
     with pytest.raises(ConfigError, match="without client 1 there are 2, and a round needs 3"):
         changes.remove(fed, "1")
-    sizes = torch.tensor([len(place._own.inputs) for place in places.values()] + [400])
+    sizes = torch.tensor([len(place._data.inputs) for place in places.values()] + [400])
     with pytest.raises(DataError, match=r"has 5 clients, and clients\.toml here the keys of 4"):
-        places[0]._made(Roll(sizes, 10), None)
+        places[0]._make_node(Roll(sizes, 10), None)
 
 
 def test_another_certificate_is_of_the_same_authority(tmp_path):
@@ -306,7 +306,7 @@ def test_a_site_that_was_taken_out_is_not_asked_to_measure(sites):
 
     class Listening(Changing):
         def __call__(self, messages, seconds, enough):
-            heads = [opened(ASK, raw)[0] for raw in messages.values()]
+            heads = [decode(ASK, raw)[0] for raw in messages.values()]
             asked.extend((head.round, head.client) for head in heads if head.what == "evaluate")
             return super().__call__(messages, seconds, enough)
 
@@ -320,13 +320,13 @@ def test_a_site_that_was_taken_out_is_not_asked_to_measure(sites):
 def test_a_key_that_was_made_beside_the_servers_is_said_until_the_site_has_its_own(tmp_path):
     fed = make(resolve("digits", ["data.clients=3"]), tmp_path / "fed", None, {})
     assert all(entry.key_made_here for entry in read_clients(fed.clients_file).client)
-    assert Place(fed.node(1)).key_made_here
+    assert ClientSite(fed.node(1)).key_made_here
     own = make_node_key(tmp_path / "own" / "node")
     (tmp_path / "node.pub").write_text(own)
     changes.change_key(fed, "1", tmp_path / "node.pub")
-    said = dict(besides(fed.settings(), read_clients(fed.clients_file), False, 3))["keys"]
+    said = dict(other_disclosures(fed.settings(), read_clients(fed.clients_file), False, 3))["keys"]
     assert said.startswith("of client 0, client 2: made where the federation was made")
     shutil.copy(fed.clients_file, fed.node(1).clients_file)
-    assert not Place(fed.node(1)).key_made_here
+    assert not ClientSite(fed.node(1)).key_made_here
     changes.change_key(fed, "1")
     assert read_clients(fed.clients_file).client[1].key_made_here

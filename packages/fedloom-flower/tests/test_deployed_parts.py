@@ -17,7 +17,7 @@ from fedloom.errors import ConfigError, DataError
 from fedloom_flower.check import check
 from fedloom_flower.folder import Folder, write_secret
 from fedloom_flower.server import serve
-from fedloom_flower.sites import Place, run_of, settings_of
+from fedloom_flower.sites import ClientSite, run_of, settings_of
 
 SIZES = [480, 479, 479]
 METHOD = """
@@ -102,12 +102,12 @@ def test_a_node_that_named_nothing_runs_nothing(fed, tmp_path):
     )
     (fed.node(0).path / "my_method.py").write_text(METHOD)  # what a server may have put there
     with pytest.raises(ConfigError) as error:
-        Place(fed.node(0))
+        ClientSite(fed.node(0))
     assert str(error.value) == f"{said}a file mine.toml, and give --data mine.toml"
     site = tmp_path / "mine.toml"
     site.write_text("parts = []\n")
     with pytest.raises(ConfigError) as error:
-        Place(fed.node(0), site)
+        ClientSite(fed.node(0), site)
     assert str(error.value) == f"{said}'{site}'"
     handed = Folder(fed.node(0).path)  # a node's folder is no server's
     with pytest.raises(ConfigError, match="a node runs no file because its server names it"):
@@ -121,7 +121,7 @@ def test_a_copy_that_is_another_is_not_run(fed, tmp_path, name):
     file = site.parent / name
     file.write_text(file.read_text() + "# another\n")
     with pytest.raises(ConfigError) as error:
-        Place(fed.node(0), site)
+        ClientSite(fed.node(0), site)
     said = str(error.value)
     assert said.startswith(f"'{file}' is not the file of the run (the hash of its content is ")
     assert said.endswith(f"; get the {file.name} of the server, read it, and put it there")
@@ -137,11 +137,11 @@ def test_settings_with_another_hash_are_another_run(fed, tmp_path):
     then = settings(fed.node(0))["code"]["inside/pull.py"]
     pull.write_text(HELPER.replace("return", "return 2 *"))
     with pytest.raises(ConfigError) as error:
-        Place(fed.node(0), site)
+        ClientSite(fed.node(0), site)
     now = str(error.value).partition("content is ")[2].partition(",")[0]
     run_file = fed.node(0).run_file
     run_file.write_text(run_file.read_text().replace(then, now))
-    Place(fed.node(0), site)
+    ClientSite(fed.node(0), site)
     other = run_of(fed.node(0), settings_of(fed.node(0), [site.parent / "my_method.py"], site))
     assert other != ours
 
@@ -168,7 +168,7 @@ def test_a_mistake_in_a_sites_file_is_one_line(fed, tmp_path, text, said):
     site = files(tmp_path / "site") / "mine.toml"
     site.write_text(text)
     with pytest.raises(ConfigError) as error:
-        Place(fed.node(0), site)
+        ClientSite(fed.node(0), site)
     assert said in str(error.value) and "\n" not in str(error.value)
 
 
@@ -199,10 +199,10 @@ def test_a_site_may_load_its_data_by_a_function_of_its_own(fed, tmp_path):
     site = files(tmp_path / "site", '[data]\nname = "ward.py:ward"\nrows = 40\n') / "mine.toml"
     (site.parent / "ward.py").write_text(DATA)
     fed = folder(tmp_path / "new", resolve("digits", SMALL))  # nobody knows their sizes yet
-    assert Place(fed.node(0), site).examples == 40
+    assert ClientSite(fed.node(0), site).examples == 40
     site.write_text(site.read_text().replace(":ward", ":wards").replace("rows = 40\n", ""))
     with pytest.raises(DataError, match=r"'ward.py:wards' gives 2 clients; a site is one"):
-        Place(fed.node(0), site)
+        ClientSite(fed.node(0), site)
 
 
 def test_deploy_new_says_which_files_go_to_the_sites(fed, tmp_path, monkeypatch):

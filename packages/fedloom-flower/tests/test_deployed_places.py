@@ -30,16 +30,16 @@ from fedloom.errors import (
 from fedloom.report import load_run
 from fedloom.report.clients import attendance, names_of
 from fedloom.storage.round_log import RoundLog
-from fedloom_flower.check import besides, check
+from fedloom_flower.check import check, other_disclosures
 from fedloom_flower.clients import read_clients
 from fedloom_flower.folder import check_secret, deployment_of, write_secret
-from fedloom_flower.local_socket import LocalSocket, asked, blocks
-from fedloom_flower.message import ANSWER, Ask, opened, sealed
+from fedloom_flower.local_socket import LocalSocket, ask_node, blocks
+from fedloom_flower.message import ANSWER, Ask, decode, encode
 from fedloom_flower.node import Node
 from fedloom_flower.privacy import system_normals, system_uniforms
 from fedloom_flower.server import serve
-from fedloom_flower.site_data import own_data, read_site
-from fedloom_flower.sites import Place
+from fedloom_flower.site_data import load_data, read_site
+from fedloom_flower.sites import ClientSite
 
 
 def test_a_server_without_data_learns_what_one_with_data_does(tmp_path):
@@ -56,13 +56,13 @@ def test_a_server_without_data_learns_what_one_with_data_does(tmp_path):
     here = Here(fed, files)
     result = serve(fed, lambda roll: here)
     clients = read_clients(fed.clients_file)
-    joining, sums, measuring, tells = besides(fed.settings(), clients, False, 3)
+    joining, sums, measuring, tells = other_disclosures(fed.settings(), clients, False, 3)
     fields_of_site = "examples, tests, shape, type, targets, target_shape, columns, classes, "
     fields_of_site += "class_names, one_class"
     assert joining == ("when it joins", fields_of_site) and sums[1].startswith("sums of each")
     assert measuring[1] == "examples, loss, values, weights, bins: sums over its tests"
     assert "3 rounds of models that the server chooses tell labels of test rows" in tells[1]
-    agreed = json.loads(fed.agreed_file.read_text())
+    agreed = json.loads(fed.agreement_file.read_text())
     assert agreed["examples"] == [20, 35, 50] and agreed["tests"] == [0, 11, 12]
     assert agreed["class_names"] == ["x", "y", "z"] and agreed["mean"][2] == pytest.approx(
         -300, abs=40
@@ -112,7 +112,7 @@ def test_files_of_a_site_are_seen_from_the_folder_of_its_file(tmp_path, monkeypa
             ('name = "mine.py:ward"\npath = "b.csv"', 9),
         ):
             (file := site / "mine.toml").write_text(f"[data]\n{given}\n")
-            found = own_data(read_site(file)[1], file, {"target": "label", "name": "table"})
+            found = load_data(read_site(file)[1], file, {"target": "label", "name": "table"})
             assert len(found.inputs) == rows
             assert (found.test_inputs is not None) == ("test =" in given)
 
@@ -188,7 +188,7 @@ def test_a_node_with_other_settings_takes_no_part(tmp_path, examples):
         text = file.read_text()
         assert fed.node(node).path != fed.path and old in text
         file.write_text(text.replace(old, new))
-        here.places[node] = Place(fed.node(node))
+        here.places[node] = ClientSite(fed.node(node))
     if not examples:
         with pytest.raises(
             DataError, match=r"client 1 cannot join: .* run\.toml has other settings"
@@ -212,7 +212,7 @@ def test_a_servers_own_tests_have_the_agreed_scale(tmp_path):
         for i in range(3)
     ]
     result = serve(fed, lambda roll: Here(fed, files))
-    agreed, tests = json.loads(fed.agreed_file.read_text()), config.data()
+    agreed, tests = json.loads(fed.agreement_file.read_text()), config.data()
     scaled = (tests.test_inputs.double() - torch.tensor(agreed["mean"])) / torch.tensor(
         agreed["deviation"]
     )
@@ -354,13 +354,13 @@ def test_sites_that_do_not_fit_are_named(tmp_path):
     with pytest.raises(DataError, match=r"client 2's data have shape = \[2\], client 0's \[3\]"):
         serve(fed, lambda roll: Here(fed, files))
     ask = Ask(run="r", what="round", round=0, client=0, taken=-1, kept=0)
-    early = Here(fed, files).places[0].answer(sealed(ask, {}))
-    assert opened(ANSWER, early)[0].why == "this node has not joined yet; begin the run again"
+    early = Here(fed, files).places[0].answer(encode(ask, {}))
+    assert decode(ANSWER, early)[0].why == "this node has not joined yet; begin the run again"
     with pytest.raises(ConfigError, match="unknown key 'date'; a site's file has the table"):
         (tmp_path / "0.toml").write_text("[date]\n")
-        Place(fed.node(0), tmp_path / "0.toml")
+        ClientSite(fed.node(0), tmp_path / "0.toml")
     with pytest.raises(CompositionError, match=r"evaluate.validation = 0.1 cannot be deployed"):
-        Place(folder(tmp_path / "v", resolve("digits", ["evaluate.validation=0.1"])).node(0))
+        ClientSite(folder(tmp_path / "v", resolve("digits", ["evaluate.validation=0.1"])).node(0))
 
 
 def test_settings_and_rolls_are_refused_in_one_line(tmp_path):
@@ -403,7 +403,7 @@ def test_a_local_socket_hands_on_any_bytes(tmp_path):
     thread.start()
     assert stat.S_IMODE(listening.path.stat().st_mode) == 0o600
     for raw in (b"", b"abc", bytes(3_000_000)):
-        assert asked(listening.path, raw) == raw[::-1]
+        assert ask_node(listening.path, raw) == raw[::-1]
     listening.close()
     thread.join(5)
     assert not thread.is_alive() and not listening.path.exists()
@@ -453,7 +453,7 @@ def test_private_examples_of_a_node_cannot_be_made_again(tmp_path):
     made = [folder(tmp_path / str(k), config, sizes, classes=10) for k in range(2)]
     found = check(made[0])
     assert found.difference == 0 and found.bills and not found.refused
-    assert "loss" not in found.told
+    assert "loss" not in found.header_fields
     ends = [serve(fed, lambda roll, fed=fed: Here(fed)) for fed in made]
     assert not torch.equal(*[fields(end.state)["x"] for end in ends])
     rows = ends[0].history
@@ -467,7 +467,7 @@ def test_private_examples_of_a_node_cannot_be_made_again(tmp_path):
     assert float(uniform.min()) >= 0 and float(uniform.max()) < 1
     assert abs(float((uniform < 0.1).mean()) - 0.1) < 0.005
     with pytest.raises(CompositionError, match="standardise = true would tell sums"):
-        Place(folder(tmp_path / "told", config, sizes, classes=10, standardise=True).node(0))
+        ClientSite(folder(tmp_path / "told", config, sizes, classes=10, standardise=True).node(0))
     loop = config.experiment().build()
     with pytest.raises(CompositionError, match=r"local\.dp: who knows the seed"):
         Node(loop.plan, loop.fed, loop.net, 0, tmp_path / "node")
@@ -496,5 +496,5 @@ def test_a_node_leaves_the_target_to_the_server(tmp_path, caplog):
         (480, 479, 479),
         10,
     )
-    Place(fed.node(0))
+    ClientSite(fed.node(0))
     assert "evaluate.target" not in caplog.text

@@ -15,7 +15,7 @@ from fedloom.config import resolve
 from fedloom.errors import WireError
 from fedloom.evaluation.reliability import BINS
 from fedloom_flower.message import Measured
-from fedloom_flower.scores import score_in
+from fedloom_flower.scores import read_score
 from fedloom_flower.server import serve
 
 pytest.importorskip("pandas", reason="the extra tables is not installed")
@@ -74,4 +74,4 @@ def test_bins_that_cannot_be_are_refused(bins):
     values = {"values": {"brier": 1.0}, "weights": {"brier": 10.0}, "bins": bins}
     head = Measured(**who, examples=10, loss=1.0, **values)
     with pytest.raises(WireError, match="a reliability curve that its examples cannot have"):
-        score_in(head, 10, {"brier": None})
+        read_score(head, 10, {"brier": None})

@@ -16,8 +16,8 @@ from fedloom.config import resolve
 from fedloom.report import group_runs, load_run, write_report
 from fedloom.report.curves import metric_curves
 from fedloom.report.style import styles
-from fedloom_flower.cli.deploy import _told
-from fedloom_flower.message import ASK, opened
+from fedloom_flower.cli.deploy import _format_round
+from fedloom_flower.message import ASK, decode
 from fedloom_flower.server import serve
 
 pytest.importorskip("torchmetrics", reason="the extra metrics is not installed")
@@ -32,7 +32,7 @@ class Slow(Here):
     """Nodes that take their time."""
 
     def __call__(self, messages, seconds, enough):
-        head = opened(ASK, next(iter(messages.values())))[0]
+        head = decode(ASK, next(iter(messages.values())))[0]
         time.sleep(PAUSE.get(head.what, 0.0))
         return super().__call__(messages, seconds, enough)
 
@@ -79,9 +79,9 @@ def test_a_mean_of_sites_is_not_called_the_auc_of_all_rows(word, measured):
 def test_the_rounds_of_a_federation_say_what_the_value_is(measured):
     fed, _ = measured
     for row in rows_of(fed):
-        assert re.search(rf"auc 0\.\d+ \({BY_ROWS}\)", _told(row, fed))
+        assert re.search(rf"auc 0\.\d+ \({BY_ROWS}\)", _format_round(row, fed))
         assert (
-            "accuracy" in _told(row, fed) and _told(row, fed).count("(") == 1
+            "accuracy" in _format_round(row, fed) and _format_round(row, fed).count("(") == 1
         )  # it is of all rows
 
 

@@ -27,9 +27,9 @@ from fedloom.storage import world
 from fedloom.submodels import FIARSE, FedBN, FedPer, FedRep, FedRolex, FjORD, HeteroFL
 from fedloom_flower.engine import FederationEngine, oldest_checkpoint
 from fedloom_flower.folder import Folder
-from fedloom_flower.message import ANSWER, ASK, Ask, Refusal, opened, sealed
+from fedloom_flower.message import ANSWER, ASK, Ask, Refusal, decode, encode
 from fedloom_flower.node import Node
-from fedloom_flower.server import started
+from fedloom_flower.server import next_start
 from support.without import Without
 from tiny import clusters, same
 
@@ -174,7 +174,7 @@ class Awry:
         self.before, self.wrong = {}, set()
 
     def __call__(self, i, raw):
-        round = opened(ANSWER, raw)[0].round
+        round = decode(ANSWER, raw)[0].round
         late, self.before[i] = self.before.get(i), raw
         if (round + i) % 4:
             return raw
@@ -207,7 +207,7 @@ class Away(Nodes):
     def __call__(self, messages, seconds, enough):
         there = [i for i in messages if self.draw.random() < 0.5]
         answers = super().__call__({i: messages[i] for i in there}, seconds, enough)
-        heads = [opened(ASK, messages[i])[0] for i in messages.keys() - {*there}]
+        heads = [decode(ASK, messages[i])[0] for i in messages.keys() - {*there}]
         self.down += sum(sum(head.parts.values()) for head in heads)
         return dict(reversed(answers.items()))
 
@@ -262,7 +262,7 @@ def test_another_draw_waits_for_no_more_than_it_needs(tmp_path):
         return nodes({i: messages[i] for i in some}, seconds, enough)
 
     given = experiment(algorithm=FedAvg(), cohort=[[0, 1, 2, 3, 4]], rounds=1)
-    given.engine = FederationEngine(exchange, run="r", wanted=3, min_updates=3, redraws=1)
+    given.engine = FederationEngine(exchange, run="r", updates=3, min_updates=3, redraws=1)
     run(given)
     assert calls == [([0, 1, 2, 3, 4], 3), ([1, 2, 3, 4], 2)]
     row = given.engine.attendance.row
@@ -287,7 +287,7 @@ def test_a_server_that_died_goes_on_from_its_checkpoint_with_the_same_nodes(tmp_
     there = Nodes(stateful(), tmp_path / "nodes")
 
     def exchange(messages, seconds, enough):
-        if not there.died and opened(ASK, next(iter(messages.values())))[0].round == 5:
+        if not there.died and decode(ASK, next(iter(messages.values())))[0].round == 5:
             there.died = True
             there(messages, seconds, enough)  # the nodes have answered, and nobody reads it
             raise RuntimeError("the server's process died")
@@ -312,7 +312,7 @@ def test_a_node_that_began_after_the_question_asks_itself_again(tmp_path):
     """What ask() changed of the client state is in no file until the round is done."""
 
     def forgetting(i, raw):
-        engine._exchange.nodes[i]._waiting = (b"", None)
+        engine._exchange.nodes[i]._pending = (b"", None)
         return raw
 
     make = lambda: experiment(**SHORT, algorithm=make_algorithm("fedlin"))
@@ -331,10 +331,10 @@ def test_a_question_about_another_model_is_none_of_the_round(tmp_path):
         sent = {"msg.x": torch.full((147,), 0.1).numpy().tobytes(), "buffers": b""}
         ask = Ask(run="r", what="question", round=0, client=3, taken=-1, kept=0)
         if x is not None:
-            node.answer(sealed(ask, sent | {"msg.x": torch.full((147,), x).numpy().tobytes()}))
+            node.answer(encode(ask, sent | {"msg.x": torch.full((147,), x).numpy().tobytes()}))
         train = ask.model_copy(update={"what": "round"})
-        ends.append(node.answer(sealed(train, sent | {"msg.g": sent["msg.x"]})))
-    assert opened(ANSWER, ends[0])[1] and ends[0] == ends[1]
+        ends.append(node.answer(encode(train, sent | {"msg.g": sent["msg.x"]})))
+    assert decode(ANSWER, ends[0])[1] and ends[0] == ends[1]
 
 
 def test_an_answer_that_cannot_be_read_is_asked_for_again_in_the_next_draw(tmp_path):
@@ -357,7 +357,7 @@ def test_a_message_that_comes_again_is_answered_without_training(tmp_path, monke
     monkeypatch.setattr(node._client, "train", lambda *a: trained.append(a) or train(*a))
     ask = Ask(run="r", what="round", round=0, client=2, taken=-1, kept=0)
     first, other = (
-        sealed(ask, {"msg.x": torch.full((147,), x).numpy().tobytes(), "buffers": b""})
+        encode(ask, {"msg.x": torch.full((147,), x).numpy().tobytes(), "buffers": b""})
         for x in (0.1, 0.2)
     )
     answers = [node.answer(raw) for raw in (first, first, other, first)]
@@ -368,7 +368,7 @@ def test_a_node_whose_disk_is_lost_begins_anew_or_is_out(tmp_path):
     """With SCAFFOLD the server holds a part of its state, and cannot take the client back."""
 
     def losing(i, raw):
-        if opened(ANSWER, raw)[0].round == 3:
+        if decode(ANSWER, raw)[0].round == 3:
             for path in (tmp_path / "nodes" / str(i)).iterdir():
                 path.unlink()
         return raw
@@ -401,12 +401,12 @@ def test_a_node_refuses_what_is_no_message_for_it(tmp_path):
     ask = Ask(run="r", what="round", round=0, client=2, taken=-1, kept=0)
     for raw, said in (
         (b"", "does not begin with FEDLOOM2"),
-        (sealed(ask, {}), "a packet has the fields"),
-        (sealed(ask.model_copy(update={"client": 1}), {}), "the message is for client 1"),
-        (sealed(ask.model_copy(update={"run": "q"}), {}), "of run 'q'"),
-        (sealed(ask, {"msg.x": bytes(588), "buffers": b"1"}), "field 'buffers' has 1 bytes"),
+        (encode(ask, {}), "a packet has the fields"),
+        (encode(ask.model_copy(update={"client": 1}), {}), "the message is for client 1"),
+        (encode(ask.model_copy(update={"run": "q"}), {}), "of run 'q'"),
+        (encode(ask, {"msg.x": bytes(588), "buffers": b"1"}), "field 'buffers' has 1 bytes"),
     ):
-        head, parts = opened(ANSWER, node.answer(raw))
+        head, parts = decode(ANSWER, node.answer(raw))
         assert isinstance(head, Refusal) and said in head.why and not parts
 
 
@@ -446,13 +446,13 @@ def test_a_message_that_comes_late_or_again_touches_no_state(tmp_path):
     files, loop = content(), stateful().build()
     anew = Node(loop.plan, loop.fed, loop.net, i, tmp_path / str(i), "r")
     for node in (there.nodes[i], anew, anew):
-        late = opened(ANSWER, node.answer(sent[-2][i]))[0]
+        late = decode(ANSWER, node.answer(sent[-2][i]))[0]
         assert isinstance(late, Refusal) and "has answered message" in late.why
         assert node.answer(sent[-1][i]) == said[-1][i]
         assert files == content()
-    head, parts = opened(ASK, sent[-1][i])
-    newer = sealed(head.model_copy(update={"attempt": head.attempt + 1, "parts": {}}), parts)
-    assert opened(ANSWER, anew.answer(newer))[1] == opened(ANSWER, said[-1][i])[1]
+    head, parts = decode(ASK, sent[-1][i])
+    newer = encode(head.model_copy(update={"attempt": head.attempt + 1, "parts": {}}), parts)
+    assert decode(ANSWER, anew.answer(newer))[1] == decode(ANSWER, said[-1][i])[1]
     assert files != content()  # of another message
 
 
@@ -461,9 +461,9 @@ def test_each_start_of_a_server_numbers_its_messages_above_all_before(tmp_path, 
     monkeypatch.setattr(world, "clock", lambda: seconds[0])
     found = []
     while seconds:
-        found.append(started(fed))
+        found.append(next_start(fed))
         seconds.pop(0)
     assert found == [1000, 2000, 2001, 2002, 3000]
     fed.starts_file.write_text("torn")
     monkeypatch.setattr(world, "clock", lambda: 4000.5)
-    assert started(fed) == 4000
+    assert next_start(fed) == 4000

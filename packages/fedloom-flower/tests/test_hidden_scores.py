@@ -14,7 +14,7 @@ from fedloom.config import resolve
 from fedloom.errors import DataError
 from fedloom.evaluation.reliability import disclosed
 from fedloom_flower.folder import Folder
-from fedloom_flower.message import ASK, opened
+from fedloom_flower.message import ASK, decode
 from fedloom_flower.server import serve
 
 pytest.importorskip("cryptography", reason="the extra secure is not installed")
@@ -92,7 +92,7 @@ def test_a_run_that_nobody_measures_asks_no_node_and_ends(tmp_path):
     asked = set()
 
     def exchange(messages, seconds, enough):
-        asked.update(opened(ASK, raw)[0].what for raw in messages.values())
+        asked.update(decode(ASK, raw)[0].what for raw in messages.values())
         return here(messages, seconds, enough)
 
     exchange.present = here.present

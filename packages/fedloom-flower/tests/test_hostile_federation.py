@@ -32,11 +32,11 @@ from fedloom.storage.run_directory import RunDirectory
 from fedloom_flower import children as children_module
 from fedloom_flower import message_exchange as exchange_module
 from fedloom_flower.children import Children, FlowerError, Program
-from fedloom_flower.cli.deploy import _alone
+from fedloom_flower.cli.deploy import _exclusive
 from fedloom_flower.engine import FederationEngine
 from fedloom_flower.folder import Folder, write_secret
-from fedloom_flower.local_socket import joined
-from fedloom_flower.message import ANSWER, Ask, Measured, Refusal, Site, Update, opened, sealed
+from fedloom_flower.local_socket import join_blocks
+from fedloom_flower.message import ANSWER, Ask, Measured, Refusal, Site, Update, decode, encode
 from fedloom_flower.message_exchange import MessageExchange, Reply, UnreadableError
 from fedloom_flower.new import make_folders
 from fedloom_flower.programs import GAVE_UP
@@ -134,26 +134,26 @@ def test_a_link_that_is_gone_ends_the_run():
 
 # ----------------------------------------------------------------------------------- hostile bytes
 def test_a_number_in_place_of_bytes_makes_no_memory_of_its_size():
-    assert joined([10**12]) == joined([b"a", 3]) == joined([None]) == b""
-    assert joined([b"a", b"b"]) == b"ab"
+    assert join_blocks([10**12]) == join_blocks([b"a", 3]) == join_blocks([None]) == b""
+    assert join_blocks([b"a", b"b"]) == b"ab"
 
 
 def test_what_others_write_is_one_line_that_no_terminal_obeys():
     ugly = "a\nround 7: all is well\x1b[2J\x9b\u2028"
     fine = json.loads(update().model_dump_json())
     for raw in (
-        sealed(update(run=ugly), {}),
-        sealed(update(), {ugly: b""}),
+        encode(update(run=ugly), {}),
+        encode(update(), {ugly: b""}),
         b"FEDLOOM2" + _framed(fine | {ugly: 1}),
         b"FEDLOOM2" + _framed(fine | {"kind": ugly}),
     ):
         with pytest.raises(WireError) as found:
-            opened(ANSWER, raw)
+            decode(ANSWER, raw)
         assert str(found.value).isprintable()
     told = Refusal.model_construct(
         kind="refusal", run="r", what="round", round=0, client=1, lost=False, why=ugly
     )
-    assert opened(ANSWER, sealed(told, {}))[0].why == "a round 7: all is well [2J"
+    assert decode(ANSWER, encode(told, {}))[0].why == "a round 7: all is well [2J"
 
 
 def _framed(head):
@@ -163,7 +163,7 @@ def _framed(head):
 
 def test_a_refusal_does_not_fill_the_log():
     """A header has room for a thousand names, which an error would repeat in every round."""
-    many = sealed(update(client=0), {f"{n:060d}": b"" for n in range(500)})
+    many = encode(update(client=0), {f"{n:060d}": b"" for n in range(500)})
     given = experiment(algorithm=make_algorithm("fedavg"), rounds=1)
     engine = FederationEngine(lambda messages, *_: dict.fromkeys(messages, many), run="r")
     given.engine = engine
@@ -182,11 +182,11 @@ class Forged(Here):
     def __call__(self, messages, seconds, enough):
         found = super().__call__(messages, seconds, enough)
         for i, raw in found.items():
-            head, parts = opened(ANSWER, raw)
+            head, parts = decode(ANSWER, raw)
             if i == 2 and head.what == self.what and not isinstance(head, Refusal):
                 largest = torch.full((1,), 3e38).numpy().tobytes()
                 parts = {k: largest * (len(v) // 4) if len(v) > 8 else v for k, v in parts.items()}
-                found[i] = sealed(head, parts)
+                found[i] = encode(head, parts)
         return found
 
 
@@ -208,7 +208,7 @@ def _vectors(result):
 
 def test_a_measurement_that_no_metric_can_be_is_left_out():
     from fedloom.evaluation.metrics import Perplexity
-    from fedloom_flower.scores import score_in
+    from fedloom_flower.scores import read_score
 
     class Root(Perplexity):
         @staticmethod
@@ -224,7 +224,7 @@ def test_a_measurement_that_no_metric_can_be_is_left_out():
         weights={"root": 2.0},
     )
     with pytest.raises(WireError, match="it measured what no metric can be"):
-        score_in(head, 2, {"root": Root()})
+        read_score(head, 2, {"root": Root()})
 
 
 def test_a_sites_word_about_itself_has_bounds(tmp_path):
@@ -235,7 +235,7 @@ def test_a_sites_word_about_itself_has_bounds(tmp_path):
     ]
     fed = folder(tmp_path, resolve("digits", base), standardise=True)
     here, run = Here(fed, files), run_of(fed, settings_of(fed))
-    site, parts = opened(ANSWER, here.places[1].answer(sealed(asking("join", -1, 1, run), {})))
+    site, parts = decode(ANSWER, here.places[1].answer(encode(asking("join", -1, 1, run), {})))
     assert isinstance(site, Site)
     nan = struct.pack("<6d", *[float("nan")] * 6)
     for about, sums, said in (
@@ -244,7 +244,7 @@ def test_a_sites_word_about_itself_has_bounds(tmp_path):
         ({}, parts["sums"][:16], "are no two rows of 3 numbers"),
         ({}, nan, "are not finite"),
     ):
-        wrong = sealed(site.model_copy(update=about), {"sums": sums})
+        wrong = encode(site.model_copy(update=about), {"sums": sums})
         lies = lambda messages, *_, wrong=wrong: {
             i: wrong if i == 1 else here.places[i].answer(raw) for i, raw in messages.items()
         }
@@ -265,15 +265,15 @@ def test_a_site_tells_what_its_own_settings_say_and_a_failure_does_not_make_it_d
         ("join", "this site joins nothing"),
         ("agree", "this site joins nothing"),
     ):
-        head = opened(ANSWER, place.answer(sealed(asking(what), {})))[0]
+        head = decode(ANSWER, place.answer(encode(asking(what), {})))[0]
         assert isinstance(head, Refusal) and said in head.why
-    assert not fed.node(0).agreed_file.exists()
+    assert not fed.node(0).agreement_file.exists()
 
     def fails(raw):
         raise MemoryError("/data/visits.csv")
 
     monkeypatch.setattr(place._node, "answer", fails)
-    head = opened(ANSWER, place.answer(sealed(asking("round", 0), {})))[0]
+    head = decode(ANSWER, place.answer(encode(asking("round", 0), {})))[0]
     assert head.why == "the node failed: MemoryError; its own log says why"
 
 
@@ -381,11 +381,11 @@ def test_nobody_else_reads_what_a_federation_writes(tmp_path):
 
 
 def test_a_node_runs_once_in_a_folder(tmp_path):
-    with _alone(Folder(tmp_path, 3)):
+    with _exclusive(Folder(tmp_path, 3)):
         said = r"client 3 is being run in .* already"
-        with pytest.raises(ConfigError, match=said), _alone(Folder(tmp_path, 3)):
+        with pytest.raises(ConfigError, match=said), _exclusive(Folder(tmp_path, 3)):
             pass
-    with _alone(Folder(tmp_path, 3)):
+    with _exclusive(Folder(tmp_path, 3)):
         pass
 
 

@@ -28,11 +28,11 @@ from fedloom_flower import masked_sums
 from fedloom_flower.agreement import Agreement, agree, read_agreement
 from fedloom_flower.cli.deploy import _follow
 from fedloom_flower.engine import FederationEngine
-from fedloom_flower.masked_answers import Expected
-from fedloom_flower.message import ANSWER, Ask, Refusal, Site, opened, sealed
+from fedloom_flower.masked_answers import ExpectedCohorts
+from fedloom_flower.message import ANSWER, Ask, Refusal, Site, decode, encode
 from fedloom_flower.node import Node
 from fedloom_flower.server import serve
-from fedloom_flower.sites import Place
+from fedloom_flower.sites import ClientSite
 
 PLAN = {
     "algorithm": FedAvg(),
@@ -53,9 +53,9 @@ class Members(Nodes):
 
     def __init__(self, folder, agreed=lambda i: "same", removed=frozenset(), **plan):
         self.made = made = experiment(**(PLAN | plan))
-        cohorts = Expected(made._cohorts, lambda: removed)
+        cohorts = ExpectedCohorts(made._cohorts, lambda: removed)
         given = {"rounds": made.rounds, "cohorts": cohorts}
-        super().__init__(made, folder, of=lambda i: given | {"agreed": agreed(i)})
+        super().__init__(made, folder, options=lambda i: given | {"agreement": agreed(i)})
 
     @property
     def seen(self):
@@ -65,12 +65,12 @@ class Members(Nodes):
         """A node's answer to a session that the server names."""
         told = bytes(16) + struct.pack(f"<{len(members)}Q", *members)
         ask = Ask(run="r", what="keys", round=round, client=i, taken=-1, kept=0)
-        return opened(ANSWER, self.nodes[i].answer(sealed(ask, {"masks": told})))[0]
+        return decode(ANSWER, self.nodes[i].answer(encode(ask, {"masks": told})))[0]
 
 
 def deployed(members, **engine):
     given = experiment(**PLAN)
-    given.engine = FederationEngine(members, run="r", agreed="same", **engine)
+    given.engine = FederationEngine(members, run="r", agreement="same", **engine)
     return run(given), given.engine
 
 
@@ -125,8 +125,8 @@ def test_no_two_agreements_that_a_server_can_find_have_one_digest():
 def agreed_with(fed, place, agreed):
     """What a node answers to an agreement."""
     ask = Ask(run=place._run, what="agree", round=-1, client=place.client, taken=-1, kept=0)
-    raw = sealed(ask, {"agreed": agreed.model_dump_json().encode()})
-    return opened(ANSWER, place.answer(raw))[0]
+    raw = encode(ask, {"agreed": agreed.model_dump_json().encode()})
+    return decode(ANSWER, place.answer(raw))[0]
 
 
 def test_a_node_takes_no_second_agreement_and_no_scale_that_it_has_not_asked_for(tmp_path):
@@ -135,7 +135,7 @@ def test_a_node_takes_no_second_agreement_and_no_scale_that_it_has_not_asked_for
     here = Here(fed)
     serve(fed, lambda roll: here)
     place = here.places[0]
-    agreed = read_agreement(fed.node(0).agreed_file)
+    agreed = read_agreement(fed.node(0).agreement_file)
     assert isinstance(agreed_with(fed, place, agreed), Site)
     for changes, why in (
         ({"mean": [0.0] * 64, "deviation": [1e30] * 64}, "standardise = false"),
@@ -143,7 +143,7 @@ def test_a_node_takes_no_second_agreement_and_no_scale_that_it_has_not_asked_for
     ):
         answer = agreed_with(fed, place, agreed.model_copy(update=changes))
         assert isinstance(answer, Refusal) and why in answer.why
-    assert read_agreement(fed.node(0).agreed_file) == agreed
+    assert read_agreement(fed.node(0).agreement_file) == agreed
 
 
 def test_every_place_prints_the_digest_by_which_sites_compare_what_they_were_told(
@@ -152,12 +152,12 @@ def test_every_place_prints_the_digest_by_which_sites_compare_what_they_were_tol
     fed = folder(tmp_path, resolve("digits", SMALL))
     here = Here(fed)
     serve(fed, lambda roll: here)
-    line = read_agreement(fed.agreed_file).compared
+    line = read_agreement(fed.agreement_file).compared
     assert re.fullmatch(r"all agreed on( [0-9a-f]{4}){10}; sites compare it by telephone", line)
     said = [record.getMessage() for record in caplog.records]
     assert {f"client {i}: {line}" for i in range(3)} <= {*said}
     caplog.clear()
-    Place(fed.node(1))  # started again
+    ClientSite(fed.node(1))  # started again
     assert f"client 1: {line}" in [record.getMessage() for record in caplog.records]
     done = {"run-id": "7", "status": "finished:completed"}
     monkeypatch.setattr("fedloom_flower.programs.runs", lambda fed: [done])
@@ -182,7 +182,7 @@ def test_sites_that_its_own_list_marks_removed_make_cohorts_smaller(tmp_path):
 
 
 def test_a_listed_cohort_is_the_list_itself():
-    expected = Expected(ClientSampler([[0, 1, 2, 3], [2, 3, 4, 5]], 6), lambda: {3})
+    expected = ExpectedCohorts(ClientSampler([[0, 1, 2, 3], [2, 3, 4, 5]], 6), lambda: {3})
     expected.check([0, 1, 2], 0)
     expected.check([2, 4, 5], 3)
     for members, round in (([0, 1, 2, 3], 0), ([0, 1, 4], 2), ([2, 4], 1)):
@@ -196,7 +196,7 @@ def test_no_round_beyond_the_plan_is_answered(round, tmp_path):
     refused = members.keys(0, range(5), round)
     assert isinstance(refused, Refusal) and "beyond the 3 rounds" in refused.why
     ask = Ask(run="r", what="round", round=round, client=0, taken=-1, kept=0)
-    assert "beyond the 3 rounds" in opened(ANSWER, members.nodes[0].answer(sealed(ask, {})))[0].why
+    assert "beyond the 3 rounds" in decode(ANSWER, members.nodes[0].answer(encode(ask, {})))[0].why
 
 
 def refusals(members, round):
@@ -207,7 +207,7 @@ def test_two_sums_from_one_model_are_of_the_same_clients(tmp_path):
     """Of others their difference would be an update; a draw before any share is no such thing."""
     members = Members(tmp_path, rounds=9, cohort=4)
     loop = experiment(**PLAN).build()
-    loop.engine = FederationEngine(members, run="r", agreed="same")
+    loop.engine = FederationEngine(members, run="r", agreement="same")
     loop.engine.open(loop.plan, loop.fed, loop.net)
     loop.begin()
     msg, away = loop.message().msg, set()
@@ -215,7 +215,7 @@ def test_two_sums_from_one_model_are_of_the_same_clients(tmp_path):
 
     def exchange(messages, seconds, enough):
         out = real(members, messages, seconds, enough)
-        return {i: raw for i, raw in out.items() if (opened(ANSWER, raw)[0].what, i) not in away}
+        return {i: raw for i, raw in out.items() if (decode(ANSWER, raw)[0].what, i) not in away}
 
     loop.engine._exchange = exchange
 
@@ -246,7 +246,7 @@ def test_a_node_tells_nothing_besides_the_masked_sum(what, tmp_path):
     loop = experiment(**PLAN).build()
     packet = rec(msg=rec(x=loop.net.init()), buffers=loop.net.init_buffers())
     ask = Ask(run="r", what=what, round=-1 if what == "probe" else 0, client=0, taken=-1, kept=0)
-    head, parts = opened(ANSWER, node.answer(sealed(ask, pack(packet))))
+    head, parts = decode(ANSWER, node.answer(encode(ask, pack(packet))))
     assert not any(parts.values())
     assert isinstance(head, Refusal) or (head.gradients, head.loss, head.squares) == (0, 0.0, None)
 
@@ -262,7 +262,7 @@ def test_a_node_measures_one_model_a_round(tmp_path):
     def measured(node, round, x):
         ask = Ask(run="r", what="evaluate", round=round, client=0, taken=-1, kept=0)
         packet = pack(rec(msg=rec(x=x), buffers=loop.net.init_buffers()))
-        return opened(ANSWER, node.answer(sealed(ask, packet)))[0]
+        return decode(ANSWER, node.answer(encode(ask, packet)))[0]
 
     node = made()
     first = measured(node, 1, x)

@@ -37,7 +37,7 @@ from fedloom_flower.check import check
 from fedloom_flower.engine import FederationEngine
 from fedloom_flower.masked_answers import identity_of
 from fedloom_flower.masked_sums import Identity
-from fedloom_flower.message import ASK, opened, sealed
+from fedloom_flower.message import ASK, decode, encode
 from fedloom_flower.new import make as make_folder
 from fedloom_flower.node import Node
 from fedloom_flower.server import experiment_at_server, serve
@@ -107,7 +107,7 @@ def test_a_node_that_lost_its_folder_gets_a_compressed_broadcast_whole(tmp_path,
     def away(what, t, i):
         if (what, t, i) == ("keys", 2, 1):
             shutil.rmtree(tmp_path / "1")
-            there.nodes[1] = there.begun(1)
+            there.nodes[1] = there.start_node(1)
         return False
 
     make = made(compress=Link(down=QSGD()), rounds=5, cohort=6, algorithm=make_algorithm("fedavgm"))
@@ -198,7 +198,7 @@ def test_a_round_below_the_threshold_tells_nothing_and_is_drawn_again(tmp_path, 
 def test_a_node_that_was_killed_between_two_exchanges_counts_as_away(tmp_path):
     def away(what, t, i):
         if i == 1 and (what, t) in (("round", 0), ("unmask", 1)):
-            there.nodes[i] = there.begun(i)
+            there.nodes[i] = there.start_node(i)
         return False
 
     make = made(cohort=[[0, 1, 2, 3]] * 2)
@@ -208,7 +208,7 @@ def test_a_node_that_was_killed_between_two_exchanges_counts_as_away(tmp_path):
     given.engine = engine
     ours = run(given)
     (one,) = engine.refused
-    assert (one.round, one.client, one.how) == (0, 1, "declined") and "no keys" in one.why
+    assert (one.round, one.client, one.kind) == (0, 1, "declined") and "no keys" in one.why
     given = make()
     given.engine = Without({(0, 1)})
     assert same(ours.srv, run(given).srv)
@@ -223,7 +223,7 @@ def test_a_resumed_server_goes_on_and_a_round_is_unmasked_once(tmp_path):
 
     def exchange(messages, seconds, enough):
         out = there(messages, seconds, enough)
-        ask = opened(ASK, next(iter(messages.values())))[0]
+        ask = decode(ASK, next(iter(messages.values())))[0]
         if died and (ask.what, ask.round) == ("unmask", died[-1]):
             died.clear()
             raise RuntimeError("the server's process died")
@@ -254,10 +254,10 @@ def test_masks_of_another_broadcast_give_no_sum(tmp_path):
 
     def exchange(messages, seconds, enough):
         for i, raw in messages.items():
-            ask, parts = opened(ASK, raw)
+            ask, parts = decode(ASK, raw)
             if (ask.what, i) == ("round", 2):
                 parts["msg.x"] = bytes(len(parts["msg.x"]))
-                messages = messages | {i: sealed(ask, parts)}
+                messages = messages | {i: encode(ask, parts)}
         return there(messages, seconds, enough)
 
     given = make()
@@ -287,7 +287,7 @@ def test_damaged_keys_and_shares_change_no_sum(tmp_path, quick):
         there, rows = Nodes(make(), tmp_path / str(attempt)), []
 
         def exchange(messages, seconds, enough, there=there):
-            what = opened(ASK, next(iter(messages.values())))[0].what
+            what = decode(ASK, next(iter(messages.values())))[0].what
             answers = {i: there.nodes[i].answer(damaged(raw, True)) for i, raw in messages.items()}
             return {i: damaged(raw, what != "round") for i, raw in answers.items()}
 
@@ -425,7 +425,7 @@ def test_a_folder_has_all_that_masked_sums_need(tmp_path, caplog):
     assert same(result.state, alone.state) and said in caplog.text
     found = check(fed)
     assert not found.difference and found.bills and {*found.up} == {"delta", "weight", "masks"}
-    assert "loss" not in found.told and not found.refused
+    assert "loss" not in found.header_fields and not found.refused
     lines = [fed.node(i).secret("node").with_suffix(".pub").read_text() for i in range(3)]
     other = ec.generate_private_key(ec.SECP256R1()).public_key()
     lines[1] = other.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
@@ -453,7 +453,7 @@ def test_deployed_noise_is_the_systems(tmp_path, monkeypatch):
     for moved in (one, other, one - other):
         assert (moved != 0).all() and float(moved.std()) == pytest.approx(spread, rel=0.15)
     found = check(fed)  # a rehearsal has the seed's
-    assert not found.difference and found.bills and "loss" not in found.told
+    assert not found.difference and found.bills and "loss" not in found.header_fields
 
 
 @pytest.mark.parametrize(

@@ -70,9 +70,9 @@ def summed(there, came, stayed, session=SESSION):
     clients = {i: client(i, session) for i in session.members}
     found = begun(clients, there, session)
     for i in came:
-        found.take_masked(i, clients[i].masked(found.told(i), values(i), MODEL))
+        found.take_masked(i, clients[i].masked(found.keys_for(i), values(i), MODEL))
     for i in stayed:
-        found.take_shares(i, clients[i].unmask(found.came()))
+        found.take_shares(i, clients[i].unmask(found.received()))
     return found.sum() if found.lacking <= 0 else None
 
 
@@ -165,7 +165,7 @@ def test_a_client_answers_only_for_a_sum_whose_graph_is_in_one_piece():
     clients = {i: client(i, session) for i in session.members}
     found = begun(clients, session.members, session)
     for i in session.members:
-        found.take_masked(i, clients[i].masked(found.told(i), values(i), MODEL))
+        found.take_masked(i, clients[i].masked(found.keys_for(i), values(i), MODEL))
     came = {*session.members} - {*session.others(0)}
     with pytest.raises(WireError, match="1 of client 0 and its neighbours are there"):
         clients[0].unmask(session.flags(came))
@@ -177,14 +177,14 @@ def test_below_the_threshold_nothing_is_learnt():
         found = begun(clients, there)
         for i in there:
             with pytest.raises(WireError, match=f"{len(there)} clients are there"):
-                clients[i].masked(found.told(i), values(i), MODEL)
+                clients[i].masked(found.keys_for(i), values(i), MODEL)
     clients = {i: client(i) for i in MEMBERS}
     found = begun(clients, MEMBERS)
     for i in MEMBERS[:2]:
-        found.take_masked(i, clients[i].masked(found.told(i), values(i), MODEL))
+        found.take_masked(i, clients[i].masked(found.keys_for(i), values(i), MODEL))
     for i in MEMBERS[:2]:
         with pytest.raises(WireError, match="2 clients are there"):
-            clients[i].unmask(found.came())
+            clients[i].unmask(found.received())
     assert summed(MEMBERS, MEMBERS, MEMBERS[:2]) is None
 
 
@@ -193,15 +193,15 @@ def test_no_client_gives_both_secrets_of_another_one():
     clients = {i: client(i) for i in MEMBERS}
     found = begun(clients, MEMBERS)
     for i in MEMBERS:
-        found.take_masked(i, clients[i].masked(found.told(i), values(i), MODEL))
+        found.take_masked(i, clients[i].masked(found.keys_for(i), values(i), MODEL))
     seeds = clients[0].unmask(bytes([1, 1, 1, 1, 0]))
-    for flags in (bytes([1, 1, 1, 0, 1]), found.came()):
+    for flags in (bytes([1, 1, 1, 0, 1]), found.received()):
         with pytest.raises(WireError, match="each comes once"):
             clients[0].unmask(flags)
     secrets = clients[2].unmask(bytes([1, 1, 1, 0, 1]))
     assert len(seeds) == len(secrets) == 32 * 5
     with pytest.raises(WireError, match="each comes once"):
-        clients[3].masked(found.told(3), values(3), MODEL)
+        clients[3].masked(found.keys_for(3), values(3), MODEL)
     with pytest.raises(WireError, match="of other clients"):
         clients[5].unmask(bytes([1, 1, 1, 0, 1]))  # that it sent nothing itself
     with pytest.raises(WireError, match="a byte for each"):
@@ -213,7 +213,7 @@ def test_what_a_client_sends_looks_random_and_differs_with_every_draw():
     sent = []
     for some in clients:
         found, same = begun(some, MEMBERS), np.zeros(4096, np.uint64)
-        sent += [np.frombuffer(some[2].masked(found.told(2), same, MODEL), np.uint64)]
+        sent += [np.frombuffer(some[2].masked(found.keys_for(2), same, MODEL), np.uint64)]
     bits = np.unpackbits(np.concatenate(sent).view(np.uint8))
     assert abs(bits.mean() - 0.5) < 0.005 and not (sent[0] == sent[1]).any()
 
@@ -222,7 +222,7 @@ def lies(change):
     """Client 0 and what it is told, of which `change` makes something else."""
     clients = {i: client(i) for i in MEMBERS}
     found = begun(clients, MEMBERS)
-    told = bytearray(found.told(0))
+    told = bytearray(found.keys_for(0))
     change(told)
     return clients[0], bytes(told)
 
@@ -249,7 +249,7 @@ def test_keys_of_another_sum_are_refused():
     clients = {i: client(i) for i in MEMBERS}
     found = begun(clients | {3: client(3, other)}, MEMBERS)
     with pytest.raises(WireError, match="client 3's are not"):
-        clients[0].masked(found.told(0), values(0), MODEL)
+        clients[0].masked(found.keys_for(0), values(0), MODEL)
 
 
 @pytest.mark.parametrize("what", ["model", "clients"])
@@ -260,11 +260,11 @@ def test_masks_do_not_cancel_for_clients_who_were_told_otherwise(what):
     fewer._keys = {i: raw for i, raw in found._keys.items() if i != 8}
     for i in MEMBERS[:4]:
         other = i == 3
-        told = (fewer if other and what == "clients" else found).told(i)
+        told = (fewer if other and what == "clients" else found).keys_for(i)
         model = b"x" * 32 if other and what == "model" else MODEL
         found.take_masked(i, clients[i].masked(told, values(i), model))
     for i in (0, 2, 5):
-        found.take_shares(i, clients[i].unmask(found.came()))
+        found.take_shares(i, clients[i].unmask(found.received()))
     assert not (found.sum() == sum(map(values, MEMBERS[:4]))).any()
 
 
@@ -275,9 +275,9 @@ def test_wrong_shares_and_lengths_are_refused():
         with pytest.raises(WireError, match="bytes, not"):
             take(0, raw)
     for i in MEMBERS[:4]:
-        found.take_masked(i, clients[i].masked(found.told(i), values(i), MODEL))
+        found.take_masked(i, clients[i].masked(found.keys_for(i), values(i), MODEL))
     for i in MEMBERS[:3]:
-        found.take_shares(i, b"\1" * 160 if i == 2 else clients[i].unmask(found.came()))
+        found.take_shares(i, b"\1" * 160 if i == 2 else clients[i].unmask(found.received()))
     with pytest.raises(WireError, match="do not give client 8's mask key"):
         found.sum()
 
@@ -302,11 +302,11 @@ def transcript(monkeypatch):
         out["keys"][i] = one.keys()
         found.take_keys(i, out["keys"][i])
     for i in (0, 2, 5):
-        out["told"][i] = found.told(i)
-        out["masked"][i] = clients[i].masked(found.told(i), values(i, 3), MODEL)
+        out["told"][i] = found.keys_for(i)
+        out["masked"][i] = clients[i].masked(found.keys_for(i), values(i, 3), MODEL)
         found.take_masked(i, out["masked"][i])
     for i in (0, 2, 5):
-        out["shares"][i] = clients[i].unmask(found.came())
+        out["shares"][i] = clients[i].unmask(found.received())
         found.take_shares(i, out["shares"][i])
     out["sum"] = {"0": found.sum().tobytes()}
     return {step: {str(i): raw.hex() for i, raw in of.items()} for step, of in out.items()}

@@ -24,25 +24,25 @@ Columns = Mapping[str, ColumnDescription]
 Table = Mapping[str, Any]
 
 
-def agreed_rules(told: Mapping[str, Description], data: Table) -> tuple[list[Table], list[str]]:
+def agreed_rules(reports: Mapping[str, Description], data: Table) -> tuple[list[Table], list[str]]:
     """The rules of all inputs (see data/own/preparation.py), and the names of the classes, none of
-    labels that are numbers. told: by site; data: the run's table [data]. Raises DataError.
+    labels that are numbers. reports: by site; data: the run's table [data]. Raises DataError.
     """
-    sites = {name: site for name, site in told.items() if site.rows is not None}
+    sites = {name: site for name, site in reports.items() if site.rows is not None}
     if not sites:
         raise DataError("no site has as many rows as its least count, so nothing is told of any")
     target = data["target"]
     targets = [target] if isinstance(target, str) else [*target]
     first, one = next(iter(sites.items()))
     for name, site in sites.items():
-        if lacking := [c for c in one.columns if c not in site.columns]:
-            raise _lacks(name, lacking[0], first)
-        if more := [c for c in site.columns if c not in one.columns]:
-            raise _lacks(first, more[0], name)
+        if missing := [c for c in one.columns if c not in site.columns]:
+            raise _lacks(name, missing[0], first)
+        if extra := [c for c in site.columns if c not in one.columns]:
+            raise _lacks(first, extra[0], name)
     by_site = {c: {place: site.columns[c] for place, site in sites.items()} for c in one.columns}
     inputs = list(data["inputs"]) or [name for name in by_site if name not in targets]
-    if untold := [name for name in [*inputs, *targets] if name not in by_site]:
-        raise DataError(f"{first} tells nothing of column '{untold[0]}', which run.toml names")
+    if undescribed := [name for name in [*inputs, *targets] if name not in by_site]:
+        raise DataError(f"{first} tells nothing of column '{undescribed[0]}', which run.toml names")
     rules = [_rule(name, by_site[name], sites, data) for name in inputs]
     return rules, list(data["class_names"]) or _classes(by_site[targets[0]])
 
@@ -76,9 +76,9 @@ def _rule(name: str, columns: Columns, sites: Mapping[str, Description], data: T
         )
     if isinstance(how, str) and how not in KINDS:
         raise DataError(f"data.columns.{name}: {unknown('kind of column', how, KINDS)}")
-    own, missing = data["per_client"], data.get("missing")  # own: each site fills and scales itself
+    per_client, missing = data["per_client"], data.get("missing")  # each site fills, scales itself
     gap = next((place for place, column in columns.items() if column.missing != 0), "")
-    if own or missing == DROP:
+    if per_client or missing == DROP:
         gap = ""
     fill = missing.get(name, missing.get(ALL)) if isinstance(missing, Mapping) else missing
     if gap and fill is None:
@@ -86,7 +86,7 @@ def _rule(name: str, columns: Columns, sites: Mapping[str, Description], data: T
             f"column '{name}' has or may have empty cells at {gap}; fill them by data.missing = "
             "median, mean or most_frequent"
         )
-    standardise = False if own else data["standardise"]
+    standardise = False if per_client else data["standardise"]
     rows = {place: sites[place].rows or 0 for place in columns}
     if how == "number":
         return _number(name, columns, rows, fill if gap else None, bool(standardise))
@@ -103,27 +103,27 @@ def _categories(
     standardise: bool,
 ) -> Table:
     """The rule of categories. Rarer ones, which no site told, are 0 in all inputs of one_hot."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for place, column in columns.items():
-        found.update(counts_of(column, rows[place]))
-    if not found:
-        raise _untold(name)
-    numbers = all(number_name(value) == value for value in found)
-    values = in_order(found, float if numbers else None)
+        counts.update(counts_of(column, rows[place]))
+    if not counts:
+        raise _nothing_to_tell(name)
+    numbers = all(number_name(value) == value for value in counts)
+    values = in_order(counts, float if numbers else None)
     values = values if isinstance(how, str) else categories(how)
     kind = how if isinstance(how, str) else "ordinal"
     rule: dict[str, Any] = {"name": name, "kind": kind, "values": [*values]}
     if kind == "one_hot":
         rule["others"] = True
     if fill is not None:
-        most = max(values, key=lambda value: found[value])  # of several the first
+        most = max(values, key=lambda value: counts[value])  # of several the first
         rule["fill"] = str(fill) if str(fill) in values else most
     if standardise:
         codes = np.arange(len(values))[:, None] if kind == "ordinal" else np.eye(len(values))
         codes = codes[:, kind == "dummy" :]
-        share = np.array([found[value] for value in values])[:, None] / found.total()
-        mean = (share * codes).sum(axis=0)
-        std = np.sqrt((share * (codes - mean) ** 2).sum(axis=0))
+        fractions = np.array([counts[value] for value in values])[:, None] / counts.total()
+        mean = (fractions * codes).sum(axis=0)
+        std = np.sqrt((fractions * (codes - mean) ** 2).sum(axis=0))
         scale = {"mean": [_short(v) for v in mean], "std": [_short(v) or 1.0 for v in std]}
         rule |= {k: v[0] for k, v in scale.items()} if kind == "ordinal" else scale
     return rule
@@ -140,14 +140,14 @@ def _number(
         raise DataError(
             f"data.missing: no site tells which number is most frequent in '{name}'; take median"
         )
-    known = [k for place, column in columns.items() if (k := _known(column, rows[place]))]
-    if not known:
-        raise _untold(name)
-    total = sum(each.rows for each in known)
-    mean = sum(each.rows * each.mean for each in known) / total
-    square = sum(each.rows * (each.variance + (each.mean - mean) ** 2) for each in known) / total
+    numbers = [k for place, column in columns.items() if (k := _numbers_of(column, rows[place]))]
+    if not numbers:
+        raise _nothing_to_tell(name)
+    total = sum(site.rows for site in numbers)
+    mean = sum(site.rows * site.mean for site in numbers) / total
+    square = sum(site.rows * (site.variance + (site.mean - mean) ** 2) for site in numbers) / total
     if fill in FILLS:
-        rule["fill"] = _short(mean if fill == "mean" else _median(known))
+        rule["fill"] = _short(mean if fill == "mean" else _median(numbers))
     elif fill is not None:
         rule["fill"] = float(fill)
     if standardise:
@@ -155,7 +155,7 @@ def _number(
     return rule
 
 
-class _Known(NamedTuple):
+class _Numbers(NamedTuple):
     """About the numbers of a site's column: rows, mean, variance, and some of them that stand for
     all, each with its rows.
     """
@@ -163,31 +163,31 @@ class _Known(NamedTuple):
     rows: float
     mean: float
     variance: float
-    places: list[tuple[float, float]]
+    points: list[tuple[float, float]]
 
 
-def _known(column: ColumnDescription, rows: int) -> _Known | None:
+def _numbers_of(column: ColumnDescription, rows: int) -> _Numbers | None:
     if column.kind == "number":
         if column.mean is None or column.deviation is None:
             return None
-        there = rows - (column.missing or 0)
-        told = [number for number in column.quantiles if number is not None]
-        places = [(number, there / len(told)) for number in told]
-        return _Known(there, column.mean, column.deviation**2, places)
-    places = [(float(value), n) for value, n in counts_of(column, rows).items()]
-    if not (total := sum(n for _, n in places)):
+        present = rows - (column.missing or 0)
+        quantiles = [number for number in column.quantiles if number is not None]
+        points = [(number, present / len(quantiles)) for number in quantiles]
+        return _Numbers(present, column.mean, column.deviation**2, points)
+    points = [(float(value), n) for value, n in counts_of(column, rows).items()]
+    if not (total := sum(n for _, n in points)):
         return None
-    mean = sum(number * n for number, n in places) / total
-    variance = sum(n * (number - mean) ** 2 for number, n in places) / total
-    return _Known(total, mean, variance, places)
+    mean = sum(number * n for number, n in points) / total
+    variance = sum(n * (number - mean) ** 2 for number, n in points) / total
+    return _Numbers(total, mean, variance, points)
 
 
-def _median(known: Sequence[_Known]) -> float:
+def _median(numbers: Sequence[_Numbers]) -> float:
     """The number with half of all rows below it."""
-    places = sorted(place for each in known for place in each.places)
-    ends = itertools.accumulate(n for _, n in places)
-    half = sum(n for _, n in places) / 2
-    return next(number for (number, _), end in zip(places, ends, strict=True) if end >= half)
+    points = sorted(point for site in numbers for point in site.points)
+    ends = itertools.accumulate(n for _, n in points)
+    half = sum(n for _, n in points) / 2
+    return next(number for (number, _), end in zip(points, ends, strict=True) if end >= half)
 
 
 def _short(number: float) -> float:
@@ -195,7 +195,7 @@ def _short(number: float) -> float:
     return float(f"{number:.6g}")
 
 
-def _untold(name: str) -> DataError:
+def _nothing_to_tell(name: str) -> DataError:
     return DataError(
         f"column '{name}' has no value that a site may tell, because all are of few rows; leave it "
         "out: name the others in data.inputs"

@@ -76,9 +76,9 @@ class Agreement(BaseModel):
         count = len(before.examples)
         if len(self.examples) < count or len(self.tests) != len(self.examples):
             return False
-        kept = [i for i, examples in enumerate(before.examples) if examples]
-        counts = [(self.examples[i], self.tests[i]) for i in kept]
-        if counts != [(before.examples[i], before.tests[i]) for i in kept]:
+        clients = [i for i, examples in enumerate(before.examples) if examples]
+        counts = [(self.examples[i], self.tests[i]) for i in clients]
+        if counts != [(before.examples[i], before.tests[i]) for i in clients]:
             return False
         return self == before.model_copy(update={"examples": self.examples, "tests": self.tests})
 
@@ -135,7 +135,7 @@ class Agreement(BaseModel):
 def read_agreement(path: Path) -> Agreement | None:
     """The agreement of a file; None if there is none. Raises DataError."""
     try:
-        return parsed(path.read_bytes())
+        return agreement_of(path.read_bytes())
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -144,57 +144,57 @@ def read_agreement(path: Path) -> Agreement | None:
         raise DataError(f"'{path}' is damaged: {error}; delete it to join again") from None
 
 
-def parsed(raw: bytes) -> Agreement:
+def agreement_of(raw: bytes) -> Agreement:
     """An agreement from its JSON. Raises WireError."""
     return from_json(Agreement, raw, "agreement")
 
 
 # ------------------------------------------------------------------------------------- at a client
-def described(own: FederatedData, about: Head) -> Site:
+def site_of(data: FederatedData, question: Head) -> Site:
     """What a site's data (of one client) are like: no example, and no number of one."""
-    one, targets, tests = own.ready(own.inputs[:1]), own.targets, own.test_inputs
+    one, targets, tests = data.ready(data.inputs[:1]), data.targets, data.test_inputs
     numbers = targets.is_floating_point()
     kind = "numbers" if numbers else "labels" if targets.ndim == 1 else "tokens"
-    told: dict[str, Any] = about.model_dump(include={"run", "what", "round", "client"})
-    told |= {"type": str(one.dtype).removeprefix("torch."), "targets": kind}
-    told |= {"examples": len(own.inputs), "tests": 0 if tests is None else len(tests)}
-    told |= {"shape": list(one.shape[1:]), "target_shape": list(targets.shape[1:])}
-    how = recipe(own.raw, own.transform, own.inputs)
+    fields: dict[str, Any] = question.model_dump(include={"run", "what", "round", "client"})
+    fields |= {"type": str(one.dtype).removeprefix("torch."), "targets": kind}
+    fields |= {"examples": len(data.inputs), "tests": 0 if tests is None else len(tests)}
+    fields |= {"shape": list(one.shape[1:]), "target_shape": list(targets.shape[1:])}
+    how = recipe(data.raw, data.transform, data.inputs)
     # without words, and without what a site found in its own rows
-    told |= {"columns": digest({k: v for k, v in how.items() if k not in ("prepared", "sites")})}
-    told |= {"classes": own.classes or 0, "class_names": list(own.class_names)}
-    told |= {"one_class": kind == "labels" and bool((targets == targets[:1]).all())}
+    fields |= {"columns": digest({k: v for k, v in how.items() if k not in ("prepared", "sites")})}
+    fields |= {"classes": data.classes or 0, "class_names": list(data.class_names)}
+    fields |= {"one_class": kind == "labels" and bool((targets == targets[:1]).all())}
     try:
-        return Site(**told)
+        return Site(**fields)
     except ValidationError as error:
         where, said = first_of(error)
         raise DataError(f"these data cannot join: {where}: {said}") from None
 
 
-def sums_of(own: FederatedData) -> bytes:
+def sums_of(data: FederatedData) -> bytes:
     """Sums of each feature and of its square, (2, features) float64, for the common mean. Raises
     DataError.
     """
-    inputs = own.inputs
-    if inputs.ndim != 2 or not inputs.is_floating_point() or own.transform is not None:
+    inputs = data.inputs
+    if inputs.ndim != 2 or not inputs.is_floating_point() or data.transform is not None:
         raise DataError(
             f"standardise = true is for rows of numbers, and an input has {list(inputs.shape[1:])} "
             f"values of {inputs.dtype}; take standardise = false"
         )
     x = inputs.double()
-    if isinstance(own.raw, Preparation):  # as in `table`, numbers have a scale and categories none
-        x = x * torch.tensor(own.raw.numbers, dtype=x.dtype)
+    if isinstance(data.raw, Preparation):  # as in `table`, numbers have a scale and categories none
+        x = x * torch.tensor(data.raw.numbers, dtype=x.dtype)
     return as_bytes(torch.stack([x.sum(0), (x * x).sum(0)])).numpy().tobytes()
 
 
 def fitted(
-    inputs: Tensor, targets: Tensor, names: Sequence[str], agreed: Agreement
+    inputs: Tensor, targets: Tensor, names: Sequence[str], agreement: Agreement
 ) -> tuple[Tensor, Tensor]:
     """Inputs and targets with the common scale, and the common numbers of named classes."""
     if names:
-        order = [agreed.class_names.index(name) for name in names]
+        order = [agreement.class_names.index(name) for name in names]
         targets = torch.tensor(order)[targets]
-    return agreed.scale(inputs), targets
+    return agreement.scale(inputs), targets
 
 
 # ------------------------------------------------------------------------------------ at the server
@@ -202,9 +202,9 @@ def agree(sites: Mapping[int, Site], population: int, sums: Sequence[bytes]) -> 
     """The agreement of the clients' sites, by number. sums: of sums_of(), or none. Raises DataError
     naming a client that differs.
     """
-    at, first = next(iter(sites.items()))
+    first_client, first = next(iter(sites.items()))
     for i, site in sites.items():
-        _check_alike(site, first, f"client {i}", f"client {at}")
+        _check_alike(site, first, f"client {i}", f"client {first_client}")
     names = first.class_names
     if any(site.class_names != names for site in sites.values()):
         names = sorted({name for site in sites.values() for name in site.class_names})
@@ -227,44 +227,44 @@ def agree(sites: Mapping[int, Site], population: int, sums: Sequence[bytes]) -> 
     )
 
 
-def extended(agreed: Agreement, client: int, site: Site) -> Agreement:
+def with_site(agreement: Agreement, client: int, site: Site) -> Agreement:
     """The agreement with a site that comes later, and must fit what the others agreed on: classes
     and scale stay. Raises DataError.
     """
-    _check_alike(site, agreed, f"client {client}", "the federation")
-    if new := sorted({*site.class_names} - {*agreed.class_names}):
-        known = ", ".join(agreed.class_names[:10])
-        raise DataError(f"client {client} has the class '{new[0]}', and all agreed on {known}")
-    if agreed.classes is not None and site.classes > agreed.classes:
+    _check_alike(site, agreement, f"client {client}", "the federation")
+    if new := sorted({*site.class_names} - {*agreement.class_names}):
+        classes = ", ".join(agreement.class_names[:10])
+        raise DataError(f"client {client} has the class '{new[0]}', and all agreed on {classes}")
+    if agreement.classes is not None and site.classes > agreement.classes:
         raise DataError(
-            f"client {client} has {site.classes} classes, and all agreed on {agreed.classes}"
+            f"client {client} has {site.classes} classes, and all agreed on {agreement.classes}"
         )
-    told = {}
+    counts = {}
     for name, count in (("examples", site.examples), ("tests", site.tests)):
-        told[name] = [*getattr(agreed, name)]
-        told[name] += [0] * (client + 1 - len(told[name]))
-        told[name][client] = count
-    return agreed.model_copy(update=told)
+        counts[name] = [*getattr(agreement, name)]
+        counts[name] += [0] * (client + 1 - len(counts[name]))
+        counts[name][client] = count
+    return agreement.model_copy(update=counts)
 
 
-def _check_alike(site: Site, first: Site | Agreement, who: str, other: str) -> None:
-    """Raise DataError naming what a site's data have otherwise. who, other: the two, for it."""
+def _check_alike(site: Site, first: Site | Agreement, name: str, other: str) -> None:
+    """Raise DataError naming what a site's data have otherwise. name, other: the two, for it."""
     for field in ("shape", "type", "targets", "target_shape"):
         if getattr(site, field) != getattr(first, field):
             raise DataError(
-                f"{who}'s data have {field} = {getattr(site, field)}, {other}'s "
+                f"{name}'s data have {field} = {getattr(site, field)}, {other}'s "
                 f"{getattr(first, field)}; all must be alike"
             )
     if first.columns not in ("", site.columns):  # empty: of an older fedloom
         raise DataError(
-            f"{who} makes inputs of its rows by other rules than {other} (columns and their order, "
-            "categories, fills, scales); all must be alike: see data.rules in docs/tables.md"
+            f"{name} makes inputs of its rows by other rules than {other} (columns and their "
+            "order, categories, fills, scales); all must be alike: see data.rules in docs/tables.md"
         )
     if not site.examples:
-        raise DataError(f"{who} has no training examples; leave it out")
+        raise DataError(f"{name} has no training examples; leave it out")
     if bool(site.class_names) != bool(first.class_names):
         raise DataError(
-            f"{who} and {other} do not both name their classes, or both number them; give labels "
+            f"{name} and {other} do not both name their classes, or both number them; give labels "
             "of one kind"
         )
 
@@ -282,7 +282,7 @@ def _pooled(sums: Sequence[bytes], total: int) -> tuple[list[float], list[float]
     rows = [torch.frombuffer(bytearray(raw), dtype=torch.float64).view(2, -1) for raw in sums]
     first, second = torch.stack(rows).sum(0) / total
     variance = (second - first * first).clamp_min(0)
-    found = [math.sqrt(v) or 1.0 for v in variance.tolist()]
-    if not all(map(math.isfinite, [*first.tolist(), *found])):
+    deviations = [math.sqrt(v) or 1.0 for v in variance.tolist()]
+    if not all(map(math.isfinite, [*first.tolist(), *deviations])):
         raise DataError("a client's sums of features are not finite; look for values that are not")
-    return first.tolist(), found
+    return first.tolist(), deviations

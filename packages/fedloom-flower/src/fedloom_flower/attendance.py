@@ -21,8 +21,8 @@ class SpareError(WireError):
     """An update is not needed: enough of the other clients' came."""
 
 
-HOW = {LateError: "late", MissingError: "lost", SpareError: "spare", DeclinedError: "declined"}
-_SAID = {  # of those who do not count, but for spare ones
+KIND = {LateError: "late", MissingError: "lost", SpareError: "spare", DeclinedError: "declined"}
+_REASONS = {  # of those who do not count, but for spare ones
     "lost": "no answer in time",
     "late": "answer for an earlier round",
     "declined": "refused by the node",
@@ -30,15 +30,15 @@ _SAID = {  # of those who do not count, but for spare ones
 }
 
 
-class Refused(NamedTuple):
-    """An update that does not count. round: 0, 1, ..., -1 for the probe; how: "late", "lost",
+class RefusedUpdate(NamedTuple):
+    """An update that does not count. round: 0, 1, ..., -1 for the probe; kind: "late", "lost",
     "spare", "declined" by its node, or "refused" for what cannot be read or taken.
     """
 
     round: int
     client: int
     why: str
-    how: str = "refused"
+    kind: str = "refused"
 
 
 class Attendance:
@@ -54,32 +54,32 @@ class Attendance:
             redraws,
         )
         self.row: Row = {}
-        self._few = 0  # rounds in a row with fewer than min_updates
-        self._round, self._seen = -1, 0  # counted last; entries of `refused` that are in rows
-        self._vain: list[Row] = []  # the rows of this round's draws before
-        self._questioned: Row = {}  # of this draw
+        self._failed_rounds = 0  # rounds in a row with fewer than min_updates
+        self._round, self._reported = -1, 0  # counted last; entries of `refused` that are in rows
+        self._draws: list[Row] = []  # the rows of this round's draws before
+        self._question_row: Row = {}  # of this draw
 
     def counts(self, round: int) -> bool:
         """Whether a round has not been counted yet."""
         return round != self._round
 
-    def questioned(self, out: RangeResult, refused: Sequence[Refused], round: int) -> None:
+    def note_answers(self, out: RangeResult, refused: Sequence[RefusedUpdate], round: int) -> None:
         """Note whose answers came before the local steps. Raises TooFewError if none did."""
-        came = [s.client for s in out.stats if s.answered]
-        self._questioned = {"questioned": came}
-        if not came:
-            said = self._too_few(self._row_of(out, refused, round), out, round, kept=False)
-            raise TooFewError(said, out.stats, {}, again=False)
+        clients = [s.client for s in out.stats if s.answered]
+        self._question_row = {"questioned": clients}
+        if not clients:
+            reason = self._too_few(self._row_of(out, refused, round), out, round, kept=False)
+            raise TooFewError(reason, out.stats, {}, again=False)
 
-    def counted(
-        self, out: RangeResult, refused: Sequence[Refused], round: int, kept: bool
+    def conclude(
+        self, out: RangeResult, refused: Sequence[RefusedUpdate], round: int, kept: bool
     ) -> RangeResult:
         """A round's result; without any update if there are too few. kept: whether updates that
         came stay here for another draw. Raises TooFewError, ClientError.
         """
         row = self._row_of(out, refused, round)
         if len(row["answered"]) >= self._min_updates:
-            self._few = 0
+            self._failed_rounds = 0
             self._end(row, round)
             return out
         self._too_few(row, out, round, kept)
@@ -92,55 +92,55 @@ class Attendance:
         """A draw with too few updates; if it was the last one -> what is said. Raises TooFewError,
         ClientError.
         """
-        came = row["answered"]
-        said = (
-            f"round {round + 1}: {len(came)} of {len(out.stats)} updates came, fewer than "
+        updates = row["answered"]
+        reason = (
+            f"round {round + 1}: {len(updates)} of {len(out.stats)} updates came, fewer than "
             f"min_updates = {self._min_updates}{_why(row)}"
         )
-        row |= {"answered": [], "unused": came}
-        if len(self._vain) < self.redraws:
-            self._vain.append(row)
-            _log.warning("%s: its clients are drawn again", said)
+        row |= {"answered": [], "unused": updates}
+        if len(self._draws) < self.redraws:
+            self._draws.append(row)
+            _log.warning("%s: its clients are drawn again", reason)
             lost = [s for s in out.stats if not (s.answered and kept)]
-            raise TooFewError(said, lost, {s.client: s for s in out.stats if s not in lost})
-        self._few += 1
-        if self._few == self._max_failed_rounds:
+            raise TooFewError(reason, lost, {s.client: s for s in out.stats if s not in lost})
+        self._failed_rounds += 1
+        if self._failed_rounds == self._max_failed_rounds:
             raise ClientError(
-                f"{said}, and so it was in {self._few} rounds in a row; see which nodes are off, "
-                "then go on with the run"
+                f"{reason}, and so it was in {self._failed_rounds} rounds in a row; see which "
+                "nodes are off, then go on with the run"
             )
-        _log.warning("%s: the model stays", said)
+        _log.warning("%s: the model stays", reason)
         self._end(row, round)
-        return said
+        return reason
 
     def _end(self, row: Row, round: int) -> None:
-        self.row = {"round": round + 1, **row} | ({"redrawn": self._vain} if self._vain else {})
-        self._round, self._vain = round, []
+        self.row = {"round": round + 1, **row} | ({"redrawn": self._draws} if self._draws else {})
+        self._round, self._draws = round, []
 
-    def _row_of(self, out: RangeResult, refused: Sequence[Refused], round: int) -> Row:
+    def _row_of(self, out: RangeResult, refused: Sequence[RefusedUpdate], round: int) -> Row:
         """Who was asked, who answered, why others did not count; and whose updates were late, lost,
         not needed or refused by their node, if there were any.
         """
-        new = [r for r in refused[self._seen :] if r.round == round]
-        self._seen = len(refused)
+        new = [r for r in refused[self._reported :] if r.round == round]
+        self._reported = len(refused)
         asked = [s.client for s in out.stats]
         answered = [s.client for s in out.stats if s.answered]
-        how = {r.client: r.how for r in new if r.client not in answered}
-        some = {name: [i for i in asked if how.get(i) == name] for name in HOW.values()}
+        kinds = {r.client: r.kind for r in new if r.client not in answered}
+        by_kind = {name: [i for i in asked if kinds.get(i) == name] for name in KIND.values()}
         why = {str(r.client): r.why for r in new}
-        told, self._questioned = self._questioned, {}
-        return {"asked": asked, "answered": answered, "refused": why, **told} | {
-            name: clients for name, clients in some.items() if clients
+        questioned, self._question_row = self._question_row, {}
+        return {"asked": asked, "answered": answered, "refused": why, **questioned} | {
+            name: clients for name, clients in by_kind.items() if clients
         }
 
 
 def _why(row: Row) -> str:
     """How many did not count for which reason: " (no answer in time: 2)"."""
-    counts = {how: len(row.get(how, ())) for how in _SAID if how != "refused"}
+    counts = {kind: len(row.get(kind, ())) for kind in _REASONS if kind != "refused"}
     others = len(row["answered"]) + len(row.get("spare", ())) + sum(counts.values())
     counts["refused"] = len(row["asked"]) - others
-    told = "; ".join(f"{_SAID[how]}: {count}" for how, count in counts.items() if count)
-    return f" ({told})" if told else ""
+    reasons = "; ".join(f"{_REASONS[kind]}: {count}" for kind, count in counts.items() if count)
+    return f" ({reasons})" if reasons else ""
 
 
 def nobody(round: int) -> Row:

@@ -57,14 +57,14 @@ def renew(fed: Folder) -> None:
 def _make_server(fed: Folder, address: str, ca: Any) -> None:
     """Write server.pem and its key, signed by an authority's key."""
     identity = x509.SubjectKeyIdentifier.from_public_key(ca.public_key())
-    named = [
+    extensions = [
         (x509.BasicConstraints(ca=False, path_length=None), True),
         (_usage("digital_signature"), True),
         (x509.ExtendedKeyUsage([x509.oid.ExtendedKeyUsageOID.SERVER_AUTH]), False),
-        (x509.SubjectAlternativeName(_places(address)), False),
+        (x509.SubjectAlternativeName(_alternative_names(address)), False),
         (x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identity), False),
     ]
-    _write(fed, "server", address, ec.generate_private_key(ec.SECP256R1()), ca, DAYS, named)
+    _write(fed, "server", address, ec.generate_private_key(ec.SECP256R1()), ca, DAYS, extensions)
 
 
 def _write(
@@ -74,35 +74,35 @@ def _write(
     key: Any,
     signer: Any,
     days: int,
-    more: list[tuple[Any, bool]],
+    extensions: list[tuple[Any, bool]],
 ) -> None:
-    """Write a certificate and its key. more: extensions, and whether each is critical."""
+    """Write a certificate and its key. extensions: each, and whether it is critical."""
 
-    def called(name: str) -> Any:
+    def common_name(name: str) -> Any:
         return x509.Name([x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, name[:64])])
 
     now = datetime.datetime.now(datetime.UTC)
-    made: Any = x509.CertificateBuilder(called("fedloom federation"), called(name))
-    made = made.public_key(key.public_key()).serial_number(x509.random_serial_number())
-    made = made.not_valid_before(now - datetime.timedelta(hours=1))  # clocks differ
-    made = made.not_valid_after(now + datetime.timedelta(days=days))
-    for extension, critical in more:
-        made = made.add_extension(extension, critical=critical)
-    raw = made.sign(signer, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+    builder: Any = x509.CertificateBuilder(common_name("fedloom federation"), common_name(name))
+    builder = builder.public_key(key.public_key()).serial_number(x509.random_serial_number())
+    builder = builder.not_valid_before(now - datetime.timedelta(hours=1))  # clocks differ
+    builder = builder.not_valid_after(now + datetime.timedelta(days=days))
+    for extension, critical in extensions:
+        builder = builder.add_extension(extension, critical=critical)
+    raw = builder.sign(signer, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
     forms = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
     write_secret(fed.secret(file), key.private_bytes(*forms, serialization.NoEncryption()))
     write(fed.certificate(file), raw.decode())  # last: a running server takes both then
 
 
-def _usage(*wanted: str) -> Any:
+def _usage(*usages: str) -> Any:
     """What a certificate's key may be used for."""
     first = ("digital_signature", "content_commitment", "key_encipherment", "data_encipherment")
     more = ("key_agreement", "key_cert_sign", "crl_sign", "encipher_only", "decipher_only")
     names = (*first, *more)
-    return x509.KeyUsage(**{name: name in wanted for name in names})
+    return x509.KeyUsage(**{name: name in usages for name in names})
 
 
-def _places(address: str) -> list[Any]:
+def _alternative_names(address: str) -> list[Any]:
     """The names that a server's certificate is for: this one, and its own machine."""
     out: list[Any] = []
     for name in dict.fromkeys([address, "localhost", "127.0.0.1"]):
@@ -131,17 +131,17 @@ def as_pem(line: str) -> bytes:
     except ValueError as error:
         raise ConfigError(f"clients.toml: '{line[:60]}...' is no public key: {error}") from None
     forms = serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
-    found: bytes = key.public_bytes(*forms)
-    return found
+    pem: bytes = key.public_bytes(*forms)
+    return pem
 
 
 def days_left(path: Path) -> int:
     """How many days a certificate is still valid, below 0 if it is not. Raises ConfigError."""
     try:
-        found = x509.load_pem_x509_certificate(path.read_bytes())
+        certificate = x509.load_pem_x509_certificate(path.read_bytes())
     except (OSError, ValueError) as error:
         raise ConfigError(f"the certificate '{path}' cannot be read: {error}") from None
-    left = found.not_valid_after_utc - datetime.datetime.now(datetime.UTC)
+    left = certificate.not_valid_after_utc - datetime.datetime.now(datetime.UTC)
     return int(left.days)
 
 
@@ -150,5 +150,5 @@ def validity(fed: Folder) -> str:
     Raises ConfigError.
     """
     left = days_left(fed.certificate("server"))
-    said = f"valid for {left} days" if left >= 0 else "has expired"
-    return said if left >= SOON else f"{said}: fedloom deploy renew {quote(str(fed.path))}"
+    text = f"valid for {left} days" if left >= 0 else "has expired"
+    return text if left >= SOON else f"{text}: fedloom deploy renew {quote(str(fed.path))}"

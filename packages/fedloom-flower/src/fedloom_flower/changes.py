@@ -36,8 +36,8 @@ def add(fed: Folder, name: str, key: Path | None = None, examples: int | None = 
         )
     if clients.population == MOST:
         raise ConfigError(f"a federation has {MOST} clients at most, and this one has them")
-    agreed = read_agreement(fed.agreed_file)
-    if agreed is not None and (why := fixed(at_server(fed, agreed))):
+    agreement = read_agreement(fed.agreement_file)
+    if agreement is not None and (why := fixed(at_server(fed, agreement))):
         raise CompositionError(
             f"no site can be added to a run that has begun: {why}; make another federation "
             "with it, whose weights are this run's model.safetensors"
@@ -59,9 +59,9 @@ def remove(fed: Folder, name: str) -> int:
     settings, clients = fed.settings(), read_clients(fed.clients_file)
     i = client_of(clients, name)
     left = len(clients.members) - 1
-    if left < (needed := max(settings.min_updates, _MASKED if masked(fed) else 1)):
+    if left < (least := max(settings.min_updates, _MASKED if masked(fed) else 1)):
         raise ConfigError(
-            f"without client {i} there are {left}, and a round needs {needed} updates "
+            f"without client {i} there are {left}, and a round needs {least} updates "
             "(federation.min_updates, and 3 of a masked sum): add another site first"
         )
     _change(fed, clients, i, removed=True)
@@ -70,7 +70,7 @@ def remove(fed: Folder, name: str) -> int:
 
 def masked(fed: Folder) -> bool:
     """Whether its run makes masked sums. Raises ConfigError."""
-    return bool(settings_of(fed, agreed=False).values.get("aggregation", {}).get("secure", False))
+    return bool(settings_of(fed, rules=False).values.get("aggregation", {}).get("secure", False))
 
 
 def change_key(fed: Folder, name: str, key: Path | None = None) -> int:
@@ -93,8 +93,8 @@ def client_of(clients: Clients, name: str) -> int:
     for i, entry in clients.members.items():
         if name in (entry.name, str(i)):
             return i
-    known = [entry.name or str(i) for i, entry in clients.members.items()]
-    raise ConfigError(f"there is no site '{name[:100]}'; there are {', '.join(known[:20])}")
+    names = [entry.name or str(i) for i, entry in clients.members.items()]
+    raise ConfigError(f"there is no site '{name[:100]}'; there are {', '.join(names[:20])}")
 
 
 def _change(fed: Folder, clients: Clients, i: int, **new: object) -> None:

@@ -19,7 +19,7 @@ from .clients import KEYS_MADE_HERE, Clients, read_clients
 from .engine import FederationEngine
 from .folder import Deployment, Folder, evaluation
 from .masked_sums import Identity
-from .message import ANSWER, Head, Masks, Measured, Site, opened
+from .message import ANSWER, Head, Masks, Measured, Site, decode
 from .node import Node
 from .sites import experiment_of, must_join, settings_of
 
@@ -28,8 +28,8 @@ ROUNDS = 2  # that are compared
 
 class Checked(NamedTuple):
     """What a check found. difference: the largest between the two server states; bills: whether
-    both count the same bytes; up, down: bytes of one client's messages in a round by field; told:
-    numbers that an update says of itself; state: bytes that a node keeps.
+    both count the same bytes; up, down: bytes of one client's messages in a round by field;
+    header_fields: numbers that an update says of itself; state: bytes that a node keeps.
     """
 
     rounds: int
@@ -37,7 +37,7 @@ class Checked(NamedTuple):
     bills: bool
     up: dict[str, int]
     down: dict[str, int]
-    told: tuple[str, ...]
+    header_fields: tuple[str, ...]
     state: int
     refused: list[str]
 
@@ -48,33 +48,33 @@ def check(fed: Folder) -> Checked:
     data = config.data()
     rounds = min(ROUNDS, int(config.values["rounds"]))
 
-    def made() -> Experiment:
+    def experiment() -> Experiment:
         return experiment_of(config, clients, data)
 
-    alone = _run(made(), Serial(), rounds)
+    simulation = _run(experiment(), Serial(), rounds)
     with tempfile.TemporaryDirectory(prefix="fedloom-") as folder:
-        there = Nodes(made(), Path(folder), fed.settings().run)
-        engine = FederationEngine(there, run=fed.settings().run, rehearsal=True)
-        ours = _run(made(), engine, rounds)
+        nodes = Nodes(experiment(), Path(folder), fed.settings().run)
+        engine = FederationEngine(nodes, run=fed.settings().run, rehearsal=True)
+        deployed = _run(experiment(), engine, rounds)
         state = max((_size(path) for path in Path(folder).iterdir()), default=0)
-    one, other = fields(alone.state.srv), fields(ours.state.srv)
-    far = [float((one[k] - other[k]).abs().max()) for k, v in one.items() if _vector(v)]
-    bill = ours.state.ledger
-    answers = max(1, sum(row["answered"] for row in ours.log.history))
-    asked = max(1, sum(row["cohort"] for row in ours.log.history))
+    one, other = fields(simulation.state.srv), fields(deployed.state.srv)
+    gaps = [float((one[k] - other[k]).abs().max()) for k, v in one.items() if _vector(v)]
+    bill = deployed.state.ledger
+    answers = max(1, sum(row["answered"] for row in deployed.log.history))
+    asks = max(1, sum(row["cohort"] for row in deployed.log.history))
     return Checked(
         rounds,
-        max(far, default=0.0),
-        alone.state.ledger.up == bill.up and alone.state.ledger.down == bill.down,
+        max(gaps, default=0.0),
+        simulation.state.ledger.up == bill.up and simulation.state.ledger.down == bill.down,
         {k: n // answers for k, n in bill.up.items()},
-        {k: n // asked for k, n in bill.down.items()},
-        there.told,
+        {k: n // asks for k, n in bill.down.items()},
+        nodes.header_fields,
         state,
         [r.why for r in engine.refused],
     )
 
 
-def besides(
+def other_disclosures(
     settings: Deployment, clients: Clients, table: bool, rounds: int
 ) -> list[tuple[str, str]]:
     """What else leaves a site: when, and the fields of those messages. table: data are a table."""
@@ -82,68 +82,69 @@ def besides(
     if table:
         out.append(("if it is described", "what its people agree to (`fedloom deploy describe`)"))
     if must_join(settings, clients):
-        out.append(("when it joins", ", ".join(_own(Site))))
+        out.append(("when it joins", ", ".join(_own_fields(Site))))
     if settings.standardise:
         out.append(("when it joins", "sums of each feature, and of its squares"))
     if settings.evaluate == "nodes":
-        out.append(("when it measures", ", ".join(_own(Measured)) + ": sums over its tests"))
-    if said := evaluation(settings.evaluate, rounds):
-        out.append(("evaluation", said))
-    made = [clients.called(i) for i, entry in clients.members.items() if entry.key_made_here]
-    if made:
-        some = ", ".join(made[:5]) + ", ..." * (len(made) > 5)
-        out.append(("keys", f"of {some}: {KEYS_MADE_HERE}"))
+        out.append(("when it measures", ", ".join(_own_fields(Measured)) + ": sums over its tests"))
+    if notice := evaluation(settings.evaluate, rounds):
+        out.append(("evaluation", notice))
+    names = [clients.label(i) for i, entry in clients.members.items() if entry.key_made_here]
+    if names:
+        text = ", ".join(names[:5]) + ", ..." * (len(names) > 5)
+        out.append(("keys", f"of {text}: {KEYS_MADE_HERE}"))
     return out
 
 
-def _own(kind: type[Head]) -> list[str]:
+def _own_fields(kind: type[Head]) -> list[str]:
     return [name for name in kind.model_fields if name not in Head.model_fields and name != "kind"]
 
 
 class Nodes:
-    """All clients of an experiment in this process, as an exchange. of: what a client's node is
-    given beside its place and key; told: what an update last said of itself.
+    """All clients of an experiment in this process, as an exchange. options: what a client's node
+    is given beside its place and key; header_fields: what an update last said of itself.
     """
 
     def __init__(
         self,
-        made: Experiment,
+        experiment: Experiment,
         folder: Path,
         run: str,
-        of: Callable[[int], Mapping[str, Any]] = lambda i: {"rehearsal": True},
+        options: Callable[[int], Mapping[str, Any]] = lambda i: {"rehearsal": True},
     ) -> None:
-        self._loop, self._folder, self._run, self._of = made.build(), folder, run, of
+        self._loop, self._options = experiment.build(), options
+        self._folder, self._run = folder, run
         masked = self._loop.plan.aggregation.masked
         self._keys = Identity.rehearsed(self._loop.fed.population) if masked else []
         self.nodes: dict[int, Node] = {}
-        self.told: tuple[str, ...] = ()
+        self.header_fields: tuple[str, ...] = ()
 
     def __call__(self, messages: dict[int, bytes], *_: float) -> dict[int, bytes]:
         answers = {i: self.node(i).answer(raw) for i, raw in messages.items()}
         for raw in answers.values():
-            head = opened(ANSWER, raw)[0]
+            head = decode(ANSWER, raw)[0]
             if not isinstance(head, Masks):
-                said = head.model_dump(exclude={*Head.model_fields, "kind"})
-                self.told = tuple(k for k, v in said.items() if v is not None)
+                fields = head.model_dump(exclude={*Head.model_fields, "kind"})
+                self.header_fields = tuple(k for k, v in fields.items() if v is not None)
         return answers
 
     def node(self, i: int) -> Node:
         """A client's node, which is made when it is asked for the first time."""
         if i not in self.nodes:
-            self.nodes[i] = self.begun(i)
+            self.nodes[i] = self.start_node(i)
         return self.nodes[i]
 
-    def begun(self, i: int) -> Node:
+    def start_node(self, i: int) -> Node:
         """A client's node, begun anew on its folder."""
         loop, identity = self._loop, self._keys[i] if self._keys else None
-        place = loop.plan, loop.fed, loop.net, i, self._folder / str(i), self._run
-        return Node(*place, identity=identity, **self._of(i))
+        arguments = loop.plan, loop.fed, loop.net, i, self._folder / str(i), self._run
+        return Node(*arguments, identity=identity, **self._options(i))
 
 
-def _run(made: Experiment, engine: Serial | FederationEngine, rounds: int) -> Run:
+def _run(experiment: Experiment, engine: Serial | FederationEngine, rounds: int) -> Run:
     """A loop after some rounds."""
-    made.engine = engine
-    loop = made.build()
+    experiment.engine = engine
+    loop = experiment.build()
     try:
         loop.engine.open(loop.plan, loop.fed, loop.net)
         loop.begin()

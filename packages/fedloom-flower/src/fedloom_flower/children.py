@@ -62,7 +62,7 @@ class Children:
     def start(self, program: Program) -> None:
         """Start one. Raises FlowerError if it cannot be started."""
         try:
-            self._all.append(_started(program))
+            self._all.append(_start(program))
         except OSError as error:  # no memory for it now, or it is being installed anew
             name = Path(program.command[0]).name
             raise FlowerError(f"{name} cannot be started: {reason(error)}") from None
@@ -70,8 +70,8 @@ class Children:
     def check(self) -> None:
         """Raise FlowerError if one has ended, or given up."""
         for child in self._all:
-            ended = child.process.poll() is not None
-            if child.listen() or ended:
+            exited = child.process.poll() is not None
+            if child.listen() or exited:
                 program, why = child.program, f" ({child.trouble})" if child.trouble else ""
                 name = Path(program.command[0]).name
                 raise FlowerError(f"{name} ended{why}; its words are in '{program.log}'")
@@ -94,13 +94,13 @@ class Children:
 
 @dataclass
 class _Child:
-    """A program that was started. heard: bytes of its log that were looked at; trouble: the last
+    """A program that was started. position: bytes of its log that were looked at; trouble: the last
     error that it named.
     """
 
     program: Program
     process: subprocess.Popen[bytes]
-    heard: int
+    position: int
     trouble: str = ""
 
     def send(self, number: signal.Signals) -> None:
@@ -112,12 +112,12 @@ class _Child:
         """Whether it says, in the whole lines since the last call, that it gave up."""
         try:
             with open(self.program.log, "rb") as log:
-                log.seek(self.heard)
-                said, newline, _ = log.read().rpartition(b"\n")
+                log.seek(self.position)
+                text, newline, _ = log.read().rpartition(b"\n")
         except OSError:  # somebody has removed it
             return False
-        self.heard += len(said + newline)
-        lines = said.decode(errors="replace").splitlines()
+        self.position += len(text + newline)
+        lines = text.decode(errors="replace").splitlines()
         if errors := [line for line in lines if _ERROR.search(line)]:
             self.trouble = " ".join(_COLOUR.sub("", errors[-1]).split())[:200]
         for pattern, why in self.program.gave_up.items():
@@ -127,7 +127,7 @@ class _Child:
         return False
 
 
-def _started(program: Program) -> _Child:
+def _start(program: Program) -> _Child:
     """Start a program, whose words are added to its log. Raises OSError."""
     path = program.log
     if path.exists() and path.stat().st_size > _LARGEST:

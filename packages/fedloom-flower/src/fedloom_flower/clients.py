@@ -79,20 +79,20 @@ class Clients(BaseModel):
         return {i: entry for i, entry in enumerate(self.client) if not entry.removed}
 
     @property
-    def known(self) -> bool:
+    def sizes_known(self) -> bool:
         """Whether the numbers of examples are known."""
         return all(entry.examples is not None for entry in self.client)
 
-    def called(self, i: int) -> str:
+    def label(self, i: int) -> str:
         """What a client is called: its name, or "client 3"."""
         return self.client[i].name or f"client {i}"
 
     def as_data(self) -> Roll:
         """The clients in the form that data have. Raises ConfigError if it is not complete."""
-        if not self.known:
-            lacking = next(i for i, e in enumerate(self.client) if e.examples is None)
+        if not self.sizes_known:
+            missing = next(i for i, e in enumerate(self.client) if e.examples is None)
             raise ConfigError(
-                f"clients.toml: the examples of client {lacking} are not known yet; its node says "
+                f"clients.toml: the examples of client {missing} are not known yet; its node says "
                 "them when it joins, or give client.examples"
             )
         import torch  # which the server's other processes do without
@@ -103,17 +103,17 @@ class Clients(BaseModel):
 
     def capacities(self) -> tuple[float, ...] | None:
         """One capacity for each client; None if none is given."""
-        given = [e.capacity for e in self.client]
-        return tuple(1.0 if c is None else c for c in given) if any(given) else None
+        values = [e.capacity for e in self.client]
+        return tuple(1.0 if c is None else c for c in values) if any(values) else None
 
     def to_toml(self) -> str:
         """The file's text."""
-        told = self.model_dump(exclude_none=True)
-        for entry in told["client"]:
+        content = self.model_dump(exclude_none=True)
+        for entry in content["client"]:
             for name in ("added", "removed", "key_made_here"):
                 if not entry[name]:
                     del entry[name]
-        return tomli_w.dumps(told)
+        return tomli_w.dumps(content)
 
 
 def check_name(name: str, others: Sequence[str]) -> None:
@@ -128,24 +128,24 @@ def check_name(name: str, others: Sequence[str]) -> None:
 
 def read_clients(path: Path) -> Clients:
     """Read a clients.toml. Raises ConfigError, on one line."""
-    given: dict[str, Any] = read_toml(path)
+    content: dict[str, Any] = read_toml(path)
     try:
-        found = Clients.model_validate(given)
+        clients = Clients.model_validate(content)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"])) or "the whole"
-        said = " ".join(first["msg"].removeprefix("Input ").split())
+        problem = " ".join(first["msg"].removeprefix("Input ").split())
         raise ConfigError(
-            f"file '{path}': {where} {said}, got {str(first['input'])[:80]!r}"
+            f"file '{path}': {where} {problem}, got {str(first['input'])[:80]!r}"
         ) from None
-    keys = [entry.key for entry in found.client]
+    keys = [entry.key for entry in clients.client]
     for i, key in enumerate(keys):
         if key in keys[:i]:
             raise ConfigError(
                 f"file '{path}': clients {keys.index(key)} and {i} have the same key; every node "
                 "needs one of its own"
             )
-    return found
+    return clients
 
 
 def public_keys(path: Path) -> tuple[list[bytes], list[bytes]]:

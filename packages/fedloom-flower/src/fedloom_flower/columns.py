@@ -18,7 +18,7 @@ from fedloom.data.own.reading import BY_FILE
 from fedloom.data.raw_inputs import Words
 from fedloom.errors import CompositionError, ConfigError, DataError
 
-FOUND = ("columns", "missing", "standardise")  # options of `table` that look at rows
+READ_FROM_ROWS = ("columns", "missing", "standardise")  # options of `table` that look at rows
 _SCALE = ("per_client", "missing", "standardise", "ddof")  # what each site does with its own
 _AGREED = ("inputs", "text", "rules", "class_names", "preparation", "columns", *_SCALE)
 # where rows are and whose: each site's own. All other keys come from run.toml, today's and to come
@@ -36,23 +36,23 @@ def with_rules(config: Config, elsewhere: bool) -> Config:
     the clients' data are, so that a table need not be here: a table of numbers needs no rules, and
     for others sites can be described. Raises DataError.
     """
-    data = config.values["data"]
-    if data["name"] != "table" or data["rules"]:
+    settings = config.values["data"]
+    if settings["name"] != "table" or settings["rules"]:
         return config
-    if elsewhere and not (data["path"] if _looks(data) else _is_here(data["path"])):
+    if elsewhere and not (settings["path"] if _looks(settings) else _is_here(settings["path"])):
         return config
     try:
-        with config.origin.blame("data", data):
-            found = table(iid(clients=1), **config.options("data"))
+        with config.origin.blame("data", settings):
+            data = table(iid(clients=1), **config.options("data"))
     except DataError as error:
         if elsewhere:
             raise DataError(f"{error}; the columns' rules are found in it: {_HOW}") from error
         raise
-    raw = found.raw.common if isinstance(found.raw, PerClient) else found.raw
+    raw = data.raw.common if isinstance(data.raw, PerClient) else data.raw
     rules = rules_of(raw)
-    if found.inputs.ndim != 2 or not rules:  # columns of lists, and texts
+    if data.inputs.ndim != 2 or not rules:  # columns of lists, and texts
         return config
-    return Config(prepared(config.values, rules, found.class_names), config.origin)
+    return Config(prepared(config.values, rules, data.class_names), config.origin)
 
 
 def prepared(
@@ -60,9 +60,9 @@ def prepared(
 ) -> dict[str, Any]:
     """Settings with rules in place of what finds them."""
     data = values["data"]
-    told_by_rules = {"inputs", "columns", *(() if data["per_client"] else _SCALE)}
-    kept = {k: v for k, v in data.items() if k not in told_by_rules or v == DROP}
-    return {**values, "data": kept | {"rules": [*rules], "class_names": [*classes]}}
+    replaced = {"inputs", "columns", *(() if data["per_client"] else _SCALE)}
+    remaining = {k: v for k, v in data.items() if k not in replaced or v == DROP}
+    return {**values, "data": remaining | {"rules": [*rules], "class_names": [*classes]}}
 
 
 def unagreed(data: Mapping[str, Any]) -> str:
@@ -83,18 +83,18 @@ def refuse_unagreed(data: Mapping[str, Any]) -> None:
         raise CompositionError(why)
 
 
-def as_agreed(given: Mapping[str, Any], run: Mapping[str, Any], file: Path) -> dict[str, Any]:
+def as_agreed(site: Mapping[str, Any], run: Mapping[str, Any], file: Path) -> dict[str, Any]:
     """The options of a site's own data, with the rules of the run's data. Raises ConfigError."""
-    rules, name = run.get("rules"), given.get("name")
-    whole = inherited(given, run)
+    rules, name = run.get("rules"), site.get("name")
+    options = inherited(site, run)
     if name == "table":
-        if twice := given.keys() & (_AGREED if rules else ("rules", "class_names")):
+        if repeated := site.keys() & (_AGREED if rules else ("rules", "class_names")):
             raise ConfigError(
-                f"file '{file}': data.{min(twice)} must be the same at all sites, so it is in "
+                f"file '{file}': data.{min(repeated)} must be the same at all sites, so it is in "
                 "run.toml (data.rules, data.class_names) alone; take it out here"
             )
         try:
-            refuse_unagreed(whole)
+            refuse_unagreed(options)
         except CompositionError as error:
             raise ConfigError(f"file '{file}': {error}") from None
     elif rules:
@@ -102,30 +102,30 @@ def as_agreed(given: Mapping[str, Any], run: Mapping[str, Any], file: Path) -> d
             f"file '{file}': data '{name}' has no columns, and run.toml has rules for columns "
             "(data.rules); take name = 'table', a CSV or Parquet file"
         )
-    return whole
+    return options
 
 
-def inherited(given: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str, Any]:
+def inherited(site: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str, Any]:
     """A site's table [data] with what run.toml says for all sites: of options by file that of the
     site's files, and test rows in one way, the site's before the run's.
     """
-    found = {key: value for key, value in run.items() if key not in SITES_OWN}
-    if given.get("name") != run.get("name"):
-        return dict(given)
-    if any(way & given.keys() for way in _HELD_OUT):
-        others = {key for way in _HELD_OUT if not way & given.keys() for key in way}
-        found = {key: value for key, value in found.items() if key not in others}
+    options = {key: value for key, value in run.items() if key not in SITES_OWN}
+    if site.get("name") != run.get("name"):
+        return dict(site)
+    if any(way & site.keys() for way in _HELD_OUT):
+        other_ways = {key for way in _HELD_OUT if not way & site.keys() for key in way}
+        options = {key: value for key, value in options.items() if key not in other_ways}
     with contextlib.suppress(DataError):  # a file that is missing is said when it is read
-        names = {"*", *(stem(file) for file in files_of(given.get("path", "")))}
+        names = {"*", *(stem(file) for file in files_of(site.get("path", "")))}
         for key in BY_FILE:
-            if isinstance(by_name := found.get(key), Mapping):
-                found[key] = {k: v for k, v in by_name.items() if k in names}
-    return {**found, **given}
+            if isinstance(by_name := options.get(key), Mapping):
+                options[key] = {k: v for k, v in by_name.items() if k in names}
+    return {**options, **site}
 
 
-def refuse_own_words(own: FederatedData, name: str, file: Path) -> None:
+def refuse_own_words(data: FederatedData, name: str, file: Path) -> None:
     """Raise ConfigError for texts whose words are numbered as they occur at this site."""
-    if isinstance(own.raw, Words) and name in ("table", "hugging_face"):
+    if isinstance(data.raw, Words) and name in ("table", "hugging_face"):
         raise ConfigError(
             f"file '{file}': the words of its texts would be numbered by this site's texts alone; "
             "deploy a table without data.text, or data sets whose vocabulary is published"
@@ -137,11 +137,11 @@ def preparation_in(config: Config) -> Preparation | PerClient | None:
     data = config.values["data"]
     if not data.get("rules"):
         return None
-    how = preparation_of(data["rules"])
+    preparation = preparation_of(data["rules"])
     if not data.get("per_client"):
-        return how
+        return preparation
     finding = FitOptions(data.get("missing"), data["standardise"], data["ddof"])
-    return PerClient(how, finding, {})  # what sites find stays there
+    return PerClient(preparation, finding, {})  # what sites find stays there
 
 
 def scale_in(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -151,9 +151,9 @@ def scale_in(data: Mapping[str, Any]) -> dict[str, Any]:
 
 def _looks(data: Mapping[str, Any]) -> str:
     """The first option of a table whose rules are found in its rows; empty if there is none."""
-    looked = FOUND if not data.get("per_client") else ("columns",)
-    given = {k: v for k in looked if (v := data.get(k)) is not None and v is not False}
-    return next((k for k, v in given.items() if v not in (NOTHING, DROP, {})), "")
+    options = READ_FROM_ROWS if not data.get("per_client") else ("columns",)
+    values = {k: v for k in options if (v := data.get(k)) is not None and v is not False}
+    return next((k for k, v in values.items() if v not in (NOTHING, DROP, {})), "")
 
 
 def rows_here(data: Mapping[str, Any]) -> bool:

@@ -13,9 +13,9 @@ from fedloom.storage.atomic import reason
 from .agreed_rules import agreed_rules
 from .clients import Clients, read_clients
 from .folder import Folder, write
-from .message import Told
+from .message import DigestAnswer
 from .message_exchange import MessageExchange
-from .server import answers, wait
+from .server import ask_sites, wait
 from .sites import settings_of
 from .telling import Preparation, described_run
 
@@ -25,7 +25,7 @@ def describe(fed: Folder, exchange_of: Callable[[Clients], MessageExchange]) -> 
     them of it, and write them into run.toml at every place. Raises FedloomError.
     """
     settings, clients = fed.settings(), read_clients(fed.clients_file)
-    data = live(settings_of(fed, agreed=False).values["data"])
+    data = live(settings_of(fed, rules=False).values["data"])
     if data["name"] != "table":
         raise CompositionError(
             f"data '{data['name']}' cannot be described: only a table has columns; begin with "
@@ -33,39 +33,39 @@ def describe(fed: Folder, exchange_of: Callable[[Clients], MessageExchange]) -> 
         )
     exchange, run = exchange_of(clients), described_run(settings.run)
     wait(exchange, clients, settings.startup_timeout)
-    told: dict[str, Description] = {}
-    found = answers(settings, clients, exchange, run, "describe", {}, Told)
-    for i, (_, blocks) in found.items():
+    descriptions: dict[str, Description] = {}
+    answers = ask_sites(settings, clients, exchange, run, "describe", {}, DigestAnswer)
+    for i, (_, blocks) in answers.items():
         entry = clients.client[i]
         try:
-            name = f"client {i}" if entry.name in ("", *told) else entry.name
-            told[name] = parsed(blocks.get("description", b""))
-            if told[name].duplicates is not None:
+            name = f"client {i}" if entry.name in ("", *descriptions) else entry.name
+            descriptions[name] = parsed(blocks.get("description", b""))
+            if descriptions[name].duplicates is not None:
                 raise WireError("a site cannot tell of rows that others have")
         except WireError as error:
             raise DataError(f"client {i} cannot be described: {error}") from None
     if not data["rules"]:
-        rules, classes = agreed_rules(told, data)
-        made = Preparation(rules=[dict(rule) for rule in rules], class_names=classes)
-        text = made.written(fed.run_file.read_text(encoding="utf-8"))
-        parts = {"preparation": made.model_dump_json().encode()}
-        kept = answers(settings, clients, exchange, run, "prepare", parts, Told)
-        for i, (answer, _) in kept.items():
-            if answer.digest != made.digest:
+        rules, classes = agreed_rules(descriptions, data)
+        preparation = Preparation(rules=[dict(rule) for rule in rules], class_names=classes)
+        text = preparation.written(fed.run_file.read_text(encoding="utf-8"))
+        parts = {"preparation": preparation.model_dump_json().encode()}
+        replies = ask_sites(settings, clients, exchange, run, "prepare", parts, DigestAnswer)
+        for i, (answer, _) in replies.items():
+            if answer.digest != preparation.digest:
                 raise DataError(f"client {i} did not keep these rules; describe the sites again")
         write(fed.run_file, text)
-    sites = {name: site.model_dump() for name, site in told.items()}
-    write(fed.told_file, json.dumps(sites, indent=1) + "\n")
+    sites = {name: site.model_dump() for name, site in descriptions.items()}
+    write(fed.description_file, json.dumps(sites, indent=1) + "\n")
 
 
 def descriptions(fed: Folder) -> dict[str, Description]:
     """What all sites told, by their names. Raises DataError."""
     try:
-        found = json.loads(fed.told_file.read_text(encoding="utf-8"))
-        return {name: parsed(json.dumps(site).encode()) for name, site in found.items()}
+        content = json.loads(fed.description_file.read_text(encoding="utf-8"))
+        return {name: parsed(json.dumps(site).encode()) for name, site in content.items()}
     except OSError as error:
-        raise DataError(f"'{fed.told_file}' cannot be read: {reason(error)}") from None
+        raise DataError(f"'{fed.description_file}' cannot be read: {reason(error)}") from None
     except (ValueError, AttributeError, WireError) as error:
         raise DataError(
-            f"'{fed.told_file}' is damaged: {error}; describe the sites again"
+            f"'{fed.description_file}' is damaged: {error}; describe the sites again"
         ) from None

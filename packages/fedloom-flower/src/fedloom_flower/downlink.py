@@ -23,32 +23,32 @@ class Downlink:
     """
 
     def __init__(self, codecs: Codecs, net: Net) -> None:
-        self._kept: dict[str, list[tuple[int, bytes]]] = {k: [] for k in codecs}
+        self._messages: dict[str, list[tuple[int, bytes]]] = {k: [] for k in codecs}
         self._whole = net.layout.d * net.dtype.itemsize
-        self._anew: set[int] = set()  # clients who lost what they held
+        self._lost: set[int] = set()  # clients who lost what they held
 
     def keep(self, packet: Mapping[str, bytes], round: int) -> None:
         """Keep the messages of a round, which may be said again."""
         for name, raw in packet.items():
-            before = [m for m in self._kept[name] if m[0] < round]
+            before = [m for m in self._messages[name] if m[0] < round]
             if before and before[-1][0] != round - 1:
                 before = []
-            kept = [*before, (round, raw)]
-            while kept and sum(len(raw) for _, raw in kept) >= self._whole:
-                kept.pop(0)
-            self._kept[name] = kept
+            messages = [*before, (round, raw)]
+            while messages and sum(len(raw) for _, raw in messages) >= self._whole:
+                messages.pop(0)
+            self._messages[name] = messages
 
     def forget(self, i: int, lost: bool) -> None:
         """Hear whether a client has lost what it held."""
-        (self._anew.add if lost else self._anew.discard)(i)
+        (self._lost.add if lost else self._lost.discard)(i)
 
     def packet(self, packet: Parts, i: int, taken: int, round: int) -> Parts:
         """A broadcast for a client whose last update was taken in round `taken`, -1: it is new."""
-        if taken < 0 or i in self._anew:
+        if taken < 0 or i in self._lost:
             return packet
         out = dict(packet)
-        for name, kept in self._kept.items():
-            missed = [raw for t, raw in kept if taken < t <= round]
+        for name, messages in self._messages.items():
+            missed = [raw for t, raw in messages if taken < t <= round]
             if len(missed) == round - taken and len(missed) <= _MOST:
                 del out[f"msg.{name}"]
                 out |= {f"down.{name}.{n}": raw for n, raw in enumerate(missed)}
@@ -59,11 +59,11 @@ class LostError(WireError):
     """A node has not what it held before, and so cannot read what was sent since."""
 
 
-def received(codecs: Codecs, net: Net, parts: Parts, seen: Rec) -> Rec:
+def read_compressed(codecs: Codecs, net: Net, parts: Parts, seen: Rec) -> Rec:
     """The compressed fields of a broadcast that came as messages, which are taken out of `parts`.
     seen: what the node held after its last update, None: nothing. Raises WireError.
     """
-    found = {}
+    fields = {}
     for name, codec in codecs.items():
         if f"msg.{name}" in parts:
             continue
@@ -72,5 +72,5 @@ def received(codecs: Codecs, net: Net, parts: Parts, seen: Rec) -> Rec:
             messages.append(raw)
         if seen is None:
             raise LostError(f"what this client held of '{name}' is gone; send it whole")
-        found[name] = heard(codec, getattr(seen, name), messages, net.layout)
-    return rec(**found)
+        fields[name] = heard(codec, getattr(seen, name), messages, net.layout)
+    return rec(**fields)

@@ -34,9 +34,9 @@ from fedloom.plan import Plan
 from fedloom.stage import Download
 from fedloom.storage.manifest import numbered
 
-from .attendance import HOW, Attendance, Refused, SpareError
+from .attendance import KIND, Attendance, RefusedUpdate, SpareError
 from .downlink import Downlink
-from .masked_rounds import Answers, MaskedRound, Receiving
+from .masked_rounds import Answers, MaskedRound, MaskedRun
 from .message import (
     A,
     Ask,
@@ -48,10 +48,10 @@ from .message import (
     Update,
     What,
     answer_to,
-    sealed,
+    encode,
 )
 from .message_exchange import Exchange, ask
-from .scores import score_in
+from .scores import read_score
 from .shapes import probe_of, question_of, read, refuse, refuse_at_server, trace_of
 
 _log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ _STARTS = 20  # bits of an attempt below the number of its start
 _BARE = ("keys", "unmask")  # exchanges without a broadcast
 
 
-class Asking(NamedTuple):
+class CohortRequest(NamedTuple):
     """What is asked of which clients: {client: the round of its last update}, -1 if there is none.
     first: the place of the first one in its cohort.
     """
@@ -77,7 +77,7 @@ class FederationEngine:
 
     exchange: see message_exchange.py. deadline: seconds that it may take. run: the name of the run,
     which every message bears. kept: how many rounds were done at the oldest checkpoint to which the
-    server may return. wanted: how many updates a round takes of a larger cohort, the first by
+    server may return. updates: how many a round takes of a larger cohort, the first by
     number; None: all. min_updates, redraws: a round with fewer updates is done again with another
     draw of its clients, so often at most, and then changes nothing; of a private run no draw is
     repeated, for its accounts count each. max_failed_rounds: the last of so many such rounds in a
@@ -85,7 +85,7 @@ class FederationEngine:
     measure the model; none: the server does. rehearsal: noise may be a simulation's, for nothing is
     released. start: a number that is larger than at all starts of this run's server before, such as
     the seconds since 1970, so that nodes know messages that come late or twice; 0: whatever carries
-    messages brings each once, and in order. agreed: a digest of what all agreed on, for masked
+    messages brings each once, and in order. agreement: a digest of what all agreed on, for masked
     sums. Updates that are late, missing or wrong are left out of the means and listed in `refused`.
     The client states are at the nodes; the server knows the round of each client's last update.
     """
@@ -98,26 +98,26 @@ class FederationEngine:
         deadline: float = 60.0,
         run: str = "",
         kept: Callable[[], int] = lambda: 0,
-        wanted: int | None = None,
+        updates: int | None = None,
         min_updates: int = 1,
         max_failed_rounds: int | None = None,
         tests: Sequence[int] = (),
         rehearsal: bool = False,
         redraws: int = 0,
         start: int = 0,
-        agreed: str = "",
+        agreement: str = "",
     ) -> None:
         if not 0 <= start < 1 << 32:
             raise ConfigError(f"start must be from 0 to 2^32 - 1, such as seconds, got {start}")
         self._attempt = start << _STARTS
-        self._exchange, self.deadline, self.run, self._kept = exchange, deadline, run, kept
-        self._wanted, self._tests, self._rehearsal = wanted, tests, rehearsal
+        self._exchange, self.deadline, self.run, self._oldest_round = exchange, deadline, run, kept
+        self._updates, self._tests, self._rehearsal = updates, tests, rehearsal
         self.attendance = Attendance(min_updates, max_failed_rounds, redraws)
-        self.refused: list[Refused] = []
-        self._agreed = agreed
-        self._about: tuple[What, int] = ("round", -2)  # what the answers below are about
+        self.refused: list[RefusedUpdate] = []
+        self._agreement = agreement
+        self._subject: tuple[What, int] = ("round", -2)  # what the answers below are about
         self._answers: dict[int, bytes] = {}
-        self._masking: Receiving | None = None
+        self._masking: MaskedRun | None = None
 
     @property
     def private(self) -> bool:
@@ -129,8 +129,8 @@ class FederationEngine:
         refuse(plan)
         refuse_at_server(plan, fed, bool(self._tests), self._rehearsal)
         self._client = client = Client(plan, fed, net)
-        rule, link = client.aggregation, client.link.link
-        if rule.private:
+        aggregation, link = client.aggregation, client.link.link
+        if aggregation.private:
             self.attendance.redraws = 0
         keep_memory()
         self._plan, self._fed, self._net = plan, fed, net
@@ -139,13 +139,13 @@ class FederationEngine:
         self._like, self._answer = trace.up, question_of(plan, trace)[1]
         self._weighs_itself = Trait.WEIGHS_ITSELF in plan.algorithm.traits
         if self._weighs_itself:
-            said = "%s: a client says itself how much its update counts; trust those who take part"
-            _log.warning(said, plan.algorithm.method)
-        reaches = {ACCUMULATED, CHANGE} & set(plan.algorithm.compressible_up.values())
-        self._mirrors = link.mirrored or bool(reaches)
-        if isinstance(rule, IntegerRing) and rule.masked:
-            given = client, rule, self._like, self._weighs_itself, self.run, self
-            self._masking = Receiving(*given, self._agreed)
+            text = "%s: a client says itself how much its update counts; trust those who take part"
+            _log.warning(text, plan.algorithm.method)
+        server_state = {ACCUMULATED, CHANGE} & set(plan.algorithm.compressible_up.values())
+        self._mirrors = link.mirrored or bool(server_state)
+        if isinstance(aggregation, IntegerRing) and aggregation.masked:
+            arguments = client, aggregation, self._like, self._weighs_itself, self.run, self
+            self._masking = MaskedRun(*arguments, self._agreement)
 
     def map(self, what: Request, task: TrainTask) -> RangeResult:
         """Ask clients for something, and add up what comes. Raises TooFewError if a round is to
@@ -163,26 +163,26 @@ class FederationEngine:
             return batch_scores(self._plan, self._fed, self._net, what, task)
         return self._probe(task) if what is Request.PROBE else self._ask(task)
 
-    def _round(self, asked: TrainTask) -> RangeResult:
+    def _round(self, task: TrainTask) -> RangeResult:
         """The updates of a cohort. A client whose update was read once in a round is not asked
         again in it.
         """
-        round, shares = asked.round, self._shares(asked)
-        last, masked = _last(asked.memories, asked.cohort), self._masking
+        round, downloads = task.round, self._downloads(task)
+        last, masked = _last(task.memories, task.cohort), self._masking
 
         def take(i: int) -> tuple[Rec, ClientCost]:
-            share = shares[self._fed.capacity(i)]
-            return self._taken(i, share, round, last[i], asked.scale)
+            download = downloads[self._fed.capacity(i)]
+            return self._take_update(i, download, round, last[i], task.scale)
 
         if masked is None:
-            out = self._exchanged(Asking("round", round, last, asked.first), shares, take)
+            out = self._collect(CohortRequest("round", round, last, task.first), downloads, take)
         else:
-            out = self._masked_round(masked, asked, shares)
+            out = self._masked_round(masked, task, downloads)
         if self.attendance.counts(round):
             # with other answers, or other masks, it would be another update
             kept = masked is None and not self._plan.algorithm.asks
             try:
-                out = self.attendance.counted(out, self.refused, round, kept)
+                out = self.attendance.conclude(out, self.refused, round, kept)
             except TooFewError as few:
                 for lost in few.lost:  # whose answer could not be read is asked again
                     self._answers.pop(lost.client, None)
@@ -192,51 +192,51 @@ class FederationEngine:
         return out
 
     def _masked_round(
-        self, masked: Receiving, asked: TrainTask, shares: dict[float, Download]
+        self, masked: MaskedRun, task: TrainTask, downloads: dict[float, Download]
     ) -> RangeResult:
         """The exchanges where clients mask their updates. Of a round whose sum is known there is no
         other sum, which could tell single updates: then no update counts.
         """
-        if not self.attendance.counts(asked.round):
-            costs = [ClientCost(i, False, 0.0, 0, 0, {}, {}) for i in asked.cohort]
+        if not self.attendance.counts(task.round):
+            costs = [ClientCost(i, False, 0.0, 0, 0, {}, {}) for i in task.cohort]
             return RangeResult([], {}, costs)
-        self._about = ("keys", -2)  # no answer of an earlier draw counts: its masks are others
-        share = next(iter(shares.values()))  # all hold the whole model
-        return MaskedRound(masked, asked, share, self._packet(share)).result()
+        self._subject = ("keys", -2)  # no answer of an earlier draw counts: its masks are others
+        download = next(iter(downloads.values()))  # all hold the whole model
+        return MaskedRound(masked, task, download, self._packet(download)).result()
 
-    def _ask(self, asked: TrainTask) -> RangeResult:
+    def _ask(self, task: TrainTask) -> RangeResult:
         """The answers of a cohort before its local steps."""
-        round, shares = asked.round, self._shares(asked)
+        round, downloads = task.round, self._downloads(task)
 
         def take(i: int) -> tuple[Rec, ClientCost]:
-            head, packet = self._heard(i, "question", round, Update)
-            share = shares[self._fed.capacity(i)]
-            answer = read(packet, share.view.take(self._answer), "the answer")
-            part = weighed(self._client, answer, share, round, i)
-            _check_sum(part, len(asked.cohort))
-            return part, cost(i, 0, head, share.down, nbytes(answer))
+            head, packet = self._read_answer(i, "question", round, Update)
+            download = downloads[self._fed.capacity(i)]
+            answer = read(packet, download.view.take(self._answer), "the answer")
+            part = weighed(self._client, answer, download, round, i)
+            _check_sum(part, len(task.cohort))
+            return part, cost(i, 0, head, download.down, nbytes(answer))
 
-        asking = Asking("question", round, _last(asked.memories, asked.cohort), asked.first)
-        out = self._exchanged(asking, shares, take)
-        self.attendance.questioned(out, self.refused, round)
+        request = CohortRequest("question", round, _last(task.memories, task.cohort), task.first)
+        out = self._collect(request, downloads, take)
+        self.attendance.note_answers(out, self.refused, round)
         return out
 
-    def _probe(self, asked: TrainTask) -> RangeResult:
+    def _probe(self, task: TrainTask) -> RangeResult:
         """What clients send before round 1."""
-        like, clients = probe_of(self._plan, self._net), asked.cohort
-        share = self._client.download(self._client.views.whole, asked.msg, asked.buffers)
-        share = share._replace(down=nbytes(asked.msg), wire=share.view, shared_buffers=None)
+        like, clients = probe_of(self._plan, self._net), task.cohort
+        download = self._client.share(self._client.views.whole, task.msg, task.buffers)
+        download = download._replace(down=nbytes(task.msg), wire=download.view, shared_buffers=None)
 
         def take(i: int) -> tuple[Rec, ClientCost]:
-            head, packet = self._heard(i, "probe", -1, Update)
+            head, packet = self._read_answer(i, "probe", -1, Update)
             up = read(packet, like, "the answer before round 1")
             part = weighed_probe(self._fed, up, i)
             _check_sum(part, len(clients))
-            return part, cost(i, 0, head, share.down, nbytes(up))
+            return part, cost(i, 0, head, download.down, nbytes(up))
 
-        asking = Asking("probe", -1, dict.fromkeys(clients, -1), asked.first)
-        shares = dict.fromkeys(map(self._fed.capacity, clients), share)
-        out = self._exchanged(asking, shares, take)
+        request = CohortRequest("probe", -1, dict.fromkeys(clients, -1), task.first)
+        downloads = dict.fromkeys(map(self._fed.capacity, clients), download)
+        out = self._collect(request, downloads, take)
         if not any(s.answered for s in out.stats):
             raise ConfigError("no client answered before round 1, so the method cannot begin")
         return out
@@ -248,118 +248,118 @@ class FederationEngine:
     def measured(self, x: Vec, buffers: Vec, round: int) -> dict[int, Score]:
         """The scores of a model on the test examples that nodes have; see engines.base.Remote."""
         packet = pack(rec(msg=rec(x=x), buffers=buffers))
-        there = [i for i, count in enumerate(self._tests) if count]
-        found = dict[int, Score]()
-        given = there, packet, self.deadline
-        answers = ask(self._exchange, self.run, "evaluate", *given, Measured, round)
+        clients = [i for i, count in enumerate(self._tests) if count]
+        scores = dict[int, Score]()
+        arguments = clients, packet, self.deadline
+        answers = ask(self._exchange, self.run, "evaluate", *arguments, Measured, round)
         for i, answer in answers.items():
             try:
                 if isinstance(answer, WireError):
                     raise answer
-                found[i] = score_in(answer[0], self._tests[i], self._fed.metrics)
+                scores[i] = read_score(answer[0], self._tests[i], self._fed.metrics)
             except WireError as error:
                 _log.warning("round %d: client %d: not measured: %s", round, i, error)
-        return found
+        return scores
 
     def close(self) -> None:
         """The nodes go on waiting."""
 
     # ------------------------------------------------------------------------------------ messages
-    def _shares(self, asked: TrainTask) -> dict[float, Download]:
+    def _downloads(self, task: TrainTask) -> dict[float, Download]:
         with one_thread(self._fed.local.precision):
-            return self._client.downloads(asked)
+            return self._client.downloads(task)
 
-    def _exchanged(
+    def _collect(
         self,
-        asking: Asking,
-        shares: dict[float, Download],
+        request: CohortRequest,
+        downloads: dict[float, Download],
         take: Callable[[int], tuple[Rec, ClientCost]],
     ) -> RangeResult:
         """Ask clients, and add up the parts that `take` makes of their answers."""
-        packets = {c: self._packet(share) for c, share in shares.items()}
-        self._send(asking, {i: packets[self._fed.capacity(i)] for i in asking.last})
-        out, taken = RangeResult([], {}, []), 0
-        for place, i in enumerate(asking.last, asking.first):
+        packets = {c: self._packet(download) for c, download in downloads.items()}
+        self._send(request, {i: packets[self._fed.capacity(i)] for i in request.last})
+        out, count = RangeResult([], {}, []), 0
+        for place, i in enumerate(request.last, request.first):
             part = None
             try:
-                if asking.what != "probe" and taken == self._wanted:
-                    raise SpareError(f"{taken} updates are enough")
+                if request.what != "probe" and count == self._updates:
+                    raise SpareError(f"{count} updates are enough")
                 with one_thread(self._fed.local.precision):
-                    part, took = take(i)
-                taken += 1
+                    part, bill = take(i)
+                count += 1
             except WireError as error:
-                self.refuse(asking.round, i, error)
-                took = ClientCost(i, False, 0.0, 0, 0, shares[self._fed.capacity(i)].down, {})
-            out.stats.append(took)
+                self.refuse(request.round, i, error)
+                bill = ClientCost(i, False, 0.0, 0, 0, downloads[self._fed.capacity(i)].down, {})
+            out.stats.append(bill)
             push(out.nodes, 0, place, part)
         return out
 
     def refuse(self, round: int, i: int, error: WireError) -> None:
         """List a client whose update does not count."""
-        how, why = HOW.get(type(error), "refused"), one_line(str(error))
-        self.refused.append(Refused(round, i, why, how))
+        how, why = KIND.get(type(error), "refused"), one_line(str(error))
+        self.refused.append(RefusedUpdate(round, i, why, how))
         _log.warning("round %d: client %d: not counted: %s", round + 1, i, why)
 
-    def told(
-        self, asked: TrainTask, what: What, packets: Mapping[int, Parts], wanted: int | None
+    def ask_clients(
+        self, task: TrainTask, what: What, packets: Mapping[int, Parts], enough: int | None
     ) -> Answers:
-        """See masked_rounds.Post."""
-        last = {i: n for i, n in _last(asked.memories, asked.cohort).items() if i in packets}
-        self._send(Asking(what, asked.round, last, asked.first), packets, wanted)
+        """See masked_rounds.RoundExchange."""
+        last = {i: n for i, n in _last(task.memories, task.cohort).items() if i in packets}
+        self._send(CohortRequest(what, task.round, last, task.first), packets, enough)
         out: Answers = {}
         for i in last:
             try:
                 kind: type[Update | Masks] = Masks if what in _BARE else Update
-                head, parts = self._heard(i, what, asked.round, kind)
+                head, parts = self._read_answer(i, what, task.round, kind)
                 if isinstance(head, Update):  # it has read the broadcast
                     self._down.forget(i, False)
                     if head.lost:
-                        self._check_lost(asked.round, i)
+                        self._check_lost(task.round, i)
                 out[i] = head, parts
             except WireError as error:
                 out[i] = error
         return out
 
-    def _packet(self, share: Download) -> dict[str, bytes]:
+    def _packet(self, sent: Download) -> dict[str, bytes]:
         """A broadcast, and what a client needs to know its part of the model."""
-        sent = rec(msg=share.wire.take(share.msg), buffers=share.travelling(share.buffers))
-        packet = pack(sent)
-        if told := self._client.views.told(share.view)._asdict():
-            packet["view"] = save({k: v.cpu().contiguous() for k, v in told.items()})
+        record = rec(msg=sent.wire.take(sent.msg), buffers=sent.travelling(sent.buffers))
+        packet = pack(record)
+        if view := self._client.views.told(sent.view)._asdict():
+            packet["view"] = save({k: v.cpu().contiguous() for k, v in view.items()})
         return packet
 
     def _send(
-        self, asking: Asking, packets: Mapping[int, Parts], wanted: int | None = None
+        self, request: CohortRequest, packets: Mapping[int, Parts], target: int | None = None
     ) -> None:
-        """Exchange messages with those whose answer is not here. wanted: so many answers beside
+        """Exchange messages with those whose answer is not here. target: so many answers beside
         those that are here are enough; None: as many as the round takes.
         """
-        if self._about != (asking.what, asking.round):
-            self._about, self._answers = (asking.what, asking.round), {}
+        if self._subject != (request.what, request.round):
+            self._subject, self._answers = (request.what, request.round), {}
             self._attempt += self._attempt > 0
-        kept, messages = self._kept(), {}
-        for i, taken in asking.last.items():
+        kept, messages = self._oldest_round(), {}
+        for i, taken in request.last.items():
             if i not in self._answers:
-                what, round = self._about
-                known = Ask(run=self.run, what=what, round=round, client=i, taken=taken, kept=kept)
-                head = known.model_copy(update={"attempt": self._attempt})
+                what, round = self._subject
+                base = Ask(run=self.run, what=what, round=round, client=i, taken=taken, kept=kept)
+                head = base.model_copy(update={"attempt": self._attempt})
                 packet = (
                     packets[i] if what in _BARE else self._down.packet(packets[i], i, taken, round)
                 )
-                messages[i] = sealed(head, packet)
+                messages[i] = encode(head, packet)
         if messages:
-            if wanted is None:
-                most = len(asking.last) if self._wanted is None else self._wanted
-                wanted = most - (len(asking.last) - len(messages))
-            enough = max(min(len(messages), wanted), 1)
-            found = self._exchange(messages, self.deadline, enough)
-            self._answers |= {i: raw for i, raw in found.items() if i in messages}
+            if target is None:
+                most = len(request.last) if self._updates is None else self._updates
+                target = most - (len(request.last) - len(messages))
+            enough = max(min(len(messages), target), 1)
+            answers = self._exchange(messages, self.deadline, enough)
+            self._answers |= {i: raw for i, raw in answers.items() if i in messages}
 
-    def _heard(self, i: int, what: What, round: int, kind: type[A]) -> tuple[A, Parts]:
+    def _read_answer(self, i: int, what: What, round: int, kind: type[A]) -> tuple[A, Parts]:
         """A client's answer of a kind. Raises WireError if there is none."""
-        about = Head(run=self.run, what=what, round=round, client=i)
+        question = Head(run=self.run, what=what, round=round, client=i)
         try:
-            return answer_to(about, self._answers.get(i), kind)
+            return answer_to(question, self._answers.get(i), kind)
         except MissingError:
             raise MissingError(f"no answer within {self.deadline:g} s") from None
         except DeclinedError as declined:
@@ -376,39 +376,39 @@ class FederationEngine:
             )
         _log.warning("round %d: client %d has lost its state and begins anew", round + 1, i)
 
-    def _taken(
+    def _take_update(
         self,
         i: int,
-        share: Download,
+        download: Download,
         round: int,
         last: int,
         scale: float = 1.0,
     ) -> tuple[Rec, ClientCost]:
         """A client's part of the sums, and its cost. Raises WireError for what cannot be taken."""
-        head, packet = self._heard(i, "round", round, Update)
+        head, packet = self._read_answer(i, "round", round, Update)
         self._down.forget(i, False)
         if head.lost:
             self._check_lost(round, i)
-        mine = packet.pop("buffers", b"")
+        buffer_bytes = packet.pop("buffers", b"")
         sent = {name: len(raw) for name, raw in packet.items()}
-        leaves, buffers = self._client.leaves, share.buffers
-        link, like = self._client.link.link, share.wire.take(share.view.take(self._like))
-        itself = self._weighs_itself
-        weight = LONGEST if itself else self._fed.weight(i)
+        leaves, buffers = self._client.leaves, download.buffers
+        link, like = self._client.link.link, download.wire.take(download.view.take(self._like))
+        own_weight = self._weighs_itself
+        weight = LONGEST if own_weight else self._fed.weight(i)
         try:
             if leaves is not None:  # of integers
-                known = leaves.known(1.0 if itself else weight, buffers)
-                weight, buffers = 2.0**63 if itself else known.weight, known.buffers
-            travelling = rec(buffers=share.travelling(buffers))
-            sent_buffers = read({"buffers": mine}, travelling, "the answer").buffers
-            own = share.arrived(sent_buffers, buffers)
-            up = link.receive(packet, share.wire.layout, like, weight)
-            if not itself:
+                leaf = leaves.known(1.0 if own_weight else weight, buffers)
+                weight, buffers = 2.0**63 if own_weight else leaf.weight, leaf.buffers
+            travelling = rec(buffers=download.travelling(buffers))
+            sent_buffers = read({"buffers": buffer_bytes}, travelling, "the answer").buffers
+            client_buffers = download.arrived(sent_buffers, buffers)
+            up = link.receive(packet, download.wire.layout, like, weight)
+            if not own_weight:
                 up = up._replace(weight=weight)  # a client does not say how much it counts
             rates = self._client.steps.rates(i, round)
-            job = self._client.steps.job(i, round, last, share, rates)
+            job = self._client.steps.job(i, round, last, download, rates)
             job = job.at(lr=rates[-1], step=len(rates) - 1.0)
-            part = self._client.server_half(up, own, job, share, i, round, scale)
+            part = self._client.server_half(up, client_buffers, job, download, i, round, scale)
         except FedloomError as error:
             raise WireError(str(error)) from None
         if not finite(part):
@@ -416,7 +416,7 @@ class FederationEngine:
         _check_sum(part, self._fed.population)
         if sent_buffers.numel():
             sent["buffers"] = sent_buffers.nbytes
-        return part, cost(i, len(rates), head, share.down, sent, head.squares)
+        return part, cost(i, len(rates), head, download.down, sent, head.squares)
 
 
 def _check_sum(part: Rec, count: int) -> None:

@@ -94,16 +94,16 @@ def evaluation(by: str, rounds: int) -> str:
             "no evaluation: federation.toml says evaluate = nobody; with rows at the server take "
             "server, or nodes at every place"
         )
-    share = max(0.5**rounds, 0.5**24)
-    said = f"{rounds} rounds of models that the server chooses tell labels of test rows, and any "
-    said += f"one value to about {share:.0e} of its range"
-    return f"evaluate = nodes: {said}" if by == "nodes" else ""
+    fraction = max(0.5**rounds, 0.5**24)
+    text = f"{rounds} rounds of models that the server chooses tell labels of test rows, and any "
+    text += f"one value to about {fraction:.0e} of its range"
+    return f"evaluate = nodes: {text}" if by == "nodes" else ""
 
 
-def deployment_of(given: Mapping[str, Any], source: str) -> Deployment:
+def deployment_of(settings: Mapping[str, Any], source: str) -> Deployment:
     """Checked settings; source: where they come from, for errors. Raises ConfigError."""
     origin = Origin(source)
-    values = check(Deployment, given, "", "the federation", origin)
+    values = check(Deployment, settings, "", "the federation", origin)
     with origin.blame(""):
         return Deployment(**values)
 
@@ -128,9 +128,9 @@ class Folder:
     run_file = _Inside("run.toml")  # the settings of the run
     clients_file = _Inside("clients.toml")
     settings_file = _Inside("federation.toml")  # how the run is deployed
-    agreed_file = _Inside("agreed.json")  # what server and nodes agreed on before round 1
+    agreement_file = _Inside("agreed.json")  # what server and nodes agreed on before round 1
     # at a site: the description that its people agreed to tell; at the server: all sites'
-    told_file = _Inside("told.json")
+    description_file = _Inside("told.json")
     # at the server
     run = _Inside("run")  # the run's folder
     app = _Inside("app")  # what Flower is given

@@ -15,12 +15,12 @@ _LONGEST = 1 << 36  # bytes of a message
 _PATIENCE = 60.0  # seconds until whoever came must say something
 
 
-def asked(path: str | Path, raw: bytes) -> bytes:
+def ask_node(path: str | Path, raw: bytes) -> bytes:
     """Hand a message to the node at a socket -> its answer. Raises OSError."""
-    with Client(str(path), "AF_UNIX") as place:
-        place.send_bytes(raw)
+    with Client(str(path), "AF_UNIX") as connection:
+        connection.send_bytes(raw)
         try:
-            return place.recv_bytes(_LONGEST)
+            return connection.recv_bytes(_LONGEST)
         except EOFError:
             raise OSError("the node has ended before it answered") from None
 
@@ -43,10 +43,10 @@ class LocalSocket:
         while self._open:
             with (
                 contextlib.suppress(OSError, EOFError),  # closed, or whoever asked is gone
-                self._listener.accept() as place,
+                self._listener.accept() as connection,
             ):
-                if place.poll(_PATIENCE):
-                    place.send_bytes(self._answer(place.recv_bytes(_LONGEST)))
+                if connection.poll(_PATIENCE):
+                    connection.send_bytes(self._answer(connection.recv_bytes(_LONGEST)))
 
     def close(self) -> None:
         """Close the socket, for whoever waits at it too."""
@@ -66,16 +66,16 @@ def blocks(raw: bytes) -> list[bytes]:
     try:
         end = first + int.from_bytes(raw[8:first], "little")
         sizes = list(json.loads(raw[first:end])["parts"].values())
-        out, at = [raw[:end]], end
+        out, start = [raw[:end]], end
         for size in sizes:
-            out.append(raw[at : at + size])
-            at += size
-        return out if at == len(raw) else [raw]
+            out.append(raw[start : start + size])
+            start += size
+        return out if start == len(raw) else [raw]
     except (ValueError, KeyError, TypeError, AttributeError):
         return [raw]
 
 
-def joined(parts: list[object]) -> bytes:
+def join_blocks(parts: list[object]) -> bytes:
     """The blocks of a message as one; nothing unless all are bytes: of a number, bytes() would make
     as many zeros.
     """

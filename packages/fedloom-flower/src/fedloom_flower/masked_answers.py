@@ -22,13 +22,13 @@ from fedloom.storage.atomic import write_atomic
 from . import masked_sums
 from .folder import Folder
 from .masked_sums import Identity, MaskingClient, Session, Words, session_of
-from .message import Ask, Masks, sealed
+from .message import Ask, Masks, encode
 from .node_records import Record, read_record
 
 Parts = dict[str, bytes]
 
 
-class Expected(NamedTuple):
+class ExpectedCohorts(NamedTuple):
     """The cohorts that a node's own settings have. removed: clients that its own clients.toml marks
     so.
     """
@@ -40,11 +40,11 @@ class Expected(NamedTuple):
         """Raise WireError for a sum of fewer clients, or of others, than the settings have."""
         size, removed = self.cohorts.size, {*self.removed()}
         if isinstance(size, Sequence):
-            wanted = {*size[round % len(size)]} - removed
-            if {*members} != wanted:
+            expected = {*size[round % len(size)]} - removed
+            if {*members} != expected:
                 raise WireError(
                     f"the masked sum is said to be of the clients {[*members]}, and the list of "
-                    f"round {round + 1} has {sorted(wanted)}"
+                    f"round {round + 1} has {sorted(expected)}"
                 )
             return
         count = min(self.cohorts.largest, self.cohorts.population - len(removed))
@@ -56,7 +56,7 @@ class Expected(NamedTuple):
             )
 
 
-class Unmasked(Record):
+class UnmaskedSums(Record):
     """What a node has given its shares of: the last round of a run, and {digest of a broadcast: the
     clients of the sum}.
     """
@@ -75,103 +75,106 @@ class MaskedAnswers:
     all are of the same clients. The folder has a file that says which rounds and models those were.
     With noise of clients a round is masked once: another draw's noise would cost as much again.
 
-    cohorts: who may be in a sum, see Expected; agreed: a digest of what all agreed on. A member
-    that was told of another agreement cannot open this one's shares.
+    cohorts: who may be in a sum, see ExpectedCohorts; agreement: a digest of what all agreed on. A
+    member that was told of another agreement cannot open this one's shares.
     """
 
     def __init__(
         self,
-        rule: IntegerRing,
+        aggregation: IntegerRing,
         client: int,
-        own: Identity,
+        identity: Identity,
         folder: Path,
-        cohorts: Expected | None = None,
-        agreed: str = "",
+        cohorts: ExpectedCohorts | None = None,
+        agreement: str = "",
     ) -> None:
-        self._rule, self._i, self._own = rule, client, own
-        self._file, self._cohorts, self._agreed = folder / "unmasked.json", cohorts, agreed
+        self._rule, self._i, self._identity = aggregation, client, identity
+        self._file, self._cohorts, self._agreement = folder / "unmasked.json", cohorts, agreement
         self._sum: tuple[int, Session, MaskingClient] | None = None
         self._model = b""  # a digest of the broadcast of this sum
 
     def keys(self, ask: Ask, parts: Parts) -> bytes:
         """The answer before the round. Raises WireError, ConfigError."""
-        if ask.round <= (done := self._unmasked(ask.run).round):
+        if ask.round <= (last := self._read_unmasked(ask.run).round):
             raise WireError(
-                f"this node has taken part in the sum of round {done + 1} of this run: another sum "
+                f"this node has taken part in the sum of round {last + 1} of this run: another sum "
                 f"of round {ask.round + 1} could tell single updates. For a run that begins anew "
                 f"its site deletes '{self._file.name}' in '{self._file.parent.name}'"
             )
-        run = ask.run + self._agreed
+        run = ask.run + self._agreement
         session = session_of(run, ask.round, _block(parts), self._rule.needed)
         self._rule.check(len(session.members))
-        if self._i not in session.members or not set(session.members) <= self._own.clients.keys():
+        if (
+            self._i not in session.members
+            or not set(session.members) <= self._identity.clients.keys()
+        ):
             raise WireError("the masked sum is said to be of clients that clients.toml has not")
         if self._cohorts is not None:
             self._cohorts.check(session.members, ask.round)
-        self._sum = ask.round, session, MaskingClient(session, self._i, self._own)
-        return _sealed(ask, self._sum[2].keys())
+        self._sum = ask.round, session, MaskingClient(session, self._i, self._identity)
+        return _encode_masks(ask, self._sum[2].keys())
 
-    def begun(self, ask: Ask, parts: Parts) -> bytes:
+    def take_keys(self, ask: Ask, parts: Parts) -> bytes:
         """Take the others' keys out of a round's message. Raises WireError."""
-        self._of(ask.round)
+        self._session_of(ask.round)
         return _block(parts)
 
-    def masked(self, ask: Ask, keys: bytes, packet: Parts, like: Rec, share: Download) -> Parts:
+    def masked(self, ask: Ask, keys: bytes, packet: Parts, like: Rec, download: Download) -> Parts:
         """An update as it would travel, masked. like: its fields (d,). Raises WireError and
         OSError.
         """
-        values, self._model = words_of(packet, summed_like(like, share)), digest_of(share)
-        out = self._of(ask.round)[1].masked(keys, values, self._model)
+        values, self._model = words_of(packet, summed_like(like, download)), digest_of(download)
+        masks = self._session_of(ask.round)[1].masked(keys, values, self._model)
         if self._rule.private:
-            self._done(ask, {})
-        return {"masks": out}
+            self._record(ask, {})
+        return {"masks": masks}
 
     def unmask(self, ask: Ask, parts: Parts) -> bytes:
         """The answer behind the round. Raises WireError, OSError."""
-        session, member = self._of(ask.round)
-        told = _block(parts)
+        session, member = self._session_of(ask.round)
+        flags = _block(parts)
         model = self._model.hex()
-        came = ",".join(map(str, session.there(told)))
-        if (before := self._unmasked(ask.run).models.get(model, came)) != came:
+        clients = ",".join(map(str, session.members_of(flags)))
+        if (previous := self._read_unmasked(ask.run).models.get(model, clients)) != clients:
             raise WireError(
                 f"this node has given its shares of a sum from this very model, of the clients "
-                f"{before}: one of the clients {came} could tell single updates"
+                f"{previous}: one of the clients {clients} could tell single updates"
             )
-        shares = member.unmask(told)
-        self._done(ask, {model: came})
-        return _sealed(ask, shares)
+        shares = member.unmask(flags)
+        self._record(ask, {model: clients})
+        return _encode_masks(ask, shares)
 
-    def _done(self, ask: Ask, more: dict[str, str]) -> None:
-        models = self._unmasked(ask.run).models | more
-        done = Unmasked(run=ask.run, round=ask.round, models=models)
-        write_atomic(self._file, done.model_dump_json())
+    def _record(self, ask: Ask, new: dict[str, str]) -> None:
+        models = self._read_unmasked(ask.run).models | new
+        record = UnmaskedSums(run=ask.run, round=ask.round, models=models)
+        write_atomic(self._file, record.model_dump_json())
 
-    def _of(self, round: int) -> tuple[Session, MaskingClient]:
+    def _session_of(self, round: int) -> tuple[Session, MaskingClient]:
         if self._sum is None or self._sum[0] != round:
             raise WireError("this node has no keys for the masked sum: it began after they went")
         return self._sum[1:]
 
-    def _unmasked(self, run: str) -> Unmasked:
+    def _read_unmasked(self, run: str) -> UnmaskedSums:
         """What it has unmasked of this run."""
         what = "the record of sums that this node has unmasked"
         cure = "begin another run, or delete it for a run that begins"
-        found = read_record(Unmasked, self._file, what, cure)
-        return found if found and found.run == run else Unmasked(run=run, round=-1)
+        record = read_record(UnmaskedSums, self._file, what, cure)
+        return record if record and record.run == run else UnmaskedSums(run=run, round=-1)
 
 
 def _block(parts: Parts) -> bytes:
     return parts.pop("masks", b"")
 
 
-def _sealed(ask: Ask, raw: bytes) -> bytes:
+def _encode_masks(ask: Ask, raw: bytes) -> bytes:
     head = Masks(run=ask.run, what=ask.what, round=ask.round, client=ask.client)
-    return sealed(head, {"masks": raw})
+    return encode(head, {"masks": raw})
 
 
-def summed_like(up: Rec, share: Download) -> Rec:
+def summed_like(up: Rec, sent: Download) -> Rec:
     """The fields of a sum, in integers. up: of an update (d,)."""
-    found, buffers = share.wire.take(share.view.take(up)), share.travelling(share.buffers)
-    return rec(**found._asdict(), buffers=buffers.long()) if buffers.numel() else found
+    record, buffers = sent.wire.take(sent.view.take(up)), sent.travelling(sent.buffers)
+    return rec(**record._asdict(), buffers=buffers.long()) if buffers.numel() else record
 
 
 def words_of(packet: Mapping[str, bytes], like: Rec) -> Words:
@@ -185,21 +188,21 @@ def words_of(packet: Mapping[str, bytes], like: Rec) -> Words:
 
 def packet_of(words: Words, like: Rec) -> dict[str, bytes]:
     """The same backwards, of a sum."""
-    out, at, signed = dict[str, bytes](), 0, words.view("<i8")
+    out, start, signed = dict[str, bytes](), 0, words.view("<i8")
     for name, v in fields(like).items():
         size = v.numel() if isinstance(v, Tensor) else 1
-        part, at = signed[at : at + size], at + size
+        part, start = signed[start : start + size], start + size
         out[name] = part.astype("<i8" if isinstance(v, Tensor) else "<f8").tobytes()
     return out
 
 
-def digest_of(share: Download) -> bytes:
+def digest_of(sent: Download) -> bytes:
     """A digest of what a client was sent, on which the masks hang."""
-    sent: Any = rec(msg=share.wire.take(share.msg), buffers=share.travelling(share.buffers))
-    found = hashlib.sha256()
-    for name, raw in sorted(pack(sent).items()):
-        found.update(f"{name} {len(raw)} ".encode() + raw)
-    return found.digest()
+    record: Any = rec(msg=sent.wire.take(sent.msg), buffers=sent.travelling(sent.buffers))
+    sha = hashlib.sha256()
+    for name, raw in sorted(pack(record).items()):
+        sha.update(f"{name} {len(raw)} ".encode() + raw)
+    return sha.digest()
 
 
 def identity_of(fed: Folder, lines: Sequence[str]) -> Identity:
@@ -208,14 +211,14 @@ def identity_of(fed: Folder, lines: Sequence[str]) -> Identity:
     """
     try:
         raw = fed.secret("node").read_bytes()
-        own: Any = serialization.load_ssh_private_key(raw, None)
-        keys: list[Any] = [serialization.load_ssh_public_key(line.encode()) for line in lines]
+        private: Any = serialization.load_ssh_private_key(raw, None)
+        public: list[Any] = [serialization.load_ssh_public_key(line.encode()) for line in lines]
     except (OSError, ValueError, TypeError) as error:
         raise ConfigError(f"the keys for masked sums cannot be read: {error}") from None
     curve = masked_sums.CURVE.name
-    if odd := {key.curve.name for key in [own, *keys]} - {curve}:
+    if others := {key.curve.name for key in [private, *public]} - {curve}:
         raise ConfigError(
             f"aggregation.secure = true needs keys on {curve} at all nodes, as `fedloom deploy "
-            f"new` makes them, and one is on {min(odd)}"
+            f"new` makes them, and one is on {min(others)}"
         )
-    return Identity(own, dict(enumerate(keys)))
+    return Identity(private, dict(enumerate(public)))

@@ -56,7 +56,7 @@ CURVE = ec.SECP384R1()  # of the keys that `fedloom deploy new` makes
 _KEY = 32  # bytes of a mask key, of a secret and of a share of one
 _BLOCK = 16  # of them that Shamir's scheme shares at once
 _TAG = 16
-_DRAWN = 16  # bytes that tell a session from all others
+_NONCE = 16  # bytes that tell a session from all others
 _CHUNK = 1 << 16  # values of a mask that are made at once
 _SEALED = 2 * _KEY + _TAG  # two shares for one member
 
@@ -73,8 +73,8 @@ class Session(NamedTuple):
     @property
     def context(self) -> bytes:
         """A digest of all this, on which every key hangs."""
-        told = struct.pack(f"<{len(self.members) + 3}Q", *self.needed, *self.members)
-        return hashlib.sha256(b"fedloom masked sum 2" + told + self.name).digest()
+        numbers = struct.pack(f"<{len(self.members) + 3}Q", *self.needed, *self.members)
+        return hashlib.sha256(b"fedloom masked sum 2" + numbers + self.name).digest()
 
     @property
     def hoods(self) -> Mapping[int, tuple[int, ...]]:
@@ -85,55 +85,55 @@ class Session(NamedTuple):
         """A member's neighbours."""
         return [j for j in self.hoods[i] if j != i]
 
-    def there(self, flags: bytes) -> list[int]:
+    def members_of(self, flags: bytes) -> list[int]:
         """The members that a byte for each of them says. Raises WireError."""
         if len(flags) != len(self.members) or set(flags) - {0, 1}:
             raise WireError("who takes part in the masked sum is not said by a byte for each")
-        found = [i for i, flag in zip(self.members, flags, strict=True) if flag]
-        self.check(found, found)
-        return found
+        members = [i for i, flag in zip(self.members, flags, strict=True) if flag]
+        self.check(members, members)
+        return members
 
-    def check(self, found: Collection[int], of: Collection[int]) -> None:
-        """Raise WireError if those who were found are too few for a sum, or if they have too few
-        shares of a secret of one of `of`.
+    def check(self, clients: Collection[int], owners: Collection[int]) -> None:
+        """Raise WireError if these clients are too few for a sum, or if they have too few
+        shares of a secret of one of `owners`.
         """
-        if len(found) < self.needed.clients:
+        if len(clients) < self.needed.clients:
             raise WireError(
-                f"{len(found)} clients are there, and a masked sum needs {self.needed.clients}"
+                f"{len(clients)} clients are there, and a masked sum needs {self.needed.clients}"
             )
-        there, hoods = {*found}, self.hoods
-        for i in of:
-            if (left := len(there.intersection(hoods[i]))) < self.needed.shares:
+        present, hoods = {*clients}, self.hoods
+        for i in owners:
+            if (left := len(present.intersection(hoods[i]))) < self.needed.shares:
                 raise WireError(
                     f"{left} of client {i} and its neighbours are there, and a masked sum needs "
                     f"{self.needed.shares}"
                 )
 
-    def flags(self, there: Collection[int]) -> bytes:
+    def flags(self, clients: Collection[int]) -> bytes:
         """A byte for each member: 1 if it is there."""
-        return bytes(i in there for i in self.members)
+        return bytes(i in clients for i in self.members)
 
 
 def new_session(
     run: str, round: int, members: Sequence[int], needed: Needed
 ) -> tuple[Session, bytes]:
     """A session that no other one equals, and what its members must be told of it."""
-    drawn = world.urandom(_DRAWN)
-    told = drawn + struct.pack(f"<{len(members)}Q", *members)
-    return Session(_name(run, round, drawn), tuple(members), needed), told
+    nonce = world.urandom(_NONCE)
+    opening = nonce + struct.pack(f"<{len(members)}Q", *members)
+    return Session(_name(run, round, nonce), tuple(members), needed), opening
 
 
-def session_of(run: str, round: int, told: bytes, needed: Callable[[int], Needed]) -> Session:
+def session_of(run: str, round: int, opening: bytes, needed: Callable[[int], Needed]) -> Session:
     """The session at a member. needed: what so many members need. Raises WireError."""
-    count, left = divmod(len(told) - _DRAWN, 8)
-    members = struct.unpack_from(f"<{count}Q", told, _DRAWN) if count > 0 and not left else ()
+    count, rest = divmod(len(opening) - _NONCE, 8)
+    members = struct.unpack_from(f"<{count}Q", opening, _NONCE) if count > 0 and not rest else ()
     if not members or list(members) != sorted(set(members)):
         raise WireError("who may take part in the masked sum is not said in rising numbers")
-    return Session(_name(run, round, told[:_DRAWN]), members, needed(len(members)))
+    return Session(_name(run, round, opening[:_NONCE]), members, needed(len(members)))
 
 
-def _name(run: str, round: int, drawn: bytes) -> bytes:
-    return drawn + struct.pack("<q", round) + run.encode()
+def _name(run: str, round: int, nonce: bytes) -> bytes:
+    return nonce + struct.pack("<q", round) + run.encode()
 
 
 class Identity(NamedTuple):
@@ -167,7 +167,7 @@ class Secrets(NamedTuple):
     share: ec.EllipticCurvePrivateKey
 
     @classmethod
-    def drawn(cls) -> Secrets:
+    def generate(cls) -> Secrets:
         """New ones, of the operating system's generator."""
         return cls(world.urandom(_KEY), world.urandom(_KEY), ec.generate_private_key(CURVE))
 
@@ -178,12 +178,12 @@ class MaskingClient:
     """
 
     def __init__(
-        self, session: Session, client: int, own: Identity, secrets: Secrets | None = None
+        self, session: Session, client: int, identity: Identity, secrets: Secrets | None = None
     ) -> None:
-        self._session, self._i, self._own, self._next = session, client, own, "keys"
-        self._secrets: Secrets | None = secrets or Secrets.drawn()
+        self._session, self._i, self._identity, self._next = session, client, identity, "keys"
+        self._secrets: Secrets | None = secrets or Secrets.generate()
         self._shares: dict[int, bytes] = {}  # of both secrets of each member, for this one
-        self._there: set[int] = set()
+        self._present: set[int] = set()
 
     def keys(self) -> bytes:
         """-> its public keys, and two sealed shares for each neighbour, in their order."""
@@ -191,28 +191,28 @@ class MaskingClient:
         assert self._secrets is not None
         hood, shares = self._session.hoods[self._i], self._session.needed.shares
         mask, seed, share = self._secrets
-        both = (_split(secret, shares, len(hood)) for secret in (mask, seed))
+        both = (_split(part, shares, len(hood)) for part in (mask, seed))
         public = _Public(_public(mask), _point(share.public_key()))
         out = [*public]
         for i, first, second in zip(hood, *both, strict=True):
             if i == self._i:
                 self._shares[i] = first + second
                 continue
-            other = self._own.clients[i]
-            shared = share.exchange(ec.ECDH(), other) + self._own.key.exchange(ec.ECDH(), other)
-            sealing = _sealing(self._session, shared, self._i, i, public)
-            out.append(sealing.encrypt(bytes(12), first + second, None))
+            peer = self._identity.clients[i]
+            secret = share.exchange(ec.ECDH(), peer) + self._identity.key.exchange(ec.ECDH(), peer)
+            cipher = _cipher(self._session, secret, self._i, i, public)
+            out.append(cipher.encrypt(bytes(12), first + second, None))
         return b"".join(out)
 
-    def masked(self, told: bytes, values: Words, model: bytes) -> bytes:
-        """The values (n,), masked. told: see UnmaskingServer.told; model: a digest of what was
+    def masked(self, keys: bytes, values: Words, model: bytes) -> bytes:
+        """The values (n,), masked. keys: see UnmaskingServer.keys_for; model: a digest of what was
         broadcast. Raises WireError.
         """
         self._step("round", "unmask")
         assert self._secrets is not None
         (mask, seed, _), self._secrets = self._secrets, None
-        publics = self._opened(told)
-        flags = told[: len(self._session.members)]
+        publics = self._open_keys(keys)
+        flags = keys[: len(self._session.members)]
         total = np.array(values, dtype="<u8")
         _add_mask(total, seed, 1)
         for i, public in publics.items():
@@ -220,47 +220,47 @@ class MaskingClient:
             _add_mask(total, key, 1 if self._i < i else -1)
         return total.tobytes()
 
-    def unmask(self, told: bytes) -> bytes:
+    def unmask(self, flags: bytes) -> bytes:
         """Of itself and of each neighbour that is there its share: of the seed of one whose masked
-        values came, else of the secret. told: a byte for each member: whether they came. Raises
+        values came, else of the secret. flags: a byte for each member: whether they came. Raises
         WireError.
         """
         self._step("unmask", "")
-        came = {*self._session.there(told)}
-        if self._i not in came or not came <= self._there:
+        members = {*self._session.members_of(flags)}
+        if self._i not in members or not members <= self._present:
             raise WireError("the masked sum is said to be of other clients than those of its round")
-        self._session.check(came, self._there)
+        self._session.check(members, self._present)
         shares, self._shares = sorted(self._shares.items()), {}
-        return b"".join(both[_KEY:] if i in came else both[:_KEY] for i, both in shares)
+        return b"".join(both[_KEY:] if i in members else both[:_KEY] for i, both in shares)
 
-    def _opened(self, told: bytes) -> dict[int, _Public]:
+    def _open_keys(self, keys: bytes) -> dict[int, _Public]:
         """The public keys of the neighbours who are there; keeps who is there, and their shares."""
         count, publics = len(self._session.members), dict[int, _Public]()
-        self._there = there = {*self._session.there(told[:count])}
-        near = [i for i in self._session.others(self._i) if i in there]
-        size, at = _public_size() + _SEALED, count
-        if self._i not in there or len(told) != count + len(near) * size:
+        self._present = present = {*self._session.members_of(keys[:count])}
+        near = [i for i in self._session.others(self._i) if i in present]
+        size, start = _public_size() + _SEALED, count
+        if self._i not in present or len(keys) != count + len(near) * size:
             raise WireError("the keys of a masked sum do not fit to those who take part in it")
         for i in near:
-            entry, at = told[at : at + size], at + size
+            entry, start = keys[start : start + size], start + size
             publics[i] = public = _read_public(entry)
             try:
                 theirs = ec.EllipticCurvePublicKey.from_encoded_point(CURVE, public.share)
                 # of a key that its owner deletes, and of both nodes' keys, which say who it is
-                keys = theirs, self._own.clients[i]
-                shared = b"".join(self._own.key.exchange(ec.ECDH(), key) for key in keys)
-                sealing = _sealing(self._session, shared, i, self._i, public)
-                self._shares[i] = sealing.decrypt(bytes(12), entry[-_SEALED:], None)
+                pair = theirs, self._identity.clients[i]
+                secret = b"".join(self._identity.key.exchange(ec.ECDH(), key) for key in pair)
+                cipher = _cipher(self._session, secret, i, self._i, public)
+                self._shares[i] = cipher.decrypt(bytes(12), entry[-_SEALED:], None)
             except (ValueError, InvalidTag):
                 raise WireError(f"the keys that are said to be client {i}'s are not") from None
         return publics
 
-    def _step(self, now: str, then: str) -> None:
-        if self._next != now:
+    def _step(self, step: str, following: str) -> None:
+        if self._next != step:
             raise WireError(
-                f"this client's part in the masked sum has no '{now}' now: each comes once"
+                f"this client's part in the masked sum has no '{step}' now: each comes once"
             )
-        self._next = then
+        self._next = following
 
 
 class UnmaskingServer:
@@ -277,10 +277,10 @@ class UnmaskingServer:
     @property
     def lacking(self) -> int:
         """How many more answers with shares it needs at least."""
-        given, hoods = {*self._shares}, self._session.hoods
-        near = (len(given.intersection(hoods[i])) for i in self._keys)
+        senders, hoods = {*self._shares}, self._session.hoods
+        near = (len(senders.intersection(hoods[i])) for i in self._keys)
         clients, _, shares = self._session.needed
-        return max(clients - len(given), shares - min(near, default=shares))
+        return max(clients - len(senders), shares - min(near, default=shares))
 
     def shares_size(self, client: int) -> int:
         """The bytes of a client's shares."""
@@ -297,7 +297,7 @@ class UnmaskingServer:
             raise WireError(f"its keys have {len(raw)} bytes, not those for {others} other clients")
         self._keys[client] = raw
 
-    def told(self, client: int) -> bytes:
+    def keys_for(self, client: int) -> bytes:
         """What a client learns with the broadcast: who is there, and of each neighbour its public
         keys and its two shares for this client.
         """
@@ -305,8 +305,8 @@ class UnmaskingServer:
         for i in self._near(client):
             if i != client:
                 raw = self._keys[i]
-                at = public + self._session.others(i).index(client) * _SEALED
-                out += [raw[:public], raw[at : at + _SEALED]]
+                start = public + self._session.others(i).index(client) * _SEALED
+                out += [raw[:public], raw[start : start + _SEALED]]
         return b"".join(out)
 
     def take_masked(self, client: int, raw: bytes) -> None:
@@ -315,7 +315,7 @@ class UnmaskingServer:
             raise WireError(f"its masked values have {len(raw)} bytes, not {8 * self._n}")
         self._masked[client] = np.frombuffer(raw, dtype="<u8")
 
-    def came(self) -> bytes:
+    def received(self) -> bytes:
         """Whose masked values came, a byte for each member."""
         return self._session.flags(self._masked)
 
@@ -349,11 +349,11 @@ class UnmaskingServer:
 
     def _secret(self, i: int) -> bytes:
         """A member's seed or secret, of the shares that came first."""
-        hood, found = self._session.hoods[i], dict[int, bytes]()
+        hood, shares = self._session.hoods[i], dict[int, bytes]()
         for j in [j for j in self._shares if j in hood][: self._session.needed.shares]:
-            at = self._near(j).index(i) * _KEY
-            found[hood.index(j) + 1] = self._shares[j][at : at + _KEY]
-        return _joined(found)
+            start = self._near(j).index(i) * _KEY
+            shares[hood.index(j) + 1] = self._shares[j][start : start + _KEY]
+        return _combine(shares)
 
 
 # ----------------------------------------------------------------------------------- the libraries
@@ -364,44 +364,44 @@ def _split(secret: bytes, threshold: int, count: int) -> list[bytes]:
     return [bytes(a) + bytes(b) for (_, a), (_, b) in zip(first, second, strict=True)]
 
 
-def _joined(shares: Mapping[int, bytes]) -> bytes:
+def _combine(shares: Mapping[int, bytes]) -> bytes:
     """The secret of shares by their numbers, which begin at 1."""
     halves = (slice(None, _BLOCK), slice(_BLOCK, None))
     parts = ([(i, raw[half]) for i, raw in shares.items()] for half in halves)
     return b"".join(bytes(Shamir.combine(part, False)) for part in parts)
 
 
-def _derived(shared: bytes, salt: bytes, info: bytes) -> bytes:
+def _derived(secret: bytes, salt: bytes, info: bytes) -> bytes:
     """A key of 32 bytes."""
-    return HKDF(algorithm=hashes.SHA256(), length=_KEY, salt=salt, info=info).derive(shared)
+    return HKDF(algorithm=hashes.SHA256(), length=_KEY, salt=salt, info=info).derive(secret)
 
 
-def _sealing(
-    session: Session, shared: bytes, sender: int, to: int, public: _Public
+def _cipher(
+    session: Session, secret: bytes, sender: int, to: int, public: _Public
 ) -> ChaCha20Poly1305:
     """What seals one message, from one member to another: its key hangs on the sender's fresh one,
     so that no other message has it.
     """
     info = b"shares" + struct.pack("<2Q", sender, to) + public.mask + public.share
-    return ChaCha20Poly1305(_derived(shared, session.context, info))
+    return ChaCha20Poly1305(_derived(secret, session.context, info))
 
 
 def _pair(session: Session, secret: bytes, other: bytes, flags: bytes, model: bytes) -> bytes:
     """The key of the mask that two members have in common. Raises WireError."""
     try:
-        own = X25519PrivateKey.from_private_bytes(secret)
-        shared = own.exchange(X25519PublicKey.from_public_bytes(other))
+        key = X25519PrivateKey.from_private_bytes(secret)
+        agreed_secret = key.exchange(X25519PublicKey.from_public_bytes(other))
     except ValueError:
         raise WireError("a mask key is no point of its curve that has a secret") from None
-    return _derived(shared, session.context, b"mask" + flags + model)
+    return _derived(agreed_secret, session.context, b"mask" + flags + model)
 
 
 def _add_mask(total: Words, key: bytes, sign: int) -> None:
     """Add a key's pseudo-random values to a vector, or take them off it, in place."""
     stream = Cipher(ChaCha20(key, bytes(16)), None).encryptor()
     zeros, mask = bytes(8 * min(_CHUNK, len(total))), np.empty(_CHUNK, dtype="<u8")
-    for at in range(0, len(total), _CHUNK):
-        part = total[at : at + _CHUNK]
+    for start in range(0, len(total), _CHUNK):
+        part = total[start : start + _CHUNK]
         stream.update_into(zeros[: part.nbytes], mask.data.cast("B"))
         (np.add if sign > 0 else np.subtract)(part, mask[: len(part)], out=part)
 

@@ -17,7 +17,7 @@ from fedloom.errors import CompositionError, ConfigError, DataError, FedloomErro
 from fedloom.experiment.experiment import Experiment
 from fedloom.storage import world
 
-from .agreement import Agreement, extended
+from .agreement import Agreement, with_site
 from .clients import Clients, read_clients
 from .folder import Folder, write
 from .message import DeclinedError, Site, What
@@ -25,71 +25,71 @@ from .message_exchange import MessageExchange, ask
 from .sites import at_server, run_of, settings_of
 
 _log = logging.getLogger(__name__)
-_AGAIN = 60.0  # seconds until a site that could not join is asked again
+_RETRY = 60.0  # seconds until a site that could not join is asked again
 
 
 class ChangedError(FedloomError):
     """Other clients take part from the next round on: the run is to go on from its checkpoint."""
 
 
-def fixed(made: Experiment) -> str:
+def fixed(experiment: Experiment) -> str:
     """Why no client can be added to a run that has begun; empty if one can."""
-    plan = made.plan()
+    plan = experiment.plan()
     whole = {
         name for name, how in plan.algorithm.compressible_up.items() if how in (ACCUMULATED, CHANGE)
     }
     if whole or plan.link.mirrored:
-        what = plan.algorithm.method if whole else "compress.feedback = ef21"
-        return f"{what}: the server's state is a mean over the clients that there were"
-    if made._aggregation.private:
+        cause = plan.algorithm.method if whole else "compress.feedback = ef21"
+        return f"{cause}: the server's state is a mean over the clients that there were"
+    if experiment._aggregation.private:
         return "private aggregation: its noise and its accounts are for the clients that there were"
-    if made._aggregation.masked:
+    if experiment._aggregation.masked:
         return (
             "aggregation.secure = true: each node has the keys of all others in its own "
             "clients.toml, which nobody may change from afar"
         )
-    if isinstance(made.cohort, Sequence):
+    if isinstance(experiment.cohort, Sequence):
         return "cohort names the clients of each round"
     return ""
 
 
 class Membership:
-    """Who takes part now. exchange_of: makes an exchange with clients; agreed: what they agreed on,
-    None where the settings' data are known. waits: clients that could not join, and why.
+    """Who takes part now. exchange_of: makes an exchange with clients; agreement: what they agreed
+    on, None where the settings' data are known. waits: clients that could not join, and why.
     """
 
     def __init__(self, fed: Folder, exchange_of: Callable[[Clients], MessageExchange]) -> None:
         self._fed, self._exchange_of = fed, exchange_of
         self._stamp: tuple[int, int] = (0, 0)
         self._read()
-        self.agreed: Agreement | None = None
+        self.agreement: Agreement | None = None
         self.waits: dict[int, str] = {}
-        self._behind: set[int] = set()  # who has not heard yet what is agreed now
-        self._again = 0.0
+        self._uninformed: set[int] = set()  # who has not heard yet what is agreed now
+        self._retry_at = 0.0
 
-    def begin(self, agreed: Agreement | None) -> None:
+    def begin(self, agreement: Agreement | None) -> None:
         """Begin with what was agreed. A server that died may not have told it to all."""
-        self.agreed = agreed
-        if agreed is not None and any(entry.added for entry in self.clients.client):
-            self._tell(self._joined)
+        self.agreement = agreement
+        if agreement is not None and any(entry.added for entry in self.clients.client):
+            self._tell(self._joined_clients)
             self._admit()
 
     @property
-    def gone(self) -> frozenset[int]:
+    def absent(self) -> frozenset[int]:
         """Clients that are asked for nothing now: taken out, not joined, or not yet told of what is
         agreed.
         """
-        count = self.clients.population if self.agreed is None else len(self.agreed.examples)
-        there = self.clients.members.keys() if self.agreed is None else self._joined
-        return frozenset(range(count)) - (there - self._behind)
+        count = self.clients.population if self.agreement is None else len(self.agreement.examples)
+        joined = self.clients.members.keys() if self.agreement is None else self._joined_clients
+        return frozenset(range(count)) - (joined - self._uninformed)
 
     def columns(self) -> dict[str, Any]:
         """What a line of clients.jsonl says of this; nothing in a federation that never changed."""
         if not any(entry.added or entry.removed for entry in self.clients.client):
             return {}
-        count = self.clients.population if self.agreed is None else len(self.agreed.examples)
-        found: dict[str, Any] = {"there": sorted({*range(count)} - self.gone)}
-        return found | (
+        count = self.clients.population if self.agreement is None else len(self.agreement.examples)
+        columns: dict[str, Any] = {"there": sorted({*range(count)} - self.absent)}
+        return columns | (
             {"waits": {str(i): why for i, why in self.waits.items()}} if self.waits else {}
         )
 
@@ -102,19 +102,19 @@ class Membership:
             raise ChangedError("other clients take part from the next round on")
 
     def _now(self) -> object:
-        return self.gone, self.agreed, [entry.key for entry in self.clients.members.values()]
+        return self.absent, self.agreement, [entry.key for entry in self.clients.members.values()]
 
     @property
-    def _joined(self) -> set[int]:
-        assert self.agreed is not None
-        joined = {i for i, count in enumerate(self.agreed.examples) if count}
-        return joined & self.clients.members.keys()
+    def _joined_clients(self) -> set[int]:
+        assert self.agreement is not None
+        clients = {i for i, count in enumerate(self.agreement.examples) if count}
+        return clients & self.clients.members.keys()
 
     def _read(self) -> None:
         """Read the list of clients if it has changed; a wrong one is named, and not taken."""
         try:
-            found = self._fed.clients_file.stat()
-            if (stamp := (found.st_mtime_ns, found.st_size)) == self._stamp:
+            stat = self._fed.clients_file.stat()
+            if (stamp := (stat.st_mtime_ns, stat.st_size)) == self._stamp:
                 return
             self._stamp = stamp
             self.clients = read_clients(self._fed.clients_file)
@@ -124,66 +124,66 @@ class Membership:
             _log.warning("the clients stay as they were: %s", error)
             return
         self.exchange = self._exchange_of(self.clients)
-        self._again = 0.0
+        self._retry_at = 0.0
 
     def _admit(self) -> None:
         """Have those join that wait and are there."""
-        if self.agreed is None:
+        if self.agreement is None:
             return
-        waiting = self.clients.members.keys() - self._joined
+        waiting = self.clients.members.keys() - self._joined_clients
         self.waits = {i: why for i, why in self.waits.items() if i in waiting}
-        if not (waiting or self._behind) or world.monotonic() < self._again:
+        if not (waiting or self._uninformed) or world.monotonic() < self._retry_at:
             return
-        there = self.exchange.present()
-        for i in sorted(waiting & there.keys()):
+        present = self.exchange.present()
+        for i in sorted(waiting & present.keys()):
             self._join(i)
-        if behind := self._behind & there.keys():
-            self._tell(behind)
+        if reachable := self._uninformed & present.keys():
+            self._tell(reachable)
 
     def _join(self, i: int) -> None:
         """Have a client join, and tell all."""
-        assert self.agreed is not None
+        assert self.agreement is not None
         try:
-            site = self._asked([i], "join", {})[i]
+            site = self._ask_sites([i], "join", {})[i]
             if isinstance(site, WireError):
                 raise site
-            if (known := self.clients.client[i].examples) not in (None, site.examples):
-                raise DataError(f"it has {site.examples} examples, and clients.toml says {known}")
-            agreed = extended(self.agreed, i, site)
-            made = at_server(self._fed, agreed)
-            if why := fixed(made):
+            if (count := self.clients.client[i].examples) not in (None, site.examples):
+                raise DataError(f"it has {site.examples} examples, and clients.toml says {count}")
+            agreement = with_site(self.agreement, i, site)
+            experiment = at_server(self._fed, agreement)
+            if why := fixed(experiment):
                 raise CompositionError(why)
-            made.build()
+            experiment.build()
         except (ConfigError, DataError, CompositionError, WireError) as error:
             if self.waits.get(i) != (why := _why(error)):
                 _log.warning("client %d cannot join: %s", i, why)
-            self.waits[i], self._again = why, world.monotonic() + _AGAIN
+            self.waits[i], self._retry_at = why, world.monotonic() + _RETRY
             return
-        self.agreed = agreed
+        self.agreement = agreement
         self.waits.pop(i, None)
-        write(self._fed.agreed_file, agreed.model_dump_json() + "\n")
-        self._tell(self._joined)
+        write(self._fed.agreement_file, agreement.model_dump_json() + "\n")
+        self._tell(self._joined_clients)
         _log.warning("client %d has joined with %d examples", i, site.examples)
 
-    def _tell(self, some: Collection[int]) -> None:
+    def _tell(self, clients: Collection[int]) -> None:
         """Have clients keep what is agreed; one that does not waits until it has."""
-        assert self.agreed is not None
-        parts = {"agreed": self.agreed.model_dump_json().encode()}
-        there = self.exchange.present()
-        found = self._asked([i for i in sorted(some) if i in there], "agree", parts)
-        heard = {i for i, answer in found.items() if isinstance(answer, Site)}
-        for i, answer in found.items():
+        assert self.agreement is not None
+        parts = {"agreed": self.agreement.model_dump_json().encode()}
+        present = self.exchange.present()
+        answers = self._ask_sites([i for i in sorted(clients) if i in present], "agree", parts)
+        informed = {i for i, answer in answers.items() if isinstance(answer, Site)}
+        for i, answer in answers.items():
             if isinstance(answer, WireError):
                 _log.warning("client %d does not take what is agreed: %s", i, _why(answer))
-        self._behind = (self._behind | {*some}) - heard
+        self._uninformed = (self._uninformed | {*clients}) - informed
 
-    def _asked(
+    def _ask_sites(
         self, clients: Sequence[int], what: What, parts: dict[str, bytes]
     ) -> dict[int, Site | WireError]:
         """What each of some clients says that it has, or why it does not."""
         run, seconds = run_of(self._fed, settings_of(self._fed)), self._fed.settings().deadline
-        found = ask(self.exchange, run, what, clients, parts, seconds, Site)
-        return {i: said if isinstance(said, WireError) else said[0] for i, said in found.items()}
+        answers = ask(self.exchange, run, what, clients, parts, seconds, Site)
+        return {i: pair if isinstance(pair, WireError) else pair[0] for i, pair in answers.items()}
 
 
 def _why(error: Exception) -> str:

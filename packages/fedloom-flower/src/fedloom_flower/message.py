@@ -29,7 +29,7 @@ _LONGEST = 1 << 16  # of a header, in bytes
 _COUNT = 1 << 53
 
 Count = Annotated[int, Field(ge=0, le=_COUNT)]
-Place = Annotated[int, Field(ge=-1, le=_COUNT)]  # a round, or -1 for before the first one
+Round = Annotated[int, Field(ge=-1, le=_COUNT)]  # a round, or -1 for before the first one
 What = Literal[
     "describe",
     "prepare",
@@ -73,12 +73,12 @@ class Head(BaseModel):
 
     run: Run
     what: What
-    round: Place
+    round: Round
     client: Count
     parts: dict[Name, Count] = Field(default={}, max_length=1000)
 
     @property
-    def place(self) -> tuple[str, str, int, int]:
+    def key(self) -> tuple[str, str, int, int]:
         """What an answer shares with its question."""
         return self.run, self.what, self.round, self.client
 
@@ -91,7 +91,7 @@ class Ask(Head):
     """
 
     kind: Literal["ask"] = "ask"
-    taken: Place
+    taken: Round
     kept: Count
     attempt: Count = 0
 
@@ -146,7 +146,7 @@ class Site(Head):
     one_class: bool
 
 
-class Told(Head):
+class DigestAnswer(Head):
     """A node's answer to "describe", with a block that its people agreed to tell, and to "prepare".
     digest: of what was told, or of the rules that are now in its run.toml.
     """
@@ -171,21 +171,21 @@ class Refusal(Head):
     why: Annotated[str, Field(max_length=500), AfterValidator(one_line)]
 
 
-Answer = Update | Measured | Site | Told | Masks | Refusal
+Answer = Update | Measured | Site | DigestAnswer | Masks | Refusal
 ASK: TypeAdapter[Ask] = TypeAdapter(Ask)
 ANSWER: TypeAdapter[Answer] = TypeAdapter(Annotated[Answer, Field(discriminator="kind")])
 A = TypeVar("A", bound=Head)
 H = TypeVar("H", bound=Head)
 
 
-def sealed(head: Head, parts: Mapping[str, bytes]) -> bytes:
+def encode(head: Head, parts: Mapping[str, bytes]) -> bytes:
     """A header and named blocks as one block of bytes."""
-    about = head.model_copy(update={"parts": {name: len(raw) for name, raw in parts.items()}})
-    told = about.model_dump_json().encode()
-    return b"".join([_MAGIC, _LENGTH.pack(len(told)), told, *parts.values()])
+    sized = head.model_copy(update={"parts": {name: len(raw) for name, raw in parts.items()}})
+    header = sized.model_dump_json().encode()
+    return b"".join([_MAGIC, _LENGTH.pack(len(header)), header, *parts.values()])
 
 
-def opened(kind: TypeAdapter[H], raw: bytes) -> tuple[H, dict[str, bytes]]:
+def decode(kind: TypeAdapter[H], raw: bytes) -> tuple[H, dict[str, bytes]]:
     """The header and the blocks of a message of this kind. Raises WireError for any other bytes."""
     first = len(_MAGIC) + _LENGTH.size
     if not isinstance(raw, bytes) or len(raw) < first or raw[: len(_MAGIC)] != _MAGIC:
@@ -199,17 +199,17 @@ def opened(kind: TypeAdapter[H], raw: bytes) -> tuple[H, dict[str, bytes]]:
     try:
         head = kind.validate_json(raw[first : first + length])
     except ValidationError as error:
-        where, said = first_of(error)
-        raise WireError(f"the message's header is wrong at {where}: {said}") from None
-    at = first + length
-    if at + sum(head.parts.values()) != len(raw):
+        where, problem = first_of(error)
+        raise WireError(f"the message's header is wrong at {where}: {problem}") from None
+    start = first + length
+    if start + sum(head.parts.values()) != len(raw):
         raise WireError(
-            f"the message's blocks have {len(raw) - at} bytes, and its header says "
+            f"the message's blocks have {len(raw) - start} bytes, and its header says "
             f"{sum(head.parts.values())}"
         )
     parts = {}
     for name, size in head.parts.items():
-        parts[name], at = raw[at : at + size], at + size
+        parts[name], start = raw[start : start + size], start + size
     return head, parts
 
 
@@ -217,11 +217,11 @@ def check_addressee(ask: Head, run: str, client: int) -> None:
     """Raise WireError for a message that is not for this client, or of a run with other settings
     than those here.
     """
-    (name, _, settings), (there, _, others) = run.partition("@"), ask.run.partition("@")
-    if (there, ask.client) != (name, client):
+    (name, _, settings), (other, _, others) = run.partition("@"), ask.run.partition("@")
+    if (other, ask.client) != (name, client):
         raise WireError(
             f"this node is client {client} of run '{name}', and the message is for client "
-            f"{ask.client} of run '{there}'"
+            f"{ask.client} of run '{other}'"
         )
     if settings != others:
         raise WireError(
@@ -246,25 +246,26 @@ class DeclinedError(WireError):
         super().__init__(f"the client said: {self.why}")
 
 
-def answer_to(about: Head, raw: bytes | None, *kinds: type[A]) -> tuple[A, dict[str, bytes]]:
+def answer_to(question: Head, raw: bytes | None, *kinds: type[A]) -> tuple[A, dict[str, bytes]]:
     """An answer of one of these kinds to a message with this header. Raises MissingError if there
     is none, LateError for an earlier answer of this client, DeclinedError for a refusal, WireError
     for any other bytes.
     """
     if raw is None:
         raise MissingError("no answer in time")
-    head, parts = opened(ANSWER, raw)
-    if isinstance(head, Refusal) and head.run.partition("@")[0] == about.run.partition("@")[0]:
-        head = head.model_copy(update={"run": about.run})  # of a node with other settings
-    if head.place != about.place:
-        own = (head.run, head.client) == (about.run, about.client)
-        kind = LateError if own and head.round < about.round else WireError
+    head, parts = decode(ANSWER, raw)
+    if isinstance(head, Refusal) and head.run.partition("@")[0] == question.run.partition("@")[0]:
+        head = head.model_copy(update={"run": question.run})  # of a node with other settings
+    if head.key != question.key:
+        same_client = (head.run, head.client) == (question.run, question.client)
+        kind = LateError if same_client and head.round < question.round else WireError
         raise kind(
             f"an answer of client {head.client} for the {head.what} {head.round + 1} of run "
-            f"'{head.run[:40]}', not for the {about.what} {about.round + 1} of '{about.run}'"
+            f"'{head.run[:40]}', not for the {question.what} {question.round + 1} of "
+            f"'{question.run}'"
         )
     if isinstance(head, Refusal):
         raise DeclinedError(head)
     if not isinstance(head, kinds):
-        raise WireError(f"an answer of the kind '{head.kind}' to '{about.what}'")
+        raise WireError(f"an answer of the kind '{head.kind}' to '{question.what}'")
     return head, parts

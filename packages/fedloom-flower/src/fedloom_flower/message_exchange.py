@@ -13,13 +13,13 @@ from typing import NamedTuple, Protocol
 from fedloom.errors import WireError
 from fedloom.storage import world
 
-from .message import A, Ask, What, answer_to, sealed
+from .message import A, Ask, What, answer_to, encode
 
 _log = logging.getLogger(__name__)
 _POLL = 0.2  # seconds
 _EACH = 0.02  # seconds between two pulls, when each is of one answer
 _STUCK = 10.0  # seconds after which the others are no longer asked for together with an answer
-_AGAIN = (
+_RETRY = (
     0.0,
     2.0,
     5.0,
@@ -47,15 +47,15 @@ def ask(
     or why there is none.
     """
     heads = {i: Ask(run=run, what=what, round=round, client=i, taken=-1, kept=0) for i in clients}
-    sent = {i: sealed(head, parts) for i, head in heads.items()}
-    came = exchange(sent, seconds, len(sent)) if sent else {}
-    found: dict[int, tuple[A, dict[str, bytes]] | WireError] = {}
+    sent = {i: encode(head, parts) for i, head in heads.items()}
+    raw_answers = exchange(sent, seconds, len(sent)) if sent else {}
+    answers: dict[int, tuple[A, dict[str, bytes]] | WireError] = {}
     for i, head in heads.items():
         try:
-            found[i] = answer_to(head, came.get(i), kind)
+            answers[i] = answer_to(head, raw_answers.get(i), kind)
         except WireError as error:
-            found[i] = error
-    return found
+            answers[i] = error
+    return answers
 
 
 class UnreadableError(Exception):
@@ -91,61 +91,61 @@ class MessageExchange:
     them makes trouble: from then on each by itself.
     """
 
-    def __init__(self, post: Transport) -> None:
-        self._post, self._apart = post, False
+    def __init__(self, transport: Transport) -> None:
+        self._transport, self._apart = transport, False
 
     def present(self) -> Mapping[int, int]:
         """{client: its node} of those who are connected."""
-        return self._post.present()
+        return self._transport.present()
 
     def __call__(self, messages: dict[int, bytes], seconds: float, enough: int) -> dict[int, bytes]:
         """The answers that come in so many seconds, or until there are enough."""
-        end, found = world.monotonic() + seconds, dict[int, bytes]()
-        todo, pulls = _Todo(messages), _Pulls(self._post)
-        while len(found) < enough and (left := end - world.monotonic()) > 0:
-            if due := todo.due():
-                sent = self._post.push(due, left)
+        end, answers = world.monotonic() + seconds, dict[int, bytes]()
+        outbox, pulls = _Outbox(messages), _Pulls(self._transport)
+        while len(answers) < enough and (left := end - world.monotonic()) > 0:
+            if due := outbox.due():
+                sent = self._transport.push(due, left)
                 pulls.waiting |= sent
-                todo.sent(sent.values())
+                outbox.sent(sent.values())
             self._apart |= pulls.stuck()
             pulls.begin(self._apart)
-            for i, reply in pulls.ended(min(_POLL, left)):
+            for i, reply in pulls.finished(min(_POLL, left)):
                 if reply is None:
                     self._apart = True
-                elif i in found:  # its answer to the same message came in another pull
+                elif i in answers:  # its answer to the same message came in another pull
                     continue
                 elif reply.error:
                     _log.warning("client %d: %s; asked again", i, reply.error)
-                    todo.again(i)  # the same message gives the same answer
+                    outbox.retry(i)  # the same message gives the same answer
                 else:
-                    found[i] = reply.raw
-                    todo.sent([i])
-            if len(found) < enough:
+                    answers[i] = reply.raw
+                    outbox.sent([i])
+            if len(answers) < enough:
                 pause = max(_POLL, _EACH * len(pulls.waiting)) if self._apart else _POLL
                 world.sleep(max(0.0, min(pause, end - world.monotonic())))
-        return found
+        return answers
 
 
-class _Todo:
+class _Outbox:
     """Messages that are to be sent, and when."""
 
     def __init__(self, messages: dict[int, bytes]) -> None:
-        self._messages, self._at = messages, dict.fromkeys(messages, 0.0)
+        self._messages, self._due_at = messages, dict.fromkeys(messages, 0.0)
         self._tries = dict.fromkeys(messages, 0)
 
     def due(self) -> dict[int, bytes]:
         """What may be sent now."""
         now = world.monotonic()
-        return {i: self._messages[i] for i, at in self._at.items() if at <= now}
+        return {i: self._messages[i] for i, at in self._due_at.items() if at <= now}
 
     def sent(self, clients: Iterable[int]) -> None:
         """Note that these have been sent, or need not be."""
         for i in clients:
-            self._at.pop(i, None)
+            self._due_at.pop(i, None)
 
-    def again(self, i: int) -> None:
+    def retry(self, i: int) -> None:
         """Send a client's again, later each time: a hostile one may refuse as often as it likes."""
-        self._at[i] = world.monotonic() + _AGAIN[min(self._tries[i], len(_AGAIN) - 1)]
+        self._due_at[i] = world.monotonic() + _RETRY[min(self._tries[i], len(_RETRY) - 1)]
         self._tries[i] += 1
 
 
@@ -154,8 +154,8 @@ class _Pulls:
     answer whose sender has only announced it. waiting: {message: client} without an answer.
     """
 
-    def __init__(self, post: Transport) -> None:
-        self._post, self.waiting = post, dict[str, int]()
+    def __init__(self, transport: Transport) -> None:
+        self._transport, self.waiting = transport, dict[str, int]()
         self._since: dict[str, float] = {}  # when the pull of several answers began; inf: of one
         self._ends: queue.SimpleQueue[tuple[list[str], list[Reply] | Exception]] = (
             queue.SimpleQueue()
@@ -170,7 +170,7 @@ class _Pulls:
 
     def _pull(self, names: list[str]) -> None:
         try:
-            self._ends.put((names, self._post.pull(names)))
+            self._ends.put((names, self._transport.pull(names)))
         except Exception as error:  # of a thread: whoever takes the ends raises it
             self._ends.put((names, error))
 
@@ -182,34 +182,34 @@ class _Pulls:
             del self._since[name]
         return bool(names)
 
-    def ended(self, seconds: float) -> list[tuple[int, Reply | None]]:
+    def finished(self, seconds: float) -> list[tuple[int, Reply | None]]:
         """What the pulls brought that ended; waits so long for one. (client, answer); None: there
         was an answer that cannot be read. Raises what else went wrong.
         """
         out: list[tuple[int, Reply | None]] = []
         try:
             while True:
-                names, came = world.take(self._ends, seconds)
+                names, replies = world.take(self._ends, seconds)
                 seconds = 0.0
                 for name in names:
                     self._since.pop(name, None)
-                out += self._read(names, came)
+                out += self._read(names, replies)
         except queue.Empty:
             return out
 
     def _read(
-        self, names: list[str], came: list[Reply] | Exception
+        self, names: list[str], replies: list[Reply] | Exception
     ) -> list[tuple[int, Reply | None]]:
-        if isinstance(came, UnreadableError):
+        if isinstance(replies, UnreadableError):
             if len(names) == 1 and (i := self.waiting.pop(names[0], None)) is not None:
-                _log.warning("client %d: its answer cannot be read: %s", i, came)
+                _log.warning("client %d: its answer cannot be read: %s", i, replies)
             return [(-1, None)]
-        if isinstance(came, Exception):
-            raise came
+        if isinstance(replies, Exception):
+            raise replies
         out: list[tuple[int, Reply | None]] = []
-        for reply in came:
+        for reply in replies:
             # asked for by itself, it is whose it is; else its sender names it
-            to = names[0] if len(names) == 1 else reply.to
-            i = self.waiting.pop(to, None) if to in names else None
+            name = names[0] if len(names) == 1 else reply.to
+            i = self.waiting.pop(name, None) if name in names else None
             out.append((-1, None) if i is None else (i, reply))
         return out

@@ -36,18 +36,18 @@ _APP = (
 
 
 def make(
-    config: Config, out: Path, clients: Sequence[str] | None, given: Mapping[str, Any]
+    config: Config, out: Path, clients: Sequence[str] | None, deployment: Mapping[str, Any]
 ) -> Folder:
     """Write a federation's folder. clients: their names ("": none), if their data are elsewhere;
-    None: those of the settings' data. given: settings of the deployment. Raises ConfigError,
+    None: those of the settings' data. deployment: settings of it. Raises ConfigError,
     DataError.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"'{out}' exists and is not empty; choose another --out")
     config = with_rules(config, elsewhere=clients is not None)
-    refuse_settings(config, agreed=clients is None)
+    refuse_settings(config, rules=clients is None)
     defaults = {"run": config.values["name"], "evaluate": _measures(config, bool(clients))}
-    settings = deployment_of(defaults | dict(given), "command line")
+    settings = deployment_of(defaults | dict(deployment), "command line")
     refuse_told(config, settings)
     sizes, classes = _known(config, clients)
     if len(sizes) > MOST:
@@ -59,8 +59,8 @@ def make(
     make_folders(fed, *map(fed.node_to_be, range(len(sizes))))
     make_authority(fed, settings.address)
     keys = [make_node_key(fed.node_to_be(i).secret("node")) for i in range(len(sizes))]
-    known = zip(names, keys, sizes, strict=True)
-    entries = [Entry(name=name, key=key, examples=n, key_made_here=True) for name, key, n in known]
+    rows = zip(names, keys, sizes, strict=True)
+    entries = [Entry(name=name, key=key, examples=n, key_made_here=True) for name, key, n in rows]
     write_folder(fed, config, settings, Clients(client=entries, classes=classes))
     return fed
 
@@ -102,8 +102,8 @@ def write_folder(fed: Folder, config: Config, settings: Deployment, clients: Cli
     unit = fed.path / f"fedloom-{settings.run}.service"
     _write_unit(unit, f"server of {settings.run}", f"{_PROGRAM} server {quote(str(fed.path))}")
     write_app(fed)
-    told = dataclasses.asdict(settings) | {"folder": fed.path, "unit": unit.name}
-    write(fed.path / "RUNBOOK.md", _template("RUNBOOK.md").format(**told))
+    values = dataclasses.asdict(settings) | {"folder": fed.path, "unit": unit.name}
+    write(fed.path / "RUNBOOK.md", _template("RUNBOOK.md").format(**values))
 
 
 def write_node(
@@ -114,8 +114,8 @@ def write_node(
     _write_settings(place, for_nodes(config.values), settings, clients)
     place.certificate("ca").parent.mkdir(exist_ok=True)
     shutil.copyfile(fed.certificate("ca"), place.certificate("ca"))
-    mine = "" if clients.known else f" --data {quote(str(place.path / 'mine.toml'))}"
-    command = f"{_PROGRAM} node {quote(str(place.path))} --client {client}{mine}"
+    data_option = "" if clients.sizes_known else f" --data {quote(str(place.path / 'mine.toml'))}"
+    command = f"{_PROGRAM} node {quote(str(place.path))} --client {client}{data_option}"
     unit = place.path / f"fedloom-{settings.run}-node{client}.service"
     _write_unit(unit, f"client {client} of {settings.run}", command)
 
@@ -137,8 +137,8 @@ def write_app(fed: Folder) -> None:
 
 def _write_unit(path: Path, what: str, command: str) -> None:
     """Write a file that tells systemd to run a command. what: the command's name there."""
-    told = {"name": path.name, "what": what, "command": command}
-    write(path, _template("unit.service").format(**told))
+    values = {"name": path.name, "what": what, "command": command}
+    write(path, _template("unit.service").format(**values))
 
 
 def _template(name: str) -> str:

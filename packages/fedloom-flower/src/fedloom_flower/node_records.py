@@ -59,18 +59,18 @@ class MeasuredModels:
         again. Raises WireError for another one, CheckpointError for a damaged file, OSError.
         """
         cure = "put it back from a backup, or begin another run"
-        noted = read_record(Measured, self._file, "the list of measured models", cure)
-        if noted is None or noted.run != run:
-            noted = Measured(run=run)
-        if (before := noted.models.get(str(round))) == model:
+        measured = read_record(Measured, self._file, "the list of measured models", cure)
+        if measured is None or measured.run != run:
+            measured = Measured(run=run)
+        if (previous := measured.models.get(str(round))) == model:
             return
-        if before is not None:
+        if previous is not None:
             raise WireError(
                 f"this node has measured the model of round {round}, and measures one a round: "
                 "many models together tell single test rows"
             )
-        after = Measured(run=run, models=noted.models | {str(round): model})
-        write_atomic(self._file, after.model_dump_json())
+        updated = Measured(run=run, models=measured.models | {str(round): model})
+        write_atomic(self._file, updated.model_dump_json())
 
 
 class Spent(Record):
@@ -107,18 +107,18 @@ class NodeAccount:
         CheckpointError for a damaged file, OSError.
         """
         cure = "put it back from a backup: without it nobody knows what is spent"
-        found = read_record(_Account, self._file, "the account of privacy", cure)
-        all_spent, noise = {} if found is None else found.root, self._of.noise
-        before = all_spent.get(self._name)
+        accounts = read_record(_Account, self._file, "the account of privacy", cure)
+        all_spent, noise = {} if accounts is None else accounts.root, self._of.noise
+        previous = all_spent.get(self._name)
         spent = Spent(
-            rounds=1 + (before.rounds if before else 0),
-            steps=self._steps + (before.steps if before else 0),
-            share=max(self._share, before.share if before else 0.0),
-            noise=min(noise, before.noise if before else noise),
+            rounds=1 + (previous.rounds if previous else 0),
+            steps=self._steps + (previous.steps if previous else 0),
+            share=max(self._share, previous.share if previous else 0.0),
+            noise=min(noise, previous.noise if previous else noise),
         )
         self._check(spent)
-        after = _Account(all_spent | {self._name: spent})
-        write_atomic(self._file, after.model_dump_json())
+        updated = _Account(all_spent | {self._name: spent})
+        write_atomic(self._file, updated.model_dump_json())
 
     def _check(self, spent: Spent) -> None:
         """Raise ClientError for more than the budget allows, if there is one."""

@@ -32,17 +32,17 @@ class NodeStates:
         server can ask for: what it did not take, and what is older than its oldest checkpoint, at
         which `kept` rounds were done. Raises CheckpointError for a damaged file.
         """
-        here = self._here()
-        oldest = max((v for v in here if v <= min(taken, kept - 1)), default=-1)
-        for v in here:
+        rounds = self._here()
+        oldest = max((v for v in rounds if v <= min(taken, kept - 1)), default=-1)
+        for v in rounds:
             if tidy and not oldest <= v <= taken:
                 world.unlink(self._path(v))
-        return self._read(taken) if taken in here else None
+        return self._read(taken) if taken in rounds else None
 
     def newest(self) -> Rec | None:
         """The version after the last round, None if there is none. Raises as at()."""
-        here = self._here()
-        return self._read(here[-1]) if here else None
+        rounds = self._here()
+        return self._read(rounds[-1]) if rounds else None
 
     def _here(self) -> list[int]:
         """The rounds of all versions, rising."""
@@ -66,8 +66,8 @@ class NodeStates:
         """
         self._make()  # it may have been removed since this node began
         shape, tensors = freeze(thinned(version))
-        about = {"shape": json.dumps(shape), "attempt": str(attempt)}
-        write_tensors(self._path(round), tensors, about)
+        metadata = {"shape": json.dumps(shape), "attempt": str(attempt)}
+        write_tensors(self._path(round), tensors, metadata)
 
     def _path(self, round: int) -> Path:
         return self.folder / f"{round:08d}.safetensors"

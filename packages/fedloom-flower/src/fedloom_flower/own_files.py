@@ -20,19 +20,19 @@ def for_nodes(values: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that nodes get: own files have no folders, those beside them that they import
     are seen from there. Raises ConfigError for two files of one name.
     """
-    found: dict[str, tuple[str, str]] = {}
-    for own in own_in(values):
-        folder = Path(split(own)[0]).parent
-        for file, content in files_of(own).items():
+    contents: dict[str, tuple[str, str]] = {}
+    for part in own_in(values):
+        folder = Path(split(part)[0]).parent
+        for file, content in files_of(part).items():
             name = Path(file).relative_to(folder).as_posix()
-            if found.setdefault(name, (file, content))[0] != file:
+            if contents.setdefault(name, (file, content))[0] != file:
                 raise ConfigError(
-                    f"'{found[name][0]}' and '{file}' have one name, and a site finds files by "
+                    f"'{contents[name][0]}' and '{file}' have one name, and a site finds files by "
                     "their names; rename one of them"
                 )
-    out = each_own(values, lambda _, own: short(own))
+    out = each_own(values, lambda _, part: short(part))
     out.pop(CODE, None)
-    return out | ({CODE: {k: v for k, (_, v) in sorted(found.items())}} if found else {})
+    return out | ({CODE: {k: v for k, (_, v) in sorted(contents.items())}} if contents else {})
 
 
 def at_sites(values: Mapping[str, Any]) -> list[str]:
@@ -42,7 +42,7 @@ def at_sites(values: Mapping[str, Any]) -> list[str]:
 
 def named_files(values: Mapping[str, Any]) -> list[str]:
     """Those among them that the settings name."""
-    return [*dict.fromkeys(Path(split(own)[0]).name for own in own_in(values))]
+    return [*dict.fromkeys(Path(split(part)[0]).name for part in own_in(values))]
 
 
 class OwnFiles:
@@ -52,43 +52,43 @@ class OwnFiles:
 
     def __init__(self, fed: Folder, parts: Sequence[Path] = (), site: Path | None = None) -> None:
         self._fed, self._site = fed, site
-        self._known = {path.name: path for path in parts}
+        self._copies = {path.name: path for path in parts}
 
     def __call__(self, raw: dict[str, Any], code: Mapping[str, Any]) -> None:
         """Load the files of own parts in some settings. code: their hashes. Raises ConfigError for
         one that nobody here named, and for one that is not the run's.
         """
         if self._fed.client is None and self._fed.secret("server").exists():  # it made run.toml
-            for file, then in code.items():
-                self._check(Path(file), str(then))
+            for file, expected in code.items():
+                self._check(Path(file), str(expected))
         else:
-            raw.update(each_own(raw, lambda _, own: self._here(own)))
-            folders = {Path(split(own)[0]).parent for own in own_in(raw)}
-            for name, then in code.items():
-                beside = [folder / name for folder in folders]
-                found = next((path for path in beside if path.exists()), beside[0])
-                self._check(self._known.get(name, found), str(then))
+            raw.update(each_own(raw, lambda _, part: self._local_part(part)))
+            folders = {Path(split(part)[0]).parent for part in own_in(raw)}
+            for name, expected in code.items():
+                candidates = [folder / name for folder in folders]
+                copy = next((path for path in candidates if path.exists()), candidates[0])
+                self._check(self._copies.get(name, copy), str(expected))
         load_named(raw, f"file '{self._fed.run_file}'")
 
-    def _here(self, name: str) -> str:
+    def _local_part(self, name: str) -> str:
         """An own part with the path of this place's file. Raises ConfigError."""
         file, part = Path(split(name)[0]).name, split(name)[1]
-        if file in self._known:
-            return f"{self._known[file]}:{part}"
+        if file in self._copies:
+            return f"{self._copies[file]}:{part}"
         where = f"'{self._site}'" if self._site else "a file mine.toml, and give --data mine.toml"
         raise ConfigError(
             f"the run uses {short(name)}, and a node runs no file because its server names it; get "
             f'{file}, read it, and name your copy, parts = ["{file}"], in {where}'
         )
 
-    def _check(self, file: Path, then: str) -> None:
-        now = hash_of(str(file))
-        if now == then:
+    def _check(self, file: Path, expected: str) -> None:
+        actual = hash_of(str(file))
+        if actual == expected:
             return
-        who = "put back what it was, or make a new federation with `fedloom deploy new`"
+        cure = "put back what it was, or make a new federation with `fedloom deploy new`"
         if self._fed.client is not None:
-            who = f"get the {file.name} of the server, read it, and put it there"
+            cure = f"get the {file.name} of the server, read it, and put it there"
         raise ConfigError(
-            f"'{file}' is not the file of the run (the hash of its content is {now}, and "
-            f"run.toml says {then}); {who}"
+            f"'{file}' is not the file of the run (the hash of its content is {actual}, and "
+            f"run.toml says {expected}); {cure}"
         )

@@ -70,25 +70,25 @@ class SystemExamples(ExamplePrivacy):
         return system_normals
 
 
-def at_node(made: Experiment) -> Experiment:
+def at_node(run: Experiment) -> Experiment:
     """A node's run with the system's noise, if its aggregation has noise of clients."""
-    rule = made._aggregation
-    if not isinstance(rule, DiscreteGaussian):
-        return made
-    return dataclasses.replace(made, aggregation=_made_as(SystemDiscreteGaussian, rule))
+    aggregation = run._aggregation
+    if not isinstance(aggregation, DiscreteGaussian):
+        return run
+    return dataclasses.replace(run, aggregation=_convert(SystemDiscreteGaussian, aggregation))
 
 
 def with_system_draws(fed: Federation) -> Federation:
     """A node's federation with the system's draws, if it has local.dp."""
     if fed.local.dp is None:
         return fed
-    local = dataclasses.replace(fed.local, dp=_made_as(SystemExamples, fed.local.dp))
+    local = dataclasses.replace(fed.local, dp=_convert(SystemExamples, fed.local.dp))
     return dataclasses.replace(fed, local=local)
 
 
-def _made_as(kind: type[P], of: Any) -> P:
+def _convert(kind: type[P], part: Any) -> P:
     """Another kind of the same part."""
-    return kind(**{f.name: getattr(of, f.name) for f in dataclasses.fields(of)})
+    return kind(**{f.name: getattr(part, f.name) for f in dataclasses.fields(part)})
 
 
 def system_uniforms(count: int) -> NDArray[np.float64]:
@@ -103,8 +103,8 @@ def system_normals(shape: torch.Size, dtype: torch.dtype) -> Tensor:
     half = (count + 1) // 2
     uniform = system_uniforms(2 * half) + 2.0**-54
     radius, angle = np.sqrt(-2 * np.log(uniform[:half])), 2 * np.pi * uniform[half:]
-    drawn = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:count]
-    return torch.from_numpy(drawn).to(dtype).reshape(shape)
+    normals = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:count]
+    return torch.from_numpy(normals).to(dtype).reshape(shape)
 
 
 _SECRET = 32  # bytes, of the operating system's generator
@@ -133,31 +133,31 @@ class SecretClientSampler(ClientSampler):
 
     def of(self, round: int, now: float = 0.0, attempt: int = 0) -> list[int]:
         limit = self.share * 2.0**64
-        return [i for i in self.present(round, now) if self._drawn(round, attempt, i) < limit]
+        return [i for i in self.present(round, now) if self._uniform(round, attempt, i) < limit]
 
     def order(self, there: Sequence[int], round: int, attempt: int = 0) -> Iterator[int]:
         # of fixed sampling and of an asynchronous clock, which no secret cohorts go with
         raise NotImplementedError("the public seed would tell this order")
 
-    def _drawn(self, *place: int) -> int:
+    def _uniform(self, *place: int) -> int:
         """A uniform number below 2^64 for a round, an attempt and a client."""
-        told = b"".join(number.to_bytes(8, "little") for number in place)
-        drawn = hashlib.blake2b(told, key=self.secret, digest_size=8).digest()
-        return int.from_bytes(drawn, "little")
+        message = b"".join(number.to_bytes(8, "little") for number in place)
+        digest = hashlib.blake2b(message, key=self.secret, digest_size=8).digest()
+        return int.from_bytes(digest, "little")
 
 
-def deployed(made: Experiment, fed: Folder) -> Experiment:
+def deployed(experiment: Experiment, fed: Folder) -> Experiment:
     """A run whose aggregation is private, with the system's noise, and cohorts drawn from a secret
     that is kept in the folder. Raises CompositionError for what would release more.
     """
-    rule = made._aggregation
-    if not isinstance(rule, DifferentialPrivacy):
-        return made
-    if made.sampling != "poisson":
+    aggregation = experiment._aggregation
+    if not isinstance(aggregation, DifferentialPrivacy):
+        return experiment
+    if experiment.sampling != "poisson":
         raise CompositionError(
-            f"sampling = {made.sampling}: the accounts of privacy hold for sampling = poisson"
+            f"sampling = {experiment.sampling}: the accounts of privacy hold for sampling = poisson"
         )
-    if made.checkpoint.every_rounds != 1:
+    if experiment.checkpoint.every_rounds != 1:
         raise CompositionError(
             "private aggregation needs checkpoint.every_rounds = 1 in a deployment: a repeated "
             "round has other noise, and would have to be paid twice"
@@ -172,15 +172,15 @@ def deployed(made: Experiment, fed: Folder) -> Experiment:
             f"private aggregation: federation.min_updates = {fed.settings().min_updates} would let "
             "one client decide whether the others' updates count; take min_updates = 1"
         )
-    made = dataclasses.replace(made, aggregation=_made_as(SystemNoise, rule))
-    made._cohorts = SecretClientSampler(
-        made.cohort,
-        made.data.population,
-        sampling=made.sampling,
-        churn=made.churn,
+    experiment = dataclasses.replace(experiment, aggregation=_convert(SystemNoise, aggregation))
+    experiment._cohorts = SecretClientSampler(
+        experiment.cohort,
+        experiment.data.population,
+        sampling=experiment.sampling,
+        churn=experiment.churn,
         secret=_secret(fed),
     )
-    return made
+    return experiment
 
 
 def _secret(fed: Folder) -> bytes:
@@ -193,12 +193,12 @@ def _secret(fed: Folder) -> bytes:
         fed.attendance(private=True).unlink(missing_ok=True)  # of a run before
     check_secret(path)
     try:
-        found = bytes.fromhex(path.read_text(encoding="ascii"))
+        secret = bytes.fromhex(path.read_text(encoding="ascii"))
     except ValueError:
-        found = b""
-    if len(found) != _SECRET:
+        secret = b""
+    if len(secret) != _SECRET:
         raise ConfigError(
             f"'{path}' is damaged, or of an earlier version whose secrets were too short; delete "
             "it: the cohorts of the next rounds are then drawn from a new secret"
         )
-    return found
+    return secret

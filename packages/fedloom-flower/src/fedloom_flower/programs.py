@@ -58,15 +58,15 @@ def environment(fed: Folder) -> dict[str, str]:
     """The environment of Flower's programs: their files are in the federation's folder, they call
     nobody, install nothing, and reach each other past a proxy of the machine's.
     """
-    given = os.environ.get("no_proxy") or os.environ.get("NO_PROXY")
-    direct = ",".join(filter(None, [given, "127.0.0.1,localhost,::1"]))
-    beside = str(Path(sys.executable).parent)
+    no_proxy = os.environ.get("no_proxy") or os.environ.get("NO_PROXY")
+    direct = ",".join(filter(None, [no_proxy, "127.0.0.1,localhost,::1"]))
+    programs = str(Path(sys.executable).parent)
     return os.environ | {
         "FLWR_HOME": str(fed.home),
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-        "PATH": os.pathsep.join([beside, os.environ.get("PATH", "")]),
+        "PATH": os.pathsep.join([programs, os.environ.get("PATH", "")]),
         "PYTHONUNBUFFERED": "1",
         "NO_PROXY": direct,
         "no_proxy": direct,
@@ -92,8 +92,8 @@ def link(fed: Folder) -> Program:
     write_secret(fed.link.secret("operator"), secrets.token_urlsafe(32).encode())
     fed.registered.unlink(missing_ok=True)
     command = [sys.executable, "-m", "fedloom_flower.flower_app.superlink", str(fed.path)]
-    there = {"FLWR_DATABASE": str(fed.home / "state.db"), "FLWR_OIDC_ENABLED": "0"}
-    return Program(command, fed.home / "server.log", environment(fed) | there)
+    variables = {"FLWR_DATABASE": str(fed.home / "state.db"), "FLWR_OIDC_ENABLED": "0"}
+    return Program(command, fed.home / "server.log", environment(fed) | variables)
 
 
 def server_executor(fed: Folder) -> Program:
@@ -120,13 +120,13 @@ def unprotected() -> str:
     if os.name != "posix":
         return f"{sys.platform} has no files that only their owner can read"
     program("flower-supernode")
-    found = version("flwr")
-    if ".".join(found.split(".")[:2]) in PROTECTED:
+    installed = version("flwr")
+    if ".".join(installed.split(".")[:2]) in PROTECTED:
         return ""
-    return f"Flower {found} is installed, and {' and '.join(PROTECTED)} ask for a secret"
+    return f"Flower {installed} is installed, and {' and '.join(PROTECTED)} ask for a secret"
 
 
-def node(fed: Folder, place: Path, protected: bool = True) -> list[Program]:
+def node(fed: Folder, scratch: Path, protected: bool = True) -> list[Program]:
     """A node's connection to the server, which hands what comes to the socket of a place, its own
     folder for sockets and secrets. protected: no other account of the machine can take part.
     Raises ConfigError.
@@ -140,12 +140,12 @@ def node(fed: Folder, place: Path, protected: bool = True) -> list[Program]:
     command += ["--root-certificates", str(fed.certificate("ca"))]
     command += ["--auth-supernode-private-key", str(fed.secret("node"))]
     command += ["--host", "127.0.0.1", "--port", str(port)]
-    command += ["--node-config", f'socket="{place / "socket"}"']
-    found, log = environment(fed), fed.path / "node.log"
+    command += ["--node-config", f'socket="{scratch / "socket"}"']
+    variables, log = environment(fed), fed.path / "node.log"
     if not protected:
-        found |= {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"}  # seconds; 1 without
-        return [Program(command, log, found, GAVE_UP)]
-    local = Folder(place)
+        variables |= {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"}  # seconds; 1 without
+        return [Program(command, log, variables, GAVE_UP)]
+    local = Folder(scratch)
     make_authority(local, "127.0.0.1")
     write_secret(secret := local.secret("executor"), secrets.token_bytes(32))
     check_secret(secret)
@@ -155,15 +155,15 @@ def node(fed: Folder, place: Path, protected: bool = True) -> list[Program]:
     command += ["--ssl-ca-certfile", str(local.certificate("ca"))]
     executor = [sys.executable, "-m", "fedloom_flower.flower_app.executor", "node"]
     executor += [f"127.0.0.1:{port}", str(secret), str(local.certificate("ca"))]
-    return [Program(executor, log, found), Program(command, log, found, GAVE_UP)]
+    return [Program(executor, log, variables), Program(command, log, variables, GAVE_UP)]
 
 
 def check_free(name: str, port: int) -> None:
     """Raise ConfigError if another program keeps a port."""
     try:
-        with socket.socket() as place:
-            place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            place.bind(("127.0.0.1", port))
+        with socket.socket() as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(("127.0.0.1", port))
     except OSError as error:
         raise ConfigError(
             f"federation.{name} = {port} cannot be had: {reason(error)}; end the program that has "
@@ -173,12 +173,12 @@ def check_free(name: str, port: int) -> None:
 
 def _free_port() -> int:
     """A port that nobody uses."""
-    with socket.socket() as place:
-        place.bind(("127.0.0.1", 0))
-        return int(place.getsockname()[1])
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
 
 
-def asked(fed: Folder, *words: str) -> Any:
+def run_flwr(fed: Folder, *words: str) -> Any:
     """What the command flwr answers, as JSON. Raises FlowerError."""
     return _answer(fed, f"flwr {words[0]}", [program("flwr"), *words, "--format", "json"])
 
@@ -191,38 +191,38 @@ def share_keys(fed: Folder) -> None:
 
 def _answer(fed: Folder, what: str, command: list[str]) -> Any:
     """The JSON that a command prints, which asks Flower's server. Raises FlowerError."""
-    place = fed.link.secret("operator")
-    token = place.read_text(encoding="ascii") if place.is_file() else "none"
+    token_file = fed.link.secret("operator")
+    token = token_file.read_text(encoding="ascii") if token_file.is_file() else "none"
     connection = (
         '[superlink]\ndefault = "federation"\n\n[superlink.federation]\n'
         f'address = "{OPERATOR}:{token}@127.0.0.1:{fed.settings().local_port}"\n'
         f'root-certificates = "{fed.link.certificate("ca")}"\n'
     )
     write_secret(fed.home / "config.toml", connection.encode())
-    away = (
+    advice = (
         f"the server of '{fed.path}' does not answer; start it with `fedloom deploy server "
         f"{fed.path}`"
     )
     if not fed.link.certificate("ca").is_file():  # it was never started
         _check_valid(fed)
-        raise AwayError(away)
+        raise AwayError(advice)
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command, env=environment(fed), capture_output=True, text=True, timeout=_SECONDS
         )
     except subprocess.TimeoutExpired:
-        raise AwayError(away) from None
+        raise AwayError(advice) from None
     try:
-        found = json.loads(done.stdout)
+        reply = json.loads(process.stdout)
     except ValueError:
-        found = {"error-message": f"{done.stdout} {done.stderr}"}
-    if done.returncode or not found.get("success", True):
-        said = " ".join(str(found.get("error-message", found)).split()).replace(token, "...")[-400:]
-        if "SuperLink is unavailable" in said:
+        reply = {"error-message": f"{process.stdout} {process.stderr}"}
+    if process.returncode or not reply.get("success", True):
+        text = " ".join(str(reply.get("error-message", reply)).split()).replace(token, "...")[-400:]
+        if "SuperLink is unavailable" in text:
             _check_valid(fed)
-            raise AwayError(away)
-        raise FlowerError(f"{what} failed: {said}")
-    return found
+            raise AwayError(advice)
+        raise FlowerError(f"{what} failed: {text}")
+    return reply
 
 
 def register(fed: Folder, check: Callable[[], None]) -> None:
@@ -251,15 +251,15 @@ def register(fed: Folder, check: Callable[[], None]) -> None:
 def _check_guarded(fed: Folder) -> None:
     """Raise FlowerError if Flower's server obeys somebody without the operator's token."""
     trusted = ssl.create_default_context(cafile=fed.link.certificate("ca"))
-    place = "127.0.0.1", fed.settings().local_port
-    asking = http.client.HTTPSConnection(*place, timeout=_SECONDS, context=trusted)
+    address = "127.0.0.1", fed.settings().local_port
+    connection = http.client.HTTPSConnection(*address, timeout=_SECONDS, context=trusted)
     try:
-        asking.request("POST", "/v1/control/list-runs")
-        status = asking.getresponse().status
+        connection.request("POST", "/v1/control/list-runs")
+        status = connection.getresponse().status
     except (OSError, http.client.HTTPException) as error:
         raise FlowerError(f"Flower's server cannot be asked: {error}") from None
     finally:
-        asking.close()
+        connection.close()
     if status != 401:
         raise FlowerError(
             f"Flower's server answered {status} to a command without the operator's token, not "
@@ -278,26 +278,26 @@ def begin(fed: Folder, describe: bool = False) -> str:
                 f"run {run['run-id']} is {run['status']} already; see `fedloom deploy status`, or "
                 "end it with `fedloom deploy stop`"
             )
-    given = f'folder="{fed.path}"' + (" describe=true" if describe else "")
-    found = asked(fed, "run", str(fed.app), "--run-config", given)
-    return str(found["run-id"])
+    run_config = f'folder="{fed.path}"' + (" describe=true" if describe else "")
+    reply = run_flwr(fed, "run", str(fed.app), "--run-config", run_config)
+    return str(reply["run-id"])
 
 
 def runs(fed: Folder) -> list[dict[str, Any]]:
     """What Flower knows of the runs, the newest first. Raises FlowerError."""
-    found: list[dict[str, Any]] = asked(fed, "list")["runs"]
-    return found
+    runs: list[dict[str, Any]] = run_flwr(fed, "list")["runs"]
+    return runs
 
 
 def nodes(fed: Folder) -> list[dict[str, Any]]:
     """What Flower knows of the nodes. Raises FlowerError."""
-    found: list[dict[str, Any]] = asked(fed, "supernode", "list")["nodes"]
-    return found
+    nodes: list[dict[str, Any]] = run_flwr(fed, "supernode", "list")["nodes"]
+    return nodes
 
 
 def stop(fed: Folder) -> list[str]:
     """Stop what runs -> its numbers. The run keeps its last checkpoint. Raises FlowerError."""
-    going = [r["run-id"] for r in runs(fed) if not r["status"].startswith("finished")]
-    for number in going:
-        asked(fed, "stop", number)
-    return going
+    numbers = [r["run-id"] for r in runs(fed) if not r["status"].startswith("finished")]
+    for number in numbers:
+        run_flwr(fed, "stop", number)
+    return numbers

@@ -19,35 +19,35 @@ from .message import Head, Measured
 _NOTHING = Score(0, 0.0, {}, {}, {}, {})
 
 
-def measured(
+def measure(
     plan: Plan,
     fed: Federation,
     net: Net,
-    sent: Download,
-    about: Head,
+    download: Download,
+    question: Head,
     least: int = reliability.LEAST,
 ) -> Measured:
     """The sums of a model and its buffers over this node's test examples. A metric of a whole set
     counts as one of all its examples, and as one of none where it is not defined. least: see
     reliability.disclosed.
     """
-    data, found = fed.data, _NOTHING
+    data, score = fed.data, _NOTHING
     if data.test_inputs is not None and data.test_targets is not None:
-        net.load_buffers(sent.buffers)
-        found = score_of(plan, fed, net, sent.msg.x, [(data.test_inputs, data.test_targets)])
-    for name in (k for k, metric in fed.metrics.items() if is_whole(metric) and found.examples):
-        count = float(found.examples) if math.isfinite(found.values[name]) else 0.0
-        found.values[name] = found.values[name] * count if count else 0.0
-        found.weights[name] = count
-    if not all(map(math.isfinite, (found.loss, *found.values.values()))):
+        net.load_buffers(download.buffers)
+        score = score_of(plan, fed, net, download.msg.x, [(data.test_inputs, data.test_targets)])
+    for name in (k for k, metric in fed.metrics.items() if is_whole(metric) and score.examples):
+        count = float(score.examples) if math.isfinite(score.values[name]) else 0.0
+        score.values[name] = score.values[name] * count if count else 0.0
+        score.weights[name] = count
+    if not all(map(math.isfinite, (score.loss, *score.values.values()))):
         raise ClientError("what it measured on its test examples is not finite")
-    told: dict[str, Any] = about.model_dump(include={"run", "what", "round", "client"})
-    told |= {"values": found.values, "weights": found.weights}
-    bins = reliability.disclosed(reliability.binned(found, fed.metrics, data.test_targets), least)
-    return Measured(examples=found.examples, loss=found.loss, bins=bins, **told)
+    fields: dict[str, Any] = question.model_dump(include={"run", "what", "round", "client"})
+    fields |= {"values": score.values, "weights": score.weights}
+    bins = reliability.disclosed(reliability.binned(score, fed.metrics, data.test_targets), least)
+    return Measured(examples=score.examples, loss=score.loss, bins=bins, **fields)
 
 
-def score_in(head: Measured, examples: int, metrics: Mapping[str, Any]) -> Score:
+def read_score(head: Measured, examples: int, metrics: Mapping[str, Any]) -> Score:
     """A node's sums. examples: how many it has. Raises WireError for what these cannot be."""
     if head.examples != examples:
         raise WireError(f"it measured {head.examples} examples, and has {examples}")
@@ -55,13 +55,13 @@ def score_in(head: Measured, examples: int, metrics: Mapping[str, Any]) -> Score
         raise WireError(f"it measured {', '.join(head.values)}, not {', '.join(metrics)}")
     if head.bins and not _possible(head.bins, examples):
         raise WireError("it measured a reliability curve that its examples cannot have")
-    found = Score(head.examples, head.loss, head.values, head.weights, {}, {}, head.bins)
+    score = Score(head.examples, head.loss, head.values, head.weights, {}, {}, head.bins)
     try:
         for name in metrics:
-            found.mean(name, metrics)
+            score.mean(name, metrics)
     except (ArithmeticError, ValueError) as error:
         raise WireError(f"it measured what no metric can be: {error}") from None
-    return found
+    return score
 
 
 def _possible(bins: Sequence[Sequence[float]], examples: int) -> bool:

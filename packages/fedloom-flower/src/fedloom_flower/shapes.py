@@ -22,20 +22,20 @@ from fedloom.trace import Trace
 
 def trace_of(plan: Plan, net: Net) -> Trace:
     """One client's round on zeros, in the model's type. Raises CompositionError."""
-    found = plan.trace
-    if found is None:
+    trace = plan.trace
+    if trace is None:
         raise CompositionError(
             f"{plan.algorithm.method} cannot be deployed: it fails on vectors of zeros, from which "
             "the fields of its messages are read"
         )
-    typed = Trace(*(tree(lambda v: _typed(v, net.dtype), part) for part in found))
+    zeros_trace = Trace(*(tree(lambda v: _typed(v, net.dtype), part) for part in trace))
     aggregation = plan.aggregation
     state = aggregation.init(net.init(), 1.0, 1.0)  # clients are told no more than its shape
-    up = numbers(typed.up)
+    up = numbers(zeros_trace.up)
     if aggregation.at_clients:  # leaves travel, see engines/stages.py
-        up = rec(delta=up.delta, weight=up.weight, **numbers(typed.averaged)._asdict())
+        up = rec(delta=up.delta, weight=up.weight, **numbers(zeros_trace.averaged)._asdict())
         up = tree(lambda v: v.long() if isinstance(v, Tensor) else v, up)
-    return typed._replace(msg=aggregation.tell(typed.msg, state), up=up)
+    return zeros_trace._replace(msg=aggregation.tell(zeros_trace.msg, state), up=up)
 
 
 def probe_of(plan: Plan, net: Net) -> Rec:
@@ -59,26 +59,26 @@ def question_of(plan: Plan, trace: Trace) -> tuple[Rec, Rec]:
 
 def refuse(plan: Plan) -> None:
     """Raise CompositionError for what cannot be deployed yet, or would not equal the simulation."""
-    alg, private, aggregation, rule = plan.algorithm, plan.private, plan.aggregation, plan.submodel
+    alg, private, aggregation, submodel = plan.algorithm, plan.private, plan.aggregation, plan.rule
     if private is not None and aggregation.private:
         raise CompositionError(
             f"{private.name} and {aggregation.name} cannot be deployed together: the "
             "noise also moves private layers at the server, which a node does not receive"
         )
-    found = plan.trace
-    if rule is None or rule.fixed or found is None:
+    trace = plan.trace
+    if submodel is None or submodel.fixed or trace is None:
         return
-    one = alg.client_init(torch.ones_like(found.msg.x))
-    if any(isinstance(v, Tensor) and bool(v.any()) for v in fields(one).values()):
+    memory = alg.client_init(torch.ones_like(trace.msg.x))
+    if any(isinstance(v, Tensor) and bool(v.any()) for v in fields(memory).values()):
         raise CompositionError(
-            f"{alg.method} and {rule.name} cannot be deployed together: a client state "
+            f"{alg.method} and {submodel.name} cannot be deployed together: a client state "
             "begins at the whole model, and a node only has the part that it holds this round"
         )
 
 
 def refuse_at_server(plan: Plan, fed: Federation, at_nodes: bool, rehearsal: bool) -> None:
     """The same of a server. at_nodes: they measure the model; rehearsal: nothing is released."""
-    aggregation, rule = plan.aggregation, plan.submodel
+    aggregation, submodel = plan.aggregation, plan.rule
     if aggregation.private and not (rehearsal or aggregation.unkeyed or aggregation.at_clients):
         raise CompositionError(
             f"{aggregation.name}: who knows the seed could make the noise again; deploy "
@@ -91,9 +91,9 @@ def refuse_at_server(plan: Plan, fed: Federation, at_nodes: bool, rehearsal: boo
             f"{plan.algorithm.method}: the clients' own models cannot be tested at the server, "
             "which does not have them: give data without test sets of the clients"
         )
-    if at_nodes and rule is not None:
+    if at_nodes and submodel is not None:
         raise CompositionError(
-            f"evaluate = nodes measures the whole model, and with {rule.name} every "
+            f"evaluate = nodes measures the whole model, and with {submodel.name} every "
             "size is measured; take evaluate = server or nobody"
         )
 
@@ -101,12 +101,12 @@ def refuse_at_server(plan: Plan, fed: Federation, at_nodes: bool, rehearsal: boo
 def read(parts: dict[str, bytes], like: Rec, what: str) -> Rec:
     """A dense record that came by wire. Raises WireError unless it is as `like`, and finite."""
     try:
-        found = unpack(parts, like)
+        record = unpack(parts, like)
     except WireError as error:
         raise WireError(f"{what}: {error}") from None
-    if not finite(found):
+    if not finite(record):
         raise WireError(f"{what} holds values that are not finite")
-    return found
+    return record
 
 
 def embedded(x: Vec, view: View) -> Vec:

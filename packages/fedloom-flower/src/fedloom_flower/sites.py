@@ -31,7 +31,7 @@ from fedloom.evaluation.scorer import keeps_no_statistics
 from fedloom.experiment.experiment import Experiment
 from fedloom.storage.identity import digest, fixed_parts
 
-from .agreement import Agreement, described, parsed, read_agreement, sums_of
+from .agreement import Agreement, agreement_of, read_agreement, site_of, sums_of
 from .clients import Clients, read_clients
 from .columns import (
     preparation_in,
@@ -41,47 +41,47 @@ from .columns import (
     unagreed,
 )
 from .folder import Deployment, Folder, evaluation, write
-from .masked_answers import Expected, identity_of
+from .masked_answers import ExpectedCohorts, identity_of
 from .message import (
     ASK,
     DIGITS,
     Ask,
+    DigestAnswer,
     Refusal,
-    Told,
     What,
     check_addressee,
+    decode,
     disclosed,
-    opened,
-    sealed,
+    encode,
 )
 from .node import Node
 from .own_files import OwnFiles
 from .privacy import at_node, with_system_draws
-from .site_data import alone, at_client, own_data, read_site
+from .site_data import at_client, data_of, load_data, read_site
 from .telling import (
     Preparation,
-    agreed_to,
-    check_told,
+    check_described,
     described_run,
     description_of,
     digest_of,
-    preparation,
+    read_consent,
+    read_preparation,
 )
 
 _log = logging.getLogger(__name__)
 
 
 def settings_of(
-    fed: Folder, parts: Sequence[Path] = (), site: Path | None = None, agreed: bool = True
+    fed: Folder, parts: Sequence[Path] = (), site: Path | None = None, rules: bool = True
 ) -> Config:
     """The settings of the run, which every place computes in the same way. parts: the files of own
-    parts that a node's site file `site` names; agreed: the rules of a table's columns must be.
+    parts that a node's site file `site` names; rules: those of a table's columns must be agreed.
     Raises ConfigError.
     """
     if not fed.run_file.is_file():
         raise ConfigError(f"'{fed.path}' has no run.toml; copy the folder from where it was made")
     config = resolve(fed.run_file, ["engine=serial"], OwnFiles(fed, parts, site))
-    refuse_settings(config, agreed)
+    refuse_settings(config, rules)
     refuse_told(config, fed.settings())
     return config
 
@@ -91,11 +91,11 @@ def run_of(fed: Folder, config: Config) -> str:
     those of data, of which each site has its own, it has the rules of columns alone.
     """
     data = config.values["data"]
-    kept = {k: v for k, v in fixed_parts(config.values).items() if k != "data"}
+    settings = {k: v for k, v in fixed_parts(config.values).items() if k != "data"}
     if data.get("rules"):
-        kept |= {"rules": data["rules"], "class_names": data["class_names"]}
-    kept |= scale_in(data)
-    return f"{fed.settings().run}@{digest(kept, DIGITS)}"
+        settings |= {"rules": data["rules"], "class_names": data["class_names"]}
+    settings |= scale_in(data)
+    return f"{fed.settings().run}@{digest(settings, DIGITS)}"
 
 
 def refuse_told(config: Config, settings: Deployment) -> None:
@@ -113,40 +113,40 @@ def refuse_told(config: Config, settings: Deployment) -> None:
 
 def hides(config: Config) -> bool:
     """Whether a run hides single updates or examples, of which scores of nodes would tell."""
-    rule = config.values.get("aggregation", {})
-    private = bool(rule) and getattr(AGGREGATIONS[rule["name"]], "private", False)
-    return private or bool(rule.get("secure")) or "dp" in config.values["local"]
+    aggregation = config.values.get("aggregation", {})
+    private = bool(aggregation) and getattr(AGGREGATIONS[aggregation["name"]], "private", False)
+    return private or bool(aggregation.get("secure")) or "dp" in config.values["local"]
 
 
 def _refuse_unmasked(config: Config, settings: Deployment) -> None:
-    given = "aggregation.secure = true"
+    setting = "aggregation.secure = true"
     if config.values["checkpoint"].get("every_rounds") != 1:
         raise CompositionError(
-            f"{given} needs checkpoint.every_rounds = 1 in a deployment: a node unmasks a round "
+            f"{setting} needs checkpoint.every_rounds = 1 in a deployment: a node unmasks a round "
             "once, and refuses it when an older checkpoint does it again"
         )
     if settings.standardise:
         raise CompositionError(
-            f"{given}: standardise = true would send sums of each site's features without masks; "
+            f"{setting}: standardise = true would send sums of each site's features without masks; "
             "take standardise = false, and rules of columns"
         )
     if settings.over_selection:
         raise CompositionError(
-            f"{given}: over_selection = {settings.over_selection:g} takes some of the updates, and "
-            "a masked sum is of all that came; take over_selection = 0, and a smaller threshold"
+            f"{setting}: over_selection = {settings.over_selection:g} takes some of the updates, "
+            "and a masked sum is of all that came; take over_selection = 0, and a smaller threshold"
         )
 
 
-def refuse_settings(config: Config, agreed: bool = True) -> None:
-    """Raise CompositionError for settings that need all data in one place. agreed: the rules of a
-    table's columns must be.
+def refuse_settings(config: Config, rules: bool = True) -> None:
+    """Raise CompositionError for settings that need all data in one place. rules: those of a
+    table's columns must be agreed.
     """
-    if agreed:
+    if rules:
         refuse_unagreed(config.values["data"])
-    share = config.values["evaluate"]["validation"]
-    if share:
+    fraction = config.values["evaluate"]["validation"]
+    if fraction:
         raise CompositionError(
-            f"evaluate.validation = {share:g} cannot be deployed: it would hold out samples of "
+            f"evaluate.validation = {fraction:g} cannot be deployed: it would hold out samples of "
             "clients whose data are elsewhere; take evaluate.validation = 0"
         )
 
@@ -155,36 +155,36 @@ def experiment_of(
     config: Config, clients: Clients, data: FederatedData, by_nodes: bool = False
 ) -> Experiment:
     """The run on what is known of the data at one place. by_nodes: they measure models."""
-    made = config.experiment(data)
+    experiment = config.experiment(data)
     capacities, count = clients.capacities(), data.population
     if capacities is not None:  # this place may have heard of others since its list was made
-        made.capacities = (capacities + (1.0,) * count)[:count]
-    if made.evaluate.clients and data.test_clients is None and not by_nodes:
-        made.evaluate = dataclasses.replace(made.evaluate, clients=False)
-    return made
+        experiment.capacities = (capacities + (1.0,) * count)[:count]
+    if experiment.evaluate.clients and data.test_clients is None and not by_nodes:
+        experiment.evaluate = dataclasses.replace(experiment.evaluate, clients=False)
+    return experiment
 
 
 # ------------------------------------------------------------------------------------ at the server
-def at_server(fed: Folder, agreed: Agreement | None) -> Experiment:
-    """The run at the server. agreed: None where the settings' data are known. Raises ConfigError,
-    DataError, CompositionError.
+def at_server(fed: Folder, agreement: Agreement | None) -> Experiment:
+    """The run at the server. agreement: None where the settings' data are known. Raises
+    ConfigError, DataError, CompositionError.
     """
     config, clients = settings_of(fed), read_clients(fed.clients_file)
     label = f"{config.values['label']}, deployed"  # beside its simulation, not one run with it
     config = Config({**config.values, "label": label}, config.origin)
-    if agreed is None:
+    if agreement is None:
         data = config.data().elsewhere(clients.as_data())
     elif (evaluate := fed.settings().evaluate) == "server":
-        data = agreed.at_server(_of_server(config))
+        data = agreement.at_server(_of_server(config))
     else:
-        data = agreed.stand_in(preparation_in(config), tested=evaluate == "nodes")
+        data = agreement.stand_in(preparation_in(config), tested=evaluate == "nodes")
     if any(entry.name for entry in clients.client):
-        names = tuple(map(clients.called, range(clients.population)))
+        names = tuple(map(clients.label, range(clients.population)))
         data = dataclasses.replace(data, client_names=names[: data.population])
-    by_nodes = agreed is not None and fed.settings().evaluate == "nodes"
-    made = experiment_of(config, clients, data, by_nodes)
-    _refuse_there(made.net(), made)
-    return made
+    by_nodes = agreement is not None and fed.settings().evaluate == "nodes"
+    experiment = experiment_of(config, clients, data, by_nodes)
+    _refuse_data_dependent(experiment.net(), experiment)
+    return experiment
 
 
 def _of_server(config: Config) -> FederatedData:
@@ -198,15 +198,15 @@ def _of_server(config: Config) -> FederatedData:
         ) from error
 
 
-def _refuse_there(net: Net, made: Experiment) -> None:
+def _refuse_data_dependent(net: Net, experiment: Experiment) -> None:
     """Raise CompositionError for what the server would need the clients' data for."""
-    rule = made.submodel
-    if rule is not None and rule.rows(net) is not None:
+    submodel = experiment.submodel
+    if submodel is not None and submodel.rows(net) is not None:
         raise CompositionError(
-            f"{rule.name} averages a class's row over the clients that have the class, which the "
-            "server does not know; take submodel.owners = false"
+            f"{submodel.name} averages a class's row over the clients that have the class, which "
+            "the server does not know; take submodel.owners = false"
         )
-    if keeps_no_statistics(net.module) and made.evaluate.statistics == "static":
+    if keeps_no_statistics(net.module) and experiment.evaluate.statistics == "static":
         raise CompositionError(
             "evaluate.statistics = static gathers statistics over the clients' data, which are "
             "elsewhere; take evaluate.statistics = batch"
@@ -214,7 +214,7 @@ def _refuse_there(net: Net, made: Experiment) -> None:
 
 
 # ------------------------------------------------------------------------------------- at a client
-class Place:
+class ClientSite:
     """A client's place: its data, and as soon as all have agreed its node. data: the site's file,
     which says where its data are and names its own parts; without data it has its part of the data
     of the settings, to try a federation. Raises ConfigError, DataError, CompositionError.
@@ -222,7 +222,7 @@ class Place:
 
     def __init__(self, fed: Folder, data: Path | None = None) -> None:
         assert fed.client is not None
-        self._fed, self._file, self._clients = fed, data, read_clients(fed.clients_file)
+        self._fed, self._site_file, self._clients = fed, data, read_clients(fed.clients_file)
         self._parts, self._table = ([], None) if data is None else read_site(data)
         self.client, self.settings = fed.client, fed.settings()
         if self.client >= self._clients.population:
@@ -230,19 +230,19 @@ class Place:
                 f"there is no client {self.client}: clients.toml has clients 0 to "
                 f"{self._clients.population - 1}"
             )
-        self._own: FederatedData  # as soon as it is known what a column becomes
+        self._data: FederatedData  # as soon as it is known what a column becomes
         self._node: Node | None = None
-        self._config = settings_of(fed, self._parts, data, agreed=False)
+        self._config = settings_of(fed, self._parts, data, rules=False)
         self._run = run_of(fed, self._config)
-        if not self.waits:
+        if not self.missing_rules:
             self._begin()
         elif self._table is None:
-            raise CompositionError(self.waits)
+            raise CompositionError(self.missing_rules)
         else:
-            self.told()  # it can be described
+            self.describe()  # it can be described
 
     @property
-    def waits(self) -> str:
+    def missing_rules(self) -> str:
         """Why this place can only be described yet; empty if it can do more."""
         return unagreed(self._config.values["data"])
 
@@ -254,39 +254,39 @@ class Place:
     @property
     def examples(self) -> int:
         """How many training examples are here."""
-        return len(self._own.inputs)
+        return len(self._data.inputs)
 
     def _begin(self) -> None:
         """Load the data, and make the node if all is agreed."""
         self._run = run_of(self._fed, self._config)
-        self._own, self._node = self._loaded(self._config.values["data"]), None
-        if self._file is not None and isinstance(raw := self._own.raw, PerClient):
-            mine = json.dumps(raw.numbers(""), indent=1)  # for predictions here; nobody gets it
-            write(self._fed.path / "preparation.json", mine + "\n")
-        agreed = read_agreement(self._fed.agreed_file)
-        if agreed is not None:
-            self._check(agreed)
-            self._node = self._made(agreed.roll, agreed)
+        self._data, self._node = self._load_data(self._config.values["data"]), None
+        if self._site_file is not None and isinstance(raw := self._data.raw, PerClient):
+            text = json.dumps(raw.numbers(""), indent=1)  # for predictions here; nobody gets it
+            write(self._fed.path / "preparation.json", text + "\n")
+        agreement = read_agreement(self._fed.agreement_file)
+        if agreement is not None:
+            self._check_agreement(agreement)
+            self._node = self._make_node(agreement.roll, agreement)
         elif not must_join(self.settings, self._clients):
             self._check_classes()
-            self._node = self._made(self._clients.as_data(), None)
+            self._node = self._make_node(self._clients.as_data(), None)
 
-    def _loaded(self, run: Mapping[str, Any]) -> FederatedData:
+    def _load_data(self, run: Mapping[str, Any]) -> FederatedData:
         """This place's own data. run: the table [data] of run.toml."""
-        if self._file is None or self._table is None:
-            return alone(self._config.data(), self.client)
-        found = own_data(self._table, self._file, run)
-        return found.astype(getattr(torch, self._config.values["dtype"]))
+        if self._site_file is None or self._table is None:
+            return data_of(self._config.data(), self.client)
+        data = load_data(self._table, self._site_file, run)
+        return data.astype(getattr(torch, self._config.values["dtype"]))
 
-    def _made(self, roll: Roll, agreed: Agreement | None) -> Node:
-        if agreed is not None:
-            _log.warning("client %d: %s", self.client, agreed.compared)
-        data = at_client(self._own, self.client, roll, agreed)
-        made = at_node(experiment_of(self._config, self._clients, data))
-        made.evaluate = dataclasses.replace(made.evaluate, target=None)  # the server looks for it
-        loop = made.build()
-        if said := evaluation(self.settings.evaluate, made.rounds):
-            _log.warning("client %d: %s", self.client, said)
+    def _make_node(self, roll: Roll, agreement: Agreement | None) -> Node:
+        if agreement is not None:
+            _log.warning("client %d: %s", self.client, agreement.compared)
+        data = at_client(self._data, self.client, roll, agreement)
+        experiment = at_node(experiment_of(self._config, self._clients, data))
+        experiment.evaluate = dataclasses.replace(experiment.evaluate, target=None)  # the server's
+        loop = experiment.build()
+        if notice := evaluation(self.settings.evaluate, experiment.rounds):
+            _log.warning("client %d: %s", self.client, notice)
         parts, identity = (loop.plan, with_system_draws(loop.fed), loop.net), None
         if loop.plan.aggregation.masked:
             if len(roll.sizes) != self._clients.population:
@@ -295,14 +295,14 @@ class Place:
                     f"{self._clients.population}: a masked sum is of those whose keys are here"
                 )
             identity = identity_of(self._fed, [entry.key for entry in self._clients.client])
-        place = self.client, self._fed.path / "states", self._run
+        arguments = self.client, self._fed.path / "states", self._run
         return Node(
             *parts,
-            *place,
+            *arguments,
             identity=identity,
-            rounds=made.rounds,
-            cohorts=Expected(made._cohorts, self._removed),
-            agreed="" if agreed is None else agreed.digest,
+            rounds=experiment.rounds,
+            cohorts=ExpectedCohorts(experiment._cohorts, self._removed),
+            agreement="" if agreement is None else agreement.digest,
             least=self.settings.least_count,
         )
 
@@ -311,63 +311,64 @@ class Place:
         clients = read_clients(self._fed.clients_file)
         return {*range(clients.population)} - clients.members.keys()
 
-    def _check(self, agreed: Agreement) -> None:
+    def _check_agreement(self, agreement: Agreement) -> None:
         """Raise DataError unless this place and all others that it knows of are among them (others
         may have been added since), for what this place's own settings leave to nobody, and for
         another agreement than the one that is kept here.
         """
-        if agreed.mean and not self.settings.standardise:
+        if agreement.mean and not self.settings.standardise:
             raise DataError(
                 "the agreement has a common scale, and this node's federation.toml says "
                 "standardise = false"
             )
-        own = self._config.values["data"].get("class_names")
-        if own and [*own] != agreed.class_names:
+        class_names = self._config.values["data"].get("class_names")
+        if class_names and [*class_names] != agreement.class_names:
             raise DataError("the agreement has other data.class_names than this node's run.toml")
-        before = read_agreement(self._fed.agreed_file)
-        if before is not None and not agreed.follows(before):
+        previous = read_agreement(self._fed.agreement_file)
+        if previous is not None and not agreement.follows(previous):
             raise DataError(
-                f"all agreed before round 1 ({before.digest[:16]}), and the server now says "
-                f"otherwise ({agreed.digest[:16]}): only sites that were added may come to it. For "
-                f"a run that begins anew this site deletes '{self._fed.agreed_file.name}'"
+                f"all agreed before round 1 ({previous.digest[:16]}), and the server now says "
+                f"otherwise ({agreement.digest[:16]}): only sites that were added may come to it. "
+                f"For a run that begins anew this site deletes '{self._fed.agreement_file.name}'"
             )
         population = self._clients.population
-        if len(agreed.examples) < population:
+        if len(agreement.examples) < population:
             raise DataError(
-                f"the agreement has {len(agreed.examples)} clients, and clients.toml {population}"
+                f"the agreement has {len(agreement.examples)} clients, and clients.toml "
+                f"{population}"
             )
-        there = agreed.examples[self.client]
-        if there != self.examples:
+        examples = agreement.examples[self.client]
+        if examples != self.examples:
             raise DataError(
                 f"client {self.client} has {self.examples} training examples, and all agreed on "
-                f"{there}; put the data back as they were, or begin another run"
+                f"{examples}; put the data back as they were, or begin another run"
             )
 
     def _check_classes(self) -> None:
         """Nobody numbers the classes anew where nodes do not join."""
-        here, there = self._own.class_names, self._clients.classes
-        if here and there is not None and len(here) != there:
+        class_names, classes = self._data.class_names, self._clients.classes
+        if class_names and classes is not None and len(class_names) != classes:
             raise DataError(
-                f"client {self.client} has the {len(here)} classes {', '.join(here[:10])}, and "
-                f"clients.toml says {there}, so they would be numbered otherwise; write "
-                "data.class_names into run.toml at every place"
+                f"client {self.client} has the {len(class_names)} classes "
+                f"{', '.join(class_names[:10])}, and clients.toml says {classes}, so they would be "
+                "numbered otherwise; write data.class_names into run.toml at every place"
             )
 
     def answer(self, raw: bytes) -> bytes:
         """A message of the server -> the answer."""
-        who: dict[str, Any] = {"run": self._run, "what": "join", "round": -1}
-        who["client"] = self.client
+        header: dict[str, Any] = {"run": self._run, "what": "join", "round": -1}
+        header["client"] = self.client
         try:
-            ask, parts = opened(ASK, raw)
-            who |= {"run": ask.run, "what": ask.what, "round": ask.round}
+            ask, parts = decode(ASK, raw)
+            header |= {"run": ask.run, "what": ask.what, "round": ask.round}
             if ask.what in ("describe", "prepare"):
-                return self._described(ask, parts)
-            who["run"] = self._run
-            if self.waits:
+                return self._answer_describe(ask, parts)
+            header["run"] = self._run
+            if self.missing_rules:
                 raise WireError("this node waits to be described; run `fedloom deploy describe`")
             self._permit(ask.what)
             if ask.what in ("join", "agree"):
-                return self._joined(ask, parts)
+                return self._answer_join(ask, parts)
             if self._node is not None:
                 return self._node.answer(raw)
             raise WireError("this node has not joined yet; begin the run again")
@@ -376,7 +377,7 @@ class Place:
         except Exception as error:  # a node that ended here would be deaf from then on
             _log.exception("client %d: this node has failed", self.client)
             why = f"the node failed: {type(error).__name__}; its own log says why"
-        return sealed(Refusal(**who, why=why), {})
+        return encode(Refusal(**header, why=why), {})
 
     def _permit(self, what: What) -> None:
         """Raise WireError for what this site's own settings do not have it tell, whoever asks."""
@@ -387,72 +388,74 @@ class Place:
         if what in ("join", "agree") and not must_join(self.settings, self._clients):
             raise WireError("this site joins nothing: its clients.toml and settings say all")
 
-    def told(self) -> Description:
+    def describe(self) -> Description:
         """What would be told of this site's table. Raises ConfigError, DataError."""
-        assert self._file is not None
+        assert self._site_file is not None
         data = self._config.values["data"]
-        return description_of(self._fed, self._table or {}, data, self._file)
+        return description_of(self._fed, self._table or {}, data, self._site_file)
 
-    def _described(self, ask: Ask, parts: dict[str, bytes]) -> bytes:
+    def _answer_describe(self, ask: Ask, parts: dict[str, bytes]) -> bytes:
         """What this site's people agreed to tell; or the preparation that all get, which is then
         kept. What is wrong with a table is said here: it may name a cell.
         """
         check_addressee(ask, described_run(self.settings.run), self.client)
-        if self._file is None:
+        if self._site_file is None:
             raise WireError("this node was started without a site's file; give it --data mine.toml")
-        who = ask.model_dump(include={"run", "what", "round", "client"})
+        header = ask.model_dump(include={"run", "what", "round", "client"})
         try:
-            told = self.told()
-            if told != agreed_to(self._fed):
+            description = self.describe()
+            if description != read_consent(self._fed):
                 raise WireError(
                     "its people have not agreed to what would be told of its table now; they see "
                     "it, and agree, with `fedloom deploy describe` there"
                 )
             if ask.what == "describe":
-                parts = {"description": told.model_dump_json().encode()}
-                return sealed(Told(**who, digest=digest_of(told)), parts)
-            made = preparation(parts.get("preparation", b""))
-            self._prepare(made, told)
+                parts = {"description": description.model_dump_json().encode()}
+                return encode(DigestAnswer(**header, digest=digest_of(description)), parts)
+            preparation = read_preparation(parts.get("preparation", b""))
+            self._prepare(preparation, description)
         except (ConfigError, DataError) as error:
             _log.error("client %d: %s", self.client, error)
             raise WireError("its table cannot be used: its node's own output says why") from None
-        return sealed(Told(**who, digest=made.digest), {})
+        return encode(DigestAnswer(**header, digest=preparation.digest), {})
 
-    def _prepare(self, made: Preparation, told: Description) -> None:
+    def _prepare(self, preparation: Preparation, description: Description) -> None:
         """Keep rules in run.toml, once it is known that this site's table fits them."""
-        here = self._config.values["data"]
-        if not here["rules"]:
-            check_told(made, told)
-            text = made.written(self._fed.run_file.read_text(encoding="utf-8"))
-            self._loaded(prepared({"data": here}, made.rules, made.class_names)["data"])
+        data = self._config.values["data"]
+        if not data["rules"]:
+            check_described(preparation, description)
+            text = preparation.written(self._fed.run_file.read_text(encoding="utf-8"))
+            self._load_data(
+                prepared({"data": data}, preparation.rules, preparation.class_names)["data"]
+            )
             write(self._fed.run_file, text)
-            self._config = settings_of(self._fed, self._parts, self._file)
+            self._config = settings_of(self._fed, self._parts, self._site_file)
             self._begin()
-        elif made.digest != Preparation.in_table(here).digest:
+        elif preparation.digest != Preparation.in_table(data).digest:
             raise WireError(
                 "its run.toml has other rules already; take data.rules out there to agree anew"
             )
 
-    def _joined(self, ask: Ask, parts: dict[str, bytes]) -> bytes:
+    def _answer_join(self, ask: Ask, parts: dict[str, bytes]) -> bytes:
         """What is here; and if it says so what all agreed on, which is then kept."""
         check_addressee(ask, self._run, self.client)
         if ask.what == "agree":
-            agreed = parsed(parts.get("agreed", b""))
-            self._check(agreed)
-            if agreed != read_agreement(self._fed.agreed_file) or self._node is None:
-                self._node = self._made(agreed.roll, agreed)
-                write(self._fed.agreed_file, agreed.model_dump_json() + "\n")
-        sums = {"sums": sums_of(self._own)} if self.settings.standardise else {}
-        return sealed(described(self._own, ask), sums)
+            agreement = agreement_of(parts.get("agreed", b""))
+            self._check_agreement(agreement)
+            if agreement != read_agreement(self._fed.agreement_file) or self._node is None:
+                self._node = self._make_node(agreement.roll, agreement)
+                write(self._fed.agreement_file, agreement.model_dump_json() + "\n")
+        sums = {"sums": sums_of(self._data)} if self.settings.standardise else {}
+        return encode(site_of(self._data, ask), sums)
 
 
-def told_at(fed: Folder, file: Path) -> Description:
+def describe_site(fed: Folder, file: Path) -> Description:
     """What would be told of the table of a site's file. Raises ConfigError, DataError."""
     parts, table = read_site(file)
-    run = settings_of(fed, parts, file, agreed=False).values["data"]
+    run = settings_of(fed, parts, file, rules=False).values["data"]
     return description_of(fed, table or {}, run, file)
 
 
 def must_join(settings: Deployment, clients: Clients) -> bool:
     """Whether nodes must say what they have before round 1."""
-    return settings.evaluate != "server" or settings.standardise or not clients.known
+    return settings.evaluate != "server" or settings.standardise or not clients.sizes_known

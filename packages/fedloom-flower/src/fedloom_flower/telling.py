@@ -55,12 +55,12 @@ def described_run(name: str) -> str:
     return f"{name}@described"
 
 
-def digest_of(told: Description) -> str:
+def digest_of(description: Description) -> str:
     """By which a site's people know what they agreed to tell."""
-    return digest(told.model_dump(), DIGITS)
+    return digest(description.model_dump(), DIGITS)
 
 
-def preparation(raw: bytes) -> Preparation:
+def read_preparation(raw: bytes) -> Preparation:
     """A preparation from its JSON, which the server sent. Raises WireError."""
     return from_json(Preparation, raw, "preparation")
 
@@ -78,42 +78,42 @@ def description_of(
             "and path, CSV or Parquet files"
         )
     inputs = run.get("inputs") or [rule["name"] for rule in run["rules"]]
-    if run["rules"] and (before := agreed_to(fed)):
-        inputs = [name for name in before.columns if name != before.target]
-    given = {k: v for k, v in inherited(site, run).items() if k not in ("name", "rules")}
+    if run["rules"] and (consent := read_consent(fed)):
+        inputs = [name for name in consent.columns if name != consent.target]
+    options = {k: v for k, v in inherited(site, run).items() if k not in ("name", "rules")}
     origin = Origin(f"file '{file}'")
     skip = ("partition", "seed")
-    options = check(table, given | {"inputs": [*inputs]}, "data", "data 'table'", origin, skip)
-    with origin.blame("data", options):
-        found = described_table(live(options), fed.settings().least_count)
-    return called(found, options["target"], run["target"])
+    values = check(table, options | {"inputs": [*inputs]}, "data", "data 'table'", origin, skip)
+    with origin.blame("data", values):
+        description = described_table(live(values), fed.settings().least_count)
+    return with_target(description, values["target"], run["target"])
 
 
-def called(found: Description, here: Any, there: Any) -> Description:
+def with_target(description: Description, local: Any, common: Any) -> Description:
     """A description with the target's name at all sites."""
-    if not isinstance(here, str) or not isinstance(there, str):
-        return found
-    columns = {there if name == here else name: c for name, c in found.columns.items()}
-    return found.model_copy(update={"target": there, "columns": columns})
+    if not isinstance(local, str) or not isinstance(common, str):
+        return description
+    columns = {common if name == local else name: c for name, c in description.columns.items()}
+    return description.model_copy(update={"target": common, "columns": columns})
 
 
-def agree_to(fed: Folder, told: Description) -> None:
+def write_consent(fed: Folder, description: Description) -> None:
     """Note that a site's people agreed to tell this. Raises ConfigError."""
-    write(fed.told_file, told.model_dump_json() + "\n")
+    write(fed.description_file, description.model_dump_json() + "\n")
 
 
-def agreed_to(fed: Folder) -> Description | None:
+def read_consent(fed: Folder) -> Description | None:
     """What a site's people agreed to tell; None if nothing, or a file that is damaged."""
     try:
-        return parsed(fed.told_file.read_bytes())
+        return parsed(fed.description_file.read_bytes())
     except (OSError, WireError):
         return None
 
 
-def check_told(made: Preparation, told: Description) -> None:
+def check_described(preparation: Preparation, description: Description) -> None:
     """Raise WireError for rules of a column that this site did not tell."""
-    for rule in made.rules:
-        if rule.get("name") not in told.columns or rule["name"] == told.target:
+    for rule in preparation.rules:
+        if rule.get("name") not in description.columns or rule["name"] == description.target:
             raise WireError(
                 f"the preparation uses column {str(rule.get('name'))[:60]!r}, of which this site "
                 "told nothing"

@@ -2,9 +2,9 @@
 
 Server, nodes and their disks are the programs' own code: rounds, checkpoints, FederationEngine,
 MessageExchange, Node. What they ask of the system (storage/world.py) is simulated, and what carries
-messages is `Post`, in the place of Flower. A fault is named by its kind, its place and a count, and
-the seed decides it by that name alone: the same seed gives the same run, and a run without some of
-the faults is the same but for them.
+messages is `SimulatedTransport`, in the place of Flower. A fault is named by its kind, its place
+and a count, and the seed decides it by that name alone: the same seed gives the same run, and a run
+without some of the faults is the same but for them.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from fedloom_flower.folder import Folder
 from fedloom_flower.message_exchange import MessageExchange
 from fedloom_flower.node import Node
 from fedloom_flower.node_states import NodeStates
-from fedloom_flower.server import _write_down, started
+from fedloom_flower.server import _write_down, next_start
 from support.disk import CHANGES, REAL, Disk, Killed, lay
 from tiny import same
 
 from .fault_kinds import CLIENTS, KINDS, ROUNDS, Kind, ViolationError
-from .post import Post
+from .post import SimulatedTransport
 
 QUIET = 1500.0  # virtual seconds, after which nothing fails any more
 END = 40_000.0  # at which a run must have ended
@@ -260,8 +260,8 @@ class Simulation:
         saving = Checkpoint(self.kind.often or 1 + self.faults.seed // 5 % 2, every_seconds=None)
         given = self.kind.made(on_round=told, checkpoint=saving)
         try:
-            exchange = self._counted(MessageExchange(Post(self)))
-            about = {"run": "r", "kept": kept, "start": started(fed)}
+            exchange = self._counted(MessageExchange(SimulatedTransport(self)))
+            about = {"run": "r", "kept": kept, "start": next_start(fed)}
             engine = FederationEngine(exchange, **about, **self.kind.engine)
             given.engine = engine
             given.run(there / "run", go_on=True)
@@ -283,7 +283,7 @@ class Simulation:
 
         def counted(messages: dict[int, bytes], seconds: float, enough: int) -> dict[int, bytes]:
             for i, raw in messages.items():
-                head = message.opened(message.ASK, raw)[0]
+                head = message.decode(message.ASK, raw)[0]
                 self.asked, self.newest[i] = max(self.asked, head.round), head.attempt
                 if head.round not in begun:
                     begun.add(head.round)
@@ -333,10 +333,10 @@ class Simulation:
         except Killed:
             self._crash(i)
             return None
-        head, blocks = message.opened(message.ANSWER, said)
+        head, blocks = message.decode(message.ANSWER, said)
         if not isinstance(head, message.Refusal):
             try:
-                ask = message.opened(message.ASK, raw)
+                ask = message.decode(message.ASK, raw)
             except WireError as error:
                 raise ViolationError(f"client {i} has answered what is no message") from error
             self._answered(i, head, blocks, *ask)

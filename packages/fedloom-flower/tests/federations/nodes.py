@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 
 from fedloom_flower import check
-from fedloom_flower.message import ANSWER, ASK, opened
+from fedloom_flower.message import ANSWER, ASK, decode
 
 
 class Nodes(check.Nodes):
     """away(what, round, client): whether a message is lost; awry(client, raw): what becomes of an
-    answer, None: it is lost; apart: no node has the others' data; of: see check.Nodes. bytes, down:
-    of blocks both ways, and to the clients; sent: each answer with its place, header and blocks.
+    answer, None: it is lost; apart: no node has the others' data; options: see check.Nodes. bytes,
+    down: of blocks both ways, and to the clients; sent: each answer with its place, header and
+    blocks.
     """
 
     def __init__(
@@ -21,28 +22,28 @@ class Nodes(check.Nodes):
         away=lambda *_: False,
         awry=lambda i, raw: raw,
         apart=False,
-        of=lambda i: {"rehearsal": True},
+        options=lambda i: {"rehearsal": True},
     ):
-        super().__init__(given, folder, "r", of)
+        super().__init__(given, folder, "r", options)
         self._given, self._apart, self.away, self.awry = given, apart, away, awry
         self.bytes, self.down, self.sent = 0, 0, []
         for i in range(self._loop.fed.population):
             self.node(i)
 
-    def begun(self, i):
+    def start_node(self, i):
         if self._apart:
             self._loop = dataclasses.replace(self._given, data=self._given.data.only(i)).build()
-        return super().begun(i)
+        return super().start_node(i)
 
     def __call__(self, messages, *more):
         out = {}
         for i, raw in messages.items():
-            ask, parts = opened(ASK, raw)
+            ask, parts = decode(ASK, raw)
             self.down += sum(map(len, parts.values()))
             if self.away(ask.what, ask.round, i):
                 continue
             answer = super().__call__({i: raw})[i]
-            head, parts = opened(ANSWER, answer)
+            head, parts = decode(ANSWER, answer)
             self.bytes += sum(map(len, parts.values()))
             self.sent.append((ask.what, ask.round, i, head, parts))
             out[i] = self.awry(i, answer)

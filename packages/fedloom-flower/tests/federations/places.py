@@ -7,7 +7,7 @@ import numpy as np
 from fedloom_flower.clients import Clients, Entry
 from fedloom_flower.folder import Folder, deployment_of
 from fedloom_flower.new import write_folder
-from fedloom_flower.sites import Place
+from fedloom_flower.sites import ClientSite
 
 KEY = "ecdsa-sha2-nistp384 "
 PRIVATE = ["aggregation=dp", "sampling=poisson", "cohort=0.7", "weighting=uniform"]
@@ -30,7 +30,7 @@ class Here:
     """All places in this process. off: clients that are not there."""
 
     def __init__(self, fed, files=(None,) * 3, off=()):
-        self.places = {i: Place(fed.node(i), file) for i, file in enumerate(files)}
+        self.places = {i: ClientSite(fed.node(i), file) for i, file in enumerate(files)}
         self.off, self.asked = set(off), 0
 
     def present(self):

@@ -151,7 +151,7 @@ def _(patch: Patch) -> None:
     answer = Node.answer
 
     def same(self: Node, raw: bytes) -> bytes:
-        return self._said[1] or answer(self, raw)
+        return self._last_answer[1] or answer(self, raw)
 
     patch.setattr(Node, "answer", same)
 
@@ -193,7 +193,7 @@ def _(patch: Patch) -> None:
 
 @planted("an answer for an earlier round is taken")
 def _(patch: Patch) -> None:
-    patch.setattr(engine, "answer_to", lambda about, raw, *_: message.opened(message.ANSWER, raw))
+    patch.setattr(engine, "answer_to", lambda about, raw, *_: message.decode(message.ANSWER, raw))
     before: dict[int, bytes] = {}
     real = faults.Simulation.answer
 
@@ -218,7 +218,7 @@ def _(patch: Patch) -> None:
         return out
 
     patch.setattr(message_exchange._Pulls, "_read", read)
-    patch.setattr(engine, "answer_to", lambda about, raw, *_: message.opened(message.ANSWER, raw))
+    patch.setattr(engine, "answer_to", lambda about, raw, *_: message.decode(message.ANSWER, raw))
 
 
 @planted("an update counts twice in the sum")
@@ -262,14 +262,14 @@ def _(patch: Patch) -> None:
 # ------------------------------------------------------------------- questions before local steps
 @planted("a node that begins after the question trains without it", "asked")
 def _(patch: Patch) -> None:
-    patch.setattr(Node, "_changed_by", _asked_once(Node._changed_by))
+    patch.setattr(Node, "_run_question", _asked_once(Node._run_question))
 
 
 def _asked_once(real: Any) -> Any:
     def changed(self: Node, ask: Any, share: Any, memory: Any) -> Any:
         if ask.what == "question":
             return real(self, ask, share, memory)
-        self._waiting = b"", memory
+        self._pending = b"", memory
         return None
 
     return changed
@@ -277,32 +277,32 @@ def _asked_once(real: Any) -> Any:
 
 @planted("a node knows a question by its round alone", "asked")
 def _(patch: Patch) -> None:
-    patch.setattr(node, "_question_of", lambda ask, msg: b"%d %d" % (ask.round, ask.taken))
+    patch.setattr(node, "_digest", lambda ask, msg: b"%d %d" % (ask.round, ask.taken))
 
 
 @planted("a question changes the client state on the disk", "asked")
 def _(patch: Patch) -> None:
-    real = Node._asked
+    real = Node._answer_question
 
     def asked(self: Node, ask: Any, parts: Any) -> bytes:
         said = real(self, ask, parts)
         if self._version is not None:
-            self.states.put(ask.taken, self._version._replace(state=self._waiting[1]))
+            self.states.put(ask.taken, self._version._replace(state=self._pending[1]))
         return said
 
-    patch.setattr(Node, "_asked", asked)
+    patch.setattr(Node, "_answer_question", asked)
 
 
 # ------------------------------------------------------------------------------- sites that change
 @planted("a round of too few updates counts", "changing")
 def _(patch: Patch) -> None:
-    real = engine.Attendance.counted
+    real = engine.Attendance.conclude
 
     def counted(self: Any, out: Any, *arguments: Any) -> Any:
         real(self, out, *arguments)
         return out
 
-    patch.setattr(engine.Attendance, "counted", counted)
+    patch.setattr(engine.Attendance, "conclude", counted)
 
 
 @planted("a draw in vain costs nothing", "changing")
@@ -316,7 +316,7 @@ def _(patch: Patch) -> None:
     send = FederationEngine._send
 
     def forgets(self: FederationEngine, *arguments: Any) -> None:
-        self._about = self._about[0], -2
+        self._subject = self._subject[0], -2
         send(self, *arguments)
 
     patch.setattr(FederationEngine, "_send", forgets)
@@ -345,7 +345,7 @@ def _(patch: Patch) -> None:
 
 @planted("a node pays once for a round, however often it computes it", "private")
 def _(patch: Patch) -> None:
-    trained, paid = Node._trained, set[Any]()
+    trained, paid = Node._train, set[Any]()
 
     def once(self: Node, ask: Any, parts: Any) -> bytes:
         accounts = self._accounts
@@ -357,7 +357,7 @@ def _(patch: Patch) -> None:
         finally:
             self._accounts = accounts
 
-    patch.setattr(Node, "_trained", once)
+    patch.setattr(Node, "_train", once)
 
 
 @planted("the server's account begins anew when it goes on", "private")
@@ -370,17 +370,17 @@ def _(patch: Patch) -> None:
 # ------------------------------------------------------------------------------------- masked sums
 @planted("a node unmasks a round as often as it is asked to", "masked")
 def _(patch: Patch) -> None:
-    patch.setattr(MaskedAnswers, "_unmasked", lambda self, run: -1)
+    patch.setattr(MaskedAnswers, "_read_unmasked", lambda self, run: -1)
 
 
 @planted("a node has the same masks in every draw", "masked")
 def _(patch: Patch) -> None:
-    drawn, kept = masked_sums.Secrets.drawn, dict[Any, Any]()
+    drawn, kept = masked_sums.Secrets.generate, dict[Any, Any]()
     keys = MaskedAnswers.keys
 
     def once(self: Any, ask: Any, parts: Any) -> bytes:
         again = lambda: kept.setdefault((self._file, ask.round), drawn())
-        patch.setattr(masked_sums.Secrets, "drawn", again)
+        patch.setattr(masked_sums.Secrets, "generate", again)
         return keys(self, ask, parts)
 
     patch.setattr(MaskedAnswers, "keys", once)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from .faults import Simulation
 
 
-class Post:
+class SimulatedTransport:
     """What carries messages, between one life of the server and the nodes. Each may be lost, late,
     come twice or after a later one, both ways, long after its time too.
     """

@@ -20,7 +20,7 @@ from fedloom.config import resolve
 from fedloom.data.client_indices import Ragged
 from fedloom.federation.availability import Availability
 from fedloom_flower.flower_app.admission import REMOVED
-from fedloom_flower.site_data import alone
+from fedloom_flower.site_data import data_of
 from support.without import Without
 
 pytestmark = [pytest.mark.flower, pytest.mark.slow]
@@ -76,7 +76,7 @@ def simulation(fed, rows, missing, tmp_path):
     """The simulation of the same clients in the same rounds."""
     config = resolve(fed.run_file, ["engine=serial"])
     whole = config.data()
-    parts = [alone(whole, i) for i in range(3)] + [resolve("digits", ["data.clients=1"]).data()]
+    parts = [data_of(whole, i) for i in range(3)] + [resolve("digits", ["data.clients=1"]).data()]
     ends = [0, *itertools.accumulate(len(part.inputs) for part in parts)]
     data = dataclasses.replace(
         whole,

@@ -231,7 +231,7 @@ def test_a_node_has_few_requests_under_way(fed, key):
     with contextlib.ExitStack() as stack:
         for _ in range(16):
             stack.enter_context(mine.admitted(path, signed(key)))
-        with pytest.raises(admission.Refused) as no, mine.admitted(path, signed(key)):
+        with pytest.raises(admission.Refusal) as no, mine.admitted(path, signed(key)):
             pass
         assert no.value.status == 503  # Flower's node asks again
         with mine.admitted(path, signed(key_of(fed.node(1).secret("node")))):
@@ -322,7 +322,7 @@ def test_the_next_minute_counts_anew_and_tells_how_many_there_were(caplog, monke
         assert (found.count("a"), found.count("b")) == (30, 0)
         clock[0] = 61.0
         assert found.count("a") == 0
-    assert caplog.messages[-1] == "and 10 refusals more in that minute" and not found._by
+    assert caplog.messages[-1] == "and 10 refusals more in that minute" and not found._counts
 
 
 @pytest.mark.parametrize("size", [0, 1 << 20, (1 << 20) + 1, 23 << 20])

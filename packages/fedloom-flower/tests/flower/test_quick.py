@@ -105,9 +105,9 @@ def test_a_running_gate_takes_another_list_of_clients(asked):
 def test_an_expired_certificate_is_named(tmp_path, monkeypatch):
     fed = make(resolve("digits", ["data.clients=3"]), tmp_path / "fed", None, {})
     with pytest.raises(FlowerError, match="does not answer; start it with `fedloom deploy server"):
-        programs.asked(fed, "list")
+        programs.run_flwr(fed, "list")
     monkeypatch.setattr(programs, "days_left", lambda path: -2)
-    for begun in (lambda: programs.link(fed), lambda: programs.asked(fed, "list")):
+    for begun in (lambda: programs.link(fed), lambda: programs.run_flwr(fed, "list")):
         with pytest.raises(
             ConfigError, match=r"expired . days ago, and no node accepts it; make another"
         ):

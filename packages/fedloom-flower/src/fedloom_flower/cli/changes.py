@@ -21,9 +21,9 @@ def folder_of(path: Path) -> Folder:
     """The folder of a federation. Raises ConfigError."""
     from fedloom_flower.folder import Folder
 
-    found = Folder(path.absolute())
-    found.settings()
-    return found
+    folder = Folder(path.absolute())
+    folder.settings()
+    return folder
 
 
 @click.group("sites", short_help="Add a site, or take one out, while the run goes on.")

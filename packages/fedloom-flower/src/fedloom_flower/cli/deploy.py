@@ -73,31 +73,31 @@ def new_command(settings: tuple[str, ...], out: Path, clients: str | None) -> No
     from fedloom_flower.own_files import at_sites, named_files
 
     source, changes, _ = split_settings(settings, str(out))
-    ours = [c for c in changes if c.startswith("federation.")]
-    given = dict(parse_override(c.removeprefix("federation.")) for c in ours)
-    config = resolve(source, [c for c in changes if c not in ours])
-    fed = make(config, out, None if clients is None else _named(clients), given)
+    overrides = [c for c in changes if c.startswith("federation.")]
+    deployment = dict(parse_override(c.removeprefix("federation.")) for c in overrides)
+    config = resolve(source, [c for c in changes if c not in overrides])
+    fed = make(config, out, None if clients is None else _client_names(clients), deployment)
     where = quote(str(out))
     unknown = clients and unagreed(read(fed.run_file)["data"])
-    now = (
+    next_step = (
         "start server and nodes, then: fedloom deploy describe"
         if unknown
         else "now: fedloom deploy check"
     )
-    click.echo(f"federation '{fed.settings().run}' in {out}; {now} {where}")
+    click.echo(f"federation '{fed.settings().run}' in {out}; {next_step} {where}")
     if files := at_sites(config.values):
-        named = ", ".join(f'"{name}"' for name in named_files(config.values))
+        names = ", ".join(f'"{name}"' for name in named_files(config.values))
         click.echo(
             f"  it runs {', '.join(files)}: give them to every site, whose mine.toml says "
-            f"parts = [{named}]"
+            f"parts = [{names}]"
         )
     click.echo(f"  then {where}/RUNBOOK.md says what goes where, and how to begin")
     click.echo(f"  the sites' keys were {KEYS_MADE_HERE}")
-    if said := evaluation(fed.settings().evaluate, config.values["rounds"]):
-        click.echo(f"  {said}")
+    if notice := evaluation(fed.settings().evaluate, config.values["rounds"]):
+        click.echo(f"  {notice}")
 
 
-def _named(clients: str) -> list[str]:
+def _client_names(clients: str) -> list[str]:
     """The names in --clients, "" for each of a number."""
     if not clients.strip():
         raise ConfigError("--clients is empty; give their number or names, as 5 or bonn,lyon")
@@ -117,35 +117,35 @@ def check_command(fed: Path) -> None:
     from fedloom.cli.printing import table
     from fedloom.config.sources import read
     from fedloom_flower.certificates import validity
-    from fedloom_flower.check import besides, check
+    from fedloom_flower.check import check, other_disclosures
     from fedloom_flower.clients import read_clients
     from fedloom_flower.columns import unagreed
 
     folder = folder_of(fed)
     run = read(folder.run_file)
     data = run["data"]
-    table_there = data["name"] == "table"
+    is_table = data["name"] == "table"
     clients = read_clients(folder.clients_file)
-    beside = besides(folder.settings(), clients, table_there, run["rounds"])
-    if table_there and (unagreed(data) or not data.get("path")):
+    disclosures = other_disclosures(folder.settings(), clients, is_table, run["rounds"])
+    if is_table and (unagreed(data) or not data.get("path")):
         lacks = "the sites are still to be described" if unagreed(data) else "no table is here"
-        compared = ("compared", f"nothing: {lacks}")
+        comparison = ("compared", f"nothing: {lacks}")
         update = ("from a client", "what the method sends, each round: `fedloom show ALGORITHM`")
-        click.echo(table([compared, update, *beside, ("certificate", validity(folder))]))
+        click.echo(table([comparison, update, *disclosures, ("certificate", validity(folder))]))
         return
-    found = check(folder)
-    same = found.difference == 0 and found.bills and not found.refused
+    result = check(folder)
+    same = result.difference == 0 and result.bills and not result.refused
     rows = [
-        ("compared", f"{found.rounds} rounds of both halves in one process with the simulation"),
-        ("difference", f"{found.difference:g} in the server state"),
-        ("bytes", "as the simulation counts them" if found.bills else "not as it counts them"),
-        *(("to a client", f"{name}: {size:,} bytes a round") for name, size in found.down.items()),
-        *(("from a client", f"{name}: {size:,} bytes a round") for name, size in found.up.items()),
-        ("and of itself", ", ".join(found.told)),
-        *beside,
-        ("a node keeps", f"{found.state:,} bytes of client states"),
+        ("compared", f"{result.rounds} rounds of both halves in one process with the simulation"),
+        ("difference", f"{result.difference:g} in the server state"),
+        ("bytes", "as the simulation counts them" if result.bills else "not as it counts them"),
+        *(("to a client", f"{name}: {size:,} bytes a round") for name, size in result.down.items()),
+        *(("from a client", f"{name}: {size:,} bytes a round") for name, size in result.up.items()),
+        ("and of itself", ", ".join(result.header_fields)),
+        *disclosures,
+        ("a node keeps", f"{result.state:,} bytes of client states"),
         ("certificate", validity(folder)),
-        *(("refused", why) for why in found.refused),
+        *(("refused", why) for why in result.refused),
     ]
     click.echo(table(rows))
     if not same:
@@ -177,24 +177,24 @@ def describe_command(
     if client is None:
         if data is not None or yes:
             raise ConfigError("--data and --yes are for a site: give its --client too")
-        told, end = _described(folder), agreed_rules(folder)
+        descriptions, end = _collect_descriptions(folder), describe_rules(folder)
     elif data is None:
         raise ConfigError("a site is described by its own file: give --data mine.toml")
     else:
         from fedloom_flower.clients import read_clients
-        from fedloom_flower.sites import told_at
+        from fedloom_flower.sites import describe_site
 
-        here = folder.node(client)
-        description = told_at(here, data)
-        told, end = {read_clients(here.clients_file).called(client): description}, ""
-    click.echo(as_json(in_json(told)) if json_too else in_tables(told))
+        site = folder.node(client)
+        description = describe_site(site, data)
+        descriptions, end = {read_clients(site.clients_file).label(client): description}, ""
+    click.echo(as_json(in_json(descriptions)) if json_too else in_tables(descriptions))
     if client is not None:
-        end = asked(here, description, yes)
+        end = ask_consent(site, description, yes)
     if end:
         click.echo(f"\n{end}", err=json_too)
 
 
-def _described(fed: Folder) -> dict[str, Description]:
+def _collect_descriptions(fed: Folder) -> dict[str, Description]:
     """What the sites tell now. Raises FlowerError."""
     from fedloom_flower.describing import descriptions
     from fedloom_flower.new import write_app
@@ -202,38 +202,38 @@ def _described(fed: Folder) -> dict[str, Description]:
 
     write_app(fed)  # that of an older fedloom does not know of this
     number = begin(fed, describe=True)
-    _ended(fed, number, lambda: None)
+    _wait_for_end(fed, number, lambda: None)
     return descriptions(fed)
 
 
-def agreed_rules(fed: Folder) -> str:
+def describe_rules(fed: Folder) -> str:
     """The rules that all have now, in words."""
     from fedloom.data.own.preparation import preparation_of
     from fedloom_flower.sites import settings_of
     from fedloom_flower.telling import Preparation
 
-    made = Preparation.in_table(settings_of(fed).values["data"])
-    said = preparation_of(made.rules).describe() or ["numbers as they are"]
-    rules = "\n".join(folded(f"  {line}", page_width()) for line in said)
-    return f"in run.toml at every place, data.rules {made.digest}:\n{rules}"
+    preparation = Preparation.in_table(settings_of(fed).values["data"])
+    lines = preparation_of(preparation.rules).describe() or ["numbers as they are"]
+    rules = "\n".join(folded(f"  {line}", page_width()) for line in lines)
+    return f"in run.toml at every place, data.rules {preparation.digest}:\n{rules}"
 
 
-def asked(fed: Folder, told: Description, yes: bool) -> str:
+def ask_consent(fed: Folder, description: Description, yes: bool) -> str:
     """Ask whether this may be told -> what was agreed. Raises ConfigError if it may not."""
-    from fedloom_flower.telling import agree_to, agreed_to, digest_of
+    from fedloom_flower.telling import digest_of, read_consent, write_consent
 
-    name = f"description {digest_of(told)}"
-    if told == agreed_to(fed):
+    name = f"description {digest_of(description)}"
+    if description == read_consent(fed):
         return f"{name}: agreed before"
     try:
-        agreed = yes or click.confirm(
+        consent = yes or click.confirm(
             f"\n{name}: tell the server this, and nothing else?", err=True
         )
     except click.Abort:
         raise ConfigError("nobody answered; look at it, then give --yes") from None
-    if not agreed:
+    if not consent:
         raise ConfigError("nothing is told")
-    agree_to(fed, told)
+    write_consent(fed, description)
     return f"{name}: agreed; it is told when the server asks"
 
 
@@ -277,7 +277,7 @@ def node_command(fed: Path, client: int, data: Path | None, trust_local_accounts
     from fedloom_flower.clients import KEYS_MADE_HERE
     from fedloom_flower.local_socket import LocalSocket
     from fedloom_flower.programs import node, unprotected
-    from fedloom_flower.sites import Place
+    from fedloom_flower.sites import ClientSite
 
     folder = folder_of(fed).node(client)
     if (why := unprotected()) and not trust_local_accounts:
@@ -285,26 +285,26 @@ def node_command(fed: Path, client: int, data: Path | None, trust_local_accounts
             f"other accounts of this machine could act as client {client}: {why}; "
             f"{install('flower')}, or give --trust-local-accounts if nobody else has an account"
         )
-    with _alone(folder), tempfile.TemporaryDirectory(prefix="fedloom-") as name:
-        half = Place(folder, data)
-        place = Path(name)
+    with _exclusive(folder), tempfile.TemporaryDirectory(prefix="fedloom-") as name:
+        site = ClientSite(folder, data)
+        scratch = Path(name)
         try:
-            listening = LocalSocket(place / "socket", half.answer)
+            listener = LocalSocket(scratch / "socket", site.answer)
         except OSError as error:  # such as a path that is too long for a socket
             raise ConfigError(
-                f"no socket can be made in '{place}': {error}; set TMPDIR to a short folder"
+                f"no socket can be made in '{scratch}': {error}; set TMPDIR to a short folder"
             ) from None
         with Children() as children:
-            for program in node(folder, place, not why):
+            for program in node(folder, scratch, not why):
                 children.start(program)
-            threading.Thread(target=listening.serve, daemon=True).start()
-            has = "a table to be described" if half.waits else f"{half.examples} examples"
-            said = f"client {client} of '{half.settings.run}' with {has}"
-            click.echo(f"{said}; Ctrl-C ends")
-            if half.key_made_here:
+            threading.Thread(target=listener.serve, daemon=True).start()
+            rows = "a table to be described" if site.missing_rules else f"{site.examples} examples"
+            title = f"client {client} of '{site.settings.run}' with {rows}"
+            click.echo(f"{title}; Ctrl-C ends")
+            if site.key_made_here:
                 click.echo(f"  its key was {KEYS_MADE_HERE}", err=True)
             children.wait()
-        listening.close()
+        listener.close()
 
 
 @deploy_command.command("run")
@@ -358,21 +358,21 @@ def status_command(fed: Path) -> None:
     from fedloom_flower.programs import nodes, runs
 
     folder = folder_of(fed)
-    going = runs(folder)
+    started = runs(folder)
     rows = [("nodes", f"{sum(n['status'] == 'online' for n in nodes(folder))} connected")]
-    rows += [("run", f"{going[0]['run-id']}, {going[0]['status']}" if going else "none yet")]
-    if shown := read_rows(folder.run / "rounds.jsonl"):
-        rows += [("round", _told(shown[-1], folder))]
+    rows += [("run", f"{started[0]['run-id']}, {started[0]['status']}" if started else "none yet")]
+    if rounds := read_rows(folder.run / "rounds.jsonl"):
+        rows += [("round", _format_round(rounds[-1], folder))]
     private = not folder.attendance(private=False).exists()
-    if who := read_rows(folder.attendance(private)):
-        rows += [("answered", ", ".join(map(str, who[-1]["answered"])) or "nobody")]
-        rows += [(f"client {i}", why) for i, why in who[-1]["refused"].items()]
-        rows += [(f"client {i} waits", why) for i, why in who[-1].get("waits", {}).items()]
+    if log := read_rows(folder.attendance(private)):
+        rows += [("answered", ", ".join(map(str, log[-1]["answered"])) or "nobody")]
+        rows += [(f"client {i}", why) for i, why in log[-1]["refused"].items()]
+        rows += [(f"client {i} waits", why) for i, why in log[-1].get("waits", {}).items()]
     rows += [("certificate", validity(folder))]
-    click.echo("\n".join([table(rows), *_agreed(folder), *_warnings(folder)]))
+    click.echo("\n".join([table(rows), *_agreement_line(folder), *_warnings(folder)]))
     where = folder.attendance(private).parent
-    if found := attendance(where, [e.name for e in read_clients(folder.clients_file).client]):
-        click.echo("\n".join(["", table([found.heads, *found.lines]), *found.left]))
+    if summary := attendance(where, [e.name for e in read_clients(folder.clients_file).client]):
+        click.echo("\n".join(["", table([summary.heads, *summary.lines]), *summary.left]))
 
 
 def _follow(fed: Folder, number: str) -> None:
@@ -380,81 +380,81 @@ def _follow(fed: Folder, number: str) -> None:
     from fedloom.report.runs import read_rows
 
     click.echo(f"run {number}; Ctrl-C ends this view, `fedloom deploy stop {fed.path}` the run")
-    seen, warned = len(read_rows(fed.run / "rounds.jsonl")), False
+    count, warnings_shown = len(read_rows(fed.run / "rounds.jsonl")), False
 
     def look() -> None:
-        nonlocal seen, warned
-        if not warned and fed.agreed_file.is_file():
-            for line in [*_agreed(fed), *_warnings(fed)]:
+        nonlocal count, warnings_shown
+        if not warnings_shown and fed.agreement_file.is_file():
+            for line in [*_agreement_line(fed), *_warnings(fed)]:
                 click.echo(line)
-            warned = True
+            warnings_shown = True
         rows = read_rows(fed.run / "rounds.jsonl")
-        for row in rows[seen:]:
-            click.echo(_told(row, fed))
-        seen = len(rows)
+        for row in rows[count:]:
+            click.echo(_format_round(row, fed))
+        count = len(rows)
 
-    _ended(fed, number, look)
+    _wait_for_end(fed, number, look)
     where = quote(str(fed.run))
     click.echo(f"the run is in {where}; see it: fedloom show {where}")
     click.echo(f"  its report, with fedloom[report]: fedloom report {where} --out report.html")
 
 
-def _ended(fed: Folder, number: str, look: Callable[[], None]) -> None:
+def _wait_for_end(fed: Folder, number: str, look: Callable[[], None]) -> None:
     """Wait for the end of a run of Flower, and look twice a second. Raises FlowerError if it
     failed.
     """
     from fedloom_flower.children import FlowerError
     from fedloom_flower.programs import runs
 
-    last, found, ask = _end(fed), None, 0.0
-    while found is None or not found["status"].startswith("finished"):
-        if _end(fed) != last or time.monotonic() > ask:  # Flower's command takes 2 s of a core
-            last, ask = _end(fed), time.monotonic() + 15
-            found = next((r for r in runs(fed) if r["run-id"] == number), None)
+    last, run, due = _end_time(fed), None, 0.0
+    while run is None or not run["status"].startswith("finished"):
+        if _end_time(fed) != last or time.monotonic() > due:  # Flower's command takes 2 s of a core
+            last, due = _end_time(fed), time.monotonic() + 15
+            run = next((r for r in runs(fed) if r["run-id"] == number), None)
         look()
         time.sleep(0.5)
-    if found["status"] != "finished:completed":
-        raise FlowerError(f"the run ended: {found['status']}; {found['status-details']}")
+    if run["status"] != "finished:completed":
+        raise FlowerError(f"the run ended: {run['status']}; {run['status-details']}")
 
 
-def _end(fed: Folder) -> int:
+def _end_time(fed: Folder) -> int:
     """When the run, or a description, ended the last time, by its file; 0 if none ever did."""
-    ends = [path for path in (fed.run / "summary.json", fed.told_file) if path.is_file()]
+    ends = [path for path in (fed.run / "summary.json", fed.description_file) if path.is_file()]
     return max((path.stat().st_mtime_ns for path in ends), default=0)
 
 
-def _agreed(fed: Folder) -> list[str]:
+def _agreement_line(fed: Folder) -> list[str]:
     """A line by which sites compare what all agreed on, once they have."""
     from fedloom_flower.agreement import read_agreement
 
-    agreed = read_agreement(fed.agreed_file)
-    return [] if agreed is None else [agreed.compared]
+    agreement = read_agreement(fed.agreement_file)
+    return [] if agreement is None else [agreement.compared]
 
 
 def _warnings(fed: Folder) -> list[str]:
     """What an operator should look at, as the server noted it before round 1."""
-    found = fed.notices_file
-    said = found.read_text(encoding="utf-8").splitlines() if found.is_file() else []
-    return [f"warning: {line}" for line in said]
+    file = fed.notices_file
+    lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
+    return [f"warning: {line}" for line in lines]
 
 
-def _told(row: dict[str, Any], fed: Folder) -> str:
+def _format_round(row: dict[str, Any], fed: Folder) -> str:
     """A round in one line."""
     from fedloom.evaluation.declared import OF_SITES
     from fedloom.storage.seal import Seal
 
     tests = {k: v for k, v in row.items() if k.startswith("test_") and not k.endswith("_ema")}
-    means = Seal(fed.run).read_object("partition.json").get("site_means", ())
-    said = {f"test_{name}": f" ({OF_SITES})" for name in means}
-    shown = ", ".join(
-        f"{k.removeprefix('test_')} {v:.4g}{said.get(k, '')}" for k, v in tests.items()
+    site_means = Seal(fed.run).read_object("partition.json").get("site_means", ())
+    suffixes = {f"test_{name}": f" ({OF_SITES})" for name in site_means}
+    scores = ", ".join(
+        f"{k.removeprefix('test_')} {v:.4g}{suffixes.get(k, '')}" for k, v in tests.items()
     )
-    who = f"{row['answered']} of {row['cohort']} clients  " if "cohort" in row else ""
-    return f"round {row['round']}: {who}{shown}"
+    attendance = f"{row['answered']} of {row['cohort']} clients  " if "cohort" in row else ""
+    return f"round {row['round']}: {attendance}{scores}"
 
 
 @contextlib.contextmanager
-def _alone(fed: Folder) -> Iterator[None]:
+def _exclusive(fed: Folder) -> Iterator[None]:
     """Nobody else runs this node inside. Raises ConfigError."""
     from fedloom.storage.atomic import reason
     from fedloom.storage.locks import hold

@@ -50,7 +50,7 @@ REMOVED = "this site was taken out of the federation; ask who runs its server"
 _LINES = 20  # of refusals a minute in the log
 
 
-class Refused(Exception):  # noqa: N818  it is an answer, not a mistake of ours
+class Refusal(Exception):  # noqa: N818  it is an answer, not a mistake of ours
     """A request is not passed on. status: of HTTP; body: what the node is told, in Flower's form if
     its node prints it.
     """
@@ -74,46 +74,46 @@ class Admission:
 
     @contextlib.contextmanager
     def admitted(self, path: str, headers: Mapping[str, str]) -> Iterator[int]:
-        """Admit a request -> the most bytes that its body may have. Raises Refused."""
+        """Admit a request -> the most bytes that its body may have. Raises Refusal."""
         name = path.removeprefix("/v1/fleet/")
         if name not in LONGEST or name == path:
-            raise Refused(404, "no request of nodes")
-        pem = self._signed(name, headers)
+            raise Refusal(404, "no request of nodes")
+        pem = self._check_signature(name, headers)
         if self._busy[pem] >= AT_ONCE:
-            raise Refused(503, f"{AT_ONCE} requests of this node are under way")
+            raise Refusal(503, f"{AT_ONCE} requests of this node are under way")
         length = headers.get("content-length", "0")
         if not length.isdecimal() or int(length) > LONGEST[name]:
-            raise Refused(413, f"a body of {length} bytes, more than {LONGEST[name]}")
+            raise Refusal(413, f"a body of {length} bytes, more than {LONGEST[name]}")
         self._busy[pem] += 1
         try:
             yield LONGEST[name]
         finally:
             self._busy[pem] -= 1
 
-    def _signed(self, name: str, headers: Mapping[str, str]) -> bytes:
-        """The key of whoever signed these headers, as Flower checks it. Raises Refused."""
+    def _check_signature(self, name: str, headers: Mapping[str, str]) -> bytes:
+        """The key of whoever signed these headers, as Flower checks it. Raises Refusal."""
         try:
             pem = b64decode(headers[FLEET_HTTP_PUBLIC_KEY_HEADER], validate=True)
             signature = b64decode(headers[FLEET_HTTP_SIGNATURE_HEADER], validate=True)
-            told = headers[TIMESTAMP_HEADER]
-            age = (now() - datetime.datetime.fromisoformat(told)).total_seconds()
+            timestamp = headers[TIMESTAMP_HEADER]
+            age = (now() - datetime.datetime.fromisoformat(timestamp)).total_seconds()
         except KeyError:
-            raise Refused(401, "no key and signature") from None
+            raise Refusal(401, "no key and signature") from None
         except (ValueError, TypeError, OverflowError, binascii.Error):
-            raise Refused(401, "a key, time or signature that cannot be read") from None
+            raise Refusal(401, "a key, time or signature that cannot be read") from None
         if (key := self._keys.get(pem)) is None:
             why = (
                 REMOVED if pem in self._removed else "this key is not in the server's clients.toml"
             )
             if name != "activate-node":
-                raise Refused(403, why)
+                raise Refusal(403, why)
             # Flower's own answer, which its node prints; of a 403 it says nothing
             code = int(ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED)
-            raise Refused(412, why, {"code": code, "detail": why})
+            raise Refusal(412, why, {"code": code, "detail": why})
         if not -SYSTEM_TIME_TOLERANCE < age < TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE:
-            raise Refused(401, f"signed {age:.0f} s ago: a clock is wrong, or it was sent before")
-        if not verify_signature(key, told.encode("ascii"), signature):
-            raise Refused(401, "a wrong signature")
+            raise Refusal(401, f"signed {age:.0f} s ago: a clock is wrong, or it was sent before")
+        if not verify_signature(key, timestamp.encode("ascii"), signature):
+            raise Refusal(401, "a wrong signature")
         return pem
 
 
@@ -121,22 +121,22 @@ class Refusals:
     """Counts refusals by address, of the last minute, and writes down the first of them."""
 
     def __init__(self) -> None:
-        self._began, self._told = time.monotonic(), 0
-        self._by = Counter[str]()
+        self._began, self._logged = time.monotonic(), 0
+        self._counts = Counter[str]()
 
     def count(self, address: str) -> int:
         """How many an address had in this minute."""
         if time.monotonic() - self._began > 60:
-            if self._told > _LINES:
-                _log.warning("and %d refusals more in that minute", self._told - _LINES)
-            self._began, self._told = time.monotonic(), 0
-            self._by.clear()
-        return self._by[address]
+            if self._logged > _LINES:
+                _log.warning("and %d refusals more in that minute", self._logged - _LINES)
+            self._began, self._logged = time.monotonic(), 0
+            self._counts.clear()
+        return self._counts[address]
 
     def add(self, address: str, what: str, why: str) -> None:
         """One more. why: for the log."""
         self.count(address)
-        self._by[address] += 1
-        self._told += 1
-        if self._told <= _LINES:
+        self._counts[address] += 1
+        self._logged += 1
+        if self._logged <= _LINES:
             _log.warning("refused %s: %s: %s", address, one_line(what, 60), why)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from ..local_socket import asked
+from ..local_socket import ask_node
 from .records import content, raw
 
 app = ClientApp()
 
 
-def _answered(message: Message, context: Context) -> Message:
-    answer = asked(str(context.node_config["socket"]), raw(message.content))
+def _answer(message: Message, context: Context) -> Message:
+    answer = ask_node(str(context.node_config["socket"]), raw(message.content))
     return Message(content(answer), reply_to=message)
 
 
-app.train()(_answered)
+app.train()(_answer)

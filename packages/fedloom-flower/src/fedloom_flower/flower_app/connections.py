@@ -51,8 +51,8 @@ class Listener(socket.socket):
         connection, where = super().accept()
         address = str(where[0])
         self._open = [pair for pair in self._open if pair[1].fileno() != -1]
-        of_it = sum(other == address for other, _ in self._open)
-        full = len(self._open) >= self._total or of_it >= self._each
+        same_address = sum(other == address for other, _ in self._open)
+        full = len(self._open) >= self._total or same_address >= self._each
         if full or self._refusals(address) >= REFUSALS:
             connection.close()
             raise ConnectionAbortedError

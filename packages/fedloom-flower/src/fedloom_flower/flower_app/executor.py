@@ -99,8 +99,8 @@ def serve_server(address: str, secret: Path, certificate: Path) -> None:
             file.write(token.encode("ascii"))
             file.flush()
             inherited = file.fileno()
-            given = [*command, "--token-file", f"/dev/fd/{inherited}"]
-            runs.append(subprocess.Popen(given, pass_fds=[inherited], preexec_fn=ends))
+            arguments = [*command, "--token-file", f"/dev/fd/{inherited}"]
+            runs.append(subprocess.Popen(arguments, pass_fds=[inherited], preexec_fn=ends))
 
 
 def _tasks(flower: Any, kind: str) -> Iterator[str]:
@@ -109,11 +109,11 @@ def _tasks(flower: Any, kind: str) -> Iterator[str]:
 
     from .undocumented import AcquireTaskRequest
 
-    wanted, pause = AcquireTaskRequest(supported_task_types=[kind]), _POLL
+    request, pause = AcquireTaskRequest(supported_task_types=[kind]), _POLL
     while True:
         pause = min(1.2 * pause, _IDLE)
         with contextlib.suppress(httpx.TransportError):  # it is being started, or is another's
-            if token := flower.AcquireTask(wanted).token:
+            if token := flower.AcquireTask(request).token:
                 pause = _POLL
                 yield token
         time.sleep(pause)

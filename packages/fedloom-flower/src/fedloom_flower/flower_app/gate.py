@@ -26,7 +26,7 @@ from fedloom.errors import FedloomError
 
 from ..clients import public_keys, read_clients
 from ..folder import Folder
-from .admission import Admission, Refusals, Refused
+from .admission import Admission, Refusal, Refusals
 from .connections import Connection, Listener, room
 from .undocumented import FLEET_HTTP_PUBLIC_KEY_HEADER
 
@@ -67,10 +67,10 @@ async def watch(path: Path, changed: Callable[[], object]) -> None:
 
 def _stamp(path: Path) -> tuple[int, int]:
     try:
-        found = path.stat()
+        stat = path.stat()
     except OSError:
         return 0, 0
-    return found.st_size, found.st_mtime_ns
+    return stat.st_size, stat.st_mtime_ns
 
 
 class Gate:
@@ -82,7 +82,7 @@ class Gate:
         self._fed, self._flower, self._refusals = fed, flower, refusals
         self._admission = Admission(*public_keys(fed.clients_file))
         self._waiting: dict[str, asyncio.Task[None]] = {}  # for messages, by the node's key
-        self._begun = False
+        self._registered = False
         self.news = News()
 
     async def watch(self, renew: Callable[[], object]) -> None:
@@ -100,18 +100,18 @@ class Gate:
         path, address = scope["path"], request.client.host if request.client else ""
         try:
             if request.method != "POST":
-                raise Refused(405, "not a POST")
+                raise Refusal(405, "not a POST")
             with self._admission.admitted(path, request.headers) as longest:
                 body = await _body(request, longest)
-                self._begun = self._begun or self._fed.registered.exists()
-                if not self._begun:
-                    raise Refused(503, "this server has just begun")
+                self._registered = self._registered or self._fed.registered.exists()
+                if not self._registered:
+                    raise Refusal(503, "this server has just begun")
                 async with asyncio.timeout(_SECONDS):
                     await self._pass(request, body, send)
-        except Refused as no:
-            self._refusals.add(address, path, no.why)
+        except Refusal as refusal:
+            self._refusals.add(address, path, refusal.why)
             close = {"connection": "close"}  # what is left of the body stays unread
-            await JSONResponse(no.body or {"detail": no.why}, no.status, close)(
+            await JSONResponse(refusal.body or {"detail": refusal.why}, refusal.status, close)(
                 scope, receive, send
             )
         except (ClientDisconnect, TimeoutError):  # it is gone, or does not take its answer
@@ -126,42 +126,42 @@ class Gate:
         path, node = request.scope["path"], request.headers[FLEET_HTTP_PUBLIC_KEY_HEADER]
         if path.endswith(("/pull-messages", "/activate-node")) and node in self._waiting:
             self._waiting.pop(node).cancel()  # it has begun anew, and nobody reads the old answer
-        gone = asyncio.create_task(_gone(request))
+        closed = asyncio.create_task(_disconnected(request))
         try:
             if not path.endswith("/pull-messages"):
-                return await self._ask(request, body, gone, send)
-            self._waiting[node] = gone
-            for message in await self._messages(request, body, gone):
+                return await self._ask(request, body, closed, send)
+            self._waiting[node] = closed
+            for message in await self._messages(request, body, closed):
                 await send(message)
         finally:
-            gone.cancel()
-            if self._waiting.get(node) is gone:
+            closed.cancel()
+            if self._waiting.get(node) is closed:
                 del self._waiting[node]
 
     async def _messages(
-        self, request: Request, body: bytes, gone: asyncio.Task[None]
+        self, request: Request, body: bytes, closed: asyncio.Task[None]
     ) -> list[Message]:
         """Flower's answer to a request for messages, as soon as there are some."""
         end = time.monotonic() + _HOLD
         while True:
-            coming, answer = self.news.next, list[Message]()
+            next_news, answer = self.news.next, list[Message]()
 
             async def keep(message: Message, answer: list[Message] = answer) -> None:
                 answer.append(message)
 
-            await self._ask(request, body, gone, keep)
+            await self._ask(request, body, closed, keep)
             left = end - time.monotonic()
             size = sum(len(message.get("body", b"")) for message in answer)
             if answer[0]["status"] != 200 or size >= _NOTHING or left <= 0:
                 return answer
-            told = asyncio.create_task(coming.wait())
-            await asyncio.wait({told, gone}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
-            told.cancel()
-            if gone.done():
+            news = asyncio.create_task(next_news.wait())
+            await asyncio.wait({news, closed}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            news.cancel()
+            if closed.done():
                 return answer
 
     async def _ask(
-        self, request: Request, body: bytes, gone: asyncio.Task[None], send: Send
+        self, request: Request, body: bytes, closed: asyncio.Task[None], send: Send
     ) -> None:
         """Ask Flower, which reads the body that was read here."""
         parts: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
@@ -169,7 +169,7 @@ class Gate:
         async def read() -> Message:
             if parts:
                 return parts.pop()
-            await asyncio.wait({gone})
+            await asyncio.wait({closed})
             return {"type": "http.disconnect"}
 
         scope = {k: v for k, v in request.scope.items() if k != "router"} | {"query_string": b""}
@@ -177,20 +177,20 @@ class Gate:
 
 
 async def _body(request: Request, longest: int) -> bytes:
-    """The whole of a request's body. Raises Refused for one that is too long, or takes too long."""
+    """The whole of a request's body. Raises Refusal for one that is too long, or takes too long."""
     content = bytearray()
     try:
         async with asyncio.timeout(_SECONDS):
             async for piece in request.stream():
                 content += piece
                 if len(content) > longest:
-                    raise Refused(413, f"a body of more than {longest} bytes")
+                    raise Refusal(413, f"a body of more than {longest} bytes")
     except TimeoutError:
-        raise Refused(408, f"{len(content)} bytes in {_SECONDS:g} s, and no end") from None
+        raise Refusal(408, f"{len(content)} bytes in {_SECONDS:g} s, and no end") from None
     return bytes(content)
 
 
-async def _gone(request: Request) -> None:
+async def _disconnected(request: Request) -> None:
     """Return when the connection of a request is closed, whose body was read."""
     while (await request.receive())["type"] != "http.disconnect":
         pass

@@ -30,12 +30,12 @@ def main() -> None:
         server = init_http_client_from_connection(read_superlink_connection(None))
         with flwr_cli_exc_handler():
             nodes = server.ListNodes(ListNodesRequest()).nodes_info
-            known = {node.public_key: node.node_id for node in nodes if node.status != _OUT}
+            registered = {node.public_key: node.node_id for node in nodes if node.status != _OUT}
             for key in keys:
-                if key not in known:
+                if key not in registered:
                     server.RegisterNode(RegisterNodeRequest(public_key=key))
-            for key in known.keys() - {*keys}:
-                server.UnregisterNode(UnregisterNodeRequest(node_id=known[key]))
+            for key in registered.keys() - {*keys}:
+                server.UnregisterNode(UnregisterNodeRequest(node_id=registered[key]))
         server.close()
         print_json_to_stdout({"success": True})
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-from ..local_socket import blocks, joined
+from ..local_socket import blocks, join_blocks
 
 _SMALL = 1 << 20  # bytes
 
@@ -26,8 +26,8 @@ def raw(content: RecordDict) -> bytes:
     """
     try:
         if "fedloom" in content.config_records:
-            return joined([content.config_records["fedloom"]["message"]])
+            return join_blocks([content.config_records["fedloom"]["message"]])
         arrays = content.array_records["fedloom"]
-        return joined([arrays[name].data for name in sorted(arrays)])
+        return join_blocks([arrays[name].data for name in sorted(arrays)])
     except (KeyError, TypeError, ValueError, AttributeError):
         return b""

@@ -30,23 +30,23 @@ class GridTransport:
 
     def present(self) -> dict[int, int]:
         """{client: its node} of those who are connected."""
-        there = {node.public_key: node.node_id for node in self._grid.get_nodes()}
-        return {i: there[key] for key, i in self._clients.items() if key in there}
+        nodes = {node.public_key: node.node_id for node in self._grid.get_nodes()}
+        return {i: nodes[key] for key, i in self._clients.items() if key in nodes}
 
     def push(self, messages: dict[int, bytes], seconds: float) -> dict[str, int]:
         """Send, see message_exchange.Transport."""
-        there = self.present()
-        some = [i for i in messages if i in there]
-        if not some:
+        nodes = self.present()
+        clients = [i for i in messages if i in nodes]
+        if not clients:
             return {}
         sent = [
-            Message(content(messages[i]), there[i], MessageType.TRAIN, ttl=seconds) for i in some
+            Message(content(messages[i]), nodes[i], MessageType.TRAIN, ttl=seconds) for i in clients
         ]
         names: list[str | None] = [*self._grid.push_messages(sent)]
         if not names:  # too large in one request, Flower says
             names = [n for one in sent for n in [*self._grid.push_messages([one])] or [None]]
         # None: Flower did not take it, as of a node that has left in the meantime
-        return {name: i for name, i in zip(names, some, strict=True) if name}
+        return {name: i for name, i in zip(names, clients, strict=True) if name}
 
     def pull(self, names: list[str]) -> list[Reply]:
         """What has come. Flower reads an answer as its sender wrote it, and may fail in any way."""
@@ -62,15 +62,15 @@ class GridTransport:
 def _reply(message: Message) -> Reply:
     to = message.metadata.reply_to_message_id
     if message.has_error():
-        told = one_line(str(message.error.reason), 300)
-        return Reply(to, b"", f"error {int(message.error.code)}: {told}")
+        reason = one_line(str(message.error.reason), 300)
+        return Reply(to, b"", f"error {int(message.error.code)}: {reason}")
     return Reply(to, raw(message.content))
 
 
 def _main(grid: Grid, context: Context) -> None:
     fed = Folder(Path(str(context.run_config["folder"])))
-    does = describe if context.run_config.get("describe") else serve
-    does(fed, lambda clients: MessageExchange(GridTransport(grid, clients)))
+    command = describe if context.run_config.get("describe") else serve
+    command(fed, lambda clients: MessageExchange(GridTransport(grid, clients)))
 
 
 app.main()(_main)

@@ -53,20 +53,20 @@ class Guard:
     def __init__(
         self, app: Application, token: str, pushed: Callable[[], object] = lambda: None
     ) -> None:
-        self._app, self._wanted, self._pushed = app, authorization(token).encode(), pushed
+        self._app, self._authorization, self._pushed = app, authorization(token).encode(), pushed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, or one event of the application's life."""
         if scope["type"] == "http" and scope["path"] not in OPEN:
-            given = [value for name, value in scope["headers"] if name == b"authorization"]
-            if len(given) != 1 or not hmac.compare_digest(given[0], self._wanted):
+            values = [value for name, value in scope["headers"] if name == b"authorization"]
+            if len(values) != 1 or not hmac.compare_digest(values[0], self._authorization):
                 head = {"type": "http.response.start", "status": 401}
                 await send(head | {"headers": [(b"connection", b"close")]})
                 await send({"type": "http.response.body", "body": b"not the operator"})
                 return
             # Flower refuses one that is not of its own accounts
-            kept = [pair for pair in scope["headers"] if pair[0] != b"authorization"]
-            scope = {**scope, "headers": kept}
+            headers = [pair for pair in scope["headers"] if pair[0] != b"authorization"]
+            scope = {**scope, "headers": headers}
         elif scope["type"] not in ("http", "lifespan"):
             raise RuntimeError(f"a connection of type {scope['type']}, which nobody asks for")
         await self._app(scope, receive, send)

@@ -55,9 +55,9 @@ def __getattr__(name: str) -> Any:
     """What Flower has by a name. Raises ImportError if it is gone."""
     if name not in PLACES:
         raise AttributeError(name)
-    module, _, there = PLACES[name].partition(":")
+    module, _, attribute = PLACES[name].partition(":")
     try:
-        return getattr(import_module(module), there)
+        return getattr(import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise ImportError(
             f"Flower {version('flwr')} has no {PLACES[name]} any more; {install('flower')}"
