@@ -56,7 +56,7 @@ def run(seeds: Iterable[int], out: Path | None, between: Callable[[], object]) -
             "seed": seed,
             "kind": kind_of(seed),
             "said": said,
-            "faults": dict(Counter(name.split()[0] for name in simulation.faults.came)),
+            "faults": dict(Counter(name.split()[0] for name in simulation.faults.occurred)),
             "server crashes": simulation.crashes,
             "virtual": round(simulation.now),
             "seconds": round(time.monotonic() - began, 3),

@@ -154,7 +154,7 @@ def test_a_site_that_is_away_hears_of_others_before_it_takes_part(sites, tmp_pat
     # a server that begins again tells all of it once more, for nobody knows who has heard
     again = Changing(fed, files, {})
     again.come(3)
-    assert serve(fed, lambda clients: again).history == ours.history and again.asked == 4
+    assert serve(fed, lambda clients: again).history == ours.history and again.requests == 4
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ def test_a_site_whose_data_do_not_fit_waits_and_the_run_goes_on(sites, tmp_path)
     rows = rows_of(fed)
     said = "client 3 has 5 classes, and all agreed on 3"
     assert [row.get("waits") for row in rows] == [None, None, *[{"3": said}] * 5]
-    assert rows[-1]["there"] == [0, 1, 2] and here.asked < 3 * (ROUNDS * 2 + 2) + 3  # asked once
+    assert rows[-1]["there"] == [0, 1, 2] and here.requests < 3 * (ROUNDS * 2 + 2) + 3  # asked once
 
 
 def test_a_wrong_list_of_clients_changes_nothing(sites, caplog):

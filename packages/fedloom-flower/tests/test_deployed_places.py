@@ -84,7 +84,7 @@ def test_a_server_without_data_learns_what_one_with_data_does(tmp_path):
 
     # the same places again: nothing is agreed anew, and the run goes on where it was
     again = Here(fed, files)
-    assert serve(fed, lambda roll: again).history == result.history and not again.asked
+    assert serve(fed, lambda roll: again).history == result.history and not again.requests
     assert json.loads((fed.run / "clients.jsonl").read_text().splitlines()[0])["answered"] == [
         0,
         1,
@@ -158,7 +158,7 @@ def test_nodes_measure_every_metric_on_their_own_rows(tmp_path):
     hits = sum(n * (v or 0) for n, v in zip(count, told["metrics"]["accuracy"], strict=True))
     assert row["test_accuracy"] == pytest.approx(hits / sum(count))
     again = Here(fed, files)  # nothing is asked, and nothing is lost
-    assert serve(fed, lambda roll: again).clients == result.clients and not again.asked
+    assert serve(fed, lambda roll: again).clients == result.clients and not again.requests
     assert json.loads((fed.run / "clients.json").read_text()) == told
 
 

@@ -23,12 +23,12 @@ def test_nothing_is_lost_or_counted_twice(seed, tmp_path):
     """Five seeds of each kind of federation."""
     needs(kind_of(seed))
     said, simulation = outcome(tmp_path, seed)
-    assert not said and simulation.faults.came
+    assert not said and simulation.faults.occurred
 
 
 def test_a_seed_replays_exactly(tmp_path):
     one, other = (outcome(tmp_path / name, 0)[1] for name in "ab")
-    assert one.faults.came == other.faults.came and one.now == other.now
+    assert one.faults.occurred == other.faults.occurred and one.now == other.now
     rows = [(s.server.root / "fed/run/clients.jsonl").read_bytes() for s in (one, other)]
     assert rows[0] == rows[1]
 

@@ -54,19 +54,19 @@ class Kind:
     leave = False
     often: int | None = None
 
-    def made(self, **changes: Any) -> Trial:
+    def make(self, **changes: Any) -> Trial:
         """The run, with the model that everything here shares."""
-        given = self._anew(**changes)
-        given._net = self.parts[2]
-        return given
+        trial = self._build(**changes)
+        trial._net = self.parts[2]
+        return trial
 
-    def _anew(self, **changes: Any) -> Trial:
+    def _build(self, **changes: Any) -> Trial:
         return experiment(**({"rounds": ROUNDS, "cohort": COHORT} | self.settings | changes))
 
     @functools.cached_property
     def parts(self) -> tuple[Any, ...]:
         """What all nodes are made of, which they do not change."""
-        loop = self._anew().build()
+        loop = self._build().build()
         return loop.plan, loop.fed, loop.net
 
     def node(self, i: int, folder: Path) -> Node:
@@ -80,21 +80,21 @@ class Kind:
     def begin(self, patch: Patch) -> None:
         """Before a run."""
 
-    def saw(self, i: int, folder: Path) -> None:
+    def check_disk(self, i: int, folder: Path) -> None:
         """Look at a node's disk, after an answer and after a crash."""
 
-    def answered(self, i: int, ask: Ask, asked: Blocks, said: Blocks) -> None:
+    def check_answer(self, i: int, ask: Ask, question: Blocks, answer: Blocks) -> None:
         """Look at what a node was asked and said, which the server may get."""
 
-    def simulated(self, rows: list[Row]) -> End:
+    def simulate(self, rows: list[Row]) -> End:
         """The run of exactly those who answered."""
-        given, gone, silent = self.made(**self.plain), set(), set()
+        trial, missing, silent = self.make(**self.plain), set(), set()
         for t, row in enumerate(rows):
-            gone |= {(t, i) for i in row["asked"] if i not in row["answered"]}
+            missing |= {(t, i) for i in row["asked"] if i not in row["answered"]}
             silent |= {(t, i) for i in row["asked"] if i not in row.get("questioned", row["asked"])}
         draws = {t: len(row["redrawn"]) for t, row in enumerate(rows) if "redrawn" in row}
-        given.engine = Without(gone, silent, draws)
-        return run(given)
+        trial.engine = Without(missing, silent, draws)
+        return run(trial)
 
     def check(self, rows: list[Row], extra: Row, states: Mapping[int, Path]) -> None:
         """Look at the end: rows of clients.jsonl, what a checkpoint holds beside states, and the
@@ -146,30 +146,30 @@ class Private(Kind):
         self.spent = Counter[int]()
         half = nodes.Client.client_half
 
-        def counted(client: Any, share: Any, memory: Any, i: int, *more: Any) -> Any:
+        def counting_half(client: Any, share: Any, memory: Any, i: int, *more: Any) -> Any:
             self.spent[i] += 1
             return half(client, share, memory, i, *more)
 
-        patch.setattr(nodes.Client, "client_half", counted)
+        patch.setattr(nodes.Client, "client_half", counting_half)
         for module in (accounting, private_examples):
             patch.setattr(module, "epsilon", lambda noise, share, delta, steps: 0.5 * steps)
 
-    def saw(self, i: int, folder: Path) -> None:
-        if (told := account(folder)) < self.spent[i]:
+    def check_disk(self, i: int, folder: Path) -> None:
+        if (counted := account(folder)) < self.spent[i]:
             raise ViolationError(
-                f"client {i} has computed {self.spent[i]} rounds, and its account says {told}"
+                f"client {i} has computed {self.spent[i]} rounds, and its account says {counted}"
             )
         if self.spent[i] > ROUNDS + 1:
             raise ViolationError(f"client {i} has spent more than its budget")
 
     def check(self, rows: list[Row], extra: Row, states: Mapping[int, Path]) -> None:
         for i in CLIENTS:
-            took = sum(i in row["answered"] for row in rows)
-            said = extra["examples"].get(str(i), 0)
-            if not took <= said <= account(states[i]):
+            taken = sum(i in row["answered"] for row in rows)
+            counted = extra["examples"].get(str(i), 0)
+            if not taken <= counted <= account(states[i]):
                 raise ViolationError(
-                    f"the server took {took} updates of client {i}, and counts {said}; its node "
-                    f"counts {account(states[i])}"
+                    f"the server took {taken} updates of client {i}, and counts {counted}; its "
+                    f"node counts {account(states[i])}"
                 )
 
 
@@ -209,39 +209,39 @@ class Masked(Kind):
 
         patch.setattr(masked_sums, "CURVE", ec.SECP256R1())  # P-384 takes ten times as long
         self._now: dict[int, tuple[bytes, list[int]]] = {}  # of a client: its sum, who is there
-        self._came: dict[bytes, set[int]] = defaultdict(set)  # whose masked values came, of a sum
+        self._sums: dict[bytes, set[int]] = defaultdict(set)  # whose masked values came, of a sum
         self._keys: dict[bytes, tuple[int, bytes]] = {}  # a mask key: whose, in which sum
         self._shares: dict[tuple[bytes, int, bool], set[int]] = defaultdict(set)
-        self._gave: dict[tuple[int, int], bytes] = {}  # (round, client): of which sum
+        self._sum_of: dict[tuple[int, int], bytes] = {}  # (round, client): of which sum
 
-    def answered(self, i: int, ask: Ask, asked: Blocks, said: Blocks) -> None:
-        told = asked.get("masks", b"")
+    def check_answer(self, i: int, ask: Ask, question: Blocks, answer: Blocks) -> None:
+        block = question.get("masks", b"")
         if ask.what == "keys":
             members = [
-                int.from_bytes(told[at : at + 8], "little") for at in range(16, len(told), 8)
+                int.from_bytes(block[at : at + 8], "little") for at in range(16, len(block), 8)
             ]
-            self._now[i] = told[:16], members
-            key = said["masks"][:32]
-            if self._keys.setdefault(key, (i, told[:16])) != (i, told[:16]):
+            self._now[i] = block[:16], members
+            key = answer["masks"][:32]
+            if self._keys.setdefault(key, (i, block[:16])) != (i, block[:16]):
                 raise ViolationError(f"client {i} has the same mask key in two sums")
         elif ask.what == "round":
             name, members = self._now[i]
-            there = [j for j, flag in zip(members, told, strict=False) if flag]
-            self._now[i] = name, there
-            self._came[name].add(i)
+            present = [j for j, flag in zip(members, block, strict=False) if flag]
+            self._now[i] = name, present
+            self._sums[name].add(i)
             self._members = members
         elif ask.what == "unmask":
-            self._unmasked(i, ask.round, told)
+            self._unmasked(i, ask.round, block)
 
-    def _unmasked(self, i: int, round: int, told: bytes) -> None:
-        name, there = self._now[i]
-        if self._gave.setdefault((round, i), name) != name:
+    def _unmasked(self, i: int, round: int, flags: bytes) -> None:
+        name, present = self._now[i]
+        if self._sum_of.setdefault((round, i), name) != name:
             raise ViolationError(f"client {i} gave shares of two sums of round {round + 1}")
-        if len(self._came[name]) < self.needed.clients:
-            raise ViolationError(f"shares of a sum of {len(self._came[name])} clients were given")
-        came = {j for j, flag in zip(self._members, told, strict=False) if flag}
-        for j in there:
-            self._shares[name, j, j in came].add(i)
+        if len(self._sums[name]) < self.needed.clients:
+            raise ViolationError(f"shares of a sum of {len(self._sums[name])} clients were given")
+        senders = {j for j, flag in zip(self._members, flags, strict=False) if flag}
+        for j in present:
+            self._shares[name, j, j in senders].add(i)
             if all(
                 len(self._shares[name, j, seed]) >= self.needed.shares for seed in (True, False)
             ):

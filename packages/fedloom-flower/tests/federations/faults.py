@@ -69,21 +69,21 @@ class Faults:
 
     def __init__(self, seed: int, only: Collection[str] | None = None) -> None:
         self.seed, self._only = seed, only
-        self.came: list[str] = []
+        self.occurred: list[str] = []
         self._counts = Counter[str]()
         self.now: Callable[[], float] = lambda: 0.0
 
-    def comes(self, kind: str, place: object = "") -> bool:
+    def occurs(self, kind: str, place: object = "") -> bool:
         """Whether a fault comes now."""
-        about = f"{kind} {place}"
-        self._counts[about] = count = self._counts[about] + 1
-        name = f"{about} {count - 1}"
+        kind_and_place = f"{kind} {place}"
+        self._counts[kind_and_place] = count = self._counts[kind_and_place] + 1
+        name = f"{kind_and_place} {count - 1}"
         if self.now() > QUIET or (self._only is not None and name not in self._only):
             return False
-        drawn = hashlib.blake2b(f"{self.seed} {name}".encode(), digest_size=8).digest()
-        if int.from_bytes(drawn, "big") >= CHANCE[kind] * 2**64:
+        digest = hashlib.blake2b(f"{self.seed} {name}".encode(), digest_size=8).digest()
+        if int.from_bytes(digest, "big") >= CHANCE[kind] * 2**64:
             return False
-        self.came.append(name)
+        self.occurred.append(name)
         return True
 
     def draw(self, name: object) -> random.Random:
@@ -112,7 +112,7 @@ class Machine:
         self.disk, self.up = Disk(self.root, self._before), True
 
     def _before(self, disk: Disk) -> None:
-        if self.up and self.faults.comes(self.kind, self.name):
+        if self.up and self.faults.occurs(self.kind, self.name):
             self.up = False
         if not self.up:
             raise Killed
@@ -133,14 +133,14 @@ class Simulation:
         self.now, self._events, self._count = 0.0, list[Any](), 0
         self.faults.now = lambda: self.now
         self.server = Machine(folder / "server", self.faults, "server", "server")
-        place = lambda i: Machine(folder / f"node{i}", self.faults, "node", str(i))
-        self.sites = {i: place(i) for i in CLIENTS}
+        machine = lambda i: Machine(folder / f"node{i}", self.faults, "node", str(i))
+        self.sites = {i: machine(i) for i in CLIENTS}
         self.nodes: dict[int, Node | None] = dict.fromkeys(CLIENTS)
         self.acknowledged, self.crashes, self.rotten = 0, 0, False
         self.sent = defaultdict[int, int](int)  # bytes of blocks to nodes, by round
-        self.came: dict[tuple[int, int], int] = {}  # of an update: round, client
+        self.update_bytes: dict[tuple[int, int], int] = {}  # of an update: round, client
         self.lives = 0  # of the server
-        self.asked = -1  # the last round that a message was about
+        self.newest_round = -1  # the last round that a message was about
         self.newest = dict.fromkeys(CLIENTS, 0)  # the number of the last message to a node
         self.apart = dict.fromkeys(CLIENTS, 0.0)  # until when a node cannot be reached
 
@@ -161,7 +161,7 @@ class Simulation:
         return True
 
     def sleep(self, seconds: float) -> None:
-        if self.faults.comes("jump"):  # the machine was asleep
+        if self.faults.occurs("jump"):  # the machine was asleep
             seconds += 300.0
         if self.now > END:
             raise ViolationError(f"nothing has finished in {END:g} s")
@@ -176,7 +176,7 @@ class Simulation:
         return inbox.get_nowait()
 
     def start(self, task: Callable[..., object], *arguments: Any) -> None:
-        late = 200.0 if self.faults.comes("hangs") else 0.001
+        late = 200.0 if self.faults.occurs("hangs") else 0.001
         self.later(late, task, *arguments)
 
     def functions(self) -> dict[str, Callable[..., Any]]:
@@ -192,7 +192,7 @@ class Simulation:
         bytes_of = self.faults.draw("system").randbytes
         return {
             "monotonic": lambda: self.now,
-            "clock": lambda: 1e9 + self.now - 5000.0 * self.faults.comes("clock"),
+            "clock": lambda: 1e9 + self.now - 5000.0 * self.faults.occurs("clock"),
             "sleep": self.sleep,
             "take": self.take,
             "start": self.start,
@@ -216,13 +216,13 @@ class Simulation:
                 patch.setattr(world, name, function)
             save = RunDirectory.save
 
-            def told(folder: RunDirectory, state: Any, *arguments: Any) -> None:
+            def save_and_note(folder: RunDirectory, state: Any, *arguments: Any) -> None:
                 save(folder, state, *arguments)
                 self.acknowledged = state.round
 
-            patch.setattr(RunDirectory, "save", told)
+            patch.setattr(RunDirectory, "save", save_and_note)
             for i in CLIENTS:
-                if self.kind.leave and self.faults.comes("joins", i):
+                if self.kind.leave and self.faults.occurs("joins", i):
                     self.later(self._away(f"joins {i}"), self._begin, i)
                 else:
                     self._begin(i)
@@ -238,33 +238,33 @@ class Simulation:
         """Damage the newest of several checkpoints, once: the server may go back to the one before,
         and of two damaged ones it would say that none is left.
         """
-        found = numbered(self.server.root / "fed" / "run" / "checkpoints")
-        if len(found) > 1 and not self.rotten and self.faults.comes("rot"):
+        checkpoints = numbered(self.server.root / "fed" / "run" / "checkpoints")
+        if len(checkpoints) > 1 and not self.rotten and self.faults.occurs("rot"):
             self.rotten = True
-            file = found[-1] / "state.safetensors"
+            file = checkpoints[-1] / "state.safetensors"
             raw = file.read_bytes()
             file.write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]))
-            self.acknowledged = int(found[-2].name)
+            self.acknowledged = int(checkpoints[-2].name)
 
     def _serve(self) -> str:
         """The server's program -> how it ended: "over", "killed", or "few" took part."""
-        there, fed = self.server.root / "fed", Folder(self.server.root / "fed")
-        kept = functools.partial(oldest_checkpoint, there / "run")
-        begun, rounds = self.acknowledged, list[int]()
+        folder, fed = self.server.root / "fed", Folder(self.server.root / "fed")
+        oldest = functools.partial(oldest_checkpoint, folder / "run")
+        safe, rounds = self.acknowledged, list[int]()
         self.lives += 1
 
-        def told(row: dict[str, Any]) -> None:
+        def on_round(row: dict[str, Any]) -> None:
             rounds.append(row["round"])
             _write_down(fed, engine, row)
 
         saving = Checkpoint(self.kind.often or 1 + self.faults.seed // 5 % 2, every_seconds=None)
-        given = self.kind.made(on_round=told, checkpoint=saving)
+        experiment = self.kind.make(on_round=on_round, checkpoint=saving)
         try:
-            exchange = self._counted(MessageExchange(SimulatedTransport(self)))
-            about = {"run": "r", "kept": kept, "start": next_start(fed)}
-            engine = FederationEngine(exchange, **about, **self.kind.engine)
-            given.engine = engine
-            given.run(there / "run", go_on=True)
+            exchange = self._counting(MessageExchange(SimulatedTransport(self)))
+            settings = {"run": "r", "kept": oldest, "start": next_start(fed)}
+            engine = FederationEngine(exchange, **settings, **self.kind.engine)
+            experiment.engine = engine
+            experiment.run(folder / "run", go_on=True)
         except Killed:
             return "killed"
         except ClientError as error:
@@ -274,19 +274,19 @@ class Simulation:
         except FedloomError as error:
             raise ViolationError(f"the server cannot go on: {error}") from error
         finally:
-            if min(rounds, default=begun + 1) <= begun:
-                raise ViolationError(f"round {min(rounds)} was done again, and {begun} was safe")
+            if min(rounds, default=safe + 1) <= safe:
+                raise ViolationError(f"round {min(rounds)} was done again, and {safe} was safe")
         return "over"
 
-    def _counted(self, exchange: MessageExchange) -> Callable[..., dict[int, bytes]]:
-        begun = set[int]()  # rounds of this life
+    def _counting(self, exchange: MessageExchange) -> Callable[..., dict[int, bytes]]:
+        started = set[int]()  # rounds of this life
 
         def counted(messages: dict[int, bytes], seconds: float, enough: int) -> dict[int, bytes]:
             for i, raw in messages.items():
                 head = message.decode(message.ASK, raw)[0]
-                self.asked, self.newest[i] = max(self.asked, head.round), head.attempt
-                if head.round not in begun:
-                    begun.add(head.round)
+                self.newest_round, self.newest[i] = max(self.newest_round, head.round), head.attempt
+                if head.round not in started:
+                    started.add(head.round)
                     self.sent[head.round] = 0
                 self.sent[head.round] += sum(head.parts.values())
             return exchange(messages, seconds, enough)
@@ -308,7 +308,7 @@ class Simulation:
         """A site's program is ended for a while, if it still runs."""
         if self.nodes[i] is not node or self.now > QUIET:
             return
-        if self.faults.comes("leaves", i):
+        if self.faults.occurs("leaves", i):
             self.nodes[i] = None
             self.later(self._away(f"leaves {i} {self.now}"), self._begin, i)
         else:
@@ -320,7 +320,7 @@ class Simulation:
     def _crash(self, i: int) -> None:
         self.nodes[i] = None
         self.sites[i].crash()
-        self.kind.saw(i, self.sites[i].root / "states")
+        self.kind.check_disk(i, self.sites[i].root / "states")
         down = self.faults.draw(f"down {i} {self.sites[i].starts}").choice([2.0, 30.0, 150.0])
         self.later(down, self._begin, i)
 
@@ -329,74 +329,74 @@ class Simulation:
         if (node := self.nodes[i]) is None:
             return None
         try:
-            said = node.answer(raw)
+            reply = node.answer(raw)
         except Killed:
             self._crash(i)
             return None
-        head, blocks = message.decode(message.ANSWER, said)
+        head, blocks = message.decode(message.ANSWER, reply)
         if not isinstance(head, message.Refusal):
             try:
                 ask = message.decode(message.ASK, raw)
             except WireError as error:
                 raise ViolationError(f"client {i} has answered what is no message") from error
-            self._answered(i, head, blocks, *ask)
-        self.kind.saw(i, self.sites[i].root / "states")
+            self._check_answer(i, head, blocks, *ask)
+        self.kind.check_disk(i, self.sites[i].root / "states")
         newest = max((int(p.stem) for p in node.states.folder.glob("0*.safetensors")), default=-1)
-        if newest > self.asked:
+        if newest > self.newest_round:
             raise ViolationError(
                 f"client {i} has a state of round {newest + 1}, which nobody asked for"
             )
-        return said
+        return reply
 
-    def _answered(self, i: int, head: Any, blocks: Any, ask: message.Ask, asked: Any) -> None:
+    def _check_answer(self, i: int, head: Any, blocks: Any, ask: message.Ask, parts: Any) -> None:
         if getattr(head, "lost", False) and ask.attempt == self.newest[i]:
             raise ViolationError(f"client {i} has lost a state that it had acknowledged")
         if isinstance(head, message.Update) and head.what == "round":
-            self.came[head.round, i] = sum(head.parts.values())
-        self.kind.answered(i, ask, asked, blocks)
+            self.update_bytes[head.round, i] = sum(head.parts.values())
+        self.kind.check_answer(i, ask, parts, blocks)
 
     # -------------------------------------------------------------------------------- what holds
     def check(self) -> None:
         """Raise ViolationError unless the run is the simulation of those who answered."""
-        there = self.server.root / "fed" / "run"
-        rows = read_rows(there / "clients.jsonl")
+        run_folder = self.server.root / "fed" / "run"
+        rows = read_rows(run_folder / "clients.jsonl")
         if [row["round"] for row in rows] != [*range(1, ROUNDS + 1)]:
             raise ViolationError(f"clients.jsonl has the rounds {[row['round'] for row in rows]}")
-        alone = self.kind.simulated(rows)
-        folder, memory = RunDirectory(there), ClientMemory(there / "memory")
+        simulated = self.kind.simulate(rows)
+        folder, memory = RunDirectory(run_folder), ClientMemory(run_folder / "memory")
         state = folder.load(memory)
         history = read_rows(folder.rounds)
         if state is None or state.round != ROUNDS:
             raise ViolationError("the last checkpoint is not of the last round")
-        self._same("the server's state", state.srv.srv, alone.srv)
-        losses = [[row["test_loss"] for row in told] for told in (history, alone.history)]
+        self._same("the server's state", state.srv.srv, simulated.srv)
+        losses = [[row["test_loss"] for row in log] for log in (history, simulated.history)]
         if losses[0] != losses[1]:
             raise ViolationError(
                 f"the test losses are {losses[0]}, and of the simulation {losses[1]}"
             )
-        for i, own in alone.memory.items():
+        for i, client_state in simulated.memory.items():
             last = int(memory.get([i])[i].last)
-            self._same(f"the state of client {i}", self._version(i, last), own)
+            self._same(f"the state of client {i}", self._version(i, last), client_state)
         self._check_bill(rows, state.extra["ledger"])
         folders = {i: site.root / "states" for i, site in self.sites.items()}
         self.kind.check(rows, state.extra, folders)
 
     def _version(self, i: int, round: int) -> Rec:
-        found = NodeStates(self.sites[i].root / "states").at(round, 0)
-        if found is None:
+        version = NodeStates(self.sites[i].root / "states").at(round, 0)
+        if version is None:
             raise ViolationError(f"client {i} has no state of round {round + 1}")
-        return found.state
+        return version.state
 
     def _check_bill(self, rows: list[dict[str, Any]], ledger: dict[str, Any]) -> None:
         bill = {"down": sum(self.sent.values()), "up": 0}
         for t, row in enumerate(rows):
             draws = [row, *row.get("redrawn", [])]
-            took = {i for draw in draws for i in draw["answered"] + draw.get("unused", [])}
-            bill["up"] += sum(self.came.get((t, i), 0) for i in took)
+            clients = {i for draw in draws for i in draw["answered"] + draw.get("unused", [])}
+            bill["up"] += sum(self.update_bytes.get((t, i), 0) for i in clients)
         for way in self.kind.billed:
             if sum(ledger[way].values()) != bill[way]:
-                told = f"{bill[way]} bytes went {way}, and the ledger has {ledger[way]}"
-                raise ViolationError(told)
+                text = f"{bill[way]} bytes went {way}, and the ledger has {ledger[way]}"
+                raise ViolationError(text)
 
     def _same(self, what: str, one: Any, other: Any) -> None:
         if not same(one, other):
@@ -430,13 +430,13 @@ def kind_of(seed: int) -> str:
 
 def smallest(folder: Path, seed: int, kind: str = "") -> list[str]:
     """Faults of a seed that fails with which it still fails, and without any of them does not."""
-    kept, runs = outcome(folder / "all", seed, None, kind)[1].faults.came, 0
-    size = len(kept)
+    faults, runs = outcome(folder / "all", seed, None, kind)[1].faults.occurred, 0
+    size = len(faults)
     while size := size // 2:
-        for first in range(0, len(kept), size):
-            fewer = kept[:first] + kept[first + size :]
+        for first in range(0, len(faults), size):
+            fewer = faults[:first] + faults[first + size :]
             runs += 1
             if outcome(folder / str(runs), seed, fewer, kind)[0]:
-                kept, size = fewer, 2 * min(size, len(fewer))
+                faults, size = fewer, 2 * min(size, len(fewer))
                 break
-    return kept
+    return faults

@@ -35,8 +35,8 @@ class Live:
     """Three clients and a server, in a folder. Processes are started by the commands of users."""
 
     def __init__(self, folder: Path, *changes: str, **settings: Any) -> None:
-        given = {"port": free_port(), "local_port": free_port(), "deadline": 60.0} | settings
-        self.fed: Folder = make(resolve("digits", [*SMALL, *changes]), folder, None, given)
+        deployment = {"port": free_port(), "local_port": free_port(), "deadline": 60.0} | settings
+        self.fed: Folder = make(resolve("digits", [*SMALL, *changes]), folder, None, deployment)
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
     @property
@@ -61,13 +61,13 @@ class Live:
     def node(self, client: int, before: Sequence[str] = (), site: Path | None = None) -> None:
         """Start a node. site: its own file."""
         words = "-m", "fedloom", "deploy", "node", self.fed.path, "--client", client
-        own = () if site is None else ("--data", site)
-        self.start(f"node{client}", *words, *own, before=before)
+        data_option = () if site is None else ("--data", site)
+        self.start(f"node{client}", *words, *data_option, before=before)
 
     def connected(self, count: int = 3) -> None:
         """Wait for so many nodes."""
-        there = lambda: sum(n["status"] == "online" for n in nodes(self.fed)) == count
-        until(there, f"{count} nodes are connected")
+        all_online = lambda: sum(n["status"] == "online" for n in nodes(self.fed)) == count
+        until(all_online, f"{count} nodes are connected")
 
     def said(self, name: str) -> str:
         return (self.fed.path / f"{name}.out").read_text(errors="replace")
@@ -83,21 +83,21 @@ class Live:
         process = self.processes.pop(name)
         process.wait(40)
         end = time.monotonic() + 40
-        while (left := [pid for pid in below if alive(pid)]) and time.monotonic() < end:
+        while (remaining := [pid for pid in below if alive(pid)]) and time.monotonic() < end:
             time.sleep(0.1)
-        for pid in left:
+        for pid in remaining:
             os.kill(pid, signal.SIGKILL)
 
     def children(self, name: str, word: str) -> list[int]:
         """The processes below one of these whose command line or name has a word."""
-        parents, found = _parents(), []
+        parents, children = _parents(), []
         for pid in parents:
-            at = pid
-            while at in parents:
-                at = parents[at]
-                if at == self.processes[name].pid and word in _command(pid):
-                    found.append(pid)
-        return found
+            ancestor = pid
+            while ancestor in parents:
+                ancestor = parents[ancestor]
+                if ancestor == self.processes[name].pid and word in _command(pid):
+                    children.append(pid)
+        return children
 
     def close(self) -> None:
         for name in sorted(self.processes):
@@ -108,8 +108,8 @@ class Live:
         """Take other settings of the run, at every place, with nothing done yet. Nodes are down."""
         values = resolve("digits", [*SMALL, *changes]).values
         for place in (self.fed.path, *((self.fed.path / "nodes").iterdir())):
-            here = values if place == self.fed.path else for_nodes(values)
-            (place / "run.toml").write_text(tomli_w.dumps(dict(here)))
+            settings = values if place == self.fed.path else for_nodes(values)
+            (place / "run.toml").write_text(tomli_w.dumps(dict(settings)))
             shutil.rmtree(place / "states", ignore_errors=True)
         shutil.rmtree(self.fed.run, ignore_errors=True)
 
@@ -143,18 +143,18 @@ class Live:
         """The run has the bits and tests of the simulation of those who answered; if that is all,
         its bill and rows too. The simulation also bills what was computed and did not arrive.
         """
-        made = resolve(self.fed.run_file, ["engine=serial"]).experiment()
-        made.engine = Without(self.missing())
-        alone: Result = made.run(folder)
-        there = self.fed.run
+        experiment = resolve(self.fed.run_file, ["engine=serial"]).experiment()
+        experiment.engine = Without(self.missing())
+        simulation: Result = experiment.run(folder)
+        run = self.fed.run
         model = "model.safetensors"
-        assert (there / model).read_bytes() == (folder / model).read_bytes()
-        assert _state(there) == _state(folder)
+        assert (run / model).read_bytes() == (folder / model).read_bytes()
+        assert _state(run) == _state(folder)
         short = bool(self.missing())
-        told = [[_row(r, short) for r in rows] for rows in (self.rounds(), alone.history)]
-        assert told[0] == told[1]
+        histories = [[_row(r, short) for r in rows] for rows in (self.rounds(), simulation.history)]
+        assert histories[0] == histories[1]
         if not short:
-            bills = [_bill(json.loads((p / "ledger.json").read_text())) for p in (there, folder)]
+            bills = [_bill(json.loads((p / "ledger.json").read_text())) for p in (run, folder)]
             assert bills[0] == bills[1]
 
 
@@ -173,8 +173,8 @@ def _row(row: dict[str, Any], short: bool) -> dict[str, Any]:
     return {k: v for k, v in row.items() if k != "seconds"}
 
 
-def _bill(found: dict[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in found.items() if "seconds" not in k}
+def _bill(ledger: dict[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in ledger.items() if "seconds" not in k}
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -205,18 +205,18 @@ def _command(pid: int) -> str:
 
 
 def _parents() -> dict[int, int]:
-    found = {}
+    parents = {}
     for path in Path("/proc").iterdir():
         with contextlib.suppress(OSError, ValueError):
-            found[int(path.name)] = int((path / "stat").read_text().rpartition(")")[2].split()[1])
-    return found
+            parents[int(path.name)] = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+    return parents
 
 
 @contextlib.contextmanager
 def live(folder: Path, *changes: str, **settings: Any) -> Iterator[Live]:
     """A federation whose processes end with the block."""
-    found = Live(folder, *changes, **settings)
+    federation = Live(folder, *changes, **settings)
     try:
-        yield found
+        yield federation
     finally:
-        found.close()
+        federation.close()

@@ -27,16 +27,16 @@ class Relay:
     def _serve(self) -> None:
         while True:
             try:
-                near, _ = self._place.accept()
+                client, _ = self._place.accept()
             except OSError:  # closed
                 return
             try:
-                far = socket.create_connection(("127.0.0.1", self._port))
+                server = socket.create_connection(("127.0.0.1", self._port))
             except OSError:
-                near.close()
+                client.close()
                 continue
-            self._ends += [near, far]
-            for way in ((near, far, "up"), (far, near, "down")):
+            self._ends += [client, server]
+            for way in ((client, server, "up"), (server, client, "down")):
                 threading.Thread(target=self._pass, args=way, daemon=True).start()
 
     def _pass(self, source: socket.socket, to: socket.socket, way: str) -> None:
@@ -86,33 +86,33 @@ def wire(rate: str) -> Iterator[Wire]:
     FileNotFoundError where that is not allowed.
     """
     number = os.getpid() % 100_000
-    found = Wire(f"fedloom{number}", f"fln{number}", f"flf{number}")
-    ip("netns", "add", found.space)
+    link = Wire(f"fedloom{number}", f"fln{number}", f"flf{number}")
+    ip("netns", "add", link.space)
     try:
-        there = "-n", found.space
-        ip("link", "add", found.near, "type", "veth", "peer", found.far, "netns", found.space)
-        ip("addr", "add", f"{HERE}/30", "dev", found.near)
-        ip(*there, "addr", "add", f"{THERE}/30", "dev", found.far)
-        ip("link", "set", found.near, "up")
-        for device in (found.far, "lo"):
-            ip(*there, "link", "set", device, "up")
+        in_namespace = "-n", link.space
+        ip("link", "add", link.near, "type", "veth", "peer", link.far, "netns", link.space)
+        ip("addr", "add", f"{HERE}/30", "dev", link.near)
+        ip(*in_namespace, "addr", "add", f"{THERE}/30", "dev", link.far)
+        ip("link", "set", link.near, "up")
+        for device in (link.far, "lo"):
+            ip(*in_namespace, "link", "set", device, "up")
         limit = ["tbf", "rate", rate, "burst", "64kb", "latency", "400ms"]
         call(
             "ip",
             "netns",
             "exec",
-            found.space,
+            link.space,
             "tc",
             "qdisc",
             "add",
             "dev",
-            found.far,
+            link.far,
             "root",
             *limit,
         )
-        yield found
+        yield link
     finally:
-        ip("netns", "del", found.space)  # and with it both ends of the wire
+        ip("netns", "del", link.space)  # and with it both ends of the wire
 
 
 def ip(*words: str) -> None:

@@ -17,22 +17,22 @@ class Nodes(check.Nodes):
 
     def __init__(
         self,
-        given,
+        trial,
         folder,
         away=lambda *_: False,
         awry=lambda i, raw: raw,
         apart=False,
         options=lambda i: {"rehearsal": True},
     ):
-        super().__init__(given, folder, "r", options)
-        self._given, self._apart, self.away, self.awry = given, apart, away, awry
+        super().__init__(trial, folder, "r", options)
+        self._trial, self._apart, self.away, self.awry = trial, apart, away, awry
         self.bytes, self.down, self.sent = 0, 0, []
         for i in range(self._loop.fed.population):
             self.node(i)
 
     def start_node(self, i):
         if self._apart:
-            self._loop = dataclasses.replace(self._given, data=self._given.data.only(i)).build()
+            self._loop = dataclasses.replace(self._trial, data=self._trial.data.only(i)).build()
         return super().start_node(i)
 
     def __call__(self, messages, *more):

@@ -17,12 +17,12 @@ SMALL = ["data.clients=3", "cohort=3", "rounds=2", "model.hidden=[8]", "local.ep
 def folder(path, config, examples=(None,) * 3, classes=None, **settings):
     """A federation's folder with keys that nobody has."""
     fed = Folder(path / "fed")
-    named = ["north", "", "south", *[""] * len(examples)]
-    entries = [Entry(key=f"{KEY}AAA{i}", examples=n, name=named[i]) for i, n in enumerate(examples)]
+    names = ["north", "", "south", *[""] * len(examples)]
+    entries = [Entry(key=f"{KEY}AAA{i}", examples=n, name=names[i]) for i, n in enumerate(examples)]
     fed.certificate("ca").parent.mkdir(parents=True)
     fed.certificate("ca").write_text("none")
-    given = deployment_of({"run": "r", "startup_timeout": 0.0, **settings}, "test")
-    write_folder(fed, config, given, Clients(client=entries, classes=classes))
+    deployment = deployment_of({"run": "r", "startup_timeout": 0.0, **settings}, "test")
+    write_folder(fed, config, deployment, Clients(client=entries, classes=classes))
     return fed
 
 
@@ -31,15 +31,15 @@ class Here:
 
     def __init__(self, fed, files=(None,) * 3, off=()):
         self.places = {i: ClientSite(fed.node(i), file) for i, file in enumerate(files)}
-        self.off, self.asked = set(off), 0
+        self.off, self.requests = set(off), 0
 
     def present(self):
         return set(self.places) - self.off
 
     def __call__(self, messages, seconds, enough):
-        there = [i for i in messages if i not in self.off]
-        self.asked += len(there)
-        return {i: self.places[i].answer(messages[i]) for i in there[:enough]}
+        present = [i for i in messages if i not in self.off]
+        self.requests += len(present)
+        return {i: self.places[i].answer(messages[i]) for i in present[:enough]}
 
 
 def table(path, rows, label=lambda y: y, seed=0):
@@ -53,6 +53,6 @@ def table(path, rows, label=lambda y: y, seed=0):
 
 
 def site_file(path, train, test=None):
-    more = "" if test is None else f'\ntest = "{test}"'
-    path.write_text(f'[data]\nname = "table"\npath = "{train}"{more}\n')
+    test_line = "" if test is None else f'\ntest = "{test}"'
+    path.write_text(f'[data]\nname = "table"\npath = "{train}"{test_line}\n')
     return path

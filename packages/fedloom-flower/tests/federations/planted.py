@@ -119,12 +119,12 @@ def _(patch: Patch) -> None:
 # ----------------------------------------------------------------------------------------- nodes
 @planted("a node answers before its state is on the disk")
 def _(patch: Patch) -> None:
-    put, kept = NodeStates.put, dict[Path, Any]()
+    put, pending = NodeStates.put, dict[Path, Any]()
 
     def later(self: NodeStates, *version: Any) -> None:
-        if before := kept.get(self.folder):
+        if before := pending.get(self.folder):
             put(self, *before)
-        kept[self.folder] = version
+        pending[self.folder] = version
 
     patch.setattr(NodeStates, "put", later)
 
@@ -160,10 +160,10 @@ def _(patch: Patch) -> None:
 def _(patch: Patch) -> None:
     client_half, count = node.Client.client_half, itertools.count()
 
-    def drawn(self: Any, share: Any, memory: Any, i: int, round: int) -> Any:
-        return client_half(self, share, memory, i, round + 1000 * (next(count) % 2))
+    def redrawn(self: Any, download: Any, memory: Any, i: int, round: int) -> Any:
+        return client_half(self, download, memory, i, round + 1000 * (next(count) % 2))
 
-    patch.setattr(node.Client, "client_half", drawn)
+    patch.setattr(node.Client, "client_half", redrawn)
 
 
 # ---------------------------------------------------------------------------------------- server
@@ -183,9 +183,9 @@ def _(patch: Patch) -> None:
 def _(patch: Patch) -> None:
     real = FederationEngine._round
 
-    def all_taken(self: FederationEngine, asked: Any) -> Any:
-        out = real(self, asked)
-        out.memories.update({s.client: rec(last=float(asked.round)) for s in out.stats})
+    def all_taken(self: FederationEngine, task: Any) -> Any:
+        out = real(self, task)
+        out.memories.update({s.client: rec(last=float(task.round)) for s in out.stats})
         return out
 
     patch.setattr(FederationEngine, "_round", all_taken)
@@ -193,15 +193,15 @@ def _(patch: Patch) -> None:
 
 @planted("an answer for an earlier round is taken")
 def _(patch: Patch) -> None:
-    patch.setattr(engine, "answer_to", lambda about, raw, *_: message.decode(message.ANSWER, raw))
+    patch.setattr(engine, "answer_to", lambda ask, raw, *_: message.decode(message.ANSWER, raw))
     before: dict[int, bytes] = {}
     real = faults.Simulation.answer
 
     def stale(self: Any, i: int, raw: bytes) -> Any:
-        said = real(self, i, raw)
-        if said is not None:
-            said, before[i] = before.get(i, said), said
-        return said
+        answer = real(self, i, raw)
+        if answer is not None:
+            answer, before[i] = before.get(i, answer), answer
+        return answer
 
     patch.setattr(faults.Simulation, "answer", stale)
 
@@ -210,15 +210,15 @@ def _(patch: Patch) -> None:
 def _(patch: Patch) -> None:
     real = message_exchange._Pulls._read
 
-    def read(self: Any, names: list[str], came: Any) -> Any:
-        out = real(self, names, came)
+    def read(self: Any, names: list[str], replies: Any) -> Any:
+        out = real(self, names, replies)
         if self.waiting and out and out[0][1] is not None:
             name = min(self.waiting, key=str)
             out.append((self.waiting[name], out[0][1]))
         return out
 
     patch.setattr(message_exchange._Pulls, "_read", read)
-    patch.setattr(engine, "answer_to", lambda about, raw, *_: message.decode(message.ANSWER, raw))
+    patch.setattr(engine, "answer_to", lambda ask, raw, *_: message.decode(message.ANSWER, raw))
 
 
 @planted("an update counts twice in the sum")
@@ -246,11 +246,11 @@ def _(patch: Patch) -> None:
 def _(patch: Patch) -> None:
     real = billing.together
 
-    def answered(exchanges: Any) -> Any:
+    def without_lost(exchanges: Any) -> Any:
         stats, others = real(exchanges)
         return [s for s in stats if s.answered], others
 
-    patch.setattr(billing, "together", answered)
+    patch.setattr(billing, "together", without_lost)
 
 
 @planted("a node does not check the number of a message")
@@ -262,17 +262,17 @@ def _(patch: Patch) -> None:
 # ------------------------------------------------------------------- questions before local steps
 @planted("a node that begins after the question trains without it", "asked")
 def _(patch: Patch) -> None:
-    patch.setattr(Node, "_run_question", _asked_once(Node._run_question))
+    patch.setattr(Node, "_run_question", _without_question(Node._run_question))
 
 
-def _asked_once(real: Any) -> Any:
-    def changed(self: Node, ask: Any, share: Any, memory: Any) -> Any:
+def _without_question(real: Any) -> Any:
+    def run_question(self: Node, ask: Any, download: Any, memory: Any) -> Any:
         if ask.what == "question":
-            return real(self, ask, share, memory)
+            return real(self, ask, download, memory)
         self._pending = b"", memory
         return None
 
-    return changed
+    return run_question
 
 
 @planted("a node knows a question by its round alone", "asked")
@@ -284,13 +284,13 @@ def _(patch: Patch) -> None:
 def _(patch: Patch) -> None:
     real = Node._answer_question
 
-    def asked(self: Node, ask: Any, parts: Any) -> bytes:
-        said = real(self, ask, parts)
+    def store(self: Node, ask: Any, parts: Any) -> bytes:
+        answer = real(self, ask, parts)
         if self._version is not None:
             self.states.put(ask.taken, self._version._replace(state=self._pending[1]))
-        return said
+        return answer
 
-    patch.setattr(Node, "_answer_question", asked)
+    patch.setattr(Node, "_answer_question", store)
 
 
 # ------------------------------------------------------------------------------- sites that change
@@ -298,16 +298,16 @@ def _(patch: Patch) -> None:
 def _(patch: Patch) -> None:
     real = engine.Attendance.conclude
 
-    def counted(self: Any, out: Any, *arguments: Any) -> Any:
+    def accept(self: Any, out: Any, *arguments: Any) -> Any:
         real(self, out, *arguments)
         return out
 
-    patch.setattr(engine.Attendance, "conclude", counted)
+    patch.setattr(engine.Attendance, "conclude", accept)
 
 
 @planted("a draw in vain costs nothing", "changing")
 def _(patch: Patch) -> None:
-    free = lambda said, lost, kept, again=True: TooFewError(said, [], kept, again)
+    free = lambda reason, lost, stats, again=True: TooFewError(reason, [], stats, again)
     patch.setattr("fedloom_flower.attendance.TooFewError", free)
 
 
@@ -328,9 +328,9 @@ def _(patch: Patch) -> None:
     half, due = node.Client.client_half, list[Any]()
 
     def computed(self: Any, *arguments: Any) -> Any:
-        done = half(self, *arguments)
+        outcome = half(self, *arguments)
         due.pop()()
-        return done
+        return outcome
 
     real = node.NodeAccount.pay
     patch.setattr(node.Client, "client_half", computed)
@@ -375,11 +375,11 @@ def _(patch: Patch) -> None:
 
 @planted("a node has the same masks in every draw", "masked")
 def _(patch: Patch) -> None:
-    drawn, kept = masked_sums.Secrets.generate, dict[Any, Any]()
+    generate, secrets = masked_sums.Secrets.generate, dict[Any, Any]()
     keys = MaskedAnswers.keys
 
     def once(self: Any, ask: Any, parts: Any) -> bytes:
-        again = lambda: kept.setdefault((self._file, ask.round), drawn())
+        again = lambda: secrets.setdefault((self._file, ask.round), generate())
         patch.setattr(masked_sums.Secrets, "generate", again)
         return keys(self, ask, parts)
 
