@@ -152,7 +152,7 @@ def test_every_place_prints_the_digest_by_which_sites_compare_what_they_were_tol
     fed = folder(tmp_path, resolve("digits", SMALL))
     here = Here(fed)
     serve(fed, lambda roll: here)
-    line = read_agreement(fed.agreement_file).compared
+    line = read_agreement(fed.agreement_file).digest_line
     assert re.fullmatch(r"all agreed on( [0-9a-f]{4}){10}; sites compare it by telephone", line)
     said = [record.getMessage() for record in caplog.records]
     assert {f"client {i}: {line}" for i in range(3)} <= {*said}

@@ -61,23 +61,23 @@ def _classes(columns: Columns) -> list[str]:
 
 
 def _rule(name: str, columns: Columns, sites: Mapping[str, Description], data: Table) -> Table:
-    texts = [place for place, column in columns.items() if column.kind == "texts"]
-    numbers = [place for place, column in columns.items() if column.kind == "number"]
+    texts = [site for site, column in columns.items() if column.kind == "texts"]
+    numbers = [site for site, column in columns.items() if column.kind == "number"]
     if texts and numbers:
         raise DataError(
             f"column '{name}' holds numbers at {numbers[0]} and texts at {texts[0]}; write it alike"
         )
     kinds = data.get("columns") or {}
-    how = kinds.get(name) or (kinds.get(ALL, "") if texts else "number")
-    if not how:
+    encoding = kinds.get(name) or (kinds.get(ALL, "") if texts else "number")
+    if not encoding:
         raise DataError(
             f"column '{name}' holds texts at {texts[0]}; write data.columns.{name} = one_hot, or "
             "ordinal, or its values in order; or leave it out of data.inputs"
         )
-    if isinstance(how, str) and how not in KINDS:
-        raise DataError(f"data.columns.{name}: {unknown('kind of column', how, KINDS)}")
+    if isinstance(encoding, str) and encoding not in KINDS:
+        raise DataError(f"data.columns.{name}: {unknown('kind of column', encoding, KINDS)}")
     per_client, missing = data["per_client"], data.get("missing")  # each site fills, scales itself
-    gap = next((place for place, column in columns.items() if column.missing != 0), "")
+    gap = next((site for site, column in columns.items() if column.missing != 0), "")
     if per_client or missing == DROP:
         gap = ""
     fill = missing.get(name, missing.get(ALL)) if isinstance(missing, Mapping) else missing
@@ -87,31 +87,31 @@ def _rule(name: str, columns: Columns, sites: Mapping[str, Description], data: T
             "median, mean or most_frequent"
         )
     standardise = False if per_client else data["standardise"]
-    rows = {place: sites[place].rows or 0 for place in columns}
-    if how == "number":
+    rows = {site: sites[site].rows or 0 for site in columns}
+    if encoding == "number":
         return _number(name, columns, rows, fill if gap else None, bool(standardise))
     scale = standardise == WITH_CATEGORIES
-    return _categories(name, columns, rows, how, fill if gap else None, scale)
+    return _categories(name, columns, rows, encoding, fill if gap else None, scale)
 
 
 def _categories(
     name: str,
     columns: Columns,
     rows: Mapping[str, int],
-    how: str | Sequence[str],
+    encoding: str | Sequence[str],
     fill: Any,
     standardise: bool,
 ) -> Table:
     """The rule of categories. Rarer ones, which no site told, are 0 in all inputs of one_hot."""
     counts: Counter[str] = Counter()
-    for place, column in columns.items():
-        counts.update(counts_of(column, rows[place]))
+    for site, column in columns.items():
+        counts.update(counts_of(column, rows[site]))
     if not counts:
         raise _nothing_to_tell(name)
     numbers = all(number_name(value) == value for value in counts)
     values = in_order(counts, float if numbers else None)
-    values = values if isinstance(how, str) else categories(how)
-    kind = how if isinstance(how, str) else "ordinal"
+    values = values if isinstance(encoding, str) else categories(encoding)
+    kind = encoding if isinstance(encoding, str) else "ordinal"
     rule: dict[str, Any] = {"name": name, "kind": kind, "values": [*values]}
     if kind == "one_hot":
         rule["others"] = True

@@ -64,7 +64,7 @@ class Agreement(BaseModel):
         return digest(self.model_dump(mode="json"), DIGITS)
 
     @property
-    def compared(self) -> str:
+    def digest_line(self) -> str:
         """A line with this digest, to be read aloud."""
         groups = " ".join(self.digest[i : i + 4] for i in range(0, DIGITS, 4))
         return f"all agreed on {groups}; sites compare it by telephone"

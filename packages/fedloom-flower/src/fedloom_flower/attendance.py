@@ -63,21 +63,21 @@ class Attendance:
         """Whether a round has not been counted yet."""
         return round != self._round
 
-    def note_answers(self, out: RangeResult, refused: Sequence[RefusedUpdate], round: int) -> None:
+    def note_answers(self, out: RangeResult, refusals: Sequence[RefusedUpdate], round: int) -> None:
         """Note whose answers came before the local steps. Raises TooFewError if none did."""
         clients = [s.client for s in out.stats if s.answered]
         self._question_row = {"questioned": clients}
         if not clients:
-            reason = self._too_few(self._row_of(out, refused, round), out, round, kept=False)
+            reason = self._too_few(self._row_of(out, refusals, round), out, round, kept=False)
             raise TooFewError(reason, out.stats, {}, again=False)
 
     def conclude(
-        self, out: RangeResult, refused: Sequence[RefusedUpdate], round: int, kept: bool
+        self, out: RangeResult, refusals: Sequence[RefusedUpdate], round: int, kept: bool
     ) -> RangeResult:
         """A round's result; without any update if there are too few. kept: whether updates that
         came stay here for another draw. Raises TooFewError, ClientError.
         """
-        row = self._row_of(out, refused, round)
+        row = self._row_of(out, refusals, round)
         if len(row["answered"]) >= self._min_updates:
             self._failed_rounds = 0
             self._end(row, round)
@@ -117,19 +117,19 @@ class Attendance:
         self.row = {"round": round + 1, **row} | ({"redrawn": self._draws} if self._draws else {})
         self._round, self._draws = round, []
 
-    def _row_of(self, out: RangeResult, refused: Sequence[RefusedUpdate], round: int) -> Row:
+    def _row_of(self, out: RangeResult, refusals: Sequence[RefusedUpdate], round: int) -> Row:
         """Who was asked, who answered, why others did not count; and whose updates were late, lost,
         not needed or refused by their node, if there were any.
         """
-        new = [r for r in refused[self._reported :] if r.round == round]
-        self._reported = len(refused)
-        asked = [s.client for s in out.stats]
+        new = [r for r in refusals[self._reported :] if r.round == round]
+        self._reported = len(refusals)
+        cohort = [s.client for s in out.stats]
         answered = [s.client for s in out.stats if s.answered]
         kinds = {r.client: r.kind for r in new if r.client not in answered}
-        by_kind = {name: [i for i in asked if kinds.get(i) == name] for name in KIND.values()}
+        by_kind = {name: [i for i in cohort if kinds.get(i) == name] for name in KIND.values()}
         why = {str(r.client): r.why for r in new}
         questioned, self._question_row = self._question_row, {}
-        return {"asked": asked, "answered": answered, "refused": why, **questioned} | {
+        return {"asked": cohort, "answered": answered, "refused": why, **questioned} | {
             name: clients for name, clients in by_kind.items() if clients
         }
 

@@ -15,7 +15,7 @@ from .agreement import read_agreement
 from .certificates import as_pem, make_node_key
 from .clients import Clients, Entry, check_name, read_clients
 from .folder import Folder, write
-from .membership import fixed
+from .membership import why_fixed
 from .new import MOST, make_folders, write_node
 from .own_files import OwnFiles
 from .sites import at_server, must_join, settings_of
@@ -37,14 +37,14 @@ def add(fed: Folder, name: str, key: Path | None = None, examples: int | None = 
     if clients.population == MOST:
         raise ConfigError(f"a federation has {MOST} clients at most, and this one has them")
     agreement = read_agreement(fed.agreement_file)
-    if agreement is not None and (why := fixed(at_server(fed, agreement))):
+    if agreement is not None and (why := why_fixed(at_server(fed, agreement))):
         raise CompositionError(
             f"no site can be added to a run that has begun: {why}; make another federation "
             "with it, whose weights are this run's model.safetensors"
         )
-    i, place = clients.population, fed.node_to_be(clients.population)
-    make_folders(place)
-    line = _line(key) if key is not None else make_node_key(place.secret("node"))
+    i, node = clients.population, fed.node_to_be(clients.population)
+    make_folders(node)
+    line = _line(key) if key is not None else make_node_key(node.secret("node"))
     entry = Entry(name=name, key=line, examples=examples, added=True, key_made_here=key is None)
     clients = clients.model_copy(update={"client": [*clients.client, entry]})
     write_node(fed, i, resolve(fed.run_file, [], OwnFiles(fed)), settings, clients)
@@ -77,13 +77,13 @@ def change_key(fed: Folder, name: str, key: Path | None = None) -> int:
     """Give a site another key -> its number; the old one is nobody's then. Raises ConfigError."""
     clients = read_clients(fed.clients_file)
     i = client_of(clients, name)
-    place = fed.node_to_be(i)
-    if key is None and not place.path.is_dir():
+    node = fed.node_to_be(i)
+    if key is None and not node.path.is_dir():
         raise ConfigError(
-            f"'{place.path}' is not here any more, so client {i} makes its key itself (ssh-keygen "
+            f"'{node.path}' is not here any more, so client {i} makes its key itself (ssh-keygen "
             "-t ecdsa -b 384 -N '' -f secret/node): give --key FILE with the line of node.pub"
         )
-    line = _line(key) if key else make_node_key(place.secret("node"))
+    line = _line(key) if key else make_node_key(node.secret("node"))
     _change(fed, clients, i, key=line, key_made_here=key is None)
     return i
 

@@ -47,7 +47,7 @@ def describe(fed: Folder, exchange_of: Callable[[Clients], MessageExchange]) -> 
     if not data["rules"]:
         rules, classes = agreed_rules(descriptions, data)
         preparation = Preparation(rules=[dict(rule) for rule in rules], class_names=classes)
-        text = preparation.written(fed.run_file.read_text(encoding="utf-8"))
+        text = preparation.add_to(fed.run_file.read_text(encoding="utf-8"))
         parts = {"preparation": preparation.model_dump_json().encode()}
         replies = ask_sites(settings, clients, exchange, run, "prepare", parts, DigestAnswer)
         for i, (answer, _) in replies.items():

@@ -296,8 +296,8 @@ class FederationEngine:
 
     def refuse(self, round: int, i: int, error: WireError) -> None:
         """List a client whose update does not count."""
-        how, why = KIND.get(type(error), "refused"), one_line(str(error))
-        self.refused.append(RefusedUpdate(round, i, why, how))
+        kind, why = KIND.get(type(error), "refused"), one_line(str(error))
+        self.refused.append(RefusedUpdate(round, i, why, kind))
         _log.warning("round %d: client %d: not counted: %s", round + 1, i, why)
 
     def ask_clients(

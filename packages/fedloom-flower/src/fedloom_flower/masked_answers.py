@@ -88,7 +88,7 @@ class MaskedAnswers:
         cohorts: ExpectedCohorts | None = None,
         agreement: str = "",
     ) -> None:
-        self._rule, self._i, self._identity = aggregation, client, identity
+        self._aggregation, self._i, self._identity = aggregation, client, identity
         self._file, self._cohorts, self._agreement = folder / "unmasked.json", cohorts, agreement
         self._sum: tuple[int, Session, MaskingClient] | None = None
         self._model = b""  # a digest of the broadcast of this sum
@@ -102,8 +102,8 @@ class MaskedAnswers:
                 f"its site deletes '{self._file.name}' in '{self._file.parent.name}'"
             )
         run = ask.run + self._agreement
-        session = session_of(run, ask.round, _block(parts), self._rule.needed)
-        self._rule.check(len(session.members))
+        session = session_of(run, ask.round, _block(parts), self._aggregation.needed)
+        self._aggregation.check(len(session.members))
         if (
             self._i not in session.members
             or not set(session.members) <= self._identity.clients.keys()
@@ -125,7 +125,7 @@ class MaskedAnswers:
         """
         values, self._model = words_of(packet, summed_like(like, download)), digest_of(download)
         masks = self._session_of(ask.round)[1].masked(keys, values, self._model)
-        if self._rule.private:
+        if self._aggregation.private:
             self._record(ask, {})
         return {"masks": masks}
 

@@ -42,7 +42,7 @@ class MaskedRun(NamedTuple):
     """
 
     client: Client
-    rule: IntegerRing
+    aggregation: IntegerRing
     like: Rec
     itself: bool
     name: str
@@ -58,7 +58,7 @@ class MaskedRound:
         cohort, t = task.cohort, task.round
         self._down, self._up = dict.fromkeys(cohort, 0), dict.fromkeys(cohort, 0)
         self._like = summed_like(run.like, download)
-        thresholds = run.rule.needed(len(cohort))
+        thresholds = run.aggregation.needed(len(cohort))
         self._session, self._opening = new_session(run.name + run.agreement, t, cohort, thresholds)
         values = sum(nbytes(self._like).values()) // 8
         self._sum = UnmaskingServer(self._session, values, digest_of(download))

@@ -32,7 +32,7 @@ class ChangedError(FedloomError):
     """Other clients take part from the next round on: the run is to go on from its checkpoint."""
 
 
-def fixed(experiment: Experiment) -> str:
+def why_fixed(experiment: Experiment) -> str:
     """Why no client can be added to a run that has begun; empty if one can."""
     plan = experiment.plan()
     whole = {
@@ -80,8 +80,8 @@ class Membership:
         agreed.
         """
         count = self.clients.population if self.agreement is None else len(self.agreement.examples)
-        joined = self.clients.members.keys() if self.agreement is None else self._joined_clients
-        return frozenset(range(count)) - (joined - self._uninformed)
+        members = self.clients.members.keys() if self.agreement is None else self._joined_clients
+        return frozenset(range(count)) - (members - self._uninformed)
 
     def columns(self) -> dict[str, Any]:
         """What a line of clients.jsonl says of this; nothing in a federation that never changed."""
@@ -151,7 +151,7 @@ class Membership:
                 raise DataError(f"it has {site.examples} examples, and clients.toml says {count}")
             agreement = with_site(self.agreement, i, site)
             experiment = at_server(self._fed, agreement)
-            if why := fixed(experiment):
+            if why := why_fixed(experiment):
                 raise CompositionError(why)
             experiment.build()
         except (ConfigError, DataError, CompositionError, WireError) as error:

@@ -22,7 +22,7 @@ from .clients import Clients, Entry, check_name
 from .columns import rows_here, with_rules
 from .folder import Deployment, Folder, deployment_of, write
 from .own_files import for_nodes
-from .sites import hides, refuse_settings, refuse_told
+from .sites import hides, refuse_disclosure, refuse_settings
 
 MOST = 1000  # clients: each has a folder and a key
 _PROGRAM = f"{Path(sys.executable).with_name('fedloom')} deploy"
@@ -48,8 +48,8 @@ def make(
     refuse_settings(config, rules=clients is None)
     defaults = {"run": config.values["name"], "evaluate": _measures(config, bool(clients))}
     settings = deployment_of(defaults | dict(deployment), "command line")
-    refuse_told(config, settings)
-    sizes, classes = _known(config, clients)
+    refuse_disclosure(config, settings)
+    sizes, classes = _sizes(config, clients)
     if len(sizes) > MOST:
         raise ConfigError(f"{len(sizes)} clients, and a federation has {MOST} at most")
     names = clients or [""] * len(sizes)
@@ -74,19 +74,19 @@ def _measures(config: Config, elsewhere: bool) -> str:
     return "server" if rows_here(config.values["data"]) else "nobody"
 
 
-def make_folders(*places: Folder) -> None:
+def make_folders(*folders: Folder) -> None:
     """Make the folders of places; nobody but their owner can look into them, whatever the umask.
     Raises ConfigError.
     """
-    for place in places:
+    for folder in folders:
         try:
-            place.path.mkdir(parents=True, exist_ok=True)
-            place.path.chmod(0o700)
+            folder.path.mkdir(parents=True, exist_ok=True)
+            folder.path.chmod(0o700)
         except OSError as error:
-            raise ConfigError(f"'{place.path}' cannot be written: {reason(error)}") from None
+            raise ConfigError(f"'{folder.path}' cannot be written: {reason(error)}") from None
 
 
-def _known(config: Config, clients: Sequence[str] | None) -> tuple[list[int | None], int | None]:
+def _sizes(config: Config, clients: Sequence[str] | None) -> tuple[list[int | None], int | None]:
     """How many examples each client has, and the number of classes; None: not known yet."""
     if clients is not None:
         return [None] * len(clients), None
@@ -110,23 +110,23 @@ def write_node(
     fed: Folder, client: int, config: Config, settings: Deployment, clients: Clients
 ) -> None:
     """Write what is no secret of a client's folder."""
-    place = fed.node_to_be(client)
-    _write_settings(place, for_nodes(config.values), settings, clients)
-    place.certificate("ca").parent.mkdir(exist_ok=True)
-    shutil.copyfile(fed.certificate("ca"), place.certificate("ca"))
-    data_option = "" if clients.sizes_known else f" --data {quote(str(place.path / 'mine.toml'))}"
-    command = f"{_PROGRAM} node {quote(str(place.path))} --client {client}{data_option}"
-    unit = place.path / f"fedloom-{settings.run}-node{client}.service"
+    node = fed.node_to_be(client)
+    _write_settings(node, for_nodes(config.values), settings, clients)
+    node.certificate("ca").parent.mkdir(exist_ok=True)
+    shutil.copyfile(fed.certificate("ca"), node.certificate("ca"))
+    data_option = "" if clients.sizes_known else f" --data {quote(str(node.path / 'mine.toml'))}"
+    command = f"{_PROGRAM} node {quote(str(node.path))} --client {client}{data_option}"
+    unit = node.path / f"fedloom-{settings.run}-node{client}.service"
     _write_unit(unit, f"client {client} of {settings.run}", command)
 
 
 def _write_settings(
-    place: Folder, run: Mapping[str, Any], settings: Deployment, clients: Clients
+    folder: Folder, run: Mapping[str, Any], settings: Deployment, clients: Clients
 ) -> None:
     """Write the files of settings of a place. run: those of run.toml there."""
-    write(place.path / "federation.toml", tomli_w.dumps(dataclasses.asdict(settings)))
-    write(place.path / "clients.toml", clients.to_toml())
-    write(place.path / "run.toml", tomli_w.dumps(dict(run)))
+    write(folder.path / "federation.toml", tomli_w.dumps(dataclasses.asdict(settings)))
+    write(folder.path / "clients.toml", clients.to_toml())
+    write(folder.path / "run.toml", tomli_w.dumps(dict(run)))
 
 
 def write_app(fed: Folder) -> None:

@@ -97,7 +97,7 @@ class NodeAccount:
     def __init__(
         self, folder: Path, mechanism: ExamplePrivacy | DiscreteGaussian, share: float, steps: int
     ) -> None:
-        self._file, self._of = folder / "examples.json", mechanism
+        self._file, self._mechanism = folder / "examples.json", mechanism
         self._name = "local.dp" if isinstance(mechanism, ExamplePrivacy) else "aggregation"
         self._share, self._steps = share, steps
 
@@ -108,7 +108,7 @@ class NodeAccount:
         """
         cure = "put it back from a backup: without it nobody knows what is spent"
         accounts = read_record(_Account, self._file, "the account of privacy", cure)
-        all_spent, noise = {} if accounts is None else accounts.root, self._of.noise
+        all_spent, noise = {} if accounts is None else accounts.root, self._mechanism.noise
         previous = all_spent.get(self._name)
         spent = Spent(
             rounds=1 + (previous.rounds if previous else 0),
@@ -122,10 +122,10 @@ class NodeAccount:
 
     def _check(self, spent: Spent) -> None:
         """Raise ClientError for more than the budget allows, if there is one."""
-        limit = self._of.max_epsilon
+        limit = self._mechanism.max_epsilon
         if limit is None or not spent.steps:
             return
-        cost = accounting.epsilon(spent.noise, spent.share, self._of.delta, spent.steps)
+        cost = accounting.epsilon(spent.noise, spent.share, self._mechanism.delta, spent.steps)
         if cost > limit:
             raise ClientError(
                 f"its privacy budget is spent: one more round would make epsilon {cost:.3g}, more "

@@ -32,7 +32,7 @@ class NodeStates:
         server can ask for: what it did not take, and what is older than its oldest checkpoint, at
         which `kept` rounds were done. Raises CheckpointError for a damaged file.
         """
-        rounds = self._here()
+        rounds = self._rounds()
         oldest = max((v for v in rounds if v <= min(taken, kept - 1)), default=-1)
         for v in rounds:
             if tidy and not oldest <= v <= taken:
@@ -41,13 +41,13 @@ class NodeStates:
 
     def newest(self) -> Rec | None:
         """The version after the last round, None if there is none. Raises as at()."""
-        rounds = self._here()
+        rounds = self._rounds()
         return self._read(rounds[-1]) if rounds else None
 
-    def _here(self) -> list[int]:
+    def _rounds(self) -> list[int]:
         """The rounds of all versions, rising."""
-        found = self.folder.glob("*.safetensors")
-        return sorted(int(p.stem) for p in found if ROUND.fullmatch(p.stem))
+        paths = self.folder.glob("*.safetensors")
+        return sorted(int(p.stem) for p in paths if ROUND.fullmatch(p.stem))
 
     def _make(self) -> None:
         make_folder(self.folder, 0o700)  # it tells of the data
@@ -55,7 +55,7 @@ class NodeStates:
     def attempt(self) -> int:
         """The number of the message that made the newest version, 0 if it has none."""
         try:
-            with safe_open(self._path(self._here()[-1]), framework="pt") as file:
+            with safe_open(self._path(self._rounds()[-1]), framework="pt") as file:
                 return int(file.metadata().get("attempt", 0))
         except (IndexError, OSError, SafetensorError, ValueError):
             return 0  # there is none, or at() says that it is damaged

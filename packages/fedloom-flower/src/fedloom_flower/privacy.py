@@ -139,9 +139,9 @@ class SecretClientSampler(ClientSampler):
         # of fixed sampling and of an asynchronous clock, which no secret cohorts go with
         raise NotImplementedError("the public seed would tell this order")
 
-    def _uniform(self, *place: int) -> int:
+    def _uniform(self, *numbers: int) -> int:
         """A uniform number below 2^64 for a round, an attempt and a client."""
-        message = b"".join(number.to_bytes(8, "little") for number in place)
+        message = b"".join(number.to_bytes(8, "little") for number in numbers)
         digest = hashlib.blake2b(message, key=self.secret, digest_size=8).digest()
         return int.from_bytes(digest, "little")
 

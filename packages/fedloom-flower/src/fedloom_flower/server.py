@@ -203,10 +203,10 @@ def _write_down(
     fed: Folder,
     engine: FederationEngine,
     row: Mapping[str, Any],
-    more: Mapping[str, Any] | None = None,
+    columns: Mapping[str, Any] | None = None,
 ) -> None:
     """Write who was asked in a round, who answered, and why others did not count. A round that was
-    repeated after a restart has several lines, of which the last counts. more: of Membership.
+    repeated after a restart has several lines, of which the last counts. columns: of Membership.
     """
     line = engine.attendance.row
     if line.get("round") != row["round"]:
@@ -217,7 +217,7 @@ def _write_down(
         )
         answered = [i for i in line["answered"] if i not in left]
         line = {**line, "answered": answered, "refused": line["refused"] | why}
-    line = {**line, **(more or {})}
+    line = {**line, **(columns or {})}
     path = fed.attendance(engine.private)
     append_line(path, json.dumps(line), owned if engine.private else None)
 

@@ -28,7 +28,7 @@ def trace_of(plan: Plan, net: Net) -> Trace:
             f"{plan.algorithm.method} cannot be deployed: it fails on vectors of zeros, from which "
             "the fields of its messages are read"
         )
-    zeros_trace = Trace(*(tree(lambda v: _typed(v, net.dtype), part) for part in trace))
+    zeros_trace = Trace(*(tree(lambda v: _cast(v, net.dtype), part) for part in trace))
     aggregation = plan.aggregation
     state = aggregation.init(net.init(), 1.0, 1.0)  # clients are told no more than its shape
     up = numbers(zeros_trace.up)
@@ -115,5 +115,5 @@ def embedded(x: Vec, view: View) -> Vec:
     return whole
 
 
-def _typed(v: Any, dtype: torch.dtype) -> Any:
+def _cast(v: Any, dtype: torch.dtype) -> Any:
     return v.to(dtype) if isinstance(v, Tensor) and v.is_floating_point() else v

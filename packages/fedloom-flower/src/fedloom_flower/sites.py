@@ -82,7 +82,7 @@ def settings_of(
         raise ConfigError(f"'{fed.path}' has no run.toml; copy the folder from where it was made")
     config = resolve(fed.run_file, ["engine=serial"], OwnFiles(fed, parts, site))
     refuse_settings(config, rules)
-    refuse_told(config, fed.settings())
+    refuse_disclosure(config, fed.settings())
     return config
 
 
@@ -98,7 +98,7 @@ def run_of(fed: Folder, config: Config) -> str:
     return f"{fed.settings().run}@{digest(settings, DIGITS)}"
 
 
-def refuse_told(config: Config, settings: Deployment) -> None:
+def refuse_disclosure(config: Config, settings: Deployment) -> None:
     """Raise CompositionError for settings that would tell what local.dp or masked sums hide, or
     that need single updates.
     """
@@ -280,7 +280,7 @@ class ClientSite:
 
     def _make_node(self, roll: Roll, agreement: Agreement | None) -> Node:
         if agreement is not None:
-            _log.warning("client %d: %s", self.client, agreement.compared)
+            _log.warning("client %d: %s", self.client, agreement.digest_line)
         data = at_client(self._data, self.client, roll, agreement)
         experiment = at_node(experiment_of(self._config, self._clients, data))
         experiment.evaluate = dataclasses.replace(experiment.evaluate, target=None)  # the server's
@@ -424,7 +424,7 @@ class ClientSite:
         data = self._config.values["data"]
         if not data["rules"]:
             check_described(preparation, description)
-            text = preparation.written(self._fed.run_file.read_text(encoding="utf-8"))
+            text = preparation.add_to(self._fed.run_file.read_text(encoding="utf-8"))
             self._load_data(
                 prepared({"data": data}, preparation.rules, preparation.class_names)["data"]
             )

@@ -42,7 +42,7 @@ class Preparation(BaseModel):
         """By which people at all places can compare it."""
         return digest(self.model_dump(), DIGITS)
 
-    def written(self, text: str) -> str:
+    def add_to(self, text: str) -> str:
         """A run.toml with these rules, and a model with as many inputs as they make."""
         values = prepared(parse_toml(text), self.rules, self.class_names)
         if "inputs" in values["model"]:

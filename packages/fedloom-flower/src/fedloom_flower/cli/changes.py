@@ -48,9 +48,9 @@ def add_command(fed: Path, name: str, key: Path | None, examples: int | None) ->
 
     folder = folder_of(fed)
     i = add(folder, name, key, examples)
-    place = quote(str(folder.node(i).path))
+    where = quote(str(folder.node(i).path))
     click.echo(f"client {i} is '{name}'; {_shared(folder)}")
-    click.echo(f"  give {place} to the site, over a channel that nobody else can read; there:")
+    click.echo(f"  give {where} to the site, over a channel that nobody else can read; there:")
     click.echo(f"  fedloom deploy node {i} --client {i} --data mine.toml")
 
 

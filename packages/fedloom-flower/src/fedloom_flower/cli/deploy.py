@@ -428,7 +428,7 @@ def _agreement_line(fed: Folder) -> list[str]:
     from fedloom_flower.agreement import read_agreement
 
     agreement = read_agreement(fed.agreement_file)
-    return [] if agreement is None else [agreement.compared]
+    return [] if agreement is None else [agreement.digest_line]
 
 
 def _warnings(fed: Folder) -> list[str]:

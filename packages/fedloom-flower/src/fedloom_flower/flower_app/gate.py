@@ -50,7 +50,7 @@ class News:
         last.set()
 
 
-async def watch(path: Path, changed: Callable[[], object]) -> None:
+async def watch(path: Path, on_change: Callable[[], object]) -> None:
     """Call a function when a file has changed, until cancelled. What that cannot take is in the
     log, and nothing changes.
     """
@@ -60,7 +60,7 @@ async def watch(path: Path, changed: Callable[[], object]) -> None:
         if (now := _stamp(path)) != before:
             before = now
             try:
-                changed()
+                on_change()
             except (FedloomError, OSError) as error:
                 _log.error("%s stays as it was: %s", path.name, one_line(str(error)))
 
@@ -91,8 +91,8 @@ class Gate:
         def take() -> None:
             self._admission.take(*public_keys(self._fed.clients_file))
 
-        places = ((self._fed.clients_file, take), (self._fed.certificate("server"), renew))
-        await asyncio.gather(*(watch(*place) for place in places))
+        watched = ((self._fed.clients_file, take), (self._fed.certificate("server"), renew))
+        await asyncio.gather(*(watch(*pair) for pair in watched))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
