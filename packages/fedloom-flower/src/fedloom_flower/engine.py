@@ -224,7 +224,7 @@ class FederationEngine:
     def _probe(self, task: TrainTask) -> RangeResult:
         """What clients send before round 1."""
         like, clients = probe_of(self._plan, self._net), task.cohort
-        download = self._client.share(self._client.views.whole, task.msg, task.buffers)
+        download = self._client.download(self._client.views.whole, task.msg, task.buffers)
         download = download._replace(down=nbytes(task.msg), wire=download.view, shared_buffers=None)
 
         def take(i: int) -> tuple[Rec, ClientCost]:

@@ -179,7 +179,7 @@ class Node:
         model_hash = hashlib.sha256(b"".join(parts[name] for name in sorted(parts))).hexdigest()
         sent, newest = self._model(parts, "the model to be measured"), self.states.newest()
         self._measurements.note(ask.run, ask.round, model_hash)
-        download = self._client.share(self._client.views.whole, sent.msg, sent.buffers)
+        download = self._client.download(self._client.views.whole, sent.msg, sent.buffers)
         if newest is not None:
             download = self._client.received(download, newest.state)
         return encode(measure(self.plan, self.fed, self.net, download, ask, self._least), {})
@@ -242,7 +242,7 @@ class Node:
         seen = None if self._version is None else self._version.seen
         coded = read_compressed(self._codes_down, self.net, parts, seen)
         view = self._view(parts.pop("view", b""), ask.round)
-        download = self._client.share(view, view.take(like), self.net.init_buffers())
+        download = self._client.download(view, view.take(like), self.net.init_buffers())
         whole, wire = download.msg._asdict(), download.wire
         dense = rec(**{k: v for k, v in whole.items() if k not in coded._fields})
         both = rec(msg=wire.take(dense), buffers=download.travelling(download.buffers))

@@ -59,7 +59,12 @@ def question_of(plan: Plan, trace: Trace) -> tuple[Rec, Rec]:
 
 def refuse(plan: Plan) -> None:
     """Raise CompositionError for what cannot be deployed yet, or would not equal the simulation."""
-    alg, private, aggregation, submodel = plan.algorithm, plan.private, plan.aggregation, plan.rule
+    alg, private, aggregation, submodel = (
+        plan.algorithm,
+        plan.private,
+        plan.aggregation,
+        plan.submodel,
+    )
     if private is not None and aggregation.private:
         raise CompositionError(
             f"{private.name} and {aggregation.name} cannot be deployed together: the "
@@ -78,7 +83,7 @@ def refuse(plan: Plan) -> None:
 
 def refuse_at_server(plan: Plan, fed: Federation, at_nodes: bool, rehearsal: bool) -> None:
     """The same of a server. at_nodes: they measure the model; rehearsal: nothing is released."""
-    aggregation, submodel = plan.aggregation, plan.rule
+    aggregation, submodel = plan.aggregation, plan.submodel
     if aggregation.private and not (rehearsal or aggregation.unkeyed or aggregation.at_clients):
         raise CompositionError(
             f"{aggregation.name}: who knows the seed could make the noise again; deploy "
