@@ -13,14 +13,14 @@ from fedloom.config import resolve
 from fedloom.errors import ConfigError
 from fedloom.federation.schedules import SCHEDULES
 from fedloom_papers.catalogue import ENTRIES, entries_of, entry
-from fedloom_papers.entry import Claim, Entry, Protocol, Row, Wanted
-from fedloom_papers.lines import NAME, others, read, settings_of
+from fedloom_papers.entry import Claim, Entry, Protocol, Quantity, Row
+from fedloom_papers.lines import NAME, line_notes, read, settings_of
 from fedloom_papers.measure import LOWER, METRICS, Context, goals, number
 from fedloom_papers.plan import changes_of, digest_of, paper_rounds, plan
 from fedloom_papers.published_tables import PAPERS, published, tables_of
 from fedloom_papers.series import smoothed
 from fedloom_papers.table import table
-from fedloom_papers.verdicts import judged_claim, overall, pairs_of
+from fedloom_papers.verdicts import find_claim, overall, pairs_of
 from protocol_work import work
 
 PUBLISHED = {"fedacg": 17, "fiarse": 6, "fafed": 7, "cfedavg": 1, "fedsmoo": 9}
@@ -59,13 +59,13 @@ def test_every_printed_cell_has_one_row_and_one_protocol(found: Entry) -> None:
     assert len({p.name for p in found.protocols}) == len(found.protocols)
     assert found.cells() or found.measures
     keys, names = {row.key for row in found.rows}, {p.name for p in found.protocols}
-    wanted = {(w.metric, w.at) for w in found.wanted()}
+    wanted = {(w.metric, w.at) for w in found.quantities()}
     assert {metric for metric, _ in wanted} <= {*METRICS}
     for claim in found.claims:
         assert {key for side in (*claim.better, *claim.than) for key in side.split("&")} <= keys
         assert {*claim.protocols} <= names
         assert {claim.metric, claim.than_metric} <= {"", *METRICS}
-        assert found.own or not claim.metric or (claim.metric, claim.at) in wanted
+        assert found.study or not claim.metric or (claim.metric, claim.at) in wanted
 
 
 def test_names_are_found_however_they_are_written() -> None:
@@ -196,7 +196,7 @@ def test_rows_share_runs_where_settings_agree(tmp_path: Path) -> None:
     digests = {}
     for name in ("1b", "4", "5a", "5b"):
         made = plan(entry(f"fedacg:{name}"), "paper", tmp_path)
-        assert not made.refused
+        assert not made.refusals
         digests[name] = made.digests
     for row in ("fedavg", "fedprox", "fedavgm", "fedacg"):
         place = ("c10-500-dir0.3", row, 0)
@@ -210,12 +210,12 @@ def test_rows_share_runs_where_settings_agree(tmp_path: Path) -> None:
 
 def test_what_cannot_run_is_said(tmp_path: Path) -> None:
     made = plan(entry("fedacg:1a"), "cpu", tmp_path, ["fedavg"])
-    assert made.refused == {
+    assert made.refusals == {
         ("tiny-100", "fedavg"): "not at scale cpu: no small network takes 64 x 64 images"
     }
     assert len(made.runs) == 2
     made = plan(entry("fiarse:1"), "cpu", tmp_path)
-    assert set(made.refused) == {("ag-news-4", "scalefl")}, "the small transformer has no exits"
+    assert set(made.refusals) == {("ag-news-4", "scalefl")}, "the small transformer has no exits"
     with pytest.raises(ConfigError, match="has no row 'fedavgg'; did you mean 'fedavg'"):
         plan(entry("fedacg:1a"), "paper", tmp_path, ["fedavgg"])
     with pytest.raises(ConfigError, match="has no key 'lrr'"):
@@ -236,11 +236,11 @@ def test_committed_lines_still_belong_to_their_runs(tmp_path: Path) -> None:
     assert (digests["feddyn"], digests["fedsmoo"]) == ("64f4938fcc1f", "641871909bb9")
     split = plan(entry("fedsmoo:8"), "cpu", tmp_path, ["fedsmoo"], 1, ["local.clip_pull=false"])
     assert split.runs[0].digest != digests["fedsmoo"]
-    line = {"recipe": made.runs[0].recipe, "scale": "cpu", "changes": [*made.runs[0].typed]}
+    line = {"recipe": made.runs[0].recipe, "scale": "cpu", "changes": [*made.runs[0].changes]}
     settings = settings_of(made.runs[0].config.values) | {"local.lr": 1.0}
     del settings["local.clip_pull"], settings["local.precision"]
     line |= {"seed": 0, "digest": "another", "version": "1", "settings": settings}
-    assert others([line], made.runs[:1]) == [
+    assert line_notes([line], made.runs[:1]) == [
         "c10-100-c3 fedavg seed 0: a line is not used, local.lr differs"
     ]
 
@@ -256,12 +256,12 @@ def test_fedsmoo_as_released_is_a_row_that_no_claim_is_about(tmp_path: Path) -> 
     assert not local["clip_pull"] and local["schedule"]["decay"] == 0.998
     assert _values(*place, "cpu")["rounds"] == 100
     found = entry("fedsmoo:1")
-    wanted = [w for w in found.wanted() if w.protocol.name == "c100-200-c10"]
+    wanted = [w for w in found.quantities() if w.protocol.name == "c100-200-c10"]
     assert len(wanted) == len({w.row.key for w in wanted}) == 9, "a number of each row"
     assert [w.row.key for w in wanted if w.cell is None] == ["fedsmoo-as-released"]
     assert all("as-released" not in b for c in found.claims for _, b in pairs_of(c, found))
     made = plan(found, "cpu", tmp_path, more=["engine=serial"])
-    assert not made.refused and made.digests["c10-100-u0.6", "fedsmoo", 0] == "152ecf9d0266"
+    assert not made.refusals and made.digests["c10-100-u0.6", "fedsmoo", 0] == "152ecf9d0266"
 
 
 @pytest.mark.parametrize("found", RUNS, ids=lambda e: e.id)
@@ -283,7 +283,7 @@ def _line(curve: list[list[float]], **more: Any) -> dict[str, Any]:
     return made | {"clients": [], "parameters": 1, "cohort": 2.0} | more
 
 
-def measure(wanted: Wanted, context: Context) -> float | None:
+def measure(wanted: Quantity, context: Context) -> float | None:
     return number(wanted, {0: context}).values.get(0)
 
 
@@ -293,7 +293,7 @@ def test_numbers_are_read_as_the_papers_define_them() -> None:
     base = _line([[2, 0.5], [4, 0.76], [8, 0.9]])
     own = _line([[2, 0.75], [4, 0.7], [8, 0.9]], bytes_up=100.0, bytes_down=100.0)
     context = Context(found, protocol, {"fedavg": base, "fedsmoo": own}, {74.0: 0.74})
-    cells = {(w.row.key, w.metric): w for w in found.wanted()}
+    cells = {(w.row.key, w.metric): w for w in found.quantities()}
 
     def value(row: str, metric: str) -> float | None:
         return measure(cells[row, metric], context)
@@ -318,7 +318,7 @@ def test_a_maximum_is_printed_beside_the_last_value_and_never_tested() -> None:
         context = Context(found, found.protocols[0], {"fedavg": ran}, {})
         numbers = {
             w.metric: measure(w, context)
-            for w in found.wanted()
+            for w in found.quantities()
             if w.row.key == "fedavg" and w.protocol is found.protocols[0]
         }
         assert numbers == {"test_acc_max_pct": largest, "test_acc_pct": last}
@@ -330,7 +330,9 @@ def test_rounds_scale_and_averages_are_fedacgs() -> None:
     protocol = found.protocols[0]
     line = _line([[10, 0.5], [50, 0.6], [100, 0.8]])
     context = Context(found, protocol, {"fedavg": line}, {})
-    wanted = {w.at: w for w in found.wanted() if w.row.key == "fedavg" and w.protocol is protocol}
+    wanted = {
+        w.at: w for w in found.quantities() if w.row.key == "fedavg" and w.protocol is protocol
+    }
     curve = smoothed({10: 0.5, 50: 0.6, 100: 0.8})
     assert measure(wanted["round=500"], context) == pytest.approx(100 * curve[50])
     assert measure(wanted["round=1000"], context) == pytest.approx(100 * curve[100])
@@ -361,7 +363,7 @@ def _judged(tmp_path: Path, own: list[float], rival: list[float]) -> str:
         if row in ("fedsmoo", "feddyn+sam"):
             value = (own if row == "fedsmoo" else rival)[seed]
             lines.append(_line([[800, value]], digest=digest, seed=seed))
-    return judged_claim(table(made, lines).claims, CORRECTION).verdict
+    return find_claim(table(made, lines).claims, CORRECTION).verdict
 
 
 def test_verdicts_follow_students_t(tmp_path: Path) -> None:
@@ -399,9 +401,9 @@ def test_every_rival_that_a_sentence_names_counts_in_the_correction(tmp_path: Pa
         for (place, row, seed), digest in made.digests.items()
         if place == "c10-100-c3" and row in value
     ]
-    reason = judged_claim(table(made, lines).claims, "headline").at("c10-100-c3")
-    assert len(reason.comparisons) == 7 and len(reason.known) == 2
-    gaps = {one.other.key: one.gap for one in reason.known}
+    reason = find_claim(table(made, lines).claims, "headline").at("c10-100-c3")
+    assert len(reason.comparisons) == 7 and len(reason.measured) == 2
+    gaps = {one.other.key: one.gap for one in reason.measured}
     near, far = sorted((gaps["fedavg"], gaps["feddyn"]), key=lambda gap: gap.p)
     assert near.p_holm == pytest.approx(7 * near.p) and far.p_holm == pytest.approx(6 * far.p)
     assert reason.verdict == "does not hold", "one is clear, however few have lines"
@@ -417,7 +419,7 @@ def test_a_verdict_stands_on_three_evaluations_or_says_on_how_many(tmp_path: Pat
             _line([[t, a + 0.01 * seed] for t, a in curve], digest=digest, seed=seed)
             for (_, _, seed), digest in made.digests.items()
         ]
-        return judged_claim(table(made, lines).claims, CORRECTION).at().words
+        return find_claim(table(made, lines).claims, CORRECTION).at().words
 
     ten = [[80.0 * t, 0.3 if t < 8 else 0.6] for t in range(1, 11)]
     assert "FedSMOO 61 less" in words(ten), "the last three of ten"
@@ -457,7 +459,7 @@ def test_recycled_pools_are_as_uneven_as_measured_elsewhere() -> None:
 PRINTED = {
     (e.paper, w.protocol.name, w.row.key, w.metric, w.at): math.inf if value is None else value
     for e in RUNS
-    for w in e.wanted()
+    for w in e.quantities()
     if w.cell is not None and w.cell.text != "blank in source"
     for value in [w.cell.value]
 }

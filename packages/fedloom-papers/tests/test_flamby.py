@@ -18,7 +18,7 @@ from fedloom_papers.lines import NAME, read
 from fedloom_papers.pages import page
 from fedloom_papers.plan import plan
 from fedloom_papers.published_tables import published
-from fedloom_papers.table import beside_runs, equal_cells, table
+from fedloom_papers.table import equal_cells, gaps_to_runs, table
 
 LINES = Path(__file__).parents[3] / "docs/results/flamby"
 HEART, TCGA = (entry(f"flamby:{name}") for name in ("heart", "tcga"))
@@ -110,7 +110,7 @@ def test_committed_lines_have_the_published_cells(found, least: int, tmp_path: P
 )
 def test_committed_lines_of_our_own_order_have_these_verdicts(found, said, tmp_path: Path) -> None:
     made = table(plan(found, "cpu", tmp_path, seeds=5), read(LINES / NAME))
-    gaps = beside_runs(made.numbers)
+    gaps = gaps_to_runs(made.numbers)
     sides = Counter(side for _, side in gaps.values())
     apart = sides["above"] + sides["below"]
     counts = len(gaps), apart, sides["within"], sides["undecided"]
@@ -141,7 +141,7 @@ def test_our_own_runs_are_compared_with_the_published_means(tmp_path: Path) -> N
         return head | {"curves": {}, "afterwards": own}
 
     made = table(found, [line(run) for run in found.runs])
-    gaps = beside_runs(made.numbers)
+    gaps = gaps_to_runs(made.numbers)
     assert len(gaps) == 15
     for (row, metric), (gap, side) in gaps.items():
         right = {"fedavg": 0.0, "fedadam": 0.3, "scaffold": 0.01}[row]

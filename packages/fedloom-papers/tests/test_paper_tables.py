@@ -23,7 +23,7 @@ from fedloom.config import Config, resolve
 from fedloom.errors import DataError
 from fedloom.experiment.experiment import Experiment
 from fedloom.report.statistics import p_text
-from fedloom_papers.board import shown
+from fedloom_papers.board import measured_tables
 from fedloom_papers.catalogue import ENTRIES
 from fedloom_papers.entry import Entry
 from fedloom_papers.lines import NAME, Line, read
@@ -34,13 +34,13 @@ from fedloom_papers.published_tables import PAPERS
 from fedloom_papers.results.fill import RESULTS
 from fedloom_papers.schedule import read_items
 from fedloom_papers.table import table
-from fedloom_papers.tune import choose, grid_plans, halved
+from fedloom_papers.tune import choose, grid_plans, halving_plan
 from fedloom_papers.verdicts import WORDS
 from support import latex
 from tiny import Fedloom
 
 # TCGA's files are not ours to give, and nothing stands for them
-RUNS = [e for e in ENTRIES.values() if not (e.fact or e.own or e.id == "flamby:tcga")]
+RUNS = [e for e in ENTRIES.values() if not (e.fact or e.study or e.id == "flamby:tcga")]
 COMMITTED = str(RESULTS.parents[1] / "docs/results/papers")
 COMMITTED_LINES = Path(COMMITTED) / NAME
 SMALL = ("fedsmoo:8", "--scale", "smoke", "--quiet")
@@ -69,7 +69,7 @@ def _smoke(found: Entry, rows: Sequence[str], fedloom: Fedloom, out: Path) -> No
     words = ("--scale", "smoke", "--rows", ",".join(rows), "--out", str(out), "--csv")
     text = fedloom("paper", found.id, *words).stdout
     read = list(csv.DictReader(io.StringIO(text)))
-    assert len(read) == sum(w.row.key in rows for w in found.wanted())
+    assert len(read) == sum(w.row.key in rows for w in found.quantities())
     for row in read:
         relative = ("comm_cost", "rounds_speedup", "total_time_speedup")  # to FedAvg's target
         late = row["metric"].startswith((*relative, "accuracy_roughness"))  # ten rounds at least
@@ -255,8 +255,8 @@ def test_latex_has_the_best_bold_and_p_against_it(fedloom: Fedloom) -> None:
     found = table(
         plan(ENTRIES["fedacg:4"], "cpu", Path(COMMITTED), seeds=3), read(Path(COMMITTED) / NAME)
     )
-    last = [n for n in found.numbers if (n.wanted.metric, n.wanted.at) == LAST]
-    own = {n.wanted.row.name: n for n in last if n.tested}
+    last = [n for n in found.numbers if (n.quantity.metric, n.quantity.at) == LAST]
+    own = {n.quantity.row.name: n for n in last if n.tested}
     means = {name: fmean(n.tested.values()) for name, n in own.items()}
     best = max(means, key=lambda name: means[name])
     raw = {
@@ -379,7 +379,7 @@ def test_the_results_page_says_what_was_run_and_what_prints_it(fedloom: Fedloom)
     tables = importlib.import_module("fedloom_papers.results.tables")
     entries = [ENTRIES[name] for name in ("fedsmoo:8", "cfedavg:fig2a")]
     fedloom("paper", *SMALL, "--rows", "fedavg")
-    (one,) = shown(lines(), Path("runs/papers"), entries, ("smoke",))
+    (one,) = measured_tables(lines(), Path("runs/papers"), entries, ("smoke",))
     text = tables.text("fedsmoo", [one], {"fedsmoo:8": []})
     assert "\n- 8 (1 of 12 runs), 3 seeds, of " in text
     assert "\nfedloom paper fedsmoo:8 --scale smoke --show --out docs/results/papers\n" in text
@@ -395,7 +395,7 @@ def test_a_halved_grid_is_shown_at_its_best_point(fedloom: Fedloom) -> None:
     found = fedloom("paper", *words, "--halving").output
     best = re.search(r"fedavg in fashion-high: local\.lr=[^ \n]+", found)
     assert best is not None
-    (one,) = shown(lines(), Path("runs/papers"), [ENTRIES["fafed:2c"]], ("smoke",))
+    (one,) = measured_tables(lines(), Path("runs/papers"), [ENTRIES["fafed:2c"]], ("smoke",))
     text = tables.text("fafed", [one], {"fafed:2c": []})
     assert "fedloom paper fafed:2c --scale smoke --halving  # runs it again" in text
     again = fedloom("paper", *words, "--show")
@@ -414,11 +414,11 @@ def test_the_results_page_has_the_points_of_the_list_of_evidence(fedloom: Fedloo
     Path("plan.toml").write_text(f"[[table]]\nid = 'fafed:2a'\nseeds = 1\n{points}")
     fedloom("paper", "run", "plan.toml", "--hours", "1", "--out", "runs/papers")
     found = ENTRIES["fafed:2a"], ENTRIES["fafed:fig2"]
-    for one in shown(
+    for one in measured_tables(
         lines(), Path("runs/papers"), found, ("smoke",), read_items(Path("plan.toml"))
     ):
-        there = {n.wanted.row.key for n in one.found.numbers if n.values}
-        assert {"fedavg", "scaffold"} <= there, one.found.entry.id
+        there = {n.quantity.row.key for n in one.table.numbers if n.values}
+        assert {"fedavg", "scaffold"} <= there, one.table.entry.id
         runs = [run for run in one.plan.runs if run.protocol.name == "fashion-low"]
         rates = {run.row.key: run.config.values["local"]["lr"] for run in runs}
         assert (rates["fedavg"], rates["scaffold"]) == (0.03, 0.07)
@@ -465,17 +465,19 @@ def test_what_others_got_stands_beside() -> None:
     }
     one = found["FedWSQ", "CIFAR-10", "Dirichlet 0.3"]
     assert (one.values["FedSMOO"], one.values["FedAvg"]) == (80.07, 82.52)
-    assert reruns.counted("fedsmoo/FedWSQ CIFAR", "below") == 6
-    assert reruns.counted("fedsmoo/FedWSQ CIFAR", "rows") == 8
-    assert reruns.counted("fedsmoo/FedWMSAM", "below") == 3
-    assert reruns.counted("fedsmoo/FedWMSAM CIFAR-100", "below") == 3
+    assert reruns.count_reruns("fedsmoo/FedWSQ CIFAR", "below") == 6
+    assert reruns.count_reruns("fedsmoo/FedWSQ CIFAR", "rows") == 8
+    assert reruns.count_reruns("fedsmoo/FedWMSAM", "below") == 3
+    assert reruns.count_reruns("fedsmoo/FedWMSAM CIFAR-100", "below") == 3
     (acg,) = [
         x
         for x in reruns.reruns("fedacg")
         if (x.dataset, x.partition) == ("CIFAR-10", "Dirichlet 0.3")
     ]
-    assert acg.values["FedACG"] == 89.12 and reruns.printed("fedacg", "FedACG", acg) == 89.10
-    assert reruns.printed("fedacg", "FedMLB", acg) == 84.04
+    assert (
+        acg.values["FedACG"] == 89.12 and reruns.printed_accuracy("fedacg", "FedACG", acg) == 89.10
+    )
+    assert reruns.printed_accuracy("fedacg", "FedMLB", acg) == 84.04
     assert "80.07" in (Path(COMMITTED).parent / "fedsmoo.md").read_text()
 
 
@@ -497,7 +499,7 @@ def test_halving_chooses_in_fafed_2a_what_the_whole_grid_chooses() -> None:
             lines.append({**line, "digest": run.digest, "curves": {"curve": curve}})
         return lines
 
-    found = halved(entry, entry.rows, grid, folder, (), cut)
+    found = halving_plan(entry, entry.rows, grid, folder, (), cut)
     assert amounts == [(17, 160), (50, 51)] and len(found.runs) == 23
     choices = choose(entry.rows, [found], lines)
     every = choose(entry.rows, [grid], lines)
@@ -525,7 +527,7 @@ def test_verdicts_count_common_seeds_the_last_tenth_and_the_rivals() -> None:
             want.setdefault(row, []).append(fmean(v for _, v in curve[-3:]))
     found = table(made, lines)
     assert list(found.seeds[protocol.name]) == [0, 1, 2]
-    assert found.more[protocol.name] == {"FedAdam": [3, 4], "FAFED": [3, 4]}
+    assert found.extra_seeds[protocol.name] == {"FedAdam": [3, 4], "FAFED": [3, 4]}
     gaps = {
         row: [a - b for a, b in zip(want["fafed"][:3], values[:3], strict=True)]
         for row, values in want.items()
@@ -544,7 +546,7 @@ def test_verdicts_count_common_seeds_the_last_tenth_and_the_rivals() -> None:
     name = {row.key: row.name for row in found.plan.rows}[hardest]
     assert f"less {name} {fmean(want[hardest][:3]):.4g} is {fmean(gaps[hardest]):+.4g}" in said
     assert f"(by Holm {p_text(least)}), 3 seeds" in said
-    fafed = next(n for n in found.numbers if n.wanted.row.key == "fafed")
+    fafed = next(n for n in found.numbers if n.quantity.row.key == "fafed")
     assert [*fafed.tested.values()] == pytest.approx(want["fafed"][:3])
     assert [*fafed.values.values()] == [0.5] * 3, "what is shown beside it is the last evaluation"
 

@@ -18,7 +18,7 @@ from scipy.stats import ttest_1samp
 from fedloom.errors import ConfigError, DataError
 from fedloom.recipes import RECIPES
 from fedloom.storage.identity import digest
-from fedloom_papers.board import Shown, shown
+from fedloom_papers.board import MeasuredTable, measured_tables
 from fedloom_papers.catalogue import entries_of, entry
 from fedloom_papers.lines import Line, evidence, latest, read
 from fedloom_papers.pages import page
@@ -31,10 +31,10 @@ from fedloom_papers.results.fill import LINES, RESULTS
 from fedloom_papers.results.what_was_run import what_was_run
 from fedloom_papers.series import smoothed
 from fedloom_papers.study_measures import STUDIED
-from fedloom_papers.study_tables import study_tables, tried
+from fedloom_papers.study_tables import study_tables, tuning_table
 from fedloom_papers.table import Table
 from fedloom_papers.tune import grid_plans
-from fedloom_papers.verdicts import judged_claim
+from fedloom_papers.verdicts import find_claim
 from tiny import Fedloom
 
 
@@ -47,9 +47,9 @@ def older(recipe: str, changes: str, seed: int, curve: list[list[float]], **more
     return line | {"curves": {"curve": curve}} | more
 
 
-def made(name: str, lines: Sequence[Line]) -> Shown:
+def made(name: str, lines: Sequence[Line]) -> MeasuredTable:
     """A table as a page shows it."""
-    (one,) = shown(lines, LINES, [entry(name)])
+    (one,) = measured_tables(lines, LINES, [entry(name)])
     return one
 
 
@@ -60,7 +60,7 @@ def test_every_older_line_belongs_to_a_run(study: str) -> None:
     left = {id(line) for line in lines}
     for found in entries_of(study):
         every = [plan(found, "paper", LINES, seeds=3)]
-        if found.own and any(row.grid for row in found.rows):
+        if found.study and any(row.grid for row in found.rows):
             one = made(found.id, lines) if found.name != "two" else None
             every = [one.plan] if one else []
             every += grid_plans(found, "paper", LINES, found.rows, found.tuning.split())
@@ -88,7 +88,7 @@ def test_the_recipe_of_older_lines_is_still_the_same() -> None:
 def test_an_older_line_counts_until_its_run_was_made_again() -> None:
     made_plan = plan(entry("precision:both"), "paper", LINES)
     run = made_plan.runs[0]
-    words = " ".join(run.typed)
+    words = " ".join(run.changes)
     old = older(run.recipe, f"{words} seed=0", 0, [[1, 0.5]])
     other = {**old, "recipe": "other", "digest": run.digest}  # the same settings, typed otherwise
     again = {**old, "digest": run.digest}
@@ -196,12 +196,12 @@ def test_a_row_is_shown_at_what_held_out_data_chose(monkeypatch: pytest.MonkeyPa
         "fedacg": {"algorithm.lam": 0.85},
     }
     assert "  FedACG  algorithm.lam  0.8: 50.00; 0.85: 60.00*" in grids(one)
-    rows = {name: cells for name, *cells in next(study_tables(one.found))[1:]}
+    rows = {name: cells for name, *cells in next(study_tables(one.table))[1:]}
     assert [*rows] == ["FedACG", "FedAvg"], "the better one first"
     assert rows["FedAvg"][0] == "82.00±2.00" and rows["FedACG"][0] == "84.00±1.00"
     # 3, 2, 1: 4.303 sd / sqrt(3); 0.074 for each method that the papers name
     assert rows["FedACG"][1:4] == ["+2.00 ± 2.48", "1.000", "+6.57 (FedACG 1a)"]
-    assert re.search(r"\n  FedACG +84\.00±1\.00 +\+2\.00 ± 2\.48 +1\.000 ", page(one.found, ()))
+    assert re.search(r"\n  FedACG +84\.00±1\.00 +\+2\.00 ± 2\.48 +1\.000 ", page(one.table, ()))
     said = "\n".join(what_was_run([one]))
     assert "6 of 99 runs, 3 seeds; 31 rows without a run" in said
     assert "fedloom paper zoo:dirichlet --show --out docs/results/papers\n" in said
@@ -214,7 +214,7 @@ def test_a_part_of_a_grid_chooses_nothing_and_is_shown() -> None:
     one = made("zoo:dirichlet", lines)
     (part,) = [c for c in one.choices if c.row == "fedacg"]
     assert not part.point and re.search(r"0\.8: 50\.00 +not all are tried", grids(one))
-    assert not one.found.own["dirichlet"].get("fedacg")
+    assert not one.table.lines_by_protocol["dirichlet"].get("fedacg")
 
 
 def test_failed_runs_are_named() -> None:
@@ -252,13 +252,13 @@ def sub(method: str, seed: int, whole: float, part: float, **more: Any) -> Line:
     return line | {"curves": curves | more}
 
 
-def grids(one: Shown) -> str:
+def grids(one: MeasuredTable) -> str:
     """What was tried of a table's grids."""
-    return tried(one.found.entry, one.choices, 100)
+    return tuning_table(one.table.entry, one.choices, 100)
 
 
 def verdict(found: Table, words: str) -> str:
-    return str(judged_claim(found.claims, words).verdict)
+    return str(find_claim(found.claims, words).verdict)
 
 
 def test_claims_have_margins_numbers_pairs_of_rows_and_places() -> None:
@@ -270,36 +270,36 @@ def test_claims_have_margins_numbers_pairs_of_rows_and_places() -> None:
         lines.append(sub("factor alone", seed, 0.76 + d, 0.7))
         lines.append(sub("Pruning-Greedy", seed, 0.74 + 3 * d, 0.7))
         lines.append(sub("FedRolex", seed, 0.795 - d, 0.7))
-    found = made("submodels:main", lines).found
+    found = made("submodels:main", lines).table
     within = "at-the-whole-model-fedrolex-is-within-two-points"
     assert verdict(found, within) == "holds", "half a point apart, either way"
-    (reason,) = judged_claim(found.claims, within).reasons
+    (reason,) = find_claim(found.claims, within).reasons
     assert "p against -2 " in reason.words
     assert verdict(found, "re-masking-helps") == "holds", "of two means: two points at size mean"
-    (helps,) = judged_claim(found.claims, "re-masking-helps").reasons
+    (helps,) = find_claim(found.claims, "re-masking-helps").reasons
     assert "FIARSE & re-masking alone 74.5 less factor alone & Pruning-Greedy 72.5" in helps.words
     slows = "fiarse-s-exploration-slows-down-points-a-round-in-the-first-and-the-second-half-figure"
     assert verdict(found, f"{slows}-7a-size-1-4") == "holds"
     assert verdict(found, f"{slows}-7a-size-1-16") == "not measured"
-    (tail,) = judged_claim(found.claims, "clients-accuracies-have-a-tail").reasons
+    (tail,) = find_claim(found.claims, "clients-accuracies-have-a-tail").reasons
     assert "1 of 3 clear, 2 not decided: no lines; hardest: FIARSE -0.7071 less 0 is" in tail.words
     assert verdict(found, "fiarse-needs-the-fewest-rounds-to-80-size-1-4") == "undecided"
 
 
 def test_one_seed_decides_nothing() -> None:
-    found = made("submodels:main", [sub("FIARSE", 0, 0.9, 0.8), sub("HeteroFL", 0, 0.5, 0.4)]).found
+    found = made("submodels:main", [sub("FIARSE", 0, 0.9, 0.8), sub("HeteroFL", 0, 0.5, 0.4)]).table
     assert {claim.verdict for claim in found.claims} <= {"undecided", "not measured"}
 
 
 def test_rows_with_other_settings_of_no_method_are_not_compared_and_count() -> None:
-    found = FILL.table_of("zoo:dirichlet").found
-    (reason,) = judged_claim(found.claims, "fafed-is-the-best").reasons
+    found = FILL.table_of("zoo:dirichlet").table
+    (reason,) = find_claim(found.claims, "fafed-is-the-best").reasons
     apart = {one.other.key: one.unequal for one in reason.comparisons}
     assert apart["scaffold"] == "clip none against 10" and apart["stem-alpha-0.9"] == ""
     gap = reason.against("stem-alpha-0.9").gap
     assert gap is not None and gap.p_holm == pytest.approx(5 * gap.p)
     assert "4 not decided: other settings" in reason.words and reason.verdict == "undecided"
-    (chain,) = judged_claim(found.claims, "fedavg-fedsam-mofedsam").reasons
+    (chain,) = find_claim(found.claims, "fedavg-fedsam-mofedsam").reasons
     assert [one.unequal for one in chain.comparisons].count(
         "weight_decay 0.0001 against 0.001"
     ) == 1
@@ -307,9 +307,9 @@ def test_rows_with_other_settings_of_no_method_are_not_compared_and_count() -> N
 
 def test_differences_from_fedavg_and_their_p_follow_from_the_lines() -> None:
     """With SciPy's t, and Holm's rule over all methods that a paper's table names."""
-    found = FILL.table_of("zoo:dirichlet").found
+    found = FILL.table_of("zoo:dirichlet").table
     (protocol,) = found.entry.protocols
-    named = {m for one in found.entry.beside for m in one.gaps()}
+    named = {m for one in found.entry.paper_columns for m in one.gaps()}
     family = [r for r in found.entry.rows if r.name.partition(", alpha")[0] in named]
     family = [r.key for r in family if r.key not in found.entry.bases]
 
@@ -335,20 +335,20 @@ def test_differences_from_fedavg_and_their_p_follow_from_the_lines() -> None:
 # -------------------------------------------------------------------------------------------- pages
 @pytest.mark.parametrize("name", ["robust", "private", "precision", "compression", "fedsmoo"])
 def test_the_committed_page_is_up_to_date(name: str) -> None:
-    tables = list(shown(FILL.lines(), LINES, entries_of(name)))
-    best = [one for one in tables if one.whole or one.found.entry.own]
-    drawn = {one.found.entry.id: TABLES.pictures(one.found) for one in best}
+    tables = list(measured_tables(FILL.lines(), LINES, entries_of(name)))
+    best = [one for one in tables if one.whole or one.table.entry.study]
+    drawn = {one.table.entry.id: TABLES.pictures(one.table) for one in best}
     text = TABLES.text(name, tables, drawn)
     assert (RESULTS / f"{name}.md").read_text() == text, "make it again: nox -s results"
     pictures = {picture.name for own in drawn.values() for picture in own}
     assert pictures <= {picture.stem for picture in (RESULTS / "pictures").iterdir()}
-    cells = TABLES.board(FILL.lines(), tables, [tables[0].found.entry])[0]
+    cells = TABLES.board(FILL.lines(), tables, [tables[0].table.entry])[0]
     assert f"| {' | '.join(cells)} |\n" in (RESULTS / "board.md").read_text()
 
 
 def test_a_page_of_another_name_is_refused() -> None:
     with pytest.raises(DataError, match="there is no page 'zooo'; did you mean 'zoo'"):
-        MAIN.making(["zooo"])
+        MAIN.make_pages(["zooo"])
 
 
 def test_a_placeholder_becomes_what_the_lines_say() -> None:
@@ -384,8 +384,8 @@ def test_a_page_that_differs_is_named(tmp_path: Path, capsys: pytest.CaptureFixt
     same, other = tmp_path / "a.md", tmp_path / "b.md"
     same.write_text("x\n")
     other.write_text("9.15\n")
-    assert MAIN.differing({same: "x\n"}, "make it") == 0
-    assert MAIN.differing({same: "x\n", other: "9.16\n"}, "make it") == 1
+    assert MAIN.report_differences({same: "x\n"}, "make it") == 0
+    assert MAIN.report_differences({same: "x\n", other: "9.16\n"}, "make it") == 1
     assert "b.md differs from its lines; make it again: make it" in capsys.readouterr().out
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .entry import Entry, Protocol, Row
-from .lines import Line, latest, typed
+from .lines import Line, latest, run_key
 from .plan import Plan, changes_of, pairs, plan
 from .schedule import Item, points_of
 from .table import Table, table
-from .tune import Choice, at_words, choose, grid_of, grid_plans, halved, tuned
+from .tune import Choice, choose, grid_of, grid_plans, halving_plan, with_best_points, with_points
 from .verdicts import VERDICTS
 
 MOST_SEEDS = 10
@@ -21,38 +21,38 @@ SCALES = ("paper", "cpu")
 
 
 @dataclass(frozen=True)
-class Shown:
-    """A table with lines at a scale, each row at the best point of its grid. halved: the rows whose
-    points were not all run to the end.
+class MeasuredTable:
+    """A table with lines at a scale, each row at the best point of its grid. halved_rows: the rows
+    whose points were not all run to the end.
     """
 
-    found: Table
+    table: Table
     choices: Sequence[Choice]
-    halved: Sequence[str]
+    halved_rows: Sequence[str]
 
     @property
     def plan(self) -> Plan:
         """Its runs."""
-        return self.found.plan
+        return self.table.plan
 
     @property
     def whole(self) -> bool:
         """Whether at least half of its rows have all seeds: others share lines with a table that
         has, and would be nearly empty.
         """
-        rows = {n.wanted.row.key for n in self.found.numbers}
-        least = self.found.entry.seeds
-        there = {n.wanted.row.key for n in self.found.numbers if len(n.values) >= least}
-        return 2 * len(there) >= len(rows)
+        rows = {n.quantity.row.key for n in self.table.numbers}
+        least = self.table.entry.seeds
+        complete = {n.quantity.row.key for n in self.table.numbers if len(n.values) >= least}
+        return 2 * len(complete) >= len(rows)
 
 
-def shown(
+def measured_tables(
     lines: Sequence[Line],
     out: Path,
     entries: Iterable[Entry],
     scales: Sequence[str] = SCALES,
     items: Sequence[Item] = (),
-) -> Iterator[Shown]:
+) -> Iterator[MeasuredTable]:
     """Every table and scale of which a run has a line. out: the folder of runs; items: the list of
     evidence, whose points are the rows' where it has some.
     """
@@ -60,7 +60,7 @@ def shown(
     for entry in entries:
         for scale in scales:
             if any((p.recipe_at(scale), scale) in recipes for p in entry.protocols):
-                one = _shown(entry, scale, lines, out, items)
+                one = _measured_table(entry, scale, lines, out, items)
                 if one is not None:
                     yield one
 
@@ -72,7 +72,7 @@ class Best(NamedTuple):
 
     entry: Entry
     choices: Sequence[Choice]
-    halved: Sequence[str]
+    halved_rows: Sequence[str]
 
 
 def best_by_lines(
@@ -81,7 +81,7 @@ def best_by_lines(
     """A table at the best points of its rows: of the list of evidence where it has some, else of
     the grids that were run. Nothing is run.
     """
-    known = points_of(entry, scale, items)
+    points = points_of(entry, scale, items)
 
     def missing(grid: Plan) -> bool:
         have = latest(lines, grid.runs)
@@ -90,8 +90,8 @@ def best_by_lines(
     choices: list[Choice] = []
     short: list[str] = []
     more = entry.tuning.split()
-    for protocol, row in _tried(entry, scale, lines):
-        if (row.key.lower(), protocol.name) in known:
+    for protocol, row in _rows_with_grid_lines(entry, scale, lines):
+        if (row.key.lower(), protocol.name) in points:
             continue
         for grid in grid_plans(replace(entry, protocols=(protocol,)), scale, out, [row], more):
             rungs: list[Plan] = []
@@ -100,42 +100,44 @@ def best_by_lines(
                 rungs.append(rung)
                 return lines
 
-            if missing(grid) and not entry.own:
-                grid = halved(entry, [row], grid, out, more, run)
+            if missing(grid) and not entry.study:
+                grid = halving_plan(entry, [row], grid, out, more, run)
             if not any(map(missing, (*rungs, grid))):  # a part of a grid chooses nothing
                 choices += choose([row], [grid], lines)
                 short += [row.name] if rungs else []
-            elif entry.own:
+            elif entry.study:
                 some = choose([row], [grid], lines)
                 choices += [replace(choice, point={}, edge=()) for choice in some]
-    return Best(at_words(tuned(entry, choices), known), choices, short)
+    return Best(with_points(with_best_points(entry, choices), points), choices, short)
 
 
-def seeds_there(entry: Entry, scale: str, lines: Sequence[Line], out: Path) -> int:
+def seeds_with_lines(entry: Entry, scale: str, lines: Sequence[Line], out: Path) -> int:
     """How many seeds, from the first, hold all runs of a table that have a line; 0 without one."""
     runs = plan(entry, scale, out, seeds=MOST_SEEDS).runs
     have = latest(lines, runs)
     return max((1 + run.seed for run in runs if (run.digest, run.seed) in have), default=0)
 
 
-def _shown(
+def _measured_table(
     entry: Entry, scale: str, lines: Sequence[Line], out: Path, items: Sequence[Item]
-) -> Shown | None:
+) -> MeasuredTable | None:
     best = best_by_lines(entry, scale, lines, out, items)
-    there = seeds_there(best.entry, scale, lines, out)
-    if not there and (not best.choices or entry.tried_in):
+    seed_count = seeds_with_lines(best.entry, scale, lines, out)
+    if not seed_count and (not best.choices or entry.grid_protocol):
         return None
-    made = plan(best.entry, scale, out, seeds=max(entry.seeds, there))
-    return Shown(table(made, lines), best.choices, best.halved)
+    seed_plan = plan(best.entry, scale, out, seeds=max(entry.seeds, seed_count))
+    return MeasuredTable(table(seed_plan, lines), best.choices, best.halved_rows)
 
 
-def _tried(entry: Entry, scale: str, lines: Sequence[Line]) -> Iterator[tuple[Protocol, Row]]:
+def _rows_with_grid_lines(
+    entry: Entry, scale: str, lines: Sequence[Line]
+) -> Iterator[tuple[Protocol, Row]]:
     """The protocols and rows with a line at some point of their grids, halved or not."""
     for protocol, row in pairs(entry, entry.rows):
         grid = grid_of(row, protocol)
         if not grid or (scale == "cpu" and protocol.cpu is None):
             continue
-        if has_line(entry.tried_in or protocol, row, scale, lines, grid, entry.tuning):
+        if has_line(entry.grid_protocol or protocol, row, scale, lines, grid, entry.tuning):
             yield protocol, row
 
 
@@ -152,12 +154,12 @@ def has_line(
     """
     apart = (*grid, "rounds", *(word.partition("=")[0] for word in tuning.split()))
     recipe, changes = protocol.recipe_at(scale), tuple(changes_of(protocol, row, scale))
-    wanted = typed(recipe, changes, apart)
+    key = run_key(recipe, changes, apart)
     return {
         line["seed"]
         for line in lines
         if (line["recipe"], line["scale"]) == (recipe, scale)
-        if typed(recipe, tuple(line["changes"]), apart) == wanted
+        if run_key(recipe, tuple(line["changes"]), apart) == key
     }
 
 
@@ -165,33 +167,35 @@ HEADS = ("table", "scale", "runs", "hold", "do not", "undecided", "commit")
 
 
 def board(
-    lines: Sequence[Line], every: Iterable[Shown], entries: Iterable[Entry]
+    lines: Sequence[Line], every: Iterable[MeasuredTable], entries: Iterable[Entry]
 ) -> list[tuple[str, ...]]:
     """The cells below HEADS of every table and figure, at each scale of which there are lines: how
     many of its seeds' runs have one, how many claims have each verdict, and which commit made the
     newest line.
     """
     out = []
-    shown = list(every)
+    tables = list(every)
     for entry in entries:
-        there = [_standing(one, lines) for one in shown if one.found.entry.id == entry.id]
+        rows = [_board_row(one, lines) for one in tables if one.table.entry.id == entry.id]
         state = "no runs" if entry.fact else "command only"
-        out += there or [(entry.id, state, *[""] * (len(HEADS) - 2))]
+        out += rows or [(entry.id, state, *[""] * (len(HEADS) - 2))]
     return out
 
 
-def _standing(one: Shown, lines: Sequence[Line]) -> tuple[str, ...]:
-    entry, seen = one.found.entry, latest(lines, one.plan.runs)
+def _board_row(one: MeasuredTable, lines: Sequence[Line]) -> tuple[str, ...]:
+    entry, latest_lines = one.table.entry, latest(lines, one.plan.runs)
     places = {(digest, seed) for (_, _, seed), digest in one.plan.digests.items()}
-    wanted = {place for place in places if place[1] < entry.seeds}
-    claims = Counter(judged.verdict for judged in one.found.claims)
-    mine = [line.get("commit") for place, line in seen.items() if place in places]
-    commits = [*dict.fromkeys(str(commit) for commit in reversed(mine) if commit)] or ["unknown"]
+    expected = {place for place in places if place[1] < entry.seeds}
+    claims = Counter(claim.verdict for claim in one.table.claims)
+    raw_commits = [line.get("commit") for place, line in latest_lines.items() if place in places]
+    commits = [*dict.fromkeys(str(commit) for commit in reversed(raw_commits) if commit)] or [
+        "unknown"
+    ]
     more = f" +{len(commits) - 1}" if len(commits) > 1 else ""
     return (
         entry.id,
-        "own" if entry.own else {"paper": "paper's", "cpu": "reduced"}[one.plan.scale],
-        f"{len(wanted & {*seen})}/{len(wanted)}",
+        "own" if entry.study else {"paper": "paper's", "cpu": "reduced"}[one.plan.scale],
+        f"{len(expected & {*latest_lines})}/{len(expected)}",
         *(str(claims[verdict]) for verdict in VERDICTS[:3]),
         f"{commits[0][:9]}{more}",
     )

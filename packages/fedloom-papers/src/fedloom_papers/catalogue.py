@@ -17,43 +17,43 @@ from typing import Any
 
 from fedloom.errors import ConfigError, did_you_mean
 
-from .entry import Beside, Claim, Entry, Protocol, Row
+from .entry import Claim, Entry, PaperColumn, Protocol, Row
 from .published_tables import PAPERS, STUDIES, settings_of, tables_of
 
 Words = dict[str, Any]
 
 
-def filled(words: Any, name: str, value: Any) -> Any:
+def substitute(words: Any, name: str, value: Any) -> Any:
     """Words with a value in place of {name}.
 
-    >>> filled({"setting": "u={each}", "each": [1]}, "each", 0.6)
+    >>> substitute({"setting": "u={each}", "each": [1]}, "each", 0.6)
     {'setting': 'u=0.6', 'each': [1]}
     """
     if isinstance(words, str):
         return words.replace(f"{{{name}}}", str(value))
     if isinstance(words, dict):
-        return {key: filled(own, name, value) for key, own in words.items()}
+        return {key: substitute(inner, name, value) for key, inner in words.items()}
     return words
 
 
-def expanded(words: Mapping[str, Words]) -> Iterator[tuple[str, Words]]:
+def expand(words: Mapping[str, Words]) -> Iterator[tuple[str, Words]]:
     """Each key with its words; with `each` a key for each value."""
-    for key, own in words.items():
-        rest = {k: v for k, v in own.items() if k != "each"}
-        for value in own.get("each", [""]):
-            yield f"{key}{value}", filled(rest, "each", value)
+    for key, spec in words.items():
+        rest = {k: v for k, v in spec.items() if k != "each"}
+        for value in spec.get("each", [""]):
+            yield f"{key}{value}", substitute(rest, "each", value)
 
 
-class Reading:
+class CatalogueFile:
     """A file, read. title: the paper's or the study's."""
 
     def __init__(self, name: str) -> None:
         file = importlib.resources.files(__package__) / "published" / f"{name}.toml"
         self._words: Words = tomllib.loads(file.read_text(encoding="utf-8"))
         self._paper, self.title = name, str(self._words["title"])
-        self._parts = dict(expanded(self._words.get("parts", {})))
+        self._parts = dict(expand(self._words.get("parts", {})))
         self._rows: dict[str, Row] = {}
-        for key, words in expanded(self._words.get("rows", {})):
+        for key, words in expand(self._words.get("rows", {})):
             self._rows[key] = self._row(key, **words)
 
     def entries(self) -> Iterator[Entry]:
@@ -91,35 +91,35 @@ class Reading:
     def _grid(self, words: str | Mapping[str, Sequence[float]]) -> Words:
         """A grid, or the named ones together."""
         grids = self._words.get("grids", {})
-        found = [grids[name] for name in words.split()] if isinstance(words, str) else [words]
-        return {key: tuple(v) for grid in found for key, v in grid.items()}
+        parts = [grids[name] for name in words.split()] if isinstance(words, str) else [words]
+        return {key: tuple(v) for grid in parts for key, v in grid.items()}
 
     def _protocol(self, name: str) -> Protocol:
         """A protocol, whose name says its parts: they are joined in the order of the file. Changes
         are of scales paper and cpu, `always` is of smoke, too.
         """
         names = self._names(name)
-        own = [words for part, words in self._parts.items() if part in names]
-        own = [self._words.get("common", {}), *own]
+        parts = [words for part, words in self._parts.items() if part in names]
+        parts = [self._words.get("common", {}), *parts]
 
-        def joined(key: str, between: str = " ") -> str:
-            return between.join(words[key] for words in own if key in words)
+        def join(key: str, between: str = " ") -> str:
+            return between.join(words[key] for words in parts if key in words)
 
-        why, alone, small = joined("why"), joined("whole_smoke"), joined("small")
+        why, whole_smoke, small = join("why"), join("whole_smoke"), join("small")
         why = "it has one scale, paper" if self._words.get("own") else why
-        always = joined("always")
+        always = join("always")
         return Protocol(
             name=name,
-            recipe=joined("recipe", ""),
-            dataset=joined("dataset"),
-            setting=";".join(f"{k}={v}" for k, v in settings_of(joined("setting", ";")).items()),
-            changes=f"{always} {joined('changes')}",
-            cpu=None if why else f"{joined('cpu')} {always if small else ''}",
-            smoke=alone or f"{self._words.get('smoke', '')} {always} {joined('smoke')}",
+            recipe=join("recipe", ""),
+            dataset=join("dataset"),
+            setting=";".join(f"{k}={v}" for k, v in settings_of(join("setting", ";")).items()),
+            changes=f"{always} {join('changes')}",
+            cpu=None if why else f"{join('cpu')} {always if small else ''}",
+            smoke=whole_smoke or f"{self._words.get('smoke', '')} {always} {join('smoke')}",
             why=why,
             small=small,
-            tiny=joined("tiny"),
-            grid=self._grid(joined("grid")),
+            tiny=join("tiny"),
+            grid=self._grid(join("grid")),
         )
 
     def _names(self, name: str) -> list[str]:
@@ -128,7 +128,7 @@ class Reading:
         start, _, last = name.rpartition("-")
         return [*self._names(start), f"-{last}"]
 
-    def _named(self, names: Sequence[str]) -> list[str]:
+    def _expand_sets(self, names: Sequence[str]) -> list[str]:
         """Names of rows or protocols, a set's in its place."""
         sets = self._words.get("sets", {})
         return [one for name in names for one in sets.get(name, [name])]
@@ -137,15 +137,15 @@ class Reading:
         """tables: the files of its numbers, if they have not its name; cpu: what is reduced there,
         if not what the file says.
         """
-        own = [name] if name in tables_of(self._paper) else []
-        of, tables = self._words, tuple(words.get("tables", own))
+        default_tables = [name] if name in tables_of(self._paper) else []
+        top, tables = self._words, tuple(words.get("tables", default_tables))
         if fact := words.get("fact"):
             return Entry(
                 paper=self._paper, name=name, title=words["title"], fact=fact, tables=tables
             )
-        texts = of.get("texts", {})
-        rows = tuple(self._rows[key] for key in self._named(words["rows"]))
-        places = tuple(self._protocol(p) for p in self._named(words["protocols"]))
+        texts = top.get("texts", {})
+        rows = tuple(self._rows[key] for key in self._expand_sets(words["rows"]))
+        places = tuple(self._protocol(p) for p in self._expand_sets(words["protocols"]))
         return Entry(
             paper=self._paper,
             name=name,
@@ -155,17 +155,17 @@ class Reading:
             protocols=places,
             measures=tuple(m for one in words.get("measures", ()) for m in _measures(one)),
             claims=tuple(c for w in words.get("claims", ()) for c in self._claims(rows, places, w)),
-            raw=of.get("raw", False),
-            cpu=str(words.get("cpu") or of.get("cpu", "")),
-            notes=(*of.get("opens", ()), *(texts.get(n, n) for n in words.get("notes", ()))),
-            own=of.get("own", False),
-            seeds=int(words.get("seeds") or of.get("seeds", 3)),
-            tuning=of.get("tuning", ""),
-            tried_in=self._protocol(words["tuned"]) if "tuned" in words else None,
-            bases=tuple(of.get("bases", ())),
-            alike=tuple(of.get("alike", ())),
-            beside=tuple(Beside(**one) for one in of.get("beside", ())),
-            panels={k: tuple(v) for k, v in of.get("panels", {}).items()},
+            raw=top.get("raw", False),
+            cpu=str(words.get("cpu") or top.get("cpu", "")),
+            notes=(*top.get("opens", ()), *(texts.get(n, n) for n in words.get("notes", ()))),
+            study=top.get("own", False),
+            seeds=int(words.get("seeds") or top.get("seeds", 3)),
+            tuning=top.get("tuning", ""),
+            grid_protocol=self._protocol(words["tuned"]) if "tuned" in words else None,
+            bases=tuple(top.get("bases", ())),
+            alike=tuple(top.get("alike", ())),
+            paper_columns=tuple(PaperColumn(**one) for one in top.get("beside", ())),
+            panels={k: tuple(v) for k, v in top.get("panels", {}).items()},
         )
 
     def _claims(
@@ -176,7 +176,7 @@ class Reading:
         while of := full.pop("of", ""):
             full = self._words["claims"][of] | full
         for value in full.pop("at", [""]):
-            yield self._claim(rows, protocols, **filled(full, "at", value))
+            yield self._claim(rows, protocols, **substitute(full, "at", value))
 
     def _claim(
         self,
@@ -232,9 +232,11 @@ def _measures(words: str | Words) -> Iterator[str]:
         yield f"{words['of']} {at}"
 
 
-_READ = {name: Reading(name) for name in (*PAPERS, *STUDIES)}
-TITLES = {name: read.title for name, read in _READ.items()}
-ENTRIES: dict[str, Entry] = {entry.id: entry for read in _READ.values() for entry in read.entries()}
+_FILES = {name: CatalogueFile(name) for name in (*PAPERS, *STUDIES)}
+TITLES = {name: read.title for name, read in _FILES.items()}
+ENTRIES: dict[str, Entry] = {
+    entry.id: entry for read in _FILES.values() for entry in read.entries()
+}
 
 
 def entries_of(paper: str) -> list[Entry]:
@@ -248,16 +250,16 @@ def entry(name: str) -> Entry:
     """The table or figure of a name such as fedacg:1a, however its letters are written. Raises
     ConfigError for an unknown one, with the nearest.
     """
-    known = {key.lower(): e for key, e in ENTRIES.items()}
-    found = ENTRIES.get(name) or known.get(name.lower())
-    if found is not None:
-        return found
+    by_lower = {key.lower(): e for key, e in ENTRIES.items()}
+    match = ENTRIES.get(name) or by_lower.get(name.lower())
+    if match is not None:
+        return match
     paper, colon, _ = name.partition(":")
     if not colon and paper in TITLES:
         raise ConfigError(
             f"'{name}' is a paper; give one of its tables (`fedloom paper list {name}`)"
         )
     near = [e.id for e in ENTRIES.values() if e.paper == paper] or [*ENTRIES]
-    said = did_you_mean(name, near)
-    said = said if said.startswith("did") else "`fedloom paper list` lists all"
-    raise ConfigError(f"unknown table or figure '{name}'; {said}")
+    hint = did_you_mean(name, near)
+    hint = hint if hint.startswith("did") else "`fedloom paper list` lists all"
+    raise ConfigError(f"unknown table or figure '{name}'; {hint}")

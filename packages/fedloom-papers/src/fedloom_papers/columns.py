@@ -15,125 +15,133 @@ from fedloom.report.tables import MISSING, fixed
 
 from .entry import Protocol
 from .measure import LOWER, Number, title
-from .table import Measure, Table, beside_runs
+from .table import Measure, Table, gaps_to_runs
 
 
-def _numbers(found: Table, protocol: Protocol, measure: Measure) -> list[Number | None]:
+def _numbers(table: Table, protocol: Protocol, measure: Measure) -> list[Number | None]:
     """A number for each row of a protocol; None where it is not wanted."""
-    own = {n.wanted.row.key: n for n in found.numbers_of(protocol, measure)}
-    return [own.get(row.key) for row in found.rows_of(protocol)]
+    numbers = {n.quantity.row.key: n for n in table.numbers_of(protocol, measure)}
+    return [numbers.get(row.key) for row in table.rows_of(protocol)]
 
 
-def measured(found: Table, protocol: Protocol, measure: Measure) -> list[Column]:
+def measure_columns(table: Table, protocol: Protocol, measure: Measure) -> list[Column]:
     """Published, measured and difference of a measure, as far as there are any; what claims test of
     it, if that is not the number itself; and where a difference to published runs is.
     """
-    *shown, late = _columns_of(found, protocol, measure)
-    kept = [column for column in shown if column.name == "here" or _filled(column)]
-    if gaps := beside_of(found, protocol):
-        sides = (gaps.get((row.key, measure[0])) for row in found.rows_of(protocol))
-        return [*kept, Column("verdict", "", [MISSING if g is None else g[1] for g in sides])]
-    return [*kept, late] if measure in found.judged(protocol) and _filled(late) else kept
+    *columns, late = _columns_of(table, protocol, measure)
+    nonempty = [column for column in columns if column.name == "here" or _nonempty(column)]
+    if gaps := gaps_to_published(table, protocol):
+        sides = (gaps.get((row.key, measure[0])) for row in table.rows_of(protocol))
+        return [*nonempty, Column("verdict", "", [MISSING if g is None else g[1] for g in sides])]
+    return (
+        [*nonempty, late]
+        if measure in table.claimed_measures(protocol) and _nonempty(late)
+        else nonempty
+    )
 
 
-def beside_of(found: Table, protocol: Protocol) -> Mapping[tuple[str, str], tuple[Paired, Side]]:
+def gaps_to_published(
+    table: Table, protocol: Protocol
+) -> Mapping[tuple[str, str], tuple[Paired, Side]]:
     """The differences to published runs, and where they are; none of runs that repeat them."""
-    return {} if found.plan.as_published else beside_runs(found.numbers_of(protocol))
+    return {} if table.plan.as_published else gaps_to_runs(table.numbers_of(protocol))
 
 
-def _filled(column: Column) -> bool:
+def _nonempty(column: Column) -> bool:
     return any(cell != MISSING for cell in column.cells)
 
 
-def _columns_of(found: Table, protocol: Protocol, measure: Measure) -> list[Column]:
+def _columns_of(table: Table, protocol: Protocol, measure: Measure) -> list[Column]:
     """Published, measured, their difference, and what is tested: nothing in all its cells if that
     is what was measured.
     """
-    numbers = _numbers(found, protocol, measure)
+    numbers = _numbers(table, protocol, measure)
     low = measure[0] in LOWER
     other = any(n is not None and n.tested != n.values for n in numbers)
     late = [n and replace(n, values=n.tested) if other else None for n in numbers]
     published = [None if n is None else n.published for n in numbers]
-    gaps = beside_of(found, protocol)
+    gaps = gaps_to_published(table, protocol)
     return [
         Column("paper", "paper", [_published(n) for n in numbers], published, low),
-        _here("here", numbers, low),
+        _measured_column("here", numbers, low),
         Column("diff", "diff (95 %)" if gaps else "diff", [_difference(n, gaps) for n in numbers]),
-        _here("last tenth", late, low),
+        _measured_column("last tenth", late, low),
     ]
 
 
-def _here(name: str, numbers: Sequence[Number | None], low: bool) -> Column:
+def _measured_column(name: str, numbers: Sequence[Number | None], low: bool) -> Column:
     cells = [MISSING if n is None else cell(n, n.values) for n in numbers]
     return Column(name, name, cells, [None if n is None else n.mean for n in numbers], low)
 
 
 # ---------------------------------------------------------------------------------------- as LaTeX
-def as_latex(found: Table, names: Sequence[str] | None = None) -> str:
+def as_latex(table: Table, names: Sequence[str] | None = None) -> str:
     """A tabular per protocol, as report/table_files.py writes it.
 
     names: the columns that are wanted: paper, here, diff, last tenth, p of the measure that claims
     are about, or with another measure's name before it, as "rounds to 81 % here"; by default paper,
     what is tested, and p. One that a protocol has not is left out there, see `check_names`.
     """
-    out = [f"% {found.entry.id}, scale {found.plan.scale}, {len(found.plan.seeds)} seeds"]
-    for protocol in found.entry.protocols:
-        made = _columns(found, protocol)
-        if not made or (found.plan.scale == "cpu" and protocol.cpu is None):
+    out = [f"% {table.entry.id}, scale {table.plan.scale}, {len(table.plan.seeds)} seeds"]
+    for protocol in table.entry.protocols:
+        columns = _columns(table, protocol)
+        if not columns or (table.plan.scale == "cpu" and protocol.cpu is None):
             continue
-        filled = [column.name for column in made if _filled(column)]
-        tested = "last tenth" if "last tenth" in filled else "here"
-        default = [n for n in ("paper", tested, "p") if n in filled or n == "here"]
-        there = {name for column in made for name in (column.name, column.head)}
-        kept = chosen(made, default if names is None else [n for n in names if n in there])
-        metric, at = found.entry.headline(protocol)
-        said = title(metric, at, found.round_of(at, protocol))
-        out += [f"% {protocol.name}: {said}", tabular(kept, "the best").rstrip()]
+        nonempty = [column.name for column in columns if _nonempty(column)]
+        tested = "last tenth" if "last tenth" in nonempty else "here"
+        default = [n for n in ("paper", tested, "p") if n in nonempty or n == "here"]
+        available = {name for column in columns for name in (column.name, column.head)}
+        selected = chosen(
+            columns, default if names is None else [n for n in names if n in available]
+        )
+        metric, at = table.entry.headline(protocol)
+        caption = title(metric, at, table.round_of(at, protocol))
+        out += [f"% {protocol.name}: {caption}", tabular(selected, "the best").rstrip()]
     return "\n".join(out) + "\n"
 
 
-def check_names(found: Table, names: Sequence[str]) -> None:
+def check_names(table: Table, names: Sequence[str]) -> None:
     """Raise ConfigError for a column that no protocol has."""
-    chosen([column for p in found.entry.protocols for column in _columns(found, p)], names)
+    chosen([column for p in table.entry.protocols for column in _columns(table, p)], names)
 
 
-def _columns(found: Table, protocol: Protocol) -> list[Column]:
+def _columns(table: Table, protocol: Protocol) -> list[Column]:
     """All columns of a protocol, each with its measure's name unless that is the headline."""
-    rows = found.rows_of(protocol)
+    rows = table.rows_of(protocol)
     if not rows:
         return []
-    headline = found.entry.headline(protocol)
-    made = [Column("algorithm", "method", [row.name for row in rows])]
-    for measure in sorted(found.measures_of(protocol), key=lambda one: one != headline):
-        columns = _tested(found, protocol, measure)
+    headline = table.entry.headline(protocol)
+    all_columns = [Column("algorithm", "method", [row.name for row in rows])]
+    for measure in sorted(table.measures_of(protocol), key=lambda one: one != headline):
+        columns = _tested(table, protocol, measure)
         if measure != headline:
             name = title(*measure)
             columns = [
                 replace(c, name=f"{name.replace(',', '')} {c.name}", head=f"{name}, {c.head}")
                 for c in columns
             ]
-        made += columns
-    return made
+        all_columns += columns
+    return all_columns
 
 
-def _tested(found: Table, protocol: Protocol, measure: Measure) -> list[Column]:
+def _tested(table: Table, protocol: Protocol, measure: Measure) -> list[Column]:
     """A measure's columns, with p of the difference from the best row."""
-    numbers = [n for n in _numbers(found, protocol, measure) if n is not None and n.tested]
-    means = {n.wanted.row.name: replace(n, values=n.tested).mean or 0.0 for n in numbers}
+    numbers = [n for n in _numbers(table, protocol, measure) if n is not None and n.tested]
+    means = {n.quantity.row.name: replace(n, values=n.tested).mean or 0.0 for n in numbers}
     reached = [name for name, value in means.items() if math.isfinite(value)]
-    own, gaps = {n.wanted.row.name: n.compared for n in numbers}, {}
+    values, gaps = {n.quantity.row.name: n.compared for n in numbers}, {}
     if reached:
         best = (min if measure[0] in LOWER else max)(reached, key=lambda name: means[name])
-        gaps = against(own.pop(best), own)
-    rows = [row.name for row in found.rows_of(protocol)]
+        gaps = against(values.pop(best), values)
+    rows = [row.name for row in table.rows_of(protocol)]
     alike = [name in gaps and gaps[name].verdict == "undecided" for name in rows]
     p = [p_text(gaps[name].p_holm) if name in gaps else MISSING for name in rows]
-    paper, here, less, late = _columns_of(found, protocol, measure)
-    if _filled(late):
+    paper, measured, less, late = _columns_of(table, protocol, measure)
+    if _nonempty(late):
         late = replace(late, like_best=alike)
     else:
-        here = replace(here, like_best=alike)
-    return [paper, here, less, late, Column("p", "p (Holm)", p)]
+        measured = replace(measured, like_best=alike)
+    return [paper, measured, less, late, Column("p", "p (Holm)", p)]
 
 
 # ------------------------------------------------------------------------------------- one number
@@ -142,14 +150,14 @@ def number_text(value: float, metric: str) -> str:
         return f"{value:.0f}"
     if metric.endswith(("_pct", "_s")) or "speedup" in metric or "roughness" in metric:
         return fixed(value, 2)
-    share = metric.endswith("_fraction") or metric.startswith(("centre_", "client_mean"))
-    return fixed(value, 4) if share else f"{value:.4g}"
+    is_fraction = metric.endswith("_fraction") or metric.startswith(("centre_", "client_mean"))
+    return fixed(value, 4) if is_fraction else f"{value:.4g}"
 
 
 def _published(number: Number | None) -> str:
-    if number is None or number.wanted.cell is None:
+    if number is None or number.quantity.cell is None:
         return MISSING
-    cell = number.wanted.cell
+    cell = number.quantity.cell
     if cell.value is None:
         return cell.text or MISSING
     spread = "" if cell.std is None else f"±{cell.std:g}"
@@ -162,27 +170,27 @@ def cell(number: Number | None, values: Mapping[int, float]) -> str:
     """The mean and standard deviation of some values of a number; of targets that some seeds
     reached, theirs and how many do.
     """
-    known = [v for v in values.values() if math.isfinite(v)]
+    finite = [v for v in values.values() if math.isfinite(v)]
     if number is None or not values:
         return MISSING
-    metric, spread = number.wanted.metric, sd(known)
-    if not known:
+    metric, spread = number.quantity.metric, sd(finite)
+    if not finite:
         return f"{number.rounds}+" if metric.startswith("rounds") else "never"
-    said = number_text(mean(known) or 0.0, metric)
-    if len(known) < len(values):
-        return f"{said} ({len(known)}/{len(values)})"
-    return f"{said}±{number_text(spread, metric)}" if spread else said
+    text = number_text(mean(finite) or 0.0, metric)
+    if len(finite) < len(values):
+        return f"{text} ({len(finite)}/{len(values)})"
+    return f"{text}±{number_text(spread, metric)}" if spread else text
 
 
 def _difference(number: Number | None, gaps: Mapping[tuple[str, str], tuple[Paired, Side]]) -> str:
     """Measured less published, and half the interval where both have runs."""
     if number is None or (gap := number.difference) is None:
         return MISSING
-    metric = number.wanted.metric
-    said = number_text(gap, metric)
-    said = said if said.startswith("-") else f"+{said}"
-    found = gaps.get((number.wanted.row.key, metric))
-    return said if found is None else f"{said}±{number_text(found[0].half, metric)}"
+    metric = number.quantity.metric
+    text = number_text(gap, metric)
+    text = text if text.startswith("-") else f"+{text}"
+    gap_and_side = gaps.get((number.quantity.row.key, metric))
+    return text if gap_and_side is None else f"{text}±{number_text(gap_and_side[0].half, metric)}"
 
 
 def gap_text(gap: Paired | None, scale: float = 1.0) -> str:
@@ -193,5 +201,5 @@ def gap_text(gap: Paired | None, scale: float = 1.0) -> str:
     """
     if gap is None:
         return MISSING
-    beside = "" if gap.sd is None else f" ± {fixed(scale * gap.half, 2)}"
-    return fixed(scale * gap.mean, 2, "+") + beside
+    interval = "" if gap.sd is None else f" ± {fixed(scale * gap.half, 2)}"
+    return fixed(scale * gap.mean, 2, "+") + interval

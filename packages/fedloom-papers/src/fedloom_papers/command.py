@@ -108,9 +108,9 @@ def run_command(
     """
     from .schedule import read_items
 
-    items, folder = _listed(read_items(Path(file)), only), Path(out)
+    items, folder = _select_items(read_items(Path(file)), only), Path(out)
     if dry_run:
-        click.echo(_left(items, folder))
+        click.echo(_remaining_table(items, folder))
         return
     end = None if hours is None else time.monotonic() + 3600 * hours
     for item in items:
@@ -118,18 +118,18 @@ def run_command(
             return
 
 
-def _listed(items: Sequence[Item], only: str | None) -> list[Item]:
+def _select_items(items: Sequence[Item], only: str | None) -> list[Item]:
     """The tables of the list that are asked for. Raises ConfigError for one that it lacks."""
     if only is None:
         return list(items)
-    wanted, known = [word.strip() for word in only.split(",")], {item.id for item in items}
-    for word in wanted:
-        if word not in known:
-            raise ConfigError(f"the list has no table '{word}'; {did_you_mean(word, known)}")
-    return [item for item in items if item.id in wanted]
+    ids, available = [word.strip() for word in only.split(",")], {item.id for item in items}
+    for word in ids:
+        if word not in available:
+            raise ConfigError(f"the list has no table '{word}'; {did_you_mean(word, available)}")
+    return [item for item in items if item.id in ids]
 
 
-def _left(items: Sequence[Item], out: Path) -> str:
+def _remaining_table(items: Sequence[Item], out: Path) -> str:
     """A line for each table: how many of its runs have a line."""
     from fedloom.cli.printing import page_width, table
 
@@ -137,17 +137,17 @@ def _left(items: Sequence[Item], out: Path) -> str:
     from .run import missing
     from .schedule import plan_of
 
-    shown, lines = [["table", "runs", "left", "hours", "rows and protocols"]], evidence(out)
+    rows, lines = [["table", "runs", "left", "hours", "rows and protocols"]], evidence(out)
     for item in items:
-        made = plan_of(item, out)
+        plan = plan_of(item, out)
         part = ", ".join((*item.protocols, *item.rows)) or "all"
         if item.tune != "none":
             part += f"; after its grid ({item.tune})"
-        left = len(missing(made, out, lines))
-        shown.append(
-            [f"{item.id} {item.scale}", str(len(made.runs)), str(left), f"{item.hours:g}", part]
+        left = len(missing(plan, out, lines))
+        rows.append(
+            [f"{item.id} {item.scale}", str(len(plan.runs)), str(left), f"{item.hours:g}", part]
         )
-    return table(shown, page_width())
+    return table(rows, page_width())
 
 
 def _run_item(item: Item, out: Path, jobs: int, mix: bool, quiet: bool, end: float | None) -> bool:
@@ -158,12 +158,12 @@ def _run_item(item: Item, out: Path, jobs: int, mix: bool, quiet: bool, end: flo
     from .run import missing, run_plan
     from .schedule import others_commit, run_item
 
-    def run(made: Plan) -> None:
-        commit = others_commit(made, out)
-        if commit and not mix and missing(made, out):
+    def run(plan: Plan) -> None:
+        commit = others_commit(plan, out)
+        if commit and not mix and missing(plan, out):
             raise ConfigError(f"its lines are of commit {commit[:12]}; run it there, or with --mix")
         minutes = None if end is None else (end - time.monotonic()) / 60
-        for name, why in run_plan(made, out, jobs, quiet, minutes).items():
+        for name, why in run_plan(plan, out, jobs, quiet, minutes).items():
             click.echo(f"{name}: {why}", err=True)
 
     click.echo(item.title, err=True)
@@ -263,8 +263,8 @@ def table_command(
 
     from .catalogue import entry
     from .columns import check_names
-    from .pages import draw, planned, tell
-    from .plan import plan, with_own, with_protocols
+    from .pages import draw, plan_text, print_table
+    from .plan import plan, with_custom_rows, with_protocols
     from .run import run_plan
     from .table import table
     from .tune import at_best_points
@@ -272,58 +272,58 @@ def table_command(
     if as_published and (tune or halving):
         raise ConfigError("--as-published runs what was published; drop --tune and --halving")
     name, changes = _name_and_changes(words)
-    asked, shown = parse_figures(figures, kinds, column), _columns(columns, style)
-    found = entry(name)
-    if found.fact:
-        raise ConfigError(f"{found.id} has no runs: a test compares it (tests/facts.py)")
-    found = with_protocols(found, _names(protocols))
-    found, chosen = with_own(found, _names(rows))
-    scale = scale or ("paper" if found.own else "cpu")
-    count = seeds or _SEEDS.get(scale, found.seeds)
+    figure_choice, column_names = parse_figures(figures, kinds, column), _columns(columns, style)
+    paper_table = entry(name)
+    if paper_table.fact:
+        raise ConfigError(f"{paper_table.id} has no runs: a test compares it (tests/facts.py)")
+    paper_table = with_protocols(paper_table, _names(protocols))
+    paper_table, row_keys = with_custom_rows(paper_table, _names(rows))
+    scale = scale or ("paper" if paper_table.study else "cpu")
+    count = seeds or _SEEDS.get(scale, paper_table.seeds)
     folder, silent = Path(out), quiet or bool(style)
-    made = plan(found, scale, folder, chosen, count, changes, as_published)
-    if shown is not None:
-        check_names(table(made, ()), shown)
+    table_plan = plan(paper_table, scale, folder, row_keys, count, changes, as_published)
+    if column_names is not None:
+        check_names(table(table_plan, ()), column_names)
     if dry_run:
-        click.echo(planned(made, folder, changes, tune, halving))
+        click.echo(plan_text(table_plan, folder, changes, tune, halving))
         return
 
-    def run(made: Plan) -> dict[str, str]:
+    def run(table_plan: Plan) -> dict[str, str]:
         if show:
             return {}
         with repeatable(f"the runs in '{out}'"):
-            return run_plan(made, folder, jobs, silent)
+            return run_plan(table_plan, folder, jobs, silent)
 
     if show and not (tune or halving or changes or as_published):
-        found, there = _at_best(found, scale, folder)
-        made = plan(found, scale, folder, chosen, seeds or max(count, there))
+        paper_table, seeds_done = _at_best(paper_table, scale, folder)
+        table_plan = plan(paper_table, scale, folder, row_keys, seeds or max(count, seeds_done))
     if tune or halving:
-        found, choices = at_best_points(made, folder, changes, halving, run)
-        by = "held-out data" if found.tuning else "the accuracy on the test set, as papers do"
+        paper_table, choices = at_best_points(table_plan, folder, changes, halving, run)
+        by = "held-out data" if paper_table.tuning else "the accuracy on the test set, as papers do"
         click.echo(f"tuned at seed 0 by {by}:", err=True)
         _tell_choices(choices)
-        made = plan(found, scale, folder, chosen, count, changes, as_published)
-    tell(made, run(made), folder, style, changes, shown)
-    if asked is not None:
-        draw(made, folder, asked)
+        table_plan = plan(paper_table, scale, folder, row_keys, count, changes, as_published)
+    print_table(table_plan, run(table_plan), folder, style, changes, column_names)
+    if figure_choice is not None:
+        draw(table_plan, folder, figure_choice)
 
 
-def _at_best(found: Entry, scale: str, folder: Path) -> tuple[Entry, int]:
+def _at_best(entry: Entry, scale: str, folder: Path) -> tuple[Entry, int]:
     """A table at the best points of its rows as far as there are lines of their grids, which are
     said, or of the list plan.toml beside the folder; and how many seeds have lines.
     """
-    from .board import best_by_lines, seeds_there
+    from .board import best_by_lines, seeds_with_lines
     from .lines import evidence
     from .pages import columns
     from .schedule import read_items
-    from .study_tables import tried
+    from .study_tables import tuning_table
 
-    lines, listed = evidence(folder), folder.parent / "plan.toml"
-    items = read_items(listed) if listed.is_file() else []
-    best = best_by_lines(found, scale, lines, folder, items)
+    lines, plan_file = evidence(folder), folder.parent / "plan.toml"
+    items = read_items(plan_file) if plan_file.is_file() else []
+    best = best_by_lines(entry, scale, lines, folder, items)
     if best.choices:
-        click.echo(tried(found, best.choices, columns()), err=True)
-    return best.entry, seeds_there(best.entry, scale, lines, folder)
+        click.echo(tuning_table(entry, best.choices, columns()), err=True)
+    return best.entry, seeds_with_lines(best.entry, scale, lines, folder)
 
 
 def _name_and_changes(words: Sequence[str]) -> tuple[str, list[str]]:
@@ -335,8 +335,12 @@ def _name_and_changes(words: Sequence[str]) -> tuple[str, list[str]]:
     if len(names) != 1:
         raise ConfigError(f"give one table or figure, got {', '.join(names) or 'none'}")
     refuse_repeats(changes)
-    if own := [word for word in changes if word.partition("=")[0] in ("seed", "data.seed")]:
-        raise ConfigError(f"'{own[0]}': a table has seeds from 0; give --seeds, their number")
+    if seed_changes := [
+        word for word in changes if word.partition("=")[0] in ("seed", "data.seed")
+    ]:
+        raise ConfigError(
+            f"'{seed_changes[0]}': a table has seeds from 0; give --seeds, their number"
+        )
     return names[0], changes
 
 

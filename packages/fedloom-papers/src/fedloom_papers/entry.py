@@ -61,7 +61,7 @@ class Row:
     """A method as the paper runs it. method, setting: of its published cells; changes: of any
     protocol; on: further ones by data set, by data set at a scale ("AGNews@paper") or by protocol,
     with * for any; grid: the values that the paper tries, by setting; label: where one method has
-    several rows; own: a user's, of which nothing is published.
+    several rows; custom: a user's, of which nothing is published.
     """
 
     method: str
@@ -70,7 +70,7 @@ class Row:
     on: Mapping[str, str] = field(default_factory=dict)
     grid: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     label: str = ""
-    own: bool = False
+    custom: bool = False
 
     @property
     def name(self) -> str:
@@ -123,7 +123,7 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Quantity:
     """One number that an entry compares; cell: what the paper prints, if it prints it."""
 
     row: Row
@@ -134,7 +134,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Beside:
+class PaperColumn:
     """A column of a paper's table that a study is set beside: of the cells of a table these."""
 
     name: str
@@ -165,11 +165,11 @@ class Entry:
     without runs. raw: rounds to a target are read from the raw curve, not the moving average.
     notes: what a reader must know, such as readings of what the paper leaves open.
 
-    Of a study of our own (own), which has one scale, the paper's: seeds: of each row; tuning: the
-    changes of runs that try a grid, judged by held-out data; tried_in: where, if not in its own
-    protocols;
+    Of a study of our own (study), which has one scale, the paper's: seeds: of each row; tuning: the
+    changes of runs that try a grid, judged by held-out data; grid_protocol: where, if not in its
+    own protocols;
     bases: keys of rows that each row is set beside, with p corrected for the rows named in the
-    columns `beside` of papers' tables; alike: the settings in which rows must agree to be compared;
+    `paper_columns`; alike: the settings in which rows must agree to be compared;
     panels: {title: keys of rows} of pictures.
     """
 
@@ -185,13 +185,13 @@ class Entry:
     raw: bool = False
     cpu: str = ""
     notes: tuple[str, ...] = ()
-    own: bool = False
+    study: bool = False
     seeds: int = 3
     tuning: str = ""
-    tried_in: Protocol | None = None
+    grid_protocol: Protocol | None = None
     bases: tuple[str, ...] = ()
     alike: tuple[str, ...] = ()
-    beside: tuple[Beside, ...] = ()
+    paper_columns: tuple[PaperColumn, ...] = ()
     panels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
@@ -211,30 +211,32 @@ class Entry:
         """The protocol of a published cell."""
         return next((p for p in self.protocols if p.fits(cell)), None)
 
-    def wanted(self) -> Iterator[Wanted]:
+    def quantities(self) -> Iterator[Quantity]:
         """Every number of the entry once: the published in the paper's order, then the measures."""
-        printed, asked = set(), dict[tuple[str, str, str], Protocol]()
+        keys, columns = set(), dict[tuple[str, str, str], Protocol]()
         for cell in self.cells():
             row, protocol = self.row_of(cell), self.protocol_of(cell)
             if row is not None and protocol is not None:
-                printed.add((row.key, protocol.name, cell.metric, cell.at))
-                yield Wanted(row, protocol, cell.metric, cell.at, cell)
-                asked[protocol.name, cell.metric, cell.at] = protocol
-        for (name, metric, at), protocol in asked.items():
-            for row in (row for row in self.rows if row.own):
-                printed.add((row.key, name, metric, at))
-                yield Wanted(row, protocol, metric, at, None)
+                keys.add((row.key, protocol.name, cell.metric, cell.at))
+                yield Quantity(row, protocol, cell.metric, cell.at, cell)
+                columns[protocol.name, cell.metric, cell.at] = protocol
+        for (name, metric, at), protocol in columns.items():
+            for row in (row for row in self.rows if row.custom):
+                keys.add((row.key, name, metric, at))
+                yield Quantity(row, protocol, metric, at, None)
         for measure in self.measures:
             metric, _, at = measure.partition(" ")
             for protocol in self.protocols:
                 for row in self.rows:
-                    if (row.key, protocol.name, metric, at) not in printed:
-                        yield Wanted(row, protocol, metric, at, None)
+                    if (row.key, protocol.name, metric, at) not in keys:
+                        yield Quantity(row, protocol, metric, at, None)
 
     def headline(self, protocol: Protocol) -> tuple[str, str]:
         """The measure that claims compare unless they name one: of the first metric the mean over
         sizes, else the last value.
         """
-        found = [(w.metric, w.at) for w in self.wanted() if w.protocol is protocol]
-        own = [pair for pair in found if pair[0] == found[0][0] and "last=" not in pair[1]]
-        return next((pair for pair in own if pair[1] == "size=mean"), own[-1])
+        measures = [(w.metric, w.at) for w in self.quantities() if w.protocol is protocol]
+        candidates = [
+            pair for pair in measures if pair[0] == measures[0][0] and "last=" not in pair[1]
+        ]
+        return next((pair for pair in candidates if pair[1] == "size=mean"), candidates[-1])

@@ -57,18 +57,18 @@ def as_published(protocol: Protocol, row: Row, seed: int) -> list[str]:
         )
     tcga = protocol.recipe == "flamby_tcga"
     turns = visits(seed, *((6, 5) if tcga else (4, 15)))
-    found = [f"model_seed={seed}", "local.passes=flamby"]
+    changes = [f"model_seed={seed}", "local.passes=flamby"]
     if row.name.startswith(("Pooled", "Local")):
-        found += ["local.passes.who=alone"]
-        return found + [f"local.passes.files={_FILES[protocol.recipe]}"] * (row.name == "Pooled")
+        changes += ["local.passes.who=alone"]
+        return changes + [f"local.passes.files={_FILES[protocol.recipe]}"] * (row.name == "Pooled")
     if row.name.startswith("Cyclic"):
-        found += ["local.passes.who=cycle"]
+        changes += ["local.passes.who=cycle"]
     if row.name == "Cyclic as published":
-        own = turns.count(0)  # of none, a rate that changes no weight leaves the initial model
-        found += [f"rounds={own}"] if own else ["rounds=1", "local.lr=1e-30"]
+        rounds = turns.count(0)  # of none, a rate that changes no weight leaves the initial model
+        changes += [f"rounds={rounds}"] if rounds else ["rounds=1", "local.lr=1e-30"]
     elif row.name.startswith("Cyclic"):
-        found += ["sampling=fixed", f"cohort={[[i] for i in turns]}".replace(" ", "")]
-    return found + [f"local.passes.before={_before(row, turns)}"] * tcga
+        changes += ["sampling=fixed", f"cohort={[[i] for i in turns]}".replace(" ", "")]
+    return changes + [f"local.passes.before={_before(row, turns)}"] * tcga
 
 
 def _before(row: Row, turns: list[int]) -> int:
@@ -77,8 +77,8 @@ def _before(row: Row, turns: list[int]) -> int:
     """
     if row.name.startswith("Cyclic"):
         return _LOCAL_5 + _TESTS
-    took = [turns.count(i) if row.name == "FedAdagrad" else 5 for i in range(6)]
-    passes = sum(-(-n * _STEPS // b) - 1 for n, b in zip(took, _BATCHES, strict=True) if n)
+    visit_counts = [turns.count(i) if row.name == "FedAdagrad" else 5 for i in range(6)]
+    passes = sum(-(-n * _STEPS // b) - 1 for n, b in zip(visit_counts, _BATCHES, strict=True) if n)
     return 2 * passes + _TESTS
 
 
@@ -90,9 +90,9 @@ def centres(config: Config, recipe: str, loop: Run) -> dict[str, float]:
     every = resolve(recipe, ["data.per_client=false"]).data() if recipe == "flamby_heart" else data
     assert data.test_clients is not None and data.test_inputs is not None
     rows = {str(i): data.test_clients.of(i) for i in range(data.population)}
-    found = {f"{METRIC}{i}": _value(loop, data, index) for i, index in rows.items()}
+    values = {f"{METRIC}{i}": _value(loop, data, index) for i, index in rows.items()}
     everybody = slice(None)
-    return found | {f"{METRIC}pooled": _value(loop, every, everybody)}
+    return values | {f"{METRIC}pooled": _value(loop, every, everybody)}
 
 
 def _value(loop: Run, data: FederatedData, index: Tensor | slice) -> float:

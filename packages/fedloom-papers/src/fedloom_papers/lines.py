@@ -45,14 +45,14 @@ def read(file: Path) -> list[Line]:
     for number, line in enumerate(whole.splitlines(), start=1):
         place = f"{file}, line {number}"
         try:
-            found = json.loads(line)
+            record = json.loads(line)
         except json.JSONDecodeError as error:
             raise DataError(f"{place} is no JSON ({error.msg}); {_AGAIN}") from error
-        if not isinstance(found, dict):
+        if not isinstance(record, dict):
             raise DataError(f"{place} is no object: {line[:60]}; {_AGAIN}")
-        if missing := [key for key in _NEEDED if key not in found]:
+        if missing := [key for key in _NEEDED if key not in record]:
             raise DataError(f"{place} has no {', '.join(missing)}; {_AGAIN}")
-        out.append(found)
+        out.append(record)
     return out
 
 
@@ -92,21 +92,21 @@ def line_of(run: PaperRun, failure: str = "") -> Line:
     line: Line = {
         "paper": run.protocol.recipe.partition("_")[0],
         "recipe": run.recipe,
-        "changes": list(run.typed),
+        "changes": list(run.changes),
         "scale": run.scale,
         "digest": run.digest,
         "seed": run.seed,
         "state": "failed" if failure else "finished",
         "settings": settings_of(run.config.values),
-        **made_by(),
+        **code_version(),
         "date": datetime.date.today().isoformat(),
     }
     if failure:
         return line | {"reason": failure}
-    found = load_run(run.folder)
-    summary = found.summary
-    kept = ("rounds", "parameters", "population", "bytes_up", "bytes_down", "seconds")
-    return line | {k: summary[k] for k in kept} | _measured(found)
+    loaded = load_run(run.folder)
+    summary = loaded.summary
+    keys = ("rounds", "parameters", "population", "bytes_up", "bytes_down", "seconds")
+    return line | {k: summary[k] for k in keys} | _measured(loaded)
 
 
 def settings_of(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def settings_of(values: Mapping[str, Any]) -> dict[str, Any]:
 def _measured(run: Run) -> Line:
     """What a run has measured by round, and at its end."""
     metric, summary = run.metric, run.summary
-    wanted = {
+    columns = {
         "curve": f"test_{metric.name}",
         "validation": f"validation_{metric.name}",
         "train_loss": "train_loss",
@@ -130,7 +130,7 @@ def _measured(run: Run) -> Line:
     thin = max(1, len(run.rounds) // _POINTS)
     curves = {
         name: _curve(run, column, 1 if name == "curve" else thin)
-        for name, column in (wanted | sizes).items()
+        for name, column in (columns | sizes).items()
     }
     clients = run.clients.get("submodel") or run.clients
     return {
@@ -149,8 +149,8 @@ def _curve(run: Run, column: str, step: int) -> list[list[float]]:
     rows, values = measured(run, column)
     pairs = [(int(run.rounds[i]), float(v)) for i, v in zip(rows, values, strict=True)]
     last = pairs[-1][0] if pairs else 0
-    kept = [(t, v) for t, v in pairs if math.isfinite(v) and (t == last or t % step == 0)]
-    return [[t, _short(v)] for t, v in kept]
+    selected = [(t, v) for t, v in pairs if math.isfinite(v) and (t == last or t % step == 0)]
+    return [[t, _short(v)] for t, v in selected]
 
 
 def _short(value: float | None) -> Any:
@@ -159,7 +159,7 @@ def _short(value: float | None) -> Any:
 
 # -------------------------------------------------------------------------------------- who made it
 @functools.cache
-def made_by() -> dict[str, str | None]:
+def code_version() -> dict[str, str | None]:
     """What a line says of the code that ended its run: fedloom's version and commit. Asked once, so
     before the first run: a run takes long, and files change meanwhile.
     """
@@ -171,17 +171,17 @@ def latest(lines: Iterable[Line], runs: Iterable[PaperRun] = ()) -> dict[tuple[s
     """{(digest, seed): line}, of several of one run the last. runs: to whom older lines, which have
     no digest, may belong; one is used until the same recipe and changes have run again.
     """
-    known = {typed(run.recipe, run.typed): run.digest for run in runs}
-    older, found, again = {}, {}, set()
+    digests = {run_key(run.recipe, run.changes): run.digest for run in runs}
+    older, by_run, again = {}, {}, set()
     for line in lines:
         changes = tuple(line.get("changes", ()))
-        digest = known.get(typed(line.get("recipe", ""), changes), "")
+        digest = digests.get(run_key(line.get("recipe", ""), changes), "")
         if line["digest"]:
-            found[line["digest"], line["seed"]] = line
+            by_run[line["digest"], line["seed"]] = line
             again |= {(digest, line["seed"])} if digest == line["digest"] else set()
         elif digest:
             older[digest, line["seed"]] = line
-    return found | {place: line for place, line in older.items() if place not in again}
+    return by_run | {place: line for place, line in older.items() if place not in again}
 
 
 # how a run is computed, and what is read from its curve; the seed stands beside them
@@ -189,19 +189,19 @@ _APART = {*FREE, "memory", "seed", "evaluate.target"}
 
 
 @functools.cache
-def typed(recipe: str, changes: tuple[str, ...], without: tuple[str, ...] = ()) -> frozenset[str]:
+def run_key(recipe: str, changes: tuple[str, ...], without: tuple[str, ...] = ()) -> frozenset[str]:
     """What a run is known by: its recipe and the changes that decide its numbers, but for some.
 
-    >>> sorted(typed("digits", ("local.lr=1", "local.lr=0.10", "seed=1")))
+    >>> sorted(run_key("digits", ("local.lr=1", "local.lr=0.10", "seed=1")))
     ['digits', 'local.lr=0.1']
     """
-    found = dict(c.replace(" ", "").split("=", 1) for c in changes)
-    kept = {
+    values = dict(c.replace(" ", "").split("=", 1) for c in changes)
+    settings = {
         f"{key}={_plain(value)}"
-        for key, value in found.items()
+        for key, value in values.items()
         if key not in without and not {key, key.partition(".")[0]} & _APART
     }
-    return frozenset({recipe, *kept})
+    return frozenset({recipe, *settings})
 
 
 def _plain(value: str) -> str:
@@ -212,28 +212,28 @@ def _plain(value: str) -> str:
         return value
 
 
-def others(lines: Sequence[Line], runs: Iterable[PaperRun]) -> list[str]:
+def line_notes(lines: Sequence[Line], runs: Iterable[PaperRun]) -> list[str]:
     """What a reader must know of lines: those of another version that are used, because no setting
     that decides a number differs, and those that are not used, because one does.
     """
-    mine, said = list(runs), []
-    have = latest(lines, mine)
-    for run in mine:
+    paper_runs, notes = list(runs), []
+    have = latest(lines, paper_runs)
+    for run in paper_runs:
         line = have.get((run.digest, run.seed))
         was = [x for x in lines if line is None and _same_place(x, run)]
         if line is not None and line["version"] != __version__:
             version = line["version"] or "unknown"
-            said.append(f"{run.title}: made by version {version}, same settings")
+            notes.append(f"{run.title}: made by version {version}, same settings")
         elif was:
             keys = _differing(was[-1]["settings"], settings_of(run.config.values))
-            said.append(f"{run.title}: a line is not used, {', '.join(keys[:3])} differs")
-    return said
+            notes.append(f"{run.title}: a line is not used, {', '.join(keys[:3])} differs")
+    return notes
 
 
 def _same_place(line: Line, run: PaperRun) -> bool:
     """True for a line that this row of this protocol once made, before a setting changed."""
     place = (line.get("recipe"), line.get("scale"), line["seed"], sorted(line.get("changes", ())))
-    return place == (run.recipe, run.scale, run.seed, sorted(run.typed))
+    return place == (run.recipe, run.scale, run.seed, sorted(run.changes))
 
 
 def _differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:

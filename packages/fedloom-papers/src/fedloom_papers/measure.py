@@ -13,19 +13,19 @@ from fedloom.core.curves import at as between
 from fedloom.core.curves import crossing, last_tenth, tenth_of, whole_round
 from fedloom.report.curve_data import mean, sd
 
-from .entry import Entry, Protocol, Row, Wanted
+from .entry import Entry, Protocol, Quantity, Row
 from .flamby import METRIC
 from .lines import Line
 from .plan import paper_rounds
 from .published_tables import published, settings_of, tables_of
-from .series import Series, last_of, points, roughness, share_of, smoothed
+from .series import Series, last_of, points, roughness, size_fraction, smoothed
 from .study_measures import STUDIED
 
 BASE = "FedAvg"
-Seen = Mapping[str, Line]  # of one protocol and seed: {row: its line}
+LineByRow = Mapping[str, Line]  # of one protocol and seed: {row: its line}
 
 
-def title(metric: str, at: str, here: int | None = None) -> str:
+def title(metric: str, at: str, reduced_round: int | None = None) -> str:
     """A measure in words. here: the round of a reduced run that stands for the printed one.
 
     >>> title("rounds_to_acc", "acc=81"), title("acc_ema_pct", "round=500")
@@ -36,12 +36,12 @@ def title(metric: str, at: str, here: int | None = None) -> str:
     words, where = METRICS[metric].words, settings_of(at)
     if "acc" in where:
         words = f"{words} {where.pop('acc')} %"
-    if here is not None and str(here) != where.get("round", str(here)):
-        where["round"] = f"{here} ({where['round']} in the paper)"
+    if reduced_round is not None and str(reduced_round) != where.get("round", str(reduced_round)):
+        where["round"] = f"{reduced_round} ({where['round']} in the paper)"
     if (count := where.pop("last", "")) != "":
         where["last evaluation" if count == "1" else f"mean of the last {count}"] = ""
-    said = [key if not value else f"{key} {value}" for key, value in where.items()]
-    return ", ".join([words, *said])
+    details = [key if not value else f"{key} {value}" for key, value in where.items()]
+    return ", ".join([words, *details])
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Context:
 
     entry: Entry
     protocol: Protocol
-    seen: Seen
+    lines: LineByRow
     goals: Mapping[float, float]
 
     def round(self, printed: float, line: Line) -> int:
@@ -93,7 +93,7 @@ class Number:
     at least what is tested is the mean of, None where it is none.
     """
 
-    wanted: Wanted
+    quantity: Quantity
     values: Values
     rounds: int
     tested: Values = field(default_factory=dict)
@@ -113,20 +113,24 @@ class Number:
     @property
     def published(self) -> float | None:
         """What the paper prints, if that is a number."""
-        return None if self.wanted.cell is None else self.wanted.cell.value
+        return None if self.quantity.cell is None else self.quantity.cell.value
 
     @property
     def difference(self) -> float | None:
         """Measured less published."""
-        here, there = self.mean, self.published
-        return None if here is None or there is None or math.isinf(here) else here - there
+        measured, published = self.mean, self.published
+        return (
+            None
+            if measured is None or published is None or math.isinf(measured)
+            else measured - published
+        )
 
     @property
     def compared(self) -> dict[int, float]:
         """What is compared. A target that was not reached counts as one round more than the run
         had, the least that it can be; seconds and traffic until then are not compared.
         """
-        if self.wanted.metric == "rounds_to_acc":
+        if self.quantity.metric == "rounds_to_acc":
             least = float(self.rounds + 1)
             return {s: v if math.isfinite(v) else least for s, v in self.tested.items()}
         return {s: v for s, v in self.tested.items() if math.isfinite(v)}
@@ -136,15 +140,15 @@ class Number:
 @dataclass(frozen=True)
 class _Point:
     """A measure that is a point of a curve: at a printed round, between evaluations on a straight
-    line, or the last. raw, shown: {round: value} of a line and the size of a sub-model ("" without
-    one), before and after averaging.
+    line, or the last. raw, smoothed: {round: value} of a line and the size of a sub-model (""
+    without one), before and after averaging.
     """
 
     raw: Callable[[Line, str], dict[int, float]]
-    shown: Callable[[Line, str], dict[int, float]]
+    smoothed: Callable[[Line, str], dict[int, float]]
 
     def __call__(self, line: Line, where: Mapping[str, str], context: Context) -> float | None:
-        curve = self.shown(line, where.get("size", ""))
+        curve = self.smoothed(line, where.get("size", ""))
         if "last" in where:  # the mean of so many evaluations
             return last_of([*curve.values()], int(where["last"]))
         if not curve or "round" not in where:
@@ -167,10 +171,10 @@ _GLOBAL = Series("test_METRIC", "test accuracy, %", 100, name="global")
 
 def _global_curve(line: Line, size: str) -> dict[int, float]:
     """The curve of a size, or the one value of a size that no client has."""
-    if found := _GLOBAL.of(line, size):
-        return found
+    if curve := _GLOBAL.of(line, size):
+        return curve
     for row in (line["sizes"] or {}).get("unseen", ()):
-        if float(f"{row['capacity']:.6g}") == share_of(size):
+        if float(f"{row['capacity']:.6g}") == size_fraction(size):
             return {int(line["rounds"]): 100 * float(row["global"])}
     return {}
 
@@ -210,11 +214,11 @@ def _largest(line: Line, where: Mapping[str, str], context: Context) -> float | 
 def _until(rate: Callable[[Line], float]) -> Measure:
     """So much a round, until a target."""
 
-    def found(line: Line, where: Mapping[str, str], context: Context) -> float | None:
+    def measure(line: Line, where: Mapping[str, str], context: Context) -> float | None:
         first = _first(line, where, context)
         return None if first is None else first * rate(line)
 
-    return found
+    return measure
 
 
 def _bytes(line: Line) -> float:
@@ -242,8 +246,8 @@ def _against(
 ) -> Measure:
     """A base row's value over this row's."""
 
-    def found(line: Line, where: Mapping[str, str], context: Context) -> float | None:
-        other = context.seen.get(base)
+    def ratio(line: Line, where: Mapping[str, str], context: Context) -> float | None:
+        other = context.lines.get(base)
         if other is None or other["state"] != "finished":
             return None
         above, below = one(other, where, context), one(line, where, context)
@@ -251,7 +255,7 @@ def _against(
             return None
         return above / below
 
-    return found
+    return ratio
 
 
 def _relative_traffic(line: Line, where: Mapping[str, str], context: Context) -> float | None:
@@ -274,11 +278,11 @@ def _client_mean(line: Line, where: Mapping[str, str], context: Context) -> floa
 
 
 def _after(name: str, words: str, lower: bool = True) -> Metric:
-    def found(line: Line, where: Mapping[str, str], context: Context) -> float | None:
+    def read(line: Line, where: Mapping[str, str], context: Context) -> float | None:
         value = line.get("afterwards", {}).get(name)
         return None if value is None else float(value)
 
-    return Metric(words, found, lower, after=True)
+    return Metric(words, read, lower, after=True)
 
 
 _ACCURACY = Series("curve", "test accuracy, %", 100, name="accuracy")
@@ -344,20 +348,20 @@ METRICS |= {
     f"{METRIC}{i}": _after(f"{METRIC}{i}", f"test set {i}", lower=False)
     for i in (*range(6), "pooled")
 }
-METRICS |= {name: Metric(*about) for name, about in STUDIED.items()}
+METRICS |= {name: Metric(*fields) for name, fields in STUDIED.items()}
 LOWER = tuple(name for name, metric in METRICS.items() if metric.lower)
 
 
-def number(wanted: Wanted, contexts: Mapping[int, Context]) -> Number:
+def number(quantity: Quantity, contexts: Mapping[int, Context]) -> Number:
     """A number from {seed: what its metric needs}, of the seeds with a finished run; infinite for a
     target that was not reached. A verdict on a point of a curve is on the mean of the last tenth of
     the evaluations until then (at least three), not on the moving average; on all else it is on the
     number itself.
     """
-    of, where = METRICS[wanted.metric].of, settings_of(wanted.at)
+    of, where = METRICS[quantity.metric].of, settings_of(quantity.at)
     values, tested, counts, rounds = dict[int, float](), dict[int, float](), list[int](), 0
     for seed, context in contexts.items():
-        line = context.seen.get(wanted.row.key)
+        line = context.lines.get(quantity.row.key)
         rounds = max(rounds, int(line.get("rounds", 0))) if line else rounds
         if line is None or line["state"] != "finished":
             continue
@@ -371,7 +375,7 @@ def number(wanted: Wanted, contexts: Mapping[int, Context]) -> Number:
             counts.append(1)
         values |= {} if value is None else {seed: value}
         tested |= {} if late is None else {seed: late}
-    return Number(wanted, values, rounds, tested, min(counts, default=None))
+    return Number(quantity, values, rounds, tested, min(counts, default=None))
 
 
 # -------------------------------------------------------------------------------------------- goals
@@ -384,14 +388,14 @@ def goals(
     relative to FedAvg, or the table's first row: the target times its accuracy here over its
     printed one. lines: of that row; without them there is none.
     """
-    pairs = [settings_of(w.at) for w in entry.wanted() if w.protocol is protocol]
+    pairs = [settings_of(w.at) for w in entry.quantities() if w.protocol is protocol]
     targets = {float(where["acc"]) for where in pairs if "acc" in where}
     if scale == "paper":
         return {t: t / 100 for t in targets}
-    printed, here = _printed_base(entry, protocol), _base(entry, list(lines))
-    if here is None:
+    printed, measured = _printed_base(entry, protocol), _base(entry, list(lines))
+    if measured is None:
         return {}
-    return {t: t / (printed or 100.0) * here for t in targets}
+    return {t: t / (printed or 100.0) * measured for t in targets}
 
 
 def base_of(entry: Entry) -> Row:
@@ -401,14 +405,14 @@ def base_of(entry: Entry) -> Row:
 
 def _printed_base(entry: Entry, protocol: Protocol) -> float | None:
     """The base's printed accuracy after the last round in this protocol, in per cent."""
-    found = [
+    cells = [
         cell
         for table in tables_of(entry.paper)
         for cell in published(entry.paper, table)
         if cell.method == base_of(entry).method and cell.metric in ("acc_ema_pct", "test_acc_pct")
         if protocol.fits(cell) and cell.value is not None
     ]
-    last = max(found, key=lambda cell: float(cell.at.partition("=")[2] or 0), default=None)
+    last = max(cells, key=lambda cell: float(cell.at.partition("=")[2] or 0), default=None)
     return None if last is None else last.value
 
 

@@ -42,11 +42,11 @@ def measure_command(run: Path, name: str, settings: tuple[str, ...], out: Path |
     from fedloom.report.recorded import EVERY, RECORDED
 
     make, loaded = EVERY.entry(name), load_run(run)
-    given = dict(map(parse_override, settings))
-    origin = Origin("command line", frozenset(given))
-    shown = check(make, given, "", f"measure '{name}'", origin, skip=("run", "every"))
+    overrides = dict(map(parse_override, settings))
+    origin = Origin("command line", frozenset(overrides))
+    all_settings = check(make, overrides, "", f"measure '{name}'", origin, skip=("run", "every"))
     if name in RECORDED:
-        found = make(loaded, **live(shown))
+        result = make(loaded, **live(all_settings))
     elif loaded.config.get("source") == "python":
         raise ConfigError(
             f"'{run}' was started from Python, which made its model and data; measure it there "
@@ -54,18 +54,18 @@ def measure_command(run: Path, name: str, settings: tuple[str, ...], out: Path |
         )
     else:  # as its newest checkpoint left it
         restored = from_run(loaded.path, ["device=auto"], own=True).experiment().open(loaded.path)
-        found = make(**live(shown)).of(restored)
+        result = make(**live(all_settings)).of(restored)
     out = out or run / "measures" / f"{name}.json"
-    told = {"measure": name, "fedloom": __version__, "settings": shown, **found}
-    write_out(out, json.dumps(told) + "\n")
-    click.echo(_said(found))
+    record = {"measure": name, "fedloom": __version__, "settings": all_settings, **result}
+    write_out(out, json.dumps(record) + "\n")
+    click.echo(_number_table(result))
     click.echo(f"  numbers in {out}")
 
 
-def _said(found: dict[str, Any]) -> str:
+def _number_table(result: dict[str, Any]) -> str:
     """The numbers of a result, without its long lists."""
     rows: list[tuple[str, str]] = []
-    for key, value in found.items():
+    for key, value in result.items():
         if isinstance(value, dict) and all(isinstance(v, float | None) for v in value.values()):
             rows += [(f"{key} {k}", _number(v)) for k, v in list(value.items())[:40]]
         elif isinstance(value, list) and value and isinstance(value[0], dict):

@@ -27,7 +27,7 @@ _AMOUNTS = ("local.steps", "local.epochs")
 @dataclass(frozen=True, eq=False)
 class PaperRun:
     """One run. digest: of all settings that decide its numbers, without the seed; several rows may
-    need the same run. typed: the changes of the recipe; rounds: how many it has in all.
+    need the same run. changes: those of the recipe; rounds: how many it has in all.
     """
 
     protocol: Protocol
@@ -35,7 +35,7 @@ class PaperRun:
     scale: str
     seed: int
     recipe: str
-    typed: tuple[str, ...]
+    changes: tuple[str, ...]
     rounds: int
     digest: str
     folder: Path
@@ -45,7 +45,7 @@ class PaperRun:
         """Its settings, complete and checked: of the first seed when it is planned, of the others
         when they are needed.
         """
-        return resolve(self.recipe, [*self.typed, f"seed={self.seed}"])
+        return resolve(self.recipe, [*self.changes, f"seed={self.seed}"])
 
     @property
     def title(self) -> str:
@@ -66,7 +66,7 @@ class Plan:
     seeds: tuple[int, ...]
     rows: tuple[Row, ...]
     runs: tuple[PaperRun, ...]
-    refused: Mapping[tuple[str, str], str]
+    refusals: Mapping[tuple[str, str], str]
     digests: Mapping[tuple[str, str, int], str] = field(default_factory=dict)
     as_published: bool = False
 
@@ -74,22 +74,22 @@ class Plan:
         """The settings of a row's runs as text, with dotted keys; empty where none can run."""
         runs = {run.digest: run for run in reversed(self.runs)}
         digest = self.digests.get((protocol.name, row, self.seeds[0]), "")
-        found = flatten(runs[digest].config.values) if digest in runs else {}
-        return {k: f"{v:g}" if isinstance(v, float) else str(v or "none") for k, v in found.items()}
+        flat = flatten(runs[digest].config.values) if digest in runs else {}
+        return {k: f"{v:g}" if isinstance(v, float) else str(v or "none") for k, v in flat.items()}
 
 
 def changes_of(protocol: Protocol, row: Row, scale: str, text: str = "") -> list[str]:
     """What a row changes of its protocol's recipe, each key once, the last value. text: the folder
     of the small text of scale smoke.
     """
-    found: dict[str, str] = {"evaluate.target": "none"}  # targets are read from the curve
+    changes: dict[str, str] = {"evaluate.target": "none"}  # targets are read from the curve
     for word in f"{protocol.at(scale)} {row.at(protocol, scale)}".split():
         key, _, value = word.partition("=")
         if key in _AMOUNTS:  # one of them replaces the other
-            found.pop(_AMOUNTS[1 - _AMOUNTS.index(key)], None)
-        found.pop(key, None)
-        found[key] = value.replace("{text}", text)
-    return [f"{key}={value}" for key, value in found.items()]
+            changes.pop(_AMOUNTS[1 - _AMOUNTS.index(key)], None)
+        changes.pop(key, None)
+        changes[key] = value.replace("{text}", text)
+    return [f"{key}={value}" for key, value in changes.items()]
 
 
 def paper_rounds(protocol: Protocol) -> int:
@@ -100,24 +100,24 @@ def paper_rounds(protocol: Protocol) -> int:
 
 def rows_of(entry: Entry, names: Sequence[str] = ()) -> tuple[Row, ...]:
     """The rows of these names, all without any. Raises ConfigError for an unknown one."""
-    return _named({row.key: row for row in entry.rows}, names, f"{entry.id} has no row")
+    return _select({row.key: row for row in entry.rows}, names, f"{entry.id} has no row")
 
 
 def with_protocols(entry: Entry, names: Sequence[str]) -> Entry:
     """A table with some of its protocols, all without a name. Raises ConfigError."""
-    known = {p.name.lower(): p for p in entry.protocols}
-    return replace(entry, protocols=_named(known, names, f"{entry.id} has no protocol"))
+    by_name = {p.name.lower(): p for p in entry.protocols}
+    return replace(entry, protocols=_select(by_name, names, f"{entry.id} has no protocol"))
 
 
-def _named(known: Mapping[str, T], names: Sequence[str], unknown: str) -> tuple[T, ...]:
+def _select(by_name: Mapping[str, T], names: Sequence[str], unknown: str) -> tuple[T, ...]:
     for name in names:
-        if name.lower() not in known:
-            raise ConfigError(f"{unknown} '{name}'; {did_you_mean(name, known)}")
-    wanted = {name.lower() for name in names} or {*known}
-    return tuple(one for key, one in known.items() if key in wanted)
+        if name.lower() not in by_name:
+            raise ConfigError(f"{unknown} '{name}'; {did_you_mean(name, by_name)}")
+    keys = {name.lower() for name in names} or {*by_name}
+    return tuple(one for key, one in by_name.items() if key in keys)
 
 
-def with_own(entry: Entry, names: Sequence[str]) -> tuple[Entry, list[str]]:
+def with_custom_rows(entry: Entry, names: Sequence[str]) -> tuple[Entry, list[str]]:
     """A table with a row for every method of a user's own among names (FILE.py:NAME), and the keys
     of all rows named. Its claims are about the paper's own rows.
 
@@ -126,7 +126,7 @@ def with_own(entry: Entry, names: Sequence[str]) -> tuple[Entry, list[str]]:
     rows, keys = list(entry.rows), []
     for name in names:
         if is_own(name):
-            rows.append(_own_row(name, [row.key for row in rows]))
+            rows.append(_custom_row(name, [row.key for row in rows]))
         keys.append(rows[-1].key if is_own(name) else name)
     claims = [
         replace(c, than=c.than or tuple(r.key for r in entry.rows if r.key not in c.better))
@@ -137,13 +137,13 @@ def with_own(entry: Entry, names: Sequence[str]) -> tuple[Entry, list[str]]:
     return replace(entry, rows=tuple(rows), claims=tuple(claims)), keys
 
 
-def _own_row(name: str, taken: Sequence[str]) -> Row:
+def _custom_row(name: str, keys: Sequence[str]) -> Row:
     full = named_here(name)
     if len(full.split()) > 1:
         raise ConfigError(f"'{full}' has a blank, which a row cannot have; move the file")
     ALGORITHMS.entry(full)
-    row = Row(method=split(name)[1], changes=f"algorithm={full}", own=True)
-    return replace(row, label=f"{row.method} ({short(name)})") if row.key in taken else row
+    row = Row(method=split(name)[1], changes=f"algorithm={full}", custom=True)
+    return replace(row, label=f"{row.method} ({short(name)})") if row.key in keys else row
 
 
 def plan(
@@ -163,40 +163,40 @@ def plan(
     """
     if scale not in SCALES:
         raise ConfigError(f"unknown scale '{scale}'; known: {', '.join(SCALES)}")
-    chosen = rows_of(entry, rows)
+    selected_rows = rows_of(entry, rows)
     numbers = tuple(flamby.seeds_of(seeds) if as_published else range(seeds))
     runs: dict[tuple[str, int], PaperRun] = {}
-    refused: dict[tuple[str, str], str] = {}
+    refusals: dict[tuple[str, str], str] = {}
     digests: dict[tuple[str, str, int], str] = {}
     problems: list[FedloomError] = []
     first: PaperRun | None
-    for protocol, row in pairs(entry, chosen):
-        if protocol.cpu is None and scale in (("cpu", "smoke") if entry.own else ("cpu",)):
-            refused[protocol.name, row.key] = f"not at scale {scale}: {protocol.why}"
+    for protocol, row in pairs(entry, selected_rows):
+        if protocol.cpu is None and scale in (("cpu", "smoke") if entry.study else ("cpu",)):
+            refusals[protocol.name, row.key] = f"not at scale {scale}: {protocol.why}"
             continue
         try:
             first = None
             for seed in numbers:
-                own = flamby.as_published(protocol, row, seed) if as_published else []
-                made = _run(protocol, row, scale, seed, out, [*own, *more], first)
-                first = made
-                runs.setdefault((made.digest, seed), made)
-                digests[protocol.name, row.key, seed] = made.digest
+                published_changes = flamby.as_published(protocol, row, seed) if as_published else []
+                run = _run(protocol, row, scale, seed, out, [*published_changes, *more], first)
+                first = run
+                runs.setdefault((run.digest, seed), run)
+                digests[protocol.name, row.key, seed] = run.digest
         except FedloomError as error:
             problems.append(error)
-            refused[protocol.name, row.key] = " ".join(str(error).split())
+            refusals[protocol.name, row.key] = " ".join(str(error).split())
     if problems and (more or as_published) and not runs:
         raise ConfigError(str(problems[0]))
     all_runs = tuple(runs.values())
-    return Plan(entry, scale, numbers, chosen, all_runs, refused, digests, as_published)
+    return Plan(entry, scale, numbers, selected_rows, all_runs, refusals, digests, as_published)
 
 
 def pairs(entry: Entry, rows: Sequence[Row]) -> Iterator[tuple[Protocol, Row]]:
     """A protocol's rows one after the other, as far as the paper prints or we measure them."""
-    wanted = {(w.protocol.name, w.row.key) for w in entry.wanted()}
+    compared = {(w.protocol.name, w.row.key) for w in entry.quantities()}
     for protocol in entry.protocols:
         for row in rows:
-            if (protocol.name, row.key) in wanted:
+            if (protocol.name, row.key) in compared:
                 yield protocol, row
 
 
@@ -214,16 +214,16 @@ def _run(
     if "{text}" in protocol.at(scale):
         text = str(write_text(out / "smoke-text"))
     recipe = protocol.recipe_at(scale)
-    typed = [*changes_of(protocol, row, scale, text), *more]
-    if like is not None and like.typed == tuple(typed):
+    changes = [*changes_of(protocol, row, scale, text), *more]
+    if like is not None and like.changes == tuple(changes):
         start = like.folder.name.removesuffix(f"-seed{like.seed}")
         return replace(like, seed=seed, folder=like.folder.with_name(f"{start}-seed{seed}"))
-    config = resolve(recipe, [*typed, f"seed={seed}"])
+    config = resolve(recipe, [*changes, f"seed={seed}"])
     digest, rounds = digest_of(config.values), int(config.values["rounds"])
     folder = out / scale / f"{config.values['name']}-{config.algorithm}-{digest}-seed{seed}"
-    made = PaperRun(protocol, row, scale, seed, recipe, tuple(typed), rounds, digest, folder)
-    made.__dict__["config"] = config
-    return made
+    run = PaperRun(protocol, row, scale, seed, recipe, tuple(changes), rounds, digest, folder)
+    run.__dict__["config"] = config
+    return run
 
 
 def digest_of(values: Mapping[str, Any]) -> str:

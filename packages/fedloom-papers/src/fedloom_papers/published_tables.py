@@ -35,13 +35,13 @@ class Cell:
     text: str
     seeds: Mapping[int, float] = field(default_factory=dict)
 
-    def has(self, wanted: Mapping[str, str]) -> bool:
+    def has(self, settings: Mapping[str, str]) -> bool:
         """True if the cell has all these settings; numbers are compared as numbers.
 
         >>> published("fedsmoo", "8")[0].has({"participation": "0.1", "c": "3"})
         True
         """
-        return all(same(self.setting.get(k, ""), v) for k, v in wanted.items())
+        return all(same(self.setting.get(k, ""), v) for k, v in settings.items())
 
 
 def same(one: str, other: str) -> bool:
@@ -88,10 +88,10 @@ def published(paper: str, table: str) -> tuple[Cell, ...]:
         lines = [*csv.reader(block.splitlines())]
         columns = [*zip(*(_spanning(heads) for _, *heads in lines[:4]), strict=True)]
         for name, *texts in lines[4:]:
-            method, _, own = name.partition(";")
+            method, _, row_setting = name.partition(";")
             for text, (dataset, setting, metric, at) in zip(texts, columns, strict=True):
                 if text:
-                    settings = settings_of(setting) | settings_of(own)
+                    settings = settings_of(setting) | settings_of(row_setting)
                     number = _number_of(text)
                     out.append(Cell(method, dataset, settings, metric, at, *number))
     return tuple(out)

@@ -16,7 +16,7 @@ from fedloom.study import Ended, RunTrials, run_all, state_of
 
 from . import flamby
 from .entry import Entry
-from .lines import NAME, Line, append, evidence, latest, line_of, made_by
+from .lines import NAME, Line, append, code_version, evidence, latest, line_of
 from .measure import METRICS
 from .plan import PaperRun, Plan
 
@@ -44,11 +44,11 @@ def missing(plan: Plan, out: Path, lines: Sequence[Line] | None = None) -> list[
     """The runs whose line is not there, or lacks what this table measures on finished runs; those
     of the same data one after the other. lines: those of the folder, if they were read before.
     """
-    wanted = set(needed(plan.entry))
+    metrics = set(afterwards_metrics(plan.entry))
     have = {
         place
         for place, line in latest(evidence(out) if lines is None else lines, plan.runs).items()
-        if line["state"] == "failed" or wanted <= {*line.get("afterwards", ())}
+        if line["state"] == "failed" or metrics <= {*line.get("afterwards", ())}
     }
     left = [run for run in plan.runs if (run.digest, run.seed) not in have]
     first = {run.protocol.name: n for n, run in reversed([*enumerate(left)])}
@@ -66,45 +66,49 @@ def run_plan(
     result too; one that cannot be built, or whose data are missing, is left out, and the others
     run. Raises KeyboardInterrupt, after the runs have been saved, and CheckpointError.
     """
-    made_by()  # the code may change while the runs run
-    left_out, left, metrics = dict[str, str](), missing(plan, out), needed(plan.entry)
-    seen = latest(evidence(out), plan.runs) if left else {}
-    known = {r.folder: seen.get((r.digest, r.seed), {}).get("afterwards", {}) for r in left}
-    wanted = {place: [m for m in metrics if m not in there] for place, there in known.items()}
+    code_version()  # the code may change while the runs run
+    left_out, left, metrics = dict[str, str](), missing(plan, out), afterwards_metrics(plan.entry)
+    latest_lines = latest(evidence(out), plan.runs) if left else {}
+    measured = {
+        r.folder: latest_lines.get((r.digest, r.seed), {}).get("afterwards", {}) for r in left
+    }
+    missing_metrics = {
+        place: [m for m in metrics if m not in have] for place, have in measured.items()
+    }
     with Progress(quiet, minutes) as progress:
-        for run, done in run_all(left, Work(out / PAUSE, wanted), jobs, progress):
-            if done.state == "refused":
-                left_out[f"not run: {run.title}"] = done.why
-            elif done.state == "no data":
-                left_out[f"no data: {run.protocol.dataset}"] = done.why
+        for run, result in run_all(left, Work(out / PAUSE, missing_metrics), jobs, progress):
+            if result.state == "refused":
+                left_out[f"not run: {run.title}"] = result.why
+            elif result.state == "no data":
+                left_out[f"no data: {run.protocol.dataset}"] = result.why
             else:
-                after = {**known[run.folder], **done.afterwards}
-                more = {} if done.why else {"afterwards": after}
-                append(out / NAME, line_of(run, done.why) | more)
+                after = {**measured[run.folder], **result.afterwards}
+                more = {} if result.why else {"afterwards": after}
+                append(out / NAME, line_of(run, result.why) | more)
     return left_out
 
 
 class Work(RunTrials):
     """Runs one after the other; the data of the last one are kept for the next, and data that
     cannot be had are asked for once. Between two rounds it waits while the file `pause` is there.
-    wanted: {folder of a run: what is to be measured on it afterwards}.
+    metrics: {folder of a run: what is to be measured on it afterwards}.
     """
 
-    def __init__(self, pause: Path, wanted: Mapping[Path, Sequence[str]]) -> None:
+    def __init__(self, pause: Path, metrics: Mapping[Path, Sequence[str]]) -> None:
         super().__init__()
-        self._pause, self._wanted = pause, wanted
-        self._missing: dict[str, Ended] = {}
+        self._pause, self._metrics = pause, metrics
+        self._unavailable: dict[str, Ended] = {}
 
     def __call__(self, run: Any, on_row: Callable[[Any], None]) -> Ended:
         """Run one, or go on with it, and measure it."""
         same = digest({k: v for k, v in run.config.values["data"].items() if k != "seed"})
-        if same in self._missing:
-            return self._missing[same]
+        if same in self._unavailable:
+            return self._unavailable[same]
         try:
             data = self.kept.of(run.config)
         except DataError as error:
-            self._missing[same] = Ended("no data", " ".join(str(error).split()))
-            return self._missing[same]
+            self._unavailable[same] = Ended("no data", " ".join(str(error).split()))
+            return self._unavailable[same]
 
         def after_round(row: Any) -> None:
             on_row(row)
@@ -113,21 +117,21 @@ class Work(RunTrials):
 
         try:
             run.folder.parent.mkdir(parents=True, exist_ok=True)
-            done = super().__call__(run, after_round)
+            result = super().__call__(run, after_round)
         except FedloomError as error:
             if state_of(run.folder) != "new":  # a run that broke off is no refusal
                 raise
             return Ended("refused", " ".join(str(error).split()))
-        wanted = self._wanted[run.folder]
-        if done.state == "failed" or not wanted:
-            return done
-        return done._replace(afterwards=afterwards(run, data, wanted))
+        metrics = self._metrics[run.folder]
+        if result.state == "failed" or not metrics:
+            return result
+        return result._replace(afterwards=afterwards(run, data, metrics))
 
 
 # ------------------------------------------------------------------------------- on finished runs
-def needed(entry: Entry) -> tuple[str, ...]:
+def afterwards_metrics(entry: Entry) -> tuple[str, ...]:
     """The metrics of a table that are measured on finished runs."""
-    return tuple(dict.fromkeys(w.metric for w in entry.wanted() if METRICS[w.metric].after))
+    return tuple(dict.fromkeys(w.metric for w in entry.quantities() if METRICS[w.metric].after))
 
 
 def afterwards(run: PaperRun, data: FederatedData, metrics: Iterable[str]) -> dict[str, float]:
@@ -136,16 +140,16 @@ def afterwards(run: PaperRun, data: FederatedData, metrics: Iterable[str]) -> di
     Raises CheckpointError if its folder has none.
     """
     loop = run.config.experiment(data=data).open(run.folder)
-    known: dict[Any, dict[str, float]] = {}
+    measured: dict[Any, dict[str, float]] = {}
     out: dict[str, float] = {}
     if any(metric.startswith(flamby.METRIC) for metric in metrics):
         out |= flamby.centres(run.config, run.recipe, loop)
     for metric in (m for m in metrics if m not in out):
         make, column = _COLUMNS[metric]
-        if make not in known:
+        if make not in measured:
             options = _SMALL.get(make, {}) if run.scale == "smoke" else {}  # type: ignore[call-overload]
             one = make(**options)
-            known[make] = one.columns(one.of(loop))
-        if column in known[make]:
-            out[metric] = known[make][column]
+            measured[make] = one.columns(one.of(loop))
+        if column in measured[make]:
+            out[metric] = measured[make][column]
     return out

@@ -26,7 +26,7 @@ from fedloom.errors import ConfigError, did_you_mean
 
 from .catalogue import entry as entry_of
 from .entry import Entry
-from .lines import evidence, latest, made_by
+from .lines import code_version, evidence, latest
 from .plan import Plan, plan, rows_of, with_protocols
 from .tune import Choice, at_best_points
 
@@ -60,7 +60,7 @@ class Item(BaseModel):
 def read_items(file: Path) -> list[Item]:
     """The tables of a list. Raises ConfigError, with the file and the entry, for what is none."""
     try:
-        found = tomllib.loads(file.read_text(encoding="utf-8"))
+        document = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(
             f"the list of tables '{file}' cannot be read ({error.strerror or error}); give another"
@@ -68,15 +68,21 @@ def read_items(file: Path) -> list[Item]:
         ) from error
     except ValueError as error:
         raise ConfigError(f"'{file}' is no TOML: {error}") from error
-    if set(found) != {"table"} or not isinstance(found["table"], list) or not found["table"]:
+    if (
+        set(document) != {"table"}
+        or not isinstance(document["table"], list)
+        or not document["table"]
+    ):
         raise ConfigError(f"'{file}' must have entries [[table]] and nothing else")
-    return [_item(words, f"{file}, table {n}") for n, words in enumerate(found["table"], start=1)]
+    return [
+        _item(words, f"{file}, table {n}") for n, words in enumerate(document["table"], start=1)
+    ]
 
 
 def _item(words: Any, where: str) -> Item:
     try:
-        made = Item.model_validate(words)
-        rows_of(entry_at(made), [*made.rows, *made.points])
+        item = Item.model_validate(words)
+        rows_of(entry_at(item), [*item.rows, *item.points])
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
@@ -87,60 +93,63 @@ def _item(words: Any, where: str) -> Item:
         raise ConfigError(f"{where}: {key}: {first['msg']}") from error
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from error
-    return made
+    return item
 
 
 def entry_at(item: Item) -> Entry:
     """The table of an item: the protocols and points that it names. Raises ConfigError."""
-    found = with_protocols(entry_of(item.id), item.protocols)
-    if found.fact:
+    entry = with_protocols(entry_of(item.id), item.protocols)
+    if entry.fact:
         raise ConfigError(f"{item.id} has no runs; `fedloom paper {item.id}` shows it")
 
     def at(words: str) -> dict[str, str]:
-        return {protocol.name: words for protocol in found.protocols}
+        return {protocol.name: words for protocol in entry.protocols}
 
-    known = {key.lower(): words for key, words in item.points.items()}
-    rows = (replace(r, on={**r.on, **at(known.get(r.key, ""))}) for r in found.rows)
-    return replace(found, rows=tuple(rows)) if known else found
+    points = {key.lower(): words for key, words in item.points.items()}
+    rows = (replace(r, on={**r.on, **at(points.get(r.key, ""))}) for r in entry.rows)
+    return replace(entry, rows=tuple(rows)) if points else entry
 
 
 def points_of(entry: Entry, scale: str, items: Sequence[Item]) -> dict[tuple[str, str], str]:
     """{(row, protocol): settings} of a table's rows whose best point a list knows at this scale;
     tables and figures of a paper with the same protocol have the same runs.
     """
-    paper, own = entry.id.partition(":")[0], {protocol.name for protocol in entry.protocols}
+    paper, names = entry.id.partition(":")[0], {protocol.name for protocol in entry.protocols}
     return {
         (row.lower(), protocol.name): words
         for item in items
         if item.scale == scale and item.id.partition(":")[0] == paper
         for row, words in item.points.items()
         for protocol in entry_at(item).protocols
-        if protocol.name in own
+        if protocol.name in names
     }
 
 
 # ------------------------------------------------------------------------------------------ running
-def plan_of(item: Item, out: Path, found: Entry | None = None) -> Plan:
-    """The runs of an item. found: its table with each row at its best point. Raises ConfigError."""
-    found = found or entry_at(item)
-    return plan(found, item.scale, out, item.rows, item.seeds, item.changes)
+def plan_of(item: Item, out: Path, entry: Entry | None = None) -> Plan:
+    """The runs of an item. entry: its table with each row at its best point. Raises ConfigError."""
+    entry = entry or entry_at(item)
+    return plan(entry, item.scale, out, item.rows, item.seeds, item.changes)
 
 
 def run_item(
-    item: Item, out: Path, run: Callable[[Plan], object], tell: Callable[[Sequence[Choice]], None]
+    item: Item,
+    out: Path,
+    run: Callable[[Plan], object],
+    on_choices: Callable[[Sequence[Choice]], None],
 ) -> None:
-    """Run what a table of the list lacks. run: runs a plan; tell: called with the best points."""
-    made = plan_of(item, out)
+    """Run what a table of the list lacks. run: runs a plan; on_choices: gets the best points."""
+    plan = plan_of(item, out)
     if item.tune != "none":
         halve = item.tune == "halving"
-        found, choices = at_best_points(made, out, item.changes, halve, run)
-        tell(choices)
-        made = plan_of(item, out, found)
-    run(made)
+        entry, choices = at_best_points(plan, out, item.changes, halve, run)
+        on_choices(choices)
+        plan = plan_of(item, out, entry)
+    run(plan)
 
 
-def others_commit(made: Plan, out: Path) -> str:
+def others_commit(plan: Plan, out: Path) -> str:
     """The commit of lines of this plan that other code made; "" if there is none."""
-    wanted, mine = {(run.digest, run.seed) for run in made.runs}, made_by()["commit"]
-    used = [line for place, line in latest(evidence(out), made.runs).items() if place in wanted]
-    return next((x["commit"] for x in used if x.get("commit") not in (None, mine)), "")
+    keys, current = {(run.digest, run.seed) for run in plan.runs}, code_version()["commit"]
+    used = [line for place, line in latest(evidence(out), plan.runs).items() if place in keys]
+    return next((x["commit"] for x in used if x.get("commit") not in (None, current)), "")

@@ -55,13 +55,13 @@ def band(curves: Sequence[Mapping[Any, float]]) -> Band:
     >>> band([{1: 0.0, 2: 1.0}, {2: 3.0}, {}])
     [(2, 2.0, 1.0, 3.0)]
     """
-    there = [curve for curve in curves if curve]
-    shared = sorted(set.intersection(*map(set, there))) if there else []
-    values = [(x, [curve[x] for curve in there]) for x in shared]
+    nonempty = [curve for curve in curves if curve]
+    common = sorted(set.intersection(*map(set, nonempty))) if nonempty else []
+    values = [(x, [curve[x] for curve in nonempty]) for x in common]
     return [(x, math.fsum(v) / len(v), min(v), max(v)) for x, v in values]
 
 
-def share_of(size: str) -> float:
+def size_fraction(size: str) -> float:
     """A size as a number with the digits that columns have; not a number for "mean"."""
     top, _, bottom = size.partition("/")
     try:
@@ -72,12 +72,14 @@ def share_of(size: str) -> float:
 
 def _column(line: Line, name: str, size: str) -> str:
     """The curve of a size: test_accuracy@0.25 for 1/4; there may be none."""
-    wanted = name.replace("METRIC", line["metric"])
+    prefix = name.replace("METRIC", line["metric"])
     for column in line["curves"]:
         start, _, end = column.rpartition("@")
-        if start == wanted and (end == size or (end != "mean" and share_of(end) == share_of(size))):
+        if start == prefix and (
+            end == size or (end != "mean" and size_fraction(end) == size_fraction(size))
+        ):
             return str(column)
-    return f"{wanted}@{size}"
+    return f"{prefix}@{size}"
 
 
 def sized(line: Line, name: str, size: str) -> dict[int, float]:
@@ -102,8 +104,8 @@ class Series:
         """{round: value}, not averaged; nothing where a line has no such curve. size: of a
         sub-model.
         """
-        found = sized(line, self.column, size) if size else points(line, self.column)
-        return {t: self.change(v) if self.change else self.scale * v for t, v in found.items()}
+        curve = sized(line, self.column, size) if size else points(line, self.column)
+        return {t: self.change(v) if self.change else self.scale * v for t, v in curve.items()}
 
     def of(self, line: Line, size: str = "") -> dict[int, float]:
         """{round: value}, as it is shown."""

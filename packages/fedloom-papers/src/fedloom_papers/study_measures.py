@@ -23,7 +23,7 @@ from fedloom.recipes import RECIPES
 from fedloom.report.curve_data import mean
 
 from .lines import Line
-from .series import points, share_of, sized, smoothed
+from .series import points, size_fraction, sized, smoothed
 
 MIB = 2**20
 Where = Mapping[str, str]
@@ -37,13 +37,13 @@ def costs_of(algorithm: str) -> Costs:
     return costs(make_algorithm(algorithm))
 
 
-def _typed(line: Line, key: str) -> str | None:
+def _typed_setting(line: Line, key: str) -> str | None:
     """A setting as it was typed, the last of several."""
     return dict(c.split("=", 1) for c in line["changes"]).get(key)
 
 
 def _algorithm(line: Line) -> str:
-    return _typed(line, "algorithm") or str(RECIPES[line["recipe"]]()["algorithm"]["name"])
+    return _typed_setting(line, "algorithm") or str(RECIPES[line["recipe"]]()["algorithm"]["name"])
 
 
 def sent_by(line: Line) -> Callable[[float], float]:
@@ -51,9 +51,9 @@ def sent_by(line: Line) -> Callable[[float], float]:
     round 1 (the model goes down, and what the method asks for comes up, in float32), then the same
     in every round.
     """
-    asked = len(costs_of(_algorithm(line)).probe)
+    probes = len(costs_of(_algorithm(line)).probe)
     clients = line.get("population") or RECIPES[line["recipe"]]()["data"]["partition"]["clients"]
-    first = 4.0 * line["parameters"] * (asked + 1) * int(clients) if asked else 0.0
+    first = 4.0 * line["parameters"] * (probes + 1) * int(clients) if probes else 0.0
     each = (float(line["bytes_up"] + line["bytes_down"]) - first) / line["rounds"]
     return lambda round: first + round * each
 
@@ -76,9 +76,9 @@ def _mib_to(line: Line, where: Mapping[str, str], context: Any) -> float:
 
 def _at_base_mib(line: Line, where: Mapping[str, str], context: Any) -> float | None:
     """The accuracy after as many bytes as the base row sends in all."""
-    base = context.seen.get(context.entry.bases[0])
-    found = None if base is None else at_equal(by_bytes(line), by_bytes(base))
-    return None if found is None else 100 * found[0]
+    base = context.lines.get(context.entry.bases[0])
+    pair = None if base is None else at_equal(by_bytes(line), by_bytes(base))
+    return None if pair is None else 100 * pair[0]
 
 
 def answer(line: Line) -> float:
@@ -96,17 +96,17 @@ def _at_models(line: Line, where: Mapping[str, str], context: Any) -> float | No
     kept values alone, CFedAvg's unit); the end of a run that sends less, None before the first
     evaluation.
     """
-    kept = float((_typed(line, "compress") or "none").partition(":")[2] or 1)
+    ratio = float((_typed_setting(line, "compress") or "none").partition(":")[2] or 1)
     both = answer(line) * (1 + line["bytes_down"] / line["bytes_up"])
-    each = {"uplink": answer(line), "both ways": both, "kept values": kept}[where["sent"]]
+    each = {"uplink": answer(line), "both ways": both, "kept values": ratio}[where["sent"]]
     curve = {each * t: 100 * v for t, v in points(line, "curve").items()}
     return between(curve, min(float(where["models"]), max(curve)))
 
 
 # ------------------------------------------------------------------------------------------- curves
 def _best(line: Line, where: Mapping[str, str], context: Any) -> float:
-    known = line.get("best") or {"value": max(points(line, "curve").values())}
-    return 100 * float(known["value"])
+    best = line.get("best") or {"value": max(points(line, "curve").values())}
+    return 100 * float(best["value"])
 
 
 def _last_average(line: Line, where: Mapping[str, str], context: Any) -> float:
@@ -129,8 +129,8 @@ def _target(line: Line, where: Mapping[str, str], context: Any) -> float:
 def _mib_to_target(line: Line, where: Mapping[str, str], context: Any) -> float:
     if line.get("bytes_to_target") is not None:
         return float(line["bytes_to_target"]) / MIB
-    share = _target(line, where, context) / float(line["rounds"])
-    return share * float(line["bytes_up"] + line["bytes_down"]) / MIB
+    fraction = _target(line, where, context) / float(line["rounds"])
+    return fraction * float(line["bytes_up"] + line["bytes_down"]) / MIB
 
 
 def part(curve: Mapping[int, float], number: int, parts: int) -> float | None:
@@ -138,13 +138,13 @@ def part(curve: Mapping[int, float], number: int, parts: int) -> float | None:
     values = [curve[t] for t in sorted(curve)]
     size = len(values) // parts
     end = len(values) - (parts - number) * size
-    own = values[:size] if number == 1 else values[end - size : end]
-    return math.fsum(own) / size if size else None
+    section = values[:size] if number == 1 else values[end - size : end]
+    return math.fsum(section) / size if size else None
 
 
 def _error(line: Line, where: Mapping[str, str], context: Any) -> float | None:
-    kept, update = (part(points(line, f"{k}_square"), 5, 5) for k in ("residual", "delta"))
-    return kept / update if kept is not None and update else None
+    residual, update = (part(points(line, f"{k}_square"), 5, 5) for k in ("residual", "delta"))
+    return residual / update if residual is not None and update else None
 
 
 def _growth(line: Line, where: Mapping[str, str], context: Any) -> float | None:
@@ -158,9 +158,9 @@ def _mean(line: Line, where: Mapping[str, str], context: Any) -> float | None:
 
 
 # --------------------------------------------------------------------------------------- sub-models
-def _held(line: Line, where: Mapping[str, str], context: Any) -> float | None:
-    held = (line.get("sizes") or {}).get("held", {}).get(f"{share_of(where['size']):g}")
-    return 100.0 * float(held["all"]) / float(line["parameters"]) if held else None
+def _held_percent(line: Line, where: Mapping[str, str], context: Any) -> float | None:
+    counts = (line.get("sizes") or {}).get("held", {}).get(f"{size_fraction(where['size']):g}")
+    return 100.0 * float(counts["all"]) / float(line["parameters"]) if counts else None
 
 
 def _gain(line: Line, where: Mapping[str, str], context: Any) -> float | None:
@@ -171,8 +171,8 @@ def _gain(line: Line, where: Mapping[str, str], context: Any) -> float | None:
 
 
 def _replaced(line: Line, where: Mapping[str, str], context: Any) -> float | None:
-    found = part(sized(line, "replaced", where["size"]), int(where["fifth"]), 5)
-    return None if found is None else 100 * found
+    fraction = part(sized(line, "replaced", where["size"]), int(where["fifth"]), 5)
+    return None if fraction is None else 100 * fraction
 
 
 def _skewness(line: Line, where: Mapping[str, str], context: Any) -> float | None:
@@ -196,7 +196,7 @@ def _gradients(line: Line, where: Mapping[str, str], context: Any) -> float:
 
 
 def _epsilon(key: str) -> Measured:
-    def found(line: Line, where: Mapping[str, str], context: Any) -> float:
+    def epsilon(line: Line, where: Mapping[str, str], context: Any) -> float:
         """What a run has spent; computed where its line does not say it."""
         if key not in line:
             aggregation = resolve(line["recipe"], line["changes"]).experiment().plan().aggregation
@@ -204,7 +204,7 @@ def _epsilon(key: str) -> Measured:
             return float(aggregation.summary(state, line["rounds"])[key])
         return float(line[key])
 
-    return found
+    return epsilon
 
 
 # {name: words, how it is read, whether lower is better}
@@ -224,7 +224,7 @@ STUDIED: dict[str, tuple[str, Measured, bool]] = {
     "gradients": ("gradients a step", _gradients, True),
     "residual_over_delta_late": ("||e||^2 / ||update||^2, last fifth", _error, False),
     "residual_growth": ("growth of ||e||^2 in the last fifth", _growth, False),
-    "held_pct": ("of the parameters held, %", _held, False),
+    "held_pct": ("of the parameters held, %", _held_percent, False),
     "explored_gain": ("points explored a round", _gain, False),
     "replaced_fifth_pct": ("replaced by a round, %", _replaced, False),
     "client_skewness": ("skewness of the clients' accuracies", _skewness, True),

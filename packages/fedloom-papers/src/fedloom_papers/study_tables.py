@@ -19,34 +19,36 @@ from .table import Measure, Table
 from .tune import Choice
 
 
-def study_tables(found: Table) -> Iterator[list[list[str]]]:
+def study_tables(table: Table) -> Iterator[list[list[str]]]:
     """The tables of an entry, as cells, as far as it has lines: of few measures in many protocols
     one for each measure; else for each protocol one of the measures that have a place or two, and
     one for each of the others. Where there is a base, the best row comes first.
     """
-    protocols = [p for p in found.entry.protocols if any(n.values for n in found.numbers_of(p))]
-    measures = [m for p in protocols[:1] for m in found.measures_of(p)]
+    protocols = [p for p in table.entry.protocols if any(n.values for n in table.numbers_of(p))]
+    measures = [m for p in protocols[:1] for m in table.measures_of(p)]
     if len(measures) < len(protocols):
         for measure in measures:
-            rows = found.rows_of(protocols[0])
-            columns = [_column(found, p, measure, p.dataset, rows) for p in protocols]
+            rows = table.rows_of(protocols[0])
+            columns = [_column(table, p, measure, p.dataset, rows) for p in protocols]
             yield _cells(title(*measure), rows, columns)
         return
     for protocol in protocols:
-        rows = _ranked(found, protocol)
+        rows = _ranked(table, protocol)
         groups: dict[str, list[Measure]] = {}
         for metric, at in measures:
             several = sum(m == metric for m, _ in measures) > 2
             groups.setdefault(metric if several else "", []).append((metric, at))
-        for name, own in sorted(groups.items(), key=lambda group: group[0] != ""):
-            columns = [_column(found, protocol, measure, "", rows) for measure in own]
+        for name, group_measures in sorted(groups.items(), key=lambda group: group[0] != ""):
+            columns = [_column(table, protocol, measure, "", rows) for measure in group_measures]
             corner = protocol.dataset
             if name:  # its words stand above the rows
                 words, _, _ = columns[0].head.partition(",")
                 corner = f"{words}, {corner}"
                 columns = [replace(c, head=c.head.removeprefix(f"{words}, ")) for c in columns]
             else:
-                bases = [c for b in found.entry.bases for c in _less(found, protocol, b, rows)]
+                bases = [
+                    c for b in table.entry.bases for c in _gap_columns(table, protocol, b, rows)
+                ]
                 columns[1:1] = bases
             yield _cells(corner, rows, columns)
 
@@ -54,63 +56,67 @@ def study_tables(found: Table) -> Iterator[list[list[str]]]:
 def _cells(corner: str, rows: Sequence[Row], columns: Sequence[Column]) -> list[list[str]]:
     """The heads, and the rows with a number in one of these columns."""
     cells = [[row.name, *(c.cells[i] for c in columns)] for i, row in enumerate(rows)]
-    kept = [line for line in cells if any(cell != MISSING for cell in line[1:])]
-    return [[corner, *(c.head for c in columns)], *kept]
+    nonempty = [line for line in cells if any(cell != MISSING for cell in line[1:])]
+    return [[corner, *(c.head for c in columns)], *nonempty]
 
 
-def _ranked(found: Table, protocol: Protocol) -> list[Row]:
+def _ranked(table: Table, protocol: Protocol) -> list[Row]:
     """The rows with a run; where there is a base, the best one first."""
-    rows = [r for r in found.rows_of(protocol) if r.key in found.own[protocol.name]]
-    if not found.entry.bases:
+    rows = [r for r in table.rows_of(protocol) if r.key in table.lines_by_protocol[protocol.name]]
+    if not table.entry.bases:
         return rows
-    measure = found.entry.headline(protocol)
-    ends = {r.key: mean([*found.compared(protocol, r.key, measure).values()]) for r in rows}
+    measure = table.entry.headline(protocol)
+    ends = {r.key: mean([*table.compared(protocol, r.key, measure).values()]) for r in rows}
     return sorted(rows, key=lambda row: -(ends[row.key] or -math.inf))
 
 
 def _column(
-    found: Table, protocol: Protocol, measure: Measure, head: str, rows: Sequence[Row]
+    table: Table, protocol: Protocol, measure: Measure, head: str, rows: Sequence[Row]
 ) -> Column:
     """What is compared of a measure; a moving average is shown, and never compared."""
-    own = {n.wanted.row.key: n for n in found.numbers_of(protocol, measure)}
-    shown = {k: n.values if measure[0] == "acc_ema_pct" else n.tested for k, n in own.items()}
-    late = any(values != own[key].values for key, values in shown.items())
+    numbers_by_row = {n.quantity.row.key: n for n in table.numbers_of(protocol, measure)}
+    values_by_row = {
+        k: n.values if measure[0] == "acc_ema_pct" else n.tested for k, n in numbers_by_row.items()
+    }
+    late = any(values != numbers_by_row[key].values for key, values in values_by_row.items())
     words = head or title(*measure) + ", last tenth" * late
-    cells = [cell(own.get(row.key), shown.get(row.key, {})) for row in rows]
+    cells = [cell(numbers_by_row.get(row.key), values_by_row.get(row.key, {})) for row in rows]
     return Column(words, words, cells)
 
 
-def _less(found: Table, protocol: Protocol, base: str, rows: Sequence[Row]) -> Iterator[Column]:
+def _gap_columns(
+    table: Table, protocol: Protocol, base: str, rows: Sequence[Row]
+) -> Iterator[Column]:
     """What each row is above a base, and what it is in the papers' tables."""
     if all(row.key != base for row in rows):
         return
-    gaps = found.less_base(protocol, base)
+    gaps = table.less_base(protocol, base)
     name = next(row.name for row in rows if row.key == base)
     each = [gaps.get(row.key) for row in rows]
     yield Column(f"less {base}", f"less {name}", [gap_text(gap) for gap in each])
     yield Column(
         f"p {base}", "p by Holm", [p_text(None if gap is None else gap.p_holm) for gap in each]
     )
-    if base == found.entry.bases[0]:
-        beside = {one.name: one.gaps() for one in found.entry.beside}
+    if base == table.entry.bases[0]:
+        paper_gaps = {one.name: one.gaps() for one in table.entry.paper_columns}
         methods = [row.name.partition(", alpha")[0] for row in rows]
-        said = [
-            ", ".join(f"{g[m]:+.2f} ({name})" for name, g in beside.items() if g.get(m))
+        texts = [
+            ", ".join(f"{g[m]:+.2f} ({name})" for name, g in paper_gaps.items() if g.get(m))
             for m in methods
         ]
-        yield Column("beside", f"less {name} in the papers", [text or MISSING for text in said])
+        yield Column("beside", f"less {name} in the papers", [text or MISSING for text in texts])
 
 
-def tried(entry: Entry, choices: Sequence[Choice], space: int) -> str:
+def tuning_table(entry: Entry, choices: Sequence[Choice], space: int) -> str:
     """Every value that was tried of the grids at seed 0, with what it was chosen by."""
     names = {row.key: row.name for row in entry.rows}
     by = "held-out data" if entry.tuning else "the accuracy on the test set, as papers do"
     head = ["method", "setting", "tried", "note"]
-    rows = [[names[choice.row], *_tried(choice)] for choice in choices]
+    rows = [[names[choice.row], *_choice_cells(choice)] for choice in choices]
     return f"Tuned at seed 0 by {by}; * is the best point:\n{aligned([head, *rows], space)}"
 
 
-def _tried(choice: Choice) -> list[str]:
+def _choice_cells(choice: Choice) -> list[str]:
     cells = []
     for score, point in choice.scores:
         value = ", ".join(f"{v:g}" for v in point.values())

@@ -9,29 +9,29 @@ from typing import NamedTuple
 from fedloom.report.sequential import Verdict as Side
 from fedloom.report.statistics import Paired, apart, common_seeds, corrected, paired
 
-from .entry import Entry, Protocol, Row, Wanted
+from .entry import Entry, Protocol, Quantity, Row
 from .lines import Line, latest
 from .measure import Context, Number, base_of, goals, number, round_here
 from .plan import Plan
 from .published_tables import settings_of
-from .verdicts import Judged, judge, mean_by_seed, measure_of, unequal
+from .verdicts import JudgedClaim, judge, mean_by_seed, measure_of, unequal
 
-Own = Mapping[str, Mapping[int, Line]]  # of one protocol: {row: {seed: its line}}
+LinesByRow = Mapping[str, Mapping[int, Line]]  # of one protocol: {row: {seed: its line}}
 Measure = tuple[str, str]  # metric, at
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table as far as there are lines. own: of each protocol {row: {seed: line}} of the finished
-    runs; seeds: those that all its rows have, which alone count; contexts: of each protocol and
-    seed what metrics need; failed: (protocol, row, seed, why) of the runs that failed.
+    """A table as far as there are lines. lines_by_protocol: of each {row: {seed: line}} of the
+    finished runs; seeds: those that all its rows have, which alone count; contexts: of each
+    protocol and seed what metrics need; failed: (protocol, row, seed, why) of the runs that failed.
     """
 
     entry: Entry
     plan: Plan
     numbers: tuple[Number, ...]
-    claims: tuple[Judged, ...]
-    own: Mapping[str, Own]
+    claims: tuple[JudgedClaim, ...]
+    lines_by_protocol: Mapping[str, LinesByRow]
     seeds: Mapping[str, Sequence[int]]
     contexts: Mapping[str, Mapping[int, Context]]
     failed: Sequence[tuple[str, str, int, str]] = ()
@@ -39,10 +39,10 @@ class Table:
     @property
     def comparisons(self) -> int:
         """How many pairs of rows with lines the verdicts rest on."""
-        return sum(len(r.known) for judged in self.claims for r in judged.reasons)
+        return sum(len(r.measured) for claim in self.claims for r in claim.reasons)
 
     @property
-    def more(self) -> dict[str, dict[str, list[int]]]:
+    def extra_seeds(self) -> dict[str, dict[str, list[int]]]:
         """{protocol: {row's name: its further seeds}}."""
         names = {row.key: row.name for row in self.plan.rows}
         return {
@@ -51,44 +51,45 @@ class Table:
                 for row, lines in rows.items()
                 if {*lines} - {*self.seeds[place]}
             }
-            for place, rows in self.own.items()
+            for place, rows in self.lines_by_protocol.items()
         }
 
     def lines(self, protocol: Protocol, row: str) -> dict[int, Line]:
         """{seed: line} of a row's runs that count."""
-        found = self.own[protocol.name].get(row, {})
-        return {seed: found[seed] for seed in self.seeds[protocol.name] if seed in found}
+        by_seed = self.lines_by_protocol[protocol.name].get(row, {})
+        return {seed: by_seed[seed] for seed in self.seeds[protocol.name] if seed in by_seed}
 
     def numbers_of(self, protocol: Protocol, measure: Measure | None = None) -> list[Number]:
         """The numbers of a protocol, all or those of a (metric, at)."""
         return [
             n
             for n in self.numbers
-            if n.wanted.protocol is protocol and measure in (None, (n.wanted.metric, n.wanted.at))
+            if n.quantity.protocol is protocol
+            and measure in (None, (n.quantity.metric, n.quantity.at))
         ]
 
     def rows_of(self, protocol: Protocol) -> list[Row]:
         """The rows of which a protocol wants a number."""
-        own = {n.wanted.row.key for n in self.numbers_of(protocol)}
-        return [row for row in self.plan.rows if row.key in own]
+        keys = {n.quantity.row.key for n in self.numbers_of(protocol)}
+        return [row for row in self.plan.rows if row.key in keys]
 
     def measures_of(self, protocol: Protocol) -> list[Measure]:
         """The measures of a protocol, in the paper's order."""
-        own = self.numbers_of(protocol)
-        return list(dict.fromkeys((n.wanted.metric, n.wanted.at) for n in own))
+        numbers = self.numbers_of(protocol)
+        return list(dict.fromkeys((n.quantity.metric, n.quantity.at) for n in numbers))
 
     def number(self, protocol: Protocol, row: str, measure: Measure) -> Number | None:
         """A number of a row, in any measure; None of a row that the plan has not."""
         for n in self.numbers_of(protocol, measure):
-            if n.wanted.row.key == row:
+            if n.quantity.row.key == row:
                 return n
-        wanted = (Wanted(r, protocol, *measure, None) for r in self.plan.rows if r.key == row)
-        return next((number(one, self.contexts[protocol.name]) for one in wanted), None)
+        quantities = (Quantity(r, protocol, *measure, None) for r in self.plan.rows if r.key == row)
+        return next((number(one, self.contexts[protocol.name]) for one in quantities), None)
 
     def compared(self, protocol: Protocol, rows: str, measure: Measure) -> dict[int, float]:
         """{seed: what is compared} of any measure of a row, or of the mean of two rows a&b."""
-        found = [self.number(protocol, key, measure) for key in rows.split("&")]
-        return mean_by_seed([{} if n is None else n.compared for n in found])
+        numbers = [self.number(protocol, key, measure) for key in rows.split("&")]
+        return mean_by_seed([{} if n is None else n.compared for n in numbers])
 
     def less_base(self, protocol: Protocol, base: str) -> dict[str, Paired]:
         """{row: the first measure less the base's}; of the rows that the columns beside name, and
@@ -96,17 +97,17 @@ class Table:
         """
         measure, entry = self.entry.headline(protocol), self.entry
         values = {r.key: self.compared(protocol, r.key, measure) for r in self.rows_of(protocol)}
-        gaps = {key: paired(own, values.get(base, {})) for key, own in values.items()}
-        found = {key: gap for key, gap in gaps.items() if gap is not None and key != base}
-        named = {method for one in entry.beside for method in one.gaps()}
-        family = {r.key for r in self.plan.rows if r.name.partition(", alpha")[0] in named}
+        gaps = {key: paired(by_seed, values.get(base, {})) for key, by_seed in values.items()}
+        raw = {key: gap for key, gap in gaps.items() if gap is not None and key != base}
+        methods = {method for one in entry.paper_columns for method in one.gaps()}
+        family = {r.key for r in self.plan.rows if r.name.partition(", alpha")[0] in methods}
         family -= {*entry.bases}
-        judged = {
+        tested = {
             key: gap
-            for key, gap in found.items()
+            for key, gap in raw.items()
             if key in family and not unequal(self.plan, protocol, key, entry.bases[0])
         }
-        return found | corrected(judged, len(family))
+        return raw | corrected(tested, len(family))
 
     def round_of(self, at: str, protocol: Protocol) -> int | None:
         """The round here that stands for a printed one; None where none is printed."""
@@ -116,7 +117,7 @@ class Table:
             return None
         return round_here(float(where["round"]), rounds, protocol)
 
-    def judged(self, protocol: Protocol) -> set[Measure]:
+    def claimed_measures(self, protocol: Protocol) -> set[Measure]:
         """The measures that claims compare in a protocol, as (metric, at)."""
         return {
             measure_of(self.entry, claim, protocol)
@@ -140,30 +141,30 @@ _SAME = 5e-7  # values are kept with six digits; one row of the largest test set
 
 def equal_cells(numbers: Iterable[Number]) -> dict[str, Equal]:
     """{row's name: its cells}, of the rows whose seeds are published."""
-    found: dict[str, Equal] = {}
+    equal_by_row: dict[str, Equal] = {}
     for n in numbers:
-        there = {} if n.wanted.cell is None else n.wanted.cell.seeds
-        both = {s: (there[s], here) for s, here in n.values.items() if s in there}
-        other = [(n.wanted.metric, s, *v) for s, v in both.items() if abs(v[0] - v[1]) > _SAME]
+        published = {} if n.quantity.cell is None else n.quantity.cell.seeds
+        both = {s: (published[s], measured) for s, measured in n.values.items() if s in published}
+        other = [(n.quantity.metric, s, *v) for s, v in both.items() if abs(v[0] - v[1]) > _SAME]
         if both:
-            cells, equal, others = found.get(n.wanted.row.name, Equal(0, 0, ()))
+            cells, equal, others = equal_by_row.get(n.quantity.row.name, Equal(0, 0, ()))
             counts = cells + len(both), equal + len(both) - len(other)
-            found[n.wanted.row.name] = Equal(*counts, (*others, *other))
-    return found
+            equal_by_row[n.quantity.row.name] = Equal(*counts, (*others, *other))
+    return equal_by_row
 
 
 POINT = 0.01  # means of shares closer than that are called equal
 
 
-def beside_runs(numbers: Iterable[Number]) -> dict[tuple[str, str], tuple[Paired, Side]]:
+def gaps_to_runs(numbers: Iterable[Number]) -> dict[tuple[str, str], tuple[Paired, Side]]:
     """{(row's key, metric): ours less the published mean, with p by Holm for all of them, and where
     it is}, of numbers whose single runs are published. within: the interval lies within a point.
     """
     gaps = {
-        (n.wanted.row.key, n.wanted.metric): gap
+        (n.quantity.row.key, n.quantity.metric): gap
         for n in numbers
-        if n.wanted.cell is not None and n.wanted.cell.seeds
-        if (gap := apart([*n.values.values()], [*n.wanted.cell.seeds.values()])) is not None
+        if n.quantity.cell is not None and n.quantity.cell.seeds
+        if (gap := apart([*n.values.values()], [*n.quantity.cell.seeds.values()])) is not None
     }
     return {place: (gap, _side(gap)) for place, gap in corrected(gaps).items()}
 
@@ -176,32 +177,36 @@ def _side(gap: Paired) -> Side:
 
 def table(plan: Plan, lines: Iterable[Line]) -> Table:
     """The numbers and verdicts of a plan's rows, from the lines of its runs."""
-    entry, seen = plan.entry, latest(lines, plan.runs)
-    own: dict[str, dict[str, dict[int, Line]]] = {p.name: {} for p in entry.protocols}
+    entry, latest_lines = plan.entry, latest(lines, plan.runs)
+    by_protocol: dict[str, dict[str, dict[int, Line]]] = {p.name: {} for p in entry.protocols}
     failed = []
     for (place, row, seed), digest in plan.digests.items():
-        line = seen.get((digest, seed), {"state": ""})
+        line = latest_lines.get((digest, seed), {"state": ""})
         if line["state"] == "finished":
-            own[place].setdefault(row, {})[seed] = line
+            by_protocol[place].setdefault(row, {})[seed] = line
         elif line["state"] == "failed":
             failed.append((place, row, seed, str(line.get("reason") or "no reason given")))
     seeds = {
-        place: common_seeds(dict.fromkeys(found, 0.0) for found in rows.values())
-        for place, rows in own.items()
+        place: common_seeds(dict.fromkeys(by_seed, 0.0) for by_seed in rows.values())
+        for place, rows in by_protocol.items()
     }
-    contexts = {p.name: _contexts(plan, p, own[p.name], seeds[p.name]) for p in entry.protocols}
+    contexts = {
+        p.name: _contexts(plan, p, by_protocol[p.name], seeds[p.name]) for p in entry.protocols
+    }
 
-    def made(wanted: Wanted) -> Number:
-        return number(wanted, contexts[wanted.protocol.name])
+    def number_of(quantity: Quantity) -> Number:
+        return number(quantity, contexts[quantity.protocol.name])
 
-    numbers = tuple(made(w) for w in entry.wanted() if w.row in plan.rows)
-    claims = tuple(judge(claim, plan, made) for claim in entry.claims)
-    return Table(entry, plan, numbers, claims, own, seeds, contexts, failed)
+    numbers = tuple(number_of(w) for w in entry.quantities() if w.row in plan.rows)
+    claims = tuple(judge(claim, plan, number_of) for claim in entry.claims)
+    return Table(entry, plan, numbers, claims, by_protocol, seeds, contexts, failed)
 
 
-def _contexts(plan: Plan, protocol: Protocol, own: Own, seeds: Sequence[int]) -> dict[int, Context]:
+def _contexts(
+    plan: Plan, protocol: Protocol, by_row: LinesByRow, seeds: Sequence[int]
+) -> dict[int, Context]:
     """{seed: what metrics need of a protocol}, of the seeds that all its rows with lines have."""
-    base = [line for s, line in own.get(base_of(plan.entry).key, {}).items() if s in seeds]
-    found = goals(plan.entry, protocol, base, plan.scale)
-    by_seed = {s: {row: lines[s] for row, lines in own.items()} for s in seeds}
-    return {s: Context(plan.entry, protocol, rows, found) for s, rows in by_seed.items()}
+    base = [line for s, line in by_row.get(base_of(plan.entry).key, {}).items() if s in seeds]
+    targets = goals(plan.entry, protocol, base, plan.scale)
+    by_seed = {s: {row: lines[s] for row, lines in by_row.items()} for s in seeds}
+    return {s: Context(plan.entry, protocol, rows, targets) for s, rows in by_seed.items()}

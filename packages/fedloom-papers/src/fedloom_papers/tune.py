@@ -37,11 +37,11 @@ class Choice:
     @property
     def words(self) -> str:
         """As it is printed."""
-        said = (
+        settings = (
             f"{key}={value:g}" + (" (at the grid's edge)" if key in self.edge else "")
             for key, value in self.point.items()
         )
-        return f"{self.row} in {self.protocol}: {', '.join(said)}"
+        return f"{self.row} in {self.protocol}: {', '.join(settings)}"
 
 
 def grid_of(row: Row, protocol: Protocol) -> Mapping[str, tuple[float, ...]]:
@@ -64,17 +64,17 @@ def grid_plans(
     """
     plans = []
     for protocol in entry.protocols:
-        tried = tuple(_tried(row, p) for row in rows for p in points(row, protocol))
-        place = replace(entry.tried_in or protocol, name=protocol.name)
+        rows_at_points = tuple(_row_at(row, p) for row in rows for p in points(row, protocol))
+        grid_protocol = replace(entry.grid_protocol or protocol, name=protocol.name)
         whole = replace(
             entry,
-            rows=tried,
-            protocols=(place,),
+            rows=rows_at_points,
+            protocols=(grid_protocol,),
             tables=(),
             measures=(" ".join(_score(entry, protocol)),),
             claims=(),
         )
-        if tried:
+        if rows_at_points:
             plans.append(plan(whole, scale, out, more=more))
     return plans
 
@@ -90,7 +90,7 @@ def _score(entry: Entry, protocol: Protocol) -> tuple[str, str]:
     return (metric, at) if "acc_" in metric else ("test_acc_pct", "")
 
 
-def _tried(row: Row, point: Point) -> Row:
+def _row_at(row: Row, point: Point) -> Row:
     """A row at a point, whatever it has elsewhere for the same settings."""
     on = {
         place: " ".join(w for w in words.split() if w.partition("=")[0] not in dict(point))
@@ -104,7 +104,7 @@ def _words(point: Mapping[str, float]) -> str:
     return " ".join(f"{key}={value!r}" for key, value in point.items())
 
 
-def halved(
+def halving_plan(
     entry: Entry,
     rows: Sequence[Row],
     grid: Plan,
@@ -117,14 +117,16 @@ def halved(
     a rung, in order, before what it left is chosen; it returns all lines there are then.
     """
     protocol = grid.entry.protocols[0]
-    kept: dict[str, Sequence[Point]] = {}
+    finalists: dict[str, Sequence[Point]] = {}
 
-    def at(chosen: Mapping[str, Sequence[Point]], changes: Sequence[str]) -> Plan:
-        left = tuple(_tried(row, point) for row in rows for point in chosen.get(row.key, ()))
+    def at(points_by_row: Mapping[str, Sequence[Point]], changes: Sequence[str]) -> Plan:
+        left = tuple(
+            _row_at(row, point) for row in rows for point in points_by_row.get(row.key, ())
+        )
         return plan(replace(grid.entry, rows=left), grid.scale, out, more=changes)
 
     def run_short(batches: Mapping[str, Batch[Point]]) -> dict[str, dict[Point, float]]:
-        kept.update({key: batch.points for key, batch in batches.items() if batch.part == 1})
+        finalists.update({key: batch.points for key, batch in batches.items() if batch.part == 1})
         short = {key: batch.points for key, batch in batches.items() if batch.part > 1}
         if not short:
             return {}
@@ -135,14 +137,14 @@ def halved(
         return {row.key: _scores(row, rung, lines) for row in rows if row.key in short}
 
     tune({row.key: halving(points(row, protocol)) for row in rows}, run_short)
-    return at(kept, more)
+    return at(finalists, more)
 
 
 def _scores(row: Row, grid: Plan, lines: Sequence[Line]) -> dict[Point, float]:
     """{a point of the row: what is tuned for, more is better} of the runs that finished."""
-    found = {n.wanted.row.key: n.mean for n in table(grid, lines).numbers}
+    means = {n.quantity.row.key: n.mean for n in table(grid, lines).numbers}
     every = points(row, grid.entry.protocols[0])
-    scores = {point: found.get(_tried(row, point).key) for point in every}
+    scores = {point: means.get(_row_at(row, point).key) for point in every}
     return {p: v for p, v in scores.items() if v is not None and math.isfinite(v)}
 
 
@@ -154,32 +156,32 @@ def choose(rows: Sequence[Row], grids: Iterable[Plan], lines: Sequence[Line]) ->
     for grid in grids:
         protocol = grid.entry.protocols[0]
         for row in rows:
-            if known := _scores(row, grid, lines):
-                point, tried = dict(best_point(known)), grid_of(row, protocol)
-                edge = tuple(k for k, v in point.items() if v in (min(tried[k]), max(tried[k])))
-                scores = tuple((value, dict(p)) for p, value in known.items())
+            if by_point := _scores(row, grid, lines):
+                point, values = dict(best_point(by_point)), grid_of(row, protocol)
+                edge = tuple(k for k, v in point.items() if v in (min(values[k]), max(values[k])))
+                scores = tuple((value, dict(p)) for p, value in by_point.items())
                 out.append(Choice(protocol.name, row.key, point, edge, scores))
     return out
 
 
-def tuned(entry: Entry, choices: Iterable[Choice]) -> Entry:
+def with_best_points(entry: Entry, choices: Iterable[Choice]) -> Entry:
     """The entry with each row at its best point, protocol by protocol."""
-    return at_words(entry, {(c.row, c.protocol): _words(c.point) for c in choices})
+    return with_points(entry, {(c.row, c.protocol): _words(c.point) for c in choices})
 
 
-def at_words(entry: Entry, words: Mapping[tuple[str, str], str]) -> Entry:
+def with_points(entry: Entry, words: Mapping[tuple[str, str], str]) -> Entry:
     """The entry with these settings {(row, protocol): words} for those that its rows have there."""
 
     def at(row: Row) -> Row:
         keys = (row.key, row.key.lower())
-        own = {p: said for (key, p), said in words.items() if key in keys}
-        return replace(row, on={**row.on, **own})
+        settings = {p: setting for (key, p), setting in words.items() if key in keys}
+        return replace(row, on={**row.on, **settings})
 
     return replace(entry, rows=tuple(at(row) for row in entry.rows))
 
 
 def at_best_points(
-    made: Plan, out: Path, more: Sequence[str], halve: bool, run: Callable[[Plan], object]
+    plan: Plan, out: Path, more: Sequence[str], halve: bool, run: Callable[[Plan], object]
 ) -> tuple[Entry, list[Choice]]:
     """Run the grids of a plan's rows at the first seed -> its table with each row at its best
     point, and these points. run: runs what a plan lacks; lines are read from `out` after it.
@@ -189,12 +191,12 @@ def at_best_points(
         run(short)
         return evidence(out)
 
-    entry, grids = made.entry, []
+    entry, grids = plan.entry, []
     more = [*entry.tuning.split(), *more]
-    for grid in grid_plans(entry, made.scale, out, made.rows, more):
+    for grid in grid_plans(entry, plan.scale, out, plan.rows, more):
         if halve:
-            grid = halved(entry, made.rows, grid, out, more, lines_after)
+            grid = halving_plan(entry, plan.rows, grid, out, more, lines_after)
         run(grid)
         grids.append(grid)
-    choices = choose(made.rows, grids, evidence(out))
-    return tuned(entry, choices), choices
+    choices = choose(plan.rows, grids, evidence(out))
+    return with_best_points(entry, choices), choices

@@ -18,7 +18,7 @@ from fedloom.errors import ConfigError, did_you_mean
 from fedloom.report.curve_data import mean
 from fedloom.report.statistics import Paired, corrected, paired
 
-from .entry import Claim, Entry, Protocol, Row, Wanted
+from .entry import Claim, Entry, Protocol, Quantity, Row
 from .measure import LOWER, Number
 from .plan import Plan
 
@@ -73,9 +73,9 @@ class Comparison:
         better = " (lower is better)" if self.lower else ""
         few = self.evaluations is not None and self.evaluations < LEAST
         on = f", on {self.evaluations} evaluation{'s' * (self.evaluations != 1)}" if few else ""
-        there = f"{self.theirs:.4g}"  # a number has itself as its name
-        there = there if self.other.name == there else f"{self.other.name} {there}"
-        both = f"{self.row.name} {self.ours:.4g} less {there}"
+        theirs = f"{self.theirs:.4g}"  # a number has itself as its name
+        theirs = theirs if self.other.name == theirs else f"{self.other.name} {theirs}"
+        both = f"{self.row.name} {self.ours:.4g} less {theirs}"
         apart = f", not decided: {self.unequal}" if self.unequal else ""
         return f"{both} is {gap.mean:+.4g}{better}, {p}{on}{apart}"
 
@@ -85,31 +85,33 @@ class Reason(NamedTuple):
     numbers that carry it, and each comparison.
     """
 
-    place: str
+    where: str
     verdict: Verdict | None
     words: str
     comparisons: tuple[Comparison, ...] = ()
 
     @property
-    def known(self) -> list[Comparison]:
+    def measured(self) -> list[Comparison]:
         """The comparisons with lines."""
         return [one for one in self.comparisons if one.gap is not None and not one.unequal]
 
     @property
     def hardest(self) -> Comparison:
         """Of the comparisons with lines the one that is furthest from what the claim says."""
-        return min(self.known, key=lambda c: (-1 if c.lower else 1) * (c.gap.mean if c.gap else 0))
+        return min(
+            self.measured, key=lambda c: (-1 if c.lower else 1) * (c.gap.mean if c.gap else 0)
+        )
 
     def against(self, other: str) -> Comparison:
         """The comparison with a row of this key. Raises ConfigError for an unknown one."""
-        known = {one.other.key: one for one in self.comparisons}
-        if other not in known:
-            raise ConfigError(f"no comparison with '{other}'; {did_you_mean(other, known)}")
-        return known[other]
+        by_key = {one.other.key: one for one in self.comparisons}
+        if other not in by_key:
+            raise ConfigError(f"no comparison with '{other}'; {did_you_mean(other, by_key)}")
+        return by_key[other]
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedClaim:
     """A claim, protocol by protocol."""
 
     claim: Claim
@@ -124,7 +126,7 @@ class Judged:
     def key(self) -> str:
         """The claim's words as one word.
 
-        >>> Judged(Claim(text="FIARSE's lead at 1/64", better=()), ()).key
+        >>> JudgedClaim(Claim(text="FIARSE's lead at 1/64", better=()), ()).key
         'fiarse-s-lead-at-1-64'
         """
         return re.sub(r"\W+", "-", self.claim.text.lower()).strip("-")
@@ -134,33 +136,35 @@ class Judged:
         an unknown protocol.
         """
         if not protocol:
-            return next((r for r in self.reasons if r.known), self.reasons[0])
-        known = {r.place.partition(",")[0]: r for r in self.reasons}
-        if protocol not in known:
-            raise ConfigError(f"no protocol '{protocol}'; {did_you_mean(protocol, known)}")
-        return known[protocol]
+            return next((r for r in self.reasons if r.measured), self.reasons[0])
+        by_protocol = {r.where.partition(",")[0]: r for r in self.reasons}
+        if protocol not in by_protocol:
+            raise ConfigError(f"no protocol '{protocol}'; {did_you_mean(protocol, by_protocol)}")
+        return by_protocol[protocol]
 
 
-def judged_claim(claims: Sequence[Judged], name: str) -> Judged:
-    """A claim by its words as one word, see `Judged.key`, or how they begin, or "headline": what
-    the paper is about, where there are several the first with lines. Raises ConfigError for an
+def find_claim(claims: Sequence[JudgedClaim], name: str) -> JudgedClaim:
+    """A claim by its words as one word, see `JudgedClaim.key`, or how they begin, or "headline":
+    what the paper is about, where there are several the first with lines. Raises ConfigError for an
     unknown one.
     """
-    known = {one.key: one for one in claims}
+    by_key = {one.key: one for one in claims}
     heads = [one for one in claims if one.claim.headline]
     if heads:
-        known["headline"] = next((h for h in heads if any(r.known for r in h.reasons)), heads[0])
-    name = next((key for key in known if key.startswith(f"{name}-")), name)
-    if name not in known:
-        raise ConfigError(f"no claim '{name}'; {did_you_mean(name, known)}")
-    return known[name]
+        by_key["headline"] = next(
+            (h for h in heads if any(r.measured for r in h.reasons)), heads[0]
+        )
+    name = next((key for key in by_key if key.startswith(f"{name}-")), name)
+    if name not in by_key:
+        raise ConfigError(f"no claim '{name}'; {did_you_mean(name, by_key)}")
+    return by_key[name]
 
 
 # ------------------------------------------------------------------------------------- one sentence
-Numbers = Callable[[Wanted], Number]
+Numbers = Callable[[Quantity], Number]
 
 
-def judge(claim: Claim, plan: Plan, number: Numbers) -> Judged:
+def judge(claim: Claim, plan: Plan, number: Numbers) -> JudgedClaim:
     """A claim over its protocols: it holds if it holds in each that this scale has, against each
     row that can run there.
     """
@@ -168,18 +172,22 @@ def judge(claim: Claim, plan: Plan, number: Numbers) -> Judged:
     for protocol in plan.entry.protocols:
         if claim.protocols and protocol.name not in claim.protocols:
             continue
-        refused = {row for place, row in plan.refused if place == protocol.name}
-        named = pairs_of(claim, plan.entry)
-        pairs = [p for p in named if not refused & {k for side in p for k in side.split("&")}]
+        refused_rows = {row for place, row in plan.refusals if place == protocol.name}
+        all_pairs = pairs_of(claim, plan.entry)
+        pairs = [
+            p for p in all_pairs if not refused_rows & {k for side in p for k in side.split("&")}
+        ]
         if not pairs:
             reasons.append(Reason(protocol.name, None, "not at this scale"))
             continue
-        found = _compared(claim, pairs, protocol, plan, number, len(named))
-        without = f", without {', '.join(sorted(refused))}" if refused else ""
+        comparisons = _compare_pairs(claim, pairs, protocol, plan, number, len(all_pairs))
+        without = f", without {', '.join(sorted(refused_rows))}" if refused_rows else ""
         place = f"{protocol.name}{without}"
-        made = Reason(place, overall([one.verdict for one in found]), "not measured", tuple(found))
-        reasons.append(made._replace(words=_words(made)) if made.known else made)
-    return Judged(claim, tuple(reasons))
+        reason = Reason(
+            place, overall([one.verdict for one in comparisons]), "not measured", tuple(comparisons)
+        )
+        reasons.append(reason._replace(words=_words(reason)) if reason.measured else reason)
+    return JudgedClaim(claim, tuple(reasons))
 
 
 def pairs_of(claim: Claim, entry: Entry) -> list[tuple[str, str]]:
@@ -187,9 +195,9 @@ def pairs_of(claim: Claim, entry: Entry) -> list[tuple[str, str]]:
     many; else each with each. The other side of a number is "".
     """
     keys = [row.key for row in entry.rows]
-    apart = {key for side in (*claim.better, *claim.than) for key in side.split("&")} - {*keys}
-    if apart:
-        raise ConfigError(f"{entry.id}: the claim '{claim.text}' names no row '{min(apart)}'")
+    unknown = {key for side in (*claim.better, *claim.than) for key in side.split("&")} - {*keys}
+    if unknown:
+        raise ConfigError(f"{entry.id}: the claim '{claim.text}' names no row '{min(unknown)}'")
     if claim.number is not None:
         return [(one, "") for one in claim.better]
     than = claim.than or [key for key in keys if key not in claim.better]
@@ -211,7 +219,7 @@ class _Side(NamedTuple):
     evaluations: int | None
 
 
-def _compared(
+def _compare_pairs(
     claim: Claim,
     pairs: Sequence[tuple[str, str]],
     protocol: Protocol,
@@ -230,13 +238,13 @@ def _compared(
         theirs[""] = _Side(fixed, dict.fromkeys(seeds, claim.number), None)
     raw = {(a, b): paired(ours[a].values, theirs[b].values) for a, b in pairs}
     apart = {(a, b): unequal(plan, protocol, a, b) for a, b in pairs}
-    judged = {key: gap for key, gap in raw.items() if gap is not None and not apart[key]}
-    gaps: dict[tuple[str, str], Paired | None] = {**raw, **corrected(judged, family)}
+    comparable = {key: gap for key, gap in raw.items() if gap is not None and not apart[key]}
+    gaps: dict[tuple[str, str], Paired | None] = {**raw, **corrected(comparable, family)}
     out = []
     for a, b in pairs:
         both = ours[a], theirs[b]
         few = [side.evaluations for side in both if side.evaluations is not None]
-        found = Comparison(
+        comparison = Comparison(
             both[0].row,
             both[1].row,
             mean([*both[0].values.values()]),
@@ -247,18 +255,18 @@ def _compared(
             claim.margin,
             apart[a, b],
         )
-        out.append(found)
+        out.append(comparison)
     return out
 
 
 def _side(
     words: str, protocol: Protocol, measure: tuple[str, str], plan: Plan, number: Numbers
 ) -> _Side:
-    known = {row.key: row for row in plan.entry.rows}
-    rows = [known[key] for key in words.split("&")]
-    found = [number(Wanted(row, protocol, *measure, None)) for row in rows]
+    rows_by_key = {row.key: row for row in plan.entry.rows}
+    rows = [rows_by_key[key] for key in words.split("&")]
+    numbers = [number(Quantity(row, protocol, *measure, None)) for row in rows]
     row = rows[0] if len(rows) == 1 else Row(method=" & ".join(r.name for r in rows), changes="")
-    return _Side(row, mean_by_seed([n.compared for n in found]), found[0].evaluations)
+    return _Side(row, mean_by_seed([n.compared for n in numbers]), numbers[0].evaluations)
 
 
 def mean_by_seed(values: Sequence[Mapping[int, float]]) -> dict[int, float]:
@@ -266,7 +274,7 @@ def mean_by_seed(values: Sequence[Mapping[int, float]]) -> dict[int, float]:
     if len(values) == 1:
         return {**values[0]}
     seeds = set.intersection(*map(set, values))
-    return {s: math.fsum(own[s] for own in values) / len(values) for s in sorted(seeds)}
+    return {s: math.fsum(by_seed[s] for by_seed in values) / len(values) for s in sorted(seeds)}
 
 
 def unequal(plan: Plan, protocol: Protocol, row: str, other: str) -> str:
@@ -283,14 +291,16 @@ def unequal(plan: Plan, protocol: Protocol, row: str, other: str) -> str:
 
 def _words(reason: Reason) -> str:
     """How many comparisons are clear, and the hardest."""
-    count, known = len(reason.comparisons), len(reason.known)
+    count, measured = len(reason.comparisons), len(reason.measured)
     apart = sum(bool(c.unequal) for c in reason.comparisons)
-    said = (
-        "" if count == 1 else f"{sum(c.verdict == 'holds' for c in reason.known)} of {count} clear"
+    text = (
+        ""
+        if count == 1
+        else f"{sum(c.verdict == 'holds' for c in reason.measured)} of {count} clear"
     )
-    said += f", {count - known - apart} {NO_LINES}" if known + apart < count else ""
-    said += f", {apart} not decided: other settings" if apart else ""
-    return f"{said}{'; hardest: ' * bool(said)}{reason.hardest.words}"
+    text += f", {count - measured - apart} {NO_LINES}" if measured + apart < count else ""
+    text += f", {apart} not decided: other settings" if apart else ""
+    return f"{text}{'; hardest: ' * bool(text)}{reason.hardest.words}"
 
 
 # ----------------------------------------------------------------------------------------- verdicts

@@ -23,29 +23,29 @@ from .fill import RESULTS
 NAMES = (*TITLES, "filled")
 
 
-def making(names: Sequence[str]) -> tuple[dict[Path, str], tables.Made]:
+def make_pages(names: Sequence[str]) -> tuple[dict[Path, str], tables.Results]:
     """{file: text} of the pages of these names, and what the lines make. Raises DataError."""
     for name in {*names} - {*NAMES}:
         raise DataError(f"there is no page '{name}'; {did_you_mean(name, NAMES)}")
     papers = [name for name in names if name != "filled"]
-    found = tables.made(papers) if papers or not names else tables.Made({}, {})
-    filled = fill.pages() if not names or "filled" in names else {}
-    return {RESULTS / f"{n}.md": text for n, text in found.pages.items()} | filled, found
+    results = tables.make_results(papers) if papers or not names else tables.Results({}, {})
+    filled_pages = fill.pages() if not names or "filled" in names else {}
+    return {RESULTS / f"{n}.md": text for n, text in results.pages.items()} | filled_pages, results
 
 
-def write_pictures(found: tables.Made) -> list[Path]:
+def write_pictures(results: tables.Results) -> list[Path]:
     """Write the pictures of pages, and remove those that a page has no more -> the files."""
     files = list[Path]()
-    for name, own in found.pictures.items():
-        folder = (RESULTS if name in found.pages else RESULTS.parent) / "pictures"
-        files += save_pictures(own, folder, ["png"])
-        old = folder.glob(f"{name}-*.png") if name in found.pages else ()
+    for name, pictures in results.pictures.items():
+        folder = (RESULTS if name in results.pages else RESULTS.parent) / "pictures"
+        files += save_pictures(pictures, folder, ["png"])
+        old = folder.glob(f"{name}-*.png") if name in results.pages else ()
         for file in {*old} - {*files}:
             file.unlink()
     return files
 
 
-def differing(pages: dict[Path, str], command: str) -> int:
+def report_differences(pages: dict[Path, str], command: str) -> int:
     """Say which files are not these pages -> 1 if there is one, else 0."""
     old = [f for f, page in pages.items() if not f.is_file() or f.read_text("utf-8") != page]
     for file in old:
@@ -59,10 +59,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NAMES))
     parser.add_argument("--check", action="store_true", help="write nothing; 1 if a page differs")
     options = parser.parse_args(argv)
-    pages, found = making(options.names)
+    pages, results = make_pages(options.names)
     if options.check:
-        return differing(pages, "nox -s results")
-    print(*write_pictures(found), *(write_out(f, text) for f, text in pages.items()), sep="\n")
+        return report_differences(pages, "nox -s results")
+    print(*write_pictures(results), *(write_out(f, text) for f, text in pages.items()), sep="\n")
     made.main([])
     return 0
 

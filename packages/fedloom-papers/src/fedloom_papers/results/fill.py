@@ -36,14 +36,14 @@ from fedloom.report.curve_data import mean
 from fedloom.report.statistics import Paired, against, p_text, paired
 from fedloom.report.tables import fixed
 
-from ..board import Shown, shown
+from ..board import MeasuredTable, measured_tables
 from ..catalogue import entry
 from ..entry import Protocol
 from ..lines import NAME, Line, evidence, read
 from ..plan import plan
 from ..table import Measure, Table, equal_cells, table
-from ..verdicts import WORDS, Reason, judged_claim
-from .reruns import counted
+from ..verdicts import WORDS, Reason, find_claim
+from .reruns import count_reruns
 
 ROOT = Path(__file__).resolve().parents[5]  # of the checkout
 RESULTS = ROOT / "docs" / "results"  # older lines, hand-written words, pages, pictures
@@ -62,24 +62,24 @@ def fill(text: str, sources: Mapping[str, Source] | None = None) -> str:
     """A text with every placeholder filled. sources: {kind: (place, field) to its value}, SOURCES
     unless others are given. Raises ConfigError, with the placeholder, for one that says nothing.
     """
-    known = SOURCES if sources is None else sources
+    by_kind = SOURCES if sources is None else sources
 
-    def one(found: re.Match[str]) -> str:
-        kind, place, field, decimals = found.groups()
+    def one(match: re.Match[str]) -> str:
+        kind, place, field, decimals = match.groups()
         try:
-            if kind not in known:
-                raise ConfigError(f"no kind '{kind}'; {did_you_mean(kind, known)}")
-            value = known[kind](place, field)
+            if kind not in by_kind:
+                raise ConfigError(f"no kind '{kind}'; {did_you_mean(kind, by_kind)}")
+            value = by_kind[kind](place, field)
         except (ConfigError, LookupError) as error:
-            raise ConfigError(f"{found.group()}: {error}") from error
+            raise ConfigError(f"{match.group()}: {error}") from error
         if isinstance(value, str | int):
             return str(value)
         return fixed(value, int(decimals or 2), "+" if field == "difference" else "")
 
-    made = _PLACEHOLDER.sub(one, text)
-    if "{{" in made:
-        raise ConfigError(f"no placeholder: {made[made.index('{{') :][:60]}")
-    return made
+    result = _PLACEHOLDER.sub(one, text)
+    if "{{" in result:
+        raise ConfigError(f"no placeholder: {result[result.index('{{') :][:60]}")
+    return result
 
 
 def pages() -> dict[Path, str]:
@@ -109,42 +109,44 @@ def lines() -> list[Line]:
 
 
 @functools.cache
-def table_of(name: str) -> Shown:
+def table_of(name: str) -> MeasuredTable:
     """A table as its page shows it: a paper's at scale cpu, each row at its best point. Raises
     ConfigError for one without lines.
     """
-    of = entry(name)
-    found = [*shown(lines(), LINES, [of], ["paper" if of.own else "cpu"])]
-    if not found:
+    table_entry = entry(name)
+    tables = [
+        *measured_tables(lines(), LINES, [table_entry], ["paper" if table_entry.study else "cpu"])
+    ]
+    if not tables:
         raise ConfigError(f"{name} has no lines")
-    return found[0]
+    return tables[0]
 
 
 def verdict(name: str, claim: str, protocol: str = "") -> Reason:
     """What a sentence of a table is: its verdict and its comparisons. claim: its words joined by
     hyphens, or "headline"; protocol: the first with lines by default.
     """
-    return judged_claim(table_of(name).found.claims, claim).at(protocol)
+    return find_claim(table_of(name).table.claims, claim).at(protocol)
 
 
 def _claim(place: str, field: str) -> Value:
     name, words, *rival = place.split("/")
     claim, _, protocol = words.partition("@")
-    found = verdict(name, claim, protocol)
+    reason = verdict(name, claim, protocol)
     if field == "verdict" and not rival:
-        return WORDS[found.verdict or "not measured"]
-    one = found.against(rival[0]) if rival else found.hardest
-    of = table_of(name).found
-    metric = judged_claim(of.claims, claim).claim.metric
-    scale = _scale(metric or of.entry.headline(of.entry.protocols[0])[0])
+        return WORDS[reason.verdict or "not measured"]
+    one = reason.against(rival[0]) if rival else reason.hardest
+    table = table_of(name).table
+    metric = find_claim(table.claims, claim).claim.metric
+    scale = _scale(metric or table.entry.headline(table.entry.protocols[0])[0])
     fields = {
         "verdict": WORDS[one.verdict],
         "ours": one.ours and scale * one.ours,
         "theirs": one.theirs and scale * one.theirs,
         "rival": one.other.name,
-        "clear": sum(c.verdict == "holds" for c in found.known),
-        "rivals": len(found.comparisons),
-        "known": len(found.known),
+        "clear": sum(c.verdict == "holds" for c in reason.measured),
+        "rivals": len(reason.comparisons),
+        "known": len(reason.measured),
         **_difference(one.gap, scale),
     }
     return _value(fields, field)
@@ -175,34 +177,34 @@ def _split(place: str) -> tuple[Table, list[str], str, Measure | None]:
     where, _, measure = words.partition(" ")
     rows, _, protocol = where.partition("@")
     metric, _, at = measure.partition(" ")
-    return table_of(name).found, rows.split("/"), protocol, (metric, at) if metric else None
+    return table_of(name).table, rows.split("/"), protocol, (metric, at) if metric else None
 
 
-def _places(found: Table, protocol: str) -> list[Protocol]:
-    return [p for p in found.entry.protocols if protocol in ("", p.name)]
+def _protocols(table: Table, protocol: str) -> list[Protocol]:
+    return [p for p in table.entry.protocols if protocol in ("", p.name)]
 
 
 def _row(place: str, field: str) -> Value:
-    found, (row,), protocol, measure = _split(place)
-    for where in _places(found, protocol):
-        n = found.number(where, row, measure or found.entry.headline(where))
+    table, (row,), protocol, measure = _split(place)
+    for where in _protocols(table, protocol):
+        n = table.number(where, row, measure or table.entry.headline(where))
         if n is not None and n.values:
-            late, scale = mean([*n.compared.values()]), _scale(n.wanted.metric)
+            late, scale = mean([*n.compared.values()]), _scale(n.quantity.metric)
             values = {"tested": late, "here": n.mean, "sd": n.sd, "paper": n.published}
             return _value({k: None if v is None else scale * v for k, v in values.items()}, field)
     raise ConfigError(f"no number of row '{row}'")
 
 
 def _gap(place: str, field: str) -> Value:
-    found, (row, other), protocol, measure = _split(place)
+    table, (row, other), protocol, measure = _split(place)
     for name in f"{row}&{other}".split("&"):
-        if name not in (known := {r.key: r for r in found.entry.rows}):
-            raise ConfigError(f"no row '{name}'; {did_you_mean(name, known)}")
-    where = _places(found, protocol)[0]
-    if measure is None and other in found.entry.bases:
-        return _value(_difference(found.less_base(where, other).get(row), 1.0), field)
-    metric, at = measure or found.entry.headline(where)
-    ours, theirs = (found.compared(where, rows, (metric, at)) for rows in (row, other))
+        if name not in (rows_by_key := {r.key: r for r in table.entry.rows}):
+            raise ConfigError(f"no row '{name}'; {did_you_mean(name, rows_by_key)}")
+    where = _protocols(table, protocol)[0]
+    if measure is None and other in table.entry.bases:
+        return _value(_difference(table.less_base(where, other).get(row), 1.0), field)
+    metric, at = measure or table.entry.headline(where)
+    ours, theirs = (table.compared(where, rows, (metric, at)) for rows in (row, other))
     a, b = (mean([*values.values()]) for values in (ours, theirs))
     saved = None if a is None or not b else 100 * (1 - a / b)
     return _value({**_difference(paired(ours, theirs), _scale(metric)), "saved": saved}, field)
@@ -210,9 +212,9 @@ def _gap(place: str, field: str) -> Value:
 
 def _cells(place: str, field: str) -> Value:
     folder = RESULTS / "flamby"
-    made = plan(entry(place), "cpu", folder, seeds=5, as_published=True)
-    found = equal_cells(table(made, read(folder / NAME)).numbers).values()
-    counts = {"equal": sum(r.equal for r in found), "cells": sum(r.cells for r in found)}
+    seed_plan = plan(entry(place), "cpu", folder, seeds=5, as_published=True)
+    rows = equal_cells(table(seed_plan, read(folder / NAME)).numbers).values()
+    counts = {"equal": sum(r.equal for r in rows), "cells": sum(r.cells for r in rows)}
     return _value({**counts}, field)
 
 
@@ -224,16 +226,18 @@ def _json(file: Path) -> Any:
 
 def _demo(place: str, field: str) -> str | float:
     """Of the demo's record: a text, or a difference of two rows."""
-    found = _json(DEMO)
+    record = _json(DEMO)
     if place == "example":
-        return str(found["example"])
+        return str(record["example"])
     if place == "table":
-        rows = [{"unseen_mean": None, **row} for row in found["rows"]]  # a later column
+        rows = [{"unseen_mean": None, **row} for row in record["rows"]]  # a later column
         text = fitted(rows, space=WIDTH).splitlines()
         return "\n".join(line.rstrip() for line in text if not line.startswith("("))
     one, other = place.split("/")
-    values = {name: {int(s): v for s, v in own.items()} for name, own in found["values"].items()}
-    gaps = against(values[one], {name: own for name, own in values.items() if name != one})
+    values = {
+        name: {int(s): v for s, v in by_seed.items()} for name, by_seed in record["values"].items()
+    }
+    gaps = against(values[one], {name: by_seed for name, by_seed in values.items() if name != one})
     gap = gaps[other]
     return abs(100 * gap.mean) if field == "points" else p_text(gap.p_holm)
 
@@ -244,8 +248,8 @@ def _record(place: str, field: str) -> str | float:
     value: Any = _json(RECORDS / file)
     for key in keys.split("/"):
         value = value[int(key) if isinstance(value, list) else key]
-    shown: str | float = 100 * value if field == "percent" else value
-    return shown
+    number: str | float = 100 * value if field == "percent" else value
+    return number
 
 
 def _lines(place: str, field: str) -> int:
@@ -261,7 +265,7 @@ SOURCES: dict[str, Source] = {
     "row": _row,
     "gap": _gap,
     "cells": _cells,
-    "reruns": counted,
+    "reruns": count_reruns,
     "demo": _demo,
     "record": _record,
     "lines": _lines,

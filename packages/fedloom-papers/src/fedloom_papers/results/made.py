@@ -44,12 +44,12 @@ def digests(root: Path) -> dict[str, dict[str, str]]:
 
 def wrong(root: Path) -> list[str]:
     """A sentence for each page that is not as it was made, and each source that has changed."""
-    kept: Mapping[str, Mapping[str, str]] = json.loads((root / FILE).read_text("utf-8"))
+    recorded: Mapping[str, Mapping[str, str]] = json.loads((root / FILE).read_text("utf-8"))
     now, out = digests(root), []
     for kind, says in (("pages", "is not as it was made"), ("sources", "is not that of the pages")):
-        names = sorted({*kept[kind], *now[kind]})
-        changed = [name for name in names if kept[kind].get(name) != now[kind].get(name)]
-        out += [f"{name} {says}; make the pages again: nox -s results" for name in changed]
+        names = sorted({*recorded[kind], *now[kind]})
+        stale = [name for name in names if recorded[kind].get(name) != now[kind].get(name)]
+        out += [f"{name} {says}; make the pages again: nox -s results" for name in stale]
     return out
 
 
@@ -60,9 +60,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--root", type=Path, default=ROOT)
     options = parser.parse_args(argv)
     if options.check:
-        found = wrong(options.root)
-        print(*found, sep="\n", end="\n" * bool(found))
-        return int(bool(found))
+        problems = wrong(options.root)
+        print(*problems, sep="\n", end="\n" * bool(problems))
+        return int(bool(problems))
     text = json.dumps(digests(options.root), indent=1)
     (options.root / FILE).write_text(f"{text}\n", encoding="utf-8")
     return 0

@@ -30,7 +30,7 @@ class Rerun(NamedTuple):
     values: dict[str, float]
 
     @property
-    def less(self) -> float:
+    def gap(self) -> float:
         """The paper's own method less FedAvg, in points."""
         return [*self.values.values()][-1] - self.values["FedAvg"]
 
@@ -40,14 +40,14 @@ def reruns(paper: str) -> list[Rerun]:
     file = importlib.resources.files("fedloom_papers") / "published" / f"{paper}_reruns.csv"
     if not file.is_file():
         return []
-    places, found = Rerun._fields[:-1], []
+    places, runs = Rerun._fields[:-1], []
     for row in csv.DictReader(file.read_text(encoding="utf-8").splitlines()):
         values = {k: float(v) for k, v in row.items() if k not in (*places, *_MORE) and v}
-        found.append(Rerun(**{place: row[place] for place in places}, values=values))
-    return found
+        runs.append(Rerun(**{place: row[place] for place in places}, values=values))
+    return runs
 
 
-def printed(paper: str, method: str, one: Rerun) -> float | None:
+def printed_accuracy(paper: str, method: str, one: Rerun) -> float | None:
     """What the paper prints of a method at the end under the same protocol."""
     values = [
         (float(cell.at.partition("=")[2] or 0), cell.value)
@@ -59,42 +59,42 @@ def printed(paper: str, method: str, one: Rerun) -> float | None:
     return max(values)[1] if values else None
 
 
-def counted(place: str, field: str) -> int:
+def count_reruns(place: str, field: str) -> int:
     """For `fill`: in how many rows of PAPER/SOURCE [DATA SET] the paper's method is `below` or
     `above` FedAvg, of so many `rows`; names by how they begin.
     """
     paper, _, rest = place.partition("/")
     source, _, dataset = rest.partition(" ")
     some = [one for one in reruns(paper) if one.source.startswith(source)]
-    gaps = [one.less for one in some if one.dataset.startswith(dataset)]
+    gaps = [one.gap for one in some if one.dataset.startswith(dataset)]
     counts = {"below": sum(gap < 0 for gap in gaps), "above": sum(gap > 0 for gap in gaps)}
     return {**counts, "rows": len(gaps)}[field]
 
 
 def section(paper: str) -> list[str]:
     """The table as lines of the page."""
-    found = reruns(paper)
-    if not found:
+    runs = reruns(paper)
+    if not runs:
         return []
-    names = list(dict.fromkeys(name for one in found for name in one.values))
-    own = [*found[0].values][-1]
-    names = [n for n in names if n != own] + [own]
-    head = ["source", "data set", "partition", "rounds", *names, f"{own} less FedAvg"]
+    names = list(dict.fromkeys(name for one in runs for name in one.values))
+    method = [*runs[0].values][-1]
+    names = [n for n in names if n != method] + [method]
+    head = ["source", "data set", "partition", "rounds", *names, f"{method} less FedAvg"]
     rows = [
         [
             "" if one.source == before else one.source,
             *(one.dataset, one.partition, one.rounds or MISSING),
             *(_cell(one.values.get(name)) for name in names),
-            fixed(one.less, 2, "+"),
-            _cell(printed(paper, own, one)),
+            fixed(one.gap, 2, "+"),
+            _cell(printed_accuracy(paper, method, one)),
         ]
-        for before, one in zip(("", *(x.source for x in found)), found, strict=False)
+        for before, one in zip(("", *(x.source for x in runs)), runs, strict=False)
     ]
-    said = (
-        f"Accuracies in per cent of others who ran {own} again, with data, networks and rates of "
-        f"their choice; *in the paper*: {own} under the same protocol in its own paper.\n"
+    caption = (
+        f"Accuracies in per cent of others who ran {method} again, with data, networks and rates "
+        f"of their choice; *in the paper*: {method} under the same protocol in its own paper.\n"
     )
-    return ["## Run again by others\n", said, f"{markdown([*head, 'in the paper'], rows, 3)}\n"]
+    return ["## Run again by others\n", caption, f"{markdown([*head, 'in the paper'], rows, 3)}\n"]
 
 
 def _cell(value: float | None) -> str:

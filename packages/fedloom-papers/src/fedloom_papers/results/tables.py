@@ -17,7 +17,7 @@ from fedloom.report.statistics import corrected, paired
 from fedloom.report.style import Picture
 from fedloom.report.tables import MISSING, fixed
 
-from ..board import HEADS, Shown, board, shown
+from ..board import HEADS, MeasuredTable, board, measured_tables
 from ..catalogue import ENTRIES, TITLES, entries_of
 from ..columns import gap_text
 from ..entry import Entry, Protocol
@@ -28,7 +28,7 @@ from ..schedule import read_items
 from ..series import points
 from ..study_measures import by_bytes
 from ..table import Table
-from ..verdicts import NO_LINES, WORDS, Judged, Reason
+from ..verdicts import NO_LINES, WORDS, JudgedClaim, Reason
 from .fill import LINES, RESULTS, fill
 from .markdown import markdown
 from .reruns import section
@@ -43,29 +43,29 @@ CLAIMS = ("what the paper says", "of", "verdict", "what it is on")
 BESIDE = "each method less the first one, in points of accuracy, published beside measured"
 
 
-def equal_bytes(one: Shown) -> list[str]:
+def equal_bytes(one: MeasuredTable) -> list[str]:
     """What a table's own method is, beside each rival of its first claim, after the rival's bytes,
     as lines of the page; nothing for measures that are no accuracy, and of rivals that send more.
     """
-    found, entry, protocol = one.found, one.found.entry, one.found.entry.protocols[0]
+    table, entry, protocol = one.table, one.table.entry, one.table.entry.protocols[0]
     if not entry.claims or "acc_" not in entry.claims[0].metric:
         return []
     claim = entry.claims[0]
-    ours = found.lines(protocol, claim.better[0])
+    ours = table.lines(protocol, claim.better[0])
     both: dict[str, dict[int, tuple[float, float]]] = {}  # {rival: {seed: our accuracy, its}}
     ends: dict[str, list[float | None]] = {}  # {rival: our last rounds that count}
     for rival in claim.than:
         both[rival], ends[rival] = {}, []
-        for seed, line in found.lines(protocol, rival).items():
-            own, its = by_bytes(ours[seed]) if seed in ours else {}, by_bytes(line)
-            if own and (pair := at_equal(own, its)) is not None:
+        for seed, line in table.lines(protocol, rival).items():
+            our_curve, its_curve = by_bytes(ours[seed]) if seed in ours else {}, by_bytes(line)
+            if our_curve and (pair := at_equal(our_curve, its_curve)) is not None:
                 both[rival][seed] = pair
-                rounds = dict(zip(own, points(ours[seed], "curve"), strict=True))
-                ends[rival].append(at(rounds, max(its)))
+                rounds = dict(zip(our_curve, points(ours[seed], "curve"), strict=True))
+                ends[rival].append(at(rounds, max(its_curve)))
     sides = {rival: [*zip(*pairs.values(), strict=True)] for rival, pairs in both.items() if pairs}
     gaps = {rival: paired(two[0], two[1]) for rival, two in sides.items()}
-    known = corrected({rival: gap for rival, gap in gaps.items() if gap is not None})
-    if not known:
+    tested = corrected({rival: gap for rival, gap in gaps.items() if gap is not None})
+    if not tested:
         return []
     names = {row.key: row.name for row in entry.rows}
     name = names[claim.better[0]]
@@ -78,11 +78,11 @@ def equal_bytes(one: Shown) -> list[str]:
             gap_text(gap, 100),
             gap.p_words.removeprefix("p ") or MISSING,
         ]
-        for rival, gap in known.items()
+        for rival, gap in tested.items()
     ]
-    seeds = next(iter(known.values())).n
-    said = f"At equal bytes, {entry.id}, scale {one.plan.scale}, {seeds} seeds, accuracy in %:\n"
-    return [said, f"{markdown(head, cells)}\n"]
+    seeds = next(iter(tested.values())).n
+    caption = f"At equal bytes, {entry.id}, scale {one.plan.scale}, {seeds} seeds, accuracy in %:\n"
+    return [caption, f"{markdown(head, cells)}\n"]
 
 
 def words(name: str) -> str:
@@ -90,42 +90,51 @@ def words(name: str) -> str:
     return fill((RESULTS / "words" / f"{name}.md").read_text("utf-8"))
 
 
-def text(name: str, tables: Sequence[Shown], drawn: Mapping[str, Sequence[Picture]]) -> str:
+def text(
+    name: str, tables: Sequence[MeasuredTable], picture_lists: Mapping[str, Sequence[Picture]]
+) -> str:
     """A page of one screen: its headline claim first. drawn: {table's id: its pictures} of those of
     which at least half of the rows have all seeds.
     """
-    found, own = [one.found for one in tables], tables[0].found.entry.own
-    written, rows = words(name), claims(name, found)
-    said = f"{markdown(CLAIMS, rows, 4)}\n" if rows else ""
-    if "{claims}" in written:
-        out = [f"{MADE}{written.replace('{claims}', said.strip())}"]
+    paper_tables, is_study = [one.table for one in tables], tables[0].table.entry.study
+    intro, rows = words(name), claims(name, paper_tables)
+    claim_table = f"{markdown(CLAIMS, rows, 4)}\n" if rows else ""
+    if "{claims}" in intro:
+        out = [f"{MADE}{intro.replace('{claims}', claim_table.strip())}"]
     else:
-        out = [f"{OWN.format(name)}{written}", "## Claims\n" * bool(rows), said]
-    out += [without_lines(found)]
+        out = [f"{OWN.format(name)}{intro}", "## Claims\n" * bool(rows), claim_table]
+    out += [without_lines(paper_tables)]
     if any(overview(one) for one in tables):
         out.append(f"![{TITLES[name]}: {BESIDE}.](pictures/{name}.png)\n")
-    out += shown_pictures([p for each in drawn.values() for p in each if p.name not in written])
-    if not own:
-        out += [part for one in tables if one.found.entry.id in drawn for part in equal_bytes(one)]
+    out += picture_links(
+        [p for each in picture_lists.values() for p in each if p.name not in intro]
+    )
+    if not is_study:
+        out += [
+            part
+            for one in tables
+            if one.table.entry.id in picture_lists
+            for part in equal_bytes(one)
+        ]
     out += [*section(name), "## What was run\n", *what_was_run(tables)]
     return "\n".join(part for part in out if part).rstrip() + "\n"
 
 
-def shown_pictures(drawn: Sequence[Picture]) -> list[str]:
+def picture_links(images: Sequence[Picture]) -> list[str]:
     """Pictures: one, or several in a part that is opened."""
-    said = [f"![{p.alt.partition(':')[0]}](pictures/{p.name}.png)\n" for p in drawn]
-    if len(said) < 2:
-        return said
-    return ['<details markdown="1"><summary>Pictures</summary>\n', *said, "</details>\n"]
+    links = [f"![{p.alt.partition(':')[0]}](pictures/{p.name}.png)\n" for p in images]
+    if len(links) < 2:
+        return links
+    return ['<details markdown="1"><summary>Pictures</summary>\n', *links, "</details>\n"]
 
 
 def claims(name: str, tables: Sequence[Table]) -> list[tuple[str, ...]]:
     """Every claim in each protocol of which a comparison has lines, as cells below CLAIMS: what the
     paper is about first, also where nothing of it has lines.
     """
-    found = [(judged, one) for one in tables for judged in one.claims]
-    first = [(j, one) for j, one in found if j.claim.headline]
-    rest = [(j, one) for j, one in found if not j.claim.headline]
+    results = [(result, one) for one in tables for result in one.claims]
+    first = [(j, one) for j, one in results if j.claim.headline]
+    rest = [(j, one) for j, one in results if not j.claim.headline]
     rows = _rows(first)
     if not rows:
         heads = [(e, c) for e in entries_of(name) for c in e.claims if c.headline]
@@ -140,59 +149,59 @@ class _Part(NamedTuple):
     """What one claim says in one protocol, of those that make a row. at: the size at its end."""
 
     at: str
-    place: str
-    said: str
+    where: str
+    text: str
 
 
-def _rows(claimed: Sequence[tuple[Judged, Table]]) -> list[tuple[str, ...]]:
+def _rows(results: Sequence[tuple[JudgedClaim, Table]]) -> list[tuple[str, ...]]:
     """A row for each claim with lines; claims of one table that differ in nothing but the protocol
     or the size at their end, and have one verdict, share one.
     """
-    joined: dict[tuple[str, str, str], list[_Part]] = {}
-    for judged, of in claimed:
-        for reason in (r for r in judged.reasons if r.verdict and r.known):
-            size = _SIZE.fullmatch(judged.claim.text)
-            words, at = size.groups() if size else (judged.claim.text, "")
-            own = of.plan.scale == "paper" and not of.entry.own
-            table = of.entry.id + (", the paper's scale" if own else "")
+    parts_by_key: dict[tuple[str, str, str], list[_Part]] = {}
+    for result, source in results:
+        for reason in (r for r in result.reasons if r.verdict and r.measured):
+            size = _SIZE.fullmatch(result.claim.text)
+            words, at = size.groups() if size else (result.claim.text, "")
+            at_paper_scale = source.plan.scale == "paper" and not source.entry.study
+            table = source.entry.id + (", the paper's scale" if at_paper_scale else "")
             key = (words, table, WORDS[reason.verdict or "not measured"])
-            part = _Part(at, reason.place, _carried(judged, reason, of))
-            joined.setdefault(key, []).append(part)
-    return [(*_row(*key, parts),) for key, parts in joined.items()]
+            part = _Part(at, reason.where, _evidence_text(result, reason, source))
+            parts_by_key.setdefault(key, []).append(part)
+    return [(*_row(*key, parts),) for key, parts in parts_by_key.items()]
 
 
 def _row(words: str, table: str, verdict: str, parts: Sequence[_Part]) -> tuple[str, ...]:
     """The cells of a row: a part that is not alone has its size and its protocol before it."""
-    places = [*dict.fromkeys(part.place for part in parts)]
+    places = [*dict.fromkeys(part.where for part in parts)]
     sizes = [*dict.fromkeys(part.at for part in parts if part.at)]
-    said = []
+    texts = []
     for part in parts:
-        named = [part.at] * (len(sizes) > 1) + [part.place] * (len(places) > 1)
-        said.append(f"{', '.join(named)}: {part.said}" if named else part.said)
+        labels = [part.at] * (len(sizes) > 1) + [part.where] * (len(places) > 1)
+        texts.append(f"{', '.join(labels)}: {part.text}" if labels else part.text)
     text = f"{words} {', '.join(sizes)}" if sizes else words
-    return text, ", ".join([table, *places]), verdict, _shorter("; ".join(said))
+    return text, ", ".join([table, *places]), verdict, _shorter("; ".join(texts))
 
 
-def _shorter(said: str) -> str:
+def _shorter(text: str) -> str:
     """Of several differences of equally many seeds the seeds once, at the end; p by Holm where it
     is another one.
 
     >>> _shorter("A 2 less B 1 is +1, p 0.1 (by Holm 0.1), 3 seeds; A 2 less C 3 is -1, 3 seeds")
     'A 2 less B 1 is +1, p 0.1; A 2 less C 3 is -1; 3 seeds'
     """
-    said = re.sub(r"p ([<.\d ]+) \(by Holm \1\)", r"p \1", said)
-    found = re.findall(r", (\d+ seeds|one seed, no test)", said)
-    if {*found} == {"one seed, no test"}:  # of which none can be clear
-        said = re.sub(r"0 of \d+ clear; hardest: ", "", said)
-    if len(found) < 2 or len({*found}) > 1:
-        return said
-    return f"{said.replace(f', {found[0]}', '')}; {found[0]}"
+    text = re.sub(r"p ([<.\d ]+) \(by Holm \1\)", r"p \1", text)
+    counts = re.findall(r", (\d+ seeds|one seed, no test)", text)
+    if {*counts} == {"one seed, no test"}:  # of which none can be clear
+        text = re.sub(r"0 of \d+ clear; hardest: ", "", text)
+    if len(counts) < 2 or len({*counts}) > 1:
+        return text
+    return f"{text.replace(f', {counts[0]}', '')}; {counts[0]}"
 
 
-def _carried(judged: Judged, reason: Reason, of: Table) -> str:
+def _evidence_text(result: JudgedClaim, reason: Reason, table: Table) -> str:
     """The numbers of a verdict; of a paper's headline those of every comparison."""
-    every = judged.claim.headline and not of.entry.own
-    more = [one.words for one in reason.known if every and one is not reason.hardest]
+    every = result.claim.headline and not table.entry.study
+    more = [one.words for one in reason.measured if every and one is not reason.hardest]
     return "; ".join([reason.words, *more])
 
 
@@ -200,31 +209,31 @@ def without_lines(tables: Sequence[Table]) -> str:
     """The claims of these tables that nothing decides, as a paragraph; "" without any."""
     left = {
         one.entry.id: sum(
-            not r.known and r.verdict is not None for j in one.claims for r in j.reasons
+            not r.measured and r.verdict is not None for j in one.claims for r in j.reasons
         )
         for one in tables
     }
-    said = ", ".join(f"{name} ({count})" for name, count in left.items() if count)
-    if not said:
+    names = ", ".join(f"{name} ({count})" for name, count in left.items() if count)
+    if not names:
         return ""
-    return f"Sentences that have no lines in a protocol, and are not decided there: {said}.\n"
+    return f"Sentences that have no lines in a protocol, and are not decided there: {names}.\n"
 
 
-def overview(one: Shown) -> list[tuple[str, str, Dots]]:
+def overview(one: MeasuredTable) -> list[tuple[str, str, Dots]]:
     """A panel for every protocol: how many points of accuracy the rows with all seeds that the
     paper prints are above the base, each seed's here and the paper's. At a reduced scale accuracies
     are lower, so that only differences compare.
     """
-    entry, out = one.found.entry, list[tuple[str, str, Dots]]()
+    entry, out = one.table.entry, list[tuple[str, str, Dots]]()
     for protocol in entry.protocols:
         measure = entry.headline(protocol)
-        known = {
-            n.wanted.row.name: n
-            for n in one.found.numbers_of(protocol, measure)
+        numbers = {
+            n.quantity.row.name: n
+            for n in one.table.numbers_of(protocol, measure)
             if n.published is not None and len(n.values) >= entry.seeds
         }
-        base = known.pop(base_of(entry).name, None)
-        if base is None or not known or "acc" not in measure[0]:
+        base = numbers.pop(base_of(entry).name, None)
+        if base is None or not numbers or "acc" not in measure[0]:
             continue
         points = 100.0 if "fraction" in measure[0] else 1.0
         rows = [
@@ -237,9 +246,9 @@ def overview(one: Shown) -> list[tuple[str, str, Dots]]:
                 ],
                 points * ((n.published or 0.0) - (base.published or 0.0)),
             )
-            for name, n in known.items()
+            for name, n in numbers.items()
         ]
-        words = f"less {base.wanted.row.name}, points of accuracy"
+        words = f"less {base.quantity.row.name}, points of accuracy"
         out.append((_panel(entry, protocol), words, rows))
     return out
 
@@ -252,43 +261,48 @@ def _panel(entry: Entry, protocol: Protocol) -> str:
     return f"{paper}, {name}: {protocol.dataset}"
 
 
-def measured_and_published(tables: Sequence[Shown], name: str) -> list[Picture]:
+def measured_and_published(tables: Sequence[MeasuredTable], name: str) -> list[Picture]:
     """The picture of some tables, if there is anything to be seen."""
     grid = [panel for one in tables for panel in overview(one)]
     return [Picture(name, BESIDE, f"{BESIDE}.", dots(grid))] if grid else []
 
 
-class Made(NamedTuple):
+class Results(NamedTuple):
     """What the lines make: {name: page}, and the pictures of each."""
 
     pages: dict[str, str]
     pictures: dict[str, list[Picture]]
 
 
-def made(names: Sequence[str] = ()) -> Made:
+def make_results(names: Sequence[str] = ()) -> Results:
     """The pages and pictures of papers and studies; of all with board, README and its picture."""
     lines = evidence(LINES)
     pages: dict[str, str] = {}
-    drawn: dict[str, list[Picture]] = {}
-    every: list[Shown] = []
+    pictures_by_name: dict[str, list[Picture]] = {}
+    every: list[MeasuredTable] = []
     for name in names or TITLES:
         tables = list(
-            shown(lines, LINES, entries_of(name), items=read_items(RESULTS / "plan.toml"))
+            measured_tables(lines, LINES, entries_of(name), items=read_items(RESULTS / "plan.toml"))
         )
         every += tables
         if tables:
-            best = [one for one in tables if one.whole or one.found.entry.own]
-            own = {one.found.entry.id: pictures(one.found) for one in best}
-            pages[name] = text(name, tables, own)
-            beside = measured_and_published(best, name)
-            drawn[name] = [*beside, *(picture for each in own.values() for picture in each)]
+            best = [one for one in tables if one.whole or one.table.entry.study]
+            best_pictures = {one.table.entry.id: pictures(one.table) for one in best}
+            pages[name] = text(name, tables, best_pictures)
+            overviews = measured_and_published(best, name)
+            pictures_by_name[name] = [
+                *overviews,
+                *(picture for each in best_pictures.values() for picture in each),
+            ]
     if not names:
         cells = board(lines, every, ENTRIES.values())
         ran = [row for row in cells if row[2]]
-        rest = {state: [id for id, there, *_ in cells if there == state] for state in WITHOUT}
+        rest = {
+            state: [id for id, row_state, *_ in cells if row_state == state] for state in WITHOUT
+        }
         left = "\n".join(f"- *{state}*: {', '.join(ids)}" for state, ids in rest.items())
         pages["board"] = f"{MADE}{words('board')}\n{markdown(HEADS, ran, texts=2)}\n\n{left}\n"
         pages["README"] = fill((RESULTS / "README.md.in").read_text("utf-8"))
         name = "measured_and_published"
-        drawn[name] = measured_and_published([one for one in every if one.whole], name)
-    return Made(pages, drawn)
+        pictures_by_name[name] = measured_and_published([one for one in every if one.whole], name)
+    return Results(pages, pictures_by_name)

@@ -6,16 +6,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ..board import Shown
+from ..board import MeasuredTable
 from ..lines import Line
 
 OUT = "docs/results/papers"
 MANY = 10  # rows without a run are counted
 
 
-def what_was_run(tables: Sequence[Shown]) -> Iterator[str]:
+def what_was_run(tables: Sequence[MeasuredTable]) -> Iterator[str]:
     """The lines below a page's heading."""
-    if tables[0].found.entry.own:
+    if tables[0].table.entry.study:
         yield from map(_study, tables)
     else:
         yield from _reduced(tables)
@@ -28,65 +28,65 @@ def what_was_run(tables: Sequence[Shown]) -> Iterator[str]:
     yield "\n".join(["", "```sh", *_commands(tables), "```"])
 
 
-def _reduced(tables: Sequence[Shown]) -> Iterator[str]:
+def _reduced(tables: Sequence[MeasuredTable]) -> Iterator[str]:
     """What was reduced in which tables of a paper, and their runs."""
-    reduced: dict[str, list[Shown]] = {}
+    reduced: dict[str, list[MeasuredTable]] = {}
     for one in tables:
-        why = one.found.entry.cpu if one.plan.scale == "cpu" else "at the paper's scale"
+        why = one.table.entry.cpu if one.plan.scale == "cpu" else "at the paper's scale"
         reduced.setdefault(why, []).append(one)
     for why, those in reduced.items():
-        names = ", ".join(f"{one.found.entry.name} ({_counts(one)})" for one in those)
+        names = ", ".join(f"{one.table.entry.name} ({_counts(one)})" for one in those)
         yield f"- {names}{_by(those)}: {why}."
 
 
-def _study(one: Shown) -> str:
+def _study(one: MeasuredTable) -> str:
     """How many runs there are of an entry, which rows have none, and which runs failed."""
-    entry, found = one.found.entry, one.found
-    named = [row.name for p in entry.protocols for row in found.rows_of(p)]
-    there = {
+    entry, table = one.table.entry, one.table
+    row_names = [row.name for p in entry.protocols for row in table.rows_of(p)]
+    rows_with_runs = {
         row.name
         for p in entry.protocols
-        for row in found.rows_of(p)
-        if found.own[p.name].get(row.key)
+        for row in table.rows_of(p)
+        if table.lines_by_protocol[p.name].get(row.key)
     }
-    none = [*dict.fromkeys(name for name in named if name not in there)]
-    failed = [f"{row} in {p}, seed {s} ({why.splitlines()[0]})" for p, row, s, why in found.failed]
-    said = [_counts(one) + _by([one])]
-    said += [f"without a run: {', '.join(none)}"] if 0 < len(none) < MANY else []
-    said += [f"{len(none)} rows without a run"] if len(none) >= MANY else []
-    said += [f"failed: {', '.join(failed)}"] if failed else []
-    return f"- {entry.name}, {entry.title}: {'; '.join(said)}."
+    none = [*dict.fromkeys(name for name in row_names if name not in rows_with_runs)]
+    failed = [f"{row} in {p}, seed {s} ({why.splitlines()[0]})" for p, row, s, why in table.failed]
+    parts = [_counts(one) + _by([one])]
+    parts += [f"without a run: {', '.join(none)}"] if 0 < len(none) < MANY else []
+    parts += [f"{len(none)} rows without a run"] if len(none) >= MANY else []
+    parts += [f"failed: {', '.join(failed)}"] if failed else []
+    return f"- {entry.name}, {entry.title}: {'; '.join(parts)}."
 
 
-def _counts(one: Shown) -> str:
+def _counts(one: MeasuredTable) -> str:
     """How many of the runs of a table's own seeds have a line."""
-    found, seeds = one.found, range(one.found.entry.seeds)
+    table, seeds = one.table, range(one.table.entry.seeds)
     runs = [
-        len({*found.own[place].get(row, {})} & {*seeds})
+        len({*table.lines_by_protocol[place].get(row, {})} & {*seeds})
         for place, row in {(place, row) for place, row, _ in one.plan.digests}
     ]
     return f"{sum(runs)} of {len(seeds) * len(runs)} runs"
 
 
-def _by(tables: Sequence[Shown]) -> str:
+def _by(tables: Sequence[MeasuredTable]) -> str:
     """How many seeds each row has, and which commits made the lines."""
-    seeds = max(one.found.entry.seeds for one in tables)
+    seeds = max(one.table.entry.seeds for one in tables)
     lines = [line for one in tables for line in _lines(one)]
     commits = dict.fromkeys(str(line["commit"])[:9] for line in lines if line.get("commit"))
     by = f", of {', '.join(commits)}" if commits else ""
     return f", {seeds} seed{'s' * (seeds > 1)}{by}"
 
 
-def _lines(one: Shown) -> list[Line]:
-    rows = [row for rows in one.found.own.values() for row in rows.values()]
+def _lines(one: MeasuredTable) -> list[Line]:
+    rows = [row for rows in one.table.lines_by_protocol.values() for row in rows.values()]
     return [line for seeds in rows for line in seeds.values()]
 
 
-def _commands(tables: Sequence[Shown]) -> Iterator[str]:
+def _commands(tables: Sequence[MeasuredTable]) -> Iterator[str]:
     """What prints each table from the committed lines, and what runs one of them again."""
     for scale in dict.fromkeys(one.plan.scale for one in tables):
         those = [one for one in tables if one.plan.scale == scale]
-        names = [one.found.entry.name for one in those]
+        names = [one.table.entry.name for one in those]
         if len(names) == 1:
             yield f"fedloom paper {_words(those[0], names[0])} --show --out {OUT}"
         else:
@@ -94,10 +94,10 @@ def _commands(tables: Sequence[Shown]) -> Iterator[str]:
             yield f"  fedloom paper {_words(those[0], '$t')} --show --out {OUT}"
             yield "done"
     one = next((one for one in tables if one.choices), tables[0])
-    grid = " --halving" if one.halved else " --tune" if one.choices else ""
-    yield f"fedloom paper {_words(one, one.found.entry.name)}{grid}  # runs it again"
+    grid = " --halving" if one.halved_rows else " --tune" if one.choices else ""
+    yield f"fedloom paper {_words(one, one.table.entry.name)}{grid}  # runs it again"
 
 
-def _words(one: Shown, name: str) -> str:
-    own = "" if one.found.entry.own else f" --scale {one.plan.scale}"
-    return f"{one.found.entry.paper}:{name}{own}"
+def _words(one: MeasuredTable, name: str) -> str:
+    scale_option = "" if one.table.entry.study else f" --scale {one.plan.scale}"
+    return f"{one.table.entry.paper}:{name}{scale_option}"
