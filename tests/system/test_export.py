@@ -45,7 +45,7 @@ from fedloom.data.raw_inputs import Characters, Columns, Pixels, Running, Words,
 from fedloom.models import MODELS, mlp
 from fedloom.models.recurrent import LSTM
 from fedloom.report import group_runs, load_run
-from fedloom.report.clients import prepared
+from fedloom.report.clients import preparation_lines
 from tiny import Fedloom
 
 SMALL = ("rounds=2", "local.epochs=1")
@@ -648,7 +648,9 @@ def test_rows_of_a_table_are_prepared_as_in_training(fedloom: Fedloom, check: An
     Path("my.toml").write_text(TABLE)
     fedloom("run", "my.toml", "--out", "a", "--quiet")
     (group,) = group_runs([load_run("a")])
-    assert prepared([group])[2].startswith("stage: 0 to 2 for I < II < III, missing values as 'I")
+    assert preparation_lines([group])[2].startswith(
+        "stage: 0 to 2 for I < II < III, missing values as 'I"
+    )
     assert "checked: accuracy" in fedloom("export", "a", "--test-set").output
     assert check("a/export/predict.py", "--check", "a/export/test.npz")[0] == 0
     made = runpy.run_path("a/export/predict.py")

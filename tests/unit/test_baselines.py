@@ -159,7 +159,7 @@ def test_all_rows_are_compared_by_what_clients_use(tmp_path: Path) -> None:
     rows = comparison(groups, value="last")
     assert [row["value_mean"] for row in rows] == pytest.approx(means)
     assert {row["metric"] for row in rows} == {"mean client accuracy"}
-    found = {d.label: d.found.mean for d in differences(groups, value="last")}
+    found = {d.label: d.gap.mean for d in differences(groups, value="last")}
     assert found == pytest.approx({"alone": means[1] - means[0], "tuned": means[2] - means[0]})
     assert "mean client accuracy, last tenth" in table_cells(comparison(groups))[0]
     (said,) = measured_how(groups)

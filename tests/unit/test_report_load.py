@@ -133,7 +133,7 @@ def test_groups_keep_the_order_first_seen_and_take_in_unfinished_seeds(tmp_path:
     groups = group_runs(map(load_run, paths))
     assert [group.label for group in groups] == ["FedACG", "FedAvg"]
     assert [run.seed for run in groups[0].runs] == [0, 1, 2]
-    assert [run.seed for run in groups[0].counted] == [0, 1]
+    assert [run.seed for run in groups[0].averaged_runs] == [0, 1]
     assert groups[0].state == "1 unfinished left out"
 
 

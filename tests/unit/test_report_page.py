@@ -22,7 +22,7 @@ from fedloom.report import group_runs, load_run, save_curves, write_report
 from fedloom.report.charts import clients_chart, field_bytes, ledger_chart, partition_charts
 from fedloom.report.clients import attendance, names_of
 from fedloom.report.curves import metric_curves
-from fedloom.report.style import fit, numbered, save_pictures, styles
+from fedloom.report.style import fit, nth_style, save_pictures, styles
 from fedloom.storage import world
 
 NASTY = '_<script>alert("x")</script> & $5_^ $ 数 {{ 7*7 }}'  # no such glyph in the font
@@ -248,7 +248,7 @@ def test_printed_letters_fit_and_no_axis_has_an_offset(tmp_path: Path) -> None:
 
 
 def test_styles_differ_beyond_seven_methods_and_in_grey() -> None:
-    looks = [numbered(i) for i in range(28)]
+    looks = [nth_style(i) for i in range(28)]
     assert len({(s.colour, s.dash) for s in looks}) == 28
     assert len({s.mark for s in looks[:9]}) == 9, "marks alone tell nine apart"
 

@@ -21,11 +21,11 @@ from fedloom.report.runs import Group, group_runs
 from fedloom.report.statistics import (
     Paired,
     against,
-    apart,
     corrected,
     paired,
     student_p,
     student_t,
+    unpaired,
 )
 from fedloom.report.table_files import as_latex
 from fedloom.report.table_text import as_text
@@ -70,19 +70,20 @@ def test_pairs_are_by_seed_or_by_place() -> None:
 
 def test_runs_that_are_no_pairs_are_compared_as_welch_does() -> None:
     ours, theirs = [0.70, 0.74, 0.73, 0.69, 0.75], [0.76, 0.77, 0.75]
-    found, right = apart(ours, theirs), stats.ttest_ind(ours, theirs, equal_var=False)
+    found, right = unpaired(ours, theirs), stats.ttest_ind(ours, theirs, equal_var=False)
     assert found is not None and found.error == pytest.approx(found.mean / right.statistic)
     assert found.freedom == math.floor(right.df) < right.df
     assert found.p == pytest.approx(2 * stats.t.sf(abs(right.statistic), found.freedom))
     assert found.p > right.pvalue, "rounded down, so never more certain than Welch"
     assert found.half == pytest.approx(stats.t.ppf(0.975, found.freedom) * found.error)
-    alike = apart([0.1, 0.2, 0.4], [0.7, 0.9, 1.0])  # two groups of equal size and spread: 2n - 2
+    # two groups of equal size and spread: 2n - 2
+    alike = unpaired([0.1, 0.2, 0.4], [0.7, 0.9, 1.0])
     assert alike is not None and alike.freedom == 4
     assert corrected({0: found, 1: alike})[0].p_holm == pytest.approx(found.p)
-    one, none = apart([0.1], [0.2, 0.3]), apart([], [0.2])
+    one, none = unpaired([0.1], [0.2, 0.3]), unpaired([], [0.2])
     assert one is not None and (one.p, one.verdict, one.half) == (None, "undecided", math.inf)
     assert none is None
-    same = apart([0.5] * 5, [0.5] * 5)
+    same = unpaired([0.5] * 5, [0.5] * 5)
     assert same is not None and (same.p, same.half, same.verdict) == (1.0, 0.0, "undecided")
 
 
@@ -99,8 +100,8 @@ def test_a_comparison_says_what_each_group_is_less_the_first(tmp_path: Path) -> 
     # less the base: one +10 in every seed, one +1, +2, +3 points, and both counted
     groups = groups_of(tmp_path / "a", 3, far=(0.1, 0.11, 0.1201), near=(0.01, 0.03, 0.05))
     found = differences(groups)
-    assert [(d.label, d.found.verdict) for d in found] == [("far", "above"), ("near", "undecided")]
-    far, near = (d.found for d in found)
+    assert [(d.label, d.gap.verdict) for d in found] == [("far", "above"), ("near", "undecided")]
+    far, near = (d.gap for d in found)
     assert near.p_holm == near.p and far.p_holm == 2 * (far.p or 0.0)
     head, _, line, last = as_lines(found)
     assert "Less base in points (mean of the last tenth of evaluations, accuracy" in head
@@ -110,7 +111,7 @@ def test_a_comparison_says_what_each_group_is_less_the_first(tmp_path: Path) -> 
     assert columns("base", found)["p"] is None and columns("far", found)["verdict"] == "above"
     other = differences(groups, "near")
     assert [d.label for d in other] == ["base", "far"]
-    assert other[0].found.mean == pytest.approx(-0.02)
+    assert other[0].gap.mean == pytest.approx(-0.02)
     with pytest.raises(ConfigError, match="--against 'nea' is no row of the table; did you mean"):
         differences(groups, "nea")
 
@@ -207,7 +208,7 @@ def test_what_is_tested_is_shown_and_can_be_chosen(tmp_path: Path) -> None:
     for value, mean, verdict in (("last-tenth", 0.06, "above"), ("ema", -0.117, "below")):
         rows = comparison(groups, value=value)
         (one,) = differences(groups, value=value)
-        assert one.found.mean == pytest.approx(mean) and one.found.verdict == verdict
+        assert one.gap.mean == pytest.approx(mean) and one.gap.verdict == verdict
         assert one.ours == pytest.approx(rows[1]["value_mean"])
         head = f"accuracy, {'last tenth' if value == 'last-tenth' else 'EMA last'}"
         text = as_text(rows)

@@ -62,8 +62,8 @@ def test_differences_are_decided_at_the_first_look_that_shows_them() -> None:
         "short": "undecided",
         "constant": "undecided",
     }
-    large = out["large"].found
-    assert large is not None and large.n == at[0] and out["short"].found is None
+    large = out["large"].pairs
+    assert large is not None and large.n == at[0] and out["short"].pairs is None
     assert out["large"].bound is not None and large.p is not None and large.p <= out["large"].bound
     assert decide({"small": gaps["small"]}, at)["small"].verdict == "undecided"  # without a delta
 

@@ -130,14 +130,14 @@ def _settings(groups: Sequence[Group], space: int | None) -> list[str]:
     """The settings that differ, as lines; nothing if none does. Where a table would cut words: the
     commonest value of each, and whose the others are.
     """
-    from fedloom.report.setting_differences import setting_cells, whose
+    from fedloom.report.setting_differences import describe_values, setting_cells
 
     heads, lines = setting_cells(groups)
     if not lines:
         return []
     cells = [heads, *lines]
     if cuts(cells, space):
-        cells = [[key, whose(values, heads[1:])] for key, *values in lines]
+        cells = [[key, describe_values(values, heads[1:])] for key, *values in lines]
     return ["Settings that differ:", table(cells, space)]
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from fedloom.core.text_table import aligned, one_line, width_of
 from fedloom.report import human_bytes, human_seconds
 from fedloom.report.skew import skew_of, words
-from fedloom.report.table_text import Column, chosen, columns
+from fedloom.report.table_text import Column, columns, select_columns
 from fedloom.report.tables import human_size, human_target, human_value
 from fedloom.storage.seal import Seal
 
@@ -156,7 +156,7 @@ def fitted(
     `page_width`.
     """
     space = page_width() if space is None else space
-    whole = selected = chosen(columns([dict(row) for row in rows]), names)
+    whole = selected = select_columns(columns([dict(row) for row in rows]), names)
     for name in _DROPPABLE if names is None else ():
         if min(_width(selected[:1]), _NAME) + 2 + _width(selected[1:]) > space:
             selected = [column for column in selected if not re.fullmatch(name, column.name)]

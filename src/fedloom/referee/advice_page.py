@@ -9,7 +9,7 @@ from typing import Any
 from ..report import group_runs
 from ..report.clients import against_alone
 from ..report.runs import Run
-from ..report.statistics import shown
+from ..report.statistics import difference_text
 from ..report.tables import human_bytes, human_value
 from .advice import ALONE, BESIDE, Advised, Screen, Taken, bytes_of, mean_of, taken
 from .page import (
@@ -148,7 +148,8 @@ def _reasons(found: Mapping[str, Any], methods: Mapping[str, Any]) -> list[str]:
         if (ahead := one["ahead"]) is not None:
             points = " points" if unit == "share" else ""
             side = "behind" if ahead < 0 else "ahead"
-            gap = f"{side} by {shown(abs(ahead), unit).removeprefix('+')}{points} in the mean"
+            by = difference_text(abs(ahead), unit).removeprefix("+")
+            gap = f"{side} by {by}{points} in the mean"
         verdict = one["verdict"]
         if verdict == "no difference":
             verdict = f"no difference larger than {delta_words(found)}"

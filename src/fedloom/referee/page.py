@@ -13,7 +13,7 @@ from ..report import comparison, group_runs
 from ..report.curve_data import value_of
 from ..report.runs import Run
 from ..report.sequential import RHO, Decision
-from ..report.statistics import LEVEL, shown
+from ..report.statistics import LEVEL, difference_text
 from ..report.table_text import columns
 from .question import Cell, Method
 from .study import Study
@@ -102,7 +102,7 @@ def _pair(
     runs: Mapping[Method, Sequence[Run | None]],
 ) -> Found:
     """A comparison: the verdict, and the difference of the method and its rival."""
-    found, failures = decision.found, sum([*runs[method]].count(None) for method in pair)
+    found, failures = decision.pairs, sum([*runs[method]].count(None) for method in pair)
     return {
         "method": pair[0].name,
         "against": pair[1].name,
@@ -175,7 +175,7 @@ def _words(verdict: str, found: Mapping[str, Any]) -> str:
 def delta_words(found: Mapping[str, Any]) -> str:
     """The difference that does not matter."""
     points = " points" if found["unit"] == "share" else ""
-    return shown(found["delta"], found["unit"]).removeprefix("+") + points
+    return difference_text(found["delta"], found["unit"]).removeprefix("+") + points
 
 
 def decided_table(found: Mapping[str, Any], first: str = "cell") -> list[str]:
@@ -187,7 +187,7 @@ def decided_table(found: Mapping[str, Any], first: str = "cell") -> list[str]:
             gap = p = "-"
             if one["difference"] is not None:
                 ends = [one["difference"], one["low"], one["high"]]
-                said = ["-" if v is None else shown(v, found["unit"]) for v in ends]
+                said = ["-" if v is None else difference_text(v, found["unit"]) for v in ends]
                 gap = f"{said[0]} ({said[1]} to {said[2]})"
             if one["p"] is not None:
                 p = f"{one['p']:.2g} {'≤' if one['p'] <= one['bound'] else '>'} {one['bound']:.2g}"

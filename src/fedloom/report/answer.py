@@ -13,8 +13,8 @@ from .clients import against_alone
 from .curve_data import mean
 from .differences import Difference, measured_how, tested_values
 from .runs import Group, Metric
-from .statistics import Paired, against, p_text, paired, shown
-from .table_text import TESTED_HEADS, chosen, columns, interval
+from .statistics import Paired, against, difference_text, p_text, paired
+from .table_text import TESTED_HEADS, columns, interval, select_columns
 from .tables import Row, human_bytes, human_target, human_value
 
 
@@ -40,7 +40,7 @@ def answer(groups: Sequence[Group], rows: Sequence[Row], found: Sequence[Differe
     names = [c.name for c in made if c.name in ("difference", "p")]
     names += ["bytes"] + [c.name for c in cost]
     names = ["measured", *names]
-    name, *others = chosen(made, [n for n in names if any(c.name == n for c in made)])
+    name, *others = select_columns(made, [n for n in names if any(c.name == n for c in made)])
     same = len({row["metric"] for row in rows}) == 1
     head = f"{groups[0].metric.title.replace('_', ' ') if same else 'metric'}, "
     head += f"{TESTED_HEADS[value]} (95 %)"
@@ -83,7 +83,7 @@ def _words(
     tested = {base: found[0].theirs} | {d.label: d.ours for d in found}
     best, second = sorted(tested, key=lambda label: tested[label], reverse=high)[:2]
     gap = against(own[best], {label: own[label] for label in tested if label != best})[second]
-    by = shown(abs(gap.mean), metric.unit).removeprefix("+")
+    by = difference_text(abs(gap.mean), metric.unit).removeprefix("+")
     points = " points" if metric.unit == "share" else ""
     said = (
         f"{best} has the {'highest' if high else 'lowest'} {_what(metric, rows)}: "

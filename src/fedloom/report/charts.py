@@ -10,7 +10,7 @@ import numpy as np
 
 from .curve_data import mean
 from .runs import Floats, Group, Ints, Run
-from .style import Picture, Style, figure, legend_below, numbered, plain, shorten
+from .style import Picture, Style, figure, legend_below, nth_style, plain, shorten
 from .tables import human_bytes, human_value
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class FieldBytes:
 
 def field_bytes(group: Group) -> list[FieldBytes]:
     """Read the bytes per field from the ledgers of the seeds that count, down before up."""
-    runs = [run for run in group.counted if run.ledger]
+    runs = [run for run in group.averaged_runs if run.ledger]
     ledgers = [run.ledger for run in runs]
     found = []
     for direction in ("down", "up"):
@@ -178,7 +178,7 @@ def reliability_chart(groups: Sequence[Group], look: Mapping[str, Style]) -> Pic
     if len(rows) == 1:
         drawn, few = _client_bins(rows[0][0])
         for i, (name, bins) in enumerate(drawn.items(), 1):
-            handles += top.plot(*_curve(bins), color=numbered(i).colour, lw=1.0, ls="--")
+            handles += top.plot(*_curve(bins), color=nth_style(i).colour, lw=1.0, ls="--")
             labels.append(f"{shorten(name, 20)}, {bins[0].sum():,.0f} rows")
     for group, bins in rows:
         style = look[group.key]
@@ -201,14 +201,14 @@ def reliability_chart(groups: Sequence[Group], look: Mapping[str, Style]) -> Pic
 
 def _bins(group: Group) -> Floats | None:
     """The bins of a group's seeds, added up: (3, bins)."""
-    found = [(run.clients.get("reliability") or {}).get("bins") for run in group.counted]
+    found = [(run.clients.get("reliability") or {}).get("bins") for run in group.averaged_runs]
     known = [np.array(bins, dtype=np.float64) for bins in found if bins]
     return sum(known[1:], start=known[0]) if known else None
 
 
 def _client_bins(group: Group) -> tuple[dict[str, Floats], list[str]]:
     """The bins of clients with enough rows by name, and the names of the others."""
-    run = next(run for run in group.counted if run.clients.get("reliability"))
+    run = next(run for run in group.averaged_runs if run.clients.get("reliability"))
     each = run.clients["reliability"].get("clients") or []
     names = run.clients.get("names") or [f"client {i}" for i in range(len(each))]
     counts = run.clients.get("test_rows") or [sum(bins[0]) for bins in each]
@@ -269,7 +269,9 @@ def ledger_chart(groups: Sequence[Group], look: Mapping[str, Style]) -> Picture 
 
 def _client_values(group: Group) -> Floats:
     """Pool the finite values of the seeds that count, n of them."""
-    values = [v for run in group.counted for v in run.clients.get("values") or [] if v is not None]
+    values = [
+        v for run in group.averaged_runs for v in run.clients.get("values") or [] if v is not None
+    ]
     pooled = np.array(values, dtype=np.float64)
     return pooled[np.isfinite(pooled)]
 

@@ -32,14 +32,14 @@ def client_cells(groups: Sequence[Group]) -> tuple[list[str], list[list[str]], i
     found = [(group, values) for group in groups if (values := _values(group)) is not None]
     if not found:
         return [], [], 0
-    clients = _clients(found[0][0].counted[0])
-    found = [pair for pair in found if _clients(pair[0].counted[0]) == clients]
+    clients = _clients(found[0][0].averaged_runs[0])
+    found = [pair for pair in found if _clients(pair[0].averaged_runs[0]) == clients]
     metric = found[0][0].metric
     sign = -1.0 if metric.higher_is_better is False else 1.0
     first = found[0][1]
     order = sorted(range(len(clients)), key=lambda i: (np.isnan(first[i]), sign * first[i]))
     lines, columns = [], _columns(found)
-    always = found[0][0].counted[0].partition.get("majority")
+    always = found[0][0].averaged_runs[0].partition.get("majority")
     if always and any("accuracy" in head for head, _, _ in columns):
         columns.append(("majority %", np.array(always, dtype=np.float64), "share"))
     for i in order[:SHOWN]:
@@ -57,7 +57,7 @@ def unseen_cells(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
     found: dict[str, dict[str, list[float]]] = {}
     rows: dict[str, int] = {}
     for group in groups:
-        for run in group.counted:
+        for run in group.averaged_runs:
             about = run.clients.get("unseen") or {"names": ()}
             for i, name in enumerate(about["names"]):
                 rows[name] = about["rows"][i]
@@ -107,7 +107,7 @@ def against_alone(groups: Sequence[Group]) -> list[str]:
         gap = sign * (ours - theirs)[both]
         if not both.any():
             continue
-        names = dict(enumerate(name for name, _ in _clients(group.counted[0])))
+        names = dict(enumerate(name for name, _ in _clients(group.averaged_runs[0])))
         worse = [names.get(int(i), f"client {i}") for i in np.flatnonzero(both)[gap < 0]]
         means = [human_value(float(v[both].mean()), metric.unit) for v in (ours, theirs)]
         said = f"{group.label} is better than alone at {(gap > 0).sum()} of {both.sum()} clients"
@@ -130,7 +130,7 @@ def _mean_values(group: Group) -> _Floats | None:
     """The mean of every client's headline over the seeds; NaN where none; None without any."""
     rows = [
         [np.nan if value is None else float(value) for value in values]
-        for run in group.counted
+        for run in group.averaged_runs
         if (values := _of(run, None))
     ]
     if not rows or len({len(row) for row in rows}) > 1:
@@ -139,7 +139,7 @@ def _mean_values(group: Group) -> _Floats | None:
     return means
 
 
-def prepared(groups: Sequence[Group]) -> list[str]:
+def preparation_lines(groups: Sequence[Group]) -> list[str]:
     """What was done with the columns of the users' tables, a line each."""
     runs = [run for group in groups for run in group.runs]
     parts: list[Any] = [run.partition.get("inputs") or {} for run in runs]
@@ -158,11 +158,11 @@ def _values(group: Group, metric: str | None = None) -> _Floats | None:
     """The mean of every client's metric over the seeds with the same clients; NaN where none. None:
     the headline.
     """
-    if not group.counted or not (clients := _clients(group.counted[0])):
+    if not group.averaged_runs or not (clients := _clients(group.averaged_runs[0])):
         return None
     rows = [
         [np.nan if value is None else float(value) for value in values]
-        for run in group.counted
+        for run in group.averaged_runs
         if (values := _of(run, metric)) and _clients(run) == clients
     ]
     table = np.array([row for row in rows if len(row) == len(clients)])

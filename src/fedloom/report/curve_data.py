@@ -136,7 +136,7 @@ def group_curve(group: Group, column: str, axis: Axis = "round") -> Curve | None
     bytes and seconds on the axis are means over the seeds as well. A value that is not finite
     leaves a gap. None if there is no such round.
     """
-    runs = [run for run in group.counted if measured(run, column)[0].size]
+    runs = [run for run in group.averaged_runs if measured(run, column)[0].size]
     if not runs:
         return None
     shared = set(runs[0].rounds[measured(runs[0], column)[0]].tolist())

@@ -150,7 +150,7 @@ def _metric_curve(
     axes = made.add_subplot()
     handles = [_draw(axes, curve, look[group.key], scale, up) for group, curve in drawn]
     labels = [group.label for group, _ in drawn]
-    tested = {g.key: mean([value_of(run, value) for run in g.counted]) for g, _ in drawn}
+    tested = {g.key: mean([value_of(run, value) for run in g.averaged_runs]) for g, _ in drawn}
     for group, curve in drawn:
         _mark(axes, curve.x / scale, tested[group.key], up, value, look[group.key])
     if len(drawn) == 1 and (smooth := group_curve(drawn[0][0], metric.ema_column, axis)):

@@ -19,7 +19,7 @@ from .tables import human_value
 @dataclass(frozen=True)
 class Difference:
     """A group less another one, over the seeds that all groups have. ours, theirs: the means of
-    what is compared, in the metric's unit; found: its p is corrected for the number of differences.
+    what is compared, in the metric's unit; gap: its p is corrected for the number of differences.
     """
 
     label: str
@@ -27,7 +27,7 @@ class Difference:
     metric: Metric
     ours: float
     theirs: float
-    found: Paired
+    gap: Paired
     value: Value = "last-tenth"
     left_out: tuple[str, ...] = ()  # labels of groups with seeds that do not count
 
@@ -35,7 +35,7 @@ class Difference:
     def words(self) -> str:
         """Both values, the difference, its interval, p, corrected p, and the verdict."""
         both = (human_value(v, self.metric.unit) for v in (self.ours, self.theirs))
-        return f"{' less '.join(both)}: {self.found.words(self.metric.unit)}"
+        return f"{' less '.join(both)}: {self.gap.words(self.metric.unit)}"
 
 
 def differences(
@@ -93,7 +93,7 @@ def like_best(groups: Sequence[Group], value: Value = "last-tenth") -> set[str]:
         return set()
     best = (max if up else min)(means, key=lambda label: means[label])
     found = differences(groups, best, value)
-    return {one.label for one in found if one.found.verdict == "undecided"}
+    return {one.label for one in found if one.gap.verdict == "undecided"}
 
 
 def tested_values(
@@ -114,7 +114,7 @@ def _done(group: Group) -> bool:
 
 def _values(group: Group, value: Value) -> dict[int, float]:
     """{seed: what is compared}, of the seeds that count."""
-    found = {run.seed: value_of(run, value) for run in group.counted}
+    found = {run.seed: value_of(run, value) for run in group.averaged_runs}
     return {seed: v for seed, v in found.items() if v is not None}
 
 
@@ -132,7 +132,7 @@ def as_lines(found: Sequence[Difference]) -> list[str]:
     if not found:
         return []
     base, metric = found[0].against, found[0].metric
-    tests = sum(d.found.p is not None for d in found)
+    tests = sum(d.gap.p is not None for d in found)
     more = cut_to(found[0])
     if not tests:
         said = f"Only one seed in common with {base}: no difference can be told from chance "
@@ -190,7 +190,7 @@ def cut_to(one: Difference) -> list[str]:
     """That some rows have more seeds than are compared."""
     if not one.left_out:
         return []
-    seeds = "the one seed" if one.found.n == 1 else f"the {one.found.n} seeds"
+    seeds = "the one seed" if one.gap.n == 1 else f"the {one.gap.n} seeds"
     return [f"Compared are {seeds} that all rows have; more have {', '.join(one.left_out)}."]
 
 
@@ -199,11 +199,11 @@ def columns(label: str, found: Sequence[Difference]) -> dict[str, Any]:
     d = next((d for d in found if d.label == label), None)
     return {
         "against": d and d.against,
-        "pairs": d and d.found.n,
-        "difference": d and d.found.mean,
-        "difference_low": d and d.found.low,
-        "difference_high": d and d.found.high,
-        "p": d and d.found.p,
-        "p_holm": d and d.found.p_holm,
-        "verdict": d and d.found.verdict,
+        "pairs": d and d.gap.n,
+        "difference": d and d.gap.mean,
+        "difference_low": d and d.gap.low,
+        "difference_high": d and d.gap.high,
+        "p": d and d.gap.p,
+        "p_holm": d and d.gap.p_holm,
+        "verdict": d and d.gap.verdict,
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from .style import Picture, figure, numbered, plain, shorten
+from .style import Picture, figure, nth_style, plain, shorten
 
 
 def forest(found: Mapping[str, Any]) -> Picture:
@@ -21,7 +21,7 @@ def forest(found: Mapping[str, Any]) -> Picture:
     axes.axvline(0, color="black", linewidth=0.8)
     if found["delta"] is not None:
         axes.axvspan(-factor * found["delta"], factor * found["delta"], color="0.9")
-    looks = {name: numbered(i) for i, name in enumerate(found["against"])}
+    looks = {name: nth_style(i) for i, name in enumerate(found["against"])}
     for place, (_, one) in enumerate(rows):
         if one["difference"] is None:
             continue

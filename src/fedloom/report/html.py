@@ -21,7 +21,7 @@ from fedloom.storage.identity import flatten
 
 from .answer import answer
 from .charts import field_bytes
-from .clients import attendance, client_cells, names_of, prepared, unseen_cells
+from .clients import attendance, client_cells, names_of, preparation_lines, unseen_cells
 from .curve_data import best, last
 from .curves import all_pictures
 from .differences import columns, cut_to, differences
@@ -165,7 +165,7 @@ def _context(
         "clients": _images(pictures, "partition", "clients", "reliability"),
         "by_client": (_Table(*clients[:2], []), clients[2]),
         "unseen": _Table(*unseen_cells(groups), []),
-        "prepared": prepared(groups),
+        "prepared": preparation_lines(groups),
         "attended": _attended(groups),
         "sizes": _coloured(groups, size_cells(groups)),
         "by_size": _images(pictures, "sizes"),

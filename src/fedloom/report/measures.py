@@ -21,7 +21,7 @@ from .style import (
     figure,
     legend_below,
     line_with_band,
-    named,
+    name_panel,
     panels,
     plain,
     shorten,
@@ -57,12 +57,12 @@ def measure_cells(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
     lines = []
     for group in groups:
         for said, value in _NUMBERS.items():
-            found = [v for run in group.counted if (v := value(run)) is not None]
+            found = [v for run in group.averaged_runs if (v := value(run)) is not None]
             if found:
                 spread = sd(found)
                 beside = "" if spread is None else f" ± {spread:.2g}"
                 lines.append([group.label, said, f"{mean(found):.4g}{beside}", str(len(found))])
-        lines += [[group.label, *cells] for run in group.counted for cells in _targets(run)]
+        lines += [[group.label, *cells] for run in group.averaged_runs for cells in _targets(run)]
     return ["algorithm", "measured", "value", "seeds"], lines
 
 
@@ -151,7 +151,9 @@ def _layers(groups: Sequence[Group], look: Mapping[str, Style]) -> Picture | Non
     """FedACG's Figure 2c: the CKA of each layer, the mean over the seeds."""
     drawn = []
     for group in groups:
-        found = [layers for run in group.counted if (layers := file_of(run, "cka").get("layers"))]
+        found = [
+            layers for run in group.averaged_runs if (layers := file_of(run, "cka").get("layers"))
+        ]
         names = [n for n in (found[0] if found else ()) if all(n in f for f in found)]
         values = [[np.nan if f[n] is None else f[n] for n in names] for f in found]
         if names:
@@ -212,7 +214,7 @@ def _grids(groups: Sequence[Group], name: str) -> list[tuple[Group, dict[str, An
     found = [
         (group, grid)
         for group in groups
-        if (grid := next(filter(None, (file_of(r, name) for r in group.counted)), None))
+        if (grid := next(filter(None, (file_of(r, name) for r in group.averaged_runs)), None))
     ]
     return found[:_MOST]
 
@@ -227,7 +229,7 @@ def _contours(found: Sequence[tuple[Group, Mapping[str, Any]]]) -> tuple[Any, li
     image: Any = None
     for axes, (group, surface), grid in zip(cells, found, grids, strict=True):
         image = axes.contourf(surface["places"], surface["places"], grid.T, levels, cmap="viridis")
-        named(axes, group.label)
+        name_panel(axes, group.label)
         axes.set_aspect("equal")
     made.colorbar(image, ax=cells, label="loss", format="%.2g")
     return made, cells

@@ -180,7 +180,7 @@ class Group:
         return self.runs[0].metric
 
     @property
-    def counted(self) -> tuple[Run, ...]:
+    def averaged_runs(self) -> tuple[Run, ...]:
         """The runs that means are over: the finished ones; if there are none, all with rounds.
 
         A mean of one seed's last round and another's fifth would mean nothing.

@@ -53,13 +53,13 @@ def levels(at: Sequence[int], error: float) -> list[float]:
 class Decision:
     """What is known of a difference. "above" and "below" zero, "within" +- delta, or "undecided".
 
-    found: the pairs at its last look, with an interval that holds at every look and together with
+    pairs: those at its last look, with an interval that holds at every look and together with
     those of all other comparisons; bound: the p at or below which the difference counts there;
     None before the first look.
     """
 
     verdict: Verdict = "undecided"
-    found: Paired | None = None
+    pairs: Paired | None = None
     bound: float | None = None
 
 

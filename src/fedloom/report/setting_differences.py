@@ -31,10 +31,10 @@ def setting_cells(
     return ["setting", *(group.label for group in groups)], lines
 
 
-def whose(values: Sequence[str], names: Sequence[str]) -> str:
+def describe_values(values: Sequence[str], names: Sequence[str]) -> str:
     """A setting's values in one text: the commonest first, then whose the others are.
 
-    >>> whose(["sgd", "adam", "sgd"], ["FedAvg", "FedACG", "FedProx"])
+    >>> describe_values(["sgd", "adam", "sgd"], ["FedAvg", "FedACG", "FedProx"])
     'sgd; adam: FedACG'
     """
     first = max(values, key=values.count)

@@ -151,7 +151,8 @@ class Paired:
         >>> Paired(-1.5, None, 1).words(unit="")
         '-1.5 (one seed, no test): undecided'
         """
-        middle, half = shown(self.mean, unit), shown(self.half, unit).removeprefix("+")
+        middle = difference_text(self.mean, unit)
+        half = difference_text(self.half, unit).removeprefix("+")
         if self.sd is None:
             return f"{middle} (one seed, no test): {self.verdict}"
         level = f"{100 * self.level:g} %"
@@ -159,7 +160,7 @@ class Paired:
         return f"{middle} ± {half} ({about}), {self.p_words}: {self.verdict}"
 
 
-def shown(value: float, unit: str) -> str:
+def difference_text(value: float, unit: str) -> str:
     """A difference with its sign: of shares in points to two decimals, else four digits."""
     return fixed(100 * value, 2, "+") if unit == "share" else f"{value:+.4g}"
 
@@ -185,7 +186,7 @@ def paired(a: Values, b: Values, level: float = LEVEL) -> Paired | None:
 
 
 @dataclass(frozen=True)
-class Apart(Paired):
+class Unpaired(Paired):
     """The difference of two means of runs that do not belong together pair by pair, by Welch's test
     (Biometrika 1947). sd, n: of the first mean's runs; other_sd, other_n: of the second's.
     """
@@ -213,10 +214,10 @@ class Apart(Paired):
         return (self.sd or 0.0) ** 2 / self.n, self.other_sd**2 / self.other_n
 
 
-def apart(a: Sequence[float], b: Sequence[float], level: float = LEVEL) -> Apart | None:
+def unpaired(a: Sequence[float], b: Sequence[float], level: float = LEVEL) -> Unpaired | None:
     """The mean of a less that of b, whose runs are independent. None if one has none.
 
-    >>> found = apart([1.0, 3.0, 5.0], [2.0, 2.0, 2.0])
+    >>> found = unpaired([1.0, 3.0, 5.0], [2.0, 2.0, 2.0])
     >>> found.mean, found.freedom, round(found.p, 4)  # of b nothing varies: t = 1 / (2 / sqrt(3))
     (1.0, 2, 0.4778)
     """
@@ -224,7 +225,7 @@ def apart(a: Sequence[float], b: Sequence[float], level: float = LEVEL) -> Apart
     if one is None or two is None:
         return None
     known = None if ours is None or theirs is None else ours
-    return Apart(one - two, known, len(a), level, None, theirs or 0.0, len(b))
+    return Unpaired(one - two, known, len(a), level, None, theirs or 0.0, len(b))
 
 
 def holm(p: Sequence[float]) -> list[float]:

@@ -65,7 +65,7 @@ class Picture:
         return self.png if kind == "png" else vectors(self.figure, kind)
 
 
-def numbered(i: int) -> Style:
+def nth_style(i: int) -> Style:
     """Give the i-th colour and mark; after seven the colours repeat with another dash."""
     dash = _DASHES[i // len(_COLOURS) % len(_DASHES)]
     return Style(_COLOURS[i % len(_COLOURS)], dash, _MARKS[i % len(_MARKS)])
@@ -73,7 +73,7 @@ def numbered(i: int) -> Style:
 
 def styles(groups: Sequence[Group]) -> dict[str, Style]:
     """Give each group (by key) its own style, in order."""
-    return {group.key: numbered(i) for i, group in enumerate(groups)}
+    return {group.key: nth_style(i) for i, group in enumerate(groups)}
 
 
 def figure(width: float, height: float) -> Figure:
@@ -115,7 +115,7 @@ def is_first(axes: Axes) -> bool:
     return place is None or place.is_first_col()
 
 
-def named(axes: Axes, text: str) -> None:
+def name_panel(axes: Axes, text: str) -> None:
     """Give one of several panels its name."""
     axes.set_title(shorten(text, 48), fontsize=9.5, loc="left")
 

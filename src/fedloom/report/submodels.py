@@ -18,7 +18,7 @@ from .style import (
     is_first,
     legend_below,
     line_with_band,
-    named,
+    name_panel,
     panels,
     plain,
     shorten,
@@ -59,8 +59,8 @@ def size_cells(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
         for value, more in ((last, ""), (_last_ones, f", mean of last {_MANY}")):
             for said, kind in (("local", "local"), ("global", "test")):
                 name = f"{kind}_{group.metric.name}"
-                values = [[value(run, f"{name}@{s}") for run in group.counted] for s in sizes]
-                values.append([value(run, f"{name}@mean") for run in group.counted])
+                values = [[value(run, f"{name}@{s}") for run in group.averaged_runs] for s in sizes]
+                values.append([value(run, f"{name}@mean") for run in group.averaged_runs])
                 if any(v is not None for column in values for v in column):
                     cells = [_cell(column, group.metric.unit) for column in values]
                     lines.append([group.label, f"{said}{more}", *cells])
@@ -79,7 +79,7 @@ def _held_lines(group: Group, sizes: Sequence[str]) -> list[list[str]]:
     """How much every size holds: of what its capacity is a share of, and of all parameters."""
     of_counted: list[list[float]] = [[] for _ in sizes]
     of_all: list[list[float]] = [[] for _ in sizes]
-    for run in group.counted:
+    for run in group.averaged_runs:
         held: Any = (run.summary.get("sizes") or {}).get("held") or {}
         for i, size in enumerate(sizes):
             if size in held:
@@ -94,7 +94,7 @@ def _held_lines(group: Group, sizes: Sequence[str]) -> list[list[str]]:
 
 def _cost_lines(group: Group, sizes: Sequence[str]) -> list[list[str]]:
     """The time and the memory of a local step of every size, as measured after the run."""
-    costs = [(run.summary.get("sizes") or {}).get("cost") or {} for run in group.counted]
+    costs = [(run.summary.get("sizes") or {}).get("cost") or {} for run in group.averaged_runs]
     lines = []
     for said, key, text in (
         ("time of a step", "seconds", human_seconds),
@@ -166,7 +166,7 @@ def _panels(
         plain(axes, x, y if is_first(axes) else "")
         if x == "rounds":
             axes.locator_params(axis="x", integer=True, nbins=5)
-        named(axes, f"size {human_size(float(size))}")
+        name_panel(axes, f"size {human_size(float(size))}")
     if legend:
         legend_below(made, list(legend.values()), list(legend))
     return made, bool(legend)
@@ -249,7 +249,7 @@ def _histograms(
 def _own(group: Group, size: str) -> Floats:
     """The values of the clients of a size, of all seeds that count."""
     found = []
-    for run in group.counted:
+    for run in group.averaged_runs:
         part = run.clients.get("submodel") or {}
         pairs = zip(part.get("capacities") or (), part.get("values") or (), strict=False)
         found += [v for c, v in pairs if v is not None and f"{c:.6g}" == size]
@@ -264,7 +264,7 @@ def _unseen(groups: Sequence[Group], look: Mapping[str, Style], label: str) -> P
     for group in groups:
         points: dict[float, list[float]] = {}
         trained: set[float] = set()
-        for run in group.counted:
+        for run in group.averaged_runs:
             for size, value, by_somebody in _measured(run):
                 points.setdefault(size, []).append(value)
                 trained |= {size} if by_somebody else set()

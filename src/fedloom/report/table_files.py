@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from pydantic_core import to_json
 
-from .table_text import Column, chosen, columns
+from .table_text import Column, columns, select_columns
 from .tables import MISSING, Row
 
 
@@ -39,15 +39,15 @@ def as_json(rows: Sequence[Row]) -> str:
 def as_latex(rows: Sequence[Row], names: Sequence[str] | None = None) -> str:
     """Write the table as `tabular` does; empty for no rows.
 
-    names: the columns that are wanted, see table_text.chosen; by default at most five, which fit a
-    column of 3.4 inches at \\footnotesize: what is tested, rounds and bytes to the target (else the
-    bytes in all), and p of the difference from the row that the others are compared with; one more
-    where rows differ in what was measured.
+    names: the columns that are wanted, see table_text.select_columns; by default at most five,
+    which fit a column of 3.4 inches at \\footnotesize: what is tested, rounds and bytes to the
+    target (else the bytes in all), and p of the difference from the row that the others are
+    compared with; one more where rows differ in what was measured.
     """
     made = columns(rows)
     if not made:
         return ""
-    kept = chosen(made, _narrow(made) if names is None else names)
+    kept = select_columns(made, _narrow(made) if names is None else names)
     base = next((row["against"] for row in rows if row.get("against")), "")
     return tabular(kept, base)
 

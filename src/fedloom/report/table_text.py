@@ -13,7 +13,7 @@ from fedloom.errors import ConfigError, did_you_mean
 from fedloom.evaluation.declared import unit_of
 
 from .skew import differ
-from .statistics import p_text, shown
+from .statistics import difference_text, p_text
 from .tables import (
     CLIENTS,
     MISSING,
@@ -42,8 +42,8 @@ class Column:
     """name: how one asks for it; head: what stands above it; cells: a text for each row.
 
     values: the numbers that say which row is best, None for a row that cannot be; empty if no row
-    is best. low: whether low is good. like_best: whether no test tells a row from the best. asked:
-    the column is left out unless it is asked for.
+    is best. low: whether low is good. like_best: whether no test tells a row from the best.
+    on_request: the column is left out unless it is asked for.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Column:
     values: Sequence[float | None] = ()
     low: bool = True
     like_best: Sequence[bool] = ()
-    asked: bool = False
+    on_request: bool = False
 
 
 def columns(rows: Sequence[Row]) -> list[Column]:
@@ -122,7 +122,7 @@ def _costs(rows: Sequence[Row]) -> list[Column]:
         missed = [name.endswith("target") and row["not_reached"] for row in rows]
         values = [None if m else row[key] for m, row in zip(missed, rows, strict=True)]
         asked = name == "gradients to target" and _pay_alike(rows)
-        made.append(Column(name, name.replace("target", goal), cells, values, asked=asked))
+        made.append(Column(name, name.replace("target", goal), cells, values, on_request=asked))
     return made
 
 
@@ -162,8 +162,8 @@ def _tests(rows: Sequence[Row]) -> list[Column]:
     p = [p_text(row["p"] if row["p_holm"] is None else row["p_holm"]) for row in rows]
     # the lines below a printed table have the two
     return [
-        Column("difference", f"less {base}", gaps, asked=True),
-        Column("p", "p (Holm)", p, asked=True),
+        Column("difference", f"less {base}", gaps, on_request=True),
+        Column("p", "p (Holm)", p, on_request=True),
     ]
 
 
@@ -172,18 +172,18 @@ def interval(row: Row, key: str) -> str:
     if row[key] is None:
         return MISSING
     middle, low, high = (
-        shown(row[k], row["unit"]) if math.isfinite(row[k]) else ""
+        difference_text(row[k], row["unit"]) if math.isfinite(row[k]) else ""
         for k in (key, f"{key}_low", f"{key}_high")
     )
     return f"{middle} ({low} to {high})" if low and high else middle
 
 
-def chosen(made: Sequence[Column], names: Iterable[str] | None) -> list[Column]:
+def select_columns(made: Sequence[Column], names: Iterable[str] | None) -> list[Column]:
     """The algorithm and the columns with these names or headings, in their order; without names
     all that need not be asked for. Raises ConfigError for a name that the table has not.
     """
     if names is None:
-        return [column for column in made if not column.asked]
+        return [column for column in made if not column.on_request]
     known = {column.head: column for column in made} | {column.name: column for column in made}
     wanted: dict[str, Column] = {}
     for name in ["algorithm", *names]:
@@ -201,11 +201,11 @@ def table_cells(
 ) -> tuple[list[str], list[list[str]]]:
     """Give the headings and the cells as text; columns without a value are left out.
 
-    names: the columns that are wanted, see `chosen`.
+    names: the columns that are wanted, see `select_columns`.
     """
     if not rows:
         return [], []
-    kept = chosen(columns(rows), names)
+    kept = select_columns(columns(rows), names)
     return [c.head for c in kept], [
         list(line) for line in zip(*(c.cells for c in kept), strict=True)
     ]
@@ -214,14 +214,14 @@ def table_cells(
 def as_text(rows: Sequence[Row], names: Iterable[str] | None = None) -> str:
     """Write the table with aligned columns for a terminal, a line per group; empty for no rows.
 
-    names: the columns that are wanted, see `chosen`.
+    names: the columns that are wanted, see `select_columns`.
     """
     heads, lines = table_cells(rows, names)
     return f"{aligned([[*map(one_line, line)] for line in lines], heads)}\n" if heads else ""
 
 
 def as_markdown(rows: Sequence[Row], names: Iterable[str] | None = None) -> str:
-    """Write the table as Markdown with pipes; empty for no rows. names: see `chosen`."""
+    """Write the table as Markdown with pipes; empty for no rows. names: see `select_columns`."""
     heads, lines = table_cells(rows, names)
     if not heads:
         return ""

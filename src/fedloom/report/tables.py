@@ -115,7 +115,8 @@ def human_target(target: float, unit: str) -> str:
 def comparison(
     groups: Sequence[Group], target: float | None = None, value: Value = "last-tenth"
 ) -> list[Row]:
-    """Compare groups, one row each, in their order; means are over the seeds in `Group.counted`.
+    """Compare groups, one row each, in their order; means are over the seeds in
+    `Group.averaged_runs`.
 
     `metric` says what is measured (Metric.title), `value` which value of a run is tested
     (core.curves.VALUES), `value_mean` and `value_sd`
@@ -136,12 +137,12 @@ def comparison(
 
 def further(group: Group) -> list[str]:
     """The metrics per client beside the headline."""
-    known = (name for run in group.counted for name in run.clients.get("metrics") or ())
+    known = (name for run in group.averaged_runs for name in run.clients.get("metrics") or ())
     return [name for name in dict.fromkeys(known) if name != group.metric.name]
 
 
 def _row(group: Group, target: float | None, value: Value, others: Sequence[str]) -> Row:
-    runs, metric = group.counted, group.metric
+    runs, metric = group.averaged_runs, group.metric
     final = [last(run, metric.column) for run in runs]
     tested = [value_of(run, value) for run in runs]
     seconds = [(float(run.seconds[-1]) or None) if run.rounds.size else None for run in runs]

@@ -10,7 +10,7 @@ from fedloom.report.curve_data import mean, sd
 from fedloom.report.sequential import Verdict as Side
 from fedloom.report.statistics import Paired, against, p_text
 from fedloom.report.table_files import tabular
-from fedloom.report.table_text import Column, chosen
+from fedloom.report.table_text import Column, select_columns
 from fedloom.report.tables import MISSING, fixed
 
 from .entry import Protocol
@@ -91,7 +91,7 @@ def as_latex(table: Table, names: Sequence[str] | None = None) -> str:
         tested = "last tenth" if "last tenth" in nonempty else "here"
         default = [n for n in ("paper", tested, "p") if n in nonempty or n == "here"]
         available = {name for column in columns for name in (column.name, column.head)}
-        selected = chosen(
+        selected = select_columns(
             columns, default if names is None else [n for n in names if n in available]
         )
         metric, at = table.entry.headline(protocol)
@@ -102,7 +102,7 @@ def as_latex(table: Table, names: Sequence[str] | None = None) -> str:
 
 def check_names(table: Table, names: Sequence[str]) -> None:
     """Raise ConfigError for a column that no protocol has."""
-    chosen([column for p in table.entry.protocols for column in _columns(table, p)], names)
+    select_columns([column for p in table.entry.protocols for column in _columns(table, p)], names)
 
 
 def _columns(table: Table, protocol: Protocol) -> list[Column]:

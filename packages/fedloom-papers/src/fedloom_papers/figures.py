@@ -17,8 +17,8 @@ from fedloom.report.style import (
     is_first,
     legend_below,
     line_with_band,
-    named,
-    numbered,
+    name_panel,
+    nth_style,
     panels,
     plain,
 )
@@ -43,7 +43,7 @@ def pictures(table: Table) -> list[Picture]:
 
     Raises ConfigError if matplotlib is missing.
     """
-    styles = {row.key: numbered(i) for i, row in enumerate(table.plan.rows)}
+    styles = {row.key: nth_style(i) for i, row in enumerate(table.plan.rows)}
     quantities = [n.quantity for n in table.numbers]
     kinds = dict.fromkeys(METRICS[w.metric].series for w in quantities)
     curves = _panels if table.entry.panels else _curves
@@ -104,7 +104,7 @@ def _panels(
     names = {row.key: row.name for row in table.plan.rows}
     grid, styles = [], {base: Style("#888888", "--")}
     for words, keys in table.entry.panels.items():
-        styles |= {key: numbered(i) for i, key in enumerate(keys)}
+        styles |= {key: nth_style(i) for i, key in enumerate(keys)}
         curves = {key: bands[key] for key in (base, *keys) if bands.get(key)}
         if curves.keys() - {base}:
             grid.append((words, curves))
@@ -144,7 +144,7 @@ def curves_side_by_side(
                 handles[name] = line_with_band(ax, along, middle, low, high, styles[name])
         panel_handles.append(handles)
         plain(ax, "round", y if is_first(ax) else "")
-        named(ax, words)
+        name_panel(ax, words)
     return figure, axes, panel_handles
 
 
@@ -177,7 +177,7 @@ def _histograms(table: Table, styles: Mapping[str, Style]) -> Picture | None:
             )
         panel_handles.append(handles)
         plain(ax, "accuracy of a client, %", "% of clients" if is_first(ax) else "")
-        named(ax, words)
+        name_panel(ax, words)
     names = {row.key: row.name for row in table.plan.rows}
     one_legend(figure, panel_handles, names)
     alt = _alt("How many clients have which accuracy", grid, names)
@@ -249,7 +249,7 @@ def dots(grid: Sequence[tuple[str, str, Dots]]) -> Figure:
         ax.set_yticks(range(len(rows)), [name for name, _, _ in reversed(rows)])
         ax.set_ylim(-0.6, len(rows) - 0.4)
         plain(ax, words, "")
-        named(ax, name)
+        name_panel(ax, name)
     legend_below(figure, [*handles.values()], [*handles])
     return figure
 

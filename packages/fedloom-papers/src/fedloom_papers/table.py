@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from fedloom.report.sequential import Verdict as Side
-from fedloom.report.statistics import Paired, apart, common_seeds, corrected, paired
+from fedloom.report.statistics import Paired, common_seeds, corrected, paired, unpaired
 
 from .entry import Entry, Protocol, Quantity, Row
 from .lines import Line, latest
@@ -164,7 +164,7 @@ def gaps_to_runs(numbers: Iterable[Number]) -> dict[tuple[str, str], tuple[Paire
         (n.quantity.row.key, n.quantity.metric): gap
         for n in numbers
         if n.quantity.cell is not None and n.quantity.cell.seeds
-        if (gap := apart([*n.values.values()], [*n.quantity.cell.seeds.values()])) is not None
+        if (gap := unpaired([*n.values.values()], [*n.quantity.cell.seeds.values()])) is not None
     }
     return {place: (gap, _side(gap)) for place, gap in corrected(gaps).items()}
 
