@@ -11,7 +11,7 @@ from ..core.rng import key, seed_torch
 from ..engines.base import one_thread
 from ..server.rounds import Run
 
-Found = dict[str, Any]  # fit for JSON
+Readings = dict[str, Any]  # fit for JSON
 
 
 class Measure(Part, ABC):
@@ -23,15 +23,15 @@ class Measure(Part, ABC):
         """The columns of a round's row."""
         return self.columns(self.of(run))
 
-    def of(self, run: Run) -> Found:
+    def of(self, run: Run) -> Readings:
         """Measure a run between two rounds. Raises ConfigError or CompositionError."""
         with one_thread():
             seed_torch(key(run.fed.seed, "measured", run.state.round), run.net.params[0])
             return {"round": run.state.round, **self._of(run)}
 
     @abstractmethod
-    def _of(self, run: Run) -> Found: ...
+    def _of(self, run: Run) -> Readings: ...
 
     @abstractmethod
-    def columns(self, found: Mapping[str, Any]) -> dict[str, float]:
+    def columns(self, result: Mapping[str, Any]) -> dict[str, float]:
         """The numbers of a result that make a curve, {column: value}."""

@@ -15,9 +15,9 @@ from ..core.net import Net
 from ..engines.scores import evaluation_batch
 from ..errors import ConfigError, did_you_mean
 from ..server.rounds import Run
-from .base import Found, Measure
+from .base import Measure, Readings
 from .local_models import LocalModels, local_models
-from .mean_loss import chosen
+from .mean_loss import sample_examples
 
 
 def linear_cka(one: Tensor, other: Tensor) -> float:
@@ -45,33 +45,33 @@ def layers_of(module: nn.Module, patterns: Sequence[str] = ()) -> list[str]:
     """The names of the layers to compare: those that a pattern such as "layer*" fits, or without
     patterns all that have a weight of two axes and more of their own. Raises ConfigError.
     """
-    named = {n: m for n, m in module.named_modules() if n}
-    if not named:
+    modules = {n: m for n, m in module.named_modules() if n}
+    if not modules:
         raise ConfigError(
             f"the model {type(module).__name__} has no named layers, so none can be compared; "
             "give it as an nn.Module of layers"
         )
     if not patterns:
-        weighted = [n for n, m in named.items() if any(p.ndim > 1 for p in m.parameters(False))]
-        return weighted or list(named)
-    found = [n for n in named if any(fnmatch.fnmatch(n, p) for p in patterns)]
+        weighted = [n for n, m in modules.items() if any(p.ndim > 1 for p in m.parameters(False))]
+        return weighted or list(modules)
+    layers = [n for n in modules if any(fnmatch.fnmatch(n, p) for p in patterns)]
     for pattern in patterns:
-        if not any(fnmatch.fnmatch(n, pattern) for n in named):
-            raise ConfigError(f"no layer is called '{pattern}'; {did_you_mean(pattern, named)}")
-    return found
+        if not any(fnmatch.fnmatch(n, pattern) for n in modules):
+            raise ConfigError(f"no layer is called '{pattern}'; {did_you_mean(pattern, modules)}")
+    return layers
 
 
 def activations(
     net: Net, x: Tensor, buffers: Tensor, batches: Sequence[Tensor], layers: Sequence[str]
 ) -> dict[str, Tensor]:
     """{layer: its centred products (n, n)} of a model on examples, in evaluation mode."""
-    held: dict[str, list[Tensor]] = {name: [] for name in layers}
+    features: dict[str, list[Tensor]] = {name: [] for name in layers}
 
     def keep(name: str) -> Any:
-        def hook(module: nn.Module, given: Any, output: Any) -> None:
+        def hook(module: nn.Module, inputs: Any, output: Any) -> None:
             first = output[0] if isinstance(output, tuple | list) else output
             if isinstance(first, Tensor):
-                held[name].append(first.detach().flatten(1))
+                features[name].append(first.detach().flatten(1))
 
         return hook
 
@@ -86,10 +86,10 @@ def activations(
         for hook in hooks:
             hook.remove()
     # a layer that is used twice in a pass gives two parts for each batch
-    return {n: _gram(_joined(parts, len(batches))) for n, parts in held.items() if parts}
+    return {n: _gram(_join_parts(parts, len(batches))) for n, parts in features.items() if parts}
 
 
-def _joined(parts: list[Tensor], batches: int) -> Tensor:
+def _join_parts(parts: list[Tensor], batches: int) -> Tensor:
     uses = len(parts) // batches
     rows = [torch.cat(parts[b * uses : (b + 1) * uses], dim=1) for b in range(batches)]
     return torch.cat(rows)
@@ -108,30 +108,30 @@ class Cka(Measure):
     layers: Sequence[str] = hyper((), "names or patterns such as layer*; none: all with weights")
     seed: NonNegativeInt = hyper(0, "of the examples")
 
-    def _of(self, run: Run) -> Found:
+    def _of(self, run: Run) -> Readings:
         layers = layers_of(run.net.module, self.layers)
-        stored, targets = chosen(run, self.on, self.examples, self.seed)
+        stored, targets = sample_examples(run, self.on, self.examples, self.seed)
         fed, size = run.fed, evaluation_batch(targets)
         batches = [fed.formatted(fed.data.ready(part)) for part in torch.split(stored, size)]
-        found = local_models(run)
-        if len(found.models) < 2:
+        local = local_models(run)
+        if len(local.models) < 2:
             raise ConfigError("cka compares local models in pairs, and the cohort has one client")
         return {
             "on": self.on,
             "examples": len(stored),
-            "clients": len(found.models),
-            "layers": _by_layer(found, batches, layers),
+            "clients": len(local.models),
+            "layers": _by_layer(local, batches, layers),
         }
 
-    def columns(self, found: Mapping[str, Any]) -> dict[str, float]:
-        by_layer = found["layers"]
-        known = {n: v for n, v in by_layer.items() if v is not None}
-        columns = {f"cka@{n}": v for n, v in known.items()}
-        return columns | ({"cka": math.fsum(known.values()) / len(known)} if known else {})
+    def columns(self, result: Mapping[str, Any]) -> dict[str, float]:
+        by_layer = result["layers"]
+        present = {n: v for n, v in by_layer.items() if v is not None}
+        columns = {f"cka@{n}": v for n, v in present.items()}
+        return columns | ({"cka": math.fsum(present.values()) / len(present)} if present else {})
 
 
 def _by_layer(
-    found: LocalModels, batches: Sequence[Tensor], layers: Sequence[str]
+    local: LocalModels, batches: Sequence[Tensor], layers: Sequence[str]
 ) -> dict[str, float | None]:
     """{layer: the mean over all pairs of clients}; None for one that is constant on the examples.
 
@@ -139,9 +139,9 @@ def _by_layer(
     is (||sum K_i||^2 - n) / (n (n - 1)), and only a sum is kept for each layer.
     """
     sums: dict[str, Tensor] = {}
-    for i, x in found.models.items():
-        grams = activations(found.net, x, found.buffers[i], batches, layers)
+    for i, x in local.models.items():
+        grams = activations(local.net, x, local.buffers[i], batches, layers)
         sums = {k: gram + sums[k] if k in sums else gram for k, gram in grams.items()}
-    n = len(found.models)
+    n = len(local.models)
     means = {k: (float(v.square().sum()) - n) / (n * (n - 1)) for k, v in sums.items()}
     return {k: None if math.isnan(v) else v for k, v in means.items()}

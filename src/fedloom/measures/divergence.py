@@ -10,7 +10,7 @@ import torch
 
 from ..core.vector import Vec
 from ..server.rounds import Run
-from .base import Found, Measure
+from .base import Measure, Readings
 from .local_models import local_models
 
 
@@ -33,20 +33,20 @@ class Divergence(Measure):
     Sun et al., FedSMOO, ICML 2023, Table 2; Kim et al., FedACG, CVPR 2024, Figure 2b.
     """
 
-    def _of(self, run: Run) -> Found:
-        found = local_models(run)
-        models = list(found.models.values())
+    def _of(self, run: Run) -> Readings:
+        local = local_models(run)
+        models = list(local.models.values())
         middle = torch.stack(models).mean(0)
-        each = {str(i): divergence([x], found.after) for i, x in found.models.items()}
+        each = {str(i): divergence([x], local.after) for i, x in local.models.items()}
         return {
             "clients": len(models),
-            "after": divergence(models, found.after),
-            "before": divergence(models, found.before),
+            "after": divergence(models, local.after),
+            "before": divergence(models, local.before),
             "mean": divergence(models, middle),
-            "model_square": float(found.after.double().square().sum()),
+            "model_square": float(local.after.double().square().sum()),
             "each": each,
         }
 
-    def columns(self, found: Mapping[str, Any]) -> dict[str, float]:
+    def columns(self, result: Mapping[str, Any]) -> dict[str, float]:
         names = {"divergence": "after", "divergence_before": "before", "divergence_mean": "mean"}
-        return {name: found[key] for name, key in names.items()}
+        return {name: result[key] for name, key in names.items()}

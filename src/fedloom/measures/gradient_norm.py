@@ -9,7 +9,7 @@ from ..algorithms.fafed import FAFED
 from ..core.hyper import NonNegativeInt, PositiveInt, hyper
 from ..core.vector import Rec, Vec
 from ..server.rounds import Run
-from .base import Found, Measure
+from .base import Measure, Readings
 from .mean_loss import MeanLoss
 
 
@@ -35,16 +35,16 @@ class GradientNorm(Measure):
     examples: PositiveInt = hyper(5000, "how many of them, drawn by the seed")
     seed: NonNegativeInt = hyper(0, "of the examples")
 
-    def _of(self, run: Run) -> Found:
+    def _of(self, run: Run) -> Readings:
         loss = MeanLoss.of(run, self.on, self.examples, self.seed)
         slope: Vec = loss.slope_at(loss.x)
-        found: Found = {"on": self.on, "examples": len(loss.inputs)}
-        found["square"] = float(slope.double().square().sum())
+        readings: Readings = {"on": self.on, "examples": len(loss.inputs)}
+        readings["square"] = float(slope.double().square().sum())
         method = run.plan.algorithm
         if isinstance(method, FAFED) and not method.a_lag and run.state.round:
-            found["fafed"] = fafed_measure(run.state.srv, method, loss)
-        return found
+            readings["fafed"] = fafed_measure(run.state.srv, method, loss)
+        return readings
 
-    def columns(self, found: Mapping[str, Any]) -> dict[str, float]:
+    def columns(self, result: Mapping[str, Any]) -> dict[str, float]:
         names = {"gradient_square": "square", "fafed_measure": "fafed"}
-        return {name: found[key] for name, key in names.items() if key in found}
+        return {name: result[key] for name, key in names.items() if key in result}

@@ -13,7 +13,7 @@ from ..core.hyper import NonNegativeInt, Positive, PositiveInt, hyper
 from ..core.rng import generator
 from ..core.vector import Vec
 from ..server.rounds import Run
-from .base import Found, Measure
+from .base import Measure, Readings
 from .mean_loss import MeanLoss
 
 Product = Callable[[Vec], Vec]
@@ -55,46 +55,46 @@ def lanczos(
     """The largest eigenvalue of a symmetric operator on (d,), a bound of its error, the smallest.
 
     >>> scale = torch.tensor([5.0, 2.0, -1.0], dtype=torch.float64)
-    >>> found = lanczos(lambda v: scale * v, torch.ones(3, dtype=torch.float64), 9, 1e-9)
-    >>> [round(v, 6) for v in found]
+    >>> values = lanczos(lambda v: scale * v, torch.ones(3, dtype=torch.float64), 9, 1e-9)
+    >>> [round(v, 6) for v in values]
     [5.0, 0.0, -1.0]
     """
     basis = [start / start.norm()]
-    along: list[float] = []
-    beside: list[float] = []
+    diagonal: list[float] = []
+    off_diagonal: list[float] = []
     top = error = bottom = 0.0
     for step in range(min(steps, start.numel())):
         w = product(basis[-1])
-        along.append(float(basis[-1] @ w))
+        diagonal.append(float(basis[-1] @ w))
         for _ in range(2):  # the second time takes away what rounding left
             for q in basis:
                 w = w - (q @ w) * q
-        beside.append(float(w.norm()))
-        small = torch.diag(torch.tensor(along, dtype=torch.float64))
-        off = torch.tensor(beside[:-1], dtype=torch.float64)
+        off_diagonal.append(float(w.norm()))
+        small = torch.diag(torch.tensor(diagonal, dtype=torch.float64))
+        off = torch.tensor(off_diagonal[:-1], dtype=torch.float64)
         small += torch.diag(off, 1) + torch.diag(off, -1) if step else 0.0
         values, vectors = torch.linalg.eigh(small)
         top, bottom = float(values[-1]), float(values[0])
-        error = beside[-1] * abs(float(vectors[-1, -1]))
+        error = off_diagonal[-1] * abs(float(vectors[-1, -1]))
         if error <= tolerance * abs(top) or not math.isfinite(error):
             break
-        basis.append(w / beside[-1])
+        basis.append(w / off_diagonal[-1])
     return top, error, bottom
 
 
 def trace(loss: MeanLoss, probes: int, seed: int = 0) -> tuple[float, float]:
     """The trace of a loss' Hessian, and the standard error of the estimate: see `hessian`."""
-    at, d = loss.x, loss.d
+    x, d = loss.x, loss.d
     if d <= probes:
-        unit = torch.eye(d, dtype=at.dtype, device=at.device)
+        unit = torch.eye(d, dtype=x.dtype, device=x.device)
         return math.fsum(float(loss.product(e) @ e) for e in unit), 0.0
-    draw, found = generator(seed, "hutchinson"), []
+    draw, samples = generator(seed, "hutchinson"), []
     for _ in range(probes):
         signs: Tensor = torch.randint(0, 2, (d,), generator=draw) * 2 - 1
-        v = signs.to(at)
-        found.append(float(loss.product(v) @ v))
-    middle = math.fsum(found) / probes
-    spread = math.fsum((f - middle) ** 2 for f in found)
+        v = signs.to(x)
+        samples.append(float(loss.product(v) @ v))
+    middle = math.fsum(samples) / probes
+    spread = math.fsum((f - middle) ** 2 for f in samples)
     return middle, math.sqrt(spread / (probes * max(probes - 1, 1)))
 
 
@@ -112,10 +112,11 @@ class Hessian(Measure):
     tolerance: Positive = hyper(1e-3, "error of the eigenvalue, as a share of it")
     seed: NonNegativeInt = hyper(0, "of examples, start and probes")
 
-    def _of(self, run: Run) -> Found:
+    def _of(self, run: Run) -> Readings:
         loss = MeanLoss.of(run, self.on, self.examples, self.seed)
-        found = hessian(loss, self.steps, self.probes, self.tolerance, self.seed)
-        return {"on": self.on, "examples": len(loss.inputs), "parameters": loss.d} | found._asdict()
+        spectrum = hessian(loss, self.steps, self.probes, self.tolerance, self.seed)
+        count = {"on": self.on, "examples": len(loss.inputs), "parameters": loss.d}
+        return count | spectrum._asdict()
 
-    def columns(self, found: Mapping[str, Any]) -> dict[str, float]:
-        return {"hessian_top": found["top"], "hessian_trace": found["trace"]}
+    def columns(self, result: Mapping[str, Any]) -> dict[str, float]:
+        return {"hessian_top": result["top"], "hessian_trace": result["trace"]}

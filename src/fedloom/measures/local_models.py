@@ -51,15 +51,15 @@ def local_models(run: Run) -> LocalModels:
             "measures of local models need the client states of a whole cohort in one process, and "
             f"this run has {run.group.size} ranks; measure it without torchrun"
         )
-    cohort, told = run.cohorts.of(run.state.round), run.message()
+    cohort, message = run.cohorts.of(run.state.round), run.message()
     recorder = _Recorder(run.plan, run.fed, copy.deepcopy(run.net))
     engine = _Recording(recorder)
     engine.open(run.plan, run.fed, recorder.net)
-    chosen = Participants(
-        [TrainTask(told.msg, told.buffers, {}, cohort, run.state.round)], [], [], {}
+    participants = Participants(
+        [TrainTask(message.msg, message.buffers, {}, cohort, run.state.round)], [], [], {}
     )
-    training = prepared(engine, run.plan, run.fed.seed, chosen, run.memory.get)
-    step, now = Step(run.plan, run.fed, recorder.net), run.state._replace(stages=told.stages)
+    training = prepared(engine, run.plan, run.fed.seed, participants, run.memory.get)
+    step, now = Step(run.plan, run.fed, recorder.net), run.state._replace(stages=message.stages)
     _, learnt = step.checked(engine, training, now)
     after = step.model(learnt._replace(round=learnt.round + 1))
     return LocalModels(run.model(), after, recorder.models, recorder.buffers, recorder.net)
@@ -83,8 +83,8 @@ class _Recorder(Client):
         super().__init__(plan, fed, net)
         self.models, self.buffers = dict[int, Vec](), dict[int, Vec]()
 
-    def train(self, share: Download, memory: Rec, i: int, round: int) -> LocalResult:
+    def train(self, received: Download, memory: Rec, i: int, round: int) -> LocalResult:
         """As every client's, and keep the result."""
-        done = super().train(share, memory, i, round)
-        self.models[i], self.buffers[i] = done.x.clone(), share.net.buffers()
-        return done
+        result = super().train(received, memory, i, round)
+        self.models[i], self.buffers[i] = result.x.clone(), received.net.buffers()
+        return result

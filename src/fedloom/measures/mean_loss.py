@@ -65,7 +65,7 @@ class MeanLoss:
         """A run's model and loss on part of its data. on: "train" or "test"; examples: how many of
         them, drawn by the seed (all if there are fewer).
         """
-        inputs, targets = chosen(run, on, examples, seed)
+        inputs, targets = sample_examples(run, on, examples, seed)
         fed, net = run.fed, copy.deepcopy(run.net)  # whose parameters are moved
         net.load_buffers(run.state.buffers)
         net.bind(run.model().clone())
@@ -148,11 +148,11 @@ class MeanLoss:
         for a in range(0, count, self.batch):
             inputs = self.ready(self.inputs[a : a + self.batch])
             batch = inputs, self.targets[a : a + self.batch]
-            found = self.score(logits_of(self.module(inputs)), batch)
-            yield per_example(found, len(inputs), "the loss").sum() / count
+            losses = self.score(logits_of(self.module(inputs)), batch)
+            yield per_example(losses, len(inputs), "the loss").sum() / count
 
 
-def chosen(run: Run, on: str, examples: int, seed: int) -> tuple[Tensor, Tensor]:
+def sample_examples(run: Run, on: str, examples: int, seed: int) -> tuple[Tensor, Tensor]:
     """Stored inputs and targets of a run's data, on its device: `examples` of them by the seed.
 
     Raises ConfigError if there is no test set.

@@ -13,7 +13,7 @@ from ..core.hyper import NonNegative, NonNegativeInt, PositiveInt, hyper
 from ..core.vector import Vec
 from ..errors import ConfigError
 from ..server.rounds import Run
-from .base import Found, Measure
+from .base import Measure, Readings
 from .local_models import local_models
 from .mean_loss import MeanLoss
 
@@ -53,16 +53,16 @@ class Plane(Measure):
     points: PositiveInt = hyper(25, "along each direction; the time grows with its square")
     seed: NonNegativeInt = hyper(0, "of the examples")
 
-    def _of(self, run: Run) -> Found:
-        found = local_models(run)
-        clients = sorted(found.models)[:3]
+    def _of(self, run: Run) -> Readings:
+        local = local_models(run)
+        clients = sorted(local.models)[:3]
         if len(clients) < 3:
             raise ConfigError(
                 f"a plane needs the local models of three clients, and round "
                 f"{run.state.round + 1} has {len(clients)}; give a cohort of 3 or more"
             )
         loss = MeanLoss.of(run, self.on, self.examples, self.seed)
-        models = [found.models[i] for i in clients]
+        models = [local.models[i] for i in clients]
         middle, first, second, at = axes(models)
         span = (1 + self.margin) * max(math.hypot(*place) for place in at)
         places, rows = loss.on_square(middle, first, second, span, self.points)
@@ -78,8 +78,8 @@ class Plane(Measure):
             "loss": rows,
         }
 
-    def columns(self, found: Mapping[str, Any]) -> dict[str, float]:
-        out = {"plane_distance": math.fsum(found["distances"]) / 3}
-        if None not in found["losses"]:
-            out["plane_loss"] = math.fsum(found["losses"]) / 3
-        return out if found["middle"] is None else out | {"plane_middle": found["middle"]}
+    def columns(self, result: Mapping[str, Any]) -> dict[str, float]:
+        out = {"plane_distance": math.fsum(result["distances"]) / 3}
+        if None not in result["losses"]:
+            out["plane_loss"] = math.fsum(result["losses"]) / 3
+        return out if result["middle"] is None else out | {"plane_middle": result["middle"]}

@@ -13,7 +13,7 @@ from ..core.hyper import NonNegativeInt, Positive, PositiveInt, hyper
 from ..core.rng import generator
 from ..core.vector import Vec
 from ..server.rounds import Run
-from .base import Found, Measure
+from .base import Measure, Readings
 from .mean_loss import MeanLoss
 
 
@@ -23,7 +23,7 @@ def directions(params: Sequence[Tensor], seed: int = 0) -> tuple[Vec, Vec]:
 
     Source: Li et al., Visualizing the Loss Landscape of Neural Nets, NeurIPS 2018, section 4.
     """
-    draw, found = generator(seed, "surface"), []
+    draw, vectors = generator(seed, "surface"), []
     for _ in range(2):
         parts = []
         for p in params:
@@ -31,10 +31,10 @@ def directions(params: Sequence[Tensor], seed: int = 0) -> tuple[Vec, Vec]:
             if p.ndim < 2:
                 parts.append(torch.zeros_like(noise).reshape(-1))
                 continue
-            rows, own = noise.flatten(1), p.detach().flatten(1)
-            parts.append((rows * (own.norm(dim=1) / rows.norm(dim=1))[:, None]).reshape(-1))
-        found.append(torch.cat(parts))
-    return found[0], found[1]
+            rows, weights = noise.flatten(1), p.detach().flatten(1)
+            parts.append((rows * (weights.norm(dim=1) / rows.norm(dim=1))[:, None]).reshape(-1))
+        vectors.append(torch.cat(parts))
+    return vectors[0], vectors[1]
 
 
 def surface(
@@ -61,16 +61,16 @@ class Surface(Measure):
     points: PositiveInt = hyper(31, "along each direction; the time grows with its square")
     seed: NonNegativeInt = hyper(0, "of examples and directions")
 
-    def _of(self, run: Run) -> Found:
+    def _of(self, run: Run) -> Readings:
         loss = MeanLoss.of(run, self.on, self.examples, self.seed)
         middle = loss.value()
         places, rows = surface(loss, self.span, self.points, self.seed)
         count = {"on": self.on, "examples": len(loss.inputs)}
         return count | {"middle": middle, "places": places, "loss": rows}
 
-    def columns(self, found: Mapping[str, Any]) -> dict[str, float]:
-        values = [v for row in found["loss"] for v in row]
+    def columns(self, result: Mapping[str, Any]) -> dict[str, float]:
+        values = [v for row in result["loss"] for v in row]
         finite = [v for v in values if v is not None]
         if len(finite) < len(values):
             return {}
-        return {"surface_rise": math.fsum(finite) / len(finite) - found["middle"]}
+        return {"surface_rise": math.fsum(finite) / len(finite) - result["middle"]}

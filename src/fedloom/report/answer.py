@@ -27,94 +27,99 @@ class Answer:
     lines: list[list[str]]
 
 
-def answer(groups: Sequence[Group], rows: Sequence[Row], found: Sequence[Difference]) -> Answer:
+def answer(
+    groups: Sequence[Group], rows: Sequence[Row], differences: Sequence[Difference]
+) -> Answer:
     """The answer of these groups; rows: the comparison with the columns of the differences.
 
     Values are those that are tested: of a group that is not, its own seeds'.
     """
     value = rows[0]["value"]
-    own = tested_values(groups, value, found)
-    means = {label: paired(v, dict.fromkeys(v, 0.0)) for label, v in own.items() if v}
-    made = columns(rows)
-    cost = [c for c in made if c.name in ("bytes to target", "rounds to target")]
-    names = [c.name for c in made if c.name in ("difference", "p")]
+    values = tested_values(groups, value, differences)
+    means = {label: paired(v, dict.fromkeys(v, 0.0)) for label, v in values.items() if v}
+    all_columns = columns(rows)
+    cost = [c for c in all_columns if c.name in ("bytes to target", "rounds to target")]
+    names = [c.name for c in all_columns if c.name in ("difference", "p")]
     names += ["bytes"] + [c.name for c in cost]
     names = ["measured", *names]
-    name, *others = select_columns(made, [n for n in names if any(c.name == n for c in made)])
+    name, *others = select_columns(
+        all_columns, [n for n in names if any(c.name == n for c in all_columns)]
+    )
     same = len({row["metric"] for row in rows}) == 1
     head = f"{groups[0].metric.title.replace('_', ' ') if same else 'metric'}, "
     head += f"{TESTED_HEADS[value]} (95 %)"
     middle = [_middle(means.get(row["label"]), row["unit"]) for row in rows]
     cells = zip(name.cells, middle, *(c.cells for c in others), strict=True)
     heads = [name.head, head, *(c.head for c in others)]
-    words = _words(groups, rows, found, own) + measured_how(groups) + against_alone(groups)
+    words = _words(groups, rows, differences, values)
+    words += measured_how(groups) + against_alone(groups)
     return Answer(words, heads, [list(line) for line in cells])
 
 
-def _middle(found: Paired | None, unit: str) -> str:
+def _middle(estimate: Paired | None, unit: str) -> str:
     """A mean and its interval."""
-    if found is None or found.sd is None:
-        return human_value(_mean(found), unit)
-    low, high = (human_value(v, unit) for v in (found.low, found.high))
+    if estimate is None or estimate.sd is None:
+        return human_value(_mean(estimate), unit)
+    low, high = (human_value(v, unit) for v in (estimate.low, estimate.high))
     if unit == "share":
         low = low.removesuffix(" %")
-    return f"{human_value(found.mean, unit)} ({low} to {high})"
+    return f"{human_value(estimate.mean, unit)} ({low} to {high})"
 
 
 def _words(
     groups: Sequence[Group],
     rows: Sequence[Row],
-    found: Sequence[Difference],
-    own: Mapping[str, Mapping[int, float]],
+    differences: Sequence[Difference],
+    values: Mapping[str, Mapping[int, float]],
 ) -> list[str]:
     """The best, the next one and their difference; whether that may be chance, corrected for all
-    that the best is compared with; the cost of these two. own: {label: {seed: value}}.
+    that the best is compared with; the cost of these two. values: {label: {seed: value}}.
     """
     metric, by_label = groups[0].metric, {row["label"]: row for row in rows}
-    if not found:
+    if not differences:
         first = groups[0].label
         if len(groups) > 1:
             return [f"No row has a seed, a metric and a state in common with {first}."]
-        middle = human_value(mean([*own[first].values()]), metric.unit)
-        return [f"{first}: {middle} {_what(metric, rows)}.", _cost(rows[0])]
+        middle = human_value(mean([*values[first].values()]), metric.unit)
+        return [f"{first}: {middle} {_metric_words(metric, rows)}.", _cost(rows[0])]
     if metric.higher_is_better is None:
         return [f"Nothing says whether {metric.name} is better higher or lower."]
-    base, high = found[0].against, metric.higher_is_better
-    tested = {base: found[0].theirs} | {d.label: d.ours for d in found}
+    base, high = differences[0].against, metric.higher_is_better
+    tested = {base: differences[0].theirs} | {d.label: d.ours for d in differences}
     best, second = sorted(tested, key=lambda label: tested[label], reverse=high)[:2]
-    gap = against(own[best], {label: own[label] for label in tested if label != best})[second]
+    gap = against(values[best], {label: values[label] for label in tested if label != best})[second]
     by = difference_text(abs(gap.mean), metric.unit).removeprefix("+")
     points = " points" if metric.unit == "share" else ""
-    said = (
-        f"{best} has the {'highest' if high else 'lowest'} {_what(metric, rows)}: "
+    lead = (
+        f"{best} has the {'highest' if high else 'lowest'} {_metric_words(metric, rows)}: "
         f"{human_value(tested[best], metric.unit)}, {by}{points} {'above' if high else 'below'} "
         f"{second}, the next."
     )
     chance = _chance(f"{best} less {second}", gap, metric)
-    return [said, chance, *(_cost(by_label[label]) for label in (best, second))]
+    return [lead, chance, *(_cost(by_label[label]) for label in (best, second))]
 
 
-def _mean(found: Paired | None) -> float | None:
-    return None if found is None else found.mean
+def _mean(estimate: Paired | None) -> float | None:
+    return None if estimate is None else estimate.mean
 
 
-def _what(metric: Metric, rows: Sequence[Row]) -> str:
+def _metric_words(metric: Metric, rows: Sequence[Row]) -> str:
     return f"{metric.title.replace('_', ' ')} ({VALUE_WORDS[rows[0]['value']]})"
 
 
-def _chance(of: str, found: Paired, metric: Metric) -> str:
+def _chance(of: str, gap: Paired, metric: Metric) -> str:
     """Whether a difference may be chance."""
-    if found.p is None:
+    if gap.p is None:
         return (
             "One seed cannot tell this from chance; `fedloom run ... --seeds 3` makes three "
             "that can."
         )
-    row = {"difference": found.mean, "difference_low": found.low, "difference_high": found.high}
-    p = p_text(found.p if found.p_holm is None else found.p_holm)
-    known = "That may be chance" if found.verdict == "undecided" else "That is more than chance"
+    row = {"difference": gap.mean, "difference_low": gap.low, "difference_high": gap.high}
+    p = p_text(gap.p if gap.p_holm is None else gap.p_holm)
+    verdict = "That may be chance" if gap.verdict == "undecided" else "That is more than chance"
     between = interval(row | {"unit": metric.unit}, "difference")
     unit = " points" if metric.unit == "share" else ""
-    return f"{known}: {of} is {between}{unit}, p {p} by Holm, {found.n} seeds."
+    return f"{verdict}: {of} is {between}{unit}, p {p} by Holm, {gap.n} seeds."
 
 
 def _cost(row: Row) -> str:

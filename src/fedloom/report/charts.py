@@ -39,13 +39,13 @@ def field_bytes(group: Group) -> list[FieldBytes]:
     """Read the bytes per field from the ledgers of the seeds that count, down before up."""
     runs = [run for run in group.averaged_runs if run.ledger]
     ledgers = [run.ledger for run in runs]
-    found = []
+    sizes = []
     for direction in ("down", "up"):
         for field in dict.fromkeys(f for one in ledgers for f in one.get(direction, {})):
             totals = [float(one.get(direction, {}).get(field, 0)) for one in ledgers]
             each = mean([_each(run, direction, field) for run in runs])
-            found.append(FieldBytes(direction, field, mean(totals) or 0.0, each))
-    return found
+            sizes.append(FieldBytes(direction, field, mean(totals) or 0.0, each))
+    return sizes
 
 
 def _each(run: Run, direction: str, field: str) -> float | None:
@@ -64,62 +64,62 @@ def partition_charts(groups: Sequence[Group]) -> list[Picture]:
     Of several seeds the first that has a partition is shown.  A heat-map of clients by classes, or
     only the sizes where there are no classes.
     """
-    shown: dict[str, tuple[Mapping[str, Any], list[str]]] = {}
+    by_partition: dict[str, tuple[Mapping[str, Any], list[str]]] = {}
     for group in groups:
         for run in group.runs:
             if run.partition.get("sizes"):
                 same = repr((run.partition.get("counts"), run.partition["sizes"]))
-                shown.setdefault(same, (run.partition, []))[1].append(group.label)
+                by_partition.setdefault(same, (run.partition, []))[1].append(group.label)
                 break
     pictures = []
-    for number, (partition, labels) in enumerate(shown.values(), start=1):
+    for number, (partition, labels) in enumerate(by_partition.values(), start=1):
         name = "partition" if number == 1 else f"partition-{number}"
-        whose = f" ({', '.join(labels)})" if len(shown) > 1 else ""
-        pictures.append(partition_chart(partition, name, whose))
+        note = f" ({', '.join(labels)})" if len(by_partition) > 1 else ""
+        pictures.append(partition_chart(partition, name, note))
     return pictures
 
 
 def partition_chart(
-    partition: Mapping[str, Any], name: str = "partition", whose: str = ""
+    partition: Mapping[str, Any], name: str = "partition", note: str = ""
 ) -> Picture:
     """Draw one partition: sizes, and below them labels by clients where there are labels.
 
-    partition: sizes (N,), counts (N, C) or None, class_names, as in a run's partition.json; whose:
+    partition: sizes (N,), counts (N, C) or None, class_names, as in a run's partition.json; note:
     what the title says of it. Raises ConfigError if matplotlib is missing.
     """
     sizes: Ints = np.asarray(partition["sizes"], dtype=np.int64)
     spread = f"{sizes.size} clients with {sizes.min()} to {sizes.max()} samples each"
     if (every := int(partition.get("every", 1))) > 1:
         spread = f"every {every:,}th of {int(partition['clients']):,} clients: {spread}"
-        whose += f", every {every:,}th of {int(partition['clients']):,} clients"
+        note += f", every {every:,}th of {int(partition['clients']):,} clients"
     if partition.get("counts") is None:
-        made = figure(8.4, 2.6)
-        _sizes(made.add_subplot(), sizes, np.arange(sizes.size))
-        made.axes[0].set_xlabel("client")
-        _name_clients(made.axes[0], partition)
-        return Picture(name, f"Clients: size{whose}", f"Bar chart of {spread}{whose}.", made)
+        fig = figure(8.4, 2.6)
+        _sizes(fig.add_subplot(), sizes, np.arange(sizes.size))
+        fig.axes[0].set_xlabel("client")
+        _name_clients(fig.axes[0], partition)
+        return Picture(name, f"Clients: size{note}", f"Bar chart of {spread}{note}.", fig)
     counts: Ints = np.asarray(partition["counts"], dtype=np.int64).reshape(sizes.size, -1)
     classes = counts.shape[1]
     order = _order(counts)
-    made = figure(8.4, 2.2 + min(5.0, 0.22 * max(classes, 5)))
+    fig = figure(8.4, 2.2 + min(5.0, 0.22 * max(classes, 5)))
     ratio = [1.0, min(5.0, 0.22 * max(classes, 5)) / 0.9]
-    top, below = made.subplots(2, 1, sharex=True, height_ratios=ratio)
+    top, below = fig.subplots(2, 1, sharex=True, height_ratios=ratio)
     _sizes(top, sizes, order)
     shares = 100.0 * counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     image = below.imshow(shares[order].T, aspect="auto", cmap="Blues", vmin=0)
     _name_classes(below, [str(c) for c in partition.get("class_names") or range(classes)], classes)
-    kept = sizes.size <= _IN_ORDER
-    below.set_xlabel("client" if kept else "clients, sorted by their most frequent class")
+    in_order = sizes.size <= _IN_ORDER
+    below.set_xlabel("client" if in_order else "clients, sorted by their most frequent class")
     _name_clients(below, partition)
     below.set_ylabel("class")
-    made.colorbar(image, ax=below, label="% of the client's samples", pad=0.01)
+    fig.colorbar(image, ax=below, label="% of the client's samples", pad=0.01)
     main = float(np.mean(shares.max(axis=1)))
-    held = float(np.mean((counts > 0).sum(axis=1)))
+    classes_held = float(np.mean((counts > 0).sum(axis=1)))
     alt = (
-        f"Heat-map of {classes} classes over {spread}{whose}. On average a client holds {held:.1f} "
-        f"classes and {main:.0f} % of its samples are of one class."
+        f"Heat-map of {classes} classes over {spread}{note}. On average a client holds "
+        f"{classes_held:.1f} classes and {main:.0f} % of its samples are of one class."
     )
-    return Picture(name, f"Clients: labels and sizes{whose}", alt, made)
+    return Picture(name, f"Clients: labels and sizes{note}", alt, fig)
 
 
 def clients_chart(groups: Sequence[Group], look: Mapping[str, Style]) -> Picture | None:
@@ -133,10 +133,10 @@ def clients_chart(groups: Sequence[Group], look: Mapping[str, Style]) -> Picture
     metric = rows[0][0].metric
     worst = 90 if metric.higher_is_better is False else 10  # a tenth of the clients fares worse
     up = 100.0 if metric.unit == "share" else 1.0
-    together = np.concatenate([values for _, values in rows]) * up
-    bins = np.histogram_bin_edges(together, bins=min(30, max(8, int(together.size**0.5 * 2))))
-    made = figure(8.4, 1.0 + (1.25 if len(rows) > 1 else 2.6) * len(rows))
-    panels = np.atleast_1d(made.subplots(len(rows), 1, sharex=True, squeeze=False).ravel())
+    pooled = np.concatenate([values for _, values in rows]) * up
+    bins = np.histogram_bin_edges(pooled, bins=min(30, max(8, int(pooled.size**0.5 * 2))))
+    fig = figure(8.4, 1.0 + (1.25 if len(rows) > 1 else 2.6) * len(rows))
+    panels = np.atleast_1d(fig.subplots(len(rows), 1, sharex=True, squeeze=False).ravel())
     words = []
     for axes, (group, values) in zip(panels, rows, strict=True):
         middle, low = float(values.mean()), float(np.quantile(values, worst / 100))
@@ -146,9 +146,9 @@ def clients_chart(groups: Sequence[Group], look: Mapping[str, Style]) -> Picture
         axes.axvline(low * up, color="black", lw=1.2, ls=":")
         plain(axes, "", "% of clients")
         ends = [human_value(value, metric.unit) for value in (middle, low)]
-        said = f"mean {ends[0]}, {worst}th percentile {ends[1]}"
-        axes.set_title(f"{shorten(group.label, 60)}: {said}", fontsize=9.5, loc="left")
-        words.append(f"{group.label}: {said}")
+        text = f"mean {ends[0]}, {worst}th percentile {ends[1]}"
+        axes.set_title(f"{shorten(group.label, 60)}: {text}", fontsize=9.5, loc="left")
+        words.append(f"{group.label}: {text}")
     unit = "%" if metric.unit == "share" else metric.unit
     basis = next(
         (str(run.clients["basis"]) for run in rows[0][0].runs if run.clients.get("basis")), ""
@@ -157,7 +157,7 @@ def clients_chart(groups: Sequence[Group], look: Mapping[str, Style]) -> Picture
     panels[-1].set_xlabel(shorten(label, 90))
     alt = f"Histogram of {metric.name} per client. {'; '.join(words)}."
     title = f"Clients: {metric.name.replace('_', ' ')} (solid mean, dotted {worst}th percentile)"
-    return Picture("clients", title, alt, made)
+    return Picture("clients", title, alt, fig)
 
 
 def reliability_chart(groups: Sequence[Group], look: Mapping[str, Style]) -> Picture | None:
@@ -169,15 +169,15 @@ def reliability_chart(groups: Sequence[Group], look: Mapping[str, Style]) -> Pic
     rows = [(group, bins) for group in groups if (bins := _bins(group)) is not None]
     if not rows:
         return None
-    made = figure(5.6, 5.2)
-    top, below = made.subplots(2, 1, sharex=True, height_ratios=[3, 1])
+    fig = figure(5.6, 5.2)
+    top, below = fig.subplots(2, 1, sharex=True, height_ratios=[3, 1])
     top.plot([0, 1], [0, 1], color="#999999", lw=1.0, ls=":")
     handles: list[Any] = []
     labels: list[str] = []
     few: list[str] = []
     if len(rows) == 1:
-        drawn, few = _client_bins(rows[0][0])
-        for i, (name, bins) in enumerate(drawn.items(), 1):
+        client_bins, few = _client_bins(rows[0][0])
+        for i, (name, bins) in enumerate(client_bins.items(), 1):
             handles += top.plot(*_curve(bins), color=nth_style(i).colour, lw=1.0, ls="--")
             labels.append(f"{shorten(name, 20)}, {bins[0].sum():,.0f} rows")
     for group, bins in rows:
@@ -192,18 +192,20 @@ def reliability_chart(groups: Sequence[Group], look: Mapping[str, Style]) -> Pic
     plain(top, "", "share of the second class")
     plain(below, "predicted probability of the second class", "test rows")
     below.margins(y=0.25)
-    legend_below(made, handles, labels)
-    said = f"; too few rows to be drawn (below {FEW_ROWS}): {', '.join(few)}" if few else ""
+    legend_below(fig, handles, labels)
+    note = f"; too few rows to be drawn (below {FEW_ROWS}): {', '.join(few)}" if few else ""
     ends = "; ".join(f"{g.label}: {', '.join(f'{n:.0f}' for n in bins[0])}" for g, bins in rows)
-    alt = f"Line chart of observed share by predicted probability. Rows per bin: {ends}{said}."
-    return Picture("reliability", f"Reliability curve{said}", alt, made)
+    alt = f"Line chart of observed share by predicted probability. Rows per bin: {ends}{note}."
+    return Picture("reliability", f"Reliability curve{note}", alt, fig)
 
 
 def _bins(group: Group) -> Floats | None:
     """The bins of a group's seeds, added up: (3, bins)."""
-    found = [(run.clients.get("reliability") or {}).get("bins") for run in group.averaged_runs]
-    known = [np.array(bins, dtype=np.float64) for bins in found if bins]
-    return sum(known[1:], start=known[0]) if known else None
+    bins_by_seed = [
+        (run.clients.get("reliability") or {}).get("bins") for run in group.averaged_runs
+    ]
+    arrays = [np.array(bins, dtype=np.float64) for bins in bins_by_seed if bins]
+    return sum(arrays[1:], start=arrays[0]) if arrays else None
 
 
 def _client_bins(group: Group) -> tuple[dict[str, Floats], list[str]]:
@@ -214,13 +216,13 @@ def _client_bins(group: Group) -> tuple[dict[str, Floats], list[str]]:
     counts = run.clients.get("test_rows") or [sum(bins[0]) for bins in each]
     if len(each) > _MOST_CURVES:
         return {}, []
-    drawn, few = {}, []
+    by_name, few = {}, []
     for name, bins, count in zip(names, each, counts, strict=False):
         if bins and sum(bins[0]) >= FEW_ROWS:
-            drawn[str(name)] = np.array(bins)
+            by_name[str(name)] = np.array(bins)
         else:
             few.append(f"{name} ({count:.0f})")
-    return drawn, few
+    return by_name, few
 
 
 def _curve(bins: Floats) -> tuple[Floats, Floats]:
@@ -239,22 +241,22 @@ def ledger_chart(groups: Sequence[Group], look: Mapping[str, Style]) -> Picture 
     ]
     if not rows:
         return None
-    drawn = list(dict.fromkeys(group.key for group, _, _ in rows))
-    made = figure(5.6, max(1.6, 0.4 + 0.25 * len(rows) + 0.38 * len(drawn)))
-    axes = made.add_subplot()
+    keys = list(dict.fromkeys(group.key for group, _, _ in rows))
+    fig = figure(5.6, max(1.6, 0.4 + 0.25 * len(rows) + 0.38 * len(keys)))
+    axes = fig.add_subplot()
     # a line for each field, and one and a half above each group for its name
-    places = [i + 1.5 * (drawn.index(group.key) + 1) for i, (group, _, _) in enumerate(rows)]
-    named = dict(zip([group.key for group, _, _ in rows[::-1]], places[::-1], strict=True))
+    places = [i + 1.5 * (keys.index(group.key) + 1) for i, (group, _, _) in enumerate(rows)]
+    first_places = dict(zip([group.key for group, _, _ in rows[::-1]], places[::-1], strict=True))
     for at, (group, item, size) in zip(places, rows, strict=True):
         hatch = "///" if item.direction == "up" else ""
         colour = look[group.key].colour
         axes.barh(at, size, color=colour, alpha=0.85, hatch=hatch, edgecolor="white", height=0.8)
         axes.text(size, at, f" {human_bytes(size)}", va="center", fontsize=8.5)
-        if at == named[group.key]:
-            said = axes.text(
+        if at == first_places[group.key]:
+            text = axes.text(
                 0, at - 0.95, f" {shorten(group.label, 60)}", va="center", fontsize=9.5
             )
-            said.set_in_layout(False)  # a long name may leave the axes, and does not shrink them
+            text.set_in_layout(False)  # a long name may leave the axes, and does not shrink them
     axes.set_yticks(places, [f"{i.direction}: {shorten(i.field, 20)}" for _, i, _ in rows])
     axes.set_ylim(places[-1] + 0.7, 0.0)
     axes.set_xlim(0, 1.2 * max(size for _, _, size in rows) or 1.0)
@@ -264,7 +266,7 @@ def ledger_chart(groups: Sequence[Group], look: Mapping[str, Style]) -> Picture 
     axes.spines["bottom"].set_visible(False)
     words = "; ".join(f"{g.label} {i.direction} {i.field} {human_bytes(s)}" for g, i, s in rows)
     title = "Bytes per field, of one client in one round (hatched: up)"
-    return Picture("ledger", title, f"Bar chart of bytes per field. {words}.", made)
+    return Picture("ledger", title, f"Bar chart of bytes per field. {words}.", fig)
 
 
 def _client_values(group: Group) -> Floats:

@@ -29,23 +29,23 @@ def client_cells(groups: Sequence[Group]) -> tuple[list[str], list[list[str]], i
     most of a client's training rows have ("majority"). Groups whose clients are not those of the
     first one are left out.
     """
-    found = [(group, values) for group in groups if (values := _values(group)) is not None]
-    if not found:
+    measured = [(group, values) for group in groups if (values := _values(group)) is not None]
+    if not measured:
         return [], [], 0
-    clients = _clients(found[0][0].averaged_runs[0])
-    found = [pair for pair in found if _clients(pair[0].averaged_runs[0]) == clients]
-    metric = found[0][0].metric
+    clients = _clients(measured[0][0].averaged_runs[0])
+    measured = [pair for pair in measured if _clients(pair[0].averaged_runs[0]) == clients]
+    metric = measured[0][0].metric
     sign = -1.0 if metric.higher_is_better is False else 1.0
-    first = found[0][1]
+    first = measured[0][1]
     order = sorted(range(len(clients)), key=lambda i: (np.isnan(first[i]), sign * first[i]))
-    lines, columns = [], _columns(found)
-    always = found[0][0].averaged_runs[0].partition.get("majority")
-    if always and any("accuracy" in head for head, _, _ in columns):
-        columns.append(("majority %", np.array(always, dtype=np.float64), "share"))
+    lines, columns = [], _columns(measured)
+    majority = measured[0][0].averaged_runs[0].partition.get("majority")
+    if majority and any("accuracy" in head for head, _, _ in columns):
+        columns.append(("majority %", np.array(majority, dtype=np.float64), "share"))
     for i in order[:SHOWN]:
         name, examples = clients[i]
-        given = [(float(values[i]), unit) for _, values, unit in columns]
-        cells = [human_value(None if np.isnan(v) else v, unit) for v, unit in given]
+        numbers = [(float(values[i]), unit) for _, values, unit in columns]
+        cells = [human_value(None if np.isnan(v) else v, unit) for v, unit in numbers]
         lines.append([name, f"{examples:,}", *cells])
     return ["client", "examples", *(head for head, _, _ in columns)], lines, len(clients)
 
@@ -54,37 +54,37 @@ def unseen_cells(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
     """Headings, and a line for each client that never trained: its rows, and the mean of the
     headline over the seeds that have set it apart; nothing without such clients.
     """
-    found: dict[str, dict[str, list[float]]] = {}
+    by_name: dict[str, dict[str, list[float]]] = {}
     rows: dict[str, int] = {}
     for group in groups:
         for run in group.averaged_runs:
-            about = run.clients.get("unseen") or {"names": ()}
-            for i, name in enumerate(about["names"]):
-                rows[name] = about["rows"][i]
-                if (value := about["metrics"][group.metric.name][i]) is not None:
-                    found.setdefault(name, {}).setdefault(group.label, []).append(value)
-    labels = list(dict.fromkeys(label for of in found.values() for label in of))
+            unseen = run.clients.get("unseen") or {"names": ()}
+            for i, name in enumerate(unseen["names"]):
+                rows[name] = unseen["rows"][i]
+                if (value := unseen["metrics"][group.metric.name][i]) is not None:
+                    by_name.setdefault(name, {}).setdefault(group.label, []).append(value)
+    labels = list(dict.fromkeys(label for by_label in by_name.values() for label in by_label))
     units = {group.label: group.metric.unit for group in groups}
     lines = []
-    for name, of in found.items():
-        means = [(float(np.mean(of[k])) if k in of else None, units[k]) for k in labels]
+    for name, by_label in by_name.items():
+        means = [(float(np.mean(by_label[k])) if k in by_label else None, units[k]) for k in labels]
         lines.append([name, f"{rows[name]:,}", *(human_value(*mean) for mean in means)])
     return ["client that never trained", "rows", *labels], lines
 
 
-def _columns(found: Sequence[tuple[Group, _Floats]]) -> list[tuple[str, _Floats, str]]:
+def _columns(measured: Sequence[tuple[Group, _Floats]]) -> list[tuple[str, _Floats, str]]:
     """(heading, value of every client, unit) of every metric of every group, the headlines
     first.
     """
-    shown = [(group, group.metric.name, group.metric.unit, values) for group, values in found]
-    for group, _ in found:
+    metrics = [(group, group.metric.name, group.metric.unit, values) for group, values in measured]
+    for group, _ in measured:
         for name in further(group):
             if (values := _values(group, name)) is not None:
-                shown.append((group, name, unit_of(name), values))
+                metrics.append((group, name, unit_of(name), values))
     columns = []
-    for group, name, unit, values in shown:
+    for group, name, unit, values in metrics:
         word = f"{name.replace('_', ' ')}{' %' if unit == 'share' else ''}"
-        columns.append((f"{group.label}, {word}" if len(found) > 1 else word, values, unit))
+        columns.append((f"{group.label}, {word}" if len(measured) > 1 else word, values, unit))
     return columns
 
 
@@ -92,28 +92,28 @@ def against_alone(groups: Sequence[Group]) -> list[str]:
     """Whether clients fare better than alone, a sentence for each row, where one row is of clients
     that each train alone (private = alone).
     """
-    alone = next((g for g in groups if (_private(g) == "alone")), None)
-    if alone is None or (theirs := _mean_values(alone)) is None:
+    baseline = next((g for g in groups if (_private(g) == "alone")), None)
+    if baseline is None or (alone_values := _mean_values(baseline)) is None:
         return []
-    metric, out = alone.metric, []
+    metric, out = baseline.metric, []
     sign = -1.0 if metric.higher_is_better is False else 1.0
     for group in groups:
-        ours = _mean_values(group)
-        if group is alone or ours is None or len(ours) != len(theirs):
+        values = _mean_values(group)
+        if group is baseline or values is None or len(values) != len(alone_values):
             continue
         if not all(run.knows_clients for run in group.runs):  # they have no rows of their own
             continue
-        both = ~np.isnan(ours) & ~np.isnan(theirs)
-        gap = sign * (ours - theirs)[both]
+        both = ~np.isnan(values) & ~np.isnan(alone_values)
+        gap = sign * (values - alone_values)[both]
         if not both.any():
             continue
         names = dict(enumerate(name for name, _ in _clients(group.averaged_runs[0])))
         worse = [names.get(int(i), f"client {i}") for i in np.flatnonzero(both)[gap < 0]]
-        means = [human_value(float(v[both].mean()), metric.unit) for v in (ours, theirs)]
-        said = f"{group.label} is better than alone at {(gap > 0).sum()} of {both.sum()} clients"
+        means = [human_value(float(v[both].mean()), metric.unit) for v in (values, alone_values)]
+        text = f"{group.label} is better than alone at {(gap > 0).sum()} of {both.sum()} clients"
         some = ", ".join(worse[:_NAMED]) + (", ..." if len(worse) > _NAMED else "")
         bad = f"; worse at {len(worse)}: {some}" if worse else ""
-        out.append(f"{said} ({' against '.join(means)} in the mean of the clients){bad}.")
+        out.append(f"{text} ({' against '.join(means)} in the mean of the clients){bad}.")
     return out
 
 
@@ -122,8 +122,8 @@ _NAMED = 5  # clients that are worse off
 
 def _private(group: Group) -> str:
     """The name of a group's private layers."""
-    found = group.runs[0].config.get("private") or {}
-    return str(found.get("name", "")).lower()
+    private = group.runs[0].config.get("private") or {}
+    return str(private.get("name", "")).lower()
 
 
 def _mean_values(group: Group) -> _Floats | None:
@@ -131,7 +131,7 @@ def _mean_values(group: Group) -> _Floats | None:
     rows = [
         [np.nan if value is None else float(value) for value in values]
         for run in group.averaged_runs
-        if (values := _of(run, None))
+        if (values := _metric_values(run, None))
     ]
     if not rows or len({len(row) for row in rows}) > 1:
         return None
@@ -163,7 +163,7 @@ def _values(group: Group, metric: str | None = None) -> _Floats | None:
     rows = [
         [np.nan if value is None else float(value) for value in values]
         for run in group.averaged_runs
-        if (values := _of(run, metric)) and _clients(run) == clients
+        if (values := _metric_values(run, metric)) and _clients(run) == clients
     ]
     table = np.array([row for row in rows if len(row) == len(clients)])
     if not table.size or np.isnan(table).all():
@@ -172,9 +172,9 @@ def _values(group: Group, metric: str | None = None) -> _Floats | None:
     return means
 
 
-def _of(run: Run, metric: str | None) -> list[float | None]:
-    found = run.clients if metric is None else run.clients.get("metrics") or {}
-    return list(found.get("values" if metric is None else metric) or ())
+def _metric_values(run: Run, metric: str | None) -> list[float | None]:
+    by_metric = run.clients if metric is None else run.clients.get("metrics") or {}
+    return list(by_metric.get("values" if metric is None else metric) or ())
 
 
 # ------------------------------------------------------------------ who answered in a deployed run
@@ -209,48 +209,51 @@ def attendance(path: Path, names: Sequence[str] = ()) -> Attendance | None:
     draws = [draw for row in rounds for draw in (*row.get("redrawn", ()), row)]
     if not draws:
         return None
-    asked = Counter(i for draw in draws for i in draw["asked"])
-    came = Counter(pair for draw in draws for pair in _outcomes(draw))
-    said: dict[int, Counter[str]] = {}
+    draw_counts = Counter(i for draw in draws for i in draw["asked"])
+    outcome_counts = Counter(pair for draw in draws for pair in _outcomes(draw))
+    refusals: dict[int, Counter[str]] = {}
     for draw in draws:
         for i, kind in _outcomes(draw):
             if kind == "refused":
-                said.setdefault(i, Counter())[draw["refused"].get(str(i), "no reason")] += 1
-    kinds = [kind for kind in _HEADS if kind == "answered" or any(k == kind for _, k in came)]
-    everybody = sorted({*asked, *range(len(names))})
-    called = {i: f"{i} {names[i]}" if i < len(names) and names[i] else str(i) for i in everybody}
+                refusals.setdefault(i, Counter())[draw["refused"].get(str(i), "no reason")] += 1
+    kinds = [
+        kind for kind in _HEADS if kind == "answered" or any(k == kind for _, k in outcome_counts)
+    ]
+    clients = sorted({*draw_counts, *range(len(names))})
+    labels = {i: f"{i} {names[i]}" if i < len(names) and names[i] else str(i) for i in clients}
     lines = [
-        [called[i], f"{asked[i]:,}", *(f"{came[i, kind]:,}" for kind in kinds)] for i in everybody
+        [labels[i], f"{draw_counts[i]:,}", *(f"{outcome_counts[i, kind]:,}" for kind in kinds)]
+        for i in clients
     ]
     why = [
-        f"{called[i]}: {count} x {reason}"
-        for i in sorted(said)
-        for reason, count in said[i].most_common(_REASONS)
+        f"{labels[i]}: {count} x {reason}"
+        for i in sorted(refusals)
+        for reason, count in refusals[i].most_common(_REASONS)
     ]
     heads = ["client", "asked", *(_HEADS[kind] for kind in kinds)]
-    return Attendance(heads, lines, [*_left(rounds, called)], why)
+    return Attendance(heads, lines, [*_left(rounds, labels)], why)
 
 
-def _left(rounds: Sequence[Mapping[str, Any]], called: Mapping[int, str]) -> Iterator[str]:
-    """Who took part until when, of those who are not there in the last round. called: by client."""
-    if (there := rounds[-1].get("there")) is None:  # nobody came or left
+def _left(rounds: Sequence[Mapping[str, Any]], labels: Mapping[int, str]) -> Iterator[str]:
+    """Who took part until when, of those who are not there in the last round. labels: by client."""
+    if (present := rounds[-1].get("there")) is None:  # nobody came or left
         return
-    for i in called.keys() - {*there}:
-        until = max((row["round"] for row in rounds if i in row.get("there", called)), default=0)
+    for i in labels.keys() - {*present}:
+        until = max((row["round"] for row in rounds if i in row.get("there", labels)), default=0)
         yield (
-            f"{called[i]}: taken out after round {until}"
+            f"{labels[i]}: taken out after round {until}"
             if until
-            else f"{called[i]}: has taken part in no round"
+            else f"{labels[i]}: has taken part in no round"
         )
 
 
 def names_of(run: Run) -> list[str]:
     """The clients' names, as clients.toml has them; nothing if it has none."""
-    found = run.partition.get("client_names") or ()
-    return [] if "every" in run.partition else list(map(str, found))
+    names = run.partition.get("client_names") or ()
+    return [] if "every" in run.partition else list(map(str, names))
 
 
 def _outcomes(draw: Mapping[str, Any]) -> set[tuple[int, str]]:
     """(client, what came of asking it) of a draw."""
-    named = {i: kind for kind in _HEADS if kind != "refused" for i in draw.get(kind, ())}
-    return {(i, named.get(i, "refused")) for i in draw["asked"]}
+    kinds = {i: kind for kind in _HEADS if kind != "refused" for i in draw.get(kind, ())}
+    return {(i, kinds.get(i, "refused")) for i in draw["asked"]}

@@ -72,8 +72,8 @@ def tested_rows(run: Run, how: Value = "last-tenth") -> dict[int, float]:
         return dict(zip(rows.tolist(), values.tolist(), strict=True))
 
     metric = run.metric
-    about = metric.name, metric.higher_is_better, how, f"'{run.path}'", metric.of_clients
-    return tested(column, *about)
+    criteria = metric.name, metric.higher_is_better, how, f"'{run.path}'", metric.of_clients
+    return tested(column, *criteria)
 
 
 def value_of(run: Run, how: Value = "last-tenth") -> float | None:
@@ -83,8 +83,8 @@ def value_of(run: Run, how: Value = "last-tenth") -> float | None:
     validation split, if nothing says which value is the best, and for what a mean over clients has
     not.
     """
-    found = tested_rows(run, how)
-    return found[max(found)] if found else None
+    by_row = tested_rows(run, how)
+    return by_row[max(by_row)] if by_row else None
 
 
 def first_hit(run: Run, target: float) -> Hit | None:
@@ -111,8 +111,8 @@ def mean(values: Sequence[float | None]) -> float | None:
     >>> mean([1.0, None, 2.0]), mean([None])
     (1.5, None)
     """
-    known = [value for value in values if value is not None]
-    return total(known) / len(known) if known else None
+    present = [value for value in values if value is not None]
+    return total(present) / len(present) if present else None
 
 
 def sd(values: Sequence[float | None]) -> float | None:
@@ -121,12 +121,12 @@ def sd(values: Sequence[float | None]) -> float | None:
     >>> sd([1.0, 3.0]), sd([1.0])
     (1.4142135623730951, None)
     """
-    known = [value for value in values if value is not None]
-    if len(known) < 2:
+    present = [value for value in values if value is not None]
+    if len(present) < 2:
         return None
-    middle = total(known) / len(known)
-    away = [value - middle for value in known]
-    return math.sqrt(total(d * d for d in away) / (len(known) - 1))
+    middle = total(present) / len(present)
+    away = [value - middle for value in present]
+    return math.sqrt(total(d * d for d in away) / (len(present) - 1))
 
 
 def group_curve(group: Group, column: str, axis: Axis = "round") -> Curve | None:
@@ -139,15 +139,15 @@ def group_curve(group: Group, column: str, axis: Axis = "round") -> Curve | None
     runs = [run for run in group.averaged_runs if measured(run, column)[0].size]
     if not runs:
         return None
-    shared = set(runs[0].rounds[measured(runs[0], column)[0]].tolist())
+    common = set(runs[0].rounds[measured(runs[0], column)[0]].tolist())
     for run in runs[1:]:
-        shared &= set(run.rounds[measured(run, column)[0]].tolist())
-    if not shared:
+        common &= set(run.rounds[measured(run, column)[0]].tolist())
+    if not common:
         return None
-    wanted = np.array(sorted(shared))
+    rounds = np.array(sorted(common))
     xs, ys = [], []
     for run in runs:
-        rows = np.searchsorted(run.rounds, wanted)
+        rows = np.searchsorted(run.rounds, rounds)
         along = run.rounds if axis == "round" else getattr(run, axis)
         xs.append(along[rows].astype(np.float64))
         values = run.columns[column][rows]

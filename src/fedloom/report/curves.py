@@ -65,8 +65,8 @@ def save_curves(
     partition, clients, reliability, ledger, of sub-models sizes-*, and measures-*.
     Raises ConfigError if matplotlib is missing or there is no run.
     """
-    drawn = all_pictures(_as_groups(run_or_groups), target, value)
-    return save_pictures(drawn, folder, kinds, column)
+    pictures = all_pictures(_as_groups(run_or_groups), target, value)
+    return save_pictures(pictures, folder, kinds, column)
 
 
 def all_pictures(
@@ -96,10 +96,10 @@ def metric_curves(
     """
     pictures = []
     for metric in dict.fromkeys(group.metric for group in groups):
-        own = [group for group in groups if group.metric == metric]
-        goal = target if target is not None else _common_target(own)
+        members = [group for group in groups if group.metric == metric]
+        goal = target if target is not None else _common_target(members)
         for axis in ("round", "bytes", "seconds", "simulated"):
-            picture = _metric_curve(own, metric, axis, look, goal, value)
+            picture = _metric_curve(members, metric, axis, look, goal, value)
             pictures += [picture] if picture else []
     return pictures
 
@@ -109,20 +109,20 @@ def loss_curves(groups: Sequence[Group], look: Mapping[str, Style]) -> list[Pict
     pictures = []
     for which in ("train", "test"):
         # where clients use models of their own, the common one's test loss says nothing of them
-        shown = [g for g in groups if which == "train" or not g.runs[0].own_models]
-        drawn = [(g, c) for g in shown if (c := group_curve(g, f"{which}_loss"))]
-        if not drawn or any(f"{which}_loss" == g.metric.column for g, _ in drawn):
+        candidates = [g for g in groups if which == "train" or not g.runs[0].own_models]
+        curves = [(g, c) for g in candidates if (c := group_curve(g, f"{which}_loss"))]
+        if not curves or any(f"{which}_loss" == g.metric.column for g, _ in curves):
             continue  # not measured, or drawn already as the metric
-        made = figure(WIDTH, HEIGHT)
-        axes = made.add_subplot()
-        handles = [_draw(axes, curve, look[group.key], 1.0, 1.0) for group, curve in drawn]
-        if _wide(curve for _, curve in drawn):
+        fig = figure(WIDTH, HEIGHT)
+        axes = fig.add_subplot()
+        handles = [_draw(axes, curve, look[group.key], 1.0, 1.0) for group, curve in curves]
+        if _wide(curve for _, curve in curves):
             axes.set_yscale("log")
-        _finish(axes, drawn, "rounds", f"{which} loss")
-        legend_below(made, handles, [group.label for group, _ in drawn])
-        alt = f"Line chart of {which} loss by round. {_ends(drawn, '')}"
+        _finish(axes, curves, "rounds", f"{which} loss")
+        legend_below(fig, handles, [group.label for group, _ in curves])
+        alt = f"Line chart of {which} loss by round. {_ends(curves, '')}"
         title = f"{which.capitalize()} loss against rounds"
-        pictures.append(Picture(f"{which}_loss", title, alt, made))
+        pictures.append(Picture(f"{which}_loss", title, alt, fig))
     return pictures
 
 
@@ -134,50 +134,52 @@ def _metric_curve(
     target: float | None,
     value: Value,
 ) -> Picture | None:
-    drawn = [(g, c) for g in groups if (c := group_curve(g, metric.column, axis))]
+    curves = [(g, c) for g in groups if (c := group_curve(g, metric.column, axis))]
     if axis == "simulated":  # zeros where devices were not described
-        drawn = [(g, c) for g, c in drawn if c.x[-1] > 0]
-    if not drawn:
+        curves = [(g, c) for g, c in curves if c.x[-1] > 0]
+    if not curves:
         return None
-    high = max(float(curve.x.max()) for _, curve in drawn)
+    high = max(float(curve.x.max()) for _, curve in curves)
     if axis != "round" and high <= 0:
         return None  # nothing was counted
     scale, x_label = _scale(axis, high)
-    if any(run.deployed for group, _ in drawn for run in group.runs):  # there all time counts
+    if any(run.deployed for group, _ in curves for run in group.runs):  # there all time counts
         x_label = x_label.replace(" without evaluation", "")
     up = 100.0 if metric.unit == "share" else 1.0
-    made = figure(WIDTH, HEIGHT)
-    axes = made.add_subplot()
-    handles = [_draw(axes, curve, look[group.key], scale, up) for group, curve in drawn]
-    labels = [group.label for group, _ in drawn]
-    tested = {g.key: mean([value_of(run, value) for run in g.averaged_runs]) for g, _ in drawn}
-    for group, curve in drawn:
+    fig = figure(WIDTH, HEIGHT)
+    axes = fig.add_subplot()
+    handles = [_draw(axes, curve, look[group.key], scale, up) for group, curve in curves]
+    labels = [group.label for group, _ in curves]
+    tested = {g.key: mean([value_of(run, value) for run in g.averaged_runs]) for g, _ in curves}
+    for group, curve in curves:
         _mark(axes, curve.x / scale, tested[group.key], up, value, look[group.key])
-    if len(drawn) == 1 and (smooth := group_curve(drawn[0][0], metric.ema_column, axis)):
+    if len(curves) == 1 and (smooth := group_curve(curves[0][0], metric.ema_column, axis)):
         handles += axes.plot(smooth.x / scale, smooth.mean * up, "--", color="#D55E00", lw=1.6)
         labels.append("EMA")
     if target is not None:
         handles.append(axes.axhline(target * up, color="#666666", lw=1.0, ls=(0, (1, 2))))
         labels.append(f"target {human_target(target, metric.unit)}")
-    if metric.higher_is_better is False and _wide(curve for _, curve in drawn):
+    if metric.higher_is_better is False and _wide(curve for _, curve in curves):
         axes.set_yscale("log")
         bounds = None
     else:
-        bounds = _late_bounds([c for _, c in drawn], metric.higher_is_better, target)
+        bounds = _late_bounds([c for _, c in curves], metric.higher_is_better, target)
     unit = "%" if metric.unit == "share" else metric.unit
     test = "test " if metric.title == metric.name else ""
     name = f"{test}{metric.title.replace('_', ' ')}"
-    _finish(axes, drawn, x_label, f"{name} ({unit})" if unit else name, value, bool(bounds))
+    _finish(axes, curves, x_label, f"{name} ({unit})" if unit else name, value, bool(bounds))
     if bounds:
         axes.set_ylim(*(bound * up for bound in bounds))
-    legend_below(made, handles, labels)
+    legend_below(fig, handles, labels)
     names = {"round": "rounds", "bytes": "bytes", "seconds": "time", "simulated": "simulated time"}
     against = names[axis]
     title = f"{name[0].upper()}{name[1:]} against {against}"
     safe = re.sub(r"[^A-Za-z0-9-]+", "_", metric.title).strip("_") or "metric"
-    said = "; ".join(f"{g.label} {human_value(tested[g.key], metric.unit)}" for g, _ in drawn)
-    ends = f"{_ends(drawn, metric.unit)} Tested ({VALUE_WORDS[value]}): {said}."
-    return Picture(f"{safe}_by_{axis}", title, f"Line chart: {title.lower()}. {ends}", made)
+    tested_text = "; ".join(
+        f"{g.label} {human_value(tested[g.key], metric.unit)}" for g, _ in curves
+    )
+    ends = f"{_ends(curves, metric.unit)} Tested ({VALUE_WORDS[value]}): {tested_text}."
+    return Picture(f"{safe}_by_{axis}", title, f"Line chart: {title.lower()}. {ends}", fig)
 
 
 def _mark(
@@ -202,7 +204,7 @@ def _draw(axes: Axes, curve: Curve, style: Style, x_scale: float, y_scale: float
 
 def _finish(
     axes: Axes,
-    drawn: Sequence[tuple[Group, Curve]],
+    curves: Sequence[tuple[Group, Curve]],
     x: str,
     y: str,
     value: Value | None = None,
@@ -212,11 +214,11 @@ def _finish(
     if x == "rounds":
         axes.locator_params(axis="x", integer=True, nbins=8, steps=[1, 2, 5, 10])
     axes.set_xlim(left=0)
-    said = [_BAND] if any(curve.seeds > 1 for _, curve in drawn) else []
-    said += [f"thick: {VALUE_WORDS[value]}, which is tested"] if value else []
-    said += ["the first values lie outside"] if cut else []
-    if said:
-        axes.set_title("\n".join(said), fontsize=8.5, color="#555555", loc="left")
+    lines = [_BAND] if any(curve.seeds > 1 for _, curve in curves) else []
+    lines += [f"thick: {VALUE_WORDS[value]}, which is tested"] if value else []
+    lines += ["the first values lie outside"] if cut else []
+    if lines:
+        axes.set_title("\n".join(lines), fontsize=8.5, color="#555555", loc="left")
 
 
 def _scale(axis: Axis, high: float) -> tuple[float, str]:
@@ -240,9 +242,9 @@ def _late_bounds(
     low, high = float(late.min()), float(late.max())
     if not 0 < high - low <= 0.5 * float(every.max() - every.min()):
         return None
-    shown = [low, high] if target is None else [low, high, target]
+    values = [low, high] if target is None else [low, high, target]
     margin = 0.1 * (high - low)
-    return min(shown) - margin, max(shown) + margin
+    return min(values) - margin, max(values) + margin
 
 
 def _wide(curves: Iterable[Curve]) -> bool:
@@ -251,12 +253,12 @@ def _wide(curves: Iterable[Curve]) -> bool:
     return bool(values.size and values.min() > 0 and values.max() > 50 * values.min())
 
 
-def _ends(drawn: Sequence[tuple[Group, Curve]], unit: str) -> str:
+def _ends(curves: Sequence[tuple[Group, Curve]], unit: str) -> str:
     parts = []
-    for group, curve in drawn:
+    for group, curve in curves:
         value = float(curve.mean[-1])
-        shown = human_value(value, unit) if np.isfinite(value) else "not finite"
-        parts.append(f"{group.label} {shown}")
+        text = human_value(value, unit) if np.isfinite(value) else "not finite"
+        parts.append(f"{group.label} {text}")
     return f"Last values: {'; '.join(parts)}."
 
 
@@ -265,11 +267,11 @@ def _common_target(groups: Sequence[Group]) -> float | None:
     return targets.pop() if len(targets) == 1 else None
 
 
-def _as_groups(given: Run | Sequence[Run] | Sequence[Group]) -> list[Group]:
-    if isinstance(given, Run):
-        return group_runs([given])
-    groups = [item for item in given if isinstance(item, Group)]
-    groups += group_runs(item for item in given if isinstance(item, Run))
+def _as_groups(runs_or_groups: Run | Sequence[Run] | Sequence[Group]) -> list[Group]:
+    if isinstance(runs_or_groups, Run):
+        return group_runs([runs_or_groups])
+    groups = [item for item in runs_or_groups if isinstance(item, Group)]
+    groups += group_runs(item for item in runs_or_groups if isinstance(item, Run))
     if not groups:
         raise ConfigError("no runs were given to draw; give at least one run directory")
     return groups

@@ -58,16 +58,18 @@ def differences(
     base = groups[0 if other is None else labels.index(other)]
     theirs = _values(base, value)
     rows = {
-        group.label: own
+        group.label: values
         for group in groups
-        if group is not base and group.metric == base.metric and _done(group) == _done(base)
-        if (own := _values(group, value)).keys() & theirs.keys()
+        if group is not base
+        and group.metric == base.metric
+        and _has_finished(group) == _has_finished(base)
+        if (values := _values(group, value)).keys() & theirs.keys()
     }
     every = {base.label: theirs, **rows}
     seeds = common_seeds(every.values())
-    more = tuple(label for label, own in every.items() if len(own) > len(seeds))
+    longer = tuple(label for label, values in every.items() if len(values) > len(seeds))
     # of the base less each row, so that Holm counts them together
-    found = against(theirs, rows)
+    gaps = against(theirs, rows)
     return [
         Difference(
             label,
@@ -77,9 +79,9 @@ def differences(
             _mean(theirs, seeds),
             gap.turned,
             value,
-            more,
+            longer,
         )
-        for label, gap in found.items()
+        for label, gap in gaps.items()
     ]
 
 
@@ -92,30 +94,30 @@ def like_best(groups: Sequence[Group], value: Value = "last-tenth") -> set[str]:
     if up is None or len(means) < 2 or len({group.metric for group in groups}) > 1:
         return set()
     best = (max if up else min)(means, key=lambda label: means[label])
-    found = differences(groups, best, value)
-    return {one.label for one in found if one.gap.verdict == "undecided"}
+    gaps = differences(groups, best, value)
+    return {one.label for one in gaps if one.gap.verdict == "undecided"}
 
 
 def tested_values(
-    groups: Sequence[Group], value: Value, found: Sequence[Difference]
+    groups: Sequence[Group], value: Value, differences: Sequence[Difference]
 ) -> dict[str, dict[int, float]]:
     """{label: {seed: value}} over the seeds that the differences are of; of a group that is in none
     of them, all its seeds.
     """
-    own = {group.label: _values(group, value) for group in groups}
-    tested = {label for d in found for label in (d.label, d.against)}
-    seeds = common_seeds(own[label] for label in own if label in tested)
-    return {label: cut(row, seeds) if label in tested else row for label, row in own.items()}
+    by_label = {group.label: _values(group, value) for group in groups}
+    tested = {label for d in differences for label in (d.label, d.against)}
+    seeds = common_seeds(by_label[label] for label in by_label if label in tested)
+    return {label: cut(row, seeds) if label in tested else row for label, row in by_label.items()}
 
 
-def _done(group: Group) -> bool:
+def _has_finished(group: Group) -> bool:
     return any(run.finished for run in group.runs)
 
 
 def _values(group: Group, value: Value) -> dict[int, float]:
     """{seed: what is compared}, of the seeds that count."""
-    found = {run.seed: value_of(run, value) for run in group.averaged_runs}
-    return {seed: v for seed, v in found.items() if v is not None}
+    by_seed = {run.seed: value_of(run, value) for run in group.averaged_runs}
+    return {seed: v for seed, v in by_seed.items() if v is not None}
 
 
 def _mean(row: dict[int, float], seeds: Sequence[int]) -> float:
@@ -124,59 +126,61 @@ def _mean(row: dict[int, float], seeds: Sequence[int]) -> float:
     return middle
 
 
-def as_lines(found: Sequence[Difference]) -> list[str]:
+def as_lines(differences: Sequence[Difference]) -> list[str]:
     """The differences as text, a line each below a heading; nothing without one.
 
     Where the groups share no two seeds, one line says that there is no test.
     """
-    if not found:
+    if not differences:
         return []
-    base, metric = found[0].against, found[0].metric
-    tests = sum(d.gap.p is not None for d in found)
-    more = cut_to(found[0])
+    base, metric = differences[0].against, differences[0].metric
+    tests = sum(d.gap.p is not None for d in differences)
+    more = cut_to(differences[0])
     if not tests:
-        said = f"Only one seed in common with {base}: no difference can be told from chance "
-        return [f"{said}(`fedloom run ... --seeds 3` makes three).", *more]
+        text = f"Only one seed in common with {base}: no difference can be told from chance "
+        return [f"{text}(`fedloom run ... --seeds 3` makes three).", *more]
     points = " in points" if metric.unit == "share" else ""
-    name, width = metric.title.replace("_", " "), max(len(d.label) for d in found)
-    what = VALUE_WORDS[found[0].value]
-    lines = [f"Less {base}{points} ({what}, {name}, paired by seed):"]
-    lines += [f"  {d.label:<{width}}  {d.words}" for d in found]
-    counted = f"{tests} comparisons" if tests > 1 else "one comparison"
-    return [*lines, f"Verdicts are at 5 %, by Holm's p for {counted}.", *more]
+    name, width = metric.title.replace("_", " "), max(len(d.label) for d in differences)
+    value_words = VALUE_WORDS[differences[0].value]
+    lines = [f"Less {base}{points} ({value_words}, {name}, paired by seed):"]
+    lines += [f"  {d.label:<{width}}  {d.words}" for d in differences]
+    comparisons = f"{tests} comparisons" if tests > 1 else "one comparison"
+    return [*lines, f"Verdicts are at 5 %, by Holm's p for {comparisons}.", *more]
 
 
 def measured_how(groups: Sequence[Group]) -> list[str]:
     """What is compared where sites measured a metric of whole sets, or clients of a row use models
     of their own, and what is not tested, a sentence each; nothing without such a row.
     """
-    own = [group for group in groups if group.runs[0].own_models]
+    personal = [group for group in groups if group.runs[0].own_models]
     parts = dict.fromkeys(g.metric for g in groups if g.metric.of_sites and not g.metric.of_clients)
     out = [
         f"{m.title.capitalize()} is the {OF_SITES}: each sent its own, and nobody has the {m.name} "
         "of all rows."
         for m in parts
     ]
-    if not own:
+    if not personal:
         return out
-    none = [g.label for g in own if not any(last(r, r.metric.column) is not None for r in g.runs)]
-    known = [g.label for g in own if g.label not in none]
+    none = [
+        g.label for g in personal if not any(last(r, r.metric.column) is not None for r in g.runs)
+    ]
+    measured = [g.label for g in personal if g.label not in none]
     others = [group.label for group in groups if not group.metric.of_clients]
     if none:
         out.append(
             f"{_and(none)}: clients use models of their own, which nothing has measured; run with "
             "data.tests=matched (deployed: evaluate = nodes)."
         )
-    if known and others:
+    if measured and others:
         out.append(
-            f"No test compares {_and(known)} with {_and(others)}: there clients have models of "
+            f"No test compares {_and(measured)} with {_and(others)}: there clients have models of "
             "their own, each measured on its client's own test rows; here one model is measured on "
             "the common ones. Run all with data.tests=matched."
         )
-    elif known:
+    elif measured:
         out.append(
             "Measured is each client on its own test rows with the model that it uses, because "
-            f"clients of {_and(known)} have models of their own."
+            f"clients of {_and(measured)} have models of their own."
         )
     return out
 
@@ -194,9 +198,9 @@ def cut_to(one: Difference) -> list[str]:
     return [f"Compared are {seeds} that all rows have; more have {', '.join(one.left_out)}."]
 
 
-def columns(label: str, found: Sequence[Difference]) -> dict[str, Any]:
+def columns(label: str, differences: Sequence[Difference]) -> dict[str, Any]:
     """The numbers of a row of the table, for a file; None where there is no difference."""
-    d = next((d for d in found if d.label == label), None)
+    d = next((d for d in differences if d.label == label), None)
     return {
         "against": d and d.against,
         "pairs": d and d.gap.n,

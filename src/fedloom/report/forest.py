@@ -8,20 +8,20 @@ from typing import Any
 from .style import Picture, figure, nth_style, plain, shorten
 
 
-def forest(found: Mapping[str, Any]) -> Picture:
+def forest(study: Mapping[str, Any]) -> Picture:
     """Draw what a referee found (`referee.page.as_json`): a dot and an interval for each rival in
     each cell, candidate less rival; the band holds differences that do not matter.
 
     Raises ConfigError if matplotlib is missing.
     """
-    rows = [(cell["name"], one) for cell in found["cells"] for one in cell["comparisons"]]
-    factor = 100 if found["unit"] == "share" else 1
-    made = figure(7.0, 1.2 + 0.28 * len(rows))
-    axes = made.add_subplot()
+    rows = [(cell["name"], one) for cell in study["cells"] for one in cell["comparisons"]]
+    factor = 100 if study["unit"] == "share" else 1
+    fig = figure(7.0, 1.2 + 0.28 * len(rows))
+    axes = fig.add_subplot()
     axes.axvline(0, color="black", linewidth=0.8)
-    if found["delta"] is not None:
-        axes.axvspan(-factor * found["delta"], factor * found["delta"], color="0.9")
-    looks = {name: nth_style(i) for i, name in enumerate(found["against"])}
+    if study["delta"] is not None:
+        axes.axvspan(-factor * study["delta"], factor * study["delta"], color="0.9")
+    looks = {name: nth_style(i) for i, name in enumerate(study["against"])}
     for place, (_, one) in enumerate(rows):
         if one["difference"] is None:
             continue
@@ -33,6 +33,6 @@ def forest(found: Mapping[str, Any]) -> Picture:
     axes.set_yticks(range(len(rows)), [shorten(f"{c}, {o['against']}", 44) for c, o in rows])
     axes.set_ylim(len(rows) - 0.5, -0.5)
     unit = "points of " if factor == 100 else ""
-    plain(axes, f"{found['method']} less the rival, {unit}{found['metric']}", "")
-    said = "; ".join(f"{cell}, {one['against']}: {one['verdict']}" for cell, one in rows)
-    return Picture("referee", "Differences", f"Intervals of differences. {said}.", made)
+    plain(axes, f"{study['method']} less the rival, {unit}{study['metric']}", "")
+    text = "; ".join(f"{cell}, {one['against']}: {one['verdict']}" for cell, one in rows)
+    return Picture("referee", "Differences", f"Intervals of differences. {text}.", fig)

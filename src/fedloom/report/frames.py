@@ -34,32 +34,32 @@ def load_runs(runs: Paths | Iterable[Paths], value: Value = "last-tenth") -> pan
     """
     pandas = need("pandas", "a data frame", "report")
     frames = [_frame(load_run(path), value) for path in find_runs(runs)]
-    kept = [frame for frame in frames if len(frame)] or frames[:1]
-    made = pandas.concat(kept, ignore_index=True)
-    settings = [column for column in made.columns if column.startswith("setting.")]
-    return made[[column for column in made.columns if column not in settings] + settings]
+    nonempty = [frame for frame in frames if len(frame)] or frames[:1]
+    table = pandas.concat(nonempty, ignore_index=True)
+    settings = [column for column in table.columns if column.startswith("setting.")]
+    return table[[column for column in table.columns if column not in settings] + settings]
 
 
 def _frame(run: Run, value: Value) -> pandas.DataFrame:
     import pandas
 
-    about: dict[str, Any] = {"run": str(run.path), "label": run.label, "algorithm": run.algorithm}
-    about |= {"seed": run.seed, "finished": run.finished}
-    rounds: dict[str, Any] = {n: values for n, values in run.columns.items() if n not in about}
+    ids: dict[str, Any] = {"run": str(run.path), "label": run.label, "algorithm": run.algorithm}
+    ids |= {"seed": run.seed, "finished": run.finished}
+    rounds: dict[str, Any] = {n: values for n, values in run.columns.items() if n not in ids}
     rounds["round"] = run.rounds
     rounds["tested"] = pandas.Series(tested_rows(run, value), range(len(run.rounds)), dtype=float)
     flat = flatten(run.config).items()
     settings = {f"setting.{key}": str(v) if isinstance(v, list) else v for key, v in flat}
-    return pandas.DataFrame({**about, **rounds, **settings}, index=range(len(run.rounds)))
+    return pandas.DataFrame({**ids, **rounds, **settings}, index=range(len(run.rounds)))
 
 
-def find_runs(given: Paths | Iterable[Paths]) -> list[Path]:
+def find_runs(patterns: Paths | Iterable[Paths]) -> list[Path]:
     """Run directories of paths and patterns; a folder of runs stands for all of them.
 
     Raises CheckpointError for a path without a run.
     """
-    found: list[Path] = []
-    for one in [given] if isinstance(given, str | PathLike) else given:
+    runs: list[Path] = []
+    for one in [patterns] if isinstance(patterns, str | PathLike) else patterns:
         path = user_path(one)
         places = [path] if path.exists() else [Path(p) for p in sorted(glob.glob(str(path)))]
         inside = [run for place in places for run in _runs_in(place)]
@@ -68,8 +68,8 @@ def find_runs(given: Paths | Iterable[Paths]) -> list[Path]:
             raise CheckpointError(
                 f"'{one}' {why}; give folders that `fedloom run` wrote (see `fedloom list runs`)"
             )
-        found += inside
-    return list(dict.fromkeys(found))
+        runs += inside
+    return list(dict.fromkeys(runs))
 
 
 def _runs_in(place: Path) -> list[Path]:

@@ -77,13 +77,13 @@ def write_report(
     core.curves.VALUES.  Returns the file.  Raises CheckpointError for what is not a run directory,
     ConfigError if there is none, a library is missing, or a run has no such value.
     """
-    page, drawn = _page(paths, target, title, value)
+    page, drawings = _page(paths, target, title, value)
     if pictures is not None:
-        save_pictures(drawn, pictures)
+        save_pictures(drawings, pictures)
     return write_out(user_path(out), page)
 
 
-class Shown:
+class NotebookReport:
     """A report on a notebook's page; its text is the HTML."""
 
     def __init__(self, page: str, height: int) -> None:
@@ -105,11 +105,11 @@ def show_report(
     title: str | None = None,
     height: int = 600,
     value: Value = "last-tenth",
-) -> Shown:
+) -> NotebookReport:
     """The report of `write_report` inline, as the last line of a notebook's cell; no file is
     written. height: of its frame, in pixels. Raises what `write_report` raises.
     """
-    return Shown(_page(paths, target, title, value)[0], height)
+    return NotebookReport(_page(paths, target, title, value)[0], height)
 
 
 def _page(
@@ -130,9 +130,9 @@ def _page(
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    drawn = all_pictures(groups, target, value)
-    context = _context(groups, drawn, target, title, value)
-    return environment.from_string(source).render(context), drawn
+    pictures = all_pictures(groups, target, value)
+    context = _context(groups, pictures, target, title, value)
+    return environment.from_string(source).render(context), pictures
 
 
 def _context(
@@ -143,10 +143,10 @@ def _context(
     value: Value,
 ) -> dict[str, Any]:
     runs = [run for group in groups for run in group.runs]
-    found = differences(groups, value=value)
-    rows = [row | columns(row["label"], found) for row in comparison(groups, target, value)]
+    gaps = differences(groups, value=value)
+    rows = [row | columns(row["label"], gaps) for row in comparison(groups, target, value)]
     heads, lines = table_cells(rows)
-    short, clients = answer(groups, rows, found), client_cells(groups)
+    short, clients = answer(groups, rows, gaps), client_cells(groups)
     colours = [style.colour for style in styles(groups).values()]
     return {
         "title": title or _title(groups),
@@ -156,8 +156,8 @@ def _context(
         "table": _Table(heads, lines, colours),
         "words": short.words,
         "short": _Table(short.heads, short.lines, colours),
-        "against": found[0].against if found else "",
-        "left_out": cut_to(found[0]) if found else [],
+        "against": gaps[0].against if gaps else "",
+        "left_out": cut_to(gaps[0]) if gaps else [],
         "curves": _images(
             pictures, "_by_round", "_by_seconds", "_by_simulated", "train_loss", "test_loss"
         ),
@@ -166,7 +166,7 @@ def _context(
         "by_client": (_Table(*clients[:2], []), clients[2]),
         "unseen": _Table(*unseen_cells(groups), []),
         "prepared": preparation_lines(groups),
-        "attended": _attended(groups),
+        "attended": _attendance_tables(groups),
         "sizes": _coloured(groups, size_cells(groups)),
         "by_size": _images(pictures, "sizes"),
         "measured": _coloured(groups, measure_cells(groups)),
@@ -191,20 +191,20 @@ def _facts(groups: Sequence[Group]) -> list[tuple[str, str]]:
     """Collect the facts that all the runs share."""
     runs = [run for group in groups for run in group.runs]
     goals = [(run.target, run.metric.unit) for run in runs]
-    asked = {
+    facts = {
         "data": [_name(run, "data") for run in runs],
         "model": [_name(run, "model") for run in runs],
         "parameters": [_grouped(run.summary.get("parameters")) for run in runs],
         "clients": [common(groups) or _grouped(r.summary.get("population")) for r in runs],
-        "cohort": [_shown(run.config.get("cohort")) for run in runs],
+        "cohort": [_value_text(run.config.get("cohort")) for run in runs],
         "rounds": [_grouped(run.planned) for run in runs],
-        "engine": [_shown(run.summary.get("engine")) for run in runs],
+        "engine": [_value_text(run.summary.get("engine")) for run in runs],
         "metric": [_metric(run) for run in runs],
         "threshold": [_threshold(run) for run in runs],
         "target": ["" if t is None else human_target(t, unit) for t, unit in goals],
     }
     return [
-        (key, values[0]) for key, values in asked.items() if len(set(values)) == 1 and values[0]
+        (key, values[0]) for key, values in facts.items() if len(set(values)) == 1 and values[0]
     ]
 
 
@@ -242,14 +242,14 @@ def _fields(groups: Sequence[Group]) -> _Table:
     return _coloured(groups, (heads, lines))
 
 
-def _attended(groups: Sequence[Group]) -> list[tuple[str, _Table, list[str]]]:
+def _attendance_tables(groups: Sequence[Group]) -> list[tuple[str, _Table, list[str]]]:
     """Of every deployed run: whose, who answered, and why updates were refused."""
     runs = [(group.label, run) for group in groups for run in group.runs]
-    found = [(label, run, attendance(run.path, names_of(run))) for label, run in runs]
+    attendances = [(label, run, attendance(run.path, names_of(run))) for label, run in runs]
     return [
-        (f"{label}, seed {run.seed}", _Table(told.heads, told.lines, []), [*told.left, *told.why])
-        for label, run, told in found
-        if told is not None
+        (f"{label}, seed {run.seed}", _Table(roll.heads, roll.lines, []), [*roll.left, *roll.why])
+        for label, run, roll in attendances
+        if roll is not None
     ]
 
 
@@ -258,26 +258,28 @@ def _runs(groups: Sequence[Group]) -> _Table:
     lines = []
     for group in groups:
         for run in group.runs:
-            done, unit = len(run.rounds), run.metric.unit
-            state = "finished" if run.finished else f"unfinished: {done} of {run.planned} rounds"
-            spent = (float(run.bytes[-1]), float(run.seconds[-1]) or None) if done else (None, None)
+            rounds, unit = len(run.rounds), run.metric.unit
+            state = "finished" if run.finished else f"unfinished: {rounds} of {run.planned} rounds"
+            spent = (
+                (float(run.bytes[-1]), float(run.seconds[-1]) or None) if rounds else (None, None)
+            )
             values = [human_value(v, unit) for v in (best(run), last(run, run.metric.column))]
             totals = [human_bytes(spent[0]), human_seconds(spent[1])]
-            about = [run.path.resolve().name, group.label, str(run.seed), state]
-            lines.append([*about, *values, *totals])
+            identity = [run.path.resolve().name, group.label, str(run.seed), state]
+            lines.append([*identity, *values, *totals])
     return _coloured(groups, (heads, lines), 1)
 
 
 def _environment(runs: Sequence[Run]) -> list[tuple[str, str]]:
     """Give each entry with all its different values."""
-    found = [flatten(run.environment) for run in runs if run.environment]
-    keys = dict.fromkeys(key for one in found for key in one)
-    return [(key, distinct(found, key)) for key in keys]
+    flats = [flatten(run.environment) for run in runs if run.environment]
+    keys = dict.fromkeys(key for one in flats for key in one)
+    return [(key, distinct(flats, key)) for key in keys]
 
 
 def _name(run: Run, table: str) -> str:
-    found = run.config.get(table)
-    return _shown(found.get("name") if isinstance(found, Mapping) else found)
+    value = run.config.get(table)
+    return _value_text(value.get("name") if isinstance(value, Mapping) else value)
 
 
 def _metric(run: Run) -> str:
@@ -290,18 +292,18 @@ def _metric(run: Run) -> str:
 
 def _threshold(run: Run) -> str:
     """The rule of the threshold, and the last one that was chosen by it."""
-    rule, chosen = (
+    rule, thresholds = (
         (run.config.get("evaluate") or {}).get("threshold", 0.5),
         run.columns.get("threshold"),
     )
-    if chosen is not None and chosen.size:
-        return f"{rule}: {chosen[-1]:.3g}"
-    return "" if rule == 0.5 else _shown(rule)
+    if thresholds is not None and thresholds.size:
+        return f"{rule}: {thresholds[-1]:.3g}"
+    return "" if rule == 0.5 else _value_text(rule)
 
 
 def _grouped(value: Any) -> str:
-    return f"{value:,}".replace(",", "\u202f") if isinstance(value, int) else _shown(value)
+    return f"{value:,}".replace(",", "\u202f") if isinstance(value, int) else _value_text(value)
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     return "" if value is None else show_value(value)

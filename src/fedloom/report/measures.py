@@ -45,9 +45,9 @@ _MOST = 6  # surfaces side by side
 
 def measure_pictures(groups: Sequence[Group], look: Mapping[str, Style]) -> list[Picture]:
     """Draw what was measured: curves by round, norms of error feedback, CKA by layer, surfaces."""
-    made = [_curve(groups, look, column, said) for column, said in _CURVES.items()]
-    made += [_norms(groups, look), _layers(groups, look), _surfaces(groups), _planes(groups)]
-    return [picture for picture in made if picture is not None]
+    pictures = [_curve(groups, look, column, label) for column, label in _CURVES.items()]
+    pictures += [_norms(groups, look), _layers(groups, look), _surfaces(groups), _planes(groups)]
+    return [picture for picture in pictures if picture is not None]
 
 
 def measure_cells(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
@@ -56,42 +56,44 @@ def measure_cells(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
     """
     lines = []
     for group in groups:
-        for said, value in _NUMBERS.items():
-            found = [v for run in group.averaged_runs if (v := value(run)) is not None]
-            if found:
-                spread = sd(found)
-                beside = "" if spread is None else f" ± {spread:.2g}"
-                lines.append([group.label, said, f"{mean(found):.4g}{beside}", str(len(found))])
+        for label, value in _NUMBERS.items():
+            values = [v for run in group.averaged_runs if (v := value(run)) is not None]
+            if values:
+                spread = sd(values)
+                deviation = "" if spread is None else f" ± {spread:.2g}"
+                lines.append(
+                    [group.label, label, f"{mean(values):.4g}{deviation}", str(len(values))]
+                )
         lines += [[group.label, *cells] for run in group.averaged_runs for cells in _targets(run)]
     return ["algorithm", "measured", "value", "seeds"], lines
 
 
-def _of(name: str, key: str) -> Callable[[Run], float | None]:
+def _reader(name: str, key: str) -> Callable[[Run], float | None]:
     def value(run: Run) -> float | None:
-        found = file_of(run, name).get(key)
-        return float(found) if isinstance(found, int | float) else None
+        number = file_of(run, name).get(key)
+        return float(number) if isinstance(number, int | float) else None
 
     return value
 
 
 _NUMBERS = {
-    "top eigenvalue of the Hessian": _of("hessian", "top"),
-    "trace of the Hessian": _of("hessian", "trace"),
-    "squared norm of the mean loss' gradient": _of("gradient_norm", "square"),
-    "FAFED's measure M_t": _of("gradient_norm", "fafed"),
-    "divergence around the next model": _of("divergence", "after"),
-    "divergence around the model before": _of("divergence", "before"),
-    "divergence around the local models' mean": _of("divergence", "mean"),
+    "top eigenvalue of the Hessian": _reader("hessian", "top"),
+    "trace of the Hessian": _reader("hessian", "trace"),
+    "squared norm of the mean loss' gradient": _reader("gradient_norm", "square"),
+    "FAFED's measure M_t": _reader("gradient_norm", "fafed"),
+    "divergence around the next model": _reader("divergence", "after"),
+    "divergence around the model before": _reader("divergence", "before"),
+    "divergence around the local models' mean": _reader("divergence", "mean"),
 }
 
 
 def file_of(run: Run, name: str) -> dict[str, Any]:
     """The numbers that `fedloom paper measure RUN name` wrote; empty if none can be read."""
     try:
-        found = parse_json((run.path / "measures" / f"{name}.json").read_text(encoding="utf-8"))
+        content = parse_json((run.path / "measures" / f"{name}.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def _targets(run: Run) -> list[list[str]]:
@@ -105,131 +107,131 @@ def _targets(run: Run) -> list[list[str]]:
 
 
 def _curve(
-    groups: Sequence[Group], look: Mapping[str, Style], column: str, said: str
+    groups: Sequence[Group], look: Mapping[str, Style], column: str, label: str
 ) -> Picture | None:
-    drawn = [(g, c) for g in groups if (c := group_curve(g, column))]
-    if not drawn:
+    curves = [(g, c) for g in groups if (c := group_curve(g, column))]
+    if not curves:
         return None
-    made = figure(WIDTH, HEIGHT)
-    axes = made.add_subplot()
+    fig = figure(WIDTH, HEIGHT)
+    axes = fig.add_subplot()
     handles = [
-        line_with_band(axes, c.x, c.mean, c.low, c.high, look[group.key]) for group, c in drawn
+        line_with_band(axes, c.x, c.mean, c.low, c.high, look[group.key]) for group, c in curves
     ]
-    plain(axes, "rounds", said)
-    legend_below(made, handles, [group.label for group, _ in drawn])
-    ends = "; ".join(f"{group.label} {c.mean[-1]:.4g}" for group, c in drawn)
-    alt = f"Line chart of the {said} by round. Last values: {ends}."
-    return Picture(f"measures-{column}", f"{said[0].upper()}{said[1:]}", alt, made)
+    plain(axes, "rounds", label)
+    legend_below(fig, handles, [group.label for group, _ in curves])
+    ends = "; ".join(f"{group.label} {c.mean[-1]:.4g}" for group, c in curves)
+    alt = f"Line chart of the {label} by round. Last values: {ends}."
+    return Picture(f"measures-{column}", f"{label[0].upper()}{label[1:]}", alt, fig)
 
 
 def _norms(groups: Sequence[Group], look: Mapping[str, Style]) -> Picture | None:
     """CFedAvg's Figures 3, 8 and 9."""
-    drawn = [
+    curves = [
         (group, column, c)
         for group in groups
         for column in _NORMS
         if (c := group_curve(group, column)) and float(np.nanmax(c.mean)) > 0
     ]
-    if not any(column == "residual_square" for _, column, _ in drawn):
+    if not any(column == "residual_square" for _, column, _ in curves):
         return None
-    made = figure(WIDTH, HEIGHT)
-    axes = made.add_subplot()
+    fig = figure(WIDTH, HEIGHT)
+    axes = fig.add_subplot()
     handles, labels = [], []
-    for group, column, c in drawn:
+    for group, column, c in curves:
         style = Style(look[group.key].colour, _NORMS[column])
         handles.append(line_with_band(axes, c.x, c.mean, c.low, c.high, style))
         labels.append(f"{group.label}, {'‖e‖²' if column == 'residual_square' else '‖Δ‖²'}")
     axes.set_yscale("log")
     plain(axes, "rounds", "mean over the clients")
-    legend_below(made, handles, labels)
-    ends = "; ".join(f"{n} {c.mean[-1]:.4g}" for n, (_, _, c) in zip(labels, drawn, strict=True))
+    legend_below(fig, handles, labels)
+    ends = "; ".join(f"{n} {c.mean[-1]:.4g}" for n, (_, _, c) in zip(labels, curves, strict=True))
     alt = f"Line chart of the norms of update and error feedback by round. Last values: {ends}."
-    return Picture("measures-residual", "Update and error feedback, squared norms", alt, made)
+    return Picture("measures-residual", "Update and error feedback, squared norms", alt, fig)
 
 
 def _layers(groups: Sequence[Group], look: Mapping[str, Style]) -> Picture | None:
     """FedACG's Figure 2c: the CKA of each layer, the mean over the seeds."""
-    drawn = []
+    curves = []
     for group in groups:
-        found = [
+        by_seed = [
             layers for run in group.averaged_runs if (layers := file_of(run, "cka").get("layers"))
         ]
-        names = [n for n in (found[0] if found else ()) if all(n in f for f in found)]
-        values = [[np.nan if f[n] is None else f[n] for n in names] for f in found]
+        names = [n for n in (by_seed[0] if by_seed else ()) if all(n in f for f in by_seed)]
+        values = [[np.nan if f[n] is None else f[n] for n in names] for f in by_seed]
         if names:
-            drawn.append((group, names, np.array(values, dtype=np.float64)))
-    if not drawn:
+            curves.append((group, names, np.array(values, dtype=np.float64)))
+    if not curves:
         return None
-    made = figure(6.4, 4.2)
-    axes = made.add_subplot()
+    fig = figure(6.4, 4.2)
+    axes = fig.add_subplot()
     handles = [
         line_with_band(axes, range(len(names)), v.mean(0), v.min(0), v.max(0), look[group.key])
-        for group, names, v in drawn
+        for group, names, v in curves
     ]
-    names = max((names for _, names, _ in drawn), key=len)
+    names = max((names for _, names, _ in curves), key=len)
     ticks = [shorten(n, 18) for n in names]
     axes.set_xticks(range(len(names)), ticks, rotation=90, fontsize=7.0)
     plain(axes, "", "CKA, mean over pairs of clients")
     axes.tick_params(axis="x", labelsize=7.0)
-    legend_below(made, handles, [group.label for group, _, _ in drawn])
-    words = "; ".join(f"{g.label} {v.mean(0)[0]:.3f} to {v.mean(0)[-1]:.3f}" for g, _, v in drawn)
+    legend_below(fig, handles, [group.label for group, _, _ in curves])
+    words = "; ".join(f"{g.label} {v.mean(0)[0]:.3f} to {v.mean(0)[-1]:.3f}" for g, _, v in curves)
     alt = f"Line chart of the CKA of local models by layer, from the first to the last: {words}."
-    return Picture("measures-cka_layers", "CKA of local models by layer", alt, made)
+    return Picture("measures-cka_layers", "CKA of local models by layer", alt, fig)
 
 
 def _surfaces(groups: Sequence[Group]) -> Picture | None:
     """FedSMOO's Figure 3: the loss around the model."""
-    found = _grids(groups, "surface")
-    if not found:
+    grids = _grids(groups, "surface")
+    if not grids:
         return None
-    made, cells = _contours(found)
+    fig, cells = _contours(grids)
     for axes in cells:
         axes.plot([0], [0], "+", color="white")
-    words = "; ".join(f"{g.label} {s['middle']:.4g} in the middle" for g, s in found)
+    words = "; ".join(f"{g.label} {s['middle']:.4g} in the middle" for g, s in grids)
     alt = f"Contours of the loss along two filter-normalised directions: {words}."
-    return Picture("measures-surface", "Loss around the model", alt, made)
+    return Picture("measures-surface", "Loss around the model", alt, fig)
 
 
 def _planes(groups: Sequence[Group]) -> Picture | None:
     """FedACG's Figure 2a: the loss on the plane through three local models."""
-    found = _grids(groups, "plane")
-    if not found:
+    grids = _grids(groups, "plane")
+    if not grids:
         return None
-    made, cells = _contours(found)
-    reach = max(plane["places"][-1] for _, plane in found)
-    for axes, (_, plane) in zip(cells, found, strict=True):
+    fig, cells = _contours(grids)
+    reach = max(plane["places"][-1] for _, plane in grids)
+    for axes, (_, plane) in zip(cells, grids, strict=True):
         axes.set(xlim=(-reach, reach), ylim=(-reach, reach))  # distances can be compared
         axes.plot(*zip(*plane["at"], strict=True), "o", color="white", markeredgecolor="black")
         axes.plot([0], [0], "+", color="white")
     words = []
-    for group, plane in found:
+    for group, plane in grids:
         losses = ", ".join("none" if v is None else f"{v:.4g}" for v in plane["losses"])
         words.append(f"{group.label} {losses}")
     alt = f"Contours of the loss on the plane through three local models: {'; '.join(words)}."
-    return Picture("measures-plane", "Loss between local models (dots) and their mean", alt, made)
+    return Picture("measures-plane", "Loss between local models (dots) and their mean", alt, fig)
 
 
 def _grids(groups: Sequence[Group], name: str) -> list[tuple[Group, dict[str, Any]]]:
     """The first groups with a file of losses on a square, and that of their first such seed."""
-    found = [
+    pairs = [
         (group, grid)
         for group in groups
         if (grid := next(filter(None, (file_of(r, name) for r in group.averaged_runs)), None))
     ]
-    return found[:_MOST]
+    return pairs[:_MOST]
 
 
-def _contours(found: Sequence[tuple[Group, Mapping[str, Any]]]) -> tuple[Any, list[Any]]:
+def _contours(surfaces: Sequence[tuple[Group, Mapping[str, Any]]]) -> tuple[Any, list[Any]]:
     """A picture with the losses of each group as a panel, with common levels; and the panels."""
-    grids = [np.array(s["loss"], dtype=np.float64) for _, s in found]  # null is NaN
+    grids = [np.array(s["loss"], dtype=np.float64) for _, s in surfaces]  # null is NaN
     low = min(float(np.nanmin(g)) for g in grids)
     high = max(float(np.nanmax(g)) for g in grids)
     levels = np.geomspace(max(low, 1e-6), max(high, 1e-6) * 1.0001 + 1e-9, 16)
-    made, cells = panels(len(found), 3.2, 3.0, 3)
+    fig, cells = panels(len(surfaces), 3.2, 3.0, 3)
     image: Any = None
-    for axes, (group, surface), grid in zip(cells, found, grids, strict=True):
+    for axes, (group, surface), grid in zip(cells, surfaces, grids, strict=True):
         image = axes.contourf(surface["places"], surface["places"], grid.T, levels, cmap="viridis")
         name_panel(axes, group.label)
         axes.set_aspect("equal")
-    made.colorbar(image, ax=cells, label="loss", format="%.2g")
-    return made, cells
+    fig.colorbar(image, ax=cells, label="loss", format="%.2g")
+    return fig, cells

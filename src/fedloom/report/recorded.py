@@ -14,11 +14,11 @@ from fedloom.measures import MEASURES
 from .curve_data import first_hit, measured
 from .runs import Run
 
-Found = dict[str, Any]
+Readings = dict[str, Any]
 BINS = 20  # of five points each, as in FIARSE's Figures 2 and 5
 
 
-def clients(run: Run) -> Found:
+def clients(run: Run) -> Readings:
     """The metric of every client after the last round, and how many clients lie in each bin.
 
     A share's bins are five points wide. Source: FIARSE (Wu et al., NeurIPS 2024), Figures 2 and 5.
@@ -48,20 +48,20 @@ def clients(run: Run) -> Found:
     }
 
 
-def targets(run: Run, target: Sequence[float] = ()) -> Found:
+def targets(run: Run, target: Sequence[float] = ()) -> Readings:
     """Rounds, bytes, gradients and seconds until the moving average reached a target, or several.
 
     target: in the metric's unit (0.9 is 90 %); none: the run's own. None stands for not reached.
     Bytes count both directions and all clients; gradients are of a batch. Source: FedACG, Tables 1
     to 3; FedSMOO, Tables 3 and 6.
     """
-    wanted = list(target) or ([] if run.target is None else [run.target])
-    if not wanted:
+    goals = list(target) or ([] if run.target is None else [run.target])
+    if not goals:
         raise ConfigError(f"'{run.path}' was given no target; say which, as in target='[0.8, 0.9]'")
     rows = []
-    for value in wanted:
+    for value in goals:
         hit = first_hit(run, value)
-        spent: Found = dict.fromkeys(("round", "bytes", "gradients", "seconds"))
+        spent: Readings = dict.fromkeys(("round", "bytes", "gradients", "seconds"))
         if hit is not None:
             spent = {"round": hit.round, "bytes": int(hit.bytes)}
             spent |= {"gradients": int(hit.gradients) or None, "seconds": hit.seconds or None}
@@ -69,7 +69,7 @@ def targets(run: Run, target: Sequence[float] = ()) -> Found:
     return {"round": len(run.rounds), "metric": run.metric.name, "targets": rows}
 
 
-def residual(run: Run) -> Found:
+def residual(run: Run) -> Readings:
     """The norms of CFedAvg's Figures 3, 8 and 9: ||delta||^2 and ||e||^2 of every round.
 
     delta is a client's update and e what its error feedback keeps, both the mean over the clients
@@ -81,7 +81,7 @@ def residual(run: Run) -> Found:
     )
 
 
-def explored(run: Run) -> Found:
+def explored(run: Run) -> Readings:
     """How much of the model each size has held so far, and what a round replaces of it.
 
     Of runs with sub-models that choose coordinates, such as FIARSE's; definitions of ours. Source:
@@ -91,18 +91,18 @@ def explored(run: Run) -> Found:
     return _columns(run, sorted(names), "no sub-models that choose coordinates")
 
 
-def _columns(run: Run, names: Sequence[str], why: str) -> Found:
-    found = {name: measured(run, name) for name in names}
-    known = {name: pair for name, pair in found.items() if pair[0].size}
-    if not known:
+def _columns(run: Run, names: Sequence[str], why: str) -> Readings:
+    columns = {name: measured(run, name) for name in names}
+    nonempty = {name: pair for name, pair in columns.items() if pair[0].size}
+    if not nonempty:
         raise ConfigError(f"'{run.path}' has no such numbers: {why}")
-    out: Found = {"round": len(run.rounds)}
-    for name, (rows, values) in known.items():
+    out: Readings = {"round": len(run.rounds)}
+    for name, (rows, values) in nonempty.items():
         out[name] = {"rounds": run.rounds[rows].tolist(), "values": values.tolist()}
     return out
 
 
-RECORDED: Registry[Callable[..., Found]] = Registry(
+RECORDED: Registry[Callable[..., Readings]] = Registry(
     "measure", {f.__name__: f for f in (clients, targets, residual, explored)}
 )
 EVERY: Registry[Any] = Registry("measure", {**MEASURES, **RECORDED})

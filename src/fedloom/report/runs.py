@@ -205,8 +205,8 @@ class Group:
             return ""
         if self.unfinished < len(self.runs):
             return f"{self.unfinished} unfinished left out"
-        done = max(int(run.rounds[-1]) if run.rounds.size else 0 for run in self.runs)
-        return f"unfinished: {done} of {self.runs[0].planned} rounds"
+        last_round = max(int(run.rounds[-1]) if run.rounds.size else 0 for run in self.runs)
+        return f"unfinished: {last_round} of {self.runs[0].planned} rounds"
 
 
 def load_run(path: str | Path) -> Run:
@@ -273,22 +273,22 @@ def group_runs(runs: Iterable[Run]) -> list[Group]:
     members: dict[str, list[Run]] = {}
     for run in every:
         members.setdefault(run.group, []).append(run)
-    return _distinct([_group(key, found) for key, found in members.items()])
+    return _distinct([_group(key, same) for key, same in members.items()])
 
 
-def _group(key: str, found: Sequence[Run]) -> Group:
+def _group(key: str, runs: Sequence[Run]) -> Group:
     by_seed: dict[int, Run] = {}
-    for run in found:
+    for run in runs:
         other = by_seed.get(run.seed)
-        if other is None or _done(run) >= _done(other):
+        if other is None or _rank(run) >= _rank(other):
             by_seed[run.seed] = run
-    kept = tuple(by_seed.values())
+    unique = tuple(by_seed.values())
     # a summary's label, which is written properly, before a bare name
-    label = next((run.label for run in kept if run.summary.get("label")), kept[0].label)
-    return Group(key, label, kept, len(found) - len(kept))
+    label = next((run.label for run in unique if run.summary.get("label")), unique[0].label)
+    return Group(key, label, unique, len(runs) - len(unique))
 
 
-def _done(run: Run) -> tuple[bool, int]:
+def _rank(run: Run) -> tuple[bool, int]:
     return run.finished, run.rounds.size
 
 
@@ -366,17 +366,17 @@ def _columns(
 def _metric(
     summary: Mapping[str, Any], columns: Mapping[str, Floats], site_means: Sequence[str]
 ) -> Metric:
-    said = _table(summary, "metric")
-    name = said.get("name")
+    declared = _table(summary, "metric")
+    name = declared.get("name")
     if not name:
         measured = (key.removeprefix("test_") for key in columns if key.startswith("test_"))
-        found = [key for key in measured if not key.endswith("_ema")]
-        name = next((key for key in found if key != "loss"), found[0] if found else None)
+        names = [key for key in measured if not key.endswith("_ema")]
+        name = next((key for key in names if key != "loss"), names[0] if names else None)
     name = str(name or "accuracy")
     return Metric(
         name,
-        said["higher_is_better"] if "higher_is_better" in said else higher_is_better(name),
-        str(said.get("unit") or ("share" if name in _SHARES else "")),
+        declared["higher_is_better"] if "higher_is_better" in declared else higher_is_better(name),
+        str(declared.get("unit") or ("share" if name in _SHARES else "")),
         of_sites=name in site_means,
     )
 
@@ -400,7 +400,7 @@ def _distinct(groups: Sequence[Group]) -> list[Group]:
 
 def _difference(group: Group, same: Sequence[Group]) -> str:
     flats = [flatten(deciding(other.runs[0].config)) for other in same]
-    own = flatten(deciding(group.runs[0].config))
+    settings = flatten(deciding(group.runs[0].config))
     if len({other.runs[0].config.get("source") for other in same}) > 1:  # parts in other words
         return "from Python" if group.runs[0].config.get("source") == "python" else "from a file"
     keys = [
@@ -414,14 +414,14 @@ def _difference(group: Group, same: Sequence[Group]) -> str:
     for key in keys[:3]:
         tail = key.rpartition(".")[2]
         name = tail if tails[tail] == 1 and tail != "name" else key
-        parts.append(f"{name} {show_value(own[key]) if key in own else 'unset'}")
+        parts.append(f"{name} {show_value(settings[key]) if key in settings else 'unset'}")
     parts += [f"{len(keys) - 3} more"] if len(keys) > 3 else []
     return ", ".join(parts) or "same settings"
 
 
 def _table(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    found = config.get(key)
-    return found if isinstance(found, Mapping) else {"name": found}
+    value = config.get(key)
+    return value if isinstance(value, Mapping) else {"name": value}
 
 
 def _number(value: Any) -> float | None:

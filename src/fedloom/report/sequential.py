@@ -79,26 +79,30 @@ def decide(
     more false differences in the study is at most `error`, and so is that of a false "within".
     """
     out = {key: Decision() for key in differences}
-    whole, found = len(out), 0
+    whole, detected = len(out), 0
     for look, n in enumerate(at if out else ()):
         level = 1 - levels(at, error / whole)[look]
         waiting = []
-        for key, own in differences.items():
-            if out[key].verdict == "undecided" and len(own) >= n and all(map(math.isfinite, own)):
-                pairs = paired(own[:n], [0.0] * n, level)
+        for key, values in differences.items():
+            if (
+                out[key].verdict == "undecided"
+                and len(values) >= n
+                and all(map(math.isfinite, values))
+            ):
+                pairs = paired(values[:n], [0.0] * n, level)
                 out[key] = Decision("undecided", pairs)
                 waiting.append((key, pairs))
         again = True
         while again:  # a difference that is found leaves the others a larger share
             again = False
-            bound = levels(at, error / max(1, whole - found))[look]
+            bound = levels(at, error / max(1, whole - detected))[look]
             for key, pairs in waiting:
                 if out[key].verdict == "undecided" and pairs is not None:
                     out[key] = replace(out[key], bound=bound)
                     if pairs.sd and pairs.p is not None and pairs.p <= bound:
                         side: Verdict = "above" if pairs.mean > 0 else "below"
                         out[key] = replace(out[key], verdict=side)
-                        found, again = found + 1, True
+                        detected, again = detected + 1, True
         for key, pairs in waiting:
             if out[key].verdict == "undecided" and _within(pairs, delta):
                 out[key] = replace(out[key], verdict="within")

@@ -23,7 +23,7 @@ def setting_cells(
     flats = [[flatten(run.config) for run in group.runs] for group in groups]
     every = [flat for group in flats for flat in group]
     lines = []
-    for key in dict.fromkeys(key for flat in every for key in flat if _told(key, every)):
+    for key in dict.fromkeys(key for flat in every for key in flat if _is_comparable(key, every)):
         cells = [distinct(group, key) for group in flats]
         inside = any(len({_cell(f, key) for f in group}) > 1 for group in flats)
         if (within and inside) or (len(set(cells)) > 1 and (within or key not in _NAMES)):
@@ -38,14 +38,14 @@ def describe_values(values: Sequence[str], names: Sequence[str]) -> str:
     'sgd; adam: FedACG'
     """
     first = max(values, key=values.count)
-    told = [first] if values.count(first) > 1 else []
-    for value in dict.fromkeys(v for v in values if v not in told):
-        owners = [name for name, own in zip(names, values, strict=True) if own == value]
-        told.append(f"{value}: {', '.join(owners)}")
-    return "; ".join(told)
+    parts = [first] if values.count(first) > 1 else []
+    for value in dict.fromkeys(v for v in values if v not in parts):
+        owners = [name for name, other in zip(names, values, strict=True) if other == value]
+        parts.append(f"{value}: {', '.join(owners)}")
+    return "; ".join(parts)
 
 
-def _told(key: str, flats: Sequence[Mapping[str, Any]]) -> bool:
+def _is_comparable(key: str, flats: Sequence[Mapping[str, Any]]) -> bool:
     """False for what is known of runs from Python alone, or of runs from files alone: these have
     other words for their data and their model.
     """

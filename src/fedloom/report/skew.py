@@ -45,22 +45,22 @@ def skew_of(partition: Mapping[str, Any]) -> Skew | None:
     )
 
 
-def words(found: Skew) -> str:
+def words(skew: Skew) -> str:
     """The measures in a line.
 
     >>> words(Skew(50, (12, 60), 0.2512, 0.6212))
     '50 with 12 to 60 samples (Gini 0.25), label distance 0.62 of 1'
     """
-    low, high = found.sizes
+    low, high = skew.sizes
     samples = f"{low:,}" if low == high else f"{low:,} to {high:,}"
-    said = f"{found.clients:,} with {samples} samples (Gini {found.gini:.2f})"
-    return said if found.labels is None else f"{said}, label distance {found.labels:.2f} of 1"
+    text = f"{skew.clients:,} with {samples} samples (Gini {skew.gini:.2f})"
+    return text if skew.labels is None else f"{text}, label distance {skew.labels:.2f} of 1"
 
 
 def skews(groups: Sequence[Group]) -> list[Skew]:
     """The measures of every run of the groups that has a partition."""
-    made = (skew_of(run.partition) for group in groups for run in group.runs)
-    return [skew for skew in made if skew is not None]
+    candidates = (skew_of(run.partition) for group in groups for run in group.runs)
+    return [skew for skew in candidates if skew is not None]
 
 
 def common(groups: Sequence[Group]) -> str:
@@ -76,14 +76,14 @@ def common(groups: Sequence[Group]) -> str:
     return words(Skew(every[0].clients, sizes, mean_gini(every), mean_labels(every)))
 
 
-def mean_labels(found: Sequence[Skew]) -> float | None:
+def mean_labels(skews: Sequence[Skew]) -> float | None:
     """The mean label distance."""
-    return mean([skew.labels for skew in found])
+    return mean([skew.labels for skew in skews])
 
 
-def mean_gini(found: Sequence[Skew]) -> float:
+def mean_gini(skews: Sequence[Skew]) -> float:
     """The mean Gini coefficient of the sizes."""
-    return mean([skew.gini for skew in found]) or 0.0
+    return mean([skew.gini for skew in skews]) or 0.0
 
 
 def differ(values: Sequence[float | None]) -> bool:
@@ -92,5 +92,7 @@ def differ(values: Sequence[float | None]) -> bool:
     >>> differ([0.61, 0.63]), differ([0.2, 0.6]), differ([0.2, None])
     (False, True, True)
     """
-    known = [value for value in values if value is not None]
-    return 0 < len(known) < len(values) or (bool(known) and max(known) - min(known) > _APART)
+    present = [value for value in values if value is not None]
+    return 0 < len(present) < len(values) or (
+        bool(present) and max(present) - min(present) > _APART
+    )

@@ -140,8 +140,8 @@ class Paired:
         """
         if self.p is None:
             return ""
-        beside = "" if self.p_holm is None else f" (by Holm {p_text(self.p_holm)})"
-        return f"p {p_text(self.p)}{beside}"
+        by_holm = "" if self.p_holm is None else f" (by Holm {p_text(self.p_holm)})"
+        return f"p {p_text(self.p)}{by_holm}"
 
     def words(self, unit: str = "share") -> str:
         """The mean, its interval, p and the verdict; of shares in points.
@@ -156,8 +156,8 @@ class Paired:
         if self.sd is None:
             return f"{middle} (one seed, no test): {self.verdict}"
         level = f"{100 * self.level:g} %"
-        about = f"{level}, Student, {self.n} seeds"
-        return f"{middle} ± {half} ({about}), {self.p_words}: {self.verdict}"
+        basis = f"{level}, Student, {self.n} seeds"
+        return f"{middle} ± {half} ({basis}), {self.p_words}: {self.verdict}"
 
 
 def difference_text(value: float, unit: str) -> str:
@@ -180,9 +180,9 @@ def paired(a: Values, b: Values, level: float = LEVEL) -> Paired | None:
     one, two = (dict(v if isinstance(v, Mapping) else enumerate(v)) for v in (a, b))
     if not isinstance(a, Mapping) and len(one) != len(two):
         raise ValueError(f"{len(one)} values cannot be paired with {len(two)}")
-    found = [one[s] - two[s] for s in sorted(set(one) & set(two))]
-    middle = mean_of(found)
-    return None if middle is None else Paired(middle, sd_of(found), len(found), level)
+    differences = [one[s] - two[s] for s in sorted(set(one) & set(two))]
+    middle = mean_of(differences)
+    return None if middle is None else Paired(middle, sd_of(differences), len(differences), level)
 
 
 @dataclass(frozen=True)
@@ -217,15 +217,15 @@ class Unpaired(Paired):
 def unpaired(a: Sequence[float], b: Sequence[float], level: float = LEVEL) -> Unpaired | None:
     """The mean of a less that of b, whose runs are independent. None if one has none.
 
-    >>> found = unpaired([1.0, 3.0, 5.0], [2.0, 2.0, 2.0])
-    >>> found.mean, found.freedom, round(found.p, 4)  # of b nothing varies: t = 1 / (2 / sqrt(3))
+    >>> gap = unpaired([1.0, 3.0, 5.0], [2.0, 2.0, 2.0])
+    >>> gap.mean, gap.freedom, round(gap.p, 4)  # of b nothing varies: t = 1 / (2 / sqrt(3))
     (1.0, 2, 0.4778)
     """
     one, two, ours, theirs = mean_of(a), mean_of(b), sd_of(a), sd_of(b)
     if one is None or two is None:
         return None
-    known = None if ours is None or theirs is None else ours
-    return Unpaired(one - two, known, len(a), level, None, theirs or 0.0, len(b))
+    spread = None if ours is None or theirs is None else ours
+    return Unpaired(one - two, spread, len(a), level, None, theirs or 0.0, len(b))
 
 
 def holm(p: Sequence[float]) -> list[float]:
@@ -242,7 +242,7 @@ def holm(p: Sequence[float]) -> list[float]:
     return out
 
 
-def corrected(found: Mapping[K, Paired], family: int = 0) -> dict[K, Paired]:
+def corrected(gaps: Mapping[K, Paired], family: int = 0) -> dict[K, Paired]:
     """The same differences, each with its p corrected for the number of comparisons: those with a
     test, or with `family` so many, where further ones are named and not measured yet.
 
@@ -250,11 +250,11 @@ def corrected(found: Mapping[K, Paired], family: int = 0) -> dict[K, Paired]:
     >>> round(corrected(one, 7)["a"].p_holm / one["a"].p, 6)
     7.0
     """
-    tested = [key for key, one in found.items() if one.p is not None]
+    tested = [key for key, one in gaps.items() if one.p is not None]
     unknown = [1.0] * max(0, family - len(tested))
-    values = holm([*(found[key].p or 0.0 for key in tested), *unknown])
-    counted = dict(zip(tested, values, strict=False))
-    return {key: replace(one, p_holm=counted.get(key)) for key, one in found.items()}
+    values = holm([*(gaps[key].p or 0.0 for key in tested), *unknown])
+    p_by_key = dict(zip(tested, values, strict=False))
+    return {key: replace(one, p_holm=p_by_key.get(key)) for key, one in gaps.items()}
 
 
 def common_seeds(rows: Iterable[Mapping[int, float]]) -> list[int]:
@@ -279,13 +279,13 @@ def against(
     number of rivals, or for a larger `family` (Holm). Rivals without any value are left out;
     empty without a common seed.
 
-    >>> found = against({0: 3.0, 1: 5.0, 2: 9.0}, {"a": {0: 1.0, 1: 1.0}, "b": {0: 3.0, 1: 5.0}})
-    >>> found["a"].mean, found["a"].n, round(found["a"].p, 3), round(found["a"].p_holm, 3)
+    >>> gaps = against({0: 3.0, 1: 5.0, 2: 9.0}, {"a": {0: 1.0, 1: 1.0}, "b": {0: 3.0, 1: 5.0}})
+    >>> gaps["a"].mean, gaps["a"].n, round(gaps["a"].p, 3), round(gaps["a"].p_holm, 3)
     (3.0, 2, 0.205, 0.41)
     """
     seeds = common_seeds([ours, *rivals.values()])
     pairs = {k: paired(cut(ours, seeds), cut(row, seeds)) for k, row in rivals.items() if row}
-    return corrected({k: found for k, found in pairs.items() if found is not None}, family)
+    return corrected({k: gap for k, gap in pairs.items() if gap is not None}, family)
 
 
 def p_text(p: float | None) -> str:

@@ -85,9 +85,9 @@ def figure(width: float, height: float) -> Figure:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    made = Figure(figsize=(width, height), dpi=DPI, layout="constrained", facecolor="white")
-    FigureCanvasAgg(made)
-    return made
+    fig = Figure(figsize=(width, height), dpi=DPI, layout="constrained", facecolor="white")
+    FigureCanvasAgg(fig)
+    return fig
 
 
 def panels(
@@ -95,24 +95,24 @@ def panels(
     width: float = 2.8,
     height: float = 2.5,
     across: int = 4,
-    shared: bool | Literal["row"] = False,
+    sharey: bool | Literal["row"] = False,
 ) -> tuple[Figure, list[Axes]]:
     """Make a figure with so many pairs of axes (inches), at most `across` in a row -> it, and they.
-    shared: all have one vertical scale, or those of a row.
+    sharey: all have one vertical scale, or those of a row.
     """
     across = min(count, across)
     rows = -(-count // across)
-    made = figure(max(WIDTH, width * across), height * rows)
-    axes = made.subplots(rows, across, squeeze=False, sharey=shared).ravel().tolist()
+    fig = figure(max(WIDTH, width * across), height * rows)
+    axes = fig.subplots(rows, across, squeeze=False, sharey=sharey).ravel().tolist()
     for spare in axes[count:]:
         spare.set_visible(False)
-    return made, axes[:count]
+    return fig, axes[:count]
 
 
 def is_first(axes: Axes) -> bool:
     """Whether a panel stands at the left, where the vertical axis is named."""
-    place = axes.get_subplotspec()
-    return place is None or place.is_first_col()
+    spec = axes.get_subplotspec()
+    return spec is None or spec.is_first_col()
 
 
 def name_panel(axes: Axes, text: str) -> None:
@@ -161,16 +161,16 @@ def line_with_band(
     return line
 
 
-def legend_below(made: Figure, handles: Sequence[Any], labels: Sequence[str]) -> None:
+def legend_below(fig: Figure, handles: Sequence[Any], labels: Sequence[str]) -> None:
     """Put the legend under the axes, where it covers no line, in as many columns as fit."""
-    _legend(made, handles, [shorten(label, 48) for label in labels], _SMALL)
+    _legend(fig, handles, [shorten(label, 48) for label in labels], _SMALL)
 
 
-def _legend(made: Figure, handles: Sequence[Any], texts: Sequence[str], size: float) -> None:
-    rows = _legend_rows(made, texts, size)
+def _legend(fig: Figure, handles: Sequence[Any], texts: Sequence[str], size: float) -> None:
+    rows = _legend_rows(fig, texts, size)
     columns = -(-len(texts) // rows)  # no more rows than needed, but even ones
-    made.set_figheight(made.get_figheight() + _line(size) * (rows - 1))  # the axes keep theirs
-    made.legend(
+    fig.set_figheight(fig.get_figheight() + _line(size) * (rows - 1))  # the axes keep theirs
+    fig.legend(
         list(handles),
         list(texts),
         loc="outside lower center",
@@ -181,9 +181,9 @@ def _legend(made: Figure, handles: Sequence[Any], texts: Sequence[str], size: fl
     )
 
 
-def _legend_rows(made: Figure, texts: Sequence[str], size: float) -> int:
+def _legend_rows(fig: Figure, texts: Sequence[str], size: float) -> int:
     longest = max(map(len, texts), default=0)
-    room = made.get_figwidth() * 13 * _SMALL / size  # letters of this size side by side
+    room = fig.get_figwidth() * 13 * _SMALL / size  # letters of this size side by side
     fitting = max(1, min(len(texts), 4, int(room // (longest + 7))))
     return max(1, -(-len(texts) // fitting))
 
@@ -193,32 +193,34 @@ def _line(size: float) -> float:
     return 0.19 * size / _SMALL
 
 
-def fit(made: Figure, column: float) -> None:
+def fit(fig: Figure, column: float) -> None:
     """Change a drawn figure for a page with two columns of this width (inches): it is as wide as
     one column, or as both if it was drawn wide; letters have 6.5 to 8 points, pixels 300 per inch.
     """
     from matplotlib.lines import Line2D
     from matplotlib.text import Text
 
-    width = 2 * column + _GAP if made.get_figwidth() > _WIDE else column
-    by = width / made.get_figwidth()
+    width = 2 * column + _GAP if fig.get_figwidth() > _WIDE else column
+    by = width / fig.get_figwidth()
     letters = max(by, _LETTERS)
-    kept = [(old.legend_handles, [t.get_text() for t in old.texts]) for old in made.legends]
-    rows = [_legend_rows(made, texts, _SMALL) for _, texts in kept]
-    for old in list(made.legends):
+    legends = [(old.legend_handles, [t.get_text() for t in old.texts]) for old in fig.legends]
+    rows = [_legend_rows(fig, texts, _SMALL) for _, texts in legends]
+    for old in list(fig.legends):
         old.remove()
-    height = made.get_figheight() - sum(_line(_SMALL) * (n - 1) for n in rows)
-    made.set_size_inches(width, height * (by + letters) / 2)
-    made.set_dpi(_PRINTED)
-    for text in made.findobj(Text):
+    height = fig.get_figheight() - sum(_line(_SMALL) * (n - 1) for n in rows)
+    fig.set_size_inches(width, height * (by + letters) / 2)
+    fig.set_dpi(_PRINTED)
+    for text in fig.findobj(Text):
         text.set_fontsize(float(text.get_fontsize()) * letters)
-    for axes in made.axes:
+    for axes in fig.axes:
         axes.tick_params(which="both", labelsize=_SMALL * letters)
-    shown = [handle for handles, _ in kept for handle in handles if isinstance(handle, Line2D)]
-    for line in [*made.findobj(Line2D), *shown]:
+    legend_lines = [
+        handle for handles, _ in legends for handle in handles if isinstance(handle, Line2D)
+    ]
+    for line in [*fig.findobj(Line2D), *legend_lines]:
         line.set(linewidth=line.get_linewidth() * letters, ms=line.get_markersize() * letters)
-    for handles, texts in kept:
-        _legend(made, handles, texts, _SMALL * letters)
+    for handles, texts in legends:
+        _legend(fig, handles, texts, _SMALL * letters)
 
 
 def shorten(text: str, letters: int) -> str:
@@ -234,27 +236,27 @@ def shorten(text: str, letters: int) -> str:
     return (" " if line.startswith("_") else "") + line.replace("$", r"\$")
 
 
-def png(made: Figure) -> bytes:
+def png(fig: Figure) -> bytes:
     """Draw a figure as PNG; letters that the font lacks become boxes without a warning."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.image import imsave
 
     out = io.BytesIO()
-    canvas: Any = FigureCanvasAgg(made)
+    canvas: Any = FigureCanvasAgg(fig)
     with _boxes():
         canvas.draw()  # once: savefig draws twice where a layout is computed
-    about: Any = {"Software": None}
-    imsave(out, canvas.buffer_rgba(), format="png", origin="upper", dpi=made.dpi, metadata=about)
+    metadata: Any = {"Software": None}
+    imsave(out, canvas.buffer_rgba(), format="png", origin="upper", dpi=fig.dpi, metadata=metadata)
     return out.getvalue()
 
 
-def vectors(made: Figure, kind: str) -> bytes:
+def vectors(fig: Figure, kind: str) -> bytes:
     """Draw a figure as svg or pdf, the same bytes each time; letters are outlines or embedded."""
     from matplotlib import rc_context
 
     out, date = io.BytesIO(), {"svg": "Date", "pdf": "CreationDate"}[kind]
     with _boxes(), rc_context({"svg.hashsalt": "fedloom", "pdf.fonttype": 42}):
-        made.savefig(out, format=kind, metadata={date: None})
+        fig.savefig(out, format=kind, metadata={date: None})
     return out.getvalue()
 
 

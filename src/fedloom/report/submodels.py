@@ -35,14 +35,14 @@ _MANY = 10  # evaluations at the end whose mean is given beside the last one
 
 def sizes_of(groups: Sequence[Group]) -> list[str]:
     """The sizes that were measured in any of the groups, as in column names, increasing."""
-    found = {
+    sizes = {
         column.partition("@")[2]
         for group in groups
         for run in group.runs
         for column in run.columns
         if column.startswith(f"{group.metric.column}@")
     }
-    return sorted(found - {"mean"}, key=float)
+    return sorted(sizes - {"mean"}, key=float)
 
 
 def size_cells(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
@@ -57,13 +57,13 @@ def size_cells(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
     lines = []
     for group in groups:
         for value, more in ((last, ""), (_last_ones, f", mean of last {_MANY}")):
-            for said, kind in (("local", "local"), ("global", "test")):
+            for label, kind in (("local", "local"), ("global", "test")):
                 name = f"{kind}_{group.metric.name}"
                 values = [[value(run, f"{name}@{s}") for run in group.averaged_runs] for s in sizes]
                 values.append([value(run, f"{name}@mean") for run in group.averaged_runs])
                 if any(v is not None for column in values for v in column):
                     cells = [_cell(column, group.metric.unit) for column in values]
-                    lines.append([group.label, f"{said}{more}", *cells])
+                    lines.append([group.label, f"{label}{more}", *cells])
         lines += _held_lines(group, sizes) + _cost_lines(group, sizes)
     heads = (f"size {human_size(float(s))}" for s in sizes)
     return ["algorithm", "measured", *heads, "mean"], lines
@@ -80,13 +80,13 @@ def _held_lines(group: Group, sizes: Sequence[str]) -> list[list[str]]:
     of_counted: list[list[float]] = [[] for _ in sizes]
     of_all: list[list[float]] = [[] for _ in sizes]
     for run in group.averaged_runs:
-        held: Any = (run.summary.get("sizes") or {}).get("held") or {}
+        by_size: Any = (run.summary.get("sizes") or {}).get("held") or {}
         for i, size in enumerate(sizes):
-            if size in held:
-                of_counted[i].append(held[size]["counted"] / held[size]["of"])
-                of_all[i].append(held[size]["all"] / int(run.summary["parameters"]))
+            if size in by_size:
+                of_counted[i].append(by_size[size]["counted"] / by_size[size]["of"])
+                of_all[i].append(by_size[size]["all"] / int(run.summary["parameters"]))
     both = (("held, of what counts", of_counted), ("held, of all parameters", of_all))
-    lines = [[group.label, said, *(_cell(v, "share") for v in of), MISSING] for said, of in both]
+    lines = [[group.label, label, *(_cell(v, "share") for v in of), MISSING] for label, of in both]
     if not any(of_all):
         return []
     return lines[1:] if lines[0][2:] == lines[1][2:] else lines
@@ -96,13 +96,13 @@ def _cost_lines(group: Group, sizes: Sequence[str]) -> list[list[str]]:
     """The time and the memory of a local step of every size, as measured after the run."""
     costs = [(run.summary.get("sizes") or {}).get("cost") or {} for run in group.averaged_runs]
     lines = []
-    for said, key, text in (
+    for label, key, text in (
         ("time of a step", "seconds", human_seconds),
         ("memory of a step", "peak", human_bytes),
     ):
         values = [mean([cost.get(size, {}).get(key) for cost in costs]) for size in sizes]
         if any(v is not None for v in values):
-            lines.append([group.label, said, *map(text, values), MISSING])
+            lines.append([group.label, label, *map(text, values), MISSING])
     return lines
 
 
@@ -123,7 +123,7 @@ def size_pictures(groups: Sequence[Group], look: Mapping[str, Style]) -> list[Pi
     test, local = _Quantity(f"test {name}", unit), _Quantity(f"local {name}", unit)
     explored = _Quantity("coordinates explored", " (%)", of_part=True)
     replaced = _Quantity("part replaced", " (%)", of_part=True)
-    made = [
+    pictures = [
         _by_round(groups, look, sizes, f"test_{metric.name}", test, "rounds"),
         _by_round(groups, look, sizes, f"local_{metric.name}", local, "local"),
         _histograms(groups, look, sizes, local.label),
@@ -131,7 +131,7 @@ def size_pictures(groups: Sequence[Group], look: Mapping[str, Style]) -> list[Pi
         _by_round(groups, look, sizes, "explored", explored, "explored"),
         _by_round(groups, look, sizes, "replaced", replaced, "replaced"),
     ]
-    return [picture for picture in made if picture is not None]
+    return [picture for picture in pictures if picture is not None]
 
 
 class _Quantity(NamedTuple):
@@ -154,12 +154,12 @@ def _panels(
     draw: Callable[[Any, str], list[tuple[str, object]]],
     x: str,
     y: str,
-    shared: bool = True,
+    sharey: bool = True,
 ) -> tuple[Figure, bool]:
-    """A panel for each size; draw(axes, size) returns the labels and handles of its lines. shared:
+    """A panel for each size; draw(axes, size) returns the labels and handles of its lines. sharey:
     all have the same vertical scale.
     """
-    made, grid = panels(len(sizes), shared=shared)
+    fig, grid = panels(len(sizes), sharey=sharey)
     legend: dict[str, object] = {}
     for axes, size in zip(grid, sizes, strict=True):
         legend |= dict(draw(axes, size))
@@ -168,8 +168,8 @@ def _panels(
             axes.locator_params(axis="x", integer=True, nbins=5)
         name_panel(axes, f"size {human_size(float(size))}")
     if legend:
-        legend_below(made, list(legend.values()), list(legend))
-    return made, bool(legend)
+        legend_below(fig, list(legend.values()), list(legend))
+    return fig, bool(legend)
 
 
 def _by_round(
@@ -177,11 +177,11 @@ def _by_round(
     look: Mapping[str, Style],
     sizes: Sequence[str],
     column: str,
-    what: _Quantity,
+    quantity: _Quantity,
     name: str,
 ) -> Picture | None:
     """One panel for each size, a line with the seeds' band for each group."""
-    up, ends = 100.0 if what.unit else 1.0, []
+    up, ends = 100.0 if quantity.unit else 1.0, []
 
     def draw(axes: Axes, size: str) -> list[tuple[str, object]]:
         handles: list[tuple[str, object]] = []
@@ -193,16 +193,16 @@ def _by_round(
             handles.append((group.label, line))
             size_now = human_size(float(size))
             ends.append(f"{group.label} at size {size_now} {curve.mean[-1] * up:.4g}")
-        if what.of_part and handles:
+        if quantity.of_part and handles:
             _within_percent(axes)
         return handles
 
-    made, drawn = _panels(sizes, draw, "rounds", what.label, shared=not what.of_part)
-    if not drawn:
+    fig, has_lines = _panels(sizes, draw, "rounds", quantity.label, sharey=not quantity.of_part)
+    if not has_lines:
         return None
-    title = f"{what.words[0].upper()}{what.words[1:]}, by round and size"
-    alt = f"Line charts: {title.lower()}{what.unit}. Last values: {'; '.join(ends)}."
-    return Picture(f"sizes-{name}", title, alt, made)
+    title = f"{quantity.words[0].upper()}{quantity.words[1:]}, by round and size"
+    alt = f"Line charts: {title.lower()}{quantity.unit}. Last values: {'; '.join(ends)}."
+    return Picture(f"sizes-{name}", title, alt, fig)
 
 
 def _within_percent(axes: Axes) -> None:
@@ -219,7 +219,7 @@ def _histograms(
     groups: Sequence[Group], look: Mapping[str, Style], sizes: Sequence[str], label: str
 ) -> Picture | None:
     """Of every size the metric at its clients, each with its own sub-model, as a step line."""
-    pooled = {(g.key, s): _own(g, s) for g in groups for s in sizes}
+    pooled = {(g.key, s): _client_values(g, s) for g in groups for s in sizes}
     every = np.concatenate([np.zeros(0), *pooled.values()])
     if not every.size:
         return None
@@ -232,35 +232,35 @@ def _histograms(
         for group in groups:
             values = pooled[group.key, size]
             if values.size:
-                style, share = look[group.key], np.full(values.size, 100.0 / values.size)
-                heights, _ = np.histogram(values * up, bins, weights=share)
-                drawn = axes.stairs(heights, bins, color=style.colour, lw=1.6)
-                handles.append((group.label, drawn))
+                style, weights = look[group.key], np.full(values.size, 100.0 / values.size)
+                heights, _ = np.histogram(values * up, bins, weights=weights)
+                line = axes.stairs(heights, bins, color=style.colour, lw=1.6)
+                handles.append((group.label, line))
                 size_now = human_size(float(size))
                 ends.append(f"{group.label} at size {size_now} {values.mean() * up:.4g}")
         return handles
 
-    made, _ = _panels(sizes, draw, label, "% of clients")
+    fig, _ = _panels(sizes, draw, label, "% of clients")
     title = "Clients of each size with a sub-model of that size"
     alt = f"Histograms: {title.lower()}. Means: {'; '.join(ends)}."
-    return Picture("sizes-clients", title, alt, made)
+    return Picture("sizes-clients", title, alt, fig)
 
 
-def _own(group: Group, size: str) -> Floats:
+def _client_values(group: Group, size: str) -> Floats:
     """The values of the clients of a size, of all seeds that count."""
-    found = []
+    values = []
     for run in group.averaged_runs:
         part = run.clients.get("submodel") or {}
         pairs = zip(part.get("capacities") or (), part.get("values") or (), strict=False)
-        found += [v for c, v in pairs if v is not None and f"{c:.6g}" == size]
-    return np.array(found, dtype=np.float64)
+        values += [v for c, v in pairs if v is not None and f"{c:.6g}" == size]
+    return np.array(values, dtype=np.float64)
 
 
 def _unseen(groups: Sequence[Group], look: Mapping[str, Style], label: str) -> Picture | None:
     """The metric against the size: full marks for trained sizes, hollow ones for others."""
     up, ends, handles = 100.0 if "%" in label else 1.0, [], []
-    made = figure(5.6, 3.6)
-    axes = made.add_subplot()
+    fig = figure(5.6, 3.6)
+    axes = fig.add_subplot()
     for group in groups:
         points: dict[float, list[float]] = {}
         trained: set[float] = set()
@@ -285,18 +285,18 @@ def _unseen(groups: Sequence[Group], look: Mapping[str, Style], label: str) -> P
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(lambda share, _: human_size(share))
     plain(axes, "size: share of the model (full mark: trained)", label)
-    legend_below(made, [h for _, h in handles], [text for text, _ in handles])
+    legend_below(fig, [h for _, h in handles], [text for text, _ in handles])
     title = "Sizes trained and sizes that nobody trained"
-    return Picture("sizes-unseen", title, f"Line chart: {title.lower()}. {'; '.join(ends)}.", made)
+    return Picture("sizes-unseen", title, f"Line chart: {title.lower()}. {'; '.join(ends)}.", fig)
 
 
 def _measured(run: Run) -> list[tuple[float, float, bool]]:
     """(size, the metric on the common test set, whether a client had that size), where further
     sizes were asked for.
     """
-    about: Any = run.summary.get("sizes") or {}
-    if not about.get("unseen"):
+    sizes: Any = run.summary.get("sizes") or {}
+    if not sizes.get("unseen"):
         return []
-    values = {float(s): (v, True) for s, v in (about.get("global") or {}).items() if s != "mean"}
-    values |= {row["capacity"]: (row["global"], row["trained"]) for row in about["unseen"]}
+    values = {float(s): (v, True) for s, v in (sizes.get("global") or {}).items() if s != "mean"}
+    values |= {row["capacity"]: (row["global"], row["trained"]) for row in sizes["unseen"]}
     return [(s, float(v), trained) for s, (v, trained) in values.items() if v is not None]

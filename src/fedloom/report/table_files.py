@@ -44,56 +44,57 @@ def as_latex(rows: Sequence[Row], names: Sequence[str] | None = None) -> str:
     target (else the bytes in all), and p of the difference from the row that the others are
     compared with; one more where rows differ in what was measured.
     """
-    made = columns(rows)
-    if not made:
+    all_columns = columns(rows)
+    if not all_columns:
         return ""
-    kept = select_columns(made, _narrow(made) if names is None else names)
+    selected = select_columns(all_columns, _narrow(all_columns) if names is None else names)
     base = next((row["against"] for row in rows if row.get("against")), "")
-    return tabular(kept, base)
+    return tabular(selected, base)
 
 
-def tabular(kept: Sequence[Column], base: str = "") -> str:
+def tabular(columns: Sequence[Column], base: str = "") -> str:
     """Write columns as a tabular of the package booktabs, narrow enough for a column of a paper.
 
     The best cell of a column is bold unless all are printed alike; a dagger marks those that no
     test tells from the best. Comments below it say so, and which row p is against (base).
     """
-    kept = [_without_sign(column) for column in kept]
+    columns = [_without_sign(column) for column in columns]
     body = zip(
-        *([_folded(c, "l", _NAME) for c in kept[0].cells], *map(_marked, kept[1:])), strict=True
+        *([_folded(c, "l", _NAME) for c in columns[0].cells], *map(_marked, columns[1:])),
+        strict=True,
     )
-    heads = [_folded(column.head, "r", _HEAD) for column in kept]
-    gaps = rf"*{{{len(kept) - 1}}}{{@{{\hspace{{6pt}}}}r}}"
+    heads = [_folded(column.head, "r", _HEAD) for column in columns]
+    gaps = rf"*{{{len(columns) - 1}}}{{@{{\hspace{{6pt}}}}r}}"
     start = rf"\begin{{tabular}}{{@{{}}l{gaps}@{{}}}}"
     lines = [" & ".join(line) + r" \\" for line in [heads, *body]]
     out = [start, r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"]
-    return "\n".join([*out, r"\end{tabular}", *_notes(kept, base)]) + "\n"
+    return "\n".join([*out, r"\end{tabular}", *_notes(columns, base)]) + "\n"
 
 
-def _notes(kept: Sequence[Column], base: str) -> list[str]:
+def _notes(columns: Sequence[Column], base: str) -> list[str]:
     """What a caption should say, as comments."""
-    said = []
-    if any(any(column.like_best) for column in kept):
+    notes = []
+    if any(any(column.like_best) for column in columns):
         test = "Student's t on differences of the same seed, 5 %, by Holm"
-        said.append(f"% bold: best; dagger: not told from the best ({test})")
-    if base and any(column.name.split()[-1] == "p" for column in kept):
-        said.append(f"% p: of the difference from {' '.join(base.split())}, by Holm")
-    return said
+        notes.append(f"% bold: best; dagger: not told from the best ({test})")
+    if base and any(column.name.split()[-1] == "p" for column in columns):
+        notes.append(f"% p: of the difference from {' '.join(base.split())}, by Holm")
+    return notes
 
 
-def _narrow(made: Sequence[Column]) -> list[str]:
+def _narrow(columns: Sequence[Column]) -> list[str]:
     """The names of the columns that a column of a paper has room for."""
-    there = [column.name for column in made]
-    tested = there[there.index("rounds") + 1]
-    cost = "bytes to target" if "bytes to target" in there else "bytes"
-    wanted = ("measured", tested, "rounds to target", cost, "p")
-    return [name for name in wanted if name in there]
+    names = [column.name for column in columns]
+    tested = names[names.index("rounds") + 1]
+    cost = "bytes to target" if "bytes to target" in names else "bytes"
+    narrow = ("measured", tested, "rounds to target", cost, "p")
+    return [name for name in narrow if name in names]
 
 
 def _without_sign(column: Column) -> Column:
     """A column of shares has its per cent in the heading alone."""
-    known = [cell for cell in column.cells if cell != MISSING]
-    if not known or not all(cell.endswith(" %") for cell in known):
+    filled = [cell for cell in column.cells if cell != MISSING]
+    if not filled or not all(cell.endswith(" %") for cell in filled):
         return column
     name, comma, rest = column.head.partition(",")
     cells = [cell.removesuffix(" %") for cell in column.cells]
@@ -102,10 +103,10 @@ def _without_sign(column: Column) -> Column:
 
 def _marked(column: Column) -> list[str]:
     """The cells for LaTeX, the best bold; what is printed alike is as good."""
-    known = [v for v in column.values if v is not None and math.isfinite(v)]
-    if not known or len(set(column.cells)) == 1:
+    finite = [v for v in column.values if v is not None and math.isfinite(v)]
+    if not finite or len(set(column.cells)) == 1:
         return [tex(cell) for cell in column.cells]
-    best = column.cells[column.values.index(min(known) if column.low else max(known))]
+    best = column.cells[column.values.index(min(finite) if column.low else max(finite))]
     alike = column.like_best or [False] * len(column.cells)
     return [
         tex(cell, bold=cell == best) + _DAGGER * (like and cell != best)

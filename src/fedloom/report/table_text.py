@@ -71,24 +71,26 @@ def columns(rows: Sequence[Row]) -> list[Column]:
         alike = [bool(row.get("like_best")) for row in rows] if key == "value_mean" else []
         return Column(name, head, cells, values, not high, alike)
 
-    named = [f"{row['label']} ({row['state']})" if row["state"] else row["label"] for row in rows]
-    made = [
-        Column("algorithm", "algorithm", named),
+    labels = [f"{row['label']} ({row['state']})" if row["state"] else row["label"] for row in rows]
+    all_columns = [
+        Column("algorithm", "algorithm", labels),
         *_unlike(rows),
         Column("seeds", "seeds", [str(row["seeds"]) for row in rows]),
         Column("rounds", "rounds", [str(row["rounds"]) for row in rows]),
         measured(metric, f"{metric}, {tested}", "value_mean", "value_sd"),
     ]
-    made += [
+    all_columns += [
         measured(name, f"{metric}, {name}", key) for name, key in _OTHERS.items() if name != tested
     ]
-    made += [
+    all_columns += [
         Column(head, head, [_value(row, f"client_{name}") for row in rows])
         for name, head in CLIENTS.items()
     ]
-    made.append(Column("unseen", f"{metric}, unseen", [_value(row, "unseen_mean") for row in rows]))
-    made += [*_further(rows), *_skews(rows), *_costs(rows), *_tests(rows)]
-    return [column for column in made if any(cell != MISSING for cell in column.cells)]
+    all_columns.append(
+        Column("unseen", f"{metric}, unseen", [_value(row, "unseen_mean") for row in rows])
+    )
+    all_columns += [*_further(rows), *_skews(rows), *_costs(rows), *_tests(rows)]
+    return [column for column in all_columns if any(cell != MISSING for cell in column.cells)]
 
 
 def _unlike(rows: Sequence[Row]) -> list[Column]:
@@ -99,10 +101,10 @@ def _unlike(rows: Sequence[Row]) -> list[Column]:
 
 def _further(rows: Sequence[Row]) -> list[Column]:
     """The worst client by each further metric that runs measured at their clients."""
-    found = {key: match[1] for key in rows[0] if (match := _FURTHER.fullmatch(key))}
+    metrics = {key: match[1] for key in rows[0] if (match := _FURTHER.fullmatch(key))}
     return [
         Column(head, head, [human_value(row[key], unit_of(name)) for row in rows])
-        for key, name in found.items()
+        for key, name in metrics.items()
         for head in (f"worst client, {name}",)
     ]
 
@@ -113,17 +115,19 @@ def _costs(rows: Sequence[Row]) -> list[Column]:
     """
     goals = {human_target(row["target"], row["unit"]) for row in rows if row["target"] is not None}
     goal = goals.pop() if len(goals) == 1 else "target"
-    made = []
-    for name, (key, said) in _COSTS.items():
+    costs = []
+    for name, (key, text) in _COSTS.items():
         if key == "rounds_to_target":
             cells = [_rounds_text(row) for row in rows]
         else:
-            cells = [said(row[key]) for row in rows]
+            cells = [text(row[key]) for row in rows]
         missed = [name.endswith("target") and row["not_reached"] for row in rows]
         values = [None if m else row[key] for m, row in zip(missed, rows, strict=True)]
-        asked = name == "gradients to target" and _pay_alike(rows)
-        made.append(Column(name, name.replace("target", goal), cells, values, on_request=asked))
-    return made
+        on_request = name == "gradients to target" and _pay_alike(rows)
+        costs.append(
+            Column(name, name.replace("target", goal), cells, values, on_request=on_request)
+        )
+    return costs
 
 
 def _pay_alike(rows: Sequence[Row]) -> bool:
@@ -178,22 +182,24 @@ def interval(row: Row, key: str) -> str:
     return f"{middle} ({low} to {high})" if low and high else middle
 
 
-def select_columns(made: Sequence[Column], names: Iterable[str] | None) -> list[Column]:
+def select_columns(columns: Sequence[Column], names: Iterable[str] | None) -> list[Column]:
     """The algorithm and the columns with these names or headings, in their order; without names
     all that need not be asked for. Raises ConfigError for a name that the table has not.
     """
     if names is None:
-        return [column for column in made if not column.on_request]
-    known = {column.head: column for column in made} | {column.name: column for column in made}
-    wanted: dict[str, Column] = {}
+        return [column for column in columns if not column.on_request]
+    by_name = {column.head: column for column in columns} | {
+        column.name: column for column in columns
+    }
+    selected: dict[str, Column] = {}
     for name in ["algorithm", *names]:
-        if name not in known:
+        if name not in by_name:
             raise ConfigError(
                 f"--columns has '{name}', which this table has not; "
-                f"{did_you_mean(name, [column.name for column in made])}"
+                f"{did_you_mean(name, [column.name for column in columns])}"
             )
-        wanted[known[name].name] = known[name]
-    return list(wanted.values())
+        selected[by_name[name].name] = by_name[name]
+    return list(selected.values())
 
 
 def table_cells(
@@ -205,9 +211,9 @@ def table_cells(
     """
     if not rows:
         return [], []
-    kept = select_columns(columns(rows), names)
-    return [c.head for c in kept], [
-        list(line) for line in zip(*(c.cells for c in kept), strict=True)
+    selected = select_columns(columns(rows), names)
+    return [c.head for c in selected], [
+        list(line) for line in zip(*(c.cells for c in selected), strict=True)
     ]
 
 
@@ -232,11 +238,11 @@ def as_markdown(rows: Sequence[Row], names: Iterable[str] | None = None) -> str:
 
 def _skews(rows: Sequence[Row]) -> list[Column]:
     """How unequal the clients' data are: the columns in which the rows differ."""
-    found = []
+    columns = []
     for head, name in (("label distance", "label_distance"), ("Gini of sizes", "size_gini")):
         cells = [MISSING if row[name] is None else fixed(row[name], 2) for row in rows]
-        found += [Column(head, head, cells)] if differ([row[name] for row in rows]) else []
-    return found
+        columns += [Column(head, head, cells)] if differ([row[name] for row in rows]) else []
+    return columns
 
 
 def _rounds_text(row: Row) -> str:

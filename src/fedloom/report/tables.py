@@ -84,21 +84,21 @@ def human_value(value: float | None, unit: str, spread: float | None = None) -> 
     if value is None:
         return MISSING
     if unit == "share":
-        middle, beside, after = fixed(100 * value, 2), fixed(100 * (spread or 0), 2), " %"
+        middle, deviation, after = fixed(100 * value, 2), fixed(100 * (spread or 0), 2), " %"
     else:
-        middle, beside, after = f"{value:.4g}", f"{spread or 0:.2g}", f" {unit}" if unit else ""
-    return f"{middle}{'' if spread is None else f' ± {beside}'}{after}"
+        middle, deviation, after = f"{value:.4g}", f"{spread or 0:.2g}", f" {unit}" if unit else ""
+    return f"{middle}{'' if spread is None else f' ± {deviation}'}{after}"
 
 
-def human_size(share: float) -> str:
+def human_size(fraction: float) -> str:
     """Write a share of the model as papers do: 1/64 if its inverse is a power of two.
 
     >>> human_size(0.015625), human_size(0.04), human_size(1.0)
     ('1/64', '0.04', '1')
     """
-    parts = round(1 / share)
-    known = parts > 1 and parts & (parts - 1) == 0 and abs(parts * share - 1) < 1e-5
-    return f"1/{parts}" if known else f"{share:.6g}"
+    parts = round(1 / fraction)
+    is_power = parts > 1 and parts & (parts - 1) == 0 and abs(parts * fraction - 1) < 1e-5
+    return f"1/{parts}" if is_power else f"{fraction:.6g}"
 
 
 def human_target(target: float, unit: str) -> str:
@@ -137,8 +137,8 @@ def comparison(
 
 def further(group: Group) -> list[str]:
     """The metrics per client beside the headline."""
-    known = (name for run in group.averaged_runs for name in run.clients.get("metrics") or ())
-    return [name for name in dict.fromkeys(known) if name != group.metric.name]
+    names = (name for run in group.averaged_runs for name in run.clients.get("metrics") or ())
+    return [name for name in dict.fromkeys(names) if name != group.metric.name]
 
 
 def _row(group: Group, target: float | None, value: Value, others: Sequence[str]) -> Row:
@@ -148,11 +148,11 @@ def _row(group: Group, target: float | None, value: Value, others: Sequence[str]
     seconds = [(float(run.seconds[-1]) or None) if run.rounds.size else None for run in runs]
     goals = [run.target if target is None else target for run in runs]
     hits = [None if g is None else first_hit(run, g) for run, g in zip(runs, goals, strict=True)]
-    own = (run.target for run in group.runs if run.target is not None)
-    goal = target if target is not None else next(own, None)
+    targets = (run.target for run in group.runs if run.target is not None)
+    goal = target if target is not None else next(targets, None)
     if all(v is None for v in final):  # nothing was measured, so nothing was missed either
         goal = None
-    done = max((len(run.rounds) for run in runs), default=0)
+    rounds = max((len(run.rounds) for run in runs), default=0)
     unequal = skews([group])
     reached = [hit for hit in hits if hit is not None]
     return {
@@ -162,7 +162,7 @@ def _row(group: Group, target: float | None, value: Value, others: Sequence[str]
         "unit": metric.unit,
         "higher_is_better": metric.higher_is_better,
         "seeds": len(runs),
-        "rounds": done,
+        "rounds": rounds,
         "value": value,
         "value_mean": mean(tested),
         "value_sd": sd(tested),
@@ -171,8 +171,8 @@ def _row(group: Group, target: float | None, value: Value, others: Sequence[str]
         "best_mean": mean([best(run) for run in runs]),
         "ema_mean": mean([last(run, metric.ema_column) for run in runs]),
         **{
-            f"client_{said}{name}": mean([r.summary.get(f"client_{of}_{name}") for r in runs])
-            for of, said in ((metric.name, ""), *((other, f"{other}_") for other in others))
+            f"client_{prefix}{name}": mean([r.summary.get(f"client_{of}_{name}") for r in runs])
+            for of, prefix in ((metric.name, ""), *((other, f"{other}_") for other in others))
             for name in CLIENTS
         },
         "unseen_mean": mean([last(run, f"unseen_{metric.name}") for run in runs]),
