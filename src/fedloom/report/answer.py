@@ -27,31 +27,27 @@ class Answer:
     lines: list[list[str]]
 
 
-def answer(
-    groups: Sequence[Group], rows: Sequence[Row], differences: Sequence[Difference]
-) -> Answer:
+def answer(groups: Sequence[Group], rows: Sequence[Row], gaps: Sequence[Difference]) -> Answer:
     """The answer of these groups; rows: the comparison with the columns of the differences.
 
     Values are those that are tested: of a group that is not, its own seeds'.
     """
     value = rows[0]["value"]
-    values = tested_values(groups, value, differences)
+    values = tested_values(groups, value, gaps)
     means = {label: paired(v, dict.fromkeys(v, 0.0)) for label, v in values.items() if v}
-    all_columns = columns(rows)
-    cost = [c for c in all_columns if c.name in ("bytes to target", "rounds to target")]
-    names = [c.name for c in all_columns if c.name in ("difference", "p")]
+    every = columns(rows)
+    cost = [c for c in every if c.name in ("bytes to target", "rounds to target")]
+    names = [c.name for c in every if c.name in ("difference", "p")]
     names += ["bytes"] + [c.name for c in cost]
     names = ["measured", *names]
-    name, *others = select_columns(
-        all_columns, [n for n in names if any(c.name == n for c in all_columns)]
-    )
+    name, *others = select_columns(every, [n for n in names if any(c.name == n for c in every)])
     same = len({row["metric"] for row in rows}) == 1
     head = f"{groups[0].metric.title.replace('_', ' ') if same else 'metric'}, "
     head += f"{TESTED_HEADS[value]} (95 %)"
     middle = [_middle(means.get(row["label"]), row["unit"]) for row in rows]
     cells = zip(name.cells, middle, *(c.cells for c in others), strict=True)
     heads = [name.head, head, *(c.head for c in others)]
-    words = _words(groups, rows, differences, values)
+    words = _words(groups, rows, gaps, values)
     words += measured_how(groups) + against_alone(groups)
     return Answer(words, heads, [list(line) for line in cells])
 
@@ -69,14 +65,14 @@ def _middle(estimate: Paired | None, unit: str) -> str:
 def _words(
     groups: Sequence[Group],
     rows: Sequence[Row],
-    differences: Sequence[Difference],
+    gaps: Sequence[Difference],
     values: Mapping[str, Mapping[int, float]],
 ) -> list[str]:
     """The best, the next one and their difference; whether that may be chance, corrected for all
     that the best is compared with; the cost of these two. values: {label: {seed: value}}.
     """
     metric, by_label = groups[0].metric, {row["label"]: row for row in rows}
-    if not differences:
+    if not gaps:
         first = groups[0].label
         if len(groups) > 1:
             return [f"No row has a seed, a metric and a state in common with {first}."]
@@ -84,8 +80,8 @@ def _words(
         return [f"{first}: {middle} {_metric_words(metric, rows)}.", _cost(rows[0])]
     if metric.higher_is_better is None:
         return [f"Nothing says whether {metric.name} is better higher or lower."]
-    base, high = differences[0].against, metric.higher_is_better
-    tested = {base: differences[0].theirs} | {d.label: d.ours for d in differences}
+    base, high = gaps[0].against, metric.higher_is_better
+    tested = {base: gaps[0].theirs} | {d.label: d.ours for d in gaps}
     best, second = sorted(tested, key=lambda label: tested[label], reverse=high)[:2]
     gap = against(values[best], {label: values[label] for label in tested if label != best})[second]
     by = difference_text(abs(gap.mean), metric.unit).removeprefix("+")

@@ -209,21 +209,18 @@ def attendance(path: Path, names: Sequence[str] = ()) -> Attendance | None:
     draws = [draw for row in rounds for draw in (*row.get("redrawn", ()), row)]
     if not draws:
         return None
-    draw_counts = Counter(i for draw in draws for i in draw["asked"])
-    outcome_counts = Counter(pair for draw in draws for pair in _outcomes(draw))
+    times = Counter(i for draw in draws for i in draw["asked"])
+    outcomes = Counter(pair for draw in draws for pair in _outcomes(draw))
     refusals: dict[int, Counter[str]] = {}
     for draw in draws:
         for i, kind in _outcomes(draw):
             if kind == "refused":
                 refusals.setdefault(i, Counter())[draw["refused"].get(str(i), "no reason")] += 1
-    kinds = [
-        kind for kind in _HEADS if kind == "answered" or any(k == kind for _, k in outcome_counts)
-    ]
-    clients = sorted({*draw_counts, *range(len(names))})
+    kinds = [kind for kind in _HEADS if kind == "answered" or any(k == kind for _, k in outcomes)]
+    clients = sorted({*times, *range(len(names))})
     labels = {i: f"{i} {names[i]}" if i < len(names) and names[i] else str(i) for i in clients}
     lines = [
-        [labels[i], f"{draw_counts[i]:,}", *(f"{outcome_counts[i, kind]:,}" for kind in kinds)]
-        for i in clients
+        [labels[i], f"{times[i]:,}", *(f"{outcomes[i, kind]:,}" for kind in kinds)] for i in clients
     ]
     why = [
         f"{labels[i]}: {count} x {reason}"

@@ -175,10 +175,8 @@ def _metric_curve(
     against = names[axis]
     title = f"{name[0].upper()}{name[1:]} against {against}"
     safe = re.sub(r"[^A-Za-z0-9-]+", "_", metric.title).strip("_") or "metric"
-    tested_text = "; ".join(
-        f"{g.label} {human_value(tested[g.key], metric.unit)}" for g, _ in curves
-    )
-    ends = f"{_ends(curves, metric.unit)} Tested ({VALUE_WORDS[value]}): {tested_text}."
+    values = "; ".join(f"{g.label} {human_value(tested[g.key], metric.unit)}" for g, _ in curves)
+    ends = f"{_ends(curves, metric.unit)} Tested ({VALUE_WORDS[value]}): {values}."
     return Picture(f"{safe}_by_{axis}", title, f"Line chart: {title.lower()}. {ends}", fig)
 
 

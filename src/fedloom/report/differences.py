@@ -60,9 +60,7 @@ def differences(
     rows = {
         group.label: values
         for group in groups
-        if group is not base
-        and group.metric == base.metric
-        and _has_finished(group) == _has_finished(base)
+        if group is not base and group.metric == base.metric and _finished(group) == _finished(base)
         if (values := _values(group, value)).keys() & theirs.keys()
     }
     every = {base.label: theirs, **rows}
@@ -99,18 +97,18 @@ def like_best(groups: Sequence[Group], value: Value = "last-tenth") -> set[str]:
 
 
 def tested_values(
-    groups: Sequence[Group], value: Value, differences: Sequence[Difference]
+    groups: Sequence[Group], value: Value, gaps: Sequence[Difference]
 ) -> dict[str, dict[int, float]]:
     """{label: {seed: value}} over the seeds that the differences are of; of a group that is in none
     of them, all its seeds.
     """
     by_label = {group.label: _values(group, value) for group in groups}
-    tested = {label for d in differences for label in (d.label, d.against)}
+    tested = {label for d in gaps for label in (d.label, d.against)}
     seeds = common_seeds(by_label[label] for label in by_label if label in tested)
     return {label: cut(row, seeds) if label in tested else row for label, row in by_label.items()}
 
 
-def _has_finished(group: Group) -> bool:
+def _finished(group: Group) -> bool:
     return any(run.finished for run in group.runs)
 
 
@@ -126,24 +124,24 @@ def _mean(row: dict[int, float], seeds: Sequence[int]) -> float:
     return middle
 
 
-def as_lines(differences: Sequence[Difference]) -> list[str]:
+def as_lines(gaps: Sequence[Difference]) -> list[str]:
     """The differences as text, a line each below a heading; nothing without one.
 
     Where the groups share no two seeds, one line says that there is no test.
     """
-    if not differences:
+    if not gaps:
         return []
-    base, metric = differences[0].against, differences[0].metric
-    tests = sum(d.gap.p is not None for d in differences)
-    more = cut_to(differences[0])
+    base, metric = gaps[0].against, gaps[0].metric
+    tests = sum(d.gap.p is not None for d in gaps)
+    more = cut_to(gaps[0])
     if not tests:
         text = f"Only one seed in common with {base}: no difference can be told from chance "
         return [f"{text}(`fedloom run ... --seeds 3` makes three).", *more]
     points = " in points" if metric.unit == "share" else ""
-    name, width = metric.title.replace("_", " "), max(len(d.label) for d in differences)
-    value_words = VALUE_WORDS[differences[0].value]
+    name, width = metric.title.replace("_", " "), max(len(d.label) for d in gaps)
+    value_words = VALUE_WORDS[gaps[0].value]
     lines = [f"Less {base}{points} ({value_words}, {name}, paired by seed):"]
-    lines += [f"  {d.label:<{width}}  {d.words}" for d in differences]
+    lines += [f"  {d.label:<{width}}  {d.words}" for d in gaps]
     comparisons = f"{tests} comparisons" if tests > 1 else "one comparison"
     return [*lines, f"Verdicts are at 5 %, by Holm's p for {comparisons}.", *more]
 
@@ -198,9 +196,9 @@ def cut_to(one: Difference) -> list[str]:
     return [f"Compared are {seeds} that all rows have; more have {', '.join(one.left_out)}."]
 
 
-def columns(label: str, differences: Sequence[Difference]) -> dict[str, Any]:
+def columns(label: str, gaps: Sequence[Difference]) -> dict[str, Any]:
     """The numbers of a row of the table, for a file; None where there is no difference."""
-    d = next((d for d in differences if d.label == label), None)
+    d = next((d for d in gaps if d.label == label), None)
     return {
         "against": d and d.against,
         "pairs": d and d.gap.n,

@@ -60,10 +60,8 @@ def measure_cells(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
             values = [v for run in group.averaged_runs if (v := value(run)) is not None]
             if values:
                 spread = sd(values)
-                deviation = "" if spread is None else f" ± {spread:.2g}"
-                lines.append(
-                    [group.label, label, f"{mean(values):.4g}{deviation}", str(len(values))]
-                )
+                sd_text = "" if spread is None else f" ± {spread:.2g}"
+                lines.append([group.label, label, f"{mean(values):.4g}{sd_text}", str(len(values))])
         lines += [[group.label, *cells] for run in group.averaged_runs for cells in _targets(run)]
     return ["algorithm", "measured", "value", "seeds"], lines
 

@@ -83,13 +83,9 @@ def decide(
     for look, n in enumerate(at if out else ()):
         level = 1 - levels(at, error / whole)[look]
         waiting = []
-        for key, values in differences.items():
-            if (
-                out[key].verdict == "undecided"
-                and len(values) >= n
-                and all(map(math.isfinite, values))
-            ):
-                pairs = paired(values[:n], [0.0] * n, level)
+        for key, row in differences.items():
+            if out[key].verdict == "undecided" and len(row) >= n and all(map(math.isfinite, row)):
+                pairs = paired(row[:n], [0.0] * n, level)
                 out[key] = Decision("undecided", pairs)
                 waiting.append((key, pairs))
         again = True

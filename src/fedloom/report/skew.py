@@ -92,7 +92,5 @@ def differ(values: Sequence[float | None]) -> bool:
     >>> differ([0.61, 0.63]), differ([0.2, 0.6]), differ([0.2, None])
     (False, True, True)
     """
-    present = [value for value in values if value is not None]
-    return 0 < len(present) < len(values) or (
-        bool(present) and max(present) - min(present) > _APART
-    )
+    valid = [value for value in values if value is not None]
+    return 0 < len(valid) < len(values) or (bool(valid) and max(valid) - min(valid) > _APART)

@@ -214,10 +214,8 @@ def fit(fig: Figure, column: float) -> None:
         text.set_fontsize(float(text.get_fontsize()) * letters)
     for axes in fig.axes:
         axes.tick_params(which="both", labelsize=_SMALL * letters)
-    legend_lines = [
-        handle for handles, _ in legends for handle in handles if isinstance(handle, Line2D)
-    ]
-    for line in [*fig.findobj(Line2D), *legend_lines]:
+    keys = [handle for handles, _ in legends for handle in handles if isinstance(handle, Line2D)]
+    for line in [*fig.findobj(Line2D), *keys]:
         line.set(linewidth=line.get_linewidth() * letters, ms=line.get_markersize() * letters)
     for handles, texts in legends:
         _legend(fig, handles, texts, _SMALL * letters)

@@ -42,8 +42,8 @@ class Column:
     """name: how one asks for it; head: what stands above it; cells: a text for each row.
 
     values: the numbers that say which row is best, None for a row that cannot be; empty if no row
-    is best. low: whether low is good. like_best: whether no test tells a row from the best.
-    on_request: the column is left out unless it is asked for.
+    is best. low: whether low is good. like_best: whether no test tells a row from the best. hidden:
+    the column is left out unless it is asked for.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Column:
     values: Sequence[float | None] = ()
     low: bool = True
     like_best: Sequence[bool] = ()
-    on_request: bool = False
+    hidden: bool = False
 
 
 def columns(rows: Sequence[Row]) -> list[Column]:
@@ -72,25 +72,25 @@ def columns(rows: Sequence[Row]) -> list[Column]:
         return Column(name, head, cells, values, not high, alike)
 
     labels = [f"{row['label']} ({row['state']})" if row["state"] else row["label"] for row in rows]
-    all_columns = [
+    every = [
         Column("algorithm", "algorithm", labels),
         *_unlike(rows),
         Column("seeds", "seeds", [str(row["seeds"]) for row in rows]),
         Column("rounds", "rounds", [str(row["rounds"]) for row in rows]),
         measured(metric, f"{metric}, {tested}", "value_mean", "value_sd"),
     ]
-    all_columns += [
+    every += [
         measured(name, f"{metric}, {name}", key) for name, key in _OTHERS.items() if name != tested
     ]
-    all_columns += [
+    every += [
         Column(head, head, [_value(row, f"client_{name}") for row in rows])
         for name, head in CLIENTS.items()
     ]
-    all_columns.append(
+    every.append(
         Column("unseen", f"{metric}, unseen", [_value(row, "unseen_mean") for row in rows])
     )
-    all_columns += [*_further(rows), *_skews(rows), *_costs(rows), *_tests(rows)]
-    return [column for column in all_columns if any(cell != MISSING for cell in column.cells)]
+    every += [*_further(rows), *_skews(rows), *_costs(rows), *_tests(rows)]
+    return [column for column in every if any(cell != MISSING for cell in column.cells)]
 
 
 def _unlike(rows: Sequence[Row]) -> list[Column]:
@@ -123,10 +123,8 @@ def _costs(rows: Sequence[Row]) -> list[Column]:
             cells = [text(row[key]) for row in rows]
         missed = [name.endswith("target") and row["not_reached"] for row in rows]
         values = [None if m else row[key] for m, row in zip(missed, rows, strict=True)]
-        on_request = name == "gradients to target" and _pay_alike(rows)
-        costs.append(
-            Column(name, name.replace("target", goal), cells, values, on_request=on_request)
-        )
+        hidden = name == "gradients to target" and _pay_alike(rows)
+        costs.append(Column(name, name.replace("target", goal), cells, values, hidden=hidden))
     return costs
 
 
@@ -166,8 +164,8 @@ def _tests(rows: Sequence[Row]) -> list[Column]:
     p = [p_text(row["p"] if row["p_holm"] is None else row["p_holm"]) for row in rows]
     # the lines below a printed table have the two
     return [
-        Column("difference", f"less {base}", gaps, on_request=True),
-        Column("p", "p (Holm)", p, on_request=True),
+        Column("difference", f"less {base}", gaps, hidden=True),
+        Column("p", "p (Holm)", p, hidden=True),
     ]
 
 
@@ -187,10 +185,8 @@ def select_columns(columns: Sequence[Column], names: Iterable[str] | None) -> li
     all that need not be asked for. Raises ConfigError for a name that the table has not.
     """
     if names is None:
-        return [column for column in columns if not column.on_request]
-    by_name = {column.head: column for column in columns} | {
-        column.name: column for column in columns
-    }
+        return [column for column in columns if not column.hidden]
+    by_name = {c.head: c for c in columns} | {c.name: c for c in columns}
     selected: dict[str, Column] = {}
     for name in ["algorithm", *names]:
         if name not in by_name:

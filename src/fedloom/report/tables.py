@@ -115,8 +115,7 @@ def human_target(target: float, unit: str) -> str:
 def comparison(
     groups: Sequence[Group], target: float | None = None, value: Value = "last-tenth"
 ) -> list[Row]:
-    """Compare groups, one row each, in their order; means are over the seeds in
-    `Group.averaged_runs`.
+    """Compare groups, one row each, in their order; means are over `Group.averaged_runs`.
 
     `metric` says what is measured (Metric.title), `value` which value of a run is tested
     (core.curves.VALUES), `value_mean` and `value_sd`

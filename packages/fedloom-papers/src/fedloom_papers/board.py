@@ -90,7 +90,7 @@ def best_by_lines(
     choices: list[Choice] = []
     short: list[str] = []
     more = entry.tuning.split()
-    for protocol, row in _rows_with_grid_lines(entry, scale, lines):
+    for protocol, row in _grid_rows(entry, scale, lines):
         if (row.key.lower(), protocol.name) in points:
             continue
         for grid in grid_plans(replace(entry, protocols=(protocol,)), scale, out, [row], more):
@@ -129,9 +129,7 @@ def _measured_table(
     return MeasuredTable(table(seed_plan, lines), best.choices, best.halved_rows)
 
 
-def _rows_with_grid_lines(
-    entry: Entry, scale: str, lines: Sequence[Line]
-) -> Iterator[tuple[Protocol, Row]]:
+def _grid_rows(entry: Entry, scale: str, lines: Sequence[Line]) -> Iterator[tuple[Protocol, Row]]:
     """The protocols and rows with a line at some point of their grids, halved or not."""
     for protocol, row in pairs(entry, entry.rows):
         grid = grid_of(row, protocol)
@@ -187,10 +185,8 @@ def _board_row(one: MeasuredTable, lines: Sequence[Line]) -> tuple[str, ...]:
     places = {(digest, seed) for (_, _, seed), digest in one.plan.digests.items()}
     expected = {place for place in places if place[1] < entry.seeds}
     claims = Counter(claim.verdict for claim in one.table.claims)
-    raw_commits = [line.get("commit") for place, line in latest_lines.items() if place in places]
-    commits = [*dict.fromkeys(str(commit) for commit in reversed(raw_commits) if commit)] or [
-        "unknown"
-    ]
+    hashes = [line.get("commit") for place, line in latest_lines.items() if place in places]
+    commits = [*dict.fromkeys(str(commit) for commit in reversed(hashes) if commit)] or ["unknown"]
     more = f" +{len(commits) - 1}" if len(commits) > 1 else ""
     return (
         entry.id,

@@ -233,10 +233,8 @@ def _measures(words: str | Words) -> Iterator[str]:
 
 
 _FILES = {name: CatalogueFile(name) for name in (*PAPERS, *STUDIES)}
-TITLES = {name: read.title for name, read in _FILES.items()}
-ENTRIES: dict[str, Entry] = {
-    entry.id: entry for read in _FILES.values() for entry in read.entries()
-}
+TITLES = {name: file.title for name, file in _FILES.items()}
+ENTRIES: dict[str, Entry] = {e.id: e for file in _FILES.values() for e in file.entries()}
 
 
 def entries_of(paper: str) -> list[Entry]:

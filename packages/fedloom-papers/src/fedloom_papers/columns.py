@@ -29,14 +29,12 @@ def measure_columns(table: Table, protocol: Protocol, measure: Measure) -> list[
     it, if that is not the number itself; and where a difference to published runs is.
     """
     *columns, late = _columns_of(table, protocol, measure)
-    nonempty = [column for column in columns if column.name == "here" or _nonempty(column)]
+    full = [column for column in columns if column.name == "here" or _nonempty(column)]
     if gaps := gaps_to_published(table, protocol):
         sides = (gaps.get((row.key, measure[0])) for row in table.rows_of(protocol))
-        return [*nonempty, Column("verdict", "", [MISSING if g is None else g[1] for g in sides])]
+        return [*full, Column("verdict", "", [MISSING if g is None else g[1] for g in sides])]
     return (
-        [*nonempty, late]
-        if measure in table.claimed_measures(protocol) and _nonempty(late)
-        else nonempty
+        [*full, late] if measure in table.claimed_measures(protocol) and _nonempty(late) else full
     )
 
 

@@ -335,12 +335,8 @@ def _name_and_changes(words: Sequence[str]) -> tuple[str, list[str]]:
     if len(names) != 1:
         raise ConfigError(f"give one table or figure, got {', '.join(names) or 'none'}")
     refuse_repeats(changes)
-    if seed_changes := [
-        word for word in changes if word.partition("=")[0] in ("seed", "data.seed")
-    ]:
-        raise ConfigError(
-            f"'{seed_changes[0]}': a table has seeds from 0; give --seeds, their number"
-        )
+    if seeds := [word for word in changes if word.partition("=")[0] in ("seed", "data.seed")]:
+        raise ConfigError(f"'{seeds[0]}': a table has seeds from 0; give --seeds, their number")
     return names[0], changes
 
 

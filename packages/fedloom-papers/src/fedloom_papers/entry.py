@@ -235,8 +235,6 @@ class Entry:
         """The measure that claims compare unless they name one: of the first metric the mean over
         sizes, else the last value.
         """
-        measures = [(w.metric, w.at) for w in self.quantities() if w.protocol is protocol]
-        candidates = [
-            pair for pair in measures if pair[0] == measures[0][0] and "last=" not in pair[1]
-        ]
-        return next((pair for pair in candidates if pair[1] == "size=mean"), candidates[-1])
+        pairs = [(w.metric, w.at) for w in self.quantities() if w.protocol is protocol]
+        same = [pair for pair in pairs if pair[0] == pairs[0][0] and "last=" not in pair[1]]
+        return next((pair for pair in same if pair[1] == "size=mean"), same[-1])

@@ -47,9 +47,7 @@ def pictures(table: Table) -> list[Picture]:
     quantities = [n.quantity for n in table.numbers]
     kinds = dict.fromkeys(METRICS[w.metric].series for w in quantities)
     curves = _panels if table.entry.panels else _curves
-    all_pictures = [
-        curves(table, series, quantities, styles) for series in kinds if series is not None
-    ]
+    all_pictures = [curves(table, kind, quantities, styles) for kind in kinds if kind is not None]
     if any(w.metric == _HISTOGRAM for w in quantities):
         all_pictures.append(_histograms(table, styles))
     if not table.entry.study:

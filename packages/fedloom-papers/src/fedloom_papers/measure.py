@@ -118,12 +118,8 @@ class Number:
     @property
     def difference(self) -> float | None:
         """Measured less published."""
-        measured, published = self.mean, self.published
-        return (
-            None
-            if measured is None or published is None or math.isinf(measured)
-            else measured - published
-        )
+        value, printed = self.mean, self.published
+        return None if value is None or printed is None or math.isinf(value) else value - printed
 
     @property
     def compared(self) -> dict[int, float]:

@@ -89,15 +89,8 @@ def plan_text(
         clients = split.pop("clients", "its own")
         local, words = values["local"], " ".join(map(str, split.values()))
         work = f"{local['steps']} steps" if local.get("steps") else f"{local['epochs']:g} epochs"
-        settings = [
-            clients,
-            values["cohort"],
-            work,
-            values["rounds"],
-            words,
-            values["model"]["name"],
-        ]
-        cells.append([name, by_protocol[name].recipe, *map(str, settings)])
+        line = [clients, values["cohort"], work, values["rounds"], words, values["model"]["name"]]
+        cells.append([name, by_protocol[name].recipe, *map(str, line)])
     rows = [[row.key, " ".join(row.changes.split()), _grid_text(row)] for row in plan.rows]
     parts += [aligned(cells, columns())]
     parts += [aligned([["row", "changes", "the paper tries"], *rows], columns())]
@@ -184,11 +177,9 @@ def _block(table: Table, protocol: Protocol) -> list[str]:
     empty = all(n.quantity.cell is None and not n.values for n in numbers)
     lines += ["  no run has a line yet"] if empty else [*_tables(table, protocol)]
     lines += _describe_extra_seeds(table, protocol)
-    return lines + (
-        _describe_equal_cells(numbers)
-        if table.plan.as_published
-        else _describe_gaps(table, protocol)
-    )
+    if table.plan.as_published:
+        return lines + _describe_equal_cells(numbers)
+    return lines + _describe_gaps(table, protocol)
 
 
 def _describe_equal_cells(numbers: Sequence[Number]) -> list[str]:
@@ -199,15 +190,13 @@ def _describe_equal_cells(numbers: Sequence[Number]) -> list[str]:
     by_row = ", ".join(f"{name} {row.equal}/{row.cells}" for name, row in rows.items())
     lines = [paragraph(f"Equal in {equal} of {cells} cells, seed by seed: {by_row or 'none yet'}.")]
     others = [(name, *other) for name, row in rows.items() for other in row.others]
-    examples = [
+    texts = [
         f"{name}, {title(metric, '')}, seed {seed}: {published:.6g}, here {measured:.6g}"
         for name, metric, seed, published, measured in others[:_DIFFERENCES]
     ]
-    if examples:
-        more = len(others) - len(examples)
-        lines.append(
-            paragraph(f"Not: {'; '.join(examples)}{f'; and {more} more' if more else ''}.")
-        )
+    if texts:
+        more = len(others) - len(texts)
+        lines.append(paragraph(f"Not: {'; '.join(texts)}{f'; and {more} more' if more else ''}."))
     return lines
 
 

@@ -68,15 +68,11 @@ def run_plan(
     """
     code_version()  # the code may change while the runs run
     left_out, left, metrics = dict[str, str](), missing(plan, out), afterwards_metrics(plan.entry)
-    latest_lines = latest(evidence(out), plan.runs) if left else {}
-    measured = {
-        r.folder: latest_lines.get((r.digest, r.seed), {}).get("afterwards", {}) for r in left
-    }
-    missing_metrics = {
-        place: [m for m in metrics if m not in have] for place, have in measured.items()
-    }
+    lines = latest(evidence(out), plan.runs) if left else {}
+    measured = {r.folder: lines.get((r.digest, r.seed), {}).get("afterwards", {}) for r in left}
+    to_measure = {place: [m for m in metrics if m not in have] for place, have in measured.items()}
     with Progress(quiet, minutes) as progress:
-        for run, result in run_all(left, Work(out / PAUSE, missing_metrics), jobs, progress):
+        for run, result in run_all(left, Work(out / PAUSE, to_measure), jobs, progress):
             if result.state == "refused":
                 left_out[f"not run: {run.title}"] = result.why
             elif result.state == "no data":

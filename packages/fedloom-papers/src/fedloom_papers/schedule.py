@@ -60,7 +60,7 @@ class Item(BaseModel):
 def read_items(file: Path) -> list[Item]:
     """The tables of a list. Raises ConfigError, with the file and the entry, for what is none."""
     try:
-        document = tomllib.loads(file.read_text(encoding="utf-8"))
+        data = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(
             f"the list of tables '{file}' cannot be read ({error.strerror or error}); give another"
@@ -68,15 +68,9 @@ def read_items(file: Path) -> list[Item]:
         ) from error
     except ValueError as error:
         raise ConfigError(f"'{file}' is no TOML: {error}") from error
-    if (
-        set(document) != {"table"}
-        or not isinstance(document["table"], list)
-        or not document["table"]
-    ):
+    if set(data) != {"table"} or not isinstance(data["table"], list) or not data["table"]:
         raise ConfigError(f"'{file}' must have entries [[table]] and nothing else")
-    return [
-        _item(words, f"{file}, table {n}") for n, words in enumerate(document["table"], start=1)
-    ]
+    return [_item(words, f"{file}, table {n}") for n, words in enumerate(data["table"], start=1)]
 
 
 def _item(words: Any, where: str) -> Item:
@@ -133,17 +127,14 @@ def plan_of(item: Item, out: Path, entry: Entry | None = None) -> Plan:
 
 
 def run_item(
-    item: Item,
-    out: Path,
-    run: Callable[[Plan], object],
-    on_choices: Callable[[Sequence[Choice]], None],
+    item: Item, out: Path, run: Callable[[Plan], object], report: Callable[[Sequence[Choice]], None]
 ) -> None:
-    """Run what a table of the list lacks. run: runs a plan; on_choices: gets the best points."""
+    """Run what a table of the list lacks. run: runs a plan; report: gets the best points."""
     plan = plan_of(item, out)
     if item.tune != "none":
         halve = item.tune == "halving"
         entry, choices = at_best_points(plan, out, item.changes, halve, run)
-        on_choices(choices)
+        report(choices)
         plan = plan_of(item, out, entry)
     run(plan)
 

@@ -46,9 +46,7 @@ def study_tables(table: Table) -> Iterator[list[list[str]]]:
                 corner = f"{words}, {corner}"
                 columns = [replace(c, head=c.head.removeprefix(f"{words}, ")) for c in columns]
             else:
-                bases = [
-                    c for b in table.entry.bases for c in _gap_columns(table, protocol, b, rows)
-                ]
+                bases = [c for b in table.entry.bases for c in _gaps(table, protocol, b, rows)]
                 columns[1:1] = bases
             yield _cells(corner, rows, columns)
 
@@ -74,19 +72,15 @@ def _column(
     table: Table, protocol: Protocol, measure: Measure, head: str, rows: Sequence[Row]
 ) -> Column:
     """What is compared of a measure; a moving average is shown, and never compared."""
-    numbers_by_row = {n.quantity.row.key: n for n in table.numbers_of(protocol, measure)}
-    values_by_row = {
-        k: n.values if measure[0] == "acc_ema_pct" else n.tested for k, n in numbers_by_row.items()
-    }
-    late = any(values != numbers_by_row[key].values for key, values in values_by_row.items())
+    numbers = {n.quantity.row.key: n for n in table.numbers_of(protocol, measure)}
+    values = {k: n.values if measure[0] == "acc_ema_pct" else n.tested for k, n in numbers.items()}
+    late = any(v != numbers[key].values for key, v in values.items())
     words = head or title(*measure) + ", last tenth" * late
-    cells = [cell(numbers_by_row.get(row.key), values_by_row.get(row.key, {})) for row in rows]
+    cells = [cell(numbers.get(row.key), values.get(row.key, {})) for row in rows]
     return Column(words, words, cells)
 
 
-def _gap_columns(
-    table: Table, protocol: Protocol, base: str, rows: Sequence[Row]
-) -> Iterator[Column]:
+def _gaps(table: Table, protocol: Protocol, base: str, rows: Sequence[Row]) -> Iterator[Column]:
     """What each row is above a base, and what it is in the papers' tables."""
     if all(row.key != base for row in rows):
         return

@@ -178,28 +178,26 @@ def _side(gap: Paired) -> Side:
 def table(plan: Plan, lines: Iterable[Line]) -> Table:
     """The numbers and verdicts of a plan's rows, from the lines of its runs."""
     entry, latest_lines = plan.entry, latest(lines, plan.runs)
-    by_protocol: dict[str, dict[str, dict[int, Line]]] = {p.name: {} for p in entry.protocols}
+    runs: dict[str, dict[str, dict[int, Line]]] = {p.name: {} for p in entry.protocols}
     failed = []
     for (place, row, seed), digest in plan.digests.items():
         line = latest_lines.get((digest, seed), {"state": ""})
         if line["state"] == "finished":
-            by_protocol[place].setdefault(row, {})[seed] = line
+            runs[place].setdefault(row, {})[seed] = line
         elif line["state"] == "failed":
             failed.append((place, row, seed, str(line.get("reason") or "no reason given")))
     seeds = {
         place: common_seeds(dict.fromkeys(by_seed, 0.0) for by_seed in rows.values())
-        for place, rows in by_protocol.items()
+        for place, rows in runs.items()
     }
-    contexts = {
-        p.name: _contexts(plan, p, by_protocol[p.name], seeds[p.name]) for p in entry.protocols
-    }
+    contexts = {p.name: _contexts(plan, p, runs[p.name], seeds[p.name]) for p in entry.protocols}
 
     def number_of(quantity: Quantity) -> Number:
         return number(quantity, contexts[quantity.protocol.name])
 
     numbers = tuple(number_of(w) for w in entry.quantities() if w.row in plan.rows)
     claims = tuple(judge(claim, plan, number_of) for claim in entry.claims)
-    return Table(entry, plan, numbers, claims, by_protocol, seeds, contexts, failed)
+    return Table(entry, plan, numbers, claims, runs, seeds, contexts, failed)
 
 
 def _contexts(

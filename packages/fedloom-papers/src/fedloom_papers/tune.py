@@ -119,10 +119,8 @@ def halving_plan(
     protocol = grid.entry.protocols[0]
     finalists: dict[str, Sequence[Point]] = {}
 
-    def at(points_by_row: Mapping[str, Sequence[Point]], changes: Sequence[str]) -> Plan:
-        left = tuple(
-            _row_at(row, point) for row in rows for point in points_by_row.get(row.key, ())
-        )
+    def at(by_row: Mapping[str, Sequence[Point]], changes: Sequence[str]) -> Plan:
+        left = tuple(_row_at(row, point) for row in rows for point in by_row.get(row.key, ()))
         return plan(replace(grid.entry, rows=left), grid.scale, out, more=changes)
 
     def run_short(batches: Mapping[str, Batch[Point]]) -> dict[str, dict[Point, float]]:

@@ -172,16 +172,14 @@ def judge(claim: Claim, plan: Plan, number: Numbers) -> JudgedClaim:
     for protocol in plan.entry.protocols:
         if claim.protocols and protocol.name not in claim.protocols:
             continue
-        refused_rows = {row for place, row in plan.refusals if place == protocol.name}
-        all_pairs = pairs_of(claim, plan.entry)
-        pairs = [
-            p for p in all_pairs if not refused_rows & {k for side in p for k in side.split("&")}
-        ]
+        skipped = {row for place, row in plan.refusals if place == protocol.name}
+        family = pairs_of(claim, plan.entry)
+        pairs = [p for p in family if not skipped & {k for side in p for k in side.split("&")}]
         if not pairs:
             reasons.append(Reason(protocol.name, None, "not at this scale"))
             continue
-        comparisons = _compare_pairs(claim, pairs, protocol, plan, number, len(all_pairs))
-        without = f", without {', '.join(sorted(refused_rows))}" if refused_rows else ""
+        comparisons = _compare_pairs(claim, pairs, protocol, plan, number, len(family))
+        without = f", without {', '.join(sorted(skipped))}" if skipped else ""
         place = f"{protocol.name}{without}"
         reason = Reason(
             place, overall([one.verdict for one in comparisons]), "not measured", tuple(comparisons)

@@ -114,9 +114,8 @@ def table_of(name: str) -> MeasuredTable:
     ConfigError for one without lines.
     """
     table_entry = entry(name)
-    tables = [
-        *measured_tables(lines(), LINES, [table_entry], ["paper" if table_entry.study else "cpu"])
-    ]
+    scale = "paper" if table_entry.study else "cpu"
+    tables = [*measured_tables(lines(), LINES, [table_entry], [scale])]
     if not tables:
         raise ConfigError(f"{name} has no lines")
     return tables[0]

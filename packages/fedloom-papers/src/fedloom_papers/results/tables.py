@@ -90,10 +90,8 @@ def words(name: str) -> str:
     return fill((RESULTS / "words" / f"{name}.md").read_text("utf-8"))
 
 
-def text(
-    name: str, tables: Sequence[MeasuredTable], picture_lists: Mapping[str, Sequence[Picture]]
-) -> str:
-    """A page of one screen: its headline claim first. drawn: {table's id: its pictures} of those of
+def text(name: str, tables: Sequence[MeasuredTable], by_id: Mapping[str, Sequence[Picture]]) -> str:
+    """A page of one screen: its headline claim first. by_id: {table's id: its pictures} of those of
     which at least half of the rows have all seeds.
     """
     paper_tables, is_study = [one.table for one in tables], tables[0].table.entry.study
@@ -106,16 +104,9 @@ def text(
     out += [without_lines(paper_tables)]
     if any(overview(one) for one in tables):
         out.append(f"![{TITLES[name]}: {BESIDE}.](pictures/{name}.png)\n")
-    out += picture_links(
-        [p for each in picture_lists.values() for p in each if p.name not in intro]
-    )
+    out += picture_links([p for each in by_id.values() for p in each if p.name not in intro])
     if not is_study:
-        out += [
-            part
-            for one in tables
-            if one.table.entry.id in picture_lists
-            for part in equal_bytes(one)
-        ]
+        out += [part for one in tables if one.table.entry.id in by_id for part in equal_bytes(one)]
     out += [*section(name), "## What was run\n", *what_was_run(tables)]
     return "\n".join(part for part in out if part).rstrip() + "\n"
 
@@ -278,7 +269,7 @@ def make_results(names: Sequence[str] = ()) -> Results:
     """The pages and pictures of papers and studies; of all with board, README and its picture."""
     lines = evidence(LINES)
     pages: dict[str, str] = {}
-    pictures_by_name: dict[str, list[Picture]] = {}
+    images: dict[str, list[Picture]] = {}
     every: list[MeasuredTable] = []
     for name in names or TITLES:
         tables = list(
@@ -287,22 +278,17 @@ def make_results(names: Sequence[str] = ()) -> Results:
         every += tables
         if tables:
             best = [one for one in tables if one.whole or one.table.entry.study]
-            best_pictures = {one.table.entry.id: pictures(one.table) for one in best}
-            pages[name] = text(name, tables, best_pictures)
+            by_id = {one.table.entry.id: pictures(one.table) for one in best}
+            pages[name] = text(name, tables, by_id)
             overviews = measured_and_published(best, name)
-            pictures_by_name[name] = [
-                *overviews,
-                *(picture for each in best_pictures.values() for picture in each),
-            ]
+            images[name] = [*overviews, *(picture for each in by_id.values() for picture in each)]
     if not names:
         cells = board(lines, every, ENTRIES.values())
         ran = [row for row in cells if row[2]]
-        rest = {
-            state: [id for id, row_state, *_ in cells if row_state == state] for state in WITHOUT
-        }
+        rest = {state: [id for id, kind, *_ in cells if kind == state] for state in WITHOUT}
         left = "\n".join(f"- *{state}*: {', '.join(ids)}" for state, ids in rest.items())
         pages["board"] = f"{MADE}{words('board')}\n{markdown(HEADS, ran, texts=2)}\n\n{left}\n"
         pages["README"] = fill((RESULTS / "README.md.in").read_text("utf-8"))
         name = "measured_and_published"
-        pictures_by_name[name] = measured_and_published([one for one in every if one.whole], name)
-    return Results(pages, pictures_by_name)
+        images[name] = measured_and_published([one for one in every if one.whole], name)
+    return Results(pages, images)
