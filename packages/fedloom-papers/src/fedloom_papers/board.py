@@ -182,10 +182,10 @@ def board(
 
 def _board_row(one: MeasuredTable, lines: Sequence[Line]) -> tuple[str, ...]:
     entry, latest_lines = one.table.entry, latest(lines, one.plan.runs)
-    places = {(digest, seed) for (_, _, seed), digest in one.plan.digests.items()}
-    expected = {place for place in places if place[1] < entry.seeds}
+    keys = {(digest, seed) for (_, _, seed), digest in one.plan.digests.items()}
+    expected = {key for key in keys if key[1] < entry.seeds}
     claims = Counter(claim.verdict for claim in one.table.claims)
-    hashes = [line.get("commit") for place, line in latest_lines.items() if place in places]
+    hashes = [line.get("commit") for key, line in latest_lines.items() if key in keys]
     commits = [*dict.fromkeys(str(commit) for commit in reversed(hashes) if commit)] or ["unknown"]
     more = f" +{len(commits) - 1}" if len(commits) > 1 else ""
     return (

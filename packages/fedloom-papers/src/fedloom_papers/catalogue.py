@@ -145,16 +145,18 @@ class CatalogueFile:
             )
         texts = top.get("texts", {})
         rows = tuple(self._rows[key] for key in self._expand_sets(words["rows"]))
-        places = tuple(self._protocol(p) for p in self._expand_sets(words["protocols"]))
+        protocols = tuple(self._protocol(p) for p in self._expand_sets(words["protocols"]))
         return Entry(
             paper=self._paper,
             name=name,
             title=words["title"],
             tables=tables,
             rows=rows,
-            protocols=places,
+            protocols=protocols,
             measures=tuple(m for one in words.get("measures", ()) for m in _measures(one)),
-            claims=tuple(c for w in words.get("claims", ()) for c in self._claims(rows, places, w)),
+            claims=tuple(
+                c for w in words.get("claims", ()) for c in self._claims(rows, protocols, w)
+            ),
             raw=top.get("raw", False),
             cpu=str(words.get("cpu") or top.get("cpu", "")),
             notes=(*top.get("opens", ()), *(texts.get(n, n) for n in words.get("notes", ()))),
@@ -203,7 +205,7 @@ class CatalogueFile:
             return any(fnmatchcase(protocol.name, one) for one in patterns.split())
 
         some = only or without
-        places = (p for p in protocols if fits(p, only or "*") and not fits(p, without))
+        matching = (p for p in protocols if fits(p, only or "*") and not fits(p, without))
         return Claim(
             text=says,
             better=tuple(ours),
@@ -212,7 +214,7 @@ class CatalogueFile:
             at=at,
             than_metric=than_metric,
             than_at=than_at,
-            protocols=tuple(p.name for p in places) if some else (),
+            protocols=tuple(p.name for p in matching) if some else (),
             **more,
         )
 
@@ -226,9 +228,9 @@ def _measures(words: str | Words) -> Iterator[str]:
     if isinstance(words, str):
         yield words
         return
-    places = {key: values for key, values in words.items() if key != "of"}
-    for values in itertools.product(*places.values()):
-        at = ";".join(f"{key}={value}" for key, value in zip(places, values, strict=True))
+    lists = {key: values for key, values in words.items() if key != "of"}
+    for values in itertools.product(*lists.values()):
+        at = ";".join(f"{key}={value}" for key, value in zip(lists, values, strict=True))
         yield f"{words['of']} {at}"
 
 

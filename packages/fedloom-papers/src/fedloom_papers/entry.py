@@ -93,8 +93,8 @@ class Row:
 
     def at(self, protocol: Protocol, scale: str) -> str:
         """The changes for a protocol at a scale."""
-        places = (protocol.dataset, f"{protocol.dataset}@{scale}", protocol.name)
-        more = (w for p in places for on, w in self.on.items() if on == p or fnmatchcase(p, on))
+        keys = (protocol.dataset, f"{protocol.dataset}@{scale}", protocol.name)
+        more = (w for p in keys for on, w in self.on.items() if on == p or fnmatchcase(p, on))
         return " ".join([self.changes, *more])
 
 

@@ -217,8 +217,8 @@ def _numbers(table: Table, metric: str, at: str) -> Picture | None:
         return None
     figure = dots(grid)
     name = "-".join(filter(None, (metric, at.replace("=", "").replace("/", "of"))))
-    places = [(words, {row: [value] for row, *value in rows}) for words, _, rows in grid]
-    alt = _alt(title(metric, at), places, {row: row for _, _, rows in grid for row, *_ in rows})
+    cells = [(words, {row: [value] for row, *value in rows}) for words, _, rows in grid]
+    alt = _alt(title(metric, at), cells, {row: row for _, _, rows in grid for row, *_ in rows})
     return Picture(_file(table, name), f"{table.entry.id}: {title(metric, at)}", alt, figure)
 
 

@@ -43,15 +43,15 @@ def read(file: Path) -> list[Line]:
     whole = text if text.endswith("\n") else text[: text.rfind("\n") + 1]
     out: list[Line] = []
     for number, line in enumerate(whole.splitlines(), start=1):
-        place = f"{file}, line {number}"
+        where = f"{file}, line {number}"
         try:
             record = json.loads(line)
         except json.JSONDecodeError as error:
-            raise DataError(f"{place} is no JSON ({error.msg}); {_AGAIN}") from error
+            raise DataError(f"{where} is no JSON ({error.msg}); {_AGAIN}") from error
         if not isinstance(record, dict):
-            raise DataError(f"{place} is no object: {line[:60]}; {_AGAIN}")
+            raise DataError(f"{where} is no object: {line[:60]}; {_AGAIN}")
         if missing := [key for key in _NEEDED if key not in record]:
-            raise DataError(f"{place} has no {', '.join(missing)}; {_AGAIN}")
+            raise DataError(f"{where} has no {', '.join(missing)}; {_AGAIN}")
         out.append(record)
     return out
 
@@ -181,7 +181,7 @@ def latest(lines: Iterable[Line], runs: Iterable[PaperRun] = ()) -> dict[tuple[s
             again |= {(digest, line["seed"])} if digest == line["digest"] else set()
         elif digest:
             older[digest, line["seed"]] = line
-    return by_run | {place: line for place, line in older.items() if place not in again}
+    return by_run | {key: line for key, line in older.items() if key not in again}
 
 
 # how a run is computed, and what is read from its curve; the seed stands beside them
@@ -232,8 +232,8 @@ def line_notes(lines: Sequence[Line], runs: Iterable[PaperRun]) -> list[str]:
 
 def _same_place(line: Line, run: PaperRun) -> bool:
     """True for a line that this row of this protocol once made, before a setting changed."""
-    place = (line.get("recipe"), line.get("scale"), line["seed"], sorted(line.get("changes", ())))
-    return place == (run.recipe, run.scale, run.seed, sorted(run.changes))
+    key = (line.get("recipe"), line.get("scale"), line["seed"], sorted(line.get("changes", ())))
+    return key == (run.recipe, run.scale, run.seed, sorted(run.changes))
 
 
 def _differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:

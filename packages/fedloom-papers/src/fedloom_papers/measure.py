@@ -197,8 +197,8 @@ def _first(line: Line, where: Mapping[str, str], context: Context) -> float | No
     if "size" in where:
         curve = {t: v / 100 for t, v in _GLOBAL.of(line, where["size"]).items()}
     raw = context.entry.raw or "size" in where
-    place = crossing(curve if raw else smoothed(curve), goal)
-    return math.inf if place is None else float(whole_round(place))
+    crossed = crossing(curve if raw else smoothed(curve), goal)
+    return math.inf if crossed is None else float(whole_round(crossed))
 
 
 def _largest(line: Line, where: Mapping[str, str], context: Context) -> float | None:

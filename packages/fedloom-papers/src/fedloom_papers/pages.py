@@ -113,9 +113,9 @@ def _describe_remaining(plan: Plan, out: Path) -> str:
     it.
     """
     remaining, lines = missing(plan, out), latest(evidence(out), plan.runs)
-    places = {(run.digest, run.seed) for run in plan.runs} & {*lines}
+    keys = {(run.digest, run.seed) for run in plan.runs} & {*lines}
     text = f"  {len(plan.runs)} runs, {len(plan.runs) - len(remaining)} of them have a line"
-    durations = [seconds for p in places if (seconds := lines[p].get("seconds")) is not None]
+    durations = [seconds for p in keys if (seconds := lines[p].get("seconds")) is not None]
     if durations and remaining:
         time = human_seconds(len(remaining) * sum(durations) / len(durations))
         text += f"\n  the others take about {time}, if they take as long as those did"

@@ -101,8 +101,8 @@ def _of_runs(text: str) -> Iterator[Cell]:
     """The cells of a file with a line for each seed."""
     cells: dict[tuple[str, str, str], dict[int, float]] = {}
     for row in csv.DictReader(text.splitlines()):
-        place = row["method"], row["dataset"], row["metric"]
-        cells.setdefault(place, {})[int(row["seed"])] = float(row["value"])
+        key = row["method"], row["dataset"], row["metric"]
+        cells.setdefault(key, {})[int(row["seed"])] = float(row["value"])
     for (method, dataset, metric), seeds in cells.items():
         middle, spread = fmean(seeds.values()), stdev(seeds.values())
         yield Cell(method, dataset, {}, metric, "", middle, spread, "", seeds)

@@ -46,8 +46,8 @@ def missing(plan: Plan, out: Path, lines: Sequence[Line] | None = None) -> list[
     """
     metrics = set(afterwards_metrics(plan.entry))
     have = {
-        place
-        for place, line in latest(evidence(out) if lines is None else lines, plan.runs).items()
+        key
+        for key, line in latest(evidence(out) if lines is None else lines, plan.runs).items()
         if line["state"] == "failed" or metrics <= {*line.get("afterwards", ())}
     }
     left = [run for run in plan.runs if (run.digest, run.seed) not in have]
@@ -70,7 +70,7 @@ def run_plan(
     left_out, left, metrics = dict[str, str](), missing(plan, out), afterwards_metrics(plan.entry)
     lines = latest(evidence(out), plan.runs) if left else {}
     measured = {r.folder: lines.get((r.digest, r.seed), {}).get("afterwards", {}) for r in left}
-    to_measure = {place: [m for m in metrics if m not in have] for place, have in measured.items()}
+    to_measure = {path: [m for m in metrics if m not in have] for path, have in measured.items()}
     with Progress(quiet, minutes) as progress:
         for run, result in run_all(left, Work(out / PAUSE, to_measure), jobs, progress):
             if result.state == "refused":

@@ -142,5 +142,5 @@ def run_item(
 def others_commit(plan: Plan, out: Path) -> str:
     """The commit of lines of this plan that other code made; "" if there is none."""
     keys, current = {(run.digest, run.seed) for run in plan.runs}, code_version()["commit"]
-    used = [line for place, line in latest(evidence(out), plan.runs).items() if place in keys]
+    used = [line for key, line in latest(evidence(out), plan.runs).items() if key in keys]
     return next((x["commit"] for x in used if x.get("commit") not in (None, current)), "")

@@ -70,8 +70,8 @@ def _mib(*keys: str) -> Measured:
 
 def _mib_to(line: Line, where: Mapping[str, str], context: Any) -> float:
     """Until the moving average has an accuracy, on straight lines between its evaluations."""
-    place = crossing(smoothed(points(line, "curve")), float(where["acc"]) / 100)
-    return math.inf if place is None else sent_by(line)(whole_round(place)) / MIB
+    crossed = crossing(smoothed(points(line, "curve")), float(where["acc"]) / 100)
+    return math.inf if crossed is None else sent_by(line)(whole_round(crossed)) / MIB
 
 
 def _at_base_mib(line: Line, where: Mapping[str, str], context: Any) -> float | None:
@@ -122,8 +122,8 @@ def _target(line: Line, where: Mapping[str, str], context: Any) -> float:
     if (text := line.get("rounds_to_target_text")) is not None:
         return math.inf if text.endswith("+") else float(text)
     goal = float(RECIPES[line["recipe"]]()["evaluate"]["target"])
-    place = crossing(smoothed(points(line, "curve")), goal)
-    return math.inf if place is None else float(whole_round(place))
+    crossed = crossing(smoothed(points(line, "curve")), goal)
+    return math.inf if crossed is None else float(whole_round(crossed))
 
 
 def _mib_to_target(line: Line, where: Mapping[str, str], context: Any) -> float:

@@ -46,12 +46,12 @@ class Table:
         """{protocol: {row's name: its further seeds}}."""
         names = {row.key: row.name for row in self.plan.rows}
         return {
-            place: {
-                names[row]: sorted({*lines} - {*self.seeds[place]})
+            name: {
+                names[row]: sorted({*lines} - {*self.seeds[name]})
                 for row, lines in rows.items()
-                if {*lines} - {*self.seeds[place]}
+                if {*lines} - {*self.seeds[name]}
             }
-            for place, rows in self.lines_by_protocol.items()
+            for name, rows in self.lines_by_protocol.items()
         }
 
     def lines(self, protocol: Protocol, row: str) -> dict[int, Line]:
@@ -166,7 +166,7 @@ def gaps_to_runs(numbers: Iterable[Number]) -> dict[tuple[str, str], tuple[Paire
         if n.quantity.cell is not None and n.quantity.cell.seeds
         if (gap := unpaired([*n.values.values()], [*n.quantity.cell.seeds.values()])) is not None
     }
-    return {place: (gap, _side(gap)) for place, gap in corrected(gaps).items()}
+    return {key: (gap, _side(gap)) for key, gap in corrected(gaps).items()}
 
 
 def _side(gap: Paired) -> Side:
@@ -180,15 +180,15 @@ def table(plan: Plan, lines: Iterable[Line]) -> Table:
     entry, latest_lines = plan.entry, latest(lines, plan.runs)
     runs: dict[str, dict[str, dict[int, Line]]] = {p.name: {} for p in entry.protocols}
     failed = []
-    for (place, row, seed), digest in plan.digests.items():
+    for (name, row, seed), digest in plan.digests.items():
         line = latest_lines.get((digest, seed), {"state": ""})
         if line["state"] == "finished":
-            runs[place].setdefault(row, {})[seed] = line
+            runs[name].setdefault(row, {})[seed] = line
         elif line["state"] == "failed":
-            failed.append((place, row, seed, str(line.get("reason") or "no reason given")))
+            failed.append((name, row, seed, str(line.get("reason") or "no reason given")))
     seeds = {
-        place: common_seeds(dict.fromkeys(by_seed, 0.0) for by_seed in rows.values())
-        for place, rows in runs.items()
+        name: common_seeds(dict.fromkeys(by_seed, 0.0) for by_seed in rows.values())
+        for name, rows in runs.items()
     }
     contexts = {p.name: _contexts(plan, p, runs[p.name], seeds[p.name]) for p in entry.protocols}
 

@@ -93,8 +93,8 @@ def _score(entry: Entry, protocol: Protocol) -> tuple[str, str]:
 def _row_at(row: Row, point: Point) -> Row:
     """A row at a point, whatever it has elsewhere for the same settings."""
     on = {
-        place: " ".join(w for w in words.split() if w.partition("=")[0] not in dict(point))
-        for place, words in row.on.items()
+        key: " ".join(w for w in words.split() if w.partition("=")[0] not in dict(point))
+        for key, words in row.on.items()
     }
     words = _words(dict(point))
     return replace(row, label=f"{row.name} {words}", changes=f"{row.changes} {words}", on=on)

@@ -172,7 +172,7 @@ def judge(claim: Claim, plan: Plan, number: Numbers) -> JudgedClaim:
     for protocol in plan.entry.protocols:
         if claim.protocols and protocol.name not in claim.protocols:
             continue
-        skipped = {row for place, row in plan.refusals if place == protocol.name}
+        skipped = {row for name, row in plan.refusals if name == protocol.name}
         family = pairs_of(claim, plan.entry)
         pairs = [p for p in family if not skipped & {k for side in p for k in side.split("&")}]
         if not pairs:
@@ -180,9 +180,9 @@ def judge(claim: Claim, plan: Plan, number: Numbers) -> JudgedClaim:
             continue
         comparisons = _compare_pairs(claim, pairs, protocol, plan, number, len(family))
         without = f", without {', '.join(sorted(skipped))}" if skipped else ""
-        place = f"{protocol.name}{without}"
+        name = f"{protocol.name}{without}"
         reason = Reason(
-            place, overall([one.verdict for one in comparisons]), "not measured", tuple(comparisons)
+            name, overall([one.verdict for one in comparisons]), "not measured", tuple(comparisons)
         )
         reasons.append(reason._replace(words=_words(reason)) if reason.measured else reason)
     return JudgedClaim(claim, tuple(reasons))

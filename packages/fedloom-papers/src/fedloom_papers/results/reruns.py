@@ -40,10 +40,10 @@ def reruns(paper: str) -> list[Rerun]:
     file = importlib.resources.files("fedloom_papers") / "published" / f"{paper}_reruns.csv"
     if not file.is_file():
         return []
-    places, runs = Rerun._fields[:-1], []
+    fields, runs = Rerun._fields[:-1], []
     for row in csv.DictReader(file.read_text(encoding="utf-8").splitlines()):
-        values = {k: float(v) for k, v in row.items() if k not in (*places, *_MORE) and v}
-        runs.append(Rerun(**{place: row[place] for place in places}, values=values))
+        values = {k: float(v) for k, v in row.items() if k not in (*fields, *_MORE) and v}
+        runs.append(Rerun(**{field: row[field] for field in fields}, values=values))
     return runs
 
 

@@ -163,14 +163,14 @@ def _rows(results: Sequence[tuple[JudgedClaim, Table]]) -> list[tuple[str, ...]]
 
 def _row(words: str, table: str, verdict: str, parts: Sequence[_Part]) -> tuple[str, ...]:
     """The cells of a row: a part that is not alone has its size and its protocol before it."""
-    places = [*dict.fromkeys(part.where for part in parts)]
+    protocols = [*dict.fromkeys(part.where for part in parts)]
     sizes = [*dict.fromkeys(part.at for part in parts if part.at)]
     texts = []
     for part in parts:
-        labels = [part.at] * (len(sizes) > 1) + [part.where] * (len(places) > 1)
+        labels = [part.at] * (len(sizes) > 1) + [part.where] * (len(protocols) > 1)
         texts.append(f"{', '.join(labels)}: {part.text}" if labels else part.text)
     text = f"{words} {', '.join(sizes)}" if sizes else words
-    return text, ", ".join([table, *places]), verdict, _shorter("; ".join(texts))
+    return text, ", ".join([table, *protocols]), verdict, _shorter("; ".join(texts))
 
 
 def _shorter(text: str) -> str:

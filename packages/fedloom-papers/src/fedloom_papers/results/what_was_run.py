@@ -34,9 +34,9 @@ def _reduced(tables: Sequence[MeasuredTable]) -> Iterator[str]:
     for one in tables:
         why = one.table.entry.cpu if one.plan.scale == "cpu" else "at the paper's scale"
         reduced.setdefault(why, []).append(one)
-    for why, those in reduced.items():
-        names = ", ".join(f"{one.table.entry.name} ({_counts(one)})" for one in those)
-        yield f"- {names}{_by(those)}: {why}."
+    for why, members in reduced.items():
+        names = ", ".join(f"{one.table.entry.name} ({_counts(one)})" for one in members)
+        yield f"- {names}{_by(members)}: {why}."
 
 
 def _study(one: MeasuredTable) -> str:
@@ -62,8 +62,8 @@ def _counts(one: MeasuredTable) -> str:
     """How many of the runs of a table's own seeds have a line."""
     table, seeds = one.table, range(one.table.entry.seeds)
     runs = [
-        len({*table.lines_by_protocol[place].get(row, {})} & {*seeds})
-        for place, row in {(place, row) for place, row, _ in one.plan.digests}
+        len({*table.lines_by_protocol[protocol].get(row, {})} & {*seeds})
+        for protocol, row in {(protocol, row) for protocol, row, _ in one.plan.digests}
     ]
     return f"{sum(runs)} of {len(seeds) * len(runs)} runs"
 
@@ -85,13 +85,13 @@ def _lines(one: MeasuredTable) -> list[Line]:
 def _commands(tables: Sequence[MeasuredTable]) -> Iterator[str]:
     """What prints each table from the committed lines, and what runs one of them again."""
     for scale in dict.fromkeys(one.plan.scale for one in tables):
-        those = [one for one in tables if one.plan.scale == scale]
-        names = [one.table.entry.name for one in those]
+        members = [one for one in tables if one.plan.scale == scale]
+        names = [one.table.entry.name for one in members]
         if len(names) == 1:
-            yield f"fedloom paper {_words(those[0], names[0])} --show --out {OUT}"
+            yield f"fedloom paper {_words(members[0], names[0])} --show --out {OUT}"
         else:
             yield f"for t in {' '.join(names)}; do"
-            yield f"  fedloom paper {_words(those[0], '$t')} --show --out {OUT}"
+            yield f"  fedloom paper {_words(members[0], '$t')} --show --out {OUT}"
             yield "done"
     one = next((one for one in tables if one.choices), tables[0])
     grid = " --halving" if one.halved_rows else " --tune" if one.choices else ""
