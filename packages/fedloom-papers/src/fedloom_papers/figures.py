@@ -80,14 +80,14 @@ def _curves(
                 grid.append((f"{_words(table, protocol)}{more}", curves))
     if not grid:
         return None
-    figure, axes, handles = curves_side_by_side(grid, styles, series.words)
+    fig, axes, handles = curves_side_by_side(grid, styles, series.words)
     for ax in axes:
         ax.xaxis.get_major_locator().set_params(integer=True, nbins=5)
     names = {row.key: row.name for row in table.plan.rows}
-    one_legend(figure, handles, names)
+    one_legend(fig, handles, names)
     alt = _alt(f"{series.words} by round", grid, names)
     return Picture(
-        _file(table, series.name or series.column), f"{table.entry.id}: {series.words}", alt, figure
+        _file(table, series.name or series.column), f"{table.entry.id}: {series.words}", alt, fig
     )
 
 
@@ -109,7 +109,7 @@ def _panels(
     if not grid:
         return None
     y_label = series.words.replace("moving average", "EMA")
-    figure, axes, panel_handles = curves_side_by_side(grid, styles, y_label, across=2)
+    fig, axes, panel_handles = curves_side_by_side(grid, styles, y_label, across=2)
     middles = sorted(m for points in bands.values() for _, m, *_ in points[len(points) // 10 :])
     top = max(high for points in bands.values() for *_, high in points)
     for ax, handles in zip(axes, panel_handles, strict=True):
@@ -118,7 +118,7 @@ def _panels(
         labels = [names[key] for key in handles]
         ax.legend([*handles.values()], labels, fontsize=7, frameon=False, **below)
     alt = _alt(f"{series.words} by round", grid, names)
-    return Picture(_file(table, series.name), f"{table.entry.id}: {series.words}", alt, figure)
+    return Picture(_file(table, series.name), f"{table.entry.id}: {series.words}", alt, fig)
 
 
 def curves_side_by_side(
@@ -129,10 +129,10 @@ def curves_side_by_side(
 ) -> tuple[Figure, list[Any], list[Handles]]:
     """Draw curves by round with their bands, {name: curve} in each panel; empty ones are left out.
 
-    look: each name's style; y: words for the vertical axis. Returns the figure, its axes, and of
+    styles: of each name; y: words for the vertical axis. Returns the figure, its axes, and of
     each panel {name: line}; a legend is the caller's.
     """
-    figure, axes = _axes(len(grid), across)
+    fig, axes = _axes(len(grid), across)
     panel_handles: list[Handles] = []
     for ax, (words, curves) in zip(axes, grid, strict=True):
         handles = {}
@@ -143,7 +143,7 @@ def curves_side_by_side(
         panel_handles.append(handles)
         plain(ax, "round", y if is_first(ax) else "")
         name_panel(ax, words)
-    return figure, axes, panel_handles
+    return fig, axes, panel_handles
 
 
 # -------------------------------------------------------------------------------------- the clients
@@ -160,7 +160,7 @@ def _histograms(table: Table, styles: Mapping[str, Style]) -> Picture | None:
             grid.append((_words(table, protocol), accuracies))
     if not grid:
         return None
-    figure, axes = _axes(len(grid))
+    fig, axes = _axes(len(grid))
     panel_handles: list[Handles] = []
     for ax, (words, accuracies) in zip(axes, grid, strict=True):
         pooled = list(itertools.chain(*accuracies.values()))
@@ -177,9 +177,9 @@ def _histograms(table: Table, styles: Mapping[str, Style]) -> Picture | None:
         plain(ax, "accuracy of a client, %", "% of clients" if is_first(ax) else "")
         name_panel(ax, words)
     names = {row.key: row.name for row in table.plan.rows}
-    one_legend(figure, panel_handles, names)
+    one_legend(fig, panel_handles, names)
     alt = _alt("How many clients have which accuracy", grid, names)
-    return Picture(_file(table, "clients"), f"{table.entry.id}: clients", alt, figure)
+    return Picture(_file(table, "clients"), f"{table.entry.id}: clients", alt, fig)
 
 
 # -------------------------------------------------------------------------------------- the numbers
@@ -215,11 +215,11 @@ def _numbers(table: Table, metric: str, at: str) -> Picture | None:
             grid.append((_words(table, protocol), words, rows))
     if not grid:
         return None
-    figure = dots(grid)
+    fig = dots(grid)
     name = "-".join(filter(None, (metric, at.replace("=", "").replace("/", "of"))))
     cells = [(words, {row: [value] for row, *value in rows}) for words, _, rows in grid]
     alt = _alt(title(metric, at), cells, {row: row for _, _, rows in grid for row, *_ in rows})
-    return Picture(_file(table, name), f"{table.entry.id}: {title(metric, at)}", alt, figure)
+    return Picture(_file(table, name), f"{table.entry.id}: {title(metric, at)}", alt, fig)
 
 
 Dots = Sequence[tuple[str, Sequence[float], float | None]]  # name, each seed's, the paper's
@@ -230,7 +230,7 @@ def dots(grid: Sequence[tuple[str, str, Dots]]) -> Figure:
     prints. grid: of each panel its title, words for its axis, and its rows.
     """
     most = max(len(rows) for _, _, rows in grid)
-    figure, axes = panels(len(grid), 4.2, 1.4 + 0.26 * most, 2)
+    fig, axes = panels(len(grid), 4.2, 1.4 + 0.26 * most, 2)
     handles: Handles = {}
     for ax, (name, words, rows) in zip(axes, grid, strict=True):
         for y, (_, values, published) in enumerate(reversed(rows)):
@@ -248,8 +248,8 @@ def dots(grid: Sequence[tuple[str, str, Dots]]) -> Figure:
         ax.set_ylim(-0.6, len(rows) - 0.4)
         plain(ax, words, "")
         name_panel(ax, name)
-    legend_below(figure, [*handles.values()], [*handles])
-    return figure
+    legend_below(fig, [*handles.values()], [*handles])
+    return fig
 
 
 # ------------------------------------------------------------------------------------------- common
@@ -266,11 +266,11 @@ def _alt(
     return f"{subject}: {', '.join(rows)}; {'; '.join(words for words, _ in grid)}."
 
 
-def one_legend(figure: Figure, panel_handles: Sequence[Handles], names: Mapping[str, str]) -> None:
+def one_legend(fig: Figure, panel_handles: Sequence[Handles], names: Mapping[str, str]) -> None:
     """Name what was drawn in all panels below them, in the order of names {key: name}."""
     handles = {key: handle for panel in panel_handles for key, handle in panel.items()}
     keys = [key for key in names if key in handles]
-    legend_below(figure, [handles[key] for key in keys], [names[key] for key in keys])
+    legend_below(fig, [handles[key] for key in keys], [names[key] for key in keys])
 
 
 def _file(table: Table, suffix: str) -> str:

@@ -47,7 +47,7 @@ def title(metric: str, at: str, reduced_round: int | None = None) -> str:
 @dataclass(frozen=True)
 class Context:
     """What a metric may need beside a run's own line. goals: {per cent as printed: share that is
-    looked for}; share: of the paper's rounds that a run of this scale has.
+    looked for}.
     """
 
     entry: Entry
