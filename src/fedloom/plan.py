@@ -20,7 +20,7 @@ from .compression.link import LONGEST, Link
 from .core.arithmetic import total
 from .errors import CompositionError, ConfigError
 from .federation.local import Local
-from .federation.private_examples import beside
+from .federation.private_examples import one_gradient
 from .objectives import Needs, Objective
 from .stage import TAKEN, Stage, overriding
 from .submodels.base import Rule
@@ -343,16 +343,18 @@ def accounted_examples(plan: Plan) -> str | None:
     if not plan.setting.dp:
         return None
     if alg.probes or alg.asks:
-        return beside(alg.method, "what clients answer before their local steps is of their data")
+        return one_gradient(
+            alg.method, "what clients answer before their local steps is of their data"
+        )
     if plan.objective.carries:
-        return beside(plan.objective.name, "it keeps a state of one batch for the next")
+        return one_gradient(plan.objective.name, "it keeps a state of one batch for the next")
     for name, part in ((alg.method, method_in(alg)), (type(alg).__name__, alg)):
         try:
             requests = data_requests(part, plan.d or 2)
         except Exception:  # an author's code may raise anything on zeros; a run refuses it there
             continue
         if requests:
-            return beside(name, f"it asks for {requests[0]}")
+            return one_gradient(name, f"it asks for {requests[0]}")
     return None
 
 

@@ -71,7 +71,7 @@ def test_of_more_clients_the_first_that_answer_are_taken():
         assert len(asked) == 6 and row["late"] == 2
         assert row["clients"] == sorted(sorted(asked, key=lambda i: -SPEEDS[i])[:4])
     assert [
-        Availability(over_selection=f).asked(n) for f, n in ((1.1, 10), (1.3, 10), (1.01, 3))
+        Availability(over_selection=f).ask_count(n) for f, n in ((1.1, 10), (1.3, 10), (1.01, 3))
     ] == [11, 13, 4]
 
 

@@ -79,7 +79,7 @@ def test_all_have_their_turn() -> None:
     rounds = [cohorts.of(t) for t in range(9)]
     for a in (0, 3, 6):
         assert sorted(itertools.chain(*rounds[a : a + 3])) == [*range(6)]
-    assert rounds[:3] != rounds[3:6] and not cohorts.alone and cohorts.largest == 2
+    assert rounds[:3] != rounds[3:6] and not cohorts.single_warning and cohorts.largest == 2
     for words, size, more in (
         ("divides the 6", 4, {}),
         ("got lists", [[0]], {}),

@@ -123,9 +123,9 @@ def test_a_cohort_that_the_population_does_not_have(size, match):
 
 
 def test_one_client_that_may_be_meant_as_all_is_said():
-    assert "cohort = 1.0" in ClientSampler(1, 50).alone
+    assert "cohort = 1.0" in ClientSampler(1, 50).single_warning
     for size, clients in ((1.0, 50), (2, 50), (1, 1), (0.02, 50), ([[1]], 50)):
-        assert ClientSampler(size, clients).alone == ""
+        assert ClientSampler(size, clients).single_warning == ""
     said = {
         "1 of 50 clients": ClientSampler(1, 50),
         "50 of 50 clients": ClientSampler(1.0, 50),

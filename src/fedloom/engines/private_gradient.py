@@ -15,7 +15,7 @@ from ..core.dropout import seeded
 from ..core.grad_and_value import grad_and_value
 from ..core.vector import Rec, Vec, zeros
 from ..errors import CompositionError
-from ..federation.private_examples import beside
+from ..federation.private_examples import one_gradient
 from ..objectives import Objective
 from ..plan import Plan
 from ..stage import Download
@@ -77,7 +77,7 @@ def clipped_sum(
 
 def undisclosed(plan: Plan, quantity: str) -> CompositionError:
     """The error about a method that looks at the data beside its one gradient in a step."""
-    return CompositionError(beside(plan.algorithm.method, f"it asks for {quantity}"))
+    return CompositionError(one_gradient(plan.algorithm.method, f"it asks for {quantity}"))
 
 
 def loss_label(objective: Objective) -> str:

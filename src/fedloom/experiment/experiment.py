@@ -193,8 +193,8 @@ class Experiment(Settings, frozen=False):
         self._cohorts = ClientSampler(self.cohort, *drawn, names=self.data.client_names)
         self.devices = devices_for(self.clock, self.devices)
         check_clock(self.clock, self._cohorts, self.choose, self.devices)
-        if self._cohorts.alone:
-            _log.warning("%s", self._cohorts.alone)
+        if self._cohorts.single_warning:
+            _log.warning("%s", self._cohorts.single_warning)
 
     def __repr__(self) -> str:
         return f"<Experiment {self.called}: {self.rounds} rounds, {self.data!r}>"

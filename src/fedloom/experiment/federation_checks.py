@@ -68,9 +68,9 @@ def _check_asynchronous(
             "out"
         )
     for name in ("buffer", "concurrency"):
-        if (getattr(clock, name) or 0) > cohorts.there:
+        if (getattr(clock, name) or 0) > cohorts.active:
             raise ConfigError(
-                f"clock.{name} must be at most the {cohorts.there} clients there are, got "
+                f"clock.{name} must be at most the {cohorts.active} clients there are, got "
                 f"{getattr(clock, name)}"
             )
 

@@ -158,12 +158,12 @@ def check_rounds(rule: Aggregation, cohorts: ClientSampler, rounds: int) -> None
 
 def _turnout(cohorts: ClientSampler, round: int) -> tuple[int, int]:
     """How many clients are asked in a round (from 0), and how many answer."""
-    asked, given = cohorts.of(round), cohorts.availability
+    asked, given = cohorts.of(round), cohorts.given
     if given is None:
         return len(asked), len(asked)
     dropped = given.dropped(cohorts.population, cohorts.seed, round)
     stay = sum(not dropped[i] for i in asked)
-    return len(asked), min(stay, cohorts.wanted(len(cohorts.present(round))))
+    return len(asked), min(stay, cohorts.cohort_size(len(cohorts.present(round))))
 
 
 def words_for(rule: Aggregation, attack: Attack | None) -> list[str]:

@@ -111,8 +111,8 @@ class Gaussian(Attack):
         source = generator(seed, "attack", round, client)
 
         def noise(v: Tensor) -> Tensor:
-            drawn = torch.randn(v.shape, generator=source, dtype=torch.float64)
-            return (self.strength * drawn).to(v)
+            normal = torch.randn(v.shape, generator=source, dtype=torch.float64)
+            return (self.strength * normal).to(v)
 
         return _vectors(up, noise)
 
@@ -129,8 +129,8 @@ class LabelFlip(Attack):
                 f"attack = label_flip needs classes, but '{data.name}' has floating targets; take "
                 "sign_flip"
             )
-        mine = [data.clients.of(i) for i in sorted(hostile)]
-        index = torch.cat(mine) if mine else torch.empty(0, dtype=torch.int64)
+        lists = [data.clients.of(i) for i in sorted(hostile)]
+        index = torch.cat(lists) if lists else torch.empty(0, dtype=torch.int64)
         times = torch.bincount(data.clients.indices, minlength=len(data.inputs))
         if len(index) and int(times[index].max()) > 1:
             raise DataError(
@@ -139,10 +139,10 @@ class LabelFlip(Attack):
             )
         index = index.to(data.targets.device)
         targets = data.targets.clone()
-        given = targets[index]
-        flipped = data.classes - 1 - given
-        counts = data.ignored is None or given != data.ignored
-        targets[index] = torch.where(torch.as_tensor(counts), flipped, given)
+        labels = targets[index]
+        flipped = data.classes - 1 - labels
+        counts = data.ignored is None or labels != data.ignored
+        targets[index] = torch.where(torch.as_tensor(counts), flipped, labels)
         return dataclasses.replace(data, targets=targets)
 
 
@@ -171,8 +171,8 @@ class Alie(Attack):
         1.426
         """
         honest = count - hostile
-        share = (honest - (count // 2 + 1 - hostile)) / honest
-        return max(0.0, statistics.NormalDist().inv_cdf(min(max(share, 1e-9), 1 - 1e-9)))
+        quantile = (honest - (count // 2 + 1 - hostile)) / honest
+        return max(0.0, statistics.NormalDist().inv_cdf(min(max(quantile, 1e-9), 1 - 1e-9)))
 
 
 class InnerProduct(Attack):

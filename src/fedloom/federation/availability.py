@@ -53,15 +53,15 @@ class Availability(Part):
         low=1,
     )
 
-    def asked(self, wanted: int) -> int:
-        """How many clients are asked where so many are wanted.
+    def ask_count(self, count: int) -> int:
+        """How many clients are asked where so many are needed.
 
-        >>> Availability(over_selection=1.3).asked(10)
+        >>> Availability(over_selection=1.3).ask_count(10)
         13
         """
-        return math.ceil(self.over_selection * wanted * (1 - 1e-12))
+        return math.ceil(self.over_selection * count * (1 - 1e-12))
 
-    def there(self, population: int, seed: int, round: int) -> list[bool]:
+    def available(self, population: int, seed: int, round: int) -> list[bool]:
         """Of every client, whether it is available in a round (from 0), by `share`."""
         return self._below(self.share, population, seed, "availability", round)
 
@@ -70,13 +70,13 @@ class Availability(Part):
         return self._below(self.dropout, population, seed, "dropout", round)
 
     def _below(
-        self, share: float | None, population: int, seed: int, what: str, round: int
+        self, share: float | None, population: int, seed: int, kind: str, round: int
     ) -> list[bool]:
         if share is None or not 0 < share < 1:
             return [share is None or share == 1] * population
-        draws = torch.rand(population, generator=generator(seed, what, round), dtype=torch.float64)
-        found: list[bool] = (draws < share).tolist()
-        return found
+        draws = torch.rand(population, generator=generator(seed, kind, round), dtype=torch.float64)
+        marks: list[bool] = (draws < share).tolist()
+        return marks
 
 
 class Span(NamedTuple):
@@ -93,51 +93,51 @@ class Trace(NamedTuple):
     unit: str
     spans: tuple[Span, ...]
 
-    def there(self, at: float) -> set[int]:
+    def available(self, time: float) -> set[int]:
         """The clients that are available at a time."""
-        return {span.client for span in self.spans if span.begin <= at < span.end}
+        return {span.client for span in self.spans if span.begin <= time < span.end}
 
-    def next(self, at: float) -> float | None:
+    def next(self, time: float) -> float | None:
         """The first time from this one on when somebody is available; None if there is none."""
-        later = [max(span.begin, at) for span in self.spans if span.end > at]
+        later = [max(span.begin, time) for span in self.spans if span.end > time]
         return min(later, default=None)
 
 
 def read_trace(path: str, clients: ClientNumbers) -> Trace:
     """The trace in a file. Raises ConfigError."""
-    named = f"availability.trace '{path}'"
+    label = f"availability.trace '{path}'"
     try:
         lines = decoded(Path(path).read_bytes()).splitlines()
     except OSError as error:
-        raise ConfigError(f"{named} cannot be read: {error.strerror or error}") from None
+        raise ConfigError(f"{label} cannot be read: {error.strerror or error}") from None
     except ValueError as error:
-        raise ConfigError(f"{named} cannot be read: it {error}") from None
+        raise ConfigError(f"{label} cannot be read: it {error}") from None
     head = tuple(word.strip() for word in (lines or [""])[0].split(","))
     if head not in HEADS:
-        known = " or ".join(",".join(names) for names in HEADS)
-        raise ConfigError(f"{named} must begin with the line {known}, got '{','.join(head)[:80]}'")
-    spans = tuple(_spans(lines, HEADS[head], clients, named))
+        heads = " or ".join(",".join(names) for names in HEADS)
+        raise ConfigError(f"{label} must begin with the line {heads}, got '{','.join(head)[:80]}'")
+    spans = tuple(_spans(lines, HEADS[head], clients, label))
     if not spans:
-        raise ConfigError(f"{named} names no client; give a line for each time of a client")
+        raise ConfigError(f"{label} names no client; give a line for each time of a client")
     return Trace(HEADS[head], spans)
 
 
-def _spans(lines: list[str], unit: str, clients: ClientNumbers, named: str) -> Iterator[Span]:
+def _spans(lines: list[str], unit: str, clients: ClientNumbers, label: str) -> Iterator[Span]:
     whole = unit == "rounds"
     for number, row in enumerate(csv.reader(lines[1:]), 2):
         if not row:
             continue
-        where, given = f"{named}, line {number}", ",".join(row)[:80]
+        where, text = f"{label}, line {number}", ",".join(row)[:80]
         try:
             name, begin, end = row[0].strip(), float(row[1]), float(row[2])
             fits = len(row) == 3 and math.isfinite(begin) and not math.isnan(end)
         except (ValueError, IndexError):
             fits = False
         if not fits or (whole and (begin < 1 or begin % 1 or (end % 1 and end != math.inf))):
-            what = "two rounds from 1 on" if whole else "two numbers of seconds"
-            raise ConfigError(f"{where} must be a client and {what}, got '{given}'")
+            expected = "two rounds from 1 on" if whole else "two numbers of seconds"
+            raise ConfigError(f"{where} must be a client and {expected}, got '{text}'")
         by_number = re.fullmatch("-?[0-9]{1,18}", name) and name not in clients.names
         client = clients.of(int(name) if by_number else name, where)
         if end < begin or (end == begin and not whole):
-            raise ConfigError(f"{where} ends before it begins: '{given}'")
+            raise ConfigError(f"{where} ends before it begins: '{text}'")
         yield Span(client, begin - 1, end) if whole else Span(client, begin, end)

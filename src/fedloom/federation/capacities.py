@@ -42,24 +42,24 @@ def _number(text: str) -> float:
     return int(top) / int(below) if slash else float(text)
 
 
-def levels_of(given: Capacities) -> tuple[float, ...]:
+def levels_of(capacities: Capacities) -> tuple[float, ...]:
     """The capacities of a setting: a list, "1/64, 1/4, 1", a mapping {level: share of the clients},
     or a file's name. Raises ConfigError.
 
     >>> levels_of("1/64, 1/4, 1")
     (0.015625, 0.25, 1.0)
     """
-    if isinstance(given, str | Path):
-        parts = str(given).split(",")
-        if isinstance(given, str) and all(_is_share(part) for part in parts):
+    if isinstance(capacities, str | Path):
+        parts = str(capacities).split(",")
+        if isinstance(capacities, str) and all(_is_share(part) for part in parts):
             return tuple(share_of(part) for part in parts)
-        return _read(Path(given))
-    if not isinstance(given, Mapping | Sequence) or not len(given):
+        return _read(Path(capacities))
+    if not isinstance(capacities, Mapping | Sequence) or not len(capacities):
         raise ConfigError(
             f"capacities must be levels such as ['1/4', 1], {{level: share of the clients}} or a "
-            f"file with one for each client, got {given!r}"
+            f"file with one for each client, got {capacities!r}"
         )
-    return tuple(share_of(level) for level in given)
+    return tuple(share_of(level) for level in capacities)
 
 
 def _is_share(text: str) -> bool:
@@ -84,10 +84,10 @@ def _read(path: Path) -> tuple[float, ...]:
         ) from None
     if path.suffix == ".json":
         try:
-            found = parse_json(text)
+            content = parse_json(text)
         except ValueError as error:
             raise ConfigError(f"capacities file '{path}' is no JSON: {error}") from None
-        lines = found if isinstance(found, list) else [found]
+        lines = content if isinstance(content, list) else [content]
     else:
         lines = [line.partition("#")[0].strip() for line in text.splitlines()]
         lines = [line for line in lines if line]
@@ -98,7 +98,7 @@ def _read(path: Path) -> tuple[float, ...]:
     )
 
 
-def assign_capacities(given: Capacities, clients: int, seed: int = 0) -> tuple[float, ...]:
+def assign_capacities(capacities: Capacities, clients: int, seed: int = 0) -> tuple[float, ...]:
     """One capacity for each client.
 
     A list with one entry per client is used as it is; other levels are assigned to the clients in
@@ -110,16 +110,16 @@ def assign_capacities(given: Capacities, clients: int, seed: int = 0) -> tuple[f
     >>> sorted(assign_capacities({"1/4": 0.75, 1: 0.25}, 4))
     [0.25, 0.25, 0.25, 1.0]
     """
-    levels = levels_of(given)
-    if isinstance(given, Mapping):
-        return _distributed(levels, list(given.values()), clients, seed)
-    listed = isinstance(given, Path) or (
-        isinstance(given, str) and not all(map(_is_share, given.split(",")))
+    levels = levels_of(capacities)
+    if isinstance(capacities, Mapping):
+        return _distributed(levels, list(capacities.values()), clients, seed)
+    from_file = isinstance(capacities, Path) or (
+        isinstance(capacities, str) and not all(map(_is_share, capacities.split(",")))
     )
-    if listed and len(levels) != clients:
+    if from_file and len(levels) != clients:
         raise ConfigError(
-            f"capacities file '{given}' has {len(levels)} capacities for {clients} clients; give "
-            "one for each"
+            f"capacities file '{capacities}' has {len(levels)} capacities for {clients} clients; "
+            "give one for each"
         )
     if len(levels) > clients:
         raise ConfigError(

@@ -76,8 +76,8 @@ class PowerOfChoice(ClientChoice):
                 "of a round; give more of them, or a smaller cohort"
             )
         examples = torch.tensor([known.examples[i] for i in known.there], dtype=torch.float64)
-        drawn = torch.multinomial(examples, min(self.among, most), generator=known.generator())
-        return [known.there[k] for k in drawn.tolist()]
+        draws = torch.multinomial(examples, min(self.among, most), generator=known.generator())
+        return [known.there[k] for k in draws.tolist()]
 
     def cohort(self, known: Known, losses: Mapping[int, float]) -> Sequence[int]:
         key = lambda i: (losses[i] == losses[i], -losses[i], i)  # not a number: the largest
@@ -89,19 +89,19 @@ CHOICES: Registry[type[ClientChoice]] = Registry(
 )
 
 
-def checked(rule: ClientChoice, what: str, found: Any, known: Known) -> list[int]:
+def checked(choice: ClientChoice, method: str, answer: Any, known: Known) -> list[int]:
     """What a rule gave, sorted. Raises ConfigError unless it is some of the available clients."""
-    most = len(known.there) if what == "candidates" else known.size
-    least = 0 if what == "candidates" else 1
+    most = len(known.there) if method == "candidates" else known.size
+    least = 0 if method == "candidates" else 1
     try:
-        chosen = sorted(int(i) for i in found)
+        clients = sorted(int(i) for i in answer)
     except (TypeError, ValueError):
-        chosen = None
-    there = {*known.there}
-    good = chosen is not None and least <= len(chosen) <= most and not {*chosen} - there
-    if chosen is not None and good and len({*chosen}) == len(chosen):
-        return chosen
+        clients = None
+    available = {*known.there}
+    good = clients is not None and least <= len(clients) <= most and not {*clients} - available
+    if clients is not None and good and len({*clients}) == len(clients):
+        return clients
     raise ConfigError(
-        f"{rule.name}.{what}() gives {found!r} in round {known.round + 1}; it must give {least} to "
-        f"{most} of the {len(there)} available clients, each once"
+        f"{choice.name}.{method}() gives {answer!r} in round {known.round + 1}; it must give "
+        f"{least} to {most} of the {len(available)} available clients, each once"
     )

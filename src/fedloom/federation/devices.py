@@ -51,8 +51,8 @@ class Levels(Devices):
             raise SettingError("steps_per_second", (), "a list of numbers above 0", owner="Levels")
 
     def speeds(self, clients: int, seed: int) -> list[float]:
-        given = self.steps_per_second
-        return [float(given[i % len(given)]) for i in range(clients)]
+        levels = self.steps_per_second
+        return [float(levels[i % len(levels)]) for i in range(clients)]
 
 
 class LogNormal(Devices):
@@ -63,14 +63,14 @@ class LogNormal(Devices):
 
     def speeds(self, clients: int, seed: int) -> list[float]:
         z = torch.randn(clients, generator=generator(seed, "devices"), dtype=torch.float64)
-        found = [float(v) for v in self.median * (self.sigma * z).exp()]
-        if odd := [v for v in found if not 1e-9 < v < 1e12]:
+        speeds = [float(v) for v in self.median * (self.sigma * z).exp()]
+        if odd := [v for v in speeds if not 1e-9 < v < 1e12]:
             raise ConfigError(
                 f"LogNormal.median = {self.median:g} and sigma = {self.sigma:g} give a client "
                 f"{odd[0]:g} steps a second; with sigma = 0.5 the fastest sixth is 2.7 times as "
                 "fast as the slowest"
             )
-        return found
+        return speeds
 
 
 DEVICES: Registry[type[Devices]] = Registry(

@@ -171,8 +171,8 @@ class Federation:
 
     def _work(self, client: int) -> _Work:
         """A client's work in every round, computed on first use."""
-        found = self._works.get(client)
-        if found is None:
+        work = self._works.get(client)
+        if work is None:
             n = int(self._sizes[client])
             size = min(self.local.batch or n, n)
             whole = self.local.drop_last or self.local.order == "text"
@@ -183,20 +183,20 @@ class Federation:
                     f"client {client} has {shortened(str(steps))} local steps in a round, and the "
                     f"most are {MOST_STEPS}; take a smaller local.epochs or local.steps"
                 )
-            found = _Work(size, per_epoch, steps, _sizes(n, size, per_epoch, steps))
-            self._works[client] = found
-        return found
+            work = _Work(size, per_epoch, steps, _sizes(n, size, per_epoch, steps))
+            self._works[client] = work
+        return work
 
     def _steps(self, client: int, per_epoch: int) -> int:
-        epochs, given = self.local.work
-        steps = given[client] if isinstance(given, Sequence) else given
+        epochs, setting = self.local.work
+        steps = setting[client] if isinstance(setting, Sequence) else setting
         if epochs is not None:
             steps = max(1, math.floor(epochs * per_epoch + 0.5))
         if self.local.seconds is None:
             assert steps is not None
             return steps
-        done = max(1, math.floor(self.local.seconds * self._speeds[client] * (1 + 1e-12)))
-        return done if steps is None else min(steps, done)
+        possible = max(1, math.floor(self.local.seconds * self._speeds[client] * (1 + 1e-12)))
+        return possible if steps is None else min(steps, possible)
 
     def steps(self, client: int) -> int:
         """K_i: whole steps, at least one. A fraction of an epoch is rounded to the nearest number
@@ -209,47 +209,47 @@ class Federation:
         assert self.devices is not None
         return steps / self._speeds[client] + self.devices.travel(bytes_down, bytes_up)
 
-    def sizes(self, client: int, done: int = 0) -> tuple[int, ...]:
-        """The size of the batch of every local step of a client in a round. done: see order()."""
+    def sizes(self, client: int, steps_done: int = 0) -> tuple[int, ...]:
+        """The batch sizes of a client's local steps in a round. steps_done: see order()."""
         work = self._work(client)
-        if not done % work.per_epoch:
+        if not steps_done % work.per_epoch:
             return work.sizes
-        begun, n = done % work.per_epoch, int(self._sizes[client])
-        return _sizes(n, work.size, work.per_epoch, begun + work.steps)[begun:]
+        offset, n = steps_done % work.per_epoch, int(self._sizes[client])
+        return _sizes(n, work.size, work.per_epoch, offset + work.steps)[offset:]
 
     @functools.cached_property
     def _source(self) -> torch.Generator:
         return torch.Generator()  # one for all clients: a new one costs as much as their order
 
-    def order(self, client: int, round: int, done: int = 0) -> Tensor:
+    def order(self, client: int, round: int, steps_done: int = 0) -> Tensor:
         """The indices (sum of the sizes,) of a client's batches of a round in a row, on the CPU:
         shuffled again in each pass over its data, or (order "text", passes) continued from the last
-        round. done: with passes that go on, the client's steps before this round.
+        round. steps_done: with passes that go on, the client's steps before this round.
         """
         first, end = int(self._offsets[client]), int(self._offsets[client + 1])
-        own = self.data.clients.indices[first:end]
+        rows = self.data.clients.indices[first:end]
         if isinstance(self.local.passes, Passes):
-            return own.index_select(0, self._gone_on(self.local.passes, client, done))
+            return rows.index_select(0, self._resumed(self.local.passes, client, steps_done))
         source = self._source.manual_seed(key(self.seed, "batches", round, client))
         size, per_epoch, todo, _ = self._work(client)
         if self.local.order == "text":
             places = torch.arange(todo) + self.first(client, round)
-            streams = own[: size * per_epoch].view(size, per_epoch)
+            streams = rows[: size * per_epoch].view(size, per_epoch)
             return streams[:, places % per_epoch].t().reshape(-1)
         passes, rest = divmod(todo, per_epoch)
         out: list[Tensor] = []
         for steps in [per_epoch] * passes + [rest] * (rest > 0):
-            order = own.index_select(0, torch.randperm(end - first, generator=source))
+            order = rows.index_select(0, torch.randperm(end - first, generator=source))
             out.append(order if steps * size >= len(order) else order[: steps * size])
         return out[0] if len(out) == 1 else torch.cat(out)
 
-    def _gone_on(self, passes: Passes, client: int, done: int) -> Tensor:
-        """The places (sum of the sizes,) in a client's list, from its step `done` on."""
+    def _resumed(self, passes: Passes, client: int, steps_done: int) -> Tensor:
+        """The places (sum of the sizes,) in a client's list, from its step `steps_done` on."""
         size, per_epoch, todo, _ = self._work(client)
         out: list[Tensor] = []
-        number, at = divmod(done, per_epoch)
+        number, position = divmod(steps_done, per_epoch)
         while todo:
-            steps = min(per_epoch - at, todo)
+            steps = min(per_epoch - position, todo)
             order = passes.order(Pass(self.seed, client, number, *self._all_work))
             n = int(self._sizes[client])
             if order.dtype != torch.int64 or not torch.equal(order.sort().values, torch.arange(n)):
@@ -258,8 +258,8 @@ class Federation:
                     f"torch.randperm({n}) does, and gives {shortened(str(order.tolist()))} for "
                     f"pass {number} of client {client}"
                 )
-            out.append(order[at * size : (at + steps) * size])
-            number, at, todo = number + 1, 0, todo - steps
+            out.append(order[position * size : (position + steps) * size])
+            number, position, todo = number + 1, 0, todo - steps
         return torch.cat(out)
 
     @functools.cached_property
@@ -284,11 +284,11 @@ class Federation:
 
     @functools.cached_property
     def _factors(self) -> Sequence[float]:
-        given, setting = self.local.lr_by_client, "local.lr_by_client"
-        if not isinstance(given, Mapping):
-            return given
-        numbers = ClientNumbers(self.data.client_names, self.population).all_of([*given], setting)
-        factors = dict(zip(numbers, given.values(), strict=True))
+        rates, setting = self.local.lr_by_client, "local.lr_by_client"
+        if not isinstance(rates, Mapping):
+            return rates
+        numbers = ClientNumbers(self.data.client_names, self.population).all_of([*rates], setting)
+        factors = dict(zip(numbers, rates.values(), strict=True))
         return [factors.get(i, 1.0) for i in range(self.population)]
 
     def rate_factor(self, client: int) -> float:
@@ -299,27 +299,27 @@ class Federation:
         """Steps of a pass over a client's data, if its rates depend on it; else 0."""
         return self._work(client).per_epoch if self.local.by_epoch else 0
 
-    def batches(self, client: int, round: int, done: int = 0) -> Sequence[Tensor]:
+    def batches(self, client: int, round: int, steps_done: int = 0) -> Sequence[Tensor]:
         """The indices (B,) of every local step of a client in a round, on the data's device. With
-        local.dp they are drawn anew by every call where the draws are the system's. done: see
+        local.dp they are drawn anew by every call where the draws are the system's. steps_done: see
         order().
         """
         if self.local.dp is not None:
-            own, there = self.data.clients.of(client), self.data.inputs.device
-            drawn = self.seed, round, client
+            rows, device = self.data.clients.of(client), self.data.inputs.device
+            keys = self.seed, round, client
             steps, share = self.steps(client), self.example_share(client)
-            return [i.to(there) for i in self.local.dp.batches(own, share, steps, *drawn)]
-        order = self.order(client, round, done).to(
+            return [i.to(device) for i in self.local.dp.batches(rows, share, steps, *keys)]
+        order = self.order(client, round, steps_done).to(
             self.data.inputs.device
         )  # all at once, not step by step
-        sizes = self.sizes(client, done)
+        sizes = self.sizes(client, steps_done)
         return (order,) if len(sizes) == 1 else order.split_with_sizes(sizes)
 
     def probe_batch(self, client: int) -> Tensor:
         """The indices (B,) of a client's batch in the exchange before round 1."""
-        own, size = self.data.clients.of(client), self.local.probe_batch or self.local.batch
-        order = torch.randperm(len(own), generator=generator(self.seed, "probe", client))
-        return own[order[: size or len(own)]]
+        rows, size = self.data.clients.of(client), self.local.probe_batch or self.local.batch
+        order = torch.randperm(len(rows), generator=generator(self.seed, "probe", client))
+        return rows[order[: size or len(rows)]]
 
     def batch(self, index: Tensor, draws: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Inputs (B, ...) and targets (B, ...) of these samples, as the model gets them; with draws

@@ -269,8 +269,8 @@ class Local(Part):
         opt: Optimiser | None = None
         if self.optimiser in ADAPTIVE:
             betas = {"beta1": self.beta1, "beta2": self.beta2}
-            given = {name: value for name, value in betas.items() if value is not None}
-            opt = ADAPTIVE[self.optimiser](**given)
+            options = {name: value for name, value in betas.items() if value is not None}
+            opt = ADAPTIVE[self.optimiser](**options)
         elif self.momentum:
             kind = Nesterov if self.optimiser == "nesterov" else Momentum
             opt = kind(lr=1.0, beta=self.momentum)

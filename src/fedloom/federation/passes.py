@@ -93,26 +93,26 @@ class FLamby(Passes):
             earlier = [draw() for _ in range(self.before + 2 * len(now.examples))]
             first = dict(enumerate(earlier[self.before + 1 :: 2]))
             source.manual_seed(now.seed)
-        for client, number in self.begun(now):
+        for client, number in self.passes_in_order(now):
             if number or self.who == "alone":
                 draw()  # the loader's own
             seed = first[client] if first and not number else draw()
             if (client, number) == (now.client, now.number):
                 break
         order = torch.Generator().manual_seed(seed)
-        drawn = torch.randperm(n, generator=order)
-        return torch.cat(rows)[drawn] if rows else drawn
+        permutation = torch.randperm(n, generator=order)
+        return torch.cat(rows)[permutation] if rows else permutation
 
-    def begun(self, now: Pass) -> Iterator[tuple[int, int]]:
+    def passes_in_order(self, now: Pass) -> Iterator[tuple[int, int]]:
         """(client, number) of every pass in the order in which they begin."""
         visits = self._visits(now)
-        done = [0] * len(now.examples)
+        steps_done = [0] * len(now.examples)
         for client in visits:
-            end = done[client] + now.steps[client]
-            for step in range(done[client], end):
+            end = steps_done[client] + now.steps[client]
+            for step in range(steps_done[client], end):
                 if step % now.batches[client] == 0:
                     yield client, step // now.batches[client]
-            done[client] = end
+            steps_done[client] = end
 
     def _visits(self, now: Pass) -> Iterator[int]:
         """The clients in the order in which they train, without end."""

@@ -42,12 +42,12 @@ class ExamplePrivacy(Part):
     )
 
     # ------------------------------------------------------------------------------------ the draws
-    def batches(self, own: Tensor, share: float, steps: int, *place: int) -> list[Tensor]:
-        """The Poisson batches of a client's round, of its examples own (n,): some may be empty.
+    def batches(self, examples: Tensor, share: float, steps: int, *place: int) -> list[Tensor]:
+        """The Poisson batches of a client's round, of its examples (n,): some may be empty.
         share: q; place: seed, round, client.
         """
         uniform = self.uniforms(*place)
-        return [own[uniform(len(own)) < share] for _ in range(steps)]
+        return [examples[uniform(len(examples)) < share] for _ in range(steps)]
 
     def uniforms(self, seed: int, round: int, client: int) -> Callable[[int], Tensor]:
         """What draws a client's batches in a round: n -> numbers in [0, 1), float64."""
@@ -83,7 +83,7 @@ class ExamplePrivacy(Part):
         return allowed // steps
 
 
-def beside(name: str, why: str) -> str:
+def one_gradient(name: str, why: str) -> str:
     """The sentence about a part that looks at the data beside its one gradient in a step."""
     return (
         f"local.dp and {name}: {why}, and the accounts are of one gradient a step; take a method "

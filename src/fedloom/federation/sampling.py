@@ -45,16 +45,16 @@ class Churn(Part):
         order = torch.randperm(population, generator=generator(seed, "turnover", 0))
         return sorted(order[: self.active].tolist())
 
-    def after(self, there: list[int], stage: int, population: int, seed: int) -> list[int]:
+    def after(self, available: list[int], stage: int, population: int, seed: int) -> list[int]:
         """The clients available in a stage (from 0), from those of the stage before; sorted."""
         source = generator(seed, "turnover", stage)
         if self.replace is None:
             return sorted(torch.randperm(population, generator=source)[: self.active].tolist())
-        before = torch.tensor(there)
+        before = torch.tensor(available)
         outside = torch.ones(population, dtype=torch.bool)
         outside[before] = False
         arriving = outside.nonzero()[:, 0]
-        leaving = (torch.rand(len(there), generator=source) < self.replace).nonzero()[:, 0]
+        leaving = (torch.rand(len(available), generator=source) < self.replace).nonzero()[:, 0]
         leaving = leaving[torch.randperm(len(leaving), generator=source)][: len(arriving)]
         arriving = arriving[torch.randperm(len(arriving), generator=source)][: len(leaving)]
         after = before.clone()
@@ -73,7 +73,7 @@ class ClientSampler:
     have nobody, as the accounts of privacy take it; "cycle" draws that many without replacement
     until all had their turn, and begins anew. churn, availability: which clients are
     available; a share or number is then of those. Raises ConfigError for a cohort that the
-    population does not have; Settings have checked the types. gone: of a deployment, who is not
+    population does not have; Settings have checked the types. absent: of a deployment, who is not
     there now, as if a trace in rounds said so. names: of the clients, by which lists and a trace
     may call them; size has their numbers then. `now` is in simulated seconds, which only a trace
     may ask for.
@@ -88,7 +88,7 @@ class ClientSampler:
     sampling: str = "fixed"
     churn: Churn | None = None
     availability: Availability | None = None
-    gone: frozenset[int] = frozenset()
+    absent: frozenset[int] = frozenset()
     names: Sequence[str] = ()
     trace: Trace | None = field(default=None, init=False, repr=False)
     # the last two stages and their clients
@@ -97,7 +97,7 @@ class ClientSampler:
     def __post_init__(self) -> None:
         object.__setattr__(self, "size", plain_values(self.size))  # numpy's numbers too
         self._check_churn()
-        n = self.there
+        n = self.active
         if isinstance(self.size, float) and not 0 < self.size <= 1:
             raise ConfigError(
                 f"cohort as a share must be in (0, 1], got {self.size}; "
@@ -108,7 +108,7 @@ class ClientSampler:
                 f"cohort must be from 1 to the {n} clients there are, got {self.size}"
             )
         if isinstance(self.size, Sequence):
-            object.__setattr__(self, "size", self._numbered(self.size))
+            object.__setattr__(self, "size", self._to_numbers(self.size))
         self._check_availability()
         self._check_cycle()
 
@@ -128,12 +128,12 @@ class ClientSampler:
             )
 
     def _check_availability(self) -> None:
-        given = self.availability
-        if given is not None and given.trace is not None:
+        setting = self.availability
+        if setting is not None and setting.trace is not None:
             object.__setattr__(
-                self, "trace", read_trace(given.trace, ClientNumbers(self.names, self.population))
+                self, "trace", read_trace(setting.trace, ClientNumbers(self.names, self.population))
             )
-        if given is not None and given.over_selection > 1:
+        if setting is not None and setting.over_selection > 1:
             self.check_countable("availability.over_selection")
 
     def _check_churn(self) -> None:
@@ -149,7 +149,7 @@ class ClientSampler:
                 "a cohort of explicit lists and churn both say who is there; keep one of them"
             )
 
-    def _numbered(self, lists: Sequence[Sequence[int | str]]) -> tuple[tuple[int, ...], ...]:
+    def _to_numbers(self, lists: Sequence[Sequence[int | str]]) -> tuple[tuple[int, ...], ...]:
         """The schedule with clients' numbers for their names."""
         if not lists:
             raise ConfigError("a cohort schedule needs at least one list of clients, got none")
@@ -157,7 +157,7 @@ class ClientSampler:
         return tuple(clients.all_of(m, f"cohort of round {t}") for t, m in enumerate(lists, 1))
 
     @property
-    def there(self) -> int:
+    def active(self) -> int:
         """How many clients are available at a time."""
         return self.population if self.churn is None else self.churn.active
 
@@ -171,17 +171,17 @@ class ClientSampler:
         if isinstance(self.size, Sequence):
             return f"{len(self.size)} lists of clients, in turn"
         near = "about " if self.sampling in _BY_CHANCE else ""
-        there = "" if self.churn is None else " that are there"
-        return f"{near}{self._count} of {self.there} clients{there}"
+        suffix = "" if self.churn is None else " that are there"
+        return f"{near}{self._count} of {self.active} clients{suffix}"
 
     @property
-    def alone(self) -> str:
+    def single_warning(self) -> str:
         """Why a cohort of one client may be a mistake for all clients; empty if it cannot."""
         turns = self.sampling == "cycle"
-        if self.size != 1 or not isinstance(self.size, int) or self.there == 1 or turns:
+        if self.size != 1 or not isinstance(self.size, int) or self.active == 1 or turns:
             return ""
         return (
-            f"cohort = 1 is one client of {self.there} in every round; for all of them write "
+            f"cohort = 1 is one client of {self.active} in every round; for all of them write "
             "cohort = 1.0"
         )
 
@@ -189,7 +189,7 @@ class ClientSampler:
     def _count(self) -> int:
         """A share or number as a number of available clients."""
         assert isinstance(self.size, int | float)
-        n = self.there
+        n = self.active
         return self.size if isinstance(self.size, int) else max(round_half_up(self.size * n), 1)
 
     @property
@@ -197,12 +197,12 @@ class ClientSampler:
         """The expected share of the available clients that take part."""
         if isinstance(self.size, Sequence):
             return sum(map(len, self.size)) / len(self.size) / self.population
-        return self.size if isinstance(self.size, float) else self.size / self.there
+        return self.size if isinstance(self.size, float) else self.size / self.active
 
     @property
     def expected(self) -> float:
         """How many clients a round has on average."""
-        return self.share * self.there
+        return self.share * self.active
 
     @property
     def largest(self) -> int:
@@ -214,7 +214,7 @@ class ClientSampler:
         if isinstance(self.size, Sequence):
             return max(map(len, self.size))
         if self.sampling in _BY_CHANCE:
-            return self.there
+            return self.active
         return self._count
 
     def check_countable(self, setting: str) -> None:
@@ -222,13 +222,13 @@ class ClientSampler:
         it.
         """
         if isinstance(self.size, Sequence) or self.sampling != "fixed":
-            what = (
+            cohort = (
                 "lists of clients"
                 if isinstance(self.size, Sequence)
                 else f"sampling = {self.sampling}"
             )
             raise ConfigError(
-                f"{setting} and {what} both say who takes part; give cohort as a share or a "
+                f"{setting} and {cohort} both say who takes part; give cohort as a share or a "
                 "number, with sampling = fixed"
             )
 
@@ -236,23 +236,23 @@ class ClientSampler:
     def example(self) -> list[int]:
         """The cohort of the first round that has one, or the first client."""
         often = self.sampling == "poisson" or self.availability is not None
-        found = (self.of(t) for t in range(100 if often else 1))
-        return next(filter(None, found), [0])
+        cohorts = (self.of(t) for t in range(100 if often else 1))
+        return next(filter(None, cohorts), [0])
 
     def present(self, round: int, now: float = 0.0) -> Sequence[int]:
         """Clients available in a round (counted from 0), sorted; a range where all are."""
-        there: Sequence[int] = range(self.population)
+        available: Sequence[int] = range(self.population)
         if self.churn is not None:
-            there = self._present(round // self.churn.every)
-        if self.gone:
-            there = [i for i in there if i not in self.gone]
+            available = self._present(round // self.churn.every)
+        if self.absent:
+            available = [i for i in available if i not in self.absent]
         if self.trace is not None:
-            open_now = self.trace.there(now if self.trace.unit == "seconds" else round)
-            there = [i for i in there if i in open_now]
+            open_now = self.trace.available(now if self.trace.unit == "seconds" else round)
+            available = [i for i in available if i in open_now]
         if self.availability is not None and self.availability.share is not None:
-            free = self.availability.there(self.population, self.seed, round)
-            there = [i for i in there if free[i]]
-        return there
+            free = self.availability.available(self.population, self.seed, round)
+            available = [i for i in available if free[i]]
+        return available
 
     def waits(self, now: float) -> float:
         """The first time from now on when the trace has somebody; now without one in seconds.
@@ -271,17 +271,17 @@ class ClientSampler:
     def _present(self, stage: int) -> list[int]:
         """Clients available in a stage, computed stage by stage from the last known one."""
         assert self.churn is not None
-        known = [at for at in self._stages if at <= stage]
-        at = max(known, default=0)
-        there = self._stages[at] if known else self.churn.first(self.population, self.seed)
-        found = {at: there}
-        while at < stage:
-            at += 1
-            there = self.churn.after(there, at, self.population, self.seed)
-            found = {at - 1: found[at - 1], at: there}
+        earlier = [last for last in self._stages if last <= stage]
+        last = max(earlier, default=0)
+        clients = self._stages[last] if earlier else self.churn.first(self.population, self.seed)
+        stages = {last: clients}
+        while last < stage:
+            last += 1
+            clients = self.churn.after(clients, last, self.population, self.seed)
+            stages = {last - 1: stages[last - 1], last: clients}
         self._stages.clear()
-        self._stages.update(found)
-        return there
+        self._stages.update(stages)
+        return clients
 
     def forgotten(self, round: int) -> list[int]:
         """Clients whose state is deleted before a round (counted from 0): those that have just
@@ -293,20 +293,20 @@ class ClientSampler:
         before = self._present(round // change.every - 1)
         return sorted(set(before) - set(self._present(round // change.every)))
 
-    def wanted(self, there: int) -> int:
+    def cohort_size(self, available: int) -> int:
         """How many of so many available clients a round needs."""
         if isinstance(self.size, Sequence) or self.sampling in _BY_CHANCE:
-            return there
+            return available
         if isinstance(self.size, int):
-            return min(self.size, there)
-        return max(round_half_up(self.size * there), 1) if there else 0
+            return min(self.size, available)
+        return max(round_half_up(self.size * available), 1) if available else 0
 
-    def order(self, there: Sequence[int], round: int, attempt: int = 0) -> Iterator[int]:
+    def order(self, available: Sequence[int], round: int, attempt: int = 0) -> Iterator[int]:
         """The available clients of a round (from 0) in the order in which they are asked; attempt:
         see of().
         """
-        places = torch.randperm(len(there), generator=self._source(round, attempt))
-        return (there[int(i)] for i in places.numpy())  # one by one: there may be a million
+        places = torch.randperm(len(available), generator=self._source(round, attempt))
+        return (available[int(i)] for i in places.numpy())  # one by one: there may be a million
 
     def _source(self, round: int, attempt: int, *more: int) -> torch.Generator:
         """The random numbers of a draw."""
@@ -319,34 +319,34 @@ class ClientSampler:
         of this round were in vain, because too few answered; lists of clients stay as they are.
         """
         if isinstance(self.size, Sequence):
-            named = self.size[round % len(self.size)]
-            if self.availability is None and not self.gone:
-                return sorted(named)
-            return sorted({*named} & {*self.present(round, now)})
-        there = self.present(round, now)
-        n = len(there)
+            cohort = self.size[round % len(self.size)]
+            if self.availability is None and not self.absent:
+                return sorted(cohort)
+            return sorted({*cohort} & {*self.present(round, now)})
+        available = self.present(round, now)
+        n = len(available)
         if self.sampling == "cycle":
             return self._turn(round)
-        if self.sampling != "fixed" and there:
+        if self.sampling != "fixed" and available:
             for draw in range(1000):
                 draws = torch.rand(n, generator=self._source(round, attempt, draw))
                 members = (draws < self.share).nonzero()[:, 0].tolist()
                 if members or self.sampling == "poisson":
-                    return [there[i] for i in members]
+                    return [available[i] for i in members]
             raise ConfigError(
                 f"cohort = {self.size}: nobody of {n} clients was drawn in 1000 tries"
             )
-        asked = self.wanted(n)
-        asked = asked if self.availability is None else self.availability.asked(asked)
-        return sorted(itertools.islice(self.order(there, round, attempt), asked))
+        count = self.cohort_size(n)
+        count = count if self.availability is None else self.availability.ask_count(count)
+        return sorted(itertools.islice(self.order(available, round, attempt), count))
 
     def _turn(self, round: int) -> list[int]:
         """The clients of a round where all have their turn in a random cycle, drawn again at its
         end.
         """
-        cycle, at = divmod(round * self._count, self.population)
+        cycle, position = divmod(round * self._count, self.population)
         order = torch.randperm(self.population, generator=generator(self.seed, "cycle", cycle))
-        return sorted(order[at : at + self._count].tolist())
+        return sorted(order[position : position + self._count].tolist())
 
 
 def round_half_up(value: float) -> int:

@@ -174,8 +174,8 @@ class STEMTheory(Schedule):
     @property
     def c(self) -> float:
         """The factor of a_(t+1) = c eta_t^2 that goes with these rates."""
-        seen = self.b * self.N
-        return float(self.L**2 * (64 / seen + 1 / (24 * seen**2 * self.q)))
+        examples = self.b * self.N
+        return float(self.L**2 * (64 / examples + 1 / (24 * examples**2 * self.q)))
 
 
 class CubeRoot(Schedule):

@@ -56,7 +56,7 @@ class Arrivals:
         self, clock: Asynchronous, cohorts: ClientSampler, fed: Federation, durations: Durations
     ) -> None:
         self.clock, self.cohorts, self.fed, self.durations = clock, cohorts, fed, durations
-        self.most = clock.concurrency or cohorts.wanted(cohorts.there)
+        self.most = clock.concurrency or cohorts.cohort_size(cohorts.active)
 
     def of(self, broadcast: Broadcast, state: State, run: Run, attempt: int = 0) -> Participants:
         """The next server step. attempt: it is asked of the same clients again. Raises ConfigError

@@ -81,7 +81,7 @@ class Chooser:
         dropped = availability.dropped(self._fed.population, self._fed.seed, round)
         stay = [i for i in cohort if not dropped[i]]
         count = len(self._cohorts.present(round, now))
-        late = self._late(broadcast.msg, stay, self._cohorts.wanted(count))
+        late = self._late(broadcast.msg, stay, self._cohorts.cohort_size(count))
         columns = {"dropped": len(cohort) - len(stay), "late": len(late)}
         missing = [i for i in cohort if dropped[i] or i in late]
         absent = [unanswered(i, self._durations.down(broadcast.msg, i)) for i in missing]

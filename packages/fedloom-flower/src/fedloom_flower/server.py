@@ -171,8 +171,8 @@ def experiment_at_server(
 
     # a hostile client would end a run that stops at numbers which are not finite
     experiment = dataclasses.replace(experiment, engine=engine, on_round=on_round, nonfinite="skip")
-    experiment = deployed(experiment, fed)  # last: a copy would draw its cohorts from the seed
-    experiment._cohorts = dataclasses.replace(experiment._cohorts, gone=absent)
+    experiment = deployed(experiment, fed)  # at last: a copy of it would draw its cohorts from the seed again
+    experiment._cohorts = dataclasses.replace(experiment._cohorts, absent=gone)
     return experiment
 
 
@@ -231,10 +231,10 @@ def _with_spares(experiment: Experiment, fraction: float) -> tuple[Experiment, i
     experiment._cohorts.check_countable("over_selection")
     updates = experiment._cohorts.largest
     cohort = math.ceil(updates * (1 + fraction))
-    if cohort > experiment._cohorts.there:
+    if cohort > experiment._cohorts.active:
         raise ConfigError(
             f"over_selection = {fraction:g} asks {cohort} clients in a round, and there are "
-            f"{experiment._cohorts.there}; take less of it, or a smaller cohort"
+            f"{experiment._cohorts.active}; take less of it, or a smaller cohort"
         )
     return dataclasses.replace(experiment, cohort=cohort), updates
 
