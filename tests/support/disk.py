@@ -128,10 +128,10 @@ class Disk:
             REAL["append"](path, raw, opener)
             self.wrote(path)
 
-        def opened(path: Path, flags: int) -> int:
+        def open_handle(path: Path, flags: int) -> int:
             if not path.exists():
                 self.call("create", path)
-            handle: int = REAL["opened"](path, flags)
+            handle: int = REAL["open_handle"](path, flags)
             self.wrote(path)
             return handle
 
@@ -190,7 +190,7 @@ class Disk:
         return _drawn(self.top, draw)
 
 
-CHANGES = ("write", "append", "opened", "truncate", "sync", "sync_folder", "replace", "unlink")
+CHANGES = ("write", "append", "open_handle", "truncate", "sync", "sync_folder", "replace", "unlink")
 CHANGES = (*CHANGES, "mkdir", "rmdir")
 REAL = {name: getattr(world, name) for name in CHANGES}
 

@@ -51,8 +51,8 @@ def differing(name: str) -> list[str]:
     loop, group = ours.loop, ours.loop.group
     states = loop.memory
     assert isinstance(states, RankStates) and group.size == int(os.environ["WORLD_SIZE"])
-    here = states.own.get(range(loop.fed.population))
-    loop.memory = states.own
+    here = states.states.get(range(loop.fed.population))
+    loop.memory = states.states
     mine, ref = finish(loop), alone(make(engine=engine))
     out = [f for f in ("up", "down", "history") if getattr(mine, f) != getattr(ref, f)]
     out += [] if same(mine.srv, ref.srv) else ["the server state"]

@@ -60,7 +60,7 @@ def test_runs_are_named_after_what_they_are_and_numbered(fedloom: Fedloom) -> No
     lines = fedloom("list", "runs").output.splitlines()
     assert len(lines) == 1 + 3
     assert all("3 rounds" in line for line in lines[1:])
-    with RunDirectory("runs/digits-fedacg-seed4").held():
+    with RunDirectory("runs/digits-fedacg-seed4").locked():
         lines = fedloom("list", "runs").output.splitlines()
     assert ["running now" in line for line in lines[1:]] == [True, False, False]
 

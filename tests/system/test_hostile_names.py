@@ -18,7 +18,7 @@ from fedloom.core.vector import rec
 from fedloom.errors import CheckpointError
 from fedloom.storage.atomic import checksum
 from fedloom.storage.client_state import ClientMemory
-from fedloom.storage.manifest import numbered, read_manifest, write_manifest
+from fedloom.storage.manifest import read_manifest, round_folders, write_manifest
 from fedloom.storage.seal import Seal
 from fedloom_flower.node_states import NodeStates
 
@@ -42,7 +42,7 @@ HOSTILE = {
 
 def rewrite(run: Path, change: Callable[[dict[str, Any]], None]) -> None:
     """Change the index of client states in every checkpoint, with checksums that fit."""
-    for folder in numbered(run / "checkpoints"):
+    for folder in round_folders(run / "checkpoints"):
         index = json.loads((folder / "memory.json").read_text())
         change(index)
         (folder / "memory.json").write_text(json.dumps(index))
@@ -89,7 +89,7 @@ def test_client_states_are_read_from_files_of_the_run_only(
     [{}, {"segments": 3}, {"segments": [[]]}, {"segments": [[1, 2, 3]]}, {"segments": None}, [], 0],
 )
 def test_an_index_of_other_values_is_one_line(index: Any, run: Path) -> None:
-    for folder in numbered(run / "checkpoints"):
+    for folder in round_folders(run / "checkpoints"):
         (folder / "memory.json").write_text(json.dumps(index))
         manifest = read_manifest(folder)
         sums = manifest["sha256"] | {"memory.json": checksum(folder / "memory.json")}
@@ -106,7 +106,7 @@ def test_a_link_in_place_of_client_states_is_refused(run: Path, victim: Path) ->
 
 @pytest.mark.parametrize("name", ["state.safetensors", "memory.json"])
 def test_a_link_in_place_of_a_checkpoints_file_is_refused(name: str, run: Path) -> None:
-    for folder in numbered(run / "checkpoints"):
+    for folder in round_folders(run / "checkpoints"):
         (folder / name).rename(run.parent / f"{folder.name}-{name}")
         (folder / name).symlink_to(run.parent / f"{folder.name}-{name}")
     refused(lambda: experiment(rounds=10).resume(run), "is a link")
@@ -118,7 +118,7 @@ def test_a_link_in_place_of_a_checkpoints_file_is_refused(name: str, run: Path) 
 def test_a_manifest_names_the_files_of_its_checkpoint_only(kind: str, run: Path) -> None:
     os.mkfifo(run.parent / "pipe")  # whoever opens it waits
     name = "../../../pipe" if kind == "pipe" else str(HOSTILE[kind])
-    for folder in numbered(run / "checkpoints"):
+    for folder in round_folders(run / "checkpoints"):
         manifest = read_manifest(folder)
         write_manifest(folder, manifest | {"sha256": manifest["sha256"] | {name: "0"}})
     refused(lambda: experiment(rounds=10).resume(run), "manifest.json names other files than")

@@ -15,7 +15,7 @@ from fedloom.config import resolve
 from fedloom.data import digits, iid
 from fedloom.errors import ConfigError
 from fedloom.models import mlp
-from fedloom.storage.identity import called, run_digest
+from fedloom.storage.identity import portable, run_digest
 from tiny import Fedloom
 
 SMALL = ("rounds=2", "local.epochs=1", "data.clients=4", "cohort=2", "evaluate.every=2")
@@ -131,7 +131,7 @@ def test_a_file_and_the_line_are_one_run_which_goes_on(here: Fedloom) -> None:
     of = [tomllib.loads(Path(run, "config.toml").read_text()) for run in ("line", "file")]
     assert of[1]["metrics"] == [str(Path("study/my_metrics.py").absolute()) + ":tenth"]
     assert run_digest({**of[1], "name": "digits"}) == run_digest(of[0])
-    assert called(of[0])["metrics"] == ["my_metrics.py:tenth"]
+    assert portable(of[0])["metrics"] == ["my_metrics.py:tenth"]
     here("run", "--resume", "line", "rounds=3", "--quiet")
     assert rows("line")[-1]["test_tenth"] > 0
     Path("helper.py").write_text(f"{HELPER}# another\n")

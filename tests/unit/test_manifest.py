@@ -10,10 +10,10 @@ import pytest
 from fedloom.errors import CheckpointError
 from fedloom.storage.manifest import (
     check_log,
-    numbered,
     read_manifest,
     remove,
     round_folder,
+    round_folders,
     write_manifest,
 )
 from fedloom.storage.seal import Seal
@@ -120,10 +120,10 @@ def test_only_real_folders_with_the_names_of_rounds_count(folder):
     (home / "00000016").touch()
     late = round_folder(home, 123456789)
     late.mkdir()
-    assert numbered(home) == [folder] and numbered(home, whole=False) == [folder, late]
+    assert round_folders(home) == [folder] and round_folders(home, whole=False) == [folder, late]
     link = home.with_name("link")
     link.symlink_to(home)
-    assert numbered(link) == [] and numbered(home / "nothing") == []
+    assert round_folders(link) == [] and round_folders(home / "nothing") == []
 
 
 def test_only_what_a_checkpoint_is_made_of_is_deleted(folder):

@@ -53,7 +53,7 @@ def test_a_new_run_removes_what_a_kill_in_the_first_moments_left(tmp_path):
     left = [tmp_path / ".partition.json.77.part", tmp_path / "checkpoints", tmp_path / ".lock"]
     left[0].touch(), left[1].mkdir(), left[2].touch()
     (other := tmp_path / "partition.json").touch()
-    with RunDirectory(tmp_path).begun():
+    with RunDirectory(tmp_path).created():
         assert not left[0].exists() and other.exists()
 
 
@@ -233,7 +233,7 @@ def test_a_checksum_is_of_as_many_bytes_as_are_asked_for(tmp_path, monkeypatch):
 
 def test_a_folder_that_cannot_be_written_is_said(run):
     (run.path / ".lock").mkdir()
-    with pytest.raises(CheckpointError, match="cannot be written"), run.held():
+    with pytest.raises(CheckpointError, match="cannot be written"), run.locked():
         pass
 
 

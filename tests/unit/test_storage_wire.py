@@ -22,7 +22,7 @@ from fedloom.core import wire
 from fedloom.core.vector import as_bytes, fields, rec, tree
 from fedloom.engines import shared_memory
 from fedloom.engines.shared_memory import Board, load, packed, unpacked
-from fedloom.storage.records import disk_errors, filled, freeze, thaw, thinned, write_tensors
+from fedloom.storage.records import densify, disk_errors, freeze, sparsify, thaw, write_tensors
 from tiny import same
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool, torch.uint8]
@@ -68,7 +68,7 @@ def test_the_disk_gives_back_what_it_got(record):
 
 @given(records)
 def test_a_thinned_record_is_filled_again_with_the_same_bits(record):
-    assert same(filled(thinned(record)), record)
+    assert same(densify(sparsify(record)), record)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -76,10 +76,10 @@ def test_a_vector_of_zeros_is_kept_as_its_values_and_places(dtype):
     v = torch.zeros(6400, dtype=dtype)
     v[::64] = torch.tensor([1.0, -0.0, torch.nan, torch.inf], dtype=dtype).repeat(25)
     record = rec(c=v, dense=torch.ones(6400, dtype=dtype), last=3.0)
-    small = thinned(record)
+    small = sparsify(record)
     assert small.c.only.nbytes == 100 * v.itemsize and small.c.where.nbytes == 6400 // 8
     assert small.dense is record.dense and small.last == 3.0
-    back = filled(small)
+    back = densify(small)
     assert torch.equal(as_bytes(back.c), as_bytes(v)) and back.dense is record.dense
 
 

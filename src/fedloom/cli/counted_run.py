@@ -21,7 +21,7 @@ from fedloom.federation.federation import Federation
 from fedloom.server.billing import together
 from fedloom.server.ledger import Ledger
 from fedloom.server.rounds import Run
-from fedloom.storage.records import thinned
+from fedloom.storage.records import sparsify
 
 _FEW = 2  # examples of a step that is counted
 
@@ -111,7 +111,7 @@ def _step(run: Run, i: int) -> Step:
     (cost,), _ = together([answers.stats, out.stats])
     state = out.memories.get(i)
     if state is not None and fed.parted:
-        state = thinned(state)
+        state = sparsify(state)
     memory = 0 if state is None else sum(nbytes(state).values())
     operations = stepping.count / examples(fed, i)
     return Step(operations, asking.count, cost, memory, probe, up)

@@ -35,7 +35,7 @@ from fedloom.report import Run
 from fedloom.server import rounds
 from fedloom.storage.atomic import write_out
 from fedloom.storage.client_state import ClientMemory
-from fedloom.storage.manifest import numbered
+from fedloom.storage.manifest import round_folders
 from fedloom.storage.records import disk_errors
 from fedloom.storage.run_directory import RunDirectory
 from fedloom.storage.seal import BEST, Seal
@@ -54,7 +54,7 @@ def newest(run: Run, config: Config | None, client: str | None) -> Newest:
     if client is not None and config is not None:
         return _of_client(config.experiment().open(path), client)
     final = int(run.summary.get("rounds") or 0) if (path / "model.safetensors").exists() else 0
-    saved = [int(folder.name) for folder in numbered(path / "checkpoints")]
+    saved = [int(folder.name) for folder in round_folders(path / "checkpoints")]
     if max(saved, default=0) <= final and final:
         return _from_file(path / "model.safetensors", config, final)
     if not saved:

@@ -21,7 +21,7 @@ from ..core.vector import leaves, rec, tree
 from ..core.wire import nbytes
 from ..federation.federation import Federation
 from ..plan import Plan
-from ..storage.records import thinned
+from ..storage.records import sparsify
 from .base import Engine, one_thread
 from .client_results import Request, TrainTask
 from .extra_exchanges import ask_cohort
@@ -118,7 +118,7 @@ class _OneByOne(Serial):
         with _Allocated() as allocated:
             result = train()
         new_memory = client.send(result, download, i, task.round).memory
-        kept_bytes = sum(nbytes(thinned(new_memory)).values())
+        kept_bytes = sum(nbytes(sparsify(new_memory)).values())
         return StepCost(seconds / 2, download.msg.x.nbytes, size + allocated.peak, kept_bytes)
 
 

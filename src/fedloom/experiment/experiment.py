@@ -338,7 +338,7 @@ class Experiment(Settings, frozen=False):
             folder = None if out is None else RunDirectory(out, self._group)
             processes.check_bound(folder, self.resident_bytes)
             if folder is not None and go_on and folder.holds_run():
-                with folder.held():
+                with folder.locked():
                     return self._resume(folder, progress)
             return self._run(folder, progress)
 
@@ -349,7 +349,7 @@ class Experiment(Settings, frozen=False):
         self._probe(run)
         if folder is None:
             return self._go(run, progress, run.begin)
-        with folder.begun():
+        with folder.created():
             self._attach(run, folder)
             self._group.first(lambda: describe(configuration(self, run), self.data, run))
             return self._go(run, progress, run.begin)
@@ -369,7 +369,7 @@ class Experiment(Settings, frozen=False):
         with self._joined():
             folder = RunDirectory(out, self._group)
             folder.open()
-            with folder.held():
+            with folder.locked():
                 return self._resume(folder, progress)
 
     def open(self, out: str | Path) -> Run:

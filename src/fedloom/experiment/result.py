@@ -326,7 +326,7 @@ def _balance(run: Run) -> dict[str, Any]:
     """What the ranks did, and the bytes of client states that left this one."""
     if not isinstance(run.engine, Ranks) or not isinstance(run.memory, RankStates):
         return {}
-    return {"ranks": run.engine.balance() | {"state_bytes_sent": run.memory.moved}}
+    return {"ranks": run.engine.balance() | {"state_bytes_sent": run.memory.bytes_sent}}
 
 
 def _point(at: tuple[int, float] | None) -> dict[str, Any] | None:

@@ -18,8 +18,8 @@ from fedloom.core.user_paths import user_path
 from fedloom.errors import CheckpointError, ConfigError
 from fedloom.evaluation.declared import higher_is_better
 from fedloom.storage.identity import comparable, deciding, flatten, group_of, varies
-from fedloom.storage.manifest import begun
-from fedloom.storage.seal import Seal, ended, unreadable
+from fedloom.storage.manifest import has_begun
+from fedloom.storage.seal import Seal, is_finished, unreadable
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -234,7 +234,7 @@ def load_run(path: str | Path) -> Run:
         group=group_of(config),
         metric=_metric(summary, columns, partition.get("site_means") or ()),
         planned=int(_number(config.get("rounds", summary.get("rounds"))) or rounds),
-        finished=ended(path, summary),
+        finished=is_finished(path, summary),
         config=comparable(config),
         config_text=text,
         summary=summary,
@@ -313,7 +313,7 @@ def _read_config(path: Path) -> tuple[str, dict[str, Any], Seal]:
         raise unreadable(file, error) from error
     if "algorithm" not in config:
         raise _no_run(path, "its config.toml has no [algorithm]")
-    if not begun(path):
+    if not has_begun(path):
         raise _no_run(path, "it has settings, and nothing that a run writes")
     return text, config, seal
 

@@ -82,8 +82,8 @@ def reason(error: OSError) -> str:
     >>> reason(FileNotFoundError(2, "No such file or directory", "a/b"))
     "No such file or directory: 'a/b'"
     """
-    said = error.strerror or str(error) or type(error).__name__
-    return f"{said}: '{error.filename}'" if error.filename else said
+    text = error.strerror or str(error) or type(error).__name__
+    return f"{text}: '{error.filename}'" if error.filename else text
 
 
 _ADVICE = {
@@ -102,13 +102,13 @@ def remedy(error: OSError) -> str:
     >>> remedy(OSError(errno.ENOSPC, "No space left on device")), remedy(OSError("?"))
     ('make room', 'mend that')
     """
-    return next((said for numbers, said in _ADVICE.items() if error.errno in numbers), "mend that")
+    return next((hint for numbers, hint in _ADVICE.items() if error.errno in numbers), "mend that")
 
 
 def concerns(error: OSError, folder: Path) -> bool:
     """True if an error may be about a file of this folder, not about another named file."""
-    told = error.filename
-    return not isinstance(told, str) or Path(folder).absolute() in Path(told).absolute().parents
+    name = error.filename
+    return not isinstance(name, str) or Path(folder).absolute() in Path(name).absolute().parents
 
 
 def parts(folder: Path) -> list[Path]:
@@ -124,10 +124,10 @@ def parts(folder: Path) -> list[Path]:
 
 def checksum(path: Path, size: int | None = None) -> str:
     """SHA-256 of a file's content, or of its first bytes, in hexadecimal. Raises OSError."""
-    return str(begun_checksum(path, size).hexdigest())
+    return str(running_checksum(path, size).hexdigest())
 
 
-def begun_checksum(path: Path, size: int | None = None) -> Any:
+def running_checksum(path: Path, size: int | None = None) -> Any:
     """The same as a hashlib object, to which more can be added. Raises OSError."""
     state = hashlib.sha256()
     with open(path, "rb") as f:

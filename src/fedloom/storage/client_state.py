@@ -27,7 +27,7 @@ from ..core.vector import Rec, leaves
 from ..errors import CheckpointError
 from . import world
 from .atomic import checksum, make_folder, remedy
-from .records import filled, freeze, thaw, thinned, write_tensors
+from .records import densify, freeze, sparsify, thaw, write_tensors
 
 _SEGMENT = re.compile(r"(r[0-9]{1,9}-)?[0-9]{8,20}\.safetensors")  # other files are not ours
 SPARE = 1.25  # rows in the current segments for each current row; 1.4 writes a fifth less
@@ -57,7 +57,7 @@ class ClientStates(Protocol):
     def restore(self, index: dict[str, Any]) -> None:
         """Return to the states at a save(). Raises CheckpointError for a damaged file."""
 
-    def discard(self, kept: Iterable[dict[str, Any]]) -> None:
+    def discard(self, indexes: Iterable[dict[str, Any]]) -> None:
         """Delete the files that none of these indexes names, and that hold no current row."""
 
 
@@ -91,44 +91,44 @@ class ClientMemory:
         self._rows: OrderedDict[int, Rec] = OrderedDict()  # in memory, least recently used first
         self._dirty: set[int] = set()
         self._where: dict[int, str] = {}  # client -> segment
-        self._written: dict[str, tuple[int, str]] = {}  # segment -> rows in it, checksum
-        self._named: set[str] = set()  # segments that a checkpoint may need
+        self._segments: dict[str, tuple[int, str]] = {}  # segment -> rows in it, checksum
+        self._referenced: set[str] = set()  # segments that a checkpoint may need
         self._number = 0
-        self._bytes = self._changed = 0  # in memory; put since the last flush
+        self._bytes = self._unsaved = 0  # in memory; put since the last flush
 
     def __len__(self) -> int:
         return len(self._rows.keys() | self._where.keys())
 
     def get(self, clients: Iterable[int]) -> dict[int, Rec]:
         """{client: row} of those with a row. Raises CheckpointError if a segment cannot be read."""
-        found: dict[int, Rec] = {}
-        away: dict[str, list[int]] = {}
+        states: dict[int, Rec] = {}
+        absent: dict[str, list[int]] = {}
         for i in (clients := list(clients)):
             if i in self._rows:
                 self._rows.move_to_end(i)
-                found[i] = self._rows[i]
+                states[i] = self._rows[i]
             elif i in self._where:
-                away.setdefault(self._where[i], []).append(i)
-        for name, rows in away.items():
+                absent.setdefault(self._where[i], []).append(i)
+        for name, rows in absent.items():
             for i, row in self._read(name, rows).items():
                 self._keep(i, row)
-                found[i] = row
-        return {i: filled(found[i]) if self._parts else found[i] for i in clients if i in found}
+                states[i] = row
+        return {i: densify(states[i]) if self._parts else states[i] for i in clients if i in states}
 
     def put(self, rows: dict[int, Rec]) -> None:
         """Store new versions of these clients' rows. Raises CheckpointError if the bound requires
         writing rows, and that fails.
         """
         if self._parts:
-            rows = {i: thinned(row) for i, row in rows.items()}
+            rows = {i: sparsify(row) for i, row in rows.items()}
         for i, row in rows.items():
             self._keep(i, row)
             self._dirty.add(i)
             self._last[i] = int(row.last)
         if self._bound is None or self._folder is None:
             return
-        self._changed += sum(map(_size, rows.values()))
-        if self._changed > AT_ONCE or any(i in self._dirty for i in self._oldest()):
+        self._unsaved += sum(map(_size, rows.values()))
+        if self._unsaved > AT_ONCE or any(i in self._dirty for i in self._oldest()):
             try:
                 self.flush()
             except OSError as error:
@@ -190,20 +190,20 @@ class ClientMemory:
         tensors: dict[str, Tensor] = {}
         shapes: dict[str, Any] = {}
         for i in sorted(self._dirty):
-            shapes[str(i)], own = freeze(self._rows[i])
-            tensors |= {f"{i}/{name}": t for name, t in own.items()}
+            shapes[str(i)], row = freeze(self._rows[i])
+            tensors |= {f"{i}/{name}": t for name, t in row.items()}
         name = f"{self._prefix}{self._number:08d}.safetensors"
         write_tensors(self._folder / name, tensors, {"rows": json.dumps(shapes)})
         self._number += 1
         self._where |= dict.fromkeys(self._dirty, name)
         self._saved |= self.last(self._dirty)
-        self._written[name] = len(self._dirty), checksum(self._folder / name)
+        self._segments[name] = len(self._dirty), checksum(self._folder / name)
         self._dirty.clear()
-        self._changed = 0
+        self._unsaved = 0
         self._evict()  # of what was gathered
-        for name in self._written.keys() - self._named - set(self._where.values()):
+        for name in self._segments.keys() - self._referenced - set(self._where.values()):
             world.unlink(self._folder / name)
-            del self._written[name]
+            del self._segments[name]
 
     def _gather_stragglers(self) -> None:
         """Move the current rows of the emptiest segments into the next one, while the segments
@@ -213,24 +213,24 @@ class ClientMemory:
         for i, name in self._where.items():
             if i not in self._dirty:
                 live.setdefault(name, []).append(i)
-        spare = sum(self._written[name][0] for name in live) + len(self._dirty)
+        spare = sum(self._segments[name][0] for name in live) + len(self._dirty)
         spare -= int(SPARE * len(self._where.keys() | self._dirty))
-        for name in sorted(live, key=lambda n: len(live[n]) / self._written[n][0]):
+        for name in sorted(live, key=lambda n: len(live[n]) / self._segments[n][0]):
             if spare <= 0:
                 return
-            spare -= self._written[name][0] - len(live[name])
+            spare -= self._segments[name][0] - len(live[name])
             self.get(live[name])
             self._dirty.update(live[name])
 
     def index(self) -> dict[str, Any]:
         """What a checkpoint needs to find every row again, as JSON."""
         names = sorted(set(self._where.values()))
-        self._named.update(names)
+        self._referenced.update(names)
         number = {name: n for n, name in enumerate(names)}
         clients = sorted(self._where)
         return {
             "next": self._number,
-            "segments": [[name, *self._written[name]] for name in names],
+            "segments": [[name, *self._segments[name]] for name in names],
             "clients": clients,
             "segment_of": [number[self._where[i]] for i in clients],
             "last": [self._saved[i] for i in clients],
@@ -247,18 +247,18 @@ class ClientMemory:
         self._rows.clear()
         self._dirty.clear()
         self._bytes = 0
-        self._written = {name: (int(n), digest) for name, n, digest in index["segments"]}
+        self._segments = {name: (int(n), digest) for name, n, digest in index["segments"]}
         self._where = {
             int(i): names[n] for i, n in zip(index["clients"], index["segment_of"], strict=True)
         }
-        self._number, self._named = int(index["next"]), set(names)
+        self._number, self._referenced = int(index["next"]), set(names)
         self._last = dict(zip(self._where, map(int, index["last"]), strict=True))
         self._saved = {**self._last}
         self._check()
 
     def _check(self) -> None:
         """Raise CheckpointError for a segment that is missing or damaged."""
-        for name, (_, digest) in self._written.items():
+        for name, (_, digest) in self._segments.items():
             path = (self._folder or Path()) / name
             if self._folder is None or not path.exists():
                 raise CheckpointError(f"client memory {name} is missing in {self._folder}")
@@ -267,31 +267,31 @@ class ClientMemory:
             if checksum(path) != digest:
                 raise CheckpointError(f"client memory {name} is not as it was written")
 
-    def discard(self, kept: Iterable[dict[str, Any]]) -> None:
+    def discard(self, indexes: Iterable[dict[str, Any]]) -> None:
         """Delete the segments that none of these indexes names, and that hold no current row."""
         if self._folder is None or not self._folder.exists():
             return
-        self._named = {name for index in kept for name, _, _ in index["segments"]}
-        named = self._named | set(self._where.values())
+        self._referenced = {name for index in indexes for name, _, _ in index["segments"]}
+        used = self._referenced | set(self._where.values())
         for path in self._folder.iterdir():
-            if _SEGMENT.fullmatch(path.name) and path.name not in named:
+            if _SEGMENT.fullmatch(path.name) and path.name not in used:
                 world.unlink(path)
-        self._written = {k: n for k, n in self._written.items() if k in named}
+        self._segments = {k: n for k, n in self._segments.items() if k in used}
 
     def _read(self, name: str, clients: list[int]) -> dict[int, Rec]:
         """The rows of these clients in a segment, which is opened once."""
         assert self._folder is not None
-        path, who, found = self._folder / name, "client memory", dict[int, Rec]()
+        path, label, states = self._folder / name, "client memory", dict[int, Rec]()
         try:
             with safe_open(path, framework="pt") as f:  # memory-mapped: reads these rows only
                 shapes = parse_json(f.metadata()["rows"])
                 for i in clients:
-                    who, shape = f"client {i}'s memory", shapes[str(i)]
+                    label, shape = f"client {i}'s memory", shapes[str(i)]
                     tensors = {k: f.get_tensor(f"{i}/{k}") for k in _paths(shape)}
-                    found[i] = thaw(shape, tensors, self._device)
+                    states[i] = thaw(shape, tensors, self._device)
         except (OSError, SafetensorError, KeyError, ValueError) as error:
-            raise CheckpointError(f"{who} in {path} cannot be read: {error}") from error
-        return found
+            raise CheckpointError(f"{label} in {path} cannot be read: {error}") from error
+        return states
 
 
 def _paths(shape: Any) -> list[str]:

@@ -73,7 +73,7 @@ NEW: dict[str, tuple[Any, str | None]] = {
 CHANGED = ", then "
 
 # what a run of Python objects tells of its data, and no number depends on
-TOLD = ("class_names", "client_names")
+DESCRIPTIVE = ("class_names", "client_names")
 
 CHANGEABLE = (
     "rounds, the number of workers (engine=workers:4), device, checkpoint, resident_bytes, "
@@ -104,63 +104,63 @@ def comparable(config: Table) -> dict[str, Any]:
     """A configuration without the settings that came later and have the value of before, and with
     own parts as they are called anywhere.
     """
-    out, python = called(config), config.get("source") == "python"
+    out, python = portable(config), config.get("source") == "python"
     for setting, (then, name) in NEW.items():
         if name is None or not python:
             out = _without(out, setting.split("."), then, name)
     if python and isinstance(out.get("data"), Mapping):
-        out["data"] = {k: v for k, v in out["data"].items() if k not in TOLD}
+        out["data"] = {k: v for k, v in out["data"].items() if k not in DESCRIPTIVE}
     return out
 
 
 def _without(table: Table, path: list[str], then: Any, name: str | None) -> dict[str, Any]:
     """A table without the setting at a path, if that is `then`, in a part of this name."""
     key, *rest = path
-    found = table.get(key)
+    value = table.get(key)
     if rest:
-        inner = _without(found, rest, then, name) if isinstance(found, Mapping) else found
+        inner = _without(value, rest, then, name) if isinstance(value, Mapping) else value
         return dict(table) if key not in table else {**table, key: inner}
-    if key in table and found == then and name in (None, table.get("name")):
+    if key in table and value == then and name in (None, table.get("name")):
         return {k: v for k, v in table.items() if k != key}
     return dict(table)
 
 
-def differing(kept: Table, asked: Table) -> list[str]:
-    """The settings that prevent a run with the configuration `kept` from being resumed with
-    `asked`; empty if none does. Both are complete.
+def differing(old: Table, new: Table) -> list[str]:
+    """The settings that prevent a run with the configuration `old` from being resumed with
+    `new`; empty if none does. Both are complete.
 
     >>> differing({"seed": 0, "engine": "workers:2"}, {"seed": 1, "engine": "workers:4"})
     ['seed']
     """
-    one, other = flatten(called(kept)), flatten(called(asked))
+    one, other = flatten(portable(old)), flatten(portable(new))
     keys = [k for k in dict.fromkeys([*one, *other]) if one.get(k) != other.get(k)]
-    engine = str(asked.get("engine", "serial"))
-    took = str(kept.get("engine", "serial"))
-    bits = bits_of(took)  # auto takes them, and "vectorised" the run's number of clients at once
+    engine = str(new.get("engine", "serial"))
+    before = str(old.get("engine", "serial"))
+    bits = bits_of(before)  # auto takes them, and "vectorised" the run's number of clients at once
     same = bits_of(engine) in ("auto", bits, bits.partition(":")[0])
     return [k for k in keys if not (same if k == "engine" else may_change(k))]
 
 
-def called(config: Table) -> dict[str, Any]:
+def portable(config: Table) -> dict[str, Any]:
     """A configuration that names a user's own files without their folders: what was in them, which
     `code` tells by a hash, decides numbers, and not where they are.
 
-    >>> called({"algorithm": {"name": "/home/me/mine.py:Mine"}, "code": {"/home/me/mine.py": "1f"}})
+    >>> portable({"algorithm": {"name": "/home/a/mine.py:Mine"}, "code": {"/home/a/mine.py": "1f"}})
     {'algorithm': {'name': 'mine.py:Mine'}, 'code': {'mine.py': '1f'}}
     """
     out: dict[str, Any] = {}
     for key, value in config.items():
-        out[key] = called(value) if isinstance(value, Mapping) else value
+        out[key] = portable(value) if isinstance(value, Mapping) else value
         if key in ("name", "of") and isinstance(value, str):  # of a part, of a chain
             out[key] = short(value)
         if isinstance(value, list):  # of metrics
             out[key] = [short(entry) if is_own(entry) else entry for entry in value]
     if isinstance(files := config.get("code"), Mapping):
-        told: dict[str, str] = {}
-        for file, found in files.items():  # two files may have one name
+        hashes: dict[str, str] = {}
+        for file, code in files.items():  # two files may have one name
             name = PurePath(file).name
-            told[name] = " and ".join(filter(None, (told.get(name), str(found))))
-        out["code"] = told
+            hashes[name] = " and ".join(filter(None, (hashes.get(name), str(code))))
+        out["code"] = hashes
     return out
 
 
@@ -178,8 +178,8 @@ def group_of(config: Table) -> str:
     >>> group_of(one) == group_of(other)
     True
     """
-    shared = deciding(config)
-    return f"{shared.get('algorithm', {}).get('name', '')}-{digest(comparable(shared))[:8]}"
+    settings = deciding(config)
+    return f"{settings.get('algorithm', {}).get('name', '')}-{digest(comparable(settings))[:8]}"
 
 
 def deciding(config: Table) -> dict[str, Any]:
@@ -190,8 +190,8 @@ def deciding(config: Table) -> dict[str, Any]:
     if config.get("source") == "python":
         split = (data.get("about") or {}).get("partition")
         data = {"name": data.get("name"), "clients": data.get("clients"), "partition": split}
-    kept = {k: v for k, v in comparable(config).items() if k == "label" or not varies(k)}
-    return kept | {"data": data}
+    settings = {k: v for k, v in comparable(config).items() if k == "label" or not varies(k)}
+    return settings | {"data": data}
 
 
 def varies(setting: str) -> bool:

@@ -76,7 +76,7 @@ def _locked(path: Path) -> int:
     """A handle of the file with its lock."""
     until = world.monotonic() + _PATIENCE
     while True:
-        handle = world.opened(path, os.O_RDWR | os.O_CREAT | _NOFOLLOW)
+        handle = world.open_handle(path, os.O_RDWR | os.O_CREAT | _NOFOLLOW)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if path.exists() and not _replaced(handle, path):
@@ -105,8 +105,8 @@ def _words(handle: int) -> str:
 
 def _replaced(handle: int, path: Path) -> bool:
     try:
-        there = os.stat(path)
+        current = os.stat(path)
     except OSError:  # gone, and nothing in its place
         return False
-    mine = os.fstat(handle)
-    return (there.st_dev, there.st_ino) != (mine.st_dev, mine.st_ino)
+    locked = os.fstat(handle)
+    return (current.st_dev, current.st_ino) != (locked.st_dev, locked.st_ino)

@@ -28,7 +28,7 @@ FILES = ("manifest.json", "state.safetensors", "memory.json")  # of a checkpoint
 ROUND = re.compile(r"[0-9]{8}|[1-9][0-9]{8,}")
 
 
-def begun(folder: Path) -> bool:
+def has_begun(folder: Path) -> bool:
     """True if a run has begun in this folder; False of one with settings only, as `fedloom init`
     writes it. The folder of checkpoints is the first that a run makes; it may be deleted later.
     """
@@ -40,7 +40,7 @@ def round_folder(checkpoints: Path, round: int) -> Path:
     return checkpoints / f"{round:08d}"
 
 
-def named(checkpoints: Path) -> list[Path]:
+def round_paths(checkpoints: Path) -> list[Path]:
     """Everything with the name of a checkpoint, links too, by round."""
     if not checkpoints.is_dir():
         return []
@@ -49,12 +49,12 @@ def named(checkpoints: Path) -> list[Path]:
     )
 
 
-def numbered(checkpoints: Path, whole: bool = True) -> list[Path]:
+def round_folders(checkpoints: Path, whole: bool = True) -> list[Path]:
     """The folders of checkpoints by round, without links. whole: those with a manifest."""
     if checkpoints.is_symlink():
         return []
-    own = [p for p in named(checkpoints) if p.is_dir() and not p.is_symlink()]
-    return [p for p in own if not whole or (p / "manifest.json").is_file()]
+    folders = [p for p in round_paths(checkpoints) if p.is_dir() and not p.is_symlink()]
+    return [p for p in folders if not whole or (p / "manifest.json").is_file()]
 
 
 def remove(folder: Path) -> None:
@@ -78,39 +78,39 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """The manifest of a checkpoint. Raises CheckpointError if it is not as it was written, OSError
     if it cannot be read.
     """
-    found = unsealed(folder, "round")
-    if found["round"] != int(folder.name):
-        raise CheckpointError(f"manifest.json is of round {found['round']!r}")
-    return found
+    manifest = read_sealed(folder, "round")
+    if manifest["round"] != int(folder.name):
+        raise CheckpointError(f"manifest.json is of round {manifest['round']!r}")
+    return manifest
 
 
-def unsealed(folder: Path, needed: str) -> dict[str, Any]:
+def read_sealed(folder: Path, key: str) -> dict[str, Any]:
     """The content of a manifest, which has this key. Raises CheckpointError if it is not as it was
     written, OSError if it cannot be read.
     """
     try:
-        found: dict[str, Any] = parse_json((folder / "manifest.json").read_bytes())
-        said, kind, _ = found.pop("checksum", None), found["format"], found[needed]
+        content: dict[str, Any] = parse_json((folder / "manifest.json").read_bytes())
+        recorded, kind, _ = content.pop("checksum", None), content["format"], content[key]
     except MALFORMED as error:
         raise CheckpointError(f"manifest.json is damaged ({error})") from None
-    if said != _seal(found):
+    if recorded != _seal(content):
         raise CheckpointError("manifest.json does not have the checksum it was written with")
     if kind != FORMAT:
         raise CheckpointError(f"manifest.json has format {kind!r}, of another version of fedloom")
-    return found
+    return content
 
 
 def check_files(folder: Path, manifest: dict[str, Any]) -> None:
     """Raise CheckpointError if the files of a checkpoint are not as they were written, or its
     manifest names others. Raises OSError.
     """
-    wanted = manifest["sha256"]
-    if set(wanted) != {*FILES[1:]}:
+    sums = manifest["sha256"]
+    if set(sums) != {*FILES[1:]}:
         raise CheckpointError(f"manifest.json names other files than {' and '.join(FILES[1:])}")
     for name in FILES[1:]:
         if (folder / name).is_symlink() or not (folder / name).is_file():
             raise CheckpointError(f"{name} is gone, or is a link")
-        if checksum(folder / name) != wanted[name]:
+        if checksum(folder / name) != sums[name]:
             raise CheckpointError(f"{name} does not have the checksum it was written with")
 
 
@@ -124,18 +124,18 @@ def damaged(folder: Path, error: Exception) -> str:
 
 def check_log(manifest: Mapping[str, Any], log: Path) -> None:
     """Raise CheckpointError if the log of rounds, up to a checkpoint, is not as it was then."""
-    if said := altered(log, manifest["log_bytes"], manifest.get("log_sha256")):
-        raise CheckpointError(said)
+    if change := altered(log, manifest["log_bytes"], manifest.get("log_sha256")):
+        raise CheckpointError(change)
 
 
 def altered(path: Path, size: int, digest: str | None, whole: bool = False) -> str:
     """How the first bytes of a file differ from what was written, in words; empty if they do not.
     whole: it has no others. Raises OSError.
     """
-    there = path.exists()
-    now = path.stat().st_size if there else 0
+    exists = path.exists()
+    now = path.stat().st_size if exists else 0
     if now < size:
-        return f"{path.name} is {'shorter than it was' if there else 'gone'}"
+        return f"{path.name} is {'shorter than it was' if exists else 'gone'}"
     if whole and now > size:
         return f"{path.name} is longer than it was"
     if digest is not None and size and checksum(path, size) != digest:

@@ -34,9 +34,9 @@ class RankStates:
     """
 
     def __init__(
-        self, own: ClientMemory, group: Group, cut: Cut, device: torch.device | str = "cpu"
+        self, states: ClientMemory, group: Group, cut: Cut, device: torch.device | str = "cpu"
     ) -> None:
-        self.own, self.moved = own, 0  # moved: bytes that left this rank
+        self.states, self.bytes_sent = states, 0  # bytes that left this rank
         self._group, self._cut, self._device = group, cut, device
         self._home: dict[int, int] = {}  # client -> rank
         self._last: dict[int, int] = {}  # as in ClientMemory, of all clients
@@ -49,36 +49,36 @@ class RankStates:
         cohort, rank = list(clients), self._group.rank
         todo = {i: r for r, (a, b) in enumerate(self._cut(cohort)) for i in cohort[a:b]}
         moves = [(i, self._home[i], r) for i, r in todo.items() if self._home.get(i, r) != r]
-        away: list[list[int]] = [[] for _ in range(self._group.size)]
+        leaving: list[list[int]] = [[] for _ in range(self._group.size)]
         for i, source, to in moves:
             if source == rank:
-                away[to].append(i)
-        mine = [i for i, r in todo.items() if r == rank == self._home.get(i)]
+                leaving[to].append(i)
+        staying = [i for i, r in todo.items() if r == rank == self._home.get(i)]
 
         def read() -> tuple[dict[int, Rec], list[Tensor]]:
-            return self.own.get(mine), [_packed(self.own.get(some)) for some in away]
+            return self.states.get(staying), [_pack(self.states.get(some)) for some in leaving]
 
-        found, error = self._group.attempt(read)
+        result, error = self._group.attempt(read)
         self._group.gather(None, error)
-        assert found is not None
-        here, packed = found
+        assert result is not None
+        rows, packed = result
         if moves:
-            self.moved += sum(map(len, packed))
-            came: dict[int, Rec] = {}
+            self.bytes_sent += sum(map(len, packed))
+            received: dict[int, Rec] = {}
             for raw in self._group.exchange(packed):
-                came |= _unpacked(raw, self._device)
-            _, error = self._group.attempt(lambda: self.own.put(came))
+                received |= _unpack(raw, self._device)
+            _, error = self._group.attempt(lambda: self.states.put(received))
             self._group.gather(None, error)
-            self.own.drop(i for i, source, _ in moves if source == rank)
+            self.states.drop(i for i, source, _ in moves if source == rank)
             self._home |= {i: to for i, _, to in moves}
-            here |= came
-        return here
+            rows |= received
+        return rows
 
     def put(self, rows: dict[int, Rec]) -> None:
         """Store new versions of rows of clients that were trained here. Raises CheckpointError at
         every rank if one cannot be written.
         """
-        _, error = self._group.attempt(lambda: self.own.put(rows))
+        _, error = self._group.attempt(lambda: self.states.put(rows))
         news = self._group.gather({i: int(row.last) for i, row in rows.items()}, error)
         for rank, last in enumerate(news):
             self._last |= last
@@ -87,7 +87,7 @@ class RankStates:
     def drop(self, clients: Iterable[int]) -> None:
         """Delete the states of these clients: their next participation is their first."""
         for i in clients:
-            self.own.drop([i])
+            self.states.drop([i])
             self._last.pop(i, None)
             self._home.pop(i, None)
 
@@ -99,8 +99,8 @@ class RankStates:
         """Write what changed at every rank -> one index of all of them. Raises OSError at every
         rank if one cannot write.
         """
-        index, error = self._group.attempt(self.own.save)
-        self._index = _joined([ix for ix in self._group.gather(index, error) if ix is not None])
+        index, error = self._group.attempt(self.states.save)
+        self._index = _merge([ix for ix in self._group.gather(index, error) if ix is not None])
         return self._index
 
     def restore(self, index: dict[str, Any]) -> None:
@@ -109,26 +109,26 @@ class RankStates:
         """
         size, rank = self._group.size, self._group.rank
         home = {int(i): n % size for n, i in enumerate(index["clients"])}
-        _, error = self._group.attempt(lambda: self.own.restore(_share(index, home, rank)))
-        last = self.own.last(i for i, r in home.items() if r == rank) if error is None else {}
+        _, error = self._group.attempt(lambda: self.states.restore(_part_of(index, home, rank)))
+        last = self.states.last(i for i, r in home.items() if r == rank) if error is None else {}
         self._home, self._last = home, {}
-        for told in self._group.gather(last, error):
-            self._last |= {i: t for i, t in told.items() if t is not None}
+        for rounds in self._group.gather(last, error):
+            self._last |= {i: t for i, t in rounds.items() if t is not None}
 
-    def discard(self, kept: Iterable[dict[str, Any]]) -> None:
+    def discard(self, indexes: Iterable[dict[str, Any]]) -> None:
         """Delete the files that none of these indexes names, and that hold no current row. One rank
         is enough for that.
         """
-        self.own.discard([*kept, self._index])
+        self.states.discard([*indexes, self._index])
 
 
 def check_shared(folder: Path, group: Group) -> None:
     """Raise ConfigError unless all ranks see one folder here: each writes client states into it."""
     mark, token = folder / ".ranks", group.first(secrets.token_hex)
     group.first(lambda: write_atomic(mark, token))
-    seen = group.gather(mark.read_text() if mark.is_file() else "")
+    texts = group.gather(mark.read_text() if mark.is_file() else "")
     group.first(lambda: world.unlink(mark))
-    if other := [r for r, text in enumerate(seen) if text != token]:
+    if other := [r for r, text in enumerate(texts) if text != token]:
         raise ConfigError(
             f"'{folder}' at rank {other[0]} ({group.hosts[other[0]]}) is not the folder of rank 0: "
             "client states are written by the rank that has them; give --out in a folder that all "
@@ -136,7 +136,7 @@ def check_shared(folder: Path, group: Group) -> None:
         )
 
 
-def _packed(rows: dict[int, Rec]) -> Tensor:
+def _pack(rows: dict[int, Rec]) -> Tensor:
     """Rows as bytes, (n,) uint8; none of no rows."""
     if not rows:
         return torch.empty(0, dtype=torch.uint8)
@@ -148,37 +148,37 @@ def _packed(rows: dict[int, Rec]) -> Tensor:
     return torch.frombuffer(bytearray(pickle.dumps(plain, protocol=5)), dtype=torch.uint8)
 
 
-def _unpacked(raw: Tensor, device: torch.device | str) -> dict[int, Rec]:
-    """The rows that _packed() got."""
+def _unpack(raw: Tensor, device: torch.device | str) -> dict[int, Rec]:
+    """The rows that _pack() got."""
     if not len(raw):
         return {}
     plain = pickle.loads(as_bytes(raw).numpy().data)
     return {
-        i: thaw(shape, {k: from_numpy(v).view(d).view(s) for k, (d, s, v) in own.items()}, device)
-        for i, (shape, own) in plain.items()
+        i: thaw(shape, {k: from_numpy(v).view(d).view(s) for k, (d, s, v) in part.items()}, device)
+        for i, (shape, part) in plain.items()
     }
 
 
-def _share(index: dict[str, Any], home: dict[int, int], rank: int) -> dict[str, Any]:
+def _part_of(index: dict[str, Any], home: dict[int, int], rank: int) -> dict[str, Any]:
     """The part of an index that is about the clients at one rank."""
-    mine = [n for n, i in enumerate(index["clients"]) if home[int(i)] == rank]
-    held = [index["segment_of"][n] for n in mine]
-    used = sorted(set(held))
+    places = [n for n, i in enumerate(index["clients"]) if home[int(i)] == rank]
+    segments = [index["segment_of"][n] for n in places]
+    used = sorted(set(segments))
     # of a segment's rows, so that one with mostly old rows is known by all who share it
     part = {
-        k: held.count(k) * int(index["segments"][k][1]) // index["segment_of"].count(k)
+        k: segments.count(k) * int(index["segments"][k][1]) // index["segment_of"].count(k)
         for k in used
     }
     return {
         "next": index["next"],
         "segments": [[index["segments"][k][0], part[k], index["segments"][k][2]] for k in used],
-        "clients": [index["clients"][n] for n in mine],
-        "segment_of": [used.index(k) for k in held],
-        "last": [index["last"][n] for n in mine],
+        "clients": [index["clients"][n] for n in places],
+        "segment_of": [used.index(k) for k in segments],
+        "last": [index["last"][n] for n in places],
     }
 
 
-def _joined(indexes: list[dict[str, Any]]) -> dict[str, Any]:
+def _merge(indexes: list[dict[str, Any]]) -> dict[str, Any]:
     """The index of all ranks' rows; no client has a row at two of them."""
     segments: dict[str, list[Any]] = {}
     where: dict[int, tuple[str, int]] = {}

@@ -55,12 +55,12 @@ def thaw(shape: Any, tensors: dict[str, Tensor], device: torch.device | str = "c
     return shape
 
 
-def thinned(record: Rec) -> Rec:
+def sparsify(record: Rec) -> Rec:
     """The record with every vector that is zero nearly everywhere as its other values and a bit for
-    each place, as of clients that hold a part of the model. filled() gives the same bits again.
+    each place, as of clients that hold a part of the model. densify() gives the same bits again.
 
     >>> from fedloom.core.vector import rec
-    >>> thinned(rec(c=torch.eye(1, 32)[0], last=3.0)).c
+    >>> sparsify(rec(c=torch.eye(1, 32)[0], last=3.0)).c
     rec(only=tensor([1.]), where=tensor([128,   0,   0,   0], dtype=torch.uint8), of=32)
     """
     return tree(lambda v: _thin(v) if isinstance(v, Tensor) else v, record)
@@ -76,12 +76,12 @@ def _thin(v: Tensor) -> Any:
     return rec(only=v[marks], where=where, of=len(v))
 
 
-def filled(record: Rec) -> Rec:
-    """The record that thinned() took."""
+def densify(record: Rec) -> Rec:
+    """The record that sparsify() took."""
     if not is_rec(record):
         return record
     if record._fields != _THIN:
-        return rec(**{k: filled(v) for k, v in zip(record._fields, record, strict=True)})
+        return rec(**{k: densify(v) for k, v in zip(record._fields, record, strict=True)})
     marks = np.unpackbits(record.where.cpu().numpy(), count=int(record.of)).view(np.bool_)
     whole = record.only.new_zeros(int(record.of))
     whole[torch.from_numpy(marks).to(whole.device)] = record.only
@@ -108,17 +108,17 @@ def disk_errors() -> Iterator[None]:
     try:
         yield
     except SafetensorError as error:
-        found = re.search(r"os error (\d+)|Os { code: (\d+)", str(error))  # the second: 0.4
-        number = int(found[1] or found[2]) if found else errno.EIO
-        raise OSError(number, os.strerror(number) if found else str(error)) from error
+        match = re.search(r"os error (\d+)|Os { code: (\d+)", str(error))  # the second: 0.4
+        number = int(match[1] or match[2]) if match else errno.EIO
+        raise OSError(number, os.strerror(number) if match else str(error)) from error
 
 
 def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Copy tensors that share memory with an earlier one, which safetensors refuses."""
-    seen: set[int] = set()
+    pointers: set[int] = set()
     out = {}
     for name, t in tensors.items():
-        place = t.untyped_storage().data_ptr()
-        out[name] = t.clone() if place in seen and t.numel() else t
-        seen.add(place)
+        pointer = t.untyped_storage().data_ptr()
+        out[name] = t.clone() if pointer in pointers and t.numel() else t
+        pointers.add(pointer)
     return out

@@ -11,7 +11,7 @@ from typing import Any
 from ..core.parsing import parse_json
 from ..errors import CheckpointError
 from . import world
-from .atomic import begun_checksum
+from .atomic import running_checksum
 
 
 class RoundLog:
@@ -35,7 +35,7 @@ class RoundLog:
         """
         if self._state is None:
             size = self.path.stat().st_size if self.path.exists() else 0
-            state = begun_checksum(self.path, size) if size else hashlib.sha256()
+            state = running_checksum(self.path, size) if size else hashlib.sha256()
             self._state = size, state
         return self._state
 

@@ -40,12 +40,12 @@ from .manifest import (
     check_files,
     check_log,
     damaged,
-    named,
-    numbered,
     read_manifest,
     remove,
     resuming,
     round_folder,
+    round_folders,
+    round_paths,
     write_manifest,
 )
 from .records import freeze, thaw, write_tensors
@@ -113,26 +113,26 @@ class RunDirectory:
         self._make(self.checkpoints)
 
     @contextlib.contextmanager
-    def begun(self) -> Iterator[None]:
+    def created(self) -> Iterator[None]:
         """As create(), and inside no other process may run here: if two begin at once, the second
         is refused before it has written anything.
         """
-        with self._at_first(self._begun):
+        with self._at_rank_0(self._created):
             yield
 
     @contextlib.contextmanager
-    def _begun(self) -> Iterator[None]:
+    def _created(self) -> Iterator[None]:
         self._make(self.path)
         if not os.access(self.path, os.W_OK | os.X_OK):
             raise _unwritable(self.path, "Permission denied")
-        with self._held():
+        with self._locked():
             world.sync_folder(self.path)  # the lock comes first after a crash, too: see free()
             self._make(self.checkpoints)
             self._sweep(self.path)  # of a process that was killed before anything could be resumed
             yield
 
     @contextlib.contextmanager
-    def _at_first(self, context: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
+    def _at_rank_0(self, context: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
         """Be inside a context at rank 0."""
         with contextlib.ExitStack() as stack:
             self.group.first(lambda: stack.enter_context(context()))
@@ -155,14 +155,14 @@ class RunDirectory:
         """True if there is nothing, or only files of a run killed before it could be resumed."""
         if not self.path.is_dir():
             return False
-        left = {p.name for p in self.path.iterdir()} - {p.name for p in parts(self.path)}
-        begun = {".lock", ".ranks", "checkpoints"}
-        begun |= {"partition.json", "environment.json", "fingerprint.json"}
-        if not left:
+        rest = {p.name for p in self.path.iterdir()} - {p.name for p in parts(self.path)}
+        early = {".lock", ".ranks", "checkpoints"}
+        early |= {"partition.json", "environment.json", "fingerprint.json"}
+        if not rest:
             return True
-        made = self.checkpoints
-        bare = not made.exists() or (made.is_dir() and not any(made.iterdir()))
-        return ".lock" in left and left <= begun and bare  # the lock is the first that a run makes
+        folder = self.checkpoints
+        bare = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
+        return ".lock" in rest and rest <= early and bare  # the lock is the first that a run makes
 
     def holds_run(self) -> bool:
         """True if a run has begun here, and can be resumed."""
@@ -177,15 +177,15 @@ class RunDirectory:
             )
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
         """Inside, no other process may run here. Raises ConfigError if one does, CheckpointError if
         nothing can be written, or a link would lead the run elsewhere.
         """
-        with self._at_first(self._held):
+        with self._at_rank_0(self._locked):
             yield
 
     @contextlib.contextmanager
-    def _held(self) -> Iterator[None]:
+    def _locked(self) -> Iterator[None]:
         self._refuse_links()
         with contextlib.ExitStack() as stack:
             try:
@@ -207,10 +207,10 @@ class RunDirectory:
 
     def _refuse_links(self) -> None:
         """Raise CheckpointError for a link in place of a file that a run cuts or deletes."""
-        own = [self.path / ".lock", self.rounds, self.checkpoints, self.memory_folder]
-        for folder in named(self.checkpoints):
-            own += [folder, *(folder / name for name in FILES)]
-        for path in own:
+        paths = [self.path / ".lock", self.rounds, self.checkpoints, self.memory_folder]
+        for folder in round_paths(self.checkpoints):
+            paths += [folder, *(folder / name for name in FILES)]
+        for path in paths:
             if path.is_symlink():
                 raise CheckpointError(
                     f"'{path}' is a link, and a run would change what it leads to; put a copy in "
@@ -275,7 +275,7 @@ class RunDirectory:
         log's last row there may be none, if the process was killed.
         """
         rows = self.rounds.read_bytes().count(b"\n") if self.rounds.exists() else 0
-        return max(rows - 1, 0, *(int(folder.name) for folder in numbered(self.checkpoints)))
+        return max(rows - 1, 0, *(int(folder.name) for folder in round_folders(self.checkpoints)))
 
     # -------------------------------------------------------------------------------- checkpoints
     def save(self, state: Snapshot, memory: ClientStates, keep: int) -> None:
@@ -291,8 +291,8 @@ class RunDirectory:
         remove(folder)
         make_folder(folder)
         try:
-            shape, held = freeze(state.srv)
-            tensors = {f"srv/{k}": v for k, v in held.items()}
+            shape, arrays = freeze(state.srv)
+            tensors = {f"srv/{k}": v for k, v in arrays.items()}
             tensors["buffers"] = state.buffers.detach().cpu().contiguous()
             file = folder / "state.safetensors"
             write_tensors(file, tensors)
@@ -315,17 +315,17 @@ class RunDirectory:
         self._prune(memory, keep)
 
     def _prune(self, memory: ClientStates, keep: int) -> None:
-        found = numbered(self.checkpoints)
-        for folder in found[: max(len(found) - keep, 0)]:
+        folders = round_folders(self.checkpoints)
+        for folder in folders[: max(len(folders) - keep, 0)]:
             remove(folder)
-        kept = []
-        for folder in numbered(self.checkpoints):
+        indexes = []
+        for folder in round_folders(self.checkpoints):
             try:
-                kept.append(parse_json((folder / "memory.json").read_text()))
+                indexes.append(parse_json((folder / "memory.json").read_text()))
             except (OSError, ValueError) as error:
                 _log.warning("checkpoint %s is damaged and removed: %s", folder, error)
                 remove(folder)
-        memory.discard(kept)
+        memory.discard(indexes)
 
     def load(
         self,
@@ -341,7 +341,7 @@ class RunDirectory:
         none is, or, without `older`, if the newest is damaged.
         """
         problems = []
-        for folder in self.group.first(lambda: numbered(self.checkpoints))[::-1]:
+        for folder in self.group.first(lambda: round_folders(self.checkpoints))[::-1]:
             if before is not None and int(folder.name) >= before:
                 continue
             try:
@@ -376,9 +376,9 @@ class RunDirectory:
         check_log(manifest, self.rounds)
         check_files(folder, manifest)
         tensors = load_file(folder / "state.safetensors")
-        own = {k.removeprefix("srv/"): v for k, v in tensors.items() if k.startswith("srv/")}
+        arrays = {k.removeprefix("srv/"): v for k, v in tensors.items() if k.startswith("srv/")}
         extra = manifest["extra"] | {"log": manifest["log_bytes"]}
-        round, srv = int(manifest["round"]), thaw(manifest["srv"], own)
+        round, srv = int(manifest["round"]), thaw(manifest["srv"], arrays)
         index = parse_json((folder / "memory.json").read_text())
         return Snapshot(round, srv, tensors["buffers"], extra), index
 
@@ -387,13 +387,13 @@ class RunDirectory:
         self.group.first(lambda: self._rewind(log_bytes, after))
 
     def _rewind(self, log_bytes: int, after: int) -> None:
-        own = numbered(self.checkpoints, whole=False)
+        folders = round_folders(self.checkpoints, whole=False)
         unseal(self.path, BEST, *GROWING)
-        for folder in own:
+        for folder in folders:
             if int(folder.name) > after:
                 remove(folder)
         self._log.cut(log_bytes)
-        self._sweep(self.path, self.memory_folder, *own)
+        self._sweep(self.path, self.memory_folder, *folders)
 
     def _sweep(self, *folders: Path) -> None:
         """Remove temporary files of a killed process."""

@@ -24,10 +24,10 @@ from .manifest import (
     check_files,
     check_log,
     damaged,
-    numbered,
     read_manifest,
+    read_sealed,
     resuming,
-    unsealed,
+    round_folders,
     write_manifest,
 )
 
@@ -52,7 +52,7 @@ class Seal:
 
     def __init__(self, run: str | Path) -> None:
         self.run = Path(run)
-        self._files = _noted(self.run)
+        self._files = _read_entries(self.run)
 
     def read(self, name: str) -> bytes:
         """The content of a file. Raises CheckpointError if it was altered, OSError."""
@@ -65,25 +65,25 @@ class Seal:
         if not file.is_file():
             return {}
         try:
-            found = parse_json(self.read(name))
-            if not isinstance(found, dict):
-                raise ValueError(f"it holds a {type(found).__name__} instead of an object")
+            content = parse_json(self.read(name))
+            if not isinstance(content, dict):
+                raise ValueError(f"it holds a {type(content).__name__} instead of an object")
         except (OSError, ValueError) as error:
             raise unreadable(file, error) from error
-        return found
+        return content
 
     def check(self, name: str) -> None:
         """Raise CheckpointError if a file was altered, OSError if it cannot be read. One that was
         deleted counts as never written, but for the log.
         """
         file = self.run / name
-        while (noted := self._files.get(name)) and (file.exists() or name == LOG):
-            said = altered(file, *noted, whole=name not in GROWING)
-            if not said:
+        while (entry := self._files.get(name)) and (file.exists() or name == LOG):
+            change = altered(file, *entry, whole=name not in GROWING)
+            if not change:
                 return
-            self._files = _noted(self.run)
-            if self._files.get(name) == noted:  # else a run has written it anew meanwhile
-                raise CheckpointError(f"'{self.run}' is damaged: {said}; {self._remedy(name)}")
+            self._files = _read_entries(self.run)
+            if self._files.get(name) == entry:  # else a run has written it anew meanwhile
+                raise CheckpointError(f"'{self.run}' is damaged: {change}; {self._remedy(name)}")
 
     def check_log(self) -> None:
         """Raise CheckpointError if the log of rounds is not as it was at the end of the run, or at
@@ -91,7 +91,7 @@ class Seal:
         """
         if LOG in self._files:
             return self.check(LOG)
-        for folder in reversed(numbered(self.run / "checkpoints")):
+        for folder in reversed(round_folders(self.run / "checkpoints")):
             try:
                 manifest = read_manifest(folder)
             except (CheckpointError, OSError):  # damaged, or let go by the run that goes on there
@@ -113,7 +113,7 @@ class Seal:
         for name in (*FIRST, *LAST, *GROWING):
             self.check(name)
         self.check_log()
-        for folder in numbered(self.run / "checkpoints")[-1:]:
+        for folder in round_folders(self.run / "checkpoints")[-1:]:
             try:
                 check_files(folder, read_manifest(folder))
             except (CheckpointError, OSError, *MALFORMED) as error:
@@ -149,7 +149,7 @@ def resealed(run: Path, *names: str) -> Iterator[None]:
 
 def seal(run: Path, *names: str) -> None:
     """Note how these files are now, of those that are there. Raises OSError."""
-    files = _noted(run)
+    files = _read_entries(run)
     for file in (run / name for name in names):
         files.pop(file.name, None)
         if file.is_file():
@@ -161,25 +161,25 @@ def seal(run: Path, *names: str) -> None:
 
 def unseal(run: Path, *names: str) -> None:
     """Let these files be what they are. Raises OSError."""
-    noted = _noted(run)
-    if left := {name for name in names if name in noted}:
-        _write(run, {name: file for name, file in noted.items() if name not in left})
+    files = _read_entries(run)
+    if stale := {name for name in names if name in files}:
+        _write(run, {name: file for name, file in files.items() if name not in stale})
 
 
-def ended(run: Path, summary: Mapping[str, Any]) -> bool:
+def is_finished(run: Path, summary: Mapping[str, Any]) -> bool:
     """Whether a run is at its end; summary: what it wrote there. One that has begun to go on from
     its end, for more rounds, is not: it has taken the log out of the manifest. Raises
     CheckpointError.
     """
-    noted = _noted(run)
-    return summary.get("finished") is True and (LOG in noted or not noted)
+    files = _read_entries(run)
+    return summary.get("finished") is True and (LOG in files or not files)
 
 
-def _noted(run: Path) -> dict[str, _File]:
+def _read_entries(run: Path) -> dict[str, _File]:
     """The files that the manifest names; none without a manifest."""
     try:
-        found = unsealed(run, "files")["files"]
-        return {name: _File(int(one["bytes"]), str(one["sha256"])) for name, one in found.items()}
+        files = read_sealed(run, "files")["files"]
+        return {name: _File(int(one["bytes"]), str(one["sha256"])) for name, one in files.items()}
     except FileNotFoundError:
         return {}
     except (CheckpointError, OSError, *MALFORMED) as error:
@@ -190,5 +190,5 @@ def _noted(run: Path) -> dict[str, _File]:
 
 
 def _write(run: Path, files: dict[str, _File]) -> None:
-    told = {name: {"bytes": file.size, "sha256": file.digest} for name, file in files.items()}
-    write_manifest(run, {"files": told})
+    entries = {name: {"bytes": file.size, "sha256": file.digest} for name, file in files.items()}
+    write_manifest(run, {"files": entries})

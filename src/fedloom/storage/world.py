@@ -76,7 +76,7 @@ def append(path: Path, raw: bytes, opener: Opener | None = None) -> None:
         file.write(raw)
 
 
-def opened(path: Path, flags: int) -> int:
+def open_handle(path: Path, flags: int) -> int:
     """A handle of a file. Raises OSError."""
     return os.open(path, flags, 0o666)
 

@@ -15,7 +15,7 @@ from ..errors import ClientError, ConfigError, FedloomError
 from ..storage.atomic import write_atomic
 from ..storage.identity import bits_of, digest, run_digest
 from ..storage.run_directory import RunDirectory
-from ..storage.seal import Seal, ended
+from ..storage.seal import Seal, is_finished
 
 # in the folder of a run that did not finish, and will not: the reason
 FAILURE, PRUNED = "failure.txt", "pruned.txt"
@@ -125,7 +125,7 @@ def state_of(folder: Path) -> str:
     for file, state in ((FAILURE, "failed"), (PRUNED, "pruned")):
         if (folder / file).is_file():
             return state
-    if ended(folder, Seal(folder).read_object("summary.json")):
+    if is_finished(folder, Seal(folder).read_object("summary.json")):
         return "finished"
     return "begun" if (folder / "config.toml").is_file() else "new"
 

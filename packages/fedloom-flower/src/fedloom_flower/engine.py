@@ -32,7 +32,7 @@ from fedloom.errors import ConfigError, FedloomError, WireError
 from fedloom.federation.federation import Federation
 from fedloom.plan import Plan
 from fedloom.stage import Download
-from fedloom.storage.manifest import numbered
+from fedloom.storage.manifest import round_folders
 
 from .attendance import KIND, Attendance, RefusedUpdate, SpareError
 from .downlink import Downlink
@@ -429,7 +429,7 @@ def _check_sum(part: Rec, count: int) -> None:
 
 def oldest_checkpoint(run: Path) -> int:
     """The rounds that were done at the oldest checkpoint in a run's folder, 0 if there is none."""
-    return min((int(p.name) for p in numbered(run / "checkpoints")), default=0)
+    return min((int(p.name) for p in round_folders(run / "checkpoints")), default=0)
 
 
 def _last(memories: dict[int, Rec], cohort: list[int]) -> dict[int, int]:

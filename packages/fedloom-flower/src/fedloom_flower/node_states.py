@@ -16,7 +16,7 @@ from fedloom.errors import CheckpointError
 from fedloom.storage import world
 from fedloom.storage.atomic import make_folder
 from fedloom.storage.manifest import ROUND
-from fedloom.storage.records import filled, freeze, thaw, thinned, write_tensors
+from fedloom.storage.records import densify, freeze, sparsify, thaw, write_tensors
 
 
 class NodeStates:
@@ -65,7 +65,7 @@ class NodeStates:
         the message that asked for it. Raises OSError.
         """
         self._make()  # it may have been removed since this node began
-        shape, tensors = freeze(thinned(version))
+        shape, tensors = freeze(sparsify(version))
         metadata = {"shape": json.dumps(shape), "attempt": str(attempt)}
         write_tensors(self._path(round), tensors, metadata)
 
@@ -79,7 +79,7 @@ class NodeStates:
                 raise ValueError("it is a link")
             with safe_open(path, framework="pt") as file:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-                return filled(thaw(json.loads(file.metadata()["shape"]), tensors))
+                return densify(thaw(json.loads(file.metadata()["shape"]), tensors))
         except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
             raise CheckpointError(
                 f"the client state '{path}' cannot be read ({str(error).splitlines()[0]}); put "

@@ -29,7 +29,7 @@ from fedloom.errors import ClientError, FedloomError, WireError
 from fedloom.report.runs import read_rows
 from fedloom.storage import world
 from fedloom.storage.client_state import ClientMemory
-from fedloom.storage.manifest import numbered
+from fedloom.storage.manifest import round_folders
 from fedloom.storage.run_directory import RunDirectory
 from fedloom_flower import message
 from fedloom_flower.engine import FederationEngine, oldest_checkpoint
@@ -238,7 +238,7 @@ class Simulation:
         """Damage the newest of several checkpoints, once: the server may go back to the one before,
         and of two damaged ones it would say that none is left.
         """
-        checkpoints = numbered(self.server.root / "fed" / "run" / "checkpoints")
+        checkpoints = round_folders(self.server.root / "fed" / "run" / "checkpoints")
         if len(checkpoints) > 1 and not self.rotten and self.faults.occurs("rot"):
             self.rotten = True
             file = checkpoints[-1] / "state.safetensors"

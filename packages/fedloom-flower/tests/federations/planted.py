@@ -175,7 +175,9 @@ def _(patch: Patch) -> None:
 
 @planted("the server says its newest checkpoint is its oldest")
 def _(patch: Patch) -> None:
-    newest = lambda run: max((int(p.name) for p in engine.numbered(run / "checkpoints")), default=0)
+    newest = lambda run: max(
+        (int(p.name) for p in engine.round_folders(run / "checkpoints")), default=0
+    )
     patch.setattr(faults, "oldest_checkpoint", newest)
 
 
