@@ -11,7 +11,7 @@ import pytest
 from fedloom.algorithms.registry import ALGORITHMS
 from fedloom.errors import ConfigError
 from fedloom.referee import Advised, Runs, advised, screened
-from fedloom.referee.advice import picked
+from fedloom.referee.advice import pick_best
 from fedloom.referee.question import Method
 from fedloom.referee.tuner import Tuner
 from fedloom.report.runs import Metric
@@ -113,7 +113,7 @@ def test_the_best_mean_or_what_is_cheaper_and_hardly_behind(
 ) -> None:
     verdicts = {(name, other): "worse" for name in worse for other in "abc" if other != name}
     means, costs = (dict(zip("abc", values, strict=True)) for values in (scores, sent))
-    assert picked(means, costs, verdicts, 0.005, simplest="a") == taken
+    assert pick_best(means, costs, verdicts, 0.005, simplest="a") == taken
 
 
 # ---------------------------------------------------------------------------------- the screening

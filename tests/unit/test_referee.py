@@ -14,9 +14,9 @@ from fedloom.config import Config
 from fedloom.core.hyper import Decay, Hyper, NonNegative, Positive
 from fedloom.data import by_lists, from_arrays
 from fedloom.errors import ConfigError
-from fedloom.referee import Question, Runs, asked
+from fedloom.referee import Question, Runs, parse
 from fedloom.referee.tuner import Tuner, space_of
-from fedloom.study.tune import Batch, Ladder, chosen, climb, fixed, tune
+from fedloom.study.tune import Batch, Ladder, climb, fixed, summarise, tune
 
 
 def ask(method: str = "fedprox", against: str = "fedavg", *words: str, **more: Any) -> Question:
@@ -28,7 +28,7 @@ def ask(method: str = "fedprox", against: str = "fedavg", *words: str, **more: A
         "delta": None,
         "out": Path("o"),
     }
-    return asked(method, against, words, **usual | more)
+    return parse(method, against, words, **usual | more)
 
 
 def search(space: dict[str, Ladder], value: Any, trials: int) -> dict[tuple[str, ...], float]:
@@ -102,7 +102,7 @@ def test_splits_are_added_until_500_rows_have_judged(
     data = from_arrays(torch.zeros(sum(sizes), 1), torch.zeros(sum(sizes)).long(), by_lists(lists))
     tuner = Tuner(ask("fedprox", "fedavg", "digits"), Runs(1))
     monkeypatch.setattr(Config, "data", lambda self: data)
-    assert tuner.wanted() == splits
+    assert tuner.splits() == splits
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_every_search_has_its_trials_and_follows_the_edge(trials: int) -> None:
 
 def test_a_decay_is_searched_by_its_distance_from_one() -> None:
     ladder = Ladder("0.9", (), Hyper(Decay))
-    assert ladder.beside("0.9") == ["0.967", "0.7"] and ladder.beside("0.5") == ["0.833"]
+    assert ladder.neighbours("0.9") == ["0.967", "0.7"] and ladder.neighbours("0.5") == ["0.833"]
 
 
 def test_a_fixed_setting_takes_no_trials() -> None:
@@ -181,8 +181,8 @@ def test_edges_and_settings_without_effect_are_named() -> None:
     space = {"a": Ladder("2", ("1", "2", "4")), "b": Ladder("1.0", (), Hyper(NonNegative))}
     scores = search(space, lambda a, b: a, 12)
     curves = {point: (float(point[0]),) for point in scores}
-    found = chosen(space, scores, curves)
+    found = summarise(space, scores, curves)
     assert found.choice["a"] == "4" and found.edges == ("a",) and found.without_effect == ("b",)
     lost = dict.fromkeys(scores, -math.inf)
-    assert chosen(space, lost, {}).failed == len(scores)
+    assert summarise(space, lost, {}).failed == len(scores)
     assert search({}, lambda: 0.0, 8) == {}

@@ -22,7 +22,7 @@ SPACE = ["local.lr=0.001..1:log", "local.batch=4..16", "algorithm=fedavg,fedavgm
 def test_ranges_and_lists_are_told_apart() -> None:
     space = [*SPACE, "local.clip=1..10.5"]
     sweep = Sweep("digits", [*SMALL, *space, "weight_decay=1"], by="test", search=True)
-    assert sweep.shared == (*SMALL, "local.weight_decay=1")
+    assert sweep.common == (*SMALL, "local.weight_decay=1")
     assert [*sweep.values] == ["local.lr", "local.batch", "algorithm", "local.clip"]
     assert sweep.values["algorithm"] == ["fedavg", "fedavgm"]
     assert sweep.ranges == {

@@ -44,7 +44,7 @@ def advise_command(
     advice.json.
     """
     from fedloom.referee import Runs, Study, advised, screened
-    from fedloom.referee.advice import taken
+    from fedloom.referee.advice import pick_candidate
     from fedloom.referee.advice_page import advice_json, advice_page
 
     from .many_runs import Progress
@@ -59,7 +59,7 @@ def advise_command(
         study = Study(advice.question, minutes - (time.monotonic() - began) / 60, runs)
         study.run()
     record = advice_json(study, advice, shlex.join(["fedloom", *sys.argv[1:]]))
-    method = taken(study, advice.candidates).method
+    method = pick_candidate(study, advice.candidates).method
     best = advice.settings(method, study.tuned[advice.question.cells[0], method].choice)
     write_out(folder / "run.toml", best.to_toml())
     keep(folder / "advice", record, lambda f: advice_page(f, str(folder)), as_json)

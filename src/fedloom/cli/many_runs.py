@@ -9,13 +9,13 @@ from typing import Any
 
 from fedloom.core.interrupts import TimeUpError
 from fedloom.server.progress import say
-from fedloom.study import Watch
+from fedloom.study import Observer
 from fedloom.study.trial import Run
 
 _PATIENCE = 60.0  # seconds between lines of one run where there is no terminal
 
 
-class Progress(Watch):
+class Progress(Observer):
     """Shows runs and rounds that are done of all, the run of now and its newest value. minutes:
     after which time is up; then it stops the runs.
     """

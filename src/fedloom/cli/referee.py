@@ -98,7 +98,7 @@ def referee_command(
     the first test. The verdicts are in referee.md, for a pull request, and in referee.json.
     """
     from fedloom.core.own_parts import short
-    from fedloom.referee import Runs, Study, as_markdown, asked
+    from fedloom.referee import Runs, Study, as_markdown, parse
     from fedloom.referee.page import as_json as found_in
 
     from .many_runs import Progress
@@ -109,7 +109,7 @@ def referee_command(
         raise ConfigError(f"give the method first, as my_method.py:Mine, got '{method}'")
     name = re.sub(r"[^\w.-]+", "-", short(method))
     folder = Path(out or f"runs/referee-{name}")
-    question = asked(method, against, more, vary, tune, trials, seeds, delta, folder)
+    question = parse(method, against, more, vary, tune, trials, seeds, delta, folder)
     with repeatable(f"the runs in '{folder}'"), Progress(quiet, minutes) as progress:
         study = Study(question, minutes, Runs(jobs, progress))
         study.run()

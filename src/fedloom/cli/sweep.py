@@ -69,7 +69,7 @@ def sweep_command(
     Optuna chooses within values and ranges, and stops runs that are worse than the median.
     """
     from fedloom.study import Search, Sweep, check_all, run_trial
-    from fedloom.study.trial import said
+    from fedloom.study.trial import as_words
 
     from .run import repeatable, split_settings
 
@@ -89,7 +89,7 @@ def sweep_command(
 
     def say(number: int, choice: Mapping[str, str], state: str) -> None:
         if not quiet:
-            click.echo(f"{number}/{trials or len(grid)} {said(choice)}: {state}", err=True)
+            click.echo(f"{number}/{trials or len(grid)} {as_words(choice)}: {state}", err=True)
 
     with repeatable(f"the sweep in '{sweep.folder}'"):
         finished = grid if search is None else search.run(not quiet, say)
@@ -103,12 +103,12 @@ def _cost(trials: Sequence[Trial], speed: float | None) -> str:
     their operations; what does not fit into ten seconds is as those before in the mean.
     """
     from fedloom.report import human_bytes, human_seconds
-    from fedloom.study import KeptData, state_of
+    from fedloom.study import DataCache, state_of
     from fedloom.study.trial import OVER
 
     from .dry_run import Cost, measure
 
-    data, costs, end = KeptData(), dict[tuple[str, ...], Cost](), time.monotonic() + 10
+    data, costs, end = DataCache(), dict[tuple[str, ...], Cost](), time.monotonic() + 10
     for trial in trials:
         key = tuple(trial.choice.values())
         if key not in costs and (not costs or time.monotonic() < end):
@@ -143,7 +143,7 @@ def _tell(sweep: Sweep, trials: Sequence[Trial]) -> None:
     """Print the table, write it and the best configuration."""
     from fedloom.report import load_run
     from fedloom.study import best_of, results, state_of
-    from fedloom.study.trial import said
+    from fedloom.study.trial import as_words
 
     rows = results(trials)
     finished = [t for t in trials if state_of(t.folder) == "finished"]
@@ -156,12 +156,12 @@ def _tell(sweep: Sweep, trials: Sequence[Trial]) -> None:
     click.echo(table([[*rows[0].choice, "seeds", *both, ""], *lines], page_width()))
     for row in rows:
         for why in dict.fromkeys(row.failures):
-            click.echo(f"  {said(row.choice)} failed: {why}")
+            click.echo(f"  {as_words(row.choice)} failed: {why}")
     if best is None:
         click.echo("  no combination has finished with every seed")
         return
     first = next(t for t in trials if t.choice == best.choice)
-    click.echo(f"  best by {_BY[sweep.by]}: {said(best.choice)}")
+    click.echo(f"  best by {_BY[sweep.by]}: {as_words(best.choice)}")
     values = dict(first.config.values)  # with nothing held out any more
     values["evaluate"] = {**values["evaluate"], "validation": 0.0}
     file = sweep.folder / "best.toml"

@@ -9,8 +9,8 @@ from __future__ import annotations
 from ..study import Runs
 from .advice import Advised, advised
 from .page import as_markdown
-from .question import Question, asked
+from .question import Question, parse
 from .screen import screened
 from .study import Study
 
-__all__ = ["Advised", "Question", "Runs", "Study", "advised", "as_markdown", "asked", "screened"]
+__all__ = ["Advised", "Question", "Runs", "Study", "advised", "as_markdown", "parse", "screened"]

@@ -21,12 +21,12 @@ from ..data import FederatedData
 from ..errors import ConfigError, FedloomError
 from ..report.curve_data import value_of
 from ..report.runs import Run
-from ..study import KeptData, check_all
+from ..study import DataCache, check_all
 from .question import Cell, Method, Question, Words, pair_of, refuse_own_models
 from .study import Study
 
 PLAIN, ALONE = "fedavg", "alone"  # always a candidate; a baseline
-BESIDE = (ALONE, "pooled")
+BASELINES = (ALONE, "pooled")
 K = TypeVar("K", bound=Hashable)
 Why = Literal["best", "bytes", "simpler"]
 _OWN_CLOCK = "fedbuff"  # its rounds need an asynchronous clock
@@ -48,14 +48,14 @@ class Screen:
 @dataclass(frozen=True)
 class Advised:
     """What is compared. where: the question without methods; words: the user's changes; candidates:
-    the methods of which one is taken; beside: the baselines; others: all other methods; skipped:
+    the methods of which one is taken; baselines: run too; others: all other methods; skipped:
     {method or baseline: why it cannot be compared}; screen: None where there was no time for it.
     """
 
     where: Question
     words: tuple[str, ...]
     candidates: tuple[Method, ...]
-    beside: tuple[Method, ...]
+    baselines: tuple[Method, ...]
     others: tuple[Method, ...]
     skipped: Mapping[str, str]
     screen: Screen | None = None
@@ -64,13 +64,13 @@ class Advised:
     def question(self) -> Question:
         """With the candidates and then the baselines."""
         pairs = tuple(itertools.combinations(self.candidates, 2))
-        return replace(self.where, methods=(*self.candidates, *self.beside), pairs=pairs)
+        return replace(self.where, methods=(*self.candidates, *self.baselines), pairs=pairs)
 
     def settings(self, method: Method, choice: Words) -> Config:
         """What is deployed of a method: the user's settings, and its own."""
         cell = self.question.cells[0]
-        own = [f"{key}={value}" for key, value in {**method.words, **choice}.items()]
-        return resolve(cell.source, [*self.words, *own])
+        changes = [f"{key}={value}" for key, value in {**method.words, **choice}.items()]
+        return resolve(cell.source, [*self.words, *changes])
 
 
 def advised(source: str, words: Sequence[str], trials: int, most: int, out: Path) -> Advised:
@@ -84,17 +84,17 @@ def advised(source: str, words: Sequence[str], trials: int, most: int, out: Path
     data = config.data()
     _check(source, config, data)
     matched = data.test_clients is None and "partition" in config.values["data"]
-    shared = ["data.tests=matched"] if matched else []
-    cell = Cell(Path(source).stem, source, dict(map(pair_of, [*words, *shared])))
+    tests = ["data.tests=matched"] if matched else []
+    cell = Cell(Path(source).stem, source, dict(map(pair_of, [*words, *tests])))
     question = Question("algorithm", (), (), (cell,), {}, trials, most, None, out)
-    own, every, skipped, kept = _own(config), _every(config), dict[str, str](), KeptData()
-    if why := refusal(question, own, kept):
+    method, every, skipped, cache = _method(config), _every(config), dict[str, str](), DataCache()
+    if why := refusal(question, method, cache):
         raise ConfigError(why)
-    plain = [] if own.name == PLAIN else [every[PLAIN]]
-    candidates = (*allowed(question, plain, skipped, kept), own)
-    others = tuple(every[name] for name in every if name not in (PLAIN, own.name))
-    beside = tuple(allowed(question, _baselines(config, data, question, skipped), skipped, kept))
-    return Advised(question, tuple(words), candidates, beside, others, skipped)
+    plain = [] if method.name == PLAIN else [every[PLAIN]]
+    candidates = (*allowed(question, plain, skipped, cache), method)
+    others = tuple(every[name] for name in every if name not in (PLAIN, method.name))
+    rows = tuple(allowed(question, _baselines(config, data, question, skipped), skipped, cache))
+    return Advised(question, tuple(words), candidates, rows, others, skipped)
 
 
 def _check(source: str, config: Config, data: FederatedData) -> None:
@@ -108,7 +108,7 @@ def _check(source: str, config: Config, data: FederatedData) -> None:
     refuse_own_models(config)
 
 
-def _own(config: Config) -> Method:
+def _method(config: Config) -> Method:
     """The method of the settings."""
     server = " and server" if "server" in config.values else ""
     return Method(f"{config.algorithm}{server}", {})
@@ -116,9 +116,9 @@ def _own(config: Config) -> Method:
 
 def _every(config: Config) -> dict[str, Method]:
     """{name: all methods of one model for all clients whose rounds are those of the settings}."""
-    away = {"server": "none"} if "server" in config.values else {}
+    changes = {"server": "none"} if "server" in config.values else {}
     return {
-        name: Method(name, {"algorithm": name, **away})
+        name: Method(name, {"algorithm": name, **changes})
         for name in ALGORITHMS
         if (name != _OWN_CLOCK or "clock" in config.values)
         and not make_algorithm(name).personalises
@@ -134,29 +134,29 @@ def _baselines(
     rows = baselines(config, data)
     if data.test_clients is None and "data.tests" not in question.cells[0].words:
         del rows[ALONE]
-    for name in BESIDE:
+    for name in BASELINES:
         if name not in rows:
             skipped[name] = "the data do not say how to test or divide them so"
             continue
-        own = {"local.lr": repr(config.values["local"]["lr"])} if name == ALONE else {}
-        yield Method(name, dict(map(pair_of, rows[name])) | own)
+        rate = {"local.lr": repr(config.values["local"]["lr"])} if name == ALONE else {}
+        yield Method(name, dict(map(pair_of, rows[name])) | rate)
 
 
 def allowed(
-    question: Question, methods: Iterable[Method], skipped: dict[str, str], kept: KeptData
+    question: Question, methods: Iterable[Method], skipped: dict[str, str], cache: DataCache
 ) -> Iterator[Method]:
     """Those that can be run; into `skipped` why the others cannot."""
     for method in methods:
-        if why := refusal(question, method, kept):
+        if why := refusal(question, method, cache):
             skipped[method.name] = why
         else:
             yield method
 
 
-def refusal(question: Question, method: Method, kept: KeptData) -> str:
+def refusal(question: Question, method: Method, cache: DataCache) -> str:
     """Why a method cannot be run; "" if it can. kept: data that an earlier check may have left."""
     try:
-        check_all([question.tuning(question.cells[0], method, {}, 0)], kept)
+        check_all([question.tuning(question.cells[0], method, {}, 0)], cache)
     except FedloomError as error:
         return str(error.__cause__ or error)
     return ""
@@ -175,7 +175,7 @@ class Against:
 
 
 @dataclass(frozen=True)
-class Taken:
+class Pick:
     """method: what is taken; against: the other candidates; why: it has the best mean of those that
     nothing beats, or is less than half of delta behind and sends fewer bytes, or is FedAvg.
     """
@@ -198,11 +198,11 @@ def bytes_of(runs: Sequence[Run | None]) -> float:
 def mean_of(runs: Sequence[Run | None]) -> float | None:
     """What is compared, the mean over the seeds; None if a run failed."""
     values = [None if run is None else value_of(run) for run in runs]
-    found = [v for v in values if v is not None]
-    return fmean(found) if values and len(found) == len(values) else None
+    scores = [v for v in values if v is not None]
+    return fmean(scores) if values and len(scores) == len(values) else None
 
 
-def taken(study: Study, candidates: Sequence[Method]) -> Taken:
+def pick_candidate(study: Study, candidates: Sequence[Method]) -> Pick:
     """What is taken of the candidates. Raises FedloomError if runs of all of them failed."""
     runs = study.runs(study.question.cells[0])
     sign = 1.0 if study.runner.metric.higher_is_better else -1.0
@@ -216,14 +216,14 @@ def taken(study: Study, candidates: Sequence[Method]) -> Taken:
     }
     sent = {m: bytes_of(runs[m]) for m in scores}
     simplest = next((m for m in candidates if m.name == PLAIN), None)
-    pick, why = picked(scores, sent, verdicts, (study.delta or 0.0) / 2, simplest)
+    pick, why = pick_best(scores, sent, verdicts, (study.delta or 0.0) / 2, simplest)
     others = [m for m in candidates if m is not pick]
     gaps = [scores[pick] - scores[m] if m in scores else math.nan for m in others]
     against = (Against(m, verdicts[pick, m], gap) for m, gap in zip(others, gaps, strict=True))
-    return Taken(pick, tuple(against), why)
+    return Pick(pick, tuple(against), why)
 
 
-def picked(
+def pick_best(
     scores: Mapping[K, float],
     sent: Mapping[K, float],
     verdicts: Mapping[tuple[K, K], str],
@@ -235,8 +235,8 @@ def picked(
 
     scores: means, more is better; verdicts: of one against another.
 
-    >>> fewer = picked({"a": 0.90, "b": 0.91}, {"a": 1.0, "b": 2.0}, {}, 0.02, None)
-    >>> fewer, picked({"a": 0.90, "b": 0.95}, {"a": 1.0, "b": 2.0}, {}, 0.02, None)
+    >>> fewer = pick_best({"a": 0.90, "b": 0.91}, {"a": 1.0, "b": 2.0}, {}, 0.02, None)
+    >>> fewer, pick_best({"a": 0.90, "b": 0.95}, {"a": 1.0, "b": 2.0}, {}, 0.02, None)
     (('a', 'bytes'), ('b', 'best'))
     """
     unbeaten = [k for k in scores if not any(verdicts.get((k, o)) == "worse" for o in scores)]

@@ -18,27 +18,27 @@ from ..report.table_text import columns
 from .question import Cell, Method
 from .study import Study
 
-Found = dict[str, Any]
+Json = dict[str, Any]
 FORMAT = "fedloom-referee-1"  # docs/schemas/referee.json
-_BESIDE = ("seeds", "rounds to target", "bytes to target", "worst client")  # of the page
+_COLUMNS = ("seeds", "rounds to target", "bytes to target", "worst client")  # of the page
 _VERDICTS = ("better", "worse", "no difference", "undecided")
 
 
-def as_json(study: Study, command: str) -> Found:
+def as_json(study: Study, command: str) -> Json:
     """All that a study found; command: repeats it. docs/schemas/referee.json explains the keys."""
-    mine, *rivals = study.question.methods
+    method, *rivals = study.question.methods
     return {
         "format": FORMAT,
-        **found_by(study, command),
+        **provenance(study, command),
         "vary": study.question.vary,
-        "method": mine.name,
+        "method": method.name,
         "against": [rival.name for rival in rivals],
         "cells": cells_of(study),
         "alike": [list(pair) for pair in study.alike()],
     }
 
 
-def found_by(study: Study, command: str) -> Found:
+def provenance(study: Study, command: str) -> Json:
     """By which code, measure and plan a study found what it found."""
     metric = study.runner.metric
     return {
@@ -56,12 +56,12 @@ def found_by(study: Study, command: str) -> Found:
     }
 
 
-def cells_of(study: Study) -> list[Found]:
+def cells_of(study: Study) -> list[Json]:
     """What was run and found in every cell."""
     out, decided = [], study.decisions()
     for cell in study.question.cells:
-        found = study.runs(cell)
-        every = (run for runs in found.values() for run in runs if run)
+        table = study.runs(cell)
+        every = (run for runs in table.values() for run in runs if run)
         # beside an advice clients train alone: they have no model to stand beside the server's
         rows = comparison(group_runs(run for run in every if not run.own_models))
         out.append(
@@ -69,10 +69,10 @@ def cells_of(study: Study) -> list[Found]:
                 "name": cell.name,
                 "source": cell.source,
                 "changes": [f"{key}={value}" for key, value in cell.words.items()],
-                "seeds": len(next(iter(found.values()))),
-                "methods": [_method(study, cell, method, runs) for method, runs in found.items()],
+                "seeds": len(next(iter(table.values()))),
+                "methods": [_method(study, cell, method, runs) for method, runs in table.items()],
                 "comparisons": [
-                    _pair(study, pair, decided[cell, *pair], found) for pair in study.question.pairs
+                    _pair(study, pair, decided[cell, *pair], table) for pair in study.question.pairs
                 ],
                 "rows": [dict(row) for row in rows],
             }
@@ -80,7 +80,7 @@ def cells_of(study: Study) -> list[Found]:
     return out
 
 
-def _method(study: Study, cell: Cell, method: Method, runs: Sequence[Run | None]) -> Found:
+def _method(study: Study, cell: Cell, method: Method, runs: Sequence[Run | None]) -> Json:
     """What a method was run with, and what was compared, seed by seed (None: it failed)."""
     tuned = study.tuned[cell, method]
     return {
@@ -100,37 +100,37 @@ def _pair(
     pair: tuple[Method, Method],
     decision: Decision,
     runs: Mapping[Method, Sequence[Run | None]],
-) -> Found:
+) -> Json:
     """A comparison: the verdict, and the difference of the method and its rival."""
-    found, failures = decision.pairs, sum([*runs[method]].count(None) for method in pair)
+    test, failures = decision.found, sum([*runs[method]].count(None) for method in pair)
     return {
         "method": pair[0].name,
         "against": pair[1].name,
         "verdict": study.verdict(decision),
-        "pairs": found and found.n,
-        "difference": found and found.mean,
-        "sd": found and found.sd,
-        "low": found and found.low,
-        "high": found and found.high,
-        "level": found and found.level,
-        "p": found and found.p,
+        "pairs": test and test.n,
+        "difference": test and test.mean,
+        "sd": test and test.sd,
+        "low": test and test.low,
+        "high": test and test.high,
+        "level": test and test.level,
+        "p": test and test.p,
         "bound": decision.bound,
         "failures": failures,
     }
 
 
 # ------------------------------------------------------------------------------------------ page
-def as_markdown(found: Mapping[str, Any], picture: str = "") -> str:
+def as_markdown(report: Mapping[str, Any], picture: str = "") -> str:
     """The page for a pull request; picture: the file of its figure, if there is one."""
-    lines = [f"# {found['method']} against {', '.join(found['against'])}", ""]
-    lines += [f"- {said}" for said in _summary(found)] + ["", *decided_table(found)]
+    lines = [f"# {report['method']} against {', '.join(report['against'])}", ""]
+    lines += [f"- {text}" for text in _summary(report)] + ["", *decided_table(report)]
     if picture:
         lines += ["", f"![Differences with their intervals]({picture})"]
-    for cell in found["cells"]:
+    for cell in report["cells"]:
         lines += ["", f"## {cell['name']}", ""]
         lines += rows_table(cell)
         lines += [f"- {settings_line(method)}" for method in cell["methods"]]
-    lines += ["", "## How it was decided", "", *(f"- {said}" for said in plan_lines(found))]
+    lines += ["", "## How it was decided", "", *(f"- {text}" for text in plan_lines(report))]
     return "\n".join(lines) + "\n"
 
 
@@ -138,62 +138,64 @@ def rows_table(cell: Mapping[str, Any]) -> list[str]:
     """The table of a cell's methods; nothing if no run finished."""
     if not cell["rows"]:
         return []
-    wanted = (cell["rows"][0]["metric"].replace("_", " "), *_BESIDE)
-    names = [c.name for c in columns(cell["rows"]) if c.name in wanted]
+    titles = (cell["rows"][0]["metric"].replace("_", " "), *_COLUMNS)
+    names = [c.name for c in columns(cell["rows"]) if c.name in titles]
     return [table_of(cell["rows"], names).rstrip(), ""]
 
 
-def _summary(found: Mapping[str, Any]) -> list[str]:
+def _summary(report: Mapping[str, Any]) -> list[str]:
     """Of each rival in how many cells the method is better, worse, ...; and what is odd."""
     out = []
-    for name in found["against"]:
-        pairs = [c for cell in found["cells"] for c in cell["comparisons"] if c["against"] == name]
+    for name in report["against"]:
+        pairs = [c for cell in report["cells"] for c in cell["comparisons"] if c["against"] == name]
         verdicts = [pair["verdict"] for pair in pairs]
         counts = [
-            f"{_words(verdict, found)} in {verdicts.count(verdict)} of {len(verdicts)} cells"
+            f"{_words(verdict, report)} in {verdicts.count(verdict)} of {len(verdicts)} cells"
             for verdict in _VERDICTS
             if verdict in verdicts
         ]
         out.append(f"**{name}**: {', '.join(counts)}.")
         if failed := sum(pair["failures"] for pair in pairs):
             out.append(f"{failed} runs of it and of {name} failed: no test is made there.")
-    for one, other in found["alike"]:
+    for one, other in report["alike"]:
         out.append(f"**{one} and {other} are the same algorithm**: all their curves are equal.")
-    for cell in found["cells"]:
+    for cell in report["cells"]:
         for method in cell["methods"]:
             for key in method["without_effect"]:
                 out.append(f"**{key} has no effect** on {method['name']} in {cell['name']}.")
     return out
 
 
-def _words(verdict: str, found: Mapping[str, Any]) -> str:
+def _words(verdict: str, report: Mapping[str, Any]) -> str:
     return (
-        f"no difference larger than {delta_words(found)}" if verdict == "no difference" else verdict
+        f"no difference larger than {delta_words(report)}"
+        if verdict == "no difference"
+        else verdict
     )
 
 
-def delta_words(found: Mapping[str, Any]) -> str:
+def delta_words(report: Mapping[str, Any]) -> str:
     """The difference that does not matter."""
-    points = " points" if found["unit"] == "share" else ""
-    return difference_text(found["delta"], found["unit"]).removeprefix("+") + points
+    points = " points" if report["unit"] == "share" else ""
+    return difference_text(report["delta"], report["unit"]).removeprefix("+") + points
 
 
-def decided_table(found: Mapping[str, Any], first: str = "cell") -> list[str]:
+def decided_table(report: Mapping[str, Any], first: str = "cell") -> list[str]:
     """The table of verdicts. first: its first column, cell or method."""
-    points = ", points" if found["unit"] == "share" else ""
+    points = ", points" if report["unit"] == "share" else ""
     lines = [f"| {first} | against | difference{points} | p | seeds | verdict |", "|:--" * 6 + "|"]
-    for cell in found["cells"]:
+    for cell in report["cells"]:
         for one in cell["comparisons"]:
             gap = p = "-"
             if one["difference"] is not None:
                 ends = [one["difference"], one["low"], one["high"]]
-                said = ["-" if v is None else difference_text(v, found["unit"]) for v in ends]
-                gap = f"{said[0]} ({said[1]} to {said[2]})"
+                texts = ["-" if v is None else difference_text(v, report["unit"]) for v in ends]
+                gap = f"{texts[0]} ({texts[1]} to {texts[2]})"
             if one["p"] is not None:
                 p = f"{one['p']:.2g} {'≤' if one['p'] <= one['bound'] else '>'} {one['bound']:.2g}"
-            at = cell["name"] if first == "cell" else one["method"]
-            cells = [at, one["against"], gap, p, str(one["pairs"] or cell["seeds"])]
-            lines.append(f"| {' | '.join(cells)} | **{_words(one['verdict'], found)}** |")
+            label = cell["name"] if first == "cell" else one["method"]
+            cells = [label, one["against"], gap, p, str(one["pairs"] or cell["seeds"])]
+            lines.append(f"| {' | '.join(cells)} | **{_words(one['verdict'], report)}** |")
     return lines
 
 
@@ -212,29 +214,29 @@ def splits_words(count: int) -> str:
     return "a validation split" if count == 1 else f"the mean of {count} validation splits"
 
 
-def plan_lines(found: Mapping[str, Any]) -> list[str]:
+def plan_lines(report: Mapping[str, Any]) -> list[str]:
     """How settings were chosen, and how verdicts were made: what a reviewer must know."""
-    count = sum(len(cell["comparisons"]) for cell in found["cells"])
-    looks = ", ".join(map(str, found["looks"]))
-    said = [
-        f"Tested is the {VALUE_WORDS['last-tenth']} of the {found['metric']} on the test set, "
+    count = sum(len(cell["comparisons"]) for cell in report["cells"])
+    looks = ", ".join(map(str, report["looks"]))
+    lines = [
+        f"Tested is the {VALUE_WORDS['last-tenth']} of the {report['metric']} on the test set, "
         "paired by seed. Rounds and bytes to the target and the worst client stand beside it.",
-        f"Every method with a setting to tune had {found['trials']} trials in each cell, chosen by "
-        f"{splits_words(found['splits'])} at seeds that the comparison does not use; trials of a "
-        "setting without effect do not count.",
+        f"Every method with a setting to tune had {report['trials']} trials in each cell, chosen "
+        f"by {splits_words(report['splits'])} at seeds that the comparison does not use; trials of "
+        "a setting without effect do not count.",
         f"Seeds were added to all methods of a cell at once, from "
-        f"{found['cells'][0]['methods'][0]['first_seed']} on. The plan was fixed before the first "
+        f"{report['cells'][0]['methods'][0]['first_seed']} on. The plan was fixed before the first "
         f"test: a look after {looks} seeds."
-        + (" Time was up before its end." if found["ended"] == "time" else ""),
-        f"Student's t, two-sided. For differences that are about normal, {100 * found['error']:g} "
+        + (" Time was up before its end." if report["ended"] == "time" else ""),
+        f"Student's t, two-sided. For differences that are about normal, {100 * report['error']:g} "
         f"% is the error of all comparisons ({count}) and all looks: (n / N)^{RHO:g} of it is "
         "spent after n of N seeds (Lan and DeMets; Kim and DeMets), with Holm's rule at each look. "
         "A difference counts if its p is at most what stands behind it. The intervals hold "
         "together, at every look.",
     ]
-    if found["delta"] is not None:
-        said.append(
-            f"No difference larger than {delta_words(found)}: the interval lies within that."
+    if report["delta"] is not None:
+        lines.append(
+            f"No difference larger than {delta_words(report)}: the interval lies within that."
         )
-    commit = f", commit {found['commit']}" if found["commit"] else ""
-    return [*said, f"fedloom {found['version']}{commit}; again: `{found['command']}`"]
+    commit = f", commit {report['commit']}" if report["commit"] else ""
+    return [*lines, f"fedloom {report['version']}{commit}; again: `{report['command']}`"]

@@ -68,7 +68,7 @@ class Question:
 
     def config(self, cell: Cell, method: Method) -> Config:
         """The settings of a method in a cell."""
-        words = [*_beside(cell, method).items(), *method.words.items()]
+        words = [*_cell_words(cell, method).items(), *method.words.items()]
         return resolve(cell.source, [f"{key}={value}" for key, value in words])
 
     def trial(self, cell: Cell, method: Method, choice: Words, seed: int) -> Trial:
@@ -82,16 +82,16 @@ class Question:
         The share changes from split to split: it decides how many rows a client's last batch has,
         and a batch of one row would otherwise be there in all runs of tuning and in no other one.
         """
-        kept = float(self.config(cell, method).values["evaluate"].get("validation") or VALIDATION)
-        share = float(f"{kept * _SHARES[split % len(_SHARES)]:.3g}")
-        held = {"evaluate.validation": f"{min(share, _MOST_HELD):g}"}
-        return self._run(cell, method, choice, split and _SEEDS + split, held)
+        usual = float(self.config(cell, method).values["evaluate"].get("validation") or VALIDATION)
+        share = float(f"{usual * _SHARES[split % len(_SHARES)]:.3g}")
+        changes = {"evaluate.validation": f"{min(share, _MOST_HELD):g}"}
+        return self._run(cell, method, choice, split and _SEEDS + split, changes)
 
-    def _run(self, cell: Cell, method: Method, choice: Words, seed: int, held: Words) -> Trial:
-        shared = [f"{key}={value}" for key, value in {**_beside(cell, method), **held}.items()]
+    def _run(self, cell: Cell, method: Method, choice: Words, seed: int, extra: Words) -> Trial:
+        common = [f"{key}={value}" for key, value in {**_cell_words(cell, method), **extra}.items()]
         first = int(self.config(cell, method).values["seed"])
-        own = {**method.words, **choice}
-        return trial_in(self.out / cell.folder, cell.source, shared, own, first + seed)
+        changes = {**method.words, **choice}
+        return trial_in(self.out / cell.folder, cell.source, common, changes, first + seed)
 
     def digest(self) -> str:
         """The same for the same question: other settings, files or plans are another study."""
@@ -100,7 +100,7 @@ class Question:
         return digest([runs, self.vary, plan])
 
 
-def asked(
+def parse(
     method: str,
     against: str,
     words: Sequence[str],
@@ -120,18 +120,18 @@ def asked(
     names = [one.name for one in methods]
     if twice := [name for name in names if names.count(name) > 1]:
         raise ConfigError(f"'{twice[0]}' is there twice; it cannot be compared with itself")
-    tried = {}
+    space = {}
     for word in canonical(tune):
         key, values = parse_override(word)[0], values_of(word)
         if not several(values):
             raise ConfigError(f"--tune {word}: give two or more values, as local.lr=0.03,0.1,0.3")
-        tried[key] = values
+        space[key] = values
     pairs = tuple((methods[0], rival) for rival in methods[1:])
     cells = tuple(_cells(words))
-    found = Question(vary, tuple(methods), pairs, cells, tried, trials, most, delta, out)
+    question = Question(vary, tuple(methods), pairs, cells, space, trials, most, delta, out)
     for place in itertools.product(cells, methods):
-        refuse_own_models(found.config(*place))
-    return found
+        refuse_own_models(question.config(*place))
+    return question
 
 
 def refuse_own_models(config: Config) -> None:
@@ -146,7 +146,7 @@ def refuse_own_models(config: Config) -> None:
         )
 
 
-def _beside(cell: Cell, method: Method) -> Words:
+def _cell_words(cell: Cell, method: Method) -> Words:
     """A cell's changes, without the keys of a partition in whose place the method has another."""
     if "data.partition" not in method.words:
         return cell.words
@@ -174,8 +174,8 @@ def _cells(words: Sequence[str]) -> list[Cell]:
     sources = [word for word in words if "=" not in word or is_file(word)]
     changes = [word for word in words if word not in sources]
     refuse_repeats(changes)
-    shared, axes = split_space(changes)
-    fixed = dict(map(pair_of, shared))
+    common, axes = split_space(changes)
+    fixed = dict(map(pair_of, common))
     if not sources and not axes:
         axes = {key: values for key, values in USUAL.items() if key not in fixed}
     if "seed" in fixed:
@@ -183,8 +183,8 @@ def _cells(words: Sequence[str]) -> list[Cell]:
     out = []
     for source in dict.fromkeys(sources or ["digits"]):
         for values in itertools.product(*axes.values()):
-            own = dict(zip(axes, values, strict=True))
-            said = [f"{key.rpartition('.')[2]}={value}" for key, value in own.items()]
-            name = " ".join([Path(source).stem if is_file(source) else source, *said])
-            out.append(Cell(name, source, {**fixed, **own}))
+            choice = dict(zip(axes, values, strict=True))
+            labels = [f"{key.rpartition('.')[2]}={value}" for key, value in choice.items()]
+            name = " ".join([Path(source).stem if is_file(source) else source, *labels])
+            out.append(Cell(name, source, {**fixed, **choice}))
     return out

@@ -15,7 +15,7 @@ from ..core.interrupts import TimeUpError
 from ..core.parsing import parse_json
 from ..errors import ConfigError, FedloomError
 from ..storage.atomic import write_atomic
-from ..study import KeptData, Runs
+from ..study import DataCache, Runs
 from ..study.tune import Tuned
 from .advice import PLAIN, Advised, Screen, allowed
 from .question import Method, Question
@@ -35,7 +35,7 @@ def screened(advised: Advised, minutes: float, runs: Runs) -> Advised:
     all methods are tried.
     """
     where, skipped = advised.where, dict(advised.skipped)
-    others = allowed(where, advised.others, skipped, KeptData())
+    others = allowed(where, advised.others, skipped, DataCache())
     methods = (*advised.candidates, *others)
     advised, trials = replace(advised, skipped=skipped), min(TRIALS, where.trials)
     question = replace(where, methods=methods, trials=trials)
@@ -49,26 +49,26 @@ def screened(advised: Advised, minutes: float, runs: Runs) -> Advised:
             f"the {minutes:.3g} minutes ended before all methods were tried; run the same command "
             "again to resume"
         ) from None
-    found = {method: one for (_, method), one in tuned.items() if math.isfinite(one.score)}
+    scored = {method: one for (_, method), one in tuned.items() if math.isfinite(one.score)}
     sign = 1.0 if runs.metric.higher_is_better else -1.0
-    ranked = sorted(found, key=lambda method: -found[method].score)
-    tried = {method.name: sign * found[method].score for method in ranked}
-    failed = tuple(method.name for method in methods if method not in found)
+    ranked = sorted(scored, key=lambda method: -scored[method].score)
+    means = {method.name: sign * scored[method].score for method in ranked}
+    failed = tuple(method.name for method in methods if method not in scored)
     plain = [method for method in advised.candidates if method.name == PLAIN]
-    screen = Screen(splits, trials, tried, failed)
-    best = tuple(_best(plain, ranked, found))
+    screen = Screen(splits, trials, means, failed)
+    best = tuple(_best(plain, ranked, scored))
     return replace(advised, candidates=best, screen=screen)
 
 
 def _best(plain: list[Method], ranked: list[Method], tuned: Mapping[Method, Tuned]) -> list[Method]:
     """FedAvg and the first others, without methods that repeat one before them here."""
-    chosen, wanted = [*plain], len(plain) + BEST
+    best, count = [*plain], len(plain) + BEST
     curves = {tuned[method].curves for method in plain if method in tuned}
     for method in ranked:
-        if len(chosen) < wanted and method not in plain and tuned[method].curves not in curves:
-            chosen.append(method)
+        if len(best) < count and method not in plain and tuned[method].curves not in curves:
+            best.append(method)
             curves.add(tuned[method].curves)
-    return chosen
+    return best
 
 
 def _affordable(question: Question, minutes: float, runs: Runs, rival: bool) -> int:
@@ -76,17 +76,17 @@ def _affordable(question: Question, minutes: float, runs: Runs, rival: bool) -> 
     kept. rival: whether there is something to compare without. Raises ConfigError if not.
     """
     file, digest = question.out / FILE, question.digest()
-    kept = parse_json(file.read_text("utf-8")) if file.is_file() else {}
-    if kept.get("question") != digest:
+    plan = parse_json(file.read_text("utf-8")) if file.is_file() else {}
+    if plan.get("question") != digest:
         tuner, count = Tuner(replace(question, methods=question.methods[:1]), runs), question.trials
         whole = len(question.methods) * count * _DEARER * tuner.seconds() / runs.jobs / 60
-        splits = min(tuner.wanted(), int(_TIME * minutes / whole))
+        splits = min(tuner.splits(), int(_TIME * minutes / whole))
         if not splits and not rival:
             raise ConfigError(
                 f"{minutes:.3g} minutes are too few to try {len(question.methods) - 1} methods "
                 f"beside FedAvg ({count} trials each); give --minutes {math.ceil(whole / _TIME)}, "
                 "or name one to compare it with, as algorithm=fedacg"
             )
-        kept = {"question": digest, "splits": splits}
-        write_atomic(file, json.dumps(kept) + "\n")
-    return int(kept["splits"])
+        plan = {"question": digest, "splits": splits}
+        write_atomic(file, json.dumps(plan) + "\n")
+    return int(plan["splits"])

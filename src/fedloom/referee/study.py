@@ -49,7 +49,7 @@ class Study:
         self._trials: dict[tuple[Cell, Method, int], Trial] = {}
         self._tuner = Tuner(question, runner)
         self.tuned: dict[Place, Tuned] = {}
-        self._plan = _kept_plan(question)
+        self._plan = _read_plan(question)
         self.looks: tuple[int, ...] = tuple(self._plan.get("looks", ()))
         self.splits: int = self._plan.get("splits", int(bool(self.looks)))
         self.over = False  # whether time was up before the end of the plan
@@ -63,10 +63,10 @@ class Study:
         try:
             self._refuse_too_little()
             self.tuned = self._tuner.run(self.splits)
-            for (cell, method), found in self.tuned.items():
-                if found.trials and found.failed == found.trials:
+            for (cell, method), tuned in self.tuned.items():
+                if tuned.trials and tuned.failed == tuned.trials:
                     raise ConfigError(f"{cell.name}: every trial of {method.name} failed")
-            self.looks = self.looks or self._planned()
+            self.looks = self.looks or self._plan_looks()
         except TimeUpError:
             raise FedloomError(
                 f"the {self._minutes:.3g} minutes ended before every method was tuned and had a "
@@ -97,19 +97,19 @@ class Study:
                 "methods or cells"
             )
         if not self.splits:
-            self.splits = max(1, min(tuner.wanted(), int(_TUNING * most / max(1, tuner.count))))
+            self.splits = max(1, min(tuner.splits(), int(_TUNING * most / max(1, tuner.count))))
             self._keep(splits=self.splits)
 
-    def _planned(self) -> tuple[int, ...]:
+    def _plan_looks(self) -> tuple[int, ...]:
         """The looks of a new study: as many seeds as there is time for after the first of each."""
         first, began = self._seeds(self.question.cells, 1), time.monotonic()
         self.runner.run(first)
-        spent = sum(seconds(self.runner.found(trial)) for trial in first) / self.runner.jobs
+        spent = sum(seconds(self.runner.result_of(trial)) for trial in first) / self.runner.jobs
         each = max(time.monotonic() - began, spent, 1e-3)
         more = int(_SPARE * max(0.0, self._until - time.monotonic()) / each)
-        found = looks(max(FIRST, min(self.question.most, 1 + more)))
-        self._keep(splits=self.splits, looks=found)
-        return found
+        seeds = looks(max(FIRST, min(self.question.most, 1 + more)))
+        self._keep(splits=self.splits, looks=seeds)
+        return seeds
 
     def _keep(self, **plan: Any) -> None:
         plan["question"] = self.question.digest()
@@ -152,8 +152,8 @@ class Study:
             trials = [self.trial(cell, method, seed) for method in self.question.methods]
             if not {state_of(trial.folder) for trial in trials} <= {"finished", "failed"}:
                 break
-            for own, trial in zip(out.values(), trials, strict=True):
-                own.append(self.runner.found(trial))
+            for results, trial in zip(out.values(), trials, strict=True):
+                results.append(self.runner.result_of(trial))
         return out
 
     @property
@@ -192,23 +192,23 @@ class Study:
         ]
 
 
-def _kept_plan(question: Question) -> dict[str, Any]:
+def _read_plan(question: Question) -> dict[str, Any]:
     """The plan of a study that was begun; {} of a new one. Raises ConfigError."""
     file = question.out / PLAN
     if not file.is_file():
         return {}
-    kept: dict[str, Any] = parse_json(file.read_text("utf-8"))
-    if kept.get("question") != question.digest():
+    plan: dict[str, Any] = parse_json(file.read_text("utf-8"))
+    if plan.get("question") != question.digest():
         raise ConfigError(
             f"'{question.out}' holds a study of something else, or a file of yours has changed; "
             "choose another --out"
         )
-    return kept
+    return plan
 
 
 def _value(run: Run | None) -> float:
-    found = None if run is None else value_of(run)
-    return math.nan if found is None else found
+    value = None if run is None else value_of(run)
+    return math.nan if value is None else value
 
 
 def _agree(one: Sequence[Run | None], other: Sequence[Run | None]) -> bool:

@@ -19,7 +19,7 @@ from ..report.curve_data import measured
 from ..report.runs import Run
 from ..study import Runs, check_all
 from ..study.sweep import at_end
-from ..study.tune import Batch, Ladder, Point, Tuned, chosen, climb, fixed, grid, tune
+from ..study.tune import Batch, Ladder, Point, Tuned, climb, fixed, grid, summarise, tune
 from .question import Cell, Method, Question
 
 ROWS, MOST_SPLITS = 500, 10  # splits are added until so many rows are judged by, up to so many
@@ -56,19 +56,19 @@ class Tuner:
         first, second = (self.question.tuning(*at, start, split) for split in (0, 1))
         return self._runs.seconds_of(first, second)
 
-    def wanted(self) -> int:
+    def splits(self) -> int:
         """How many splits judge by enough rows, in the cell with the fewest; and no more than hold
         out a row, since shares differ and clients may be small.
         """
         method, fewest, most = self.question.methods[0], ROWS, MOST_SPLITS
         for cell in self.question.cells:
             data = self.question.config(cell, method).data()
-            found = [
+            rows = [
                 held_out(data, trial.config.values["evaluate"]["validation"])
                 for trial in (self.question.tuning(cell, method, {}, n) for n in range(MOST_SPLITS))
             ]
-            fewest = min(fewest, found[0])
-            most = min(most, len([*itertools.takewhile(bool, found)]))
+            fewest = min(fewest, rows[0])
+            most = min(most, len([*itertools.takewhile(bool, rows)]))
         return max(1, min(most, math.ceil(ROWS / max(1, fewest))))
 
     def run(self, splits: int, all_of_them: bool = False) -> dict[Place, Tuned]:
@@ -77,44 +77,44 @@ class Tuner:
         tune, too. Trials of a setting that has no effect do not count: a method with one searches
         again without it. Raises TimeUpError if time is up.
         """
-        tried: dict[Place, dict[Point, list[Run | None]]] = {at: {} for at in self.places}
+        results: dict[Place, dict[Point, list[Run | None]]] = {key: {} for key in self.places}
 
         def run(batches: Mapping[Place, Batch[Point]]) -> dict[Place, dict[Point, float]]:
             trials = {
-                (at, point): [
-                    self.question.tuning(*at, dict(zip(self.spaces[at], point, strict=True)), n)
+                (key, point): [
+                    self.question.tuning(*key, dict(zip(self.spaces[key], point, strict=True)), n)
                     for n in range(splits)
                 ]
-                for at, batch in batches.items()
+                for key, batch in batches.items()
                 for point in batch.points
             }
             self._runs.run(trial for every in trials.values() for trial in every)
-            for (at, point), every in trials.items():
-                tried[at][point] = [self._runs.found(trial) for trial in every]
-            return {at: _scores(tried[at]) for at in batches}
+            for (key, point), every in trials.items():
+                results[key][point] = [self._runs.result_of(trial) for trial in every]
+            return {key: _scores(results[key]) for key in batches}
 
         once: list[Point] = [()] if all_of_them else []
         searches = {
-            at: climb(space, self.question.trials) if space else grid(once)
-            for at, space in self.spaces.items()
+            key: climb(space, self.question.trials) if space else grid(once)
+            for key, space in self.spaces.items()
         }
         tune(searches, run)
-        found = {at: self._chosen(at, runs) for at, runs in tried.items()}
+        tuned = {key: self._choose(key, runs) for key, runs in results.items()}
         again = {
-            at: climb(fixed(self.spaces[at], one.without_effect), self.question.trials)
-            for at, one in found.items()
+            key: climb(fixed(self.spaces[key], one.without_effect), self.question.trials)
+            for key, one in tuned.items()
             if one.without_effect
         }
         tune(again, run)
-        return found | {at: self._chosen(at, tried[at]) for at in again}
+        return tuned | {key: self._choose(key, results[key]) for key in again}
 
-    def _chosen(self, at: Place, runs: Mapping[Point, Sequence[Run | None]]) -> Tuned:
+    def _choose(self, key: Place, runs: Mapping[Point, Sequence[Run | None]]) -> Tuned:
         curves = {
             point: tuple(curve for run in splits if run for curve in curves_of(run))
             for point, splits in runs.items()
             if all(splits)
         }
-        return chosen(self.spaces[at], _scores(runs), curves)
+        return summarise(self.spaces[key], _scores(runs), curves)
 
 
 def space_of(question: Question, cell: Cell, method: Method) -> dict[str, Ladder]:
@@ -126,11 +126,11 @@ def space_of(question: Question, cell: Cell, method: Method) -> dict[str, Ladder
     rules = {"local.lr": keys_of(Local)["lr"]}
     if question.vary in _TUNED and question.vary in config.values:
         make = REGISTRIES[question.vary][config.values[question.vary]["name"]]
-        shared, own = _defaults(FedAvg), _defaults(make)
-        for key, rule in keys_of(make).items():
-            as_fedavg = key in shared and own[key] == shared[key]
-            if not as_fedavg and rule.ends != (None, None):
-                rules[f"{question.vary}.{key}"] = rule
+        fedavg, defaults = _defaults(FedAvg), _defaults(make)
+        for key, hyper in keys_of(make).items():
+            as_fedavg = key in fedavg and defaults[key] == fedavg[key]
+            if not as_fedavg and hyper.ends != (None, None):
+                rules[f"{question.vary}.{key}"] = hyper
     out = dict[str, Ladder]()
     for key in question.tune or rules:
         now = _at(config.values, key)
@@ -169,7 +169,7 @@ def held_out(data: FederatedData, share: float) -> int:
     return sum(math.floor(share * size) for size in data.sizes.tolist())
 
 
-def _scores(tried: Mapping[Point, Sequence[Run | None]]) -> dict[Point, float]:
+def _scores(runs: Mapping[Point, Sequence[Run | None]]) -> dict[Point, float]:
     """What the choice is made by, the mean over the validation splits, more is better: of each the
     mean of the last tenth; -inf of a point of which a run failed.
     """
@@ -180,7 +180,7 @@ def _scores(tried: Mapping[Point, Sequence[Run | None]]) -> dict[Point, float]:
             return -math.inf
         return -value if run.metric.higher_is_better is False else value
 
-    return {point: fmean(map(score, splits)) for point, splits in tried.items()}
+    return {point: fmean(map(score, splits)) for point, splits in runs.items()}
 
 
 def curves_of(run: Run) -> Curves:

@@ -5,20 +5,20 @@ on after a stop.
 
 from __future__ import annotations
 
-from .runs import Ended, Runs, RunTrials, Watch, run_all
+from .runs import Observer, Outcome, Runs, RunTrials, run_all
 from .search import Search
 from .sweep import Sweep, best_of, results
-from .trial import KeptData, Trial, check_all, run_trial, state_of
+from .trial import DataCache, Trial, check_all, run_trial, state_of
 
 __all__ = [
-    "Ended",
-    "KeptData",
+    "Outcome",
+    "DataCache",
     "RunTrials",
     "Runs",
     "Search",
     "Sweep",
     "Trial",
-    "Watch",
+    "Observer",
     "best_of",
     "check_all",
     "results",

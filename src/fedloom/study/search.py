@@ -52,17 +52,17 @@ class Search:
         """
         import optuna
 
-        tried = dict[tuple[str, ...], list[Trial]]()
+        trials = dict[tuple[str, ...], list[Trial]]()
         for number in range(self._count):
             sampler = optuna.samplers.TPESampler(seed=self._sweep.first + number)
             self._study.sampler = sampler
             trial = self._study.ask()
-            choice = {key: self._suggested(trial, key) for key in self._sweep.values}
-            own = tried[tuple(choice.values())] = self._sweep.trials(choice)
-            say(number + 1, choice, self._run(trial, own, progress))
-        return [trial for own in tried.values() for trial in own]
+            choice = {key: self._suggest(trial, key) for key in self._sweep.values}
+            group = trials[tuple(choice.values())] = self._sweep.trials(choice)
+            say(number + 1, choice, self._run(trial, group, progress))
+        return [trial for group in trials.values() for trial in group]
 
-    def _suggested(self, trial: Any, key: str) -> str:
+    def _suggest(self, trial: Any, key: str) -> str:
         one = self._sweep.ranges.get(key)
         if one is None:
             return str(trial.suggest_categorical(key, self._sweep.values[key]))
@@ -70,11 +70,11 @@ class Search:
             return one.text(trial.suggest_int(key, int(one.low), int(one.high), log=one.log))
         return one.text(trial.suggest_float(key, one.low, one.high, log=one.log))
 
-    def _run(self, trial: Any, own: Sequence[Trial], progress: bool) -> str:
+    def _run(self, trial: Any, group: Sequence[Trial], progress: bool) -> str:
         """Run a trial for every seed -> its state. The first seed alone can be pruned."""
         from optuna.trial import TrialState
 
-        before = self._before(own[0])
+        before = self._before(group[0])
         for number, measure in before.items():
             trial.report(measure, number)
 
@@ -86,15 +86,15 @@ class Search:
                     raise _Pruned(f"after round {number}: worse than the median then")
 
         state = "finished"
-        for place, one in enumerate(own):
+        for index, one in enumerate(group):
             try:
-                state = run_trial(one, progress, on_evaluation=[] if place else [watch])
+                state = run_trial(one, progress, on_evaluation=[] if index else [watch])
             except _Pruned as why:
                 write_atomic(one.folder / PRUNED, f"{why}\n")
                 state = "pruned"
             if state != "finished":
                 break
-        value = results(own)[0].value(self._sweep.by) if state == "finished" else None
+        value = results(group)[0].value(self._sweep.by) if state == "finished" else None
         failed = TrialState.PRUNED if state == "pruned" else TrialState.FAIL
         self._study.tell(trial, value, state=None if value is not None else failed)
         return state

@@ -54,14 +54,14 @@ def split_space(words: Sequence[str], ranges: bool = False) -> tuple[list[str], 
     >>> split_space(["local.lr=0.01..1:log", "local.batch=10,20", "rounds=5"], ranges=True)
     (['rounds=5'], {'local.lr': ['0.01..1:log'], 'local.batch': ['10', '20']})
     """
-    shared, space = list[str](), Values()
+    common, space = list[str](), Values()
     for word in canonical(words):
         key, _ = parse_override(word)
         values = values_of(word)
         if len(values) == 1 and not (ranges and ".." in values[0]):
             if re.fullmatch(r"[\d.eE+-]+\.\.[\d.eE+-]+(:log)?", values[0]):
                 raise ConfigError(f"'{word}' is a range, which a search tries: give --trials too")
-            shared.append(word)
+            common.append(word)
             continue
         if key == "seed":
             raise ConfigError(
@@ -72,7 +72,7 @@ def split_space(words: Sequence[str], ranges: bool = False) -> tuple[list[str], 
         if len(values) > 1 and not several(values):
             raise ConfigError(f"'{word}': a value is empty or there twice; give each one once")
         space[key] = values
-    return shared, space
+    return common, space
 
 
 @dataclass(frozen=True)

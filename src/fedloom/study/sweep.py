@@ -46,7 +46,7 @@ class Sweep:
         by: str = "validation",
         search: bool = False,
     ) -> None:
-        typed, self.values = split_space(words, ranges=search)
+        common, self.values = split_space(words, ranges=search)
         self.ranges = {k: Range.of(k, v[0]) for k, v in self.values.items() if len(v) == 1}
         if not self.values:
             some = "several values, as in local.lr=0.03,0.1,0.3"
@@ -56,21 +56,21 @@ class Sweep:
         self.example = {
             k: r.text(r.low) if (r := self.ranges.get(k)) else v[0] for k, v in self.values.items()
         }
-        first = resolve(source, [*typed, *(f"{k}={v}" for k, v in self.example.items())]).values
-        fixed = {word.partition("=")[0].strip().removesuffix(".name") for word in typed}
+        first = resolve(source, [*common, *(f"{k}={v}" for k, v in self.example.items())]).values
+        fixed = {word.partition("=")[0].strip().removesuffix(".name") for word in common}
         # methods are tuned one after the other
         usual = Path("runs") / f"sweep-{folder_name(first, fixed)}"
-        self.source, self.by, self._typed = source, by, typed
+        self.source, self.by, self._words = source, by, common
         self._kind = "search" if search else "sweep"
         self.first, self.seeds = int(first["seed"]), seeds
         self.folder = usual if out is None else user_path(out)
-        held = by == "validation" and not first["evaluate"].get("validation")
-        self.shared = (*typed, *[f"evaluate.validation={VALIDATION}"] * held)
+        held_out = by == "validation" and not first["evaluate"].get("validation")
+        self.common = (*common, *[f"evaluate.validation={VALIDATION}"] * held_out)
 
     def trials(self, choice: Mapping[str, str]) -> list[Trial]:
         """The runs of a combination, one for each seed."""
         seeds = range(self.first, self.first + self.seeds)
-        return [trial_in(self.folder, self.source, self.shared, choice, seed) for seed in seeds]
+        return [trial_in(self.folder, self.source, self.common, choice, seed) for seed in seeds]
 
     def grid(self) -> list[Trial]:
         """The runs of every combination, all configurations checked."""
@@ -83,16 +83,16 @@ class Sweep:
         folder with a sweep of other settings, whose runs would stand among these.
         """
         free = (*FREE, "seed")
-        shared = [w for w in self._typed if re.split(r"[.=]", w)[0].strip() not in free]
+        changes = [w for w in self._words if re.split(r"[.=]", w)[0].strip() not in free]
         if self._kind == "search":  # which other seeds and values lead elsewhere
-            shared += [f"seed={self.first}", f"seeds={self.seeds}"]
-            shared += [f"{key}={','.join(values)}" for key, values in self.values.items()]
-        shared = sorted(shared)
-        mine = {"by": self.by, "settings": digest(load(self.source)[0]), "changes": shared}
+            changes += [f"seed={self.first}", f"seeds={self.seeds}"]
+            changes += [f"{key}={','.join(values)}" for key, values in self.values.items()]
+        changes = sorted(changes)
+        record = {"by": self.by, "settings": digest(load(self.source)[0]), "changes": changes}
         file = self.folder / f"{self._kind}.json"
-        before = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else mine
-        if before != mine:
-            other = sorted({*before.get("changes", ())} ^ {*shared})
+        before = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else record
+        if before != record:
+            other = sorted({*before.get("changes", ())} ^ {*changes})
             differs = ", ".join(other)
             differs = differs or ("--by" if before.get("by") != self.by else str(self.source))
             raise ConfigError(
@@ -100,7 +100,7 @@ class Sweep:
                 "give another --out"
             )
         make_folder(self.folder)
-        write_atomic(file, json.dumps(mine))
+        write_atomic(file, json.dumps(record))
 
 
 # --------------------------------------------------------------------------------- what came of it
@@ -118,8 +118,8 @@ class Row:
 
     def value(self, by: str) -> float | None:
         """The mean that the choice is made by."""
-        found = self.of[by]
-        return None if found is None else found[0]
+        spread = self.of[by]
+        return None if spread is None else spread[0]
 
 
 def results(trials: Iterable[Trial]) -> list[Row]:
@@ -132,12 +132,12 @@ def results(trials: Iterable[Trial]) -> list[Row]:
 
 def _row(group: Sequence[Trial]) -> Row:
     states = {trial.folder: state_of(trial.folder) for trial in group}
-    done = [load_run(folder) for folder, state in states.items() if state == "finished"]
+    runs = [load_run(folder) for folder, state in states.items() if state == "finished"]
     failed = [folder / FAILURE for folder, state in states.items() if state == "failed"]
     return Row(
         group[0].choice,
-        len(done),
-        {split: spread([at_end(run, split) for run in done]) for split in ("validation", "test")},
+        len(runs),
+        {split: spread([at_end(run, split) for run in runs]) for split in ("validation", "test")},
         tuple(file.read_text("utf-8").strip() for file in failed),
         "pruned" in states.values(),
     )

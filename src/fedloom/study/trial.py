@@ -47,12 +47,12 @@ class Trial:
     @property
     def words(self) -> str:
         """Its choice, as it was typed."""
-        return said(self.choice)
+        return as_words(self.choice)
 
     @property
     def title(self) -> str:
         """What it is, for progress."""
-        return f"{self.folder.parent.name}: {said({**self.choice, 'seed': str(self.seed)})}"
+        return f"{self.folder.parent.name}: {as_words({**self.choice, 'seed': str(self.seed)})}"
 
     @property
     def rounds(self) -> int:
@@ -60,29 +60,29 @@ class Trial:
         return int(self.config.values["rounds"])
 
 
-def said(choice: Mapping[str, str]) -> str:
+def as_words(choice: Mapping[str, str]) -> str:
     """A choice as it is typed.
 
-    >>> said({"local.lr": "0.1", "cohort": "4"})
+    >>> as_words({"local.lr": "0.1", "cohort": "4"})
     'local.lr=0.1 cohort=4'
     """
     return " ".join(f"{key}={value}" for key, value in choice.items())
 
 
 def trial_in(
-    folder: Path, source: str | Path, shared: Sequence[str], choice: Mapping[str, str], seed: int
+    folder: Path, source: str | Path, common: Sequence[str], choice: Mapping[str, str], seed: int
 ) -> Trial:
     """A trial in a folder below `folder`, named by the tried values and a hash of all settings that
     decide the numbers. shared: changes before the choice. Raises ConfigError.
     """
     pairs = [f"{key}={value}" for key, value in choice.items()]
-    config = resolve(source, [*shared, *pairs, f"seed={seed}"])
+    config = resolve(source, [*common, *pairs, f"seed={seed}"])
     words = [re.sub(r"[^\w.=+-]+", "-", re.sub(r"^[^=]*\.", "", pair)) for pair in pairs]
     name = f"{'_'.join(words)[:80].strip('-')}-seed{seed}-{run_digest(config.values)[:8]}"
     return Trial(choice, seed, config, folder / name)
 
 
-class KeptData:
+class DataCache:
     """The data of the last run, kept for the next one that shares them."""
 
     def __init__(self) -> None:
@@ -92,28 +92,28 @@ class KeptData:
     def of(self, config: Config) -> FederatedData:
         """The data of a configuration. Raises ConfigError or DataError."""
         values = config.values
-        drawn = values["seed"] if "tests" in values["data"] else None  # of clients' test sets
-        key = digest([values["data"], values["dtype"], drawn])
+        seed = values["seed"] if "tests" in values["data"] else None  # of clients' test sets
+        key = digest([values["data"], values["dtype"], seed])
         if key != self._key or self._data is None:
             self._key, self._data = "", None  # the old ones first, for both may not fit
             self._key, self._data = key, config.data()
         return self._data
 
 
-def check_all(trials: Sequence[Trial], kept: KeptData | None = None) -> None:
+def check_all(trials: Sequence[Trial], cache: DataCache | None = None) -> None:
     """Build every combination that has not begun, with its data and its model, and train nothing,
     so that errors come now and not hours later. kept: data that a check before may have loaded.
 
     Raises ConfigError, naming the combination.
     """
-    seen, kept = set[tuple[Any, ...]](), kept or KeptData()
+    keys, cache = set[tuple[Any, ...]](), cache or DataCache()
     for trial in trials:
         key = (trial.folder.parent, *trial.choice.values())
-        if key in seen or state_of(trial.folder) != "new":
+        if key in keys or state_of(trial.folder) != "new":
             continue
-        seen.add(key)
+        keys.add(key)
         try:
-            experiment = trial.config.experiment(data=kept.of(trial.config))
+            experiment = trial.config.experiment(data=cache.of(trial.config))
             experiment.engine = "serial" if is_auto(experiment.engine) else experiment.engine
             experiment.build()
         except FedloomError as error:
@@ -142,9 +142,9 @@ def run_trial(trial: Run, progress: bool = False, **more: Any) -> str:
     if state in OVER:
         return state
     if state == "begun":
-        own = str(RunDirectory(trial.folder).read_config().get("engine", "serial"))
-        if bits_of(own) != bits_of(str(config.values["engine"])):
-            config = replace(config, values={**config.values, "engine": own})
+        engine = str(RunDirectory(trial.folder).read_config().get("engine", "serial"))
+        if bits_of(engine) != bits_of(str(config.values["engine"])):
+            config = replace(config, values={**config.values, "engine": engine})
     experiment = config.experiment(**more)
     try:
         go = experiment.resume if state == "begun" else experiment.run

@@ -46,13 +46,13 @@ def halving(points: Sequence[P]) -> Strategy[P]:
     >>> search.send({n: n % 5 for n in range(9)}), search.send({4: 0.1, 3: 0.3, 8: 0.2})
     (Batch(points=[4, 3, 8], part=3), Batch(points=[3, 8], part=1))
     """
-    kept = points
+    remaining = points
     for part in RUNGS:
         stay = max(_LEAST, math.ceil(len(points) * part / ETA**3))
-        if len(kept) > stay:
-            scores = yield Batch(kept, part)
-            kept = sorted((p for p in points if p in scores), key=lambda p: -scores[p])[:stay]
-    yield Batch(kept)
+        if len(remaining) > stay:
+            scores = yield Batch(remaining, part)
+            remaining = sorted((p for p in points if p in scores), key=lambda p: -scores[p])[:stay]
+    yield Batch(remaining)
 
 
 # -------------------------------------------------------------------------------- with equal effort
@@ -66,22 +66,22 @@ class Ladder:
     values: tuple[str, ...] = ()
     rule: Hyper = field(default_factory=Hyper)
 
-    def beside(self, value: str, step: float = STEP) -> list[str]:
+    def neighbours(self, value: str, step: float = STEP) -> list[str]:
         """The values next to one.
 
-        >>> Ladder("0.1").beside("0.1"), Ladder("2", ("1", "2", "4")).beside("4")
+        >>> Ladder("0.1").neighbours("0.1"), Ladder("2", ("1", "2", "4")).neighbours("4")
         (['0.3', '0.0333'], ['2'])
         """
         if self.values:
-            at = self.values.index(value)
-            return [*self.values[at + 1 : at + 2], *self.values[max(0, at - 1) : at]]
+            i = self.values.index(value)
+            return [*self.values[i + 1 : i + 2], *self.values[max(0, i - 1) : i]]
         now = float(value)
         if self.rule.bound("exclusiveMaximum") == 1:  # a decay: its distance from 1 counts
             near = [1 - (1 - now) / step, 1 - (1 - now) * step]
         else:
             near = [now * step, now / step]
-        found = [float(f"{v:.3g}") for v in near]
-        return [repr(v) for v in found if v > 0 and v != now and self.rule.allows(v)]
+        rounded = [float(f"{v:.3g}") for v in near]
+        return [repr(v) for v in rounded if v > 0 and v != now and self.rule.allows(v)]
 
 
 Space = Mapping[str, Ladder]
@@ -97,28 +97,28 @@ def climb(space: Space, trials: int) -> Strategy[Point]:
     scores = dict[Point, float]()
     new = [tuple(ladder.start for ladder in space.values())] if space else []
     while new:
-        told = yield Batch(new)
-        scores |= {point: told[point] for point in new}
-        new = _beside_best(space, scores)[: trials - len(scores)]
+        answers = yield Batch(new)
+        scores |= {point: answers[point] for point in new}
+        new = _next_points(space, scores)[: trials - len(scores)]
 
 
 def fixed(space: Space, settings: Sequence[str]) -> Space:
     """The space with some settings at their start.
 
-    >>> fixed({"lr": Ladder("0.1"), "mu": Ladder("1.0")}, ["mu"])["mu"].beside("1.0")
+    >>> fixed({"lr": Ladder("0.1"), "mu": Ladder("1.0")}, ["mu"])["mu"].neighbours("1.0")
     []
     """
     at_start = {key: Ladder(space[key].start, (space[key].start,)) for key in settings}
     return {**space, **at_start}
 
 
-def _beside_best(space: Space, scores: Mapping[Point, float]) -> list[Point]:
+def _next_points(space: Space, scores: Mapping[Point, float]) -> list[Point]:
     """The next points beside the best one, in steps of the first size that has any."""
     best = best_point(scores)
     for root in range(_FINEST):
-        for at, ladder in enumerate(space.values()):
-            values = ladder.beside(best[at], STEP ** (0.5**root))
-            points = [(*best[:at], value, *best[at + 1 :]) for value in values]
+        for i, ladder in enumerate(space.values()):
+            values = ladder.neighbours(best[i], STEP ** (0.5**root))
+            points = [(*best[:i], value, *best[i + 1 :]) for value in values]
             if new := [point for point in points if point not in scores]:
                 return new
     return []
@@ -135,8 +135,8 @@ def tune(
     scores: Mapping[K, Any] = dict.fromkeys(searches)  # None begins a search
     while batches := {
         key: batch
-        for key, told in scores.items()
-        if (batch := _next(searches[key], told)) is not None
+        for key, answer in scores.items()
+        if (batch := _next(searches[key], answer)) is not None
     }:
         scores = run(batches)
 
@@ -169,7 +169,7 @@ class Tuned:
     curves: object = None
 
 
-def chosen(space: Space, scores: Mapping[Point, float], curves: Mapping[Point, object]) -> Tuned:
+def summarise(space: Space, scores: Mapping[Point, float], curves: Mapping[Point, object]) -> Tuned:
     """The end of a search. curves: of the points that did not fail."""
     if not scores:
         return Tuned()
@@ -190,14 +190,14 @@ def edges(space: Space, scores: Mapping[Point, float]) -> list[str]:
     others beyond: a better one may lie there. Of a list of --tune, its first and last value.
     """
     best, out = best_point(scores), []
-    for at, (key, ladder) in enumerate(space.items()):
+    for i, (key, ladder) in enumerate(space.items()):
         if ladder.values:
-            outside = best[at] in (ladder.values[0], ladder.values[-1])
+            outside = best[i] in (ladder.values[0], ladder.values[-1])
         else:
-            tried, now = [float(point[at]) for point in scores], float(best[at])
-            beyond = [float(value) for value in ladder.beside(best[at])]
-            outside = now in (min(tried), max(tried)) and any(
-                v > max(tried) if v > now else v < min(tried) for v in beyond
+            values, now = [float(point[i]) for point in scores], float(best[i])
+            beyond = [float(value) for value in ladder.neighbours(best[i])]
+            outside = now in (min(values), max(values)) and any(
+                v > max(values) if v > now else v < min(values) for v in beyond
             )
         if outside:
             out.append(key)
@@ -207,12 +207,12 @@ def edges(space: Space, scores: Mapping[Point, float]) -> list[str]:
 def without_effect(space: Space, curves: Mapping[Point, object]) -> list[str]:
     """The settings of which all values that were tried gave the same curves, to the bit."""
     out = []
-    for at, key in enumerate(space):
+    for i, key in enumerate(space):
         pairs = [
             curves[one] == curves[other]
             for one in curves
             for other in curves
-            if one[at] < other[at] and (*one[:at], other[at], *one[at + 1 :]) == other
+            if one[i] < other[i] and (*one[:i], other[i], *one[i + 1 :]) == other
         ]
         if pairs and all(pairs):
             out.append(key)

@@ -12,7 +12,7 @@ from fedloom.data import FederatedData
 from fedloom.errors import DataError, FedloomError
 from fedloom.measures import Cka, Divergence, Hessian, Measure, Plane, Surface
 from fedloom.storage.identity import digest
-from fedloom.study import Ended, RunTrials, run_all, state_of
+from fedloom.study import Outcome, RunTrials, run_all, state_of
 
 from . import flamby
 from .entry import Entry
@@ -93,17 +93,17 @@ class Work(RunTrials):
     def __init__(self, pause: Path, metrics: Mapping[Path, Sequence[str]]) -> None:
         super().__init__()
         self._pause, self._metrics = pause, metrics
-        self._unavailable: dict[str, Ended] = {}
+        self._unavailable: dict[str, Outcome] = {}
 
-    def __call__(self, run: Any, on_row: Callable[[Any], None]) -> Ended:
+    def __call__(self, run: Any, on_row: Callable[[Any], None]) -> Outcome:
         """Run one, or go on with it, and measure it."""
         same = digest({k: v for k, v in run.config.values["data"].items() if k != "seed"})
         if same in self._unavailable:
             return self._unavailable[same]
         try:
-            data = self.kept.of(run.config)
+            data = self.cache.of(run.config)
         except DataError as error:
-            self._unavailable[same] = Ended("no data", " ".join(str(error).split()))
+            self._unavailable[same] = Outcome("no data", " ".join(str(error).split()))
             return self._unavailable[same]
 
         def after_round(row: Any) -> None:
@@ -117,7 +117,7 @@ class Work(RunTrials):
         except FedloomError as error:
             if state_of(run.folder) != "new":  # a run that broke off is no refusal
                 raise
-            return Ended("refused", " ".join(str(error).split()))
+            return Outcome("refused", " ".join(str(error).split()))
         metrics = self._metrics[run.folder]
         if result.state == "failed" or not metrics:
             return result
