@@ -42,7 +42,7 @@ class PerClient:
     why: dict[str, dict[str, list[int]]] = field(default_factory=dict)
     basis: str = NOT_MEASURED
 
-    def put(
+    def add(
         self, name: str, values: list[float | None], basis: str, why: Callable[[int], str]
     ) -> None:
         """Add a metric. why: says why a client has no value."""
@@ -58,8 +58,8 @@ class PerClient:
         names: the clients'.
         """
         row: dict[str, Any] = {}
-        for place, (name, values) in enumerate(self.values.items()):
-            better = higher_is_better(name, metrics.get(name)) if place else higher
+        for index, (name, values) in enumerate(self.values.items()):
+            better = higher_is_better(name, metrics.get(name)) if index else higher
             row |= spread_of(name, values, better, names)
         return row
 
@@ -89,43 +89,43 @@ class ClientTests:
         gives the run's model; nodes: what they measured; last: clients fine-tune it first, if they
         are to.
         """
-        data, metrics, found = self.fed.data, self.fed.metrics, PerClient()
-        own_rows, tuned = data.test_clients is not None, last and self._finetune > 0
-        lacking = "no test rows" if own_rows else "no test rows of a class"
-        seen: dict[int, dict[str, float]] = {}  # what was measured client by client
+        data, metrics, result = self.fed.data, self.fed.metrics, PerClient()
+        has_rows, tuned = data.test_clients is not None, last and self._finetune > 0
+        lacking = "no test rows" if has_rows else "no test rows of a class"
+        rows: dict[int, dict[str, float]] = {}  # what was measured client by client
         common, basis = list[str](), ""
         needs = "it needs test rows of the client's own: data.tests = matched"
         if nodes:
-            seen = {i: self._means(s) for i, s in nodes.items()}
+            rows = {i: self._means(s) for i, s in nodes.items()}
             basis, lacking = "own test rows, at the nodes", "no answer, or no test rows"
-        elif own_rows and (tuned or self.plan.personalises):
-            seen = self._each(group, current(), memory, tuned)
+        elif has_rows and (tuned or self.plan.personalises):
+            rows = self._each(group, current(), memory, tuned)
             basis = f"own test sets, {'fine-tuned' if tuned else 'personal'} models"
         elif not self.plan.personalises:
             common = [k for k in self._names if k in score.each]  # known of single examples
-            if len(common) < len(self._names) and metrics and own_rows:
-                seen, basis = self._each(group, current()), "own test sets"
+            if len(common) < len(self._names) and metrics and has_rows:
+                rows, basis = self._each(group, current()), "own test sets"
         for name in self._names:
             if name in common:
                 values, on = client_values(data, metrics, score, name)
-                found.put(name, values, on, lambda _: lacking)
+                result.add(name, values, on, lambda _: lacking)
             elif basis:
                 each = [
-                    seen[i][name] if i in seen else math.nan for i in range(self.fed.population)
+                    rows[i][name] if i in rows else math.nan for i in range(self.fed.population)
                 ]
                 values = [value if math.isfinite(value) else None for value in each]
-                why = lambda i: self._undefined(i) if i in seen else lacking
-                found.put(name, values, basis, why)
+                why = lambda i: self._undefined(i) if i in rows else lacking
+                result.add(name, values, basis, why)
             else:
-                found.put(name, [None] * self.fed.population, NOT_MEASURED, lambda _: needs)
-        return found
+                result.add(name, [None] * self.fed.population, NOT_MEASURED, lambda _: needs)
+        return result
 
     def _undefined(self, i: int) -> str:
         """Why a metric is no number on a client's test rows."""
         data = self.fed.data
         if data.test_clients is not None and data.test_targets is not None:
-            mine = data.test_targets[data.test_clients.of(i).to(data.test_targets.device)]
-            if bool((mine == mine[:1]).all()):
+            labels = data.test_targets[data.test_clients.of(i).to(data.test_targets.device)]
+            if bool((labels == labels[:1]).all()):
                 return "its test rows have one class"
         return "it is not defined on its test rows, as an AUC of one class is not"
 
@@ -146,20 +146,20 @@ class ClientTests:
         """
         assert self.fed.data.test_clients is not None
         some = [i for i in range(self.fed.population) if len(self.fed.data.test_clients.of(i))]
-        found: dict[int, dict[str, float]] = {}
+        means: dict[int, dict[str, float]] = {}
         for a in range(0, len(some), _AT_ONCE):
             chunk, rows = some[a : a + _AT_ONCE], None
-            mine = chunk[group.rank :: group.size]
+            clients = chunk[group.rank :: group.size]
             if memory is not None:
                 rows, last = memory.get(chunk), memory.last(chunk)
                 new = [i for i in chunk if last[i] is None] if group.rank == 0 else []
-                mine = [i for i in chunk if i in rows or i in new]
-            own, error = group.attempt(
-                functools.partial(self._measured, mine, current, rows, tuned)
+                clients = [i for i in chunk if i in rows or i in new]
+            values, error = group.attempt(
+                functools.partial(self._measured, clients, current, rows, tuned)
             )
-            for part in group.gather(own, error):
-                found |= part or {}
-        return found
+            for part in group.gather(values, error):
+                means |= part or {}
+        return means
 
     def _measured(
         self, clients: list[int], current: Current, rows: dict[int, Rec] | None, tuned: bool
@@ -167,7 +167,7 @@ class ClientTests:
         """Every metric of clients on their own test sets. rows: the states of those that have
         one; None: all are measured with the common model.
         """
-        data, found = self.fed.data, dict[int, dict[str, float]]()
+        data, means = self.fed.data, dict[int, dict[str, float]]()
         assert data.test_inputs is not None and data.test_targets is not None
         assert data.test_clients is not None
         for i in clients:
@@ -176,8 +176,8 @@ class ClientTests:
                 x, buffers = self.model(i, rows.get(i), current, tuned)
             index = data.test_clients.of(i).to(data.test_inputs.device)
             examples = data.test_inputs[index], data.test_targets[index]
-            found[i] = self._means(self._scorer.of(x, buffers, examples))
-        return found
+            means[i] = self._means(self._scorer.of(x, buffers, examples))
+        return means
 
     def model(self, i: int, row: Rec, current: Current, tuned: bool) -> tuple[Vec, Vec]:
         """The model (d,) that a client uses itself, and its buffers. row: its state, None before
@@ -187,14 +187,14 @@ class ClientTests:
         if tuned:
             return self._tuned(i, row, x, buffers, round)
         if row is not None:  # what its stages put into the model, and into the message
-            there, client = (rec(x=x), msg), self._client
-            shares = [client.download(client.views.whole, m, buffers) for m in there]
-            model, given = [client.received(share, row) for share in shares]
-            x, msg, buffers = model.msg.x, given.msg, model.buffers
+            parts, client = (rec(x=x), msg), self._client
+            shares = [client.download(client.views.whole, m, buffers) for m in parts]
+            model, message = [client.received(download, row) for download in shares]
+            x, msg, buffers = model.msg.x, message.msg, model.buffers
         if self.plan.algorithm.personalises:
             with Explained(self.plan.algorithm.method, i, max(0, round - 1)):
-                own = None if row is None else row.alg
-                x = personal_model(self.plan.algorithm, self.net.init(), msg, own)
+                state = None if row is None else row.alg
+                x = personal_model(self.plan.algorithm, self.net.init(), msg, state)
         return x, buffers
 
     def _tuned(self, i: int, row: Rec, x: Vec, buffers: Vec, round: int) -> tuple[Vec, Vec]:
@@ -205,8 +205,8 @@ class ClientTests:
         if hasattr(row, "passes"):  # its pass over its data goes on
             memory = memory._replace(passes=row.passes)
         with Explained(self.plan.algorithm.method, i, max(0, round - 1)):
-            done = client.train(client.receive(share, memory), memory, i, round)
-        return done.x.clone(), self.net.buffers()
+            result = client.train(client.receive(share, memory), memory, i, round)
+        return result.x.clone(), self.net.buffers()
 
     @functools.cached_property
     def _tuner(self) -> Client:
@@ -261,9 +261,9 @@ def untested(plan: Plan, fed: Federation) -> str:
     """A remark if clients use models of their own that nothing measures; else empty."""
     if not plan.personalises or fed.data.test_clients is not None:
         return ""
-    who = plan.algorithm.method if (layers := plan.private) is None else layers.name
+    owner = plan.algorithm.method if (layers := plan.private) is None else layers.name
     return (
-        f"{who}: clients have models of their own, and no test sets to measure them on; give "
+        f"{owner}: clients have models of their own, and no test sets to measure them on; give "
         "data.tests = matched (with_client_tests in Python)"
     )
 
@@ -299,17 +299,17 @@ def spread_of(
     >>> spread_of("accuracy", [0.5, None, 1.0], True)["client_accuracy_worst"]
     0.5
     """
-    known = np.array([v for v in values if v is not None], dtype=np.float64)
-    if not known.size:
+    scores = np.array([v for v in values if v is not None], dtype=np.float64)
+    if not scores.size:
         return {}
-    bad, tenth = (known.max(), 0.9) if higher_is_better is False else (known.min(), 0.1)
-    found = {
-        "mean": float(known.mean()),
+    bad, tenth = (scores.max(), 0.9) if higher_is_better is False else (scores.min(), 0.1)
+    entries = {
+        "mean": float(scores.mean()),
         "worst": float(bad),
-        "tenth": float(np.quantile(known, tenth)),
-        "spread": float(known.std()),
+        "tenth": float(np.quantile(scores, tenth)),
+        "spread": float(scores.std()),
     }
-    out: dict[str, Any] = {f"client_{metric}_{name}": value for name, value in found.items()}
+    out: dict[str, Any] = {f"client_{metric}_{name}": value for name, value in entries.items()}
     if names:
         out[f"client_{metric}_worst_name"] = names[[*values].index(bad)]
     return out

@@ -12,13 +12,13 @@ OF_SITES = "mean of the sites, weighted by rows"
 
 
 class Declared(NamedTuple):
-    """A metric by its name. higher_is_better: None where torchmetrics says it. made_by: a class of
-    torchmetrics, "" for one of fedloom, with these options. refusal: of fedloom's own, what is said
-    where the targets are others. unit: "share" is shown in per cent.
+    """A metric by its name. higher_is_better: None where torchmetrics says it. class_name: a class
+    of torchmetrics, "" for one of fedloom, with these options. refusal: of fedloom's own, what is
+    said where the targets are others. unit: "share" is shown in per cent.
     """
 
     higher_is_better: bool | None
-    made_by: str = ""
+    class_name: str = ""
     options: Mapping[str, Any] = {}
     refusal: str = ""
     unit: str = ""
@@ -55,8 +55,8 @@ def higher_is_better(name: str, metric: Any = None) -> bool | None:
     >>> [higher_is_better(name) for name in ("accuracy", "mae", "error_rate")]
     [True, False, None]
     """
-    own = getattr(metric, "higher_is_better", None)
-    return _DIRECTIONS.get(name) if own is None else bool(own)
+    value = getattr(metric, "higher_is_better", None)
+    return _DIRECTIONS.get(name) if value is None else bool(value)
 
 
 def unit_of(name: str) -> str:

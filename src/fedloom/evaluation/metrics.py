@@ -58,10 +58,10 @@ def brier(outputs: Any, targets: Tensor) -> Tensor:
     >>> brier(torch.tensor([[0.0, 0.0]]), torch.tensor([1]))
     tensor([0.2500])
     """
-    likely, wanted = chances(outputs, targets), targets.reshape(-1).long()
+    likely, labels = chances(outputs, targets), targets.reshape(-1).long()
     if likely.shape[1] == 2:
-        return (likely[:, 1] - wanted).square()
-    return (likely - F.one_hot(wanted, likely.shape[1])).square().sum(1)
+        return (likely[:, 1] - labels).square()
+    return (likely - F.one_hot(labels, likely.shape[1])).square().sum(1)
 
 
 @dataclass(frozen=True)
@@ -71,13 +71,13 @@ class Tokens:
     ignore: int | None = None
     exported: ClassVar[str] = ""  # what an exported script calls it
 
-    def counted(self, targets: Tensor) -> Tensor | None:
+    def mask(self, targets: Tensor) -> Tensor | None:
         """Mask of the targets that count, of their shape; None: all of them."""
         return None if self.ignore is None else targets != self.ignore
 
     def weight(self, targets: Tensor) -> Tensor:
         """How many tokens an example has, (B,)."""
-        mask = self.counted(targets)
+        mask = self.mask(targets)
         if mask is None:
             return targets.new_full((len(targets),), targets[0].numel())
         return mask.reshape(len(targets), -1).sum(1)
@@ -91,7 +91,7 @@ class TokenAccuracy(Tokens):
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """-> each example's share (B,)."""
         right = (by_class(outputs, targets).argmax(1) == targets).float()
-        return example_mean(right, self.counted(targets))
+        return example_mean(right, self.mask(targets))
 
 
 class Perplexity(Tokens):
@@ -109,7 +109,7 @@ class Perplexity(Tokens):
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """-> each example's mean loss per token (B,)."""
         each = F.cross_entropy(by_class(outputs, targets), targets, reduction="none")
-        return example_mean(each, self.counted(targets))
+        return example_mean(each, self.mask(targets))
 
     @staticmethod
     def final(mean: float) -> float:
@@ -190,11 +190,11 @@ class Overlap:
     def update(self, outputs: Tensor, targets: Tensor) -> None:
         """Add one batch: outputs (B, C, ...), targets (B, ...)."""
         logits = by_class(outputs, targets)
-        classes, found = logits.shape[1], logits.argmax(1)
+        classes, predicted = logits.shape[1], logits.argmax(1)
         if self.ignore is not None:
-            counted = targets != self.ignore
-            targets, found = targets[counted], found[counted]
-        pairs = torch.bincount((targets * classes + found).flatten(), minlength=classes**2)
+            mask = targets != self.ignore
+            targets, predicted = targets[mask], predicted[mask]
+        pairs = torch.bincount((targets * classes + predicted).flatten(), minlength=classes**2)
         pairs = pairs.view(classes, classes)
         self._pairs = self._pairs + pairs if len(self._pairs) else pairs
 
@@ -202,9 +202,9 @@ class Overlap:
         """The mean; NaN where no pixel counts."""
         both = self._pairs.diagonal().double()
         sizes = (self._pairs.sum(0) + self._pairs.sum(1)).double()
-        there = sizes > 0
+        present = sizes > 0
         parts = 2 * both / sizes if self.kind == "dice" else both / (sizes - both)
-        return float(parts[there].mean())
+        return float(parts[present].mean())
 
 
 def exported(metric: Any) -> str:

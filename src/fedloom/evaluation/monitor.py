@@ -76,8 +76,8 @@ class DivergenceMonitor:
         tests, classes = fed.data.test_targets, fed.data.classes
         self._guess = 0.0  # an accuracy up to this is no better than a guess
         self._majority = Majority("", 0.0, 0.0)
-        ours = used and exported(fed.metrics.get("accuracy")) == "accuracy"
-        if ours and classes is not None and classes > 1 and tests is not None and len(tests):
+        accuracy = used and exported(fed.metrics.get("accuracy")) == "accuracy"
+        if accuracy and classes is not None and classes > 1 and tests is not None and len(tests):
             share = 1 / classes
             self._guess = share + 2 * math.sqrt(share * (1 - share) / len(tests))
             self._majority = majority(tests, fed.data.class_names)
@@ -85,16 +85,16 @@ class DivergenceMonitor:
         self._start, self._uninformed = math.inf, uninformed_loss(fed, objective)
         self._worse = 0
         self._guesses: list[float] = []  # the losses since the accuracy is that of a guess
-        self._said: set[str] = set()
+        self._warned: set[str] = set()
         self._at_first = [first] if first else []
         self._verdict: list[str] = []
 
     @property
     def verdict(self) -> dict[str, Any]:
         """Entries of summary.json: the score of the majority's class, and warnings of the end."""
-        shown = self._majority.share > SKEWED * self._majority.equal
-        told = {"majority": self._majority._asdict()} if shown else {}
-        return told | ({"warnings": self._verdict} if self._verdict else {})
+        skewed = self._majority.share > SKEWED * self._majority.equal
+        entries = {"majority": self._majority._asdict()} if skewed else {}
+        return entries | ({"warnings": self._verdict} if self._verdict else {})
 
     def see(self, row: Mapping[str, Any], last: bool = False) -> list[str]:
         """-> the warnings after this row; last: of the run."""
@@ -105,7 +105,7 @@ class DivergenceMonitor:
             self._worse = self._worse + 1 if loss > WORSE * self._start > 0 else 0
         if measured is not None:
             at_chance = measured <= self._guess
-            new = [*self._guesses, loss or self._begun()] if at_chance else []
+            new = [*self._guesses, loss or self._start_loss()] if at_chance else []
             self._guesses = new[-EVALUATIONS:]
         diverges = ""
         if self._worse:
@@ -115,7 +115,7 @@ class DivergenceMonitor:
             )
         if diverges and (self._worse >= ROUNDS or last) and self._first("worse"):
             out.append(f"round {row['round']}: {diverges}")
-        fallen = average(self._guesses or [0.0]) < FALLEN * self._begun()
+        fallen = average(self._guesses or [0.0]) < FALLEN * self._start_loss()
         if len(self._guesses) >= EVALUATIONS and not fallen and self._first("guesses"):
             out.append(
                 f"round {row['round']}: the accuracy was at chance in {EVALUATIONS} evaluations on "
@@ -126,16 +126,16 @@ class DivergenceMonitor:
             if value is not None and math.isnan(value) and self._first(f"nan of {name}"):
                 out.append(f"round {row['round']}: metric '{name}' is nan{_why(metric)}")
         poor = self._majority.beats(measured) if last and measured is not None else ""
-        self._verdict = [said for said in (diverges, poor) if said]
+        self._verdict = [text for text in (diverges, poor) if text]
         return [*out, poor] if poor else out
 
-    def _begun(self) -> float:
+    def _start_loss(self) -> float:
         """The loss at the start; 0 if it is not known."""
         return self._start if math.isfinite(self._start) else 0.0
 
     def _first(self, what: str) -> bool:
-        new = what not in self._said
-        self._said.add(what)
+        new = what not in self._warned
+        self._warned.add(what)
         return new
 
 

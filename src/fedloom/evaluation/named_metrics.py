@@ -26,7 +26,7 @@ from .declared import DECLARED, Declared
 from .metrics import Overlap, accuracy, brier, chances, default_metrics
 from .threshold import DecidedAccuracy, Threshold
 
-_OWN = [name for name, declared in DECLARED.items() if not declared.made_by]
+_OWN = [name for name, declared in DECLARED.items() if not declared.class_name]
 # torchmetrics counts a class without positive or negative examples as 0 in their mean, and as 0 in
 # the mean recall once the model predicts it
 _RANKED = ("AUROC", "AveragePrecision")
@@ -34,13 +34,13 @@ _CORRELATION = "MatthewsCorrCoef"  # 0 in scikit-learn where all examples are of
 _AVERAGED = "macro"  # over the classes: "micro", the default of some, is the accuracy
 
 
-def names_of(given: str) -> tuple[str, ...]:
+def names_of(text: str) -> tuple[str, ...]:
     """The names in a text with commas.
 
     >>> names_of("auc, f1")
     ('auc', 'f1')
     """
-    return tuple(name.strip() for name in given.split(",") if name.strip())
+    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def column_of(name: str) -> str:
@@ -66,17 +66,17 @@ def _by_file(name: str) -> Any:
     """A user's own metric: a function, an object, or one of a class that needs no arguments. Raises
     ConfigError.
     """
-    found = find(name)
-    if isinstance(found, type):
+    metric = find(name)
+    if isinstance(metric, type):
         with explained(name):
-            found = found()
-    if not (callable(found) or is_whole(found)):
+            metric = metric()
+    if not (callable(metric) or is_whole(metric)):
         raise ConfigError(
-            f"metric '{short(name)}' is of the type {type(found).__name__}; give a function "
+            f"metric '{short(name)}' is of the type {type(metric).__name__}; give a function "
             "f(outputs, targets), or a class with update(outputs, targets) and compute()"
         )
-    check_pair(f"metric '{short(name)}'", found.update if is_whole(found) else found)
-    return found
+    check_pair(f"metric '{short(name)}'", metric.update if is_whole(metric) else metric)
+    return metric
 
 
 def by_name(
@@ -100,11 +100,11 @@ def by_name(
             usual["accuracy"] = DecidedAccuracy(threshold)
     if metrics is None:
         return usual
-    found = dict(metrics)
+    result = dict(metrics)
     for column, name in metrics.items():
         if isinstance(name, str):
-            found[column] = usual.get(name) or _made(name, objective, data, threshold)
-    return found
+            result[column] = usual.get(name) or _make_metric(name, objective, data, threshold)
+    return result
 
 
 def _binary(data: FederatedData) -> bool:
@@ -112,7 +112,7 @@ def _binary(data: FederatedData) -> bool:
     return marks or (data.outcome == "classes" and data.classes == 2)
 
 
-def _made(name: str, objective: Objective, data: FederatedData, threshold: Threshold) -> Any:
+def _make_metric(name: str, objective: Objective, data: FederatedData, threshold: Threshold) -> Any:
     """A metric that these data do not have of themselves. Raises ConfigError."""
     if is_own(name):
         return _by_file(name)
@@ -131,7 +131,7 @@ def _made(name: str, objective: Objective, data: FederatedData, threshold: Thres
     several = columns if marks and columns > 1 else 0
     exported = "auc" if kind.name == "AUROC" and _binary(data) else ""
     ignore = getattr(objective, "ignore", data.ignored)
-    return Named(name, kind, several, ignore, threshold, exported)
+    return TorchMetric(name, kind, several, ignore, threshold, exported)
 
 
 class _Kind(NamedTuple):
@@ -147,18 +147,18 @@ def _kind_of(name: str) -> _Kind:
     """What a name stands for in torchmetrics. Raises ConfigError."""
     try:
         with warnings.catch_warnings(action="ignore"):  # of its optional parts
-            found = importlib.import_module("torchmetrics")
+            lib = importlib.import_module("torchmetrics")
     except ImportError:
         raise ConfigError(
             f"metrics: '{name}' is none of fedloom's own ({', '.join(_OWN)}), and torchmetrics, "
             f"which may have it, is not installed; {install('metrics')}"
         ) from None
-    kinds = {n: getattr(found, n) for n in found.__all__ if inspect.isclass(getattr(found, n, 0))}
+    kinds = {n: getattr(lib, n) for n in lib.__all__ if inspect.isclass(getattr(lib, n, 0))}
     fields = {n: kind.__module__.split(".")[1] for n, kind in kinds.items()}
     usable = [n for n, field in fields.items() if field in ("classification", "regression")]
-    written = {n.lower(): n for n in usable}.get(name.replace("_", "").lower(), "")
+    match = {n.lower(): n for n in usable}.get(name.replace("_", "").lower(), "")
     declared = DECLARED.get(name, Declared(None))
-    kind = declared.made_by or written
+    kind = declared.class_name or match
     if kind not in usable:
         hint = did_you_mean(name, [*DECLARED, *usable])
         raise ConfigError(
@@ -167,7 +167,7 @@ def _kind_of(name: str) -> _Kind:
     return _Kind(kind, kinds[kind], declared.options, fields[kind] == "classification")
 
 
-class Named:
+class TorchMetric:
     """A metric of torchmetrics on a whole set. It is made at the first batch, which tells how many
     outputs the model has: with two it is the metric of the second class.
 
@@ -187,12 +187,12 @@ class Named:
     ) -> None:
         self._kind, self._several, self._ignore = kind, several, ignore
         self._threshold, self.exported = threshold, exported
-        made_by = kind.make.__new__ if kind.classes else kind.make
-        self._arguments = frozenset(inspect.signature(made_by).parameters)
+        maker = kind.make.__new__ if kind.classes else kind.make
+        self._arguments = frozenset(inspect.signature(maker).parameters)
         # whether the values of the classes are averaged here
         self._by_class = kind.name in _RANKED or name == "balanced_accuracy"
         try:
-            self.higher_is_better = self._made(2).higher_is_better
+            self.higher_is_better = self._make_metric(2).higher_is_better
         except (TypeError, ValueError) as error:
             raise ConfigError(
                 f"metrics: '{name}' cannot be made by its name alone ({error}); in Python give "
@@ -209,13 +209,13 @@ class Named:
         """Add one batch: outputs (B, C), or (B,) and (B, 1) of two classes; targets as data have
         them.
         """
-        given, wanted, classes = self._prepared(outputs.detach(), targets)
+        predictions, labels, classes = self._prepared(outputs.detach(), targets)
         if self._metric is None:
-            self._metric = self._made(classes)
+            self._metric = self._make_metric(classes)
             self._positive = torch.zeros(max(classes, 1))
-        self._metric.update(given, wanted)
+        self._metric.update(predictions, labels)
         if self._by_class or self._kind.name == _CORRELATION:
-            self._count_classes(wanted)
+            self._count_classes(labels)
 
     def compute(self) -> float | Tensor:
         """The value, as scikit-learn's: a class without examples counts in no mean of recalls or
@@ -225,15 +225,15 @@ class Named:
             return math.nan
         with warnings.catch_warnings(action="ignore"):  # of classes without examples
             value: Tensor = self._metric.compute()
-        known = self._positive > 0
+        present = self._positive > 0
         if self._kind.name == _CORRELATION and not self._several:
-            one_class = not known.any() or self._positive.max() == self._count
+            one_class = not present.any() or self._positive.max() == self._count
             return 0.0 if one_class else value
         if not self._by_class:
             return value
         if self._kind.name in _RANKED:
-            known &= self._positive < self._count
-        return value.reshape(-1)[known].mean() if known.any() else math.nan
+            present &= self._positive < self._count
+        return value.reshape(-1)[present].mean() if present.any() else math.nan
 
     def _prepared(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, int]:
         """Predictions and targets as torchmetrics takes them, and the number of classes."""
@@ -250,7 +250,7 @@ class Named:
         two = likely.shape[1] == 2 and "task" not in self._kind.options
         return (likely[:, 1], targets, 1) if two else (likely, targets, likely.shape[1])
 
-    def _made(self, classes: int) -> Any:
+    def _make_metric(self, classes: int) -> Any:
         options = dict(self._kind.options)
         if self._kind.classes:
             one = {"task": "binary" if classes == 1 else "multiclass", "num_classes": classes}
@@ -263,14 +263,14 @@ class Named:
         with warnings.catch_warnings(action="ignore"):  # of the memory that it will take
             return self._kind.make(**options)
 
-    def _count_classes(self, wanted: Tensor) -> None:
+    def _count_classes(self, labels: Tensor) -> None:
         classes = len(self._positive)
         if not self._several and self._ignore is not None:
-            wanted = wanted[wanted != self._ignore]
+            labels = labels[labels != self._ignore]
         if self._several or classes == 1:
-            counted = wanted.reshape(-1, classes)
-            self._positive += counted.sum(0)
+            rows = labels.reshape(-1, classes)
+            self._positive += rows.sum(0)
         else:
-            counted = wanted.reshape(-1)
-            self._positive += torch.bincount(counted, minlength=classes)
-        self._count += len(counted)
+            rows = labels.reshape(-1)
+            self._positive += torch.bincount(rows, minlength=classes)
+        self._count += len(rows)

@@ -47,7 +47,7 @@ class Scorer:
         self.plan, self.fed, self.net = plan, fed, net
         self._statistics = statistics if keeps_no_statistics(net.module) else ""
         # what a metric of a whole set gathers cannot be merged
-        self._shared = not self._statistics and not any(map(is_whole, fed.metrics.values()))
+        self._mergeable = not self._statistics and not any(map(is_whole, fed.metrics.values()))
 
     def of(
         self,
@@ -63,7 +63,7 @@ class Scorer:
         examples: Examples | None
         if not isinstance(on, Request):
             examples = on
-        elif self._shared and net is None and engine is not None:
+        elif self._mergeable and net is None and engine is not None:
             task = evaluation_task(x, buffers, self.fed.data, on)
             return add([*engine.map(on, task).scores])
         else:
@@ -103,9 +103,9 @@ def keeps_no_statistics(module: nn.Module) -> bool:
 
 def samples(fed: Federation) -> Iterator[Tensor]:
     """All training samples as model inputs, shuffled over the clients, in batches of equal size."""
-    own = torch.from_numpy(np.unique(fed.data.clients.indices.numpy()))
-    order = torch.randperm(len(own), generator=generator(fed.seed, "statistics"))
-    for index in torch.chunk(own[order], -(-len(own) // BATCH)):
+    rows = torch.from_numpy(np.unique(fed.data.clients.indices.numpy()))
+    order = torch.randperm(len(rows), generator=generator(fed.seed, "statistics"))
+    for index in torch.chunk(rows[order], -(-len(rows) // BATCH)):
         yield fed.batch(index)[0]
 
 
@@ -133,9 +133,9 @@ def _test_sets(fed: Federation, count: int, common: bool) -> list[Tensor]:
     lists, free, out = fed.data.test_clients, torch.ones(count, dtype=torch.bool), []
     if common and lists is not None:
         for i in range(fed.population):
-            mine = torch.from_numpy(np.unique(lists.of(i).numpy()))
-            mine = mine[free[mine]]
-            free[mine] = False
-            out.append(mine)
+            index = torch.from_numpy(np.unique(lists.of(i).numpy()))
+            index = index[free[index]]
+            free[index] = False
+            out.append(index)
     out.append(free.nonzero()[:, 0])
     return [part for part in out if len(part)]

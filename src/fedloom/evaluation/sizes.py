@@ -37,8 +37,8 @@ def text(capacity: float) -> str:
 
 def mean_of(values: Iterable[float | None]) -> float | None:
     """The mean of the known values; None if there are none."""
-    known = [v for v in values if v is not None]
-    return sum(known) / len(known) if known else None
+    numbers = [v for v in values if v is not None]
+    return sum(numbers) / len(numbers) if numbers else None
 
 
 def part_of(rule: Rule, net: Net, x: Vec, capacity: float, round: int) -> tuple[View, nn.Module]:
@@ -56,14 +56,14 @@ def holding(rule: Rule | None, fed: Federation, net: Net) -> Vec | None:
     if rule is None or not (rule.fixed and fed.parted):
         return None
     x = net.init()
-    held = torch.zeros_like(x)
+    holders = torch.zeros_like(x)
     capacities: defaultdict[float, float] = defaultdict(float)
     for i in range(fed.population):
         capacities[fed.capacity(i)] += fed.relative_weight(i)
     for capacity, clients in capacities.items():
         view = rule.view(x, net, capacity, 0)
-        held[... if view.held is None else view.held] += clients
-    return held
+        holders[... if view.held is None else view.held] += clients
+    return holders
 
 
 class Explored(NamedTuple):
@@ -86,9 +86,9 @@ class Sizes:
         self.evaluation, self._scorer = evaluation, scorer
         self.levels = sorted(set(fed.capacities))
         self.metric = next(iter(fed.metrics), "loss")
-        counted = torch.tensor(self.rule.counted(net))
-        self._counts = counted.repeat_interleave(torch.tensor(net.layout.sizes)).to(net.device)
-        self._kept: dict[float, View] = {}  # views that never change
+        mask = torch.tensor(self.rule.counted(net))
+        self._counts = mask.repeat_interleave(torch.tensor(net.layout.sizes)).to(net.device)
+        self._views: dict[float, View] = {}  # views that never change
         self._scored: tuple[int, dict[float, Score]] = (-1, {})  # of which round, all sizes
 
     # ---------------------------------------------------------------------------- what was explored
@@ -98,10 +98,10 @@ class Sizes:
         """
         if not self.evaluation.explored:
             return None
-        marks = self._held_now(x, round) * (_HELD | _EVER)
+        marks = self._all_marks(x, round) * (_HELD | _EVER)
         return Explored(marks, torch.zeros(len(marks), dtype=torch.float64))
 
-    def moved(
+    def advance(
         self, before: Explored | None, x: Vec, round: int, cohort: Sequence[int]
     ) -> Explored | None:
         """The same before the next round, which has the model x (d,); cohort: of the last one."""
@@ -109,35 +109,35 @@ class Sizes:
             return None
         present = set(map(self.fed.capacity, cohort))
         took_part = torch.tensor([[c in present] for c in self.levels])
-        now, was = self._held_now(x, round), before.marks & _HELD
+        now, old = self._all_marks(x, round), before.marks & _HELD
         past = before.marks & (_EVER | _TRAINED)
-        marks = past | now * (_HELD | _EVER) | was * took_part * _TRAINED
-        return Explored(marks, (now ^ was).sum(1).double() / (now.sum(1) + was.sum(1)))
+        marks = past | now * (_HELD | _EVER) | old * took_part * _TRAINED
+        return Explored(marks, (now ^ old).sum(1).double() / (now.sum(1) + old.sum(1)))
 
     def _view(self, x: Vec, capacity: float, round: int) -> View:
-        if capacity in self._kept:
-            return self._kept[capacity]
+        if capacity in self._views:
+            return self._views[capacity]
         view = self.rule.view(x, self.net, capacity, round)
         if self.rule.fixed:
-            self._kept[capacity] = view
+            self._views[capacity] = view
         return view
 
-    def _held(self, x: Vec, capacity: float, round: int) -> Tensor:
+    def _marks(self, x: Vec, capacity: float, round: int) -> Tensor:
         """Which of the coordinates that count a size holds, uint8 (n,) on the CPU."""
         view = self._view(x, capacity, round)
         marks = torch.zeros_like(self._counts, dtype=torch.uint8)
         marks[... if view.held is None else view.held] = 1
         return marks[self._counts].cpu()
 
-    def _held_now(self, x: Vec, round: int) -> Tensor:
-        return torch.stack([self._held(x, level, round) for level in self.levels])
+    def _all_marks(self, x: Vec, round: int) -> Tensor:
+        return torch.stack([self._marks(x, level, round) for level in self.levels])
 
-    def restored(self, kept: Rec, x: Vec, round: int) -> Explored | None:
+    def restored(self, record: Rec, x: Vec, round: int) -> Explored | None:
         """What a checkpoint has of it; without that, it begins here."""
-        begun, marks = self.begin(x, round), getattr(kept, "marks", None)
-        if begun is None or marks is None or marks.shape != begun.marks.shape:
-            return begun
-        return Explored(marks.cpu(), kept.replaced.cpu())
+        fresh, marks = self.begin(x, round), getattr(record, "marks", None)
+        if fresh is None or marks is None or marks.shape != fresh.marks.shape:
+            return fresh
+        return Explored(marks.cpu(), record.replaced.cpu())
 
     def explored(self, sizes: Explored | None) -> dict[str, float]:
         """The columns of a round. explored@p: the share of the coordinates that count which size p
@@ -156,9 +156,9 @@ class Sizes:
             out[f"replaced@{text(level)}"] = float(replaced)
         return out | {"untrained": 1 - int((sizes.marks & _EVER).any(0).sum()) / n}
 
-    def held(self, x: Vec, capacity: float, round: int) -> dict[str, int]:
+    def counts(self, x: Vec, capacity: float, round: int) -> dict[str, int]:
         """How many coordinates a size holds: of those its capacity is a share of, and of all."""
-        marks = self._held(x, capacity, round)
+        marks = self._marks(x, capacity, round)
         count = int(marks.sum())
         return {"counted": count, "of": len(marks), "all": count + len(self._counts) - len(marks)}
 
@@ -178,9 +178,9 @@ class Sizes:
         if self.fed.data.test_inputs is None:
             return {}
         if self._scored[0] != current.round:
-            known = {1.0: whole} if whole is not None else {}
-            found = {c: known.get(c) or self._tested(engine, current, c) for c in self.levels}
-            self._scored = current.round, found
+            ready = {1.0: whole} if whole is not None else {}
+            by_size = {c: ready.get(c) or self._tested(engine, current, c) for c in self.levels}
+            self._scored = current.round, by_size
         return self._scored[1]
 
     def _per_client(self, score: Score) -> tuple[list[float | None], str]:
@@ -190,9 +190,9 @@ class Sizes:
         """The metric per client, each with a sub-model of its size, and a text: on what."""
         if not scores:
             return [None] * self.fed.population, NOT_MEASURED
-        found = {c: self._per_client(score) for c, score in scores.items()}
-        own = [found[c][0][i] for i, c in enumerate(self.fed.capacities)]
-        return own, next(iter(found.values()))[1]
+        by_size = {c: self._per_client(score) for c, score in scores.items()}
+        values = [by_size[c][0][i] for i, c in enumerate(self.fed.capacities)]
+        return values, next(iter(by_size.values()))[1]
 
     def columns(self, scores: dict[float, Score]) -> dict[str, float]:
         """The columns of a round: test_METRIC@p, each size on the common test set, and @mean over
@@ -205,7 +205,7 @@ class Sizes:
         }
         values, _ = self.local(scores)
         pairs = [*zip(self.fed.capacities, values, strict=True)]
-        local = {text(c): mean_of(v for own, v in pairs if own == c) for c in scores}
+        local = {text(c): mean_of(v for level, v in pairs if level == c) for c in scores}
         tables = {
             "test": common | {"mean": mean_of(common.values())},
             "local": local | {"mean": mean_of(values)},
@@ -224,9 +224,9 @@ class Sizes:
         clients that never took part, each with that size; None without such clients.
         """
         rows: list[dict[str, Any]] = []
-        known = self.scores(engine, current)
-        for capacity in sorted({float(s) for s in self.evaluation.sizes}) if known else ():
-            score = known.get(capacity) or self._tested(engine, current, capacity)
+        measured = self.scores(engine, current)
+        for capacity in sorted({float(s) for s in self.evaluation.sizes}) if measured else ():
+            score = measured.get(capacity) or self._tested(engine, current, capacity)
             values, _ = self._per_client(score)
             rows.append(
                 {

@@ -67,7 +67,7 @@ class Best:
         self.value, self.round, self.since = value, int(row["round"]), 0
         return True
 
-    def about(self) -> dict[str, Any] | None:
+    def as_dict(self) -> dict[str, Any] | None:
         """Metric, round and value, fit for JSON; None before the first value."""
         if self.value is None:
             return None
@@ -99,8 +99,8 @@ class Selection:
         if stop is not None and self.over:
             better = "higher" if stop.higher else "lower"
             of = "" if stop.value is None else f" than {stop.value:.6g} of round {stop.round}"
-            said = "evaluate.stop: %s has not been %s%s for %d evaluations: the run ends"
-            _log.warning(said, stop.column, better, of, self.patience)
+            text = "evaluate.stop: %s has not been %s%s for %d evaluations: the run ends"
+            _log.warning(text, stop.column, better, of, self.patience)
 
 
 def selection_of(
@@ -114,13 +114,13 @@ def selection_of(
     is better, None if nobody knows. Raises ConfigError for a column that no row has.
     """
 
-    def best_of(setting: str, asked: str, least: float = 0.0) -> Best:
+    def best_of(setting: str, request: str, least: float = 0.0) -> Best:
         if not every:
             raise ConfigError(
                 f"{setting}: evaluate.every = 0 evaluates the last round alone, so that there is "
                 "nothing to compare; give evaluate.every = 1"
             )
-        column, name = _column(setting, asked, fed)
+        column, name = _column(setting, request, fed)
         first = next(iter(fed.metrics), "loss")
         higher = higher_is_better(name, fed.metrics.get(name))
         higher = headline_higher if name == first and name != "loss" else higher
@@ -132,23 +132,23 @@ def selection_of(
         return Best(setting, column, higher, least)
 
     watched = None if stop is None else best_of("evaluate.stop.metric", stop.metric, stop.least)
-    kept = None if keep_best is None else best_of("checkpoint.keep_best", keep_best)
-    return Selection(watched, 0 if stop is None else stop.patience, kept)
+    best = None if keep_best is None else best_of("checkpoint.keep_best", keep_best)
+    return Selection(watched, 0 if stop is None else stop.patience, best)
 
 
-def _column(setting: str, asked: str, fed: Federation) -> tuple[str, str]:
+def _column(setting: str, request: str, fed: Federation) -> tuple[str, str]:
     """The column that is asked for, by default the headline metric's, and its metric."""
     data = fed.data
     tested = data.test_inputs is not None or data.roll is not None  # nodes have tests of their own
-    there = {"validation": data.validation is not None, "test": tested}
-    parts = [part for part, measured in there.items() if measured]
+    available = {"validation": data.validation is not None, "test": tested}
+    parts = [part for part, measured in available.items() if measured]
     if not parts:
         raise ConfigError(
             f"{setting}: '{data.name}' has neither test nor validation rows, so that nothing is "
             "measured; give test rows, or evaluate.validation = 0.1"
         )
     columns = {f"{part}_{name}": name for part in parts for name in (*fed.metrics, "loss")}
-    column = asked or next(iter(columns))
+    column = request or next(iter(columns))
     if column not in columns:
         raise ConfigError(
             f"{setting} = '{column}': rows have no such column of the server's model; there are "

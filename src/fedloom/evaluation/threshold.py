@@ -38,19 +38,19 @@ def parsed(rule: float | str) -> tuple[str, float]:
 
 
 class Threshold:
-    """The threshold of a run. rule: see Evaluation.threshold; value: the present one; chosen: it is
-    chosen anew at each evaluation.
+    """The threshold of a run. rule: see Evaluation.threshold; value: the present one; adaptive: it
+    is chosen anew at each evaluation.
     """
 
     def __init__(self, rule: float | str = 0.5) -> None:
         self.name, self._share = parsed(rule)
-        self.rule, self.chosen = str(rule), bool(self.name)
-        self.value = 0.5 if self.chosen else self._share
+        self.rule, self.adaptive = str(rule), bool(self.name)
+        self.value = 0.5 if self.adaptive else self._share
 
     @property
     def usual(self) -> bool:
         """True for the likelier class, which needs no threshold."""
-        return not self.chosen and self.value == 0.5
+        return not self.adaptive and self.value == 0.5
 
     def choose(self, likely: Tensor, second: Tensor) -> None:
         """Take the threshold that the rule has for these examples: their probabilities of the
@@ -66,17 +66,17 @@ class Threshold:
                 f"evaluate.threshold = {self.rule}: the validation split has one class, so none "
                 "can be chosen; take a larger evaluate.validation, or a number"
             )
-        known, at = torch.unique(likely, return_inverse=True)
-        tried = torch.cat([known[:1] / 2, (known[1:] + known[:-1]) / 2])  # one below each of them
+        probs, position = torch.unique(likely, return_inverse=True)
+        cuts = torch.cat([probs[:1] / 2, (probs[1:] + probs[:-1]) / 2])  # one below each of them
         above = [
-            torch.bincount(at[which], minlength=len(known)).flip(0).cumsum(0).flip(0)
+            torch.bincount(position[which], minlength=len(probs)).flip(0).cumsum(0).flip(0)
             for which in (second, ~second)
         ]
         sensitivity, alarms = (count.double() / count[0] for count in above)
         good = sensitivity - alarms
-        wanted = self._share if self.name == SENSITIVITY else float(good.max())
-        found = sensitivity if self.name == SENSITIVITY else good
-        self.value = float(tried[found >= wanted - 1e-12].max())
+        least = self._share if self.name == SENSITIVITY else float(good.max())
+        rates = sensitivity if self.name == SENSITIVITY else good
+        self.value = float(cuts[rates >= least - 1e-12].max())
 
     def places(self, likely: Tensor) -> Tensor:
         """Probabilities (B, 2) -> classes (B,)."""

@@ -307,7 +307,7 @@ def _ended_early(run: Run) -> dict[str, Any]:
     if run.log.selection.over or run.state.ends == run.state.round:
         found["stopped"] = run.state.round
     if run.log.selection.best is not None:
-        found["best_model"] = run.log.selection.best.about()
+        found["best_model"] = run.log.selection.best.as_dict()
     return found
 
 
@@ -408,7 +408,7 @@ def _by_size(run: Run) -> tuple[dict[str, Any], dict[str, Any]]:
     outside = [i for i in range(run.fed.population) if i not in took]
     summary = {
         "rule": sizes.rule.name,
-        "held": {text(c): sizes.held(x, c, run.state.round) for c in sizes.levels},
+        "held": {text(c): sizes.counts(x, c, run.state.round) for c in sizes.levels},
         **_size_costs(run),
         "global": _of(columns, f"test_{sizes.metric}@"),
         "local": _of(columns, f"local_{sizes.metric}@"),

@@ -54,7 +54,7 @@ class Evaluator:
         self._clients = ClientTests(plan, fed, net, settings, self._scorer)
         self.threshold = threshold or Threshold()
         self._decided: Rec | None = None  # the server state for which the threshold was chosen
-        if self.threshold.chosen:
+        if self.threshold.adaptive:
             self._check_choice()
         if fed.data.unseen is not None and plan.private is not None:
             raise CompositionError(
@@ -107,7 +107,7 @@ class Evaluator:
     def _score(self, run: Run, request: Request) -> Score:
         """The current model on the common test set, or on the validation split."""
         x, buffers = run.model(), run.state.buffers
-        if not self.threshold.chosen:
+        if not self.threshold.adaptive:
             return self._scorer.of(x, buffers, request, run.engine)
         self._choose_threshold(run)  # the processes of an engine do not hear of it
         return self._scorer.of(x, buffers, request)
@@ -166,7 +166,7 @@ class Evaluator:
             row |= values.columns(metrics, self.curve.higher_is_better, names)
         if scores and self.fed.data.unseen is not None:
             scores = scores | {"unseen": self.unseen(run)}
-        if self.threshold.chosen:
+        if self.threshold.adaptive:
             row["threshold"] = self.threshold.value
         measured: Row = {}
         for measure in self.measures:

@@ -11,14 +11,14 @@ from .sweep import Sweep, best_of, results
 from .trial import DataCache, Trial, check_all, run_trial, state_of
 
 __all__ = [
-    "Outcome",
     "DataCache",
+    "Observer",
+    "Outcome",
     "RunTrials",
     "Runs",
     "Search",
     "Sweep",
     "Trial",
-    "Observer",
     "best_of",
     "check_all",
     "results",
