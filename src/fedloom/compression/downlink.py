@@ -67,27 +67,27 @@ def announce(
     """
     packet: dict[str, bytes] = {}
     for name, codec in codecs.items():
-        own, v = getattr(state, name), getattr(msg, name)
+        old, v = getattr(state, name), getattr(msg, name)
         draw = generator(seed, "downlink", round, name)
-        message, code = codec.encode(v - own.seen, own.code, layout, draw)
+        message, code = codec.encode(v - old.seen, old.code, layout, draw)
         size = codec.nbytes(message)
         if packed:
             packet[name] = codec.pack(message)
-        seen = own.seen + codec.decode(message, layout, v.dtype).to(v.device)
+        copy = old.seen + codec.decode(message, layout, v.dtype).to(v.device)
         # on the CPU, also if a checkpoint was read to another device
-        sizes = _worth(torch.cat([own.sizes.cpu(), torch.tensor([size])]), seen.nbytes)
-        state = state._replace(**{name: rec(seen=seen, code=code, sizes=sizes)})
-        msg = msg._replace(**{name: seen})
+        sizes = _worth(torch.cat([old.sizes.cpu(), torch.tensor([size])]), copy.nbytes)
+        state = state._replace(**{name: rec(seen=copy, code=code, sizes=sizes)})
+        msg = msg._replace(**{name: copy})
     return msg, state, packet
 
 
-def heard(codec: Codec, seen: Vec, messages: Iterable[bytes], layout: Layout) -> Vec:
+def add_messages(codec: Codec, copy: Vec, messages: Iterable[bytes], layout: Layout) -> Vec:
     """What a client holds after messages, from what it held before: the same additions as the
     server's. Raises WireError for any bytes that are no message.
     """
     for raw in messages:
-        seen = seen + codec.read(raw, layout, seen.dtype).to(seen.device)
-    return seen
+        copy = copy + codec.read(raw, layout, copy.dtype).to(copy.device)
+    return copy
 
 
 def bill(state: Rec, down: Mapping[str, int], missed: int | None) -> dict[str, int]:
@@ -96,9 +96,9 @@ def bill(state: Rec, down: Mapping[str, int], missed: int | None) -> dict[str, i
     missed: number of messages since its last participation, this round's included; None: it is new.
     """
     out = dict(down)
-    for name, own in zip(state._fields, state, strict=True):
-        if missed is not None and missed <= len(own.sizes):
-            out[name] = int(own.sizes[len(own.sizes) - missed :].sum())
+    for name, entry in zip(state._fields, state, strict=True):
+        if missed is not None and missed <= len(entry.sizes):
+            out[name] = int(entry.sizes[len(entry.sizes) - missed :].sum())
     return out
 
 
@@ -113,8 +113,8 @@ def sizes(codecs: Codecs, msg: Rec, state: Rec, layout: Layout) -> dict[str, int
 
 def _worth(sizes: Tensor, whole: int) -> Tensor:
     """The sizes of the last messages that together are smaller than the whole vector."""
-    kept = int((sizes.flip(0).cumsum(0) < whole).sum())
-    return sizes[len(sizes) - kept :]
+    count = int((sizes.flip(0).cumsum(0) < whole).sum())
+    return sizes[len(sizes) - count :]
 
 
 def away(last: Mapping[int, int | None], round: int) -> dict[int, int | None]:

@@ -261,22 +261,22 @@ class Link:
         """One compressed field -> its bytes, None, the new state; to deliver: their number, the
         decoded vector, the new state.
         """
-        via, own = self.field_codecs[name], getattr(state, name)
+        via, entry = self.field_codecs[name], getattr(state, name)
         codec, feedback = via.codec, via.feedback
-        e = view.take(own.e) if feedback.remembers else own.e
+        e = view.take(entry.e) if feedback.remembers else entry.e
         p = feedback.aim(v, e)
-        message, code = codec.encode(p, own.code, view.layout, generator(*draw))
+        message, code = codec.encode(p, entry.code, view.layout, generator(*draw))
         packet, sent = (codec.nbytes if deliver else codec.pack)(message), None
-        if feedback.remembers and any(_shares(p, other) for other in (v, own.e, *leaves(code))):
+        if feedback.remembers and any(_shares(p, other) for other in (v, entry.e, *leaves(code))):
             p = p.clone()  # the new e is written into it
         if deliver or (feedback.remembers and not feedback.leftover):
             sent = codec.decode(message, view.layout, v.dtype).to(v.device)
             sent = sent.clone() if _shares(p, sent) else sent
-            e = view.put(feedback.keep(p, sent, e), own.e) if feedback.remembers else e
+            e = view.put(feedback.keep(p, sent, e), entry.e) if feedback.remembers else e
         elif feedback.remembers:
             p = p.detach() if codec.on_device else p.detach().cpu()
-            left = codec.missing(p, message, view.layout)
-            e = view.put(left.to(v.device), own.e)
+            rest = codec.missing(p, message, view.layout)
+            e = view.put(rest.to(v.device), entry.e)
         return packet, sent, state._replace(**{name: rec(code=code, e=e)})
 
     # ------------------------------------------------------------------------------ at the server
@@ -303,7 +303,7 @@ class Link:
                 read[name] = via.codec.read(packet[name], layout, value.dtype)
             except WireError as error:
                 raise WireError(f"field '{name}': {error}") from None
-        return tree(_beside, like, rec(**{name: read[name] for name in like._fields}))
+        return tree(_to_device, like, rec(**{name: read[name] for name in like._fields}))
 
     def arrive(self, up: Rec, state: Rec, share: float, rate: float) -> tuple[Rec, Rec]:
         """The means of a round's updates -> the means for server_step, and the server's new link
@@ -365,6 +365,6 @@ def _sound(path: str, value: Any, heaviest: float) -> None:
         )
 
 
-def _beside(like: Any, value: Any) -> Any:
+def _to_device(like: Any, value: Any) -> Any:
     """A decoded value, on the device of the one like it."""
     return value.to(like.device) if isinstance(like, Tensor) else value

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fedloom.compression.downlink import Codecs, heard
+from fedloom.compression.downlink import Codecs, add_messages
 from fedloom.core.net import Net
 from fedloom.core.vector import Rec, rec
 from fedloom.errors import WireError
@@ -72,5 +72,5 @@ def read_compressed(codecs: Codecs, net: Net, parts: Parts, seen: Rec) -> Rec:
             messages.append(raw)
         if seen is None:
             raise LostError(f"what this client held of '{name}' is gone; send it whole")
-        fields[name] = heard(codec, getattr(seen, name), messages, net.layout)
+        fields[name] = add_messages(codec, getattr(seen, name), messages, net.layout)
     return rec(**fields)

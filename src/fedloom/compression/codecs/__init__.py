@@ -55,9 +55,9 @@ def make_codec(text: str) -> Codec:
     QSGD(levels=7, bucket=512, scope='global', shrink=False)
     """
     stages = [stage.strip() for stage in text.split("|")]
-    codec = _made(stages[-1])
+    codec = _make_stage(stages[-1])
     for stage in reversed(stages[:-1]):
-        codec = Chain(first=_made(stage), then=codec)
+        codec = Chain(first=_make_stage(stage), then=codec)
     return codec
 
 
@@ -81,19 +81,19 @@ def named_codec(text: str) -> tuple[str, dict[str, Any]]:
     name, _, rest = text.partition(":")
     if name not in MAKERS:
         raise ConfigError(unknown(MAKERS.kind, name, MAKERS))
-    known, given = list(inspect.signature(MAKERS[name]).parameters), rest.split(",") if rest else []
+    names, words = list(inspect.signature(MAKERS[name]).parameters), rest.split(",") if rest else []
     values: dict[str, Any] = {}
-    for place, part in enumerate(given):
+    for index, part in enumerate(words):
         key, equals, value = (s.strip() for s in part.partition("="))
         if not equals:
-            if place >= len(known):
-                has = f"the options {', '.join(known)}" if known else "no options"
+            if index >= len(names):
+                has = f"the options {', '.join(names)}" if names else "no options"
                 raise ConfigError(f"codec '{text}': {name} has {has}")
-            key, value = known[place], key
-        if key not in known or key in values:
-            wrong = f"is no option of {name}; {did_you_mean(key, known)}"
-            said = "is given twice" if key in values else wrong
-            raise ConfigError(f"codec '{text}': '{key}' {said}")
+            key, value = names[index], key
+        if key not in names or key in values:
+            wrong = f"is no option of {name}; {did_you_mean(key, names)}"
+            problem = "is given twice" if key in values else wrong
+            raise ConfigError(f"codec '{text}': '{key}' {problem}")
         values[key] = _value(value)
     return name, values
 
@@ -110,15 +110,15 @@ def usual_feedback(codec: Mapping[str, Any]) -> str:
     return str(getattr(MAKERS.get(name), "feedback", "residual"))
 
 
-def _made(text: str) -> Codec:
+def _make_stage(text: str) -> Codec:
     """The codec of a stage. An error names the stage as it is written, not its class."""
     name, options = named_codec(text)
     try:
-        made: Codec = MAKERS.make(name, **options)
-        return made
+        codec: Codec = MAKERS.make(name, **options)
+        return codec
     except ConfigError as error:
-        said = error.at("", error.key) if isinstance(error, SettingError) else error
-        raise ConfigError(f"codec '{short(text)}': {said}") from None
+        reason = error.at("", error.key) if isinstance(error, SettingError) else error
+        raise ConfigError(f"codec '{short(text)}': {reason}") from None
 
 
 def _value(text: str) -> Any:

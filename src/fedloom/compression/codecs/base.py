@@ -58,7 +58,7 @@ class Reader:
         self._name = type(codec).__name__
         if not isinstance(raw, (bytes, bytearray)):
             raise WireError(f"a {self._name} message must be bytes, got {type(raw).__name__}")
-        self._raw, self._at = memoryview(raw), HEADER_BYTES
+        self._raw, self._position = memoryview(raw), HEADER_BYTES
         if len(raw) < HEADER_BYTES:
             raise WireError(
                 f"a {self._name} message has {len(raw)} bytes; its header alone has {HEADER_BYTES}"
@@ -67,24 +67,24 @@ class Reader:
         if code != codec.code:
             raise WireError(f"a message has codec {code}; {self._name} reads {codec.code}")
         if kind >= len(_DTYPES):
-            known = ", ".join(f"{n} ({str(t)[6:]})" for n, t in enumerate(_DTYPES))
-            raise WireError(f"a {self._name} message has value type {kind}; known: {known}")
+            names = ", ".join(f"{n} ({str(t)[6:]})" for n, t in enumerate(_DTYPES))
+            raise WireError(f"a {self._name} message has value type {kind}; known: {names}")
         if flags:
             raise WireError(f"a {self._name} message has flags {flags}; this version knows none")
         if d != layout.d:
             raise WireError(f"a {self._name} message is for {d} coordinates, not for {layout.d}")
         self.header = Header(code, _DTYPES[kind], coding, d, k)
-        own = codec.parameters()
-        if (found := bytes(self.block(len(own)))) != own:
+        options = codec.parameters()
+        if (received := bytes(self.block(len(options)))) != options:
             raise WireError(
-                f"a {self._name} message has the options {found.hex()}; those of this run, "
-                f"{codec!r}, are {own.hex()}"
+                f"a {self._name} message has the options {received.hex()}; those of this run, "
+                f"{codec!r}, are {options.hex()}"
             )
 
     @property
     def left(self) -> int:
         """Number of bytes that are not read yet."""
-        return len(self._raw) - self._at
+        return len(self._raw) - self._position
 
     def block(self, nbytes: int) -> Bytes:
         """The next bytes, not copied."""
@@ -93,8 +93,8 @@ class Reader:
                 f"a {self._name} message ends {nbytes - self.left} bytes too early: "
                 "it was cut or its header is wrong"
             )
-        self._at += nbytes
-        return np.frombuffer(self._raw[self._at - nbytes : self._at], np.uint8)
+        self._position += nbytes
+        return np.frombuffer(self._raw[self._position - nbytes : self._position], np.uint8)
 
     def field(self, n: int, kind: torch.dtype | int) -> Tensor:
         """The next n values, as a new tensor (n,)."""
@@ -109,8 +109,8 @@ class Reader:
             raise WireError(f"a {self._name} message has {self.left} bytes too many")
 
 
-def checked(p: Vec, layout: Layout, there: bool = False) -> Vec:
-    """p (d,) on the host; there: where it is. Raises DataError for another length, a type that
+def checked(p: Vec, layout: Layout, on_device: bool = False) -> Vec:
+    """p (d,) on the host; on_device: where it is. Raises DataError for another length, a type that
     messages do not have, and values that are not finite.
     """
     if p.shape != (layout.d,):
@@ -118,9 +118,9 @@ def checked(p: Vec, layout: Layout, there: bool = False) -> Vec:
     if layout.d >= 1 << 32:
         raise DataError(f"a message holds fewer than 2^32 coordinates, got {layout.d}")
     if p.dtype not in _DTYPES:
-        known = ", ".join(str(t)[6:] for t in _DTYPES)
-        raise DataError(f"a codec got values of {p.dtype}; it sends {known}")
-    p = (p.detach() if there else p.detach().cpu()).contiguous()
+        types = ", ".join(str(t)[6:] for t in _DTYPES)
+        raise DataError(f"a codec got values of {p.dtype}; it sends {types}")
+    p = (p.detach() if on_device else p.detach().cpu()).contiguous()
     if not finite(p):
         bad = int(len(p) - torch.isfinite(p).sum())
         raise NotFiniteError(
@@ -285,8 +285,8 @@ class Codec(Part, ABC):
         """len(pack(message)), without packing."""
         kinds = self._kinds(self._header(message, 0).dtype)
         fields = sum(_nbytes(len(getattr(message, field)), kind) for field, kind in kinds.items())
-        chosen = self.where_nbytes(message) if self.chooses else 0
-        return HEADER_BYTES + len(self.parameters()) + chosen + fields
+        indices = self.where_nbytes(message) if self.chooses else 0
+        return HEADER_BYTES + len(self.parameters()) + indices + fields
 
     def _header(self, message: Rec, coding: int) -> Header:
         kinds = {n: getattr(message, n).dtype if k is None else k for n, k in self.wire.items()}
@@ -383,7 +383,7 @@ class Dense(Plain):
     feedback = "forget"
 
     def encode(self, p: Vec, state: Rec, layout: Layout, draw: torch.Generator) -> tuple[Rec, Rec]:
-        p = checked(p, layout, there=True)
+        p = checked(p, layout, on_device=True)
         return rec(size=torch.tensor([len(p)]), value=p), state
 
     def omega(self, d: int) -> float | None:

@@ -16,12 +16,12 @@ LARGEST = torch.finfo(torch.float32).max
 
 
 class Piece(NamedTuple):
-    """n values from `at` on: whole buckets of `size`, or a part of one; own: their range."""
+    """n values from `at` on: whole buckets of `size`, or a part of one; span: their range."""
 
     at: int
     n: int
     size: int
-    own: slice
+    span: slice
 
 
 def count(sizes: Sequence[int], bucket: int) -> int:
@@ -32,7 +32,7 @@ def count(sizes: Sequence[int], bucket: int) -> int:
 def pieces(sizes: Sequence[int], bucket: int) -> Iterator[Piece]:
     """Cut layers of these sizes into pieces, a few hundred kilobytes each.
 
-    >>> [(p.at, p.n, p.own) for p in pieces([5, 2], 4)]
+    >>> [(p.at, p.n, p.span) for p in pieces([5, 2], 4)]
     [(0, 5, slice(0, 2, None)), (5, 2, slice(2, 3, None))]
     """
     first, before = 0, 0  # coordinate and bucket at which the layer begins
@@ -41,8 +41,8 @@ def pieces(sizes: Sequence[int], bucket: int) -> Iterator[Piece]:
         while at < length:
             room = CHUNK // size * size if size <= CHUNK else min(CHUNK, size - at % size)
             n = min(room, length - at)
-            own = slice(before + at // size, before + (at + n - 1) // size + 1)
-            yield Piece(first + at, n, size, own)
+            span = slice(before + at // size, before + (at + n - 1) // size + 1)
+            yield Piece(first + at, n, size, span)
             at += n
         first, before = first + length, before + -(-length // size)
 
@@ -59,13 +59,13 @@ def by_bucket(piece: Piece, scale: Tensor, *vectors: Tensor) -> Iterator[tuple[T
     ...  for piece in pieces([5], 2) for views in by_bucket(piece, torch.ones(3), torch.ones(5))]
     [[(2, 1), (2, 2)], [(1,), (1,)]]
     """
-    own = scale[piece.own]
-    whole = piece.n - piece.n % piece.size if len(own) > 1 else 0
+    scales = scale[piece.span]
+    whole = piece.n - piece.n % piece.size if len(scales) > 1 else 0
     if whole:
         views = (vector[:whole].view(-1, piece.size) for vector in vectors)
-        yield own[: whole // piece.size, None], *views
+        yield scales[: whole // piece.size, None], *views
     if whole < piece.n:
-        yield own[-1:], *(vector[whole:] for vector in vectors)
+        yield scales[-1:], *(vector[whole:] for vector in vectors)
 
 
 def work(p: Tensor) -> torch.dtype:
@@ -98,8 +98,8 @@ class Noise:
         """n whole numbers, every bit of the type at random."""
         size = n * np.dtype(kind).itemsize
         words = max(0, -(-(size - len(self._left)) // 8))
-        drawn = self._bits.integers(0, 2**64 - 1, words, dtype=np.uint64, endpoint=True)
-        whole = drawn.view(np.uint8)
+        raw = self._bits.integers(0, 2**64 - 1, words, dtype=np.uint64, endpoint=True)
+        whole = raw.view(np.uint8)
         if len(self._left):
             whole = np.concatenate([self._left, whole])
         self._left = whole[size:]

@@ -46,8 +46,8 @@ class Chain(Codec):
             raise CompositionError(f"{one} and {two}: {two} changes nothing; leave it out")
 
     def init(self, layout: Layout, seed: int) -> Rec:
-        kept = _values(self.first.most(layout.d))
-        return rec(first=self.first.init(layout, seed), then=self.then.init(kept, seed))
+        values = _values(self.first.most(layout.d))
+        return rec(first=self.first.init(layout, seed), then=self.then.init(values, seed))
 
     def encode(self, p: Vec, state: Rec, layout: Layout, draw: torch.Generator) -> tuple[Rec, Rec]:
         one, first = self.first.encode(p.detach().cpu(), state.first, layout, draw)
@@ -92,8 +92,8 @@ class Chain(Codec):
         block = reader.block(length)
         # first the values, because they may be missing
         values = self.then.unpack(bytes(reader.block(reader.left)), _values(k))
-        found = self.first.there(coding, block, d, k)
-        places = {f"first_{n}": v for n, v in found._asdict().items() if n != "size"}
+        message = self.first.there(coding, block, d, k)
+        places = {f"first_{n}": v for n, v in message._asdict().items() if n != "size"}
         inner = {f"then_{n}": v for n, v in values._asdict().items()}
         return rec(size=torch.tensor([d]), **places, **inner)
 
@@ -128,5 +128,5 @@ def _values(k: int) -> Layout:
 
 def _stage(message: Rec, prefix: str) -> dict[str, Any]:
     """The fields of one of the two messages."""
-    found = message._asdict().items()
-    return {k.removeprefix(prefix): v for k, v in found if k.startswith(prefix)}
+    fields = message._asdict().items()
+    return {k.removeprefix(prefix): v for k, v in fields if k.startswith(prefix)}

@@ -63,15 +63,15 @@ def plan(index: Index, d: int) -> Plan:
     )
 
 
-def write(index: Index, d: int, chosen: Plan | None = None) -> bytes:
+def write(index: Index, d: int, choice: Plan | None = None) -> bytes:
     """The block of bytes of a set, in the coding of plan() unless another one is given."""
-    coding, r, _ = chosen or plan(index, d)
+    coding, r, _ = choice or plan(index, d)
     if coding == Coding.IMPLIED:
         return b""
     if coding == Coding.BITMAP:
-        held = np.zeros(d, np.uint8)
-        held[index] = 1
-        return np.packbits(held, bitorder="little").tobytes()
+        marks = np.zeros(d, np.uint8)
+        marks[index] = 1
+        return np.packbits(marks, bitorder="little").tobytes()
     if coding == Coding.VARINT:
         return _write_varint(_less(index))
     return bytes([r]) + rice.write(_less(index), r)
@@ -99,14 +99,14 @@ def read(block: Bytes, coding: int, d: int, k: int) -> Index:
         return _below(_read_varint(block, k), d)
     if coding == Coding.RICE:
         return _below(_read_rice(block, d, k), d)
-    known = ", ".join(f"{c.value} ({c.name.lower()})" for c in Coding)
-    raise WireError(f"a message has index coding {coding}; known: {known}")
+    names = ", ".join(f"{c.value} ({c.name.lower()})" for c in Coding)
+    raise WireError(f"a message has index coding {coding}; known: {names}")
 
 
 # ------------------------------------------------------------------------------------------ checks
-def _need(holds: Any, what: str, got: Any) -> None:
+def _need(holds: Any, part: str, value: Any) -> None:
     if not holds:
-        raise WireError(f"a message's index block should hold {what}, got {got}; it is damaged")
+        raise WireError(f"a message's index block should hold {part}, got {value}; it is damaged")
 
 
 def _below(index: Index, d: int) -> Index:
@@ -142,9 +142,9 @@ def _read_implied(block: Bytes, d: int, k: int) -> Index:
 def _read_bitmap(block: Bytes, d: int, k: int) -> Index:
     _need(len(block) == -(-d // 8), f"{-(-d // 8)} bytes of a bitmap", f"{len(block)} bytes")
     marks = np.unpackbits(block, bitorder="little")
-    _need((found := np.count_nonzero(marks)) == k, f"{k} marks", found)
-    held = np.flatnonzero(marks)
-    return _below(held.astype(np.int64, copy=False), d)
+    _need((count := np.count_nonzero(marks)) == k, f"{k} marks", count)
+    index = np.flatnonzero(marks)
+    return _below(index.astype(np.int64, copy=False), d)
 
 
 # -------------------------------------------------------------------------------------- variable
@@ -168,9 +168,9 @@ def _varints(less: Index) -> bytes:
     starts = np.cumsum(lengths) - lengths
     out = np.zeros(int(lengths.sum()), np.uint8)
     for n in range(int(lengths.max())):
-        here = lengths > n
-        more = (lengths[here] > n + 1).astype(np.uint8) << 7
-        out[starts[here] + n] = ((less[here] >> (7 * n)) & 0x7F).astype(np.uint8) | more
+        mask = lengths > n
+        more = (lengths[mask] > n + 1).astype(np.uint8) << 7
+        out[starts[mask] + n] = ((less[mask] >> (7 * n)) & 0x7F).astype(np.uint8) | more
     return out.tobytes()
 
 
@@ -184,8 +184,8 @@ def _read_varint(block: Bytes, k: int) -> Index:
     _need(not ((block[last] == 0) & (lengths > 1)).any(), "gaps without padding", "padded ones")
     less = np.zeros(k, np.int64)
     for n in range(int(lengths.max())):
-        here = lengths > n
-        less[here] |= (block[starts[here] + n].astype(np.int64) & 0x7F) << (7 * n)
+        mask = lengths > n
+        less[mask] |= (block[starts[mask] + n].astype(np.int64) & 0x7F) << (7 * n)
     return _sum_up(less)
 
 

@@ -27,13 +27,13 @@ class _Half(Plain):
     half: ClassVar[torch.dtype]
 
     def encode(self, p: Vec, state: Rec, layout: Layout, draw: torch.Generator) -> tuple[Rec, Rec]:
-        p, kind = checked(p, layout, there=True), self.half
+        p, kind = checked(p, layout, on_device=True), self.half
         largest = min(torch.finfo(each).max for each in (kind, p.dtype))
         value = p.new_empty(len(p), dtype=kind)
         parts = (torch.split(v, buckets.CHUNK) for v in (value, p))
-        for place, part in zip(*parts, strict=True):
+        for out, part in zip(*parts, strict=True):
             inside = part if p.dtype == kind else part.clamp(-largest, largest)
-            place.copy_(_odd(inside) if p.dtype == torch.float64 else inside)
+            out.copy_(_odd(inside) if p.dtype == torch.float64 else inside)
         return rec(size=torch.tensor([len(p)]), value=value), state
 
 
@@ -122,22 +122,22 @@ class Int8(Codec):
         each = torch.where(scale > 0, scale, 1.0)
         symbol = torch.empty(len(p), dtype=torch.int8)
         for piece in parts:
-            own = slice(piece.at, piece.at + piece.n)
-            views = by_bucket(piece, each, p[own], noise.uniform(piece.n), symbol[own])
-            for step, part, u, found in views:
+            span = slice(piece.at, piece.at + piece.n)
+            views = by_bucket(piece, each, p[span], noise.uniform(piece.n), symbol[span])
+            for step, part, u, symbols in views:
                 z = part.to(work(p)).div(step).add_(u)
-                found.copy_(z.floor_().clamp_(-_STEPS, _STEPS))
+                symbols.copy_(z.floor_().clamp_(-_STEPS, _STEPS))
         return rec(size=torch.tensor([len(p)]), scale=scale, symbol=symbol), state
 
     def decode(self, message: Rec, layout: Layout, dtype: torch.dtype | None = None) -> Vec:
         expect(message, layout)
         out = torch.empty(layout.d, dtype=dtype or torch.float32)
         for piece in pieces([layout.d], self.bucket):
-            own = slice(piece.at, piece.at + piece.n)
-            values = message.symbol[own].to(work(out))
+            span = slice(piece.at, piece.at + piece.n)
+            values = message.symbol[span].to(work(out))
             for step, part in by_bucket(piece, message.scale, values):
                 part.mul_(step)
-            out[own] = values
+            out[span] = values
         return out
 
     def parameters(self) -> bytes:
@@ -150,11 +150,11 @@ class Int8(Codec):
 def _steps(p: Vec, parts: list[Piece], number: int) -> Tensor:
     """max|p| / 127 of every bucket, float32 rounded up, so that no value is beyond 127 steps."""
     largest = torch.zeros(number, dtype=work(p))
-    for at, n, size, own in parts:
+    for at, n, size, span in parts:
         part = p[at : at + n].abs().to(work(p))
-        if own.stop - own.start > 1:
+        if span.stop - span.start > 1:
             part = torch.nn.functional.pad(part, (0, -n % size)).view(-1, size)
-        largest[own] = torch.maximum(largest[own], part.view(own.stop - own.start, -1).amax(1))
+        largest[span] = torch.maximum(largest[span], part.view(span.stop - span.start, -1).amax(1))
     exact = largest.double() / _STEPS
     if number and float(exact.max()) * _STEPS > LARGEST:
         raise DataError(

@@ -19,7 +19,7 @@ from .base import Codec, checked, expect
 _RANK = struct.Struct("<H")
 
 
-def _drawn(n: int, draw: torch.Generator) -> Tensor:
+def _normals(n: int, draw: torch.Generator) -> Tensor:
     """n normal numbers (n,), float32: drawn as doubles, they are the same on every processor."""
     return torch.randn(n, generator=draw, dtype=torch.float64).float()
 
@@ -72,7 +72,7 @@ class PowerSGD(Codec):
 
     def init(self, layout: Layout, seed: int) -> Rec:
         first = [
-            _drawn(m * self.rank, generator(seed, "powersgd", name))
+            _normals(m * self.rank, generator(seed, "powersgd", name))
             for name, m in self._starts(layout)
         ]
         return rec(Q=torch.cat([torch.empty(0), *first]))
@@ -81,22 +81,22 @@ class PowerSGD(Codec):
         p = checked(p, layout)
         sizes = [m * self.rank for _, m in self._starts(layout)]
         if len(state.Q) != sum(sizes):
-            state = rec(Q=_drawn(sum(sizes), draw))
-        old, sent, kept = iter(torch.split(state.Q.cpu(), sizes)), [p[:0]], [p[:0]]
+            state = rec(Q=_normals(sum(sizes), draw))
+        old, factors, starts = iter(torch.split(state.Q.cpu(), sizes)), [p[:0]], [p[:0]]
         for part, nm in zip(torch.split(p, layout.sizes), self.shapes(layout), strict=True):
             if nm is None:
-                sent.append(part)
+                factors.append(part)
                 continue
             left, right, start = self._factors(part.view(nm), next(old).view(nm[1], -1))
-            sent += [left.reshape(-1), right.reshape(-1)]
-            kept.append(start.reshape(-1))
-        value = torch.cat(sent)
+            factors += [left.reshape(-1), right.reshape(-1)]
+            starts.append(start.reshape(-1))
+        value = torch.cat(factors)
         if not bool(torch.isfinite(value).all()):
             raise DataError(
                 f"PowerSGD's products overflow {str(p.dtype)[6:]}: the largest value is "
                 f"{float(p.abs().max()):.3g}; lower local.lr or set local.clip"
             )
-        return rec(size=torch.tensor([len(p)]), value=value), rec(Q=torch.cat(kept))
+        return rec(size=torch.tensor([len(p)]), value=value), rec(Q=torch.cat(starts))
 
     def _factors(self, matrix: Tensor, old: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """-> P (n, r), Q (m, r) in the matrix's type, and the Q to start from next time."""
@@ -107,8 +107,8 @@ class PowerSGD(Codec):
         left = torch.where(upper.diagonal() == 0, 0.0, left)  # QR gives arbitrary columns for zeros
         right = work.T @ left
         start = torch.where((right == 0).all(0), old, right)
-        kept = matrix.dtype
-        return left.to(kept), right.to(kept), start.to(kept)
+        dtype = matrix.dtype
+        return left.to(dtype), right.to(dtype), start.to(dtype)
 
     def decode(self, message: Rec, layout: Layout, dtype: torch.dtype | None = None) -> Vec:
         expect(message, layout)

@@ -104,10 +104,10 @@ class QSGD(Codec):
         scale = torch.where(norm > 0, norm, 1.0)
         symbol = torch.empty(len(p), dtype=torch.uint8)
         for piece in pieces(sizes, self.bucket):
-            own = slice(piece.at, piece.at + piece.n)
-            views = by_bucket(piece, scale, p[own], noise.uniform(piece.n), symbol[own])
-            for each, part, u, found in views:
-                found.copy_(quantise(part, each, u, self.levels))
+            span = slice(piece.at, piece.at + piece.n)
+            views = by_bucket(piece, scale, p[span], noise.uniform(piece.n), symbol[span])
+            for each, part, u, symbols in views:
+                symbols.copy_(quantise(part, each, u, self.levels))
         return rec(size=torch.tensor([len(p)]), norm=norm, symbol=symbol), state
 
     def decode(self, message: Rec, layout: Layout, dtype: torch.dtype | None = None) -> Vec:
@@ -116,15 +116,15 @@ class QSGD(Codec):
         out = torch.empty(layout.d, dtype=dtype or torch.float32)
         kind = work(out)
         for piece in pieces(sizes, self.bucket):
-            own = slice(piece.at, piece.at + piece.n)
-            share = out[own] if out.dtype == kind else torch.empty(piece.n, dtype=kind)
-            share.copy_(message.symbol[own]).sub_(self.levels).div_(self.levels)
-            for each, part in by_bucket(piece, norm, share):
+            span = slice(piece.at, piece.at + piece.n)
+            values = out[span] if out.dtype == kind else torch.empty(piece.n, dtype=kind)
+            values.copy_(message.symbol[span]).sub_(self.levels).div_(self.levels)
+            for each, part in by_bucket(piece, norm, values):
                 part.mul_(each)
             if out.dtype != kind:
-                out[own] = share
+                out[span] = values
             if self.shrink:
-                out[own] /= 1 + self._excess(piece.size)
+                out[span] /= 1 + self._excess(piece.size)
         return out
 
     def parameters(self) -> bytes:
@@ -180,16 +180,16 @@ def _norms(p: Vec, sizes: list[int], bucket: int) -> Tensor:
     largest value beyond the last level, and make it biased.
     """
     squares = torch.zeros(buckets.count(sizes, bucket), dtype=torch.float64)
-    for at, n, size, own in pieces(sizes, bucket):
+    for at, n, size, span in pieces(sizes, bucket):
         part = p[at : at + n]
-        if own.stop - own.start == 1:
-            squares[own] += part.double().square().sum()
+        if span.stop - span.start == 1:
+            squares[span] += part.double().square().sum()
             continue
         whole = n - n % size
         grouped = torch.linalg.vector_norm(part[:whole].view(-1, size), dim=1, dtype=torch.float64)
-        squares[own.start : own.start + len(grouped)] += grouped.square_()
+        squares[span.start : span.start + len(grouped)] += grouped.square_()
         if n > whole:
-            squares[own.stop - 1] += part[whole:].double().square().sum()
+            squares[span.stop - 1] += part[whole:].double().square().sum()
     exact = squares.sqrt_()
     if len(exact) and exact.max() > LARGEST:
         raise DataError(

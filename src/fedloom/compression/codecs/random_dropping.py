@@ -45,11 +45,11 @@ class RandomDropping(Codec):
 
     def mask(self, seed: int, d: int) -> Tensor:
         """The kept coordinates of the message with this seed, as bools (d,)."""
-        draw, kept = generator(seed, "dropping"), torch.empty(d, dtype=torch.bool)
-        for part in torch.split(kept, CHUNK):  # the same numbers as in one go
+        draw, mask = generator(seed, "dropping"), torch.empty(d, dtype=torch.bool)
+        for part in torch.split(mask, CHUNK):  # the same numbers as in one go
             u = torch.rand(len(part), generator=draw, dtype=torch.float32)
             torch.lt(u, self.ratio, out=part)
-        return kept
+        return mask
 
     def encode(self, p: Vec, state: Rec, layout: Layout, draw: torch.Generator) -> tuple[Rec, Rec]:
         p = checked(p, layout)

@@ -41,7 +41,7 @@ class Sign(Codec):
         return layout.sizes if self.scope == "layer" else [layout.d]
 
     def encode(self, p: Vec, state: Rec, layout: Layout, draw: torch.Generator) -> tuple[Rec, Rec]:
-        p = checked(p, layout, there=True)
+        p = checked(p, layout, on_device=True)
         parts = torch.split(p, self._sizes(layout))
         scale = torch.stack(
             [part.abs().sum(dtype=torch.float64) / max(len(part), 1) for part in parts]

@@ -28,7 +28,7 @@ class Sparse(Codec):
         """The indices (k,) to send of p (d,), increasing. draw: a new generator."""
 
     def encode(self, p: Vec, state: Rec, layout: Layout, draw: torch.Generator) -> tuple[Rec, Rec]:
-        p = checked(p, layout, there=True)
+        p = checked(p, layout, on_device=True)
         index = self.choose(p, layout, draw)
         value = p.clone() if len(index) == len(p) else p[index]
         return rec(size=torch.tensor([len(p)]), index=index, value=value), state
@@ -46,8 +46,8 @@ class Sparse(Codec):
 
     def where(self, message: Rec) -> tuple[int, bytes]:
         d, index = int(message.size), message.index.cpu().numpy()
-        chosen = indices.plan(index, d)
-        return int(chosen.coding), indices.write(index, d, chosen)
+        plan = indices.plan(index, d)
+        return int(plan.coding), indices.write(index, d, plan)
 
     def there(self, coding: int, block: Bytes, d: int, k: int) -> Rec:
         indices.bound(block, d)

@@ -49,12 +49,12 @@ class TopK(Sparse):
     def choose(self, p: Vec, layout: Layout, draw: torch.Generator) -> Tensor:
         if self.scope == "global":
             return largest(p, self._count(len(p)))
-        found, at = [p.new_empty(0, dtype=torch.int64)], 0
+        indices, offset = [p.new_empty(0, dtype=torch.int64)], 0
         for part in torch.split(p, layout.sizes):
             if n := len(part):
-                found.append(largest(part, self._count(n)) + at)
-            at += n
-        return torch.cat(found)
+                indices.append(largest(part, self._count(n)) + offset)
+            offset += n
+        return torch.cat(indices)
 
     def _count(self, n: int) -> int:
         return min(n, max(1, round(self.ratio * n)))
@@ -76,23 +76,23 @@ def largest(p: Vec, k: int) -> Tensor:
     if k >= len(p):
         return torch.arange(len(p), device=p.device)
     if p.device.type != "cpu":
-        return _largest_there(p, k)
+        return _largest_on_device(p, k)
     candidates = _candidates(p, k)
     size = _size(p if candidates is None else p[candidates])
     least = float(np.partition(size.numpy(), len(size) - k)[len(size) - k])
-    kept = size > least
+    mask = size > least
     ties = (size == least).nonzero().flatten()
-    kept[ties[: k - int(kept.count_nonzero())]] = True
-    return kept.nonzero().flatten() if candidates is None else candidates[kept]
+    mask[ties[: k - int(mask.count_nonzero())]] = True
+    return mask.nonzero().flatten() if candidates is None else candidates[mask]
 
 
-def _largest_there(p: Vec, k: int) -> Tensor:
+def _largest_on_device(p: Vec, k: int) -> Tensor:
     """The same on a GPU, where the host waits once, for the indices."""
     size = _size(p)
     least = size.topk(k, sorted=False).values.amin()
-    kept, ties = size > least, size == least
-    kept |= ties & (ties.cumsum(0) <= k - kept.sum())
-    return kept.nonzero().flatten()
+    mask, ties = size > least, size == least
+    mask |= ties & (ties.cumsum(0) <= k - mask.sum())
+    return mask.nonzero().flatten()
 
 
 def _size(p: Vec) -> Tensor:
@@ -110,8 +110,8 @@ def _candidates(p: Vec, k: int) -> Tensor | None:
         return None
     sample = _size(p[::_STRIDE]).numpy()
     bound = float(np.partition(sample, len(sample) - rank)[len(sample) - rank])
-    found = torch.from_numpy(np.concatenate(list(_above(p, bound))))
-    return found if k <= len(found) <= len(p) // 2 else None
+    indices = torch.from_numpy(np.concatenate(list(_above(p, bound))))
+    return indices if k <= len(indices) <= len(p) // 2 else None
 
 
 def _above(p: Vec, bound: float) -> Iterator[npt.NDArray[np.int64]]:
