@@ -33,7 +33,7 @@ class Shelf(UserDict):
     """A dictionary that the guard does not take for state: an engine is watched with it."""
 
 
-class Watch(purity.Watch):
+class Watch(purity.CallRecorder):
     """Looks whether what was handed over has changed when it is handed back, too."""
 
     lent: Shelf = dataclasses.field(default_factory=Shelf)

@@ -230,7 +230,7 @@ def test_a_check_that_others_need_leaves_them_out():
     ran = []
     checks = [
         Check("first", lambda: ran.append(1)),
-        Check("second", fail, needed=True),
+        Check("second", fail, required=True),
         Check("third", lambda: ran.append(3)),
         Check("no such thing", lambda: "there is none"),
     ]

@@ -19,7 +19,7 @@ from cases import CASES, METHODS, Case, named
 from fedloom import Checkpoint
 from fedloom.checks.audit import Audited
 from fedloom.checks.compare import unequal, unlike
-from fedloom.checks.purity import Watch
+from fedloom.checks.purity import CallRecorder
 from fedloom.checks.tiny_federation import Trial
 from fedloom.core.vector import leaves
 from fedloom.server.rounds import Run
@@ -162,7 +162,7 @@ def test_float32_and_float64_are_the_same_method(every):
 
 @pytest.mark.parametrize("every", named(MIXES), indirect=True)
 def test_no_argument_is_changed_and_every_method_is_a_function(every):
-    watch = Watch(inner=every.case.make().algorithm)
+    watch = CallRecorder(inner=every.case.make().algorithm)
     found, want = every.end(algorithm=watch), every.serial()
     assert not watch.notes.broken and not unequal(found["srv"], want["srv"])
     assert (found["up"], found["down"]) == (want["up"], want["down"])

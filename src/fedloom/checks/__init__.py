@@ -22,7 +22,7 @@ from .discovery import built, kind_of, parts_of
 from .engine_agreement import Contract
 from .objectives import ObjectiveContract
 from .outcome import Outcome, Report, carry_out
-from .tiny_federation import Given
+from .tiny_federation import Setup
 from .views import ViewContract
 
 __all__ = ["CONTRACTS", "ENGINES", "Outcome", "Report", "check", "parts_of"]
@@ -63,5 +63,5 @@ def check(
         make_engine(engine)
     part = built(part)
     kind = kind_of(part)
-    checks = CONTRACTS[kind](part, Given(model, data)).checks(engines)
+    checks = CONTRACTS[kind](part, Setup(model, data)).checks(engines)
     return carry_out(part, name or type(part).__name__, kind, checks)

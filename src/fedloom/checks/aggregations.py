@@ -16,7 +16,7 @@ from ..engines.summation import push, root
 from ..errors import AuthorError
 from ..submodels import HeteroFL
 from .compare import unlike
-from .engine_agreement import Contract, held_by_parts
+from .engine_agreement import Contract, check_parts
 from .outcome import Check
 from .purity import Notes, twice
 
@@ -31,8 +31,8 @@ class AggregationContract(Contract):
 
     def first(self) -> list[Check]:
         return [
-            Check("leaves are memory of their own", self.own_memory, needed=True),
-            Check("what the server receives", self.received, needed=True),
+            Check("leaves are memory of their own", self.new_memory, required=True),
+            Check("what the server receives", self.received, required=True),
             Check("the order of the updates", self.order),
         ]
 
@@ -59,7 +59,7 @@ class AggregationContract(Contract):
         return rec(**numbers, delta=delta, unweighted=unweighted, buffers=delta[:0])
 
     @functools.cached_property
-    def told(self) -> Rec:
+    def message(self) -> Rec:
         """What the part tells clients in round 1, at x = 0."""
         return self.part.tell(rec(x=torch.zeros(_D)), self.state)
 
@@ -72,14 +72,14 @@ class AggregationContract(Contract):
         """The sum of these clients' updates, in this order."""
         nodes: list[Any] = []
         for place, i in enumerate(clients):
-            push(nodes, 0, place, self.part.leaf(self.update(i), self.told, 0, 0, i))
+            push(nodes, 0, place, self.part.leaf(self.update(i), self.message, 0, 0, i))
         return root(nodes)
 
     # ------------------------------------------------------------------------------------- checks
-    def own_memory(self) -> None:
+    def new_memory(self) -> None:
         """Sums write into the delta of a leaf."""
         part = self.update(0)
-        leaf = self.part.leaf(part, self.told, 0, 0, 0)
+        leaf = self.part.leaf(part, self.message, 0, 0, 0)
         if self.part.sums and leaf.delta.data_ptr() == part.delta.data_ptr():
             raise AuthorError(
                 "leaf() hands on the delta that it was given, and sums are written into it: give "
@@ -94,17 +94,17 @@ class AggregationContract(Contract):
 
     def received(self) -> None:
         """delta and the fields of unweighted(), as they were sent."""
-        found = self.part.root(self.total, self.state, 0, 0)
-        want = {"delta": (_D,), "dc": (_D,), "tau": ()}
-        got = {k: tuple(getattr(v, "shape", ())) for k, v in found.up._asdict().items()}
-        if got != want:
+        result = self.part.root(self.total, self.state, 0, 0)
+        expected = {"delta": (_D,), "dc": (_D,), "tau": ()}
+        shapes = {k: tuple(getattr(v, "shape", ())) for k, v in result.up._asdict().items()}
+        if shapes != expected:
             raise AuthorError(
-                f"root() gives the server {got} where clients sent {want}: give every field that "
-                "unweighted has, with its length, and delta"
+                f"root() gives the server {shapes} where clients sent {expected}: give every field "
+                "that unweighted has, with its length, and delta"
             )
-        if found.up.delta.dtype != torch.float32:
+        if result.up.delta.dtype != torch.float32:
             raise AuthorError(
-                f"root() gives delta as {found.up.delta.dtype} where clients sent torch.float32"
+                f"root() gives delta as {result.up.delta.dtype} where clients sent torch.float32"
             )
 
     def order(self) -> None:
@@ -113,9 +113,9 @@ class AggregationContract(Contract):
             self.part.root(total, self.state, 0, 0).up
             for total in (self.total, self.added((3, 0, 4, 2, 1)))
         )
-        if found := unlike(other, one, _ROUNDING):
+        if difference := unlike(other, one, _ROUNDING):
             raise AuthorError(
-                f"of the same updates in another order root() makes something else ({found}): "
+                f"of the same updates in another order root() makes something else ({difference}): "
                 "their order is that of the clients' numbers, which say nothing; sort the values, "
                 "or let ties and choices depend on the values alone"
             )
@@ -125,7 +125,7 @@ class AggregationContract(Contract):
         calls: tuple[tuple[Callable[..., Any], tuple[Any, ...]], ...] = (
             (part.init, (torch.zeros(_D), float(_CLIENTS), 0.5)),
             (part.tell, (rec(x=torch.zeros(_D)), state)),
-            (part.leaf, (self.update(1), self.told, 0, 0, 1)),
+            (part.leaf, (self.update(1), self.message, 0, 0, 1)),
             (part.root, (self.total, state, 0, 0)),
             (part.report, (part.root(self.total, state, 0, 0).state, 0)),
         )
@@ -138,4 +138,4 @@ class AggregationContract(Contract):
             return "it is for whole models (sums, parts)"
         make = functools.partial(self.trial, self.part)
         why = "weight is a vector there, one value per coordinate, and so are n's holders"
-        return self.fitting(held_by_parts, HeteroFL(), make, why)
+        return self.fitting(check_parts, HeteroFL(), make, why)

@@ -27,8 +27,8 @@ from ..errors import AuthorError, CompositionError
 from ..federation.clock import Asynchronous
 from ..storage.records import freeze, thaw
 from ..submodels import FIARSE, HeteroFL
-from .compare import changed, imprint, unequal, unlike
-from .engine_agreement import TOLERANCE, Contract, held_by_parts
+from .compare import differing_path, imprint, unequal, unlike
+from .engine_agreement import TOLERANCE, Contract, check_parts
 from .invariance import (
     move_of_the_server,
     norms_are_declared,
@@ -36,7 +36,7 @@ from .invariance import (
     sums_are_declared,
 )
 from .outcome import Check, root
-from .purity import Notes, Watch
+from .purity import CallRecorder, Notes
 from .tiny_federation import End, run
 
 _WHY = (
@@ -56,14 +56,14 @@ class AlgorithmContract(Contract):
     def first(self) -> list[Check]:
         return [
             Check(DECLARED, lambda: check_declarations(self.part)),
-            Check(SHAPES, functools.partial(self.noted, SHAPES), needed=True),
-            Check(FIELDS, functools.partial(self.noted, FIELDS), needed=True),
+            Check(SHAPES, functools.partial(self.keeps_rule, SHAPES), required=True),
+            Check(FIELDS, functools.partial(self.keeps_rule, FIELDS), required=True),
         ]
 
     def later(self) -> list[Check]:
         return [
             Check("messages and memory can be stored", self.stored),
-            Check("personal models", self.own_models),
+            Check("personal models", self.personal_models),
             Check("the server's move", lambda: move_of_the_server(self.part, self.notes)),
             Check("only ratios of weights count", self.weights),
             Check("rates are declared", lambda: rates_are_declared(self.part, self.notes)),
@@ -81,11 +81,11 @@ class AlgorithmContract(Contract):
     def call(self, notes: Notes) -> None:
         """One run, in which the guard looks on as well."""
         try:
-            self.end = run(self.trial(Watch(inner=self.part, notes=notes), torch.float32))
+            self.end = run(self.trial(CallRecorder(inner=self.part, notes=notes), torch.float32))
             check_sent(self.part, notes.calls["finish"][0][1][0])
-            if found := unequal(self.end.srv, self.serial(torch.float32).srv):
+            if field := unequal(self.end.srv, self.serial(torch.float32).srv):
                 raise AuthorError(
-                    f"with every method called twice, the run learns another '{found}': it counts "
+                    f"with every method called twice, the run learns another '{field}': it counts "
                     "its calls, or remembers something outside of its records",
                     REPEAT,
                 )
@@ -103,10 +103,10 @@ class AlgorithmContract(Contract):
             empty = tree(lambda v: torch.zeros_like(v) if isinstance(v, Tensor) else 0.0, record)
             shape, tensors = freeze(record)
             for back in (unpack(pack(record), empty), thaw(json.loads(json.dumps(shape)), tensors)):
-                if found := unlike(back, record, 0.0):
-                    raise AuthorError(f"sent or stored, and read again, {found}")
+                if difference := unlike(back, record, 0.0):
+                    raise AuthorError(f"sent or stored, and read again, {difference}")
 
-    def own_models(self) -> str | None:
+    def personal_models(self) -> str | None:
         """A client's own model is a vector like x, from its state and the message alone."""
         if not self.part.personalises:
             return "it has none: personal() is not overridden"
@@ -114,7 +114,7 @@ class AlgorithmContract(Contract):
         msg = self.part.broadcast(self.end.srv)
         for row in (None, *(row.alg for row in self.end.memory.values())):
             one, other = (personal_model(self.part, msg.x, msg, row) for _ in range(2))
-            if changed(imprint(one), imprint(other)):
+            if differing_path(imprint(one), imprint(other)):
                 raise differs("personal", "")
         return None
 
@@ -123,12 +123,12 @@ class AlgorithmContract(Contract):
         sizes = self.trial(self.part, torch.float64).data.sizes.tolist()
         end = run(self.trial(self.part, torch.float64, weighting=[4.0 * n for n in sizes]))
         want = self.serial(torch.float64)
-        if found := unlike((end.srv, end.memory), (want.srv, want.memory), TOLERANCE):
+        if difference := unlike((end.srv, end.memory), (want.srv, want.memory), TOLERANCE):
             raise AuthorError(
                 f"with every client's weight four times as large the run learns something else "
-                f"({found}): the engine multiplies delta by its weight and divides by their sum, "
-                "so give delta = x - msg.x without the weight, and take job.size for a client's "
-                "share of the examples"
+                f"({difference}): the engine multiplies delta by its weight and divides by their "
+                "sum, so give delta = x - msg.x without the weight, and take job.size for a "
+                "client's share of the examples"
             )
 
     def late(self) -> str | None:
@@ -154,5 +154,5 @@ class AlgorithmContract(Contract):
         if self.part.personalises:
             return "its clients use models of their own, which are whole ones"
         make = functools.partial(self.trial, self.part)
-        out = [self.fitting(held_by_parts, rule, make, _WHY) for rule in (HeteroFL(), FIARSE())]
+        out = [self.fitting(check_parts, rule, make, _WHY) for rule in (HeteroFL(), FIARSE())]
         return "; ".join(filter(None, out)) or None

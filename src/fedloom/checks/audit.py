@@ -47,19 +47,19 @@ class _Coding(Coding):
 
     audit: Audited
 
-    def coded(self, up: Rec, own: Rec, received: Download, *place: int) -> tuple[Any, Sizes, Rec]:
-        packet, after = self.link.send(up, own, received.wire, self.seed, *place)
-        read, sizes, counted = super().coded(up, own, received, *place)
-        found = unequal(self.link.receive(packet, received.wire.layout, up), read)
-        if found := found or unequal(after, counted):
+    def coded(self, up: Rec, state: Rec, received: Download, *place: int) -> tuple[Any, Sizes, Rec]:
+        packet, after = self.link.send(up, state, received.wire, self.seed, *place)
+        read, sizes, memory = super().coded(up, state, received, *place)
+        field = unequal(self.link.receive(packet, received.wire.layout, up), read)
+        if field := field or unequal(after, memory):
             raise AuthorError(
-                f"what the server decodes from the bytes differs in '{found}' from what the client "
+                f"what the server decodes from the bytes differs in '{field}' from what the client "
                 "counts as sent: decode() must depend on the message and the layout alone"
             )
         self.audit.up.update({name: len(raw) for name, raw in packet.items()})
         if size := received.travelling(received.buffers).nbytes:
             self.audit.up["buffers"] += size
-        return read, sizes, counted
+        return read, sizes, memory
 
 
 class _Weighing(Client):
@@ -69,16 +69,16 @@ class _Weighing(Client):
         super().__init__(plan, fed, net, functools.partial(_Coding, audit=audit))
         self.audit = audit
 
-    def downloads(self, asked: TrainTask) -> dict[float, Download]:
-        made = super().downloads(asked)
-        for i in asked.cohort:
-            share = made[self.fed.capacity(i)]
-            told = pack(self.views.told(share.view))
-            self.audit.down.update(_sizes(share.wire.take(share.msg)))
-            self.audit.down.update({f"view.{name}": len(raw) for name, raw in told.items()})
-            if size := share.travelling(share.buffers).nbytes:
+    def downloads(self, task: TrainTask) -> dict[float, Download]:
+        downloads = super().downloads(task)
+        for i in task.cohort:
+            download = downloads[self.fed.capacity(i)]
+            packed = pack(self.views.told(download.view))
+            self.audit.down.update(_sizes(download.wire.take(download.msg)))
+            self.audit.down.update({f"view.{name}": len(raw) for name, raw in packed.items()})
+            if size := download.travelling(download.buffers).nbytes:
                 self.audit.down["buffers"] += size
-        return made
+        return downloads
 
     def answer_bytes(self, answer: Rec) -> dict[str, int]:
         self.audit.up.update(_sizes(answer))

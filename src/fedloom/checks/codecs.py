@@ -45,9 +45,9 @@ class CodecContract(Contract):
     def first(self) -> list[Check]:
         return [
             Check("code on the wire", self.code),
-            Check("messages", self.messages, needed=True),
+            Check("messages", self.messages, required=True),
             Check("size is what is sent", self.sizes),
-            Check("a message is read again", self.read, needed=True),
+            Check("a message is read again", self.read, required=True),
             Check("other bytes are refused", self.damaged),
             Check("error within the bound", self.bound),
         ]
@@ -73,15 +73,15 @@ class CodecContract(Contract):
                 f"code must be a whole number from 128 to 255 in the class, got {code!r}: it is "
                 "the first byte of a message, by which the receiver knows the codec"
             )
-        for name, known in CODECS.items():
-            if code == known.code and not isinstance(self.part, known):
+        for name, other in CODECS.items():
+            if code == other.code and not isinstance(self.part, other):
                 raise AuthorError(
                     f"code {code} is that of the codec {name}; 128 and above are free for yours"
                 )
 
     def messages(self) -> None:
         """A message is a record of one-dimensional tensors, one of which is size."""
-        for what, p, layout in _vectors():
+        for case, p, layout in _vectors():
             out = self.encode(p, layout)
             message, state = pair("encode", "the message and the state", out)
             check_record("encode", "a message", message)
@@ -89,42 +89,42 @@ class CodecContract(Contract):
             odd = [n for n, v in message._asdict().items() if getattr(v, "ndim", None) != 1]
             if odd or "size" not in message._fields or int(message.size) != layout.d:
                 raise AuthorError(
-                    f"of {what} the message has the fields {message._fields}: each must be a "
+                    f"of {case} the message has the fields {message._fields}: each must be a "
                     f"tensor with one axis, and size must be [{layout.d}], the length of what it "
                     f"stands for{'; see ' + ', '.join(odd) if odd else ''}"
                 )
 
     def sizes(self) -> None:
         """nbytes() is the length of pack()."""
-        for what, p, layout in _vectors():
+        for case, p, layout in _vectors():
             message, _ = self.encode(p, layout)
             packed = self.part.pack(message)
             if not isinstance(packed, bytes):
                 raise AuthorError(f"pack() must return bytes, got {type(packed).__name__}")
-            if (said := self.part.nbytes(message)) != len(packed):
+            if (count := self.part.nbytes(message)) != len(packed):
                 raise AuthorError(
-                    f"of {what} nbytes() says {said}, but pack() makes {len(packed)} bytes: the "
+                    f"of {case} nbytes() says {count}, but pack() makes {len(packed)} bytes: the "
                     "bill would not be what is sent; leave both to Codec, or count the header (12 "
                     "bytes), the parameters, the indices and the values"
                 )
 
     def read(self) -> None:
         """unpack() undoes pack(), and decode() gives a vector like the one that was sent."""
-        for what, p, layout in _vectors():
+        for case, p, layout in _vectors():
             message, _ = self.encode(p, layout)
             back = self.part.unpack(self.part.pack(message), layout)
-            if found := unequal(back, message):
+            if field := unequal(back, message):
                 raise AuthorError(
-                    f"of {what} the message, packed and unpacked, differs in '{found}': what the "
+                    f"of {case} the message, packed and unpacked, differs in '{field}': what the "
                     "receiver reads must be what was sent, bit for bit"
                 )
             for dtype in (None, p.dtype):
                 v = self.part.decode(back, layout, dtype)
                 if not isinstance(v, Tensor) or v.shape != p.shape:
-                    got = list(v.shape) if isinstance(v, Tensor) else type(v).__name__
+                    shape = list(v.shape) if isinstance(v, Tensor) else type(v).__name__
                     raise AuthorError(
-                        f"of {what} decode() gives {got}; it must give {list(p.shape)}, one value "
-                        "per coordinate, 0 where nothing was sent"
+                        f"of {case} decode() gives {shape}; it must give {list(p.shape)}, one "
+                        "value per coordinate, 0 where nothing was sent"
                     )
                 if dtype is not None and v.dtype != dtype:
                     raise AuthorError(
@@ -132,7 +132,7 @@ class CodecContract(Contract):
                         "needs the model's type"
                     )
                 if not bool(torch.isfinite(v).all()):
-                    raise AuthorError(f"of {what} decode() gives values that are not finite")
+                    raise AuthorError(f"of {case} decode() gives values that are not finite")
 
     def damaged(self) -> None:
         """Bytes that are no message of this layout raise WireError, and nothing else."""
@@ -146,18 +146,18 @@ class CodecContract(Contract):
             "a message for another length": other,
             "another codec's message": bytes([good[0] ^ 64]) + good[1:],
         }
-        for what, packed in cases.items():
+        for case, packed in cases.items():
             try:
                 self.part.decode(self.part.unpack(packed, layout), layout)
             except WireError:
                 continue
             except Exception as error:  # any other than WireError is the fault that is reported
                 raise AuthorError(
-                    f"{what} ends in {type(error).__name__}: {error}. Bytes come from elsewhere: "
+                    f"{case} ends in {type(error).__name__}: {error}. Bytes come from elsewhere: "
                     "whatever they are, unpack() raises WireError; that of Codec does, by lengths()"
                 ) from error
             raise AuthorError(
-                f"{what} is read as if it were whole: unpack(raw, layout) must raise WireError; "
+                f"{case} is read as if it were whole: unpack(raw, layout) must raise WireError; "
                 "see whether wire and lengths() name all that is sent"
             )
 
@@ -169,21 +169,21 @@ class CodecContract(Contract):
             v = self.part.decode(self.encode(p, layout, n)[0], layout, p.dtype)
             total, square = total + v / _DRAWS, square + float((v - p).square().sum()) / _DRAWS
         norm, omega = float(p.square().sum()), self.part.omega(layout.d)
-        share = square / norm
-        if omega is None and share > 1.05:
+        error = square / norm
+        if omega is None and error > 1.05:
             raise AuthorError(
                 f"omega() is None, so it must be a contraction, but the squared error is "
-                f"{share:.3g} times the square of what is sent: error feedback around it grows "
+                f"{error:.3g} times the square of what is sent: error feedback around it grows "
                 "without bound; send less scaled, or declare omega() of an unbiased codec"
             )
         if omega is not None:
             off = float((total - p).square().sum()) / norm
-            if share > 1.1 * omega + 1e-6:
+            if error > 1.1 * omega + 1e-6:
                 raise AuthorError(
-                    f"omega() says {omega:.3g}, but the squared error is {share:.3g} times the "
+                    f"omega() says {omega:.3g}, but the squared error is {error:.3g} times the "
                     "square of what is sent: feedback would be allowed where it grows"
                 )
-            if off > 4 * max(share, 1e-12) / _DRAWS + 1e-9:
+            if off > 4 * max(error, 1e-12) / _DRAWS + 1e-9:
                 raise AuthorError(
                     "omega() says that the codec is unbiased, but the mean of "
                     f"{_DRAWS} messages is off by {off**0.5:.3g} of the vector's length: let "
@@ -195,8 +195,8 @@ class CodecContract(Contract):
         for _, p, layout in _vectors():
             state, seed = part.init(layout, 0), key(0, "codec", 9)
             one, two = (torch.Generator().manual_seed(seed) for _ in range(2))
-            given = (p, state, layout)
-            message, _ = twice(notes, part.encode, (*given, one), (*given, two))
+            arguments = (p, state, layout)
+            message, _ = twice(notes, part.encode, (*arguments, one), (*arguments, two))
             twice(notes, part.decode, (message, layout))
             packed = twice(notes, part.pack, (message,))
             twice(notes, part.unpack, (packed, layout))
@@ -210,8 +210,8 @@ class CodecContract(Contract):
         for n in range(20):
             v = torch.randn(LAYOUT.d, generator=generator(n, "checks", "field")).double()
             message, state = self.part.encode(v + e, state, LAYOUT, generator(n, "codec"))
-            got = self.part.decode(message, LAYOUT, torch.float64)
-            computed, sent, e = computed + v, sent + got, v + e - got
+            decoded = self.part.decode(message, LAYOUT, torch.float64)
+            computed, sent, e = computed + v, sent + decoded, v + e - decoded
         gap = float((sent + e - computed).abs().max())
         if gap > 1e-9 or float(e.norm()) > 1e3 * float(computed.norm()):
             raise AuthorError(

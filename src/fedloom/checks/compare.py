@@ -38,7 +38,7 @@ def _leaves(value: Any, path: str) -> list[tuple[str, Any]]:
     return [leaf for name, v in pairs for leaf in _leaves(v, f"{join}{name}")]
 
 
-def changed(before: dict[str, Any], after: dict[str, Any]) -> str:
+def differing_path(before: dict[str, Any], after: dict[str, Any]) -> str:
     """The first path at which two imprints differ; "" where none does."""
     for path in [*before, *after]:
         if path not in before or path not in after or before[path] != after[path]:
@@ -53,7 +53,7 @@ def unequal(one: Any, other: Any) -> str:
     >>> unequal(rec(x=torch.ones(2)), rec(x=torch.zeros(2)))
     'x'
     """
-    return changed(imprint(one), imprint(other))
+    return differing_path(imprint(one), imprint(other))
 
 
 def unlike(one: Any, other: Any, tolerance: float) -> str:

@@ -60,18 +60,18 @@ def built(part: Any) -> Any:
     values: dict[str, Any] = {}
     for field in dataclasses.fields(cast(Any, part)):
         if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-            values[field.name] = _filled(part, field)
+            values[field.name] = _default_value(part, field)
     try:
         return part(**values)
     except TypeError as error:
         raise ConfigError(f"{part.__name__} cannot be made: {error}") from error
 
 
-def _filled(part: type, field: dataclasses.Field[Any]) -> Any:
+def _default_value(part: type, field: dataclasses.Field[Any]) -> Any:
     if field.name == "inner":
         return LocalSGD()
-    rule = field.metadata.get("hyper")
-    if isinstance(rule, Hyper) and (value := another(rule)) is not None:
+    hyper = field.metadata.get("hyper")
+    if isinstance(hyper, Hyper) and (value := another(hyper)) is not None:
         return value
     if field.type in (Optimiser, "Optimiser"):
         return Momentum(lr=1.0, beta=0.9)
@@ -89,20 +89,20 @@ def parts_of(module: types.ModuleType, name: str = "") -> dict[str, Any]:
     """
     every = {k: v for k, v in vars(module).items() if not k.startswith("_") and _is_part(v, module)}
     if name:
-        found = getattr(module, name, None)
-        if found is not None and not _is_kind(found):
+        part = getattr(module, name, None)
+        if part is not None and not _is_kind(part):
             raise ConfigError(f"'{module.__file__}': '{name}' is none of {_WHAT}{_TRIED}")
-        if found is None:
+        if part is None:
             hint = did_you_mean(name, every) if every else f"it defines no part: {_WHAT}"
             raise ConfigError(f"'{module.__file__}' has no part '{name}'; {hint}")
-        return {name: found}
+        return {name: part}
     if not every:
         raise ConfigError(
             f"'{module.__file__}' defines nothing that can be checked: no class or instance of "
             f"{_WHAT}{_TRIED}"
         )
-    made = {type(v) for v in every.values() if not isinstance(v, type)}
-    return {k: v for k, v in every.items() if v not in made}
+    classes = {type(v) for v in every.values() if not isinstance(v, type)}
+    return {k: v for k, v in every.items() if v not in classes}
 
 
 def _is_kind(value: Any) -> bool:

@@ -22,7 +22,7 @@ from .compare import unequal, unlike
 from .hyperparameters import variants
 from .outcome import Check
 from .purity import Notes
-from .tiny_federation import CAPACITIES, SMALL, End, Given, Trial, experiment, finish, run
+from .tiny_federation import CAPACITIES, SMALL, End, Setup, Trial, experiment, finish, run
 
 TOLERANCE = 1e-9  # between engines, in float64: what rounding leaves after a division by sqrt(v)
 _STOP = 2  # rounds before the stop that a run is resumed after
@@ -31,8 +31,8 @@ _STOP = 2  # rounds before the stop that a run is resumed after
 class Contract:
     """The checks of one part. A subclass says what its kind owes beside what all do."""
 
-    def __init__(self, part: Any, given: Given = SMALL) -> None:
-        self.part, self.given, self.before = part, given, state(part, deep=True)
+    def __init__(self, part: Any, setup: Setup = SMALL) -> None:
+        self.part, self.setup, self.before = part, setup, state(part, deep=True)
 
     def settings(self, part: Any, dtype: torch.dtype) -> dict[str, Any]:
         """What an experiment with the part in it takes."""
@@ -58,9 +58,9 @@ class Contract:
         """Every check, in order."""
         return [
             *self.first(),
-            Check(ARGUMENTS, functools.partial(self.noted, ARGUMENTS)),
-            Check(REPEAT, functools.partial(self.noted, REPEAT)),
-            Check("runs", self.starts, needed=True),
+            Check(ARGUMENTS, functools.partial(self.keeps_rule, ARGUMENTS)),
+            Check(REPEAT, functools.partial(self.keeps_rule, REPEAT)),
+            Check("runs", self.starts, required=True),
             Check(KEPT, self.nothing_kept),
             *self.later(),
             Check("bill is the messages", self.billed),
@@ -78,8 +78,8 @@ class Contract:
     # --------------------------------------------------------------------------------------- runs
     def trial(self, part: Any, dtype: torch.dtype, **changes: Any) -> Trial:
         """A run with the part in it."""
-        given = self.settings(part, dtype) | self.given.settings(dtype)
-        return experiment(dtype, **(given | changes))
+        settings = self.settings(part, dtype) | self.setup.settings(dtype)
+        return experiment(dtype, **(settings | changes))
 
     @functools.cache  # noqa: B019 # lives as long as the checks of one part
     def serial(self, dtype: torch.dtype) -> End:
@@ -91,7 +91,7 @@ class Contract:
         try:
             return check(*arguments)
         except CompositionError as error:
-            if self.given.data is None:
+            if self.setup.data is None:
                 raise
             return str(error)
 
@@ -103,7 +103,7 @@ class Contract:
         self.call(notes)
         return notes
 
-    def noted(self, rule: str) -> None:
+    def keeps_rule(self, rule: str) -> None:
         """The methods keep a rule."""
         if rule in self.notes.broken:
             raise self.notes.broken[rule]
@@ -162,11 +162,11 @@ class Contract:
             e._replace(history=[])
             for e in (run(self.trial(self.part, dtype, engine=engine)), self.serial(dtype))
         )
-        found = unlike(end, want, TOLERANCE) if near else unequal(end, want)
-        if found:
+        difference = unlike(end, want, TOLERANCE) if near else unequal(end, want)
+        if difference:
             raise AuthorError(
-                f"engine {engine} and engine serial do not agree ({str(dtype)[6:]}): {found}. The "
-                "part depends on something else than its arguments, or on how it is called: "
+                f"engine {engine} and engine serial do not agree ({str(dtype)[6:]}): {difference}. "
+                "The part depends on something else than its arguments, or on how it is called: "
                 "arguments that are written into, a value that is kept between calls, a Python "
                 "number made of a tensor (int(job.step)), the order of clients, randomness of its "
                 "own; where only 'up' or 'down', the bill, differs, a message's size does"
@@ -190,25 +190,25 @@ class Contract:
             run(self.trial(self.part, torch.float32, rounds=1))  # what a global kept is another now
             second = self.trial(self.part, torch.float32, checkpoint=saving)
             second.resume(path)
-            found = unequal(finish(second.loop), self.serial(torch.float32))
-        if found:
+            field = unequal(finish(second.loop), self.serial(torch.float32))
+        if field:
             raise AuthorError(
                 f"a run that is stopped after round {_STOP} and resumed is not the run that was "
-                f"never stopped: '{found}' differs. What a part knows must be in srv, mem or its "
+                f"never stopped: '{field}' differs. What a part knows must be in srv, mem or its "
                 "options: only these are written to the disk, and anything else begins anew"
             )
 
     def options(self) -> str | None:
         """Another value of each option changes the model, a memory or a byte."""
-        known = variants(self.part)
-        idle = [f"{name} = {v!r}" for name, (v, other) in known.items() if not self._matters(other)]
+        cases = variants(self.part)
+        idle = [f"{name} = {v!r}" for name, (v, other) in cases.items() if not self._matters(other)]
         if idle:
             raise AuthorError(
                 f"other values than {', '.join(idle)} change neither the model, nor a memory, nor "
                 "a byte of the bill, in four rounds on a small problem: use the option, take it "
                 "out, or check the part with other options, where it matters"
             )
-        return None if known else "it has no options"
+        return None if cases else "it has no options"
 
     def _matters(self, variants: list[Any]) -> bool:
         want = self.serial(torch.float32)._replace(history=[])
@@ -216,22 +216,22 @@ class Contract:
         return not variants or any(unequal(end, want) for end in ends)  # nothing else is legal
 
 
-def held_by_parts(rule: Rule, make: Callable[..., Trial], hint: str) -> str | None:
+def check_parts(rule: Rule, make: Callable[..., Trial], hint: str) -> str | None:
     """Run with clients that hold parts of the model, and compare serial and vectorised.
 
     make: dtype, **changes -> a run. hint: what to do if it fails with one client alone.
     """
     changes = {"submodel": rule, "capacities": CAPACITIES}
-    held = f"with clients that hold half of the model ({rule.name})"
+    case = f"with clients that hold half of the model ({rule.name})"
     try:
         want = run(make(torch.float64, **changes))
     except CompositionError:
         raise
     except Exception as error:  # whatever a user's part raises: the reason goes into the report
-        raise AuthorError(f"{held} it fails: {error}. So {hint}") from error
+        raise AuthorError(f"{case} it fails: {error}. So {hint}") from error
     end = run(make(torch.float64, engine="vectorised", **changes))
-    if found := unlike(end.srv, want.srv, TOLERANCE):
+    if difference := unlike(end.srv, want.srv, TOLERANCE):
         raise AuthorError(
-            f"{held}, engine vectorised and engine serial do not agree (float64): {found}"
+            f"{case}, engine vectorised and engine serial do not agree (float64): {difference}"
         )
     return None

@@ -10,36 +10,36 @@ from ..core.hyper import Hyper
 from ..errors import ConfigError
 
 
-def values(rule: Hyper, value: Any) -> list[Any]:
+def values(hyper: Hyper, value: Any) -> list[Any]:
     """Values that the rule allows and that differ, the likeliest to matter first.
 
     >>> from fedloom.core.hyper import Share
     >>> values(Hyper(Share), 0.25), values(Hyper(bool), True)
     ([0.125, 0.5, 1.0, 0.0], [False])
     """
-    found: list[Any] = []
-    for v in _candidates(rule, value):
+    out: list[Any] = []
+    for v in _candidates(hyper, value):
         differs = type(v) is not type(value) or v != value
-        if rule.allows(v) and differs and v not in found:
-            found.append(v)
-    return found
+        if hyper.allows(v) and differs and v not in out:
+            out.append(v)
+    return out
 
 
-def another(rule: Hyper, value: Any = None) -> Any:
+def another(hyper: Hyper, value: Any = None) -> Any:
     """The first of values(); None if there is none.
 
     >>> another(Hyper(bool), True)
     False
     """
-    return next(iter(values(rule, value)), None)
+    return next(iter(values(hyper, value)), None)
 
 
-def _candidates(rule: Hyper, value: Any) -> list[Any]:
-    if rule.choices:
-        return list(rule.choices)
+def _candidates(hyper: Hyper, value: Any) -> list[Any]:
+    if hyper.choices:
+        return list(hyper.choices)
     if isinstance(value, bool):
         return [not value]
-    low, high = rule.ends
+    low, high = hyper.ends
     middle = (low + high) / 2 if low is not None and high is not None else None
     if isinstance(value, int):
         ends = [int(v) for v in (low, high) if v is not None]
@@ -64,20 +64,20 @@ def variants(part: Any) -> dict[str, tuple[Any, list[Any]]]:
             for name, (value, inner) in variants(now).items():
                 out[f"{field.name}.{name}"] = value, _all(part, field.name, inner)
             continue
-        rule = field.metadata.get("hyper")
+        hyper = field.metadata.get("hyper")
         if isinstance(now, tuple):
             continue  # a list has no range to take another one from
-        if rule is None and isinstance(now, (int, float)):
-            rule = Hyper()  # a field without a declared range
-        if isinstance(rule, Hyper):
-            out[field.name] = now, _all(part, field.name, values(rule, now))
+        if hyper is None and isinstance(now, (int, float)):
+            hyper = Hyper()  # a field without a declared range
+        if isinstance(hyper, Hyper):
+            out[field.name] = now, _all(part, field.name, values(hyper, now))
     return out
 
 
 def _all(part: Any, name: str, values: list[Any]) -> list[Any]:
     """The part with each of these values, where it takes them: some go with other options only."""
-    made = []
+    parts = []
     for value in values:
         with contextlib.suppress(ConfigError):
-            made.append(dataclasses.replace(part, **{name: value}))
-    return made
+            parts.append(dataclasses.replace(part, **{name: value}))
+    return parts

@@ -1,5 +1,5 @@
 """What an algorithm's methods may not depend on: one argument is changed, and what they give is
-compared. The arguments are those of a run, which purity.Watch has noted.
+compared. The arguments are those of a run, which purity.CallRecorder has noted.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ def rates_are_declared(part: Algorithm, notes: Notes) -> str | None:
         return "its traits say that it reads job.lr_sum"
     (*arguments, job), (up, _) = notes.calls["finish"][-1]
     job, other = (
-        _unasked(job, arguments[0], 1.0)._replace(lr_sum=by * job.lr_sum) for by in (1.0, 2.0)
+        _no_pass(job, arguments[0], 1.0)._replace(lr_sum=by * job.lr_sum) for by in (1.0, 2.0)
     )
-    found = unequal(*(part.finish(*[*arguments, told]) for told in (job, other)))
-    method = "finish()" if found else "unweighted()"
-    if found or unequal(part.unweighted(up, job), part.unweighted(up, other)):
+    field = unequal(*(part.finish(*[*arguments, one]) for one in (job, other)))
+    method = "finish()" if field else "unweighted()"
+    if field or unequal(part.unweighted(up, job), part.unweighted(up, other)):
         raise AuthorError(
             f"{method} reads job.lr_sum, and no trait says so: a local optimiser makes the move "
             "another sum than that of lr times direction; declare Trait.READS_THE_MOVE, or "
@@ -66,7 +66,7 @@ def norms_are_declared(part: Algorithm, notes: Notes) -> str | None:
     finished, averaged = [], []
     for factor in (1.0, 2.0):
         longer = [tree(lambda v, by=factor: _longer(v, x, by), a) for a in (*arguments, up)]
-        finished.append(part.finish(*[*longer[:-1], _unasked(job, x, factor)])[0])
+        finished.append(part.finish(*[*longer[:-1], _no_pass(job, x, factor)])[0])
         averaged.append(part.unweighted(longer[-1], job._replace(full=None)))
     for method, (one, other) in (("finish", finished), ("unweighted", averaged)):
         if name := _number(one, other, x):
@@ -87,15 +87,15 @@ def sums_are_declared(part: Algorithm, notes: Notes) -> None:
     """
     (*arguments, job), _ = notes.calls["finish"][-1]
     x, loc, msg, mem = (tree(_double, v) for v in arguments)
-    job = _unasked(job, x, 1.0)
+    job = _no_pass(job, x, 1.0)
     up, state = map(fields, part.finish(x, loc, msg, mem, job))
     draw = generator(0, "checks", "sums")
-    far_x, far_loc, far_msg = (tree(lambda v: _moved(v, draw), v) for v in (x, loc, msg))
+    far_x, far_loc, far_msg = (tree(lambda v: _shifted(v, draw), v) for v in (x, loc, msg))
     up_moved, state_moved = map(fields, part.finish(far_x, far_loc, far_msg, mem, job))
     changes = {name: _gap(up_moved[name], up[name]) for name in part.compressible_up}
-    own = tree(lambda v: _moved(v, draw), mem)
-    later = fields(part.finish(x, loc, msg, own, job)[1])
-    for name, v in fields(own).items():
+    far_mem = tree(lambda v: _shifted(v, draw), mem)
+    later = fields(part.finish(x, loc, msg, far_mem, job)[1])
+    for name, v in fields(far_mem).items():
         if not isinstance(v, Tensor) or not _near(
             _gap(later[name], state[name]), v - fields(mem)[name]
         ):
@@ -116,7 +116,7 @@ def sums_are_declared(part: Algorithm, notes: Notes) -> None:
             )
 
 
-def _moved(v: Any, draw: torch.Generator) -> Any:
+def _shifted(v: Any, draw: torch.Generator) -> Any:
     if not isinstance(v, Tensor) or not v.is_floating_point():
         return v
     return v + torch.randn(v.shape, generator=draw, dtype=v.dtype)
@@ -156,7 +156,7 @@ def _longer(v: Any, like: Vec, factor: float) -> Any:
     return v * factor if isinstance(v, Tensor) and v.shape == like.shape else v
 
 
-def _unasked(job: Any, x: Vec, factor: float) -> Any:
+def _no_pass(job: Any, x: Vec, factor: float) -> Any:
     """A job whose gradients and losses over all data cost no pass; the gradients are as long as
     factor says, the losses are equal. Its random numbers are the same in every one.
     """

@@ -13,7 +13,7 @@ from ..engines.author_rules import FIELDS, same_fields
 from ..errors import AuthorError
 from ..objectives import Objective
 from .compare import unlike
-from .engine_agreement import TOLERANCE, Contract, held_by_parts
+from .engine_agreement import TOLERANCE, Contract, check_parts
 from .outcome import Check
 from .purity import Notes, twice
 from .tiny_losses import Case, case_for
@@ -26,9 +26,9 @@ class ObjectiveContract(Contract):
 
     def first(self) -> list[Check]:
         return [
-            Check("shape of the loss", self.shape, needed=True),
+            Check("shape of the loss", self.shape, required=True),
             Check("mean() is the mean of loss()", self.mean),
-            Check("each example alone", self.alone),
+            Check("each example alone", self.independent),
             Check("gradient", self.gradient),
             Check(FIELDS, self.fields),
         ]
@@ -46,7 +46,7 @@ class ObjectiveContract(Contract):
     @functools.cached_property
     def case(self) -> Case:
         """A batch of what the loss is meant for."""
-        return case_for(self.part, self.given)
+        return case_for(self.part, self.setup)
 
     # ------------------------------------------------------------------------------------- checks
     def shape(self) -> None:
@@ -60,28 +60,28 @@ class ObjectiveContract(Contract):
 
     def mean(self) -> None:
         """The fused mean is the mean."""
-        case, want = self.case, self.case.loss().mean()
-        got = case.masked(
+        case, mean = self.case, self.case.loss().mean()
+        fused = case.masked(
             lambda: self.part.mean(case.net, case.x, case.batch, case.ref, case.memory)
         )
-        if found := unlike(got, want, TOLERANCE):
+        if difference := unlike(fused, mean, TOLERANCE):
             raise AuthorError(
-                f"mean() is not the mean of loss(): {found}. A subclass of CrossEntropy inherits a "
-                "fused mean() that knows nothing of your loss(); write `mean = Objective.mean` "
-                "into the class"
+                f"mean() is not the mean of loss(): {difference}. A subclass of CrossEntropy "
+                "inherits a fused mean() that knows nothing of your loss(); write `mean = "
+                "Objective.mean` into the class"
             )
 
-    def alone(self) -> str | None:
+    def independent(self) -> str | None:
         """An example's loss does not depend on the others, so that a batch may be padded."""
         case = self.case
         if not case.loss().ndim:
             return "its loss is one number for the batch, which is never padded"
         full, head = case.settled(), case.settled(2)
-        if found := unlike(head, full[:2], TOLERANCE):
+        if difference := unlike(head, full[:2], TOLERANCE):
             raise AuthorError(
-                f"the loss of an example depends on the other examples of its batch: {found}. The "
-                "vectorised engine fills short batches up, so that such a loss would be another "
-                "one there: return one number for the batch"
+                f"the loss of an example depends on the other examples of its batch: {difference}. "
+                "The vectorised engine fills short batches up, so that such a loss would be "
+                "another one there: return one number for the batch"
             )
         return None
 
@@ -98,12 +98,12 @@ class ObjectiveContract(Contract):
         """Raise AuthorError if a later client state has other fields than init()'s."""
         case, part = self.case, self.part
         begin = case.first
-        made: dict[str, Callable[[], Any]] = {
+        makers: dict[str, Callable[[], Any]] = {
             "begin": lambda: case.memory,
             "carry": lambda: case.carried,
             "finish": lambda: part.finish(case.x, case.ref, case.carried),
         }
-        for name, make in made.items():
+        for name, make in makers.items():
             same_fields(name, "a client state", make(), begin, "init")
 
     def call(self, notes: Notes) -> None:
@@ -122,8 +122,8 @@ class ObjectiveContract(Contract):
         )
         for method, arguments in calls:
 
-            def masked(*given: Any, method: Callable[..., Any] = method) -> Any:
-                return case.masked(lambda: method(*given))
+            def masked(*args: Any, method: Callable[..., Any] = method) -> Any:
+                return case.masked(lambda: method(*args))
 
             twice(notes, functools.wraps(method)(masked), arguments)
 
@@ -131,4 +131,4 @@ class ObjectiveContract(Contract):
         """Clients that train a smaller network."""
         why = "take lengths from x and from the network's outputs, not from the whole model"
         make = functools.partial(self.trial, self.part)
-        return self.fitting(held_by_parts, self.case.problem.rule, make, why)
+        return self.fitting(check_parts, self.case.problem.rule, make, why)

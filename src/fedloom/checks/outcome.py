@@ -62,12 +62,12 @@ class Report:
 @dataclass(frozen=True)
 class Check:
     """run() raises if the part breaks its contract; what it returns is why the check does not
-    apply, or None. needed: without it the checks that follow say nothing, and are left out.
+    apply, or None. required: without it the checks that follow say nothing, and are left out.
     """
 
     name: str
     run: Callable[[], str | None]
-    needed: bool = False
+    required: bool = False
 
 
 def carry_out(part: Any, name: str, kind: str, checks: Iterable[Check]) -> Report:
@@ -91,7 +91,7 @@ def _outcomes(part: Any, checks: Iterable[Check]) -> list[Outcome]:
         if not missing:
             passed, why = _one(check, part)
         outcomes.append(Outcome(check.name, passed, time.perf_counter() - started, why))
-        if passed is False and check.needed:
+        if passed is False and check.required:
             missing = check.name
     return outcomes
 
@@ -114,21 +114,21 @@ def root(error: BaseException) -> BaseException:
 def explain(error: Exception, part: Any) -> str:
     """One paragraph on an exception that a check ended in."""
     first = root(error)
-    said = in_words(first) if isinstance(first, Exception) else repr(first)
+    text = in_words(first) if isinstance(first, Exception) else repr(first)
     if any(sign in str(first) for sign in _UNPICKLED):
-        said += (
+        text += (
             ". A worker process cannot be given the part: define it at the top of the file, and "
             "what it needs beside it in the same folder or installed"
         )
-    return f"{_where(first, part)}{said}"
+    return f"{_where(first, part)}{text}"
 
 
 def _where(error: BaseException, part: Any) -> str:
     """The last line of the part's own file that the error went through, as a prefix."""
     every = (f for c in type(part).__mro__ for f in vars(c).values())
     methods = [f for f in every if isinstance(f, types.FunctionType)]
-    own = {f.__code__.co_filename for f in methods if not f.__module__.startswith("fedloom.")}
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename in own]
+    files = {f.__code__.co_filename for f in methods if not f.__module__.startswith("fedloom.")}
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename in files]
     if not frames:
         return ""
     last = frames[-1]

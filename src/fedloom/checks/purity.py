@@ -14,7 +14,7 @@ from ..algorithm import Job
 from ..engines.author_rules import METHODS, changes, differs
 from ..errors import AuthorError
 from ..wrappers import Wrapper
-from .compare import changed, imprint
+from .compare import differing_path, imprint
 
 _AT_SERVER = ("server_init", "broadcast", "server_step", "model")
 
@@ -43,32 +43,32 @@ def twice(
 
     again: the arguments of the second call, where they may not be the same objects (a generator).
     """
-    again = again or tuple(map(_rewound, arguments))
+    again = again or tuple(map(_rewind, arguments))
     name = getattr(method, "__name__", "it")
-    before, drawn = [imprint(a) for a in arguments], torch.get_rng_state()
+    before, rng_state = [imprint(a) for a in arguments], torch.get_rng_state()
     one = method(*arguments)
     if name in _AT_SERVER:  # where torch's generator begins anew for every method and round
-        torch.set_rng_state(drawn)
-    for label, a, was in zip(inspect.signature(method).parameters, arguments, before, strict=False):
-        if path := changed(was, imprint(a)):
+        torch.set_rng_state(rng_state)
+    for label, a, old in zip(inspect.signature(method).parameters, arguments, before, strict=False):
+        if path := differing_path(old, imprint(a)):
             notes.add(changes(name, [label if path == "value" else f"{label}.{path}"]))
             return one  # a second call would see something else, and that is the same fault
     first = imprint(one)
-    if path := changed(first, imprint(method(*again))):
+    if path := differing_path(first, imprint(method(*again))):
         notes.add(differs(name, "" if path == "value" else f" in '{path}'"))
-    elif path := changed(first, imprint(one)):
+    elif path := differing_path(first, imprint(one)):
         notes.add(changes(name, [f"what it gave before ('{path}')"]))
     return one
 
 
-def _rewound(argument: Any) -> Any:
+def _rewind(argument: Any) -> Any:
     """A job that draws the same numbers once more, whatever was drawn in between."""
     if not isinstance(argument, Job) or argument.draws is None:
         return argument
     return argument._replace(draws=copy.copy(argument.draws))
 
 
-class Watch(Wrapper):
+class CallRecorder(Wrapper):
     """The algorithm inside, with every method called twice, and notes of what it is given and
     gives. What the methods do is `call`.
     """
@@ -82,9 +82,9 @@ class Watch(Wrapper):
         return out
 
 
-def _watched(name: str) -> Callable[..., Any]:
+def _recorded(name: str) -> Callable[..., Any]:
     return lambda watch, *arguments: watch.call(name, *arguments)
 
 
 for _name in METHODS:
-    setattr(Watch, _name, _watched(_name))
+    setattr(CallRecorder, _name, _recorded(_name))

@@ -90,8 +90,8 @@ def survival(dtype: torch.dtype) -> FederatedData:
     data, draw = federation(dtype), generator(0, "checks", "times")
 
     def times(n: int) -> torch.Tensor:
-        seen = torch.rand(n, generator=draw) < 2 / 3
-        return torch.stack([torch.rand(n, generator=draw), seen.float()], 1).to(dtype)
+        observed = torch.rand(n, generator=draw) < 2 / 3
+        return torch.stack([torch.rand(n, generator=draw), observed.float()], 1).to(dtype)
 
     assert data.test_inputs is not None
     pairs = [(x, times(len(x))) for x, _ in map(data.client, range(data.population))]
@@ -109,7 +109,7 @@ def local_for(loss: Any) -> Local:
     return Local(epochs=2, batch=4, lr=0.05, schedule=schedule)
 
 
-class Given(NamedTuple):
+class Setup(NamedTuple):
     """The author's own model and data, in the place of the small ones; None: these."""
 
     model: Any = None
@@ -128,7 +128,7 @@ class Given(NamedTuple):
         }
 
 
-SMALL = Given()
+SMALL = Setup()
 
 
 class Trial(Experiment, frozen=False):
@@ -156,18 +156,18 @@ def experiment(dtype: torch.dtype = torch.float32, **changes: Any) -> Trial:
         "device": "cpu",
         "dtype": dtype,
     }
-    return Trial(**(settings | _needed(changes, dtype) | changes))
+    return Trial(**(settings | _required(changes, dtype) | changes))
 
 
-def _needed(changes: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
+def _required(changes: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
     """What an objective or a rule does not go without: a model of several exits and the loss that
     asks them, a rule that draws parts, times and a model of one output.
     """
-    loss, rule = changes.get("objective"), changes.get("submodel")
+    loss, submodel = changes.get("objective"), changes.get("submodel")
     out: dict[str, Any] = {}
-    if _of_exits(rule) or _of_exits(loss):
+    if _of_exits(submodel) or _of_exits(loss):
         out["model"] = exits
-    if _of_exits(rule):
+    if _of_exits(submodel):
         out["objective"] = OBJECTIVES["self_distillation"]()
     if getattr(loss, "needs", None) is Needs.SURVIVAL:
         out |= {"model": one_output, "data": survival(dtype)}
@@ -186,13 +186,13 @@ class End(NamedTuple):
     history: list[dict[str, Any]]
 
 
-def run(given: Experiment) -> End:
+def run(exp: Experiment) -> End:
     """Run an experiment without a run folder -> how it ended."""
-    loop = given.build()
+    loop = exp.build()
     try:
         loop.engine.open(loop.plan, loop.fed, loop.net)
         loop.begin()
-        loop.until(given.rounds)
+        loop.until(exp.rounds)
         return finish(loop)
     finally:
         loop.engine.close()

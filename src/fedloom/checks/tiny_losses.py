@@ -21,7 +21,7 @@ from ..submodels import FIARSE, FjORD, HeteroFL, Rule
 from .tiny_federation import (
     SIZES,
     SMALL,
-    Given,
+    Setup,
     federation,
     local_for,
     network_for,
@@ -169,13 +169,13 @@ class Case:
         return True
 
 
-def case_for(part: Objective, given: Given = SMALL) -> Case:
+def case_for(part: Objective, setup: Setup = SMALL) -> Case:
     """A batch of what is given, else of the first problem that the loss can be computed on; of the
     likeliest if there is none: the check of its shape says what is wrong.
     """
-    if given.data is not None:
-        make = given.model if not isinstance(given.model, nn.Module) else lambda: given.model
-        return Case(part, Problem(make, given.data.astype, FIARSE()))
+    if setup.data is not None:
+        make = setup.model if not isinstance(setup.model, nn.Module) else lambda: setup.model
+        return Case(part, Problem(make, setup.data.astype, FIARSE()))
     likeliest, *others = problems(part)
     first = Case(part, likeliest)
     if first.fits():

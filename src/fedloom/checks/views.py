@@ -31,10 +31,10 @@ class ViewContract(Contract):
 
     def first(self) -> list[Check]:
         return [
-            Check("held coordinates", self.held, needed=True),
+            Check("held coordinates", self.indices, required=True),
             Check("smaller network", self.network),
             Check("capacity 1 is everything", self.everything),
-            Check("capacities outside (0, 1]", self.refused),
+            Check("capacities outside (0, 1]", self.bad_capacities),
             Check("made again from what is told", self.again),
             Check("fixed", self.fixed),
             Check("gradient and coverage", self.answers),
@@ -50,8 +50,8 @@ class ViewContract(Contract):
         """The user's model, or a small one that the rule can cut, made from one seed."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(1)
-            made = self.given.model or network_for(self.part)
-            return Net(made if isinstance(made, nn.Module) else made())
+            model = self.setup.model or network_for(self.part)
+            return Net(model if isinstance(model, nn.Module) else model())
 
     def view(self, capacity: float, round: int = 0, learnt: bool = False) -> View:
         """A view, as an engine asks for it. learnt: of a model that is not the first one."""
@@ -61,7 +61,7 @@ class ViewContract(Contract):
         return self.part.view(x, self.net, capacity, round)
 
     # ------------------------------------------------------------------------------------- checks
-    def held(self) -> None:
+    def indices(self) -> None:
         """Held indices are int64, in rising order, each once, and coordinates of the model."""
         for capacity in _TRIED:
             view = self.view(capacity)
@@ -109,7 +109,7 @@ class ViewContract(Contract):
                 "the algorithm is what it is without sub-models, bit for bit"
             )
 
-    def refused(self) -> None:
+    def bad_capacities(self) -> None:
         """A capacity that is no share of the model is an error of one line."""
         for capacity in (0.0, -0.5, 1.5):
             try:
@@ -125,19 +125,19 @@ class ViewContract(Contract):
         """A client makes the same view from what it is told."""
         for capacity in _TRIED:
             view = self.view(capacity, 3, learnt=True)
-            told = self.part.told(view)
-            check_record("told", "what a client is told", told)
+            message = self.part.told(view)
+            check_record("told", "what a client is told", message)
             try:
-                back = self.part.again(told, self.net, capacity, 3)
+                back = self.part.again(message, self.net, capacity, 3)
             except Exception as error:  # whatever a user's rule raises is reported
                 raise AuthorError(
                     f"again() fails: {error}. The client has no x of the server's (view() gets "
                     "None): what it needs to make its view must be in told(), which is billed"
                 ) from error
-            if found := _differ(view, back):
+            if part := _differ(view, back):
                 raise AuthorError(
                     f"at capacity {capacity} the client makes another view than the server: "
-                    f"{found} differs. again(told(view)) must be the view, and may use nothing but "
+                    f"{part} differs. again(told(view)) must be the view, and may use nothing but "
                     "what is told, the capacity and the round"
                 )
 
@@ -147,9 +147,9 @@ class ViewContract(Contract):
             return "it declares that its views change"
         for capacity in _TRIED:
             first = self.view(capacity)
-            if found := _differ(first, self.view(capacity, 4, learnt=True)):
+            if part := _differ(first, self.view(capacity, 4, learnt=True)):
                 raise AuthorError(
-                    f"fixed = True, but {found} differs in another round or for another x: engines "
+                    f"fixed = True, but {part} differs in another round or for another x: engines "
                     "make such a view once and keep it, so the rule would never see either"
                 )
         return None
@@ -159,17 +159,17 @@ class ViewContract(Contract):
         for capacity in _TRIED:
             view = self.view(capacity)
             x: Vec = view.take(self.net.init())
-            got = {"covered()": self.part.covered(x)}
+            values = {"covered()": self.part.covered(x)}
             if view.fit is not None:
-                got["grad()"] = self.part.grad(torch.ones_like, x, view.fit)
-            for name, v in got.items():
+                values["grad()"] = self.part.grad(torch.ones_like, x, view.fit)
+            for name, v in values.items():
                 if not isinstance(v, Tensor) or v.shape != x.shape or v.dtype != x.dtype:
                     kind = f"{v.dtype} {list(v.shape)}" if isinstance(v, Tensor) else str(type(v))
                     raise AuthorError(
                         f"{name} gives {kind}; it must give one {str(x.dtype)[6:]} per held "
                         f"coordinate, {list(x.shape)}"
                     )
-            if bool(((got["covered()"] < 0) | (got["covered()"] > 1)).any()):
+            if bool(((values["covered()"] < 0) | (values["covered()"] > 1)).any()):
                 raise AuthorError(
                     "covered() must be 1 where an answer counts and 0 elsewhere: the server "
                     "divides by its sum over the clients"
@@ -179,21 +179,21 @@ class ViewContract(Contract):
         part, net = self.part, self.net
         for capacity in _TRIED:
             view = twice(notes, part.view, (net.init(), net, capacity, 2))
-            told = twice(notes, part.told, (view,))
-            twice(notes, part.again, (told, net, capacity, 2))
+            message = twice(notes, part.told, (view,))
+            twice(notes, part.again, (message, net, capacity, 2))
 
 
 def _indices(held: Any, d: int, capacity: float) -> None:
     """Raise AuthorError unless held (m,) may index x (d,)."""
-    at = f"at capacity {capacity} held"
+    head = f"at capacity {capacity} held"
     if not isinstance(held, Tensor) or held.dtype != torch.int64 or held.ndim != 1:
         kind = f"{held.dtype} {list(held.shape)}" if isinstance(held, Tensor) else str(type(held))
-        raise AuthorError(f"{at} is {kind}; it must be a tensor (m,) of int64, or None for all")
+        raise AuthorError(f"{head} is {kind}; it must be a tensor (m,) of int64, or None for all")
     if not len(held):
-        raise AuthorError(f"{at} is empty: a client must hold something, at least one coordinate")
+        raise AuthorError(f"{head} is empty: a client must hold something, at least one coordinate")
     if int(held.min()) < 0 or int(held.max()) >= d:
         raise AuthorError(
-            f"{at} has indices from {int(held.min())} to {int(held.max())}; the model has "
+            f"{head} has indices from {int(held.min())} to {int(held.max())}; the model has "
             f"coordinates 0 to {d - 1}"
         )
     step = held.diff()
@@ -201,15 +201,15 @@ def _indices(held: Any, d: int, capacity: float) -> None:
         k = int((step <= 0).nonzero()[0])
         fault = "twice" if int(step[k]) == 0 else f"before {int(held[k + 1])}"
         raise AuthorError(
-            f"{at} has {int(held[k])} {fault}: indices must rise and each come once, or a "
+            f"{head} has {int(held[k])} {fault}: indices must rise and each come once, or a "
             "coordinate is added twice into the mean; take held.unique()"
         )
 
 
 def _differ(a: View, b: View) -> str:
     """The part in which two views differ; "" if in none."""
-    if found := unequal(_comparable(a), _comparable(b)):
-        return found
+    if part := unequal(_comparable(a), _comparable(b)):
+        return part
     return "net" if (a.net is None) != (b.net is None) or a.layout != b.layout else ""
 
 
