@@ -261,7 +261,7 @@ def _words(part: Any) -> str:
 # ------------------------------------------------------------------------------------ one of a kind
 def _algorithm(name: str, make: Any) -> str:
     from fedloom.algorithms.registry import make_algorithm, options
-    from fedloom.config.help_texts import shown
+    from fedloom.config.help_texts import as_toml
 
     from .method_costs import costs
 
@@ -279,7 +279,7 @@ def _algorithm(name: str, make: Any) -> str:
     settings = options(name)
     if settings:
         lines = [
-            [f"algorithm.{key}", shown(o.default), o.text(), o.meaning, o.source]
+            [f"algorithm.{key}", as_toml(o.default), o.text(), o.meaning, o.source]
             for key, o in settings.items()
         ]
         out.append(

@@ -29,7 +29,7 @@ def baselines(config: Config, data: FederatedData) -> dict[str, list[str]]:
     often = max(1, values["evaluate"]["every"]) * together
     steps = round(median(map(fed.steps, range(data.population))))
     turns = ["cohort=1", "sampling=cycle", f"rounds={rounds * together}"]
-    found = {
+    rows = {
         "alone": [*plain, "private=alone"],
         "cyclic": [*plain, *turns, f"evaluate.every={often}"],
         "fine-tuned": [f"evaluate.finetune={steps}"],
@@ -38,8 +38,8 @@ def baselines(config: Config, data: FederatedData) -> dict[str, list[str]]:
         epochs = values["local"].get("epochs")
         work = f"steps={steps * together}" if epochs is None else f"epochs={epochs * cohorts.share}"
         one = ["data.partition=iid", "data.partition.clients=1", "cohort=1.0", f"local.{work}"]
-        found["pooled"] = [*plain, *one]
-    return {name: [*changes, f"label={name}"] for name, changes in found.items()}
+        rows["pooled"] = [*plain, *one]
+    return {name: [*changes, f"label={name}"] for name, changes in rows.items()}
 
 
 def without_partition(config: Config, words: Sequence[str]) -> list[str]:
@@ -47,10 +47,10 @@ def without_partition(config: Config, words: Sequence[str]) -> list[str]:
     that has another partition.
     """
     data = config.values["data"]
-    own = data["partition"].keys() - data.keys()
+    keys = data["partition"].keys() - data.keys()
 
     def replaced(word: str) -> bool:
         key = word.partition("=")[0].strip()
-        return key.startswith(("data.", "partition.")) and key.rpartition(".")[2] in own
+        return key.startswith(("data.", "partition.")) and key.rpartition(".")[2] in keys
 
     return [word for word in words if not replaced(word)]

@@ -56,15 +56,15 @@ TABLES: Registry[Callable[..., Any]] = Registry(
 )
 # what a file says for itself
 _NAMED = ("schedule", "passes")  # tables within local, which are told by themselves
-_MADE = {"name": "the recipe's, the file's", "label": "made from the parts", "dtype": "float32"}
+_DEFAULTS = {"name": "the recipe's, the file's", "label": "made from the parts", "dtype": "float32"}
 _MORE = ("local.decay", *(f"{path}.{key}" for path, keys in NESTED.items() for key in keys))
 
 
 def settings_in(name: str) -> list[Setting]:
     """The settings of a table without a name, in the code's order."""
     path, skip = "" if name == "run" else f"{name}.", _NAMED if name == "local" else ()
-    found = _of(TABLES[name], path, skip)
-    return [replace(s, default=_MADE.get(s.key, s.default)) for s in found]
+    settings = _of(TABLES[name], path, skip)
+    return [replace(s, default=_DEFAULTS.get(s.key, s.default)) for s in settings]
 
 
 def setting_named(option: str) -> str | None:
@@ -93,13 +93,13 @@ def options_of_measure(make: Callable[..., Any]) -> list[Setting]:
 
 def _of(make: Callable[..., Any], prefix: str, skip: tuple[str, ...]) -> list[Setting]:
     out = []
-    for key, rule in fields_of(make, skip).items():
-        about = "; ".join(filter(None, (rule.meaning, rule.remedy, rule.source)))
-        out.append(Setting(prefix + key, shown(rule.default), rule.text(), about))
+    for key, hyper in fields_of(make, skip).items():
+        text = "; ".join(filter(None, (hyper.meaning, hyper.remedy, hyper.source)))
+        out.append(Setting(prefix + key, as_toml(hyper.default), hyper.text(), text))
     return out
 
 
-def shown(value: Any) -> str:
+def as_toml(value: Any) -> str:
     """A default as TOML has it."""
     if value is inspect.Parameter.empty:
         return "needed"

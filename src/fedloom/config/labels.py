@@ -44,13 +44,13 @@ def method_parts(values: Mapping[str, Any]) -> dict[str, str]:
     if "server" in values:
         parts["server"] = values["server"]["name"]
     if "submodel" in values:
-        rule = values["submodel"]["name"]
-        parts["submodel"] = SUBMODELS.label(rule) if is_own(rule) else SUBMODELS[rule]().name
+        name = values["submodel"]["name"]
+        parts["submodel"] = SUBMODELS.label(name) if is_own(name) else SUBMODELS[name]().name
     if "clock" in values and Trait.BUFFERED not in traits_of(values["algorithm"]):
         parts["clock"] = "asynchronous"
-    for key, known in (("aggregation", AGGREGATIONS), ("attack", ATTACKS)):
+    for key, registry in (("aggregation", AGGREGATIONS), ("attack", ATTACKS)):
         if key in values:
-            parts[key] = known.label(values[key]["name"])
+            parts[key] = registry.label(values[key]["name"])
     compress = values.get("compress", {})
     if compress.get("name", "dense") != "dense":
         parts["compress"] = _codec(compress)
@@ -80,5 +80,5 @@ def _codec(table: Mapping[str, Any]) -> str:
 def traits_of(table: Mapping[str, Any]) -> frozenset[Trait]:
     """What the algorithm of a complete table declares."""
     options = inspect.signature(ALGORITHMS[table["name"]]).parameters.values()
-    needed = {o.name: table[o.name] for o in options if o.default is o.empty and o.name in table}
-    return frozenset(ALGORITHMS.make(table["name"], **live(needed)).traits)
+    required = {o.name: table[o.name] for o in options if o.default is o.empty and o.name in table}
+    return frozenset(ALGORITHMS.make(table["name"], **live(required)).traits)

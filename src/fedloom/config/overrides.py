@@ -212,12 +212,12 @@ def refuse_repeats(overrides: Sequence[str]) -> None:
 
     >>> refuse_repeats(["seed=1", "local.lr=0.1", "seed=1"])
     """
-    given: dict[str, tuple[str, Any]] = {}
+    values: dict[str, tuple[str, Any]] = {}
     for text in overrides:
         path, value = parse_override(text)
         path = full(current(path), value)
         path = path.removesuffix(".name") if _is_name(path) else path
-        first, before = given.setdefault(path, (text, value))
+        first, before = values.setdefault(path, (text, value))
         if text != first and before != value:  # NaN differs from itself
             raise ConfigError(
                 f"command line: {first} and {text} give {path} two values; keep one of them"
@@ -244,8 +244,8 @@ def apply(raw: dict[str, Any], overrides: Sequence[str]) -> frozenset[str]:
     changes = []
     for path, value in map(parse_override, canonical(overrides)):
         key = full(path, value)
-        changes.append((key, _found(key, value)))
-    typed = set()
+        changes.append((key, _load_files(key, value)))
+    keys = set()
     for path, value in sorted(changes, key=lambda change: not _is_name(change[0])):
         path = _spelled_out(raw, path)
         place, key = _place(raw, path)
@@ -257,25 +257,25 @@ def apply(raw: dict[str, Any], overrides: Sequence[str]) -> frozenset[str]:
                 f"command line: {path} is a table; set one of its keys, {path}.KEY=..."
             )
         place[key] = value
-        typed |= {path, *_written_in(path, value)}
+        keys |= {path, *_written_in(path, value)}
     in_full(raw)  # a table may have been given whole
-    _one_amount(raw, typed)
-    return frozenset(typed)
+    _one_amount(raw, keys)
+    return frozenset(keys)
 
 
-def listed(value: Any) -> Any:
+def metric_list(value: Any) -> Any:
     """Metrics in a text with commas, as a list; any other value as it is."""
     return [*names_of(value)] if isinstance(value, str) and value != NOTHING else value
 
 
-def _found(path: str, value: Any) -> Any:
+def _load_files(path: str, value: Any) -> Any:
     """A value; of a name with a file, as seen from the working directory, the file is loaded."""
-    value = listed(value) if path == METRICS else value
+    value = metric_list(value) if path == METRICS else value
     try:
         if path == METRICS and isinstance(value, list):
             return [named_here(name) for name in value]
-        own = path.endswith((".of", ".preparation")) or _is_name(path)
-        return named_here(value) if own else value
+        is_part = path.endswith((".of", ".preparation")) or _is_name(path)
+        return named_here(value) if is_part else value
     except ConfigError as error:
         key = path.removesuffix(".name")
         raise ConfigError(f"command line: {key}: {error}") from error
@@ -324,16 +324,16 @@ def _drop_options(table: dict[str, Any], path: str, name: Any) -> None:
     old = dict(table)
     if old.get("name") == name:
         return
-    kept = {k: v for k, v in old.items() if k in NESTED.get(path, ())}
+    remaining = {k: v for k, v in old.items() if k in NESTED.get(path, ())}
     if path == "data" and is_own(name) and is_divided(SOURCES[name]):
-        kept = {}
-    if path == "compress" and (name == NOTHING or kept.get("feedback") == usual_feedback(old)):
-        kept.pop("feedback", None)  # it was the default of the old codec
+        remaining = {}
+    if path == "compress" and (name == NOTHING or remaining.get("feedback") == usual_feedback(old)):
+        remaining.pop("feedback", None)  # it was the default of the old codec
     if path == "data.partition":  # every partition has `clients`
-        shared = keys_at({"data": {"partition": {"name": name}}}, path)
-        kept = {k: v for k, v in old.items() if k in shared}
+        keys = keys_at({"data": {"partition": {"name": name}}}, path)
+        remaining = {k: v for k, v in old.items() if k in keys}
     table.clear()
-    table.update(kept)
+    table.update(remaining)
 
 
 def _place(raw: dict[str, Any], path: str) -> tuple[dict[str, Any], str]:
@@ -358,8 +358,8 @@ def _spelled_out(raw: dict[str, Any], path: str) -> str:
     return f"data.partition.{key}" if inside and key in keys_at(raw, "data.partition") else path
 
 
-def _one_amount(raw: dict[str, Any], typed: set[str]) -> None:
+def _one_amount(raw: dict[str, Any], keys: set[str]) -> None:
     """local.steps on the command line replaces local.epochs of the recipe, and the reverse."""
     local = raw.get("local")
-    if isinstance(local, dict) and len({"local.steps", "local.epochs"} & typed) == 1:
-        local.pop("epochs" if "local.steps" in typed else "steps", None)
+    if isinstance(local, dict) and len({"local.steps", "local.epochs"} & keys) == 1:
+        local.pop("epochs" if "local.steps" in keys else "steps", None)

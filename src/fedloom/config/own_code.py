@@ -14,7 +14,7 @@ from ..core.own_parts import each_stage, files_of, hash_of, is_own, load, placed
 from ..core.validation import Origin
 from ..errors import CheckpointError, ConfigError
 from ..storage.identity import CHANGED
-from .overrides import METRICS, REGISTRIES, listed
+from .overrides import METRICS, REGISTRIES, metric_list
 
 CODE = "code"  # the table of a configuration: {file: hash of what was in it}
 _CODECS = ("compress", "compress.up", "compress.down")  # whose values may be chains
@@ -24,41 +24,41 @@ _log = logging.getLogger(__name__)
 
 
 def each_own(
-    raw: Mapping[str, Any], changed: Callable[[str, str], str], before: str = ""
+    raw: Mapping[str, Any], change: Callable[[str, str], str], before: str = ""
 ) -> dict[str, Any]:
     """Settings with every name of a user's own part changed, also among metrics and in a chain of
-    codecs. changed(dotted path of its table, "" of a metric; name).
+    codecs. change(dotted path of its table, "" of a metric; name).
     """
     out = dict(raw)
     for key, value in raw.items():
         path = f"{before}{key}"
         table = path.removesuffix(".name")
         if isinstance(value, Mapping):
-            out[key] = each_own(value, changed, f"{path}.")
+            out[key] = each_own(value, change, f"{path}.")
         elif path == METRICS and isinstance(value, list):
-            out[key] = [changed("", name) if is_own(name) else name for name in value]
+            out[key] = [change("", name) if is_own(name) else name for name in value]
         elif isinstance(value, str) and (table in _PLACES or path in _CHAINS):
             table = table.removesuffix(".of")
-            out[key] = each_stage(value, partial(changed, table))
+            out[key] = each_stage(value, partial(change, table))
     return out
 
 
 def own_in(raw: Mapping[str, Any]) -> dict[str, str]:
     """{name: dotted path of its table} of a user's own parts in settings."""
-    found: dict[str, str] = {}
+    paths: dict[str, str] = {}
 
-    def noted(path: str, name: str) -> str:
-        found.setdefault(name, path)
+    def note(path: str, name: str) -> str:
+        paths.setdefault(name, path)
         return name
 
-    each_own(raw, noted)
-    return found
+    each_own(raw, note)
+    return paths
 
 
 def placed_in(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
     """The settings of a file in this folder, own parts with the absolute paths of their files."""
     if METRICS in raw:
-        raw[METRICS] = listed(raw[METRICS])
+        raw[METRICS] = metric_list(raw[METRICS])
     return each_own(raw, lambda _, name: placed(name, folder))
 
 
@@ -80,11 +80,11 @@ def load_again(raw: Mapping[str, Any], recorded: Mapping[str, Any], run: Path, n
 
     Raises CheckpointError for a file that has changed, ConfigError for one that cannot be loaded.
     """
-    named = {split(name)[0]: short(name) for name in own_in(raw)}
+    names = {split(name)[0]: short(name) for name in own_in(raw)}
     if not new:
-        for file in dict.fromkeys([*named, *recorded]):
+        for file in dict.fromkeys([*names, *recorded]):
             _refuse_changed(file, hash_of(file), recorded, run)
-    for file, name in named.items():
+    for file, name in names.items():
         _log.warning("'%s' uses %s: the code of '%s' is run", run, name, file)
         load(file)
 
@@ -98,13 +98,13 @@ def _refuse_changed(file: str, now: str, recorded: Mapping[str, Any], run: Path)
         )
 
 
-def joined(recorded: Mapping[str, Any], now: Mapping[str, str], run: Path) -> dict[str, str]:
+def merge_hashes(recorded: Mapping[str, Any], now: Mapping[str, str], run: Path) -> dict[str, str]:
     """The hashes of a run that goes on with other files than it began with: both are told."""
     out = {}
-    for file, found in now.items():
+    for file, code in now.items():
         then = str(recorded.get(file, ""))
-        same = then.rpartition(CHANGED)[2] == found
-        out[file] = then if same else f"{then or 'none'}{CHANGED}{found}"
+        same = then.rpartition(CHANGED)[2] == code
+        out[file] = then if same else f"{then or 'none'}{CHANGED}{code}"
         if not same:
             _log.warning("'%s' goes on with another '%s' than it began with", run, file)
     return out

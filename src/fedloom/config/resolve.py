@@ -46,7 +46,7 @@ from .overrides import (
     refuse_more_rounds,
     table_at,
 )
-from .own_code import CODE, check_loaded, files_in, joined, load_again, load_named
+from .own_code import CODE, check_loaded, files_in, load_again, load_named, merge_hashes
 from .sources import load, read
 from .tables import METHOD, capacities_of, complete
 
@@ -158,9 +158,9 @@ class Config:
 
     def submodel(self) -> Rule | None:
         """The sub-model scheme, which knows the capacities; None without one."""
-        made: Rule | None = self.part("submodel")
-        given = capacities_of(self.values.get("submodel", {}))
-        return made if made is None or given is None else made.settled(levels_of(given))
+        part: Rule | None = self.part("submodel")
+        shares = capacities_of(self.values.get("submodel", {}))
+        return part if part is None or shares is None else part.settled(levels_of(shares))
 
     def net(self) -> Net:
         """The model, with its initial weights; no data are loaded."""
@@ -197,13 +197,13 @@ def resolve(
 
     Raises ConfigError, on one line, for unknown names and wrong types.
     """
-    raw, said, name = load(source)
+    raw, label, name = load(source)
     code = raw.pop(CODE, {})  # of a run's file: what its own parts were then
     if own is None:
-        load_named(raw, said)
+        load_named(raw, label)
     else:
         own(raw, code)
-    return _complete({"name": name, **raw}, said, overrides, here=True)
+    return _complete({"name": name, **raw}, label, overrides, fresh=True)
 
 
 def from_run(
@@ -233,12 +233,10 @@ def from_run(
     code = raw.pop(CODE, {})
     if own:
         load_again(raw, code, Path(run), changed)
-    asked = _complete(raw, f"file '{file}'", overrides)
-    kept = _complete(
-        {**raw, "device": "cpu"}, f"file '{file}'", ()
-    )  # its own data may be elsewhere
-    if other := differing(kept.values, asked.values):
-        engines = [c.values["engine"] for c in (kept, asked)]
+    new = _complete(raw, f"file '{file}'", overrides)
+    old = _complete({**raw, "device": "cpu"}, f"file '{file}'", ())  # its own data may be elsewhere
+    if other := differing(old.values, new.values):
+        engines = [c.values["engine"] for c in (old, new)]
         if other == ["engine"]:
             raise ConfigError(
                 f"command line: engine = '{engines[1]}' cannot replace '{engines[0]}' when a "
@@ -248,15 +246,15 @@ def from_run(
             f"command line: {other[0]} cannot change when a run goes on; only {CHANGEABLE} can: "
             f"start a new run with `fedloom run {shlex.join([str(file), *overrides])}`"
         )
-    found = joined(code, files_in(asked.values), Path(run)) if own else code
-    return Config({**asked.values, CODE: found}, asked.origin) if found else asked
+    hashes = merge_hashes(code, files_in(new.values), Path(run)) if own else code
+    return Config({**new.values, CODE: hashes}, new.origin) if hashes else new
 
 
 def _complete(
-    given: dict[str, Any], source: str, overrides: Sequence[str], here: bool = False
+    settings: dict[str, Any], source: str, overrides: Sequence[str], fresh: bool = False
 ) -> Config:
-    given = in_new_keys(given, source if here else "")
-    raw = copy.deepcopy(given)
+    settings = in_new_keys(settings, source if fresh else "")
+    raw = copy.deepcopy(settings)
     decay = raw["local"].pop("decay", None) if isinstance(raw.get("local"), dict) else None
     if decay is not None:
         if "schedule" in raw["local"]:
@@ -266,8 +264,8 @@ def _complete(
     _check_keys(raw, origin)
     top = {"dtype": "float32"} | {k: v for k, v in raw.items() if k not in _TABLES}
     method = complete(raw, METHOD, origin)
-    said = method_label(complete(given, METHOD, Origin(source))) if "label" in top else None
-    if said == top.get("label") and "label" not in origin.command_line:
+    old_label = method_label(complete(settings, METHOD, Origin(source))) if "label" in top else None
+    if old_label == top.get("label") and "label" not in origin.command_line:
         top.pop("label", None)  # it named the parts that there were before the changes
     top.setdefault("label", method_label(method))
     values = check(Settings, top, "", "the configuration", origin)
@@ -275,7 +273,7 @@ def _complete(
         Settings(**live(values))  # its rules
         device_of(values["device"])
         engine = None if is_auto(values["engine"]) else make_engine(values["engine"])
-        if here and isinstance(engine, Workers):  # an existing run may come from another machine
+        if fresh and isinstance(engine, Workers):  # an existing run may come from another machine
             engine.fit(0)
     values |= {"algorithm": method["algorithm"], **complete(raw, ("model", "data"), origin)}
     values |= method

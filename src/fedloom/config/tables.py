@@ -36,8 +36,8 @@ METHOD = (
     *("algorithm", "objective", "server", "submodel", "private", "choose", "clock", "devices"),
     *("aggregation", "attack", "tracker", "compress"),
 )
-_ASKED = ("algorithm", "objective", "model", "data")  # even if nothing is given
-_NEEDED = ("local.schedule", "data.partition")  # likewise, by what takes them
+_ALWAYS = ("algorithm", "objective", "model", "data")  # even if nothing is given
+_REQUIRED = ("local.schedule", "data.partition")  # likewise, by what takes them
 _USUAL = {"objective": "cross_entropy", "clock": "asynchronous", "local.schedule": "constant"}
 _LIKE_NONE = {"aggregation": "mean", "clock": "synchronous"}  # what a run without the table does
 _LEVELS = ["1/64", "1/16", "1/4", 1]  # FIARSE's main tables
@@ -45,38 +45,38 @@ _LEVELS = ["1/64", "1/16", "1/4", 1]  # FIARSE's main tables
 
 def complete(raw: Mapping[str, Any], paths: Iterable[str], origin: Origin) -> Table:
     """The tables at these paths, without those that are left out. Raises ConfigError."""
-    found: Table = {}
+    tables: Table = {}
     for path in paths:
         if path in PLAIN:
             if path in raw or path not in OPTIONAL:
-                found[path] = _plain(raw, path, origin)
+                tables[path] = _plain(raw, path, origin)
             continue
-        table = _with_usual(raw, path, found, origin)
-        if not table and path not in (*_ASKED, "compress"):
+        table = _with_usual(raw, path, tables, origin)
+        if not table and path not in (*_ALWAYS, "compress"):
             continue
         special = {"data": _data, "submodel": _submodel, "compress": _compress}.get(path)
-        made = special(table, origin) if special else _table(table, path, origin)
-        if made and made["name"] != _LIKE_NONE.get(path):
-            found[path] = made
-    return found
+        entry = special(table, origin) if special else _table(table, path, origin)
+        if entry and entry["name"] != _LIKE_NONE.get(path):
+            tables[path] = entry
+    return tables
 
 
-def _with_usual(raw: Mapping[str, Any], path: str, found: Table, origin: Origin) -> Table:
+def _with_usual(raw: Mapping[str, Any], path: str, tables: Table, origin: Origin) -> Table:
     """A named table as it is given, with what it has by itself; empty if it is left out."""
     table = dict(raw.get(path, {}))
-    if table.get("name") == NOTHING and path not in (*_ASKED, "compress"):
+    if table.get("name") == NOTHING and path not in (*_ALWAYS, "compress"):
         table = {}
     if path == "data":
         with origin.blame(path):
             if "seed" in keys_at(raw, path):  # a user's own source need not take one
                 table.setdefault("seed", raw.get("seed", 0))
-    if path == "devices" and "clock" in found and not table:
+    if path == "devices" and "clock" in tables and not table:
         return {"name": "lognormal"}
     late = False
     if path == "clock" and path not in raw:
-        with origin.blame("algorithm", found["algorithm"]):
-            late = Trait.BUFFERED in traits_of(found["algorithm"])
-    if path in _USUAL and (table or late or path in _ASKED):
+        with origin.blame("algorithm", tables["algorithm"]):
+            late = Trait.BUFFERED in traits_of(tables["algorithm"])
+    if path in _USUAL and (table or late or path in _ALWAYS):
         table.setdefault("name", _USUAL[path])
     return table
 
@@ -87,8 +87,8 @@ def _table(table: Table, path: str, origin: Origin) -> Table:
     name = _name(table, path, registry, origin)
     with origin.blame(path), explained(name):
         fields_of(maker := registry[name])
-    own = {k: v for k, v in table.items() if k != "name"}
-    return {"name": name} | _filled(own, path, maker, f"{path} '{short(name)}'", origin)
+    options = {k: v for k, v in table.items() if k != "name"}
+    return {"name": name} | _entries(options, path, maker, f"{path} '{short(name)}'", origin)
 
 
 def _plain(place: Mapping[str, Any], path: str, origin: Origin) -> Table:
@@ -98,26 +98,26 @@ def _plain(place: Mapping[str, Any], path: str, origin: Origin) -> Table:
         raise ConfigError(f"{origin.of(path)}: {path} must be a table, got {table!r}")
     if path == "local":
         table = _work(table, place.get("rounds"))
-    return _filled(table, path, TABLES[path], f"[{path}]", origin)
+    return _entries(table, path, TABLES[path], f"[{path}]", origin)
 
 
-def _filled(table: Mapping[str, Any], path: str, maker: Any, what: str, origin: Origin) -> Table:
+def _entries(table: Mapping[str, Any], path: str, maker: Any, label: str, origin: Origin) -> Table:
     """The keys of a table and the tables inside of it, complete."""
     inside = {p.rpartition(".")[2]: p for p in TABLES if p.rpartition(".")[0] == path}
     skip = (*inside, *NESTED.get(path, ()))
-    own = {k: v for k, v in table.items() if k not in skip}
-    found = check(maker, own, path, what, origin, skip)
+    options = {k: v for k, v in table.items() if k not in skip}
+    values = check(maker, options, path, label, origin, skip)
     for key, place in inside.items():
         if place in INNER:
             if table.get(key, NOTHING) != NOTHING:
-                found[key] = _plain(table, place, origin)
+                values[key] = _plain(table, place, origin)
             continue
         usual = {"name": _USUAL[place]} if place in _USUAL else {}
         inner = usual | table.get(key, {})
-        given = inner and inner.get("name") != NOTHING
-        if key in fields_of(maker) if place in _NEEDED else given:
-            found[key] = _table(inner, place, origin)
-    return found
+        present = inner and inner.get("name") != NOTHING
+        if key in fields_of(maker) if place in _REQUIRED else present:
+            values[key] = _table(inner, place, origin)
+    return values
 
 
 def _name(table: Mapping[str, Any], path: str, names: Registry[Any], origin: Origin) -> str:
@@ -127,17 +127,17 @@ def _name(table: Mapping[str, Any], path: str, names: Registry[Any], origin: Ori
         raise ConfigError(f"{where}: {path}.name is missing; known: {', '.join(names)}")
     name, where = table["name"], origin.of(f"{path}.name")
     if not isinstance(name, str):
-        got = repr(name) if len(repr(name)) < 60 else f"{repr(name)[:50]} ..."
+        value = repr(name) if len(repr(name)) < 60 else f"{repr(name)[:50]} ..."
         if path == "data.partition" and isinstance(name, list):
-            got += (
+            value += (
                 "; save lists of indices in a file, as JSON, and give data.partition = "
                 '{name = "lists", file = "split.json"}'
             )
-        raise ConfigError(f"{where}: {path} must be a name, got {got}")
+        raise ConfigError(f"{where}: {path} must be a name, got {value}")
     name = ALIASES.get((path, name), name)
     if name not in names and not (names.own and is_own(name)):
-        own = f"; one of your own is FILE.py:NAME, {path}=my_file.py:Mine" if names.own else ""
-        raise ConfigError(f"{where}: {unknown(path, short(name), names)}{own}")
+        hint = f"; one of your own is FILE.py:NAME, {path}=my_file.py:Mine" if names.own else ""
+        raise ConfigError(f"{where}: {unknown(path, short(name), names)}{hint}")
     return name
 
 
@@ -166,7 +166,7 @@ def _data(table: Table, origin: Origin) -> Table:
     """
     name, tests = table.get("name"), table.get("tests", NOTHING)
     divided = is_own(name) and is_divided(SOURCES[str(name)])
-    made = _table(table, "data", origin)
+    result = _table(table, "data", origin)
     _one_of("data.tests", tests, (*TESTS, NOTHING), origin)
     for key in ("partition", "tests"):
         if divided and table.get(key, NOTHING) != NOTHING:
@@ -174,7 +174,7 @@ def _data(table: Table, origin: Origin) -> Table:
                 f"{origin.of(f'data.{key}')}: data.{key} goes with data that are divided here, and "
                 f"'{short(str(name))}' takes no argument 'partition'; leave data.{key} out"
             )
-    return made | ({} if tests == NOTHING else {"tests": tests})
+    return result | ({} if tests == NOTHING else {"tests": tests})
 
 
 def _submodel(table: Table, origin: Origin) -> Table:
@@ -182,41 +182,41 @@ def _submodel(table: Table, origin: Origin) -> Table:
     or a file with one per client) and submodel.shares (of the clients, one for each level), with
     numbers for fractions.
     """
-    made, shares = _table(table, "submodel", origin), table.get("shares")
-    given = table.get("capacities", _LEVELS)
+    result, shares = _table(table, "submodel", origin), table.get("shares")
+    setting = table.get("capacities", _LEVELS)
     where = origin.of("submodel.capacities")
-    given = [given] if isinstance(given, int | float) else given
-    if not isinstance(given, list | str | dict):
+    setting = [setting] if isinstance(setting, int | float) else setting
+    if not isinstance(setting, list | str | dict):
         raise ConfigError(
             f"{where}: submodel.capacities must be a list of shares, '1/64,1/4,1', a table with "
-            f"one for each client or a file's name, got {given!r}"
+            f"one for each client or a file's name, got {setting!r}"
         )
-    by_name = list(given) if isinstance(given, dict) else []
+    by_name = list(setting) if isinstance(setting, dict) else []
     try:
-        levels = levels_of([*given.values()] if isinstance(given, dict) else given)
+        levels = levels_of([*setting.values()] if isinstance(setting, dict) else setting)
     except ConfigError as error:
         raise ConfigError(f"{where}: submodel.capacities: {error}") from None
-    in_a_file = isinstance(given, str) and "," not in given and len(levels) > 1
-    made["capacities"] = given if in_a_file else list(levels)
+    in_a_file = isinstance(setting, str) and "," not in setting and len(levels) > 1
+    result["capacities"] = setting if in_a_file else list(levels)
     if by_name:
-        made["capacities"] = dict(zip(by_name, levels, strict=True))
+        result["capacities"] = dict(zip(by_name, levels, strict=True))
     if shares is None:
-        return made
+        return result
     numbers = isinstance(shares, list) and all(type(s) in (int, float) for s in shares)
     if not numbers or len(shares) != len(levels) or in_a_file or by_name:
         raise ConfigError(
             f"{origin.of('submodel.shares')}: submodel.shares must give each of the {len(levels)} "
             f"levels of submodel.capacities its share of the clients, got {shares!r}"
         )
-    return made | {"shares": [float(s) for s in shares]}
+    return result | {"shares": [float(s) for s in shares]}
 
 
 def capacities_of(table: Mapping[str, Any]) -> Capacities | None:
     """The capacities of an experiment, from a complete table."""
-    given = table.get("capacities")
-    if "shares" not in table or given is None:
-        return given
-    return dict(zip(given, table["shares"], strict=True))
+    capacities = table.get("capacities")
+    if "shares" not in table or capacities is None:
+        return capacities
+    return dict(zip(capacities, table["shares"], strict=True))
 
 
 def _compress(table: Table, origin: Origin) -> Table:
@@ -237,20 +237,20 @@ def _compress(table: Table, origin: Origin) -> Table:
         if not table["down"]:
             return {}
         table["name"] = "dense"
-    made = _table(table, "compress", origin)
-    feedback = table.get("feedback", usual_feedback(made))
+    result = _table(table, "compress", origin)
+    feedback = table.get("feedback", usual_feedback(result))
     _one_of("compress.feedback", feedback, FEEDBACKS, origin)
-    return made | {"feedback": feedback}
+    return result | {"feedback": feedback}
 
 
 def _refuse_options_of_nothing(table: Mapping[str, Any], origin: Origin) -> None:
     """Raise ConfigError for options, or error feedback, without a codec."""
     for key in [key for key in table if key not in ("name", "down")]:
-        said = f"{origin.of(f'compress.{key}')}: compress.{key}"
+        label = f"{origin.of(f'compress.{key}')}: compress.{key}"
         if "name" in table:
-            raise ConfigError(f"{said} goes with a codec, and compress is none")
-        known = ", ".join(MAKERS)
-        raise ConfigError(f"{said} needs a codec, and compress.name is missing; known: {known}")
+            raise ConfigError(f"{label} goes with a codec, and compress is none")
+        names = ", ".join(MAKERS)
+        raise ConfigError(f"{label} needs a codec, and compress.name is missing; known: {names}")
 
 
 def _spelled_out(table: Mapping[str, Any], path: str, origin: Origin) -> Table:
