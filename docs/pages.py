@@ -28,9 +28,9 @@ from fedloom.config.help_texts import (
     OPTIMISERS,
     TABLES,
     Setting,
+    as_toml,
     options_of,
     settings_in,
-    shown,
 )
 from fedloom.config.overrides import REGISTRIES
 
@@ -372,7 +372,7 @@ def page(name: str) -> str:
     out += grid(["", "vectors"], rows)
     out += ["", "## Options", ""]
     lines = [
-        [f"`algorithm.{key}`", shown(o.default), o.text(), o.meaning, o.source]
+        [f"`algorithm.{key}`", as_toml(o.default), o.text(), o.meaning, o.source]
         for key, o in options(name).items()
     ]
     out += (

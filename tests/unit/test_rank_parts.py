@@ -20,7 +20,7 @@ from fedloom.engines.ranks import RankSettings, _checksum
 from fedloom.errors import ClientError, ConfigError, WorkerError
 from fedloom.experiment.processes import device_for, engine_for
 from fedloom.storage.client_state import ClientMemory
-from fedloom.storage.rank_states import _joined, _packed, _share, _unpacked
+from fedloom.storage.rank_states import _merge, _pack, _part_of, _unpack
 from tiny import same, small
 
 
@@ -139,12 +139,12 @@ def test_any_number_of_ranks_divides_and_joins_an_index(tmp_path):
     memory.put({i: row(i, 1) for i in (2, 3, 8)})
     index = memory.save()
     home = {i: n % 4 for n, i in enumerate(index["clients"])}
-    parts = [_share(index, home, r) for r in range(4)]
+    parts = [_part_of(index, home, r) for r in range(4)]
     owners = [ClientMemory(tmp_path, prefix=f"r{r}-") for r in range(4)]
     for owner, part in zip(owners, parts, strict=True):
         owner.restore(part)
     assert [len(owner) for owner in owners] == [3, 2, 2, 2]
-    joined = _joined([owner.save() for owner in owners])
+    joined = _merge([owner.save() for owner in owners])
     whole = ClientMemory(tmp_path)
     whole.restore(joined)
     assert all(same(whole.get([i])[i], row(i, int(i in (2, 3, 8)))) for i in range(9))
@@ -155,9 +155,9 @@ def test_rows_keep_their_bits_on_the_way():
     from unit.test_client_state import row
 
     rows = {3: row(3), 5: row(5, 2)}
-    back = _unpacked(_packed(rows), "cpu")
+    back = _unpack(_pack(rows), "cpu")
     assert back.keys() == rows.keys() and all(same(back[i], rows[i]) for i in rows)
-    assert len(_packed({})) == 0 and _unpacked(_packed({}), "cpu") == {}
+    assert len(_pack({})) == 0 and _unpack(_pack({}), "cpu") == {}
 
 
 def test_the_script_for_slurm_starts_what_it_says(tmp_path):
