@@ -207,7 +207,7 @@ class Rule(Part):
         """
         return rec()
 
-    def again(self, told: Rec, net: Net, capacity: float, round: int) -> View:
+    def again(self, message: Rec, net: Net, capacity: float, round: int) -> View:
         """The same view at the client, rebuilt from told()."""
         return self.view(None, net, capacity, round)
 

@@ -157,20 +157,20 @@ class FIARSE(Rule):
         a, places = x.abs(), self._places(net)
         tau = self._thresholds(a, places, net.layout, capacity)
         held = (a >= _spread(tau, places, net.layout)).nonzero()[:, 0]
-        return self._made(held, tau, places, net.layout)
+        return self._masked_view(held, tau, places, net.layout)
 
     def grad(self, grad: Callable[[Vec], Vec], x: Vec, fit: Rec) -> Vec:
         if fit is None:
             return grad(x)
         a = x.abs()
-        kept = a >= fit.tau
-        g = torch.where(kept, grad(torch.where(kept, x, 0.0)), 0.0) if self.dynamic else grad(x)
+        mask = a >= fit.tau
+        g = torch.where(mask, grad(torch.where(mask, x, 0.0)), 0.0) if self.dynamic else grad(x)
         if not self.biased:
             return g
         whole_sum = a.add_(fit.tau)
-        share = fit.tau / whole_sum.masked_fill_(whole_sum <= 0, 1.0)  # 0/0 is 0: no mask, no slope
-        slope = (1 - share).mul_(share.mul_(2)).add_(1)
-        return g * slope if self.dynamic else torch.where(kept, g * slope, g)
+        ratio = fit.tau / whole_sum.masked_fill_(whole_sum <= 0, 1.0)  # 0/0 is 0: no mask, no slope
+        slope = (1 - ratio).mul_(ratio.mul_(2)).add_(1)
+        return g * slope if self.dynamic else torch.where(mask, g * slope, g)
 
     def move(self, d: Vec, x: Vec, fit: Rec) -> Vec:
         if self.momentum_mask == "grad" or not self.dynamic:
@@ -200,37 +200,37 @@ class FIARSE(Rule):
         exempt = np.cumsum(~competes)  # all are held: the number of them among the first is known
         index = view.held.cpu().numpy()[competes] - exempt[competes]
         d = view.d - int((~competes).sum())
-        chosen = plan(index, d)
-        head = np.array([chosen.coding, *len(index).to_bytes(4, "little")], dtype=np.uint8)
-        block = np.frombuffer(write(index, d, chosen), dtype=np.uint8)
+        coding = plan(index, d)
+        head = np.array([coding.coding, *len(index).to_bytes(4, "little")], dtype=np.uint8)
+        block = np.frombuffer(write(index, d, coding), dtype=np.uint8)
         return rec(mask=torch.from_numpy(np.concatenate([head, block])), tau=view.fit.groups)
 
-    def again(self, told: Rec, net: Net, capacity: float, round: int) -> View:
+    def again(self, message: Rec, net: Net, capacity: float, round: int) -> View:
         check_capacity(self, capacity)
         if capacity == 1:
             return whole(net.layout)
-        raw, places = told.mask.cpu().numpy(), self._places(net)
+        raw, places = message.mask.cpu().numpy(), self._places(net)
         free = torch.tensor([place >= 0 for place in places])
         competing = free.repeat_interleave(torch.tensor(net.layout.sizes)).numpy()
         held = ~competing
         index = read(raw[5:], int(raw[0]), int(competing.sum()), int.from_bytes(raw[1:5], "little"))
         held[np.flatnonzero(competing)[index]] = True
-        at = torch.from_numpy(np.flatnonzero(held)).to(net.device)
-        return self._made(at, told.tau.to(net.device), places, net.layout)
+        where = torch.from_numpy(np.flatnonzero(held)).to(net.device)
+        return self._masked_view(where, message.tau.to(net.device), places, net.layout)
 
     def _places(self, net: Net) -> list[int]:
         """The group of every piece: 0, 1, ..., or -1 if it is exempt."""
-        known: dict[str, int] = {}
+        groups: dict[str, int] = {}
         places = []
         for name, masked in zip(net.layout.names, self.maskable(net), strict=True):
-            own = self._label(name) if masked else None
-            places.append(-1 if own is None else known.setdefault(own, len(known)))
-        if idle := [p for p in self.shards if p not in known]:
+            label = self._label(name) if masked else None
+            places.append(-1 if label is None else groups.setdefault(label, len(groups)))
+        if idle := [p for p in self.shards if p not in groups]:
             raise CompositionError(
                 f"{self.name} and {type(net.module).__name__}: the shard '{idle[0]}' fits no "
                 f"parameter that may be masked; they are {', '.join(self._names(net))}"
             )
-        if not known:
+        if not groups:
             raise CompositionError(
                 f"{self.name} and {type(net.module).__name__}: no parameter may be masked, only "
                 "weights with two or more axes and biases of Linear layers are; switch on "
@@ -256,9 +256,9 @@ class FIARSE(Rule):
             torch.cat([piece for piece, place in zip(pieces, places, strict=True) if place == g])
             for g in range(max(places) + 1)
         ]
-        return torch.stack([_kth_largest(m, _kept(capacity, len(m))) for m in members])
+        return torch.stack([_kth_largest(m, _quota(capacity, len(m))) for m in members])
 
-    def _made(self, held: Tensor, tau: Vec, places: list[int], layout: Layout) -> View:
+    def _masked_view(self, held: Tensor, tau: Vec, places: list[int], layout: Layout) -> View:
         free = torch.tensor([place >= 0 for place in places], device=held.device)
         sizes = torch.tensor(layout.sizes, device=held.device)
         competes = free.repeat_interleave(sizes)[held]
@@ -275,14 +275,14 @@ class FIARSE(Rule):
         sizes, left = net.layout.sizes, view.layout.sizes
         masked = [i for i, place in enumerate(places) if place >= 0]
         groups = [[i for i in masked if places[i] == g] for g in range(max(places) + 1)]
-        due = sum(_kept(capacity, sum(sizes[i] for i in group)) for group in groups)
-        got = sum(left[i] for i in masked)
+        quota = sum(_quota(capacity, sum(sizes[i] for i in group)) for group in groups)
+        total = sum(left[i] for i in masked)
         out = []
-        if got > 1.001 * due:
+        if total > 1.001 * quota:
             out.append(
-                f"{self.name}: {got} coordinates are held at capacity {capacity:g} instead of "
-                f"{due}, because as many are tied at the threshold; are the weights quantised, or "
-                "many of them equal?"
+                f"{self.name}: {total} coordinates are held at capacity {capacity:g} instead of "
+                f"{quota}, because as many are tied at the threshold; are the weights quantised, "
+                "or many of them equal?"
             )
         owners = self._owners(net)
         weights = [
@@ -339,7 +339,7 @@ def _is_matrix(owner: nn.Module) -> bool:
     return not isinstance(owner, NORMS)
 
 
-def _kept(capacity: float, n: int) -> int:
+def _quota(capacity: float, n: int) -> int:
     """floor(capacity * n), at least 1; rounded first, so that 0.29 of 100 is 29."""
     return max(1, math.floor(round(capacity * n, 6)))
 

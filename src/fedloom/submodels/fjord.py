@@ -36,16 +36,16 @@ class OrderedNet(Net):
 
     def _left(self, x: Vec) -> list[Tensor] | None:
         """The parameters x that this step uses, in pieces; None: all of them."""
-        drawn = choice(len(self.parts)) if self.module.training else None
-        if drawn is None:
+        index = choice(len(self.parts)) if self.module.training else None
+        if index is None:
             return None
-        row = drawn.to(self.parts.device).reshape(1)
+        row = index.to(self.parts.device).reshape(1)
         part = self.parts.index_select(0, row)[0]
         # the handle of a loss stands for the module's own parameters, which are differentiated
         pieces = self.params if x is self._live else self.layout.pieces(x)
         return [
-            torch.where(kept, piece, 0.0)
-            for kept, piece in zip(self.layout.pieces(part), pieces, strict=True)
+            torch.where(mask, piece, 0.0)
+            for mask, piece in zip(self.layout.pieces(part), pieces, strict=True)
         ]
 
     def raw(self, x: Vec, inputs: Any) -> Any:
@@ -113,13 +113,13 @@ class FjORD(Rule):
 
     def view(self, x: Vec | None, net: Net, capacity: float, round: int) -> View:
         check_capacity(self, capacity)
-        own = math.sqrt(capacity)
-        narrower = sorted({w for w in self.widths if w < own - 1e-9})
+        width = math.sqrt(capacity)
+        narrower = sorted({w for w in self.widths if w < width - 1e-9})
         if capacity == 1 and not narrower:
             return whole(net.layout)
         held, module = torch.arange(net.layout.d), net.module
         if capacity < 1:
-            small, held = self._cut(net, own)
+            small, held = self._cut(net, width)
             module = small.module
         parts = torch.zeros(len(narrower) + 1, len(held), dtype=torch.bool)
         parts[-1] = True

@@ -38,16 +38,16 @@ class Kept(NamedTuple):
 
     def state(self, x: Vec, buffers: Vec) -> Rec:
         """The part of a client's state: its own coordinates of x (d,), and of the buffers."""
-        here = self.buffers.to(buffers.device)
-        return rec(x=x.index_select(0, self.own), buffers=buffers.index_select(0, here))
+        index = self.buffers.to(buffers.device)
+        return rec(x=x.index_select(0, self.own), buffers=buffers.index_select(0, index))
 
-    def filled(self, x: Vec, own: Rec) -> Vec:
+    def filled(self, x: Vec, state: Rec) -> Vec:
         """x (d,) with a client's own coordinates."""
-        return x.index_copy(0, self.own, own.x)
+        return x.index_copy(0, self.own, state.x)
 
-    def filled_buffers(self, buffers: Vec, own: Rec) -> Vec:
+    def filled_buffers(self, buffers: Vec, state: Rec) -> Vec:
         """The buffers with a client's own ones."""
-        return buffers.index_copy(0, self.buffers.to(buffers.device), own.buffers)
+        return buffers.index_copy(0, self.buffers.to(buffers.device), state.buffers)
 
 
 class Private(Part):
@@ -57,7 +57,7 @@ class Private(Part):
 
     # what to do with a model of which nothing, or all, would be private
     advice: ClassVar[str] = "take another scheme"
-    alone: ClassVar[bool] = False  # whether all layers may be private
+    keeps_all: ClassVar[bool] = False  # whether all layers may be private
 
     @property
     def name(self) -> str:
@@ -73,8 +73,8 @@ class Private(Part):
         """-> whether clients keep the layer `module` of this name; last: the last layer's."""
         raise NotImplementedError
 
-    def moved(self, d: Vec, mine: Vec, job: Job) -> Vec:
-        """-> the direction (d,) in which x really moves in this step; mine: 1 where it is private.
+    def moved(self, d: Vec, mask: Vec, job: Job) -> Vec:
+        """-> the direction (d,) in which x really moves in this step; mask: 1 where it is private.
         It may run for many clients at once: no branch on values.
         """
         return d
@@ -86,26 +86,26 @@ class Private(Part):
             name for name, m in parts.items() if next(m.parameters(recurse=False), None) is not None
         ][-1]
         names = {name for name, m in parts.items() if self.keeps(name, m, last)}
-        own = [name.rpartition(".")[0] in names for name in net.layout.names]
-        if not any(own) or (all(own) and not self.alone):
-            what = "none" if not any(own) else "every one"
+        marks = [name.rpartition(".")[0] in names for name in net.layout.names]
+        if not any(marks) or (all(marks) and not self.keeps_all):
+            which = "none" if not any(marks) else "every one"
             raise CompositionError(
-                f"{self.name}: of the model's layers {what} would be private: {', '.join(parts)}; "
+                f"{self.name}: of the model's layers {which} would be private: {', '.join(parts)}; "
                 f"{self.advice}"
             )
-        index = _where(net.layout, own, net)
-        rest = _where(net.layout, [not o for o in own], net)
-        pieces = zip(net.layout.names, net.layout.shapes, own, strict=True)
-        shared = [(n, s) for n, s, o in pieces if not o]
-        layout = Layout(tuple(n for n, _ in shared), tuple(s for _, s in shared))
+        index = _where(net.layout, marks, net)
+        rest = _where(net.layout, [not o for o in marks], net)
+        pieces = zip(net.layout.names, net.layout.shapes, marks, strict=True)
+        others = [(n, s) for n, s, o in pieces if not o]
+        layout = Layout(tuple(n for n, _ in others), tuple(s for _, s in others))
         buffers = [name.rpartition(".")[0] in names for name in net.buffer_layout.names]
-        mine = torch.zeros(net.layout.d, dtype=net.dtype, device=net.device)
+        mask = torch.zeros(net.layout.d, dtype=net.dtype, device=net.device)
         return Kept(
             index,
             _where(net.buffer_layout, buffers, net),
             View(rest, None, None, layout, net.layout.d),
             _where(net.buffer_layout, [not o for o in buffers], net),
-            mine.index_fill_(0, index, 1.0),
+            mask.index_fill_(0, index, 1.0),
         )
 
 
@@ -118,8 +118,8 @@ def _has_own(module: nn.Module) -> bool:
 def _where(layout: Layout, marks: list[bool], net: Net) -> Tensor:
     """The coordinates of the marked pieces, rising (p,) int64."""
     sizes = torch.tensor(layout.sizes, dtype=torch.int64)
-    found = torch.tensor(marks, dtype=torch.bool).repeat_interleave(sizes).nonzero()[:, 0]
-    return found.to(net.device)
+    index = torch.tensor(marks, dtype=torch.bool).repeat_interleave(sizes).nonzero()[:, 0]
+    return index.to(net.device)
 
 
 class FedPer(Private):
@@ -158,11 +158,11 @@ class FedRep(FedPer):
         default=0.9, meaning="share of the local steps for the head", source="10 of 11 epochs"
     )
 
-    def moved(self, d: Vec, mine: Vec, job: Job) -> Vec:
+    def moved(self, d: Vec, mask: Vec, job: Job) -> Vec:
         steps = torch.as_tensor(job.steps, dtype=d.dtype, device=d.device)
         heads = torch.minimum(self.head * steps, steps - 1)
         private = torch.as_tensor(job.step, dtype=d.dtype, device=d.device) < heads
-        moves = torch.where(private, mine, 1 - mine)
+        moves = torch.where(private, mask, 1 - mask)
         return torch.where((moves > 0) | (steps < 2), d, 0.0)
 
 
@@ -187,7 +187,7 @@ class Alone(Private):
     and the server's model stays what it was in the beginning.
     """
 
-    alone = True
+    keeps_all = True
 
     def keeps(self, name: str, module: nn.Module, last: str) -> bool:
         return True

@@ -80,18 +80,18 @@ class ScaleFL(Rule):
             self.exact,
             "always" if self.scaler else "",
         )
-        small, held = cut_net(net, self._solved(net, how, capacity, exits + 1))
+        small, held = cut_net(net, self._solve(net, how, capacity, exits + 1))
         return View(held, small, None, small.layout, net.layout.d)
 
-    def _solved(self, net: Net, how: Cut, capacity: float, exits: int) -> Cut:
+    def _solve(self, net: Net, how: Cut, capacity: float, exits: int) -> Cut:
         """The depth and the width of a capacity."""
         best = how._replace(share=1 / GRAIN, exits=1)  # nothing fits: the smallest possible
         widest = 0.0
         for depth in range(exits, 0, -1):
-            tried = how._replace(exits=depth)
-            share = largest_share(net, tried, capacity) or 0.0
+            cut = how._replace(exits=depth)
+            share = largest_share(net, cut, capacity) or 0.0
             if share >= self.least or math.isclose(share, self.least):
-                return tried._replace(share=share)
+                return cut._replace(share=share)
             if share > widest:
-                best, widest = tried._replace(share=share), share
+                best, widest = cut._replace(share=share), share
         return best

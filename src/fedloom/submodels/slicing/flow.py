@@ -76,7 +76,7 @@ class Walk(Protocol):
     """The walk through a net that Part reports to; see walk.py."""
 
     how: Cut
-    kept: dict[str, tuple[Tensor | None, ...]]
+    selection: dict[str, tuple[Tensor | None, ...]]
     left_out: set[str]
     heads: set[int]
 
@@ -126,7 +126,7 @@ class Part:
         value = getattr(self._module, name)
         if value is None:
             return None
-        self._walk.kept[self._at(name)] = ids
+        self._walk.selection[self._at(name)] = ids
         piece = value.detach()
         for axis, some in enumerate(ids):
             piece = piece if some is None else piece.index_select(axis, some.to(piece.device))

@@ -98,7 +98,7 @@ def _linear(m: nn.Linear, part: Part, flow: Flow) -> tuple[nn.Module, Flow]:
     if part.how.scaler and not part.is_head():
         small = ScaledLinear(inputs, len(rows), m.bias is not None, device="meta")
         small.share, small.always = part.how.share, part.how.scaler == "always"
-    return _filled(small, part, (rows, columns)), Flow(rows, m.out_features, "rows")
+    return _cut_weights(small, part, (rows, columns)), Flow(rows, m.out_features, "rows")
 
 
 def _conv(m: nn.Conv2d, part: Part, flow: Flow) -> tuple[nn.Module, Flow]:
@@ -117,14 +117,14 @@ def _conv(m: nn.Conv2d, part: Part, flow: Flow) -> tuple[nn.Module, Flow]:
     if part.how.scaler and not part.is_head():
         small = ScaledConv2d(inputs, len(rows), bias=m.bias is not None, device="meta", **same)
         small.share, small.always = part.how.share, part.how.scaler == "always"
-    return _filled(small, part, (rows, columns)), Flow(rows, m.out_channels, "maps")
+    return _cut_weights(small, part, (rows, columns)), Flow(rows, m.out_channels, "maps")
 
 
 def _group_norm(m: nn.GroupNorm, part: Part, flow: Flow) -> tuple[nn.Module, Flow]:
     left = _normalised(m.num_channels, part, flow)
     groups = left * m.num_groups // m.num_channels if part.how.exact else m.num_groups
     small = nn.GroupNorm(groups, left, m.eps, m.affine, device="meta")
-    return _filled(small, part, (flow.ids,)), flow
+    return _cut_weights(small, part, (flow.ids,)), flow
 
 
 def _batch_norm(
@@ -137,7 +137,7 @@ def _batch_norm(
         )
     left = _normalised(m.num_features, part, flow)
     small = type(m)(left, m.eps, m.momentum, m.affine, track_running_stats=False, device="meta")
-    return _filled(small, part, (flow.ids,)), flow
+    return _cut_weights(small, part, (flow.ids,)), flow
 
 
 def _normalised(width: int, part: Part, flow: Flow) -> int:
@@ -149,7 +149,7 @@ def _normalised(width: int, part: Part, flow: Flow) -> int:
     return len(flow.ids)
 
 
-def _filled(small: Any, part: Part, ids: tuple[Tensor | None, ...]) -> nn.Module:
+def _cut_weights(small: Any, part: Part, ids: tuple[Tensor | None, ...]) -> nn.Module:
     """The smaller layer with the kept weights; its bias runs along the first axis."""
     small.weight = part.keep("weight", *ids)
     small.bias = part.keep("bias", ids[0])

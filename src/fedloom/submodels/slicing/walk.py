@@ -24,17 +24,17 @@ GRAIN = 64  # widths go in steps of 1/64
 
 
 class CuttingWalk:
-    """One walk. kept[parameter] = (rows, columns, ...), None for all; left_out: parameters of
+    """One walk. selection[parameter] = (rows, columns, ...), None for all; left_out: parameters of
     modules that the smaller net does not have.
     """
 
     def __init__(self, module: nn.Module, how: Cut) -> None:
         self.how = how
-        self.kept: dict[str, tuple[Tensor | None, ...]] = {}
+        self.selection: dict[str, tuple[Tensor | None, ...]] = {}
         self.left_out: set[str] = set()
         self.heads: set[int] = set()
         self.cuttable = False
-        self._met: set[int] = set()
+        self._visited: set[int] = set()
         self.add_head(module)
         # two norms of one width must agree on the grain: channels per group, or number of groups
         self._grain: dict[int, int] = {}
@@ -60,12 +60,12 @@ class CuttingWalk:
         return (self.how.choose(units, keep)[:, None] * grain + torch.arange(grain)).reshape(-1)
 
     def module(self, m: nn.Module, flow: Flow, path: str) -> tuple[nn.Module, Flow]:
-        """See Walk.module; notes in `kept` what is left of its parameters."""
+        """See Walk.module; notes in `selection` what is left of its parameters."""
         part = Part(self, m, path)
         if next(m.parameters(), None) is not None:
-            if id(m) in self._met:
+            if id(m) in self._visited:
                 raise part.refuse("it stands in the net twice", "give every place its own module")
-            self._met.add(id(m))
+            self._visited.add(id(m))
         if callable(getattr(type(m), "cut", None)):  # of the class: a child may be called cut
             small, out = cast(Cuttable, m).cut(part, flow)
         elif type(m) in WAYS:
@@ -105,18 +105,18 @@ def cut_net(net: Net, how: Cut) -> tuple[Net, Tensor]:
     """
     walk, module = _walked(net.module, how)
     small, left = Net(module), walk.left(net)
-    if small.layout.names != left or set(left) - set(walk.kept):
-        odd = sorted({*small.layout.names} ^ {*left}) or sorted({*left} - {*walk.kept})
+    if small.layout.names != left or set(left) - set(walk.selection):
+        odd = sorted({*small.layout.names} ^ {*left}) or sorted({*left} - {*walk.selection})
         raise Part(walk, net.module, "").refuse(
             f"'{odd[0]}' is tied to another parameter or was not cut", KNOWN
         )
-    held, at = [], 0
+    held, offset = [], 0
     for name, shape, size in zip(
         net.layout.names, net.layout.shapes, net.layout.sizes, strict=True
     ):
         if name not in walk.left_out:
-            held.append(at + _positions(shape, walk.kept[name]))
-        at += size
+            held.append(offset + _positions(shape, walk.selection[name]))
+        offset += size
     return small, torch.cat(held).to(net.device)
 
 
@@ -149,9 +149,9 @@ def count_left(net: Net, how: Cut) -> int:
     total = 0
     for name, shape in zip(net.layout.names, net.layout.shapes, strict=True):
         if name not in walk.left_out:
-            ids = walk.kept.get(name, ())
-            kept = [n if i is None else len(i) for n, i in zip(shape, ids, strict=False)]
-            total += math.prod(kept) * math.prod(shape[len(kept) :])
+            ids = walk.selection.get(name, ())
+            lengths = [n if i is None else len(i) for n, i in zip(shape, ids, strict=False)]
+            total += math.prod(lengths) * math.prod(shape[len(lengths) :])
     return total
 
 
