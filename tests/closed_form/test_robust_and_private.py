@@ -165,7 +165,7 @@ def test_krum_leaves_out_as_many_neighbours_as_may_be_hostile() -> None:
     rows = np.random.default_rng(3).normal(size=(9, 4))
     for hostile, f in ((0.0, 0), (0.1, 1), (0.2, 2), (0.33, 3)):
         best = int(np.argmin([sum(own) for own in nearest(rows, f)]))
-        assert Krum(hostile=hostile).chosen(torch.tensor(rows)).tolist() == [best]
+        assert Krum(hostile=hostile).closest(torch.tensor(rows)).tolist() == [best]
     for percent in range(50):  # f = ceil(hostile C): 28 % of 25 are 7, which floats make 7 + 1e-15
         rule = Krum(hostile=percent / 100)
         for count in range(3, 201):
@@ -520,4 +520,4 @@ def test_more_coordinates_than_are_sorted_at_once(count):
     krum = Krum(hostile=0.1, several=2)
     nearest = count - krum.of_hostile(count) - 2
     least = squares.sort(1).values[:, :nearest].sum(1).argsort(stable=True)[:2].sort().values
-    assert torch.equal(krum.chosen(rows), least)
+    assert torch.equal(krum.closest(rows), least)

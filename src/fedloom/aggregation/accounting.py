@@ -86,13 +86,13 @@ def rounds_allowed(
     one = epsilon(noise, share, delta, 1)
     if limit is None:
         return rounds
-    found = rounds_within(limit, noise, share, delta, rounds)
-    if not found:
+    allowed = rounds_within(limit, noise, share, delta, rounds)
+    if not allowed:
         raise ConfigError(
             f"aggregation.max_epsilon = {limit:g} is less than the {one:.3g} of one round; take "
             "more aggregation.noise, or a smaller cohort"
         )
-    return found
+    return allowed
 
 
 def rounds_within(limit: float, noise: float, share: float, delta: float, rounds: int) -> int:

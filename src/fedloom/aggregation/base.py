@@ -76,7 +76,7 @@ class Aggregation(Part):
         """Whether clients mask their leaves, so that nothing but their sum can be seen."""
         return False
 
-    def fewest(self, asked: int, came: int) -> int:
+    def fewest(self, clients: int, updates: int) -> int:
         """How many updates a step needs, where so many clients were asked and so many updates
         came; a round with fewer changes nothing, and counts.
         """
@@ -100,8 +100,8 @@ class Aggregation(Part):
         """The broadcast, with what the clients must know of the state; its bytes are counted."""
         return msg
 
-    def leaf(self, part: Rec, told: Rec, seed: int, round: int, client: int) -> Rec:
-        """A client's part of the sums. told: the broadcast, see tell(). part: n (1.0), mass (the
+    def leaf(self, part: Rec, msg: Rec, seed: int, round: int, client: int) -> Rec:
+        """A client's part of the sums. msg: the broadcast, see tell(). part: n (1.0), mass (the
         weight), weight (with sub-models per coordinate), delta (not weighted), unweighted, buffers,
         and with sub-models holders and shares. Raises NotFiniteError for what cannot be added.
         """
@@ -169,14 +169,14 @@ def means(total: Rec) -> tuple[Rec, Tensor]:
     unweighted = tree(lambda v: v / total.n, total.unweighted)
     if "holders" in total._fields:
         some = total.holders.clamp_min(1)  # where no client holds it, the sum is 0
-        own = {k: v / some for k, v in total.unweighted._asdict().items() if isinstance(v, Tensor)}
+        new = {k: v / some for k, v in total.unweighted._asdict().items() if isinstance(v, Tensor)}
         for name, v in total.shares._asdict().items():
-            own[name] = torch.where(total.holders > 0, v / some, getattr(unweighted, name))
-        unweighted = unweighted._replace(**own)
+            new[name] = torch.where(total.holders > 0, v / some, getattr(unweighted, name))
+        unweighted = unweighted._replace(**new)
     return rec(delta=delta, **unweighted._asdict()), total.buffers / total.mass
 
 
-def joined(a: Rec, b: Rec) -> Rec:
+def join_rows(a: Rec, b: Rec) -> Rec:
     """Two nodes of rows (see rows.py) as one: the rows of a, then those of b."""
     both = rec(**{f"r{k}": row for k, row in enumerate((*a.rows, *b.rows))})
     return rec(n=a.n + b.n, mass=a.mass + b.mass, weight=a.weight + b.weight, rows=both)

@@ -26,8 +26,8 @@ class CentredClipping(FromRows):
             v = v + sum(clip(w - v, self.radius) for w in rows) / len(rows)
         return v
 
-    def remembered(self, found: dict[str, Vec]) -> Rec:
-        like = found["delta"]
+    def remembered(self, fields: dict[str, Vec]) -> Rec:
+        like = fields["delta"]
         return rec(
-            **{k: v if isinstance(v, Tensor) else like.new_tensor([v]) for k, v in found.items()}
+            **{k: v if isinstance(v, Tensor) else like.new_tensor([v]) for k, v in fields.items()}
         )

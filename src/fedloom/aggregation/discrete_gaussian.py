@@ -65,9 +65,9 @@ class DiscreteGaussian(IntegerRing):
         """Of one client's noise, in units of 2^-bits."""
         return self.noise * self.clip * 2.0**self.bits / math.sqrt(self.honest)
 
-    def fewest(self, asked: int, came: int) -> int:
+    def fewest(self, clients: int, updates: int) -> int:
         """So many that beside colluding ones `honest` are among them."""
-        return max(super().fewest(asked, came), self.honest + self.colluders(asked))
+        return max(super().fewest(clients, updates), self.honest + self.colluders(clients))
 
     def check(self, count: int) -> None:
         if not self.secure:
@@ -92,7 +92,7 @@ class DiscreteGaussian(IntegerRing):
                 "other aggregation.bits, clip or noise"
             )
 
-    def leaf(self, part: Rec, told: Rec, seed: int, round: int, client: int) -> Rec:
+    def leaf(self, part: Rec, msg: Rec, seed: int, round: int, client: int) -> Rec:
         part = scaled(part, factor_to(self.clip * BELOW, length(part, numbers=True)), numbers=True)
         words, unit = self.words(seed, round, client), 2.0**self.bits
 
@@ -102,18 +102,18 @@ class DiscreteGaussian(IntegerRing):
             whole = whole + torch.from_numpy(noise).reshape(whole.shape).to(whole.device)
             return whole if isinstance(v, Tensor) else int(whole)
 
-        own = rec(delta=hidden(part.delta), unweighted=tree(hidden, part.unweighted))
-        whole = part._replace(**own._asdict(), buffers=part.buffers.long())
+        values = rec(delta=hidden(part.delta), unweighted=tree(hidden, part.unweighted))
+        whole = part._replace(**values._asdict(), buffers=part.buffers.long())
         return whole._replace(mass=int(unit), weight=int(unit))
 
     def words(self, seed: int, round: int, client: int) -> Words:
         """What draws the random bits of a client's noise."""
         source = generator(seed, "client noise", round, client)
 
-        def drawn(count: int) -> NDArray[np.uint64]:
+        def draw(count: int) -> NDArray[np.uint64]:
             return torch.randint(-(2**63), 2**63 - 1, (count,), generator=source).numpy().view("u8")
 
-        return drawn
+        return draw
 
     # --------------------------------------------------------------------------------- the accounts
     def allowed(self, state: Rec, rounds: int) -> int:
@@ -132,12 +132,12 @@ def discrete_gaussian(count: int, sigma: float, words: Words) -> NDArray[np.int6
     3): of the discrete Laplace distribution, and accepted so often that the normal one is left.
     """
     scale = 2 ** max(round(math.log2(sigma)), 0)
-    out, at = np.empty(count, dtype=np.int64), 0
-    while at < count:
-        y = _discrete_laplace(min(2 * (count - at) + 16, 1 << 16), scale, words)
+    out, end = np.empty(count, dtype=np.int64), 0
+    while end < count:
+        y = _discrete_laplace(min(2 * (count - end) + 16, 1 << 16), scale, words)
         chances = np.exp(-((np.abs(y) - sigma**2 / scale) ** 2) / (2 * sigma**2))
-        y = y[_happens(chances, words)][: count - at]
-        out[at : at + len(y)], at = y, at + len(y)
+        y = y[_happens(chances, words)][: count - end]
+        out[end : end + len(y)], end = y, end + len(y)
     return out
 
 
@@ -145,15 +145,15 @@ def _discrete_laplace(tries: int, scale: int, words: Words) -> NDArray[np.int64]
     """Some integers, each k with a probability proportional to exp(-|k| / scale) (Algorithm 2).
     scale: a power of 2.
     """
-    drawn = words(tries)
-    size = (drawn & np.uint64(scale - 1)).astype(np.int64)
-    kept = _happens(np.exp(-size / scale), words)
-    size, minus = size[kept], drawn[kept] >> np.uint64(63) == 1
+    raw = words(tries)
+    size = (raw & np.uint64(scale - 1)).astype(np.int64)
+    accepted = _happens(np.exp(-size / scale), words)
+    size, minus = size[accepted], raw[accepted] >> np.uint64(63) == 1
     left = np.arange(len(size))
     while len(left := left[_happens(np.full(len(left), math.exp(-1)), words)]):
         size[left] += scale
-    found: NDArray[np.int64] = np.where(minus, -size, size)[~(minus & (size == 0))]
-    return found
+    numbers: NDArray[np.int64] = np.where(minus, -size, size)[~(minus & (size == 0))]
+    return numbers
 
 
 def _happens(chances: NDArray[np.float64], words: Words) -> NDArray[np.bool_]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..core.vector import Rec, Vec, rec, tree
-from .base import Aggregation, joined
+from .base import Aggregation, join_rows
 
 # honest rows (C, m), number of hostile ones -> a field of all hostile updates (m,)
 Forge = Callable[[Tensor, int], Vec]
@@ -29,11 +29,11 @@ def forged(total: Rec, forge: Forge, hostile: Set[int]) -> list[Rec]:
         name: [getattr(r.unweighted, name) for r in honest] for name in honest[0].unweighted._fields
     }
 
-    def made(values: list[Tensor]) -> Vec:
+    def forge_field(values: list[Tensor]) -> Vec:
         return forge(torch.stack(values), len(rows) - len(honest))
 
-    false = {name: made(v) for name, v in more.items() if isinstance(v[0], Tensor)}
-    delta = made([r.delta for r in honest])
+    false = {name: forge_field(v) for name, v in more.items() if isinstance(v[0], Tensor)}
+    delta = forge_field([r.delta for r in honest])
 
     def bad(r: Rec) -> Rec:
         return r._replace(delta=delta, unweighted=r.unweighted._replace(**false))
@@ -41,15 +41,15 @@ def forged(total: Rec, forge: Forge, hostile: Set[int]) -> list[Rec]:
     return [bad(r) if r.client in hostile else r for r in rows]
 
 
-def behind(rule: Aggregation, rows: list[Rec], told: Rec, seed: int, round: int) -> Rec:
+def add_leaves(aggregation: Aggregation, rows: list[Rec], msg: Rec, seed: int, round: int) -> Rec:
     """What a rule reads of these rows: the sum of the leaves that it makes of them."""
     parts = []
     for r in rows:
-        own = rec(n=1.0, mass=r.weight, weight=r.weight, delta=r.delta, unweighted=r.unweighted)
-        part = rec(**own._asdict(), buffers=r.buffers)
-        parts.append(rule.leaf(part, told, seed, round, r.client))
+        numbers = rec(n=1.0, mass=r.weight, weight=r.weight, delta=r.delta, unweighted=r.unweighted)
+        part = rec(**numbers._asdict(), buffers=r.buffers)
+        parts.append(aggregation.leaf(part, msg, seed, round, r.client))
     return functools.reduce(_plus, parts)
 
 
 def _plus(a: Rec, b: Rec) -> Rec:
-    return joined(a, b) if "rows" in a._fields else tree(operator.add, a, b)
+    return join_rows(a, b) if "rows" in a._fields else tree(operator.add, a, b)

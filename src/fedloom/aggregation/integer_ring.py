@@ -61,11 +61,11 @@ class IntegerRing(Aggregation):
         """How many of so many clients may work with the server."""
         return math.floor(self.colluding * count + 1e-9)
 
-    def fewest(self, asked: int, came: int) -> int:
+    def fewest(self, clients: int, updates: int) -> int:
         """How many of so many clients a masked sum needs."""
         if not self.secure:
             return 0
-        return max(math.ceil(self.threshold * asked - 1e-9), asked // 2 + 1)  # 0.56 * 25 is 14
+        return max(math.ceil(self.threshold * clients - 1e-9), clients // 2 + 1)  # 0.56 * 25 is 14
 
     def needed(self, count: int) -> Needed:
         """What a masked sum of so many clients needs."""
@@ -97,7 +97,7 @@ class IntegerRing(Aggregation):
     def init(self, x: Vec, expected: float, share: float) -> Rec:
         return rec(like=x.new_zeros(1))
 
-    def leaf(self, part: Rec, told: Rec, seed: int, round: int, client: int) -> Rec:
+    def leaf(self, part: Rec, msg: Rec, seed: int, round: int, client: int) -> Rec:
         part = weighted(part)
         whole = tree(self._whole, part._replace(n=0.0))
         return whole._replace(n=part.n)

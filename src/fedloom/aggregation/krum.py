@@ -34,22 +34,22 @@ class Krum(FromRows):
 
     def root(self, total: Rec, state: Rec, seed: int, round: int) -> Aggregated:
         rows = list(total.rows)
-        keep = self.chosen(torch.stack([r.delta for r in rows])).tolist()
-        some = rec(**{f"r{k}": rows[at] for k, at in enumerate(keep)})
-        found = super().root(total._replace(rows=some), state, seed, round)
-        clients = torch.tensor([rows[at].client for at in keep], dtype=torch.float64)
-        return found._replace(state=rec(chosen=clients))
+        keep = self.closest(torch.stack([r.delta for r in rows])).tolist()
+        some = rec(**{f"r{k}": rows[i] for k, i in enumerate(keep)})
+        result = super().root(total._replace(rows=some), state, seed, round)
+        clients = torch.tensor([rows[i].client for i in keep], dtype=torch.float64)
+        return result._replace(state=rec(chosen=clients))
 
-    def chosen(self, deltas: Tensor) -> Tensor:
+    def closest(self, deltas: Tensor) -> Tensor:
         """The places of the chosen rows of (C, d), in order."""
         count = len(deltas)
         neighbours = max(1, count - self.of_hostile(count) - 2)
         scores = _squared_distances(deltas).sort(1).values[:, : min(neighbours, count - 1)].sum(1)
         return scores.argsort(stable=True)[: self.several].sort().values
 
-    def fewest(self, asked: int, came: int) -> int:
+    def fewest(self, clients: int, updates: int) -> int:
         """So many that each has neighbours to compare, and that `several` are there."""
-        return max(self._compared(came), self.several)
+        return max(self._compared(updates), self.several)
 
     def _compared(self, count: int) -> int:
         return 2 * self.of_hostile(count) + 3

@@ -51,10 +51,10 @@ def _shares(n: int, clients: int, colluding: int, degree: int, own: int = 1) -> 
     server with c of a client's k + own shares of both secrets learns both from
     (k + own + c) / 2 clients' answers.
     """
-    gone = n - clients + colluding
-    if degree <= gone:
+    vanished = n - clients + colluding
+    if degree <= vanished:
         pairs = math.log(n * (n - degree - 1) / 2)
-        if pairs + _falling(gone, degree) - _falling(n, degree) > -(SECURITY + 1) * math.log(2):
+        if pairs + _falling(vanished, degree) - _falling(n, degree) > -(SECURITY + 1) * math.log(2):
             return 0
     most, tail = min(colluding, degree), 0.0
     while most and (tail := tail + _chance(n - 1, colluding, degree, most)) * n <= 2.0 ** -(
@@ -70,12 +70,12 @@ def _shares(n: int, clients: int, colluding: int, degree: int, own: int = 1) -> 
     return shares
 
 
-def _chance(of: int, marked: int, drawn: int, found: int) -> float:
+def _chance(of: int, marked: int, draws: int, hits: int) -> float:
     """The hypergeometric probability of so many marked ones among those that are drawn."""
     rest = of - marked
-    if not max(0, drawn - rest) <= found <= min(marked, drawn):
+    if not max(0, draws - rest) <= hits <= min(marked, draws):
         return 0.0
-    return math.exp(_comb(marked, found) + _comb(rest, drawn - found) - _comb(of, drawn))
+    return math.exp(_comb(marked, hits) + _comb(rest, draws - hits) - _comb(of, draws))
 
 
 def _comb(n: int, k: int) -> float:
@@ -95,10 +95,10 @@ def neighbourhoods(name: bytes, members: Sequence[int], degree: int) -> dict[int
     >>> neighbourhoods(b"", (1, 2, 3, 4), 3)[2]
     (1, 2, 3, 4)
     """
-    drawn = lambda i: hashlib.sha256(b"ring" + name + struct.pack("<Q", i)).digest()
-    ring, reach = sorted(members, key=drawn), (degree + 1) // 2
+    rank = lambda i: hashlib.sha256(b"ring" + name + struct.pack("<Q", i)).digest()
+    ring, reach = sorted(members, key=rank), (degree + 1) // 2
     steps = range(-reach, reach + 1)
     return {
-        i: tuple(sorted({ring[(at + step) % len(ring)] for step in steps}))
-        for at, i in enumerate(ring)
+        i: tuple(sorted({ring[(position + step) % len(ring)] for step in steps}))
+        for position, i in enumerate(ring)
     }

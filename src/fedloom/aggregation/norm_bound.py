@@ -27,15 +27,15 @@ class NormBound(Aggregation):
     bounded = True
     norm: Positive = hyper(1.0, "largest norm of an update")
 
-    def leaf(self, part: Rec, told: Rec, seed: int, round: int, client: int) -> Rec:
+    def leaf(self, part: Rec, msg: Rec, seed: int, round: int, client: int) -> Rec:
         factor = factor_to(self.norm, length(part))
         part = scaled(part, factor)
         return rec(**weighted(part)._asdict(), shortened=float(factor < 1))
 
     def root(self, total: Rec, state: Rec, seed: int, round: int) -> Aggregated:
-        found = super().root(total, state, seed, round)
+        result = super().root(total, state, seed, round)
         share = torch.tensor(total.shortened / total.n, dtype=torch.float64)
-        return found._replace(state=rec(shortened=share))
+        return result._replace(state=rec(shortened=share))
 
     def report(self, state: Rec, round: int) -> Mapping[str, Any]:
         return {"shortened": float(state.shortened)} if state._fields else {}

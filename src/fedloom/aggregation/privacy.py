@@ -65,8 +65,8 @@ class DifferentialPrivacy(Aggregation):
     def tell(self, msg: Rec, state: Rec) -> Rec:
         return msg if self.quantile is None else rec(**msg._asdict(), clip=state.clip)
 
-    def leaf(self, part: Rec, told: Rec, seed: int, round: int, client: int) -> Rec:
-        bound = self.clip if self.quantile is None else float(told.clip)
+    def leaf(self, part: Rec, msg: Rec, seed: int, round: int, client: int) -> Rec:
+        bound = self.clip if self.quantile is None else float(msg.clip)
         size = length(part, numbers=True)
         part = scaled(part, factor_to(bound * BELOW, size), numbers=True)
         part = part._replace(mass=1.0, weight=1.0, delta=part.delta.clone())
@@ -88,14 +88,14 @@ class DifferentialPrivacy(Aggregation):
 
         def hidden(v: Any) -> Any:
             like = v if isinstance(v, Tensor) else torch.zeros((), dtype=torch.float64)
-            drawn = normal(like.shape, like.dtype)
-            mean = (v + deviation * drawn.to(like.device)) / expected
+            noise = normal(like.shape, like.dtype)
+            mean = (v + deviation * noise.to(like.device)) / expected
             return mean if isinstance(v, Tensor) else float(mean)
 
         up = rec(delta=hidden(total.delta), **tree(hidden, total.unweighted)._asdict())
         if self.quantile is not None:
-            drawn = normal(torch.Size(), torch.float64)
-            count = total.within + self._count_noise(expected) * float(drawn)
+            noise = normal(torch.Size(), torch.float64)
+            count = total.within + self._count_noise(expected) * float(noise)
             within = count / expected + 0.5
             new = state.clip * math.exp(-self.clip_rate * (within - self.quantile))
             state = state._replace(clip=new)
@@ -124,8 +124,8 @@ class DifferentialPrivacy(Aggregation):
                 f"= {self.noise:g}: it must be above {self.noise / 2:g}; give more of it, or a "
                 "larger cohort"
             )
-        found: float = (self.noise**-2 - count**-2) ** -0.5
-        return found
+        deviation: float = (self.noise**-2 - count**-2) ** -0.5
+        return deviation
 
     def _affordable(self, expected: float, share: float, rounds: int) -> int:
         """How many of so many rounds the budget allows. Raises ConfigError if it allows none, and

@@ -32,11 +32,11 @@ class FromRows(Aggregation):
         """
         raise NotImplementedError  # every rule has its own
 
-    def remembered(self, found: dict[str, Vec]) -> Rec:
+    def remembered(self, fields: dict[str, Vec]) -> Rec:
         """The state after a round with these fields."""
         return rec()
 
-    def leaf(self, part: Rec, told: Rec, seed: int, round: int, client: int) -> Rec:
+    def leaf(self, part: Rec, msg: Rec, seed: int, round: int, client: int) -> Rec:
         return row(part, client)
 
     def root(self, total: Rec, state: Rec, seed: int, round: int) -> Aggregated:
@@ -45,7 +45,7 @@ class FromRows(Aggregation):
         equal = torch.ones_like(weights)
         before = state._asdict()
         deltas = torch.stack([r.delta for r in rows])
-        found: dict[str, Any] = {"delta": self.of(deltas, weights, before.get("delta"))}
+        fields: dict[str, Any] = {"delta": self.of(deltas, weights, before.get("delta"))}
         for name in rows[0].unweighted._fields:
             values = [getattr(r.unweighted, name) for r in rows]
             vectors = isinstance(values[0], Tensor)
@@ -55,11 +55,11 @@ class FromRows(Aggregation):
                 else torch.tensor(values, dtype=weights.dtype)[:, None]
             )
             one = self.of(table, equal, before.get(name))
-            found[name] = one if vectors else float(one)
+            fields[name] = one if vectors else float(one)
         buffers = torch.stack([r.buffers for r in rows])
         learnt = self.of(buffers, weights, before.get("buffers")) if buffers.numel() else buffers[0]
-        kept = self.remembered({**found, "buffers": learnt})
-        return Aggregated(rec(**found), learnt, kept)
+        memory = self.remembered({**fields, "buffers": learnt})
+        return Aggregated(rec(**fields), learnt, memory)
 
 
 class Gather(FromRows):
@@ -78,14 +78,14 @@ class Gather(FromRows):
 
 def row(part: Rec, client: int) -> Rec:
     """A client's part of the sums as a node of one row."""
-    own = rec(
+    entry = rec(
         client=client,
         weight=part.weight,
         delta=part.delta,
         unweighted=part.unweighted,
         buffers=part.buffers,
     )
-    return rec(n=1.0, mass=part.mass, weight=part.weight, rows=rec(r0=own))
+    return rec(n=1.0, mass=part.mass, weight=part.weight, rows=rec(r0=entry))
 
 
 def of_sorted(rows: Tensor, rule: Callable[[Tensor], Tensor]) -> Vec:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..aggregation.base import joined
+from ..aggregation.base import join_rows
 from ..algorithm import Algorithm, Job
 from ..core.vector import Rec, leaves, rec, tree
 from ..submodels.base import View
@@ -30,7 +30,7 @@ def _plus(a: Rec, b: Rec, in_place: bool) -> Rec:
     if a is None or b is None:
         return b if a is None else a
     if "rows" in a._fields:
-        return joined(a, b)
+        return join_rows(a, b)
     if "numbers" in a._fields:  # of answers before the local steps: a leaf for each field
         vectors = _each(a.vectors, b.vectors, in_place)
         numbers = _each(a.numbers, b.numbers, in_place)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..aggregation.forging import behind, forged
+from ..aggregation.forging import add_leaves, forged
 from ..algorithm import Round
 from ..compression import downlink
 from ..core.net import Net
@@ -170,7 +170,7 @@ class Step:
         if attack is None or not attack.omniscient or "rows" not in total._fields:
             return total
         rows = forged(total, attack.forged, self.fed.hostile)
-        return behind(aggregation, rows, aggregation.tell(rec(), state), self.fed.seed, t)
+        return add_leaves(aggregation, rows, aggregation.tell(rec(), state), self.fed.seed, t)
 
     def _last_rate(self, t: int, stats: Sequence[ClientCost]) -> float:
         """The local rate of a round's last step: of the clients with as many, of the one with the
