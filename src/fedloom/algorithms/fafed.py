@@ -74,8 +74,8 @@ class FAFED(LocalSGD):
         alpha = self.alpha if self.c is None else (self.c * loc.lr * loc.lr).clamp_max(1.0)
         g, g_old = grad(x), grad(loc.prev)  # the same minibatch at two points
         m = g + (1 - alpha) * (loc.m - self.ext * g_old)  # line 7
-        kept, new = (1.0, 1.0) if self.matrix == "norm" else (self.beta, 1 - self.beta)
-        v = kept * loc.v + self._squares(g, new)  # line 8
+        decay, new = (1.0, 1.0) if self.matrix == "norm" else (self.beta, 1 - self.beta)
+        v = decay * loc.v + self._squares(g, new)  # line 8
         d = m / (msg.v.sqrt() + self.rho)  # lines 14, 15: A stays as it was received
         return d, rec(prev=x, m=m, v=v, lr=zeros(loc.lr) + job.lr)
 

@@ -48,10 +48,10 @@ class FedDC(LocalSGD):
     def finish(self, x: Vec, loc: Rec, msg: Rec, mem: Rec, job: Job) -> tuple[Rec, Rec]:
         delta = x - msg.x
         rates = job.lr_sum if self.eta0 is None else job.steps * self.eta0
-        own = -(msg.g / job.size if self.size_scaled else msg.g) - delta / rates
-        dg = job.size * own if self.size_scaled else own
+        change = -(msg.g / job.size if self.size_scaled else msg.g) - delta / rates
+        dg = job.size * change if self.size_scaled else change
         up = rec(delta=delta, dg=dg, weight=job.weight)
-        return up, rec(h=mem.h + delta, g=mem.g + own)
+        return up, rec(h=mem.h + delta, g=mem.g + change)
 
     def unweighted(self, up: Rec, job: Job) -> Rec:
         w = 1.0 if self.size_scaled else job.relative_weight

@@ -62,8 +62,8 @@ def make_algorithm(name: str, **values: Any) -> Algorithm:
     >>> make_algorithm("fedacg", lam=0.9)
     FedACG(lam=0.9, beta=0.01)
     """
-    made: Algorithm = ALGORITHMS.make(name, **values)
-    return made
+    method: Algorithm = ALGORITHMS.make(name, **values)
+    return method
 
 
 def options(name: str) -> Mapping[str, Hyper]:

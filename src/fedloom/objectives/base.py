@@ -38,13 +38,13 @@ def classes_last(outputs: Tensor, targets: Tensor) -> bool:
     return True
 
 
-def label_counts(info: Rec, who: str) -> Tensor:
+def label_counts(info: Rec, owner: str) -> Tensor:
     """The client's number of examples of each class (C,), of what Objective.init() receives. Raises
-    DataError naming `who` if the targets are no labels.
+    DataError naming `owner` if the targets are no labels.
     """
     if info.counts.numel() == 0:
         raise DataError(
-            f"{who} needs integer class labels to count, but the targets have none; take another "
+            f"{owner} needs integer class labels to count, but the targets have none; take another "
             "objective, or give labels"
         )
     counts: Tensor = info.counts
@@ -137,10 +137,10 @@ class Objective(Part):
                 f"{self.name}.{method}() gives a {type(loss).__name__}, not a tensor; make it of "
                 "what net(x, inputs) gives"
             )
-        count, got = len(batch[1]), list(loss.shape)
-        if got not in ([], [count]):
+        count, shape = len(batch[1]), list(loss.shape)
+        if shape not in ([], [count]):
             raise AuthorError(
-                f"{self.name}.{method}() gives shape {got} for a batch of {count}; return one "
+                f"{self.name}.{method}() gives shape {shape} for a batch of {count}; return one "
                 f"value per example, [{count}], as value.flatten(1).mean(1) does, or the batch's "
                 "mean as a scalar"
             )
@@ -161,17 +161,17 @@ class Objective(Part):
         return mem
 
 
-def example_mean(each: Tensor, told: Tensor | None) -> Tensor:
-    """The mean over an example's tokens or pixels (B, ...), or over those with told (B, ...) true
+def example_mean(each: Tensor, mask: Tensor | None) -> Tensor:
+    """The mean over an example's tokens or pixels (B, ...), or over those with mask (B, ...) true
     -> (B,).
 
     >>> import torch
     >>> example_mean(torch.tensor([[1.0, 9.0]]), torch.tensor([[True, False]]))
     tensor([1.])
     """
-    if told is None:
+    if mask is None:
         return each if each.ndim == 1 else each.flatten(1).mean(1)
-    count = told.to(each.dtype)
+    count = mask.to(each.dtype)
     sums, counts = (v.reshape(len(v), -1).sum(1) for v in (each * count, count))
     return sums / counts.clamp_min(1)
 
@@ -203,9 +203,9 @@ class CrossEntropy(Objective):
     def score(self, outputs: Any, batch: Batch) -> Tensor:
         targets = batch[1]
         each = _losses(outputs, targets, "none", self.ignore).reshape(targets.shape)
-        return example_mean(each, self.told(targets))
+        return example_mean(each, self.token_mask(targets))
 
-    def told(self, targets: Tensor) -> Tensor | None:
+    def token_mask(self, targets: Tensor) -> Tensor | None:
         """Mask of the targets that count, of their shape; None: all of them."""
         return None if self.ignore is None else targets != self.ignore
 
@@ -245,10 +245,10 @@ def _each_of_few(outputs: Tensor, targets: Tensor, ignored: int) -> Tensor:
     """F.cross_entropy of every example (B, C), (B,): torch's kernel takes up to three times as long
     for rows that are shorter than the processor's vectors.
     """
-    told = targets != ignored
+    mask = targets != ignored
     z = outputs - outputs.detach().amax(1, keepdim=True)
-    own = z.gather(1, torch.where(told, targets, 0)[:, None]).squeeze(1)
-    return torch.where(told, z.exp().sum(1).log() - own, 0.0)
+    true = z.gather(1, torch.where(mask, targets, 0)[:, None]).squeeze(1)
+    return torch.where(mask, z.exp().sum(1).log() - true, 0.0)
 
 
 class SquaredError(Objective):

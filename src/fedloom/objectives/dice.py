@@ -9,9 +9,9 @@ from ..core.hyper import NonNegative, hyper
 from .base import Batch, CrossEntropy, Needs, Objective, by_class
 
 
-def overlap(p: Tensor, labels: Tensor, told: Tensor | None, smooth: float) -> Tensor:
+def overlap(p: Tensor, labels: Tensor, mask: Tensor | None, smooth: float) -> Tensor:
     """The soft Dice coefficient of probabilities (B, C, ...) and labels (B, ...) by class (B, C).
-    told (B, ...): mask of the labels that count.
+    mask (B, ...): of the labels that count.
 
     >>> p = torch.tensor([[[1.0, 0.5], [0.0, 0.5]]])  # of two pixels, the second undecided
     >>> overlap(p, torch.tensor([[0, 1]]), None, smooth=0.0)
@@ -19,8 +19,8 @@ def overlap(p: Tensor, labels: Tensor, told: Tensor | None, smooth: float) -> Te
     """
     classes = torch.arange(p.shape[1], device=p.device).view(-1, *[1] * (p.ndim - 2))
     true = (classes == labels.unsqueeze(1)).to(p)
-    if told is not None:
-        p, true = p * told.unsqueeze(1), true * told.unsqueeze(1)
+    if mask is not None:
+        p, true = p * mask.unsqueeze(1), true * mask.unsqueeze(1)
     p, true = (v.reshape(*v.shape[:2], -1) for v in (p, true))  # one label per example is (B,)
     both, sizes = (p * true).sum(2), (p.square() + true).sum(2)  # true^2 is true
     return (2 * both + smooth) / (sizes + smooth).clamp_min(torch.finfo(p.dtype).tiny)
@@ -51,7 +51,7 @@ class Dice(CrossEntropy):
     def score(self, outputs: Tensor, batch: Batch) -> Tensor:
         targets = batch[1]
         z = by_class(outputs, targets)
-        lost = 1 - overlap(z.softmax(1), targets, self.told(targets), self.smooth).mean(1)
+        lost = 1 - overlap(z.softmax(1), targets, self.token_mask(targets), self.smooth).mean(1)
         if not self.cross_entropy:
             return lost
         return lost + self.cross_entropy * super().score(z, batch)

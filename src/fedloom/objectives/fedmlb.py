@@ -10,16 +10,16 @@ from ..core.vector import Rec, Vec
 from .base import Batch, CrossEntropy, Objective, by_class, example_mean
 
 
-def divergence(log_p: Tensor, log_q: Tensor, told: Tensor | None = None) -> Tensor:
-    """KL(p || q) of log-probabilities (B, C) or (B, C, T) over dimension 1 -> (B,); told (B, T):
-    mask of the tokens that count.
+def divergence(log_p: Tensor, log_q: Tensor, mask: Tensor | None = None) -> Tensor:
+    """KL(p || q) of log-probabilities (B, C) or (B, C, T) over dimension 1 -> (B,); mask (B, T):
+    of the tokens that count.
 
     >>> import torch
     >>> p = torch.tensor([[0.5, 0.5]]).log()
     >>> divergence(p, torch.tensor([[0.25, 0.75]]).log())
     tensor([0.1438])
     """
-    return example_mean((log_p.exp() * (log_p - log_q)).sum(1), told)
+    return example_mean((log_p.exp() * (log_p - log_q)).sum(1), mask)
 
 
 class FedMLB(CrossEntropy):
@@ -61,7 +61,7 @@ class FedMLB(CrossEntropy):
                 z_b = by_class(net.path([ref] * (len(hidden) + 1 - b), h, start=b), batch[1])
                 log_p = (z_b / self.tau).log_softmax(1)
                 log_p = log_p.detach() if self.stop_gradient else log_p
-                kl = divergence(log_p, log_q, self.told(batch[1]))
+                kl = divergence(log_p, log_q, self.token_mask(batch[1]))
                 path = self.lam1 * self.score(z_b, batch) + self.lam2 * kl
                 total = total + path / len(hidden)
         return total

@@ -14,11 +14,11 @@ from ..errors import SettingError
 from .base import Batch, CrossEntropy, Objective, by_class, example_mean
 
 
-def not_true(z: Tensor, z_ref: Tensor, y: Tensor, tau: float, told: Tensor | None = None) -> Tensor:
+def not_true(z: Tensor, z_ref: Tensor, y: Tensor, tau: float, mask: Tensor | None = None) -> Tensor:
     """KL(softmax(z_ref / tau) || softmax(z / tau)) over the classes other than y -> (B,).
 
-    z, z_ref: logits (B, C), or (B, C, T) for sequences; y: labels (B,) or (B, T). told
-    (B, T): mask of the tokens that count.
+    z, z_ref: logits (B, C), or (B, C, T) for sequences; y: labels (B,) or (B, T). mask
+    (B, T): of the tokens that count.
 
     >>> z, z_ref = torch.tensor([[0.0, 0.0, 9.0]]), torch.tensor([[0.0, 0.0, -7.0]])
     >>> not_true(z, z_ref, torch.tensor([2]), tau=1.0)
@@ -29,7 +29,7 @@ def not_true(z: Tensor, z_ref: Tensor, y: Tensor, tau: float, told: Tensor | Non
     lowest = torch.finfo(z.dtype).min / 4  # with -inf one class alone would give NaN
     log_p, log_q = (torch.where(wrong, v / tau, lowest).log_softmax(1) for v in (z_ref, z))
     each = (log_p.exp() * torch.where(wrong, log_p - log_q, 0.0)).sum(1)
-    return example_mean(each, told)
+    return example_mean(each, mask)
 
 
 class FedNTD(CrossEntropy):
@@ -64,7 +64,7 @@ class FedNTD(CrossEntropy):
         with torch.no_grad(), net.evaluating():
             z_ref = by_class(net(ref, batch[0]), batch[1])
         ce = self.score(z, batch)
-        ntd = not_true(z, z_ref, batch[1], self.tau, self.told(batch[1]))
+        ntd = not_true(z, z_ref, batch[1], self.tau, self.token_mask(batch[1]))
         if self.form == "official":
             return ce + self.beta * self.tau**2 * ntd
         return (1 - self.beta) * ce + self.beta * ntd

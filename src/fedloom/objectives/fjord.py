@@ -36,6 +36,6 @@ class OrderedDistillation(CrossEntropy):
         log_q = (z.detach() / self.tau).log_softmax(1)
         log_p = (z_p / self.tau).log_softmax(1)
         each = (log_q.exp() * (log_q - log_p)).sum(1)
-        kl = self.tau**2 * example_mean(each, self.told(targets))
-        own = self.score(z_p, batch)
-        return self.score(z, batch) + (1 - self.alpha) * own + self.alpha * kl
+        kl = self.tau**2 * example_mean(each, self.token_mask(targets))
+        part = self.score(z_p, batch)
+        return self.score(z, batch) + (1 - self.alpha) * part + self.alpha * kl

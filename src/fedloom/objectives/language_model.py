@@ -35,17 +35,17 @@ class LanguageModel(CrossEntropy):
 
     def check(self, net: Net, inputs: Any) -> None:
         """Raise CompositionError if the model carries no state, or gives one row per text."""
-        who = f"{self.name} and {type(net.module).__name__}"
+        owner = f"{self.name} and {type(net.module).__name__}"
         if not callable(getattr(type(net.module), "zeros", None)):
             raise CompositionError(
-                f"{who}: the model carries no state from batch to batch; take model = "
+                f"{owner}: the model carries no state from batch to batch; take model = "
                 "lstm_language_model, or objective = cross_entropy"
             )
         with torch.no_grad():
             outputs = net(net.init(), inputs)
         if outputs.ndim != 3:
             raise CompositionError(
-                f"{who}: the model gives {list(outputs.shape)}; a language model gives (batch, "
+                f"{owner}: the model gives {list(outputs.shape)}; a language model gives (batch, "
                 "length, vocabulary)"
             )
 

@@ -71,6 +71,6 @@ class SelfDistillation(CrossEntropy):
             z_j = by_class(out, targets)
             log_p = (z_j / self.tau).log_softmax(1)
             each = (log_q.exp() * (log_q - log_p)).sum(1)
-            kl = example_mean(each / z.shape[1] if self.code else each, self.told(targets))
+            kl = example_mean(each / z.shape[1] if self.code else each, self.token_mask(targets))
             total = total + j * (self.score(z_j, batch) + beta * self.tau**2 * kl)
         return total / (h * (h + 1) / 2)

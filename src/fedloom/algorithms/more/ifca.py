@@ -46,9 +46,9 @@ class IFCA(LocalSGD):
         return rec(delta=x - loc.x, mine=loc.mine, weight=job.weight), rec(mine=loc.mine)
 
     def unweighted(self, up: Rec, job: Job) -> Rec:
-        ours = [(zeros(up.delta[0]) + up.mine == j).to(up.delta) for j in range(self.clusters)]
-        moves = {f"d{j}": one * up.delta for j, one in enumerate(ours)}
-        return rec(**moves, **{f"size{j}": one for j, one in enumerate(ours)})
+        members = [(zeros(up.delta[0]) + up.mine == j).to(up.delta) for j in range(self.clusters)]
+        moves = {f"d{j}": one * up.delta for j, one in enumerate(members)}
+        return rec(**moves, **{f"size{j}": one for j, one in enumerate(members)})
 
     def server_step(self, srv: Rec, up: Rec, rnd: Round) -> Rec:
         out = {}

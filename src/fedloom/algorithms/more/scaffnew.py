@@ -31,8 +31,8 @@ class Scaffnew(LocalSGD):
 
     def start(self, msg: Rec, mem: Rec, job: Job) -> tuple[Vec, Rec]:
         change = (msg.x - mem.x) / mem.lr_sum
-        there = took_part_last(job, msg.x)
-        return msg.x, rec(h=torch.where(there, mem.h + change, mem.h))  # line 10
+        recent = took_part_last(job, msg.x)
+        return msg.x, rec(h=torch.where(recent, mem.h + change, mem.h))  # line 10
 
     def direction(
         self, x: Vec, loc: Rec, msg: Rec, mem: Rec, grad: Grad, job: Job
