@@ -174,6 +174,15 @@ def mutants(session: nox.Session) -> None:
     session.run(sys.executable, "benchmarks/mutants.py", *session.posargs)
 
 
+def install_framework(session: nox.Session, name: str, torch: str = "") -> None:
+    """Another framework at the versions of its lock. torch: a lock for it where that has none."""
+    adapter = Path("conformance/adapters", name)
+    lock = str(adapter / "requirements.txt")
+    if torch or "\ntorch==" in Path(lock).read_text(encoding="utf-8"):
+        session.run("python", "requirements/get_torch.py", TORCH, "--lock", torch or lock)
+    session.install("-c", lock, "-r", str(adapter / "requirements.in"))
+
+
 @own()
 @nox.parametrize("name", [nox.param(name, id=name) for name in FRAMEWORKS])
 def conformance(session: nox.Session, name: str) -> None:
@@ -183,9 +192,7 @@ def conformance(session: nox.Session, name: str) -> None:
     if name == "fedloom":
         install(session, lock, "-e", ".[privacy]")
     else:
-        if "\ntorch==" in Path(lock).read_text(encoding="utf-8"):
-            session.run("python", "requirements/get_torch.py", TORCH, "--lock", lock)
-        session.install("-c", lock, "-r", str(adapter / "requirements.in"))
+        install_framework(session, name)
     found.parent.mkdir(exist_ok=True)
     found.unlink(missing_ok=True)
     program = ("python", "-m", "fedloom_conformance", str(adapter / "adapter.py"))
@@ -204,6 +211,24 @@ def conformance_page(session: nox.Session) -> None:
     program = (sys.executable, "-m", "fedloom_conformance.page", "--out", page, *found)
     words = ("--words", "docs/results/words/conformance.md")
     session.run(*program, *words, env={"PYTHONPATH": "conformance"})
+
+
+@own()
+@nox.parametrize("name", [nox.param(name, id=name) for name in FRAMEWORKS[1:]])
+def peer(session: nox.Session, name: str) -> None:
+    """The environments of `peers`; together `nox -s peer peers`."""
+    install_framework(session, name, LOCK)
+    more = ("flwr[simulation]",) if name == "flwr" else ()
+    session.install("-c", f"conformance/adapters/{name}/requirements.txt", "-e", ".", *more)
+
+
+@here()
+def peers(session: nox.Session) -> None:
+    """Rounds of fedloom, of loops by hand, of pfl, Flower's simulation and fluke, in turn."""
+    pythons = {name: Path(".nox", f"peer-{name}", "bin", "python") for name in FRAMEWORKS[1:]}
+    words = [f"{name}={pythons[name.partition(':')[0]]}" for name in ("pfl:2", "flwr", "fluke")]
+    program = (sys.executable, "benchmarks/rounds.py", "--engines", "auto", "--peers", *words)
+    session.run(*program, *session.posargs)
 
 
 # -------------------------------------------------------------------------------------- the pages

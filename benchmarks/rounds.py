@@ -1,6 +1,7 @@
 """fedloom's rounds against the loops that people write by hand, on four pieces of work.
 
     python benchmarks/rounds.py [--work W1 W2] [--repeats 9] [--engines serial auto] [--record F]
+    nox -s peer peers                       also pfl, Flower's simulation and fluke
 
 W1 logistic regression 784-10, 1,000 clients x 60, cohort 100, 3 steps of 20. W2 FAFED's
 Fashion-MNIST network, 20 clients x 3,000, all of them, 10 steps of 50. W3 LEAF's FEMNIST network
@@ -9,10 +10,11 @@ Fashion-MNIST network, 20 clients x 3,000, all of them, 10 steps of 50. W3 LEAF'
 
 Every contender is a process (with those that it starts), all do a round in turn, and nothing else
 runs meanwhile: the machine's load is said, before and after. fedloom's rounds are an Experiment's,
-with the commit, without a folder. The table has the median of a round, the median of the ratios to
-the plain loop in the same turn, and the largest memory of a contender's processes (their shares of
-common pages added up). "gradients only" is no loop: two processes compute the gradients of a round
-and nothing else, which is what bounds the others.
+with the commit, without a folder. The table has the medians of a round's time, of the ratios to the
+plain loop in the same turn and of the processor's time, and the largest memory of a contender's
+processes (their shares of common pages added up). "gradients only" is no loop: two processes
+compute the gradients of a round and nothing else, which is what bounds the others. A peer is given
+as NAME=PYTHON, the interpreter of an environment that has it: see `peer_rounds.py`.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ import platform
 import statistics
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection, Listener
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -103,53 +106,105 @@ def contender(pipe: Any, work: str, name: str) -> None:
     close()
 
 
+class Contender(NamedTuple):
+    """Who does rounds: its process, the line to it, and what it said at the start."""
+
+    pid: int
+    pipe: Connection
+    end: Callable[[], object]
+    said: str
+
+
+def started(work: str, name: str) -> Contender:
+    """One of ours."""
+    make = multiprocessing.get_context("spawn")
+    ours, theirs = make.Pipe()
+    process = make.Process(target=contender, args=(theirs, work, name))
+    process.start()
+    return Contender(process.pid or 0, ours, process.join, ours.recv())
+
+
+def peer(work: str, name: str, python: str) -> Contender:
+    """Another system, in an environment of its own; pfl:2 is pfl with two processes."""
+    kind, _, processes = name.partition(":")
+    several = ["-m", "torch.distributed.run", "--nproc-per-node", processes] if processes else []
+    file, paths = Path(__file__).with_name("peer_rounds.py"), [Path(__file__).parents[1] / "src"]
+    # Ray would take the environment of whoever starts it for one to be copied to its processes
+    more = {"PYTHONPATH": os.pathsep.join(map(str, paths)), "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}
+    with Listener(family="AF_UNIX") as listener:
+        command = [python, *several, str(file), kind, work, str(listener.address)]
+        process = subprocess.Popen(command, env=os.environ | more, stdout=subprocess.DEVNULL)
+        pipe = listener.accept()
+    return Contender(process.pid, pipe, process.wait, pipe.recv())
+
+
+def family(pid: int) -> set[int]:
+    """A process and all that it started."""
+    text = subprocess.run(["ps", "-e", "-o", "pid=,ppid="], capture_output=True, text=True).stdout
+    pairs = [tuple(map(int, line.split())) for line in text.splitlines()]
+    members, before = {pid}, 0
+    while len(members) > before:
+        before = len(members)
+        members |= {child for child, parent in pairs if parent in members}
+    return members
+
+
+def of_each(pid: int, file: str) -> Iterator[str]:
+    """A file of /proc of a process and of all that it started."""
+    for member in family(pid):
+        with contextlib.suppress(OSError):
+            yield Path(f"/proc/{member}/{file}").read_text(encoding="utf-8")
+
+
 def memory(pid: int) -> float:
     """GB of a process and of all that it started; pages that are shared count in parts."""
-    found = subprocess.run(["ps", "-e", "-o", "pid=,ppid="], capture_output=True, text=True).stdout
-    pairs = [tuple(map(int, line.split())) for line in found.splitlines()]
-    own, before = {pid}, 0
-    while len(own) > before:
-        before = len(own)
-        own |= {child for child, parent in pairs if parent in own}
     total = 0
-    for one in own:
-        with contextlib.suppress(OSError):
-            text = Path(f"/proc/{one}/smaps_rollup").read_text(encoding="utf-8")
-            total += next(int(x.split()[1]) for x in text.splitlines() if x.startswith("Pss:"))
+    for text in of_each(pid, "smaps_rollup"):
+        total += next(int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss:"))
     return total / 2**20
 
 
-def measured(work: str, names: list[str], repeats: int, first: int = 2) -> list[dict[str, Any]]:
+def processor_seconds(pid: int) -> float:
+    """What a process and all that it started have used so far."""
+    fields = [text.rpartition(")")[2].split() for text in of_each(pid, "stat")]
+    return sum(int(user) + int(system) for *_, user, system in (f[:13] for f in fields)) / 100
+
+
+def measured(
+    work: str, names: list[str], peers: dict[str, str], repeats: int, first: int = 2
+) -> list[dict[str, Any]]:
     """Rounds in turn -> a row per contender. first: turns before those that count."""
-    make = multiprocessing.get_context("spawn")
-    pipes, processes, rows = {}, {}, {}
-    for name in names:
-        ours, theirs = make.Pipe()
-        processes[name] = make.Process(target=contender, args=(theirs, work, name))
-        processes[name].start()
-        pipes[name] = ours
-        rows[name] = {"work": work, "name": name, "said": ours.recv(), "s": [], "gb": 0.0}
+    all_of = {name: started(work, name) for name in names}
+    all_of |= {name: peer(work, name, python) for name, python in peers.items()}
+    rows = {
+        name: {"work": work, "name": name, "said": one.said, "s": [], "cpu": [], "gb": 0.0}
+        for name, one in all_of.items()
+    }
     for t in range(repeats + first):
-        for name, pipe in pipes.items():
-            pipe.send(t)
-            rows[name]["s"].append(pipe.recv())
-            rows[name]["gb"] = max(rows[name]["gb"], memory(processes[name].pid))
-    for name, pipe in pipes.items():
-        pipe.send(None)
-        processes[name].join()
+        for name, one in all_of.items():
+            before = processor_seconds(one.pid)
+            one.pipe.send(t)
+            rows[name]["s"].append(one.pipe.recv())
+            rows[name]["cpu"].append(processor_seconds(one.pid) - before)
+            rows[name]["gb"] = max(rows[name]["gb"], memory(one.pid))
+    for one in all_of.values():
+        one.pipe.send(None)
+        one.end()
     for row in rows.values():
-        row["s"] = row["s"][first:]  # the first rounds make what later ones find
+        # the first rounds make what later ones find
+        row["s"], row["cpu"] = row["s"][first:], row["cpu"][first:]
     return list(rows.values())
 
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Medians, ratios to the plain loop of the same turn, and memory."""
     base = rows[0]["s"]
-    out = [f"{'':26} {'s/round':>9} {'ratio':>6} {'GB':>5}"]
+    out = [f"{'':26} {'s/round':>9} {'ratio':>6} {'cpu s':>7} {'GB':>5}"]
     for row in rows:
         ratio = statistics.median(s / b for s, b in zip(row["s"], base, strict=True))
         out.append(
-            f"{row['name']:26} {statistics.median(row['s']):9.4f} {ratio:6.2f} {row['gb']:5.1f}"
+            f"{row['name']:26} {statistics.median(row['s']):9.4f} {ratio:6.2f} "
+            f"{statistics.median(row['cpu']):7.3f} {row['gb']:5.1f}"
             + (f"  {row['said']}" if row["said"] else "")
         )
     return "\n".join(out)
@@ -160,9 +215,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--work", nargs="+", default=list(WORKS), choices=list(WORKS))
     parser.add_argument("--repeats", type=int, default=9)
-    parser.add_argument("--engines", nargs="+", default=list(ENGINES))
+    parser.add_argument("--engines", nargs="*", default=list(ENGINES))
     parser.add_argument("--record", type=Path, help="a JSON line per contender is added to it")
+    parser.add_argument("--peers", nargs="+", default=[], metavar="NAME=PYTHON")
     options = parser.parse_args()
+    peers = dict(given.split("=", 1) for given in options.peers)
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
     ).stdout.strip()
@@ -170,7 +227,7 @@ def main() -> None:
     for work in options.work:
         loops = [name for name in LOOPS if name != "vmap" or work == "W1"]
         load = os.getloadavg()[0]
-        rows = measured(work, [*loops, *options.engines], options.repeats)
+        rows = measured(work, [*loops, *options.engines], peers, options.repeats)
         print(f"{work}, load before {load:.1f}, {options.repeats} turns\n{table(rows)}", flush=True)
         if options.record:
             with open(options.record, "a", encoding="utf-8") as file:
