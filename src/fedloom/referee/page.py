@@ -102,7 +102,7 @@ def _pair(
     runs: Mapping[Method, Sequence[Run | None]],
 ) -> Json:
     """A comparison: the verdict, and the difference of the method and its rival."""
-    test, failures = decision.found, sum([*runs[method]].count(None) for method in pair)
+    test, failures = decision.pairs, sum([*runs[method]].count(None) for method in pair)
     return {
         "method": pair[0].name,
         "against": pair[1].name,

@@ -212,7 +212,8 @@ class Run:
         if sizes is not None:
             x, clients = self.step.broadcast(new).x, [s.client for s in bill.cohort]
             new = new._replace(explored=sizes.advance(state.explored, x, new.round, clients))
-        return NextRound(new, row_of(self, state, new, outcome, bill, own), outcome.results.memories)
+        row = row_of(self, state, new, outcome, bill, reported)
+        return NextRound(new, row, outcome.results.memories)
 
     def _commit(self, new: NextRound) -> None:
         """The only place where a run takes the state of a round."""

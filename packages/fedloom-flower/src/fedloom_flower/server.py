@@ -171,8 +171,8 @@ def experiment_at_server(
 
     # a hostile client would end a run that stops at numbers which are not finite
     experiment = dataclasses.replace(experiment, engine=engine, on_round=on_round, nonfinite="skip")
-    experiment = deployed(experiment, fed)  # at last: a copy of it would draw its cohorts from the seed again
-    experiment._cohorts = dataclasses.replace(experiment._cohorts, absent=gone)
+    experiment = deployed(experiment, fed)  # last: a copy would draw its cohorts from the seed
+    experiment._cohorts = dataclasses.replace(experiment._cohorts, absent=absent)
     return experiment
 
 
