@@ -112,7 +112,7 @@ def contender(pipe: Any, work: str, engine: str) -> None:
         run = exp.build()
         run.engine.open(run.plan, run.fed, run.net)
         run.begin()
-        pipe.send((time.perf_counter() - began, exp.taken if engine == "auto" else ""))
+        pipe.send((time.perf_counter() - began, exp.used_engine if engine == "auto" else ""))
     except Exception as error:  # an engine that refuses the work is no contender
         pipe.send((None, str(error)))
         return

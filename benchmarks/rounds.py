@@ -94,7 +94,7 @@ def contender(pipe: Any, work: str, name: str) -> None:
         exp = Experiment(algorithm=FedAvg(), cohort=of.cohort, rounds=2000, engine=name, **parts)
         began = time.perf_counter()
         run = exp.build()
-        said = f"{exp.taken}, {time.perf_counter() - began:.1f} s" if name == "auto" else ""
+        said = f"{exp.used_engine}, {time.perf_counter() - began:.1f} s" if name == "auto" else ""
         run.engine.open(run.plan, run.fed, run.net)
         run.begin()
         go, close = lambda t: run.until(t + 1), run.engine.close

@@ -137,7 +137,7 @@ def test_a_model_that_changes_a_buffer_is_refused_before_the_run_and_auto_goes_b
             assert bits(loop.net.buffers()) == bits(loop.net.init_buffers())
     found = on_texts(torch.float64, model=module, cohort=1.0, engine="auto", **given)
     found.run()
-    assert found.taken == "auto+serial"
+    assert found.used_engine == "auto+serial"
     loop = on_texts(torch.float64, model=module, cohort=1.0, engine="serial", **given).build()
     family = family_of(loop.plan, loop.fed, loop.net, 20)
     assert family.family == "serial" and "changes its buffer" in family.why

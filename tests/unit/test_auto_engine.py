@@ -364,7 +364,7 @@ def test_nobody_has_to_choose_an_engine(tmp_path):
     parts = {"algorithm": FedAvg(), "model": mlp(), "data": MANY, "rounds": 1}
     exp = Experiment(**parts, device="cpu")
     exp.build()
-    assert exp.taken == "auto+vectorised:24"
+    assert exp.used_engine == "auto+vectorised:24"
     assert {resolve(name).values["engine"] for name in RECIPES} == {"auto"}
     file = tmp_path / "mine.toml"
     data = '[data]\nname = "digits"\npartition = {name = "iid", clients = 5}\n'
@@ -379,7 +379,7 @@ def test_under_an_asynchronous_clock_a_run_has_the_bits_of_its_family(buffer, fa
     exp, alone = Experiment(**parts), Experiment(**parts, engine=family)
     ran, other = exp.run(progress=False), alone.run(progress=False)
     assert timeless(ran.history) == timeless(other.history)
-    assert exp.taken == f"auto+{family}"
+    assert exp.used_engine == f"auto+{family}"
 
 
 def test_an_experiment_goes_on_in_each_folders_own_engine(tmp_path):
@@ -389,9 +389,9 @@ def test_an_experiment_goes_on_in_each_folders_own_engine(tmp_path):
     both = small(FedAvg(), engine="auto", rounds=4)
     for name in ("serial", "vectorised:4"):
         both.resume(tmp_path / name)
-        assert both.taken == name
+        assert both.used_engine == name
     both.run(tmp_path / "new")
-    assert both.taken == "auto+serial"
+    assert both.used_engine == "auto+serial"
 
 
 def test_the_family_is_in_the_configuration_and_the_run_goes_on_with_it(tmp_path):
@@ -399,7 +399,7 @@ def test_the_family_is_in_the_configuration_and_the_run_goes_on_with_it(tmp_path
     out = tmp_path / "run"
     first = small(FedAvg(), engine="auto", rounds=2, **parts)
     first.run(out)
-    assert first.taken == "auto+vectorised:22" and first.choice.family == "vectorised:22"
+    assert first.used_engine == "auto+vectorised:22" and first.choice.family == "vectorised:22"
     assert 'engine = "auto+vectorised:22"' in (out / "config.toml").read_text()
     whole = small(FedAvg(), engine="vectorised:22", rounds=6, **parts).run()
     for rounds, engine in ((4, "auto"), (5, "auto+vectorised:22"), (6, "vectorised:22")):
@@ -425,14 +425,14 @@ def test_ranks_resolve_the_family_and_run_it_in_one_process_each():
     group = SimpleNamespace(size=2, rank=0, locals=2, first=lambda f: f())
     loop = small(FedAvg(), data=MANY).build()
     for clients, wanted in ((22, "serial"), (40, "vectorised:20")):
-        found = processes.chosen(loop.plan, loop.fed, loop.net, clients, group)
+        found = processes.choose_engine(loop.plan, loop.fed, loop.net, clients, group)
         assert found.family == wanted
         for name in (f"auto+{wanted}", f"ranks+auto+{wanted}"):
             engine = processes.engine_for(name, group, clients, 100)
             assert engine.text == f"ranks+{wanted}" and not isinstance(engine.inner, Auto)
     alone = small(FedAvg(), engine="ranks+auto", rounds=2)
     alone.run()
-    assert alone.taken == "ranks+auto+serial"
+    assert alone.used_engine == "ranks+auto+serial"
 
 
 @pytest.mark.parametrize("given", ["auto", "auto+serial"])

@@ -145,7 +145,7 @@ def estimate(config: Config, seeds: int, speed: float | None = None) -> str:
         why = experiment.choice.why
         if experiment.choice.setting == "auto":
             why += "; a long run tries processes with the same bits"
-        rows.insert(0, ["engine", str(experiment.taken), why])
+        rows.insert(0, ["engine", str(experiment.used_engine), why])
     if cost.bf16 is not None:
         rows.append(
             ["bf16", f"{cost.bf16:.2f} of a step", "with local.precision = bf16, by one step"]
@@ -186,7 +186,7 @@ def as_object(config: Config, seeds: int, speed: float | None = None) -> dict[st
     costs = asdict(cost) | sums | {"privacy": cost.privacy if cost.privacy[2] else None}
     costs["examples"] = None if cost.examples is None else cost.examples._asdict()
     costs["sizes"] = [{"capacity": c, **one._asdict()} for c, one in cost.sizes.items()]
-    engine = str(experiment.taken)
+    engine = str(experiment.used_engine)
     return {"settings": dict(config.values), "seeds": seeds, "engine": engine, "costs": costs}
 
 

@@ -25,9 +25,9 @@ CALLED = "a function of a round's row, or a list"
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
-def several(given: Any) -> tuple[Any, ...]:
+def several(functions: Any) -> tuple[Any, ...]:
     """Functions: one, or any number of them."""
-    return (given,) if callable(given) else tuple(given)
+    return (functions,) if callable(functions) else tuple(functions)
 
 
 def ignored_by(loss: Any) -> int | None:
@@ -36,62 +36,64 @@ def ignored_by(loss: Any) -> int | None:
     return label if isinstance(label, int) and label >= 0 else None
 
 
-def measures_of(given: Any) -> list[Any]:
+def measures_of(measures: Any) -> list[Any]:
     """Measures: one, or any number of them. Raises ConfigError."""
-    for measure in several(given):
+    for measure in several(measures):
         if type(measure.every) is not int or measure.every < 1:
             raise ConfigError(
                 "measures: every (rounds between two measurements) must be a whole number from 1, "
                 f"got {measure.every!r}"
             )
-    return [*several(given)]
+    return [*several(measures)]
 
 
-def metrics_here(given: Any) -> Any:
+def load_metrics(metrics: Any) -> Any:
     """Metrics, those with files as seen from the working directory; the files are loaded. Raises
     ConfigError.
     """
-    given = names_of(given) if isinstance(given, str) else given
-    if isinstance(given, Mapping):
-        return {key: named_here(name) for key, name in given.items()}
-    return [*map(named_here, given)] if isinstance(given, list | tuple) else given
+    metrics = names_of(metrics) if isinstance(metrics, str) else metrics
+    if isinstance(metrics, Mapping):
+        return {key: named_here(name) for key, name in metrics.items()}
+    return [*map(named_here, metrics)] if isinstance(metrics, list | tuple) else metrics
 
 
-def metrics_of(given: Any, sized: bool = False) -> dict[str, Any] | None:
+def metrics_of(metrics: Any, sized: bool = False) -> dict[str, Any] | None:
     """Metrics by name; a single function has its own name, and one that was given by its name
     alone is that text (see metric_names.by_name). sized: sub-models are measured too. Raises
     ConfigError, also for a name whose column is another's.
     """
-    if given is None:
+    if metrics is None:
         return None
-    given = names_of(given) if isinstance(given, str) else given
-    if isinstance(given, list | tuple):
-        asked, given = given, {_name_of(one): one for one in given}
-        if len(given) < len(asked):
-            shown = ", ".join(short(one) if isinstance(one, str) else repr(one) for one in asked)
-            raise ConfigError(f"metrics: two of {shown} have one name; give every metric its own")
-    if callable(given) or is_whole(given):
-        given = {str(getattr(given, "__name__", type(given).__name__)): given}
+    metrics = names_of(metrics) if isinstance(metrics, str) else metrics
+    if isinstance(metrics, list | tuple):
+        listing, metrics = metrics, {_name_of(one): one for one in metrics}
+        if len(metrics) < len(listing):
+            texts = ", ".join(short(one) if isinstance(one, str) else repr(one) for one in listing)
+            raise ConfigError(f"metrics: two of {texts} have one name; give every metric its own")
+    if callable(metrics) or is_whole(metrics):
+        metrics = {str(getattr(metrics, "__name__", type(metrics).__name__)): metrics}
     fit = lambda m: isinstance(m, str) or callable(m) or is_whole(m)
-    if not isinstance(given, Mapping) or not all(map(fit, given.values())):
+    if not isinstance(metrics, Mapping) or not all(map(fit, metrics.values())):
         raise ConfigError(
             "metrics must be names such as ['auc', 'f1'], {name: f(outputs, targets)}, or objects "
-            f"with update() and compute(), got {given!r}"
+            f"with update() and compute(), got {metrics!r}"
         )
-    for metric in given.values():
+    for metric in metrics.values():
         if isinstance(metric, str):
             check_name(metric)
-    found = {str(name): metric for name, metric in given.items()}
-    first = next(iter(found), "")
-    if len(found) < len(given):
-        raise ConfigError(f"metrics: two of {list(given)} have one name; give every metric its own")
-    for name in found:
-        if whose := _taken(name, first, sized):
+    by_name = {str(name): metric for name, metric in metrics.items()}
+    first = next(iter(by_name), "")
+    if len(by_name) < len(metrics):
+        raise ConfigError(
+            f"metrics: two of {list(metrics)} have one name; give every metric its own"
+        )
+    for name in by_name:
+        if owner := _column_owner(name, first, sized):
             raise ConfigError(
-                f"metric '{name}': the column test_{name} is that of {whose}; give the metric "
+                f"metric '{name}': the column test_{name} is that of {owner}; give the metric "
                 f"another name: rename the function, or metrics={{'my_{name}': f}} in Python"
             )
-    return found
+    return by_name
 
 
 def _name_of(metric: Any) -> str:
@@ -100,11 +102,11 @@ def _name_of(metric: Any) -> str:
     """
     if isinstance(metric, str):
         return column_of(metric)
-    given = getattr(metric, "__name__", None)
-    return given or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(metric).__name__).lower()
+    name = getattr(metric, "__name__", None)
+    return name or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(metric).__name__).lower()
 
 
-def _taken(name: str, first: str, sized: bool) -> str:
+def _column_owner(name: str, first: str, sized: bool) -> str:
     """What else has the column of a metric of this name; empty if nothing has. first: the headline
     metric; sized: sub-models are measured too.
     """
@@ -115,13 +117,13 @@ def _taken(name: str, first: str, sized: bool) -> str:
     return f"'{first}' of a size" if sized and name.startswith(f"{first}@") else ""
 
 
-def module_of(given: Any) -> nn.Module:
+def module_of(model: Any) -> nn.Module:
     """The model, or what a function without arguments makes. Raises ConfigError."""
-    if isinstance(given, nn.Module):
-        return given
-    name = getattr(given, "__name__", type(given).__name__)
+    if isinstance(model, nn.Module):
+        return model
+    name = getattr(model, "__name__", type(model).__name__)
     try:
-        inspect.signature(given).bind()
+        inspect.signature(model).bind()
     except TypeError as error:
         raise ConfigError(
             f"model = {name} cannot be called without arguments ({error}); give a module, or a "
@@ -129,47 +131,47 @@ def module_of(given: Any) -> nn.Module:
         ) from None
     except ValueError:
         pass  # it has no signature that Python can read
-    made = given()
-    if not isinstance(made, nn.Module):
-        raise ConfigError(f"model must give an nn.Module, got {type(made).__name__}")
-    return made
+    module = model()
+    if not isinstance(module, nn.Module):
+        raise ConfigError(f"model must give an nn.Module, got {type(module).__name__}")
+    return module
 
 
-def link_of(given: Link | FieldCodec | str | None) -> Link:
+def link_of(compress: Link | FieldCodec | str | None) -> Link:
     """A codec's name is that codec with its default error feedback; one FieldCodec is for all
     fields.
 
     Raises ConfigError, CompositionError.
     """
-    if isinstance(given, str):
-        given = via(named_here(given))
-    return Link(given) if isinstance(given, FieldCodec) else given or Link()
+    if isinstance(compress, str):
+        compress = via(named_here(compress))
+    return Link(compress) if isinstance(compress, FieldCodec) else compress or Link()
 
 
-def aggregation_of(given: Aggregation | str | None) -> Aggregation:
+def aggregation_of(aggregation: Aggregation | str | None) -> Aggregation:
     """A name is that aggregation with its defaults; None is the mean. Raises ConfigError."""
-    if isinstance(given, str):
-        made: Aggregation = AGGREGATIONS.make(named_here(given))
-        return made
-    return given or Mean()
+    if isinstance(aggregation, str):
+        instance: Aggregation = AGGREGATIONS.make(named_here(aggregation))
+        return instance
+    return aggregation or Mean()
 
 
-def type_of(given: torch.dtype | str | None) -> torch.dtype | None:
+def type_of(dtype: torch.dtype | str | None) -> torch.dtype | None:
     """float32 or float64, or its name. Raises ConfigError."""
-    found = _DTYPES.get(given) if isinstance(given, str) else given
-    if given is not None and found not in _DTYPES.values():
+    torch_dtype = _DTYPES.get(dtype) if isinstance(dtype, str) else dtype
+    if dtype is not None and torch_dtype not in _DTYPES.values():
         raise ConfigError(
-            f"dtype must be 'float32' or 'float64' (torch.float32, torch.float64), got {given!r}"
+            f"dtype must be 'float32' or 'float64' (torch.float32, torch.float64), got {dtype!r}"
         )
-    return found
+    return torch_dtype
 
 
 def setting_of(exp: Any) -> Setting:
     """What the rules of a plan ask about an experiment beside its method."""
     weights = exp.data.sizes.tolist() if exp.weighting == "examples" else exp.weights_by_client
-    drawn = "" if exp.sampling == "poisson" else f"sampling = {exp.sampling}"
-    drawn = "cohorts that are listed" if isinstance(exp.cohort, Sequence) else drawn
-    moving = "churn" if exp.churn is not None else "availability" if exp.availability else ""
+    sampling = "" if exp.sampling == "poisson" else f"sampling = {exp.sampling}"
+    sampling = "cohorts that are listed" if isinstance(exp.cohort, Sequence) else sampling
+    presence = "churn" if exp.churn is not None else "availability" if exp.availability else ""
     asks = exp.choose is not None and type(exp.choose).candidates is not ClientChoice.candidates
     return Setting(
         order=exp.local.order,
@@ -177,7 +179,7 @@ def setting_of(exp: Any) -> Setting:
         unequal=isinstance(weights, list | tuple) and len(set(weights)) > 1,
         staleness=getattr(exp.clock, "staleness", None),
         dp=exp.local.dp is not None,
-        unaccounted=drawn or moving,
+        unaccounted=sampling or presence,
         chooser=type(exp.choose).__name__ if asks else "",
         forger=exp.attack.name if exp.attack is not None and exp.attack.omniscient else "",
     )

@@ -21,14 +21,14 @@ _ROUNDED = 1e-3  # how far from 1 probabilities may sum
 _FEW = 20  # different whole numbers: up to so many may be meant as classes
 
 
-def check_targets(data: FederatedData, taken: bool) -> None:
+def check_targets(data: FederatedData, loss_inferred: bool) -> None:
     """Raise DataError for classes given as floats in columns, one 1 or probabilities in a row, if
-    the loss is `taken` from the targets' type. Warn of numbers that may be meant as classes, of
+    the loss is inferred from the targets' type. Warn of numbers that may be meant as classes, of
     labels that do not begin at 0, and if most of the data is held out.
     """
     y = data.targets
-    _warn_of_values(data, taken)
-    rows = taken and y.is_floating_point() and y.ndim > 1 and y.shape[1] > 1
+    _warn_of_values(data, loss_inferred)
+    rows = loss_inferred and y.is_floating_point() and y.ndim > 1 and y.shape[1] > 1
     if rows and bool((y >= 0).all()) and bool(((y.sum(1) - 1).abs() < _ROUNDED).all()):
         one = bool((y.amax(1) == 1).all())
         how = (
@@ -39,22 +39,22 @@ def check_targets(data: FederatedData, taken: bool) -> None:
             f"{'has one 1' if one else 'sums to 1, as probabilities of classes do'}: for classes "
             f"give {how}, for a regression on them objective=SquaredError()"
         )
-    held = 0 if data.validation is None else len(data.validation)
-    everything = held + len(data.clients.indices)
-    if 2 * held > everything:
-        share = data.about.get("validation", {}).get("share", held / everything)
+    held_out = 0 if data.validation is None else len(data.validation)
+    total = held_out + len(data.clients.indices)
+    if 2 * held_out > total:
+        fraction = data.about.get("validation", {}).get("share", held_out / total)
         _log.warning(
             "evaluate.validation = %g holds out %d of %d training samples; 0.1 is usual",
-            share,
-            held,
-            everything,
+            fraction,
+            held_out,
+            total,
         )
 
 
-def _warn_of_values(data: FederatedData, taken: bool) -> None:
+def _warn_of_values(data: FederatedData, loss_inferred: bool) -> None:
     y = data.targets
     if y.is_floating_point():
-        few = taken and y[0].numel() == 1 and bool((y == y.round()).all())
+        few = loss_inferred and y[0].numel() == 1 and bool((y == y.round()).all())
         values = sorted({*y.flatten().tolist()}) if few else []
         if 1 < len(values) <= _FEW:
             _log.warning(
@@ -69,9 +69,9 @@ def _warn_of_values(data: FederatedData, taken: bool) -> None:
             *(least, (data.classes or 1) - 1, least),
         )
     elif data.outcome == "pixels" and data.roll is None:
-        held = data.label_counts().sum(0) > 0
-        classes = max(len(held), len(data.class_names))
-        absent = [c for c in range(classes) if c >= len(held) or not held[c]]
+        present = data.label_counts().sum(0) > 0
+        classes = max(len(present), len(data.class_names))
+        absent = [c for c in range(classes) if c >= len(present) or not present[c]]
         if absent:
             _log.warning(
                 "no training row has a pixel of class %s, so no model can learn it here",
@@ -135,14 +135,14 @@ def on_device(
     kind = dtype if dtype and data.targets.is_floating_point() else data.targets.dtype
     if data.inputs.device == device and data.targets.dtype == kind:
         return data
-    moved = copy.copy(data)  # checked already
+    out = copy.copy(data)  # checked already
     for name in ("inputs", "targets", "test_inputs", "test_targets"):
         if (array := getattr(data, name)) is not None:
-            object.__setattr__(moved, name, array.to(device, kind if "targets" in name else None))
+            object.__setattr__(out, name, array.to(device, kind if "targets" in name else None))
     if data.unseen is not None:
-        own = data.unseen.inputs.to(device), data.unseen.targets.to(device, kind)
-        object.__setattr__(moved, "unseen", data.unseen._replace(inputs=own[0], targets=own[1]))
-    return moved
+        unseen = data.unseen.inputs.to(device), data.unseen.targets.to(device, kind)
+        object.__setattr__(out, "unseen", data.unseen._replace(inputs=unseen[0], targets=unseen[1]))
+    return out
 
 
 def flipped(data: FederatedData, attack: Attack | None, seed: int) -> FederatedData:

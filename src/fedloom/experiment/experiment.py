@@ -169,7 +169,7 @@ class Experiment(Settings, frozen=False):
 
     def __post_init__(self) -> None:
         if self.config is None:  # of a file they are loaded
-            self.metrics = arguments.metrics_here(self.metrics)
+            self.metrics = arguments.load_metrics(self.metrics)
         super().__post_init__()
         self._link = arguments.link_of(self.compress)
         self._aggregation = arguments.aggregation_of(self.aggregation)
@@ -187,10 +187,10 @@ class Experiment(Settings, frozen=False):
         self._module: nn.Module | None = None  # as it was given, until the run begins
         self._group: Group = ALONE
         self.choice: Choice | None = None
-        self._kept, self.taken = "", self.engine  # of the run that goes on, if auto is asked for
+        self._old_engine, self.used_engine = "", self.engine  # first: of the run resumed
         self._clients = ClientNumbers(self.data.client_names, self.data.population)
-        drawn = self.data.population, self.seed, self.sampling, self.churn, self.availability
-        self._cohorts = ClientSampler(self.cohort, *drawn, names=self.data.client_names)
+        options = self.data.population, self.seed, self.sampling, self.churn, self.availability
+        self._cohorts = ClientSampler(self.cohort, *options, names=self.data.client_names)
         self.devices = devices_for(self.clock, self.devices)
         check_clock(self.clock, self._cohorts, self.choose, self.devices)
         if self._cohorts.single_warning:
@@ -209,15 +209,15 @@ class Experiment(Settings, frozen=False):
         padding = self.data.about.get("target_padding")
         if isinstance(loss, CrossEntropy) and loss.ignore is None and padding is not None:
             loss = dataclasses.replace(loss, ignore=padding)
-        return self._there(loss if isinstance(loss, Objective) else UserLoss(call=loss))
+        return self._to_device(loss if isinstance(loss, Objective) else UserLoss(call=loss))
 
-    def _there(self, part: T) -> T:
+    def _to_device(self, part: T) -> T:
         """A loss or a metric with its tensors on the run's device."""
         device = self._device()
         return part if device.type == "cpu" else move_to(part, device)
 
     def _device(self) -> torch.device:
-        return processes.device_for(self.device, self._kept or self.engine, self._group)
+        return processes.device_for(self.device, self._old_engine or self.engine, self._group)
 
     @property
     def weights_by_client(self) -> str | Sequence[float]:
@@ -227,18 +227,18 @@ class Experiment(Settings, frozen=False):
         return self.weighting
 
     @property
-    def _held(self) -> Capacities | None:
+    def _capacities(self) -> Capacities | None:
         """Capacities, one for each client where they are given by name."""
-        given, names = self.capacities, self.data.client_names
-        if isinstance(given, Mapping) and any(client in names for client in given):
-            return self._clients.values(given, "capacities")
-        return given
+        capacities, names = self.capacities, self.data.client_names
+        if isinstance(capacities, Mapping) and any(client in names for client in capacities):
+            return self._clients.values(capacities, "capacities")
+        return capacities
 
     def plan(self) -> Plan:
         """The axes together. Raises CompositionError for parts that do not fit."""
-        held = levels_for(self._held, self.submodel)
-        rule = None if self.submodel is None else self.submodel.settled(held)
-        method = self.local.around(self.algorithm), self.loss_at_clients, self.nonfinite, rule
+        levels = levels_for(self._capacities, self.submodel)
+        submodel = None if self.submodel is None else self.submodel.settled(levels)
+        method = self.local.around(self.algorithm), self.loss_at_clients, self.nonfinite, submodel
         more = self.private, self._aggregation, tuple(self.stages)
         return Plan(*method, self._link, self.net().layout.d, arguments.setting_of(self), *more)
 
@@ -246,9 +246,9 @@ class Experiment(Settings, frozen=False):
         """The model, checked on one small batch. Raises DataError if the data do not fit."""
         if self._net is None:
             with torch.random.fork_rng(devices=[]), others_restored():
-                own = key(self.seed, "model") if self.model_seed is None else self.model_seed
-                torch.manual_seed(own)
-                seed_others(own)
+                model_seed = key(self.seed, "model") if self.model_seed is None else self.model_seed
+                torch.manual_seed(model_seed)
+                seed_others(model_seed)
                 self._module = arguments.module_of(self.model)
             net = Net(self._module, self._dtype).to("cpu")  # where it is checked against the data
             if self.weights is not None:
@@ -268,9 +268,9 @@ class Experiment(Settings, frozen=False):
         data = on_device(flipped(self.data, self.attack, self.seed), net.device, self._dtype)
         threshold = Threshold(self.evaluate.threshold)
         metrics = by_name(self._metrics, self.loss_at_clients, data, threshold)
-        there = {name: self._there(metric) for name, metric in metrics.items()}
+        moved_metrics = {name: self._to_device(metric) for name, metric in metrics.items()}
         check_targets(self.data, self.objective is None)
-        check_shapes(net, data, self.loss_at_clients, there)
+        check_shapes(net, data, self.loss_at_clients, moved_metrics)
         plan = self.plan()
         scheme = plan.submodel
         fed = Federation(
@@ -278,9 +278,9 @@ class Experiment(Settings, frozen=False):
             self.local,
             self.seed,
             self.weights_by_client,
-            there,
+            moved_metrics,
             takes_channels_last(net, self.data, self.channels_last),
-            checked_capacities(scheme, self._held, net, self.data, self.seed),
+            checked_capacities(scheme, self._capacities, net, self.data, self.seed),
             self.devices,
             self.attack,
         )
@@ -291,13 +291,13 @@ class Experiment(Settings, frozen=False):
         higher = direction(self.evaluate.target, name, metrics.get(name), self.higher_is_better)
         on = self.data, self.engine
         check_evaluation(self.evaluate, scheme is not None, metrics.get(name), *on)
-        kept = self.evaluate.stop, self.checkpoint.keep_best, self.evaluate.every
-        selected = selection_of(*kept, fed, higher)
+        stopping = self.evaluate.stop, self.checkpoint.keep_best, self.evaluate.every
+        selected = selection_of(*stopping, fed, higher)
         check_rate(self.local, self.rounds, data.population)
         warn_of(plan)
         engine = self._engine(plan, fed, net)
         curve = Curve(self.evaluate.ema, self.evaluate.target, higher)
-        drawn = self._cohorts, fed, Durations(plan, fed, net)
+        chooser_parts = self._cohorts, fed, Durations(plan, fed, net)
         monitor = DivergenceMonitor(
             fed, untested(plan, fed), plan.objective, used=not plan.personalises
         )
@@ -307,7 +307,7 @@ class Experiment(Settings, frozen=False):
             net,
             engine,
             self._cohorts,
-            chooser(self.clock, self.choose, self._group, *drawn),
+            chooser(self.clock, self.choose, self._group, *chooser_parts),
             processes.states_for(engine, None, self.resident_bytes, net.device, fed.parted),
             Evaluator(plan, fed, net, self.evaluate, curve, self._measures, threshold),
             Checkpoints(self.checkpoint),
@@ -318,12 +318,14 @@ class Experiment(Settings, frozen=False):
     def _engine(self, plan: Plan, fed: Federation, net: Net) -> Engine:
         """The engine; what a rule chooses for "auto" or "vectorised" is written behind it."""
         group, cohorts, clients = self._group, self._cohorts, largest(self.clock, self._cohorts)
-        self.taken = self._kept or self.engine
-        if is_auto(self.taken) or (numberless(self.taken) and not self._kept):
+        self.used_engine = self._old_engine or self.engine
+        if is_auto(self.used_engine) or (numberless(self.used_engine) and not self._old_engine):
             usual = min(clients, round(cohorts.expected))
-            self.choice = processes.chosen(plan, fed, net, usual, group, str(self.taken))
-            self.taken = self.choice.engine
-        engine = processes.engine_for(self.taken, group, clients, self.rounds)
+            self.choice = processes.choose_engine(
+                plan, fed, net, usual, group, str(self.used_engine)
+            )
+            self.used_engine = self.choice.engine
+        engine = processes.engine_for(self.used_engine, group, clients, self.rounds)
         check_simulated(self.clock, cohorts, engine)
         return engine
 
@@ -334,7 +336,7 @@ class Experiment(Settings, frozen=False):
         """Run from the beginning. out: a new directory for all files of the run; progress: by
         default in notebooks; go_on: if it holds a run already, resume that.
         """
-        with self._joined():
+        with self._join_ranks():
             folder = None if out is None else RunDirectory(out, self._group)
             processes.check_bound(folder, self.resident_bytes)
             if folder is not None and go_on and folder.holds_run():
@@ -348,25 +350,25 @@ class Experiment(Settings, frozen=False):
             _log.info("%s, seed %d: %s", self.called, self.seed, self.choice)
         self._probe(run)
         if folder is None:
-            return self._go(run, progress, run.begin)
+            return self._compute(run, progress, run.begin)
         with folder.created():
             self._attach(run, folder)
             self._group.first(lambda: describe(configuration(self, run), self.data, run))
-            return self._go(run, progress, run.begin)
+            return self._compute(run, progress, run.begin)
 
     def _probe(self, run: Run) -> None:
         """Warn of what a few passes show, once: see probe.py."""
         module, self._module = self._module, None
         if module is None or self._group.rank or isinstance(run.engine, Remote):
             return
-        for said in probe(run.net, module, run.fed.data, run.plan.objective):
-            _log.warning("%s", said)
+        for remark in probe(run.net, module, run.fed.data, run.plan.objective):
+            _log.warning("%s", remark)
 
     def resume(self, out: str | Path, progress: bool | None = None) -> Result:
         """Continue in a run's directory, from its newest whole checkpoint; `rounds` may have grown.
         Raises CheckpointError if the directory holds a run of another configuration.
         """
-        with self._joined():
+        with self._join_ranks():
             folder = RunDirectory(out, self._group)
             folder.open()
             with folder.locked():
@@ -378,11 +380,11 @@ class Experiment(Settings, frozen=False):
         """
         folder = RunDirectory(out)
         folder.open()
-        given, self.engine = self.engine, "serial"  # nothing is run; it may be a larger machine's
+        engine, self.engine = self.engine, "serial"  # nothing is run; it may be a larger machine's
         try:
             run = self.build()
         finally:
-            self.engine = given
+            self.engine = engine
         check_same(folder, configuration(self, run), self.data, run, but=("engine",))
         self._attach(run, folder)
         state = folder.load(run.memory, run.net.device, older=False)
@@ -406,33 +408,33 @@ class Experiment(Settings, frozen=False):
 
         folder = RunDirectory(out)
         check_repeatable(folder)
-        began = str(folder.read_config().get("engine", "serial"))
-        given = self.engine, self.resident_bytes
+        first_engine = str(folder.read_config().get("engine", "serial"))
+        saved = self.engine, self.resident_bytes
         if isinstance(self.engine, str):
-            self.engine = self._kept = engine or bits_of(began)
+            self.engine = self._old_engine = engine or bits_of(first_engine)
         self.resident_bytes = None  # without a bound no client state is written
         try:
             run = self.build()
             check_same(folder, configuration(self, run), self.data, run)
             self._attach(run, folder)
         finally:
-            self.engine, self.resident_bytes = given
+            self.engine, self.resident_bytes = saved
         return replayed(run, round, self.rounds)
 
     def _resume(self, folder: RunDirectory, progress: bool | None) -> Result:
-        began = str(folder.read_config().get("engine", "serial"))
-        self._kept = began if is_auto(self.engine) else ""
+        first_engine = str(folder.read_config().get("engine", "serial"))
+        self._old_engine = first_engine if is_auto(self.engine) else ""
         if numberless(self.engine):  # the rule's number was written when the run began
-            self._kept = f"{self.engine}{began.partition('vectorised')[2]}"
+            self._old_engine = f"{self.engine}{first_engine.partition('vectorised')[2]}"
         run = self.build()
         but = () if self.data.roll is None else ("clients",)  # who is elsewhere may change
-        own = configuration(self, run), self.data, run, but
-        self._group.first(lambda: check_same(folder, *own))
+        identity = configuration(self, run), self.data, run, but
+        self._group.first(lambda: check_same(folder, *identity))
         self._attach(run, folder)
 
-        if (done := self._group.first(folder.least_rounds)) > self.rounds:
+        if (count := self._group.first(folder.least_rounds)) > self.rounds:
             raise ConfigError(
-                f"'{folder.path}' has {done} rounds already; rounds = {self.rounds} is less than "
+                f"'{folder.path}' has {count} rounds already; rounds = {self.rounds} is less than "
                 "that"
             )
 
@@ -440,19 +442,19 @@ class Experiment(Settings, frozen=False):
             run.restore()
             self._group.first(lambda: describe(configuration(self, run), self.data, run))
 
-        return self._go(run, progress, restore)
+        return self._compute(run, progress, restore)
 
-    def _joined(self) -> AbstractContextManager[None]:
-        self._group, self._kept = join(self.ranks.timeout), ""
+    def _join_ranks(self) -> AbstractContextManager[None]:
+        self._group, self._old_engine = join(self.ranks.timeout), ""
         return processes.as_one(self._group)
 
     def _attach(self, run: Run, folder: RunDirectory) -> None:
         run.checkpoints.folder, where = folder, folder.memory_folder
-        own = (where, self.resident_bytes, run.net.device, run.fed.parted)
-        run.memory = processes.states_for(run.engine, *own)
+        options = (where, self.resident_bytes, run.net.device, run.fed.parted)
+        run.memory = processes.states_for(run.engine, *options)
 
     @stoppable()
-    def _go(self, run: Run, progress: bool | None, begin: Callable[[], None]) -> Result:
+    def _compute(self, run: Run, progress: bool | None, begin: Callable[[], None]) -> Result:
         processes.check_alike(self._group, configuration(self, run), self.data, run)
         say_simulated(run.plan.aggregation, run.engine)
         with others_restored():
@@ -465,24 +467,24 @@ class Experiment(Settings, frozen=False):
                     run.engine.close()
 
     def _rounds(self, run: Run, progress: bool | None) -> Result:
-        shown, config = None, configuration(self, run)
+        bar, config = None, configuration(self, run)
         if shows_progress(progress) and self._group.rank == 0:
-            shown = Progress.of(run, f"{self.called}, seed {self.seed}", self.rounds)
-            run.log.watching.append(shown.update)
-        with shown or nullcontext(), Tracking(self._trackers, config, self.called, run) as told:
+            bar = Progress.of(run, f"{self.called}, seed {self.seed}", self.rounds)
+            run.log.watching.append(bar.update)
+        with bar or nullcontext(), Tracking(self._trackers, config, self.called, run) as tracking:
             run.until(self.rounds)
             name = (self.config or {}).get("algorithm", {}).get("name", self.algorithm.method)
             names = {"algorithm": name, "label": self.called, "name": self.name or name}
             rounds = run.allowed(self.rounds)
-            result = told.ended(finish(run, names, rounds, config))
-        if shown is not None and (advice := processes.faster_arithmetic(run)):
+            result = tracking.record_result(finish(run, names, rounds, config))
+        if bar is not None and (advice := processes.faster_arithmetic(run)):
             say(f"{self.called}, seed {self.seed}: {advice}")
         return result
 
     @property
     def called(self) -> str:
         """A short name for progress bars and legends."""
-        loss, rule = self.objective, self.submodel
+        loss, submodel = self.objective, self.submodel
         words = [label_of(self.algorithm), loss.name if isinstance(loss, METHODS) else ""]
-        words += [rule.name if rule else "", *words_for(self._aggregation, self.attack)]
+        words += [submodel.name if submodel else "", *words_for(self._aggregation, self.attack)]
         return self.label or self.name or " + ".join(filter(None, words))

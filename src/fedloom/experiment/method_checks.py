@@ -42,9 +42,9 @@ def check_parts(
         private.kept(net)  # refuses a model of which all or nothing would be private
 
 
-def say_simulated(rule: Aggregation, engine: Any) -> None:
+def say_simulated(aggregation: Aggregation, engine: Any) -> None:
     """Say when a run begins that it does without the masks of a deployment."""
-    if rule.masked and not isinstance(engine, Remote):
+    if aggregation.masked and not isinstance(engine, Remote):
         _log.warning(
             "aggregation.secure = true: a simulation has no masks; its numbers and bytes are those "
             "of a deployment, where the server sees sums alone"
@@ -53,8 +53,8 @@ def say_simulated(rule: Aggregation, engine: Any) -> None:
 
 def warn_of(plan: Plan) -> None:
     """Say what does not do what its paper says, or does nothing."""
-    for said in plan.warnings():
-        _log.warning(said)
+    for warning in plan.warnings():
+        _log.warning(warning)
 
 
 def warn_of_delta(fed: Federation) -> None:
@@ -98,26 +98,26 @@ def check_rate(local: Local, rounds: int, population: int) -> None:
 
 
 def check_aggregation(
-    rule: Aggregation, net: Net, cohorts: ClientSampler, most: int, rounds: int
+    aggregation: Aggregation, net: Net, cohorts: ClientSampler, most: int, rounds: int
 ) -> None:
     """Raise CompositionError or ConfigError for an aggregation that the model or the cohort does
     not suit; say if it ends the run early. most: clients of a server step.
     """
-    if net.buffer_layout.d and not rule.statistics:
+    if net.buffer_layout.d and not aggregation.statistics:
         raise CompositionError(
-            f"{rule.name} and {type(net.module).__name__}: the running statistics "
+            f"{aggregation.name} and {type(net.module).__name__}: the running statistics "
             f"'{net.buffer_layout.names[0]}' are no changes that could be shortened; use "
             "GroupNorm, or batch norm with track_running_stats=False"
         )
     for where, count in _counts(cohorts, most):
         try:
-            rule.check(count)
+            aggregation.check(count)
         except ConfigError as error:
             raise ConfigError(f"{where}{error}") from None
-        if isinstance(rule, TrimmedMean) and (said := rule.idle(count)):
-            _log.warning("%s%s", where, said)
-    state = rule.init(net.init(), cohorts.expected, cohorts.share)
-    if (least := rule.allowed(state, rounds)) < rounds:
+        if isinstance(aggregation, TrimmedMean) and (remark := aggregation.idle(count)):
+            _log.warning("%s%s", where, remark)
+    state = aggregation.init(net.init(), cohorts.expected, cohorts.share)
+    if (least := aggregation.allowed(state, rounds)) < rounds:
         _log.warning(
             "rounds = %d: aggregation.max_epsilon ends the run after round %d", rounds, least
         )
@@ -133,44 +133,44 @@ def _counts(cohorts: ClientSampler, most: int) -> list[tuple[str, int]]:
     return [(where, count) for count, where in first.items() if count]  # nobody: nothing happens
 
 
-def check_rounds(rule: Aggregation, cohorts: ClientSampler, rounds: int) -> None:
+def check_rounds(aggregation: Aggregation, cohorts: ClientSampler, rounds: int) -> None:
     """Say how many of the first rounds will have fewer updates than the aggregation needs. Who is
     drawn and who drops out is known before. Raises ConfigError if all have.
     """
     timed = cohorts.trace is not None and cohorts.trace.unit == "seconds"
-    if timed or not rounds or not rule.fewest(1, 0):
+    if timed or not rounds or not aggregation.fewest(1, 0):
         return
-    tried = min(rounds, max(10, 1_000_000 // cohorts.population))
-    counts = [_turnout(cohorts, t) for t in range(tried)]
-    few = sum(came < rule.fewest(asked, came) for asked, came in counts)
-    if few == tried:
+    rounds_checked = min(rounds, max(10, 1_000_000 // cohorts.population))
+    counts = [_turnout(cohorts, t) for t in range(rounds_checked)]
+    few = sum(updates < aggregation.fewest(clients, updates) for clients, updates in counts)
+    if few == rounds_checked:
         raise ConfigError(
-            f"none of the first {tried} rounds will have as many updates as {rule.name} needs; "
-            "take a larger cohort"
+            f"none of the first {rounds_checked} rounds will have as many updates as "
+            f"{aggregation.name} needs; take a larger cohort"
         )
     if few:
         _log.warning(
             "%d of the first %d rounds will have fewer updates than %s needs: these change "
             "nothing, and count; take a larger cohort",
-            *(few, tried, rule.name),
+            *(few, rounds_checked, aggregation.name),
         )
 
 
 def _turnout(cohorts: ClientSampler, round: int) -> tuple[int, int]:
     """How many clients are asked in a round (from 0), and how many answer."""
-    asked, given = cohorts.of(round), cohorts.given
+    cohort, given = cohorts.of(round), cohorts.given
     if given is None:
-        return len(asked), len(asked)
+        return len(cohort), len(cohort)
     dropped = given.dropped(cohorts.population, cohorts.seed, round)
-    stay = sum(not dropped[i] for i in asked)
-    return len(asked), min(stay, cohorts.cohort_size(len(cohorts.present(round))))
+    stay = sum(not dropped[i] for i in cohort)
+    return len(cohort), min(stay, cohorts.cohort_size(len(cohorts.present(round))))
 
 
-def words_for(rule: Aggregation, attack: Attack | None) -> list[str]:
+def words_for(aggregation: Aggregation, attack: Attack | None) -> list[str]:
     """The names of an aggregation that is not the mean, and of an attack, for a run's label."""
-    known = {make: name for registry in (AGGREGATIONS, ATTACKS) for name, make in registry.items()}
-    parts = [part for part in (rule, attack) if part is not None and part != Mean()]
-    return [known.get(type(part), type(part).__name__) for part in parts]
+    names = {make: name for registry in (AGGREGATIONS, ATTACKS) for name, make in registry.items()}
+    parts = [part for part in (aggregation, attack) if part is not None and part != Mean()]
+    return [names.get(type(part), type(part).__name__) for part in parts]
 
 
 def check_evaluation(
@@ -208,11 +208,11 @@ def check_evaluation(
             _log.warning("evaluate.%s has no effect: without a sub-model all hold all of it", key)
 
 
-def direction(target: float | None, name: str, metric: Any, said: bool | None) -> bool | None:
+def direction(target: float | None, name: str, metric: Any, declared: bool | None) -> bool | None:
     """Whether a larger headline metric is better: given, or known. Raises ConfigError if it is
     unknown, and a target needs it.
     """
-    higher = higher_is_better(name, metric) if said is None else said
+    higher = higher_is_better(name, metric) if declared is None else declared
     if higher is not None:
         return higher
     text = (

@@ -52,13 +52,13 @@ def weights_of(source: Mapping[str, Tensor] | str | os.PathLike[str]) -> dict[st
 
 
 @torch.random.fork_rng(devices=[])  # the model may draw
-def takes_channels_last(net: Net, data: FederatedData, wanted: bool | None) -> bool:
+def takes_channels_last(net: Net, data: FederatedData, setting: bool | None) -> bool:
     """True if images go to the model as channels-last. A model that flattens with view() cannot
     take them; one forward pass shows that.
     """
     inputs = data.ready(data.inputs[:2]).to(net.device)
-    if wanted is not None or inputs.ndim != 4:
-        return bool(wanted) and inputs.ndim == 4
+    if setting is not None or inputs.ndim != 4:
+        return bool(setting) and inputs.ndim == 4
     if not any(isinstance(m, nn.Conv2d) for m in net.module.modules()):
         return False
     net.train(False)
@@ -127,11 +127,11 @@ def check_fit(net: Net, data: FederatedData, objective: Objective) -> None:
             check_classes(outputs, targets, data)
 
 
-def _hint(module: nn.Module, inputs: Tensor, said: str) -> str:
+def _hint(module: nn.Module, inputs: Tensor, message: str) -> str:
     """What to change, if integers go to a layer that takes numbers, or the first layer is linear
-    and of another width than an example. said: by torch.
+    and of another width than an example. message: of torch.
     """
-    if inputs.dtype == torch.int64 and "long" in said.lower():
+    if inputs.dtype == torch.int64 and "long" in message.lower():
         return (
             "; integer inputs stay integers, as the tokens of a text do: give floats, such as "
             "inputs.float(), or a model that begins with nn.Embedding"
@@ -171,7 +171,7 @@ class _PairsError(Exception):
     """
 
 
-class _Watch(TorchFunctionMode):
+class _PairDetector(TorchFunctionMode):
     """Follows values made of outputs and of targets; an operation on one of each, still in their
     first shapes, may not give more values than they have.
     """
@@ -180,30 +180,31 @@ class _Watch(TorchFunctionMode):
         super().__init__()
         self.shapes = outputs.shape, targets.shape
         self.most = outputs.numel()
-        self.made = [outputs], [targets]  # kept, so that no other tensor gets their ids
+        self.tracked = [outputs], [targets]  # kept, so that no other tensor gets their ids
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """See torch.overrides."""
-        given = [v for v in (*args, *(kwargs or {}).values()) if isinstance(v, Tensor)]
-        of = [[v for v in given if any(v is m for m in made)] for made in self.made]
+        tensors = [v for v in (*args, *(kwargs or {}).values()) if isinstance(v, Tensor)]
+        derived = [[v for v in tensors if any(v is m for m in tracked)] for tracked in self.tracked]
         both = all(
-            any(v.shape == shape for v in own) for own, shape in zip(of, self.shapes, strict=True)
+            any(v.shape == shape for v in part)
+            for part, shape in zip(derived, self.shapes, strict=True)
         )
         if both and getattr(func, "__name__", "") in _BY_ENTRY:
             raise _PairsError  # inside, nothing is seen
-        found = func(*args, **(kwargs or {}))
-        if isinstance(found, Tensor):
-            if both and found.numel() > self.most:
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, Tensor):
+            if both and result.numel() > self.most:
                 raise _PairsError
-            for own, made in zip(of, self.made, strict=True):
-                if own:
-                    made.append(found)
-        return found
+            for part, tracked in zip(derived, self.tracked, strict=True):
+                if part:
+                    tracked.append(result)
+        return result
 
 
-def check_pairs(what: str, f: Callable[..., Any], outputs: Any, targets: Tensor) -> None:
+def check_pairs(subject: str, f: Callable[..., Any], outputs: Any, targets: Tensor) -> None:
     """Call f(outputs, targets), a loss or a metric, if both have as many values in different
     shapes.
 
@@ -215,14 +216,14 @@ def check_pairs(what: str, f: Callable[..., Any], outputs: Any, targets: Tensor)
     if outputs.numel() != targets.numel():
         return
     try:
-        with _Watch(outputs, targets):
+        with _PairDetector(outputs, targets):
             f(outputs, targets)
     except _PairsError:
         one, other = (_shape(v) for v in (outputs, targets))
         raise DataError(
-            f"{what} compares outputs of shape {one} with targets of shape {other}: every output "
-            "with every target, [n, n]; give targets of the outputs' shape, or reshape one of them "
-            "in the function (outputs.view_as(targets))"
+            f"{subject} compares outputs of shape {one} with targets of shape {other}: every "
+            "output with every target, [n, n]; give targets of the outputs' shape, or reshape one "
+            "of them in the function (outputs.view_as(targets))"
         ) from None
     except Exception:
         return
@@ -253,7 +254,7 @@ def _shape(v: Tensor) -> str:
     return f"[{', '.join(['n', *map(str, v.shape[1:])])}]"
 
 
-def check_singles(net: Net, fed: Federation, rule: Rule | None, cohorts: ClientSampler) -> None:
+def check_singles(net: Net, fed: Federation, submodel: Rule | None, cohorts: ClientSampler) -> None:
     """Run the model, and its smallest sub-model, on one example if a batch of one occurs: at a
     client that may take part, or at the end of the test set.
 
@@ -261,17 +262,17 @@ def check_singles(net: Net, fed: Federation, rule: Rule | None, cohorts: ClientS
     """
     if not any(isinstance(m, NORMS) for m in net.module.modules()):
         return
-    for training, who, advice in _singles(fed, cohorts):
+    for training, where, advice in _singles(fed, cohorts):
         nets = [net]
-        if rule is not None and rule.cuts and fed.capacities:
+        if submodel is not None and submodel.cuts and fed.capacities:
             x, small = net.init(), min(fed.capacities)
-            nets.append(rule.view(x, net, small, 0).net or net)
+            nets.append(submodel.view(x, net, small, 0).net or net)
         for one in nets:
             module = copy.deepcopy(one.module).train(training)  # statistics may move
-            if (norm := _refused(module, fed.batch(fed.data.trial_indices[:1])[0])) is not None:
+            if (norm := _find_refusing_norm(module, fed.batch(fed.data.trial_indices[:1])[0])) is not None:
                 raise CompositionError(
                     f"{type(one.module).__name__}: {norm} has one value to normalise in a batch of "
-                    f"one example, as {who}; {advice}, or take a norm over more values (such as "
+                    f"one example, as {where}; {advice}, or take a norm over more values (such as "
                     "fewer groups)"
                 )
 
@@ -285,8 +286,8 @@ def _singles(fed: Federation, cohorts: ClientSampler) -> Iterator[tuple[bool, st
     for i in clients:
         if 1 in fed.sizes(i):
             n, batch = int(fed.data.sizes[i]), fed.local.batch
-            what = f"{n} in batches of {batch}" if batch and n > 1 else f"{n} in all"
-            yield True, f"client {i} has ({what})", "take another local.batch or local.drop_last"
+            batches = f"{n} in batches of {batch}" if batch and n > 1 else f"{n} in all"
+            yield True, f"client {i} has ({batches})", "take another local.batch or local.drop_last"
             break
     tests = fed.data.test_targets
     if tests is not None and len(tests) % evaluation_batch(tests) == 1:
@@ -295,18 +296,18 @@ def _singles(fed: Federation, cohorts: ClientSampler) -> Iterator[tuple[bool, st
         yield False, words, "give another number of test samples"
 
 
-def _refused(module: nn.Module, inputs: Tensor) -> str | None:
+def _find_refusing_norm(module: nn.Module, inputs: Tensor) -> str | None:
     """The norm that cannot take this one example; None if all can."""
-    at = [""]
+    last_norm = [""]
     for path, m in module.named_modules():
         if isinstance(m, NORMS):
             name = f"{type(m).__name__} '{path}'"
-            m.register_forward_pre_hook(lambda *_, name=name: at.__setitem__(0, name))
+            m.register_forward_pre_hook(lambda *_, name=name: last_norm.__setitem__(0, name))
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):  # dropout may draw
             module(inputs)
     except ValueError as error:
-        return at[0] if "Expected more than 1" in str(error) else None
+        return last_norm[0] if "Expected more than 1" in str(error) else None
     except (RuntimeError, TypeError, LookupError, AttributeError):
         return None  # it needs more than inputs, or is wrong: the run reports that with its place
     return None

@@ -70,10 +70,10 @@ def _picture(metric: str, curve: tuple[Sequence[int], Sequence[float]]) -> str:
     last, low, high = points[-1][0], min(values), max(values)
     across, up = 400 / max(last - first, 1), 120 / ((high - low) or 1.0)
     line = " ".join(f"{(r - first) * across:.1f},{130 - (v - low) * up:.1f}" for r, v in points)
-    said = html.escape(f"{metric} from {in_unit(metric, low)} to {in_unit(metric, high)}")
+    label = html.escape(f"{metric} from {in_unit(metric, low)} to {in_unit(metric, high)}")
     return (
-        f'<svg width="420" height="160" viewBox="-5 0 420 160" role="img" aria-label="{said}">'
+        f'<svg width="420" height="160" viewBox="-5 0 420 160" role="img" aria-label="{label}">'
         f'<polyline points="{line}" fill="none" stroke="#1f77b4" stroke-width="2"/>'
-        f'<text x="0" y="152" font-size="12" fill="currentColor">{said}, rounds {first} to {last}'
+        f'<text x="0" y="152" font-size="12" fill="currentColor">{label}, rounds {first} to {last}'
         "</text></svg>"
     )

@@ -60,13 +60,13 @@ class _Passes:
         seed_all(_SEED, self.x)
         x = self.x.clone().requires_grad_()
         loss = self.value(x, batch)
-        (found,) = torch.autograd.grad(loss, x, retain_graph=True, allow_unused=True)
-        return loss, torch.zeros_like(x) if found is None else found, x
+        (gradient,) = torch.autograd.grad(loss, x, retain_graph=True, allow_unused=True)
+        return loss, torch.zeros_like(x) if gradient is None else gradient, x
 
     def remarks(self, original: nn.Module) -> Iterator[str]:
         first, second = self.batches
         loss, one, x = self.gradient(first)
-        if count := _left_out(loss, x):
+        if count := _count_untrained(loss, x):
             yield (
                 f"the loss has {count} trainable values of its own, which no client trains: put "
                 "such parameters into the model, or set requires_grad = False if they are fixed"
@@ -101,18 +101,18 @@ class _Passes:
             )
 
 
-def _left_out(loss: Tensor, x: Tensor) -> int:
+def _count_untrained(loss: Tensor, x: Tensor) -> int:
     """How many values beside x the loss has a gradient for."""
-    seen, count, ahead = set(), 0, [loss.grad_fn]
-    while ahead:
-        node = ahead.pop()
-        if node is None or node in seen:
+    visited, count, pending = set(), 0, [loss.grad_fn]
+    while pending:
+        node = pending.pop()
+        if node is None or node in visited:
             continue
-        seen.add(node)
+        visited.add(node)
         leaf = getattr(node, "variable", None)  # of the node where a gradient is added up
         if leaf is not None and leaf is not x:
             count += leaf.numel()
-        ahead += [before for before, _ in node.next_functions]
+        pending += [before for before, _ in node.next_functions]
     return count
 
 
@@ -124,26 +124,26 @@ def _near(one: Vec, other: Vec) -> bool:
 def _trains_otherwise(original: nn.Module, passes: _Passes, batch: Batch) -> bool:
     """Whether the user's own module has the same loss there, and another gradient."""
     trained = [p for p in original.parameters() if p.requires_grad]
-    place = torch.cat([p.detach().reshape(-1) for p in trained])
-    if place.dtype != passes.x.dtype or not isinstance(passes.loss, Objective):
+    weights = torch.cat([p.detach().reshape(-1) for p in trained])
+    if weights.dtype != passes.x.dtype or not isinstance(passes.loss, Objective):
         return False
-    passes.x = place.to(passes.x.device)
+    passes.x = weights.to(passes.x.device)
     loss, gradient, _ = passes.gradient(batch, training=False)
     modes = [(m, m.training) for m in original.modules()]
     original.eval()
     try:
-        inputs, targets = (v.to(place.device) for v in batch)
-        seed_all(_SEED, place)
-        own = passes.loss.score(logits_of(original(inputs)), (inputs, targets)).mean()
-        found = torch.autograd.grad(own, trained, allow_unused=True)
+        inputs, targets = (v.to(weights.device) for v in batch)
+        seed_all(_SEED, weights)
+        original_loss = passes.loss.score(logits_of(original(inputs)), (inputs, targets)).mean()
+        gradients = torch.autograd.grad(original_loss, trained, allow_unused=True)
     finally:
         for module, training in modes:
             module.training = training
-    made = torch.cat(
+    original_gradient = torch.cat(
         [
             (torch.zeros_like(p) if g is None else g).reshape(-1)
-            for g, p in zip(found, trained, strict=True)
+            for g, p in zip(gradients, trained, strict=True)
         ]
     )
-    same = abs(own.item() - loss.item()) <= _NEAR * abs(loss.item())
-    return same and not _near(made.to(gradient.device), gradient)
+    same = abs(original_loss.item() - loss.item()) <= _NEAR * abs(loss.item())
+    return same and not _near(original_gradient.to(gradient.device), gradient)

@@ -48,21 +48,21 @@ WORTH = 0.9  # of a step's time: what is said at the end of a run
 _log = logging.getLogger(__name__)
 
 
-def chosen(
-    plan: Plan, fed: Federation, net: Net, clients: int, group: Group, given: str = "auto"
+def choose_engine(
+    plan: Plan, fed: Federation, net: Net, clients: int, group: Group, name: str = "auto"
 ) -> Choice:
     """What the rule takes for "auto", or for "vectorised" without a number, in rounds of so many
     clients: the same at all ranks.
     """
-    rule = family_of if is_auto(given) else choose_chunk
-    return group.first(lambda: replace(rule(plan, fed, net, clients, group.size), setting=given))
+    choose = family_of if is_auto(name) else choose_chunk
+    return group.first(lambda: replace(choose(plan, fed, net, clients, group.size), given=name))
 
 
-def engine_for(given: str | Engine, group: Group, largest: int, rounds: int) -> Engine:
+def engine_for(requested: str | Engine, group: Group, largest: int, rounds: int) -> Engine:
     """The engine of a run. Several ranks share the clients out among them, and run this engine
     inside, each in one process. largest: how many clients a cohort has at most. Raises ConfigError.
     """
-    engine = make_engine(given) if isinstance(given, str) else given
+    engine = make_engine(requested) if isinstance(requested, str) else requested
     if isinstance(engine, Auto):
         engine.fit(largest, rounds)
         engine = engine if group.size == 1 else engine.inner
@@ -91,10 +91,10 @@ def device_for(name: str, engine: str | Engine, group: Group) -> torch.device:
     """The run's device; "auto" is the CPU if the engine uses processes. The ranks of a machine
     share its GPUs.
     """
-    found = device_of("cpu" if name == "auto" and on_processes(engine) else name)
-    if found.type == "cuda" and ":" not in name and group.size > 1:
+    device = device_of("cpu" if name == "auto" and on_processes(engine) else name)
+    if device.type == "cuda" and ":" not in name and group.size > 1:
         return device_of(f"cuda:{group.local % torch.cuda.device_count()}")
-    return found
+    return device
 
 
 @contextmanager
@@ -130,24 +130,24 @@ def states_for(
         return ClientMemory(folder, resident_bytes, device, parts=parts)
     if folder is not None:
         check_shared(folder.parent, engine.group)
-    own = ClientMemory(folder, resident_bytes, device, f"r{engine.group.rank}-", parts)
-    return RankStates(own, engine.group, engine.cut, device)
+    memory = ClientMemory(folder, resident_bytes, device, f"r{engine.group.rank}-", parts)
+    return RankStates(memory, engine.group, engine.cut, device)
 
 
 def check_alike(group: Group, config: Mapping[str, Any], data: FederatedData, run: Run) -> None:
     """Raise ConfigError if the ranks of a run differ in versions, settings, data or model."""
     if group.size == 1:
         return
-    own: dict[str, Any] = {"fedloom": __version__, "torch": torch.__version__}
-    own |= flatten(unmarked(config, "~"))  # a function may hold its rank
-    own |= {f"the content of {k}": v for k, v in fingerprint(config, data, run).items()}
-    told = group.gather({k: v for k, v in own.items() if k != "device"})
-    for rank, theirs in enumerate(told):
-        other = [k for k in {**told[0], **theirs} if told[0].get(k) != theirs.get(k)]
-        if other:
-            values = [repr(kept.get(other[0])) for kept in (told[0], theirs)]
+    entries: dict[str, Any] = {"fedloom": __version__, "torch": torch.__version__}
+    entries |= flatten(unmarked(config, "~"))  # a function may hold its rank
+    entries |= {f"the content of {k}": v for k, v in fingerprint(config, data, run).items()}
+    ranks = group.gather({k: v for k, v in entries.items() if k != "device"})
+    for rank, theirs in enumerate(ranks):
+        keys = [k for k in {**ranks[0], **theirs} if ranks[0].get(k) != theirs.get(k)]
+        if keys:
+            values = [repr(one.get(keys[0])) for one in (ranks[0], theirs)]
             raise ConfigError(
-                f"{other[0]} is {values[0]} at rank 0 ({group.hosts[0]}) and {values[1]} at rank "
+                f"{keys[0]} is {values[0]} at rank 0 ({group.hosts[0]}) and {values[1]} at rank "
                 f"{rank} ({group.hosts[rank]}): start torchrun with the same command, versions "
                 "and data on every machine"
             )

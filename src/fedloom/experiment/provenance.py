@@ -75,15 +75,15 @@ def mark(value: Any) -> str:
     if isinstance(value, torch.Tensor) and value.layout == torch.strided:
         return f" #{_content([value])[:8]}"
     if isinstance(value, nn.Module):
-        shown = {k: v for k, v in vars(value).items() if k[0] != "_" and k != "training"}
-        options = {k: v for k, v in shown.items() if isinstance(v, bool | int | float | str)}
+        attributes = {k: v for k, v in vars(value).items() if k[0] != "_" and k != "training"}
+        options = {k: v for k, v in attributes.items() if isinstance(v, bool | int | float | str)}
         state = [mark(v) for v in value.state_dict().values() if isinstance(v, torch.Tensor)]
         return f" #{digest([state, options])[:8]}"
     if isinstance(value, types.FunctionType):
-        given = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
-        given += [c.cell_contents for c in value.__closure__ or () if _holds_plain(c)]
-        found = [_constants(value.__code__, value.__doc__), *map(plain, given)]
-        return f" ~{digest(found)[:8]}"
+        values = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
+        values += [c.cell_contents for c in value.__closure__ or () if _holds_plain(c)]
+        content = [_constants(value.__code__, value.__doc__), *map(plain, values)]
+        return f" ~{digest(content)[:8]}"
     return ""
 
 
@@ -96,23 +96,23 @@ def _holds_plain(cell: types.CellType) -> bool:
 
 def _constants(code: types.CodeType, doc: str | None = None) -> list[Any]:
     """The constants and names of a function, which two versions of Python have alike."""
-    found: list[Any] = list(code.co_names)
+    constants: list[Any] = list(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            found.append(_constants(constant))
+            constants.append(_constants(constant))
         elif isinstance(constant, frozenset):  # in another order in every process
-            found.append(sorted(map(repr, constant)))
+            constants.append(sorted(map(repr, constant)))
         elif constant != doc:
-            found.append(repr(constant))
-    return found
+            constants.append(repr(constant))
+    return constants
 
 
-def unmarked(told: Any, kinds: str = "#~") -> Any:
+def unmarked(config: Any, kinds: str = "#~") -> Any:
     """A configuration without its marks, or without those of one kind."""
-    return json.loads(re.sub(f' [{kinds}][0-9a-f]{{8}}(?=")', "", json.dumps(told)))
+    return json.loads(re.sub(f' [{kinds}][0-9a-f]{{8}}(?=")', "", json.dumps(config)))
 
 
-_SHOWN = ("rounds", "seed", "cohort", "sampling", "weighting", "nonfinite")
+_SETTINGS = ("rounds", "seed", "cohort", "sampling", "weighting", "nonfinite")
 _PARTS = (
     "algorithm",
     "local",
@@ -131,26 +131,26 @@ def in_words(exp: Any, **more: Any) -> dict[str, Any]:
     do not tell. None is left out.
     """
     out: dict[str, Any] = {"source": "python"}
-    out |= {k: getattr(exp, k) for k in (*_SHOWN, *_PARTS)} | more
+    out |= {k: getattr(exp, k) for k in (*_SETTINGS, *_PARTS)} | more
     out |= {"label": exp.label} if exp.label else {}
-    out |= {k: given for k in ("attack", "stages") if (given := getattr(exp, k))}
+    out |= {k: value for k in ("attack", "stages") if (value := getattr(exp, k))}
     if not exp._aggregation.plain:
         out["aggregation"] = exp._aggregation
     out = plain(out)
     for table in ("local", "evaluate"):
         out[table].pop("name")
     if "submodel" in out:
-        given = exp.capacities
-        path = isinstance(given, str | os.PathLike)
-        out["submodel"]["capacities"] = str(given) if path else plain(given)
+        value = exp.capacities
+        path = isinstance(value, str | os.PathLike)
+        out["submodel"]["capacities"] = str(value) if path else plain(value)
     return out
 
 
 def configuration(exp: Any, run: Run) -> dict[str, Any]:
     """The complete configuration: from file and command line, or from Python objects."""
     if exp.config is not None:
-        chosen = {"engine": exp.taken} if exp.choice or exp._kept else {}
-        return dict(plain({**exp.config, **chosen}))  # it goes on with what a rule chose
+        engine = {"engine": exp.used_engine} if exp.choice or exp._old_engine else {}
+        return dict(plain({**exp.config, **engine}))  # it goes on with what a rule chose
     link = run.plan.link
     model = exp.model if isinstance(exp.model, nn.Module) else run.net.module
     return in_words(
@@ -164,12 +164,12 @@ def configuration(exp: Any, run: Run) -> dict[str, Any]:
         compress_down=link.codes_down or None,
         devices=exp.devices,
         dtype=None if run.net.dtype == torch.float32 else str(run.net.dtype)[6:],
-        weights=_begun_from(exp.weights),
+        weights=_describe_weights(exp.weights),
         model_seed=exp.model_seed,
     )
 
 
-def _begun_from(weights: Any) -> str | None:
+def _describe_weights(weights: Any) -> str | None:
     """The initial weights that were given: their file, or a hash."""
     if weights is None or isinstance(weights, str | os.PathLike):
         return None if weights is None else str(weights)
@@ -194,23 +194,23 @@ def check_same(
     """Raise CheckpointError if the folder holds a run of another configuration. but: parts that may
     differ.
     """
-    known = folder.read_object("fingerprint.json")
-    own = fingerprint(config, data, run)
-    other = sorted(k for k in {*own, *known} - {*but} if known.get(k) != own.get(k))
-    if other and deployed(folder.path) and "engine" in other:
+    old = folder.read_object("fingerprint.json")
+    new = fingerprint(config, data, run)
+    parts = sorted(k for k in {*new, *old} - {*but} if old.get(k) != new.get(k))
+    if parts and deployed(folder.path) and "engine" in parts:
         raise CheckpointError(
             f"'{folder.path}' is a federation's, which {folder.resume} goes on with"
         )
-    if other:
+    if parts:
         raise CheckpointError(
             f"'{folder.path}' holds a run of another configuration: "
-            f"{', '.join(other)} differ; "
+            f"{', '.join(parts)} differ; "
             "resume with the settings it was started with, or start in another folder"
         )
-    was = flatten(folder.read_config()) if "~" in json.dumps(config) else {}
+    recorded_config = flatten(folder.read_config()) if "~" in json.dumps(config) else {}
     for key, now in flatten(config).items():
-        begun = str(was.get(key))
-        if " ~" in begun and begun != now and unmarked(begun) == unmarked(now):
+        before = str(recorded_config.get(key))
+        if " ~" in before and before != now and unmarked(before) == unmarked(now):
             _log.warning(
                 "'%s': the function %s has other numbers or names in it than when the run began",
                 *(folder.path, key),
@@ -221,8 +221,8 @@ def fingerprint(config: Mapping[str, Any], data: FederatedData, run: Run) -> dic
     """{part: hash} of everything that decides the run's numbers; resume() compares it."""
     python = config.get("source") == "python"
     # a function may be another in words only: check_same() warns
-    told: Callable[[Any], Any] = lambda value: unmarked(plain(value), "~")
-    parts = {k: told(v) for k, v in fixed_parts(config).items()}
+    serialise: Callable[[Any], Any] = lambda value: unmarked(plain(value), "~")
+    parts = {k: serialise(v) for k, v in fixed_parts(config).items()}
     parts = {k: v for k, v in parts.items() if not (python and k in _ELSEWHERE)}
     hashes = {k: digest(v) for k, v in parts.items()}
     hashes["engine"] = bits_of(engine_text(run.engine))
@@ -231,7 +231,7 @@ def fingerprint(config: Mapping[str, Any], data: FederatedData, run: Run) -> dic
         hashes["cohort"] = digest([plain(cohorts.size), plain(cohorts.churn)])
     if cohorts.availability is not None:  # the file of a trace may have changed
         spans = None if cohorts.trace is None else cohorts.trace.spans
-        hashes["cohort"] = digest([hashes["cohort"], told(cohorts.availability), spans])
+        hashes["cohort"] = digest([hashes["cohort"], serialise(cohorts.availability), spans])
     if run.fed.capacities:  # a file of them may have changed
         hashes["submodel"] = digest([hashes["submodel"], run.fed.capacities])
     if python:  # a configuration's metrics follow from its data and objective
@@ -239,9 +239,9 @@ def fingerprint(config: Mapping[str, Any], data: FederatedData, run: Run) -> dic
     if run.evaluator.settings.validation:
         hashes["evaluate.validation"] = digest(run.evaluator.settings.validation)
     if link.codes_down:
-        hashes["compress.down"] = digest(told(link.codes_down))
+        hashes["compress.down"] = digest(serialise(link.codes_down))
     if run.fed.devices is not None:
-        hashes["devices"] = digest(told(run.fed.devices))
+        hashes["devices"] = digest(serialise(run.fed.devices))
     hashes["layout"] = digest([run.net.layout.names, run.net.layout.shapes])
     module = run.net.module
     fixed: list[torch.Tensor] = [p for p in module.parameters() if not p.requires_grad]
@@ -284,10 +284,10 @@ def _words(argv: Sequence[str]) -> Iterator[str]:
     """
     hidden = False
     for word in argv:
-        name, given, _ = word.partition("=")
+        name, equals, _ = word.partition("=")
         secret = _SECRET.fullmatch(name) is not None
-        yield "..." if hidden else f"{name}=..." if secret and given else word
-        hidden = secret and not given and not hidden
+        yield "..." if hidden else f"{name}=..." if secret and equals else word
+        hidden = secret and not equals and not hidden
 
 
 def _command(argv: Sequence[str]) -> str:
@@ -341,18 +341,18 @@ def _environment(folder: RunDirectory, round: int) -> dict[str, str]:
             before = folder.read_object("environment.json")
         except CheckpointError as error:
             _log.warning("which versions made the rounds until now is not known: %s", error)
-    other = [name for name in _ROUNDING if before.get(name, now[name]) != now[name]]
-    was = ", ".join(f"{name} {before[name]}" for name in other)
-    if other:
+    differing = [name for name in _ROUNDING if before.get(name, now[name]) != now[name]]
+    before_text = ", ".join(f"{name} {before[name]}" for name in differing)
+    if differing:
         _log.warning(
             "'%s' was run with %s until round %d and goes on with %s: from here on its numbers may "
             "be rounded differently",
             folder.path,
-            was,
+            before_text,
             round,
-            ", ".join(f"{name} {now[name]}" for name in other),
+            ", ".join(f"{name} {now[name]}" for name in differing),
         )
-    earlier = [before.get("earlier"), f"{was} until round {round}" if other else None]
+    earlier = [before.get("earlier"), f"{before_text} until round {round}" if differing else None]
     return now | ({"earlier": "; ".join(filter(None, earlier))} if any(earlier) else {})
 
 

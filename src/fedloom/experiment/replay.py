@@ -38,7 +38,7 @@ FAR = 3.0  # times the median: such an update outweighs the others
 _CLOCK = "seconds"  # the column of a row that no round has twice
 
 
-class Blamed(NamedTuple):
+class ClientBlame(NamedTuple):
     """What a client did to a round. norm: of its update as the server read it; ratio: that over the
     median of all; cosine: with the mean of the others'; loss: of the model of the round without it,
     None if nothing tells; why: why it sent nothing, or "".
@@ -78,11 +78,11 @@ def replayed(run: Run, round: int, rounds: int) -> Iterator[Replay]:
     run.engine.open(run.plan, run.fed, run.net)
     try:
         rows = run.checkpoints.before(run, round)
-        done = len(rows)
-        if not 1 <= round <= min(done + 1, max(rounds, done)):
-            more = f", and may have failed in round {done + 1}" if done < rounds else ""
+        count = len(rows)
+        if not 1 <= round <= min(count + 1, max(rounds, count)):
+            more = f", and may have failed in round {count + 1}" if count < rounds else ""
             raise ConfigError(
-                f"round {round} of '{folder.path}' has not been run; it has {done} rounds{more}"
+                f"round {round} of '{folder.path}' has not been run; it has {count} rounds{more}"
             )
         yield Replay(run, round, rows)
     finally:
@@ -120,7 +120,7 @@ class Replay:
             logged = self.rows[run.state.round]
             self._compare(run.repeat(logged), logged)
         self.before = self.after = run.model().clone()
-        run.step = self._step = _Watched(run)
+        run.step = self._step = _RecordingStep(run)
         try:
             self.row = run.repeat(self.logged)
         except FedloomError as error:
@@ -152,14 +152,14 @@ class Replay:
         """The client of a number, or of a name. Raises ConfigError if it did not train in this
         round.
         """
-        own = {self.name(i): i for i in self.cohort}
-        found = own.get(str(name), int(name) if str(name).isdecimal() else -1)
-        if found not in self.cohort:
-            who = ", ".join(own) or "nobody"
+        numbers = {self.name(i): i for i in self.cohort}
+        client = numbers.get(str(name), int(name) if str(name).isdecimal() else -1)
+        if client not in self.cohort:
+            trained = ", ".join(numbers) or "nobody"
             raise ConfigError(
-                f"client {name} did not train in round {self.round}; those that did: {who}"
+                f"client {name} did not train in round {self.round}; those that did: {trained}"
             )
-        return found
+        return client
 
     def client(self, name: int | str, step: int | None = None) -> ClientTrace:
         """A client's round, with the run's bits. step: whose points are kept, from 0. Raises
@@ -188,7 +188,7 @@ class Replay:
         return whole.double()
 
     # ------------------------------------------------------------------------------ who spoilt it
-    def blame(self) -> list[Blamed]:
+    def blame(self) -> list[ClientBlame]:
         """The clients of the round, each computed alone: first those that failed, then those with
         far longer updates than the others, then by the loss that the model would have without them.
         """
@@ -200,16 +200,16 @@ class Replay:
             whole += delta
         norms = {i: float(delta.norm()) for i, delta in deltas.items()}
         middle = statistics.median(norms.values()) if norms else 0.0
-        found = []
+        results = []
         for i, t in traces.items():
-            rest = {j: leaf for j, leaf in leaves.items() if j != i}
+            others = {j: leaf for j, leaf in leaves.items() if j != i}
             why = t.error or (t.sent.why if t.sent else "")
             close = _cosine(deltas[i], whole - deltas[i])
             ratio, examples = norms[i] / (middle or 1.0), int(self.run.fed.data.sizes[i])
-            loss = self._loss(rest, traces)
-            found.append(Blamed(i, examples, norms[i], ratio, close, loss, why))
+            loss = self._loss(others, traces)
+            results.append(ClientBlame(i, examples, norms[i], ratio, close, loss, why))
         worst = lambda b: (not b.why, -b.norm if b.ratio > FAR else 0.0, _or_last(b.loss), -b.norm)
-        return sorted(found, key=worst)
+        return sorted(results, key=worst)
 
     def loss(self) -> float | None:
         """The loss of the model after the round; None if it failed, or nothing measures it."""
@@ -218,8 +218,8 @@ class Replay:
     def _loss(self, leaves: Mapping[int, Rec], traces: Mapping[int, ClientTrace]) -> float | None:
         """The loss if these clients alone had taken part."""
         stack: list[Any] = []
-        for place, leaf in enumerate(leaves.values()):  # the sums write into the first ones
-            push(stack, 0, place, tree(lambda v: v.clone() if isinstance(v, Tensor) else v, leaf))
+        for index, leaf in enumerate(leaves.values()):  # the sums write into the first ones
+            push(stack, 0, index, tree(lambda v: v.clone() if isinstance(v, Tensor) else v, leaf))
         results = [t.result for i, t in traces.items() if i in leaves and t.result]
         stats = [cost for result in results for cost in result.stats]
         run, step, now = self.run, self._step, self.run.state
@@ -237,7 +237,7 @@ class Replay:
         return None if score is None else score.loss / score.examples
 
 
-class _Watched(Step):
+class _RecordingStep(Step):
     """Keeps what the step of a round is made of, before anybody trains."""
 
     def __init__(self, run: Run) -> None:

@@ -75,9 +75,9 @@ class Result:
         """Rounds and values of a column of the history, where it was measured. Raises ConfigError
         if no round has such a column.
         """
-        known = {name for row in self.history for name in row}
-        if column not in known:
-            raise ConfigError(f"result.history: {unknown('column', column, known)}")
+        columns = {name for row in self.history for name in row}
+        if column not in columns:
+            raise ConfigError(f"result.history: {unknown('column', column, columns)}")
         return self._curve(column)
 
     def _curve(self, column: str) -> tuple[list[int], list[float]]:
@@ -102,10 +102,10 @@ class Result:
             return {i: r[name] for i, r in enumerate(self.history) if r.get(name) is not None}
 
         metric = self.summary["metric"]
-        about = metric["name"], metric["higher_is_better"], value
-        found = tested(column, *about, of_clients=self.own_models)
+        metric_args = metric["name"], metric["higher_is_better"], value
+        values = tested(column, *metric_args, of_clients=self.own_models)
         frame = pandas.DataFrame(self.history)
-        frame["tested"] = pandas.Series(found, dtype=float)
+        frame["tested"] = pandas.Series(values, dtype=float)
         return frame
 
     @property
@@ -138,25 +138,25 @@ class Result:
         metric, of which the headline decides; those that were not measured come last. A client that
         never trains has no examples, and unseen = True.
         """
-        about = self.summary["metric"]
+        headline = self.summary["metric"]
         names = self.client_names or range(len(self.clients))
         rows: list[dict[str, Any]] = [
-            {"client": name, "examples": size, about["name"]: value}
+            {"client": name, "examples": size, headline["name"]: value}
             | {metric: each[i] for metric, each in self.client_metrics.items()}
             for i, (name, size, value) in enumerate(
                 zip(names, self.examples, self.clients, strict=True)
             )
         ]
-        apart = self.unseen or {"names": (), "metrics": {}}
+        unseen = self.unseen or {"names": (), "metrics": {}}
         rows += [
             {"client": name, "examples": 0, "unseen": True}
-            | {metric: each[i] for metric, each in apart["metrics"].items()}
-            for i, name in enumerate(apart["names"])
+            | {metric: each[i] for metric, each in unseen["metrics"].items()}
+            for i, name in enumerate(unseen["names"])
         ]
-        sign = -1.0 if about["higher_is_better"] is False else 1.0
-        known = [row for row in rows if row[about["name"]] is not None]
-        unknown = [row for row in rows if row[about["name"]] is None]
-        return sorted(known, key=lambda row: sign * row[about["name"]]) + unknown
+        sign = -1.0 if headline["higher_is_better"] is False else 1.0
+        measured = [row for row in rows if row[headline["name"]] is not None]
+        unmeasured = [row for row in rows if row[headline["name"]] is None]
+        return sorted(measured, key=lambda row: sign * row[headline["name"]]) + unmeasured
 
 
 def finish(run: Run, names: Mapping[str, str], rounds: int, config: Mapping[str, Any]) -> Result:
@@ -165,25 +165,25 @@ def finish(run: Run, names: Mapping[str, str], rounds: int, config: Mapping[str,
     names: the run's names in the summary; rounds: how many were planned.
     """
     names = {**names, "algorithm": short(names["algorithm"])}
-    found = _per_client(run)
-    clients = found.values[run.headline]
+    scores = _per_client(run)
+    clients = scores.values[run.headline]
     by_client, by_size = _by_size(run)
     summary = _summary(run, names, rounds, group_of(config)) | by_size
     unseen = _unseen(run)
-    names_of = run.fed.data.client_names
-    summary |= found.columns(run.fed.metrics, run.state.curve.higher_is_better, names_of)
+    client_names = run.fed.data.client_names
+    summary |= scores.columns(run.fed.metrics, run.state.curve.higher_is_better, client_names)
     module = run.net.export(run.model(), run.state.buffers).cpu()
     folder = run.checkpoints.folder
     if folder is not None:
-        about = {"round": run.state.round, "metric": run.headline, "basis": found.basis}
-        about |= {"values": clients, "metrics": found.values, "why_none": found.why}
+        record = {"round": run.state.round, "metric": run.headline, "basis": scores.basis}
+        record |= {"values": clients, "metrics": scores.values, "why_none": scores.why}
         if run.accounts is not None and not run.plan.aggregation.unkeyed:
-            about |= {"example_epsilon": run.accounts.values(run.state.trained)}
-        about |= {"unseen": unseen} if unseen else {}
-        about |= by_client | ({"names": list(names_of)} if names_of else {}) | _tests(run)
+            record |= {"example_epsilon": run.accounts.values(run.state.trained)}
+        record |= {"unseen": unseen} if unseen else {}
+        record |= by_client | ({"names": list(client_names)} if client_names else {}) | _tests(run)
         try:
             write = functools.partial(_write, folder, module, run.state.ledger.as_dict())
-            run.group.first(functools.partial(write, about, summary))
+            run.group.first(functools.partial(write, record, summary))
         except OSError as error:
             if not concerns(error, folder.path):
                 raise
@@ -196,19 +196,19 @@ def finish(run: Run, names: Mapping[str, str], rounds: int, config: Mapping[str,
     sizes = tuple(run.fed.data.sizes.tolist())
     parts = (run.log.history, module, run.state.ledger, summary, state, clients, path)
     best = _best_model(run)
-    return Result(*parts, names_of, sizes, found.values, run.plan.personalises, best, unseen)
+    return Result(*parts, client_names, sizes, scores.values, run.plan.personalises, best, unseen)
 
 
 def _unseen(run: Run) -> dict[str, Any]:
     """What the clients' file says of those that never train: names, rows, metrics of each."""
-    apart, metrics = run.fed.data.unseen, run.fed.metrics
-    if apart is None:
+    unseen, metrics = run.fed.data.unseen, run.fed.metrics
+    if unseen is None:
         return {}
-    scores = [run.evaluator.unseen(run, i) for i in range(apart.clients.count)]
+    scores = [run.evaluator.unseen(run, i) for i in range(unseen.clients.count)]
     names = [*metrics] or ["loss"]
     each = {name: [score.mean(name, metrics) for score in scores] for name in names}
-    found = {k: [v if math.isfinite(v) else None for v in values] for k, values in each.items()}
-    return {"names": list(apart.names), "rows": apart.clients.sizes.tolist(), "metrics": found}
+    finite = {k: [v if math.isfinite(v) else None for v in values] for k, values in each.items()}
+    return {"names": list(unseen.names), "rows": unseen.clients.sizes.tolist(), "metrics": finite}
 
 
 def _best_model(run: Run) -> nn.Module | None:
@@ -235,7 +235,7 @@ def _write(
         folder.write_json("summary.json", summary)  # last: if it is there, all is there
 
 
-def _shown(run: Run) -> Curve:
+def _final_curve(run: Run) -> Curve:
     """The run's curve. If the only evaluation is the one at the end, which no schedule has, it is
     that one's; the run's own stays without it, because a longer run would not have it.
     """
@@ -248,14 +248,14 @@ def _shown(run: Run) -> Curve:
 
 
 def _summary(run: Run, names: Mapping[str, str], rounds: int, group: str) -> dict[str, Any]:
-    name, curve, ledger = f"test_{run.headline}", _shown(run), run.state.ledger
-    seen = [(r["round"], r[name]) for r in run.log.history if r.get(name) is not None]
-    best, known = None, curve.higher_is_better is not None
-    for at, value in seen:
-        if not known or not math.isfinite(value):
+    name, curve, ledger = f"test_{run.headline}", _final_curve(run), run.state.ledger
+    evaluations = [(r["round"], r[name]) for r in run.log.history if r.get(name) is not None]
+    best, ranked = None, curve.higher_is_better is not None
+    for round, value in evaluations:
+        if not ranked or not math.isfinite(value):
             continue
         if best is None or curve.better(value, best[1]):
-            best = (at, value)
+            best = (round, value)
     averages = [r[f"{name}_ema"] for r in run.log.history if r.get(f"{name}_ema") is not None]
     reached = curve.reached or {}
     each = [r["seconds"] for r in run.log.history if "seconds" in r]  # none of a private deployment
@@ -282,7 +282,7 @@ def _summary(run: Run, names: Mapping[str, str], rounds: int, group: str) -> dic
         "population": run.fed.population,
         "parameters": run.net.layout.d,
         "best": _point(best),
-        "last": _point(seen[-1] if seen else None),
+        "last": _point(evaluations[-1] if evaluations else None),
         "last_ema": averages[-1] if averages else None,
         "last_validation": validation[-1][f"validation_{run.headline}"] if validation else None,
         "target": curve.target,
@@ -303,23 +303,23 @@ def _summary(run: Run, names: Mapping[str, str], rounds: int, group: str) -> dic
 
 def _ended_early(run: Run) -> dict[str, Any]:
     """The round that a metric or a function of the user's made the last, and the best model."""
-    found: dict[str, Any] = {}
+    entries: dict[str, Any] = {}
     if run.log.selection.over or run.state.ends == run.state.round:
-        found["stopped"] = run.state.round
+        entries["stopped"] = run.state.round
     if run.log.selection.best is not None:
-        found["best_model"] = run.log.selection.best.as_dict()
-    return found
+        entries["best_model"] = run.log.selection.best.as_dict()
+    return entries
 
 
 def _simulated(run: Run, reached: Mapping[str, Any]) -> dict[str, float]:
     """The seconds that the described devices would have taken, whole and to the target."""
     if not run.state.ledger.simulated:
         return {}
-    found = {"simulated_seconds": run.state.ledger.simulated}
+    entries = {"simulated_seconds": run.state.ledger.simulated}
     if not reached:
-        return found
+        return entries
     until = (r["simulated_seconds"] for r in run.log.history if r["round"] <= reached["round"])
-    return found | {"simulated_to_target": math.fsum(until)}
+    return entries | {"simulated_to_target": math.fsum(until)}
 
 
 def _balance(run: Run) -> dict[str, Any]:
@@ -329,8 +329,8 @@ def _balance(run: Run) -> dict[str, Any]:
     return {"ranks": run.engine.balance() | {"state_bytes_sent": run.memory.bytes_sent}}
 
 
-def _point(at: tuple[int, float] | None) -> dict[str, Any] | None:
-    return None if at is None else {"round": at[0], "value": at[1]}
+def _point(point: tuple[int, float] | None) -> dict[str, Any] | None:
+    return None if point is None else {"round": point[0], "value": point[1]}
 
 
 def _per_client(run: Run) -> PerClient:
@@ -340,25 +340,25 @@ def _per_client(run: Run) -> PerClient:
     none = PerClient(dict.fromkeys([*run.fed.metrics] or ["loss"], nobody), {}, NOT_MEASURED)
     if run.evaluator.settings.clients and run.evaluator.at_nodes:
         return run.evaluator.client_values(run, add([*run.evaluator.at_nodes.values()]))
-    if kept := _kept(run):
-        return PerClient(kept["metrics"], kept["why_none"], kept["basis"])
+    if record := _read_clients(run):
+        return PerClient(record["metrics"], record["why_none"], record["basis"])
     if not run.evaluator.settings.clients or data.test_inputs is None or not run.fed.metrics:
         return none
     assert data.test_targets is not None
     by_class = data.classes is not None and data.test_targets.ndim == 1
     if data.test_clients is None and not by_class:
         return none
-    known = run.size_scores().get(1.0)  # the whole model
-    return run.evaluator.client_values(run, known or run.evaluator.tested(run), last=True)
+    scores = run.size_scores().get(1.0)  # the whole model
+    return run.evaluator.client_values(run, scores or run.evaluator.tested(run), last=True)
 
 
-def _kept(run: Run) -> dict[str, Any]:
+def _read_clients(run: Run) -> dict[str, Any]:
     """The clients' file of a deployed run that has ended: nodes are not asked again."""
     folder = run.checkpoints.folder if isinstance(run.engine, Remote) else None
     if folder is None or not (folder.path / "clients.json").is_file():
         return {}
-    kept = folder.read_object("clients.json")
-    return kept if kept.get("round") == run.state.round else {}
+    record = folder.read_object("clients.json")
+    return record if record.get("round") == run.state.round else {}
 
 
 def _tests(run: Run) -> dict[str, Any]:
@@ -369,26 +369,26 @@ def _tests(run: Run) -> dict[str, Any]:
     data, metrics, nodes = run.fed.data, run.fed.metrics, run.evaluator.at_nodes
     if nodes:
         count = [nodes[i].examples if i in nodes else 0 for i in range(run.fed.population)]
-        told = {i: torch.tensor(score.bins) for i, score in nodes.items() if score.bins}
-        each = [told[i].tolist() if i in told else [] for i in range(run.fed.population)]
-        bins = torch.stack([*told.values()]).sum(0).tolist() if told else []
-        curve = {"reliability": {"bins": bins, "clients": each}} if told else {}
+        counts = {i: torch.tensor(score.bins) for i, score in nodes.items() if score.bins}
+        each = [counts[i].tolist() if i in counts else [] for i in range(run.fed.population)]
+        bins = torch.stack([*counts.values()]).sum(0).tolist() if counts else []
+        curve = {"reliability": {"bins": bins, "clients": each}} if counts else {}
         return {"test_rows": count} | curve
-    if kept := _kept(run):
-        return {key: kept[key] for key in ("test_rows", "reliability") if key in kept}
+    if record := _read_clients(run):
+        return {key: record[key] for key in ("test_rows", "reliability") if key in record}
     tests = data.test_clients
-    found: dict[str, Any] = {} if tests is None else {"test_rows": tests.sizes.tolist()}
-    personal, brier_there = run.plan.personalises, any(m is brier for m in metrics.values())
-    if data.test_inputs is None or personal or not brier_there:  # nobody uses the common model
-        return found
+    entries: dict[str, Any] = {} if tests is None else {"test_rows": tests.sizes.tolist()}
+    personal, has_brier = run.plan.personalises, any(m is brier for m in metrics.values())
+    if data.test_inputs is None or personal or not has_brier:  # nobody uses the common model
+        return entries
     from ..evaluation.reliability import binned
 
     each_row = binned(run.evaluator.tested(run), metrics, data.test_targets)
     if each_row is None:
-        return found
+        return entries
     lists = [] if tests is None or tests.count > 1000 else map(tests.of, range(tests.count))
-    own = [each_row[rows].sum(0).tolist() for rows in lists]
-    return found | {"reliability": {"bins": each_row.sum(0).tolist(), "clients": own}}
+    client_bins = [each_row[rows].sum(0).tolist() for rows in lists]
+    return entries | {"reliability": {"bins": each_row.sum(0).tolist(), "clients": client_bins}}
 
 
 def _by_size(run: Run) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -401,11 +401,13 @@ def _by_size(run: Run) -> tuple[dict[str, Any], dict[str, Any]]:
     local, basis = sizes.local(scores)
     part = {"rule": sizes.rule.name, "capacities": list(run.fed.capacities)}
     columns = sizes.columns(scores)
-    named = [row.get("clients") for row in run.log.history]  # where not only a draw decides
-    took = {
-        i for t, drawn in enumerate(named) for i in (run.cohorts.of(t) if drawn is None else drawn)
+    cohorts = [row.get("clients") for row in run.log.history]  # where not only a draw decides
+    trained = {
+        i
+        for t, cohort in enumerate(cohorts)
+        for i in (run.cohorts.of(t) if cohort is None else cohort)
     }
-    outside = [i for i in range(run.fed.population) if i not in took]
+    outside = [i for i in range(run.fed.population) if i not in trained]
     summary = {
         "rule": sizes.rule.name,
         "held": {text(c): sizes.counts(x, c, run.state.round) for c in sizes.levels},

@@ -16,16 +16,16 @@ _log = logging.getLogger(__name__)
 _FILE = "trackers.json"  # of a run directory: {kind of tracker: name of its session}
 
 
-def trackers_of(given: Any) -> list[Tracker]:
+def trackers_of(tracker: Any) -> list[Tracker]:
     """Trackers: one, its name, or several. Raises ConfigError for an unknown name, and for a
     library that is missing.
     """
-    several = isinstance(given, Sequence) and not isinstance(given, str)
-    made = [] if given is None else list(given) if several else [given]
-    made = [TRACKERS.make(one) if isinstance(one, str) else one for one in made]
-    for one in made:
+    several = isinstance(tracker, Sequence) and not isinstance(tracker, str)
+    trackers = [] if tracker is None else list(tracker) if several else [tracker]
+    trackers = [TRACKERS.make(one) if isinstance(one, str) else one for one in trackers]
+    for one in trackers:
         one.check()
-    return made
+    return trackers
 
 
 class Tracking:
@@ -43,7 +43,7 @@ class Tracking:
             self._trackers[f"{kind} {same + 1}" if same else kind] = tracker
         self._config, self._label, self._run = config, label, run
         self._open: dict[str, Session] = {}
-        self._known: dict[str, str] = {}
+        self._session_names: dict[str, str] = {}
         self.summary: Mapping[str, Any] | None = None
 
     def __enter__(self) -> Tracking:
@@ -51,12 +51,12 @@ class Tracking:
         self._run.log.watching.append(self._update)
         folder = self._run.checkpoints.folder
         if folder is not None and self._run.state.round > 0 and (folder.path / _FILE).is_file():
-            self._known = folder.read_object(_FILE)
+            self._session_names = folder.read_object(_FILE)
         for kind, tracker in self._trackers.items():
             self._safely(kind, self._begin, kind, tracker)
         return self
 
-    def ended(self, result: Result) -> Result:
+    def record_result(self, result: Result) -> Result:
         """The result of a run that came to its end, whose summary is sent at the close."""
         self.summary = result.summary
         return result
@@ -67,27 +67,27 @@ class Tracking:
         run = self._run
         seed, folder = run.fed.seed, run.checkpoints.folder
         config = dict(self._config)
-        about = About(
+        info = About(
             name=f"{self._label}-seed{seed}" if folder is None else folder.path.resolve().name,
             label=self._label,
             settings=flatten(config),
             text=tomli_w.dumps(config),
             folder=None if folder is None else folder.path,
             round=run.state.round,
-            known=self._known.get(kind),
+            known=self._session_names.get(kind),
         )
-        self._open[kind] = made = tracker.open(about)
-        self._known[kind] = made.name
+        self._open[kind] = session = tracker.open(info)
+        self._session_names[kind] = session.name
         if folder is not None:
-            folder.write_json(_FILE, self._known)
+            folder.write_json(_FILE, self._session_names)
         for row in run.log.history:  # a stop may have come between a row and its tracker
-            made.log(numbers(row))
+            session.log(numbers(row))
 
     def _update(self, row: Mapping[str, Any]) -> None:
         """Send a round's row."""
-        told = numbers(row)
+        values = numbers(row)
         for kind, session in list(self._open.items()):
-            self._safely(kind, session.log, told)
+            self._safely(kind, session.log, values)
 
     def __exit__(self, *_: object) -> None:
         """Close every session."""
@@ -96,9 +96,9 @@ class Tracking:
             self._safely(kind, session.end, ends)
         self._open = {}
 
-    def _safely(self, kind: str, call: Callable[..., None], *given: Any) -> None:
+    def _safely(self, kind: str, call: Callable[..., None], *args: Any) -> None:
         try:
-            call(*given)
+            call(*args)
         except Exception as error:  # whatever a library raises: the run does not depend on it
             self._open.pop(kind, None)
             why = " ".join(f"{type(error).__name__}: {error}".split())[:300]
@@ -107,5 +107,5 @@ class Tracking:
 
 def _ends(summary: Mapping[str, Any]) -> dict[str, float]:
     """The numbers of a summary: also the values of the best and of the last evaluation."""
-    found = {k: v["value"] for k, v in summary.items() if k in ("best", "last") and v}
-    return numbers({**summary, **found})
+    values = {k: v["value"] for k, v in summary.items() if k in ("best", "last") and v}
+    return numbers({**summary, **values})
