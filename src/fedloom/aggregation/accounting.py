@@ -39,54 +39,54 @@ def _library() -> Iterator[Any]:
         logging.root.handlers[:] = handlers
 
 
-def _round(library: Any, noise: float, share: float) -> Any:
+def _round(library: Any, noise: float, rate: float) -> Any:
     """One round, or one step: normal noise on a sum over those that are drawn with probability
-    `share`, clients or examples.
+    `rate`, clients or examples.
     """
-    return library.PoissonSampledDpEvent(share, library.GaussianDpEvent(noise))
+    return library.PoissonSampledDpEvent(rate, library.GaussianDpEvent(noise))
 
 
 @functools.cache
-def _step(noise: float, share: float) -> tuple[Any, Any]:
+def _step(noise: float, rate: float) -> tuple[Any, Any]:
     """The orders of Renyi differential privacy, and what one round costs in each."""
     with _library() as library:
         accountant = library.rdp.RdpAccountant()
-        accountant.compose(_round(library, noise, share))
+        accountant.compose(_round(library, noise, rate))
         return accountant.orders, accountant.rdp
 
 
-def epsilon(noise: float, share: float, delta: float, rounds: int) -> float:
+def epsilon(noise: float, rate: float, delta: float, rounds: int) -> float:
     """Epsilon of so many rounds by Renyi differential privacy; costs add up in every order."""
-    orders, costs = _step(noise, share)
+    orders, costs = _step(noise, rate)
     with _library() as library:
         of = library.rdp.rdp_privacy_accountant.compute_epsilon
         return float(of(orders, rounds * costs, delta)[0])
 
 
 @functools.cache
-def tight_epsilon(noise: float, share: float, delta: float, rounds: int) -> float:
+def tight_epsilon(noise: float, rate: float, delta: float, rounds: int) -> float:
     """The same by privacy loss distributions: less, in seconds. An epsilon above 100, which
     protects nobody, stays as it is.
     """
-    loose = epsilon(noise, share, delta, rounds)
+    loose = epsilon(noise, rate, delta, rounds)
     if loose > _LOOSE:
         return loose
     with _library() as library:
         accountant = library.pld.PLDAccountant()
-        accountant.compose(_round(library, noise, share), rounds)
+        accountant.compose(_round(library, noise, rate), rounds)
         return float(accountant.get_epsilon(delta))
 
 
 def rounds_allowed(
-    limit: float | None, noise: float, share: float, delta: float, rounds: int
+    limit: float | None, noise: float, rate: float, delta: float, rounds: int
 ) -> int:
     """How many of so many rounds a budget allows, None for no budget. Raises ConfigError if it
     allows none, and if the accounts cannot be made.
     """
-    one = epsilon(noise, share, delta, 1)
+    one = epsilon(noise, rate, delta, 1)
     if limit is None:
         return rounds
-    allowed = rounds_within(limit, noise, share, delta, rounds)
+    allowed = rounds_within(limit, noise, rate, delta, rounds)
     if not allowed:
         raise ConfigError(
             f"aggregation.max_epsilon = {limit:g} is less than the {one:.3g} of one round; take "
@@ -95,14 +95,14 @@ def rounds_allowed(
     return allowed
 
 
-def rounds_within(limit: float, noise: float, share: float, delta: float, rounds: int) -> int:
+def rounds_within(limit: float, noise: float, rate: float, delta: float, rounds: int) -> int:
     """How many of so many rounds cost at most this epsilon."""
     low, high = 0, rounds  # of `low` rounds it is known that they fit
-    if epsilon(noise, share, delta, rounds) <= limit:
+    if epsilon(noise, rate, delta, rounds) <= limit:
         return rounds
     while high - low > 1:
         middle = (low + high) // 2
-        if epsilon(noise, share, delta, middle) <= limit:
+        if epsilon(noise, rate, delta, middle) <= limit:
             low = middle
         else:
             high = middle

@@ -23,6 +23,6 @@ class GeometricMedian(FromRows):
     def of(self, rows: Tensor, weights: Tensor, before: Tensor | None) -> Vec:
         v = weighted_mean(rows, weights)
         for _ in range(self.steps):
-            far = torch.stack([(v - w).norm() for w in rows]).to(weights)
-            v = weighted_mean(rows, weights / far.clamp_min(self.nu))
+            distances = torch.stack([(v - w).norm() for w in rows]).to(weights)
+            v = weighted_mean(rows, weights / distances.clamp_min(self.nu))
         return v

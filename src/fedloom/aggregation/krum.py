@@ -88,6 +88,6 @@ def _squared_distances(rows: Tensor) -> Tensor:
         for first in range(i + 1, count, AT_ONCE):
             end = min(first + AT_ONCE, count)
             # differences, not products: |a|^2 + |b|^2 - 2 a b of near updates is rounding
-            apart = torch.sub(rows[first:end], rows[i], out=space[: end - first]).square_()
-            squares[i, first:end] = squares[first:end, i] = apart.sum(1)
+            differences = torch.sub(rows[first:end], rows[i], out=space[: end - first]).square_()
+            squares[i, first:end] = squares[first:end, i] = differences.sum(1)
     return squares

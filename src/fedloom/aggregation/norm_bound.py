@@ -34,8 +34,8 @@ class NormBound(Aggregation):
 
     def root(self, total: Rec, state: Rec, seed: int, round: int) -> Aggregated:
         result = super().root(total, state, seed, round)
-        share = torch.tensor(total.shortened / total.n, dtype=torch.float64)
-        return result._replace(state=rec(shortened=share))
+        fraction = torch.tensor(total.shortened / total.n, dtype=torch.float64)
+        return result._replace(state=rec(shortened=fraction))
 
     def report(self, state: Rec, round: int) -> Mapping[str, Any]:
         return {"shortened": float(state.shortened)} if state._fields else {}

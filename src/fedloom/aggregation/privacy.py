@@ -127,12 +127,12 @@ class DifferentialPrivacy(Aggregation):
         deviation: float = (self.noise**-2 - count**-2) ** -0.5
         return deviation
 
-    def _affordable(self, expected: float, share: float, rounds: int) -> int:
+    def _affordable(self, expected: float, rate: float, rounds: int) -> int:
         """How many of so many rounds the budget allows. Raises ConfigError if it allows none, and
         if the accounts cannot be made.
         """
         self._sum_noise(expected)
-        return rounds_allowed(self.max_epsilon, self.noise, share, self.delta, rounds)
+        return rounds_allowed(self.max_epsilon, self.noise, rate, self.delta, rounds)
 
     def allowed(self, state: Rec, rounds: int) -> int:
         return self._affordable(float(state.expected), float(state.share), rounds)
@@ -143,9 +143,9 @@ class DifferentialPrivacy(Aggregation):
         return {"epsilon": spent, **clip}
 
     def summary(self, state: Rec, rounds: int) -> Mapping[str, Any]:
-        share = float(state.share)
+        rate = float(state.share)
         return {
-            "epsilon": epsilon(self.noise, share, self.delta, rounds),
-            "epsilon_tight": tight_epsilon(self.noise, share, self.delta, rounds),
+            "epsilon": epsilon(self.noise, rate, self.delta, rounds),
+            "epsilon_tight": tight_epsilon(self.noise, rate, self.delta, rounds),
             "delta": self.delta,
         }

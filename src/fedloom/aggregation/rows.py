@@ -88,13 +88,13 @@ def row(part: Rec, client: int) -> Rec:
     return rec(n=1.0, mass=part.mass, weight=part.weight, rows=rec(r0=entry))
 
 
-def of_sorted(rows: Tensor, rule: Callable[[Tensor], Tensor]) -> Vec:
+def of_sorted(rows: Tensor, reduce: Callable[[Tensor], Tensor]) -> Vec:
     """Rows (C, m) -> (m,), by a rule of the values (C, b) of some coordinates in ascending order.
     Only BLOCK coordinates are sorted at once, on a CPU as contiguous rows by numpy, which is faster
     than torch along the first axis.
     """
     if not rows.is_cpu:
-        return rule(rows.sort(0).values)
+        return reduce(rows.sort(0).values)
 
     def ordered(block: Tensor) -> Tensor:
         values = block.t().contiguous().numpy()
@@ -102,7 +102,7 @@ def of_sorted(rows: Tensor, rule: Callable[[Tensor], Tensor]) -> Vec:
         return torch.from_numpy(values).t().contiguous()
 
     firsts = range(0, rows.shape[1], BLOCK)
-    return torch.cat([rule(ordered(rows[:, a : a + BLOCK])) for a in firsts])
+    return torch.cat([reduce(ordered(rows[:, a : a + BLOCK])) for a in firsts])
 
 
 def weighted_mean(rows: Tensor, weights: Tensor) -> Vec:

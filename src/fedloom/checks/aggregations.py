@@ -71,8 +71,8 @@ class AggregationContract(Contract):
     def added(self, clients: Sequence[int]) -> Rec:
         """The sum of these clients' updates, in this order."""
         nodes: list[Any] = []
-        for place, i in enumerate(clients):
-            push(nodes, 0, place, self.part.leaf(self.update(i), self.message, 0, 0, i))
+        for index, i in enumerate(clients):
+            push(nodes, 0, index, self.part.leaf(self.update(i), self.message, 0, 0, i))
         return root(nodes)
 
     # ------------------------------------------------------------------------------------- checks

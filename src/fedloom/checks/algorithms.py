@@ -154,5 +154,5 @@ class AlgorithmContract(Contract):
         if self.part.personalises:
             return "its clients use models of their own, which are whole ones"
         make = functools.partial(self.trial, self.part)
-        out = [self.fitting(check_parts, rule, make, _WHY) for rule in (HeteroFL(), FIARSE())]
+        out = [self.fitting(check_parts, scheme, make, _WHY) for scheme in (HeteroFL(), FIARSE())]
         return "; ".join(filter(None, out)) or None

@@ -47,9 +47,9 @@ class _Coding(Coding):
 
     audit: Audited
 
-    def coded(self, up: Rec, state: Rec, received: Download, *place: int) -> tuple[Any, Sizes, Rec]:
-        packet, after = self.link.send(up, state, received.wire, self.seed, *place)
-        read, sizes, memory = super().coded(up, state, received, *place)
+    def coded(self, up: Rec, state: Rec, received: Download, *keys: int) -> tuple[Any, Sizes, Rec]:
+        packet, after = self.link.send(up, state, received.wire, self.seed, *keys)
+        read, sizes, memory = super().coded(up, state, received, *keys)
         field = unequal(self.link.receive(packet, received.wire.layout, up), read)
         if field := field or unequal(after, memory):
             raise AuthorError(

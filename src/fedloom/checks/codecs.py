@@ -59,9 +59,9 @@ class CodecContract(Contract):
         # with error feedback where that has a meaning
         return {"compress": FieldCodec(part, Forget() if part.unfit(200) else Residual())}
 
-    def encode(self, p: Vec, layout: Layout, *place: int) -> tuple[Rec, Rec]:
+    def encode(self, p: Vec, layout: Layout, *keys: int) -> tuple[Rec, Rec]:
         """A first message, as the link asks for it."""
-        draw = generator(0, "codec", *place)
+        draw = generator(0, "codec", *keys)
         return self.part.encode(p, self.part.init(layout, 0), layout, draw)
 
     # ------------------------------------------------------------------------------------- checks
@@ -86,12 +86,12 @@ class CodecContract(Contract):
             message, state = pair("encode", "the message and the state", out)
             check_record("encode", "a message", message)
             check_record("encode", "a state", state)
-            odd = [n for n, v in message._asdict().items() if getattr(v, "ndim", None) != 1]
-            if odd or "size" not in message._fields or int(message.size) != layout.d:
+            wrong = [n for n, v in message._asdict().items() if getattr(v, "ndim", None) != 1]
+            if wrong or "size" not in message._fields or int(message.size) != layout.d:
                 raise AuthorError(
                     f"of {case} the message has the fields {message._fields}: each must be a "
                     f"tensor with one axis, and size must be [{layout.d}], the length of what it "
-                    f"stands for{'; see ' + ', '.join(odd) if odd else ''}"
+                    f"stands for{'; see ' + ', '.join(wrong) if wrong else ''}"
                 )
 
     def sizes(self) -> None:

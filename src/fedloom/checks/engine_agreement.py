@@ -116,8 +116,8 @@ class Contract:
     def nothing_kept(self) -> None:
         """The part and its file are what they were before the runs."""
         self.starts()
-        if place := first_change(self.before, state(self.part, deep=True)):
-            raise keeps_state(place)
+        if path := first_change(self.before, state(self.part, deep=True)):
+            raise keeps_state(path)
 
     def billed(self) -> None:
         """The bill has the bytes that travel."""
@@ -216,13 +216,13 @@ class Contract:
         return not variants or any(unequal(end, want) for end in ends)  # nothing else is legal
 
 
-def check_parts(rule: Rule, make: Callable[..., Trial], hint: str) -> str | None:
+def check_parts(submodel: Rule, make: Callable[..., Trial], hint: str) -> str | None:
     """Run with clients that hold parts of the model, and compare serial and vectorised.
 
     make: dtype, **changes -> a run. hint: what to do if it fails with one client alone.
     """
-    changes = {"submodel": rule, "capacities": CAPACITIES}
-    case = f"with clients that hold half of the model ({rule.name})"
+    changes = {"submodel": submodel, "capacities": CAPACITIES}
+    case = f"with clients that hold half of the model ({submodel.name})"
     try:
         want = run(make(torch.float64, **changes))
     except CompositionError:

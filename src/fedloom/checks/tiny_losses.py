@@ -71,13 +71,13 @@ class Problem(NamedTuple):
 def problems(part: Objective) -> tuple[Problem, ...]:
     """What a loss may be meant for, the likeliest first."""
     network = functools.partial(network_for, part)
-    rule: Rule = FjORD() if part.needs is Needs.DRAWN_PARTS else HeteroFL()
-    labels = Problem(network, federation, rule)
-    numbers = Problem(network, functools.partial(federation, labels=False), rule)
+    submodel: Rule = FjORD() if part.needs is Needs.DRAWN_PARTS else HeteroFL()
+    labels = Problem(network, federation, submodel)
+    numbers = Problem(network, functools.partial(federation, labels=False), submodel)
     # recurrent layers cannot be cut, so a client trains them behind a mask
     text = Problem(language_network, texts, FIARSE())
     if part.needs is Needs.SURVIVAL:
-        return (Problem(one_output, survival, rule),)
+        return (Problem(one_output, survival, submodel),)
     return (text, labels, numbers) if part.needs is Needs.TEXT_ORDER else (labels, numbers, text)
 
 

@@ -207,24 +207,24 @@ class Link:
 
     # ------------------------------------------------------------------------------ at the client
     def send(
-        self, up: Rec, state: Rec, view: Part, seed: int, *place: int | str
+        self, up: Rec, state: Rec, view: Part, seed: int, *keys: int | str
     ) -> tuple[dict[str, bytes], Rec]:
         """A client update, vectors (m,) -> {field: bytes}, and the link's new client state.
 
-        place: round, client, the source of the codecs' randomness. The caller keeps the old state
+        keys: round, client, the source of the codecs' randomness. The caller keeps the old state
         if the server does not accept the update. Raises DataError for values that are not finite.
         """
         packet: dict[str, bytes] = {}
         for name, value in _items(up, self.field_codecs):
             if name in self.field_codecs:
-                draw = (seed, "codec", *place, name)
+                draw = (seed, "codec", *keys, name)
                 packet[name], _, state = self._code(name, value, state, view, draw, False)
             else:
                 packet |= pack(rec(**{name: value}))
         return packet, state
 
     def deliver(
-        self, up: Rec, state: Rec, view: Part, seed: int, *place: int | str
+        self, up: Rec, state: Rec, view: Part, seed: int, *keys: int | str
     ) -> tuple[Rec, dict[str, int], Rec]:
         """send() and receive() in one process: -> the update as the server reads it, {field: its
         bytes}, the link's new client state.
@@ -237,7 +237,7 @@ class Link:
         read: dict[str, Any] = {}
         for name, value in _items(up, self.field_codecs):
             if name in self.field_codecs:
-                draw = (seed, "codec", *place, name)
+                draw = (seed, "codec", *keys, name)
                 bill[name], read[name], state = self._code(name, value, state, view, draw, True)
             else:
                 read[name] = value

@@ -133,9 +133,9 @@ def in_full(raw: dict[str, Any]) -> dict[str, Any]:
     """The same settings; `key = "name"`, which is short for a table with that name, in full."""
     for path in REGISTRIES:
         outer, _, key = path.rpartition(".")
-        place: Any = table_at(raw, outer)
-        if key in place and not isinstance(place[key], dict):
-            place[key] = {"name": place[key]}
+        table: Any = table_at(raw, outer)
+        if key in table and not isinstance(table[key], dict):
+            table[key] = {"name": table[key]}
     return raw
 
 
@@ -144,16 +144,16 @@ def in_new_keys(raw: dict[str, Any], source: str = "") -> dict[str, Any]:
     out = in_full(copy.deepcopy(raw))
     for word, key in SYNONYMS.items():
         outer, _, last = word.rpartition(".")
-        place: Any = table_at(out, outer)
-        if last not in place:
+        table: Any = table_at(out, outer)
+        if last not in table:
             continue
         if source:
             _log.warning("%s: %s is called %s", source, word, key)
-        value = place.pop(last)
-        place, last = _place(out, full(key, value))
-        if last in place:
+        value = table.pop(last)
+        table, last = _place(out, full(key, value))
+        if last in table:
             raise ConfigError(f"{source}: {word} and {key} are both given; keep {key}")
-        place[last] = value
+        table[last] = value
     return out
 
 
@@ -248,15 +248,15 @@ def apply(raw: dict[str, Any], overrides: Sequence[str]) -> frozenset[str]:
     keys = set()
     for path, value in sorted(changes, key=lambda change: not _is_name(change[0])):
         path = _spelled_out(raw, path)
-        place, key = _place(raw, path)
+        table, key = _place(raw, path)
         left_out = path in INNER and value == NOTHING
         if _is_name(path):
-            _drop_options(place, path.removesuffix(".name"), value)
-        elif isinstance(place.get(key), dict) and not isinstance(value, dict) and not left_out:
+            _drop_options(table, path.removesuffix(".name"), value)
+        elif isinstance(table.get(key), dict) and not isinstance(value, dict) and not left_out:
             raise ConfigError(
                 f"command line: {path} is a table; set one of its keys, {path}.KEY=..."
             )
-        place[key] = value
+        table[key] = value
         keys |= {path, *_written_in(path, value)}
     in_full(raw)  # a table may have been given whole
     _one_amount(raw, keys)

@@ -125,7 +125,7 @@ class Config:
         for key in ("name",) * (path in REGISTRIES) + NESTED.get(path, ()):
             options.pop(key, None)
         inside = {key: f"{path}.{key}" for key in options if f"{path}.{key}" in TABLES}
-        return options | {key: self.part(place) for key, place in inside.items()}
+        return options | {key: self.part(inner) for key, inner in inside.items()}
 
     def part(self, path: str, **more: Any) -> Any:
         """The object of the table at a dotted path; None if there is none. more: further

@@ -91,13 +91,13 @@ def _table(table: Table, path: str, origin: Origin) -> Table:
     return {"name": name} | _entries(options, path, maker, f"{path} '{short(name)}'", origin)
 
 
-def _plain(place: Mapping[str, Any], path: str, origin: Origin) -> Table:
+def _plain(outer: Mapping[str, Any], path: str, origin: Origin) -> Table:
     """A table without a name, complete, with those inside of it."""
-    table = place.get(path.rpartition(".")[2], {})
+    table = outer.get(path.rpartition(".")[2], {})
     if not isinstance(table, Mapping):
         raise ConfigError(f"{origin.of(path)}: {path} must be a table, got {table!r}")
     if path == "local":
-        table = _work(table, place.get("rounds"))
+        table = _work(table, outer.get("rounds"))
     return _entries(table, path, TABLES[path], f"[{path}]", origin)
 
 
@@ -107,16 +107,16 @@ def _entries(table: Mapping[str, Any], path: str, maker: Any, label: str, origin
     skip = (*inside, *NESTED.get(path, ()))
     options = {k: v for k, v in table.items() if k not in skip}
     values = check(maker, options, path, label, origin, skip)
-    for key, place in inside.items():
-        if place in INNER:
+    for key, inner_path in inside.items():
+        if inner_path in INNER:
             if table.get(key, NOTHING) != NOTHING:
-                values[key] = _plain(table, place, origin)
+                values[key] = _plain(table, inner_path, origin)
             continue
-        usual = {"name": _USUAL[place]} if place in _USUAL else {}
+        usual = {"name": _USUAL[inner_path]} if inner_path in _USUAL else {}
         inner = usual | table.get(key, {})
         present = inner and inner.get("name") != NOTHING
-        if key in fields_of(maker) if place in _REQUIRED else present:
-            values[key] = _table(inner, place, origin)
+        if key in fields_of(maker) if inner_path in _REQUIRED else present:
+            values[key] = _table(inner, inner_path, origin)
     return values
 
 

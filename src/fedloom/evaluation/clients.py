@@ -188,8 +188,8 @@ class ClientTests:
             return self._tuned(i, row, x, buffers, round)
         if row is not None:  # what its stages put into the model, and into the message
             parts, client = (rec(x=x), msg), self._client
-            shares = [client.download(client.views.whole, m, buffers) for m in parts]
-            model, message = [client.received(download, row) for download in shares]
+            received = [client.download(client.views.whole, m, buffers) for m in parts]
+            model, message = [client.received(download, row) for download in received]
             x, msg, buffers = model.msg.x, message.msg, model.buffers
         if self.plan.algorithm.personalises:
             with Explained(self.plan.algorithm.method, i, max(0, round - 1)):
@@ -200,12 +200,12 @@ class ClientTests:
     def _tuned(self, i: int, row: Rec, x: Vec, buffers: Vec, round: int) -> tuple[Vec, Vec]:
         """A client's model after plain local steps from the common one."""
         client = self._tuner
-        share = client.download(client.views.whole, rec(x=x), buffers)
+        received = client.share(client.views.whole, rec(x=x), buffers)
         memory = client.first_memory(x, i)
         if hasattr(row, "passes"):  # its pass over its data goes on
             memory = memory._replace(passes=row.passes)
         with Explained(self.plan.algorithm.method, i, max(0, round - 1)):
-            result = client.train(client.receive(share, memory), memory, i, round)
+            result = client.train(client.receive(received, memory), memory, i, round)
         return result.x.clone(), self.net.buffers()
 
     @functools.cached_property
@@ -231,8 +231,8 @@ def client_values(
     """
     if name not in score.each:  # nothing is known of single examples
         return [None] * data.population, NOT_MEASURED
-    share = score.each_weights[name]
-    rows = torch.stack([score.each[name] * share, share], 1)
+    counts = score.share[name]
+    rows = torch.stack([score.each[name] * counts, counts], 1)
     targets, basis = data.test_targets, "own test sets"
     if data.test_clients is not None:
         index, owners = data.test_clients.indices, data.test_clients.owners()

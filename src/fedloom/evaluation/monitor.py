@@ -78,8 +78,8 @@ class DivergenceMonitor:
         self._majority = Majority("", 0.0, 0.0)
         accuracy = used and exported(fed.metrics.get("accuracy")) == "accuracy"
         if accuracy and classes is not None and classes > 1 and tests is not None and len(tests):
-            share = 1 / classes
-            self._guess = share + 2 * math.sqrt(share * (1 - share) / len(tests))
+            guess = 1 / classes
+            self._guess = guess + 2 * math.sqrt(guess * (1 - guess) / len(tests))
             self._majority = majority(tests, fed.data.class_names)
         self._metrics = fed.metrics
         self._start, self._uninformed = math.inf, uninformed_loss(fed, objective)

@@ -31,9 +31,9 @@ def binned(score: Score, metrics: Mapping[str, Any], targets: Tensor | None) -> 
         return None
     outcome = targets.reshape(-1).cpu().double()
     likely = (outcome - score.each[name].double().sqrt()).abs()
-    place = (likely * BINS).long().clamp(0, BINS - 1)
+    bins = (likely * BINS).long().clamp(0, BINS - 1)
     columns = torch.stack([torch.ones_like(likely), likely, outcome], 1)
-    return columns[:, :, None] * torch.nn.functional.one_hot(place, BINS)[:, None, :]
+    return columns[:, :, None] * torch.nn.functional.one_hot(bins, BINS)[:, None, :]
 
 
 def disclosed(bins: Tensor | None, least: int = LEAST) -> Bins:

@@ -91,9 +91,8 @@ class Scorer:
         parts = ((rows_of(examples[:1], i)[0], rows_of(examples[1:], i)[0]) for i in batches)
         total = score_of(self.plan, self.fed, net, x, parts)
         back = torch.cat(batches).argsort()
-        tables = total.each, total.each_weights
-        each, weights = ({k: v[back] for k, v in table.items()} for table in tables)
-        return total._replace(each=each, each_weights=weights)
+        each, weights = ({k: v[back] for k, v in table.items()} for table in (total.each, total.share))
+        return total._replace(each=each, share=weights)
 
 
 def keeps_no_statistics(module: nn.Module) -> bool:

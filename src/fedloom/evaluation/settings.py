@@ -142,8 +142,8 @@ class Curve:
         and seconds in all, as add() returned them.
         """
         self.target, self.reached = target, None
-        for at in means:
-            self._look(*at)
+        for mean in means:
+            self._look(*mean)
 
     def _look(self, round: int, mean: float, bytes_total: int, seconds: float) -> None:
         if self.target is None or self.reached is not None:

@@ -49,11 +49,11 @@ def part_of(rule: Rule, net: Net, x: Vec, capacity: float, round: int) -> tuple[
     return view, unscaled((view.net or net).export(view.seen(view.take(x))))
 
 
-def holding(rule: Rule | None, fed: Federation, net: Net) -> Vec | None:
+def holding(submodel: Rule | None, fed: Federation, net: Net) -> Vec | None:
     """How many of all clients hold each coordinate, each counted by its relative weight, (d,); None
     if that changes from round to round, or if every client holds everything.
     """
-    if rule is None or not (rule.fixed and fed.parted):
+    if submodel is None or not (submodel.fixed and fed.parted):
         return None
     x = net.init()
     holders = torch.zeros_like(x)
@@ -61,7 +61,7 @@ def holding(rule: Rule | None, fed: Federation, net: Net) -> Vec | None:
     for i in range(fed.population):
         capacities[fed.capacity(i)] += fed.relative_weight(i)
     for capacity, clients in capacities.items():
-        view = rule.view(x, net, capacity, 0)
+        view = submodel.view(x, net, capacity, 0)
         holders[... if view.held is None else view.held] += clients
     return holders
 

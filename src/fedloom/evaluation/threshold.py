@@ -16,25 +16,25 @@ from .metrics import chances
 YOUDEN, SENSITIVITY = "youden", "sensitivity"
 
 
-def parsed(rule: float | str) -> tuple[str, float]:
+def parsed(setting: float | str) -> tuple[str, float]:
     """A rule -> its name, "" for a threshold, and its number. Raises ConfigError.
 
     >>> parsed(0.3), parsed("youden"), parsed("sensitivity 0.9")
     (('', 0.3), ('youden', 0.0), ('sensitivity', 0.9))
     """
-    name, _, rest = str(rule).strip().partition(" ")
+    name, _, rest = str(setting).strip().partition(" ")
     if name == YOUDEN and not rest:
         return name, 0.0
     try:
-        share = float(rest if name == SENSITIVITY else rule)
+        number = float(rest if name == SENSITIVITY else setting)
     except ValueError:
-        share = 0.0
-    if not 0 < share < 1:
+        number = 0.0
+    if not 0 < number < 1:
         raise ConfigError(
             f"evaluate.threshold must be a probability above 0 and below 1, {YOUDEN}, or "
-            f"'{SENSITIVITY} 0.9', got {rule!r}"
+            f"'{SENSITIVITY} 0.9', got {setting!r}"
         )
-    return (name if name == SENSITIVITY else ""), share
+    return (name if name == SENSITIVITY else ""), number
 
 
 class Threshold:
@@ -42,9 +42,9 @@ class Threshold:
     is chosen anew at each evaluation.
     """
 
-    def __init__(self, rule: float | str = 0.5) -> None:
-        self.name, self._share = parsed(rule)
-        self.rule, self.adaptive = str(rule), bool(self.name)
+    def __init__(self, setting: float | str = 0.5) -> None:
+        self.name, self._share = parsed(setting)
+        self.rule, self.adaptive = str(setting), bool(self.name)
         self.value = 0.5 if self.adaptive else self._share
 
     @property

@@ -70,12 +70,12 @@ class Availability(Part):
         return self._below(self.dropout, population, seed, "dropout", round)
 
     def _below(
-        self, share: float | None, population: int, seed: int, kind: str, round: int
+        self, probability: float | None, population: int, seed: int, kind: str, round: int
     ) -> list[bool]:
-        if share is None or not 0 < share < 1:
-            return [share is None or share == 1] * population
+        if probability is None or not 0 < probability < 1:
+            return [probability is None or probability == 1] * population
         draws = torch.rand(population, generator=generator(seed, kind, round), dtype=torch.float64)
-        marks: list[bool] = (draws < share).tolist()
+        marks: list[bool] = (draws < probability).tolist()
         return marks
 
 

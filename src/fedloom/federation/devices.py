@@ -64,11 +64,11 @@ class LogNormal(Devices):
     def speeds(self, clients: int, seed: int) -> list[float]:
         z = torch.randn(clients, generator=generator(seed, "devices"), dtype=torch.float64)
         speeds = [float(v) for v in self.median * (self.sigma * z).exp()]
-        if odd := [v for v in speeds if not 1e-9 < v < 1e12]:
+        if extreme := [v for v in speeds if not 1e-9 < v < 1e12]:
             raise ConfigError(
                 f"LogNormal.median = {self.median:g} and sigma = {self.sigma:g} give a client "
-                f"{odd[0]:g} steps a second; with sigma = 0.5 the fastest sixth is 2.7 times as "
-                "fast as the slowest"
+                f"{extreme[0]:g} steps a second; with sigma = 0.5 the fastest sixth is 2.7 times "
+                "as fast as the slowest"
             )
         return speeds
 

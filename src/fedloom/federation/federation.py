@@ -307,8 +307,8 @@ class Federation:
         if self.local.dp is not None:
             rows, device = self.data.clients.of(client), self.data.inputs.device
             keys = self.seed, round, client
-            steps, share = self.steps(client), self.example_share(client)
-            return [i.to(device) for i in self.local.dp.batches(rows, share, steps, *keys)]
+            steps, rate = self.steps(client), self.example_share(client)
+            return [i.to(device) for i in self.local.dp.batches(rows, rate, steps, *keys)]
         order = self.order(client, round, steps_done).to(
             self.data.inputs.device
         )  # all at once, not step by step

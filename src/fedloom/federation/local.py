@@ -224,13 +224,13 @@ class Local(Part):
                     f"local.{name} = {value} goes with optimiser {', '.join(used)}, not "
                     f"{self.optimiser}; drop it, or take local.optimiser = adamw"
                 )
-        odd = "local.order = text" if self.order == "text" else ""
-        odd = "local.drop_last" if self.drop_last else odd
-        odd = "local.passes" if self.passes is not None else odd
-        if self.dp is not None and odd:
+        setting = "local.order = text" if self.order == "text" else ""
+        setting = "local.drop_last" if self.drop_last else setting
+        setting = "local.passes" if self.passes is not None else setting
+        if self.dp is not None and setting:
             raise ConfigError(
-                f"{odd} and local.dp: every example is in a batch by itself, so that batches have "
-                "neither an order nor a size; leave one of them out"
+                f"{setting} and local.dp: every example is in a batch by itself, so that batches "
+                "have neither an order nor a size; leave one of them out"
             )
 
     @property

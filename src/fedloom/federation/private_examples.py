@@ -42,12 +42,12 @@ class ExamplePrivacy(Part):
     )
 
     # ------------------------------------------------------------------------------------ the draws
-    def batches(self, examples: Tensor, share: float, steps: int, *place: int) -> list[Tensor]:
+    def batches(self, examples: Tensor, rate: float, steps: int, *keys: int) -> list[Tensor]:
         """The Poisson batches of a client's round, of its examples (n,): some may be empty.
-        share: q; place: seed, round, client.
+        rate: q; keys: seed, round, client.
         """
-        uniform = self.uniforms(*place)
-        return [examples[uniform(len(examples)) < share] for _ in range(steps)]
+        uniform = self.uniforms(*keys)
+        return [examples[uniform(len(examples)) < rate] for _ in range(steps)]
 
     def uniforms(self, seed: int, round: int, client: int) -> Callable[[int], Tensor]:
         """What draws a client's batches in a round: n -> numbers in [0, 1), float64."""
@@ -59,27 +59,27 @@ class ExamplePrivacy(Part):
         source = generator(seed, "example noise", round, client)
         return lambda shape, dtype: torch.randn(shape, generator=source, dtype=dtype)
 
-    def noises(self, expected: int, *place: int) -> Normals:
+    def noises(self, expected: int, *keys: int) -> Normals:
         """What draws the noise of the mean gradients of a client's round. expected: the size of its
-        batches; place: seed, round, client.
+        batches; keys: seed, round, client.
         """
-        normal, deviation = self.normals(*place), self.noise * self.clip / expected
+        normal, deviation = self.normals(*keys), self.noise * self.clip / expected
         return lambda shape, dtype: deviation * normal(shape, dtype)
 
     # --------------------------------------------------------------------------------- the accounts
-    def epsilon(self, share: float, steps: int) -> float:
+    def epsilon(self, rate: float, steps: int) -> float:
         """What so many steps cost, with batches of a share q of the examples. Raises ConfigError
         without dp-accounting.
         """
-        return epsilon(self.noise, share, self.delta, steps) if steps else 0.0
+        return epsilon(self.noise, rate, self.delta, steps) if steps else 0.0
 
-    def rounds_within(self, share: float, steps: int, most: int) -> int:
+    def rounds_within(self, rate: float, steps: int, most: int) -> int:
         """How many of so many rounds of these steps the budget allows, which may be none."""
         if self.max_epsilon is None:
             return most
-        if self.epsilon(share, steps) > self.max_epsilon:
+        if self.epsilon(rate, steps) > self.max_epsilon:
             return 0
-        allowed = rounds_within(self.max_epsilon, self.noise, share, self.delta, steps * most)
+        allowed = rounds_within(self.max_epsilon, self.noise, rate, self.delta, steps * most)
         return allowed // steps
 
 

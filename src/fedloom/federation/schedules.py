@@ -86,8 +86,8 @@ class Cosine(Schedule):
     def __call__(self, round: int, step: int) -> float:
         if round < self.warmup:
             return (round + 1) / self.warmup
-        share = min((round - self.warmup) / max(self.rounds - self.warmup, 1), 1.0)
-        return self.floor + (1 - self.floor) * 0.5 * (1 + math.cos(math.pi * share))
+        progress = min((round - self.warmup) / max(self.rounds - self.warmup, 1), 1.0)
+        return self.floor + (1 - self.floor) * 0.5 * (1 + math.cos(math.pi * progress))
 
 
 class Milestones(Schedule):

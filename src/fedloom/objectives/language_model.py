@@ -74,7 +74,7 @@ class LanguageModel(CrossEntropy):
     def carry(self, net: Net, x: Vec, batch: Batch, mem: Rec) -> Rec:
         with torch.no_grad():
             h, c = self._run(net, x, batch[0], mem)[1]
-        at = mem.at + 1
-        end = at >= mem.batches
-        h, c, at = (torch.where(end, torch.zeros_like(v), v) for v in (h, c, at))
-        return mem._replace(h=h, c=c, at=at)
+        step = mem.at + 1
+        end = step >= mem.batches
+        h, c, step = (torch.where(end, torch.zeros_like(v), v) for v in (h, c, step))
+        return mem._replace(h=h, c=c, at=step)

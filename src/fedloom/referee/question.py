@@ -83,8 +83,8 @@ class Question:
         and a batch of one row would otherwise be there in all runs of tuning and in no other one.
         """
         usual = float(self.config(cell, method).values["evaluate"].get("validation") or VALIDATION)
-        share = float(f"{usual * _SHARES[split % len(_SHARES)]:.3g}")
-        changes = {"evaluate.validation": f"{min(share, _MOST_HELD):g}"}
+        fraction = float(f"{usual * _SHARES[split % len(_SHARES)]:.3g}")
+        changes = {"evaluate.validation": f"{min(fraction, _MOST_HELD):g}"}
         return self._run(cell, method, choice, split and _SEEDS + split, changes)
 
     def _run(self, cell: Cell, method: Method, choice: Words, seed: int, extra: Words) -> Trial:
@@ -129,8 +129,8 @@ def parse(
     pairs = tuple((methods[0], rival) for rival in methods[1:])
     cells = tuple(_cells(words))
     question = Question(vary, tuple(methods), pairs, cells, space, trials, most, delta, out)
-    for place in itertools.product(cells, methods):
-        refuse_own_models(question.config(*place))
+    for pair in itertools.product(cells, methods):
+        refuse_own_models(question.config(*pair))
     return question
 
 

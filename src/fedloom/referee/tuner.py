@@ -51,9 +51,9 @@ class Tuner:
 
     def seconds(self) -> float:
         """What a run takes: the first of the search."""
-        at = self.places[0]
-        start = {key: ladder.start for key, ladder in self.spaces[at].items()}
-        first, second = (self.question.tuning(*at, start, split) for split in (0, 1))
+        place = self.places[0]
+        start = {key: ladder.start for key, ladder in self.spaces[place].items()}
+        first, second = (self.question.tuning(*place, start, split) for split in (0, 1))
         return self._runs.seconds_of(first, second)
 
     def splits(self) -> int:
@@ -162,11 +162,11 @@ def _same(text: str, value: Any) -> bool:
         return text == str(value)
 
 
-def held_out(data: FederatedData, share: float) -> int:
+def held_out(data: FederatedData, fraction: float) -> int:
     """How many rows a validation split of these data has."""
     if data.validation is not None:
         return len(data.validation)
-    return sum(math.floor(share * size) for size in data.sizes.tolist())
+    return sum(math.floor(fraction * size) for size in data.sizes.tolist())
 
 
 def _scores(runs: Mapping[Point, Sequence[Run | None]]) -> dict[Point, float]:

@@ -98,11 +98,11 @@ def behind_mask(held: Tensor, layout: Layout, fit: Rec = None) -> View:
 
 def off_its_size(rule: Rule, view: View, capacity: float, advice: str) -> list[str]:
     """A remark if a sub-model is larger by half, or smaller by a third, than its capacity."""
-    share = view.layout.d / view.d
-    if 2 / 3 <= share / capacity <= 3 / 2:
+    size = view.layout.d / view.d
+    if 2 / 3 <= size / capacity <= 3 / 2:
         return []
     return [
-        f"{rule.name}: a client of capacity {capacity:g} holds {share:.2%} of the model "
+        f"{rule.name}: a client of capacity {capacity:g} holds {size:.2%} of the model "
         f"({view.layout.d:,} of {view.d:,}); {advice}"
     ]
 

@@ -124,7 +124,7 @@ class FIARSE(Rule):
         return super().name if self.dynamic or self.biased else "Pruning-Greedy"
 
     def counted(self, net: Net) -> tuple[bool, ...]:
-        return tuple(place >= 0 for place in self._places(net))
+        return tuple(group >= 0 for group in self._groups(net))
 
     def maskable(self, net: Net) -> tuple[bool, ...]:
         """Which pieces of net.layout may be masked, one truth value per piece."""
@@ -154,10 +154,10 @@ class FIARSE(Rule):
                 f"{self.name} chooses by the server's model, but got none; "
                 "a client makes its view with again()"
             )
-        a, places = x.abs(), self._places(net)
-        tau = self._thresholds(a, places, net.layout, capacity)
-        held = (a >= _spread(tau, places, net.layout)).nonzero()[:, 0]
-        return self._masked_view(held, tau, places, net.layout)
+        a, groups = x.abs(), self._groups(net)
+        tau = self._thresholds(a, groups, net.layout, capacity)
+        held = (a >= _spread(tau, groups, net.layout)).nonzero()[:, 0]
+        return self._masked_view(held, tau, groups, net.layout)
 
     def grad(self, grad: Callable[[Vec], Vec], x: Vec, fit: Rec) -> Vec:
         if fit is None:
@@ -209,16 +209,16 @@ class FIARSE(Rule):
         check_capacity(self, capacity)
         if capacity == 1:
             return whole(net.layout)
-        raw, places = message.mask.cpu().numpy(), self._places(net)
-        free = torch.tensor([place >= 0 for place in places])
+        raw, groups = message.mask.cpu().numpy(), self._groups(net)
+        free = torch.tensor([group >= 0 for group in groups])
         competing = free.repeat_interleave(torch.tensor(net.layout.sizes)).numpy()
         held = ~competing
         index = read(raw[5:], int(raw[0]), int(competing.sum()), int.from_bytes(raw[1:5], "little"))
         held[np.flatnonzero(competing)[index]] = True
         where = torch.from_numpy(np.flatnonzero(held)).to(net.device)
-        return self._masked_view(where, message.tau.to(net.device), places, net.layout)
+        return self._masked_view(where, message.tau.to(net.device), groups, net.layout)
 
-    def _places(self, net: Net) -> list[int]:
+    def _groups(self, net: Net) -> list[int]:
         """The group of every piece: 0, 1, ..., or -1 if it is exempt."""
         groups: dict[str, int] = {}
         places = []
@@ -250,19 +250,19 @@ class FIARSE(Rule):
         names = [name for name, masked in both if masked]
         return names if len(names) <= 8 else [*names[:4], "...", *names[-3:]]
 
-    def _thresholds(self, a: Vec, places: list[int], layout: Layout, capacity: float) -> Vec:
+    def _thresholds(self, a: Vec, groups: list[int], layout: Layout, capacity: float) -> Vec:
         pieces = [piece.reshape(-1) for piece in layout.pieces(a)]
         members = [
-            torch.cat([piece for piece, place in zip(pieces, places, strict=True) if place == g])
-            for g in range(max(places) + 1)
+            torch.cat([piece for piece, group in zip(pieces, groups, strict=True) if group == g])
+            for g in range(max(groups) + 1)
         ]
         return torch.stack([_kth_largest(m, _quota(capacity, len(m))) for m in members])
 
-    def _masked_view(self, held: Tensor, tau: Vec, places: list[int], layout: Layout) -> View:
-        free = torch.tensor([place >= 0 for place in places], device=held.device)
+    def _masked_view(self, held: Tensor, tau: Vec, groups: list[int], layout: Layout) -> View:
+        free = torch.tensor([group >= 0 for group in groups], device=held.device)
         sizes = torch.tensor(layout.sizes, device=held.device)
         competes = free.repeat_interleave(sizes)[held]
-        fit = rec(tau=_spread(tau, places, layout)[held], groups=tau, competes=competes)
+        fit = rec(tau=_spread(tau, groups, layout)[held], groups=tau, competes=competes)
         return behind_mask(held, layout, fit)
 
     def remarks(self, view: View, net: Net, capacity: float) -> list[str]:
@@ -271,7 +271,7 @@ class FIARSE(Rule):
         """
         if view.held is None:
             return []
-        places, names = self._places(net), net.layout.names
+        places, names = self._groups(net), net.layout.names
         sizes, left = net.layout.sizes, view.layout.sizes
         masked = [i for i, place in enumerate(places) if place >= 0]
         groups = [[i for i in masked if places[i] == g] for g in range(max(places) + 1)]
@@ -348,8 +348,8 @@ def _kth_largest(values: Vec, k: int) -> Tensor:
     return values.kthvalue(len(values) - k + 1).values
 
 
-def _spread(tau: Vec, places: list[int], layout: Layout) -> Vec:
+def _spread(tau: Vec, groups: list[int], layout: Layout) -> Vec:
     """Thresholds (groups,) -> (d,); 0 for the pieces that are exempt, so that they are all held."""
     device = tau.device
-    piecewise = torch.cat([tau, tau.new_zeros(1)])[torch.tensor(places, device=device)]
+    piecewise = torch.cat([tau, tau.new_zeros(1)])[torch.tensor(groups, device=device)]
     return piecewise.repeat_interleave(torch.tensor(layout.sizes, device=device))

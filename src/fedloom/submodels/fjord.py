@@ -123,8 +123,8 @@ class FjORD(Rule):
             module = small.module
         parts = torch.zeros(len(narrower) + 1, len(held), dtype=torch.bool)
         parts[-1] = True
-        for row, share in zip(parts, narrower, strict=False):
-            row[torch.searchsorted(held.cpu(), self._cut(net, share)[1].cpu())] = True
+        for row, narrow in zip(parts, narrower, strict=False):
+            row[torch.searchsorted(held.cpu(), self._cut(net, narrow)[1].cpu())] = True
         inner = OrderedNet(module, parts.to(net.device)) if narrower else Net(module)
         return View(None if capacity == 1 else held, inner, None, inner.layout, net.layout.d)
 

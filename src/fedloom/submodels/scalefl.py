@@ -89,9 +89,9 @@ class ScaleFL(Rule):
         widest = 0.0
         for depth in range(exits, 0, -1):
             cut = how._replace(exits=depth)
-            share = largest_share(net, cut, capacity) or 0.0
-            if share >= self.least or math.isclose(share, self.least):
-                return cut._replace(share=share)
-            if share > widest:
-                best, widest = cut._replace(share=share), share
+            width = largest_share(net, cut, capacity) or 0.0
+            if width >= self.least or math.isclose(width, self.least):
+                return cut._replace(share=width)
+            if width > widest:
+                best, widest = cut._replace(share=width), width
         return best

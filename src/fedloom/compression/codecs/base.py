@@ -149,7 +149,7 @@ def _squeezed(symbols: Bytes, width: int) -> bytes:
         for j in range(per):
             out |= rows[:, j] << (8 - width * (j + 1))
         return out.tobytes()
-    parts = (symbols[at : at + _CHUNK, None] for at in range(0, len(symbols), _CHUNK))
+    parts = (symbols[start : start + _CHUNK, None] for start in range(0, len(symbols), _CHUNK))
     return b"".join(np.packbits(np.unpackbits(s, axis=1)[:, 8 - width :]).tobytes() for s in parts)
 
 
@@ -164,11 +164,11 @@ def _unsqueezed(block: Bytes, width: int, n: int) -> npt.NDArray[np.uint8 | np.b
             rows[:, j] = (block >> (8 - width * (j + 1))) & ((1 << width) - 1)
         return rows.reshape(-1)[:n]
     out = np.empty(n, np.uint8)
-    for at in range(0, n, _CHUNK):
-        count, first = min(_CHUNK, n - at), at * width // 8
+    for start in range(0, n, _CHUNK):
+        count, first = min(_CHUNK, n - start), start * width // 8
         bits = np.unpackbits(block[first : first + _nbytes(count, width)], count=count * width)
         wide = np.packbits(bits.reshape(count, width), axis=1)[:, 0]
-        out[at : at + count] = wide >> (8 - width)
+        out[start : start + count] = wide >> (8 - width)
     return out
 
 

@@ -37,13 +37,13 @@ def pieces(sizes: Sequence[int], bucket: int) -> Iterator[Piece]:
     """
     first, before = 0, 0  # coordinate and bucket at which the layer begins
     for length in sizes:
-        size, at = _size(length, bucket), 0
-        while at < length:
-            room = CHUNK // size * size if size <= CHUNK else min(CHUNK, size - at % size)
-            n = min(room, length - at)
-            span = slice(before + at // size, before + (at + n - 1) // size + 1)
-            yield Piece(first + at, n, size, span)
-            at += n
+        size, start = _size(length, bucket), 0
+        while start < length:
+            room = CHUNK // size * size if size <= CHUNK else min(CHUNK, size - start % size)
+            n = min(room, length - start)
+            span = slice(before + start // size, before + (start + n - 1) // size + 1)
+            yield Piece(first + start, n, size, span)
+            start += n
         first, before = first + length, before + -(-length // size)
 
 

@@ -150,8 +150,8 @@ class Int8(Codec):
 def _steps(p: Vec, parts: list[Piece], number: int) -> Tensor:
     """max|p| / 127 of every bucket, float32 rounded up, so that no value is beyond 127 steps."""
     largest = torch.zeros(number, dtype=work(p))
-    for at, n, size, span in parts:
-        part = p[at : at + n].abs().to(work(p))
+    for start, n, size, span in parts:
+        part = p[start : start + n].abs().to(work(p))
         if span.stop - span.start > 1:
             part = torch.nn.functional.pad(part, (0, -n % size)).view(-1, size)
         largest[span] = torch.maximum(largest[span], part.view(span.stop - span.start, -1).amax(1))

@@ -55,9 +55,9 @@ class Natural(Codec):
         expect(message, layout)
         out = torch.empty(layout.d, dtype=dtype or torch.float32)
         parts = (torch.split(v, _CHUNK) for v in (out, message.exponent, message.negative))
-        for place, exponent, negative in zip(*parts, strict=True):
+        for values, exponent, negative in zip(*parts, strict=True):
             bits = (exponent.to(torch.int32) << 23) | (negative.to(torch.int32) << 31)
-            place.copy_(bits.view(torch.float32))
+            values.copy_(bits.view(torch.float32))
         return out
 
     def omega(self, d: int) -> float | None:

@@ -114,18 +114,18 @@ class PowerSGD(Codec):
         expect(message, layout)
         lengths, value = self._lengths(layout), message.value
         out = torch.empty(layout.d, dtype=dtype or value.dtype)
-        parts, places = torch.split(value, lengths), torch.split(out, layout.sizes)
-        pieces = zip(parts, self.shapes(layout), places, strict=True)
-        for part, nm, place in pieces:
+        parts, targets = torch.split(value, lengths), torch.split(out, layout.sizes)
+        pieces = zip(parts, self.shapes(layout), targets, strict=True)
+        for part, nm, target in pieces:
             if nm is None:
-                place.copy_(part)
+                target.copy_(part)
                 continue
             work = part.to(torch.promote_types(part.dtype, torch.float32))
             left, right = torch.split(work.view(-1, self.rank), list(nm))
-            if place.dtype == work.dtype:
-                torch.mm(left, right.T, out=place.view(nm))
+            if target.dtype == work.dtype:
+                torch.mm(left, right.T, out=target.view(nm))
             else:
-                place.copy_((left @ right.T).view(-1))
+                target.copy_((left @ right.T).view(-1))
         return out
 
     def parameters(self) -> bytes:

@@ -180,8 +180,8 @@ def _norms(p: Vec, sizes: list[int], bucket: int) -> Tensor:
     largest value beyond the last level, and make it biased.
     """
     squares = torch.zeros(buckets.count(sizes, bucket), dtype=torch.float64)
-    for at, n, size, span in pieces(sizes, bucket):
-        part = p[at : at + n]
+    for start, n, size, span in pieces(sizes, bucket):
+        part = p[start : start + n]
         if span.stop - span.start == 1:
             squares[span] += part.double().square().sum()
             continue

@@ -53,10 +53,10 @@ class Sign(Codec):
         sizes = self._sizes(layout)
         scale: Tensor = message.scale.to(dtype or message.scale.dtype)
         out = scale.new_empty(layout.d)
-        for place, negative, one in zip(
+        for values, negative, one in zip(
             torch.split(out, sizes), torch.split(message.negative, sizes), scale, strict=True
         ):
-            torch.where(negative, -one, one, out=place)
+            torch.where(negative, -one, one, out=values)
         return out
 
     def lengths(self, k: int, layout: Layout) -> dict[str, int]:

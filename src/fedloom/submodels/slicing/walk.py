@@ -106,9 +106,9 @@ def cut_net(net: Net, how: Cut) -> tuple[Net, Tensor]:
     walk, module = _walked(net.module, how)
     small, left = Net(module), walk.left(net)
     if small.layout.names != left or set(left) - set(walk.selection):
-        odd = sorted({*small.layout.names} ^ {*left}) or sorted({*left} - {*walk.selection})
+        wrong = sorted({*small.layout.names} ^ {*left}) or sorted({*left} - {*walk.selection})
         raise Part(walk, net.module, "").refuse(
-            f"'{odd[0]}' is tied to another parameter or was not cut", KNOWN
+            f"'{wrong[0]}' is tied to another parameter or was not cut", KNOWN
         )
     held, offset = [], 0
     for name, shape, size in zip(
@@ -180,9 +180,9 @@ def largest_share(net: Net, how: Cut, capacity: float) -> float | None:
 
 def _positions(shape: tuple[int, ...], ids: tuple[Tensor | None, ...]) -> Tensor:
     """The positions of the kept entries of a tensor in its flattened form, increasing."""
-    place = torch.zeros((), dtype=torch.int64)
+    position = torch.zeros((), dtype=torch.int64)
     for axis, n in enumerate(shape):
         some = ids[axis] if axis < len(ids) else None
         along = torch.arange(n) if some is None else some
-        place = place.unsqueeze(-1) * n + along
-    return place.reshape(-1)
+        position = position.unsqueeze(-1) * n + along
+    return position.reshape(-1)
