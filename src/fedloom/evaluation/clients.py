@@ -200,7 +200,7 @@ class ClientTests:
     def _tuned(self, i: int, row: Rec, x: Vec, buffers: Vec, round: int) -> tuple[Vec, Vec]:
         """A client's model after plain local steps from the common one."""
         client = self._tuner
-        received = client.share(client.views.whole, rec(x=x), buffers)
+        received = client.download(client.views.whole, rec(x=x), buffers)
         memory = client.first_memory(x, i)
         if hasattr(row, "passes"):  # its pass over its data goes on
             memory = memory._replace(passes=row.passes)
@@ -231,7 +231,7 @@ def client_values(
     """
     if name not in score.each:  # nothing is known of single examples
         return [None] * data.population, NOT_MEASURED
-    counts = score.share[name]
+    counts = score.each_weights[name]
     rows = torch.stack([score.each[name] * counts, counts], 1)
     targets, basis = data.test_targets, "own test sets"
     if data.test_clients is not None:

@@ -91,8 +91,10 @@ class Scorer:
         parts = ((rows_of(examples[:1], i)[0], rows_of(examples[1:], i)[0]) for i in batches)
         total = score_of(self.plan, self.fed, net, x, parts)
         back = torch.cat(batches).argsort()
-        each, weights = ({k: v[back] for k, v in table.items()} for table in (total.each, total.share))
-        return total._replace(each=each, share=weights)
+        each, weights = (
+            {k: v[back] for k, v in table.items()} for table in (total.each, total.each_weights)
+        )
+        return total._replace(each=each, each_weights=weights)
 
 
 def keeps_no_statistics(module: nn.Module) -> bool:

@@ -158,7 +158,7 @@ def check_rounds(aggregation: Aggregation, cohorts: ClientSampler, rounds: int) 
 
 def _turnout(cohorts: ClientSampler, round: int) -> tuple[int, int]:
     """How many clients are asked in a round (from 0), and how many answer."""
-    cohort, given = cohorts.of(round), cohorts.given
+    cohort, given = cohorts.of(round), cohorts.availability
     if given is None:
         return len(cohort), len(cohort)
     dropped = given.dropped(cohorts.population, cohorts.seed, round)

@@ -269,7 +269,9 @@ def check_singles(net: Net, fed: Federation, submodel: Rule | None, cohorts: Cli
             nets.append(submodel.view(x, net, small, 0).net or net)
         for one in nets:
             module = copy.deepcopy(one.module).train(training)  # statistics may move
-            if (norm := _find_refusing_norm(module, fed.batch(fed.data.trial_indices[:1])[0])) is not None:
+            if (
+                norm := _find_refusing_norm(module, fed.batch(fed.data.trial_indices[:1])[0])
+            ) is not None:
                 raise CompositionError(
                     f"{type(one.module).__name__}: {norm} has one value to normalise in a batch of "
                     f"one example, as {where}; {advice}, or take a norm over more values (such as "

@@ -55,7 +55,7 @@ def choose_engine(
     clients: the same at all ranks.
     """
     choose = family_of if is_auto(name) else choose_chunk
-    return group.first(lambda: replace(choose(plan, fed, net, clients, group.size), given=name))
+    return group.first(lambda: replace(choose(plan, fed, net, clients, group.size), setting=name))
 
 
 def engine_for(requested: str | Engine, group: Group, largest: int, rounds: int) -> Engine:
