@@ -75,8 +75,8 @@ class Alone(LocalRound):
         place = self.client, self.round, self.seed
         mem, obj = self.steps.initial_states(self.download, self.memory, *place)
         msg, (job,) = self.download.msg, self.jobs
-        now = Inputs(mem, obj, msg, job, job.draws.seed)
-        return now._replace(job=job._replace(full=self.full(now, OUTSIDE)))
+        inputs = Inputs(mem, obj, msg, job, job.draws.seed)
+        return inputs._replace(job=job._replace(full=self.full(inputs, OUTSIDE)))
 
     def batches(self) -> Iterator[Step]:
         fed, i, rates, dp = self.fed, self.client, self.rates[0], self.fed.local.dp
@@ -91,16 +91,16 @@ class Alone(LocalRound):
                 step = step._replace(weight=weight, noise=noises(x.shape, x.dtype).to(x.device))
             yield step
 
-    def begin(self, now: Inputs) -> tuple[Vec, Rec]:
-        x, loc = self.steps.guard.call("start", now.msg, now.mem, now.job)
+    def begin(self, inputs: Inputs) -> tuple[Vec, Rec]:
+        x, loc = self.steps.guard.call("start", inputs.msg, inputs.mem, inputs.job)
         return (self._reused.points.take(x).copy_(x) if self._plain else x), loc
 
     def advance(
-        self, k: int, x: Vec, loc: Rec, now: Inputs, step: Step
+        self, k: int, x: Vec, loc: Rec, inputs: Inputs, step: Step
     ) -> tuple[Vec, Rec, Rec, Tensor | None]:
         if self._plain:
-            return x, loc, now.obj, self._descend(x, now, step)
-        d, loc, obj, loss = self.step(k, x, loc, now, step)
+            return x, loc, inputs.obj, self._descend(x, inputs, step)
+        d, loc, obj, loss = self.step(k, x, loc, inputs, step)
         d = d.contiguous()  # one entry of x spread out would change while x is written to
         points, in_use = self._reused.points, storages(loc, obj) if loc or obj else NOTHING
         x = torch.sub(x, d, alpha=step.lr, out=points.next(x, in_use))
@@ -108,7 +108,7 @@ class Alone(LocalRound):
         self._reused.gradients.settle(in_use)
         return x, loc, obj, loss
 
-    def _descend(self, x: Vec, now: Inputs, step: Step) -> Tensor:
+    def _descend(self, x: Vec, inputs: Inputs, step: Step) -> Tensor:
         """Move x, a vector of the engine's, by -lr times the gradient there, in place.
 
         For directions that are the gradient itself. It works layer by layer, because a vector of
@@ -116,7 +116,7 @@ class Alone(LocalRound):
         """
         beat()
         self.gradients[step.number, OWN_BATCH] += 1
-        loss, parts, direct = self._pieces(x, step, now.msg.x, now.obj)
+        loss, parts, direct = self._pieces(x, step, inputs.msg.x, inputs.obj)
         for piece, part in zip(self.net.pieces, parts, strict=True):
             if part is not None:
                 torch.sub(piece, part, alpha=step.lr, out=piece)
@@ -124,12 +124,12 @@ class Alone(LocalRound):
             torch.sub(x, direct, alpha=step.lr, out=x)
         return loss
 
-    def end(self, x: Vec, loc: Rec, now: Inputs) -> tuple[Rec, Rec, Rec]:
+    def end(self, x: Vec, loc: Rec, inputs: Inputs) -> tuple[Rec, Rec, Rec]:
         rates = self.rates[0]
-        return self.finish(x, loc, now, now.job.at(lr=rates[-1], step=float(len(rates) - 1)))
+        return self.finish(x, loc, inputs, inputs.job.at(lr=rates[-1], step=float(len(rates) - 1)))
 
-    def job_at(self, now: Inputs, step: Step, k: int) -> Job:
-        job: Job = now.job.at(lr=step.lr, step=float(k))
+    def job_at(self, inputs: Inputs, step: Step, k: int) -> Job:
+        job: Job = inputs.job.at(lr=step.lr, step=float(k))
         return job
 
     # ------------------------------------------------------------------------------ its gradients
@@ -187,14 +187,14 @@ class Alone(LocalRound):
         return loss
 
     def _over_all(
-        self, ask: Callable[[Oracle], Tensor], zero: Tensor, now: Inputs, k: int
+        self, ask: Callable[[Oracle], Tensor], zero: Tensor, inputs: Inputs, k: int
     ) -> Tensor:
         fed = self.fed
         rows = fed.data.clients.of(self.client).to(fed.data.inputs.device)
         seed = key(fed.seed, "full", self.round, self.client)
         for m, index in enumerate(torch.split(rows, fed.local.batch or len(rows))):
             batch = Step(fed.batch(index), substream(seed, m), 0.0, k)
-            part = ask(self.gradient(now, batch, (OUTSIDE, m), []))
+            part = ask(self.gradient(inputs, batch, (OUTSIDE, m), []))
             zero.add_(part, alpha=len(index) / len(rows))
             self._reused.passing.settle(NOTHING)
         return zero

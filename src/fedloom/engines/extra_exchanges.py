@@ -44,17 +44,14 @@ def probe_of(client: Client, x: Vec, buffers: Vec, i: int) -> tuple[Rec, ClientC
     with client.explained(i, -1):
         net.load_buffers(buffers)
         net.train()
-        download, memory = (
-            client.download(client.views.whole, rec(x=x), buffers),
-            client.first_memory(x, i),
-        )
+        download = client.download(client.views.whole, rec(x=x), buffers)
+        memory = client.first_memory(x, i)
         local = client.local_round(download, memory, i, 0, "probe")
         seed_all(local.seed, x)
         batch = Step(fed.batch(fed.probe_batch(i)), local.seed, 0.0, 0)
-        now = Inputs(memory.alg, memory.obj, download.msg, None, None)
-        up = call_checked(
-            "probe", plan.algorithm.probe, x, local.gradient(now, batch, (OUTSIDE, OWN_BATCH), [])
-        )
+        inputs = Inputs(memory.alg, memory.obj, download.msg, None, None)
+        grad = local.gradient(inputs, batch, (OUTSIDE, OWN_BATCH), [])
+        up = call_checked("probe", plan.algorithm.probe, x, grad)
         if not finite(up):
             raise ClientError(
                 f"{plan.algorithm.method}: client {i}: what it sent before round 1 is "
@@ -116,15 +113,15 @@ def answer_of(
     """What a client answers; its new state, None if that stays the same; what was computed."""
     guard, view, msg = client.steps.guard, download.view, download.msg
     local = client.local_round(download, memory, i, round, "ask")
-    now = local.inputs()
-    now.job.draws.at(ASK)
+    inputs = local.inputs()
+    inputs.job.draws.at(ASK)
     download.net.train()
-    before = counters(msg, now.mem)
-    answer, new = guard.call("ask", msg, now.mem, now.job)
-    guard.unchanged(before, msg, now.mem)
+    before = counters(msg, inputs.mem)
+    answer, new = guard.call("ask", msg, inputs.mem, inputs.job)
+    guard.unchanged(before, msg, inputs.mem)
     if (attack := client.fed.attack) is not None and i in client.fed.hostile:
         answer = attack.sent(answer, client.fed.seed, round, i)
-    new_memory = None if new is now.mem else memory._replace(alg=view.put(new, memory.alg))
+    new_memory = None if new is inputs.mem else memory._replace(alg=view.put(new, memory.alg))
     return numbers(answer), new_memory, local.work(0, 0.0)
 
 

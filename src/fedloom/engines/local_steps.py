@@ -184,21 +184,21 @@ class LocalRound(ABC):
         """The steps, one at a time: the data of all are never in memory together."""
 
     @abstractmethod
-    def begin(self, now: Inputs) -> tuple[Vec, Rec]:
+    def begin(self, inputs: Inputs) -> tuple[Vec, Rec]:
         """-> x where the steps begin, and loc."""
 
     @abstractmethod
     def advance(
-        self, k: int, x: Vec, loc: Rec, now: Inputs, step: Step
+        self, k: int, x: Vec, loc: Rec, inputs: Inputs, step: Step
     ) -> tuple[Vec, Rec, Rec, Tensor | None]:
         """-> x, loc and obj after step k, and the loss at its first gradient."""
 
     @abstractmethod
-    def end(self, x: Vec, loc: Rec, now: Inputs) -> tuple[Rec, Rec, Rec]:
+    def end(self, x: Vec, loc: Rec, inputs: Inputs) -> tuple[Rec, Rec, Rec]:
         """-> the update, and the new mem and obj, after the last step."""
 
     @abstractmethod
-    def job_at(self, now: Inputs, step: Step, k: int) -> Job:
+    def job_at(self, inputs: Inputs, step: Step, k: int) -> Job:
         """What the method is told at step k."""
 
     @abstractmethod
@@ -215,7 +215,7 @@ class LocalRound(ABC):
 
     @abstractmethod
     def _over_all(
-        self, ask: Callable[[Oracle], Tensor], zero: Tensor, now: Inputs, k: int
+        self, ask: Callable[[Oracle], Tensor], zero: Tensor, inputs: Inputs, k: int
     ) -> Tensor:
         """The mean of what is asked of every batch of a client's data, by their examples."""
 
@@ -223,20 +223,20 @@ class LocalRound(ABC):
     def run(self) -> Trained:
         """Train the clients."""
         self.download.net.train()
-        now, guard, msg = self.inputs(), self.steps.guard, self.download.msg
-        before = counters(msg, now.mem)
-        (x, loc), k = self.begin(now), 0
+        inputs, guard, msg = self.inputs(), self.steps.guard, self.download.msg
+        before = counters(msg, inputs.mem)
+        (x, loc), k = self.begin(inputs), 0
         for k, step in enumerate(self.batches(), 1):
             if self.look is not None:
                 self._show(self.look, k - 1, x)
-            x, loc, obj, loss = self.advance(k - 1, x, loc, now, step)
-            now = now if obj is now.obj else now._replace(obj=obj)
+            x, loc, obj, loss = self.advance(k - 1, x, loc, inputs, step)
+            inputs = inputs if obj is inputs.obj else inputs._replace(obj=obj)
             if loss is not None:
                 self.losses[k - 1] = loss
         if self.look is not None:
             self._show(self.look, k, x)
-        up, mem, obj = self.end(x, loc, now)
-        guard.unchanged(before, msg, now.mem)
+        up, mem, obj = self.end(x, loc, inputs)
+        guard.unchanged(before, msg, inputs.mem)
         return Trained(self, x, up, mem, obj, self.mean_losses())
 
     @abstractmethod
@@ -251,49 +251,50 @@ class LocalRound(ABC):
             look(k, self.row(x, r), losses)
 
     def step(
-        self, k: int, x: Vec, loc: Rec, now: Inputs, step: Step
+        self, k: int, x: Vec, loc: Rec, inputs: Inputs, step: Step
     ) -> tuple[Vec, Rec, Rec, Tensor | None]:
         """-> the direction (m,) in which x moves in step k, the new loc and obj, and the loss at
         the first gradient, None if there is none or it must not be told.
         """
         losses: list[Tensor] = []
-        grad, job = self.gradient(now, step, (k, OWN_BATCH), losses), self.job_at(now, step, k)
+        grad = self.gradient(inputs, step, (k, OWN_BATCH), losses)
+        job = self.job_at(inputs, step, k)
         job.draws.step(step.number)
-        d, loc = self.steps.guard.call("direction", x, loc, now.msg, now.mem, grad, job)
+        d, loc = self.steps.guard.call("direction", x, loc, inputs.msg, inputs.mem, grad, job)
         if self.download.masked is not None:
             d = self.download.masked.move(d, x)
         for stage in self.steps.turning:
             d = with_note(f"{type(stage).__name__}.along()", stage.along, d, x, job)
-        obj = now.obj
+        obj = inputs.obj
         if self.steps.carries:
             with seeded(step.seed):
                 x_of_net = self.download.view.seen(x)
                 obj = self.plan.objective.carry(self.download.net, x_of_net, step.data, obj)
         return d, loc, obj, losses[0] if losses else None
 
-    def finish(self, x: Vec, loc: Rec, now: Inputs, job: Job) -> tuple[Rec, Rec, Rec]:
+    def finish(self, x: Vec, loc: Rec, inputs: Inputs, job: Job) -> tuple[Rec, Rec, Rec]:
         """-> the client update, and the new mem and obj. x (m,): where the steps ended; job: of the
         last step.
         """
         job.draws.at(FINISH)
-        up, mem = self.steps.guard.call("finish", x, loc, now.msg, now.mem, job)
-        obj, embed = now.obj, self.download.view.seen
+        up, mem = self.steps.guard.call("finish", x, loc, inputs.msg, inputs.mem, job)
+        obj, embed = inputs.obj, self.download.view.seen
         if self.steps.finishes:
-            obj = self.plan.objective.finish(embed(x), embed(now.msg.x), obj)
+            obj = self.plan.objective.finish(embed(x), embed(inputs.msg.x), obj)
         return up, mem, obj
 
     # --------------------------------------------------------------------------- its gradients
-    def gradient(self, now: Inputs, step: Step, place: Place, losses: list[Tensor]) -> Oracle:
+    def gradient(self, inputs: Inputs, step: Step, place: Place, losses: list[Tensor]) -> Oracle:
         """What a method may ask of a batch; losses gets the loss of the first gradient, unless
         local.dp hides it.
         """
         download, dp = self.download, self.fed.local.dp
-        view, masked, ref = download.view, download.masked, self.reference(now)
+        view, masked, ref = download.view, download.masked, self.reference(inputs)
 
         def plain(x: Vec) -> Vec:
             check_point(x, view)
             beat()
-            g, value = self.differentiate(x, step, ref, now.obj, place)
+            g, value = self.differentiate(x, step, ref, inputs.obj, place)
             self.gradients[place] += 1
             if not losses:
                 losses.append(value)
@@ -305,7 +306,7 @@ class LocalRound(ABC):
             if self.gradients[place]:
                 raise undisclosed(self.plan, "a second gradient in a step")
             self.gradients[place] += 1
-            loss = example_loss(self.plan, download, ref, now.obj, step.seed)
+            loss = example_loss(self.plan, download, ref, inputs.obj, step.seed)
             count = len(self.clients)
             return clipped_sum(loss, x, step.data, step.weight, dp.clip, count).add(step.noise)
 
@@ -322,23 +323,23 @@ class LocalRound(ABC):
             beat()
             self.values[place] += 1
             with torch.no_grad():
-                return self.value(x if masked is None else masked.kept(x), step, ref, now.obj)
+                return self.value(x if masked is None else masked.kept(x), step, ref, inputs.obj)
 
         if masked is None:
             return Oracle(of_part, loss)
         return Oracle(functools.partial(behind_mask, masked), loss)
 
-    def reference(self, now: Inputs) -> Vec:
+    def reference(self, inputs: Inputs) -> Vec:
         """The received model, as the net computes with it."""
         return self._reference
 
-    def full(self, now: Inputs, k: int) -> Oracle:
+    def full(self, inputs: Inputs, k: int) -> Oracle:
         """Job.full: the gradient and the loss of a client's whole objective."""
 
         def over(ask: Callable[[Oracle], Tensor], zero: Tensor, quantity: str) -> Tensor:
             if self.fed.local.dp is not None:
                 raise undisclosed(self.plan, quantity)
-            return self._over_all(ask, zero, now, k)
+            return self._over_all(ask, zero, inputs, k)
 
         return Oracle(
             lambda x: over(lambda g: g(x), torch.zeros_like(x), "job.full"),

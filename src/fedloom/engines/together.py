@@ -96,34 +96,35 @@ class Together(LocalRound):
                 self._batches.noise(self.download.msg.x.shape),
             )
 
-    def begin(self, now: Inputs) -> tuple[Vec, Rec]:
-        def start(now: Inputs, first: Step) -> tuple[Vec, Rec]:
-            msg = self._message(now)
-            x, loc = self.steps.guard.call("start", msg, now.mem, self.job_at(now, first, OUTSIDE))
+    def begin(self, inputs: Inputs) -> tuple[Vec, Rec]:
+        def start(inputs: Inputs, first: Step) -> tuple[Vec, Rec]:
+            msg = self._message(inputs)
+            job = self.job_at(inputs, first, OUTSIDE)
+            x, loc = self.steps.guard.call("start", msg, inputs.mem, job)
             self._at_server = x is self.download.msg.x
             return x if self._at_server else x.clone(), tree(lambda v: _tensor(v, x), loc)
 
-        return vmap(start)(now, self._place(0))
+        return vmap(start)(inputs, self._place(0))
 
     def advance(
-        self, k: int, x: Vec, loc: Rec, now: Inputs, step: Step
+        self, k: int, x: Vec, loc: Rec, inputs: Inputs, step: Step
     ) -> tuple[Vec, Rec, Rec, Tensor | None]:
         same_x, masked = k == 0 and self._at_server, k >= self._shortest
 
-        def one(x: Vec, loc: Rec, now: Inputs, step: Step) -> tuple[Vec, Rec, Rec, Tensor]:
-            now = now._replace(msg=self._message(now))
-            d, after, obj, loss = self.step(k, x, loc, now, step)
+        def one(x: Vec, loc: Rec, inputs: Inputs, step: Step) -> tuple[Vec, Rec, Rec, Tensor]:
+            inputs = inputs._replace(msg=self._message(inputs))
+            d, after, obj, loss = self.step(k, x, loc, inputs, step)
             new_x = torch.addcmul(x, d, step.lr, value=-1)  # x - lr d, in one pass over the memory
             after = tree(lambda v: _tensor(v, x), after)
             if masked:
                 keep = lambda a, b: torch.where(step.live, a, b)
-                pairs = ((new_x, x), (after, loc), (obj, now.obj))
+                pairs = ((new_x, x), (after, loc), (obj, inputs.obj))
                 new_x, after, obj = (tree(keep, *pair) for pair in pairs)
             return new_x, after, obj, x.new_zeros(()) if loss is None else loss
 
         do = vmap(one, in_dims=(None if same_x else 0, 0, 0, 0))
-        arguments = self.download.msg.x if same_x else x, loc, now, step
-        chunks = now.everything.weight.shape if self._passes else ()
+        arguments = self.download.msg.x if same_x else x, loc, inputs, step
+        chunks = inputs.everything.weight.shape if self._passes else ()
         shape = (same_x, masked, *step.data[0].shape), x.shape, chunks
         counts, place = (self.gradients, self.values), (self.round, k)
         x, loc, obj, loss = self._recorded.step(shape, do, arguments, self._context, counts, place)
@@ -141,13 +142,13 @@ class Together(LocalRound):
         kind = self.fed.capacity(self.clients[0]), view.layout if view.fit is None else ()
         return StepContext.of(others, download.net.model_state, kind)
 
-    def end(self, x: Vec, loc: Rec, now: Inputs) -> tuple[Rec, Rec, Rec]:
-        def finish(x: Vec, loc: Rec, now: Inputs, last: Step) -> Any:
-            now = now._replace(msg=self._message(now))
-            records = self.finish(x, loc, now, self.job_at(now, last, OUTSIDE))
+    def end(self, x: Vec, loc: Rec, inputs: Inputs) -> tuple[Rec, Rec, Rec]:
+        def finish(x: Vec, loc: Rec, inputs: Inputs, last: Step) -> Any:
+            inputs = inputs._replace(msg=self._message(inputs))
+            records = self.finish(x, loc, inputs, self.job_at(inputs, last, OUTSIDE))
             return tuple(tree(lambda v: _tensor(v, x), record) for record in records)
 
-        up, mem, obj = vmap(finish)(x, loc, now, self._place(-1))
+        up, mem, obj = vmap(finish)(x, loc, inputs, self._place(-1))
         return up, mem, obj
 
     def _place(self, k: int) -> Step:
@@ -155,17 +156,17 @@ class Together(LocalRound):
         return Step((), self._seeds[:, k], self._rates[:, k], self._numbers[:, k])
 
     # ------------------------------------------------------------------------------ under vmap
-    def _message(self, now: Inputs) -> Rec:
-        return now.msg if self._received else self.download.msg
+    def _message(self, inputs: Inputs) -> Rec:
+        return inputs.msg if self._received else self.download.msg
 
-    def reference(self, now: Inputs) -> Vec:
-        return self.download.view.seen(now.msg.x) if self._received else self._reference
+    def reference(self, inputs: Inputs) -> Vec:
+        return self.download.view.seen(inputs.msg.x) if self._received else self._reference
 
-    def job_at(self, now: Inputs, step: Step, k: int) -> Job:
-        numbers: dict[str, Any] = dict(zip(_NUMBERS, now.job.unbind(), strict=True))
-        at = {"lr": step.lr, "step": step.number.to(now.job.dtype)}
-        draws = Draws(now.draws, self.download.msg.x)
-        return self.jobs[0]._replace(**numbers, **at, draws=draws, full=self.full(now, k))
+    def job_at(self, inputs: Inputs, step: Step, k: int) -> Job:
+        numbers: dict[str, Any] = dict(zip(_NUMBERS, inputs.job.unbind(), strict=True))
+        at = {"lr": step.lr, "step": step.number.to(inputs.job.dtype)}
+        draws = Draws(inputs.draws, self.download.msg.x)
+        return self.jobs[0]._replace(**numbers, **at, draws=draws, full=self.full(inputs, k))
 
     def differentiate(
         self, x: Vec, step: Step, ref: Vec, obj: Rec, place: Place
@@ -184,10 +185,10 @@ class Together(LocalRound):
         return mean
 
     def _over_all(
-        self, ask: Callable[[Oracle], Tensor], zero: Tensor, now: Inputs, k: int
+        self, ask: Callable[[Oracle], Tensor], zero: Tensor, inputs: Inputs, k: int
     ) -> Tensor:
-        everything, total = now.everything, zero
-        now = now._replace(obj=everything.obj)  # that of the beginning, as for one client alone
+        everything, total = inputs.everything, zero
+        inputs = inputs._replace(obj=everything.obj)  # of the beginning, as for one client alone
         for m in range(everything.seed.shape[0]):
             weight = everything.weight[m]
             size = weight.sum()
@@ -195,7 +196,7 @@ class Together(LocalRound):
             # a padding chunk has weight 0 throughout: count it as one example, times 0
             weight = torch.where(size > 0, weight, torch.ones_like(weight))
             batch = Step(data, everything.seed[m], (), (), weight)
-            total = total + size * ask(self.gradient(now, batch, (k, m), []))
+            total = total + size * ask(self.gradient(inputs, batch, (k, m), []))
         mean: Tensor = total / everything.weight.sum()
         return mean
 
@@ -203,8 +204,8 @@ class Together(LocalRound):
     def unweighted(self, up: Rec) -> Rec:
         """The fields of the clients' updates for plain means."""
 
-        def one(up: Rec, now: Inputs, last: Step) -> Rec:
-            fields = unweighted_of(self.plan.algorithm, up, self.job_at(now, last, OUTSIDE))
+        def one(up: Rec, inputs: Inputs, last: Step) -> Rec:
+            fields = unweighted_of(self.plan.algorithm, up, self.job_at(inputs, last, OUTSIDE))
             return tree(lambda v: _tensor(v, up.delta), fields)
 
         return vmap(one)(up, Inputs((), (), (), self._job, self._draws), self._place(-1))
