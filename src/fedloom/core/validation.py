@@ -48,8 +48,8 @@ class Origin:
                 if error.key in own_keys and not error.where:
                     key = f"{table}.{error.key}"
                     raise error.at(self.of(key), key) from error
-            typed = [k for k in self.command_line if not table or k.startswith(f"{table}.")]
-            patterns = [re.escape(k.rpartition(".")[2] if table else k) for k in typed]
+            overridden = [k for k in self.command_line if not table or k.startswith(f"{table}.")]
+            patterns = [re.escape(k.rpartition(".")[2] if table else k) for k in overridden]
             mentioned = patterns and re.search(rf"\b({'|'.join(patterns)})\b", message)
             by_name = {f"{table}.name", f"{table}.down.name"} & self.command_line
             where = "command line" if by_name or mentioned else self.source

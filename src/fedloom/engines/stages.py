@@ -143,7 +143,7 @@ class Leaves(Stage):
         part = rec(n=1.0, mass=up.weight, weight=up.weight, delta=up.delta, unweighted=rec(**more))
         return self.aggregation.arrived(rec(**part._asdict(), buffers=buffers), count)
 
-    def known(self, weight: float, buffers: Vec) -> Rec:
+    def expected_leaf(self, weight: float, buffers: Vec) -> Rec:
         """What the server knows of the leaf of a client with this weight: `weight`, and `buffers`
         (b,) as if training had not changed them.
         """

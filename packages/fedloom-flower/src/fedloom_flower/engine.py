@@ -397,7 +397,7 @@ class FederationEngine:
         weight = LONGEST if own_weight else self._fed.weight(i)
         try:
             if leaves is not None:  # of integers
-                leaf = leaves.known(1.0 if own_weight else weight, buffers)
+                leaf = leaves.expected_leaf(1.0 if own_weight else weight, buffers)
                 weight, buffers = 2.0**63 if own_weight else leaf.weight, leaf.buffers
             travelling = rec(buffers=download.travelling(buffers))
             sent_buffers = read({"buffers": buffer_bytes}, travelling, "the answer").buffers

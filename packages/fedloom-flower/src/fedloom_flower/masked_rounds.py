@@ -149,7 +149,7 @@ class MaskedRound:
         download, run, leaves = self._download, self._run, self._run.client.leaves
         assert leaves is not None
         weights = [1.0 if run.itself else run.client.fed.weight(i) for i in updates]
-        parts = [leaves.known(weight, download.buffers) for weight in weights]
+        parts = [leaves.expected_leaf(weight, download.buffers) for weight in weights]
         up = unpack(packet_of(self._sum.sum(), self._like), self._like)
         if not run.itself:
             up = up._replace(weight=sum(leaf.weight for leaf in parts))
