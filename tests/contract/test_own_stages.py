@@ -94,10 +94,10 @@ def test_nodes_measure_the_model_with_their_own_layers(tmp_path):
     engine._tests = [count] * len(nodes)
     x, buffers = ours.srv.x, loop.net.init_buffers()
     found = engine.measured(x, buffers, 3)
-    layers = FedPer().kept(loop.net)
+    layers = FedPer().split(loop.net)
     on = loop.fed.data.test_inputs, loop.fed.data.test_targets
     for i, node in nodes.items():
         newest = node.states.newest()
-        own = x if newest is None else layers.filled(x, newest.state.own)
+        own = x if newest is None else layers.fill(x, newest.state.own)
         assert found[i].loss == score_of(loop.plan, loop.fed, loop.net, own, [on]).loss
     assert len({score.loss for score in found.values()}) > 2

@@ -15,7 +15,7 @@ from ..federation.attacks import Attack
 from ..federation.federation import Federation
 from ..plan import Plan
 from ..stage import At, Download, LocalResult, Sizes, Stage
-from ..submodels.private import Kept, Private
+from ..submodels.private import PersonalLayers, Private
 from .summation import finite, numbers, unweighted_of
 
 
@@ -161,9 +161,9 @@ class PrivateLayers(Stage):
     net: Net
 
     @functools.cached_property
-    def personal(self) -> Kept:
+    def personal(self) -> PersonalLayers:
         """Which coordinates and buffers a client keeps."""
-        return self.scheme.kept(self.net)
+        return self.scheme.split(self.net)
 
     def address(self, received: Download) -> Download:
         shared_buffers = self.personal.shared_buffers if len(self.personal.buffers) else None
@@ -174,8 +174,8 @@ class PrivateLayers(Stage):
 
     def receive(self, received: Download, own: Rec) -> Download:
         personal = self.personal
-        msg = received.msg._replace(x=personal.filled(received.msg.x, own))
-        return received._replace(msg=msg, buffers=personal.filled_buffers(received.buffers, own))
+        msg = received.msg._replace(x=personal.fill(received.msg.x, own))
+        return received._replace(msg=msg, buffers=personal.fill_buffers(received.buffers, own))
 
     def send(
         self, done: LocalResult, own: Rec, received: Download, at: At
@@ -189,4 +189,4 @@ class AlternatingLayers(PrivateLayers):
     """The same, where private layers and the others are trained in turn."""
 
     def along(self, d: Vec, x: Vec, job: Job) -> Vec:
-        return self.scheme.moved(d, self.personal.mine, job)
+        return self.scheme.moved(d, self.personal.mask, job)

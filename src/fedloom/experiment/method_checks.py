@@ -39,7 +39,7 @@ def check_parts(
     check_aggregation(aggregation, net, cohorts, most, rounds)
     fed.check_devices()
     if private is not None:
-        private.kept(net)  # refuses a model of which all or nothing would be private
+        private.split(net)  # refuses a model of which all or nothing would be private
 
 
 def say_simulated(aggregation: Aggregation, engine: Any) -> None:

@@ -24,28 +24,28 @@ from .base import View
 from .fiarse import NORMS
 
 
-class Kept(NamedTuple):
-    """What a client keeps: own (p,), which coordinates; buffers (b,), which of the buffers. shared,
-    shared_buffers: the view of the other coordinates, and which other buffers, which travel. mine
-    (d,): 1 at own coordinates.
+class PersonalLayers(NamedTuple):
+    """What a client keeps: indices (p,), which coordinates; buffers (b,), which of the buffers.
+    shared, shared_buffers: the view of the other coordinates, and which other buffers, which
+    travel. mask (d,): 1 at its own coordinates.
     """
 
-    own: Tensor
+    indices: Tensor
     buffers: Tensor
     shared: View
     shared_buffers: Tensor
-    mine: Tensor
+    mask: Tensor
 
     def state(self, x: Vec, buffers: Vec) -> Rec:
         """The part of a client's state: its own coordinates of x (d,), and of the buffers."""
         index = self.buffers.to(buffers.device)
-        return rec(x=x.index_select(0, self.own), buffers=buffers.index_select(0, index))
+        return rec(x=x.index_select(0, self.indices), buffers=buffers.index_select(0, index))
 
-    def filled(self, x: Vec, state: Rec) -> Vec:
+    def fill(self, x: Vec, state: Rec) -> Vec:
         """x (d,) with a client's own coordinates."""
-        return x.index_copy(0, self.own, state.x)
+        return x.index_copy(0, self.indices, state.x)
 
-    def filled_buffers(self, buffers: Vec, state: Rec) -> Vec:
+    def fill_buffers(self, buffers: Vec, state: Rec) -> Vec:
         """The buffers with a client's own ones."""
         return buffers.index_copy(0, self.buffers.to(buffers.device), state.buffers)
 
@@ -79,7 +79,7 @@ class Private(Part):
         """
         return d
 
-    def kept(self, net: Net) -> Kept:
+    def split(self, net: Net) -> PersonalLayers:
         """-> what the clients keep of a model. Raises CompositionError if that is none or all."""
         parts = {name: m for name, m in net.module.named_modules() if _has_own(m)}
         last = [
@@ -100,7 +100,7 @@ class Private(Part):
         layout = Layout(tuple(n for n, _ in others), tuple(s for _, s in others))
         buffers = [name.rpartition(".")[0] in names for name in net.buffer_layout.names]
         mask = torch.zeros(net.layout.d, dtype=net.dtype, device=net.device)
-        return Kept(
+        return PersonalLayers(
             index,
             _where(net.buffer_layout, buffers, net),
             View(rest, None, None, layout, net.layout.d),
