@@ -41,6 +41,7 @@ from ..catalogue import entry
 from ..entry import Protocol
 from ..lines import NAME, Line, evidence, read
 from ..plan import plan
+from ..schedule import read_items
 from ..table import Measure, Table, equal_cells, table
 from ..verdicts import WORDS, Reason, find_claim
 from .reruns import count_reruns
@@ -48,6 +49,7 @@ from .reruns import count_reruns
 ROOT = Path(__file__).resolve().parents[5]  # of the checkout
 RESULTS = ROOT / "docs" / "results"  # older lines, hand-written words, pages, pictures
 LINES = RESULTS / "papers"
+PLAN = RESULTS / "plan.toml"
 RECORDS = ROOT / "benchmarks" / "records"
 DEMO = RECORDS / "2026-11-27_demo" / "demo.json"
 MADE = "<!-- Made by `nox -s results` from {} and from lines: write there, not here. -->\n\n"
@@ -110,12 +112,14 @@ def lines() -> list[Line]:
 
 @functools.cache
 def table_of(name: str) -> MeasuredTable:
-    """A table as its page shows it: a paper's at scale cpu, each row at its best point. Raises
-    ConfigError for one without lines.
+    """A table as its page shows it: a paper's at scale cpu, or as `NAME at paper` at its own, each
+    row at its best point. Raises ConfigError for one without lines.
     """
+    name, _, scale = name.partition(" at ")
     table_entry = entry(name)
-    scale = "paper" if table_entry.study else "cpu"
-    tables = [*measured_tables(lines(), LINES, [table_entry], [scale])]
+    scale = scale or ("paper" if table_entry.study else "cpu")
+    items = read_items(PLAN) if scale == "paper" else ()  # where points of its rows may stand
+    tables = [*measured_tables(lines(), LINES, [table_entry], [scale], items)]
     if not tables:
         raise ConfigError(f"{name} has no lines")
     return tables[0]

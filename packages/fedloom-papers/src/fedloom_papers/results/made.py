@@ -19,7 +19,7 @@ FILE = "docs/results/made.json"
 BY_HAND = ("docs/results/conformance.md",)  # `nox -s conformance` makes it
 PAGES = ("docs/results/*.md",)  # and each PAGE.md with a PAGE.md.in
 SOURCES = (
-    *("README.md.in", "docs/**/*.md.in", "docs/results/words/*.md"),
+    *("README.md.in", "docs/**/*.md.in", "docs/results/words/*.md", "docs/results/plan.toml"),
     *(f"docs/results/{name}.jsonl" for name in ("*", "flamby/lines", "papers/lines")),
     *(f"packages/fedloom-papers/src/fedloom_papers/published/*.{end}" for end in ("toml", "csv")),
     "benchmarks/records/*/*.json",

@@ -8,6 +8,7 @@ lines. What stands above the claims, and beside them, is written by hand, words/
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -29,7 +30,7 @@ from ..series import points
 from ..study_measures import by_bytes
 from ..table import Table
 from ..verdicts import NO_LINES, WORDS, JudgedClaim, Reason
-from .fill import LINES, RESULTS, fill
+from .fill import LINES, PLAN, RESULTS, fill
 from .markdown import markdown
 from .reruns import section
 from .what_was_run import what_was_run
@@ -101,7 +102,7 @@ def text(name: str, tables: Sequence[MeasuredTable], by_id: Mapping[str, Sequenc
         out = [f"{MADE}{intro.replace('{claims}', claim_table.strip())}"]
     else:
         out = [f"{OWN.format(name)}{intro}", "## Claims\n" * bool(rows), claim_table]
-    out += [without_lines(paper_tables)]
+    out += [undecidable(paper_tables)]
     if any(overview(one) for one in tables):
         out.append(f"![{TITLES[name]}: {BESIDE}.](pictures/{name}.png)\n")
     out += picture_links([p for each in by_id.values() for p in each if p.name not in intro])
@@ -120,13 +121,13 @@ def picture_links(images: Sequence[Picture]) -> list[str]:
 
 
 def claims(name: str, tables: Sequence[Table]) -> list[tuple[str, ...]]:
-    """Every claim in each protocol of which a comparison has lines, as cells below CLAIMS: what the
-    paper is about first, also where nothing of it has lines.
+    """Every claim in each protocol of which a comparison was tested, as cells below CLAIMS: what
+    the paper is about first, also where one seed or nothing of it has lines.
     """
     results = [(result, one) for one in tables for result in one.claims]
     first = [(j, one) for j, one in results if j.claim.headline]
     rest = [(j, one) for j, one in results if not j.claim.headline]
-    rows = _rows(first)
+    rows = _rows(first, one_seed_too=True)
     if not rows:
         heads = [(e, c) for e in entries_of(name) for c in e.claims if c.headline]
         rows = [(c.text, e.id, NO_LINES, "") for e, c in heads]
@@ -144,13 +145,22 @@ class _Part(NamedTuple):
     text: str
 
 
-def _rows(results: Sequence[tuple[JudgedClaim, Table]]) -> list[tuple[str, ...]]:
+def _tested(reason: Reason) -> bool:
+    """Whether a comparison has several seeds, without which nothing is decided."""
+    return any(one.gap is not None and one.gap.n > 1 for one in reason.measured)
+
+
+def _rows(
+    results: Sequence[tuple[JudgedClaim, Table]], one_seed_too: bool = False
+) -> list[tuple[str, ...]]:
     """A row for each claim with lines; claims of one table that differ in nothing but the protocol
     or the size at their end, and have one verdict, share one.
     """
     parts_by_key: dict[tuple[str, str, str], list[_Part]] = {}
     for result, source in results:
         for reason in (r for r in result.reasons if r.verdict and r.measured):
+            if not (one_seed_too or _tested(reason)):
+                continue
             size = _SIZE.fullmatch(result.claim.text)
             words, at = size.groups() if size else (result.claim.text, "")
             at_paper_scale = source.plan.scale == "paper" and not source.entry.study
@@ -196,18 +206,24 @@ def _evidence_text(result: JudgedClaim, reason: Reason, table: Table) -> str:
     return "; ".join([reason.words, *more])
 
 
-def without_lines(tables: Sequence[Table]) -> str:
-    """The claims of these tables that nothing decides, as a paragraph; "" without any."""
-    left = {
-        one.entry.id: sum(
-            not r.measured and r.verdict is not None for j in one.claims for r in j.reasons
-        )
-        for one in tables
-    }
-    names = ", ".join(f"{name} ({count})" for name, count in left.items() if count)
-    if not names:
-        return ""
-    return f"Sentences that have no lines in a protocol, and are not decided there: {names}.\n"
+def undecidable(tables: Sequence[Table]) -> str:
+    """How many claims of these tables have no lines in a protocol, or those of one seed, as a
+    paragraph; "" without any.
+    """
+    none, one_seed = Counter[str](), Counter[str]()
+    for one in tables:
+        for claim, reason in ((j.claim, r) for j in one.claims for r in j.reasons if r.verdict):
+            if not reason.measured:
+                none[one.entry.id] += 1
+            elif not (claim.headline or _tested(reason)):
+                one_seed[one.entry.id] += 1
+    kinds = {"have no lines": none, "have one seed, which decides nothing": one_seed}
+    texts = [
+        f"{what}: " + ", ".join(f"{name} ({count})" for name, count in counts.items())
+        for what, counts in kinds.items()
+        if counts
+    ]
+    return f"Sentences that in a protocol {'; that '.join(texts)}.\n" if texts else ""
 
 
 def overview(one: MeasuredTable) -> list[tuple[str, str, Dots]]:
@@ -240,7 +256,8 @@ def overview(one: MeasuredTable) -> list[tuple[str, str, Dots]]:
             for name, n in numbers.items()
         ]
         words = f"less {base.quantity.row.name}, points of accuracy"
-        out.append((_panel(entry, protocol), words, rows))
+        scale = ", its scale" if one.table.plan.scale == "paper" and not entry.study else ""
+        out.append((_panel(entry, protocol) + scale, words, rows))
     return out
 
 
@@ -253,8 +270,12 @@ def _panel(entry: Entry, protocol: Protocol) -> str:
 
 
 def measured_and_published(tables: Sequence[MeasuredTable], name: str) -> list[Picture]:
-    """The picture of some tables, if there is anything to be seen."""
-    grid = [panel for one in tables for panel in overview(one)]
+    """The picture of some tables, if there is anything to be seen. A table that has runs at its
+    paper's scale is seen at that alone.
+    """
+    at_paper = {t.table.entry.id for t in tables if t.table.plan.scale == "paper" and overview(t)}
+    seen = [t for t in tables if t.table.plan.scale == "paper" or t.table.entry.id not in at_paper]
+    grid = [panel for one in seen for panel in overview(one)]
     return [Picture(name, BESIDE, f"{BESIDE}.", dots(grid))] if grid else []
 
 
@@ -272,9 +293,7 @@ def make_results(names: Sequence[str] = ()) -> Results:
     images: dict[str, list[Picture]] = {}
     every: list[MeasuredTable] = []
     for name in names or TITLES:
-        tables = list(
-            measured_tables(lines, LINES, entries_of(name), items=read_items(RESULTS / "plan.toml"))
-        )
+        tables = list(measured_tables(lines, LINES, entries_of(name), items=read_items(PLAN)))
         every += tables
         if tables:
             best = [one for one in tables if one.whole or one.table.entry.study]
