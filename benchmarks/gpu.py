@@ -193,7 +193,7 @@ def main(argv: list[str] | None = None) -> int:
     todo = pieces(options.device, end)
     for piece in [name for name in todo if all(x["piece"] != name for x in lines)]:
         if time.monotonic() > end - 2.5 * LONGEST:
-            print(f"{len(todo) - len(lines)} pieces are left; the same command goes on")
+            print(f"{len(todo) - len(lines)} pieces are left; run the same command again to resume")
             return 3
         lines.append({"piece": piece} | about | todo[piece]())
         print(piece, flush=True)

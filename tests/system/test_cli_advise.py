@@ -47,7 +47,7 @@ def test_a_user_leaves_with_settings_and_reasons(
     fedloom("run", str(folder / "run.toml"), "rounds=1", "--quiet", "--out", "again")
 
     before = {file: file.stat().st_mtime_ns for file in folder.glob("*/*/summary.json")}
-    assert fedloom("advise", *TINY, "--quiet").stdout == page, "the same command goes on"
+    assert fedloom("advise", *TINY, "--quiet").stdout == page, "the same command resumes"
     assert before == {file: file.stat().st_mtime_ns for file in before}
 
 

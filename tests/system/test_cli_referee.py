@@ -77,7 +77,7 @@ def test_the_same_command_goes_on(fedloom: Fedloom, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(Experiment, "run", stopped)
     done = CliRunner().invoke(cli, words, prog_name="fedloom")
-    assert done.exit_code == 130 and "the same command goes on" in done.output
+    assert done.exit_code == 130 and "run the same command again to resume" in done.output
     monkeypatch.setattr(Experiment, "run", run)
     page = fedloom(*words).stdout
     before = {file: file.stat().st_mtime_ns for file in Path("here").glob("*/*/summary.json")}
@@ -105,7 +105,7 @@ def test_time_that_is_up_keeps_what_is_whole(
     words = ("referee", "fedprox", "--against", "fedavg", *QUICK, "--json")
     done = fedloom(*words)
     found = check("referee", done.stdout)
-    assert found["ended"] == "time" and "the same command goes on" in done.stderr
+    assert found["ended"] == "time" and "run the same command again to resume" in done.stderr
     assert found["cells"][0]["seeds"] == 1 and verdicts(found) == {"fedavg": "undecided"}
     assert json.loads(fedloom(*words).stdout)["ended"] == "plan"
 

@@ -60,7 +60,7 @@ def test_a_signal_saves_and_says_how_to_go_on(number: int, stop: Stop) -> None:
 
 def test_a_signal_to_a_sweep_ends_it_with_the_same_code(stop: Stop) -> None:
     done = stop(signal.SIGTERM, "sweep", *SMALL, "local.lr=0.1,0.2", "--out", "s", "--quiet")
-    assert done.exit_code == 143 and "the same command goes on" in done.output
+    assert done.exit_code == 143 and "run the same command again to resume" in done.output
     assert [saved(p) for p in Path("s").iterdir() if p.is_dir()] == [["00000003"]]
 
 

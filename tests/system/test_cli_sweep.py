@@ -63,7 +63,7 @@ def test_a_stopped_sweep_goes_on(fedloom: Fedloom, monkeypatch: pytest.MonkeyPat
         patch.setattr(Experiment, "run", stop)
         stopped = CliRunner().invoke(cli, [*SWEEP, "--quiet"], prog_name="fedloom")
     assert stopped.exit_code == 130
-    assert "the same command goes on" in stopped.output
+    assert "run the same command again to resume" in stopped.output
     kept = summaries()
     assert len(kept) == 1
     assert "best by" in fedloom(*SWEEP, "--quiet").output

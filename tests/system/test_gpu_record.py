@@ -42,7 +42,7 @@ def test_every_piece_is_done_once_and_the_record_has_a_page(gpu, monkeypatch, tm
         monkeypatch.setattr(gpu, name, value)
     words = ["--device", "pretend", "--out", str(tmp_path)]
     assert gpu.main([*words, "--minutes", "2"]) == 3  # there is no time for the first one
-    assert "10 pieces are left; the same command goes on" in capsys.readouterr().out
+    assert "10 pieces are left; run the same command again to resume" in capsys.readouterr().out
     real = gpu.rounds
 
     def stopped(of, engine, *rest):

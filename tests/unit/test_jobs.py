@@ -56,7 +56,7 @@ def misbehave(piece: str, say: Callable[[Any], None]) -> str:
     ("piece", "kind", "said"),
     [
         ("raise", ConfigError, "the piece is wrong"),
-        ("die", FedloomError, r"exit code -9.*the same command goes on"),
+        ("die", FedloomError, r"exit code -9.*run the same command again to resume"),
     ],
 )
 def test_what_goes_wrong_stops_all_and_is_said(

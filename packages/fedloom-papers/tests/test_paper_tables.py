@@ -112,7 +112,7 @@ def test_the_same_command_goes_on_after_a_stop(
         patch.setattr(Experiment, "run", stop)
         stopped = CliRunner().invoke(cli, ["paper", *SMALL], prog_name="fedloom")
     assert stopped.exit_code == 130
-    assert "the same command goes on" in stopped.output
+    assert "run the same command again to resume" in stopped.output
     before = lines()
     assert len(before) == 2
     with monkeypatch.context() as patch:

@@ -65,7 +65,7 @@ def test_a_list_is_run_once_table_by_table(listed: Fedloom) -> None:
 
 def test_it_stops_when_time_is_up_and_goes_on(listed: Fedloom) -> None:
     said = listed(*WORDS, "--quiet", "--hours", "1e-9").output
-    assert "time is up; the same command goes on" in said and not lines()
+    assert "time is up; run the same command again to resume" in said and not lines()
     listed(*WORDS, "--quiet", "--only", "fafed:2c", "--hours", "1")
     assert len(lines()) == 1
 

@@ -40,7 +40,7 @@ def plan_options(minutes: int, folder: str, trials: str) -> Callable[[Command], 
             type=click.FloatRange(min=0, min_open=True),
             default=minutes,
             show_default=True,
-            help="The time for all of it; the same command goes on later.",
+            help="The time for all of it; run the same command again to resume.",
         ),
         click.option(
             "--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Runs at once."
@@ -116,7 +116,7 @@ def referee_command(
     record = found_in(study, shlex.join(["fedloom", *sys.argv[1:]]))
     keep(folder / "referee", record, lambda f: as_markdown(f, _draw_figure(f, folder)), as_json)
     if study.over:
-        click.echo("time is up; the same command goes on", err=True)
+        click.echo("time is up; run the same command again to resume", err=True)
 
 
 def keep(stem: Path, record: Record, page: Callable[[Record], str], as_json: bool) -> None:

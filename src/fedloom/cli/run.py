@@ -48,7 +48,7 @@ _RESUMED = ("settings", "resume", "quiet", "changed_code")  # what --resume may 
     "--seeds",
     type=click.IntRange(min=1),
     default=1,
-    help="Number of runs, with seeds from `seed` on; the same command goes on with them.",
+    help="Number of runs, with seeds from `seed` on; the same command resumes them.",
 )
 @click.option(
     "--baselines",
@@ -146,7 +146,7 @@ def _run_all(
         except click.exceptions.Exit:
             if several and first:
                 with contextlib.suppress(OSError):
-                    click.echo("the same command goes on with it, and with the others", err=True)
+                    click.echo("run the same command again to resume it and the others", err=True)
             raise
     if several and not quiet and first:
         from fedloom.report import comparison, group_runs, load_run
@@ -315,11 +315,11 @@ def interrupted(stop: KeyboardInterrupt, text: str) -> click.exceptions.Exit:
 
 @contextlib.contextmanager
 def repeatable(work: str) -> Iterator[None]:
-    """Several runs, after whose end by a signal or by the system the same command goes on."""
+    """Several runs, which the same command resumes after a signal or an error of the system."""
     try:
         yield
     except KeyboardInterrupt as stop:
-        text = "\ninterrupted; the same command goes on, finished runs are kept"
+        text = "\ninterrupted; run the same command again to resume, finished runs are kept"
         raise interrupted(stop, text) from None
     except OSError as error:
         raise CheckpointError(

@@ -64,7 +64,7 @@ def sweep_command(
     fedloom sweep digits local.lr=0.01..1:log local.epochs=1..5 --trials 20
 
     The choice is by the validation split, cut from the clients' training data (a tenth, unless the
-    recipe says otherwise); --by test is the papers' way. The same command goes on after any stop:
+    recipe says otherwise); --by test is the papers' way. The same command resumes after any stop:
     finished runs are skipped. Lists keep their commas: model.hidden=[64,64],[128]. With --trials
     Optuna chooses within values and ranges, and stops runs that are worse than the median.
     """

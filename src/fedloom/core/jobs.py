@@ -99,7 +99,8 @@ class Jobs:
             process.join(_PATIENCE)
             raise FedloomError(
                 f"a process that ran a job ended (exit code {process.exitcode}), perhaps for want "
-                "of memory; take fewer at once, and the same command goes on"
+                "of memory; take fewer at once, and run the same command again to "
+                "resume"
             ) from None
         if kind == "said":
             on_message(piece, value)

@@ -1,7 +1,8 @@
 """A user's own parts, named by their file and name, as "my_method.py:AdaptiveProx".
 
-load() alone runs a file, and is called for what a user named: on the line, in Python, in a TOML
-file that is run. A Registry finds what has been loaded, so reading a run's folder runs no code.
+load() alone runs a file, and is called for what a user named: on the command line, in Python, in a
+TOML file that is run. A Registry finds what has been loaded, so reading a run's folder runs no
+code.
 """
 
 from __future__ import annotations

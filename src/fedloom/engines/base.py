@@ -45,9 +45,9 @@ class Engine(Protocol):
 
 class TooFewError(FedloomError, RuntimeError):
     """Too few clients of a cohort answered, so that the round is to be done again with another
-    draw; or without again, that no update counts in it. lost: what asking cost in vain; received:
-    {client: cost} of updates that the engine has, for which a client is not asked again in this
-    round. fewest: how many updates the aggregation needs, if that is why.
+    draw; or without again, that no update counts in it. lost: what asking cost without an update;
+    received: {client: cost} of updates that the engine has, for which a client is not asked again
+    in this round. fewest: how many updates the aggregation needs, if that is why.
     """
 
     def __init__(

@@ -18,7 +18,7 @@ class Known(NamedTuple):
 
     round: 0, 1, ...; size: how many clients to choose; there: the available clients, sorted;
     examples: of each of all clients; rows: of the rounds so far, each with `clients`, who took
-    part; seed: the run's; attempt: how many cohorts of this round were in vain, because too few
+    part; seed: the run's; attempt: how many cohorts of this round failed because too few
     answered.
     """
 

@@ -316,7 +316,7 @@ class ClientSampler:
 
     def of(self, round: int, now: float = 0.0, attempt: int = 0) -> list[int]:
         """The clients that are asked in a round (counted from 0), sorted. attempt: how many draws
-        of this round were in vain, because too few answered; lists of clients stay as they are.
+        of this round failed because too few answered; lists of clients stay as they are.
         """
         if isinstance(self.size, Sequence):
             cohort = self.size[round % len(self.size)]

@@ -1,7 +1,7 @@
 """A study: methods are tuned with equal effort, then seeds are added to all until it is decided.
 
 All that it knows is in its folder: finished runs, and plan.json, which is written before the first
-look at a comparison and never changes. So the same command goes on after any stop.
+look at a comparison and never changes. So the same command resumes after any stop.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Study:
         except TimeUpError:
             raise FedloomError(
                 f"the {self._minutes:.3g} minutes ended before every method was tuned and had a "
-                "seed; the same command goes on"
+                "seed; run the same command again to resume"
             ) from None
         try:
             for n in self.looks:

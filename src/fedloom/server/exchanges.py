@@ -64,9 +64,10 @@ def prepared(
 
 
 class RoundOutcome(NamedTuple):
-    """What came of a round. participants: who took part, and who was asked in vain; answers: the
-    costs of the answers before the local steps; results, learnt: see Step.checked(); stages: their
-    states when the model was sent; fewest: how many updates the aggregation needs, if fewer came.
+    """What came of a round. participants: who took part, and who was asked and did not answer;
+    answers: the costs of the answers before the local steps; results, learnt: see Step.checked();
+    stages: their states when the model was sent; fewest: how many updates the aggregation needs, if
+    fewer came.
     """
 
     participants: Participants

@@ -172,7 +172,7 @@ def _run_item(item: Item, out: Path, jobs: int, mix: bool, quiet: bool, end: flo
             try:
                 run_item(item, out, run, _tell_choices)
             except TimeUpError:
-                click.echo("time is up; the same command goes on", err=True)
+                click.echo("time is up; run the same command again to resume", err=True)
                 return False
     except ConfigError as error:
         click.echo(f"left out: {item.id}: {error}", err=True)
@@ -256,7 +256,7 @@ def table_command(
     fedloom paper flamby:heart --as-published       equal cells, seed by seed
     fedloom paper fedsmoo:8 --show                  what was run so far
 
-    The same command goes on after any stop. A row that another table has run with the same settings
+    The same command resumes after any stop. A row that another table has run with the same settings
     is not run again. Changes KEY=VALUE hold for every row, after all other settings.
     """
     from fedloom.cli.run import repeatable
