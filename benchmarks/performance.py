@@ -25,6 +25,11 @@ NAMES = {
     "two processes": "plain loop in two processes",
     "vmap": "40 lines of vmap",
     "auto": "fedloom as it comes, `auto`",
+    "gradients only": "the gradients alone, two processes",
+    "pfl": "pfl 0.6, one process",
+    "pfl:2": "pfl 0.6, two processes",
+    "flwr": "Flower 1.42, its simulation",
+    "fluke": "fluke 0.8",
 }
 
 
@@ -45,21 +50,23 @@ def newest(work: str) -> tuple[Path | None, list[dict[str, Any]]]:
 
 
 def table(work: str) -> str:
-    """A work's contenders: median seconds, the median ratio to the plain loop in a turn, memory."""
+    """A work's contenders: median seconds, the median ratio to the plain loop in a turn, the
+    processor's seconds, memory.
+    """
     record, rows = newest(work)
     if record is None:
         return "Not measured yet."
     base = rows[0]["s"]  # the plain loop's
     rows = sorted(rows, key=lambda row: row["name"] != "auto")
-    out = ["| | s a round | ratio | GB |", "| :-- | --: | --: | --: |"]
+    out = ["| | s a round | ratio | processor s | GB |", "| :-- | --: | --: | --: | --: |"]
     for row in rows:
         name = NAMES.get(row["name"], f"fedloom `{row['name']}`")
         if row["said"]:
             name += f" (took `{row['said'].partition(',')[0]}`)"
         ratio = statistics.median(s / b for s, b in zip(row["s"], base, strict=True))
-        out.append(
-            f"| {name} | {statistics.median(row['s']):.3g} | {ratio:.2f} | {row['gb']:.1f} |"
-        )
+        cpu = statistics.median(row["cpu"])
+        cells = f"{statistics.median(row['s']):.3g} | {ratio:.2f} | {cpu:.3g} | {row['gb']:.1f}"
+        out.append(f"| {name} | {cells} |")
     place = f"../benchmarks/records/{record.name}/README.md"
     turns = f"{len(base)} turns at {rows[0]['commit']}"
     return "\n".join([*out, "", f"{turns}: [record of {record.name.partition('_')[0]}]({place})."])

@@ -171,16 +171,16 @@ def processor_seconds(pid: int) -> float:
 
 
 def measured(
-    work: str, names: list[str], peers: dict[str, str], repeats: int, first: int = 2
+    work: str, names: list[str], peers: dict[str, str], repeats: int, settle: int
 ) -> list[dict[str, Any]]:
-    """Rounds in turn -> a row per contender. first: turns before those that count."""
+    """Rounds in turn -> a row per contender. settle: turns before those that count."""
     all_of = {name: started(work, name) for name in names}
     all_of |= {name: peer(work, name, python) for name, python in peers.items()}
     rows = {
         name: {"work": work, "name": name, "said": one.said, "s": [], "cpu": [], "gb": 0.0}
         for name, one in all_of.items()
     }
-    for t in range(repeats + first):
+    for t in range(repeats + settle):
         for name, one in all_of.items():
             before = processor_seconds(one.pid)
             one.pipe.send(t)
@@ -191,8 +191,7 @@ def measured(
         one.pipe.send(None)
         one.end()
     for row in rows.values():
-        # the first rounds make what later ones find
-        row["s"], row["cpu"] = row["s"][first:], row["cpu"][first:]
+        row["s"], row["cpu"] = row["s"][settle:], row["cpu"][settle:]
     return list(rows.values())
 
 
@@ -217,6 +216,9 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--engines", nargs="*", default=list(ENGINES))
     parser.add_argument("--record", type=Path, help="a JSON line per contender is added to it")
+    parser.add_argument(
+        "--settle", type=int, default=10, help="turns before: `auto` tries, steps are recorded"
+    )
     parser.add_argument("--peers", nargs="+", default=[], metavar="NAME=PYTHON")
     options = parser.parse_args()
     peers = dict(given.split("=", 1) for given in options.peers)
@@ -227,7 +229,8 @@ def main() -> None:
     for work in options.work:
         loops = [name for name in LOOPS if name != "vmap" or work == "W1"]
         load = os.getloadavg()[0]
-        rows = measured(work, [*loops, *options.engines], peers, options.repeats)
+        names = [*loops, *options.engines]
+        rows = measured(work, names, peers, options.repeats, options.settle)
         print(f"{work}, load before {load:.1f}, {options.repeats} turns\n{table(rows)}", flush=True)
         if options.record:
             with open(options.record, "a", encoding="utf-8") as file:
