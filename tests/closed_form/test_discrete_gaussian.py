@@ -139,7 +139,7 @@ def test_a_sum_has_so_many_honest_clients_or_there_is_none():
     assert rule.needed(10) == (9, 9, 9)
     session = Session(b"", tuple(range(10)), rule.needed(10))
     with pytest.raises(WireError, match="8 clients are there, and a masked sum needs 9"):
-        session.there(bytes([1] * 8 + [0] * 2))
+        session.members_of(bytes([1] * 8 + [0] * 2))
 
 
 @pytest.mark.parametrize(

@@ -148,7 +148,7 @@ def test_ef21_in_a_run_with_absent_clients(weighting, ratio):
 class Also(FedAvg):
     """An algorithm whose clients send their move twice: for a weighted mean, and a plain one."""
 
-    sent = dict.fromkeys(("delta", "m"), MEAN)
+    compressible_up = dict.fromkeys(("delta", "m"), MEAN)
 
     def server_init(self, x, up):
         return rec(x=x, m=x)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cases import CASES, STAGES
+from cases import CASES, SLICES, STAGES
 from fedloom.checks.tiny_federation import run
 from fedloom.engines.scores import score_of
 from fedloom.errors import ClientError, CompositionError, FedloomError
@@ -40,8 +40,9 @@ def test_a_federation_has_the_bits_of_the_simulation(name, tmp_path):
         assert run(made(name)).up["delta"] * 7 == run(made(name, stages=())).up["delta"]
 
 
-def test_the_stage_of_the_page_has_the_same_bits_in_a_federation(tmp_path):
-    agree_deployed(tmp_path, stages=(of_the_page(),), compress="topk:0.2")
+@pytest.mark.parametrize("more", [{"compress": "topk:0.2"}, SLICES], ids=["top-k", "sub-models"])
+def test_the_stage_of_the_page_has_the_same_bits_in_a_federation(tmp_path, more):
+    agree_deployed(tmp_path, stages=(of_the_page(),), **more)
 
 
 def test_a_run_goes_on_with_no_other_stages(tmp_path):

@@ -139,7 +139,7 @@ def test_no_name_leaves_the_folder(name: str) -> None:
     index = {"next": 1, "segments": [[name, 1, "x"]], "clients": [0], "segment_of": [0]}
     with pytest.raises(CheckpointError, match=r"memory\.json names|is missing in"):
         memory.restore(index)
-    if memory._written:
+    if memory._referenced:
         assert "/" not in name and not name.startswith(".")
 
 

@@ -98,7 +98,7 @@ class OtherArguments(LocalSGD):
 
 
 class BareName(LocalSGD):
-    sent = "delta"
+    compressible_up = "delta"
 
 
 class MovesByX(LocalSGD):
@@ -240,7 +240,7 @@ ALGORITHMS = (
     (WholeModel, PARTS, "declare Trait.WHOLE_MODEL"),
     (Divides, "finite", "not finite"),
     (OtherArguments, "methods and declarations", r"start\(self, message, memory, job\) must take"),
-    (BareName, "methods and declarations", "sent must map field names to MEAN"),
+    (BareName, "methods and declarations", "compressible_up must map field names to MEAN"),
     # the words are about another model, of 102 parameters
     *(
         (kind, row, words.replace("102", "147"))
