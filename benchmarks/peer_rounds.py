@@ -18,7 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from rounds import WORKS, Work
+from rounds import WORKS, Work, clients, model
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -39,21 +39,12 @@ class Turns:
         """Answer with the round's seconds, and wait; the first call only waits."""
         if self.began:
             self.pipe.send(time.perf_counter() - self.began)
-        if self.pipe.recv() is None:
-            os._exit(0)  # no peer's loop can be left otherwise
+        self.pipe.recv()
         self.began = time.perf_counter()
 
 
-def clients(work: Work) -> list[tuple[Tensor, Tensor]]:
-    """(inputs, targets) of every client."""
-    torch.manual_seed(0)
-    data = work.data()
-    indices = [data.clients.of(i) for i in range(data.clients.count)]
-    return [(data.inputs[i], data.targets[i]) for i in indices]
-
-
 # ------------------------------------------------------------------------------------------- pfl
-def pfl(work: Work, address: str) -> None:
+def pfl(name: str, address: str) -> None:
     """Its simulated backend; under torchrun each process takes a part of the cohort."""
     from pfl.aggregate.simulate import SimulatedBackend
     from pfl.aggregate.weighting import WeightByDatapoints
@@ -66,7 +57,7 @@ def pfl(work: Work, address: str) -> None:
     from pfl.metrics import Metrics, Weighted
     from pfl.model.pytorch import PyTorchModel
 
-    first = os.environ.get("RANK", "0") == "0"
+    work, first = WORKS[name], os.environ.get("RANK", "0") == "0"
     turns = Turns(address) if first else None
 
     class Hook(TrainingProcessCallback):
@@ -75,12 +66,11 @@ def pfl(work: Work, address: str) -> None:
                 turns.end_of_round()
             return False, Metrics()
 
-    torch.manual_seed(0)
-    module = work.model()
+    module: Any = model(name)
     module.loss = lambda inputs, targets: cross_entropy(module(inputs), targets)
     module.metrics = lambda inputs, targets: {"users": Weighted(1, 1)}
-    model = PyTorchModel(module, torch.optim.SGD, torch.optim.SGD(module.parameters(), lr=1.0))
-    users = [Dataset([*pair], user_id=str(i)) for i, pair in enumerate(clients(work))]
+    trained = PyTorchModel(module, torch.optim.SGD, torch.optim.SGD(module.parameters(), lr=1.0))
+    users = [Dataset([*pair], user_id=str(i)) for i, pair in enumerate(clients(name))]
     cohorts = ClientSampler(work.cohort, work.clients)
     order = itertools.chain.from_iterable(cohorts.of(t) for t in itertools.count())
     data = FederatedDataset(lambda i: users[i], lambda: next(order))
@@ -96,7 +86,7 @@ def pfl(work: Work, address: str) -> None:
     backend = SimulatedBackend(data, data, [WeightByDatapoints()])
     if turns:
         turns.end_of_round()
-    FederatedAveraging().run(parameters, backend, model, training, callbacks=[Hook()])
+    FederatedAveraging().run(parameters, backend, trained, training, callbacks=[Hook()])
 
 
 # ------------------------------------------------------------------------------------------ flwr
@@ -116,7 +106,7 @@ def train_with_torch(work: Work, module: nn.Module, pair: tuple[Tensor, Tensor])
                 return
 
 
-def flwr(work: Work, address: str) -> None:
+def flwr(name: str, address: str) -> None:
     """Its simulation on Ray, a processor for each client, FedAvg of flwr.serverapp."""
     import ray
     from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
@@ -125,18 +115,15 @@ def flwr(work: Work, address: str) -> None:
     from flwr.serverapp.strategy import FedAvg
     from flwr.simulation import run_simulation
 
-    turns = Turns(address)
-    shared: dict[str, Any] = {}  # made once in each of Ray's processes
+    turns, work = Turns(address), WORKS[name]
     app, server = ClientApp(), ServerApp()
 
     @app.train()
     def train(message, context):
-        if not shared:
-            torch.set_num_threads(1)
-            shared.update(clients=clients(work), module=work.model())
-        module = shared["module"]
+        torch.set_num_threads(1)
+        module = model(name)
         module.load_state_dict(message.content["arrays"].to_torch_state_dict())
-        pair = shared["clients"][int(context.node_config["partition-id"])]
+        pair = clients(name)[int(context.node_config["partition-id"])]
         train_with_torch(work, module, pair)
         metrics = MetricRecord({"num-examples": len(pair[0])})
         reply = {"arrays": ArrayRecord(module.state_dict()), "metrics": metrics}
@@ -148,7 +135,7 @@ def flwr(work: Work, address: str) -> None:
         least = {"min_train_nodes": work.cohort, "min_available_nodes": work.clients}
         strategy = FedAvg(fraction_train=part, fraction_evaluate=0.0, **least)
         hook = lambda round, arrays: turns.end_of_round()  # before the first round, too
-        start = ArrayRecord(work.model().state_dict())
+        start = ArrayRecord(model(name).state_dict())
         strategy.start(grid, start, num_rounds=ROUNDS, evaluate_fn=hook)
 
     machine = {"num_cpus": 2, "include_dashboard": False}
@@ -158,7 +145,7 @@ def flwr(work: Work, address: str) -> None:
 
 
 # ----------------------------------------------------------------------------------------- fluke
-def fluke(work: Work, address: str) -> None:
+def fluke(name: str, address: str) -> None:
     """Its FedAvg, in one process. It has no number of steps: each client has as many of its own
     examples as these need.
     """
@@ -169,16 +156,17 @@ def fluke(work: Work, address: str) -> None:
     from fluke.algorithms import CentralizedFL
     from fluke.data import FastDataLoader
 
-    turns, batch = Turns(address), work.local.batch or work.each
+    turns, work = Turns(address), WORKS[name]
+    batch = work.local.batch or work.each
     most = batch * work.local.steps if work.local.steps else work.each
     many = {"num_labels": work.classes, "batch_size": batch, "skip_singleton": False}
-    loaders = [FastDataLoader(u[:most], t[:most], **many) for u, t in clients(work)]
+    loaders = [FastDataLoader(u[:most], t[:most], **many) for u, t in clients(name)]
     given = SimpleNamespace(assign=lambda *_: ((loaders, [None] * len(loaders)), None))
     epochs = 1 if work.local.steps else int(work.local.epochs or 1)
     client = {"loss": nn.CrossEntropyLoss, "local_epochs": epochs, "batch_size": batch}
     client["optimizer"] = DDict(name="SGD", lr=work.local.lr)
     client["scheduler"] = DDict(name="StepLR", step_size=1, gamma=1)
-    hyper = DDict(model=work.model(), client=DDict(**client), server=DDict(weighted=True))
+    hyper = DDict(model=model(name), client=DDict(**client), server=DDict(weighted=True))
     run = CentralizedFL(len(loaders), given, hyper)
     aggregate = run.server.aggregate
 
@@ -192,4 +180,4 @@ def fluke(work: Work, address: str) -> None:
 
 
 if __name__ == "__main__":
-    {"pfl": pfl, "flwr": flwr, "fluke": fluke}[sys.argv[1]](WORKS[sys.argv[2]], sys.argv[3])
+    {"pfl": pfl, "flwr": flwr, "fluke": fluke}[sys.argv[1]](sys.argv[2], sys.argv[3])

@@ -21,10 +21,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import json
 import multiprocessing
 import os
 import platform
+import signal
 import statistics
 import subprocess
 import time
@@ -35,7 +37,7 @@ from typing import Any, NamedTuple
 
 import torch
 from loops import Engineer, Floor, Plain, TwoProcesses, Vmapped
-from torch import nn
+from torch import Tensor, nn
 
 from fedloom import Experiment, FedAvg, Local
 from fedloom.data import FederatedData, from_arrays, iid
@@ -76,6 +78,22 @@ WORKS = {
     "W3": Work(cnn_femnist, (1, 28, 28), 62, 200, 100, 5, Local(epochs=5, batch=20, lr=0.01)),
     "W4": Work(resnet18, (3, 32, 32), 10, 100, 500, 2, Local(steps=5, batch=50, lr=0.01)),
 }
+
+
+@functools.cache
+def clients(work: str) -> list[tuple[Tensor, Tensor]]:
+    """(inputs, targets) of every client, for peers; made once in each process."""
+    torch.manual_seed(0)
+    data = WORKS[work].data()
+    indices = [data.clients.of(i) for i in range(data.clients.count)]
+    return [(data.inputs[i], data.targets[i]) for i in indices]
+
+
+@functools.cache
+def model(work: str) -> nn.Module:
+    """The model, for peers; made once in each process."""
+    torch.manual_seed(0)
+    return WORKS[work].model()
 
 
 def contender(pipe: Any, work: str, name: str) -> None:
@@ -135,7 +153,15 @@ def peer(work: str, name: str, python: str) -> Contender:
         command = [python, *several, str(file), kind, work, str(listener.address)]
         process = subprocess.Popen(command, env=os.environ | more, stdout=subprocess.DEVNULL)
         pipe = listener.accept()
-    return Contender(process.pid, pipe, process.wait, pipe.recv())
+    return Contender(process.pid, pipe, lambda: killed(process), pipe.recv())
+
+
+def killed(process: subprocess.Popen[bytes]) -> None:
+    """End a peer and all that it started; its loop has no other end."""
+    for member in family(process.pid):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(member, signal.SIGKILL)
+    process.wait()
 
 
 def family(pid: int) -> set[int]:
@@ -187,8 +213,9 @@ def measured(
             rows[name]["s"].append(one.pipe.recv())
             rows[name]["cpu"].append(processor_seconds(one.pid) - before)
             rows[name]["gb"] = max(rows[name]["gb"], memory(one.pid))
-    for one in all_of.values():
-        one.pipe.send(None)
+    for name, one in all_of.items():
+        if name not in peers:
+            one.pipe.send(None)
         one.end()
     for row in rows.values():
         row["s"], row["cpu"] = row["s"][settle:], row["cpu"][settle:]
