@@ -64,6 +64,8 @@ def pfl(name: str, address: str) -> None:
         def after_central_iteration(self, aggregate_metrics, model, *, central_iteration):
             if turns:
                 turns.end_of_round()
+            if torch.distributed.is_initialized():
+                torch.distributed.barrier()  # or the others begin the next round before its turn
             return False, Metrics()
 
     module: Any = model(name)
@@ -150,8 +152,10 @@ def fluke(name: str, address: str) -> None:
     examples as these need.
     """
     if sys.platform == "linux" and torch.version.cuda is None:
-        for name in ("nms", "qnms"):  # torchvision's one build for Linux is for CUDA
-            torch.library.define(f"torchvision::{name}", "(Tensor a, Tensor b, float c) -> Tensor")
+        for operator in ("nms", "qnms"):  # torchvision's one build for Linux is for CUDA
+            torch.library.define(
+                f"torchvision::{operator}", "(Tensor a, Tensor b, float c) -> Tensor"
+            )
     from fluke import DDict
     from fluke.algorithms import CentralizedFL
     from fluke.data import FastDataLoader

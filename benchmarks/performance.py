@@ -64,8 +64,8 @@ def table(work: str) -> str:
         if row["said"]:
             name += f" (took `{row['said'].partition(',')[0]}`)"
         ratio = statistics.median(s / b for s, b in zip(row["s"], base, strict=True))
-        cpu = statistics.median(row["cpu"])
-        cells = f"{statistics.median(row['s']):.3g} | {ratio:.2f} | {cpu:.3g} | {row['gb']:.1f}"
+        cpu = f"{statistics.median(row['cpu']):.3g}" if "cpu" in row else "-"  # of older records
+        cells = f"{statistics.median(row['s']):.3g} | {ratio:.2f} | {cpu} | {row['gb']:.1f}"
         out.append(f"| {name} | {cells} |")
     place = f"../benchmarks/records/{record.name}/README.md"
     turns = f"{len(base)} turns at {rows[0]['commit']}"
