@@ -33,11 +33,11 @@ from fedloom.models import MODELS
 from fedloom.objectives import CrossEntropy, SelfDistillation
 from fedloom.plan import Plan
 from fedloom.stage import Download
-from fedloom.submodels import FIARSE, FedRolex, FjORD, HeteroFL, Rule, ScaleFL
+from fedloom.submodels import FIARSE, FedRolex, FjORD, HeteroFL, ScaleFL, SubModel
 
 CAPACITIES = (1.0, 1 / 4, 1 / 16, 1 / 64)
 SHAPES = {"resnet8": (3, 32, 32), "cnn_femnist": (1, 28, 28)}
-RULES: dict[str, Rule] = {
+RULES: dict[str, SubModel] = {
     "HeteroFL": HeteroFL(exact=False),
     "FedRolex": FedRolex(exact=False),
     "FjORD": FjORD(),
@@ -47,7 +47,10 @@ RULES: dict[str, Rule] = {
 
 
 def made(
-    rule: Rule, options: argparse.Namespace, method: type[FedAvg] = FedAvg, optimiser: str = "sgd"
+    rule: SubModel,
+    options: argparse.Namespace,
+    method: type[FedAvg] = FedAvg,
+    optimiser: str = "sgd",
 ) -> tuple[Plan, Federation, Net]:
     """A federation of one client of each capacity."""
     torch.manual_seed(0)
@@ -71,7 +74,7 @@ def received(plan: Plan, fed: Federation, net: Net) -> dict[float, Download]:
     return Client(plan, fed, net).downloads(asked)
 
 
-def bytes_and_times(rules: dict[str, Rule], options: argparse.Namespace) -> None:
+def bytes_and_times(rules: dict[str, SubModel], options: argparse.Namespace) -> None:
     """Print what each scheme's clients hold, and how long a step takes."""
     sgd = {name: made(rule, options) for name, rule in rules.items()}
     rounds: list[dict[str, dict[float, StepCost]]] = []
@@ -92,7 +95,7 @@ def bytes_and_times(rules: dict[str, Rule], options: argparse.Namespace) -> None
             print(f"{name:10}{p:9.4f}{cost.held / whole:9.2%}{kib}{ms:9.2f}")
 
 
-def layers(rule: Rule, options: argparse.Namespace) -> None:
+def layers(rule: SubModel, options: argparse.Namespace) -> None:
     """Print what of each layer is held, and how many of its rows and columns are empty."""
     plan, fed, net = made(rule, options)
     x, shares = net.init(), received(plan, fed, net)

@@ -23,7 +23,7 @@ from .federation.local import Local
 from .federation.private_examples import one_gradient
 from .objectives import Needs, Objective
 from .stage import TAKEN, Stage, overriding
-from .submodels.base import Rule
+from .submodels.base import SubModel
 from .submodels.private import Private
 from .trace import Trace, data_requests, plain_means, traced
 from .wrappers import Lookahead, PerStep, Sam, ServerOpt
@@ -61,7 +61,7 @@ class Plan:
     algorithm: Algorithm
     objective: Objective
     nonfinite: str = "stop"
-    submodel: Rule | None = None
+    submodel: SubModel | None = None
     link: Link = field(default_factory=Link)
     d: int | None = None
     setting: Setting = field(default_factory=Setting)
@@ -217,7 +217,7 @@ def method(plan: Plan) -> Composed:
     return Composed(alg.method, alg.traits | true(facts), more[0] if more else "")
 
 
-def submodel(scheme: Rule | None) -> Composed:
+def submodel(scheme: SubModel | None) -> Composed:
     """Which part of the model a client holds, and trains."""
     if scheme is None:
         return Composed("whole models", {Fact.WHOLE_PARTS})

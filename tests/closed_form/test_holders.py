@@ -14,7 +14,7 @@ from fedloom.core.net import Variables
 from fedloom.core.vector import leaves, rec
 from fedloom.data import from_clients
 from fedloom.objectives import Function
-from fedloom.submodels import FIARSE, HeteroFL, Rule, behind_mask, whole
+from fedloom.submodels import FIARSE, HeteroFL, SubModel, behind_mask, whole
 from tiny import A, B, models, quadratics, small, trace
 
 CLIENTS = [0.5, 0.5, 1.0, 1.0]  # the first two hold only the first coordinate
@@ -29,7 +29,7 @@ METHODS = {
 ROUNDS = {"scaffold": 130, "scaffold, option I": 140, "feddyn": 330, "feddc": 200}
 
 
-class First(Rule):
+class First(SubModel):
     """The first coordinates."""
 
     fixed = True

@@ -21,7 +21,16 @@ from fedloom.engines.client_results import Request, TrainTask
 from fedloom.errors import CompositionError
 from fedloom.evaluation.settings import Evaluation
 from fedloom.objectives import Function, MaskedCrossEntropy, OrderedDistillation, SelfDistillation
-from fedloom.submodels import FIARSE, FedRolex, FjORD, HeteroFL, Rule, ScaleFL, behind_mask, greedy
+from fedloom.submodels import (
+    FIARSE,
+    FedRolex,
+    FjORD,
+    HeteroFL,
+    ScaleFL,
+    SubModel,
+    behind_mask,
+    greedy,
+)
 from fedloom.submodels.slicing.flow import Cut
 from fedloom.submodels.slicing.layers import unscaled
 from fedloom.submodels.slicing.walk import count_left, cut_net, largest_share
@@ -42,7 +51,9 @@ def _pull(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     return (x * target.mean(0)).sum()
 
 
-def _one_round(rule: Rule, start: list[float], pulls: list[list[float]], capacities: list[float]):
+def _one_round(
+    rule: SubModel, start: list[float], pulls: list[list[float]], capacities: list[float]
+):
     """One step of rate 1 on <x, pull_i> at every client: x_i = x - pull_i where it is held."""
     data = from_clients(
         [(np.zeros((1, 1)), np.array([p], dtype=float)) for p in pulls], dtype=torch.float64
@@ -413,7 +424,7 @@ def test_the_columns_are_the_means_over_sizes_and_over_the_clients_of_a_size():
     assert row["local_accuracy@mean"] == pytest.approx(sum(every) / 6)
 
 
-class Window(Rule):
+class Window(SubModel):
     """Holds 4 of 10 coordinates, one further in round 1, two more in round 2, and so on."""
 
     def view(self, x, net, capacity, round):

@@ -32,7 +32,7 @@ from fedloom.data import from_clients
 from fedloom.federation.schedules import CubeRoot, FAFEDTheory, Milestones, Schedule, STEMTheory
 from fedloom.models import lstm_language_model
 from fedloom.objectives import OBJECTIVES, Needs, Objective
-from fedloom.submodels import FIARSE, SUBMODELS, Private, Rule
+from fedloom.submodels import FIARSE, SUBMODELS, Private, SubModel
 from fedloom.wrappers import Adam, Clip, LocalOpt, Optimiser, PerStep, ServerOpt, Wrapper
 
 HOMES = (
@@ -139,7 +139,7 @@ def trial(part: Any) -> Trial:
         return experiment(objective=part, rounds=2, **on_text())
     if isinstance(part, Objective):
         return experiment(objective=part, rounds=2)
-    if isinstance(part, Rule):
+    if isinstance(part, SubModel):
         return experiment(submodel=part, capacities=CAPACITIES, rounds=2)
     if isinstance(part, Private):
         return experiment(private=part, rounds=2)

@@ -58,7 +58,7 @@ def right(outputs: Tensor, targets: Tensor) -> Tensor:
         ({"checkpoint": 60}, "Checkpoint("),
         ({"objective": "mse"}, "loss(outputs, targets)"),
         ({"metrics": [3]}, "{name: f(outputs, targets)}"),
-        ({"submodel": "fiarse"}, "a rule such as"),
+        ({"submodel": "fiarse"}, "a scheme such as"),
         ({"compress": 0.1}, "'topk:0.01'"),
         ({"compress": "topkk:0.1"}, "did you mean 'topk'"),
         ({"devices": 3}, "a profile such as"),

@@ -24,7 +24,7 @@ from fedloom.submodels import (
     FedRolex,
     FjORD,
     HeteroFL,
-    Rule,
+    SubModel,
     behind_mask,
     greedy,
 )
@@ -175,13 +175,13 @@ def test_a_capacity_is_a_share(rule, capacity):
 
 def test_the_registry_makes_every_rule():
     made = {name: make() for name, make in SUBMODELS.items()}
-    assert all(isinstance(rule, Rule) for rule in made.values())
+    assert all(isinstance(rule, SubModel) for rule in made.values())
     assert [rule.fixed for rule in made.values()] == [False, False, True, False, True, True]
     assert hash(made["fiarse"]) == hash(FIARSE())
 
 
 def test_a_rule_of_a_users_own_needs_one_method():
-    class Half(Rule):
+    class Half(SubModel):
         start: int = 0
 
         def view(self, x, net, capacity, round):
@@ -197,7 +197,7 @@ def test_a_rule_of_a_users_own_needs_one_method():
 
 
 # --------------------------------------------------------------------------------- FIARSE, remarks
-def remarks(rule: Rule, x: torch.Tensor, net: Net) -> list[str]:
+def remarks(rule: SubModel, x: torch.Tensor, net: Net) -> list[str]:
     return rule.remarks(rule.view(x, net, 0.25, 0), net, 0.25)
 
 

@@ -13,18 +13,18 @@ from ..compression.codecs import Codec
 from ..core.hyper import Hyper
 from ..errors import ConfigError, did_you_mean
 from ..objectives import Objective
-from ..submodels import Rule
+from ..submodels import SubModel
 from ..wrappers import Momentum, Optimiser
 from .hyperparameters import another
 
 KINDS: dict[str, type] = {
     "algorithm": Algorithm,
     "objective": Objective,
-    "sub-model scheme": Rule,
+    "sub-model scheme": SubModel,
     "codec": Codec,
     "aggregation": Aggregation,
 }
-_WHAT = "an Algorithm, an Objective, a Rule, a Codec or an Aggregation"
+_WHAT = "an Algorithm, an Objective, a SubModel, a Codec or an Aggregation"
 _TRIED = (
     ", which are checked here; a model, data, a metric and a loss that is a function are tried "
     "before round 1: `fedloom run digits metrics=FILE.py:NAME --dry-run`"

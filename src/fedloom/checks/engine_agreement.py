@@ -16,7 +16,7 @@ from ..engines.guard import first_change, state
 from ..engines.one_step import not_replayed
 from ..errors import AuthorError, CompositionError
 from ..storage.run_directory import Checkpoint
-from ..submodels import Rule
+from ..submodels import SubModel
 from .audit import Audited
 from .compare import unequal, unlike
 from .hyperparameters import variants
@@ -216,7 +216,7 @@ class Contract:
         return not variants or any(unequal(end, want) for end in ends)  # nothing else is legal
 
 
-def check_parts(submodel: Rule, make: Callable[..., Trial], hint: str) -> str | None:
+def check_parts(submodel: SubModel, make: Callable[..., Trial], hint: str) -> str | None:
     """Run with clients that hold parts of the model, and compare serial and vectorised.
 
     make: dtype, **changes -> a run. hint: what to do if it fails with one client alone.

@@ -17,7 +17,7 @@ from ..data import FederatedData, from_clients
 from ..federation.federation import Federation
 from ..models import lstm_language_model
 from ..objectives import Needs, Objective
-from ..submodels import FIARSE, FjORD, HeteroFL, Rule
+from ..submodels import FIARSE, FjORD, HeteroFL, SubModel
 from .tiny_federation import (
     SIZES,
     SMALL,
@@ -65,13 +65,13 @@ class Problem(NamedTuple):
 
     network: Callable[[], nn.Module]
     data: Callable[[torch.dtype], FederatedData]
-    rule: Rule
+    rule: SubModel
 
 
 def problems(part: Objective) -> tuple[Problem, ...]:
     """What a loss may be meant for, the likeliest first."""
     network = functools.partial(network_for, part)
-    submodel: Rule = FjORD() if part.needs is Needs.DRAWN_PARTS else HeteroFL()
+    submodel: SubModel = FjORD() if part.needs is Needs.DRAWN_PARTS else HeteroFL()
     labels = Problem(network, federation, submodel)
     numbers = Problem(network, functools.partial(federation, labels=False), submodel)
     # recurrent layers cannot be cut, so a client trains them behind a mask

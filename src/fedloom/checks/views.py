@@ -14,7 +14,7 @@ from ..core.vector import Vec, rec
 from ..engines.author_rules import check_record
 from ..errors import AuthorError, ConfigError
 from ..federation.local import Local
-from ..submodels import Rule, View
+from ..submodels import SubModel, View
 from .compare import unequal
 from .engine_agreement import Contract
 from .outcome import Check
@@ -27,7 +27,7 @@ _TRIED = (0.9, 0.5, 0.25, 0.05)
 class ViewContract(Contract):
     """What `fedloom check` asks of a sub-model rule."""
 
-    part: Rule
+    part: SubModel
 
     def first(self) -> list[Check]:
         return [

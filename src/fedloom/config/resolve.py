@@ -31,7 +31,7 @@ from ..federation.capacities import levels_of
 from ..models import make_model
 from ..storage.identity import CHANGEABLE, differing
 from ..storage.seal import Seal
-from ..submodels import Rule
+from ..submodels import SubModel
 from ..wrappers.registry import warn_of_two, with_server
 from .labels import method_label
 from .overrides import (
@@ -156,9 +156,9 @@ class Config:
         plain = isinstance(codec, Dense) and type(feedback) is Forget
         return Link({} if plain else FieldCodec(codec, feedback), self.part("compress.down"))
 
-    def submodel(self) -> Rule | None:
+    def submodel(self) -> SubModel | None:
         """The sub-model scheme, which knows the capacities; None without one."""
-        part: Rule | None = self.part("submodel")
+        part: SubModel | None = self.part("submodel")
         shares = capacities_of(self.values.get("submodel", {}))
         return part if part is None or shares is None else part.settled(levels_of(shares))
 

@@ -11,13 +11,13 @@ from ..core.net import Net
 from ..core.rng import key, seed_torch
 from ..core.vector import Rec, Vec, rec
 from ..federation.federation import Federation
-from ..submodels.base import Masked, Rule, View, whole
+from ..submodels.base import Masked, SubModel, View, whole
 
 
 class ClientViews:
     """The views of a run's clients. scheme: None: every client holds all of the model."""
 
-    def __init__(self, scheme: Rule | None, fed: Federation, net: Net) -> None:
+    def __init__(self, scheme: SubModel | None, fed: Federation, net: Net) -> None:
         self.scheme, self._fed, self._net = scheme, fed, net
         self.whole = whole(net.layout)
         self._fixed: dict[float, View] = {}  # views that never change

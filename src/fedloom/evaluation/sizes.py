@@ -17,7 +17,7 @@ from ..engines.base import Engine
 from ..engines.client_results import Request
 from ..engines.scores import Score
 from ..federation.federation import Federation
-from ..submodels.base import Rule, View
+from ..submodels.base import SubModel, View
 from ..submodels.slicing.layers import unscaled
 from .clients import NOT_MEASURED, client_values
 from .scorer import Current, Scorer
@@ -41,15 +41,17 @@ def mean_of(values: Iterable[float | None]) -> float | None:
     return sum(numbers) / len(numbers) if numbers else None
 
 
-def part_of(rule: Rule, net: Net, x: Vec, capacity: float, round: int) -> tuple[View, nn.Module]:
+def part_of(
+    submodel: SubModel, net: Net, x: Vec, capacity: float, round: int
+) -> tuple[View, nn.Module]:
     """A view of this capacity after so many rounds, and its module with these weights: a smaller
     one, or the whole one with zeros; in evaluation mode, without scalers.
     """
-    view = rule.view(x, net, capacity, round)
+    view = submodel.view(x, net, capacity, round)
     return view, unscaled((view.net or net).export(view.seen(view.take(x))))
 
 
-def holding(submodel: Rule | None, fed: Federation, net: Net) -> Vec | None:
+def holding(submodel: SubModel | None, fed: Federation, net: Net) -> Vec | None:
     """How many of all clients hold each coordinate, each counted by its relative weight, (d,); None
     if that changes from round to round, or if every client holds everything.
     """
@@ -80,7 +82,7 @@ class Sizes:
     """Evaluates a run's sub-models. levels: the capacities among the clients, increasing."""
 
     def __init__(
-        self, rule: Rule, fed: Federation, net: Net, evaluation: Evaluation, scorer: Scorer
+        self, rule: SubModel, fed: Federation, net: Net, evaluation: Evaluation, scorer: Scorer
     ) -> None:
         self.rule, self.fed, self.net = rule, fed, net
         self.evaluation, self._scorer = evaluation, scorer

@@ -56,7 +56,7 @@ from ..server.progress import Progress, say, shows_progress
 from ..server.rounds import Run
 from ..stage import Stage
 from ..storage.run_directory import Checkpoint, RunDirectory
-from ..submodels.base import Rule
+from ..submodels.base import SubModel
 from ..submodels.private import Private
 from ..trackers import Trackers
 from . import arguments, processes
@@ -133,7 +133,7 @@ class Experiment(Settings, frozen=False):
     objective: Objective | Callable[[Any, Any], Tensor] | None = hyper(
         None, example="an Objective or loss(outputs, targets)"
     )
-    submodel: Rule | None = hyper(None, example="a rule such as FIARSE()")
+    submodel: SubModel | None = hyper(None, example="a scheme such as FIARSE()")
     capacities: Capacities | None = None
     private: Private | None = hyper(None, example="a scheme such as FedPer()")
     stages: Sequence[Stage] = ()

@@ -16,7 +16,7 @@ from ..federation.choice import ClientChoice
 from ..federation.clock import Asynchronous, Clock
 from ..federation.devices import DEVICES, Devices
 from ..federation.sampling import ClientSampler
-from ..submodels.base import Rule, check_capacity
+from ..submodels.base import SubModel, check_capacity
 
 _log = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ def check_simulated(clock: Clock | None, cohorts: ClientSampler, engine: Engine)
         )
 
 
-def levels_for(capacities: Capacities | None, submodel: Rule | None) -> tuple[float, ...]:
+def levels_for(capacities: Capacities | None, submodel: SubModel | None) -> tuple[float, ...]:
     """All capacities. Raises ConfigError for some without a sub-model, or the other way round."""
     if capacities is None or (not isinstance(capacities, Path) and not len(capacities)):
         if submodel is None:
@@ -107,7 +107,11 @@ def levels_for(capacities: Capacities | None, submodel: Rule | None) -> tuple[fl
 
 
 def checked_capacities(
-    submodel: Rule | None, capacities: Capacities | None, net: Net, data: FederatedData, seed: int
+    submodel: SubModel | None,
+    capacities: Capacities | None,
+    net: Net,
+    data: FederatedData,
+    seed: int,
 ) -> tuple[float, ...]:
     """One capacity per client; none without a scheme. Raises CompositionError."""
     if submodel is None or capacities is None:
@@ -118,7 +122,7 @@ def checked_capacities(
     return assign_capacities(capacities, data.population, seed)
 
 
-def _try_capacity(submodel: Rule, level: float, net: Net) -> None:
+def _try_capacity(submodel: SubModel, level: float, net: Net) -> None:
     """Make one view, so that a model that cannot be sliced is refused before the run. The scheme's
     remarks become warnings.
     """
@@ -134,7 +138,7 @@ def _try_capacity(submodel: Rule, level: float, net: Net) -> None:
         _log.warning("%s", remark)
 
 
-def _check_rows(submodel: Rule, net: Net, data: FederatedData) -> None:
+def _check_rows(submodel: SubModel, net: Net, data: FederatedData) -> None:
     """Raise CompositionError for a scheme that needs to know which clients have a class, if the
     labels are no classes or the model has no row for each.
     """

@@ -24,7 +24,7 @@ from ..federation.local import Local
 from ..federation.sampling import ClientSampler
 from ..objectives import CrossEntropy, Objective, SquaredError
 from ..objectives.base import is_one
-from ..submodels.base import Rule
+from ..submodels.base import SubModel
 from .data_checks import check_classes
 
 _log = logging.getLogger(__name__)
@@ -254,7 +254,9 @@ def _shape(v: Tensor) -> str:
     return f"[{', '.join(['n', *map(str, v.shape[1:])])}]"
 
 
-def check_singles(net: Net, fed: Federation, submodel: Rule | None, cohorts: ClientSampler) -> None:
+def check_singles(
+    net: Net, fed: Federation, submodel: SubModel | None, cohorts: ClientSampler
+) -> None:
     """Run the model, and its smallest sub-model, on one example if a batch of one occurs: at a
     client that may take part, or at the end of the test set.
 

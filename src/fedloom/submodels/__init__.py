@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..core.registry import Registry
-from .base import Rule, View, behind_mask, whole
+from .base import SubModel, View, behind_mask, whole
 from .fedrolex import FedRolex
 from .fiarse import FIARSE, greedy
 from .fjord import FjORD
@@ -14,7 +14,7 @@ from .private import PRIVATE, FedBN, FedPer, FedRep, Private
 from .scalefl import ScaleFL
 from .slicing.flow import Cuttable, Flow, Part
 
-SUBMODELS: Registry[Callable[..., Rule]] = Registry(
+SUBMODELS: Registry[Callable[..., SubModel]] = Registry(
     "rule of sub-models",
     {
         "fiarse": FIARSE,
@@ -24,7 +24,7 @@ SUBMODELS: Registry[Callable[..., Rule]] = Registry(
         "scalefl": ScaleFL,
         "fjord": FjORD,
     },
-    own=Rule,
+    own=SubModel,
 )
 
 __all__ = [
@@ -41,8 +41,8 @@ __all__ = [
     "HeteroFL",
     "Part",
     "Private",
-    "Rule",
     "ScaleFL",
+    "SubModel",
     "View",
     "behind_mask",
     "greedy",

@@ -96,27 +96,27 @@ def behind_mask(held: Tensor, layout: Layout, fit: Rec = None) -> View:
     return View(held, None, fit, Layout(layout.names, shapes), layout.d)
 
 
-def off_its_size(rule: Rule, view: View, capacity: float, advice: str) -> list[str]:
+def off_its_size(submodel: SubModel, view: View, capacity: float, advice: str) -> list[str]:
     """A remark if a sub-model is larger by half, or smaller by a third, than its capacity."""
     size = view.layout.d / view.d
     if 2 / 3 <= size / capacity <= 3 / 2:
         return []
     return [
-        f"{rule.name}: a client of capacity {capacity:g} holds {size:.2%} of the model "
+        f"{submodel.name}: a client of capacity {capacity:g} holds {size:.2%} of the model "
         f"({view.layout.d:,} of {view.d:,}); {advice}"
     ]
 
 
-def check_capacity(rule: Rule, capacity: float) -> None:
+def check_capacity(submodel: SubModel, capacity: float) -> None:
     """Raise ConfigError unless capacity is a share of the model, in (0, 1]."""
     if not 0 < capacity <= 1:
         raise ConfigError(
-            f"{rule.name}: a capacity must be in (0, 1], got {capacity!r}; it is the share of the "
-            "model that a client can hold, 1 for all of it"
+            f"{submodel.name}: a capacity must be in (0, 1], got {capacity!r}; it is the share "
+            "of the model that a client can hold, 1 for all of it"
         )
 
 
-class Rule(Part):
+class SubModel(Part):
     """A sub-model scheme makes the views. A view is made at the server, once per distinct capacity
     and round.
 
@@ -144,7 +144,7 @@ class Rule(Part):
         """True if covered() depends on the values of an update: then no codec may change them."""
         return False
 
-    def settled(self, levels: Sequence[float]) -> Rule:
+    def settled(self, levels: Sequence[float]) -> SubModel:
         """-> the rule, once the capacities of the federation are known."""
         return self
 
@@ -213,21 +213,21 @@ class Rule(Part):
 
 
 class Masked(NamedTuple):
-    """What a rule changes in the steps of a client whose view has a fit; x (m,)."""
+    """What a sub-model scheme changes in the steps of a client whose view has a fit; x (m,)."""
 
-    rule: Rule
+    rule: SubModel
     fit: Rec
 
     def grad(self, grad: Callable[[Vec], Vec], x: Vec) -> Vec:
-        """See Rule.grad."""
+        """See SubModel.grad."""
         return self.rule.grad(grad, x, self.fit)
 
     def move(self, d: Vec, x: Vec) -> Vec:
-        """See Rule.move."""
+        """See SubModel.move."""
         return self.rule.move(d, x, self.fit)
 
     def kept(self, x: Vec) -> Vec:
-        """See Rule.kept, Job.kept."""
+        """See SubModel.kept, Job.kept."""
         return self.rule.kept(x, self.fit)
 
     def begin(self, y: Rec) -> Rec:

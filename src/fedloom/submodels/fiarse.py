@@ -17,7 +17,7 @@ from ..core.layout import Layout
 from ..core.net import Net, Variables
 from ..core.vector import Rec, Vec, rec
 from ..errors import CompositionError, ConfigError, DataError
-from .base import Rule, View, behind_mask, check_capacity, whole
+from .base import SubModel, View, behind_mask, check_capacity, whole
 
 NORMS: tuple[type[nn.Module], ...] = (
     nn.GroupNorm,
@@ -30,7 +30,7 @@ Group = Literal["model", "stage", "layer", "shard"]
 Count = Literal["holders", "nonzero"]
 
 
-class FIARSE(Rule):
+class FIARSE(SubModel):
     """FIARSE (Wu et al., NeurIPS 2024, Algorithm 1 with Eq. 2 and 3): hold the largest weights.
 
     A client holds the coordinates with |x| >= tau, where tau is the floor(capacity * n)-th largest

@@ -17,7 +17,7 @@ from ..core.hyper import PositiveShare, hyper
 from ..core.net import Net, logits_of
 from ..core.vector import Vec
 from ..objectives import Needs
-from .base import Rule, View, check_capacity, off_its_size, whole
+from .base import SubModel, View, check_capacity, off_its_size, whole
 from .slicing.flow import Cut
 from .slicing.walk import cut_net
 
@@ -66,7 +66,7 @@ class OrderedNet(Net):
         return logits_of(super().raw(x, inputs))
 
 
-class FjORD(Rule):
+class FjORD(SubModel):
     """FjORD (Horvath et al., NeurIPS 2021, Algorithm 1): ordered dropout.
 
     A client of capacity p holds the first ceil(sqrt(p) n) of the n channels of every hidden layer,
@@ -101,7 +101,7 @@ class FjORD(Rule):
         source="0.2, 0.4, 0.6, 0.8, 1 in FjORD's code",
     )
 
-    def settled(self, levels: Sequence[float]) -> Rule:
+    def settled(self, levels: Sequence[float]) -> SubModel:
         """-> with widths; if none are given, those of the capacities."""
         if self.widths:
             return self

@@ -11,12 +11,12 @@ from torch import Tensor
 from ..core.hyper import hyper
 from ..core.net import Net
 from ..core.vector import Vec
-from .base import Rule, View, check_capacity, off_its_size, whole
+from .base import SubModel, View, check_capacity, off_its_size, whole
 from .slicing.flow import Cut
 from .slicing.walk import GRAIN, cut_net, largest_share, rows_of_heads
 
 
-class HeteroFL(Rule):
+class HeteroFL(SubModel):
     """HeteroFL (Diao, Ding and Tarokh, ICLR 2021, Algorithm 1): the first channels of every layer.
 
     A client of capacity p keeps the first ceil(sqrt(p) n) of the n channels of every hidden layer,

@@ -11,12 +11,12 @@ from ..core.net import Net
 from ..core.vector import Vec
 from ..errors import CompositionError
 from ..objectives import Needs
-from .base import Rule, View, check_capacity, off_its_size, whole
+from .base import SubModel, View, check_capacity, off_its_size, whole
 from .slicing.flow import Cut
 from .slicing.walk import GRAIN, cut_net, largest_share
 
 
-class ScaleFL(Rule):
+class ScaleFL(SubModel):
     """ScaleFL (Ilhan, Su and Liu, CVPR 2023): the first layers, and of each its first channels.
 
     A client of capacity p keeps the model up to one of its exits, the earlier exits included, and

@@ -10,7 +10,7 @@ from torch import Tensor
 from fedloom.core.layout import Layout
 from fedloom.core.vector import rec
 from fedloom.engines.author_rules import ARGUMENTS, REPEAT
-from fedloom.submodels import FIARSE, HeteroFL, Rule, behind_mask, whole
+from fedloom.submodels import FIARSE, HeteroFL, SubModel, behind_mask, whole
 from fedloom.submodels.base import check_capacity
 
 from .common import VECTORISED
@@ -18,7 +18,7 @@ from .common import VECTORISED
 TURNS = itertools.count(1)
 
 
-class _Half(Rule):
+class _Half(SubModel):
     """The first share of the coordinates; the broken ones change one thing."""
 
     fixed = True
@@ -156,7 +156,7 @@ class GradBranches(FIARSE):
         return grad(x) if float(x.abs().max()) > 1 else 0.5 * grad(x)
 
 
-class NoView(Rule):
+class NoView(SubModel):
     def view(self, x, net, capacity, round):
         return torch.arange(3)
 
