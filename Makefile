@@ -6,7 +6,7 @@
 # make gpu       the contract and the rounds on CUDA, nine minutes at a time; DEVICE=cuda:1 is another one
 # make bench     the speed claims, each with its command
 # make site      the pages as a site, build/site/index.html; a link that leads nowhere is an error
-# make evidence  the tables of docs/results/plan.toml, from a frozen checkout: make evidence TAG=evidence-2 HOURS=8
+# make evidence  the tables of docs/results/plan.toml, from a frozen checkout: make evidence TAG=evidence-3 HOURS=8
 # make lock      requirements/lock.txt after a change of pyproject.toml; remove it first to renew all
 #
 # What is done less often is a session of noxfile.py: .venv/bin/nox -l lists them.
@@ -75,7 +75,7 @@ site: $(INSTALLED)
 
 # Lines of a table come from one commit: TAG, checked out beside the working tree.
 evidence:
-	test -n "$(TAG)" || { echo "give a tag or commit: make evidence TAG=evidence-2"; exit 2; }
+	test -n "$(TAG)" || { echo "give a tag or commit: make evidence TAG=evidence-3"; exit 2; }
 	test -d .evidence/$(TAG) || git worktree add --detach .evidence/$(TAG) $(TAG)
 	$(MAKE) -C .evidence/$(TAG) .venv/installed-$(TORCH) TORCH=$(TORCH)
 	.evidence/$(TAG)/.venv/bin/fedloom $$(test -d .evidence/$(TAG)/packages && echo paper || echo papers) run --hours $(HOURS) --jobs $(JOBS)
