@@ -29,9 +29,11 @@ import platform
 import signal
 import statistics
 import subprocess
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
-from multiprocessing.connection import Connection, Listener
+from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,6 +53,7 @@ LOOPS = {
     "gradients only": Floor,
     "vmap": Vmapped,
 }
+PEERS = ("pfl", "flwr", "fluke")  # of peer_rounds.py
 ENGINES = ("serial", "vectorised", "workers:2", "workers:2+vectorised:50", "auto")
 
 
@@ -152,8 +155,19 @@ def peer(work: str, name: str, python: str) -> Contender:
     with Listener(family="AF_UNIX") as listener:
         command = [python, *several, str(file), kind, work, str(listener.address)]
         process = subprocess.Popen(command, env=os.environ | more, stdout=subprocess.DEVNULL)
+        threading.Thread(target=_hang_up, args=(process, listener.address), daemon=True).start()
         pipe = listener.accept()
-    return Contender(process.pid, pipe, lambda: killed(process), pipe.recv())
+    try:
+        return Contender(process.pid, pipe, lambda: killed(process), pipe.recv())
+    except EOFError:
+        sys.exit(f"{name} ended before its first round; what it said stands above")
+
+
+def _hang_up(process: subprocess.Popen[bytes], address: Any) -> None:
+    """Call in place of a peer that ended without a call, for which accept() would wait forever."""
+    process.wait()
+    with contextlib.suppress(OSError):
+        Client(address).close()
 
 
 def killed(process: subprocess.Popen[bytes]) -> None:
@@ -200,8 +214,15 @@ def measured(
     work: str, names: list[str], peers: dict[str, str], repeats: int, settle: int
 ) -> list[dict[str, Any]]:
     """Rounds in turn -> a row per contender. settle: turns before those that count."""
-    all_of = {name: started(work, name) for name in names}
-    all_of |= {name: peer(work, name, python) for name, python in peers.items()}
+    others: dict[str, Contender] = {}
+    try:  # first, as one may be unable to begin
+        for name, python in peers.items():
+            others[name] = peer(work, name, python)
+    except SystemExit:
+        for one in others.values():
+            one.end()
+        raise
+    all_of = {name: started(work, name) for name in names} | others
     rows = {
         name: {"work": work, "name": name, "said": one.said, "s": [], "cpu": [], "gb": 0.0}
         for name, one in all_of.items()
@@ -248,7 +269,11 @@ def main() -> None:
     )
     parser.add_argument("--peers", nargs="+", default=[], metavar="NAME=PYTHON")
     options = parser.parse_args()
-    peers = dict(given.split("=", 1) for given in options.peers)
+    peers = dict(given.partition("=")[::2] for given in options.peers)
+    for name, python in peers.items():
+        if name.partition(":")[0] not in PEERS or not Path(python).is_file():
+            known = ", ".join(PEERS)
+            parser.error(f"--peers {name}={python}: NAME=PYTHON, a peer ({known}) and a program")
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
     ).stdout.strip()
