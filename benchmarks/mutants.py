@@ -1,13 +1,12 @@
 """A mutation run: how many small, seeded mistakes in the code do the tests notice?
 
     python benchmarks/mutants.py [--mutants 500] [--seed 0] [--record mutants.jsonl] [--jobs 2]
-        [--budget 20] [--seconds 120] [--tests PATH ...]
+        [--budget 20] [--seconds 120] [--tests PATH ...] [--rooms PATH ...]
 
 Cosmic Ray's operators (cosmic-ray, pytest-cov: `nox -s mutants` installs them) change one place
-each in the code below TARGETS: an operator, a comparison, a number, a condition, a decorator, a
-loop.
-A change of types, words or annotations alone is none. The places are drawn at random, one mutant
-each.
+each in the code below ROOMS, or in files and folders of one's own choice (--rooms): an operator, a
+comparison, a number, a condition, a decorator, a loop. A change of types, words or annotations
+alone is none. The places are drawn at random, one mutant each.
 
 The suite, or the tests of --tests, run once first. What that shows is kept beside the record: which
 tests run which line, the seconds of each, and no test that fails. A mutant gets the tests of its
@@ -47,16 +46,26 @@ from typing import Any, NamedTuple
 from fedloom.core.commit import own_commit
 
 ROOT = Path(__file__).resolve().parents[1]
-COPIED = ("src", "tests", "docs", "examples", "benchmarks", "requirements", "pyproject.toml")
-COPIED += ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "Makefile", "noxfile.py", "LICENSE")
+COPIED = ("src", "packages", "tests", "docs", "examples", "benchmarks", "conformance", "site")
+COPIED += ("requirements", "pyproject.toml", "conftest.py", "noxfile.py", "Makefile", ".github")
+COPIED += (
+    "README.md",
+    "README.md.in",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "CITATION.cff",
+    "LICENSE",
+)
+SOURCES = ("src", "packages/fedloom-flower/src", "packages/fedloom-papers/src")
 PYTEST = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow"]
 
-TARGETS = ("algorithm.py", "algorithms", "compression", "storage")
-TARGETS += ("engines/summation.py", "server/server_step.py")
+ROOMS = [f"src/fedloom/{room}" for room in ("algorithm.py", "algorithms", "compression", "storage")]
+ROOMS += ["src/fedloom/engines/summation.py", "src/fedloom/server/server_step.py"]
 SPARED = {"VariableReplacer", "VariableInserter"}  # they make names that mean nothing here
 ARITHMETIC = {"Add", "Sub", "Mul", "Div", "FloorDiv", "Mod", "Pow"}  # others would only raise
 SURVIVED = "survived"
 LOADING = 0.3  # seconds to load a file of tests
+KEPT = 500  # tests that are kept for a line
 
 
 class Mutant(NamedTuple):
@@ -68,9 +77,9 @@ class Mutant(NamedTuple):
     occurrence: int
 
 
-def files() -> list[Path]:
-    """The files that are changed."""
-    places = [ROOT / "src" / "fedloom" / target for target in TARGETS]
+def files_of(rooms: Sequence[str]) -> list[Path]:
+    """The files that are changed, of folders and files below the checkout."""
+    places = [ROOT / room for room in rooms]
     return [f for p in places for f in (sorted(p.rglob("*.py")) if p.is_dir() else [p])]
 
 
@@ -134,12 +143,12 @@ def places(file: Path) -> dict[int, list[Mutant]]:
     return found
 
 
-def drawn(seed: int) -> Iterator[tuple[Mutant, str]]:
+def drawn(files: Sequence[Path], seed: int) -> Iterator[tuple[Mutant, str]]:
     """Mutants in random order, one a line, and their files' texts; those that change nothing are
     left out.
     """
     rng = random.Random(seed)
-    lines = [of for file in files() for _, of in sorted(places(file).items())]
+    lines = [of for file in files for _, of in sorted(places(file).items())]
     rng.shuffle(lines)
     for of in lines:
         rng.shuffle(of)
@@ -168,7 +177,7 @@ def copy_of(folder: Path) -> Path:
             shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
         elif source.exists():
             shutil.copy(source, folder / name)
-    for name in ("src", "tests"):
+    for name in ("src", "packages", "tests"):
         mode = PycInvalidationMode.CHECKED_HASH
         compileall.compile_dir(folder / name, quiet=2, invalidation_mode=mode)
     return folder
@@ -176,7 +185,8 @@ def copy_of(folder: Path) -> Path:
 
 def tested(folder: Path, words: Sequence[str], seconds: float | None = None) -> int | None:
     """Run pytest in a copy -> its exit code, None if it takes longer. What it started ends, too."""
-    paths = [str(folder / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    paths = [str(folder / source) for source in SOURCES]
+    paths += filter(None, [os.environ.get("PYTHONPATH")])
     own = {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
     own["PYTHONDONTWRITEBYTECODE"] = "1"
     silent = None if seconds is None else subprocess.DEVNULL
@@ -198,7 +208,12 @@ def tested(folder: Path, words: Sequence[str], seconds: float | None = None) -> 
         process.wait()
 
 
-def coverage(place: Path, tests: Sequence[str], jobs: int) -> dict[str, Any]:
+def quickest(tests: set[str], seconds: dict[str, float]) -> list[str]:
+    """The tests that take the least time, at most KEPT of them."""
+    return sorted(tests, key=lambda test: (seconds.get(test, 1.0), test))[:KEPT]
+
+
+def coverage(place: Path, files: Sequence[Path], tests: Sequence[str], jobs: int) -> dict[str, Any]:
     """{"lines": {file: {line: [test]}}, "seconds": {test: s}} of the suite or of some tests, of
     those that pass; kept in a file, which is read if it is there.
     """
@@ -208,7 +223,7 @@ def coverage(place: Path, tests: Sequence[str], jobs: int) -> dict[str, Any]:
         return dict(json.loads(place.read_text("utf-8")))
     with tempfile.TemporaryDirectory() as name:
         folder = copy_of(Path(name) / "copy")
-        targets = {str(f.relative_to(ROOT)): str(folder / f.relative_to(ROOT)) for f in files()}
+        targets = {str(f.relative_to(ROOT)): str(folder / f.relative_to(ROOT)) for f in files}
         text = "[run]\ninclude =\n    " + "\n    ".join(targets.values())
         (folder / "coverage.ini").write_text(text)
         options = ["--cov", "--cov-config=coverage.ini", "--cov-context=test", "--cov-report="]
@@ -223,7 +238,7 @@ def coverage(place: Path, tests: Sequence[str], jobs: int) -> dict[str, Any]:
         data.read()
         lines = {
             file: {
-                str(line): sorted({c.split("|")[0] for c in names if c} & {*seconds})
+                str(line): quickest({c.split("|")[0] for c in names if c} & {*seconds}, seconds)
                 for line, names in data.contexts_by_lineno(target).items()
             }
             for file, target in targets.items()
@@ -240,7 +255,7 @@ def tests_of(mutant: Mutant, known: dict[str, Any], budget: float) -> list[str]:
     covering = of_file.get(str(mutant.line)) or {t for names in of_file.values() for t in names}
     found: list[str] = []
     loaded: set[str] = set()
-    for test in sorted(covering, key=lambda t: (seconds.get(t, 1.0), t)):
+    for test in quickest(covering, seconds):
         if budget <= 0:
             break
         found.append(test)
@@ -281,7 +296,7 @@ def report(lines: list[dict[str, Any]]) -> str:
     """The score, by folder, and who survived."""
     folders, out = defaultdict(list), []
     for line in lines:
-        folders["/".join(line["file"].split("/")[2:-1]) or "algorithm.py"].append(line)
+        folders[os.path.dirname(line["file"])].append(line)
     out += [f"{name}: {score(of)}" for name, of in sorted(folders.items())]
     out.append(f"score: {score(lines)}")
     for line in lines:
@@ -301,6 +316,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--budget", type=float, default=20.0, help="seconds of tests for a mutant")
     parser.add_argument("--seconds", type=float, default=120.0, help="when a mutant is given up")
     parser.add_argument("--tests", nargs="+", default=[], help="paths of the tests to take")
+    parser.add_argument("--rooms", nargs="+", default=ROOMS, help="files and folders to change")
     return parser.parse_args()
 
 
@@ -310,8 +326,9 @@ def main() -> None:
     text = given.record.read_text("utf-8") if given.record.exists() else ""
     lines = [json.loads(line) for line in text.splitlines()]
     done = {Mutant(*(line[key] for key in Mutant._fields)) for line in lines}
-    known = coverage(given.record.with_suffix(".coverage.json"), given.tests, given.jobs)
-    drawn_now = islice(drawn(given.seed), given.mutants)
+    files, place = files_of(given.rooms), given.record.with_suffix(".coverage.json")
+    known = coverage(place, files, given.tests, given.jobs)
+    drawn_now = islice(drawn(files, given.seed), given.mutants)
     todo = [(mutant, changed) for mutant, changed in drawn_now if mutant not in done]
     said, copies = {"budget": given.budget, "commit": own_commit()}, queue.SimpleQueue[Path]()
 
