@@ -22,7 +22,7 @@ TORCH ?= auto
 RUN = $(VENV)/bin
 LOCK = requirements/lock.txt
 INSTALLED = $(VENV)/installed-$(TORCH)
-CODE = src packages tests examples benchmarks docs requirements site conformance noxfile.py conftest.py
+CODE = src packages tests examples benchmarks docs requirements site noxfile.py conftest.py
 DEVICE ?= cuda
 HOURS ?= 8
 JOBS ?= 2
@@ -84,15 +84,16 @@ evidence:
 # that an index or a machine has of its own has another one.
 COMPILE = .venv-lock/bin/uv pip compile --quiet --python-version 3.11 --no-emit-index-url \
 	--no-emit-find-links --custom-compile-command "make lock" --output-file
+ADAPTERS = packages/fedloom-conformance/adapters
 FEWEST = --universal --fork-strategy fewest --strip-extras requirements/held.in pyproject.toml
 lock:
 	test -x .venv-lock/bin/uv || { $(PYTHON) -m venv .venv-lock && .venv-lock/bin/pip install --quiet uv; }
 	$(COMPILE) $(LOCK) $(FEWEST) --extra dev
 	$(COMPILE) requirements/lowest.txt --python-platform linux --resolution lowest-direct --strip-extras --extra dev pyproject.toml
-	$(COMPILE) conformance/adapters/fedloom/requirements.txt $(FEWEST) --extra privacy
+	$(COMPILE) $(ADAPTERS)/fedloom/requirements.txt $(FEWEST) --extra privacy
 	$(COMPILE) requirements/flower.txt $(FEWEST) --extra digits --no-emit-package fedloom \
 		packages/fedloom-flower/pyproject.toml requirements/flower.in
-	for name in requirements/site requirements/wheel conformance/adapters/pfl/requirements \
-		conformance/adapters/flwr/requirements conformance/adapters/fluke/requirements; do \
+	for name in requirements/site requirements/wheel $(ADAPTERS)/pfl/requirements \
+		$(ADAPTERS)/flwr/requirements $(ADAPTERS)/fluke/requirements; do \
 		$(COMPILE) $$name.txt --universal $$name.in || exit 1; \
 	done

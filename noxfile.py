@@ -21,6 +21,7 @@ from pythons import candidates, starts, supported
 TORCH = os.environ.get("TORCH", "auto")
 LOCK, LOWEST, FLOWER = (f"requirements/{name}.txt" for name in ("lock", "lowest", "flower"))
 PAPERS = "packages/fedloom-papers"
+CONFORMANCE = "packages/fedloom-conformance"
 FRAMEWORKS = ("fedloom", "pfl", "flwr", "fluke")
 PYTEST = (sys.executable, "-m", "pytest")
 # what `make test` runs whatever it takes: layers, links, README, kills, crashes and golden bits
@@ -176,7 +177,7 @@ def mutants(session: nox.Session) -> None:
 
 def install_framework(session: nox.Session, name: str, torch: str = "") -> None:
     """Another framework at the versions of its lock. torch: a lock for it where that has none."""
-    adapter = Path("conformance/adapters", name)
+    adapter = Path(CONFORMANCE, "adapters", name)
     lock = str(adapter / "requirements.txt")
     if torch or "\ntorch==" in Path(lock).read_text(encoding="utf-8"):
         session.run("python", "requirements/get_torch.py", TORCH, "--lock", torch or lock)
@@ -187,7 +188,10 @@ def install_framework(session: nox.Session, name: str, torch: str = "") -> None:
 @nox.parametrize("name", [nox.param(name, id=name) for name in FRAMEWORKS])
 def conformance(session: nox.Session, name: str) -> None:
     """Flower, pfl, fluke and fedloom beside the papers' recurrences, and then the page of them."""
-    adapter, found = Path("conformance/adapters", name), Path(f"conformance/results/{name}.json")
+    adapter, found = (
+        Path(CONFORMANCE, "adapters", name),
+        Path(CONFORMANCE, "results", f"{name}.json"),
+    )
     lock = str(adapter / "requirements.txt")
     if name == "fedloom":
         install(session, lock, "-e", ".[privacy]")
@@ -196,7 +200,7 @@ def conformance(session: nox.Session, name: str) -> None:
     found.parent.mkdir(exist_ok=True)
     found.unlink(missing_ok=True)
     program = ("python", "-m", "fedloom_conformance", str(adapter / "adapter.py"))
-    more = {"PYTHONPATH": "conformance"}  # a framework that does not conform is a result too
+    more = {"PYTHONPATH": f"{CONFORMANCE}/src"}  # a framework that does not conform is a result too
     session.run(*program, "--out", str(found), env=more, success_codes=[0, 1])
     session.notify("conformance-page")
 
@@ -206,11 +210,11 @@ def conformance_page(session: nox.Session) -> None:
     """docs/results/conformance.md from what each framework answered."""
     page, found = (
         "docs/results/conformance.md",
-        [f"conformance/results/{n}.json" for n in FRAMEWORKS],
+        [f"{CONFORMANCE}/results/{n}.json" for n in FRAMEWORKS],
     )
     program = (sys.executable, "-m", "fedloom_conformance.page", "--out", page, *found)
     words = ("--words", "docs/results/words/conformance.md")
-    session.run(*program, *words, env={"PYTHONPATH": "conformance"})
+    session.run(*program, *words, env={"PYTHONPATH": f"{CONFORMANCE}/src"})
 
 
 @own()
@@ -219,7 +223,7 @@ def peer(session: nox.Session, name: str) -> None:
     """The environments of `peers`; together `nox -s peer peers`."""
     install_framework(session, name, LOCK)
     more = ("flwr[simulation]",) if name == "flwr" else ()
-    session.install("-c", f"conformance/adapters/{name}/requirements.txt", "-e", ".", *more)
+    session.install("-c", f"{CONFORMANCE}/adapters/{name}/requirements.txt", "-e", ".", *more)
 
 
 @here()

@@ -46,7 +46,7 @@ from typing import Any, NamedTuple
 from fedloom.core.commit import own_commit
 
 ROOT = Path(__file__).resolve().parents[1]
-COPIED = ("src", "packages", "tests", "docs", "examples", "benchmarks", "conformance", "site")
+COPIED = ("src", "packages", "tests", "docs", "examples", "benchmarks", "site")
 COPIED += ("requirements", "pyproject.toml", "conftest.py", "noxfile.py", "Makefile", ".github")
 COPIED += (
     "README.md",
@@ -56,7 +56,8 @@ COPIED += (
     "CITATION.cff",
     "LICENSE",
 )
-SOURCES = ("src", "packages/fedloom-flower/src", "packages/fedloom-papers/src")
+PACKAGES = ("conformance", "flower", "papers")
+SOURCES = ("src", *(f"packages/fedloom-{package}/src" for package in PACKAGES))
 PYTEST = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow"]
 
 ROOMS = [f"src/fedloom/{room}" for room in ("algorithm.py", "algorithms", "compression", "storage")]

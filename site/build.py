@@ -23,7 +23,7 @@ PAGES = ROOT / "build" / "site-pages"
 LEFT_OUT = ("docs/results/words", "benchmarks/records/performance.md")
 COPIED = (
     *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs", "benchmarks/records", "examples"),
-    "conformance/README.md",
+    "packages/fedloom-conformance/README.md",
 )
 TEXT = {
     ".py": "python",

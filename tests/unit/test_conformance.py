@@ -24,7 +24,7 @@ from fedloom_conformance.problems import curved, normalised, quadratics
 from fedloom_conformance.verdict import reference
 
 ROOT = Path(__file__).parents[2]
-SUITE = ROOT / "conformance"
+SUITE = ROOT / "packages" / "fedloom-conformance"
 ROWS = {row.name: row for row in rows()}
 Pairs = list[tuple[str, str]]
 Train = Callable[[Problem, str, dict[str, Any]], list[Any]]
@@ -65,7 +65,7 @@ def planted() -> list[tuple[str, str, str, Pairs]]:
 
 def copied(folder: Path, changes: dict[str, Pairs], name: str) -> str:
     """A copy of the suite with changed lines -> its package, which can be imported."""
-    shutil.copytree(SUITE / "fedloom_conformance", folder / name)
+    shutil.copytree(SUITE / "src" / "fedloom_conformance", folder / name)
     for file, pairs in changes.items():
         path = folder / name / file
         text = path.read_text(encoding="utf-8")
