@@ -199,7 +199,10 @@ def _why(path: Path, error: BaseException) -> str:
             line = frame.lineno
     text = error.msg if isinstance(error, SyntaxError) else " ".join(str(error).split())
     place = f", line {line}" if line else ""
-    return f"{place}: {type(error).__name__}: {text}; correct it, then try again"
+    cure = "correct it, then try again"
+    if isinstance(error, ImportError) and "relative import" in text:
+        cure = "a file is loaded by itself: write `from package.module import ...` in it"
+    return f"{place}: {type(error).__name__}: {text}; {cure}"
 
 
 # --------------------------------------------------------------------------------------- to find
