@@ -4,36 +4,36 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+
+from fedloom.report import group_runs, load_run
 
 BYTES_DOWN, BYTES_UP, SECONDS = 4000, 1000, 0.5
+COUNTS = [[(3 * c + k) % 7 for c in range(4)] for k in range(10)]
+DIGITS = {"counts": COUNTS, "sizes": [sum(row) for row in COUNTS], "class_names": list("abcd")}
 
 
 def fake_run(
-    folder: Path,
-    values: Sequence[float | None],
+    folder,
+    values,
     *,
-    ema: Sequence[float | None] | None = None,
-    algorithm: str = "fedavg",
-    label: str = "FedAvg",
-    name: str = "digits",
-    seed: int = 0,
-    planned: int | None = None,
-    metric: tuple[str, bool, str] = ("accuracy", True, "share"),
-    target: float | None = None,
-    summary: bool = True,
-    config: str = "",
-    partition: dict[str, Any] | None = None,
-    clients: list[float | None] | None = None,
-) -> Path:
+    ema=None,
+    algorithm="fedavg",
+    label="FedAvg",
+    name="digits",
+    seed=0,
+    planned=None,
+    metric=("accuracy", True, "share"),
+    target=None,
+    summary=True,
+    config="",
+    partition=None,
+    clients=None,
+):
     """Write one run; a value of None is a round that was not evaluated."""
     folder.mkdir(parents=True)
-    planned = planned or len(values)
-    quoted = json.dumps(name)
+    planned, n, column = planned or len(values), len(values), f"test_{metric[0]}"
     (folder / "config.toml").write_text(
-        f"name = {quoted}\nseed = {seed}\nrounds = {planned}\ncohort = 10\n{config}\n"
+        f"name = {json.dumps(name)}\nseed = {seed}\nrounds = {planned}\ncohort = 10\n{config}\n"
         f'[algorithm]\nname = "{algorithm}"\n\n[model]\nname = "mlp"\n\n[data]\nname = "digits"\n'
     )
     rows = []
@@ -42,67 +42,45 @@ def fake_run(
         row |= {"train_loss": 2.0 / number, "gradients": 50, "seconds": SECONDS}
         row |= {"bytes_down": BYTES_DOWN, "bytes_up": BYTES_UP}
         if value is not None:
-            row |= {"test_loss": 1.5 / number, f"test_{metric[0]}": value}
-            row[f"test_{metric[0]}_ema"] = value if ema is None else ema[number - 1]
+            row |= {"test_loss": 1.5 / number, column: value}
+            row[f"{column}_ema"] = value if ema is None else ema[number - 1]
         rows.append(row)
-    (folder / "rounds.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    if summary:
-        write(
-            folder / "summary.json",
-            summary_of(rows, metric, target, planned)
-            | {
-                "algorithm": algorithm,
-                "label": label,
-                "name": name,
-                "seed": seed,
-                "group": f"{algorithm}-{zlib.crc32(config.encode()):x}",
-            },
-        )
-    n = len(values) * 10
-    write(
-        folder / "ledger.json",
-        {
-            "down": {"x": BYTES_DOWN * len(values)},
-            "up": {"delta": (BYTES_UP - 200) * len(values), "weight": 200 * len(values)},
-            "client_rounds": n,
-            "steps": 50 * n,
-            "gradients": 50 * n,
-            "seconds": SECONDS * len(values),
+    write_rows(folder / "rounds.jsonl", rows)
+    files = {
+        "ledger": {
+            "down": {"x": BYTES_DOWN * n},
+            "up": {"delta": (BYTES_UP - 200) * n, "weight": 200 * n},
+            "client_rounds": 10 * n,
+            "steps": 500 * n,
+            "gradients": 500 * n,
+            "seconds": SECONDS * n,
         },
-    )
-    counts = [[(3 * c + k) % 7 for c in range(4)] for k in range(10)]
-    write(
-        folder / "partition.json",
-        partition
-        or {
-            "counts": counts,
-            "sizes": [sum(row) for row in counts],
-            "class_names": list("abcd"),
-        },
-    )
-    write(
-        folder / "clients.json",
-        {
-            "round": len(values),
+        "partition": partition or DIGITS,
+        "clients": {
+            "round": n,
             "metric": metric[0],
             "basis": "own test sets",
             "values": clients or [0.5 + 0.04 * k for k in range(9)] + [None],
         },
-    )
-    write(folder / "environment.json", {"python": "3.11.2", "torch": "2.13.0"})
+        "environment": {"python": "3.11.2", "torch": "2.13.0"},
+    }
+    if summary:
+        names = {"algorithm": algorithm, "label": label, "name": name, "seed": seed}
+        group = {"group": f"{algorithm}-{zlib.crc32(config.encode()):x}"}
+        files["summary"] = _summary(rows, metric, target, planned) | names | group
+    for file, content in files.items():
+        (folder / f"{file}.json").write_text(json.dumps(content))
     return folder
 
 
-def summary_of(
-    rows: list[dict[str, Any]], metric: tuple[str, bool, str], target: float | None, planned: int
-) -> dict[str, Any]:
-    """The parts of summary.json that follow from the rows."""
-    key, keys = f"test_{metric[0]}", ("name", "higher_is_better", "unit")
-    found = [(row["round"], row[key], row[f"{key}_ema"]) for row in rows if key in row]
-    hits = [t for t, _, e in found if target is not None and (e >= target) == metric[1]]
+def _summary(rows, metric, target, planned):
+    """What follows from the rows."""
+    column = f"test_{metric[0]}"
+    averages = [(row["round"], row[f"{column}_ema"]) for row in rows if column in row]
+    hits = [t for t, e in averages if target is not None and (e >= target) == metric[1]]
     hit = hits[0] if hits else None
     return {
-        "metric": dict(zip(keys, metric, strict=True)),
+        "metric": dict(zip(("name", "higher_is_better", "unit"), metric, strict=True)),
         "rounds": planned,
         "finished": True,
         "population": 10,
@@ -116,6 +94,22 @@ def summary_of(
     }
 
 
-def write(file: Path, content: dict[str, Any]) -> None:
-    """Write a JSON file."""
-    file.write_text(json.dumps(content))
+def write_rows(file, rows, end=""):
+    """Write a log: an object a line, and what a kill left of the last one."""
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows) + end)
+
+
+def groups_at(*folders):
+    """The groups of runs in these folders."""
+    return group_runs(map(load_run, folders))
+
+
+def fake_groups(folder, curves, **more):
+    """The groups of {label: [the curve of each seed]}, of a method of its own each."""
+    return groups_at(
+        *(
+            fake_run(folder / f"{name}{seed}", curve, algorithm=name, label=name, seed=seed, **more)
+            for name, seeds in curves.items()
+            for seed, curve in enumerate(seeds)
+        )
+    )

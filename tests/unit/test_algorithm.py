@@ -1,4 +1,4 @@
-"""Hyper-parameters, wrappers and the zoo."""
+"""Methods as values, wrappers and the order of a step's parts, server optimisers, and the zoo."""
 
 from __future__ import annotations
 
@@ -10,27 +10,37 @@ import pytest
 import torch
 
 from fedloom import FedAvg, LocalSGD
-from fedloom.algorithm import CHANGE, MEAN, Algorithm, Job, Oracle, Round, Trait
-from fedloom.algorithms import FedACG, FedNova, Scaffold, fedavgm, fedprox
+from fedloom.algorithm import CHANGE, MEAN, Job, Oracle, Round, Trait
+from fedloom.algorithms import FedACG, FedNova, Scaffold, diloco, fedams, fedprox
+from fedloom.algorithms.more.diloco import DiLoCoSteps
 from fedloom.algorithms.registry import ALGORITHMS, label_of, make_algorithm, options
+from fedloom.config import resolve
 from fedloom.core.hyper import hyper
 from fedloom.core.vector import clip, rec
 from fedloom.errors import CompositionError, ConfigError
 from fedloom.objectives import CrossEntropy
 from fedloom.plan import Plan
 from fedloom.wrappers import (
+    Average,
     Clip,
     ClipGrad,
     LocalOpt,
     Lookahead,
     Momentum,
+    Nesterov,
     Prox,
+    Sam,
+    ServerAdagrad,
+    ServerAdam,
+    ServerAMSGrad,
     ServerOpt,
     ServerWrapper,
+    ServerYogi,
     WeightDecay,
     Wrapper,
     build,
 )
+from fedloom.wrappers.registry import SERVERS, with_server
 
 X = torch.tensor([1.0, -2.0, 3.0], dtype=torch.float64)
 Y = torch.tensor([0.5, 1.0, -1.0], dtype=torch.float64)
@@ -45,14 +55,11 @@ class Recursive(LocalSGD):
     traits = frozenset({Trait.RECURSIVE})
 
 
-def direction(algorithm, x=Y):
-    mem = algorithm.client_init(X)
-    _, loc = algorithm.start(algorithm.broadcast(algorithm.server_init(X, None)), mem, JOB)
-    msg = algorithm.broadcast(algorithm.server_init(X, None))
-    return algorithm.direction(x, loc, msg, mem, grad, JOB)[0]
+class Mine(LocalSGD):
+    strength: float = hyper(0.5, low=0, high=1)
 
 
-# -------------------------------------------------------------------------------------- dataclasses
+# ---------------------------------------------------------------------------------------- as values
 def test_algorithms_are_frozen_and_compare_by_value():
     one = FedACG(lam=0.5)
     assert one == FedACG(lam=0.5) and hash(one) == hash(FedACG(lam=0.5)) and one != FedACG()
@@ -63,58 +70,65 @@ def test_algorithms_are_frozen_and_compare_by_value():
     for make in ALGORITHMS.values():
         again = pickle.loads(pickle.dumps(make()))
         assert again == make() and again.traits == make().traits
+    assert Mine().strength == 0.5 and Mine(strength=1) == Mine(strength=1)
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
-        lambda: FedAvg(server_lr=0),
         lambda: FedAvg(server_lr=math.inf),
-        lambda: FedACG(lam=1.0),
-        lambda: FedACG(lam=-0.1),
         lambda: FedACG(beta=math.nan),
         lambda: Scaffold(option=3),
         lambda: fedprox(mu=-1),
-        lambda: fedavgm(beta=1.0),
         lambda: Momentum(beta=1.5),
         lambda: Clip(inner=FedAvg(), norm=0),
         lambda: WeightDecay(inner=FedAvg(), wd=-1),
         lambda: Lookahead(inner=FedAvg(), lam=1),
+        lambda: Mine(strength=2),
+        lambda: make_algorithm("fedacg", lam="high"),
     ],
 )
 def test_values_out_of_range_are_refused_in_one_line(wrong):
-    with pytest.raises(ConfigError, match=r"must be (in|one of) .*got") as caught:
+    with pytest.raises(ConfigError, match=r"\w+\.\w+ must be (in|one of) .*got") as caught:
         wrong()
     assert "\n" not in str(caught.value)
 
 
-def test_an_algorithm_of_ones_own_gets_fields_and_ranges():
-    class Mine(LocalSGD):
-        strength: float = hyper(0.5, low=0, high=1)
+def test_unknown_names_and_options_come_with_a_suggestion():
+    for make, words in (
+        (lambda: make_algorithm("fedacgg"), r"'fedacgg'; did you mean 'fedacg'\?"),
+        (lambda: make_algorithm("fedacg", lamb=0.1), r"no option 'lamb'; did you mean 'lam'\?"),
+        (lambda: with_server(FedAvg(), "adm", {}), "server 'adm'; did you mean 'adam'"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            make()
 
-    assert Mine().strength == 0.5 and Mine(strength=1) == Mine(strength=1)
-    with pytest.raises(ConfigError, match=r"Mine.strength must be in \[0, 1\], got 2"):
-        Mine(strength=2)
+
+def test_a_part_of_ones_own_is_called_by_what_it_is():
+    assert label_of(Mine()) == "Mine"
+    assert label_of(Prox(inner=Scaffold(), mu=0.1)) == "Prox(Scaffold)"
+    assert label_of(ServerOpt(inner=Mine(), opt=Momentum())) == "ServerOpt(Mine, Momentum)"
 
 
 # ----------------------------------------------------------------------------------------- wrappers
-def test_prox_pulls_towards_the_received_model():
-    assert torch.equal(direction(Prox(inner=LocalSGD(), mu=0.3)), grad(Y) + 0.3 * (Y - X))
+def started(algorithm):
+    """The server's message and a client's state before its first step."""
+    msg = algorithm.broadcast(algorithm.server_init(X, None))
+    return msg, algorithm.start(msg, algorithm.client_init(X), JOB)[1]
 
 
 def test_the_parts_of_a_step_come_in_the_documented_order():
     built = build(Prox(inner=LocalSGD(), mu=0.3), 0.5, 0.01, Momentum(beta=0.9))
+    msg, loc = started(built)
+    d1, loc = built.direction(Y, loc, msg, rec(), grad, JOB)
+    d2, loc = built.direction(X, loc, msg, rec(), grad, JOB)
     want = clip(grad(Y) + 0.3 * (Y - X), 0.5) + 0.01 * Y
-    torch.testing.assert_close(direction(built), want, rtol=0, atol=1e-15)
-    srv = built.server_init(X, None)
-    _, loc = built.start(built.broadcast(srv), rec(), JOB)
-    d1, loc = built.direction(Y, loc, srv, rec(), grad, JOB)
-    d2, loc = built.direction(X, loc, srv, rec(), grad, JOB)
+    torch.testing.assert_close(d1, want, rtol=0, atol=1e-15)
     again = 0.9 * d1 + clip(grad(X), 0.5) + 0.01 * X
     torch.testing.assert_close(d2, again, rtol=0, atol=1e-15)
 
 
-def test_parts_that_are_not_asked_for_are_left_out():
+def test_parts_that_are_not_wanted_are_left_out():
     assert build(FedAvg()) == FedAvg()
     assert build(FedAvg(), 1.0) == Clip(inner=FedAvg(), norm=1.0)
     assert build(FedAvg(), None, 0.1) == WeightDecay(inner=FedAvg(), wd=0.1)
@@ -124,41 +138,41 @@ def test_parts_that_are_not_asked_for_are_left_out():
 def test_a_recursion_is_clipped_and_decayed_one_gradient_at_a_time():
     built = build(Recursive(), 0.5, 0.01)
     assert built == ClipGrad(inner=Recursive(), norm=0.5, wd=0.01)
-    torch.testing.assert_close(direction(built), clip(grad(Y), 0.5) + 0.01 * Y)
-    torch.testing.assert_close(direction(ClipGrad(inner=Recursive(), wd=0.2)), grad(Y) + 0.2 * Y)
+    decayed = ClipGrad(inner=Recursive(), wd=0.2)
+    for clipped, want in ((built, clip(grad(Y), 0.5) + 0.01 * Y), (decayed, grad(Y) + 0.2 * Y)):
+        msg, loc = started(clipped)
+        torch.testing.assert_close(clipped.direction(Y, loc, msg, rec(), grad, JOB)[0], want)
 
 
-def test_combinations_without_a_meaning_name_both_parts():
-    for wrong in (
-        lambda: LocalOpt(inner=Scaffold(), opt=Momentum()),
-        lambda: LocalOpt(inner=Clip(inner=Scaffold(), norm=1.0), opt=Momentum()),
-        lambda: build(Prox(inner=Scaffold(), mu=0.1), opt=Momentum()),
-    ):
-        with pytest.raises(CompositionError, match=r"local.momentum and Scaffold"):
-            Plan(wrong(), CrossEntropy())
-    with pytest.raises(CompositionError, match=r"Clip and Recursive"):
-        Plan(Clip(inner=Recursive(), norm=1.0), CrossEntropy())
-    with pytest.raises(CompositionError, match=r"WeightDecay and Recursive"):
-        Plan(WeightDecay(inner=Prox(inner=Recursive(), mu=0.0), wd=1.0), CrossEntropy())
-    for outside, name in (
-        (Lookahead(inner=Lookahead(inner=FedAvg())), "server=lookahead"),
-        (ServerOpt(inner=Lookahead(inner=FedAvg()), opt=Momentum()), "server=momentum"),
-    ):
-        with pytest.raises(CompositionError, match=f"{name} and FedAvg"):
-            Plan(outside, CrossEntropy())
-    with pytest.raises(CompositionError, match="Prox and FedNova"):
-        Plan(Prox(inner=FedNova(), mu=0.1), CrossEntropy())
+TWICE = Lookahead(inner=Lookahead(inner=FedAvg()))
+AHEAD = ServerOpt(inner=Lookahead(inner=FedAvg()), opt=Momentum())
 
 
-WRAPPED = [
-    Wrapper(inner=Scaffold()),
-    Prox(inner=Scaffold(), mu=0.1),
-    ServerWrapper(inner=Scaffold()),
-    Lookahead(inner=Prox(inner=Scaffold(), mu=0.1), lam=0.5),
-]
+@pytest.mark.parametrize(
+    ("algorithm", "parts"),
+    [
+        (LocalOpt(inner=Clip(inner=Scaffold(), norm=1.0), opt=Momentum()), "momentum and Scaffold"),
+        (build(Prox(inner=Scaffold(), mu=0.1), opt=Momentum()), "local.momentum and Scaffold"),
+        (Clip(inner=Recursive(), norm=1.0), "Clip and Recursive"),
+        (WeightDecay(inner=Prox(inner=Recursive(), mu=0.0), wd=1.0), "WeightDecay and Recursive"),
+        (TWICE, "server=lookahead and FedAvg"),
+        (AHEAD, "server=momentum and FedAvg"),
+        (Prox(inner=FedNova(), mu=0.1), "Prox and FedNova"),
+    ],
+)
+def test_combinations_without_a_meaning_name_both_parts(algorithm, parts):
+    with pytest.raises(CompositionError, match=parts):
+        Plan(algorithm, CrossEntropy())
 
 
-@pytest.mark.parametrize("wrapped", WRAPPED)
+@pytest.mark.parametrize(
+    "wrapped",
+    [
+        Wrapper(inner=Scaffold()),
+        ServerWrapper(inner=Scaffold()),
+        Lookahead(inner=Prox(inner=Scaffold(), mu=0.1), lam=0.5),
+    ],
+)
 def test_what_a_method_declares_is_true_inside_a_wrapper(wrapped):
     for name in ("compressible_up", "compressible_down", "probes", "method"):
         assert getattr(wrapped, name) == getattr(Scaffold(), name)
@@ -168,12 +182,11 @@ def test_what_a_method_declares_is_true_inside_a_wrapper(wrapped):
 
 
 def test_a_server_wrapper_that_does_nothing_changes_nothing():
-    up = rec(delta=Y, dc=X)
     inner, outer = Scaffold(server_lr=0.7), ServerWrapper(inner=Scaffold(server_lr=0.7))
     a, b = inner.server_init(X, None), outer.server_init(X, None)
     for t in range(3):
-        rnd = Round(t, 0.5, 0.1)
-        a, b = inner.server_step(a, up, rnd), outer.server_step(b, up, rnd)
+        given = rec(delta=Y, dc=X), Round(t, 0.5, 0.1)
+        a, b = inner.server_step(a, *given), outer.server_step(b, *given)
         torch.testing.assert_close(b.x, a.x, rtol=0, atol=1e-15)
         assert torch.equal(outer.broadcast(b).c, inner.broadcast(a).c)
         assert torch.equal(outer.model(b), b.x)
@@ -181,12 +194,7 @@ def test_a_server_wrapper_that_does_nothing_changes_nothing():
 
 def test_server_optimisers_nest():
     alg = Lookahead(inner=ServerOpt(inner=LocalSGD(), opt=Momentum(beta=0.5)), lam=0.8)
-    srv, x, m, v = (
-        alg.server_init(X, None),
-        X.clone(),
-        torch.zeros(3).double(),
-        torch.zeros(3).double(),
-    )
+    srv, x, m, v = alg.server_init(X, None), X, torch.zeros_like(X), torch.zeros_like(X)
     for t in range(4):
         torch.testing.assert_close(alg.broadcast(srv).x, x + 0.8 * m, rtol=0, atol=1e-15)
         srv = alg.server_step(srv, rec(delta=Y), Round(t, 1.0, 0.1))
@@ -196,9 +204,73 @@ def test_server_optimisers_nest():
         torch.testing.assert_close(srv.x, x, rtol=0, atol=1e-14)
 
 
+# ----------------------------------------------------------------- optimisers, as settings say them
+TYPES = {
+    "average": Average,
+    "momentum": Momentum,
+    "nesterov": Nesterov,
+    "adagrad": ServerAdagrad,
+    "adam": ServerAdam,
+    "yogi": ServerYogi,
+    "amsgrad": ServerAMSGrad,
+}
+
+
+def test_a_name_is_its_optimiser_and_a_methods_defaults_are_its():
+    assert [*SERVERS] == [*TYPES, "lookahead"]
+    for name, kind in TYPES.items():
+        assert type(with_server(FedAvg(), name, {}).opt) is kind
+    own = {"fedadagrad": "adagrad", "fedadam": "adam", "fedyogi": "yogi", "fedavgm": "momentum"}
+    for method, name in own.items():
+        assert make_algorithm(method) == ServerOpt(inner=LocalSGD(), opt=TYPES[name]())
+    assert fedams() == ServerOpt(inner=LocalSGD(), opt=ServerAMSGrad())
+    assert diloco() == ServerOpt(inner=DiLoCoSteps(), opt=Nesterov())
+
+
+def algorithm(*changes):
+    return resolve("digits", changes).experiment().algorithm
+
+
+def test_a_server_is_named_on_the_command_line_and_another_one_drops_its_options():
+    adam = algorithm("algorithm=scaffold", "server=adam", "server.lr=0.05")
+    assert adam.opt == ServerAdam(lr=0.05) and adam.inner.method == "Scaffold"
+    assert algorithm("server=lookahead", "server.lam=0.7") == Lookahead(inner=FedAvg(), lam=0.7)
+    assert algorithm("server=amsgrad", "server.option=2").opt == ServerAMSGrad(option=2)
+    assert algorithm("server=adam", "server.lr=0.05", "server=none") == FedAvg()
+    assert algorithm("server=adam", "server=momentum").opt == Momentum()
+    config = resolve("digits", ["server=momentum", "server.beta=0.5"])
+    assert config.values["server"] == {"name": "momentum", "lr": 1.0, "beta": 0.5}
+    assert config.values["label"] == "FedAvg + momentum" and "[server]" in config.to_toml()
+    assert "server" not in resolve("digits").values
+
+
+@pytest.mark.parametrize(
+    ("method", "server", "words"),
+    [
+        ("fedadam", "adam", ["server 'adam'", "FedAdam's own server optimiser, adam"]),
+        ("fedadam", "yogi", ["server 'yogi'", "FedAdam"]),
+        ("fedams", "adagrad", ["FedAMS's own server optimiser, amsgrad"]),
+        ("fedavgm", "momentum", ["FedAvgM's own server optimiser, momentum"]),
+        ("fedadam", "average", []),
+        ("fedadam", "lookahead", []),
+        ("fedavgm", "adam", []),
+        ("scaffold", "adam", []),
+    ],
+)
+def test_an_optimiser_around_another_one_is_said_by_both_names(method, server, words, caplog):
+    algorithm(f"algorithm={method}", f"server={server}")
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == bool(words)
+    assert all(word in said[0] and "\n" not in said[0] for word in words)
+
+
+def test_sam_at_the_clients_is_outermost():
+    config = resolve("digits", ["local.sam=0.1", "local.clip=1.0", "local.momentum=0.5"])
+    sam = config.experiment().plan().algorithm
+    assert isinstance(sam, Sam) and sam.rho == 0.1
+
+
 # ----------------------------------------------------------------------------------------- the zoo
-
-
 USUAL = {  # the hyper-parameters that the pages of the methods name
     "fedavg": {"server_lr": 1.0},
     "fedprox": {"mu": 0.001, "server_lr": 1.0},
@@ -241,63 +313,23 @@ USUAL = {  # the hyper-parameters that the pages of the methods name
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_methods_have_their_papers_numbers_by_default(name):
     assert {key: o.default for key, o in options(name).items()} == USUAL[name]
-    made = make_algorithm(name)
-    assert made == make_algorithm(name, **USUAL[name]) and label_of(made) == ALGORITHMS.label(name)
-    for key, value in USUAL[name].items():
-        other = {bool: not value, int: 2}.get(type(value), 0.5)
-        if value != other and not isinstance(value, str | tuple):
-            assert make_algorithm(name, **{key: other}) != made, key
-    # a client at rest: what it sends is nothing, whatever the method
-    zero = torch.zeros(3, dtype=torch.float64)
-    srv, mem = made.server_init(X, rec(m=zero, v=zero)), made.client_init(X)
-    msg = made.broadcast(srv)
+    method = make_algorithm(name)
+    assert method == make_algorithm(name, **USUAL[name])
+    assert label_of(method) == ALGORITHMS.label(name)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_client_at_rest_sends_nothing(name):
+    method, zero = make_algorithm(name), torch.zeros_like(X)
+    srv, mem = method.server_init(X, rec(m=zero, v=zero)), method.client_init(X)
+    msg = method.broadcast(srv)
     still = Oracle(torch.zeros_like, torch.sum)
     job = JOB._replace(full=still)
-    if made.asks:
-        answer, mem = made.ask(msg, mem, job)
+    if method.asks:
+        answer, mem = method.ask(msg, mem, job)
         msg = rec(**msg._asdict(), **answer._asdict())
-    x, loc = made.start(msg, mem, job)
-    d, loc = made.direction(x, loc, msg, mem, still, job)
-    up, _ = made.finish(x - JOB.lr * d, loc, msg, mem, job)
+    x, loc = method.start(msg, mem, job)
+    d, loc = method.direction(x, loc, msg, mem, still, job)
+    up, _ = method.finish(x - JOB.lr * d, loc, msg, mem, job)
     assert not up.delta.any() and up.weight == 2.0
-    assert torch.equal(made.model(srv), X)
-
-
-def test_what_a_parameter_is_called_with_comes_first():
-    alpha, rho, _ = options("fedspeed").values()
-    assert alpha.source == "FL-Simulator: 0.1, its lambda; paper: 1 / lambda"
-    assert alpha.meaning == "strength of the dual" and rho.source == "FL-Simulator: 0.1"
-    assert rho.text() == "in [0, inf)"
-
-
-def test_the_ten_methods_are_those_to_write():
-    assert Algorithm.__abstractmethods__ == {
-        *("server_init", "broadcast", "server_step", "model", "unweighted"),
-        *("probe", "client_init", "start", "direction", "finish"),
-    }
-    assert not LocalSGD().unweighted(rec(), JOB) and LocalSGD().probe(X, grad) is None
-    assert {n for n in ALGORITHMS if make_algorithm(n).probes} == {"fafed", "stem"}
-    assert {n for n in ALGORITHMS if make_algorithm(n).plain} >= {"fedavg", "fednova", "cfedavg"}
-    assert not make_algorithm("scaffold").plain
-    later = JOB.at(0.2, 1.0)
-    assert later == JOB._replace(lr=0.2, step=1.0) and later.size == 1.0
-
-
-def test_a_part_of_ones_own_is_called_by_what_it_is():
-    class Mine(LocalSGD):
-        pass
-
-    assert label_of(Mine()) == "Mine"
-    assert label_of(Prox(inner=Scaffold(), mu=0.1)) == "Prox(Scaffold)"
-    assert label_of(ServerOpt(inner=Mine(), opt=Momentum())) == "ServerOpt(Mine, Momentum)"
-
-
-def test_unknown_names_and_options_come_with_a_suggestion():
-    with pytest.raises(ConfigError, match=r"'fedacgg'; did you mean 'fedacg'\?"):
-        make_algorithm("fedacgg")
-    with pytest.raises(ConfigError, match=r"no option 'lamb'; did you mean 'lam'\?"):
-        make_algorithm("fedacg", lamb=0.1)
-    with pytest.raises(ConfigError, match=r"FedACG.lam must be in \[0, 1\), got 'high'"):
-        make_algorithm("fedacg", lam="high")
-    with pytest.raises(ConfigError, match=r"lam must be in \[0, 1\), got 1.5"):
-        make_algorithm("fedacg", lam=1.5)
+    assert torch.equal(method.model(srv), X)

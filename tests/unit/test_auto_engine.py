@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from types import SimpleNamespace
 
@@ -13,21 +12,11 @@ from torch import nn
 
 from fedloom import Evaluation, Experiment, FedAvg, Local
 from fedloom.algorithms import FAFED, Scaffold
-from fedloom.checks.compare import unequal
 from fedloom.cli.dry_run import estimate
 from fedloom.config import resolve
 from fedloom.core.net import Net
 from fedloom.data import from_clients
-from fedloom.engines import (
-    Auto,
-    Serial,
-    Vectorised,
-    Workers,
-    auto,
-    bits_of,
-    make_engine,
-    ranges,
-)
+from fedloom.engines import Auto, Serial, Vectorised, Workers, auto, bits_of, make_engine, ranges
 from fedloom.engines.client_results import Request
 from fedloom.engines.family import Choice, choose_chunk, family_of
 from fedloom.engines.ranges import default_chunk
@@ -38,7 +27,7 @@ from fedloom.federation.clock import Asynchronous
 from fedloom.recipes import RECIPES
 from fedloom.storage.identity import differing
 from fedloom.storage.run_directory import RunDirectory
-from tiny import clusters, mlp, small, timeless
+from tiny import clusters, mlp, results_agree, small, timeless
 
 MANY = clusters(sizes=[3, 8, 5, 12] * 6)  # 24 clients
 EQUAL = clusters(sizes=[8] * 6)  # rounds of one length
@@ -52,83 +41,14 @@ def family(model, clients=100, shares=1, algorithm=None, batch=8):
     return family_of(loop.plan, loop.fed, loop.net, clients, shares)
 
 
-class Sized(nn.Module):
-    """Three scores of five values, with so many parameters."""
-
-    def __init__(self, parameters):
-        super().__init__()
-        self.layer, self.rest = nn.Linear(5, 3), nn.Parameter(torch.zeros(parameters - 18))
-
-    def forward(self, inputs):
-        return self.layer(inputs) + self.rest.sum()
+def sized(*between):
+    """2^17 parameters, and those of what stands between the layers."""
+    wide = 1 << 14
+    return nn.Sequential(nn.Linear(5, wide, False), *between, nn.Linear(wide, 3, False))
 
 
-class Convolving(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Conv1d(1, 1, 3)
-
-    def forward(self, inputs):
-        return self.layer(inputs[:, None])[:, 0]
-
-
-class Branching(FedAvg):
-    """A direction that depends on a value: not for many clients at once."""
-
-    def direction(self, x, loc, msg, mem, grad, job):
-        return (grad(x) if x.sum() > 0 else -grad(x)), loc
-
-
-@pytest.mark.parametrize(
-    ("model", "clients", "shares", "wanted", "why"),
-    [
-        (mlp(), 100, 1, "vectorised:50", "cohorts of 100"),
-        (mlp(), 20, 1, "vectorised:20", "cohorts of 20"),
-        (mlp(), 19, 1, "serial", "of a cohort are too few"),
-        (mlp(), 1, 1, "serial", "of a cohort are too few"),
-        (mlp(), 40, 2, "vectorised:20", "cohorts of 40"),
-        (mlp(), 40, 3, "serial", "of a cohort are too few"),
-        (Sized(1 << 17), 50, 1, "vectorised:50", "cohorts of 50"),
-        (Sized((1 << 17) + 1), 50, 1, "serial", "131,073 parameters"),
-        (Convolving(), 100, 1, "vectorised:25", "cohorts of 100"),
-        (Convolving(), 130, 1, "vectorised:26", "cohorts of 130"),
-        (Convolving(), 100, 4, "vectorised:25", "cohorts of 100"),
-        (Convolving(), 100, 6, "serial", "of a cohort are too few"),
-        (Convolving(), 99, 1, "serial", "in cohorts of 100"),
-    ],
-)
-def test_the_table_of_the_rule(model, clients, shares, wanted, why):
-    found = family(model, clients, shares)
-    assert found.family == wanted and why in found.why and wanted in str(found)
-
-
-def test_convolutions_for_many_at_once_need_a_small_batch():
-    assert family(Convolving(), batch=10).family == "vectorised:25"
-    found = family(Convolving(), batch=11)
-    assert found.family == "serial" and "batches of at most 10" in found.why
-
-
-def test_large_linear_layers_are_computed_in_onednn(monkeypatch):
-    """On a CPU, of float32, in full precision."""
-    monkeypatch.setattr("fedloom.engines.family.gains", lambda module, batch: batch == 8)
-
-    def found(batch=8, dtype=torch.float32, precision="full"):
-        local = Local(batch=batch, precision=precision)
-        parts = {"model": mlp(dtype), "data": clusters(dtype), "local": local}
-        loop = Experiment(algorithm=FedAvg(), rounds=1, **parts).build()
-        return family_of(loop.plan, loop.fed, loop.net, 5).family
-
-    assert found() == "serial+onednn"
-    assert {found(7), found(dtype=torch.float64), found(precision="bf16")} == {"serial"}
-
-
-@pytest.mark.slow
-def test_chunks_are_equal_and_there_are_as_many_as_fifties():
-    loop = Experiment(algorithm=FedAvg(), model=mlp(), data=MANY, rounds=1, engine="serial").build()
-    for clients in range(20, 400, 7):
-        found = family_of(loop.plan, loop.fed, loop.net, clients, 1).family
-        chunk = int(found.partition(":")[2])
-        assert chunk < 100 and -(-clients // chunk) == max(1, clients // 50), found
+def convolving():
+    return nn.Sequential(nn.Unflatten(1, (1, 5)), nn.Conv1d(1, 1, 3), nn.Flatten())
 
 
 class Recurrent(nn.Module):
@@ -140,10 +60,50 @@ class Recurrent(nn.Module):
         return self.out(self.rnn(inputs[:, None])[0][:, -1])
 
 
-def test_what_cannot_be_computed_for_many_at_once_is_serial_with_the_reason():
-    assert family(Recurrent()).family == "serial" and "LSTM" in family(Recurrent()).why
-    refused = family(mlp(), algorithm=Branching())
-    assert refused.family == "serial" and "Branching" in refused.why
+class Branching(FedAvg):
+    """A direction that depends on a value: not for many clients at once."""
+
+    def direction(self, x, loc, msg, mem, grad, job):
+        return (grad(x) if x.sum() > 0 else -grad(x)), loc
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted", "why"),
+    [
+        ((mlp(), 100), "vectorised:50", "cohorts of 100"),
+        ((mlp(), 20), "vectorised:20", "cohorts of 20"),
+        ((mlp(), 19), "serial", "of a cohort are too few"),
+        ((mlp(), 40, 2), "vectorised:20", "cohorts of 40"),
+        ((mlp(), 40, 3), "serial", "of a cohort are too few"),
+        ((sized(), 50), "vectorised:50", "cohorts of 50"),
+        ((sized(nn.PReLU()), 50), "serial", "131,073 parameters"),
+        ((convolving(), 130), "vectorised:26", "cohorts of 130"),
+        ((convolving(), 100, 4), "vectorised:25", "cohorts of 100"),
+        ((convolving(), 100, 6), "serial", "of a cohort are too few"),
+        ((convolving(), 99), "serial", "in cohorts of 100"),
+        ((convolving(), 100, 1, None, 10), "vectorised:25", "cohorts of 100"),
+        ((convolving(), 100, 1, None, 11), "serial", "batches of at most 10"),
+        ((Recurrent(),), "serial", "LSTM"),
+        ((mlp(), 100, 1, Branching()), "serial", "Branching"),
+    ],
+)
+def test_the_table_of_the_rule(given, wanted, why):
+    choice = family(*given)
+    assert choice.family == wanted and why in choice.why and wanted in str(choice)
+
+
+def test_large_linear_layers_are_computed_in_onednn(monkeypatch):
+    """On a CPU, of float32, in full precision."""
+    monkeypatch.setattr("fedloom.engines.family.gains", lambda module, batch: batch == 8)
+
+    def choice(batch=8, dtype=torch.float32, precision="full"):
+        local = Local(batch=batch, precision=precision)
+        parts = {"model": mlp(dtype), "data": clusters(dtype), "local": local}
+        loop = Experiment(algorithm=FedAvg(), rounds=1, **parts).build()
+        return family_of(loop.plan, loop.fed, loop.net, 5).family
+
+    assert choice() == "serial+onednn"
+    assert {choice(7), choice(dtype=torch.float64), choice(precision="bf16")} == {"serial"}
 
 
 def test_the_rule_asks_neither_clock_nor_machine(monkeypatch):
@@ -161,34 +121,34 @@ def test_the_rule_asks_neither_clock_nor_machine(monkeypatch):
 
 # ----------------------------------------------------------------------- the run measures itself
 class Ways:
-    """Workers of tests, which share processes, and clients that seem to take as long as is said."""
+    """Workers that compute in one process, and clients that seem to take as long as is said."""
 
-    def __init__(self, monkeypatch, engine_of=None, alone=4.0, many=2.0):
+    def __init__(self, monkeypatch, alone=4.0, many=2.0):
         self.alone, self.many, self.opened, self.closed = alone, many, 0, 0
         self.pieces, self.now = [], 0.0
         ways = self
 
-        def made(number, chunk=None, onednn=False):
-            if engine_of is None:  # which gives the numbers of one process
-                inner = Vectorised(chunk) if chunk else Serial(onednn)
-            else:
-                more = f"+vectorised:{chunk}" if chunk else "+onednn" * onednn
-                inner = engine_of(f"workers:{number}{more}")
-            real_open, real_close, real_map = inner.open, inner.close, inner.map
-
-            def opened(*parts):
+        class InOne(Serial):
+            def open(self, *parts):
                 ways.opened += 1
-                real_open(*parts)
+                super().open(*parts)
 
-            def closed():
+            def close(self):
                 ways.closed += 1
-                real_close()
+                super().close()
 
-            inner.open, inner.close, inner.map = opened, closed, ways.timed("many", real_map)
-            inner.fit, inner.wait_until_ready = lambda n: None, lambda seconds: None
+            def fit(self, clients):
+                pass
+
+            def wait_until_ready(self, seconds):
+                pass
+
+        def make(number, chunk=None, onednn=False):
+            inner = InOne(onednn)
+            inner.map = ways.timed("many", inner.map)
             return inner
 
-        monkeypatch.setattr(auto, "Workers", made)
+        monkeypatch.setattr(auto, "Workers", make)
         monkeypatch.setattr(auto, "processors", lambda: 2)
         monkeypatch.setattr(auto.time, "perf_counter", lambda: self.now)
         real = Auto.open
@@ -200,12 +160,12 @@ class Ways:
         monkeypatch.setattr(Auto, "open", open)
 
     def timed(self, way, real):
-        def run(what, asked):
+        def run(what, task):
             if what is not Request.TRAIN:
-                return real(what, asked)
-            self.pieces.append((way, asked.round, len(asked.cohort)))
-            self.now += getattr(self, way) * len(asked.cohort)
-            return real(what, asked)
+                return real(what, task)
+            self.pieces.append((way, task.round, len(task.cohort)))
+            self.now += getattr(self, way) * len(task.cohort)
+            return real(what, task)
 
         return run
 
@@ -231,11 +191,11 @@ def plain(rounds, **changes):
 @pytest.mark.parametrize(("many", "kept"), [(3.7, "many"), (3.9, "alone"), (8.0, "alone")])
 def test_the_faster_of_two_ways_is_kept_from_the_first_round_on(monkeypatch, many, kept):
     ways = Ways(monkeypatch, many=many)
-    found = run(5)
+    result = run(5)
     trial = [("alone", 0, 1), ("many", 0, 2), ("many", 0, 2), ("alone", 0, 2)]
     assert ways.pieces[:5] == [*trial, (kept, 0, 3)] and ways.rounds == [kept] * 5
     assert ways.opened == ways.closed == 1
-    assert timeless(found.history) == plain(5)
+    assert timeless(result.history) == plain(5)
 
 
 @pytest.mark.parametrize(("each", "opened"), [(1.0, 0), (1.01, 1)])
@@ -246,14 +206,6 @@ def test_processes_start_only_if_the_run_is_worth_it(monkeypatch, each, opened):
     assert ways.opened == opened
 
 
-@pytest.mark.parametrize(("each", "clients"), [(0.3, 2), (0.2, 4), (0.01, 4)])
-def test_the_trial_takes_about_a_second_of_one_process(monkeypatch, each, clients):
-    ways = Ways(monkeypatch, alone=each, many=each)
-    with pytest.raises(KeyboardInterrupt):
-        run(30_000, algorithm=Stops())
-    assert ("many", 0, clients) in ways.pieces
-
-
 class Stops(FedAvg):
     """A server that ends its first round."""
 
@@ -261,17 +213,12 @@ class Stops(FedAvg):
         raise KeyboardInterrupt
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("method", "name"), [(Scaffold, "serial"), (FAFED, "vectorised:2")])
-def test_a_decision_at_any_place_changes_no_bit(monkeypatch, engine_of, name, method):
-    monkeypatch.setattr(processes, "family_of", lambda *given: Choice(name, "a test"))
-    ways = Ways(monkeypatch, engine_of, many=0.1)
-    parts = {"rounds": 4, "data": MANY, "cohort": 4}
-    found = small(method(), engine="auto", **parts).run()
-    whole = small(method(), engine=name, **parts).run()
-    assert ways.rounds == ["many"] * 4
-    assert not unequal(found.state, whole.state)
-    assert timeless(found.history) == timeless(whole.history)
+@pytest.mark.parametrize(("each", "clients"), [(0.3, 2), (0.2, 4), (0.01, 4)])
+def test_the_trial_takes_about_a_second_of_one_process(monkeypatch, each, clients):
+    ways = Ways(monkeypatch, alone=each, many=each)
+    with pytest.raises(KeyboardInterrupt):
+        run(30_000, algorithm=Stops())
+    assert ("many", 0, clients) in ways.pieces
 
 
 @pytest.mark.slow
@@ -283,33 +230,38 @@ def test_real_processes_take_over_within_the_first_round(monkeypatch):
         Auto, "open", lambda self, *parts: (engines.append(self), real(self, *parts))
     )
     ways = []
-    found = run(3, on_round=lambda row: ways.append(engines[0].way.name))
+    result = run(3, on_round=lambda row: ways.append(engines[0].way.name))
     assert ways == ["workers"] * 3 and engines[0].way.name == "serial"  # the others have ended
-    assert timeless(found.history) == plain(3)
+    assert timeless(result.history) == plain(3)
+
+
+def spoil(monkeypatch, method, error, at=1):
+    """Workers whose method fails when it is called for this time."""
+    make = auto.Workers
+
+    def spoilt(*given):
+        workers, calls = make(*given), []
+        real = getattr(workers, method)
+
+        def fails(*arguments):
+            calls.append(1)
+            if len(calls) == at:
+                raise error
+            return real(*arguments)
+
+        setattr(workers, method, fails)
+        return workers
+
+    monkeypatch.setattr(auto, "Workers", spoilt)
 
 
 def test_processes_that_keep_dying_leave_the_run_in_one_and_repeat_the_work(monkeypatch, caplog):
     ways = Ways(monkeypatch, many=0.1)
-    made = auto.Workers
-
-    def dying(*given):
-        workers, count = made(*given), []
-        real = workers.map
-
-        def fails(*asked):
-            count.append(1)
-            if len(count) == 4:
-                raise WorkerError("workers died 3 times in the same round")
-            return real(*asked)
-
-        workers.map = fails
-        return workers
-
-    monkeypatch.setattr(auto, "Workers", dying)
-    found = run(10, evaluate=Evaluation())
+    spoil(monkeypatch, "map", WorkerError("workers died 3 times in the same round"), at=4)
+    result = run(10, evaluate=Evaluation())
     assert caplog.text.count("died 3 times in the same round; the run goes on in one process") == 1
     assert ways.rounds[-5:] == ["alone"] * 5 and ways.opened == ways.closed == 1
-    assert timeless(found.history) == plain(10, evaluate=Evaluation())
+    assert timeless(result.history) == plain(10, evaluate=Evaluation())
 
 
 @pytest.mark.parametrize("when", ["open", "wait_until_ready"])
@@ -317,136 +269,12 @@ def test_processes_that_keep_dying_leave_the_run_in_one_and_repeat_the_work(monk
     "error",
     [ConfigError("'loss' cannot be sent"), OSError(28, "no space"), WorkerError("no start")],
 )
-def test_processes_that_cannot_start_leave_the_run_in_one_and_the_log_says_so_once(
-    monkeypatch, caplog, when, error
-):
+def test_processes_that_cannot_start_leave_the_run_in_one(monkeypatch, caplog, when, error):
     ways = Ways(monkeypatch)
-    made = auto.Workers
-
-    def refusing(*given):
-        workers = made(*given)
-
-        def fail(*parts):
-            raise error
-
-        setattr(workers, when, fail)
-        return workers
-
-    monkeypatch.setattr(auto, "Workers", refusing)
+    spoil(monkeypatch, when, error)
     run(6)
     assert ways.rounds == ["alone"] * 6 and ways.closed == 1
     assert caplog.text.count("the run stays in one process: ") == 1
-
-
-def test_where_no_process_could_help_none_is_started(monkeypatch):
-    one = Ways(monkeypatch, many=0.1)
-    run(20, cohort=1)  # one client has one process's work
-    monkeypatch.setattr(processes, "family_of", lambda *given: Choice("vectorised:4", ""))
-    run(20, cohort=4)  # and one chunk too
-    monkeypatch.undo()
-    two = Ways(monkeypatch, many=0.1)
-    monkeypatch.setattr(auto, "processors", lambda: 1)
-    run(20)
-    monkeypatch.undo()
-    assert (one.opened, two.opened) == (0, 0)
-    monkeypatch.undo()
-    loop = small(FedAvg(), engine="auto", rounds=20).build()
-    monkeypatch.setattr(Net, "device", torch.device("cuda", 0))
-    monkeypatch.setattr(Serial, "open", lambda *parts: None)
-    monkeypatch.setattr(auto, "processors", lambda: 2)
-    loop.engine.open(loop.plan, loop.fed, loop.net)
-    assert loop.engine._processes == 1  # processes cannot share a GPU
-
-
-# ------------------------------------------------------------------------------------ in a run
-def test_nobody_has_to_choose_an_engine(tmp_path):
-    """In Python, in every recipe, in a file of a user's, and where a method is tried."""
-    parts = {"algorithm": FedAvg(), "model": mlp(), "data": MANY, "rounds": 1}
-    exp = Experiment(**parts, device="cpu")
-    exp.build()
-    assert exp.used_engine == "auto+vectorised:24"
-    assert {resolve(name).values["engine"] for name in RECIPES} == {"auto"}
-    file = tmp_path / "mine.toml"
-    data = '[data]\nname = "digits"\npartition = {name = "iid", clients = 5}\n'
-    file.write_text(f'rounds = 1\nalgorithm = "fedavg"\nmodel = "mlp"\n{data}')
-    assert resolve(file).values["engine"] == "auto"
-
-
-@pytest.mark.parametrize(("buffer", "family"), [(3, "serial"), (24, "vectorised:24")])
-def test_under_an_asynchronous_clock_a_run_has_the_bits_of_its_family(buffer, family):
-    parts = {"algorithm": FedAvg(), "model": mlp(), "data": MANY, "rounds": 3, "cohort": 1.0}
-    parts |= {"clock": Asynchronous(buffer=buffer), "device": "cpu"}
-    exp, alone = Experiment(**parts), Experiment(**parts, engine=family)
-    ran, other = exp.run(progress=False), alone.run(progress=False)
-    assert timeless(ran.history) == timeless(other.history)
-    assert exp.used_engine == f"auto+{family}"
-
-
-def test_an_experiment_goes_on_in_each_folders_own_engine(tmp_path):
-    """One object, which resumes runs of two families one after the other, and then begins anew."""
-    for name in ("serial", "vectorised:4"):
-        small(FedAvg(), engine=name, rounds=2).run(tmp_path / name)
-    both = small(FedAvg(), engine="auto", rounds=4)
-    for name in ("serial", "vectorised:4"):
-        both.resume(tmp_path / name)
-        assert both.used_engine == name
-    both.run(tmp_path / "new")
-    assert both.used_engine == "auto+serial"
-
-
-def test_the_family_is_in_the_configuration_and_the_run_goes_on_with_it(tmp_path):
-    parts = {"data": MANY, "cohort": 22}
-    out = tmp_path / "run"
-    first = small(FedAvg(), engine="auto", rounds=2, **parts)
-    first.run(out)
-    assert first.used_engine == "auto+vectorised:22" and first.choice.family == "vectorised:22"
-    assert 'engine = "auto+vectorised:22"' in (out / "config.toml").read_text()
-    whole = small(FedAvg(), engine="vectorised:22", rounds=6, **parts).run()
-    for rounds, engine in ((4, "auto"), (5, "auto+vectorised:22"), (6, "vectorised:22")):
-        again = small(FedAvg(), engine=engine, rounds=rounds, **parts)
-        resumed = again.resume(out)
-    assert timeless(resumed.history) == timeless(whole.history)
-
-
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no process is bound here")
-def test_a_run_in_the_share_of_a_job_has_one_process():
-    """Of one processor, as `fedloom paper --jobs` gives to its runs (test_jobs.py)."""
-    loop = small(FedAvg(), engine="auto", rounds=20).build()
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(before)})
-    try:
-        loop.engine.open(loop.plan, loop.fed, loop.net)
-    finally:
-        os.sched_setaffinity(0, before)
-    assert loop.engine._processes == 1
-
-
-def test_ranks_resolve_the_family_and_run_it_in_one_process_each():
-    group = SimpleNamespace(size=2, rank=0, locals=2, first=lambda f: f())
-    loop = small(FedAvg(), data=MANY).build()
-    for clients, wanted in ((22, "serial"), (40, "vectorised:20")):
-        found = processes.choose_engine(loop.plan, loop.fed, loop.net, clients, group)
-        assert found.family == wanted
-        for name in (f"auto+{wanted}", f"ranks+auto+{wanted}"):
-            engine = processes.engine_for(name, group, clients, 100)
-            assert engine.text == f"ranks+{wanted}" and not isinstance(engine.inner, Auto)
-    alone = small(FedAvg(), engine="ranks+auto", rounds=2)
-    alone.run()
-    assert alone.used_engine == "ranks+auto+serial"
-
-
-@pytest.mark.parametrize("given", ["auto", "auto+serial"])
-def test_a_dry_run_says_what_the_rule_took_and_why_and_starts_no_process(monkeypatch, given):
-    monkeypatch.setattr(auto, "Workers", lambda *parts: pytest.fail("processes"))
-    words = ["model=mlp", "model.hidden=[8]", "data.clients=5", "rounds=1000", f"engine={given}"]
-    said = estimate(resolve("digits", words), 1)
-    assert ("auto+serial" in said and "1 of a cohort are too few" in said) == (given == "auto")
-
-
-def test_a_dry_run_says_how_many_clients_at_once_vectorised_takes():
-    words = ["model=mlp", "model.hidden=[8]", "data.clients=5", "cohort=4", "engine=vectorised"]
-    said = estimate(resolve("digits", words), 1)
-    assert re.search(r"engine +vectorised:4 +cohorts of 4\n", said)
 
 
 def test_an_interrupted_run_ends_its_processes(monkeypatch):
@@ -459,6 +287,113 @@ def test_an_interrupted_run_ends_its_processes(monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         run(20, on_round=stop)
     assert ways.rounds == ["many"] * 8 and ways.opened == ways.closed == 1
+
+
+@pytest.mark.parametrize("case", ["one client", "one chunk", "one processor"])
+def test_where_no_process_could_help_none_is_started(monkeypatch, case):
+    ways = Ways(monkeypatch, many=0.1)
+    if case == "one chunk":
+        monkeypatch.setattr(processes, "family_of", lambda *given: Choice("vectorised:4", ""))
+    if case == "one processor":
+        monkeypatch.setattr(auto, "processors", lambda: 1)
+    run(20, cohort=1 if case == "one client" else 4)
+    assert ways.opened == 0
+
+
+def test_processes_cannot_share_a_gpu(monkeypatch):
+    loop = small(FedAvg(), engine="auto", rounds=20).build()
+    monkeypatch.setattr(Net, "device", torch.device("cuda", 0))
+    monkeypatch.setattr(Serial, "open", lambda *parts: None)
+    monkeypatch.setattr(auto, "processors", lambda: 2)
+    loop.engine.open(loop.plan, loop.fed, loop.net)
+    assert loop.engine._processes == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no process is bound here")
+def test_a_run_in_the_share_of_a_job_has_one_process():
+    """Of one processor, as `fedloom paper --jobs` gives to its runs (test_locks.py)."""
+    loop = small(FedAvg(), engine="auto", rounds=20).build()
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    try:
+        loop.engine.open(loop.plan, loop.fed, loop.net)
+    finally:
+        os.sched_setaffinity(0, before)
+    assert loop.engine._processes == 1
+
+
+# ------------------------------------------------------------------------------------ in a run
+def test_nobody_has_to_choose_an_engine(tmp_path):
+    """In Python, in every recipe, in a file of a user's, and where a method is tried."""
+    exp = Experiment(algorithm=FedAvg(), model=mlp(), data=MANY, rounds=1, device="cpu")
+    exp.build()
+    assert exp.used_engine == "auto+vectorised:24"
+    file = tmp_path / "mine.toml"
+    data = '[data]\nname = "digits"\npartition = {name = "iid", clients = 5}\n'
+    file.write_text(f'rounds = 1\nalgorithm = "fedavg"\nmodel = "mlp"\n{data}')
+    assert {resolve(name).values["engine"] for name in (*RECIPES, file)} == {"auto"}
+
+
+@pytest.mark.parametrize(("buffer", "family"), [(3, "serial"), (24, "vectorised:24")])
+def test_under_an_asynchronous_clock_a_run_has_the_bits_of_its_family(buffer, family):
+    parts = {"algorithm": FedAvg(), "model": mlp(), "data": MANY, "rounds": 3, "cohort": 1.0}
+    parts |= {"clock": Asynchronous(buffer=buffer), "device": "cpu"}
+    exp, alone = Experiment(**parts), Experiment(**parts, engine=family)
+    results_agree(exp.run(progress=False), alone.run(progress=False))
+    assert exp.used_engine == f"auto+{family}"
+
+
+def test_an_experiment_goes_on_in_each_folders_own_engine(tmp_path):
+    """One object, which resumes runs of two families one after the other, and then begins anew."""
+    both = small(FedAvg(), engine="auto", rounds=4)
+    for name in ("serial", "vectorised:4"):
+        small(FedAvg(), engine=name, rounds=2).run(tmp_path / name)
+        both.resume(tmp_path / name)
+        assert both.used_engine == name
+    both.run(tmp_path / "new")
+    assert both.used_engine == "auto+serial"
+
+
+def test_the_family_is_in_the_configuration_and_the_run_goes_on_with_it(tmp_path):
+    parts, out = {"data": MANY, "cohort": 22}, tmp_path / "run"
+    first = small(FedAvg(), engine="auto", rounds=2, **parts)
+    first.run(out)
+    assert first.used_engine == "auto+vectorised:22" and first.choice.family == "vectorised:22"
+    assert 'engine = "auto+vectorised:22"' in (out / "config.toml").read_text()
+    for rounds, engine in ((4, "auto"), (5, "auto+vectorised:22"), (6, "vectorised:22")):
+        resumed = small(FedAvg(), engine=engine, rounds=rounds, **parts).resume(out)
+    results_agree(resumed, small(FedAvg(), engine="vectorised:22", rounds=6, **parts).run())
+
+
+def test_ranks_resolve_the_family_and_run_it_in_one_process_each():
+    group = SimpleNamespace(size=2, rank=0, locals=2, first=lambda f: f())
+    loop = small(FedAvg(), data=MANY).build()
+    for clients, wanted in ((22, "serial"), (40, "vectorised:20")):
+        choice = processes.choose_engine(loop.plan, loop.fed, loop.net, clients, group)
+        assert choice.family == wanted
+        for name in (f"auto+{wanted}", f"ranks+auto+{wanted}"):
+            engine = processes.engine_for(name, group, clients, 100)
+            assert engine.text == f"ranks+{wanted}" and not isinstance(engine.inner, Auto)
+    alone = small(FedAvg(), engine="ranks+auto", rounds=2)
+    alone.run()
+    assert alone.used_engine == "ranks+auto+serial"
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "silent"),
+    [
+        ("rounds=1000 engine=auto", ["auto+serial", "1 of a cohort are too few"], []),
+        ("rounds=1000 engine=auto+serial", [], ["too few"]),
+        ("cohort=4 engine=vectorised", ["vectorised:4", "cohorts of 4\n"], []),
+    ],
+)
+def test_a_dry_run_says_what_the_rule_took_and_why_and_starts_no_process(
+    monkeypatch, words, said, silent
+):
+    monkeypatch.setattr(auto, "Workers", lambda *parts: pytest.fail("processes"))
+    small_run = ["model=mlp", "model.hidden=[8]", "data.clients=5"]
+    text = estimate(resolve("digits", [*small_run, *words.split()]), 1)
+    assert all(word in text for word in said) and not any(word in text for word in silent)
 
 
 # ---------------------------------------------------------------------- clients at once, by memory
@@ -491,28 +426,20 @@ def test_clients_that_do_not_fit_together_stop_the_run_with_the_size_that_does(
     parts = {"data": MANY, "cohort": 23, "rounds": 3}
     whole = small(Scaffold(), engine="vectorised:8", **parts).run()
     Small.room = 5
-
-    def fail(engine):
-        with pytest.raises(ClientError) as caught:
-            small(Scaffold(), engine=engine, **parts).run(tmp_path / "run", go_on=True)
-        return str(caught.value)
-
     for engine, clients, fits in (
         ("vectorised:23", 23, 5),
         ("auto", 23, 5),
         ("vectorised:6", 6, 3),
     ):
-        said = fail(engine)
-        assert said == (
-            f"round 1: {clients} clients at once do not fit into the memory of cpu, and {fits} do; "
-            f"start anew with engine = vectorised:{fits}, or serial (how many are computed at once "
-            "belongs to the bits, so that a run never changes it)"
-        )
+        said = rf"round 1: {clients} clients at once do not fit .* engine = vectorised:{fits}, or"
+        with pytest.raises(ClientError, match=said):
+            small(Scaffold(), engine=engine, **parts).run(tmp_path / "run", go_on=True)
         shutil.rmtree(tmp_path / "run")
     Small.room = 0
-    assert re.match(r"client \d+, round 1: a client takes .* GiB or more", fail("vectorised:5"))
+    with pytest.raises(ClientError, match=r"client \d+, round 1: a client takes .* GiB or more"):
+        small(Scaffold(), engine="vectorised:5", **parts).run()
     Small.room = 8
-    assert not unequal(small(Scaffold(), engine="vectorised:8", **parts).run().state, whole.state)
+    results_agree(small(Scaffold(), engine="vectorised:8", **parts).run(), whole)
 
 
 @pytest.mark.slow
@@ -523,27 +450,24 @@ def test_vectorised_without_a_number_has_the_rules_and_goes_on_with_it(processes
     data = clusters(sizes=[3, 8, 5, 12] * 12)
     parts = {"data": data, "cohort": 26, "engine": f"{processes}vectorised"}
     small(Scaffold(), rounds=2, **parts).run(tmp_path / "run")
-    assert from_run_engine(tmp_path / "run") == f"{processes}vectorised:26"
+    engine = RunDirectory(tmp_path / "run").read_config()["engine"]
+    assert engine == f"{processes}vectorised:26"
     again = small(Scaffold(), rounds=4, **parts).run(tmp_path / "run", go_on=True)
-    whole = small(Scaffold(), rounds=4, **parts | {"engine": "vectorised:26"}).run()
-    assert not unequal(again.state, whole.state)
+    results_agree(again, small(Scaffold(), rounds=4, **parts | {"engine": "vectorised:26"}).run())
     assert differing({"engine": "vectorised:26"}, {"engine": parts["engine"]}) == []
     assert differing({"engine": "serial"}, {"engine": parts["engine"]}) == ["engine"]
 
 
-def from_run_engine(folder):
-    return RunDirectory(folder).read_config()["engine"]
-
-
 def test_vectorised_without_a_number_never_asks_for_free_memory(monkeypatch):
     """On a CPU it takes no more than fit into a gigabyte as they are counted; on a GPU the rule's
-    number, and memory that is too small stops the run."""
+    number, and memory that is too small stops the run.
+    """
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *_: pytest.fail("free memory"))
     loop = small(FedAvg()).build()
     parts = loop.plan, loop.fed, loop.net
-    for budget, found in ((1 << 30, "vectorised:50"), (1, "vectorised:1")):
+    for budget, wanted in ((1 << 30, "vectorised:50"), (1, "vectorised:1")):
         monkeypatch.setattr(ranges, "BUDGET", budget)
-        assert choose_chunk(*parts, 100).family == found
+        assert choose_chunk(*parts, 100).family == wanted
     assert "gigabyte" in choose_chunk(*parts, 100).why
     monkeypatch.setattr(Net, "device", torch.device("cuda", 0))
     assert choose_chunk(*parts, 100).family == "vectorised:50"
@@ -553,23 +477,33 @@ def test_vectorised_without_a_number_never_asks_for_free_memory(monkeypatch):
 
 # --------------------------------------------------------------------------------------- names
 def test_names():
-    made = [Serial(), Vectorised(), Vectorised(3), Workers(2), Workers(2, 3), Auto(Vectorised(3))]
-    assert [e.text for e in made] == [
-        "serial",
-        "vectorised",
-        "vectorised:3",
-        "workers:2",
-        "workers:2+vectorised:3",
-        "auto+vectorised:3",
+    engines = [
+        Serial(),
+        Vectorised(),
+        Vectorised(3),
+        Workers(2),
+        Workers(2, 3),
+        Auto(Vectorised(3)),
     ]
+    names = "serial vectorised vectorised:3 workers:2 workers:2+vectorised:3 auto+vectorised:3"
+    assert [e.text for e in engines] == names.split()
     for name in ("auto+serial", "auto+vectorised:3"):
         assert make_engine(name).text == name
-    assert bits_of("workers:2") == "serial" and bits_of("vectorised:2") == "vectorised:2"
     assert make_engine("ranks+auto+vectorised:3").text == "ranks+vectorised:3"
-    with pytest.raises(ConfigError, match="stands alone"):
-        make_engine("auto:2")
-    for wrong in ("vectorised", "workers:2", "auto+serial", "ranks", "workers:2+vectorised:2"):
-        with pytest.raises(ConfigError, match=f"'auto.{wrong.replace('+', '.')}': behind auto"):
-            make_engine(f"auto+{wrong}")
-    with pytest.raises(ConfigError, match="only workers and vectorised"):
-        make_engine("vectorised:2+workers:2")
+    assert bits_of("workers:2") == "serial" and bits_of("vectorised:2") == "vectorised:2"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("auto:2", "stands alone"),
+        ("vectorised:2+workers:2", "only workers and vectorised"),
+        *(
+            (f"auto+{inner}", f"'auto.{inner.replace('+', '.')}': behind auto")
+            for inner in ("vectorised", "workers:2", "auto+serial", "ranks")
+        ),
+    ],
+)
+def test_a_name_that_is_none_is_refused(name, said):
+    with pytest.raises(ConfigError, match=said):
+        make_engine(name)

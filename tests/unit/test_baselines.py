@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
-from pathlib import Path
+import copy
 
 import numpy as np
 import pytest
 import torch
+from torch.nn.functional import cross_entropy
 
 from fedloom import Experiment, FedAvg, Local
 from fedloom.cli.run import _configs
@@ -16,7 +16,6 @@ from fedloom.config.baselines import NAMES, baselines
 from fedloom.data import from_clients
 from fedloom.errors import ConfigError
 from fedloom.evaluation.settings import Evaluation
-from fedloom.federation.sampling import Churn, ClientSampler
 from fedloom.models import logistic
 from fedloom.report import comparison, group_runs, load_run
 from fedloom.report.clients import against_alone
@@ -33,8 +32,8 @@ DATA = from_clients(ROWS, client_tests=TESTS, dtype=torch.float64)
 LOCAL = Local(steps=2, batch=None, lr=0.3)
 
 
-def run(folder: Path | None = None, data=DATA, **changes):
-    made = Experiment(
+def run(folder=None, data=DATA, **changes):
+    experiment = Experiment(
         algorithm=FedAvg(),
         model=lambda: logistic(3, 2).double(),
         data=data,
@@ -42,11 +41,11 @@ def run(folder: Path | None = None, data=DATA, **changes):
         dtype="float64",
         **{"rounds": 4, "local": LOCAL, "engine": "serial"} | changes,
     )
-    return made.run(folder, progress=False)
+    return experiment.run(folder, progress=False)
 
 
 @pytest.mark.parametrize("engine", ["serial", "vectorised:3"])
-def test_a_client_that_is_alone_learns_as_if_there_were_no_others(engine: str) -> None:
+def test_a_client_that_is_alone_learns_as_if_there_were_no_others(engine):
     alone = run(private=PRIVATE.make("alone"), engine=engine)
     for i in range(3):
         one = from_clients(ROWS[i : i + 1], client_tests=TESTS[i : i + 1], dtype=torch.float64)
@@ -55,18 +54,15 @@ def test_a_client_that_is_alone_learns_as_if_there_were_no_others(engine: str) -
     assert torch.equal(alone.state.x, start.state.x), "nothing reaches the server"
 
 
-def test_fine_tuned_clients_take_plain_steps_from_the_last_model() -> None:
+def test_fine_tuned_clients_take_plain_steps_from_the_last_model():
     common, tuned = run(), run(evaluate=Evaluation(finetune=3))
     assert torch.equal(common.state.x, tuned.state.x)
     for i, (x, y) in enumerate(ROWS):
-        w = common.model.state_dict()
-        model = logistic(3, 2).double()
-        model.load_state_dict(w)
+        model = copy.deepcopy(common.model)
         steps = torch.optim.SGD(model.parameters(), lr=0.3)
         for _ in range(3):
             steps.zero_grad()
-            loss = torch.nn.functional.cross_entropy(model(torch.tensor(x)), torch.tensor(y))
-            loss.backward()
+            cross_entropy(model(torch.tensor(x)), torch.tensor(y)).backward()
             steps.step()
         right = model(torch.tensor(TESTS[i][0])).argmax(1) == torch.tensor(TESTS[i][1])
         assert tuned.clients[i] == pytest.approx(float(right.double().mean()))
@@ -74,41 +70,23 @@ def test_fine_tuned_clients_take_plain_steps_from_the_last_model() -> None:
         resolve("digits", ["evaluate.finetune=2", "submodel=heterofl"]).experiment().build()
 
 
-def test_all_have_their_turn() -> None:
-    cohorts = ClientSampler(2, 6, seed=1, sampling="cycle")
-    rounds = [cohorts.of(t) for t in range(9)]
-    for a in (0, 3, 6):
-        assert sorted(itertools.chain(*rounds[a : a + 3])) == [*range(6)]
-    assert rounds[:3] != rounds[3:6] and not cohorts.single_warning and cohorts.largest == 2
-    for words, size, more in (
-        ("divides the 6", 4, {}),
-        ("got lists", [[0]], {}),
-        ("keep one of them", 1, {"churn": Churn(active=3)}),
-    ):
-        with pytest.raises(ConfigError, match=words):
-            ClientSampler(size, 6, sampling="cycle", **more)
-
-
-def test_baselines_have_the_work_of_the_run() -> None:
+def test_baselines_have_the_work_of_the_run():
     config = resolve("digits", ["local.epochs=2", "cohort=10", "compress=topk:0.1"])
-    found = baselines(config, config.data())
-    assert (*found,) == NAMES
-    made = {k: resolve("digits", ["compress=topk:0.1", *w]).values for k, w in found.items()}
-    assert made["cyclic"]["rounds"] == 10 * 150 and made["cyclic"]["evaluate"]["every"] == 10
-    assert made["pooled"]["local"]["epochs"] == pytest.approx(0.4)  # a fifth takes part
-    assert made["pooled"]["data"]["partition"]["clients"] == 1
-    assert [k for k, values in made.items() if "compress" in values] == ["fine-tuned"]
+    words = baselines(config, config.data())
+    assert (*words,) == NAMES
+    values = {k: resolve("digits", ["compress=topk:0.1", *w]).values for k, w in words.items()}
+    assert values["cyclic"]["rounds"] == 10 * 150 and values["cyclic"]["evaluate"]["every"] == 10
+    assert values["pooled"]["local"]["epochs"] == pytest.approx(0.4)  # a fifth takes part
+    assert [k for k, own in values.items() if "compress" in own] == ["fine-tuned"]
     assert "pooled" not in baselines(_undivided(config), config.data())
 
 
-def test_all_rows_in_one_place_have_no_part_of_a_typed_partition() -> None:
+def test_all_rows_in_one_place_have_no_part_of_a_typed_partition():
     words = ["data.alpha=0.1", "data.clients=6", "cohort=0.5"]
-    made = {
-        c.values["label"]: c for c in _configs(resolve("digits", words), "digits", words, 1, True)
-    }
-    parts = {label: config.values["data"]["partition"] for label, config in made.items()}
+    configs = _configs(resolve("digits", words), "digits", words, 1, True)
+    parts = {c.values["label"]: c.values["data"]["partition"] for c in configs}
     assert parts["pooled"] == {"name": "iid", "clients": 1}
-    assert parts["alone"]["alpha"] == parts["cyclic"]["alpha"] == 0.1 and len(made) == 5
+    assert parts["alone"]["alpha"] == parts["cyclic"]["alpha"] == 0.1 and len(parts) == 5
 
 
 def _undivided(config):
@@ -117,10 +95,8 @@ def _undivided(config):
     return type(config)({**config.values, "data": data}, config.origin)
 
 
-def test_the_sentence_says_who_is_better_off(tmp_path: Path) -> None:
-    run(tmp_path / "a", label="together")
-    run(tmp_path / "b", label="alone", private=PRIVATE.make("alone"))
-    groups = group_runs(load_run(tmp_path / name) for name in "ab")
+def test_the_sentence_says_who_is_better_off(tmp_path):
+    groups = compared(tmp_path, together={"data": DATA}, alone=ALONE | {"data": DATA})
     (said,) = against_alone(groups)
     better = [a > b for a, b in zip(*(g.runs[0].clients["values"] for g in groups), strict=True)]
     assert said.startswith(f"together is better than alone at {sum(better)} of 3 clients (")
@@ -128,7 +104,7 @@ def test_the_sentence_says_who_is_better_off(tmp_path: Path) -> None:
 
 
 # ----------------------------------------------------- what a table compares, and what it does not
-def labelled(rows: int, i: int):
+def labelled(rows, i):
     """A client's examples, by a rule of its own."""
     x = DRAW.normal(size=(rows, 3))
     return x, (x @ [(1, 1, 0), (-1, 1, 1), (1, -1, 0.5)][i] > 0).astype(int)
@@ -143,14 +119,14 @@ COMMON = from_clients(
 ALONE = {"label": "alone", "private": PRIVATE.make("alone")}
 
 
-def compared(folder: Path, **rows):
+def compared(folder, **rows):
     """The groups of runs in these folders, a run for each; clients have test rows of their own."""
     for name, changes in rows.items():
         run(folder / name, **{"label": name, "data": OWN} | changes)
     return group_runs(load_run(folder / name) for name in rows)
 
 
-def test_all_rows_are_compared_by_what_clients_use(tmp_path: Path) -> None:
+def test_all_rows_are_compared_by_what_clients_use(tmp_path):
     groups = compared(
         tmp_path, together={}, alone=ALONE, tuned={"evaluate": Evaluation(finetune=3)}
     )
@@ -159,8 +135,8 @@ def test_all_rows_are_compared_by_what_clients_use(tmp_path: Path) -> None:
     rows = comparison(groups, value="last")
     assert [row["value_mean"] for row in rows] == pytest.approx(means)
     assert {row["metric"] for row in rows} == {"mean client accuracy"}
-    found = {d.label: d.gap.mean for d in differences(groups, value="last")}
-    assert found == pytest.approx({"alone": means[1] - means[0], "tuned": means[2] - means[0]})
+    gaps = {d.label: d.gap.mean for d in differences(groups, value="last")}
+    assert gaps == pytest.approx({"alone": means[1] - means[0], "tuned": means[2] - means[0]})
     assert "mean client accuracy, last tenth" in table_cells(comparison(groups))[0]
     (said,) = measured_how(groups)
     assert "alone" in said and "its own test rows" in said
@@ -171,21 +147,13 @@ def test_all_rows_are_compared_by_what_clients_use(tmp_path: Path) -> None:
             comparison(groups, value=value)
 
 
-def test_a_data_frame_has_what_is_compared(tmp_path: Path) -> None:
+def test_a_data_frame_has_what_is_compared(tmp_path):
     pytest.importorskip("pandas")
     alone = run(data=OWN, private=PRIVATE.make("alone"), rounds=1)
     assert alone.to_pandas()["tested"].iloc[-1] == pytest.approx(np.mean(alone.clients))
 
 
-def test_runs_of_a_common_model_alone_are_compared_on_the_common_test_set(tmp_path: Path) -> None:
-    groups = compared(tmp_path, a={}, b={"local": Local(steps=1, batch=None, lr=0.3)})
-    last = [group.runs[0].columns["test_accuracy"][-1] for group in groups]
-    rows = comparison(groups, value="last")
-    assert [row["value_mean"] for row in rows] == pytest.approx(last)
-    assert measured_how(groups) == [] and {row["metric"] for row in rows} == {"accuracy"}
-
-
-def test_unlike_measures_are_named_and_never_tested(tmp_path: Path) -> None:
+def test_unlike_measures_are_named_and_never_tested(tmp_path):
     groups = compared(tmp_path, together={"data": COMMON}, alone=ALONE)
     together, alone = comparison(groups, value="last")
     assert together["value_mean"] == pytest.approx(groups[0].runs[0].summary["last"]["value"])
@@ -197,7 +165,7 @@ def test_unlike_measures_are_named_and_never_tested(tmp_path: Path) -> None:
     assert "No test compares alone with together" in said and "data.tests=matched" in said
 
 
-def test_own_models_that_nothing_measured_have_no_value(tmp_path: Path) -> None:
+def test_own_models_that_nothing_measured_have_no_value(tmp_path):
     groups = compared(tmp_path, together={}, alone=ALONE | {"data": COMMON})
     together, alone = comparison(groups)
     assert together["metric"] == "accuracy" and together["value_mean"] is not None

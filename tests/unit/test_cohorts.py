@@ -1,52 +1,52 @@
-"""Who takes part."""
+"""Who takes part: a number, a share, lists, a public or a secret draw, and clients that change."""
 
 from __future__ import annotations
 
 import hashlib
 import itertools
 import math
+from collections import Counter
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedloom import FedAvg
+from fedloom import Churn, FedAvg
 from fedloom.errors import ConfigError
 from fedloom.federation import sampling
 from fedloom.federation.choice import Known
-from fedloom.federation.sampling import Churn, ClientSampler, round_half_up
+from fedloom.federation.sampling import ClientSampler, round_half_up
 from fedloom_flower.privacy import SecretClientSampler
 from tiny import quadratics
+
+
+def rounds_of(cohorts, rounds):
+    return [cohorts.of(t) for t in range(rounds)]
 
 
 @given(st.integers(1, 60), st.data(), st.integers(0, 9))
 def test_a_number_is_that_many_different_clients_sorted(n, data, round):
     size = data.draw(st.integers(1, n))
-    got = ClientSampler(size, n, seed=3).of(round)
-    assert len(got) == len(set(got)) == size and got == sorted(got)
-    assert set(got) <= set(range(n))
-    assert got == ClientSampler(size, n, seed=3).of(round)
+    cohort = ClientSampler(size, n, seed=3).of(round)
+    assert len(cohort) == len(set(cohort)) == size and cohort == sorted(cohort)
+    assert set(cohort) <= set(range(n))
+    assert cohort == ClientSampler(size, n, seed=3).of(round)
 
 
 def test_a_share_is_rounded_half_up_and_at_least_one():
-    assert len(ClientSampler(0.05, 100).of(0)) == 5
-    assert len(ClientSampler(0.5, 5).of(0)) == 3
-    assert len(ClientSampler(0.001, 10).of(0)) == 1
-    assert ClientSampler(1.0, 7).of(4) == list(range(7))
+    for share, n, size in ((0.05, 100, 5), (0.5, 5, 3), (0.001, 10, 1), (1.0, 7, 7)):
+        assert len(ClientSampler(share, n).of(4)) == size
     assert ClientSampler(1, 7).share == 1 / 7
     assert [round_half_up(v) for v in (0.4, 0.5, 1.5, 2.5)] == [0, 1, 2, 3]
 
 
 def test_fixed_sampling_is_uniform():
-    counts = [0] * 20
-    for t in range(2000):
-        for i in ClientSampler(4, 20, seed=1).of(t):
-            counts[i] += 1
+    cohorts = rounds_of(ClientSampler(4, 20, seed=1), 2000)
     # each is binomial(2000, 0.2): standard deviation 17.9
-    assert all(abs(c - 400) < 4.5 * 17.9 for c in counts)
-    assert len({tuple(ClientSampler(4, 20, seed=1).of(t)) for t in range(50)}) > 45
-    assert ClientSampler(4, 20, seed=1).of(0) != ClientSampler(4, 20, seed=2).of(0)
+    assert all(abs(n - 400) < 4.5 * 17.9 for n in Counter(itertools.chain(*cohorts)).values())
+    assert len(set(map(tuple, cohorts[:50]))) > 45
+    assert cohorts[0] != ClientSampler(4, 20, seed=2).of(0)
 
 
 @pytest.mark.parametrize("sampling", ["fixed", "bernoulli"])
@@ -63,21 +63,9 @@ def test_a_round_that_is_drawn_again_has_another_cohort(sampling):
     assert known.generator().initial_seed() != known._replace(attempt=1).generator().initial_seed()
 
 
-def test_poisson_is_bernoulli_without_another_draw():
-    """A round may have nobody, which the accounts of privacy count on."""
-    n, p, rounds = 4, 0.25, 2000
-    given = ClientSampler(p, n, seed=5, sampling="poisson")
-    cohorts = [given.of(t) for t in range(rounds)]
-    drawn = ClientSampler(p, n, seed=5, sampling="bernoulli")
-    assert all(c == drawn.of(t) for t, c in enumerate(cohorts) if c)
-    assert abs(sum(not c for c in cohorts) / rounds - (1 - p) ** n) < 0.04
-    assert abs(sum(map(len, cohorts)) / rounds - n * p) < 0.08
-    assert given.expected == 1.0 and given.largest == 4 and len(given.example) > 0
-
-
 def test_bernoulli_takes_every_client_by_itself():
     n, p, rounds = 10, 0.3, 3000
-    cohorts = [ClientSampler(p, n, seed=5, sampling="bernoulli").of(t) for t in range(rounds)]
+    cohorts = rounds_of(ClientSampler(p, n, seed=5, sampling="bernoulli"), rounds)
     assert all(c and c == sorted(set(c)) for c in cohorts)
     somebody = 1 - (1 - p) ** n  # rounds without anybody are drawn again
     for i in range(n):
@@ -89,40 +77,68 @@ def test_bernoulli_takes_every_client_by_itself():
     assert abs(mean - n * p / somebody) < 0.15 and abs(variance - n * p * (1 - p)) < 0.4
     both = sum(0 in c and 1 in c for c in cohorts) / rounds
     assert abs(both - p * p / somebody) < 0.03
+    tiny = rounds_of(ClientSampler(0.01, 5, sampling="bernoulli"), 30)
+    assert all(tiny) and sum(len(c) == 1 for c in tiny) > 25
 
 
-def test_bernoulli_with_tiny_shares_draws_until_somebody_comes():
-    cohorts = [ClientSampler(0.01, 5, sampling="bernoulli").of(t) for t in range(30)]
-    assert all(cohorts) and sum(len(c) == 1 for c in cohorts) > 25
+def test_poisson_is_bernoulli_without_another_draw():
+    """A round may have nobody, which the accounts of privacy count on."""
+    n, p, rounds = 4, 0.25, 2000
+    poisson = ClientSampler(p, n, seed=5, sampling="poisson")
+    cohorts = rounds_of(poisson, rounds)
+    drawn = ClientSampler(p, n, seed=5, sampling="bernoulli")
+    assert all(c == drawn.of(t) for t, c in enumerate(cohorts) if c)
+    assert abs(sum(not c for c in cohorts) / rounds - (1 - p) ** n) < 0.04
+    assert abs(sum(map(len, cohorts)) / rounds - n * p) < 0.08
+    assert poisson.expected == 1.0 and poisson.largest == 4 and len(poisson.example) > 0
 
 
-def test_a_schedule_begins_again_when_it_ends():
+def test_lists_begin_again_when_they_end():
     cohorts = ClientSampler([[2, 0], [1], []], 3)
-    assert [cohorts.of(t) for t in range(5)] == [[0, 2], [1], [], [0, 2], [1]]
-    assert cohorts.share == 1 / 3
+    assert rounds_of(cohorts, 5) == [[0, 2], [1], [], [0, 2], [1]] and cohorts.share == 1 / 3
+
+
+def test_in_a_cycle_all_have_their_turn():
+    cohorts = ClientSampler(2, 6, seed=1, sampling="cycle")
+    rounds = rounds_of(cohorts, 9)
+    for a in (0, 3, 6):
+        assert sorted(itertools.chain(*rounds[a : a + 3])) == [*range(6)]
+    assert rounds[:3] != rounds[3:6] and not cohorts.single_warning and cohorts.largest == 2
+
+
+CHURN = Churn(active=250, every=100)
 
 
 @pytest.mark.parametrize(
-    ("size", "match"),
+    ("make", "says"),
     [
-        (0, "from 1 to the 5"),
-        (6, "from 1 to the 5 clients there are, got 6"),
-        (-1, "from 1"),
-        (0.0, r"\(0, 1\], got 0.0"),
-        (1.5, r"\(0, 1\].*integer"),
-        (float("nan"), r"\(0, 1\]"),
-        ([], "at least one list"),
-        ([[0, 5]], "round 1 names client 5.*0 to 4"),
-        ([[0], [-1]], "round 2 names client -1"),
-        ([[1, 1]], "names client 1 twice|twice"),
+        (lambda: ClientSampler(0, 5), "from 1 to the 5"),
+        (lambda: ClientSampler(6, 5), "from 1 to the 5 clients there are, got 6"),
+        (lambda: ClientSampler(0.0, 5), r"\(0, 1\], got 0.0"),
+        (lambda: ClientSampler(float("nan"), 5), r"\(0, 1\]"),
+        (lambda: ClientSampler([], 5), "at least one list"),
+        (lambda: ClientSampler([[0, 5]], 5), "round 1 names client 5.*0 to 4"),
+        (lambda: ClientSampler([[0], [-1]], 5), "round 2 names client -1"),
+        (lambda: ClientSampler([[1, 1]], 5), "names client 1 twice|twice"),
+        (lambda: ClientSampler(4, 6, sampling="cycle"), "divides the 6"),
+        (lambda: ClientSampler([[0]], 6, sampling="cycle"), "got lists"),
+        (lambda: ClientSampler(1, 6, sampling="cycle", churn=Churn(active=3)), "keep one of them"),
+        (lambda: Churn(active=2.5), "active must be a whole number from 1, got 2.5"),
+        (lambda: Churn(active=True), "whole number from 1, got True"),
+        (lambda: Churn(active=2, every=0), "every must be"),
+        (lambda: Churn(active=2, replace=1.5), r"replace must be in \[0, 1\] or none, got 1.5"),
+        (lambda: Churn(active=2, forget=3), "forget must be true or false"),
+        (lambda: ClientSampler(1, 20, churn=CHURN), "active must be from 1 to the 20.*got 250"),
+        (lambda: ClientSampler(251, 500, churn=CHURN), "the 250 clients there are, got 251"),
+        (lambda: ClientSampler([[0]], 500, churn=CHURN), "keep one of them"),
     ],
 )
-def test_a_cohort_that_the_population_does_not_have(size, match):
-    with pytest.raises(ConfigError, match=match):
-        ClientSampler(size, 5)
+def test_what_cannot_be_is_refused(make, says):
+    with pytest.raises(ConfigError, match=says):
+        make()
 
 
-def test_one_client_that_may_be_meant_as_all_is_said():
+def test_one_client_that_may_be_meant_as_all_is_said(caplog):
     assert "cohort = 1.0" in ClientSampler(1, 50).single_warning
     for size, clients in ((1.0, 50), (2, 50), (1, 1), (0.02, 50), ([[1]], 50)):
         assert ClientSampler(size, clients).single_warning == ""
@@ -134,14 +150,83 @@ def test_one_client_that_may_be_meant_as_all_is_said():
         "2 lists of clients, in turn": ClientSampler([[1], [2]], 50),
     }
     assert all(cohorts.words == words for words, cohorts in said.items())
-
-
-def test_a_run_of_one_client_in_every_round_warns_once(caplog):
-    quadratics(FedAvg(), cohort=1)
-    quadratics(FedAvg(), cohort=1.0)
+    for size in (1, 1.0):
+        quadratics(FedAvg(), cohort=size)
     assert caplog.text.count("cohort = 1 is one client of 4 in every round") == 1
 
 
+# --------------------------------------------------------------------------- clients that change
+def changing(population=500, size=0.04, seed=3, **options):
+    return ClientSampler(size, population, seed, churn=Churn(**{"active": 250} | options))
+
+
+@given(
+    population=st.integers(1, 40),
+    share=st.floats(0, 1),
+    every=st.integers(1, 5),
+    replace=st.one_of(st.none(), st.floats(0, 1)),
+    round=st.integers(0, 40),
+    seed=st.integers(0, 99),
+)
+def test_as_many_as_wanted_are_there_and_cohorts_are_of_them(
+    population, share, every, replace, round, seed
+):
+    active = 1 + int(share * (population - 1))
+    one = changing(population, 0.5, seed, active=active, every=every, replace=replace)
+    there = one.present(round)
+    assert len(there) == len(set(there)) == active and there == sorted(there)
+    assert set(there) <= set(range(population))
+    assert there == one.present(round - round % every)  # nothing changes within a stage
+    assert set(one.of(round)) <= set(there) and one.of(round) == sorted(one.of(round))
+    assert len(one.of(round)) == max(1, int(0.5 * active + 0.5))
+
+
+def leaving(cohorts, stages):
+    """How many leave after each round, which is a stage."""
+    there = [set(cohorts.present(t)) for t in range(stages + 1)]
+    return [len(a - b) for a, b in itertools.pairwise(there)]
+
+
+def test_each_leaves_by_itself_with_the_probability():
+    stages = 1500
+    left = leaving(changing(40, 1, active=10, every=1, replace=0.3), stages)
+    mean = sum(left) / stages
+    variance = sum((n - mean) ** 2 for n in left) / stages
+    assert abs(mean - 3) < 4.5 * math.sqrt(2.1 / stages)  # binomial(10, 0.3)
+    assert abs(variance - 2.1) < 0.4
+    paper = changing(every=100)
+    assert len(paper.of(0)) == 10 and paper.share == 0.04  # 4 % of 250
+    left = len(set(paper.present(0)) - set(paper.present(100)))
+    assert abs(left - 125) < 4.5 * math.sqrt(250 / 4)  # each with probability 1/2
+
+
+@pytest.mark.parametrize(
+    ("population", "active", "replace", "left"), [(10, 8, 1.0, 2), (5, 5, 1.0, 0), (10, 4, 0.0, 0)]
+)
+def test_where_few_are_outside_the_others_stay(population, active, replace, left):
+    one = changing(population, 1, active=active, every=1, replace=replace)
+    assert set(leaving(one, 20)) == {left}
+
+
+def test_any_round_can_be_wanted_first():
+    rounds = range(0, 1000, 50)
+    forward, backward = changing(seed=5, every=100), changing(seed=5, every=100)
+    rows = [forward.of(t) for t in rounds]
+    assert [backward.of(t) for t in rounds[::-1]] == rows[::-1]
+    assert changing(seed=6, every=100).of(950) != rows[-1]
+
+
+def test_who_has_just_left_is_forgotten_if_that_is_wanted():
+    one = changing(20, 1, active=10, every=3, forget=True)
+    for t in range(30):
+        expected = set(one.present(t - 1)) - set(one.present(t)) if t else set()
+        assert one.forgotten(t) == sorted(expected) and not (expected and t % 3)
+    kept = changing(20, 1, active=10, every=3)
+    assert all(kept.forgotten(t) == [] for t in range(30))
+    assert ClientSampler(1, 20).forgotten(3) == []
+
+
+# --------------------------------------------------------------------------------- a secret draw
 def secret(key, size=0.3, n=6, sampling="poisson"):
     return SecretClientSampler(size, n, sampling=sampling, secret=key)
 
@@ -149,18 +234,13 @@ def secret(key, size=0.3, n=6, sampling="poisson"):
 def test_secret_cohorts_are_poisson_with_the_given_probability():
     """Each client by itself, with q: of 4000 rounds, within 4.5 standard deviations."""
     n, q, rounds = 6, 0.3, 4000
-    given = secret(bytes(range(32)))
-    cohorts = [given.of(t) for t in range(rounds)]
+    cohorts = rounds_of(secret(bytes(range(32))), rounds)
+    near = lambda number, p: abs(number / rounds - p) < 4.5 * math.sqrt(p * (1 - p) / rounds)
     assert all(c == sorted(set(c)) for c in cohorts)
-    for i in range(n):
-        share = sum(i in c for c in cohorts) / rounds
-        assert abs(share - q) < 4.5 * math.sqrt(q * (1 - q) / rounds)
-    both = sum(0 in c and 1 in c for c in cohorts) / rounds
-    assert abs(both - q**2) < 4.5 * math.sqrt(q**2 * (1 - q**2) / rounds)
-    again = sum(0 in a and 0 in b for a, b in itertools.pairwise(cohorts)) / rounds
-    assert abs(again - q**2) < 0.03
-    nobody = sum(not c for c in cohorts) / rounds
-    assert abs(nobody - (1 - q) ** n) < 4.5 * math.sqrt(0.12 / rounds)
+    assert all(near(sum(i in c for c in cohorts), q) for i in range(n))
+    assert near(sum(0 in c and 1 in c for c in cohorts), q**2)
+    assert near(sum(0 in a and 0 in b for a, b in itertools.pairwise(cohorts)), q**2)
+    assert near(sum(not c for c in cohorts), (1 - q) ** n)
 
 
 def test_secret_cohorts_are_those_of_the_formula():
@@ -169,8 +249,8 @@ def test_secret_cohorts_are_those_of_the_formula():
     for t, attempt in ((0, 0), (5, 0), (5, 1)):
         drawn = []
         for i in range(40):
-            told = b"".join(v.to_bytes(8, "little") for v in (t, attempt, i))
-            u = int.from_bytes(hashlib.blake2b(told, key=key, digest_size=8).digest(), "little")
+            place = b"".join(v.to_bytes(8, "little") for v in (t, attempt, i))
+            u = int.from_bytes(hashlib.blake2b(place, key=key, digest_size=8).digest(), "little")
             drawn += [i] if u < q * 2**64 else []
         assert secret(key, q, 40).of(t, attempt=attempt) == drawn
     assert secret(key, 1.0, 40).of(3) == list(range(40))
@@ -182,9 +262,8 @@ def test_every_byte_of_the_secret_counts(byte):
     """Nothing on the way is shorter than the 256 bits: torch would take 32 of them."""
     one = bytes(32)
     other = one[:byte] + b"\x01" + one[byte + 1 :]
-    first, second = ([secret(k, 0.5, 64).of(t) for t in range(4)] for k in (one, other))
+    first, second = (rounds_of(secret(k, 0.5, 64), 4) for k in (one, other))
     assert all(a != b for a, b in zip(first, second, strict=True))
-    assert first == [secret(one, 0.5, 64).of(t) for t in range(4)]  # of a run that goes on
 
 
 def test_no_generator_of_torch_is_on_the_way_to_a_secret_cohort(monkeypatch):

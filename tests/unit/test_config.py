@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -15,118 +12,106 @@ from fedloom.algorithms.registry import ALGORITHMS, make_algorithm, options
 from fedloom.config import from_run, parse_override, resolve
 from fedloom.config.help_texts import _NAMED, OPTIMISERS, TABLES, settings_in
 from fedloom.config.overrides import NESTED, REGISTRIES, RUN, refuse_repeats
+from fedloom.core.layout import Layout
 from fedloom.core.validation import Origin, check, fields_of
 from fedloom.errors import ConfigError
-from fedloom.evaluation.settings import Evaluation
-from fedloom.experiment.experiment import Experiment
 from fedloom.federation.attacks import Alie
 from fedloom.federation.local import Local
 from fedloom.federation.schedules import SCHEDULES, Exponential
+from fedloom.models import MODELS
 from fedloom.objectives import MOON
 from fedloom.recipes import RECIPES
-from fedloom.storage.run_directory import Checkpoint
 from fedloom.submodels import SUBMODELS
 from tiny import small
 
 
-def refused(
-    *changes: str, source: str | Path = "digits", error: type[Exception] = ConfigError
-) -> str:
+def values(*changes, source="digits"):
+    return resolve(source, changes).values
+
+
+def refused(*changes, source="digits"):
     """The one line with which a configuration is refused, at the latest by the parts."""
-    with pytest.raises(error) as caught:
+    with pytest.raises(ConfigError) as caught:
         resolve(source, changes).experiment().net()
-    text = str(caught.value)
-    assert "\n" not in text
-    return text
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
 
 
-# ---------------------------------------------------------------------- defaults
-def test_a_setting_has_one_name_in_a_file_and_in_python() -> None:
-    own = {f.name for f in dataclasses.fields(Experiment)} | {"server"}  # around the algorithm
-    assert {*RUN, *resolve("digits").values} <= own
-    made = resolve("digits").experiment()
-    assert (made.checkpoint, made.churn) == (Checkpoint(), None)
+@pytest.fixture
+def file(tmp_path):
+    """A file with the settings of digits."""
+    (tmp_path / "mine.toml").write_text(resolve("digits").to_toml())
+    return tmp_path / "mine.toml"
 
 
+def edit(file, old, new):
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new, 1))
+
+
+# ---------------------------------------------------------------------- names and defaults
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_an_algorithms_keys_are_the_options_of_the_zoo(name: str) -> None:
-    values = resolve("digits", [f"algorithm={name}"]).values
+def test_an_algorithms_keys_are_the_options_of_the_zoo(name):
+    own = values(f"algorithm={name}")
     assert [*fields_of(ALGORITHMS[name])] == [*options(name)]
     defaults = {k: o.default for k, o in options(name).items() if o.default is not None}
-    assert values["algorithm"] == {"name": name, **defaults}
-    assert values["label"] == ALGORITHMS.label(name)
-
-
-@pytest.mark.parametrize(
-    ("changes", "label"),
-    [
-        (["objective=moon"], "FedAvg + MOON"),
-        (["objective=fedmlb", "server=lookahead"], "FedAvg + FedMLB + lookahead"),
-        (["objective=cross_entropy"], "FedAvg"),
-        (["algorithm=scaffold", "submodel=heterofl", "objective=fedlc"], None),
-        (["objective=masked_cross_entropy", "submodel=heterofl"], "FedAvg + HeteroFL"),
-        (["compress=topk:0.1"], "FedAvg + topk"),
-        (["compress=topk:0.1|int8"], "FedAvg + topk:0.1|int8"),
-        (["compress=topk", "compress.down=qsgd"], "FedAvg + topk + qsgd down"),
-        (["compress.down=qsgd"], "FedAvg + qsgd down"),
-        (["algorithm=fedacg", "objective=fedntd", "label=mine"], "mine"),
-    ],
-)
-def test_a_runs_label_names_its_parts(changes: list[str], label: str | None) -> None:
-    found = resolve("digits", changes).values["label"]
-    assert found == (label or "SCAFFOLD + FedLC + HeteroFL")
-
-
-def test_a_changed_copy_of_a_run_is_called_anew_unless_it_had_a_name(tmp_path: Path) -> None:
-    file = tmp_path / "config.toml"
-    file.write_text(resolve("digits", ["algorithm=fedacg"]).to_toml())
-    assert resolve(file).values["label"] == "FedACG"
-    assert resolve(file, ["objective=moon"]).values["label"] == "FedACG + MOON"
-    assert resolve(file, ["objective=moon", "label=x"]).values["label"] == "x"
-    file.write_text(resolve("digits", ["label=mine"]).to_toml())
-    assert resolve(file, ["objective=moon"]).values["label"] == "mine"
-
-
-def test_a_run_from_python_is_called_alike() -> None:
-    method = make_algorithm("scaffold")
-    assert small(method).called == "SCAFFOLD"
-    assert small(method, objective=MOON()).called == "SCAFFOLD + MOON"
-    rule = SUBMODELS["heterofl"]()
-    assert small(method, objective=MOON(), submodel=rule).called == "SCAFFOLD + MOON + HeteroFL"
-    assert small(method, objective=MOON(), name="mine").called == "mine"
+    assert own["algorithm"] == {"name": name, **defaults}
+    assert own["label"] == ALGORITHMS.label(name)
 
 
 @pytest.mark.parametrize("path", REGISTRIES)
-def test_every_registered_part_can_be_configured(path: str) -> None:
+def test_every_registered_part_can_be_configured(path):
     inner = set(NESTED.get(path, ()))  # tables of their own
     for make in REGISTRIES[path].values():
         assert set(fields_of(make, inner)) == set(inspect.signature(make).parameters) - inner
 
 
-def test_every_setting_is_written_out() -> None:
-    values = resolve("digits").values
-    tables = {"algorithm", "model", "data", "local", "evaluate", "checkpoint", "objective"}
-    assert set(values) == {*RUN, *tables} - {
-        "channels_last",
-        "metrics",
-        "model_seed",
-        "resident_bytes",
-    }, "None"
-    for table, owner in (("local", Local()), ("evaluate", Evaluation())):
-        given = {f.name for f in dataclasses.fields(owner) if getattr(owner, f.name) is not None}
-        assert given <= set(values[table]), "every default but those that are nothing"
-    assert values["data"]["seed"] == values["seed"]
+@pytest.mark.parametrize(
+    ("changes", "label"),
+    [
+        ("objective=moon", "FedAvg + MOON"),
+        ("objective=fedmlb server=lookahead", "FedAvg + FedMLB + lookahead"),
+        ("objective=cross_entropy", "FedAvg"),
+        ("algorithm=scaffold submodel=heterofl objective=fedlc", "SCAFFOLD + FedLC + HeteroFL"),
+        ("objective=masked_cross_entropy submodel=heterofl", "FedAvg + HeteroFL"),
+        ("compress=topk:0.1", "FedAvg + topk"),
+        ("compress=topk:0.1|int8", "FedAvg + topk:0.1|int8"),
+        ("compress=topk compress.down=qsgd", "FedAvg + topk + qsgd down"),
+        ("compress.down=qsgd", "FedAvg + qsgd down"),
+        ("algorithm=fedacg objective=fedntd label=mine", "mine"),
+    ],
+)
+def test_a_runs_label_names_its_parts(changes, label):
+    assert values(*changes.split())["label"] == label
 
 
-def test_local_work_is_one_epoch_if_nothing_is_said(tmp_path: Path) -> None:
-    file = tmp_path / "run.toml"
+def test_a_changed_copy_of_a_run_is_called_anew_unless_it_had_a_name(file):
+    file.write_text(resolve("digits", ["algorithm=fedacg"]).to_toml())
+    for changes, label in (
+        ([], "FedACG"),
+        (["objective=moon"], "FedACG + MOON"),
+        (["objective=moon", "label=x"], "x"),
+    ):
+        assert values(*changes, source=file)["label"] == label
+    file.write_text(resolve("digits", ["label=mine"]).to_toml())
+    assert values("objective=moon", source=file)["label"] == "mine"
+
+
+def test_a_run_from_python_is_called_alike():
+    parts = {"objective": MOON(), "submodel": SUBMODELS["heterofl"]()}
+    called = lambda **parts: small(make_algorithm("scaffold"), **parts).called
+    assert (called(), called(**parts)) == ("SCAFFOLD", "SCAFFOLD + MOON + HeteroFL")
+    assert called(objective=MOON(), name="mine") == "mine"
+
+
+def test_local_work_is_one_epoch_if_nothing_is_said(file):
     file.write_text(
         'rounds = 1\nalgorithm = "fedavg"\nmodel = "mlp"\ndata = {name = "digits", '
         'partition = {name = "iid", clients = 4}}\n'
     )
     config = resolve(file)
-    assert config.values["local"]["epochs"] == 1
-    assert config.values["name"] == "run"
+    assert config.values["local"]["epochs"] == 1 and config.values["name"] == "mine"
     assert config.experiment().local.work == (1, None)
 
 
@@ -134,202 +119,181 @@ def test_local_work_is_one_epoch_if_nothing_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("a=1", 1),
-        ("a=1.0", 1.0),
-        ("a=1e-3", 1e-3),
-        ("a=.1", 0.1),
-        ("a=-5.", -5.0),
-        ("a=.5e-2", 0.005),
-        ("a=.", "."),
-        ("a=true", True),
-        ("a=[1, 2]", [1, 2]),
-        ('a="1"', "1"),
-        ("a=fedacg", "fedacg"),
-        ("a=workers:4", "workers:4"),
-        ("a=/data/x=y", "/data/x=y"),
-        ("a=2024-01-01", "2024-01-01"),
-        ("a=1\nb=2", "1\nb=2"),
-        ("a=", ""),
+        ("1", 1),
+        ("1.0", 1.0),
+        ("1e-3", 1e-3),
+        (".1", 0.1),
+        ("-5.", -5.0),
+        (".5e-2", 0.005),
+        (".", "."),
+        ("true", True),
+        ("[1, 2]", [1, 2]),
+        ('"1"', "1"),
+        ("fedacg", "fedacg"),
+        ("/data/x=y", "/data/x=y"),
+        ("2024-01-01", "2024-01-01"),
+        ("1\nb=2", "1\nb=2"),
+        ("", ""),
     ],
 )
-def test_values_are_read_as_toml_and_else_as_text(text: str, value: Any) -> None:
-    path, found = parse_override(text)
-    assert path == "a"
-    assert (found, type(found)) == (value, type(value))
+def test_values_are_read_as_toml_and_else_as_text(text, value):
+    path, parsed = parse_override(f"a={text}")
+    assert (path, parsed, type(parsed)) == ("a", value, type(value))
 
 
 @pytest.mark.parametrize("text", ["a", "=1", "", ".a=1", "a..b=1", "a.=1"])
-def test_what_is_no_key_and_value_is_refused(text: str) -> None:
+def test_what_is_no_key_and_value_is_refused(text):
     with pytest.raises(ConfigError, match="expected key=value"):
         parse_override(text)
 
 
-def test_the_mean_is_what_a_run_without_the_table_has() -> None:
-    plain, named = resolve("digits"), resolve("digits", ["aggregation=mean", "attack=none"])
-    assert plain.values == named.values and "aggregation" not in plain.values
-    changed = ["aggregation=krum", "aggregation.several=3", "attack=alie"]
-    config = resolve("digits", changed)
-    assert config.values["aggregation"] == {"name": "krum", "hostile": 0.2, "several": 3}
-    assert config.values["attack"] == {"name": "alie", "share": 0.2}
-    run = config.experiment()
-    assert run.aggregation == Krum(several=3) and run.attack == Alie()
-    run.label = run.name = ""
-    assert run.called == config.values["label"] == "FedAvg + krum + alie"
+COSINE = {"name": "cosine", "rounds": 100, "floor": 0.0, "warmup": 0}
+CHANGES = {
+    # names come first whatever the order, so beta is fedacg's
+    "algorithm=fedavgm algorithm.beta=0.5 algorithm=fedacg": {
+        "algorithm": {"name": "fedacg", "lam": 0.85, "beta": 0.5}
+    },
+    "data.partition=iid": {"data.partition": {"name": "iid", "clients": 50}},
+    "data=mnist data.alpha=0.7": {
+        "data.partition": {"name": "dirichlet", "alpha": 0.7, "clients": 50},
+        "data.test_share": None,
+    },
+    "local.decay=0.99 data.clients=10 data.test_share=0.1": {
+        "local.schedule": {"name": "exponential", "decay": 0.99, "step_decay": 1.0},
+        "data.partition.clients": 10,
+        "data.test_share": 0.1,
+    },
+    "local.schedule=cosine local.decay=0.99": {"local.schedule.name": "exponential"},
+    "local.schedule=cosine rounds=70": {"local.schedule.rounds": 70},
+    "local.schedule=cosine rounds=70 local.schedule.rounds=30": {"local.schedule.rounds": 30},
+    "seed=5": {"data.seed": 5},
+    "seed=5 data.seed=1": {"data.seed": 1},
+    "aggregation=mean attack=none": {"aggregation": None, "attack": None},
+    "aggregation=krum aggregation.several=3 attack=alie": {
+        "aggregation": {"name": "krum", "hostile": 0.2, "several": 3},
+        "attack": {"name": "alie", "share": 0.2},
+        "label": "FedAvg + krum + alie",
+    },
+    "fashion_dirichlet local.schedule=cosine": {"local.schedule": COSINE},
+    "fashion_dirichlet local.clip=none": {"local.clip": None},
+    # a new codec drops the feedback that went with the old one
+    "cfedavg_fashion": {"compress.feedback": "residual"},
+    "cfedavg_fashion compress=none": {"compress": None},
+    "cfedavg_fashion compress=fedpaq:7": {"compress.feedback": "forget"},
+    "cfedavg_fashion compress=dropping:0.1": {"compress.feedback": "residual"},
+    "cfedavg_fashion compress=qsgd compress.feedback=ef21": {"compress.feedback": "ef21"},
+    "cfedavg_fashion compress.feedback=ef21": {"compress.feedback": "ef21"},
+}
 
 
-def test_a_new_name_drops_the_options_of_the_old_one() -> None:
-    config = resolve("digits", ["algorithm=fedavgm", "algorithm.beta=0.5", "algorithm=fedacg"])
-    # names come first whatever the order, so beta is fedacg's here
-    assert config.values["algorithm"] == {"name": "fedacg", "lam": 0.85, "beta": 0.5}
-    file_like = resolve("fashion_dirichlet", ["local.schedule=cosine"])
-    assert file_like.values["local"]["schedule"] == {
-        "name": "cosine",
-        "rounds": 100,
-        "floor": 0.0,
-        "warmup": 0,
-    }
+@pytest.mark.parametrize("changes", CHANGES)
+def test_what_a_change_makes_of_the_settings(changes):
+    words = changes.split()
+    source = "digits" if "=" in words[0] else words.pop(0)
+    for path, wanted in CHANGES[changes].items():
+        value = values(*words, source=source)
+        for key in path.split("."):
+            value = value.get(key) if value else None
+        assert value == wanted, path
 
 
-def test_the_same_name_keeps_its_options(tmp_path: Path) -> None:
-    file = tmp_path / "a.toml"
-    file.write_text(resolve("digits", ["algorithm=fedacg", "algorithm.lam=0.5"]).to_toml())
-    assert resolve(file, ["algorithm=fedacg"]).values["algorithm"]["lam"] == 0.5
-    assert resolve(file, ["algorithm=fedavg"]).values["algorithm"] == {
-        "name": "fedavg",
-        "server_lr": 1.0,
-    }
-
-
-def test_the_order_of_changes_does_not_matter_between_names_and_options() -> None:
+def test_the_order_of_changes_does_not_matter_between_names_and_options():
     changes = ["algorithm.lam=0.5", "algorithm=fedacg", "seed=3", "data.partition=iid"]
-    assert resolve("digits", changes).values == resolve("digits", changes[::-1]).values
+    assert values(*changes) == values(*changes[::-1])
 
 
-def test_another_partition_and_another_source_keep_what_they_share() -> None:
-    iid = resolve("digits", ["data.partition=iid"]).values["data"]
-    assert iid["partition"] == {"name": "iid", "clients": 50}
-    mnist = resolve("digits", ["data=mnist", "data.alpha=0.7"]).values["data"]
-    assert mnist["partition"] == {"name": "dirichlet", "alpha": 0.7, "clients": 50}
-    assert "test_share" not in mnist
+def test_the_same_name_keeps_its_options(file):
+    file.write_text(resolve("digits", ["algorithm=fedacg", "algorithm.lam=0.5"]).to_toml())
+    assert values("algorithm=fedacg", source=file)["algorithm"]["lam"] == 0.5
+    other = values("algorithm=fedavg", source=file)["algorithm"]
+    assert other == {"name": "fedavg", "server_lr": 1.0}
 
 
-def test_shorthands() -> None:
-    values = resolve(
-        "digits", ["local.decay=0.99", "data.clients=10", "data.test_share=0.1"]
-    ).values
-    assert values["local"]["schedule"] == {"name": "exponential", "decay": 0.99, "step_decay": 1.0}
-    assert values["data"]["partition"]["clients"] == 10
-    assert values["data"]["test_share"] == 0.1
-    again = resolve("digits", ["local.schedule=cosine", "local.decay=0.99"]).values
-    assert again["local"]["schedule"]["name"] == "exponential"
-
-
-def test_decay_in_a_file_is_an_exponential_schedule(tmp_path: Path) -> None:
-    file = tmp_path / "a.toml"
-    text = resolve("digits").to_toml().replace('[local.schedule]\nname = "constant"\n', "")
-    file.write_text(text.replace("[local]\n", "[local]\ndecay = 0.5\n"))
-    assert resolve(file).experiment().local.schedule == Exponential(decay=0.5)
-
-
-def test_steps_replace_epochs_and_the_reverse() -> None:
-    assert resolve("digits", ["local.steps=3"]).experiment().local.work == (None, 3)
-    assert resolve("digits", ["local.steps=3"]).experiment().local.epochs is None
+def test_steps_replace_epochs_and_none_is_nothing_in_a_file_too(file):
+    steps = resolve("digits", ["local.steps=3"]).experiment().local
+    assert steps.work == (None, 3) and steps.epochs is None
     assert "are both given" in refused("local.steps=3", "local.epochs=1")
-
-
-def test_none_is_nothing_and_survives_a_file(tmp_path: Path) -> None:
     config = resolve("digits", ["local.batch=none", "checkpoint.every_seconds=none"])
-    file = tmp_path / "a.toml"
     file.write_text(config.to_toml())
     experiment = resolve(file).experiment()
     assert (experiment.local.batch, experiment.checkpoint.every_seconds) == (None, None)
-    assert "clip" not in resolve("fashion_dirichlet", ["local.clip=none"]).values["local"]
 
 
-def test_the_partition_follows_the_runs_seed_unless_it_has_its_own() -> None:
-    assert resolve("digits", ["seed=5"]).values["data"]["seed"] == 5
-    assert resolve("digits", ["seed=5", "data.seed=1"]).values["data"]["seed"] == 1
+def test_decay_in_a_file_is_an_exponential_schedule_and_refused_beside_one(file):
+    edit(file, "[local]\n", "[local]\ndecay = 0.5\n")
+    assert "local.decay and local.schedule" in refused(source=file)
+    edit(file, '[local.schedule]\nname = "constant"\n', "")
+    assert resolve(file).experiment().local.schedule == Exponential(decay=0.5)
 
 
-# ---------------------------------------------------------------------- round trips
 @pytest.mark.parametrize("recipe", RECIPES)
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_a_written_configuration_is_read_back_as_itself(
-    recipe: str, schedule: str, tmp_path: Path
-) -> None:
+def test_a_written_configuration_is_read_back_as_itself(recipe, schedule, file):
     changes = [f"local.schedule={schedule}", "cohort=[[0, 1], [2]]", "local.clip=none"]
     config = resolve(recipe, changes)
-    file = tmp_path / "a.toml"
     file.write_text(config.to_toml())
-    assert resolve(file).values == config.values
+    assert values(source=file) == config.values
 
 
-def test_the_experiment_is_what_the_configuration_says() -> None:
+def test_the_experiment_is_what_the_configuration_says():
     changes = ["algorithm=scaffold", "algorithm.option=1", "local.momentum=0.5", "dtype=float64"]
     changes += ["cohort=7", "weighting=uniform", "nonfinite=skip", "evaluate.every=5", "seed=9"]
     changes += ["checkpoint.every_rounds=4", "resident_bytes=1000", "engine=workers:2"]
-    changes += ["local.lr=[0.2, 0.1]"]
+    changes += ["local.lr=[0.2, 0.1]", "aggregation=krum", "aggregation.several=3", "attack=alie"]
     config = resolve("digits", changes)
-    made = config.experiment()
-    assert made.algorithm == ALGORITHMS["scaffold"](option=1)
-    assert (made.local.momentum, made.local.epochs, made.local.batch) == (0.5, 2, 16)
-    assert made.local.lr == (0.2, 0.1)
+    run = config.experiment()
+    local = run.local
+    assert run.algorithm == ALGORITHMS["scaffold"](option=1)
+    assert (local.momentum, local.epochs, local.batch, local.lr) == (0.5, 2, 16, (0.2, 0.1))
+    assert (run.cohort, run.weighting, run.nonfinite, run.seed) == (7, "uniform", "skip", 9)
+    assert (run.evaluate.every, run.checkpoint.every_rounds, run.resident_bytes) == (5, 4, 1000)
+    assert (run.engine, run.aggregation, run.attack) == ("workers:2", Krum(several=3), Alie())
+    assert run.net().dtype == run.data.inputs.dtype == torch.float64
+    assert run.config == config.values
+    run.label = run.name = ""
+    assert run.called == config.values["label"]
     lists = [f"{key}={[*range(1, 51)]}" for key in ("local.steps", "weighting")]
     each = resolve("digits", lists).experiment()
     assert each.local.steps == each.weighting == tuple(range(1, 51)) and each.local.epochs is None
-    assert (made.cohort, made.weighting, made.nonfinite, made.seed) == (7, "uniform", "skip", 9)
-    assert (made.evaluate.every, made.checkpoint.every_rounds, made.resident_bytes) == (5, 4, 1000)
-    assert made.engine == "workers:2"
-    assert made.net().dtype == made.data.inputs.dtype == torch.float64
-    assert made.config == config.values
 
 
 # ---------------------------------------------------------------------- errors
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("lr = 0.1", 'lr = "fast"', ["local.lr must be in (0, inf)", "'fast'"]),
+        ("[local]", "[lokal]", ["unknown key 'lokal'", "'local'"]),
+        ("rounds = 150\n", "", ["needs the key 'rounds'"]),
+        ('[algorithm]\nname = "fedavg"', "[algorithm]", ["algorithm.name is missing"]),
+        ("seed = 0", "seed =", ["is not TOML", "line"]),
+    ],
+)
+def test_a_file_is_named_with_table_key_and_value(old, new, words, file):
+    edit(file, old, new)
+    said = refused(source=file)
+    assert all(word in said for word in ["mine.toml", *words])
 
 
-def test_a_file_is_named_with_table_key_and_value(tmp_path: Path) -> None:
-    file = tmp_path / "mine.toml"
-    text = resolve("digits").to_toml()
-    for old, new, words in (
-        ("lr = 0.1", 'lr = "fast"', ["mine.toml", "local.lr must be in (0, inf)", "'fast'"]),
-        ("lr = 0.1", "lr = -1.0", ["mine.toml", "local.lr must be in (0, inf)", "-1.0"]),
-        ("[local]", "[lokal]", ["mine.toml", "unknown key 'lokal'", "'local'"]),
-        ("rounds = 150\n", "", ["mine.toml", "needs the key 'rounds'"]),
-        ('[algorithm]\nname = "fedavg"', "[algorithm]", ["mine.toml", "algorithm.name is missing"]),
-        ("seed = 0", "seed =", ["mine.toml", "is not TOML", "line"]),
-    ):
-        assert old in text
-        file.write_text(text.replace(old, new, 1))
-        said = refused(source=file)
-        for word in words:
-            assert word in said
-
-
-def test_names_that_people_type_are_taken_and_told(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_names_that_people_type_are_taken_and_told(file, caplog):
     names = ["batch_size=7", "learning_rate=0.3", "weight_decay=0.1", "optimizer=adam"]
     names += ["num_rounds=3", "num_clients=9", "clients_per_round=4", "local_epochs=2"]
-    found = resolve("digits", names).values
-    local = found["local"]
+    own = values(*names)
+    local = own["local"]
     assert (local["batch"], local["lr"], local["weight_decay"]) == (7, 0.3, 0.1)
     assert (local["optimiser"], local["epochs"]) == ("adam", 2)
-    assert (found["rounds"], found["cohort"]) == (3, 4)
-    assert found["data"]["partition"]["clients"] == 9
-    theirs = resolve("digits", ["num_server_rounds=5", "fraction_fit=0.5", "random_state=6"]).values
+    assert (own["rounds"], own["cohort"], own["data"]["partition"]["clients"]) == (3, 4, 9)
+    theirs = values("num_server_rounds=5", "fraction_fit=0.5", "random_state=6")
     assert (theirs["rounds"], theirs["cohort"], theirs["seed"]) == (5, 0.5, 6)
     said = [r.getMessage() for r in caplog.records]
-    assert (
-        said[0] == "command line: batch_size is called local.batch" and len(said) == len(names) + 3
-    )
-    file = tmp_path / "a.toml"
-    text = resolve("digits").to_toml().replace("\nbatch = 16", "\nbatch_size = 7")
-    file.write_text(f"learning_rate = 0.3\n{text}".replace("\nlr = 0.1", ""))
-    read = resolve(file).values["local"]
+    assert said[0] == "command line: batch_size is called local.batch"
+    assert len(said) == len(names) + 3
+    edit(file, "\nbatch = 16", "\nbatch_size = 7")
+    file.write_text(f"learning_rate = 0.3\n{file.read_text()}")
+    assert "learning_rate and local.lr are both given" in refused(source=file)
+    edit(file, "\nlr = 0.1", "")
+    read = values(source=file)["local"]
     assert (read["batch"], read["lr"]) == (7, 0.3)
     assert f"file '{file}': learning_rate is called local.lr" in caplog.text
-    file.write_text(f"learning_rate = 0.3\n{text}")
-    assert "learning_rate and local.lr are both given" in refused(source=file)
     with pytest.raises(ConfigError, match=r"give local\.lr two values"):
         refuse_repeats(["learning_rate=0.3", "local.lr=0.1"])
     refuse_repeats(["local.lr=nan"])  # which has a refusal of its own
@@ -337,100 +301,116 @@ def test_names_that_people_type_are_taken_and_told(
         assert Local(batch_size=3).batch == 3
 
 
-def test_decay_and_a_schedule_together_are_refused(tmp_path: Path) -> None:
-    file = tmp_path / "a.toml"
-    file.write_text(resolve("digits").to_toml().replace("[local]\n", "[local]\ndecay = 0.5\n"))
-    assert "local.decay and local.schedule" in refused(source=file)
+def test_types_come_from_the_signature():
+    def make(a: int, b: tuple[int, ...] = (1,), c: float | None = 2.0) -> None: ...
+
+    checked = lambda given, path="": check(make, given, path, "a table", Origin("here"))
+    assert checked({"a": 1, "b": [2, 3]}) == {"a": 1, "b": [2, 3], "c": 2.0}
+    assert checked({"a": 1, "c": 3})["c"] == 3.0 and checked({"a": 1, "c": "none"})["c"] == "none"
+    with pytest.raises(ConfigError, match=r"needs the key 'a'; give t\.a="):
+        checked({"b": [2, 3]}, "t")
 
 
 # ---------------------------------------------------------------------- going on again
 @pytest.fixture
-def run(tmp_path: Path) -> Path:
+def run(tmp_path):
     (tmp_path / "config.toml").write_text(resolve("digits", ["engine=workers:2"]).to_toml())
     return tmp_path
 
 
-def test_only_what_leaves_the_numbers_alone_may_change(run: Path) -> None:
+def test_only_what_leaves_the_numbers_alone_may_change(run):
     changes = ["rounds=999", "engine=workers:1", "checkpoint.keep=5", "evaluate.target=0.5"]
-    values = from_run(run, changes).values
-    assert (values["rounds"], values["engine"]) == (999, "workers:1")
-    assert (values["checkpoint"]["keep"], values["evaluate"]["target"]) == (5, 0.5)
-    measured = ["evaluate.every=7", "evaluate.clients=false", "label=mine", "device=cpu"]
-    assert from_run(run, [*measured, "seed=0"]).values["evaluate"]["every"] == 7, "as from Python"
-    fixed = ("local.lr=1", "seed=1", "algorithm=fedacg", "evaluate.ema=0", "cohort=3")
-    for change in (*fixed, "evaluate.validation=0.2", "data.seed=3", "evaluate={ema = 0.5}"):
-        with pytest.raises(ConfigError, match="cannot change when a run goes on") as refusal:
-            from_run(run, [change])
-        assert change.partition("=")[0] in str(refusal.value)
-    for engine in ("serial+onednn", "vectorised:2"):
-        with pytest.raises(ConfigError, match=f"'{engine.replace('+', '.')}' cannot replace"):
-            from_run(run, [f"engine={engine}"])
+    changes += ["evaluate.every=7", "evaluate.clients=false", "label=mine", "device=cpu", "seed=0"]
+    own = from_run(run, changes).values
+    assert (own["rounds"], own["engine"], own["checkpoint"]["keep"]) == (999, "workers:1", 5)
+    assert (own["evaluate"]["target"], own["evaluate"]["every"]) == (0.5, 7)
     for engine in ("serial", "workers:4", "auto", "auto+serial", "ranks+serial"):  # the same bits
         assert from_run(run, [f"engine={engine}"]).values["engine"] == engine
-
-
-def test_a_run_of_a_device_that_is_not_here_goes_on_where_there_is_one(run: Path) -> None:
     file = run / "config.toml"
-    file.write_text(file.read_text().replace('device = "auto"', 'device = "cuda:99"'))
+    edit(file, 'device = "auto"', 'device = "cuda:99"')  # which is not here
     assert from_run(run, ["device=cpu"]).values["device"] == "cpu"
 
 
-def test_more_rounds_are_given_as_the_number_in_all(run: Path) -> None:
-    with pytest.raises(ConfigError, match=r"rounds=\+50: .* give rounds=200 for 50 more"):
-        from_run(run, ["rounds=+50"])
+FIXED = ["local.lr=1", "seed=1", "algorithm=fedacg", "cohort=3", "data.seed=3"]
+FIXED += ["evaluate.validation=0.2", "evaluate.ema=0", "evaluate={ema = 0.5}"]
 
 
-# ---------------------------------------------------------------------- the machinery
-def test_types_come_from_the_signature() -> None:
-    def make(a: int, b: tuple[int, ...] = (1,), c: float | None = 2.0) -> None: ...
-
-    given: dict[str, Any] = {"a": 1, "b": [2, 3]}
-    assert check(make, given, "", "a table", Origin("here")) == given | {"c": 2.0}
-    assert check(make, {"a": 1, "c": 3}, "", "a table", Origin("here"))["c"] == 3.0
-    assert check(make, {"a": 1, "c": "none"}, "", "a table", Origin("here"))["c"] == "none"
-    with pytest.raises(ConfigError, match=r"needs the key 'a'; give t\.a="):
-        check(make, {"b": [2, 3]}, "t", "a table", Origin("here"))
+@pytest.mark.parametrize("change", FIXED)
+def test_what_decides_the_numbers_cannot_change(change, run):
+    with pytest.raises(ConfigError, match="cannot change when a run goes on") as caught:
+        from_run(run, [change])
+    assert change.partition("=")[0] in str(caught.value)
 
 
-def test_a_cosine_lasts_as_long_as_the_run_unless_it_says_otherwise() -> None:
-    def rounds(*changes: str) -> int:
-        return int(resolve("digits", changes).values["local"]["schedule"]["rounds"])
-
-    assert rounds("local.schedule=cosine", "rounds=70") == 70
-    assert rounds("local.schedule=cosine", "rounds=70", "local.schedule.rounds=30") == 30
-
-
-def test_a_new_codec_drops_the_feedback_that_went_with_the_old_one() -> None:
-    def compress(*changes: str) -> dict[str, object]:
-        return dict(resolve("cfedavg_fashion", changes).values.get("compress", {}))
-
-    assert compress()["feedback"] == "residual"
-    assert compress("compress=none") == {}
-    assert compress("compress=fedpaq:7")["feedback"] == "forget"
-    assert compress("compress=dropping:0.1")["feedback"] == "residual"
-    assert compress("compress=qsgd", "compress.feedback=ef21")["feedback"] == "ef21"
-    assert compress("compress.feedback=ef21")["feedback"] == "ef21"
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("engine=serial+onednn", "'serial.onednn' cannot replace"),
+        ("engine=vectorised:2", "'vectorised:2' cannot replace"),
+        ("rounds=+50", r"rounds=\+50: .* give rounds=200 for 50 more"),
+    ],
+)
+def test_other_bits_and_more_rounds_are_said_with_a_cure(change, said, run):
+    with pytest.raises(ConfigError, match=said):
+        from_run(run, [change])
 
 
 # ------------------------------------------------------------------------------ words of settings
 @pytest.mark.parametrize("name", TABLES)
-def test_every_key_has_a_meaning_and_what_it_takes(name: str) -> None:
-    found = settings_in(name)
+def test_every_key_has_a_meaning_and_what_it_takes(name):
+    settings = settings_in(name)
     prefix = "" if name == "run" else f"{name}."
-    assert [s.key for s in found] == [prefix + key for key in fields_of(TABLES[name], _NAMED)]
-    assert all(s.about and s.allowed for s in found)
+    assert [s.key for s in settings] == [prefix + key for key in fields_of(TABLES[name], _NAMED)]
+    assert all(s.about and s.allowed for s in settings)
 
 
-def test_defaults_are_those_of_a_configuration() -> None:
-    values = resolve("digits", ["churn.active=25"]).values
+def test_defaults_and_optimisers_in_words_are_those_of_a_configuration():
+    own = values("churn.active=25")
+    del own["churn"]["active"]
     said = {s.key: s.default for name in ("churn", "checkpoint") for s in settings_in(name)}
+    assert said.pop("churn.active") == "needed"
     for table in ("churn", "checkpoint"):
-        for key, value in values[table].items():
-            if f"{table}.{key}" != "churn.active":
-                shown = str(value).lower() if isinstance(value, bool) else str(value)
-                assert said[f"{table}.{key}"] == shown
-    assert said["churn.active"] == "needed"
-
-
-def test_local_optimisers_are_those_there_are() -> None:
+        for key, value in own[table].items():
+            shown = str(value).lower() if isinstance(value, bool) else str(value)
+            assert said[f"{table}.{key}"] == shown
     assert set(OPTIMISERS) == set(Local.__dataclass_fields__["optimiser"].metadata["hyper"].choices)
+
+
+# ---------------------------------------------------------------------------------------- recipes
+CLASSES = {"cifar100": 100, "femnist": 62, "shakespeare": 80, "wikitext2": 33_278, "ag_news": 4}
+CLASSES |= {"flamby_heart": 1, "flamby_tcga": 1, "tiny_imagenet": 200, "celeba": 2, "heart": 2}
+CLASSES |= {"shapes": 3, "fafed_wikitext2": 33_278}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_is_plain_settings_whose_model_has_a_class_for_every_label(name):
+    recipe = RECIPES[name]()
+    assert recipe == RECIPES[name]() and recipe is not RECIPES[name]() and RECIPES[name].about
+    tables = {"algorithm", "model", "data", "local", "evaluate", "submodel", "compress"}
+    assert set(recipe) <= {*RUN, *tables, "objective", "churn"}
+    own = values(source=name)
+    assert own["name"] == name and own["evaluate"]["target"] > 0
+    assert own["data"].get("part", "train") == "train", "what the public download has"
+    model = MODELS[own["model"].pop("name")](**own["model"])
+    classes = CLASSES.get(name) or CLASSES.get(own["data"]["name"], 10)
+    assert Layout.of(list(model.named_parameters())).shapes[-1] == (classes,)
+
+
+def test_fashion_follows_fedacgs_protocol():
+    own = values(source="fashion_dirichlet")
+    local = own["local"]
+    assert own["data"]["partition"] == {"name": "dirichlet", "alpha": 0.3, "clients": 100}
+    assert own["cohort"] == 0.05
+    assert (local["epochs"], local["batch"], local["lr"]) == (5, 50, 0.1)
+    assert (local["clip"], local["weight_decay"]) == (10, 1e-3)
+    assert local["schedule"] == {"name": "exponential", "decay": 0.998, "step_decay": 1.0}
+
+
+@pytest.mark.slow
+def test_the_demo_tells_methods_apart():
+    reached = {}
+    for name in ("fedavg", "fedacg"):
+        summary = resolve("digits", [f"algorithm={name}"]).experiment().run().summary
+        reached[name] = summary["rounds_to_target"]
+    assert reached["fedacg"] is not None
+    assert reached["fedavg"] is None or reached["fedavg"] > reached["fedacg"]

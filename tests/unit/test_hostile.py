@@ -60,42 +60,32 @@ def test_numbers_that_are_not_finite_are_refused(name, bad):
             refused(codec, codec.pack(message._replace(**{field: worse})))
 
 
-def test_what_overflows_in_the_models_type_is_refused():
-    large = encode(Int8(bucket=100), torch.full((D,), 1e30))
-    assert "not finite as float16" in refused(
-        Int8(bucket=100), Int8(bucket=100).pack(large), dtype=torch.float16
-    )
-
-
-def test_the_largest_float_comes_back_from_int8():
+def test_what_overflows_in_the_models_type_is_refused_and_the_largest_float_is_not():
+    codec = Int8(bucket=100)
+    large = codec.pack(encode(codec, torch.full((D,), 1e30)))
+    assert "not finite as float16" in refused(codec, large, dtype=torch.float16)
     largest = torch.finfo(F32).max
     p = torch.tensor([largest, -largest, 0.0])
-    codec = Int8()
-    out = codec.read(codec.pack(encode(codec, p, flat(3))), flat(3), F32)
+    out = Int8().read(Int8().pack(encode(Int8(), p, flat(3))), flat(3), F32)
     assert torch.allclose(out, p, rtol=1e-5, atol=0)
 
 
-@pytest.mark.parametrize("raw", [None, 7, "text", [1, 2], 1.5, {"a": b""}, torch.zeros(3)])
+@pytest.mark.parametrize("raw", [None, 7, "text", [1, 2], {"a": b""}, torch.zeros(3)])
 @pytest.mark.parametrize("name", EVERY)
 def test_what_is_no_bytes_is_refused(name, raw):
-    for read in (EVERY[name].unpack, lambda raw, layout: EVERY[name].read(raw, layout, F32)):
-        with pytest.raises(WireError, match="must be bytes, got"):
-            read(raw, LAYOUT)
+    with pytest.raises(WireError, match="must be bytes, got"):
+        EVERY[name].unpack(raw, LAYOUT)
+    assert "must be bytes, got" in refused(EVERY[name], raw)
 
 
-def test_options_that_are_not_the_runs_are_refused():
+def test_what_the_runs_codec_would_not_send_is_refused():
+    """Other options, and more or fewer values than a seed keeps."""
+    pack = lambda codec: codec.pack(encode(codec, normal(dtype=F32)))
     chain, other = make_codec("topk:0.1|sign"), make_codec("topk:0.1|int8")
-    raw = other.pack(encode(other, normal(dtype=F32)))
-    assert "has the options 010d; those of this run" in refused(
-        chain, bytes([chain.code]) + raw[1:]
-    )
-    few, many = make_codec("qsgd:7,64"), make_codec("qsgd:15,64")
-    assert "those of this run, QSGD(levels=7" in refused(
-        few, many.pack(encode(many, normal(dtype=F32)))
-    )
-
-
-def test_more_values_than_a_seed_keeps_are_refused():
+    said = refused(chain, bytes([chain.code]) + pack(other)[1:])
+    assert "has the options 010d; those of this run" in said
+    said = refused(make_codec("qsgd:7,64"), pack(make_codec("qsgd:15,64")))
+    assert "those of this run, QSGD(levels=7" in said
     codec = RandomDropping(ratio=0.3)
     message = encode(codec, normal(dtype=F32))
     for value in (message.value[1:], torch.cat([message.value, message.value[:1]])):
@@ -123,7 +113,7 @@ def values(*bad):
     return torch.tensor([*bad, *[0.0] * (D - len(bad))], dtype=F32).numpy().tobytes()
 
 
-PACKETS = {
+OTHER_PACKETS = {
     "no packet": None,
     "a list": [b"", b""],
     "no fields": {},
@@ -131,29 +121,36 @@ PACKETS = {
     "a coded field is missing": lambda p: {k: v for k, v in p.items() if k != "delta"},
     "one too many": lambda p: p | {"more": b""},
     "a name that is no text": lambda p: p | {7: b"", None: b""},
-    "a text": lambda p: p | {"dc": "0" * 4 * D},
-    "a number": lambda p: p | {"weight": 3.0},
-    "none": lambda p: p | {"delta": None},
-    "a longer number": lambda p: p | {"weight": p["weight"] * 2},
-    "a shorter number": lambda p: p | {"weight": p["weight"][:3]},
-    "NaN": lambda p: p | {"dc": values(math.nan)},
-    "infinity": lambda p: p | {"dc": values(0.0, -math.inf)},
-    "no weight": lambda p: p | {"weight": number(0.0)},
-    "minus no weight": lambda p: p | {"weight": number(-0.0)},
-    "a weight beyond counting": lambda p: p | {"weight": number(2.0**32)},
-    "a negative weight": lambda p: p | {"weight": number(-3.0)},
-    "an infinite weight": lambda p: p | {"weight": number(math.inf)},
-    "a weight that is none": lambda p: p | {"weight": number(math.nan)},
-    "a damaged message": lambda p: p | {"delta": p["delta"][:-1]},
-    "another codec's": lambda p: p | {"delta": Dense().pack(encode(Dense(), UP.delta))},
+}
+OTHER_FIELDS = {
+    "a text": ("dc", "0" * 4 * D),
+    "NaN": ("dc", values(math.nan)),
+    "infinity": ("dc", values(0.0, -math.inf)),
+    "no bytes": ("delta", None),
+    "a damaged message": ("delta", lambda raw: raw[:-1]),
+    "another codec's": ("delta", Dense().pack(encode(Dense(), UP.delta))),
+    "a number": ("weight", 3.0),
+    "a longer number": ("weight", lambda raw: raw * 2),
+    "a shorter number": ("weight", lambda raw: raw[:3]),
+    "no weight": ("weight", number(0.0)),
+    "minus no weight": ("weight", number(-0.0)),
+    "a weight beyond counting": ("weight", number(2.0**32)),
+    "a negative weight": ("weight", number(-3.0)),
+    "an infinite weight": ("weight", number(math.inf)),
+    "a weight that is none": ("weight", number(math.nan)),
 }
 
 
-@pytest.mark.parametrize("case", PACKETS)
+@pytest.mark.parametrize("case", [*OTHER_PACKETS, *OTHER_FIELDS])
 def test_packets_that_cannot_be_are_refused_in_one_line(case):
     good = packet()
     assert LINK.receive(good, LAYOUT, UP).weight == 3.0
-    bad = PACKETS[case](good) if callable(PACKETS[case]) else PACKETS[case]
+    apply = lambda change, of: change(of) if callable(change) else change
+    if case in OTHER_PACKETS:
+        bad = apply(OTHER_PACKETS[case], good)
+    else:
+        field, change = OTHER_FIELDS[case]
+        bad = good | {field: apply(change, good[field])}
     with pytest.raises(WireError) as caught:
         LINK.receive(bad, LAYOUT, UP)
     assert "\n" not in str(caught.value)
@@ -271,7 +268,7 @@ def liars():
 @pytest.mark.parametrize("case", [name for name, *_ in liars()])
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux")
 def test_no_claim_costs_more_than_the_model(case):
-    (found,) = [(codec, raw) for name, codec, raw in liars() if name == case]
+    (lie,) = [(codec, raw) for name, codec, raw in liars() if name == case]
     layout = Layout(("w", "b"), ((LONG // 8, 4), (LONG // 2,)))
-    refused(*found, layout)
-    assert peak(lambda: refused(*found, layout)) < MODEL + SPARE
+    refused(*lie, layout)
+    assert peak(lambda: refused(*lie, layout)) < MODEL + SPARE

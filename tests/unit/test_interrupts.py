@@ -14,11 +14,11 @@ from fedloom.core import interrupts
 from fedloom.core.interrupts import Stopped, stoppable, undisturbed
 from tiny import environment
 
-STOPS = [signal.SIGTERM, signal.SIGHUP]
+HUP, INT, TERM = signal.SIGHUP, signal.SIGINT, signal.SIGTERM
 
 
 def handlers():
-    return [signal.getsignal(n) for n in (signal.SIGINT, *STOPS)]
+    return [signal.getsignal(n) for n in (INT, TERM, HUP)]
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +28,20 @@ def _put_back():
     assert handlers() == before
 
 
-@pytest.mark.parametrize("number", STOPS)
+@pytest.fixture
+def handled():
+    """Another handler of a signal for a test."""
+    before = {}
+
+    def by(number, handler):
+        before[number] = signal.signal(number, handler)
+
+    yield by
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", [TERM, HUP])
 def test_a_signal_is_an_interruption_with_its_own_exit_code(number):
     with pytest.raises(KeyboardInterrupt) as caught, stoppable():
         signal.raise_signal(number)
@@ -40,7 +53,7 @@ def test_a_signal_waits_until_the_block_is_done():
     with pytest.raises(Stopped), stoppable():
         with undisturbed():
             with undisturbed():
-                signal.raise_signal(signal.SIGTERM)
+                signal.raise_signal(TERM)
                 done.append("inner")
             done.append("outer")
         done.append("never")
@@ -51,44 +64,37 @@ def test_several_signals_at_once_are_one_wish_to_stop():
     saved = []
     with pytest.raises(KeyboardInterrupt) as caught, stoppable():
         try:
-            os.kill(os.getpid(), signal.SIGHUP)
+            os.kill(os.getpid(), HUP)
         except KeyboardInterrupt:
-            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            for number in (TERM, INT, HUP):
                 signal.raise_signal(number)  # before anything could begin to save
             saved.append(1)
             raise
-    assert saved == [1] and isinstance(caught.value, Stopped)
-    assert caught.value.code == 128 + signal.SIGHUP
+    assert saved == [1] and caught.value.code == 128 + HUP
 
 
 def test_a_signal_that_somebody_swallowed_can_be_sent_again(monkeypatch):
     monkeypatch.setattr(interrupts, "_TOGETHER", 0.0)
     with pytest.raises(Stopped), stoppable():
         with pytest.raises(Stopped):
-            signal.raise_signal(signal.SIGTERM)
-        signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(TERM)
+        signal.raise_signal(TERM)
 
 
-def test_what_is_ignored_stays_ignored():
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # nohup
-    try:
-        with stoppable(), undisturbed():
-            signal.raise_signal(signal.SIGHUP)
-    finally:
-        signal.signal(signal.SIGHUP, before)
+def test_what_is_ignored_stays_ignored(handled):
+    handled(HUP, signal.SIG_IGN)  # nohup
+    with stoppable(), undisturbed():
+        signal.raise_signal(HUP)
 
 
-def test_a_handler_of_the_users_is_called_after_the_block():
+def test_a_handler_of_the_users_is_called_after_the_block(handled):
     came = []
-    before = signal.signal(signal.SIGTERM, lambda number, frame: came.append(number))
-    try:
-        with stoppable():
-            with stoppable(), undisturbed():
-                signal.raise_signal(signal.SIGTERM)
-                assert came == []
-            assert came == [signal.SIGTERM]
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    handled(TERM, lambda number, frame: came.append(number))
+    with stoppable():
+        with stoppable(), undisturbed():
+            signal.raise_signal(TERM)
+            assert came == []
+        assert came == [TERM]
 
 
 def test_another_thread_changes_nothing():
@@ -111,7 +117,6 @@ from fedloom.core.interrupts import stoppable
 with stoppable():
     os.kill(os.getpid(), signal.SIGTERM)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 128 + signal.SIGTERM and done.stderr == ""
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment(), capture_output=True, check=False)
+    assert done.returncode == 128 + TERM and done.stderr == b""

@@ -55,10 +55,6 @@ def test_schedules_are_their_formulas():
 def test_schedules_by_name():
     assert SCHEDULES.make("cosine", rounds=7) == Cosine(rounds=7)
     assert all(isinstance(SCHEDULES.make(name)(1, 1), float) for name in SCHEDULES)
-    with pytest.raises(ConfigError, match=r"'cosin'; did you mean 'cosine'"):
-        SCHEDULES.make("cosin")
-    with pytest.raises(ConfigError, match=r"cosine.*speed"):
-        SCHEDULES.make("cosine", speed=1)
     for wrong in ({"decay": 0.0}, {"decay": math.nan}, {"step_decay": -1.0}):
         with pytest.raises(ConfigError, match=next(iter(wrong))):
             Exponential(**wrong)
@@ -127,95 +123,47 @@ def test_every_pass_round_client_and_seed_has_its_own_order():
     assert again == [b.tolist() for b in fed.batches(1, 1)]
 
 
-def test_weights_are_examples_or_one():
-    assert [federation([3, 8]).weight(i) for i in (0, 1)] == [3.0, 8.0]
-    assert [federation([3, 8], weighting="uniform").weight(i) for i in (0, 1)] == [1.0, 1.0]
-
-
-def test_cost_is_the_examples_that_are_seen():
-    fed = federation([10, 2], epochs=1.5, batch=4)
-    assert [fed.cost(i) for i in (0, 1)] == [5 * 4, 2 * 2]
-
-
 # ---------------------------------------------------------------------------------------- settings
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"epochs": 0},
-        {"steps": 0},
-        {"steps": 1.5},
-        {"batch": 0},
-        {"batch": 2.5},
-        {"lr": 0},
-        {"lr": "0.1"},
-        {"momentum": 1},
-        {"weight_decay": -1e-9},
-        {"clip": 0},
-        {"drop_last": "yes"},
-    ],
-)
-def test_local_settings_out_of_range_are_named(wrong):
-    (name,) = wrong
-    with pytest.raises(ConfigError, match=name) as caught:
-        Local(**wrong)
-    assert "\n" not in str(caught.value)
-
-
-def test_epochs_and_steps_are_not_both_given():
-    with pytest.raises(ConfigError, match=r"epochs = 2.0 and .*steps = 3"):
-        Local(epochs=2, steps=3)
-    assert Local().work == (1, None) and Local(steps=3).work == (None, 3)
-
-
-@pytest.mark.parametrize(
-    ("rule", "good", "bad"),
-    [
-        (Hyper(NonNegative), [0, 1e9, 0.0], [-1e-9, math.nan, math.inf, "1", None, True]),
-        (Hyper(Positive), [1e-300], [0, 0.0]),
-        (Hyper(Decay), [0, 0.999], [1, 1.0, 2]),
-        (Hyper(Annotated[float, Le(3)]), [3, -1e9], [3.1, -math.inf]),
-        (Hyper(Literal[1, 2]), [1, 2], [3, 0, "1", True, 1.0]),
-        (Hyper(), [None, "x", 3], []),
-    ],
-)
-def test_ranges(rule, good, bad):
-    assert all(rule.allows(v) for v in good)
-    assert not [v for v in bad if rule.allows(v)]
-
-
-def test_a_whole_number_has_no_fraction():
-    with pytest.raises(ConfigError, match=r"^Krum.several must be a whole number from 1, got 1.5"):
-        Krum(several=1.5)
-
-
 @pytest.mark.parametrize(
     ("make", "says"),
     [
+        (lambda: Local(epochs=0), "local.epochs must be "),
+        (lambda: Local(steps=1.5), "local.steps must be a whole number"),
+        (lambda: Local(batch=0), "local.batch must be a whole number from 1"),
+        (lambda: Local(lr=0), "local.lr must be in (0, inf)"),
+        (lambda: Local(momentum=1), "local.momentum must be in [0, 1)"),
+        (lambda: Local(weight_decay=-1e-9), "local.weight_decay must be in [0, inf)"),
+        (lambda: Local(clip=0), "local.clip must be in (0, inf)"),
+        (lambda: Local(drop_last="yes"), "local.drop_last must be true or false"),
+        (lambda: Local(epochs=2, steps=3), "local.epochs = 2.0 and local.steps = 3"),
+        (lambda: Evaluation(ema=-0.1), "evaluate.ema must be in [0, 1)"),
+        (lambda: Evaluation(validation=1.0), "evaluate.validation must be in [0, 1)"),
+        (lambda: Krum(several=1.5), "Krum.several must be a whole number from 1, got 1.5"),
         (lambda: FIARSE(shards=3), "FIARSE.shards must be a list of texts, got 3"),
         (lambda: TopK(scope=np.ones(2)), "TopK.scope must be one of global, layer, got (1.0, 1.0)"),
         (lambda: Milestones(at=5), "Milestones.at must be a list of whole numbers, got 5"),
         (lambda: FedAvg(server_lr="fast"), "FedAvg.server_lr must be in (0, inf), got 'fast'"),
-        (
-            lambda: IFCA(clusters=10**30),
-            "IFCA.clusters must be a whole number from 1, below 2^64",
-        ),
+        (lambda: IFCA(clusters=10**30), "IFCA.clusters must be a whole number from 1, below 2^64"),
     ],
 )
-def test_a_value_of_another_type_is_one_sentence(make, says):
+def test_a_value_that_cannot_be_is_one_sentence_from_a_worker_too(make, says):
     with pytest.raises(ConfigError) as caught:
         make()
-    assert str(caught.value).startswith(says)
-    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value), "from a worker"
+    assert str(caught.value).startswith(says) and "\n" not in str(caught.value)
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
-def test_ranges_in_words():
-    assert Hyper(Decay).text() == "in [0, 1)"
-    assert Hyper(Positive).text() == "in (0, inf)"
-    assert Hyper(Annotated[float, Le(2)]).text() == "in (-inf, 2]"
-    assert Hyper(Literal[1, 2]).text() == "one of 1, 2"
-
-
-@pytest.mark.parametrize("wrong", [{"ema": 1.0}, {"every": -1}, {"validation": 1.0}, {"ema": -0.1}])
-def test_evaluation_settings_out_of_range_are_named(wrong):
-    with pytest.raises(ConfigError, match=next(iter(wrong))):
-        Evaluation(**wrong)
+@pytest.mark.parametrize(
+    ("rule", "text", "good", "bad"),
+    [
+        (Hyper(NonNegative), "in [0, inf)", [0, 1e9], [-1e-9, math.nan, math.inf, "1", None, True]),
+        (Hyper(Positive), "in (0, inf)", [1e-300], [0, 0.0]),
+        (Hyper(Decay), "in [0, 1)", [0, 0.999], [1, 1.0, 2]),
+        (Hyper(Annotated[float, Le(3)]), "in (-inf, 3]", [3, -1e9], [3.1, -math.inf]),
+        (Hyper(Literal[1, 2]), "one of 1, 2", [1, 2], [3, 0, "1", True, 1.0]),
+        (Hyper(), "any", [None, "x", 3], []),
+    ],
+)
+def test_ranges_and_their_words(rule, text, good, bad):
+    assert all(rule.allows(v) for v in good) and not [v for v in bad if rule.allows(v)]
+    assert rule.text() == text

@@ -1,4 +1,4 @@
-"""Locks on files: who lives holds them, who died does not."""
+"""Locks on files: who lives holds them, who died does not; and several pieces of work at once."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
+from fedloom.core.jobs import Jobs
+from fedloom.errors import ConfigError, FedloomError
 from fedloom.storage import locks
 from fedloom.storage.locks import hold, holder
 from tiny import environment
@@ -25,40 +28,32 @@ with hold(Path(sys.argv[1])):
 """
 
 
-def begin(path):
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(path)],
-        env=environment(),
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None and process.stdout.readline() == "held\n"
-    return process
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / ".lock"
 
 
-def test_who_holds_a_lock_can_be_asked_as_long_as_it_lives(tmp_path):
-    path = tmp_path / ".lock"
+def test_who_holds_a_lock_is_known_as_long_as_it_lives(path):
     assert holder(path) is None
-    process = begin(path)
-    try:
-        words = holder(path)
-        assert words is not None and words.startswith(f"process {process.pid} on ")
-        with pytest.raises(BlockingIOError) as caught:
-            hold(path).__enter__()
-        assert caught.value.strerror == words
-        process.send_signal(signal.SIGKILL)
-        process.wait(60)
-        assert path.read_text().strip() == words and holder(path) is None
-        with hold(path):
-            assert (holder(path) or "").startswith(f"process {os.getpid()} on ")
-        assert holder(path) is None
-    finally:
-        process.kill()
-        process.communicate()
+    command = [sys.executable, "-c", HOLD, str(path)]
+    with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout.readline() == "held\n"
+            words = holder(path)
+            assert words.startswith(f"process {process.pid} on ")
+            with pytest.raises(BlockingIOError) as caught:
+                hold(path).__enter__()
+            assert caught.value.strerror == words
+        finally:
+            process.kill()
+    assert path.read_text().strip() == words and holder(path) is None
+    with hold(path):
+        assert holder(path).startswith(f"process {os.getpid()} on ")
+    assert holder(path) is None
 
 
-def test_asking_keeps_nobody_from_the_lock(tmp_path):
-    path, done = tmp_path / ".lock", threading.Event()
+def test_asking_keeps_nobody_from_the_lock(path):
+    done = threading.Event()
 
     def ask():
         while not done.is_set():
@@ -75,7 +70,7 @@ def test_asking_keeps_nobody_from_the_lock(tmp_path):
         asking.join()
 
 
-def test_a_lock_that_somebody_has_for_a_moment_is_waited_for(tmp_path, monkeypatch):
+def test_a_lock_that_somebody_has_for_a_moment_is_waited_for(path, monkeypatch):
     flock, refused = locks.fcntl.flock, []
 
     def busy(handle, how):
@@ -86,11 +81,11 @@ def test_a_lock_that_somebody_has_for_a_moment_is_waited_for(tmp_path, monkeypat
 
     monkeypatch.setattr(locks.fcntl, "flock", busy)
     monkeypatch.setattr(locks, "_PATIENCE", 60.0)  # a busy machine is slow
-    with hold(tmp_path / ".lock"):
+    with hold(path):
         assert len(refused) == 2
 
 
-def test_a_lock_ends_with_its_block_though_a_fork_still_has_its_handle(tmp_path, monkeypatch):
+def test_a_lock_ends_with_its_block_though_a_fork_still_has_its_handle(path, monkeypatch):
     locked, forks = locks._locked, []
 
     def forked(path):
@@ -99,14 +94,13 @@ def test_a_lock_ends_with_its_block_though_a_fork_still_has_its_handle(tmp_path,
         return handle
 
     monkeypatch.setattr(locks, "_locked", forked)
-    with hold(tmp_path / ".lock"):
-        assert holder(tmp_path / ".lock") is not None
-    assert holder(tmp_path / ".lock") is None
+    with hold(path):
+        assert holder(path) is not None
+    assert holder(path) is None
     os.close(*forks)
 
 
-def test_a_lock_whose_file_was_replaced_says_so(tmp_path):
-    path = tmp_path / ".lock"
+def test_a_lock_whose_file_was_replaced_says_so(path):
     with hold(path) as replaced:
         assert not replaced()
         path.unlink()
@@ -115,43 +109,106 @@ def test_a_lock_whose_file_was_replaced_says_so(tmp_path):
             assert replaced() and not second()
 
 
-def test_where_there_are_no_locks_everybody_may_go_on(tmp_path, monkeypatch):
-    monkeypatch.setattr(locks, "fcntl", None)
-    with locks.hold(tmp_path / ".lock") as replaced, locks.hold(tmp_path / ".lock"):
-        assert not replaced() and locks.holder(tmp_path / ".lock") is None
-    assert not (tmp_path / ".lock").exists()
-
-
-def test_a_file_system_without_locks_is_said_once(tmp_path, monkeypatch, caplog):
+def test_where_there_are_no_locks_everybody_may_go_on_and_that_is_said_once(
+    path, monkeypatch, caplog
+):
     def none(*_):
         raise OSError(95, "Operation not supported")
 
-    monkeypatch.setattr(locks.fcntl, "flock", none)
-    with hold(tmp_path / ".lock") as replaced:
-        assert not replaced() and holder(tmp_path / ".lock") is None
+    with monkeypatch.context() as patch:
+        patch.setattr(locks.fcntl, "flock", none)
+        with hold(path) as replaced:
+            assert not replaced() and holder(path) is None
     (said,) = [record.getMessage() for record in caplog.records]
-    assert f"'{tmp_path}' has no locks (Operation not supported)" in said
+    assert f"'{path.parent}' has no locks (Operation not supported)" in said
+    path.unlink()
+    monkeypatch.setattr(locks, "fcntl", None)
+    with hold(path) as replaced, hold(path):
+        assert not replaced() and holder(path) is None
+    assert not path.exists()
 
 
-def test_a_lock_can_be_written_by_whom_the_umask_allows(tmp_path):
+def test_a_lock_can_be_written_by_whom_the_umask_allows(path):
     before = os.umask(0o002)
     try:
-        with hold(tmp_path / ".lock"):
-            assert (tmp_path / ".lock").stat().st_mode & 0o777 == 0o664
+        with hold(path):
+            assert path.stat().st_mode & 0o777 == 0o664
     finally:
         os.umask(before)
 
 
-def test_a_link_is_no_lock(tmp_path):
-    (tmp_path / "notes").write_text("mine")
-    (tmp_path / ".lock").symlink_to(tmp_path / "notes")
+def test_what_is_no_lock_or_has_no_words_is_not_shown(path):
+    notes = path.with_name("notes")
+    notes.write_text("mine")
+    path.symlink_to(notes)
     with pytest.raises(OSError):
-        hold(tmp_path / ".lock").__enter__()
-    assert holder(tmp_path / ".lock") is None and (tmp_path / "notes").read_text() == "mine"
-
-
-def test_words_that_are_no_words_are_not_shown(tmp_path):
-    path = tmp_path / ".lock"
+        hold(path).__enter__()
+    assert holder(path) is None and notes.read_text() == "mine"
+    path.unlink()
     with hold(path):
         path.write_bytes(b"\x1b[2J\xff")
         assert holder(path) == "an unknown process"
+
+
+# ------------------------------------------------------------------------ several pieces at once
+class Adder:
+    """Keeps a sum from piece to piece."""
+
+    sum = 0
+
+    def __call__(self, piece, say):
+        self.sum += piece
+        say(("has", piece))
+        return piece, self.sum, len(os.sched_getaffinity(0))
+
+
+def test_all_pieces_are_done_and_heard_of():
+    begun, heard, pieces = [], [], [5, 6, 7, 8]
+    ends = dict(Jobs(Adder(), 2).run(pieces, begun.append, lambda n, w: heard.append((n, w))))
+    assert {n: piece for n, (piece, _, _) in ends.items()} == {n: n for n in pieces}
+    assert sorted(begun) == pieces
+    assert sorted(heard) == [(n, ("has", n)) for n in pieces]
+    assert max(total for _, total, _ in ends.values()) > 8, "a process keeps what it has"
+    share = max(1, len(os.sched_getaffinity(0)) // 2)
+    assert {processors for _, _, processors in ends.values()} == {share}
+
+
+def misbehave(piece, say):
+    """Raise, die, or wait for a stop and write that it came."""
+    if piece == "raise":
+        raise ConfigError("the piece is wrong")
+    if piece == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if piece.startswith("/"):
+        signal.signal(signal.SIGTERM, lambda *_: Path(piece).write_text("saved") and exit(0))
+        say("ready")
+        signal.pause()
+    return piece
+
+
+@pytest.mark.parametrize(
+    ("piece", "kind", "said"),
+    [
+        ("raise", ConfigError, "the piece is wrong"),
+        ("die", FedloomError, r"exit code -9.*run the same command again to resume"),
+    ],
+)
+def test_what_goes_wrong_stops_all_and_is_said(piece, kind, said, tmp_path):
+    file, ready = tmp_path / "file", []
+    with pytest.raises(kind, match=said):
+        # the second piece of one of two waits until it is stopped, if it has begun
+        list(Jobs(misbehave, 2).run([str(file), piece], lambda _: None, lambda *w: ready.append(w)))
+    assert file.is_file() or not ready
+
+
+def test_a_stop_stops_all(tmp_path):
+    files, heard = [str(tmp_path / name) for name in "ab"], []
+
+    def hear(piece, what):
+        heard.append(piece)
+        if len(heard) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        list(Jobs(misbehave, 2).run(files, lambda _: None, hear))
+    assert all(Path(file).read_text() == "saved" for file in files)

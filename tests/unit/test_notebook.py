@@ -24,17 +24,13 @@ def experiment(**more):
     return Experiment(data=data, evaluate=Evaluation(every=1), **{**parts, **more})
 
 
-def test_texts_of_an_experiment_and_a_result_are_one_line_without_samples():
-    made = experiment()
-    result = made.run()
-    for text in (repr(made), repr(result)):
+def test_an_experiment_and_a_result_are_a_line_a_table_and_a_curve_without_samples():
+    run = experiment()
+    result = run.run()
+    for text in (repr(run), repr(result)):
         assert "\n" not in text and "7.77" not in text and "tensor" not in text
-    assert repr(made).startswith("<Experiment FedAvg: 3 rounds, <FederatedData 'yours': 2 clients")
+    assert repr(run).startswith("<Experiment FedAvg: 3 rounds, <FederatedData 'yours': 2 clients")
     assert repr(result).startswith("<Result FedAvg: rounds 3, last accuracy ")
-
-
-def test_a_result_is_a_table_and_a_curve():
-    result = experiment().run()
     page = result._repr_html_()
     assert "client lyon" in page and "client b&lt;o&gt;nn" in page and "<o>" not in page
     assert page.count("<polyline") == 1 and "rounds 1 to 3" in page and "7.77" not in page

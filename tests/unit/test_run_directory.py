@@ -1,10 +1,9 @@
-"""Checkpoints as folders whose manifest comes last."""
+"""A run folder: its files, its log, its checkpoints and manifests, and what is said of damage."""
 
 from __future__ import annotations
 
 import hashlib
-import os
-import re
+import json
 
 import pytest
 import torch
@@ -12,20 +11,20 @@ import torch
 import fedloom.storage.atomic
 from fedloom.core.vector import rec
 from fedloom.errors import CheckpointError, ConfigError
-from fedloom.storage.atomic import checksum, concerns, reason, remedy, write_atomic
+from fedloom.storage.atomic import checksum, concerns, reason, remedy
 from fedloom.storage.client_state import ClientMemory
-from fedloom.storage.identity import group_of
-from fedloom.storage.run_directory import Checkpoint, RunDirectory, Snapshot
-from tiny import same
+from fedloom.storage.manifest import (
+    check_log,
+    read_manifest,
+    remove,
+    round_folder,
+    round_folders,
+    write_manifest,
+)
+from fedloom.storage.run_directory import RunDirectory, Snapshot
+from fedloom.storage.seal import Seal
 
-
-def state(round):
-    srv = rec(x=torch.full((3,), float(round)), own=rec(m=torch.arange(3.0)), t=0.5)
-    return Snapshot(round, srv, torch.arange(2.0) + round, {"note": {"n": round}})
-
-
-def row(version):
-    return rec(alg=rec(c=torch.full((4,), float(version))), obj=rec(), last=1.0)
+sha256 = lambda content: hashlib.sha256(content).hexdigest()
 
 
 @pytest.fixture
@@ -37,18 +36,14 @@ def run(tmp_path):
 
 def saved(run, rounds, keep=2):
     memory = ClientMemory(run.memory_folder)
-    for r in rounds:
-        memory.put({r % 3: row(r)})
-        run.append_round({"round": r})
-        run.save(state(r), memory, keep)
-    return memory
+    for t in rounds:
+        memory.put({t % 3: rec(alg=rec(c=torch.full((4,), float(t))), obj=rec(), last=1.0)})
+        run.append_round({"round": t})
+        srv = rec(x=torch.full((3,), float(t)), own=rec(m=torch.arange(3.0)), t=0.5)
+        run.save(Snapshot(t, srv, torch.zeros(2), {}), memory, keep)
 
 
-def loaded(run):
-    memory = ClientMemory(run.memory_folder)
-    return run.load(memory), memory
-
-
+# ------------------------------------------------------------------------------------- the folder
 def test_a_new_run_removes_what_a_kill_in_the_first_moments_left(tmp_path):
     left = [tmp_path / ".partition.json.77.part", tmp_path / "checkpoints", tmp_path / ".lock"]
     left[0].touch(), left[1].mkdir(), left[2].touch()
@@ -57,77 +52,44 @@ def test_a_new_run_removes_what_a_kill_in_the_first_moments_left(tmp_path):
         assert not left[0].exists() and other.exists()
 
 
-def test_what_is_saved_is_loaded(run):
-    saved(run, [1, 2])
-    got, memory = loaded(run)
-    assert got.round == 2 and same(got.srv, state(2).srv)
-    assert torch.equal(got.buffers, state(2).buffers) and got.extra["note"] == {"n": 2}
-    assert same(memory.get([2])[2], row(2)) and same(memory.get([1])[1], row(1))
-
-
-def test_as_many_stay_as_are_asked_for(run):
+def test_as_many_checkpoints_stay_as_are_wanted(run):
     saved(run, range(1, 8), keep=3)
     assert sorted(p.name for p in run.checkpoints.iterdir()) == ["00000005", "00000006", "00000007"]
-    live = {p.name for p in run.memory_folder.iterdir()}
-    assert len(live) <= 5
+    assert len([*run.memory_folder.iterdir()]) <= 5
+    saved(run, [7])  # which is there already
+    assert len([*run.checkpoints.iterdir()]) == 3
 
 
-def test_a_folder_without_a_manifest_does_not_count(run):
-    saved(run, [1])
-    half = run.checkpoints / "00000002"
-    half.mkdir()
-    (half / "state.safetensors").write_bytes(b"half")
-    got, _ = loaded(run)
-    assert got.round == 1
-    run.rewind(got.extra["log"], got.round)
-    assert not half.exists()
-    assert loaded(RunDirectory(run.path.parent / "nothing"))[0] is None
+def test_a_folder_is_free_until_a_run_has_begun_in_it(tmp_path):
+    for name in (".lock", "environment.json"):  # the lock is the first file of a run
+        other = RunDirectory(tmp_path / name[1:])
+        other.path.mkdir()
+        (other.path / name).touch()
+        assert other.free() == (name == ".lock")
+    (other.path / ".lock").touch()
+    assert other.free()
+    other.checkpoints.mkdir()
+    assert other.free()
+    (other.checkpoints / "00000001").mkdir()
+    assert not other.free()
 
 
-def test_the_log_is_cut_back_to_the_checkpoint(run):
-    saved(run, [1, 2])
-    run.append_round({"round": 3})
-    with open(run.rounds, "a") as f:
-        f.write('{"round": 4, "lo')  # what a kill leaves
-    got, _ = loaded(run)
-    run.rewind(got.extra["log"], got.round)
-    assert [r["round"] for r in run.read_rounds(got.extra["log"], 2)] == [1, 2]
-    assert run.rounds.stat().st_size == got.extra["log"]
-    run.rounds.unlink()
-    run.rewind(0, 0)  # no log yet
-    assert not run.rounds.exists() and not [*run.checkpoints.iterdir()]
-
-
-def test_a_log_that_is_damaged_or_gone_is_said_before_anything_is_removed(run):
-    saved(run, [1, 2])
-    size = run.rounds.stat().st_size
-    with pytest.raises(CheckpointError, match="has 2 rounds, and its checkpoint 3"):
-        run.read_rounds(size, 3)
-    raw = run.rounds.read_bytes()
-    run.rounds.write_bytes(raw.replace(b'"round": 1', b'"round": x'))
-    with pytest.raises(CheckpointError, match=r"line 1 of .* is damaged"):
-        run.read_rounds(size, 2)
-    run.rounds.unlink()
-    with pytest.raises(CheckpointError, match=r"rounds.jsonl is gone"):
-        loaded(run)
-    assert len(list(run.checkpoints.glob("*/manifest.json"))) == 2
-
-
-def test_an_atomic_write_leaves_the_old_file_or_the_new_one(tmp_path, monkeypatch):
-    path = tmp_path / "f"
-    write_atomic(path, "old")
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            fedloom.storage.atomic.os,
-            "fsync",
-            lambda handle: (_ for _ in ()).throw(OSError(28, "full")),
-        )
-        with pytest.raises(OSError):
-            write_atomic(path, "new")
-    assert path.read_text() == "old" and [p.name for p in tmp_path.iterdir()] == ["f"]
-    write_atomic(path, lambda p: p.write_bytes(b"new"))
-    assert path.read_bytes() == b"new"
-    assert checksum(path) == "11507a0e2f5e69d5dfa40a62a1bd7b6ee57e6bcd85c67c9b8431b36fff21c437"
+def test_what_is_no_free_folder_is_refused(tmp_path):
+    run = RunDirectory(tmp_path / "run")
+    run.path.touch()
+    assert not run.free()
+    with pytest.raises(ConfigError, match="exists and is not a folder; choose another"):
+        run.create()
+    run.path.unlink()
+    run.path.mkdir()
+    (run.path / "config.toml").write_text("[")
+    with pytest.raises(ConfigError, match=r"go on with `fedloom run --resume .*run` .*or choose"):
+        run.create()
+    with pytest.raises(CheckpointError, match=r"run/config\.toml cannot be read: "):
+        run.read_config()
+    (run.path / ".lock").mkdir()
+    with pytest.raises(CheckpointError, match="cannot be written"), run.locked():
+        pass
 
 
 def test_json_that_cannot_be_read_is_an_error_of_one_line(run):
@@ -140,79 +102,40 @@ def test_json_that_cannot_be_read_is_an_error_of_one_line(run):
         assert "\n" not in str(caught.value)
 
 
-def test_checkpoints_are_written_every_minute_and_two_are_kept():
-    usual = Checkpoint()
-    assert (usual.every_rounds, usual.every_seconds, usual.keep) == (None, 60.0, 2)
-    assert Checkpoint(keep=1, every_rounds=1, every_seconds=0).keep == 1
+# ---------------------------------------------------------------------------------------- the log
+def test_a_log_that_is_damaged_or_gone_is_said_before_anything_is_removed(run):
+    saved(run, [1, 2])
+    size = run.rounds.stat().st_size
+    with pytest.raises(CheckpointError, match="has 2 rounds, and its checkpoint 3"):
+        run.read_rounds(size, 3)
+    raw = run.rounds.read_bytes()
+    run.rounds.write_bytes(raw.replace(b'"round": 1', b'"round": x'))
+    with pytest.raises(CheckpointError, match=r"line 1 of .* is damaged"):
+        run.read_rounds(size, 2)
+    run.rounds.unlink()
+    with pytest.raises(CheckpointError, match=r"rounds.jsonl is gone"):
+        run.load(ClientMemory(run.memory_folder))
+    assert len(list(run.checkpoints.glob("*/manifest.json"))) == 2
+    run.rewind(0, 0)  # no log yet
+    assert not run.rounds.exists() and not [*run.checkpoints.iterdir()]
 
 
-def test_what_is_no_folder_is_not_free(tmp_path):
-    (tmp_path / "run").touch()
-    run = RunDirectory(tmp_path / "run")
-    assert not run.free()
-    with pytest.raises(ConfigError, match="exists and is not a folder; choose another"):
-        run.create()
-    for name in (".lock", "environment.json"):  # the lock is the first file of a run
-        other = RunDirectory(tmp_path / name[1:])
-        other.path.mkdir()
-        (other.path / name).touch()
-        assert other.free() == (name == ".lock")
-    (other.path / ".lock").touch()
-    assert other.free()
-    other.checkpoints.mkdir()
-    assert other.free()
-    (other.checkpoints / "00000001").mkdir()
-    assert not other.free()
-    (tmp_path / "run").unlink()
-    run.path.mkdir()
-    (run.path / "config.toml").touch()
-    with pytest.raises(
-        ConfigError, match=r"go on with `fedloom run --resume .*run` if it is this run, or choose"
-    ):
-        run.create()
-    (run.path / "config.toml").write_text("[")
-    with pytest.raises(CheckpointError, match=r"run/config\.toml cannot be read: "):
-        run.read_config()
-
-
-def test_the_log_is_on_the_disk_before_the_checkpoint_is_valid(run, monkeypatch):
-    forced, real = [], os.fsync
-
-    def fsync(handle):
-        forced.append(os.fstat(handle).st_ino)
-        real(handle)
-
-    monkeypatch.setattr(os, "fsync", fsync)
-    memory = ClientMemory(run.memory_folder)
-    run.save(state(1), memory, 2)  # no rounds yet
-    run.append_round({"round": 1})
-    run.save(state(2), memory, 2)
-    log, manifest = (
-        p.stat().st_ino for p in (run.rounds, run.checkpoints / "00000002/manifest.json")
-    )
-    assert forced.index(log) < forced.index(manifest)
-    before = len(forced)
-    run.save(state(2), memory, 2)  # it is there already
-    assert len(forced) == before
-
-
-def test_a_log_that_cannot_be_written_is_said(run):
+def test_a_log_that_cannot_be_written_or_read_is_said(run):
     run.rounds.mkdir()
-    with pytest.raises(
-        CheckpointError, match=r"rounds.jsonl' cannot be written: Is a directory; .*resume"
-    ):
+    with pytest.raises(CheckpointError, match=r"cannot be written: Is a directory; .*resume"):
         run.append_round({"round": 1})
     with pytest.raises(CheckpointError, match=r"rounds.jsonl' cannot be read: Is a"):
         run.read_rounds(10, 1)
     assert run.read_rounds(0, 0) == []
 
 
-def test_system_errors_are_told_in_words():
+def test_system_errors_are_told_in_words_with_a_cure():
     assert reason(OSError("odd")) == "odd" and reason(OSError()) == "OSError"
     assert reason(OSError(28, "full")) == "full" and reason(OSError(28, "full", "f")) == "full: 'f'"
-    said = {28: "make room", 2: "put it back", 13: "change who", 5: "check the disk", 24: "close"}
-    assert all(remedy(OSError(n, "")).startswith(text) for n, text in said.items())
-    assert remedy(OSError(12, "")) == "free memory" and remedy(OSError()) == "mend that"
+    cures = {28: "make room", 2: "put it back", 13: "change who", 5: "check the disk", 24: "close"}
+    cures[12] = "free memory"
+    assert all(remedy(OSError(n, "")).startswith(text) for n, text in cures.items())
+    assert remedy(OSError()) == "mend that"
 
 
 def test_an_error_concerns_a_folder_if_its_file_is_in_there(tmp_path):
@@ -222,23 +145,142 @@ def test_an_error_concerns_a_folder_if_its_file_is_in_there(tmp_path):
     assert not concerns(OSError(2, "", str(tmp_path)), tmp_path)
 
 
-def test_a_checksum_is_of_as_many_bytes_as_are_asked_for(tmp_path, monkeypatch):
+def test_a_checksum_is_of_as_many_bytes_as_are_wanted(tmp_path, monkeypatch):
     monkeypatch.setattr(fedloom.storage.atomic, "_CHUNK", 4)
     (tmp_path / "f").write_bytes(content := b"0123456789")
-    digest = lambda part: hashlib.sha256(part).hexdigest()
-    assert checksum(tmp_path / "f") == digest(content)
+    assert checksum(tmp_path / "f") == sha256(content)
     for size in (0, 1, 4, 6, 8, 10, 12):
-        assert checksum(tmp_path / "f", size) == digest(content[:size])
+        assert checksum(tmp_path / "f", size) == sha256(content[:size])
 
 
-def test_a_folder_that_cannot_be_written_is_said(run):
-    (run.path / ".lock").mkdir()
-    with pytest.raises(CheckpointError, match="cannot be written"), run.locked():
-        pass
+# ---------------------------------------------------------------------------------- the manifests
+CONTENT = {
+    "round": 12,
+    "srv": {"fields": {"x": {"tensor": "x"}, "t": 0.1}},
+    "log_bytes": 0,
+    "extra": {"ledger": {"up": {"x": 3}}, "curve": {"target": None}},
+}
+WHOLE = {"format": 3, **CONTENT}
 
 
-def test_the_identity_of_a_group_is_its_method_and_eight_digits():
-    config = {"algorithm": {"name": "fedavg"}, "checkpoint": {"keep": 2}, "rounds": 3}
-    assert re.fullmatch("fedavg-[0-9a-f]{8}", group_of(config))
-    assert group_of(config) == group_of({**config, "checkpoint": {"keep": 3}})
-    assert group_of(config) != group_of({**config, "rounds": 4})
+@pytest.fixture
+def folder(tmp_path):
+    out = round_folder(tmp_path / "checkpoints", 12)
+    out.mkdir(parents=True)
+    write_manifest(out, CONTENT)
+    return out
+
+
+def test_a_flipped_bit_anywhere_is_seen_or_changes_nothing(folder):
+    path = folder / "manifest.json"
+    raw = path.read_bytes()
+    for at in range(len(raw)):
+        for bit in (1, 4, 64):
+            path.write_bytes(raw[:at] + bytes([raw[at] ^ bit]) + raw[at + 1 :])
+            try:
+                assert read_manifest(folder) == WHOLE
+            except CheckpointError as error:
+                assert "\n" not in str(error) and "manifest.json" in str(error)
+
+
+def test_a_manifest_that_was_cut_or_moved_is_seen(folder):
+    path = folder / "manifest.json"
+    raw = path.read_bytes()
+    for size in range(len(raw)):
+        path.write_bytes(raw[:size])
+        with pytest.raises(CheckpointError, match=r"manifest\.json"):
+            read_manifest(folder)
+    path.write_bytes(raw)
+    for name in ("00000011", "00000013"):
+        folder = folder.rename(folder.with_name(name))
+        with pytest.raises(CheckpointError, match="is of round 12"):
+            read_manifest(folder)
+
+
+def test_a_checksum_is_of_the_sorted_content(folder):
+    path = folder / "manifest.json"
+    content = json.loads(path.read_text())
+    said = content.pop("checksum")
+    assert content == WHOLE and said == sha256(json.dumps(content, sort_keys=True).encode())
+    path.write_text(json.dumps({"checksum": said, **dict(reversed(content.items()))}))
+    assert read_manifest(folder) == WHOLE
+    for kind in (3, 0, "x", None):
+        path.write_text(json.dumps({"format": kind, **CONTENT}))
+        with pytest.raises(CheckpointError, match="does not have the checksum"):
+            read_manifest(folder)
+    write_manifest(folder, {**CONTENT, "format": 2})
+    with pytest.raises(CheckpointError, match="format 2, of another version of fedloom"):
+        read_manifest(folder)
+
+
+@pytest.mark.parametrize(
+    ("log", "said"),
+    [
+        (b"", "rounds.jsonl is gone"),
+        (b"12", "rounds.jsonl is shorter than it was"),
+        (b"123", None),
+        (b"1234", None),
+        (b"223", "rounds.jsonl does not have the checksum"),
+    ],
+)
+def test_a_log_is_compared_with_what_it_was(tmp_path, log, said):
+    path = tmp_path / "rounds.jsonl"
+    wanted = {"log_bytes": 3, "log_sha256": sha256(b"123")}
+    if log:
+        path.write_bytes(log)
+    if said is None:
+        check_log(wanted, path)
+        check_log({"log_bytes": 3}, path)  # of format 1
+    else:
+        with pytest.raises(CheckpointError, match=said):
+            check_log(wanted, path)
+    check_log({"log_bytes": 0, "log_sha256": "of nothing"}, path)
+
+
+def test_a_log_is_checked_up_to_the_newest_whole_checkpoint(folder, monkeypatch):
+    run = folder.parent.parent
+    log = run / "rounds.jsonl"
+    log.write_bytes(b'{"round": 1}\n')
+    write_manifest(folder, CONTENT | {"log_bytes": 13, "log_sha256": checksum(log)})
+    with open(log, "ab") as f:
+        f.write(b'{"round": 2')
+    Seal(run).check_log()
+    log.write_bytes(b'{"round": 7}\n')
+    with pytest.raises(CheckpointError, match=r"jsonl does not have the checksum.* put back the f"):
+        Seal(run).check_log()
+    later = round_folder(folder.parent, 13)  # a damaged one says nothing
+    later.mkdir()
+    (later / "manifest.json").write_text("{")
+    with pytest.raises(CheckpointError, match="checksum"):
+        Seal(run).check_log()
+
+    def unreadable(path, size):
+        raise PermissionError(path)
+
+    monkeypatch.setattr("fedloom.storage.manifest.checksum", unreadable)
+    Seal(run).check_log()  # what reads the log for its rows says that
+
+
+def test_only_real_folders_with_the_names_of_rounds_count(folder):
+    home = folder.parent
+    for name in ("best", "0000001", "000000012", "00000014x", "\u0661" * 8):
+        (home / name).mkdir()
+        (home / name / "manifest.json").touch()
+    (home / "00000015").symlink_to(folder)
+    (home / "00000016").touch()
+    late = round_folder(home, 123456789)
+    late.mkdir()
+    assert round_folders(home) == [folder] and round_folders(home, whole=False) == [folder, late]
+    link = home.with_name("link")
+    link.symlink_to(home)
+    assert round_folders(link) == [] and round_folders(home / "nothing") == []
+
+
+def test_only_what_a_checkpoint_is_made_of_is_deleted(folder):
+    for name in ("state.safetensors", ".state.safetensors.77.part", "notes.txt"):
+        (folder / name).touch()
+    remove(folder)
+    assert [p.name for p in folder.iterdir()] == ["notes.txt"]
+    (folder / "notes.txt").unlink()
+    remove(folder)
+    assert not folder.exists()

@@ -11,7 +11,7 @@ from fedloom.report.sequential import decide, levels, looks
 from fedloom.report.statistics import student_t
 
 
-def found(at: tuple[int, ...], error: float, repeats: int, gap: float = 0.0) -> float:
+def power(at, error, repeats, gap=0.0):
     """The share of studies in which Student's t finds a difference at one of the looks."""
     draws = gap + np.random.default_rng(0).standard_normal((repeats, at[-1]))
     over = np.zeros(repeats, bool)
@@ -22,7 +22,7 @@ def found(at: tuple[int, ...], error: float, repeats: int, gap: float = 0.0) -> 
     return float(over.mean())
 
 
-def test_looks_grow_by_half_and_end_at_the_plan() -> None:
+def test_looks_grow_by_half_and_end_at_the_plan():
     for most in range(4, 100):
         at = looks(most)
         assert at[-1] == most and list(at) == sorted(set(at)) and at[0] >= 4
@@ -30,45 +30,36 @@ def test_looks_grow_by_half_and_end_at_the_plan() -> None:
 
 @pytest.mark.parametrize("most", [4, 6, 12, 30])
 @pytest.mark.parametrize("error", [0.05, 0.05 / 3])
-def test_the_error_is_at_most_the_plans_and_not_far_below(most: int, error: float) -> None:
+def test_the_error_is_at_most_the_plans_and_not_far_below(most, error):
     assert math.fsum(levels(looks(most), error)) == pytest.approx(error)
     repeats = 40_000
-    share, slack = found(looks(most), error, repeats), 3 * math.sqrt(error / repeats)
+    share, slack = power(looks(most), error, repeats), 3 * math.sqrt(error / repeats)
     assert 0.7 * error - slack < share < error + slack
 
 
-def test_the_power_is_what_the_docstring_says() -> None:
-    assert found(looks(30), 0.05, 20_000, gap=0.7) == pytest.approx(0.92, abs=0.015)
+def test_the_power_is_what_the_docstring_says():
+    assert power(looks(30), 0.05, 20_000, gap=0.7) == pytest.approx(0.92, abs=0.015)
 
 
-def test_differences_are_decided_at_the_first_look_that_shows_them() -> None:
-    rng = np.random.default_rng(0)
-    at = looks(20)
-    noise = rng.standard_normal(20)
-    gaps = {
-        "large": list(5 + 0.1 * noise),
-        "negative": list(-5 + 0.1 * noise),
-        "small": list(0.001 * noise),
-        "failed": [*(5 + noise)[:-1], math.nan],
-        "short": [5.0, 5.1],
-        "constant": [5.0] * 20,
+def test_differences_are_decided_at_the_first_look_that_shows_them():
+    at, noise = looks(20), np.random.default_rng(0).standard_normal(20)
+    cases = {
+        "large": (5 + 0.1 * noise, "above"),
+        "negative": (-5 + 0.1 * noise, "below"),
+        "small": (0.001 * noise, "within"),
+        "failed": ([*(5 + noise)[:-1], math.nan], "undecided"),
+        "short": ([5.0, 5.1], "undecided"),
+        "constant": ([5.0] * 20, "undecided"),
     }
-    out = decide(gaps, at, delta=0.1)
-    assert {k: d.verdict for k, d in out.items()} == {
-        "large": "above",
-        "negative": "below",
-        "small": "within",
-        "failed": "undecided",
-        "short": "undecided",
-        "constant": "undecided",
-    }
+    out = decide({k: list(gaps) for k, (gaps, _) in cases.items()}, at, delta=0.1)
+    assert {k: d.verdict for k, d in out.items()} == {k: said for k, (_, said) in cases.items()}
     large = out["large"].pairs
-    assert large is not None and large.n == at[0] and out["short"].pairs is None
-    assert out["large"].bound is not None and large.p is not None and large.p <= out["large"].bound
-    assert decide({"small": gaps["small"]}, at)["small"].verdict == "undecided"  # without a delta
+    assert large.n == at[0] and large.p <= out["large"].bound and out["short"].pairs is None
+    small = {"small": list(cases["small"][0])}
+    assert decide(small, at)["small"].verdict == "undecided"  # without a delta
 
 
-def test_more_seeds_change_no_decision() -> None:
+def test_more_seeds_change_no_decision():
     rng = np.random.default_rng(1)
     at = looks(24)
     for _ in range(50):
@@ -80,7 +71,7 @@ def test_more_seeds_change_no_decision() -> None:
                 assert one.verdict in ("undecided", whole[key].verdict)
 
 
-def test_one_false_difference_or_more_is_as_rare_as_the_error_says() -> None:
+def test_one_false_difference_or_more_is_as_rare_as_the_error_says():
     """Of three comparisons with one common rival's noise, and one true difference beside them."""
     rng = np.random.default_rng(2)
     at, wrong, repeats = looks(9), 0, 1500

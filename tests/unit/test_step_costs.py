@@ -1,93 +1,91 @@
-"""What a local step takes at a client of each size: measured, and as it must be."""
+"""What steps and runs cost, measured and as it must be: a client of each size, and --dry-run."""
 
 from __future__ import annotations
+
+import time
 
 import pytest
 import torch
 from torch import nn
 
 from fedloom import FedAvg, Local
-from fedloom.algorithms import Scaffold
+from fedloom.algorithms import FedSAM, Scaffold
 from fedloom.cli import dry_run
+from fedloom.cli.dry_run import estimate, measure
+from fedloom.config import resolve
 from fedloom.data import from_clients
 from fedloom.engines import one_step
-from fedloom.engines.one_step import StepCost, step_costs
+from fedloom.engines.one_step import step_costs
 from fedloom.experiment import result
 from fedloom.experiment.experiment import Experiment
 from fedloom.submodels import FIARSE, HeteroFL
 
-D, WIDE = 64 * 96 + 96 + 96 * 10 + 10, 96
+# ---------------------------------------------------------------------------- clients of each size
+WIDE = 96
+WHOLE = 64 * WIDE + WIDE + WIDE * 10 + 10
 SIZES = (1.0, 1 / 4, 1 / 16)
-
-
-def net() -> nn.Module:
-    return nn.Sequential(nn.Linear(64, WIDE), nn.ReLU(), nn.Linear(WIDE, 10))
 
 
 def experiment(rule, **changes):
     pair = torch.randn(8, 64), torch.arange(8)
+    net = lambda: nn.Sequential(nn.Linear(64, WIDE), nn.ReLU(), nn.Linear(WIDE, 10))
     settings = {"local": Local(steps=2, batch=4, lr=0.1), "engine": "serial", "device": "cpu"}
     settings |= {"model": net, "data": from_clients([pair] * 4), "rounds": 2, "submodel": rule}
     return Experiment(**(settings | {"capacities": SIZES, "algorithm": FedAvg()} | changes))
 
 
-def costs(rule, **changes) -> dict[float, StepCost]:
+def costs(rule, **changes):
     loop = experiment(rule, **changes).build()
     return step_costs(loop.plan, loop.fed, loop.net)
 
 
 def test_what_exists_at_once_is_counted_and_what_is_freed_is_not():
-    with one_step._Allocated() as found:
+    with one_step._Allocated() as allocated:
         a = torch.zeros(100)
         b = a + 1  # 800 bytes
         del a
         for _ in range(5):
             b = b * 2  # one more at a time
         b[:50].mul_(2)  # a view and a move in place make nothing
-    assert found.peak == 2 * 400
+    assert allocated.peak == 2 * 400
 
 
 @pytest.mark.parametrize("rule", [FIARSE(), HeteroFL()])
 def test_the_part_of_the_model_is_as_long_as_a_client_holds(rule):
     loop = experiment(rule).build()
-    held = {p: rule.view(loop.net.init(), loop.net, p, 0).layout.d for p in SIZES}
-    found = step_costs(loop.plan, loop.fed, loop.net)
-    assert [*found] == sorted(SIZES) and {p: c.held for p, c in found.items()} == {
-        p: 4 * m for p, m in held.items()
-    }
-    assert all(one.seconds > 0 for one in found.values())
+    held = {p: 4 * rule.view(loop.net.init(), loop.net, p, 0).layout.d for p in SIZES}
+    measured = step_costs(loop.plan, loop.fed, loop.net)
+    assert [*measured] == sorted(SIZES) and {p: c.held for p, c in measured.items()} == held
+    assert all(one.seconds > 0 for one in measured.values())
 
 
 def test_a_smaller_net_needs_less_and_behind_a_mask_the_whole_net_computes():
     sliced, masked = costs(HeteroFL(width="budget")), costs(FIARSE())
     assert sliced[1 / 16].peak < sliced[1 / 4].peak < sliced[1.0].peak
-    assert sliced[1 / 16].peak < 4 * D < masked[1 / 16].peak
+    assert sliced[1 / 16].peak < 4 * WHOLE < masked[1 / 16].peak
     # weights, the model as it was received, gradients; all else is as long as the part, or smaller
-    assert masked[1 / 16].peak < 4 * (3 * D + 20 * D / 16)
+    assert masked[1 / 16].peak < 4 * (3 * WHOLE + 20 * WHOLE / 16)
 
 
 def test_the_state_and_the_optimiser_are_as_long_as_the_part():
-    adam = {"local": Local(steps=2, batch=4, lr=0.1, optimiser="adam")}
-    rule = FIARSE(group="layer")
-    plain, more = costs(rule), costs(rule, **adam)
-    assert more[1 / 16].peak - plain[1 / 16].peak < 4 * 10 * D / 16
+    adam, rule = Local(steps=2, batch=4, lr=0.1, optimiser="adam"), FIARSE(group="layer")
+    plain, more = costs(rule), costs(rule, local=adam)
+    assert more[1 / 16].peak - plain[1 / 16].peak < 4 * 10 * WHOLE / 16
     kept = costs(rule, algorithm=Scaffold())
-    assert kept[1.0].kept >= 4 * D
-    assert D / 8 < kept[1 / 16].kept <= 4 * 0.07 * D + D / 8 + 64
+    assert kept[1.0].kept >= 4 * WHOLE
+    assert WHOLE / 8 < kept[1 / 16].kept <= 4 * 0.07 * WHOLE + WHOLE / 8 + 64
     assert plain[1 / 16].kept < 64
 
 
 def test_a_dry_run_says_it_of_every_size_and_a_run_keeps_it():
     trial = experiment(FIARSE(), algorithm=Scaffold())
-    cost = dry_run.measure(trial)
+    cost = measure(trial)
     assert [*cost.sizes] == sorted(SIZES)
-    kept = {p: one.kept for p, one in cost.sizes.items()}
-    own = sum(kept[p] for p in trial.build().fed.capacities)
+    own = sum(cost.sizes[p].kept for p in trial.build().fed.capacities)
     assert cost.memory_all == pytest.approx(own, abs=4)
     summary = experiment(FIARSE()).run(progress=False).summary
     assert summary["sizes"]["cost"]["0.0625"]["held"] == cost.sizes[1 / 16].held
-    plain = dry_run.measure(experiment(None, capacities=None))
-    assert plain.sizes == {}
+    assert measure(experiment(None, capacities=None)).sizes == {}
 
 
 def test_a_finished_run_keeps_its_summary_when_a_step_after_it_fails(monkeypatch, caplog):
@@ -98,3 +96,61 @@ def test_a_finished_run_keeps_its_summary_when_a_step_after_it_fails(monkeypatch
     summary = experiment(FIARSE()).run(progress=False).summary
     assert "held" in summary["sizes"] and "cost" not in summary["sizes"]
     assert "not in the summary: out of memory" in caplog.text
+
+
+# --------------------------------------------------------------------------------------- a dry run
+D, K, TESTS, EXAMPLES = 6, 3, 11, (8, 12)
+
+
+def linear(**parts):
+    draw = torch.Generator().manual_seed(0)
+    some = lambda n: (torch.randn(n, D, generator=draw), torch.arange(n) % K)
+    given = {
+        "algorithm": FedAvg(),
+        "model": nn.Linear(D, K),
+        "data": from_clients([some(n) for n in EXAMPLES], test=some(TESTS)),
+        "local": Local(epochs=2, batch=4, lr=0.1),
+        "rounds": 4,
+        "cohort": 2,
+        "engine": "serial",
+        "device": "cpu",
+    }
+    return Experiment(**given | parts)
+
+
+@pytest.mark.parametrize(("method", "passes"), [(FedAvg(), 1), (FedSAM(rho=0.1), 2)])
+def test_operations_are_those_of_every_gradient_and_every_evaluation(method, passes):
+    """A linear model: D K multiplications forward, and as many for the gradient of its weights."""
+    cost = measure(linear(algorithm=method))
+    gradients, evaluations = passes * 4 * 2 * sum(EXAMPLES), 4 * TESTS
+    assert cost.operations == 2 * D * K * (2 * gradients + evaluations)
+    assert cost.evaluated == evaluations and cost.client_rounds == 8
+
+
+def test_an_evaluation_is_timed_and_not_found_in_a_cache():
+    def slow(outputs, targets):
+        time.sleep(0.02)
+        return (outputs.argmax(1) == targets).float()
+
+    assert measure(linear(metrics={"slow": slow})).seconds_evaluation >= 4 * 0.02
+
+
+def test_another_devices_speed_is_arithmetic_and_nothing_is_timed(monkeypatch):
+    monkeypatch.setattr(dry_run, "_timed", lambda *_: pytest.fail("timed"))
+    cost = measure(linear(), speed=1e6)
+    assert cost.seconds == pytest.approx(cost.operations / 1e6)
+
+
+def test_of_a_large_model_one_step_on_few_examples_is_timed(monkeypatch):
+    monkeypatch.setattr(dry_run, "_SHORT", 2.0 * D * K * 2 * 3)
+    monkeypatch.setattr(dry_run, "_train", lambda *_: pytest.fail("a round"))
+    cost = measure(linear())
+    assert cost.by == "by a step on 3 examples" and 0 < cost.seconds_evaluation < cost.seconds
+
+
+@pytest.mark.parametrize("load", [0.0, 9.0])
+def test_a_busy_machine_is_named(monkeypatch, load):
+    monkeypatch.setattr(dry_run.os, "getloadavg", lambda: (load, 0.0, 0.0))
+    monkeypatch.setattr(dry_run, "processors", lambda: 2)
+    said = estimate(resolve("digits", ["rounds=2"]), 1)
+    assert ("9 programs share 2 processors" in said) == (load > 0)

@@ -11,12 +11,8 @@ import struct
 import sys
 import time
 import tomllib
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
 
 import pytest
-from torch import nn
 
 from fedloom import Experiment, Local
 from fedloom.algorithms import FedAvg
@@ -25,12 +21,12 @@ from fedloom.data import digits
 from fedloom.errors import ConfigError
 from fedloom.models import mlp
 from fedloom.storage.identity import group_of, run_digest
-from fedloom.trackers import TRACKERS, About, MLflow, TensorBoard, WandB
+from fedloom.trackers import TRACKERS, MLflow, TensorBoard, WandB
 
 digits_once = functools.cache(digits)
 
 
-def small(rounds: int = 3, **more: Any) -> Experiment:
+def small(rounds=3, **more):
     return Experiment(
         algorithm=FedAvg(),
         model=lambda: mlp(64, (4,)),
@@ -46,35 +42,42 @@ def small(rounds: int = 3, **more: Any) -> Experiment:
 class Fake:
     """A tracker of a user's own, which keeps what it is told; broken: the method that fails."""
 
-    def __init__(self, broken: str = "") -> None:
+    def __init__(self, broken=""):
         self.broken, self.name, self.told, self.abouts = broken, "abc", [], []
 
-    def check(self) -> None:
+    def check(self):
         pass
 
-    def open(self, about: About) -> Fake:
+    def open(self, about):
         self.abouts.append(about)
         self._tell("open")
         return self
 
-    def log(self, row: Mapping[str, float]) -> None:
+    def log(self, row):
         self._tell("log", row)
 
-    def end(self, summary: Mapping[str, float] | None) -> None:
+    def end(self, summary):
         self._tell("end", summary)
 
-    def _tell(self, what: str, *values: Any) -> None:
+    def _tell(self, what, *values):
         if what == self.broken:
             raise OSError("no\nnetwork")
         self.told.append((what, *values))
 
 
-def stop(row: dict[str, Any]) -> None:
-    if row["round"] == 2:
-        raise KeyboardInterrupt
+def stopped(folder, tracker, second=None):
+    """A run that is stopped after two rounds -> the result of its resumption."""
+
+    def stop(row):
+        if row["round"] == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        small(tracker=tracker, on_round=stop).run(folder)
+    return small(tracker=second or tracker).resume(folder)
 
 
-def test_a_tracker_sees_settings_every_row_and_the_end(tmp_path: Path) -> None:
+def test_a_tracker_sees_settings_every_row_and_the_end(tmp_path):
     one, two = Fake(), Fake()
     result = small(tracker=[one, two]).run(tmp_path / "r")
     assert one.told == two.told
@@ -86,27 +89,21 @@ def test_a_tracker_sees_settings_every_row_and_the_end(tmp_path: Path) -> None:
     (about,) = one.abouts
     assert (about.name, about.label, about.round, about.known) == ("r", "mine", 0, None)
     assert about.settings["local.lr"] == 0.1 and "lr = 0.1" in about.text
-    assert json.loads((tmp_path / "r/trackers.json").read_text()) == {
-        "Fake": "abc",
-        "Fake 2": "abc",
-    }
+    names = json.loads((tmp_path / "r/trackers.json").read_text())
+    assert names == {"Fake": "abc", "Fake 2": "abc"}
 
 
-def test_a_resumed_run_goes_on_in_the_same_session(tmp_path: Path) -> None:
+def test_a_resumed_run_goes_on_in_the_same_session(tmp_path):
     first, second = Fake(), Fake()
-    with pytest.raises(KeyboardInterrupt):
-        small(tracker=first, on_round=stop).run(tmp_path / "r")
+    stopped(tmp_path / "r", first, second)
     assert first.told[-1] == ("end", None), "it may go on"
-    small(tracker=second).resume(tmp_path / "r")
     assert (second.abouts[0].known, second.abouts[0].round) == ("abc", 2)
-    rounds = [told[1]["round"] for told in second.told if told[0] == "log"]
+    rounds = [row[0]["round"] for what, *row in second.told if what == "log"]
     assert rounds == [1, 2, 3], "round 2 was stopped before a tracker saw it"
 
 
 @pytest.mark.parametrize("broken", ["open", "log", "end"])
-def test_a_tracker_that_fails_never_loses_a_run(
-    broken: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_tracker_that_fails_never_loses_a_run(broken, caplog):
     whole = Fake()
     with caplog.at_level(logging.WARNING, "fedloom"):
         result = small(tracker=[Fake(broken), whole]).run()
@@ -115,13 +112,13 @@ def test_a_tracker_that_fails_never_loses_a_run(
     assert said == "tracker Fake failed, and is told nothing more: OSError: no network"
 
 
-def test_what_is_no_tracker_and_a_missing_library_are_said_before_the_run(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    with pytest.raises(ConfigError, match="did you mean 'tensorboard'"):
-        small(tracker="tensorbord").run()
-    with pytest.raises(ConfigError, match=r"tracker must be a name .* or a list of them, got 3"):
-        small(tracker=3).run()
+def test_what_is_no_tracker_and_a_missing_library_are_said_before_the_run(monkeypatch, tmp_path):
+    for wrong, said in (
+        ("tensorbord", "did you mean 'tensorboard'"),
+        (3, r"tracker must be a name .* or a list of them, got 3"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            small(tracker=wrong).run()
     for name in TRACKERS:
         monkeypatch.setitem(sys.modules, name, None)
         with pytest.raises(ConfigError, match=rf"imported; run: pip install .*\[{name}\]"):
@@ -129,7 +126,7 @@ def test_what_is_no_tracker_and_a_missing_library_are_said_before_the_run(
     assert not (tmp_path / "r").exists()
 
 
-def test_a_setting_names_a_tracker_and_decides_no_number() -> None:
+def test_a_setting_names_a_tracker_and_decides_no_number():
     words = ["tracker=wandb", "tracker.mode=offline", "tracker.project=mine"]
     config, plain = resolve("digits", words), resolve("digits")
     assert config.experiment().tracker == WandB(mode="offline", project="mine")
@@ -140,22 +137,21 @@ def test_a_setting_names_a_tracker_and_decides_no_number() -> None:
         resolve("digits", ["tracker=wandb", "tracker.mode=off"]).experiment()
 
 
-def test_a_callback_may_see_the_model() -> None:
-    seen: list[Any] = []
+def test_a_callback_may_see_the_model():
+    seen = []
 
-    def measure(row: dict[str, Any], model: nn.Module) -> None:
+    def measure(row, model):
         seen.append((row["round"], sum(p.abs().sum().item() for p in model.parameters())))
         assert not model.training
         for p in model.parameters():
             p.data.zero_()  # it is a copy
 
-    def plain(row: dict[str, Any], limit: int = 3) -> None:
+    def plain(row, limit=3):
         assert limit == 3
 
-    alone = small().run()
     watched = small(on_evaluation=[measure, plain]).run()
     assert [r for r, _ in seen] == [1, 2, 3] and all(size > 0 for _, size in seen)
-    assert watched.last == alone.last
+    assert watched.last == small().run().last
 
 
 # ------------------------------------------------------------------------------ the real libraries
@@ -163,32 +159,26 @@ REAL = pytest.mark.filterwarnings("ignore")  # of their own
 
 
 @REAL
-def test_tensorboard_has_every_round_once_also_of_a_resumed_run(tmp_path: Path) -> None:
+def test_tensorboard_has_every_round_once_also_of_a_resumed_run(tmp_path):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    with pytest.raises(KeyboardInterrupt):
-        small(tracker="tensorboard", on_round=stop).run(tmp_path / "r")
-    result = small(tracker=TensorBoard()).resume(tmp_path / "r")
-    found = EventAccumulator(str(tmp_path / "r/tensorboard")).Reload()
-    points = found.Scalars("test_accuracy")
+    result = stopped(tmp_path / "r", TensorBoard())
+    events = EventAccumulator(str(tmp_path / "r/tensorboard")).Reload()
+    points = events.Scalars("test_accuracy")
     assert [p.step for p in points] == [1, 2, 3]
     assert points[-1].value == pytest.approx(result.last)
-    assert "settings/text_summary" in found.Tags()["tensors"]
+    assert "settings/text_summary" in events.Tags()["tensors"]
     small(tracker=TensorBoard(folder=str(tmp_path / "all")), seed=5).run()
     assert list((tmp_path / "all/mine-seed5").glob("events*"))
 
 
 @REAL
-def test_wandb_writes_offline_and_goes_on_in_the_same_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wandb_writes_offline_and_goes_on_in_the_same_run(tmp_path, monkeypatch):
     pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_SILENT", "true")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(KeyboardInterrupt):
-        small(tracker=WandB(mode="offline"), on_round=stop).run(tmp_path / "r")
-    result = small(tracker=WandB(mode="offline")).resume(tmp_path / "r")
+    result = stopped(tmp_path / "r", WandB(mode="offline"))
     files = sorted((tmp_path / "r/wandb").glob("offline-run-*/*.wandb"))
     name = json.loads((tmp_path / "r/trackers.json").read_text())["WandB"]
     assert len(files) == 2 and {file.name for file in files} == {f"run-{name}.wandb"}
@@ -199,7 +189,7 @@ def test_wandb_writes_offline_and_goes_on_in_the_same_run(
     assert sorted(steps) == [1, 2, 3] and steps[3] == result.last
 
 
-def wandb_rows(file: Path) -> list[dict[str, Any]]:
+def wandb_rows(file):
     """The history in a file of an offline run: a log in LevelDB's format, behind seven bytes."""
     from wandb.proto.wandb_internal_pb2 import Record
 
@@ -213,23 +203,19 @@ def wandb_rows(file: Path) -> list[dict[str, Any]]:
         if kind in (1, 4):  # whole, or the last part
             record, parts = Record.FromString(parts), b""
             items = record.history.item
-            found = {"/".join(i.nested_key) or i.key: json.loads(i.value_json) for i in items}
-            rows += [found] if found else []
+            row = {"/".join(i.nested_key) or i.key: json.loads(i.value_json) for i in items}
+            rows += [row] if row else []
     return rows
 
 
 @REAL
-def test_mlflow_has_settings_and_every_round_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mlflow_has_settings_and_every_round_once(tmp_path, monkeypatch):
     pytest.importorskip("mlflow")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     from mlflow.tracking import MlflowClient
 
     tracker = MLflow(uri=(tmp_path / "mlruns").as_uri(), experiment="tried")
-    with pytest.raises(KeyboardInterrupt):
-        small(tracker=tracker, on_round=stop).run(tmp_path / "r")
-    result = small(tracker=tracker).resume(tmp_path / "r")
+    result = stopped(tmp_path / "r", tracker)
     client = MlflowClient(tracking_uri=tracker.uri)
     place = client.get_experiment_by_name("tried")
     (run,) = client.search_runs([place.experiment_id])
