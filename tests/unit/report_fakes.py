@@ -1,7 +1,5 @@
 """Make run directories as the experiment layer writes them, from curves chosen by a test."""
 
-from __future__ import annotations
-
 import json
 import zlib
 

@@ -1,7 +1,5 @@
 """engine = "auto": the rule that chooses a family of bits, and the run that measures itself."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Clients that are not always there, drop out or answer too late; and what they can hold."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections import Counter

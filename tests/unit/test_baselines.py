@@ -1,7 +1,5 @@
 """What a federation is compared with: clients alone, in turns, fine-tuned, and all rows pooled."""
 
-from __future__ import annotations
-
 import copy
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Client memory: versions on disk that a checkpoint's index commits."""
 
-from __future__ import annotations
-
 import json
 import random
 

@@ -1,7 +1,5 @@
 """Who takes part: a number, a share, lists, a public or a secret draw, and clients that change."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import math

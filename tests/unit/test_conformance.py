@@ -1,7 +1,5 @@
 """The conformance suite: its recurrences, its verdicts, and the mistakes that it must see."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import shutil

@@ -1,7 +1,5 @@
 """The curve (debiased moving average, target, best), scores, and a bar that shows them."""
 
-from __future__ import annotations
-
 import io
 import math
 

@@ -1,7 +1,5 @@
 """What an experiment takes from Python: short forms, and one line for everything else."""
 
-from __future__ import annotations
-
 import json
 import logging
 import re

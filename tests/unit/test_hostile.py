@@ -1,7 +1,5 @@
 """Messages from somebody who means harm: refused in one line, or finite and of the right length."""
 
-from __future__ import annotations
-
 import math
 import struct
 from pathlib import Path

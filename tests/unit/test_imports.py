@@ -1,7 +1,5 @@
 """Modules import downwards only, and what belongs in one place stays there."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import re

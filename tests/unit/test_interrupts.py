@@ -1,7 +1,5 @@
 """Signals that stop a run: raised once, or later, or left to who handles them."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

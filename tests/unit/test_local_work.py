@@ -1,7 +1,5 @@
 """Local work: schedules, batches, K_i, weights, and settings that are refused."""
 
-from __future__ import annotations
-
 import math
 import pickle
 from collections import Counter

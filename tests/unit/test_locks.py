@@ -1,7 +1,5 @@
 """Locks on files: who lives holds them, who died does not; and several pieces of work at once."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

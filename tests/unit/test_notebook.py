@@ -1,7 +1,5 @@
 """What a notebook shows: one line for data, experiment and result; a table, a curve, a bar."""
 
-from __future__ import annotations
-
 import builtins
 import sys
 from types import ModuleType, SimpleNamespace

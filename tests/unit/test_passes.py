@@ -1,7 +1,5 @@
 """Passes over a client's data that go on from round to round, in every engine, and their order."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """The passes before round 1: what they notice, and that they change nothing."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The names that users rely on, those of methods among them, and the examples that they read."""
 
-from __future__ import annotations
-
 import doctest
 import importlib.util
 import inspect

@@ -1,7 +1,5 @@
 """What ranks tell each other, without other processes; those are in contract and system."""
 
-from __future__ import annotations
-
 import pickle
 import re
 import subprocess

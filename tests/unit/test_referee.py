@@ -1,7 +1,5 @@
 """What a referee and an advice ask and choose, and settings that are searched with equal effort."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import re

@@ -1,7 +1,5 @@
 """Reading run directories, whole and broken, and grouping them."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

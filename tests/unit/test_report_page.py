@@ -1,7 +1,5 @@
 """Pictures and the page: what must be in them, and that the page needs nothing else."""
 
-from __future__ import annotations
-
 import base64
 import json
 import struct

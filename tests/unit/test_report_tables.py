@@ -1,7 +1,5 @@
 """The comparison table against numbers worked out by hand."""
 
-from __future__ import annotations
-
 import io
 import json
 import math

@@ -1,7 +1,5 @@
 """One seed for every purpose and place, the same on every machine."""
 
-from __future__ import annotations
-
 import hashlib
 
 import torch

@@ -1,7 +1,5 @@
 """A run folder: its files, its log, its checkpoints and manifests, and what is said of damage."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 

@@ -1,7 +1,5 @@
 """`fedloom sweep --trials`: a search by Optuna. `nox -s test-trackers` has the library."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

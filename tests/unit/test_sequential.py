@@ -1,7 +1,5 @@
 """Comparisons that may stop early: the levels of looks, and that their errors are what is said."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

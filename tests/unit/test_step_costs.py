@@ -1,7 +1,5 @@
 """What steps and runs cost, measured and as it must be: a client of each size, and --dry-run."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

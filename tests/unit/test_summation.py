@@ -1,7 +1,5 @@
 """One tree over the places of a cohort: where it is cut changes no bit."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -1,7 +1,5 @@
 """Sweeps: what is run, what is skipped, and what is chosen by what."""
 
-from __future__ import annotations
-
 import json
 import statistics
 from pathlib import Path

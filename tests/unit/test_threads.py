@@ -1,7 +1,5 @@
 """Threads of the vectorised engine change no bit, and are used where they change none."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

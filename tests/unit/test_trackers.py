@@ -2,8 +2,6 @@
 to a local folder. `nox -s test-trackers` has the libraries; elsewhere their tests are skipped.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import logging
