@@ -135,15 +135,10 @@ class Ways:
                 ways.closed += 1
                 super().close()
 
-            def fit(self, clients):
-                pass
-
-            def wait_until_ready(self, seconds):
-                pass
-
         def make(number, chunk=None, onednn=False):
             inner = InOne(onednn)
             inner.map = ways.timed("many", inner.map)
+            inner.fit = inner.wait_until_ready = lambda *given: None
             return inner
 
         monkeypatch.setattr(auto, "Workers", make)
@@ -322,7 +317,6 @@ def test_a_run_in_the_share_of_a_job_has_one_process():
 
 # ------------------------------------------------------------------------------------ in a run
 def test_nobody_has_to_choose_an_engine(tmp_path):
-    """In Python, in every recipe, in a file of a user's, and where a method is tried."""
     exp = Experiment(algorithm=FedAvg(), model=mlp(), data=MANY, rounds=1, device="cpu")
     exp.build()
     assert exp.used_engine == "auto+vectorised:24"
@@ -342,7 +336,6 @@ def test_under_an_asynchronous_clock_a_run_has_the_bits_of_its_family(buffer, fa
 
 
 def test_an_experiment_goes_on_in_each_folders_own_engine(tmp_path):
-    """One object, which resumes runs of two families one after the other, and then begins anew."""
     both = small(FedAvg(), engine="auto", rounds=4)
     for name in ("serial", "vectorised:4"):
         small(FedAvg(), engine=name, rounds=2).run(tmp_path / name)
@@ -389,8 +382,8 @@ def test_a_dry_run_says_what_the_rule_took_and_why_and_starts_no_process(
     monkeypatch, words, said, silent
 ):
     monkeypatch.setattr(auto, "Workers", lambda *parts: pytest.fail("processes"))
-    small_run = ["model=mlp", "model.hidden=[8]", "data.clients=5"]
-    text = estimate(resolve("digits", [*small_run, *words.split()]), 1)
+    words = f"model=mlp model.hidden=[8] data.clients=5 {words}".split()
+    text = estimate(resolve("digits", words), 1)
     assert all(word in text for word in said) and not any(word in text for word in silent)
 
 
