@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, vmap
 
-from fedloom.core.grad_and_value import grad_and_value
+from fedloom.engines.grad_and_value import grad_and_value
 
 
 def loss(x: Tensor, data: Tensor) -> Tensor:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from fedloom.core.jobs import Jobs
 from fedloom.errors import ConfigError, FedloomError
 from fedloom.storage import locks
 from fedloom.storage.locks import hold, holder
+from fedloom.study.jobs import Jobs
 from tiny import environment
 
 HOLD = """

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from fedloom.core import pooling
-from fedloom.core.pooling import FEW, Slices
+from fedloom.engines.pooling import FEW, Slices
 from fedloom.errors import ConfigError
 from fedloom.models import MODELS, cnn_fafed_fashion, cnn_fafed_mnist, logistic, mlp
 

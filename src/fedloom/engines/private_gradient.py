@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, vmap
 
 from ..core.dropout import seeded
-from ..core.grad_and_value import grad_and_value
 from ..core.vector import Rec, Vec, zeros
 from ..errors import CompositionError
 from ..federation.private_examples import one_gradient
@@ -20,6 +19,7 @@ from ..objectives import Objective
 from ..plan import Plan
 from ..stage import Download
 from .author_rules import with_note
+from .grad_and_value import grad_and_value
 
 AT_ONCE = 1 << 24  # numbers in the gradients of the examples that are computed together
 _APART = 1 << 20  # calls of dropout layers in an example's forward pass, at most

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from ..core.net import Net, logits_of
-from ..core.pooling import Slices
 from ..core.rng import key, seed_all, seed_torch, substream
 from ..core.vector import Vec, aligned
 from ..errors import ClientError, DataError, FedloomError
@@ -22,6 +21,7 @@ from ..federation.federation import Federation
 from ..plan import Plan
 from .author_rules import in_words, with_note
 from .heartbeat import beat
+from .pooling import Slices
 
 EVALUATION_BATCH = 500  # labels, or tokens; part of the bits of a loss, hence no setting
 PIXELS = 1 << 18  # that are evaluated at once: 16 channels of them take 16 MiB

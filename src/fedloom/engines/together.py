@@ -14,12 +14,12 @@ from torch import Tensor, vmap
 
 from ..algorithm import Job, Oracle
 from ..core.dropout import seeded
-from ..core.grad_and_value import grad_and_value
 from ..core.hyper import Part
 from ..core.rng import Draws, key, substreams
 from ..core.vector import Rec, Vec, leaves, rec, tree
 from ..stage import Download
 from .author_rules import with_note
+from .grad_and_value import grad_and_value
 from .local_steps import OUTSIDE, OWN_BATCH, Inputs, LocalRound, LocalSteps, Look, Place, Step
 from .padded_batches import Batches, Prefetcher
 from .private_gradient import loss_label

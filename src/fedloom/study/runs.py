@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from ..core.interrupts import TimeUpError
-from ..core.jobs import Jobs, Say, Work
 from ..errors import ConfigError
 from ..report.runs import Metric, load_run
 from ..report.runs import Run as Result
+from .jobs import Jobs, Say, Work
 from .trial import FAILURE, OVER, DataCache, Run, Trial, run_trial, state_of
 
 _SHORT, _LEAST = 10.0, 0.01  # seconds of a run: the first is measured again; no run takes less

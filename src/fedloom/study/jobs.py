@@ -14,8 +14,8 @@ from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from typing import Any, TypeVar, cast
 
+from ..core.interrupts import stoppable
 from ..errors import FedloomError
-from .interrupts import stoppable
 
 Say = Callable[[Any], None]  # what a piece of work says before it is done
 Work = Callable[[Any, Say], Any]
