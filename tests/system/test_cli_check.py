@@ -1,13 +1,21 @@
-"""`fedloom check`: a table, a paragraph for every failure, and one line for what is no part."""
+"""`fedloom check`, `replay` and `init`: what helps the author of a part."""
 
-from __future__ import annotations
-
+import json
+import os
+import runpy
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from click.shell_completion import ShellComplete
+from safetensors import safe_open
 
 import fedloom.checks
-from tiny import Fedloom
+from fedloom.cli.__main__ import cli
+from fedloom.cli.settings_argument import recipes
+from support.folders import record, rows
+from support.schema import check as schema
 
 GOOD = """
 from __future__ import annotations
@@ -42,31 +50,6 @@ class Steep(LocalSGD):
             g = g / g.norm()
         return g, loc
 """
-
-
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without processes, whose start takes seconds."""
-    monkeypatch.setattr(fedloom.checks.check, "__defaults__", (("vectorised:3",), "", None, None))
-
-
-def write(name: str, text: str) -> str:
-    Path(name).write_text(text)
-    return name
-
-
-@pytest.mark.slow
-def test_parts_that_are_right(fedloom: Fedloom, quick: None) -> None:
-    write("helper.py", "factor = 1.5\n")
-    output = fedloom("check", write("good.py", GOOD)).output
-    assert "Damped (algorithm, good.py)" in output and "sparse (codec, good.py)" in output
-    assert "_Hidden" not in output and "Prox" not in output and "FAILED" not in output
-    lines = [line.split() for line in output.splitlines()]
-    engines = [line for line in lines if line[:2] == ["engine", "vectorised:3"]]
-    assert len(engines) == 2
-    assert all(line[2] == "ok" and float(line[3]) >= 0 for line in engines)
-
-
 OWN = """
 import torch
 from fedloom import LocalSGD
@@ -88,19 +71,43 @@ def clients():
 """
 
 
+@pytest.fixture
+def quick(monkeypatch):
+    """Without processes, whose start takes seconds."""
+    monkeypatch.setattr(fedloom.checks.check, "__defaults__", (("vectorised:3",), "", None, None))
+
+
+def write(name, text):
+    Path("helper.py").write_text("factor = 1.5\n")
+    Path(name).write_text(text)
+    return name
+
+
 @pytest.mark.slow
-def test_one_part_of_a_file_and_a_model_and_data_of_it(fedloom: Fedloom, quick: None) -> None:
-    write("helper.py", "factor = 1.5\n")
-    output = fedloom("check", write("good.py", GOOD) + ":sparse").output
+def test_parts_that_are_right(fedloom, quick):
+    output = fedloom("check", write("good.py", GOOD)).output
+    assert "Damped (algorithm, good.py)" in output and "sparse (codec, good.py)" in output
+    assert "_Hidden" not in output and "Prox" not in output and "FAILED" not in output
+    lines = [line.split() for line in output.splitlines()]
+    engines = [line for line in lines if line[:2] == ["engine", "vectorised:3"]]
+    assert len(engines) == 2
+    assert all(line[2] == "ok" and float(line[3]) >= 0 for line in engines)
+    output = fedloom("check", "good.py:sparse").output
     assert "sparse (codec, good.py)" in output and "Damped" not in output
-    own = write("own.py", OWN)
-    output = fedloom("check", own, "--model", "net", "--data", "clients").output
+    own = ("check", write("own.py", OWN), "--data", "clients", "--model")
+    output = fedloom(*own, "net").output
     assert "Small (algorithm, own.py)" in output and "FAILED" not in output
-    output = fedloom("check", own, "--model", "nett", "--data", "clients", code=2).output
-    assert "has no 'nett'; did you mean 'net'?" in output
+    assert "has no 'nett'; did you mean 'net'?" in fedloom(*own, "nett", code=2).output
 
 
-def test_a_failure_is_a_paragraph_and_exit_code_1(fedloom: Fedloom, quick: None) -> None:
+@pytest.mark.slow
+def test_workers_get_what_the_file_defines_and_imports(fedloom):
+    output = fedloom("check", write("good.py", GOOD) + ":Damped").output
+    row = next(line for line in output.splitlines() if line.strip().startswith("engine workers:2"))
+    assert row.split()[2] == "ok"
+
+
+def test_a_failure_is_a_paragraph_and_exit_code_1(fedloom, quick):
     output = fedloom("check", write("bad.py", BAD), code=1).output
     row = next(line for line in output.splitlines() if line.startswith("  runs "))
     assert row.split()[1] == "FAILED"
@@ -111,20 +118,16 @@ def test_a_failure_is_a_paragraph_and_exit_code_1(fedloom: Fedloom, quick: None)
 
 
 @pytest.mark.slow
-def test_the_algorithm_of_the_docs_passes(fedloom: Fedloom, quick: None) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "write-a-part.md").read_text()
-    blocks = [part.partition("```")[0] for part in page.split("```python\n")[1:]]
-    first = next(block for block in blocks if block.startswith("# my_algorithm.py"))
-    output = fedloom("check", write("my_algorithm.py", first)).output
-    assert "Recall (algorithm" in output and "FAILED" not in output
-
-
-@pytest.mark.slow
-def test_workers_get_what_the_file_defines_and_imports(fedloom: Fedloom) -> None:
-    write("helper.py", "factor = 1.5\n")
-    output = fedloom("check", write("good.py", GOOD) + ":Damped").output
-    row = next(line for line in output.splitlines() if line.strip().startswith("engine workers:2"))
-    assert row.split()[2] == "ok"
+def test_checks_as_json_tell_what_failed(fedloom, quick):
+    write(
+        "mine.py", BAD + "\nfrom fedloom.compression.codecs import TopK\nsparse = TopK(ratio=0.3)"
+    )
+    end = fedloom("check", "mine.py", "--json", code=1)
+    parts = {part["part"]: part for part in schema("check", end.stdout)["parts"]}
+    assert "failed" in end.stderr
+    assert parts["sparse"]["passed"] and not parts["Steep"]["passed"]
+    failed = [c for c in parts["Steep"]["outcomes"] if c["passed"] is False]
+    assert failed and all(c["why"] for c in failed)
 
 
 @pytest.mark.parametrize(
@@ -150,22 +153,137 @@ def test_workers_get_what_the_file_defines_and_imports(fedloom: Fedloom) -> None
         ),
     ],
 )
-def test_a_file_that_cannot_be_checked(fedloom: Fedloom, text: str, words: str) -> None:
+def test_a_file_that_cannot_be_checked(fedloom, text, words):
+    path = list(sys.path)
     assert words in fedloom("check", write("mine.py", text), code=2).output
+    assert sys.path == path and "mine" not in sys.modules, "loading it leaves nothing behind"
 
 
-def test_a_file_or_a_name_that_is_not_there(fedloom: Fedloom) -> None:
-    assert "'mine.py' does not exist" in fedloom("check", "mine.py", code=2).output
-    assert "'mine.py' does not exist" in fedloom("check", "mine.py:A", code=2).output
-    assert "'.' is a folder; give a Python file" in fedloom("check", ".", code=2).output
-    assert "its name must end in .py" in fedloom("check", write("mine.txt", ""), code=2).output
-    output = fedloom("check", write("bad.py", BAD) + ":Steap", code=2).output
-    assert "has no part 'Steap'; did you mean 'Steep'?" in output
+def test_a_file_or_a_name_that_is_not_there(fedloom):
+    write("bad.py", BAD)
+    write("mine.txt", "")
+    for words, said in (
+        ("mine.py", "'mine.py' does not exist"),
+        ("mine.py:A", "'mine.py' does not exist"),
+        (".", "'.' is a folder; give a Python file"),
+        ("mine.txt", "its name must end in .py"),
+        ("bad.py:Steap", "has no part 'Steap'; did you mean 'Steep'?"),
+    ):
+        assert said in fedloom("check", words, code=2).output
 
 
-def test_loading_a_file_leaves_nothing_behind(fedloom: Fedloom) -> None:
-    import sys
+# ------------------------------------------------------------------------------------------ replay
+MINE = """
+from fedloom.algorithm import FedAvg
 
-    before = list(sys.path)
-    fedloom("check", write("mine.py", "x = 1\n"), code=2)
-    assert list(sys.path) == before and "mine" not in sys.modules
+
+class Mine(FedAvg):
+    def direction(self, x, loc, msg, mem, grad, job):
+        return 1.0 * grad(x), loc
+"""
+
+
+@pytest.fixture
+def run(fedloom):
+    write("mine.py", MINE)
+    words = "data.partition.clients=6 cohort=3 local.epochs=1 rounds=4 engine=serial"
+    words += " checkpoint.every_rounds=2 checkpoint.keep=1 algorithm=mine.py:Mine"
+    fedloom("run", "digits", *words.split(), "--quiet", "--out", "run")
+    return "run"
+
+
+def test_a_round_a_client_and_a_step_are_replayed(fedloom, run):
+    content = lambda: {p: p.read_bytes() for p in Path(run).rglob("*") if p.is_file()}
+    before = content()
+    end = fedloom("replay", run, "--round", 3)
+    assert "round 3 is as in the log" in end.stdout and "repeats rounds 1 to 3" in end.stderr
+    who = end.stdout.partition("clients")[2].splitlines()[0].strip().split(", ")
+    assert len(who) == 3
+    words = ["replay", run, "--round", 3, "--client", who[1], "--step", 2, "--out", "x.safetensors"]
+    page = fedloom(*words).stdout
+    assert "step 2: examples" in page and "with the model's move" in page
+    with safe_open("x.safetensors", framework="pt") as f:
+        about = json.loads(f.metadata()["about"])
+        names = set(f.keys())
+        moved = f.get_tensor("step.after") - f.get_tensor("step.before")
+    steps = [line.split() for line in page.splitlines() if line.split()[:1] in (["1"], ["2"])]
+    assert [line[-2] for line in steps] == [f"{s['loss']:.4g}" for s in about["steps"][:2]]
+    assert float(moved.norm()) == about["steps"][1]["norm"]
+    assert about["row"]["train_loss"] == rows(run)[2]["train_loss"]
+    wanted = {"message.x", "update.delta", "sent.delta", "server.before", "server.after", "batch.1"}
+    assert wanted <= names and content() == before
+
+
+def test_blame_ranks_the_clients(fedloom):
+    words = "attack=sign_flip attack.share=0.1 attack.strength=5 rounds=2 cohort=10"
+    words += " data.partition.clients=10 data.partition.alpha=10"
+    fedloom("run", "digits", *words.split(), "--quiet", "--out", "run")
+    lines = fedloom("replay", "run", "--round", 2, "--blame").stdout.splitlines()
+    table = [line.split() for line in lines if line[:2] == "  " and line.split()[0].isdigit()]
+    assert len(table) == 10 and float(table[0][4]) < 0  # its cosine
+    assert float(table[0][5]) == min(float(row[5]) for row in table)
+
+
+def test_what_cannot_be_replayed_is_one_line(fedloom, run):
+    for words, said in (
+        ("--round 5", "round 5 of 'run' has not been run; it has 4 rounds"),
+        ("--round 2 --client nobody", "client nobody did not train in round 2; those that did: "),
+        ("--round 2 --step 1", "--client"),
+        ("--round 2 local.lr=1", "local.lr cannot change"),
+    ):
+        assert said in fedloom("replay", run, *words.split(), code=2).stderr
+    assert "not a run directory" in fedloom("replay", "nowhere", "--round", 2, code=1).stderr
+    write("mine.py", f"{MINE}\n# changed\n")
+    assert "has changed since" in fedloom("replay", run, "--round", 1, code=1).stderr
+    assert "as in the log" in fedloom("replay", run, "--round", 1, "--changed-code").stdout
+
+
+# -------------------------------------------------------------------------------------------- init
+@pytest.mark.slow
+def test_the_starter_runs_at_once(fedloom, monkeypatch, capsys):
+    assert "fedloom run config.toml" in fedloom("init", "study").output
+    assert "is not empty" in fedloom("init", "study", code=2).output
+    monkeypatch.chdir("study")
+    fedloom("check", "my_method.py")
+    text = fedloom("run", "config.toml", "rounds=8", "--out", "runs/config").output
+    assert "4 with 77 to 199 samples (Gini 0.21), label distance 0.33 of 1" in text
+    assert record("runs/config")["last"]["value"] > 0.7
+    assert "label distance" not in fedloom("data", "partition", "config.toml").output
+    # the same settings with the data and the method of its files
+    own = ("data=my_data.py:load", "algorithm=my_method.py:HeavyServer", "rounds=8")
+    fedloom("run", "config.toml", *own, "--out", "runs/own")
+    text = Path("runs/own/config.toml").read_text()
+    assert "my_data.py:load" in text and 'label = "HeavyServer"' in text
+    settings = Path("config.toml")
+    settings.write_text(settings.read_text().replace("rounds = 30", "rounds = 8"))
+    monkeypatch.syspath_prepend(".")
+    for _ in range(2):  # the second time everything is there
+        runpy.run_path("train.py")
+    for module in ("my_data", "my_method"):
+        sys.modules.pop(module)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == lines[2:] and lines[1].startswith("HeavyServer: accuracy 0.")
+    table = fedloom("compare", "runs").output
+    assert "HeavyServer" in table and "algorithm.beta" in table
+    assert "FedAvg (from Python)" in table and "data.input_shape" not in table
+
+
+def test_the_starters_scripts_are_whole(fedloom):
+    fedloom("init", "study")
+    for script in Path("study").glob("*.py"):
+        assert max(map(len, script.read_text().splitlines())) <= 100
+        compile(script.read_text(), script.name, "exec")
+
+
+def test_a_shell_completes_commands_options_and_names():
+    for shell in ("zsh", "fish"):  # bash asks for its version, which may be missing
+        words = os.environ | {"_FEDLOOM_COMPLETE": f"{shell}_source"}
+        code = "from fedloom.cli.__main__ import main; main()"
+        done = subprocess.run([sys.executable, "-c", code], env=words, capture_output=True)
+        assert done.returncode == 0 and b"_FEDLOOM_COMPLETE" in done.stdout, done.stderr
+    complete = ShellComplete(cli, {}, "fedloom", "_FEDLOOM_COMPLETE").get_completions
+    offered = lambda given, word: {item.value for item in complete(given, word)}
+    assert offered([], "re") == {"referee", "replay", "report"}
+    assert offered(["compare"], "--l") == {"--latex"}
+    assert offered(["run"], "digi") == {"digits"}
+    assert [i.type for i in recipes(None, None, "mine.to")] == ["file"]

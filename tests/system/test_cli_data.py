@@ -1,6 +1,6 @@
-"""`fedloom data`: what it says of copies that are whole, altered or missing."""
-
-from __future__ import annotations
+"""`fedloom data` and `describe`: copies that are whole, altered or missing; tables of sites, of
+which nobody is told.
+"""
 
 import dataclasses
 import hashlib
@@ -8,24 +8,27 @@ import json
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+import numpy as np
 import pytest
-from click.testing import Result
 
 from fedloom.data.published import text_classification as reviews
 from fedloom.data.published.catalogue import CATALOGUE
-from fedloom.data.published.verify import STATES, check
+from fedloom.data.published.heart import COLUMNS, heart_files
+from fedloom.data.published.verify import STATES
+from fedloom.data.published.verify import check as verify
 from support.downloads import FromFiles
-from tiny import Fedloom
+from support.schema import check
 
 
-def put(path: Path, content: str) -> str:
+# ---------------------------------------------------------------------------------- published sets
+def put(path, content):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(content)
     return hashlib.md5(content.encode()).hexdigest()
 
 
 @pytest.fixture
-def news(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def news(tmp_path, monkeypatch):
     """A root, and AG News of two files whose home is a folder beside it."""
     home, files = tmp_path / "home", {}
     for name, rows in (("train", 3), ("test", 2)):
@@ -39,13 +42,12 @@ def news(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "root"
 
 
-def line(result: Result, name: str) -> str:
-    found = [x for x in result.output.splitlines() if x.split()[:1] == [name]]
-    assert len(found) == 1
-    return found[0]
+def line(result, name):
+    (found,) = [x for x in result.output.splitlines() if x.split()[:1] == [name]]
+    return found
 
 
-def test_list_has_every_set_and_says_where_it_is(fedloom: Fedloom, tmp_path: Path) -> None:
+def test_list_has_every_set_and_says_where_it_is(fedloom, tmp_path):
     (tmp_path / "leaf" / "femnist").mkdir(parents=True)
     result = fedloom("data", "list", "--data-dir", tmp_path)
     assert str(tmp_path) in result.output
@@ -54,9 +56,7 @@ def test_list_has_every_set_and_says_where_it_is(fedloom: Fedloom, tmp_path: Pat
     assert line(result, "cifar10").split()[1:3] == ["no", "downloads"]
 
 
-def test_an_empty_folder_has_the_digits_and_misses_the_rest(
-    fedloom: Fedloom, tmp_path: Path
-) -> None:
+def test_an_empty_folder_has_the_digits_and_misses_the_rest(fedloom, tmp_path):
     result = fedloom("data", "check", "--data-dir", tmp_path)
     assert "verified: 1,797 images" in line(result, "digits")
     for name, entry in CATALOGUE.items():
@@ -67,46 +67,38 @@ def test_an_empty_folder_has_the_digits_and_misses_the_rest(
     assert "error: cifar10 is missing" in one.output
 
 
-def test_get_downloads_once_and_check_verifies(fedloom: Fedloom, news: Path) -> None:
+def test_get_downloads_once_and_check_names_what_was_altered(fedloom, news):
     for _ in range(2):
         result = fedloom("data", "get", "ag_news", "--data-dir", news)
         assert "ag_news: verified: train.csv and test.csv by their md5" in result.output
-    assert sorted(p.name for p in (news / "ag_news_csv").iterdir()) == ["test.csv", "train.csv"]
-    assert "verified" in line(fedloom("data", "check", "ag_news", "--data-dir", news), "ag_news")
-
-
-def test_an_altered_file_is_named_and_the_exit_code_tells(fedloom: Fedloom, news: Path) -> None:
-    fedloom("data", "get", "ag_news", "--data-dir", news)
     path = news / "ag_news_csv" / "train.csv"
-    path.write_text(path.read_text()[:-4])
+    assert sorted(p.name for p in path.parent.iterdir()) == ["test.csv", "train.csv"]
+    assert "verified" in line(fedloom("data", "check", "ag_news", "--data-dir", news), "ag_news")
+    whole = path.read_text()
+    path.write_text(whole[:-4])
     result = fedloom("data", "check", "--data-dir", news, code=1)
     assert f"damaged: {path}" in line(result, "ag_news")
     assert "error: ag_news is damaged" in result.output
     again = fedloom("data", "get", "ag_news", "--data-dir", news, code=2)
     assert str(path) in again.output, "what is the user's is not overwritten"
-
-
-def test_a_subset_is_named(fedloom: Fedloom, news: Path) -> None:
-    fedloom("data", "get", "ag_news", "--data-dir", news)
-    (news / "ag_news_csv" / "train.csv").rename(news / "ag_news_csv" / "train-3.csv")
+    path.write_text(whole)
+    path.rename(path.with_name("train-3.csv"))
     result = fedloom("data", "check", "--data-dir", news)
     assert "subset: test.csv by its md5; train-3.csv with 3 of 120,000" in result.output
 
 
-def test_without_a_network_get_says_all_one_needs(fedloom: Fedloom, news: Path) -> None:
+def test_without_a_network_get_says_all_one_needs(fedloom, news):
     for file in CATALOGUE["ag_news"].files:
         Path(unquote(urlsplit(file.url).path)).unlink()
-    result = fedloom("data", "get", "ag_news", "--data-dir", news, code=2)
     train = CATALOGUE["ag_news"].files[0]
-    for part in ("train.csv", str(news / "ag_news_csv"), train.url, train.md5):
-        assert part in result.output
-    result = fedloom("data", "get", "celeba", "--data-dir", news, code=2)
-    for part in ("no download", "preprocess.sh", str(news / "leaf" / "celeba")):
-        assert part in result.output
-    assert "did you mean 'ag_news'" in fedloom("data", "get", "agnews", code=2).output
+    needs = ("train.csv", str(news / "ag_news_csv"), train.url, train.md5)
+    by_hand = ("no download", "preprocess.sh", str(news / "leaf" / "celeba"))
+    for name, parts in (("ag_news", needs), ("celeba", by_hand), ("agnews", ["mean 'ag_news'"])):
+        said = fedloom("data", "get", name, "--data-dir", news, code=2).output
+        assert all(part in said for part in parts)
 
 
-def test_what_is_counted_and_not_whole_is_a_subset(tmp_path: Path) -> None:
+def test_what_is_counted_and_not_whole_is_a_subset(tmp_path):
     glyph = [0.5] * 784
     user = {"users": ["a"], "num_samples": [1], "user_data": {"a": {"x": [glyph], "y": [3]}}}
     for split in ("train", "test"):
@@ -117,9 +109,106 @@ def test_what_is_counted_and_not_whole_is_a_subset(tmp_path: Path) -> None:
         ("femnist", "1 writers, 1 training and 1 test"),
         ("shakespeare", "1 roles, 10 training and 10 test windows"),
     ):
-        found = check(name, tmp_path)
+        found = verify(name, tmp_path)
         assert found.state == "subset" and found.detail.startswith(says)
         assert found.state in STATES
     put(tmp_path / "wikitext-2" / "wiki.test.tokens", "a b c\n")
-    found = check("wikitext2", tmp_path)
+    found = verify("wikitext2", tmp_path)
     assert found.state == "damaged" and "4 words, published are 245,569" in found.detail
+
+
+# ---------------------------------------------------------------------------------- tables of sites
+@pytest.fixture
+def sites(fedloom):
+    """Tables of three hospitals."""
+    pytest.importorskip("pandas", reason="the extra tables is not installed")
+    for seed, (name, rows, ill) in enumerate(
+        [("bonn", 120, 0.8), ("kiel", 80, 0.2), ("ulm", 7, 0.5)]
+    ):
+        draw = np.random.default_rng(seed)
+        wards = ["Innere", "Chirurgie", f"Rare ward of {name}"]
+        lines = ["age,ward,outcome"]
+        for _ in range(rows):
+            ward = draw.choice(wards, p=[0.6, 0.35, 0.05])
+            end = "ill" if draw.random() < ill else "well"
+            lines.append(f"{draw.integers(20, 95)},{ward},{end}")
+        Path(f"{name}.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return ["bonn.csv", "kiel.csv", "ulm.csv"]
+
+
+def test_tables_are_described_on_a_page_and_as_json(fedloom, sites, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    said = fedloom("describe", *sites, "--target", "outcome").stdout
+    assert max(map(len, said.splitlines())) <= 80
+    assert "Rare" not in said and "ulm   -" in said and "age      bonn" in said
+    assert "Chirurgie: -, Innere:" in said and "distance of two sites' labels 0.5" in said
+    assert "labels" not in fedloom("describe", *sites).stdout
+    end = fedloom("describe", *sites, "--target", "outcome", 'inputs=["age"]', "--json")
+    found = check("describe", end.stdout)
+    assert [*found["sites"]["bonn"]["columns"]] == ["age", "outcome"]
+    nothing = {"least": 10, "rows": None, "target": "outcome", "columns": {}, "duplicates": None}
+    assert found["sites"]["ulm"] == nothing
+    rows = (Path(name).read_text("utf-8").splitlines()[1:] for name in sites[:2])
+    bonn, kiel = ({(line.split(",")[0], line.split(",")[2]) for line in of} for of in rows)
+    assert found["sites"]["bonn"]["duplicates"]["shared"] == {"kiel": len(bonn & kiel)}
+    assert 0.4 < found["labels"]["pairs"] < 0.8
+    end = fedloom("describe", *sites, "--target", "age", "--least", "5", "--json")
+    found = check("describe", end.stdout)
+    assert found["labels"] is None and found["sites"]["ulm"]["rows"] == 7
+
+
+def test_a_file_that_cannot_be_described_is_named(fedloom, sites):
+    whole = Path("kiel.csv").read_text("utf-8")
+    for text, says in (
+        ("", "kiel.csv is empty; it needs a header and rows below it"),
+        ("age,ward,outcome\n", "kiel.csv has no rows below its header"),
+        (whole.replace("ward,", "dept,", 1), "kiel.csv has no column 'ward', which bonn.csv has"),
+        (whole.replace("outcome", "end", 1), "kiel.csv has no column 'outcome'"),
+        (whole.replace("\n", "\n?,Innere,ill\n", 1), "kiel.csv, column 'age', row 1: '?' is no fi"),
+    ):
+        Path("kiel.csv").write_text(text, encoding="utf-8")
+        said = fedloom("describe", *sites, "--target", "outcome", code=2).stderr
+        assert said.startswith("error: ") and said.count("\n") == 1 and says in said
+    Path("kiel.csv").write_bytes(whole.encode("utf-16"))
+    said = fedloom("describe", *sites, code=2).stderr
+    assert "of this file alone: encoding.kiel = cp1252" in said
+    assert fedloom("describe", *sites, "encoding.kiel=utf-16").stdout
+    assert "there is no file away.csv" in fedloom("describe", "away.csv", code=2).stderr
+
+
+HEART = """
+[data]
+name = "table"
+path = {files}
+names = {names}
+na_values = ["?"]
+target = "num > 0"
+class_names = ["healthy", "ill"]
+inputs = ["age", "sex", "chol"]
+"""
+
+
+def test_what_is_described_is_what_a_run_would_train_on(fedloom):
+    """The hospitals that come along: how files are read, which rows count, what the target is."""
+    pytest.importorskip("pandas", reason="the extra tables is not installed")
+    files, names = [*map(str, heart_files())], [*COLUMNS]
+    Path("heart.toml").write_text(HEART.format(files=files, names=names), encoding="utf-8")
+    for more, counts in (
+        ((), [303, 294, 123, 200]),
+        (("missing=drop",), [303, 271, 123, 193]),
+        (("test_share=0.34",), [199, 194, 81, 132]),
+    ):
+        found = check("describe", fedloom("describe", "heart.toml", *more, "--json").stdout)
+        tables = found["sites"].values()
+        assert all([*s["columns"]] == ["age", "sex", "chol", "num > 0"] for s in tables)
+        assert [site["rows"] for site in tables] == counts
+    Path("heart.toml").write_text("[data]\nname = 'digits'\n", encoding="utf-8")
+    assert "only a table can be desc" in fedloom("describe", "heart.toml", code=2).stderr
+    one = ["age,site,y", *(f"{n},{'ab'[n % 2]},{n % 3}" for n in range(60))]
+    Path("one.csv").write_text("\n".join(one) + "\n", encoding="utf-8")
+    end = fedloom("describe", "one.csv", "client=site", "--target", "y", "--json")
+    found = check("describe", end.stdout)["sites"]
+    assert {name: site["rows"] for name, site in found.items()} == {"a": 30, "b": 30}
+    assert [*found["a"]["columns"]] == ["age", "y"]
+    end = fedloom("describe", "one.csv", "client=site", "alpha=1", code=2)
+    assert "has no key 'alpha'" in end.stderr

@@ -1,19 +1,21 @@
-"""Help answers at once; the flags are few; every name can be shown."""
+"""Help answers at once; the flags are few; all names can be shown; no line is too wide."""
 
-from __future__ import annotations
-
+import os
+import re
 import subprocess
 import sys
 
 import click
 import pytest
+from click.testing import CliRunner
 from rich.cells import cell_len
+from schemas import PRINTED, pages
 
 from fedloom import __version__
 from fedloom.algorithms.registry import ALGORITHMS, options
-from fedloom.cli.__main__ import COMMANDS, cli
+from fedloom.cli.__main__ import COMMANDS, FIRST, cli
 from fedloom.cli.partition import partition_command
-from fedloom.cli.printing import table
+from fedloom.cli.printing import reflowed, table
 from fedloom.compression.codecs import MAKERS
 from fedloom.data import PARTITIONS, SOURCES
 from fedloom.engines import ENGINES
@@ -26,66 +28,52 @@ from fedloom.recipes import RECIPES
 from fedloom.report.recorded import EVERY
 from fedloom.trackers import TRACKERS
 from fedloom.wrappers.registry import SERVERS
-from tiny import Fedloom
+from fedloom_papers.pages import columns
+from support.schema import check
+from support.scripts import ROOT
 
 # Every hand-written flag. Options of algorithms, models and data are key=value, read off their
 # signatures: before a flag is added here, ask whether it is a setting of a run.
 FLAGS = {
-    "": {"--version", "--debug", "--help"},
-    "run": {
-        *("--out", "--quiet", "--dry-run", "--json", "--seeds", "--resume-if-begun"),
-        *("--baselines", "--speed", "--resume", "--changed-code"),
-    },
-    "sweep": {"--seeds", "--by", "--trials", "--out", "--quiet", "--dry-run", "--speed"},
-    "compare": {
-        "--target",
-        "--csv",
-        "--json",
-        "--latex",
-        "--markdown",
-        "--against",
-        "--value",
-        "--wide",
-        "--columns",
-    },
-    "advise": {*("--minutes", "--trials", "--seeds", "--jobs", "--out", "--json", "--quiet")},
-    "referee": {
-        *("--against", "--vary", "--tune", "--trials", "--seeds", "--delta"),
-        *("--minutes", "--jobs", "--out", "--json", "--quiet"),
-    },
-    "report": {"--out", "--target", "--figures", "--format", "--column", "--value"},
-    "replay": {
-        *("--round", "--blame", "--client", "--step"),
-        *("--out", "--changed-code"),
-    },
-    "list": {"--json", "--compatibility", "--out"},
-    "show": set(),
-    "export": {"--out", "--format", "--capacity", "--client", "--best", "--test-set"},
-    "describe": {"--target", "--least", "--json"},
-    "check": {"--data", "--json", "--model"},
-    "data": set(),  # of get, list and check: --data-dir, as the loaders have it
-    "data partition": {"--plot", "--save"},
-    "init": set(),
-    "demo": {"--seeds", "--out", "--rounds"},
+    "": "version debug help",
+    "run": "out quiet dry-run json seeds resume-if-begun baselines speed resume changed-code",
+    "sweep": "seeds by trials out quiet dry-run speed",
+    "compare": "target csv json latex markdown against value wide columns",
+    "advise": "minutes trials seeds jobs out json quiet",
+    "referee": "against vary tune trials seeds delta minutes jobs out json quiet",
+    "report": "out target figures format column value",
+    "replay": "round blame client step out changed-code",
+    "list": "json compatibility out",
+    "show": "",
+    "export": "out format capacity client best test-set",
+    "describe": "target least json",
+    "check": "data json model",
+    "data": "",  # of get, list and check: --data-dir, as the loaders have it
+    "data partition": "plot save",
+    "init": "",
+    "demo": "seeds out rounds",
 }
-
 OURS = {n: c for n in COMMANDS if (c := cli.get_command(click.Context(cli), n)) is not None}
 HEAVY = ("torch", "pydantic", "numpy", "matplotlib", "rich", "loky", "safetensors")
 
 
-def test_the_flags_are_these() -> None:
-    found = {name: _flags(command) for name, command in OURS.items()}
-    found["data partition"] = _flags(partition_command)
-    assert {"": _flags(cli) | {"--help"}, **found} == FLAGS
+def flags(command):
+    names = [o for p in command.params if isinstance(p, click.Option) for o in p.opts]
+    return {name for name in names if name.startswith("--")}
 
 
-def _flags(command: click.Command) -> set[str]:
-    return {
-        o for p in command.params if isinstance(p, click.Option) for o in p.opts if o[:2] == "--"
-    }
+def test_the_flags_are_these():
+    found = {"": flags(cli) | {"--help"}, "data partition": flags(partition_command)}
+    found |= {name: flags(command) for name, command in OURS.items()}
+    assert found == {name: {f"--{f}" for f in text.split()} for name, text in FLAGS.items()}
+    assert all(len((OURS[name].help or "").split()) > 5 for name in COMMANDS)
 
 
-def test_help_and_version_import_nothing_heavy() -> None:
+def python(*words, **more):
+    return subprocess.run([sys.executable, *words], capture_output=True, text=True, **more)
+
+
+def test_help_and_version_import_nothing_heavy():
     names = [*COMMANDS, "deploy", "paper"]
     calls = [["--help"], ["--version"], *([name, "--help"] for name in names)]
     code = f"""
@@ -100,27 +88,21 @@ for args in {calls!r}:
 heavy = [name for name in {HEAVY!r} if name in sys.modules]
 assert not heavy, heavy
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = python("-c", code)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("Usage: fedloom") == len(calls) - 1
 
 
 @pytest.mark.parametrize("words", [(), ("data",)])
-def test_a_group_alone_prints_its_help(words: tuple[str, ...], fedloom: Fedloom) -> None:
+def test_a_group_alone_prints_its_help(words, fedloom):
     alone, asked = fedloom(*words), fedloom(*words, "--help")
     assert alone.stdout.strip() == asked.stdout.strip()
     assert not alone.stderr
 
 
-def test_python_m_fedloom_is_the_command() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "fedloom", "--version"], capture_output=True, text=True
-    )
-    assert done.stdout.split()[1].rstrip(",") == __version__
-    assert done.returncode == 0
-
-
-def test_no_garbage_is_looked_for_when_a_command_ends() -> None:
+def test_python_m_fedloom_is_the_command_and_looks_for_no_garbage_at_its_end():
+    done = python("-m", "fedloom", "--version")
+    assert done.stdout.split()[1].rstrip(",") == __version__ and done.returncode == 0
     code = """
 import atexit, gc, sys
 atexit.register(lambda: print(gc.get_freeze_count() > 1000))  # called after those that come later
@@ -128,15 +110,24 @@ sys.argv = ["fedloom", "--version"]
 from fedloom.cli.__main__ import main
 main()
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = python("-c", code)
     assert done.stdout.split()[-1] == "True" and not done.stderr
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_says_what_it_does(name: str) -> None:
-    assert len((OURS[name].help or "").split()) > 5
+@pytest.mark.slow
+def test_nobody_who_reads_on_costs_no_report(tmp_path):
+    words = ["-m", "fedloom", "run", "rounds=2", "local.epochs=1", "local.lr=1e6", "--out"]
+    for number, err in enumerate((subprocess.DEVNULL, subprocess.STDOUT)):
+        reading, writing = os.pipe()
+        os.close(reading)  # as of `| head -1`, once it has its line
+        line = [sys.executable, *words, str(number)]
+        done = subprocess.run(line, cwd=tmp_path, stdout=writing, stderr=err, timeout=120)
+        os.close(writing)
+        assert done.returncode == 0
+        assert (tmp_path / str(number) / "report.html").is_file()
 
 
+# ------------------------------------------------------------------------------------------- names
 REGISTRIES = {
     "recipes": RECIPES,
     "algorithms": ALGORITHMS,
@@ -155,52 +146,56 @@ REGISTRIES = {
 }
 
 
-@pytest.mark.parametrize("topic", REGISTRIES)
-def test_list_names_everything_once(topic: str, fedloom: Fedloom) -> None:
-    lines = fedloom("list", topic).output.splitlines()
-    assert [line.split()[0] for line in lines] == list(REGISTRIES[topic])
-    assert all(len(line.split()) > 1 for line in lines), "each with a sentence"
-
-
-def test_list_without_a_topic_has_them_all(fedloom: Fedloom) -> None:
+def test_list_names_everything_once(fedloom):
+    every = check("list", fedloom("list", "--json").stdout)["topics"]
+    for topic, registry in REGISTRIES.items():
+        lines = fedloom("list", topic).output.splitlines()
+        assert [line.split()[0] for line in lines] == list(registry)
+        assert [entry["name"] for entry in every[topic]] == list(registry)
+        assert all(len(line.split()) > 1 for line in lines), "each with a sentence"
+    one = check("list", fedloom("list", "codecs", "--json").stdout)
+    assert one == {"topics": {"codecs": every["codecs"]}}
     words = set(fedloom("list").output.split())
-    assert words >= {name for names in REGISTRIES.values() for name in [*names]} | set(REGISTRIES)
+    assert words >= {name for names in REGISTRIES.values() for name in names} | set(REGISTRIES)
 
 
 @pytest.mark.parametrize("name", sorted({n for r in REGISTRIES.values() for n in r}))
-def test_everything_that_is_listed_can_be_shown(name: str, fedloom: Fedloom) -> None:
-    kinds = fedloom("show", name).output
-    assert kinds.startswith(f"{name} (")
+def test_everything_that_is_listed_can_be_shown(name, fedloom):
+    shown = fedloom("show", name).output
+    assert shown.startswith(f"{name} (")
     for topic, names in REGISTRIES.items():
         kind = {"data": "data set", "devices": "device profile"}.get(topic, topic.removesuffix("s"))
-        assert (f"{name} ({kind})" in kinds) == (name in names)
+        assert (f"{name} ({kind})" in shown) == (name in names)
+    for key, option in options(name).items() if name in ALGORITHMS else ():
+        line = next(x for x in shown.splitlines() if x.split()[:1] == [f"algorithm.{key}"])
+        assert option.text() in line and option.source in line
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_an_algorithm_is_shown_with_every_option(name: str, fedloom: Fedloom) -> None:
-    text = fedloom("show", name).output
-    for key, option in options(name).items():
-        line = next(x for x in text.splitlines() if x.split()[:1] == [f"algorithm.{key}"])
-        assert option.text() in line
-        assert option.source in line
-
-
-def test_what_an_algorithm_costs_is_what_its_paper_says(fedloom: Fedloom) -> None:
-    lines = {x.strip() for x in fedloom("show", "scaffold").output.splitlines()}
-    assert "a client is sent    2 vectors  x, c" in lines
-    assert "a client sends      2 vectors  delta, dc" in lines
-    assert "a client keeps      1 vector   c" in lines
-    assert "gradients per step  1" in lines
-    lines = {x.strip() for x in fedloom("show", "fedacg").output.splitlines()}
-    assert "a client is sent    1 vector   x" in lines
-    assert "a client keeps      0 vectors" in lines
-
-
-def test_an_unknown_name_gets_a_suggestion(fedloom: Fedloom) -> None:
+def test_what_an_algorithm_costs_is_what_its_paper_says(fedloom):
+    for name, *costs in (
+        (
+            "scaffold",
+            "sent    2 vectors  x, c",
+            "sends      2 vectors  delta, dc",
+            "keeps      1 v",
+        ),
+        ("fedacg", "sent    1 vector   x", "sends      1 vector ", "keeps      0 vectors"),
+    ):
+        lines = fedloom("show", name).output
+        for cost in (*costs, "gradients per step  1"):
+            assert cost in lines
     assert "did you mean 'scaffold'?" in fedloom("show", "scafold", code=2).output
 
 
-OPTIONS = [
+def test_the_committed_schemas_are_those_of_the_records():
+    schemas = {path.name for path in (ROOT / "docs/schemas").glob("*.json")} - {"settings.json"}
+    assert schemas == {f"{name}.json" for name in PRINTED}
+    for path, text in pages().items():
+        assert (ROOT / "docs" / path).read_text("utf-8") == text, "make them again: nox -s docs"
+
+
+# ---------------------------------------------------------------------------------- width of lines
+CELLS = [
     ["key", "meaning", "source"],
     ["algorithm.precondition_first_step", "divide the very first step too", "line 3 has no A"],
     ["algorithm.a_lag", "the matrix of the round before", "\x1b[1mred \u5e73\u5747 [b]x[/b]"],
@@ -208,15 +203,105 @@ OPTIONS = [
 
 
 @pytest.mark.parametrize("space", [None, 120, 80, 60, 20])
-def test_a_table_is_wrapped_at_words_at_any_width(space: int | None) -> None:
-    lines = table(OPTIONS, space).splitlines()
+def test_a_table_is_wrapped_at_words_at_any_width(space):
+    lines = table(CELLS, space).splitlines()
     assert all(cell_len(line) <= (space or 200) and line == line.rstrip() for line in lines)
-    words = [word for line in OPTIONS for cell in line for word in cell.split()]
+    words = [word for line in CELLS for cell in line for word in cell.split()]
     kept = " ".join(lines).replace("\\x1b", "\x1b").split()
     assert "\x1b" not in "".join(lines), "no cell commands the terminal"
     if space != 20:  # narrower than the longest word
         assert sorted(kept) == sorted(words), "no word is cut, added or lost"
-        assert lines[0].split() == OPTIONS[0]
+        assert lines[0].split() == CELLS[0]
     if space in (None, 120):
-        assert len(lines) == len(OPTIONS)
+        assert len(lines) == len(CELLS)
     assert table([]) == ""
+
+
+SMALL = ("rounds=2", "local.epochs=1", "cohort=4", "data.clients=8")
+RESULTS = ROOT / "docs/results"
+LINES = str(RESULTS / "papers")
+RUNS = ("digits", *SMALL, "algorithm=fedacg", "model.hidden=[64,64]")
+WIDE = {
+    "demo": ("demo", "--rounds", "1", "--seeds", "2"),
+    "run": ("run", *RUNS, "--seeds", "2"),
+    "sweep": ("sweep", *RUNS, "local.lr=0.1,0.3", "local.momentum=0.5,0.9"),
+    "paper": ("paper", "fedacg:1b", "--rows", "fedavg,fedavgm,fedacg", "--out", LINES),
+    "dry run": ("paper", "fedacg:1b", "--dry-run"),
+    "list": ("paper", "run", str(RESULTS / "plan.toml"), "--dry-run", "--out", LINES),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WIDE)
+def test_no_line_is_wider_than_the_page(name, fedloom, monkeypatch):
+    """In terminals of 80 and 120 columns and in a pipe; but a command to be copied stays on its
+    line. From the second time on a command finds its runs finished, and lays out the same tables.
+    The list reads all lines for seconds: once.
+    """
+    monkeypatch.setattr("fedloom.cli.demo._illustrate", lambda out, names: None)
+    for width in (80, 120, 0) if name != "list" else (80,):
+        if width:
+            monkeypatch.setenv("COLUMNS", str(width))
+        else:
+            monkeypatch.delenv("COLUMNS")
+        lines = fedloom(*WIDE[name]).stdout.splitlines()
+        page = width or (columns() if name in ("paper", "dry run") else 80)
+        assert lines and not [x for x in lines if len(x) > page and "fedloom " not in x]
+
+
+def test_settings_that_differ_are_listed_where_a_table_would_cut_words(fedloom, monkeypatch):
+    """No name of a setting or value is broken in a narrow terminal: it says whose each value is."""
+    for algorithm in ("fedavg", "fedprox", "fedavgm", "fedacg"):
+        words = (*SMALL[1:], "rounds=1", f"algorithm={algorithm}", "model.hidden=[8]")
+        fedloom("run", "digits", *words, "--out", f"runs/{algorithm}", "--quiet")
+    monkeypatch.setenv("COLUMNS", "50")
+    said = fedloom("compare", "runs").stdout.partition("Settings that differ:\n")[2]
+    lines = [line.split(maxsplit=1) for line in said.partition("\n\n")[0].splitlines()]
+    assert ["algorithm.lam", "-; 0.85: FedACG"] in lines
+    assert ["algorithm.mu", "-; 0.001: FedProx"] in lines
+    assert max(map(len, said.splitlines())) <= 50
+    monkeypatch.setenv("COLUMNS", "200")
+    lines = [line.split() for line in fedloom("compare", "runs").stdout.splitlines()]
+    assert ["algorithm.mu", "-", "-", "-", "0.001"] in lines
+
+
+@pytest.mark.parametrize("name", ["fedacg", "dirichlet", "local"])
+def test_a_description_is_broken_at_words(name, fedloom, monkeypatch):
+    """Of `show`, in a terminal that is narrower than the docstring's lines; no word is lost."""
+    monkeypatch.setenv("COLUMNS", "80")
+    wide = fedloom("show", name).stdout
+    narrow = reflowed(wide, 80)
+    assert max(map(len, narrow.splitlines())) <= 80 and narrow.split() == wide.split()
+
+
+def test_lines_that_were_not_broken_for_their_width_stay_lines():
+    text = "  server: x        client: -\n  " + "word " * 19 + "\n  end of it\n\n  last"
+    eight, eleven = (" ".join(["word"] * n) for n in (8, 11))
+    lines = ["  server: x        client: -", f"  {eleven}", f"  {eight} end of it", "", "  last"]
+    assert reflowed(text, 60).splitlines() == lines
+
+
+def helps(command, context):
+    """What --help prints of a command and of those below it, 80 columns wide."""
+    yield command.get_help(context)
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            yield from helps(below, click.Context(below, context, name, terminal_width=80))
+
+
+def test_help_is_no_wider_than_a_terminal_and_begins_with_what_a_beginner_needs():
+    """No summary is cut, and each takes one line."""
+    text = "\n".join(helps(cli, click.Context(cli, info_name="fedloom", terminal_width=80)))
+    assert not [line for line in text.splitlines() if len(line) > 80]
+    said = CliRunner().invoke(cli, ["--help"], terminal_width=80).output
+    first, more = said.split("To begin with:\n")[1].split("More:\n")
+    assert re.findall(r"^  (\w+)", first, re.MULTILINE) == list(FIRST)
+    others = {*cli.list_commands(click.Context(cli))} - {*FIRST}
+    assert {*re.findall(r"^  (\w+)", more, re.MULTILINE)} == others
+    summaries = [first + more]
+    for group in ("data", "deploy"):
+        output = CliRunner().invoke(cli, [group, "--help"], terminal_width=80).output
+        summaries.append(output.split("Commands:\n")[1])
+    for part in summaries:
+        assert "..." not in part and not re.search(r"^    ", part, re.MULTILINE)

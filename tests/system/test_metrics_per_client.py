@@ -20,12 +20,17 @@ from fedloom.report.table_text import table_cells
 from fedloom.submodels import HeteroFL
 from tiny import small
 
-ENGINES = ["serial", "vectorised:2"]
-UPWARDS = {"higher_is_better": True}
+engines = pytest.mark.parametrize("engine", ["serial", "vectorised:2"])
 
 
 def mean_accuracy(outputs, targets):
     return (outputs.argmax(1) == targets).float().mean()
+
+
+def labelled(*labels):
+    """Examples with these labels."""
+    inputs = np.random.default_rng(len(labels)).normal(size=(len(labels), 5))
+    return inputs.astype("float32"), np.array(labels, dtype="int64")
 
 
 def with_tests(sizes=(3, 5, 8, 4)):
@@ -37,6 +42,13 @@ def with_tests(sizes=(3, 5, 8, 4)):
         return (draw.normal(size=(n, 5)) + labels[:, None]).astype("float32"), labels
 
     return from_clients([sample(n) for n in sizes], client_tests=[sample(2 * n) for n in sizes])
+
+
+def outputs_of(result, data, i):
+    """The model's outputs on a client's test rows, and the labels."""
+    index = data.test_clients.of(i)
+    with torch.no_grad():
+        return result.model(data.test_inputs[index]), data.test_targets[index]
 
 
 def ranked(scores, positive):
@@ -63,29 +75,31 @@ class Auc:
 ALL = {"auc": Auc(), "batch": mean_accuracy, "each": lambda o, t: (o.argmax(1) == t).float()}
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+def kept(tmp_path):
+    return json.loads((tmp_path / "run" / "clients.json").read_text())
+
+
+@engines
 def test_every_metric_is_measured_on_each_clients_own_rows(engine, engine_of, tmp_path):
     data = with_tests()
     result = small(FedAvg(), engine=engine_of(engine), metrics=ALL, data=data).run(tmp_path / "run")
-    told = json.loads((tmp_path / "run" / "clients.json").read_text())
-    assert told["metrics"] == result.client_metrics and told["values"] == result.clients
-    assert told["basis"] == "own test sets" and [*told["metrics"]] == [*ALL]
+    file = kept(tmp_path)
+    values = file["metrics"]
+    assert values == result.client_metrics and file["values"] == result.clients
+    assert file["basis"] == "own test sets" and [*values] == [*ALL]
     for i in range(data.population):
-        index = data.test_clients.of(i)
-        with torch.no_grad():
-            z, y = result.model(data.test_inputs[index]), data.test_targets[index]
+        z, y = outputs_of(result, data, i)
         right = float((z.argmax(1) == y).double().mean())
-        assert told["metrics"]["each"][i] == pytest.approx(right)
-        assert told["metrics"]["batch"][i] == pytest.approx(right)
-        assert told["metrics"]["auc"][i] == pytest.approx(float(ranked(z[:, 1] - z[:, 0], y == 1)))
-    row, values = result.history[-1], told["metrics"]["auc"]
+        assert values["each"][i] == pytest.approx(right) == values["batch"][i]
+        assert values["auc"][i] == pytest.approx(float(ranked(z[:, 1] - z[:, 0], y == 1)))
+    row = result.history[-1]
     for where in (row, result.summary):
-        assert where["client_auc_worst"] == min(values)
-        assert where["client_auc_mean"] == pytest.approx(np.mean(values))
-        assert where["client_each_spread"] == pytest.approx(np.std(told["metrics"]["each"]))
-        assert where["client_batch_worst"] == min(told["metrics"]["batch"])
+        assert where["client_auc_worst"] == min(values["auc"])
+        assert where["client_auc_mean"] == pytest.approx(np.mean(values["auc"]))
+        assert where["client_each_spread"] == pytest.approx(np.std(values["each"]))
+        assert where["client_batch_worst"] == min(values["batch"])
     assert result.per_client()[0].keys() == {"client", "examples", *ALL}
-    assert result.per_client()[0]["auc"] == min(values)
+    assert result.per_client()[0]["auc"] == min(values["auc"])
     group = group_runs([load_run(tmp_path / "run")])
     heads, cells = table_cells(comparison(group))
     assert cells[0][heads.index("worst client, each")] == f"{row['client_each_worst']:.4g}"
@@ -93,60 +107,52 @@ def test_every_metric_is_measured_on_each_clients_own_rows(engine, engine_of, tm
 
 
 def test_one_class_gives_no_auc_and_says_so(tmp_path):
-    draw = np.random.default_rng(1)
-    sample = lambda *labels: (draw.normal(size=(len(labels), 5)).astype("float32"), labels)
-    some = [sample(0, 1, 2), sample(1, 0), sample(2, 0, 1, 1)]
-    tests = [sample(1, 1, 1), sample(0, 1, 0), sample()]
-    some, tests = ([(x, np.array(y, dtype="int64")) for x, y in part] for part in (some, tests))
+    some = [labelled(0, 1, 2), labelled(1, 0), labelled(2, 0, 1, 1)]
+    tests = [labelled(1, 1, 1), labelled(0, 1, 0), labelled()]
     data = from_clients(some, client_tests=tests)
     result = small(FedAvg(), metrics=ALL, data=data, cohort=2).run(tmp_path / "run")
-    told = json.loads((tmp_path / "run" / "clients.json").read_text())
+    file = kept(tmp_path)
     assert result.clients[0] is None and result.clients[1] in (0.0, 0.5, 1.0)
-    assert told["why_none"]["auc"] == {"its test rows have one class": [0], "no test rows": [2]}
-    assert told["why_none"]["each"] == {"no test rows": [2]}
-    assert told["metrics"]["each"][0] is not None and told["metrics"]["each"][2] is None
+    assert file["why_none"]["auc"] == {"its test rows have one class": [0], "no test rows": [2]}
+    assert file["why_none"]["each"] == {"no test rows": [2]}
+    assert file["metrics"]["each"][0] is not None and file["metrics"]["each"][2] is None
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@engines
 def test_without_own_rows_a_metric_of_a_set_has_no_value_per_client(engine, engine_of, tmp_path):
-    metrics = {name: ALL[name] for name in ("batch", "auc", "each")}
-    result = small(FedAvg(), engine=engine_of(engine), metrics=metrics, **UPWARDS).run(
-        tmp_path / "run"
-    )
+    given = {"metrics": {name: ALL[name] for name in ("batch", "auc", "each")}}
+    given |= {"engine": engine_of(engine), "higher_is_better": True}
+    result = small(FedAvg(), **given).run(tmp_path / "run")
     assert result.last == pytest.approx(result.history[-1]["test_each"])
     assert result.clients == [None] * len(result.clients)
-    told = json.loads((tmp_path / "run" / "clients.json").read_text())
+    file = kept(tmp_path)
     why = {"it needs test rows of the client's own: data.tests = matched": [*range(7)]}
-    assert told["why_none"]["batch"] == told["why_none"]["auc"] == why
-    assert all(v is not None for v in told["metrics"]["each"])
-    assert {k for k in result.summary if k.startswith("client_")} == {
-        f"client_each_{part}" for part in ("mean", "worst", "tenth", "spread")
-    }
+    assert file["why_none"]["batch"] == file["why_none"]["auc"] == why
+    assert all(v is not None for v in file["metrics"]["each"])
+    parts = {f"client_each_{part}" for part in ("mean", "worst", "tenth", "spread")}
+    assert {k for k in result.summary if k.startswith("client_")} == parts
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@engines
 def test_a_metric_that_is_a_mean_of_some_batches_is_measured_client_by_client(engine, engine_of):
     def mixed(outputs, targets):
-        found = (outputs.argmax(1) == targets).float()
-        return found if len(found) == 500 else found.mean()
+        right = (outputs.argmax(1) == targets).float()
+        return right if len(right) == 500 else right.mean()
 
     data = with_tests((3, 5, 8, 542))  # 1,116 examples are 500, 500 and 116
-    short = {"rounds": 2, "local": Local(steps=2, batch=4, lr=0.1), **UPWARDS}
+    short = {"rounds": 2, "local": Local(steps=2, batch=4, lr=0.1), "higher_is_better": True}
     result = small(
         FedAvg(), engine=engine_of(engine), metrics={"mixed": mixed}, data=data, **short
     ).run()
-    for i, found in enumerate(result.clients):
-        index = data.test_clients.of(i)
-        with torch.no_grad():
-            right = result.model(data.test_inputs[index]).argmax(1) == data.test_targets[index]
-        assert found == pytest.approx(float(right.double().mean()))
+    for i, value in enumerate(result.clients):
+        z, y = outputs_of(result, data, i)
+        assert value == pytest.approx(float((z.argmax(1) == y).double().mean()))
 
 
 def test_the_report_has_every_metric_of_clients_with_names(tmp_path):
-    draw = np.random.default_rng(4)
-    sample = lambda n: (draw.normal(size=(n, 5)).astype("float32"), np.arange(n) % 3)
     names = ["north", "south", "west"]
-    data = from_clients({n: sample(9) for n in names}, client_tests={n: sample(6) for n in names})
+    rows = lambda n: labelled(*(np.arange(n) % 3))
+    data = from_clients({n: rows(9) for n in names}, client_tests={n: rows(6) for n in names})
     metrics = {name: ALL[name] for name in ("auc", "each")}
     result = small(FedAvg(), metrics=metrics, data=data, cohort=2).run(tmp_path / "run")
     heads, lines, count = client_cells(group_runs([load_run(tmp_path / "run")]))
@@ -160,12 +166,9 @@ def test_the_report_has_every_metric_of_clients_with_names(tmp_path):
 
 
 def test_an_accuracy_stands_beside_that_of_the_majoritys_class(tmp_path):
-    rows = lambda labels: (np.ones((len(labels), 5), dtype="float32"), np.array(labels))
-    own = {"a": [1, 1, 0], "b": [0, 0, 2], "c": [2, 2, 2]}
-    tests = [rows(labels) for labels in ([1, 1, 1, 0], [1, 1, 0, 0, 0], [0])]
-    data = from_clients(
-        {k: rows(v) for k, v in own.items()}, client_tests=dict(zip(own, tests, strict=True))
-    )
+    own = {"a": labelled(1, 1, 0), "b": labelled(0, 0, 2), "c": labelled(2, 2, 2)}
+    tests = {"a": labelled(1, 1, 1, 0), "b": labelled(1, 1, 0, 0, 0), "c": labelled(0)}
+    data = from_clients(own, client_tests=tests)
     small(FedAvg(), data=data, cohort=2).run(tmp_path / "run")
     heads, lines, _ = client_cells(group_runs([load_run(tmp_path / "run")]))
     assert heads[-2:] == ["accuracy %", "majority %"]
@@ -175,7 +178,7 @@ def test_an_accuracy_stands_beside_that_of_the_majoritys_class(tmp_path):
 def test_sub_models_have_no_value_per_client_of_a_mean_of_batches():
     parts = {"submodel": HeteroFL(), "capacities": [0.5, 1.0, 1.0, 1.0], "data": with_tests()}
     parts |= {"evaluate": Evaluation(sizes=(0.75,)), "metrics": {"acc": mean_accuracy}}
-    result = small(FedAvg(), **parts, **UPWARDS).run()
+    result = small(FedAvg(), **parts, higher_is_better=True).run()
     assert result.history[-1]["test_acc@0.5"] > 0
     assert not [k for k in result.history[-1] if k.startswith("local_")]
     assert result.summary["sizes"]["unseen"][0]["outside"] is None
@@ -197,8 +200,8 @@ class Surprise:
         return math.exp(mean)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("own", [True, False])
+@engines
+@pytest.mark.parametrize("own", [True, False], ids=["own rows", "the common test set"])
 def test_values_per_client_heed_weights_and_final(engine, own, engine_of):
     parts = {"data": with_tests()} if own else {}
     experiment = small(FedAvg(), engine=engine_of(engine), metrics={"it": Surprise()}, **parts)
@@ -206,11 +209,10 @@ def test_values_per_client_heed_weights_and_final(engine, own, engine_of):
     with torch.no_grad():
         outputs, labels = result.model(data.test_inputs), data.test_targets
     each, weight = Surprise()(outputs, labels).double(), Surprise().weight(labels).double()
-    for i, found in enumerate(result.clients):
+    for i, value in enumerate(result.clients):
         if own:
             much = torch.zeros(len(labels)).index_fill_(0, data.test_clients.of(i), 1.0)
         else:  # a test set in which each class is as frequent as at the client
-            of_class = torch.bincount(labels, minlength=3)
-            much = (data.label_counts()[i] / of_class)[labels]
+            much = (data.label_counts()[i] / torch.bincount(labels, minlength=3))[labels]
         mean = (much * weight * each).sum() / (much * weight).sum()
-        assert found == pytest.approx(Surprise.final(mean), rel=1e-6)
+        assert value == pytest.approx(Surprise.final(mean), rel=1e-6)

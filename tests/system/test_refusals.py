@@ -1,12 +1,16 @@
 """What is refused, and in which words: the key, its value, what is allowed, what to do."""
 
-from __future__ import annotations
-
+import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
-from tiny import Fedloom
+from fedloom import Experiment, FedAvg
+from fedloom.data import digits, iid
+from fedloom.models import mlp
+from fedloom.report import load_run
+from support.folders import record
 
 # settings of `fedloom run digits`, and parts of what is said of them; the line names where they are
 SETTINGS = [
@@ -198,30 +202,135 @@ COMMANDS = [
 ]
 
 
+def refused(fedloom, command, words):
+    """It is one line with these words, and nothing is begun -> what is said."""
+    said = fedloom(*command.split(), code=2).output
+    assert all(word in said for word in words), said
+    assert not Path("runs").exists(), "nothing is begun"
+    return said
+
+
 @pytest.mark.parametrize(("settings", "words"), [(row[0], row[1:]) for row in SETTINGS])
-def test_a_setting_is_refused_by_its_key(
-    settings: str, words: tuple[str, ...], fedloom: Fedloom
-) -> None:
-    said = refused(fedloom, "run digits " + settings, words)
-    assert "error: command line" in said
+def test_a_setting_is_refused_by_its_key(settings, words, fedloom):
+    assert "error: command line" in refused(fedloom, "run digits " + settings, words)
 
 
 @pytest.mark.parametrize(("settings", "words"), [(row[0], row[1:]) for row in MIXES])
-def test_a_mix_is_refused_by_its_parts(
-    settings: str, words: tuple[str, ...], fedloom: Fedloom
-) -> None:
+def test_a_mix_is_refused_by_its_parts(settings, words, fedloom):
     refused(fedloom, "run digits " + settings, words)
 
 
 @pytest.mark.parametrize(("command", "words"), [(row[0], row[1:]) for row in COMMANDS])
-def test_a_command_is_refused(command: str, words: tuple[str, ...], fedloom: Fedloom) -> None:
+def test_a_command_is_refused(command, words, fedloom):
     refused(fedloom, command, words)
 
 
-def refused(fedloom: Fedloom, command: str, words: tuple[str, ...]) -> str:
-    """It is one line with these words, and nothing is begun -> what is said."""
-    said = fedloom(*command.split(), code=2).output
-    for word in words:
-        assert word in said
-    assert not Path("runs").exists(), "nothing is begun"
-    return said
+def test_a_recipes_own_codec_is_not_blamed_on_the_command_line(fedloom):
+    text = 'compress = "topk:abc"\nrounds = 2\nmodel = "mlp"\nalgorithm = "fedavg"\n'
+    Path("own.toml").write_text(f'{text}[data]\nname = "digits"\npartition = "iid"\n')
+    said = "file 'own.toml': compress.ratio must be in (0, 1], got 'abc'"
+    for more in ([], ["algorithm=fedacg"], ["compress.feedback=forget"]):
+        assert said in fedloom("run", "own.toml", *more, code=2).output
+
+
+# ------------------------------------------------------------------------- folders, files, machines
+SMALL = ("rounds=2", "local.epochs=1")
+
+
+@pytest.mark.parametrize("command", ["run --resume", "compare", "report", "export"])
+def test_what_is_no_run(command, fedloom):
+    assert "nowhere" in fedloom(*command.split(), "nowhere", code=1).output
+    Path("empty").mkdir()
+    assert "config.toml" in fedloom(*command.split(), "empty", code=1).output
+
+
+def test_data_that_are_not_there(fedloom, monkeypatch):
+    monkeypatch.setenv("FEDLOOM_DATA", str(Path("data").absolute()))
+    Path("data").mkdir()
+    text = fedloom("run", "fashion_dirichlet", "data.download=false", code=2).output
+    for word in ("train-images-idx3-ubyte.gz", "data/fashion-mnist", "md5", "FEDLOOM_DATA"):
+        assert word in text
+
+    def refuse(*_, **__):
+        raise OSError("connection refused")
+
+    monkeypatch.setattr("requests.get", refuse)
+    text = fedloom("run", "mnist_iid", code=2).output
+    assert "connection refused" in text and "md5" in text
+
+
+def test_a_folder_that_cannot_be_written(fedloom):
+    Path("file").write_text("")
+    assert "cannot be written" in fedloom("run", *SMALL, "--out", "file/run", code=2).output
+    assert "exists" in fedloom("run", *SMALL, "--out", "file", code=2).output
+
+
+def test_a_folder_that_holds_a_run(fedloom, a):
+    before = Path("a/summary.json").read_bytes()
+    assert "fedloom run --resume a" in fedloom("run", *SMALL, "out=a", code=2).output
+    text = fedloom("run", *SMALL, "algorithm=scaffold", "out=a", code=2).output
+    assert "'a' exists, and holds something else than this run (algorithm.name" in text
+    assert "resume" not in text and "choose another --out" in text
+    Path("b").mkdir()
+    shutil.copytree("a", "b/seed1")
+    assert "b/seed1" in fedloom("run", *SMALL, "--out", "b", "--seeds", 2, code=2).output
+    assert not Path("b/seed0").exists(), "found out before the first run"
+    assert Path("a/summary.json").read_bytes() == before
+
+
+def test_a_run_goes_on_with_its_own_settings_alone(fedloom, a):
+    assert "local.lr cannot change" in fedloom("run", "--resume", "a", "local.lr=1", code=2).output
+    assert "2 rounds already" in fedloom("run", "--resume", "a", "rounds=1", code=2).output
+    assert load_run("a").finished, "a refused change leaves the run as it was"
+
+
+def test_a_run_from_python_goes_on_in_python(fedloom):
+    data = digits(iid(clients=5))
+    given = {"algorithm": FedAvg(), "model": lambda: mlp(64), "data": data, "rounds": 1}
+    Experiment(**given, device="cpu").run("a")
+    assert "Experiment(...).resume('a')" in fedloom("run", "--resume", "a", code=2).output
+    assert "from Python" in fedloom("run", "a/config.toml", code=2).output
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there(fedloom):
+    assert "no GPU" in fedloom("run", "device=cuda", code=2).output
+
+
+def test_what_nobody_foresaw_is_one_line_too(fedloom, monkeypatch):
+    def fail(*_, **__):
+        raise RuntimeError("a first line\nand a second")
+
+    monkeypatch.setattr("fedloom.config.resolve", fail)
+    (line,) = fedloom("run", "digits", code=1).output.splitlines()
+    said = "error: RuntimeError: a first line and a second (unexpected: `fedloom --debug ...`"
+    assert line.startswith(said)
+
+
+# ------------------------------------------------------------------------------------ what is said
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("local.schedule={name = 'cosine', rounds = 1}", "0 from round 2 of 2 on"),
+        ("evaluate.sizes_every=3", "evaluate.sizes_every has no effect"),
+        (
+            "aggregation={name = 'trimmed_mean', trim = 0.05}",
+            "take aggregation.trim = 0.1, or a cohort of at least 20 clients",
+        ),
+        ("algorithm=scaffold algorithm.option=1 local.momentum=0.9", ""),  # it does not read it
+    ],
+)
+def test_what_has_no_effect_is_said(change, words, fedloom):
+    changes = [change] if "{" in change else change.split()
+    assert words in fedloom("run", *SMALL, *changes, "--dry-run").output
+
+
+def test_a_run_that_has_exploded_says_so(fedloom):
+    output = fedloom("run", *SMALL, "local.lr=1e6", "--out", "a").output
+    said = "the run diverges: train_loss is "
+    assert f"warning: round 2: {said}" in output
+    assert "warning: the accuracy is" in output and "nothing of use was learnt" in output
+    assert record("a")["warnings"][0].startswith(said)
+    assert f"warning: a: {said}" in fedloom("compare", "a").output
+    text = fedloom("run", *SMALL, "local.lr=1e30", "--quiet", code=1).output
+    assert "client" in text and "round" in text and "lower local.lr" in text

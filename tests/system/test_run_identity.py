@@ -1,61 +1,70 @@
-"""What decides the numbers of a run tells it from others: for `resume`, and for `compare`."""
+"""What decides the numbers of a run tells it from others, for `resume` and `compare`; what was
+changed since it was written is said, and never gone on from.
+"""
 
-from __future__ import annotations
-
-import re
+import json
 import runpy
 import subprocess
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from crash_script import agree
 from crash_script import experiment as stopped
 from torch import nn
 
 from fedloom import Experiment, FedAvg, Local
 from fedloom.algorithms import FedACG, fedprox
 from fedloom.cli.__main__ import cli
-from fedloom.compression.link import Link
+from fedloom.compression.codecs import TopK
+from fedloom.compression.error_feedback import Residual
+from fedloom.compression.link import FieldCodec, Link
 from fedloom.data import digits, dirichlet, iid
 from fedloom.errors import CheckpointError
+from fedloom.experiment import provenance
 from fedloom.experiment.provenance import configuration, mark, plain
 from fedloom.federation.devices import LogNormal
 from fedloom.models import mlp
 from fedloom.report.runs import load_run
-from tiny import clusters, environment, small
+from fedloom.storage.atomic import checksum
+from fedloom.storage.run_directory import RunDirectory
+from fedloom.study import state_of
+from fedloom.submodels import FedRolex, HeteroFL
+from support.folders import record
+from tiny import clusters, environment, small, weights
 from tiny import mlp as tiny_mlp
 
-
-def of_digits(partition, folder, seed=0, **given):
-    torch.manual_seed(0)
-    parts = {"algorithm": FedAvg(), "model": mlp(64, (4,), 10), "rounds": 1, "cohort": 2, **given}
-    return Experiment(data=digits(partition, seed=seed), seed=seed, **parts).run(folder)
+# ---------------------------------------------------------------------------------- configurations
+TEN = iid(clients=10)
+RUNS = {
+    "iid": (TEN, {}),
+    "skew": (dirichlet(0.05, clients=10), {}),
+    "many": (iid(clients=20), {}),
+    "down": (TEN, {"compress": Link(down="sign")}),
+    "slow": (TEN, {"devices": LogNormal()}),
+    "double": (TEN, {"dtype": "float64"}),
+    "begun": (TEN, {"weights": mlp(64, (4,), 10).state_dict()}),
+    "again": (TEN, {"engine": "vectorised", "seed": 1}),
+}
 
 
 def test_runs_of_other_data_or_compression_are_of_another_group(tmp_path):
-    runs = {
-        "iid": (iid(clients=10), {}),
-        "skew": (dirichlet(0.05, clients=10), {}),
-        "many": (iid(clients=20), {}),
-        "down": (iid(clients=10), {"compress": Link(down="sign")}),
-        "slow": (iid(clients=10), {"devices": LogNormal()}),
-        "double": (iid(clients=10), {"dtype": "float64"}),
-        "begun": (iid(clients=10), {"weights": mlp(64, (4,), 10).state_dict()}),
-        "again": (iid(clients=10), {"engine": "vectorised", "seed": 1}),
-    }
-    found = {}
-    for name, (partition, given) in runs.items():
-        of_digits(partition, tmp_path / name, **given)
-        found[name] = load_run(tmp_path / name).group
-    assert found.pop("again") == found["iid"], "a seed and an engine make no other group"
-    assert len(set(found.values())) == len(found), found
-    told = CliRunner().invoke(cli, ["compare", *(str(tmp_path / name) for name in runs)]).output
-    assert "kind iid" in told and "kind dirichlet" in told and "clients 20" in told
-    assert "data.split" not in told
+    groups = {}
+    for name, (partition, given) in RUNS.items():
+        torch.manual_seed(0)
+        data = digits(partition, seed=given.get("seed", 0))
+        parts = {"algorithm": FedAvg(), "model": mlp(64, (4,), 10), "rounds": 1, "cohort": 2}
+        Experiment(data=data, **parts, **given).run(tmp_path / name)
+        groups[name] = load_run(tmp_path / name).group
+    assert groups.pop("again") == groups["iid"], "a seed and an engine make no other group"
+    assert len(set(groups.values())) == len(groups), groups
+    table = CliRunner().invoke(cli, ["compare", *(str(tmp_path / name) for name in RUNS)]).output
+    assert "kind iid" in table and "kind dirichlet" in table and "clients 20" in table
+    assert "data.split" not in table
 
 
 # what of an experiment no configuration names, and why
@@ -78,24 +87,18 @@ ELSEWHERE = {
 
 def test_every_argument_is_in_the_configuration_or_decides_nothing():
     """A new argument of an experiment must be told, or get a reason here."""
-    exp = small(
-        FedAvg(),
-        torch.float64,
-        name="n",
-        label="l",
-        compress=Link("topk:0.5", down="sign"),
-        devices=LogNormal(),
-        model=nn.Linear(5, 3).double(),
-        weights=nn.Linear(5, 3).state_dict(),
-    )
-    told = configuration(exp, exp.build()).keys()
+    given = {"name": "n", "label": "l", "compress": Link("topk:0.5", down="sign")}
+    given |= {"devices": LogNormal(), "weights": nn.Linear(5, 3).state_dict()}
+    exp = small(FedAvg(), torch.float64, model=nn.Linear(5, 3).double(), **given)
+    known = configuration(exp, exp.build()).keys()
     optional = {"submodel", "private", "aggregation", "attack", "churn", "availability"}
     optional |= {"choose", "clock", "stages", "model_seed"}
     names = {field.name for field in fields(Experiment)}
-    assert names - told - optional == ELSEWHERE.keys() & names
+    assert names - known - optional == ELSEWHERE.keys() & names
     assert ELSEWHERE.keys() <= names
 
 
+# ------------------------------------------------------------------------------------ another run
 class Weighted(nn.Module):
     def __init__(self, weights):
         super().__init__()
@@ -116,52 +119,98 @@ class Permuted(nn.Module):
         return self.line(x[:, self.order])
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "says"),
-    [
-        (
-            {"algorithm": fedprox(mu=np.float32(0.5))},
-            {"algorithm": fedprox(mu=np.float32(7.0))},
-            "algorithm differ",
-        ),
-        (
-            {"objective": Weighted([1.0, 1.0, 1.0])},
-            {"objective": Weighted([1.0, 1.0, 9.0])},
-            "objective differ",
-        ),
-        (
-            {"model": Permuted([0, 1, 2, 3, 4])},
-            {"model": Permuted([4, 3, 2, 1, 0])},
-            "weights differ",
-        ),
-    ],
-    ids=["number", "loss", "index buffer"],
-)
-def test_another_content_is_another_run(one, other, says, tmp_path):
-    run = lambda given: small(**{"algorithm": FedAvg(), "rounds": 2, **given})
-    run(one).run(tmp_path / "run")
-    with pytest.raises(CheckpointError, match=says):
-        run(other).resume(tmp_path / "run")
-    run(one).resume(tmp_path / "run")
+def coded(ratio):
+    return {"compress": FieldCodec(TopK(ratio=ratio), Residual())}
 
 
-def with_rate(rate):
-    return small(FedAvg(), rounds=2, local=Local(lr=0.5, schedule=lambda round, step: rate))
+SLICES = {"submodel": HeteroFL(), "capacities": [0.5, 1.0]}
+ONE = [1.0, 1.0, 1.0]
+# {what: (the run, another one, what is said to differ)}
+OTHERS = {
+    "a number": (
+        {"algorithm": fedprox(mu=np.float32(0.5))},
+        {"algorithm": fedprox(mu=np.float32(7.0))},
+        "algorithm",
+    ),
+    "a loss's buffer": (
+        {"objective": Weighted(ONE)},
+        {"objective": Weighted([*ONE[1:], 9.0])},
+        "objective",
+    ),
+    "a model's buffer": (
+        {"model": Permuted([0, 1, 2, 3, 4])},
+        {"model": Permuted([4, 3, 2, 1, 0])},
+        "weights",
+    ),
+    "a codec's option": (coded(0.5), coded(0.4), "compress"),
+    "a codec": ({}, coded(0.5), "compress"),
+    "a rule": (SLICES, SLICES | {"submodel": FedRolex()}, "submodel"),
+    "capacities": (SLICES, SLICES | {"capacities": [0.25, 1.0]}, "submodel"),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_another_content_is_another_run(name, tmp_path):
+    one, other, part = OTHERS[name]
+    of = lambda given, rounds: small(**{"algorithm": FedAvg(), "rounds": rounds, **given})
+    of(one, 2).run(tmp_path / "run")
+    with pytest.raises(CheckpointError, match=f"another configuration: {part} differ"):
+        of(other, 3).resume(tmp_path / "run")
+    assert len(of(one, 3).resume(tmp_path / "run").history) == 3
+
+
+def test_another_configuration_or_seed_or_data_is_another_run(tmp_path):
+    stopped(rounds=2).run(tmp_path / "run")
+    for change in (
+        {"algorithm": FedACG()},
+        {"seed": 6},
+        {"cohort": 3},
+        {"local": Local(epochs=1, batch=4, lr=0.051)},
+        {"data": clusters(seed=8)},
+        {"data": clusters(sizes=(1, 3, 5, 8, 11, 3, 12))},
+        {"model": tiny_mlp(seed=6)},
+        {"weighting": "uniform"},
+        {"sampling": "bernoulli"},
+        {"nonfinite": "skip"},
+    ):
+        with pytest.raises(CheckpointError, match=r"another configuration.*differ"):
+            stopped(rounds=2, **change).resume(tmp_path / "run")
+    assert len(stopped(rounds=3).resume(tmp_path / "run").history) == 3
+    with pytest.raises(CheckpointError, match="not a run directory"):
+        stopped().resume(tmp_path)
+
+
+def test_every_changed_input_is_another_run(tmp_path):
+    data = clusters(sizes=(1, 300, 300, 200))
+
+    def resumed(**changes):
+        return stopped(rounds=1, data=replace(data, **changes)).resume(tmp_path / "run")
+
+    stopped(rounds=1, data=data).run(tmp_path / "run")
+    for name in ("inputs", "test_inputs"):
+        array = getattr(data, name)
+        for row in (0, 1, 2, len(array) - 2, len(array) - 1):
+            other = array.clone()
+            other[row, -1] += 1e-3
+            with pytest.raises(CheckpointError, match="samples differ"):
+                resumed(**{name: other})
+    with pytest.raises(CheckpointError, match="samples differ"):
+        resumed(inputs=data.inputs.flip(0))
+    resumed(inputs=data.inputs.t().contiguous().t())  # the same, laid out otherwise
 
 
 def test_another_function_is_said(tmp_path, caplog):
-    with_rate(1.0).run(tmp_path / "run")
-    with_rate(1.0).resume(tmp_path / "run")
+    def of(rate):
+        return small(FedAvg(), rounds=2, local=Local(lr=0.5, schedule=lambda round, step: rate))
+
+    of(1.0).run(tmp_path / "run")
+    of(1.0).resume(tmp_path / "run")
     assert "function" not in caplog.text
-    with_rate(0.01).resume(tmp_path / "run")
+    of(0.01).resume(tmp_path / "run")
     assert "the function local.schedule has other numbers or names in it" in caplog.text
 
 
-def test_a_number_of_numpy_is_written_as_one():
-    assert plain(fedprox(mu=np.float32(0.5)))["mu"] == 0.5
-    assert plain([np.int64(3), torch.tensor(0.25), np.bool_(True)]) == [3, 0.25, True]
-
-
+# ------------------------------------------------------------------------------------------ marks
 SCRIPT = """
 from fedloom.experiment.provenance import mark
 def rate(round, step, low=0.5):
@@ -176,14 +225,9 @@ def test_a_mark_is_the_same_in_every_process(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("s.py").write_text(SCRIPT)
     runpy.run_path("s.py", run_name="__main__")
-    there = subprocess.run(
-        [sys.executable, "s.py"],
-        env=environment() | {"PYTHONHASHSEED": "1"},
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    assert capsys.readouterr().out == there and there.startswith(" ~")
+    own = environment() | {"PYTHONHASHSEED": "1"}
+    there = subprocess.run([sys.executable, "s.py"], env=own, capture_output=True, text=True)
+    assert capsys.readouterr().out == there.stdout and there.stdout.startswith(" ~")
     assert mark(len) == "" and mark(np.ones(3)) == mark(torch.ones(3, dtype=torch.float64))
 
 
@@ -206,30 +250,68 @@ def test_odd_content_has_a_mark_too():
     assert mark(np.array(["a"])) == "" and mark(np.ones(2, np.longdouble)) == ""
     assert mark(Stated()) == mark(Stated()) != ""
     assert mark(torch.eye(2).to_sparse()) == ""
+    assert plain(fedprox(mu=np.float32(0.5)))["mu"] == 0.5
+    assert plain([np.int64(3), torch.tensor(0.25), np.bool_(True)]) == [3, 0.25, True]
 
 
-def test_another_configuration_is_refused(tmp_path):
-    stopped(rounds=2).run(tmp_path / "run")
-    others = {
-        "algorithm": FedACG(),
-        "seed": 6,
-        "cohort": 3,
-        "local": Local(epochs=1, batch=4, lr=0.051),
-        "data": clusters(seed=8),
-        "data ": clusters(sizes=(1, 3, 5, 8, 11, 3, 12)),
-        "model": tiny_mlp(seed=6),
-        "weighting": "uniform",
-        "sampling": "bernoulli",
-        "nonfinite": "skip",
+def test_a_large_array_is_hashed_piece_by_piece(monkeypatch):
+    x = torch.arange(7 * 5 * 3.0).view(7, 5, 3)
+    arrays = [x, x.transpose(0, 2), torch.empty(0, 4), torch.empty(4, 0), torch.tensor(3)]
+    once = provenance._content(arrays)
+    for size in (1, 60, 130):
+        monkeypatch.setattr(provenance, "_PIECE", size)
+        assert provenance._content(arrays) == once
+
+
+# ----------------------------------------------------------------------------------- changed files
+@pytest.mark.parametrize("name", ["config.toml", "summary.json", "manifest.json", "memory.json"])
+def test_files_that_are_nested_too_deep_are_one_line(name, run):
+    opened = "a = " + "[" * 100_000 if name == "config.toml" else "[" * 100_000
+    for file in [*run.rglob(name)] or [run / name]:
+        file.write_text(opened)
+    calls = {
+        "config.toml": [lambda: load_run(run), RunDirectory(run).read_config],
+        "summary.json": [lambda: load_run(run), lambda: state_of(run)],
     }
-    missed = []
-    for name, value in others.items():
-        try:
-            stopped(**{name.strip(): value, "rounds": 2}).resume(tmp_path / "run")
-            missed.append(name)
-        except CheckpointError as error:
-            assert re.search("another configuration.*differ", str(error))
-    assert not missed
-    assert len(stopped(rounds=3).resume(tmp_path / "run").history) == 3
-    with pytest.raises(CheckpointError, match="not a run directory"):
-        stopped().resume(tmp_path)
+    for call in calls.get(name, [lambda: stopped(rounds=10).resume(run)]):
+        with pytest.raises(CheckpointError) as caught:
+            call()
+        assert "\n" not in str(caught.value) and name in str(caught.value)
+
+
+def test_a_fingerprint_that_is_none_is_said(run):
+    (run / "fingerprint.json").write_text("[]")
+    (run / "manifest.json").unlink()
+    with pytest.raises(CheckpointError, match=r"fingerprint.json' cannot be read"):
+        stopped(rounds=10).resume(run)
+
+
+def test_the_checksum_is_of_the_log_whenever_it_is_saved(run):
+    """Also after a stop, which cuts the log, and with rows that no checkpoint has."""
+    with open(run / "rounds.jsonl", "a") as f:
+        f.write('{"round": 8, "tr')  # what a kill leaves
+    assert load_run(run).rounds.tolist() == [*range(1, 8)]
+    stopped(rounds=10).resume(run)
+    for path in (run / "checkpoints").glob("*/manifest.json"):
+        manifest = json.loads(path.read_text())
+        assert manifest["log_sha256"] == checksum(run / "rounds.jsonl", manifest["log_bytes"])
+
+
+@pytest.mark.parametrize("name", ["fedloom", "torch"])
+def test_another_version_is_said_and_written_down(name, run, whole, caplog):
+    now = record(run, "environment")
+    (run / "environment.json").write_text(json.dumps(now | {name: "0.0.7"}))
+    (run / "manifest.json").unlink()
+    stopped(rounds=8).resume(run)
+    said = f"was run with {name} 0.0.7 until round 6 and goes on with {name} {now[name]}"
+    assert said in caplog.text
+    caplog.clear()
+    assert weights(stopped(rounds=10).resume(run).model) == weights(whole.model)
+    assert not caplog.text
+    assert record(run, "environment")["earlier"] == f"{name} 0.0.7 until round 6"
+
+
+def test_versions_that_are_not_known_are_said(run, whole, caplog):
+    (run / "environment.json").write_text("{")
+    agree(stopped(rounds=10).resume(run), whole)
+    assert "which versions made the rounds until now is not known" in caplog.text
