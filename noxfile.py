@@ -31,7 +31,7 @@ ALWAYS = (
         "tests/unit/test_imports.py",
         "packages/fedloom-flower/tests/test_layers.py",
     ),
-    *("tests/system/test_pages.py", "tests/system/test_readme.py"),
+    "tests/system/test_pages.py",
     *("tests/system/test_kills.py::test_kill_9", "tests/system/test_crash_points.py"),
 )
 QUICK = ("-n", "2", "--dist", "worksteal", "-m", "not slow")

@@ -1,10 +1,9 @@
 """Ranks that are killed, stopped, or started wrongly: real processes, real torchrun."""
 
-from __future__ import annotations
-
 import json
 import random
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -14,6 +13,7 @@ import pytest
 
 from fedloom.checks.tiny_federation import finish
 from support import ranks
+from support.folders import rows
 from support.rank_cases import stateful
 from tiny import environment, same
 
@@ -34,27 +34,8 @@ def same_end(folder, whole):
     exp = stateful(ROUNDS)
     exp.resume(folder)
     end = finish(exp.loop)
-    return (
-        same(end.srv, whole.srv)
-        and end[2:] == whole[2:]
-        and all(same(end.memory[i], whole.memory[i]) for i in whole.memory)
-    )
-
-
-def torchrun(size, *command, **more):
-    """Start with torchrun on this machine -> exit code, all that was said."""
-    own = environment() | {"OMP_NUM_THREADS": "1"} | more
-    own["PYTHONPATH"] += f":{ranks.HERE.parents[1]}"
-    words = ["--standalone", f"--nproc-per-node={size}", "--max-restarts=3", *map(str, command)]
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", *words],
-        env=own,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    return done.returncode, done.stdout + done.stderr
+    states = all(same(end.memory[i], whole.memory[i]) for i in whole.memory)
+    return same(end.srv, whole.srv) and end[2:] == whole[2:] and states
 
 
 @pytest.mark.parametrize("size", [2, 3])
@@ -62,8 +43,14 @@ def test_a_killed_rank_costs_no_bit(size, whole, tmp_path):
     """torchrun starts all ranks again, and they go on from the last checkpoint."""
     draw = random.Random(size)
     kill = f"kill:{draw.randrange(size)}:{draw.randrange(1, ROUNDS)}"
-    code, said = torchrun(size, ranks.HERE, "story", tmp_path / "run", ROUNDS, kill)
-    assert code == 0 and f'"round": {ROUNDS}' in said, said
+    own = environment() | {"OMP_NUM_THREADS": "1"}
+    own["PYTHONPATH"] += f":{ranks.HERE.parents[1]}"
+    line = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts=3"]
+    line += [f"--nproc-per-node={size}", str(ranks.HERE), "story", str(tmp_path / "run")]
+    given = {"env": own, "capture_output": True, "text": True, "timeout": 300}
+    done = subprocess.run([*line, str(ROUNDS), kill], **given)
+    said = done.stdout + done.stderr
+    assert done.returncode == 0 and f'"round": {ROUNDS}' in said, said
     assert "a rank has ended without a word" in said and same_end(tmp_path / "run", whole)
 
 
@@ -71,7 +58,7 @@ def test_sigterm_saves_at_all_ranks_and_another_number_goes_on(whole, tmp_path):
     run = tmp_path / "run"
     ends = ranks.run(3, "story", run, ROUNDS, "term:1:3")
     assert [end.code for end in ends] == [143] * 3, ends
-    assert len((run / "rounds.jsonl").read_text().splitlines()) == 3
+    assert len(rows(run)) == 3
     ends = ranks.run(2, "story", run, ROUNDS, "fail:0:5", "slow:1:5")
     assert all("a part of my own failed" in end.err and end.code == 1 for end in ends), ends
     assert time.time() - float(re.search(r"slowest: (\S+)", ends[1].err)[1]) < 10
@@ -96,9 +83,9 @@ def test_a_full_disk_at_one_rank_is_everybodys_warning_and_at_the_end_an_error(w
 
 def test_a_rank_that_never_answers_is_not_waited_for_without_end(tmp_path):
     """The others say so after ranks.timeout, and end."""
-    command = ["-m", "fedloom", "run", "digits", "rounds=3", "data.clients=4", "ranks.timeout=6"]
-    processes = ranks.begin(2, *command, "--out", tmp_path / "run")
-    processes[1].send_signal(19)  # it is stopped, as by a machine that hangs
+    words = ["-m", "fedloom", "run", "digits", "rounds=3", "data.clients=4", "ranks.timeout=6"]
+    processes = ranks.begin(2, *words, "--out", tmp_path / "run")
+    processes[1].send_signal(signal.SIGSTOP)  # as by a machine that hangs
     try:
         assert processes[0].wait(100) == 2
         said = processes[0].communicate()[1]

@@ -1,9 +1,6 @@
 """Processes of a run that are killed or stopped: what they go on from has the run's bits."""
 
-from __future__ import annotations
-
 import contextlib
-import json
 import math
 import multiprocessing
 import os
@@ -18,35 +15,34 @@ import torch
 from crash_script import ROUNDS, agree, experiment
 
 from fedloom.errors import WorkerError
+from support.folders import rows
 from tiny import environment, same, timeless, weights
 
-HERE = Path(__file__).parent
-
-
-# Every process to be killed is forked from one that has imported torch and nothing else has run in.
+# every process to be killed is forked from one that has imported torch and nothing else has run in
 FORKS = multiprocessing.get_context("forkserver")
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _imported():
+    here = Path(__file__).parent
     with pytest.MonkeyPatch.context() as patch:
-        paths = [str(HERE), str(HERE.parent), environment()["PYTHONPATH"]]
+        paths = [str(here), str(here.parent), environment()["PYTHONPATH"]]
         patch.setenv("PYTHONPATH", os.pathsep.join(paths))
         FORKS.set_forkserver_preload(["crash_script"])
         yield
 
 
 class Begun:
-    """A process in which a run goes on. rounds: those that it has told of."""
+    """A process in which a run goes on, of which this many rounds are done."""
 
-    def __init__(self, folder, engine, kind):
+    def __init__(self, folder, engine="serial", until=1, kind="scaffold"):
         self.told, tell = FORKS.Pipe(duplex=False)
         self.errors, self.rounds = folder.with_suffix(".errors"), []
-        self.process = FORKS.Process(
-            target=crash_script.main, args=(tell, self.errors, folder, engine, kind)
-        )
+        given = (tell, self.errors, folder, engine, kind)
+        self.process = FORKS.Process(target=crash_script.main, args=given)
         self.process.start()
         tell.close()
+        self.wait(until)
 
     def wait(self, until):
         """Wait until this many rounds are done, or the process is."""
@@ -61,29 +57,17 @@ class Begun:
         self.process.join(60)
         return self.process.exitcode, self.errors.read_text()
 
-
-def begin(folder, engine="serial", until=1, kind="scaffold"):
-    """Start a process; this many rounds are done when this returns."""
-    begun = Begun(folder, engine, kind)
-    begun.wait(until)
-    return begun
-
-
-def stop(begun, number, seconds):
-    """Send a signal after a while -> exit status."""
-    time.sleep(seconds)
-    status, errors = begun.stop(number)
-    assert "Error" not in errors, errors
-    return status
+    def kill(self, within):
+        """Kill it after a random time."""
+        time.sleep(within)
+        status, errors = self.stop(signal.SIGKILL)
+        assert status == -signal.SIGKILL and "Error" not in errors, errors
 
 
-# ---------------------------------------------------------------------------------------- kill -9
 def test_kill_9_and_resume(undisturbed, tmp_path):
-    process = begin(tmp_path / "run", until=18)
-    assert stop(process, signal.SIGKILL, random.uniform(0, 0.03)) == -signal.SIGKILL
+    Begun(tmp_path / "run", until=18).kill(random.uniform(0, 0.03))
     agree(experiment().resume(tmp_path / "run"), undisturbed)
-    leftovers = list((tmp_path / "run").rglob("*.part"))
-    assert not leftovers
+    assert not list((tmp_path / "run").rglob("*.part"))
 
 
 @pytest.fixture(scope="module", params=["everything", "fafed"])
@@ -101,43 +85,37 @@ def test_kill_9_with_all_of_it_on(engine, with_all_of_it, tmp_path, engine_of):
     for number, moments in enumerate([(1,), (6, 7, 15)]):
         folder = tmp_path / f"run{number}"
         for until in moments:  # some are killed again after they went on
-            process = begin(folder, engine, until, kind)
-            assert stop(process, signal.SIGKILL, draw.uniform(0, 0.05)) == -signal.SIGKILL
+            Begun(folder, engine, until, kind).kill(draw.uniform(0, 0.05))
         end = experiment(engine_of(engine), kind=kind).resume(folder)
         agree(end, whole)
         assert same(end.state, whole.state) and end.clients == whole.clients
 
 
-# ----------------------------------------------------------------------------------------- Ctrl-C
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["serial", "workers:2"])
 def test_ctrl_c_saves_every_round_that_is_done(engine, undisturbed, tmp_path, engine_of):
-    process = begin(tmp_path / "run", engine, 9)
+    process = Begun(tmp_path / "run", engine, 9)
     status, errors = process.stop(signal.SIGINT)
     assert status == 1 and "KeyboardInterrupt" in errors
     done = process.rounds[-1]
     saved = max(int(p.name) for p in (tmp_path / "run" / "checkpoints").iterdir())
-    assert 0 < done < ROUNDS and saved == done
-    lines = (tmp_path / "run" / "rounds.jsonl").read_text().splitlines()
-    assert json.loads(lines[-1])["round"] == done
+    assert 0 < done < ROUNDS and saved == done == rows(tmp_path / "run")[-1]["round"]
     agree(experiment(engine_of(engine)).resume(tmp_path / "run"), undisturbed)
 
 
 # ---------------------------------------------------------------------------------------- workers
 class Deadly(torch.nn.Module):
-    """Kills its own process once; a file says whether it has."""
+    """Kills its own process so many times; files say how often it has."""
 
-    def __init__(self, mark: Path, times: int) -> None:
+    def __init__(self, mark, times):
         super().__init__()
         self.line, self.mark, self.times = torch.nn.Linear(5, 3), str(mark), times
         self.parent = os.getpid()
 
     def forward(self, x):
-        if os.getpid() != self.parent:
-            done = len(list(Path(self.mark).iterdir()))
-            if done < self.times:
-                (Path(self.mark) / str(os.getpid())).touch()
-                os.kill(os.getpid(), signal.SIGKILL)
+        if os.getpid() != self.parent and len(os.listdir(self.mark)) < self.times:
+            (Path(self.mark) / str(os.getpid())).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
         return self.line(x)
 
 
@@ -150,8 +128,7 @@ def deadly(folder, engine, times):
 def test_a_worker_that_dies_is_replaced(tmp_path, caplog):
     whole = deadly(tmp_path / "none", "serial", 0).run()
     end = deadly(tmp_path / "one", "workers:1", 1).run()
-    assert len(list((tmp_path / "one").iterdir())) >= 1
-    assert "a worker died" in caplog.text
+    assert os.listdir(tmp_path / "one") and "a worker died" in caplog.text
     assert weights(end.model) == weights(whole.model)
     assert timeless(end.history) == timeless(whole.history)
 
@@ -161,6 +138,3 @@ def test_workers_that_keep_dying_are_an_error_of_one_line(tmp_path):
     with pytest.raises(WorkerError, match="died 3 times") as caught:
         deadly(tmp_path / "all", "workers:1", 10**6).run()
     assert "\n" not in str(caught.value)
-
-
-# -------------------------------------------------------------------------------------- full disks

@@ -1,14 +1,9 @@
 """A class for each pixel: the recipe on the command line, the page's code, and what is refused."""
 
-from __future__ import annotations
-
-import json
 import logging
 import re
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,35 +15,33 @@ from fedloom.data import dirichlet, from_arrays, from_clients, iid
 from fedloom.errors import ConfigError, DataError
 from fedloom.federation.attacks import LabelFlip
 from fedloom.objectives import CrossEntropy, Dice
-from tiny import Fedloom
+from support.folders import record, rows
+from support.scripts import ROOT
 
-MODELS = Path(__file__).parents[2] / "docs" / "models.md"
 
-
-def site(n: int, most: int = 1) -> tuple[Any, Any]:
+def site(n, most=1):
     """Pictures, and 0 or `most` for a dark and a light pixel."""
     x = np.random.default_rng(n).normal(size=(n, 1, 16, 16)).astype("float32")
     return x, (x[:, 0] > 0.5).astype("int64") * most
 
 
-def clients(change: Any = lambda x, y: (x, y), most: int = 1, **more: Any) -> Any:
+def clients(change=lambda x, y: (x, y), most=1, **more):
     pairs = [change(*site(n, most)) for n in (12, 8)]
     return from_clients(pairs, test=change(*site(10, most)), **more)
 
 
-def run(data: Any, **more: Any) -> Any:
+def run(data, **more):
     """Two rounds of one convolution."""
     given = {"algorithm": FedAvg(), "model": lambda: nn.Conv2d(1, 2, 3, padding=1), "rounds": 2}
     return Experiment(data=data, **(given | {"local": Local(batch=4)} | more)).run()
 
 
-def test_masks_of_integers_train_by_cross_entropy_and_accuracy_per_pixel() -> None:
+def test_masks_of_integers_train_by_cross_entropy_and_accuracy_per_pixel():
     result = run(clients())
-    assert 0.5 < result.last <= 1
-    truth = torch.tensor(site(10)[1])
+    inputs, truth = (torch.tensor(v) for v in site(10))
     with torch.no_grad():
-        said = result.model(torch.tensor(site(10)[0])).argmax(1)
-    assert result.last == pytest.approx((said == truth).double().mean().item(), rel=1e-6)
+        right = (result.model(inputs).argmax(1) == truth).double().mean()
+    assert 0.5 < result.last <= 1 and result.last == pytest.approx(right.item(), rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +49,7 @@ def test_masks_of_integers_train_by_cross_entropy_and_accuracy_per_pixel() -> No
     [CrossEntropy(ignore=255), Dice(ignore=255), nn.CrossEntropyLoss(ignore_index=255)],
     ids=["cross-entropy", "Dice", "torch's"],
 )
-def test_an_ignored_label_is_said_by_the_loss_or_by_the_data(loss: Any) -> None:
+def test_an_ignored_label_is_said_by_the_loss_or_by_the_data(loss):
     metrics = {"metrics": ["accuracy", "dice", "iou"]}
     said = run(clients(most=255), objective=loss, **metrics)
     assert said.last == pytest.approx(said.history[-1]["test_accuracy"])
@@ -67,21 +60,18 @@ def test_an_ignored_label_is_said_by_the_loss_or_by_the_data(loss: Any) -> None:
             assert known.history[-1][f"test_{name}"] == said.history[-1][f"test_{name}"]
 
 
-def test_the_recipe_beats_the_majority_and_measures_every_site(fedloom: Fedloom) -> None:
+def test_the_recipe_beats_the_majority_and_measures_every_site(fedloom):
     fedloom("run", "shapes", "rounds=2", "--out", "a", "--quiet")
-    found = json.loads(Path("a/clients.json").read_text())
-    assert found["names"] == ["site0", "site1", "site2", "site3"]
-    assert min(found["metrics"]["accuracy"]) > 0.82, "78 % are background"
-    assert all(
-        0.3 < iou < dice < 1
-        for dice, iou in zip(*(found["metrics"][m] for m in ("dice", "iou")), strict=True)
-    )
-    last = json.loads(Path("a/rounds.jsonl").read_text().splitlines()[-1])
-    assert last["client_dice_worst"] == min(found["metrics"]["dice"])
+    clients = record("a", "clients")
+    assert clients["names"] == ["site0", "site1", "site2", "site3"]
+    assert min(clients["metrics"]["accuracy"]) > 0.82, "78 % are background"
+    pairs = zip(*(clients["metrics"][m] for m in ("dice", "iou")), strict=True)
+    assert all(0.3 < iou < dice < 1 for dice, iou in pairs)
+    assert rows("a")[-1]["client_dice_worst"] == min(clients["metrics"]["dice"])
     fedloom("report", "a", "--out", "report.html")
     small = "data.size=8", "data.samples=5", "data.test_samples=3", "objective=cross_entropy"
     fedloom("run", "shapes", "rounds=1", *small, "--out", "b", "--quiet")
-    assert json.loads(Path("b/clients.json").read_text())["test_rows"] == [3] * 4
+    assert record("b", "clients")["test_rows"] == [3] * 4
     fedloom("export", "a", "--out", "exported")
     np.save("pictures.npy", np.random.default_rng(0).random((2, 1, 24, 24), dtype="float32"))
     script = [sys.executable, "exported/predict.py", "pictures.npy"]
@@ -89,16 +79,26 @@ def test_the_recipe_beats_the_majority_and_measures_every_site(fedloom: Fedloom)
     assert lines[0] == "row,y,x,class" and len(lines) == 1 + 2 * 24 * 24
     assert {line.split(",")[3] for line in lines[1:]} <= {"background", "disc", "square"}
     assert lines[-1].startswith("2,23,23,")
-    skewed = "data.partition=dirichlet", "data.partition.alpha=1", "data.partition.clients=4"
-    said = fedloom("run", "shapes", *skewed, "--dry-run", code=2)
-    assert "dirichlet needs labels (n,) int64, one of a sample" in said.stderr
-    said = fedloom("run", "digits", "metrics=dice", "--dry-run", code=2)
-    assert "'dice' is for labels of pixels" in said.stderr
 
 
-def test_the_code_of_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    page = MODELS.read_text(encoding="utf-8").partition("### A class for each pixel")[2]
-    exec(re.search(r"```python\n(.*?)```", page, re.DOTALL)[1], {})  # type: ignore[index]
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            "shapes data.partition=dirichlet data.partition.alpha=1 data.partition.clients=4",
+            "dirichlet needs labels (n,) int64, one of a sample",
+        ),
+        ("digits metrics=dice", "'dice' is for labels of pixels"),
+    ],
+)
+def test_labels_of_pixels_and_of_samples_are_told_apart(words, said, fedloom):
+    assert said in fedloom("run", *words.split(), "--dry-run", code=2).stderr
+
+
+def test_the_code_of_the_page_runs(capsys):
+    page = (ROOT / "docs/models.md").read_text(encoding="utf-8")
+    page = page.partition("### A class for each pixel")[2]
+    exec(re.search(r"```python\n(.*?)```", page, re.DOTALL)[1], {})
     assert "lyon" in capsys.readouterr().out
 
 
@@ -115,24 +115,24 @@ def test_the_code_of_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
         (lambda: clients(most=255, class_names=["a", "b"]), {}, "do not count, give ignore"),
         (lambda: from_arrays(*site(20), dirichlet(0.3, clients=2)), {}, "one of a sample"),
     ],
-)  # fmt: skip
-def test_what_does_not_fit_is_refused_in_one_line(data: Any, more: Any, error: str) -> None:
-    with pytest.raises((DataError, ConfigError), match=error) as found:
+)
+def test_what_does_not_fit_is_refused_in_one_line(data, more, error):
+    with pytest.raises((DataError, ConfigError), match=error) as caught:
         run(data(), **more)
-    assert "\n" not in str(found.value)
+    assert "\n" not in str(caught.value)
 
 
-def test_a_class_without_training_pixels_is_named(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_class_without_training_pixels_is_named(caplog):
     with caplog.at_level(logging.WARNING):
         run(clients(class_names=["dark", "light", "red"]), rounds=1, metrics=["accuracy", "dice"])
     assert "no training row has a pixel of class red" in caplog.text
 
 
-def test_a_partition_without_labels_and_hostile_clients() -> None:
+def test_a_partition_without_labels_and_hostile_clients():
     masks = torch.tensor([[[0, 1], [255, 2]]] * 4)
     data = from_arrays(torch.randn(4, 1, 2, 2), masks, iid(clients=4), ignore=255)
     attack = LabelFlip(share=0.5)
-    found = attack.data(data, frozenset({0})).client(0)[1]
-    assert found.tolist() == [[[2, 1], [255, 0]]], "what does not count stays"
+    flipped = attack.data(data, frozenset({0})).client(0)[1]
+    assert flipped.tolist() == [[[2, 1], [255, 0]]], "what does not count stays"
     model = lambda: nn.Conv2d(1, 3, 1)
     assert run(data, attack=attack, model=model).history[-1]["train_loss"] > 0
