@@ -2,31 +2,26 @@
 runs that were stopped.
 """
 
-from __future__ import annotations
-
 import runpy
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 from crash_script import experiment
 
 from fedloom.cli.__main__ import cli
-from tiny import Fedloom
 
 
 @pytest.fixture
-def fedloom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fedloom:
+def fedloom(tmp_path, monkeypatch):
     """Call a command in an empty folder: fedloom("run", "digits", code=0)."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("FEDLOOM_DATA", raising=False)
 
-    def call(*args: object, code: int = 0) -> Result:
+    def call(*args, code=0):
         result = CliRunner().invoke(cli, [str(a) for a in args], prog_name="fedloom")
         assert result.exit_code == code, result.output
         assert "Traceback" not in result.output
@@ -39,31 +34,31 @@ def fedloom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fedloom:
 
 
 @pytest.fixture(scope="session")
-def _digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def _digits(tmp_path_factory):
     """A finished run of two rounds on digits."""
     folder = tmp_path_factory.mktemp("digits") / "a"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fedloom.cli.printing.illustrate", lambda run: None)
         words = ["run", "rounds=2", "local.epochs=1", "--out", str(folder), "--quiet"]
-        found = CliRunner().invoke(cli, words)
-    assert found.exit_code == 0, found.output
+        done = CliRunner().invoke(cli, words)
+    assert done.exit_code == 0, done.output
     return folder
 
 
 @pytest.fixture
-def a(_digits: Path, fedloom: Fedloom) -> str:
+def a(_digits, fedloom):
     """A copy of it in the working folder, by its name."""
     shutil.copytree(_digits, "a")
     return "a"
 
 
 @pytest.fixture
-def pictures() -> None:
+def pictures():
     """For tests whose runs draw their pictures and write their report."""
 
 
 @pytest.fixture(autouse=True)
-def _plain(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def _plain(request, monkeypatch):
     """Other runs draw nothing: it takes seconds each time."""
     if "pictures" not in request.fixturenames:
         monkeypatch.setattr("fedloom.cli.printing.illustrate", lambda run: None)
@@ -75,22 +70,22 @@ class Killed(BaseException):
 
 
 @pytest.fixture(scope="session")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def undisturbed(tmp_path_factory):
     """The run that others are compared with: nothing stopped it."""
     return experiment().run(tmp_path_factory.mktemp("undisturbed") / "run")
 
 
 @pytest.fixture(scope="session")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def whole(tmp_path_factory):
     """The same of ten rounds."""
     return experiment(rounds=10).run(tmp_path_factory.mktemp("whole") / "run")
 
 
 @pytest.fixture(scope="session")
-def _begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def _begun(tmp_path_factory):
     folder = tmp_path_factory.mktemp("begun") / "run"
 
-    def stop(row: dict[str, Any]) -> None:
+    def stop(row):
         if row["round"] == 7:
             raise Killed
 
@@ -100,13 +95,13 @@ def _begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def run(_begun: Path, tmp_path: Path) -> Path:
+def run(_begun, tmp_path):
     """A run that broke off in round 7, with checkpoints after the fourth and the sixth."""
     return Path(shutil.copytree(_begun, tmp_path / "run"))
 
 
 @pytest.fixture
-def tiny_disk(tmp_path: Path) -> Iterator[Path]:
+def tiny_disk(tmp_path):
     """A folder on a file system of its own, of four megabytes."""
     folder = tmp_path / "disk"
     folder.mkdir()
@@ -120,12 +115,10 @@ def tiny_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def check(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., tuple[Any, str]]:
+def check(monkeypatch, capsys):
     """Run a script where fedloom cannot be imported -> what it exits with, what it prints."""
 
-    def call(code: str, *words: str) -> tuple[Any, str]:
+    def call(code, *words):
         with monkeypatch.context() as patch:
             for name in [name for name in sys.modules if name.partition(".")[0] == "fedloom"]:
                 patch.setitem(sys.modules, name, None)

@@ -1,11 +1,6 @@
 """A run to be killed, in a process of its own."""
 
-from __future__ import annotations
-
 import os
-from multiprocessing.connection import Connection
-from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -25,7 +20,7 @@ ROUNDS = 60
 SHORT = 24  # of the kinds with everything on
 
 
-def kinds(kind: str) -> dict[str, Any]:
+def kinds(kind):
     """What a kind has instead of plain SCAFFOLD; all of it with dropout between the layers.
 
     everything: control variates and a look-ahead, MOON's previous models, FIARSE's masks, top-k
@@ -51,11 +46,9 @@ def kinds(kind: str) -> dict[str, Any]:
     }
 
 
-def experiment(
-    engine: str = "serial", rounds: int = 0, kind: str = "scaffold", **changes: Any
-) -> Experiment:
+def experiment(engine="serial", rounds=0, kind="scaffold", **changes):
     """A run with client memory, a checkpoint every other round."""
-    settings: dict[str, Any] = {
+    settings = {
         "algorithm": Scaffold(),
         "model": mlp(),
         "data": clusters(),
@@ -72,14 +65,14 @@ def experiment(
     return Experiment(**(settings | kinds(kind) | changes))
 
 
-def agree(one: Any, other: Any) -> None:
+def agree(one, other):
     """Assert that two runs came to the same, bit for bit."""
     assert weights(one.model) == weights(other.model)
     assert timeless(one.history) == timeless(other.history)
     assert timeless(one.ledger.as_dict()) == timeless(other.ledger.as_dict())
 
 
-def main(told: Connection, errors: Path, folder: Path, engine: str, kind: str) -> None:
+def main(told, errors, folder, engine, kind):
     """Go on in the folder, or begin if there is nothing to go on from. told gets the number of
     every round that is done; errors is the file that stderr becomes.
     """

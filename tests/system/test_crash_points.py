@@ -2,11 +2,7 @@
 crash may leave on the disk: see support/disk.py.
 """
 
-from __future__ import annotations
-
 import itertools
-import json
-from pathlib import Path
 
 import pytest
 import torch
@@ -19,6 +15,7 @@ from fedloom.storage.run_directory import RunDirectory
 from fedloom.storage.seal import Seal
 from fedloom.study import state_of
 from support.disk import Disk, key, lay, on
+from support.folders import record, rows
 from tiny import clusters, small, timeless
 
 DATA = clusters(sizes=(2, 3, 2))
@@ -39,32 +36,30 @@ def experiment(method=Scaffold, rounds=3, **changes):
     return small(method(), **(settings | changes))
 
 
-def go_on(run: Path, **changes) -> list[int]:
+def go_on(run, **changes):
     """What `fedloom run --resume-if-begun` does -> the rounds that were run now."""
-    rounds = []
-    folder, told = RunDirectory(run), lambda row: rounds.append(row["round"])
+    done, folder = [], RunDirectory(run)
     longer = folder.holds_run() and folder.read_config()["rounds"] < changes["rounds"]
     if not run.exists() or longer or state_of(run) != "finished":
-        experiment(on_round=[told], **changes).run(run, go_on=True)
-    return rounds
+        callback = [lambda row: done.append(row["round"])]
+        experiment(on_round=callback, **changes).run(run, go_on=True)
+    return done
 
 
-def end_of(run: Path) -> list[object]:
+def end_of(run):
     """What a finished run has come to, without times."""
     Seal(run).check_all()
-    rows = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
-    told = [json.loads((run / f"{name}.json").read_text()) for name in ("ledger", "clients")]
-    summary = json.loads((run / "summary.json").read_text())
-    plain = {k: v for k, v in summary.items() if "seconds" not in k}
+    summary = {k: v for k, v in record(run).items() if "seconds" not in k}
     newest = max(p.name for p in (run / "checkpoints").iterdir())
     weights = [(run / f"{name}.safetensors").read_bytes() for name in ("model", "best")]
-    return [*weights, timeless(rows), timeless(told[0]), told[1], plain, newest]
+    ledger, clients = timeless(record(run, "ledger")), record(run, "clients")
+    return [*weights, timeless(rows(run)), ledger, clients, summary, newest]
 
 
 class Acknowledged:
     """The newest round whose checkpoint is said to be written."""
 
-    def __init__(self, patch) -> None:
+    def __init__(self, patch):
         self.round, save = 0, RunDirectory.save
 
         def told(run, state, *arguments):
@@ -77,14 +72,14 @@ class Acknowledged:
 class Crashes:
     """A run in a folder, and its crashes. before: what is on the disk; settings: of the run."""
 
-    def __init__(self, root: Path, before=None, **settings) -> None:
+    def __init__(self, root, before=None, **settings):
         self.root, self.before, self.settings = root, before or {}, settings
         self.acknowledged = settings["rounds"] - 1 if before else 0
         lay(self.before, root / "whole")
         go_on(root / "whole" / "out" / "run", **settings)
         self.whole = end_of(root / "whole" / "out" / "run")
 
-    def check(self, states) -> tuple[int, int]:
+    def check(self, states):
         """Crash before every call, go on from every state -> how many calls and states. states:
         those of a disk that are looked at.
         """
@@ -93,13 +88,12 @@ class Crashes:
         with pytest.MonkeyPatch.context() as patch:
             said = Acknowledged(patch)
 
-            def look(disk: Disk) -> None:  # what is there before a call is there after a crash
+            def look(disk):  # what is there before a call is there after a crash
                 for tree in states(disk):
-                    where = f"before call {disk.calls}, after {disk.called[-1:]}: {names(tree)}"
+                    where = f"before call {disk.calls}, after {disk.called[-1:]}: {lengths(tree)}"
                     safe = max(said.round, last)
-                    found[key(tree)] = max(
-                        found.get(key(tree), (-1,)), (safe, where, tree), key=first
-                    )
+                    if safe > found.get(key(tree), (-1,))[0]:
+                        found[key(tree)] = (safe, where, tree)
 
             disk = Disk(self.root / "disk", look)
             on(disk, lambda: go_on(self.root / "disk" / "out" / "run", **self.settings))
@@ -108,7 +102,7 @@ class Crashes:
             self.goes_on(tree, safe, where)
         return disk.calls, len(found)
 
-    def goes_on(self, tree, said: int, where: str) -> None:
+    def goes_on(self, tree, said, where):
         """From this state the run comes to its end, and does no round again that is safe."""
         lay(tree, self.root / "after")
         run = self.root / "after" / "out" / "run"
@@ -129,27 +123,16 @@ def files(tree, above=""):
             yield from files(value, f"{above}{name}/")
 
 
-def tree_of(folder: Path):
+def lengths(tree):
+    return {name: len(value) for name, value in files(tree)}
+
+
+def tree_of(folder):
     """What is in a folder."""
     return {p.name: tree_of(p) if p.is_dir() else p.read_bytes() for p in folder.iterdir()}
 
 
-def first(of):
-    return of[0]
-
-
-def names(tree, above=""):
-    """The files of a state, with their lengths."""
-    out = {}
-    for name, value in tree.items():
-        if isinstance(value, bytes):
-            out[above + name] = len(value)
-        else:
-            out |= {above + name + "/": -1} | names(value, f"{above}{name}/")
-    return out
-
-
-def lost(disk: Disk):
+def lost(disk):
     """The state that loses everything that is not safe; of the first calls every state."""
     return disk.crashes() if disk.calls < 9 else itertools.islice(disk.crashes(), 1, 2)
 
@@ -170,7 +153,7 @@ def test_every_state_after_a_crash_at_any_call(bound, tmp_path):
 
 @pytest.mark.slow
 def test_a_log_that_is_cut_at_any_byte(tmp_path):
-    def states(disk: Disk):
+    def states(disk):
         after = (disk.called or [""])[-1] == "append out/run/rounds.jsonl"
         return disk.crashes(every=True) if after else ()
 
@@ -201,7 +184,7 @@ def test_a_bit_that_flips_in_any_file(tmp_path):
     """Half-way or at the end: the run ends as it would have, or says what is damaged in a line."""
     run, states, said = Crashes(tmp_path, rounds=2), {}, 0
 
-    def look(disk: Disk) -> None:
+    def look(disk):
         tree = next(disk.crashes())
         states[key(tree)] = tree
 

@@ -36,7 +36,7 @@ from fedloom.engines import heartbeat as pulse
 from fedloom.engines import shared_memory as shared
 from fedloom.engines.shared_memory import Board, load
 from fedloom.errors import ConfigError, WorkerError
-from tiny import environment, small, timeless, weights
+from tiny import small, timeless, weights
 
 
 # --------------------------------------------------------------------------- boards of other owners
@@ -119,25 +119,6 @@ def test_a_folder_that_is_swept_before_it_is_locked_is_made_again(monkeypatch):
     assert board.folder == Path(folders[-1])
     board.close()
     board.close()
-
-
-@pytest.mark.slow
-def test_a_run_in_another_pid_namespace_leaves_a_board_alone():
-    apart = ["unshare", "--pid", "--fork", "--map-root-user", "--user"]
-    if os.getuid() == 0:
-        apart = apart[:3]
-    try:
-        subprocess.run([*apart, "true"], check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("no PID namespace may be made here")
-    board = Board()
-    try:
-        post = board.post("something")
-        code = "from fedloom.engines.shared_memory import Board; Board().close()"
-        subprocess.run([*apart, sys.executable, "-c", code], check=True, env=environment())
-        assert load(post) == "something"
-    finally:
-        board.close()
 
 
 # ------------------------------------------------------------------------------- workers that hang
