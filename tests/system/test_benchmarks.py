@@ -69,8 +69,8 @@ def test_every_piece_is_done_once_and_the_record_has_a_page(gpu, monkeypatch, tm
     lines = [json.loads(x) for x in (tmp_path / "gpu.jsonl").read_text().splitlines()]
     pieces = [f"W{n} {engine}" for n in (1, 2, 3, 4) for engine in ("serial", "vectorised")]
     assert [x["piece"] for x in lines] == ["contract 1 of 2", "contract 2 of 2", *pieces]
-    asked = [("pretend", "-rf", f"{file}::one", f"{file}::two[x y]") for file in gpu.FILES]
-    assert [x for x in calls if "-rf" in x] == asked
+    lines_asked = [("pretend", "-rf", f"{file}::one", f"{file}::two[x y]") for file in gpu.FILES]
+    assert [x for x in calls if "-rf" in x] == lines_asked
     for line in lines[2:]:
         assert line["difference"] <= gpu.BOUND and line["s"] > 0 and 3 <= line["reads"] <= 8
     page = (tmp_path / "README.md").read_text()
@@ -98,12 +98,12 @@ def test_no_process_of_the_contract_runs_tests_of_two_files(gpu, monkeypatch):
 def test_a_test_that_fails_and_a_difference_that_is_too_large_are_told(gpu, monkeypatch):
     said = "FAILED tests/a.py::one[x] - assert 0\n1 failed, 2 passed, 1 skipped in 3 s\n"
     monkeypatch.setattr(gpu, "pytest", lambda *words, limit: said)
-    found = gpu.contract("cuda", ["one", "two", "three", "four"], 0.0)
-    assert found == {"tests": 4, "passed": 2, "skipped": 1, "failed": ["tests/a.py::one[x]"]}
+    counted = gpu.contract("cuda", ["one", "two", "three", "four"], 0.0)
+    assert counted == {"tests": 4, "passed": 2, "skipped": 1, "failed": ["tests/a.py::one[x]"]}
     assert gpu.contract("cuda", ["one"] * 9, 0.0)["failed"][1].startswith("FAILED tests/a.py")
     work = {"s": 1.0, "busy": 0.5, "peak": 2.0, "reads": 4, "difference": 1e-3, "piece": "W1 x"}
     about = {"name": "a", "day": "b", "commit": "c", "torch": "d", "machine": "e", "piece": "f"}
-    page = gpu.page([about | found, work])
+    page = gpu.page([about | counted, work])
     assert "failed: tests/a.py::one[x]" in page
     assert "| W1 x | 1 | 50% | 2.00 | 4 | 1.0e-03 (too large) |" in page
 

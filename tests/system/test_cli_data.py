@@ -43,8 +43,8 @@ def news(tmp_path, monkeypatch):
 
 
 def line(result, name):
-    (found,) = [x for x in result.output.splitlines() if x.split()[:1] == [name]]
-    return found
+    (text,) = [x for x in result.output.splitlines() if x.split()[:1] == [name]]
+    return text
 
 
 def test_list_has_every_set_and_says_where_it_is(fedloom, tmp_path):
@@ -109,12 +109,12 @@ def test_what_is_counted_and_not_whole_is_a_subset(tmp_path):
         ("femnist", "1 writers, 1 training and 1 test"),
         ("shakespeare", "1 roles, 10 training and 10 test windows"),
     ):
-        found = verify(name, tmp_path)
-        assert found.state == "subset" and found.detail.startswith(says)
-        assert found.state in STATES
+        result = verify(name, tmp_path)
+        assert result.state == "subset" and result.detail.startswith(says)
+        assert result.state in STATES
     put(tmp_path / "wikitext-2" / "wiki.test.tokens", "a b c\n")
-    found = verify("wikitext2", tmp_path)
-    assert found.state == "damaged" and "4 words, published are 245,569" in found.detail
+    result = verify("wikitext2", tmp_path)
+    assert result.state == "damaged" and "4 words, published are 245,569" in result.detail
 
 
 # ---------------------------------------------------------------------------------- tables of sites
@@ -144,17 +144,17 @@ def test_tables_are_described_on_a_page_and_as_json(fedloom, sites, monkeypatch)
     assert "Chirurgie: -, Innere:" in said and "distance of two sites' labels 0.5" in said
     assert "labels" not in fedloom("describe", *sites).stdout
     end = fedloom("describe", *sites, "--target", "outcome", 'inputs=["age"]', "--json")
-    found = check("describe", end.stdout)
-    assert [*found["sites"]["bonn"]["columns"]] == ["age", "outcome"]
+    result = check("describe", end.stdout)
+    assert [*result["sites"]["bonn"]["columns"]] == ["age", "outcome"]
     nothing = {"least": 10, "rows": None, "target": "outcome", "columns": {}, "duplicates": None}
-    assert found["sites"]["ulm"] == nothing
+    assert result["sites"]["ulm"] == nothing
     rows = (Path(name).read_text("utf-8").splitlines()[1:] for name in sites[:2])
     bonn, kiel = ({(line.split(",")[0], line.split(",")[2]) for line in of} for of in rows)
-    assert found["sites"]["bonn"]["duplicates"]["shared"] == {"kiel": len(bonn & kiel)}
-    assert 0.4 < found["labels"]["pairs"] < 0.8
+    assert result["sites"]["bonn"]["duplicates"]["shared"] == {"kiel": len(bonn & kiel)}
+    assert 0.4 < result["labels"]["pairs"] < 0.8
     end = fedloom("describe", *sites, "--target", "age", "--least", "5", "--json")
-    found = check("describe", end.stdout)
-    assert found["labels"] is None and found["sites"]["ulm"]["rows"] == 7
+    result = check("describe", end.stdout)
+    assert result["labels"] is None and result["sites"]["ulm"]["rows"] == 7
 
 
 def test_a_file_that_cannot_be_described_is_named(fedloom, sites):
@@ -198,8 +198,8 @@ def test_what_is_described_is_what_a_run_would_train_on(fedloom):
         (("missing=drop",), [303, 271, 123, 193]),
         (("test_share=0.34",), [199, 194, 81, 132]),
     ):
-        found = check("describe", fedloom("describe", "heart.toml", *more, "--json").stdout)
-        tables = found["sites"].values()
+        result = check("describe", fedloom("describe", "heart.toml", *more, "--json").stdout)
+        tables = result["sites"].values()
         assert all([*s["columns"]] == ["age", "sex", "chol", "num > 0"] for s in tables)
         assert [site["rows"] for site in tables] == counts
     Path("heart.toml").write_text("[data]\nname = 'digits'\n", encoding="utf-8")
@@ -207,8 +207,8 @@ def test_what_is_described_is_what_a_run_would_train_on(fedloom):
     one = ["age,site,y", *(f"{n},{'ab'[n % 2]},{n % 3}" for n in range(60))]
     Path("one.csv").write_text("\n".join(one) + "\n", encoding="utf-8")
     end = fedloom("describe", "one.csv", "client=site", "--target", "y", "--json")
-    found = check("describe", end.stdout)["sites"]
-    assert {name: site["rows"] for name, site in found.items()} == {"a": 30, "b": 30}
-    assert [*found["a"]["columns"]] == ["age", "y"]
+    result = check("describe", end.stdout)["sites"]
+    assert {name: site["rows"] for name, site in result.items()} == {"a": 30, "b": 30}
+    assert [*result["a"]["columns"]] == ["age", "y"]
     end = fedloom("describe", "one.csv", "client=site", "alpha=1", code=2)
     assert "has no key 'alpha'" in end.stderr

@@ -63,9 +63,9 @@ def flags(command):
 
 
 def test_the_flags_are_these():
-    found = {"": flags(cli) | {"--help"}, "data partition": flags(partition_command)}
-    found |= {name: flags(command) for name, command in OURS.items()}
-    assert found == {name: {f"--{f}" for f in text.split()} for name, text in FLAGS.items()}
+    names = {"": flags(cli) | {"--help"}, "data partition": flags(partition_command)}
+    names |= {name: flags(command) for name, command in OURS.items()}
+    assert names == {name: {f"--{f}" for f in text.split()} for name, text in FLAGS.items()}
     assert all(len((OURS[name].help or "").split()) > 5 for name in COMMANDS)
 
 

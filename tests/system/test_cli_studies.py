@@ -139,8 +139,8 @@ QUICK = (*TWENTY, "rounds=2", "--trials", "2", "--seeds", "4", "--quiet")
 PROX = ("referee", "fedprox", "--against", "fedavg", *QUICK)
 
 
-def verdicts(found):
-    return {c["against"]: c["verdict"] for cell in found["cells"] for c in cell["comparisons"]}
+def verdicts(study):
+    return {c["against"]: c["verdict"] for cell in study["cells"] for c in cell["comparisons"]}
 
 
 @pytest.mark.slow
@@ -151,12 +151,12 @@ def test_a_strangers_method_gets_the_right_verdict(name, verdict, fedloom):
     words = (f"{STRANGERS}:{name}", "--against", "fedavg", *TWENTY, "rounds=30")
     page = fedloom("referee", *words, "--trials", "5", "--seeds", "9", "--quiet").stdout
     folder = Path(f"runs/referee-strangers.py-{name}")
-    found = check("referee", (folder / "referee.json").read_text("utf-8"))
-    assert verdicts(found) == {"fedavg": verdict}
+    study = check("referee", (folder / "referee.json").read_text("utf-8"))
+    assert verdicts(study) == {"fedavg": verdict}
     alike = [["strangers.py:Anchored", "fedavg"]] if name == "Anchored" else []
-    assert found["alike"] == alike and ("same algorithm" in page) == bool(alike)
+    assert study["alike"] == alike and ("same algorithm" in page) == bool(alike)
     idle = ["algorithm.mu"] if alike else []
-    assert found["cells"][0]["methods"][0]["without_effect"] == idle
+    assert study["cells"][0]["methods"][0]["without_effect"] == idle
     assert ("algorithm.mu has no effect" in page) == bool(alike)
     assert page == (folder / "referee.md").read_text("utf-8")
     assert (folder / "referee.png").is_file() and "(referee.png)" in page
@@ -165,10 +165,10 @@ def test_a_strangers_method_gets_the_right_verdict(name, verdict, fedloom):
 @pytest.mark.slow
 def test_everybody_has_the_same_trials_and_seeds(fedloom):
     words = ("referee", "fedprox", "--against", "fedavg,scaffold", *QUICK, "--json")
-    found = check("referee", fedloom(*words).stdout)
-    (cell,) = found["cells"]
+    study = check("referee", fedloom(*words).stdout)
+    (cell,) = study["cells"]
     each = [(m["trials"], len(m["values"]), m["first_seed"]) for m in cell["methods"]]
-    assert set(each) == {(2, 4, 1)} and cell["seeds"] == 4 and found["looks"] == [4]
+    assert set(each) == {(2, 4, 1)} and cell["seeds"] == 4 and study["looks"] == [4]
     assert [row["label"] for row in cell["rows"]] == ["FedProx", "FedAvg", "SCAFFOLD"]
     mine, theirs = (m["values"] for m in cell["methods"][:2])
     gaps = [a - b for a, b in zip(mine, theirs, strict=True)]
@@ -193,9 +193,9 @@ def test_time_that_is_up_keeps_what_is_whole(fedloom, stopped):
     """Seeds count of which every method of a cell has a run."""
     # 2 x 2 trials on 4 splits, the first seed of both, the second of one
     end = stopped(20, TimeUpError, *PROX, "--json")
-    found = check("referee", end.stdout)
-    assert found["ended"] == "time" and AGAIN in end.stderr
-    assert found["cells"][0]["seeds"] == 1 and verdicts(found) == {"fedavg": "undecided"}
+    study = check("referee", end.stdout)
+    assert study["ended"] == "time" and AGAIN in end.stderr
+    assert study["cells"][0]["seeds"] == 1 and verdicts(study) == {"fedavg": "undecided"}
     assert json.loads(fedloom(*PROX, "--json").stdout)["ended"] == "plan"
 
 
@@ -203,8 +203,8 @@ def test_time_that_is_up_keeps_what_is_whole(fedloom, stopped):
 def test_a_method_that_fails_is_named_and_not_judged(fedloom):
     fast = "fedavg local.lr=1e30"
     page = fedloom("referee", "fedprox", "--against", f"{fast},fedavg", *QUICK).stdout
-    found = check("referee", Path("runs/referee-fedprox/referee.json").read_text("utf-8"))
-    pairs = {c["against"]: c for c in found["cells"][0]["comparisons"]}
+    study = check("referee", Path("runs/referee-fedprox/referee.json").read_text("utf-8"))
+    pairs = {c["against"]: c for c in study["cells"][0]["comparisons"]}
     assert pairs[fast]["failures"] == 4 and pairs["fedavg"]["failures"] == 0
     assert pairs[fast]["verdict"] == "undecided" and pairs[fast]["difference"] is None
     assert f"4 runs of it and of {fast} failed" in page
@@ -248,24 +248,24 @@ def test_a_user_leaves_with_settings_and_reasons(fedloom, monkeypatch):
     monkeypatch.setattr("fedloom.referee.advice.ALGORITHMS", few)
     monkeypatch.setattr("fedloom.referee.tuner.MOST_SPLITS", 2)
     page, folder = fedloom("advise", *words).stdout, Path("runs/advise-heart")
-    found = check("advise", (folder / "advice.json").read_text("utf-8"))
+    study = check("advise", (folder / "advice.json").read_text("utf-8"))
     assert page == (folder / "advice.md").read_text("utf-8")
-    names, tried = found["candidates"], [one["name"] for one in found["screen"]["tried"]]
-    assert {*tried} == {*few} and found["screen"]["splits"] == found["splits"] == 2
+    names, tried = study["candidates"], [one["name"] for one in study["screen"]["tried"]]
+    assert {*tried} == {*few} and study["screen"]["splits"] == study["splits"] == 2
     best = [name for name in tried if name not in ("fedavg", "cfedavg")][:2]
-    assert names == ["fedavg", *best] and found["take"] in names
+    assert names == ["fedavg", *best] and study["take"] in names
     assert "FedAvg, and the two best of all others: 5 methods had 2 trials each" in page
-    assert [one["name"] for one in found["against"]] == [n for n in names if n != found["take"]]
-    assert f"ake {found['take']}**" in page and "better than alone at" in found["alone"]
-    (cell,) = found["cells"]
+    assert [one["name"] for one in study["against"]] == [n for n in names if n != study["take"]]
+    assert f"ake {study['take']}**" in page and "better than alone at" in study["alone"]
+    (cell,) = study["cells"]
     trials = {m["name"]: m["trials"] for m in cell["methods"]}
     assert trials == dict.fromkeys([*names, "pooled"], 2) and len(cell["comparisons"]) == 3
     assert all(len(method["values"]) == 4 for method in cell["methods"])
     runs = (len(tried) + 1) * 2 * 2 + 5 * 4
-    assert found["runs"] == runs, "clients alone are run with seeds, and not tuned"
+    assert study["runs"] == runs, "clients alone are run with seeds, and not tuned"
     chosen = tomllib.loads((folder / "run.toml").read_text("utf-8"))
-    assert chosen["algorithm"]["name"] == found["take"] and chosen["rounds"] == 1
-    assert chosen["local"]["lr"] == float(found["settings"]["local.lr"])
+    assert chosen["algorithm"]["name"] == study["take"] and chosen["rounds"] == 1
+    assert chosen["local"]["lr"] == float(study["settings"]["local.lr"])
     assert chosen["evaluate"].get("validation", 0) == 0
     fedloom("run", str(folder / "run.toml"), "rounds=1", "--quiet", "--out", "again")
     before = finished("runs/advise-heart/*/*")

@@ -230,9 +230,9 @@ def test_weights_by_name_are_written_where_they_are_asked_for(kind, end, fedloom
     assert not [*Path("a/export").glob("*.safetensors")], "they are in model.pt2"
     fedloom("export", "a", "--format", kind)
     file, want = f"a/export/weights.{end}", load_file("a/model.safetensors")
-    found = load_file(file) if end == "safetensors" else torch.load(file, weights_only=True)
-    assert found.keys() == want.keys()
-    assert all(torch.equal(found[name], want[name]) for name in want)
+    weights = load_file(file) if end == "safetensors" else torch.load(file, weights_only=True)
+    assert weights.keys() == want.keys()
+    assert all(torch.equal(weights[name], want[name]) for name in want)
 
 
 def test_the_newest_model_is_exported(fedloom, a):

@@ -102,10 +102,10 @@ def test_a_disk_that_is_full_after_the_last_round(fedloom, tiny_disk, monkeypatc
 )
 def test_every_refusal_of_the_system_has_its_own_advice(number, advice, fedloom, monkeypatch):
     monkeypatch.setattr(Experiment, "run", refuse(number, "/dev/shm/board"))
-    told = f"{os.strerror(number)}: '/dev/shm/board'); {advice}"
+    said = f"{os.strerror(number)}: '/dev/shm/board'); {advice}"
     text = fedloom("run", *SMALL, "--out", "a", code=1).output
-    assert told in text and "cannot be written" not in text
-    assert told in fedloom("sweep", "local.lr=0.1,0.2", *SMALL, "--out", "s", code=1).output
+    assert said in text and "cannot be written" not in text
+    assert said in fedloom("sweep", "local.lr=0.1,0.2", *SMALL, "--out", "s", code=1).output
 
 
 @pytest.mark.parametrize("place", ["provenance._describe", "result._write"])

@@ -62,9 +62,9 @@ def some_cells():
     """Every refused cell of one of its rows, and now and then one that is not."""
     out = []
     for axis in AXES:
-        found, seen = table(axis), set()
-        for number, cell in enumerate(itertools.product(found.rows, found.axis.names)):
-            why = found.reasons.get(cell, "")
+        cells, seen = table(axis), set()
+        for number, cell in enumerate(itertools.product(cells.rows, cells.axis.names)):
+            why = cells.reasons.get(cell, "")
             kind = (why.partition(": ")[2], cell[1])
             labels = cell[1] != "squared_error"  # the digits have no numbers to hit
             if (why and kind not in seen) or (not why and number % 41 == 0 and labels):

@@ -139,12 +139,13 @@ def test_own_data_model_loss_and_choice_together(here):
 
 
 def test_worker_processes_get_it_by_value(here, monkeypatch):
-    module = load("my_method.py")
-    _Pickler(out := io.BytesIO()).dump(module.AdaptiveProx(mu=0.5))
-    for name in (module.__name__, "helper"):  # what a worker process has not
+    methods, metrics = load("my_method.py"), load("my_metrics.py")
+    _Pickler(out := io.BytesIO()).dump((methods.AdaptiveProx(mu=0.5), metrics.tenth))
+    for name in (methods.__name__, metrics.__name__, "helper"):  # what a worker process has not
         monkeypatch.delitem(sys.modules, name)
-    method = pickle.loads(out.getvalue())
+    method, metric = pickle.loads(out.getvalue())
     one = torch.ones(1)
+    assert metric(torch.eye(2), torch.tensor([0, 0])).tolist() == [pytest.approx(1.1), 0.0]
     assert float(method.direction(3 * one, None, rec(x=one), None, lambda x: x, None)[0]) == 4.0
 
 
@@ -310,13 +311,6 @@ def test_metrics_are_no_choice_of_a_sweep(here):
     assert "tenth" in here("sweep", "digits", *words, "--out", "s").output
     (one, _) = Path("s").glob("*/config.toml")
     assert "test_accuracy" in rows(one.parent)[-1]
-
-
-@pytest.mark.usefixtures("shared_workers")
-def test_worker_processes_measure_by_it(here):
-    of = lambda engine: resolve("digits", [SCORE, *SMALL[:3], SMALL[4], f"engine={engine}"])
-    one, other = (of(e).experiment().run().history[-1] for e in ("workers:1", "serial"))
-    assert one["test_tenth"] == other["test_tenth"]
 
 
 def test_python_takes_the_same_names(here):

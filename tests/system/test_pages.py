@@ -73,13 +73,13 @@ def with_folders(files):
 def test_every_link_leads_to_a_file_of_a_fresh_clone():
     """Of pages that are made, also to another one; mkdocs checks the anchors."""
     files = committed()
-    made = {f"docs/{name}": text for name, text in PAGES.pages().items()}
-    assert not files & set(made), "made by `nox -s docs`, and not committed"
+    generated = {f"docs/{name}": text for name, text in PAGES.pages().items()}
+    assert not files & set(generated), "made by `nox -s docs`, and not committed"
     whole = {file for file in files if file.endswith(".md") and not file.startswith(PARTS)}
-    pages = {file: (ROOT / file).read_text() for file in whole} | made
-    own, all_there = with_folders(files), with_folders(files | set(made))
+    pages = {file: (ROOT / file).read_text() for file in whole} | generated
+    own, all_there = with_folders(files), with_folders(files | set(generated))
     for page, text in pages.items():
-        there = all_there if page in made else own
+        there = all_there if page in generated else own
         for link in LINK.findall(text):
             assert os.path.normpath(Path(page).parent / link) in there, f"{page}: {link}"
 
@@ -152,10 +152,10 @@ def test_a_line_on_a_page_is_a_run(line):
 
 def test_the_page_of_performance_is_what_the_records_say(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    made = importlib.import_module("performance")
+    generated = importlib.import_module("performance")
     again = "make it again: python benchmarks/performance.py"
-    assert made.PAGE.read_text(encoding="utf-8") == made.page(), again
-    assert made.newest("W9") == (None, []) and made.table("W9") == "Not measured yet."
+    assert generated.PAGE.read_text(encoding="utf-8") == generated.page(), again
+    assert generated.newest("W9") == (None, []) and generated.table("W9") == "Not measured yet."
 
 
 def test_the_pages_can_be_written(tmp_path):
