@@ -146,6 +146,11 @@ def test_clients_with_one_sample():
 
 
 # ------------------------------------------------------------------------------ the server's state
+def own(**parts):
+    """FedAvg with some parts of a stranger's."""
+    return type("Own", (FedAvg,), parts)()
+
+
 COHORTS = [[0, 4, 5], [1, 4, 6], [0, 2, 3, 4, 6]]
 
 
@@ -198,36 +203,23 @@ def test_the_residual_of_a_round_that_does_not_count_stays_as_it_was():
 
 
 def test_a_server_that_spoils_itself_loses_one_round(caplog):
-    class Broken(FedAvg):
-        def server_step(self, srv, up, rnd):
-            x = srv.x + up.delta
-            return rec(x=x / 0 if rnd.round == 1 else x)
-
-    models = [loop.state.srv.x for loop in trace(small(Broken(), nonfinite="skip"), 4)]
+    step = lambda self, srv, up, rnd: rec(x=(srv.x + up.delta) / (rnd.round != 1))
+    broken = small(own(server_step=step), nonfinite="skip")
+    models = [loop.state.srv.x for loop in trace(broken, 4)]
     assert torch.equal(models[1], models[2]) and not torch.equal(models[2], models[3])
     assert "round 2: the server's 'x' is not finite" in caplog.text
 
 
 def test_a_state_that_was_not_finite_before_is_the_methods_own_affair():
-    class Best(FedAvg):
-        def server_init(self, x, up):
-            return rec(x=x, best=math.inf)
-
-    assert len(small(Best()).run().history) == 4
+    best = own(server_init=lambda self, x, up: rec(x=x, best=math.inf))
+    assert len(small(best).run().history) == 4
 
 
 def test_the_exchange_before_round_1_has_a_finite_mean():
-    class Probing(FedAvg):
-        probes = True
-
-        def probe(self, x, grad):
-            return rec(c=torch.full_like(x, 3e38) + 0 * grad(x))
-
-        def server_init(self, x, up):
-            return rec(x=x)
-
+    probe = lambda self, x, grad: rec(c=torch.full_like(x, 3e38) + 0 * grad(x))
+    probing = own(probes=True, probe=probe, server_init=lambda self, x, up: rec(x=x))
     with pytest.raises(ClientError, match="sent before round 1 is finite, and its sum is not"):
-        small(Probing()).run()
+        small(probing).run()
 
 
 # ------------------------------------------------------------------------------- sums of doubles
