@@ -140,11 +140,6 @@ def test_losses_that_cannot_be_are_named():
         small(FedAvg(), objective=lambda o, t: o.mean() / 0).run()
 
 
-def test_clients_with_one_sample():
-    result = small(Scaffold(option=1), data=clusters(sizes=(1, 1, 1)), cohort=1.0).run()
-    assert result.ledger.answers == 12 and result.ledger.steps == 24
-
-
 # ------------------------------------------------------------------------------ the server's state
 def own(**parts):
     """FedAvg with some parts of a stranger's."""

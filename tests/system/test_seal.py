@@ -102,14 +102,6 @@ def test_what_was_altered_is_written_anew_by_a_resume(sealed, ended, fedloom):
         assert (sealed / name).read_bytes() == (ended / name).read_bytes()
 
 
-def test_a_run_that_goes_on_is_sealed_again(sealed, fedloom):
-    fedloom("run", "--resume", "a", "rounds=3", "label=longer", "--quiet")
-    assert load_run(sealed).rounds.tolist() == [1, 2, 3]
-    assert "longer" in fedloom("show", "./a").output
-    flip(sealed / "summary.json")
-    assert "summary.json" in fedloom("compare", "a", code=1).output
-
-
 def test_a_damaged_run_among_others_is_named(sealed, fedloom):
     for name in ("b", "c"):
         shutil.copytree(sealed, f"runs/{name}")

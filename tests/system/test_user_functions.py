@@ -111,30 +111,6 @@ def test_regression_with_the_default_loss():
     np.testing.assert_allclose(result.model.weight.detach(), [[1.0, -2.0, 0.5]], atol=0.05)
 
 
-@pytest.mark.parametrize("engine", ["serial", "workers:2"])
-def test_a_loss_and_metrics_may_be_lambdas(engine, engine_of):
-    factor = 0.5
-    result = regression(
-        rounds=3,
-        objective=lambda outputs, targets: factor * (outputs - targets).abs().mean(),
-        metrics={
-            "within": lambda outputs, targets: ((outputs - targets).abs() < 0.5).float(),
-            "worst": lambda outputs, targets: (outputs - targets).abs().max(),
-        },
-        engine=engine_of(engine),
-        evaluate=Evaluation(target=0.1),
-        higher_is_better=True,
-    ).run()
-    x, y = (torch.tensor(v).float() for v in plane(30, 99))
-    with torch.no_grad():
-        gap = (result.model(x) - y).abs()
-    row = result.history[-1]
-    assert row["test_loss"] == pytest.approx(0.5 * gap.mean().item(), rel=1e-5)
-    assert row["test_within"] == pytest.approx((gap < 0.5).float().mean().item())
-    assert row["test_worst"] == pytest.approx(gap.max().item(), rel=1e-5)
-    assert result.summary["metric"]["name"] == "within"
-
-
 def test_a_loss_of_the_batch_is_a_loss_of_its_examples():
     batch, examples = lambda o, t: (o - t).square().mean(), lambda o, t: (o - t).square().mean(1)
     one, other = (regression(rounds=2, objective=loss).run() for loss in (batch, examples))

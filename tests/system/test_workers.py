@@ -257,21 +257,6 @@ def test_what_was_done_when_a_worker_died_is_not_done_again(monkeypatch):
     assert numbers == [1, 2, 1]
 
 
-def test_a_result_is_added_up_while_the_others_are_computed():
-    engine, tasks = Workers(1), [workers._Task("nothing", int, ())] * 3
-    engine._board = Board()
-    engine._heartbeats = pulse.Heartbeats(engine._board.folder, 1)
-    futures = [Future() for _ in tasks]
-    left = iter(futures)
-    engine._executor = SimpleNamespace(submit=lambda *_: next(left))
-    results = engine._each(tasks)
-    for number, future in enumerate(futures):
-        future.set_result(shared.packed(number, engine._board.folder, "result").raw)
-        assert next(results) == number  # the later ones are not there yet
-    assert next(results, None) is None
-    engine._board.close()
-
-
 # -------------------------------------------------------------------------------------- how many
 def on(monkeypatch, count):
     """A machine with so many processors."""
