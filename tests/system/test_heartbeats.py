@@ -48,7 +48,7 @@ def scene(tmp_path, monkeypatch):
     [
         ([(61, 0.0)], 0.0, 61.0),
         ([(601, 0.05)], 0.05, 601.0),  # a long first step
-        ([(1, 0.9), (60, 0.0)], 0.0, 61.0),  # written late: no computing
+        ([(1, 0.0), (1, 0.9), (59, 0.0)], 0.0, 61.0),  # written late: no computing
     ],
     ids=["a minute", "ten minutes if it computes", "a minute after what was written late"],
 )
