@@ -145,6 +145,16 @@ OTHERS = {
     "a codec": ({}, coded(0.5), "compress"),
     "a rule": (SLICES, SLICES | {"submodel": FedRolex()}, "submodel"),
     "capacities": (SLICES, SLICES | {"capacities": [0.25, 1.0]}, "submodel"),
+    "a method": ({}, {"algorithm": FedACG()}, "algorithm"),
+    "a rate": ({}, {"local": Local(epochs=2, batch=4, lr=0.101)}, "local"),
+    "data": ({}, {"data": clusters(seed=8)}, "samples"),
+    "sizes": ({}, {"data": clusters(sizes=(1, 3, 5, 8, 11, 3, 12))}, ".*clients"),
+    "weights": ({}, {"model": tiny_mlp(seed=6)}, "weights"),
+    "a seed": ({}, {"seed": 6}, "seed"),
+    "a cohort": ({}, {"cohort": 3}, "cohort"),
+    "weights of clients": ({}, {"weighting": "uniform"}, "weighting"),
+    "how cohorts are drawn": ({}, {"sampling": "bernoulli"}, "sampling"),
+    "what is not finite": ({}, {"nonfinite": "skip"}, "nonfinite"),
 }
 
 
@@ -153,28 +163,12 @@ def test_another_content_is_another_run(name, tmp_path):
     one, other, part = OTHERS[name]
     of = lambda given, rounds: small(**{"algorithm": FedAvg(), "rounds": rounds, **given})
     of(one, 2).run(tmp_path / "run")
-    with pytest.raises(CheckpointError, match=f"another configuration: {part} differ"):
+    with pytest.raises(CheckpointError, match=f"another configuration: .*{part}.*differ"):
         of(other, 3).resume(tmp_path / "run")
     assert len(of(one, 3).resume(tmp_path / "run").history) == 3
 
 
-def test_another_configuration_or_seed_or_data_is_another_run(tmp_path):
-    stopped(rounds=2).run(tmp_path / "run")
-    for change in (
-        {"algorithm": FedACG()},
-        {"seed": 6},
-        {"cohort": 3},
-        {"local": Local(epochs=1, batch=4, lr=0.051)},
-        {"data": clusters(seed=8)},
-        {"data": clusters(sizes=(1, 3, 5, 8, 11, 3, 12))},
-        {"model": tiny_mlp(seed=6)},
-        {"weighting": "uniform"},
-        {"sampling": "bernoulli"},
-        {"nonfinite": "skip"},
-    ):
-        with pytest.raises(CheckpointError, match=r"another configuration.*differ"):
-            stopped(rounds=2, **change).resume(tmp_path / "run")
-    assert len(stopped(rounds=3).resume(tmp_path / "run").history) == 3
+def test_what_is_no_run_is_not_gone_on_with(tmp_path):
     with pytest.raises(CheckpointError, match="not a run directory"):
         stopped().resume(tmp_path)
 
