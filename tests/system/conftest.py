@@ -47,7 +47,6 @@ def _digits(tmp_path_factory):
 
 @pytest.fixture
 def a(_digits, fedloom):
-    """A copy of it in the working folder, by its name."""
     shutil.copytree(_digits, "a")
     return "a"
 
@@ -59,7 +58,6 @@ def pictures():
 
 @pytest.fixture(autouse=True)
 def _plain(request, monkeypatch):
-    """Other runs draw nothing: it takes seconds each time."""
     if "pictures" not in request.fixturenames:
         monkeypatch.setattr("fedloom.cli.printing.illustrate", lambda run: None)
 

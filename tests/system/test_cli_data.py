@@ -120,7 +120,6 @@ def test_what_is_counted_and_not_whole_is_a_subset(tmp_path):
 # ---------------------------------------------------------------------------------- tables of sites
 @pytest.fixture
 def sites(fedloom):
-    """Tables of three hospitals."""
     pytest.importorskip("pandas", reason="the extra tables is not installed")
     for seed, (name, rows, ill) in enumerate(
         [("bonn", 120, 0.8), ("kiel", 80, 0.2), ("ulm", 7, 0.5)]

@@ -17,7 +17,6 @@ from support.scripts import ROOT
 
 
 def finished(pattern):
-    """Every finished run, and when it finished."""
     return {p: p.stat().st_mtime_ns for p in Path().glob(f"{pattern}/summary.json")}
 
 

@@ -47,7 +47,6 @@ def go_on(run, **changes):
 
 
 def end_of(run):
-    """What a finished run has come to, without times."""
     Seal(run).check_all()
     summary = {k: v for k, v in record(run).items() if "seconds" not in k}
     newest = max(p.name for p in (run / "checkpoints").iterdir())
@@ -128,7 +127,6 @@ def lengths(tree):
 
 
 def tree_of(folder):
-    """What is in a folder."""
     return {p.name: tree_of(p) if p.is_dir() else p.read_bytes() for p in folder.iterdir()}
 
 

@@ -266,8 +266,6 @@ def test_an_export_replaces_nothing_else(fedloom, a):
 # ------------------------------------------------------------------------------------- from Python
 @dataclass(frozen=True)
 class Halved:
-    """A transform of a user's."""
-
     draws: int = 0
     out: torch.dtype = torch.float32
 

@@ -64,8 +64,6 @@ def test_every_model_computes_the_same_for_any_number_of_samples(name, tmp_path)
 
 
 class Own(nn.Module):
-    """A network of a user's."""
-
     def __init__(self, recurrent):
         super().__init__()
         self.recurrent = recurrent

@@ -17,7 +17,6 @@ SCRIPT = "a/export/predict.py"
 
 
 def picture(file, mode, size, seed):
-    """Write a PNG of random pixels."""
     file = Path(file)
     file.parent.mkdir(parents=True, exist_ok=True)
     pixels = np.random.default_rng(seed).integers(0, 256, (*size[::-1], 3), dtype=np.uint8)

@@ -109,7 +109,6 @@ partition = "natural"
 
 @pytest.fixture(scope="module")
 def exported_table(tmp_path_factory):
-    """A run on two hospitals' tables, and its export."""
     folder = tmp_path_factory.mktemp("table")
     (folder / "sites").mkdir()
     draw = np.random.default_rng(0)
@@ -370,7 +369,6 @@ def test_a_site_exports_the_model_that_it_uses(words, own, more, run, fedloom):
 
 
 def later_rows(site):
-    """A site's test rows, as it has them."""
     with Path(f"{site}.csv").open(newline="") as file:
         return [row for row in csv.DictReader(file) if row["day"] >= "2025"]
 

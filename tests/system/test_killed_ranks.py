@@ -82,7 +82,6 @@ def test_a_full_disk_at_one_rank_is_everybodys_warning_and_at_the_end_an_error(w
 
 
 def test_a_rank_that_never_answers_is_not_waited_for_without_end(tmp_path):
-    """The others say so after ranks.timeout, and end."""
     words = ["-m", "fedloom", "run", "digits", "rounds=3", "data.clients=4", "ranks.timeout=6"]
     processes = ranks.begin(2, *words, "--out", tmp_path / "run")
     processes[1].send_signal(signal.SIGSTOP)  # as by a machine that hangs

@@ -58,7 +58,6 @@ class Begun:
         return self.process.exitcode, self.errors.read_text()
 
     def kill(self, within):
-        """Kill it after a random time."""
         time.sleep(within)
         status, errors = self.stop(signal.SIGKILL)
         assert status == -signal.SIGKILL and "Error" not in errors, errors

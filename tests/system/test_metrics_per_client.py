@@ -1,8 +1,5 @@
 """Values per client: every metric, on each client's own rows, and as the metric's own mean says."""
 
-from __future__ import annotations
-
-import json
 import math
 
 import numpy as np
@@ -18,17 +15,18 @@ from fedloom.report import comparison, group_runs, load_run
 from fedloom.report.clients import client_cells
 from fedloom.report.table_text import table_cells
 from fedloom.submodels import HeteroFL
+from support.folders import record
+from support.scores import Auc, accuracy, ranked, right
 from tiny import small
 
 engines = pytest.mark.parametrize("engine", ["serial", "vectorised:2"])
 
 
 def mean_accuracy(outputs, targets):
-    return (outputs.argmax(1) == targets).float().mean()
+    return right(outputs, targets).mean()
 
 
 def labelled(*labels):
-    """Examples with these labels."""
     inputs = np.random.default_rng(len(labels)).normal(size=(len(labels), 5))
     return inputs.astype("float32"), np.array(labels, dtype="int64")
 
@@ -51,47 +49,21 @@ def outputs_of(result, data, i):
         return result.model(data.test_inputs[index]), data.test_targets[index]
 
 
-def ranked(scores, positive):
-    """The area under the ROC curve: how often a positive example is above a negative one."""
-    one, other = scores[positive][:, None], scores[~positive]
-    return (one > other).double().mean()
-
-
-class Auc:
-    """Class 1 against the rest, on the whole set; not a number without both."""
-
-    higher_is_better = True
-
-    def reset(self):
-        self.seen = []
-
-    def update(self, outputs, targets):
-        self.seen.append((outputs[:, 1] - outputs[:, 0], targets == 1))
-
-    def compute(self):
-        return float(ranked(*map(torch.cat, zip(*self.seen, strict=True))))
-
-
-ALL = {"auc": Auc(), "batch": mean_accuracy, "each": lambda o, t: (o.argmax(1) == t).float()}
-
-
-def kept(tmp_path):
-    return json.loads((tmp_path / "run" / "clients.json").read_text())
+ALL = {"auc": Auc(), "batch": mean_accuracy, "each": right}
 
 
 @engines
 def test_every_metric_is_measured_on_each_clients_own_rows(engine, engine_of, tmp_path):
     data = with_tests()
     result = small(FedAvg(), engine=engine_of(engine), metrics=ALL, data=data).run(tmp_path / "run")
-    file = kept(tmp_path)
+    file = record(tmp_path / "run", "clients")
     values = file["metrics"]
     assert values == result.client_metrics and file["values"] == result.clients
     assert file["basis"] == "own test sets" and [*values] == [*ALL]
     for i in range(data.population):
         z, y = outputs_of(result, data, i)
-        right = float((z.argmax(1) == y).double().mean())
-        assert values["each"][i] == pytest.approx(right) == values["batch"][i]
-        assert values["auc"][i] == pytest.approx(float(ranked(z[:, 1] - z[:, 0], y == 1)))
+        assert values["each"][i] == pytest.approx(accuracy(z, y)) == values["batch"][i]
+        assert values["auc"][i] == pytest.approx(ranked(z[:, 1] - z[:, 0], y == 1))
     row = result.history[-1]
     for where in (row, result.summary):
         assert where["client_auc_worst"] == min(values["auc"])
@@ -111,7 +83,7 @@ def test_one_class_gives_no_auc_and_says_so(tmp_path):
     tests = [labelled(1, 1, 1), labelled(0, 1, 0), labelled()]
     data = from_clients(some, client_tests=tests)
     result = small(FedAvg(), metrics=ALL, data=data, cohort=2).run(tmp_path / "run")
-    file = kept(tmp_path)
+    file = record(tmp_path / "run", "clients")
     assert result.clients[0] is None and result.clients[1] in (0.0, 0.5, 1.0)
     assert file["why_none"]["auc"] == {"its test rows have one class": [0], "no test rows": [2]}
     assert file["why_none"]["each"] == {"no test rows": [2]}
@@ -125,7 +97,7 @@ def test_without_own_rows_a_metric_of_a_set_has_no_value_per_client(engine, engi
     result = small(FedAvg(), **given).run(tmp_path / "run")
     assert result.last == pytest.approx(result.history[-1]["test_each"])
     assert result.clients == [None] * len(result.clients)
-    file = kept(tmp_path)
+    file = record(tmp_path / "run", "clients")
     why = {"it needs test rows of the client's own: data.tests = matched": [*range(7)]}
     assert file["why_none"]["batch"] == file["why_none"]["auc"] == why
     assert all(v is not None for v in file["metrics"]["each"])
@@ -136,8 +108,8 @@ def test_without_own_rows_a_metric_of_a_set_has_no_value_per_client(engine, engi
 @engines
 def test_a_metric_that_is_a_mean_of_some_batches_is_measured_client_by_client(engine, engine_of):
     def mixed(outputs, targets):
-        right = (outputs.argmax(1) == targets).float()
-        return right if len(right) == 500 else right.mean()
+        each = right(outputs, targets)
+        return each if len(each) == 500 else each.mean()
 
     data = with_tests((3, 5, 8, 542))  # 1,116 examples are 500, 500 and 116
     short = {"rounds": 2, "local": Local(steps=2, batch=4, lr=0.1), "higher_is_better": True}
@@ -145,8 +117,7 @@ def test_a_metric_that_is_a_mean_of_some_batches_is_measured_client_by_client(en
         FedAvg(), engine=engine_of(engine), metrics={"mixed": mixed}, data=data, **short
     ).run()
     for i, value in enumerate(result.clients):
-        z, y = outputs_of(result, data, i)
-        assert value == pytest.approx(float((z.argmax(1) == y).double().mean()))
+        assert value == pytest.approx(accuracy(*outputs_of(result, data, i)))
 
 
 def test_the_report_has_every_metric_of_clients_with_names(tmp_path):

@@ -136,7 +136,6 @@ TRACE = "client,first_round,last_round\nlyon,1,1\noslo,1,2\n"
 
 
 def test_settings_name_clients_as_the_data_do(tmp_path):
-    """By name and by number is the same run."""
     for name, text in (("t", TRACE), ("n", TRACE.replace("lyon", "0").replace("oslo", "2"))):
         (tmp_path / name).write_text(text)
     trace = lambda name: Availability(trace=str(tmp_path / name))

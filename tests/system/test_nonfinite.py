@@ -82,7 +82,6 @@ class Late(FedAvg):
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 @pytest.mark.parametrize("where", ["delta", "extra", "weight"])
 def test_whose_answer_was_not_finite_is_found_from_the_sums(where, value):
-    """Answers are looked through when they are summed."""
     given = {"data": shifted(), "cohort": [[0, 4, 5], [1, 4, 6]], "rounds": 2}
     with pytest.raises(ClientError, match="client 4, round 2: its update is not finite"):
         small(Late(where, value), **given).run()

@@ -45,12 +45,10 @@ def commands(text):
 
 
 def code(page):
-    """The Python blocks of a page."""
     return re.findall(r"^```python\n(.*?)^```", section(f"docs/{page}.md"), re.M | re.S)
 
 
 def shorter(words):
-    """A command with fewer rounds."""
     return ["rounds=2" if word == "rounds=30" else word for word in words]
 
 
@@ -128,7 +126,6 @@ def test_the_federation_s_tutorial_installs_what_its_last_commands_need():
 @pytest.mark.slow
 @pytest.mark.parametrize("section", GALLERY.SECTIONS, ids=lambda section: section.title)
 def test_the_commands_of_the_gallery_make_its_pictures(section, fedloom):
-    """With a network of eight neurons, in two rounds."""
     for command in GALLERY.words(section.commands):
         words = [str(ROOT / w) if w.startswith("docs/") else w for w in command[1:]]
         words = ["2" if w == "3" else w for w in words if not w.startswith("rounds=")]

@@ -30,7 +30,6 @@ PAGES.pages = functools.cache(PAGES.pages)
 
 
 def committed(*words):
-    """The files that git has."""
     line = ["git", "ls-files", *words]
     out = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     return set(out.splitlines())
@@ -66,7 +65,6 @@ def test_every_linked_file_is_a_page_of_the_site():
 
 
 def with_folders(files):
-    """Files, and the folders that they are in."""
     return files | {str(parent) for file in files for parent in Path(file).parents}
 
 

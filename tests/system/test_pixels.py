@@ -31,7 +31,6 @@ def clients(change=lambda x, y: (x, y), most=1, **more):
 
 
 def run(data, **more):
-    """Two rounds of one convolution."""
     given = {"algorithm": FedAvg(), "model": lambda: nn.Conv2d(1, 2, 3, padding=1), "rounds": 2}
     return Experiment(data=data, **(given | {"local": Local(batch=4)} | more)).run()
 

@@ -27,7 +27,6 @@ ROOT = data_root()
 
 
 def here(name):
-    """Skip unless there is a copy."""
     if check(name, ROOT).state == "missing":
         pytest.skip(f"no copy of {name} in FEDLOOM_DATA or the cache")
 

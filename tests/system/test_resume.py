@@ -35,8 +35,6 @@ RARELY = {"checkpoint": Checkpoint(every_seconds=None)}  # at the end, or at a s
 
 
 def fails(error):
-    """A callback that raises it."""
-
     def fail(*_):
         raise error
 
@@ -79,8 +77,6 @@ def signals_while_it_saves_and_closes(patch):
 
 
 class Full:
-    """A disk that is full in some rounds."""
-
     def __init__(self, patch, rounds):
         self.now, self.rounds, replace = False, rounds, os.replace
 

@@ -31,19 +31,16 @@ def ended(tmp_path_factory):
 
 @pytest.fixture
 def sealed(ended, fedloom):
-    """A copy of it, in the working folder."""
     return Path(shutil.copytree(ended, "a"))
 
 
 def flip(file, at=-5, bit=1):
-    """Change a bit."""
     raw = bytearray(file.read_bytes())
     raw[at] ^= bit
     file.write_bytes(raw)
 
 
 def newest(run, name):
-    """A file of the newest checkpoint."""
     return max((run / "checkpoints").iterdir()) / name
 
 

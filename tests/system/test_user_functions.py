@@ -169,8 +169,6 @@ def test_callbacks_are_called_per_round_and_per_evaluation():
 
 
 class Failing:
-    """A callback, a measure or a metric that fails once, at the given call."""
-
     every = 1
     higher_is_better = True
 

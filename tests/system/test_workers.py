@@ -48,8 +48,6 @@ def hold(tell):
 
 
 class Other:
-    """Another process with a board."""
-
     def __init__(self):
         context = multiprocessing.get_context("fork")
         told, tell = context.Pipe(duplex=False)
@@ -259,7 +257,6 @@ def test_what_was_done_when_a_worker_died_is_not_done_again(monkeypatch):
 
 # -------------------------------------------------------------------------------------- how many
 def on(monkeypatch, count):
-    """A machine with so many processors."""
     monkeypatch.setattr(workers, "processors", lambda: count)
 
 
