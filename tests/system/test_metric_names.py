@@ -12,6 +12,8 @@ from fedloom import Experiment, FedAvg, Local
 from fedloom.config.resolve import resolve
 from fedloom.data import from_clients
 from fedloom.errors import ConfigError
+from fedloom.evaluation.declared import DECLARED
+from fedloom.evaluation.metrics import Concordance, Overlap
 from fedloom.evaluation.named_metrics import by_name
 from fedloom.objectives import CrossEntropy
 from support.folders import parameters, settings
@@ -209,3 +211,16 @@ def test_without_torchmetrics_its_names_say_what_to_install(monkeypatch):
     assert resolve("digits", ["metrics=accuracy"]).values["metrics"] == ["accuracy"]
     with pytest.raises(ConfigError, match=r"torchmetrics.*pip install .*\[metrics\]"):
         resolve("digits", ["metrics=auc"])
+
+
+def test_which_metrics_are_better_high_is_what_their_own_classes_say():
+    own = {"concordance": Concordance, "dice": Overlap, "iou": Overlap}
+    for name, metric in DECLARED.items():
+        of_class = metric.class_name in ("AUROC", "F1Score", "Recall")
+        if metric.class_name and metric.higher_is_better is not None:
+            theirs = getattr(torchmetrics, metric.class_name)(
+                **{"task": "binary"} if of_class else {}
+            )
+            assert theirs.higher_is_better is metric.higher_is_better, name
+        elif name in own:
+            assert own[name].higher_is_better is metric.higher_is_better, name

@@ -361,6 +361,7 @@ def test_fedloom_check_says_how_a_metric_is_tried(here):
         ("attack=my_parts.py:Half", "unknown attack 'my_parts.py:Half'"),
         ("algorithm=bad.py:A", "bad.py' cannot be imported, line 3: ZeroDivisionError: division"),
         ("algorithm=worse.py:A", "worse.py' cannot be imported, line 2: SyntaxError: "),
+        ("algorithm=relative.py:A", "is loaded by itself: write `from package.module import ...`"),
         ("data=my_parts.py:broken", "'my_parts.py:broken' failed, line {ward}: KeyError: 'ward'"),
         ("data=my_parts.py:nothing", "gives a int, and must give a FederatedData"),
         ("metrics=my_metrics.py", "needs the name of a part in it, FILE.py:NAME; it has Asks"),
@@ -377,6 +378,7 @@ def test_fedloom_check_says_how_a_metric_is_tried(here):
 def test_a_mistake_is_one_line(here, words, said):
     Path("bad.py").write_text("a = 1\n\nb = a / 0\n")
     Path("worse.py").write_text("a = 1\nb = (\n")
+    Path("relative.py").write_text("from .beside import A\n")
     few = [w for w in SMALL if not (w.startswith("data.") and words.startswith("data="))]
     ward = PARTS[: PARTS.index('"ward"')].count("\n") + 1
     output = here("run", *words.split(), *few, code=2).output

@@ -18,6 +18,8 @@ from fedloom.report.statistics import (
     Paired,
     against,
     corrected,
+    holm,
+    p_text,
     paired,
     student_p,
     student_t,
@@ -261,3 +263,10 @@ def test_the_best_is_compared_with_the_next_one_by_the_seeds_of_both(
 def test_the_costs_of_the_best_and_the_next_one_come_first(tmp_path):
     said = answered(tmp_path, LEVEL)
     assert said.words[3].startswith("C ") and not any("A " in line for line in said.words[:4])
+
+
+def test_the_p_of_a_row_is_corrected_for_all_rows(tmp_path):
+    values = {"A": [0.5, 0.5, 0.5], "B": [0.53, 0.55, 0.57], "C": [0.51, 0.5, 0.53]}
+    p = [paired(values[name], values["A"]).p for name in "BC"]
+    lines = answered(tmp_path, values).lines
+    assert [line[3] for line in lines] == ["-", *map(p_text, holm(p))] != ["-", *map(p_text, p)]
