@@ -8,107 +8,82 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedloom.data import (
-    blocks,
+    PARTITIONS,
     by_lists,
-    class_groups,
-    classes_per_client,
     dirichlet,
     dirichlet_interleaved,
-    dirichlet_recycled,
-    dirichlet_unbalanced,
     from_arrays,
     from_clients,
     iid,
     measure,
     pathological,
-    replicated,
-    shards,
-    similarity,
-    stratified,
     with_client_tests,
 )
 from fedloom.data.client_test_sets import proportional
-from fedloom.errors import DataError
+from support.refusals import refused
 
-CLIENTS = 20
-ONCE = (
-    iid(CLIENTS),
-    blocks(CLIENTS),
-    stratified(CLIENTS),
-    similarity(CLIENTS, 0.5),
-    dirichlet(0.3, CLIENTS),
-    dirichlet_interleaved(0.3, CLIENTS),
-    dirichlet_unbalanced(0.5, CLIENTS),
-    dirichlet_unbalanced(0.5, CLIENTS, capped=True),
-    classes_per_client(5, CLIENTS),
-    class_groups(CLIENTS),
-    shards(CLIENTS),
-)
-AGAIN = (dirichlet_recycled(0.3, CLIENTS), pathological(3, CLIENTS), replicated(CLIENTS))
+OPTIONS = {
+    "similarity": {"share": 0.5},
+    "dirichlet": {"alpha": 0.3},
+    "dirichlet_interleaved": {"alpha": 0.3},
+    "dirichlet_recycled": {"alpha": 0.3},
+    "dirichlet_unbalanced": {"alpha": 0.5},
+    "classes_per_client": {"classes": 5},
+    "pathological": {"classes": 3},
+}
+PLAIN = ("iid", "blocks", "stratified", "class_groups", "shards", "replicated")
+EVERY = {name: PARTITIONS[name](clients=20, **OPTIONS.get(name, {})) for name in [*PLAIN, *OPTIONS]}
+EVERY["capped"] = PARTITIONS["dirichlet_unbalanced"](0.5, 20, capped=True)
+AGAIN = ("dirichlet_recycled", "pathological", "replicated")  # deal samples several times
+UNEVEN = ("dirichlet_unbalanced", "capped")
 
 
 def federation(partition, train=10_000, test=2000, seed=0):
     labels, tests = torch.arange(train) % 10, torch.arange(test) % 10
-    data = from_arrays(
-        torch.zeros(train, 1), labels, partition, (torch.zeros(test, 1), tests), seed=seed
+    common = torch.zeros(test, 1), tests
+    return from_arrays(torch.zeros(train, 1), labels, partition, common, seed=seed)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_matched_labels_are_like_the_clients_own_and_dealt_once(name):
+    partition = EVERY[name]
+    matched, other = (
+        with_client_tests(federation(partition), partition, kind, seed=0)
+        for kind in ("matched", "independent")
     )
-    return data
-
-
-def test_counts(data):
-    lists, labels = data.test_clients, data.test_targets
-    out = torch.zeros(lists.count, 10, dtype=torch.int64)
-    where = lists.owners(), labels[lists.indices]
-    return out.index_put_(where, torch.ones(len(lists.indices), dtype=torch.int64), accumulate=True)
-
-
-test_counts.__test__ = False
-
-
-@pytest.mark.parametrize("partition", ONCE, ids=str)
-def test_the_whole_test_set_is_dealt_once_where_the_training_set_is(partition):
-    data = with_client_tests(federation(partition), partition, "matched", seed=0)
-    lists = data.test_clients
-    assert torch.equal(lists.indices.sort().values, torch.arange(2000))
-    if not partition.about()["kind"].startswith("dirichlet_unbalanced"):
-        assert (lists.sizes == 100).all()
-    assert len(data.test_inputs) == 2000  # the common test set stays whole
-    assert data.about["tests"] == {"kind": "matched", "seed": 0}
-
-
-@pytest.mark.parametrize("partition", [*ONCE, *AGAIN], ids=str)
-def test_matched_labels_are_like_the_clients_own(partition):
-    distances = {}
-    for kind in ("matched", "independent"):
-        data = with_client_tests(federation(partition), partition, kind, seed=0)
-        distances[kind] = measure(data).tests.distance
     # between two samples of the same law, 500 and 100 labels of at most 10 classes, the distance is
     # below sum_c sqrt(p (1 - p) (1/500 + 1/100)) / 2 < 0.17
-    assert distances["matched"] < 0.2
-    if partition.about()["kind"] in ("dirichlet", "dirichlet_interleaved", "pathological"):
-        assert distances["independent"] > distances["matched"] + 0.2
+    distance = measure(matched).tests.distance
+    assert distance < 0.2
+    if name in ("dirichlet", "dirichlet_interleaved", "pathological"):
+        assert measure(other).tests.distance > distance + 0.2
+    lists = matched.test_clients
+    if name not in AGAIN:
+        assert torch.equal(lists.indices.sort().values, torch.arange(2000))
+        assert name in UNEVEN or (lists.sizes == 100).all()
+    assert len(matched.test_inputs) == 2000, "the common test set stays whole"
+    assert matched.about["tests"] == {"kind": "matched", "seed": 0}
 
 
 def test_independent_test_sets_are_as_far_as_the_published_ones():
     # FIARSE's release: CIFAR-10, alpha 0.3, 100 clients: mean total variation 0.68
     partition = dirichlet_interleaved(0.3, 100)
-    data = federation(partition, 50_000, 10_000)
-    data = with_client_tests(data, partition, "independent", 0)
+    data = with_client_tests(federation(partition, 50_000, 10_000), partition, "independent", 0)
     assert measure(data).tests.distance == pytest.approx(0.68, abs=0.03)
 
 
-def test_a_seed_makes_the_test_sets():
-    partition = dirichlet(0.3, CLIENTS)
-    for kind in ("matched", "independent"):
-        one, same, other = (
-            with_client_tests(federation(partition, seed=s), partition, kind, s) for s in (1, 1, 2)
-        )
-        assert one.test_clients.digest() == same.test_clients.digest()
-        assert one.test_clients.digest() != other.test_clients.digest()
+@pytest.mark.parametrize("kind", ["matched", "independent"])
+def test_a_seed_makes_the_test_sets(kind):
+    partition = EVERY["dirichlet"]
+    one, same, other = (
+        with_client_tests(federation(partition, seed=s), partition, kind, s).test_clients.digest()
+        for s in (1, 1, 2)
+    )
+    assert one == same != other
 
 
 # ------------------------------------------------------------------------------------ proportional
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(
     train=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4)), min_size=1, max_size=60),
     tests=st.lists(st.integers(0, 4), min_size=1, max_size=60),
@@ -116,19 +91,14 @@ def test_a_seed_makes_the_test_sets():
 )
 def test_every_count_is_the_exact_share_rounded_up_or_down(train, tests, seed):
     labels, tests = torch.tensor([y for _, y in train]), torch.tensor(tests)
-    clients = by_lists(
-        [[k for k, (i, _) in enumerate(train) if i == who] for who in range(4)]
-    ).lists
-    lists = proportional(labels, clients, tests, seed)
-    known = torch.isin(tests, labels)
-    assert torch.equal(lists.indices.sort().values, known.nonzero()[:, 0])
-    for who in range(4):
-        for label in range(5):
-            held = [int((labels[clients.of(i)] == label).sum()) for i in range(4)]
-            if sum(held):
-                exact = held[who] / sum(held) * int((tests == label).sum())
-                got = int((tests[lists.of(who)] == label).sum())
-                assert abs(got - exact) < 1
+    own = [[k for k, (i, _) in enumerate(train) if i == who] for who in range(4)]
+    lists = proportional(labels, by_lists(own).lists, tests, seed)
+    assert torch.equal(lists.indices.sort().values, torch.isin(tests, labels).nonzero()[:, 0])
+    for label in labels.unique():
+        held = [int((labels[k] == label).sum()) for k in own]
+        for who in range(4):
+            exact = held[who] / sum(held) * int((tests == label).sum())
+            assert abs(int((tests[lists.of(who)] == label).sum()) - exact) < 1
 
 
 class Halves:
@@ -141,57 +111,36 @@ class Halves:
         return {"kind": "halves"}
 
 
-def test_a_partition_of_ones_own_gets_proportional_parts():
+def test_a_partition_without_test_sets_gets_proportional_parts():
     labels = torch.tensor([0] * 6 + [1] * 2 + [1] * 4 + [2] * 4)
     tests = torch.tensor([0] * 3 + [1] * 3 + [2] * 2)
-    zeros = torch.zeros(16, 1), torch.zeros(8, 1)
-    data = from_arrays(zeros[0], labels, Halves(), (zeros[1], tests))
-    data = with_client_tests(data, Halves())
-    rows = [sorted(tests[data.test_clients.of(i)].tolist()) for i in (0, 1)]
-    assert rows == [[0, 0, 0, 1], [1, 1, 2, 2]]
-
-
-def test_regression_is_dealt_by_size():
-    partition = by_lists([range(30), range(30, 40)])
-    data = from_arrays(
-        torch.rand(40, 2), torch.rand(40), partition, (torch.rand(8, 2), torch.rand(8))
-    )
+    data = from_arrays(torch.zeros(16, 1), labels, Halves(), (torch.zeros(8, 1), tests))
+    lists = with_client_tests(data, Halves()).test_clients
+    assert [sorted(tests[lists.of(i)].tolist()) for i in (0, 1)] == [[0, 0, 0, 1], [1, 1, 2, 2]]
+    partition, numbers = by_lists([range(30), range(30, 40)]), torch.rand(48)  # of a regression
+    test = torch.rand(8, 2), numbers[40:]
+    data = from_arrays(torch.rand(40, 2), numbers[:40], partition, test)
     assert with_client_tests(data, partition).test_clients.sizes.tolist() == [6, 2]
 
 
-# --------------------------------------------------------------------------------------- bad input
-def test_a_class_that_training_does_not_know_matches_nobody():
-    partition = dirichlet(0.3, 2)
-    labels, tests = torch.arange(20) % 2, torch.tensor([0, 1, 5])
-    data = from_arrays(torch.zeros(20, 1), labels, partition, (torch.zeros(3, 1), tests))
-    with pytest.raises(DataError, match="class 5, which no training sample has"):
-        with_client_tests(data, partition)
+# ------------------------------------------------------------------------------------------ refused
+@pytest.mark.parametrize(
+    ("partition", "labels", "tests", "kind", "says"),
+    [
+        (dirichlet(0.3, 2), [0, 1] * 9, [0, 1, 5], "matched", "class 5, which no training sample"),
+        (pathological(1, 4), [0, 1, 2, 3], [0] * 8, "matched", "no samples of any class of client"),
+        (dirichlet(1, 3), [0, 1, 2] * 3, [0, 1], "matched", "3 clients cannot share 2"),
+        (dirichlet(1, 3), [0, 1, 2] * 3, [0, 1], "independent", "3 clients cannot share 2"),
+        (iid(2), range(4), None, "matched", "has no test set to divide"),
+        (iid(2), range(4), [0], "match", "did you mean 'matched'"),
+    ],
+)
+def test_tests_that_cannot_be_dealt_are_refused(partition, labels, tests, kind, says):
+    arrays = lambda labels: (torch.zeros(len(labels), 1), torch.tensor(labels))
+    data = from_arrays(*arrays(labels), partition, None if tests is None else arrays(tests))
+    refused(lambda: with_client_tests(data, partition, kind), says)
 
 
-def test_a_client_whose_classes_have_no_test_samples_is_named():
-    partition = pathological(1, 4)
-    labels, tests = torch.arange(40) % 4, torch.zeros(8, dtype=torch.int64)
-    data = from_arrays(torch.zeros(40, 1), labels, partition, (torch.zeros(8, 1), tests))
-    with pytest.raises(DataError, match="no samples of any class of client"):
-        with_client_tests(data, partition)
-
-
-def test_what_cannot_be_done_is_refused():
-    partition = iid(2)
-    data = from_arrays(torch.zeros(4, 1), torch.arange(4), partition)
-    with pytest.raises(DataError, match="has no test set to divide"):
-        with_client_tests(data, partition)
-    with pytest.raises(DataError, match="did you mean 'matched'"):
-        with_client_tests(data, partition, "match")
+def test_clients_with_tests_of_their_own_are_refused():
     own = from_clients([([[0.0]], [0])], client_tests=[([[1.0]], [0])])
-    with pytest.raises(DataError, match="have test sets of their own"):
-        with_client_tests(own, iid(1))
-    few = from_arrays(
-        torch.zeros(9, 1),
-        torch.arange(9) % 3,
-        dirichlet(1, 3),
-        (torch.zeros(2, 1), torch.tensor([0, 1])),
-    )
-    for kind in ("matched", "independent"):
-        with pytest.raises(DataError, match="3 clients cannot share 2"):
-            with_client_tests(few, dirichlet(1, 3), kind)
+    refused(lambda: with_client_tests(own, iid(1)), "have test sets of their own")

@@ -1,4 +1,6 @@
-"""What is told of a table: no number of few rows, and none that follows from others."""
+"""What is told of a table: no number of few rows, none that follows from others, and which rows
+two sites have.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,20 @@ import pytest
 
 pytest.importorskip("pandas", reason="the extra tables is not installed")
 
+from fedloom.cli.describe import in_tables
 from fedloom.data.own.columns import as_table
-from fedloom.data.own.description import _cells, described, labels_of, parsed
-from fedloom.errors import DataError, WireError
+from fedloom.data.own.description import _cells, described, described_clients, labels_of, parsed
+from fedloom.data.own.duplicates import rows_of
+from support.refusals import refused
 
 
-def test_no_rare_value_follows_from_what_is_told() -> None:
+def column(values, target=None):
+    """What is told of a column of a table, where the least count is 10."""
+    return described(as_table("here.csv", {"a": values}), ["a"], target, 10).columns["a"]
+
+
+# ------------------------------------------------------------------------------------------ counts
+def test_no_rare_value_follows_from_what_is_told():
     """Whoever knows the rule, the total and what is told still has several numbers for each rarer
     value, and for each that is withheld. All tables of four values with at most eight rows each.
     """
@@ -38,138 +48,119 @@ def test_no_rare_value_follows_from_what_is_told() -> None:
 
 
 @pytest.mark.parametrize("rare", [1, 3, 9])
-def test_one_fact_in_two_columns_tells_no_more_than_in_one(rare) -> None:
+def test_one_fact_in_two_columns_tells_no_more_than_in_one(rare):
     """A code and a word: each rule by itself would withhold another value, and so tell both."""
-    rows = [("1", "z"), ("2", "y"), ("3", "")] * 20
-    rows = [row for row in rows if row[0] != "3"] + [("3", "")] * rare + [("2", "y")] * 25
-    for order in itertools.permutations(range(3)):
-        words = {str(k + 1): "zy "[k].strip() for k in order}
-        mixed = sorted(rows, key=lambda row: (order.index(int(row[0]) - 1), row))
-        table = as_table("here.csv", {"code": [c for c, _ in mixed], "word": [w for _, w in mixed]})
-        found = described(table, ["code", "word"], None, 10).columns
-        withheld = [
-            {words[code] for code in words if found["code"].counts.get(code) is None},
-            {
-                w
-                for w in words.values()
-                if (found["word"].counts | {"": found["word"].missing}).get(w) is None
-            },
-        ]
-        assert withheld[0] == withheld[1] and len(withheld[0]) >= 2, (order, found)
+    words = {"1": "z", "2": "y", "3": ""}
+    codes = ["1", "2"] * 20 + ["3"] * rare + ["2"] * 25
+    for order in itertools.permutations(words):
+        mixed = sorted(codes, key=order.index)
+        table = as_table("here.csv", {"code": mixed, "word": [words[code] for code in mixed]})
+        told = described(table, ["code", "word"], None, 10).columns
+        by_word = told["word"].counts | {"": told["word"].missing}
+        withheld = {words[code] for code in words if told["code"].counts.get(code) is None}
+        assert withheld == {w for w in words.values() if by_word.get(w) is None}, order
+        assert len(withheld) >= 2, (order, told)
 
 
-def told_of(values, least=10, target=None):
-    return described(as_table("here.csv", {"a": values}), ["a"], target, least).columns["a"]
+def test_empty_cells_are_a_value_like_others():
+    numbers = [f"{n}.5" for n in range(60)]
+    for values, missing in (
+        (["I"] * 30 + ["II"] * 20 + [""] * 12, 12),
+        (["I"] * 30 + ["II"] * 20 + [""] * 2, None),
+        ([*numbers, *[""] * 9], None),
+        ([*numbers, *[""] * 10], 10),
+        ([""] * 40, 40),
+        ([""] * 35 + ["I"] * 5, None),
+    ):
+        assert column(values).missing == missing
+    assert column(["I"] * 30 + ["II"] * 20 + [""] * 2).counts == {"I": None, "II": 20}
+    for rows in (38, 58):  # with 9 or fewer empty cells: what is told is alike
+        told = [column([*numbers[: rows - n], *[""] * n]).quantiles for n in (1, 5, 9)]
+        assert len({tuple(v is None for v in quantiles) for quantiles in told}) == 1
+    assert column([*numbers[:11], *[""] * 9]).kind == "number"
 
 
-def test_no_quantile_is_one_rows_value_and_no_extreme_shows() -> None:
-    draw = np.random.default_rng(0)
-    values = draw.normal(50, 9, 200)
-    found = told_of([*map(str, values)])
-    assert found.kind == "number" and found.missing == 0 and found.mean is not None
-    assert found.quantiles == sorted(found.quantiles)
-    ordered = np.sort(values)
-    assert ordered[9] < found.quantiles[0] < ordered[20]
-    assert ordered[-21] < found.quantiles[-1] < ordered[-10]
-    assert found.mean == pytest.approx(values.mean(), abs=1) and found.deviation == 8.4
+def test_numbers_of_few_values_are_counted():
+    few = column(["1"] * 12 + ["1.0"] * 3 + ["0"] * 30 + ["10"] * 11)
+    assert few.kind == "values" and few.counts == {"0": 30, "1": 15, "10": 11}
+    assert column(["1,5 mg"] * 20).counts == {"1,5 mg": 20}
+    for values, says in (
+        (["1"] * 20 + ["?"], "here.csv, column 'a', row 21: '?' is no finite number"),
+        (["", *["1,5"] * 20], "here.csv, column 'a', row 2: '1,5' has a decimal comma"),
+        (["I\x1b[2J"] * 20, "here.csv, column 'a' cannot be described: ... String sh"),
+    ):
+        refused(lambda values=values: column(values), says)
+
+
+# --------------------------------------------------------------------------------------- quantiles
+def test_no_quantile_is_one_rows_value_and_no_extreme_shows():
+    values = np.random.default_rng(0).normal(50, 9, 200)
+    told, ordered = column([*map(str, values)]), np.sort(values)
+    assert told.kind == "number" and told.missing == 0 and told.mean is not None
+    assert told.quantiles == sorted(told.quantiles)
+    assert ordered[9] < told.quantiles[0] < ordered[20]
+    assert ordered[-21] < told.quantiles[-1] < ordered[-10]
+    assert told.mean == pytest.approx(values.mean(), abs=1) and told.deviation == 8.4
     values[:5], values[5:8] = 1e9, -1e9
-    worse = told_of([*map(str, values)])
-    assert worse.quantiles[2] == pytest.approx(found.quantiles[2], abs=2)
+    worse = column([*map(str, values)])
+    assert worse.quantiles[2] == pytest.approx(told.quantiles[2], abs=2)
     assert max(worse.quantiles) < 80 and worse.mean < 60 and worse.deviation < 20
+    alike = [*map(str, range(11, 21)), *["25"] * 50, *map(str, range(31, 41))]
+    assert column(alike).quantiles[1:4] == [25, 25, 25]
 
 
 @pytest.mark.parametrize("rows", [*range(30, 61), 64, 70, 95, 100, 107, 250])
-def test_a_quantile_is_about_the_number_at_its_place(rows: int) -> None:
+def test_a_quantile_is_about_the_number_at_its_place(rows):
     """Of the numbers 1.5, 2.5, ... in order, for odd and even numbers of groups. The outer groups
     count for nothing, so low and high, and with few groups the quarters, lie further inwards.
     """
     for values in (np.arange(rows) + 1.5, np.arange(rows)[::-1] + 1.5):
-        found = told_of([*map(str, values)]).quantiles
+        quantiles = column([*map(str, values)]).quantiles
         lowest, highest = values.min(), values.max()
-        assert found[2] == pytest.approx(np.median(values), abs=1)
-        told = [number for number in found if number is not None]
+        assert quantiles[2] == pytest.approx(np.median(values), abs=1)
+        told = [number for number in quantiles if number is not None]
         assert told == sorted(told) and lowest + 9 < told[0] and told[-1] < highest - 9
         if rows >= 60:
-            assert found[1] == pytest.approx(np.quantile(values, 0.25), abs=1)
-            assert found[3] == pytest.approx(np.quantile(values, 0.75), abs=1)
+            assert quantiles[1] == pytest.approx(np.quantile(values, 0.25), abs=1)
+            assert quantiles[3] == pytest.approx(np.quantile(values, 0.75), abs=1)
         digit = 1 if values.std() > 12 else 0.1  # what std has two digits of
         assert all(number == pytest.approx(round(number / digit) * digit) for number in told)
         if rows >= 50:  # what a quantile tells of one end it tells of the other
-            assert np.add(found, found[::-1]) == pytest.approx(lowest + highest, abs=2)
+            assert np.add(quantiles, quantiles[::-1]) == pytest.approx(lowest + highest, abs=2)
 
 
-def test_a_quantile_of_alike_numbers_is_that_number() -> None:
-    values = [*map(str, range(11, 21)), *["25"] * 50, *map(str, range(31, 41))]
-    assert told_of(values).quantiles[1:4] == [25, 25, 25]
-
-
-def test_few_numbers_tell_less() -> None:
+def test_few_numbers_tell_less():
     numbers = [f"{n}.5" for n in range(49)]
-    assert told_of(numbers[:29]).model_dump() == {
-        "kind": "number",
-        "missing": 0,
-        "counts": {},
-        "mean": None,
-        "deviation": None,
-        "quantiles": [],
-    }
-    middle = told_of(numbers).quantiles
+    nothing = {"missing": 0, "counts": {}, "mean": None, "deviation": None, "quantiles": []}
+    assert column(numbers[:29]).model_dump() == {"kind": "number"} | nothing
+    middle = column(numbers).quantiles
     assert [v is None for v in middle] == [True, True, False, True, True]
     one = described(as_table("here.csv", {"a": numbers[:9]}), ["a"], None, 10)
     assert one.rows is None and one.columns == {}
 
 
-def test_empty_cells_are_a_value_like_others() -> None:
-    assert told_of(["I"] * 30 + ["II"] * 20 + [""] * 12).missing == 12
-    found = told_of(["I"] * 30 + ["II"] * 20 + [""] * 2)
-    assert found.missing is None and found.counts == {"I": None, "II": 20}
-    numbers = [f"{n}.5" for n in range(60)]
-    assert told_of([*numbers, *[""] * 9]).missing is None
-    assert told_of([*numbers, *[""] * 10]).missing == 10
-    for rows in (38, 58):  # with 9 or fewer empty cells: what is told is alike
-        told = [told_of([*numbers[: rows - n], *[""] * n]).quantiles for n in (1, 5, 9)]
-        assert len({tuple(v is None for v in quantiles) for quantiles in told}) == 1
-    assert told_of([*numbers[:11], *[""] * 9]).kind == "number"
-    assert told_of([""] * 40).missing == 40
-    assert told_of([""] * 35 + ["I"] * 5).missing is None
-
-
-def test_numbers_of_few_values_are_counted() -> None:
-    found = told_of(["1"] * 12 + ["1.0"] * 3 + ["0"] * 30 + ["10"] * 11)
-    assert found.kind == "values" and found.counts == {"0": 30, "1": 15, "10": 11}
-    mixed = as_table("here.csv", {"a": ["1"] * 20 + ["?"]})
-    with pytest.raises(DataError, match=r"here.csv, column 'a', row 21: '\?' is no finite number"):
-        described(mixed, ["a"], None, 10)
-    with pytest.raises(DataError, match=r"here.csv, column 'a', row 2: '1,5' has a decimal comma"):
-        described(as_table("here.csv", {"a": ["", *["1,5"] * 20]}), ["a"], None, 10)
-    assert told_of(["1,5 mg"] * 20).counts == {"1,5 mg": 20}
-    strange = as_table("here.csv", {"a": ["I\x1b[2J"] * 20})
-    with pytest.raises(DataError, match=r"here.csv, column 'a' cannot be described: .*String sh"):
-        described(strange, ["a"], None, 10)
-
-
-def test_labels_differ_by_what_is_told() -> None:
+# ------------------------------------------------------------------------------------ across sites
+def test_labels_differ_by_what_is_told():
     def site(**counts):
         labels = [name for name, n in counts.items() for _ in range(n)]
         return described(as_table("x", {"y": labels}), [], "y", 10)
 
     told = {"a": site(no=50, yes=50), "b": site(no=100), "c": site(no=96, yes=4), "d": site(no=3)}
-    names, counts, found = labels_of(told)
+    names, counts, measures = labels_of(told)
     assert names == ["no", "yes"]
     assert counts == {"a": [50, 50, 0], "b": [100, 0, 0], "c": [100, 0, 0]}  # c: about
-    assert found is not None and found.pairs == pytest.approx((0.5 + 0.5 + 0) / 3)
+    assert measures is not None and measures.pairs == pytest.approx((0.5 + 0.5 + 0) / 3)
     assert labels_of({"d": told["d"]})[2] is None
 
 
-def hostile(**column) -> bytes:
-    told = {"least": 10, "rows": 8, "columns": {"a": {"missing": 0} | column}}
+def hostile(**of_a) -> bytes:
+    told = {"least": 10, "rows": 8, "columns": {"a": {"missing": 0} | of_a}}
     return json.dumps(told).encode()
 
 
-def test_a_description_comes_back_from_its_json_or_is_refused() -> None:
-    made = described(as_table("x", {"y": ["a"] * 30 + ["b"] * 3}), [], "y", 10)
-    assert parsed(made.model_dump_json().encode()) == made
-    for raw, says in (
+@pytest.mark.parametrize(
+    ("raw", "says"),
+    [
         (b"{", "wrong at the whole: Invalid JSON"),
         (b'{"least": 10, "rows": -1}', "wrong at rows: Input should be greater than"),
         (b'{"least": 10, "rows": 1, "more": 2}', "wrong at more: Extra inputs are not"),
@@ -179,6 +170,49 @@ def test_a_description_comes_back_from_its_json_or_is_refused() -> None:
         (hostile(kind="texts", counts={"x": 9}), "a column has more cells than there are rows"),
         (hostile(kind="number", mean=1.0), "mean, deviation and quantiles are told together"),
         (hostile(kind="number", mean=1e300), "wrong at columns.a.mean: Input should be less"),
-    ):
-        with pytest.raises(WireError, match=says):
-            parsed(raw)
+    ],
+)
+def test_a_description_of_a_hostile_site_is_refused(raw, says):
+    refused(lambda: parsed(raw), says)
+    whole = described(as_table("x", {"y": ["a"] * 30 + ["b"] * 3}), [], "y", 10)
+    assert parsed(whole.model_dump_json().encode()) == whole
+
+
+PEOPLE = [f"Person {n:02d},{1940 + n}-01-02,{20 + n}" for n in range(80)]
+OWN = {  # north has 30 of kiel's patients, south four of north's, and one of its own twice
+    "north": PEOPLE[:50],
+    "kiel": [line.upper().replace(" ", "  ") for line in PEOPLE[20:60]],
+    "south": [*PEOPLE[46:50], *PEOPLE[60:80], PEOPLE[60]],
+}
+
+
+def test_patients_at_two_sites_are_counted(tmp_path):
+    for name, lines in OWN.items():
+        rows = [f"{line},{'ill' if n % 2 else 'well'}" for n, line in enumerate(lines)]
+        text = "\n".join(["name,birth,age,outcome", *rows]) + "\n"
+        (tmp_path / f"{name}.csv").write_text(text, encoding="utf-8")
+    options = {"path": [str(tmp_path / f"{name}.csv") for name in OWN], "target": "outcome"}
+    sites = described_clients(options | {"identity": ["name", "birth"]}, 10)
+    shared = {name: site.duplicates.shared for name, site in sites.items()}
+    assert shared["north"] == {"kiel": 30, "south": None}, "four are below the least count"
+    assert shared["kiel"] == {"north": 30, "south": None}
+    text = " ".join(in_tables(sites).split())
+    assert "rows alike at two sites, by name, birth: kiel and north: 30; of the others" in text
+    south = tmp_path / "south.csv"
+    for count in (4, None):  # in all columns, until the age of one is another
+        every = described_clients(options, 4)["south"].duplicates
+        assert every.shared == {"north": count, "kiel": count} and len(every.columns) == 4
+        south.write_text(south.read_text().replace("-02,66", "-02,67"))
+
+
+def test_which_rows_are_alike():
+    def of(*rows, named=True):
+        cells = {"a": [row[0] for row in rows], "b": [row[1] for row in rows]}
+        return rows_of(as_table("here.csv", cells), ["a", "b"], named)
+
+    one = of(("Ann  LEE", "01"))
+    assert len(one) == 1
+    assert one == of((" ann lee", "1.0")) == of(("\uff21nn Lee", " 1"))  # a wide A is an A
+    others = (of(("Ann Li", "1")), of(("1", "Ann Lee")), of(("Ann Lee1", "")), of(("Ann", "Lee 1")))
+    assert all(one != other for other in others)
+    assert not of(("Ann", ""), ("", "")) and len(of(("Ann", ""), ("", ""), named=False)) == 1

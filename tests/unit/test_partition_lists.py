@@ -1,4 +1,4 @@
-"""Index lists of files: what was saved, and what others published."""
+"""Index lists: those that were saved, those that others published, and a partition of one's own."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from fedloom.config import resolve
-from fedloom.data import dirichlet, from_arrays, lists, with_client_tests
-from fedloom.errors import ConfigError, DataError
+from fedloom.data import FederatedData, Ragged, dirichlet, from_arrays, lists, with_client_tests
+from support.refusals import refused
 
 
 def federation():
@@ -20,7 +20,21 @@ def federation():
     return with_client_tests(data, partition)
 
 
-def test_a_saved_split_is_the_same_split(tmp_path):
+def six(**changes):
+    """Two clients with five of six samples."""
+    parts = {
+        "name": "small",
+        "inputs": torch.zeros(6, 2),
+        "targets": torch.tensor([0, 1, 2, 0, 1, 0]),
+        "clients": Ragged.from_lists([[0, 5], [1, 2, 3]]),
+        "test_inputs": torch.zeros(3, 2),
+        "test_targets": torch.tensor([0, 3, 1]),
+    }
+    return FederatedData(**{**parts, **changes})
+
+
+# ----------------------------------------------------------------------------------- files of ours
+def test_a_saved_split_is_a_partition(tmp_path):
     data = federation()
     data.save_indices(tmp_path / "split.npz")
     again = lists(str(tmp_path / "split.npz"))
@@ -28,30 +42,47 @@ def test_a_saved_split_is_the_same_split(tmp_path):
     tests = again.split_tests(data.targets, data.test_targets, 5)
     assert tests.digest() == data.test_clients.digest()
     assert again.about() == {"kind": "lists", "clients": 4, "sha256": data.clients.digest()}
-    with pytest.raises(DataError, match="made for 60 samples, but there are 59"):
-        again.split(data.targets[:59], 0)
-    with pytest.raises(DataError, match="test samples 0 to 11, but there are 5 test samples"):
-        again.split_tests(data.targets, data.test_targets[:5], 0)
+    refused(lambda: again.split(data.targets[:59], 0), "made for 60 samples, but there are 59")
+    few = lambda: again.split_tests(data.targets, data.test_targets[:5], 0)
+    refused(few, "test samples 0 to 11, but there are 5 test samples")
 
 
-def test_lists_in_place_of_a_partition_are_refused_with_what_to_write(tmp_path):
-    made = '{name = "lists", file = "split.json"}'
-    for given in ("[[0, 1], [2, 3]]", str([[*range(9000)], [2]])):
-        with pytest.raises(ConfigError, match=r"data\.partition must be a name, got ") as caught:
-            resolve("digits", [f"data.partition={given}"])
-        assert made in str(caught.value) and len(str(caught.value)) < 250
-    (tmp_path / "split.json").write_text("[[0, 1], [2, 3]]")
-    table = made.replace("split.json", f"{tmp_path}/split.json")
-    text = resolve("digits").to_toml()
-    text = re.sub(r"(?s)\[data\.partition\]\n.*?(?=\n\[|$)", "", text)
-    text = text.replace("[data]\n", f"[data]\npartition = {table}\n")
-    (tmp_path / "my.toml").write_text(text)
-    assert resolve(tmp_path / "my.toml").data().clients.of(1).tolist() == [2, 3]
-    for wrong in ([[0, 1], [2, 3]], "iid"):
-        with pytest.raises(DataError, match=r"for lists of indices give by_lists\(\[\["):
-            from_arrays(torch.zeros(4, 1), torch.arange(4) % 2, wrong)
+def test_a_saved_split_takes_the_place_of_another_as_a_whole(tmp_path):
+    data = six(test_clients=Ragged.from_lists([[0, 2], []])).with_validation(0.5, 3)
+    data.save_indices(tmp_path / "split")
+    assert [p.name for p in tmp_path.iterdir()] == ["split"], "no ending is added"
+    about = {"source": "x", "partition": {}, "seed": 5}
+    back = six(about=about).load_indices(tmp_path / "split")
+    assert back.clients.digest() == data.clients.digest()
+    assert back.test_clients.digest() == data.test_clients.digest()
+    assert torch.equal(back.validation, data.validation)
+    kind = {"kind": "lists", "clients": 2, "sha256": data.clients.digest()}
+    assert back.about == {"source": "x", "partition": kind}
+    np.savez(tmp_path / "a.npz", offsets=np.array([0, 1, 4], "i4"), indices=np.array([3, 2, 1, 0]))
+    published = six(validation=torch.tensor([4])).load_indices(tmp_path / "a.npz")
+    assert published.clients.of(1).tolist() == [2, 1, 0] and published.validation is None
 
 
+def test_split_files_that_do_not_fit_are_refused(tmp_path):
+    path, offsets = tmp_path / "split.npz", np.array([0, 1])
+    load = lambda: six().load_indices(path)
+    refused(load, path, "not a readable .npz")
+    path.write_bytes(b"PK\x03\x04 nonsense")
+    refused(load, path, "not a readable .npz")
+    for arrays, says in (
+        ({}, "no array 'indices'"),
+        ({"indices": np.array([0.0])}, "float64; integers"),
+        ({"indices": np.array([{}], dtype=object)}, "not a readable .npz"),
+        ({"indices": np.array([0]), "samples": 7}, "7 samples, but 'small' has 6"),
+    ):
+        np.savez(path, offsets=offsets, **arrays)
+        refused(load, path, says)
+        if "samples" not in arrays:
+            refused(lambda: lists(str(path)), path, says)
+    refused(lambda: six().save_indices(tmp_path / "no" / "folder"), "cannot be written")
+
+
+# --------------------------------------------------------------------------------- files of others
 @pytest.mark.parametrize(
     ("name", "text"),
     [
@@ -63,48 +94,32 @@ def test_lists_in_place_of_a_partition_are_refused_with_what_to_write(tmp_path):
     ],
 )
 def test_published_texts_can_be_read(name, text, tmp_path):
-    file = tmp_path / name
-    file.write_text(text)
-    found = lists(str(file)).split(torch.zeros(5), 0)
+    (tmp_path / name).write_text(text)
+    found = lists(str(tmp_path / name)).split(torch.zeros(5), 0)
     assert [found.of(i).tolist() for i in (0, 1)] == [[4, 2], [0]]
 
 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("[[0], [1]", "neither JSON nor a Python literal"),
-        ("__import__('os').getcwd()", "neither JSON nor a Python literal"),
-        ("[]", "holds no lists"),
-        ("3", "holds no lists"),
-        ("{}", "holds no lists"),
-        ('{"0": [1], "2": [0]}', "keys are not 0 to 1"),
-        ("[[0.5]]", "indices of client 0"),
-        ("[[[0]]]", "indices of client 0"),
-        ("[0, 1]", "indices of client 0"),
+        (b"[[0], [1]", "neither JSON nor a Python literal"),
+        (b"__import__('os').getcwd()", "neither JSON nor a Python literal"),
+        (b"[]", "holds no lists"),
+        (b"3", "holds no lists"),
+        (b"{}", "holds no lists"),
+        (b'{"0": [1], "2": [0]}', "keys are not 0 to 1"),
+        (b"[[0.5]]", "indices of client 0"),
+        (b"[[[0]]]", "indices of client 0"),
+        (b"[0, 1]", "indices of client 0"),
+        (b"\xff\xfe\x00", "it is no text"),
+        (None, "cannot be read: No such file"),
     ],
 )
 def test_a_text_that_holds_no_lists_is_refused(text, says, tmp_path):
-    file = tmp_path / "a.txt"
-    file.write_text(text)
-    with pytest.raises(DataError, match=says) as error:
-        lists(str(file))
-    assert "a.txt" in str(error.value)
-    assert "\n" not in str(error.value)
-
-
-def test_files_that_cannot_be_read_are_named(tmp_path):
-    with pytest.raises(DataError, match=r"gone\.txt cannot be read: No such file"):
-        lists(str(tmp_path / "gone.txt"))
-    with pytest.raises(DataError, match=r"gone\.npz is not a readable"):
-        lists(str(tmp_path / "gone.npz"))
-    (tmp_path / "bytes.txt").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(DataError, match="it is no text"):
-        lists(str(tmp_path / "bytes.txt"))
-    np.savez(tmp_path / "part.npz", offsets=np.array([0, 1]))
-    with pytest.raises(DataError, match="has no array 'indices'"):
-        lists(str(tmp_path / "part.npz"))
-    with pytest.raises(DataError, match="cannot be read: Is a directory"):
-        lists(str(tmp_path))
+    if text is not None:
+        (tmp_path / "a.txt").write_bytes(text)
+    refused(lambda: lists(str(tmp_path / "a.txt")), "a.txt", says)
+    refused(lambda: lists(str(tmp_path)), "cannot be read: Is a directory")
 
 
 def test_lists_without_test_lists_get_proportional_test_sets(tmp_path):
@@ -114,6 +129,26 @@ def test_lists_without_test_lists_get_proportional_test_sets(tmp_path):
     assert [found.of(i).tolist() for i in (0, 1)] == [[1, 3], [0, 2]]
 
 
+def test_lists_in_place_of_a_partition_are_refused_with_what_to_write(tmp_path):
+    table = '{name = "lists", file = "split.json"}'
+    for given in ("[[0, 1], [2, 3]]", str([[*range(9000)], [2]])):
+        word = f"data.partition={given}"
+        said = refused(
+            lambda word=word: resolve("digits", [word]), "data.partition must be a name, got", table
+        )
+        assert len(said) < 250
+    for wrong in ([[0, 1], [2, 3]], "iid"):
+        make = lambda wrong=wrong: from_arrays(torch.zeros(4, 1), torch.arange(4) % 2, wrong)
+        refused(make, "for lists of indices give by_lists([[")
+    (tmp_path / "split.json").write_text("[[0, 1], [2, 3]]")
+    table = table.replace("split.json", f"{tmp_path}/split.json")
+    text = re.sub(r"(?s)\[data\.partition\]\n.*?(?=\n\[|$)", "", resolve("digits").to_toml())
+    text = text.replace("[data]\n", f"[data]\npartition = {table}\n")
+    (tmp_path / "my.toml").write_text(text)
+    assert resolve(tmp_path / "my.toml").data().clients.of(1).tolist() == [2, 3]
+
+
+# ---------------------------------------------------------------------- a partition of a user's own
 OWN = """
 class Odd:
     def __init__(self, clients: int = 2):
@@ -150,7 +185,7 @@ def test_a_partition_of_a_users_own_returns_lists_of_indices(tmp_path, monkeypat
     def sizes(*changes):
         return resolve("digits", changes).experiment().data.sizes.tolist()
 
-    assert len(sizes("data.partition=mine.py:Odd")) == 50  # another name keeps `clients`
+    assert len(sizes("data.partition=mine.py:Odd")) == 50, "another name keeps `clients`"
     assert sizes("data.partition=mine.py:Odd", "data.partition.clients=3") == [480, 479, 479]
     assert sizes("partition=mine.py:cut") == [2, 1436]
     assert sizes("partition=mine.py:cut", "data.partition.at=5") == [5, 1433]
@@ -160,23 +195,12 @@ def test_a_partition_of_a_users_own_returns_lists_of_indices(tmp_path, monkeypat
     data = resolve(tmp_path / "t.toml", ["data.tests=matched"]).experiment().data
     assert data.sizes.tolist() == [7, 1431] and data.test_clients.count == 2
     assert data.about["partition"] == {"kind": "cut", "at": 7}
-    for name, says in (
-        ("wrong", "partition wrong returned a dict; return a list of indices for each client"),
-        ("floats", "partition floats: the indices of client 0 have .* type float64"),
+    for words, says in (
+        (["partition=mine.py:wrong"], "partition wrong returned a dict; return a list of indices"),
+        (["partition=mine.py:floats"], "partition floats: the indices of client 0 ... float64"),
+        (
+            ["partition=mine.py:cut", "data.partition.clients=3"],
+            "'mine.py:cut' has no key 'clients'",
+        ),
     ):
-        with pytest.raises(DataError, match=says):
-            sizes(f"partition=mine.py:{name}")
-    with pytest.raises(ConfigError, match=r"'mine\.py:cut' has no key 'clients'"):
-        sizes("partition=mine.py:cut", "data.partition.clients=3")
-
-
-def test_a_partition_in_python_may_return_lists():
-    class Halves:
-        def split(self, targets, seed):
-            return [torch.arange(2), [2, 3]]
-
-        def about(self):
-            return {"kind": "halves"}
-
-    data = from_arrays(torch.zeros(4, 1), torch.arange(4), Halves())
-    assert data.client(1)[1].tolist() == [2, 3]
+        refused(lambda words=words: sizes(*words), says)
