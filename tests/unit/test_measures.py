@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +19,8 @@ from torch.func import functional_call
 from fedloom import Experiment, Local
 from fedloom.algorithms import FAFED, FedAvg
 from fedloom.cli.__main__ import cli
+from fedloom.core.net import Net
+from fedloom.core.rng import generator
 from fedloom.data import digits, dirichlet, from_clients
 from fedloom.errors import CompositionError, ConfigError
 from fedloom.measures import (
@@ -40,6 +45,7 @@ from fedloom.report import group_runs, load_run
 from fedloom.report.measures import measure_cells, measure_pictures
 from fedloom.report.style import styles
 from fedloom.submodels import FIARSE
+from support.refusals import refused
 from tiny import A, B, quadratics, trace
 
 DRAW = torch.Generator().manual_seed(3)
@@ -90,8 +96,13 @@ def test_a_linear_loss_has_no_curvature() -> None:
     line = nn.Linear(2, 1, bias=False)
     loss = MeanLoss(line, torch.ones(3, 2), torch.zeros(3, 1), lambda out, _: out.squeeze(1))
     assert loss.product(torch.ones(2)).tolist() == [0.0, 0.0]
-    with pytest.raises(ConfigError, match="no parameter"):
-        MeanLoss(line.requires_grad_(False), torch.ones(3, 2), torch.zeros(3, 1))
+
+
+def test_a_quadratic_run_has_the_mean_curvature_in_every_row() -> None:
+    run = quadratics(FedAvg(), rounds=2, measures=Hessian(every=1, tolerance=1e-9)).run()
+    # the Hessian of the mean is diagonal: the clients' mean curvatures
+    assert run.curve("hessian_top")[1] == pytest.approx([A.mean(0).max()] * 2)
+    assert run.curve("hessian_trace")[1] == pytest.approx([A.mean(0).sum()] * 2)
 
 
 # -------------------------------------------------------------------------------------- surface
@@ -204,8 +215,8 @@ def test_gradient_norms_are_those_of_the_closed_form(matrix: str) -> None:
     assert plain.curve("gradient_square")[1] and "fafed_measure" not in plain.history[0]
 
 
-def small(**changes: object) -> Experiment:
-    parts: dict[str, object] = {
+def small(**changes: Any) -> Experiment:
+    parts: dict[str, Any] = {
         "algorithm": FedAvg(),
         "model": lambda: mlp(64, (8,)),
         "data": digits(dirichlet(0.5, clients=8)),
@@ -215,7 +226,7 @@ def small(**changes: object) -> Experiment:
         "seed": 2,
         "device": "cpu",
     }
-    return Experiment(**(parts | changes))  # type: ignore[arg-type]
+    return Experiment(**(parts | changes))
 
 
 @pytest.mark.parametrize("engine", ["serial", "vectorised:2"])
@@ -239,21 +250,12 @@ def test_a_run_that_is_measured_has_the_same_bits(engine: str, tmp_path: Path) -
     assert columns == {
         "hessian_top": [2, 3], "divergence": [1, 2, 3], "cka": [3], "surface_rise": [3]
     }  # fmt: skip
-    with pytest.raises(
-        ConfigError, match="unknown column 'hessian_topp'; did you mean 'hessian_top'"
-    ):
-        run.curve("hessian_topp")
+    wrong = lambda: run.curve("hessian_topp")
+    refused(wrong, "unknown column 'hessian_topp'; did you mean 'hessian_top'", kind=ConfigError)
     assert 0 < run.curve("cka@fc1.linear")[1][0] <= 1 + 1e-12
     again = small(engine=engine).open(tmp_path / "run")
     assert Divergence().of(again)["after"] == run.curve("divergence")[1][-1]
     assert again.state.round == 3 and torch.equal(again.model(), run.state.x)
-
-
-def test_a_quadratic_run_has_the_mean_curvature_in_every_row() -> None:
-    run = quadratics(FedAvg(), rounds=2, measures=Hessian(every=1, tolerance=1e-9)).run()
-    # the Hessian of the mean is diagonal: the clients' mean curvatures
-    assert run.curve("hessian_top")[1] == pytest.approx([A.mean(0).max()] * 2)
-    assert run.curve("hessian_trace")[1] == pytest.approx([A.mean(0).sum()] * 2)
 
 
 # -------------------------------------------------------------------------------------------- cka
@@ -273,7 +275,7 @@ def test_cka_of_a_run_is_the_mean_over_the_pairs_of_local_models() -> None:
     loop = list(trace(small(), 1))[-1]
     found = Cka(examples=25, on="train", layers=["fc1.linear", "head"]).of(loop)
     local, inputs = local_models(loop), loop.fed.data.inputs
-    order = torch.randperm(len(inputs), generator=_drawn(loop))[:25].sort().values
+    order = torch.randperm(len(inputs), generator=generator(0, "measure"))[:25].sort().values
     pairs = []
     for i, j in itertools.combinations(local.models, 2):
         both = []
@@ -285,12 +287,6 @@ def test_cka_of_a_run_is_the_mean_over_the_pairs_of_local_models() -> None:
     assert list(found["layers"]) == ["fc1.linear", "head"] and found["clients"] == 3
 
 
-def _drawn(loop: object) -> torch.Generator:
-    from fedloom.core.rng import generator
-
-    return generator(0, "measure")
-
-
 def test_a_layer_that_is_used_twice_and_one_that_gives_several_outputs() -> None:
     class Twice(nn.Module):
         def __init__(self) -> None:
@@ -299,8 +295,6 @@ def test_a_layer_that_is_used_twice_and_one_that_gives_several_outputs() -> None
 
         def forward(self, inputs: torch.Tensor) -> torch.Tensor:
             return self.row(self.own(self.own(inputs))[:, None])[0][:, 0]
-
-    from fedloom.core.net import Net
 
     net = Net(Twice())
     assert layers_of(net.module) == ["own", "row"]
@@ -315,27 +309,6 @@ def test_a_layer_that_is_used_twice_and_one_that_gives_several_outputs() -> None
 
 
 # --------------------------------------------------------------------------------- what is refused
-def test_what_cannot_be_measured_is_said() -> None:
-    whole = next(trace(small(submodel=FIARSE(), capacities=[0.25, 1]), 0))
-    with pytest.raises(CompositionError, match="submodel 'FIARSE' clients hold parts"):
-        Divergence().of(whole)
-    with pytest.raises(ConfigError, match="Variables has no named layers"):
-        Cka().of(next(trace(quadratics(FedAvg()), 0)))
-    alone = next(trace(small(cohort=1), 0))
-    with pytest.raises(ConfigError, match="cohort has one client"):
-        Cka().of(alone)
-    with pytest.raises(ConfigError, match=r"no layer is called 'haed'; did you mean 'head'"):
-        layers_of(mlp(4), ["haed"])
-    with pytest.raises(ConfigError, match="no test set"):
-        Cka().of(next(trace(small(data=from_clients([_site()] * 3), model=_line), 0)))
-    with pytest.raises(ConfigError, match="every must be"):
-        Hessian(every=0)
-    with pytest.raises(ConfigError, match=r"measures must be measures of a run"):
-        small(measures=[len])
-    with pytest.raises(ConfigError, match="a round has a column 'round' already"):
-        small(measures=Own(), rounds=1).run()
-
-
 class Own:
     """A measure of a user's own, whose column is taken."""
 
@@ -345,12 +318,41 @@ class Own:
         return {"round": 0.0}
 
 
-def _site() -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.ones(4, 2), torch.zeros(4, 1)
+def started(**changes: object) -> Any:
+    return next(trace(small(**changes), 0))
 
 
-def _line() -> nn.Module:
-    return nn.Sequential(nn.Linear(2, 1))
+def untested() -> Any:
+    sites = [(torch.ones(4, 2), torch.zeros(4, 1))] * 3
+    return started(data=from_clients(sites), model=lambda: nn.Sequential(nn.Linear(2, 1)))
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: Cka().of(next(trace(quadratics(FedAvg()), 0))), "Variables has no named layers"),
+        (lambda: Cka().of(started(cohort=1)), "cohort has one client"),
+        (lambda: layers_of(mlp(4), ["haed"]), "no layer is called 'haed'; did you mean 'head'"),
+        (lambda: Cka().of(untested()), "no test set"),
+        (lambda: Hessian(every=0), "every must be"),
+        (lambda: small(measures=[len]), "measures must be measures of a run"),
+        (lambda: small(measures=Own(), rounds=1).run(), "a round has a column 'round' already"),
+        (lambda: frozen(), "no parameter"),
+    ],
+)
+def test_what_cannot_be_measured_is_said(call: Callable[[], object], says: str) -> None:
+    refused(call, says, kind=ConfigError)
+
+
+def frozen() -> MeanLoss:
+    line = nn.Linear(2, 1, bias=False).requires_grad_(False)
+    return MeanLoss(line, torch.ones(3, 2), torch.zeros(3, 1))
+
+
+def test_clients_with_parts_have_no_divergence() -> None:
+    parts = started(submodel=FIARSE(), capacities=[0.25, 1])
+    says = "submodel 'FIARSE' clients hold parts"
+    refused(lambda: Divergence().of(parts), says, kind=CompositionError)
 
 
 # ------------------------------------------------------------------------------------ the command
@@ -405,30 +407,29 @@ def test_the_command_writes_numbers_that_the_report_draws(run: Path) -> None:
     assert any(line[1] == "to 0.99, seed 0" and line[2] == "not in 3 rounds" for line in lines)
 
 
-def test_what_is_asked_wrongly(run: Path, tmp_path: Path) -> None:
-    for words, says in (
-        (("hesian",), "unknown measure 'hesian'; did you mean 'hessian'?"),
-        (("hessian", "probe=3"), "measure 'hessian' has no key 'probe'; did you mean 'probes'?"),
-        (("hessian", "probes=none"), "probes must be a whole number"),
-        (("hessian", "probes=0"), "probes must be"),
-        (("surface", "span=-1"), "span must be"),
-        (("explored",), "no sub-models that choose coordinates"),
-        (("targets",), ""),
-    ):
-        code = 0 if words == ("targets",) else 2  # the recipe has a target
-        text = _call("paper", "measure", run, *words, code=code)
-        assert says in text
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["hesian"], 2, "unknown measure 'hesian'; did you mean 'hessian'?"),
+        (["hessian", "probe=3"], 2, "measure 'hessian' has no key 'probe'; did you mean 'probes'?"),
+        (["hessian", "probes=none"], 2, "probes must be a whole number"),
+        (["hessian", "probes=0"], 2, "probes must be"),
+        (["surface", "span=-1"], 2, "span must be"),
+        (["explored"], 2, "no sub-models that choose coordinates"),
+        (["targets"], 0, ""),  # the recipe has a target
+    ],
+)
+def test_words_that_are_no_measure_are_said(
+    run: Path, words: list[str], code: int, says: str
+) -> None:
+    assert says in _call("paper", "measure", run, *words, code=code)
+
+
+def test_folders_that_cannot_be_measured_are_said(run: Path, tmp_path: Path) -> None:
     assert "config.toml" in _call("paper", "measure", tmp_path, "hessian", code=1)
-    python = tmp_path / "python"
-    small(rounds=1).run(python)
-    text = _call("paper", "measure", python, "divergence", code=2)
+    small(rounds=1).run(tmp_path / "python")
+    text = _call("paper", "measure", tmp_path / "python", "divergence", code=2)
     assert "was started from Python" in text and "Divergence().of(Experiment(...).open(" in text
-    assert "gone" in _without_checkpoints(run, tmp_path / "bare")
-
-
-def _without_checkpoints(run: Path, to: Path) -> str:
-    import shutil
-
-    shutil.copytree(run, to)
-    shutil.rmtree(to / "checkpoints")
-    return _call("paper", "measure", to, "hessian", code=1)
+    shutil.copytree(run, tmp_path / "bare")
+    shutil.rmtree(tmp_path / "bare" / "checkpoints")
+    assert "gone" in _call("paper", "measure", tmp_path / "bare", "hessian", code=1)

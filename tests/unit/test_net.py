@@ -6,12 +6,21 @@ import copy
 
 import pytest
 import torch
-from torch import nn
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn, vmap
 
 from fedloom import Experiment, FedAvg
+from fedloom.core.grad_and_value import grad_and_value
+from fedloom.core.layout import Layout
 from fedloom.core.net import Net, Variables
 from fedloom.data import digits, iid
 from fedloom.errors import AuthorError, ConfigError, DataError
+from support.modules import Tied
+from support.refusals import refused
+
+SHAPES = st.lists(st.lists(st.integers(0, 4), max_size=3).map(tuple), min_size=1, max_size=6)
+INPUTS = torch.linspace(-1, 1, 15, dtype=torch.float64).view(5, 3)
 
 
 @pytest.fixture
@@ -20,26 +29,48 @@ def module():
     return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 2)).double()
 
 
-INPUTS = torch.linspace(-1, 1, 15, dtype=torch.float64).view(5, 3)
-
-
 def flat(tensors):
     return torch.cat([t.detach().reshape(-1) for t in tensors])
 
 
-def test_x_is_the_parameters_in_order(module):
-    net = Net(module)
-    assert torch.equal(net.init(), flat(module.parameters()))
-    assert net.layout.names == tuple(n for n, _ in module.named_parameters())
-    assert net.dtype == torch.float64
-    x = net.init()
-    x.zero_()
-    assert float(net.init().abs().sum()) > 0
+# ------------------------------------------------------------------------- where a coordinate lies
+@given(SHAPES)
+def test_every_coordinate_is_in_one_piece_and_comes_back_where_it_was(some):
+    layout = Layout(tuple(f"p{n}" for n in range(len(some))), tuple(some))
+    x = torch.arange(float(layout.d))
+    views = layout.views(x)
+    assert [tuple(v.shape) for v in views.values()] == list(some)
+    assert torch.equal(layout.flatten(views), x)
+    for piece in layout.pieces(x):
+        piece += 1  # the pieces share the vector's memory
+    assert torch.equal(x, torch.arange(float(layout.d)) + 1)
+    for name in layout.names:
+        marked = layout.views(layout.where(name))
+        assert all(bool((v == (n == name)).all()) for n, v in marked.items())
+    assert torch.equal(layout.where("*"), torch.ones(layout.d))
+    assert torch.equal(layout.where("nothing"), torch.zeros(layout.d))
 
 
+def test_the_order_is_the_modules_and_pieces_that_do_not_fit_are_named():
+    net = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1, bias=False))
+    layout, named = Layout.of(net.named_parameters()), dict(net.named_parameters())
+    assert layout.names == ("0.weight", "0.bias", "1.weight")
+    assert torch.equal(layout.flatten(named), flat(net.parameters()))
+    assert layout.where("*.bias").sum() == 3 and not layout.flatten(named).requires_grad
+    layout, w = Layout(("w", "b"), ((2, 3), (2,))), torch.zeros(2, 3)
+    refused(lambda: layout.flatten({"w": w}), "lack 'b' ... [2]")
+    turned = lambda: layout.flatten({"w": w.T, "b": torch.zeros(2)})
+    refused(turned, "'w' has shape [3, 2] ... [2, 3]")
+    with pytest.raises(RuntimeError):
+        layout.views(torch.zeros(9))
+
+
+# --------------------------------------------------------------------------- values and gradients
 @pytest.mark.parametrize("way", ["live", "functional"])
 def test_values_and_gradients_are_the_modules(module, way):
     net, other = Net(module), copy.deepcopy(module)
+    assert torch.equal(net.init(), flat(module.parameters())) and net.dtype == torch.float64
+    assert net.layout.names == tuple(n for n, _ in module.named_parameters())
     x = net.init() + 0.1
     with torch.no_grad():
         for p, piece in zip(other.parameters(), net.layout.pieces(x), strict=True):
@@ -48,12 +79,16 @@ def test_values_and_gradients_are_the_modules(module, way):
     gradient = flat(torch.autograd.grad(want, list(other.parameters())))
     if way == "live":
         value = net(net.live(x), INPUTS).square().sum()
-        got = flat(torch.autograd.grad(value, net.params))
+        slope = flat(torch.autograd.grad(value, net.params))
     else:
         y = x.clone().requires_grad_()
         value = net(y, INPUTS).square().sum()
-        (got,) = torch.autograd.grad(value, y)
-    assert torch.equal(value, want) and torch.equal(got, gradient)
+        (slope,) = torch.autograd.grad(value, y)
+    assert torch.equal(value, want) and torch.equal(slope, gradient)
+    net.init().zero_()
+    assert float(net.init().abs().sum()) > 0
+    free = Net(Variables(torch.tensor([1.0, 2.0])))
+    assert torch.equal(free(free.init(), torch.zeros(3, 1)), torch.tensor([[1.0, 2.0]] * 3))
 
 
 def test_binding_shares_memory_and_follows_x(module):
@@ -64,23 +99,77 @@ def test_binding_shares_memory_and_follows_x(module):
     x.mul_(2)
     assert not torch.equal(net.module(INPUTS), before)
     net.bind(x)
-    assert all(
-        torch.equal(p, piece) for p, piece in zip(net.params, net.layout.pieces(x), strict=True)
-    )
+    assert torch.equal(flat(net.params), x)
 
 
+def test_export_is_free_standing(module):
+    net = Net(module)
+    net.train()
+    net.module(INPUTS)
+    x, buffers = net.init() * 3, torch.arange(8.0, dtype=torch.float64) + 1
+    out = net.export(x, buffers)
+    assert torch.equal(flat(out.parameters()), x) and not out.training
+    assert torch.equal(out[1].running_mean, buffers[:4])
+    assert int(out[1].num_batches_tracked) == 0
+    x.zero_()
+    assert float(flat(out.parameters()).abs().sum()) > 0
+    assert all(p.requires_grad for p in out.parameters())
+
+
+def test_start_from_takes_any_name_of_a_tied_weight():
+    d = sum(p.numel() for p in Tied().parameters())
+    rest = {k: torch.zeros_like(v) for k, v in Tied().state_dict().items()}
+    weights = {k: rest.pop(k) for k in ("enter.weight", "middle.weight")}
+    for name, weight in weights.items():
+        net = Net(Tied())
+        net.start_from({name: weight + 7} | rest)
+        assert torch.equal(net.init(), torch.cat([torch.full((25,), 7.0), torch.zeros(d - 25)]))
+        assert torch.equal(net.module.middle.weight, weight + 7)
+
+
+def loss(x: Tensor, data: Tensor) -> Tensor:
+    """A small network's mean loss: 12 weights, data (B, 4)."""
+    return ((data @ x.view(4, 3)).relu() ** 2).mean().sqrt()
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_the_gradient_of_vmapped_steps_has_the_bits_of_torch_func(shared):
+    x, data = torch.randn(12) if shared else torch.randn(5, 12), torch.randn(5, 7, 4)
+    dims = (None if shared else 0, 0)
+    ours = vmap(lambda x, d: grad_and_value(lambda y: loss(y, d), x), in_dims=dims)(x, data)
+    theirs = vmap(torch.func.grad_and_value(loss), in_dims=dims)(x, data)
+    assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+def test_the_gradient_is_differentiated_once_more_and_an_error_leaves_no_trace():
+    x, data, v = torch.randn(12), torch.randn(7, 4), torch.randn(12)
+    ours = torch.func.grad(lambda x: grad_and_value(lambda y: loss(y, data), x)[0] @ v)(x)
+    theirs = torch.func.grad(lambda x: torch.func.grad(loss)(x, data) @ v)(x)
+    assert torch.equal(ours, theirs) and ours.any()
+    for constant in (torch.tensor(2.0), (x**2).sum()):
+        gradient, value = grad_and_value(lambda y, c=constant: c, x)
+        assert torch.equal(gradient, torch.zeros(12)) and value == constant
+    with pytest.raises(ZeroDivisionError):
+        grad_and_value(lambda y: 1 / 0, torch.ones(2))
+    assert not torch._C._functorch.maybe_current_level()
+
+
+# ----------------------------------------------------------------------------------------- buffers
 def test_buffers_are_a_second_vector_and_counters_go_back(module):
     net = Net(module)
     start = net.init_buffers()
     assert torch.equal(start, torch.tensor([0.0] * 4 + [1.0] * 4, dtype=torch.float64))
     net.train()
     net.module(INPUTS)
-    assert not torch.equal(net.buffers(), start) and int(net.module[1].num_batches_tracked) == 1
     changed = net.buffers()
+    assert not torch.equal(changed, start) and int(net.module[1].num_batches_tracked) == 1
     net.load_buffers(start)
     assert torch.equal(net.buffers(), start) and int(net.module[1].num_batches_tracked) == 0
     net.module(INPUTS)
     assert torch.equal(net.buffers(), changed)
+    there = Net(module).to("meta")
+    assert there.device.type == there.buffers().device.type == "meta"
+    assert {t.device.type for t in there.module.state_dict().values()} == {"meta"}
 
 
 class Assigning(nn.Module):
@@ -122,26 +211,23 @@ def test_an_assigned_buffer_that_holds_a_graph_does_not_keep_a_model_from_being_
     net = Net(Assigning(lambda mean: mean))
     net.module.made = lambda mean: mean + net.module.line.bias
     net.module(INPUTS.float())
-    assert net.module.mean.requires_grad
+    assert net.module.mean.requires_grad and not net.buffers().requires_grad
     out = net.export(net.init(), torch.arange(4.0))
     assert out.old.tolist() == [0, 1] and out.mean.tolist() == [2, 3]
-    assert not net.buffers().requires_grad
 
 
 @pytest.mark.parametrize("made", [lambda mean: torch.ones(3), lambda mean: None])
 def test_an_assigned_buffer_of_another_shape_is_refused(made):
     net = Net(Assigning(made))
     net.module(INPUTS.float())
-    with pytest.raises(AuthorError, match=r"Assigning assigns .*'mean' of shape \[2\];"):
-        net.buffers()
+    refused(net.buffers, "Assigning assigns ... 'mean' of shape [2];", kind=AuthorError)
 
 
 def test_a_shared_buffer_may_be_written_into_and_not_assigned_at_one_place():
-    net = Net(nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.BatchNorm1d(3)))
-    start = net.buffers()
-    one, two = net.module[1], net.module[2]
-    two.running_mean = one.running_mean
-    net = Net(net.module)
+    start = torch.tensor([0.0] * 3 + [1.0] * 3 + [1.0] * 3)
+    module = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.BatchNorm1d(3))
+    module[2].running_mean = module[1].running_mean
+    net = Net(module)
     assert net.buffer_layout.names == ("1.running_mean", "1.running_var", "2.running_var")
     one, two = net.module[1], net.module[2]
     one.running_mean += 1
@@ -149,75 +235,26 @@ def test_a_shared_buffer_may_be_written_into_and_not_assigned_at_one_place():
     one.running_mean = two.running_mean = torch.full((3,), 4.0)
     assert net.buffers()[:3].tolist() == [4, 4, 4]
     two.running_mean = torch.zeros(3)
-    with pytest.raises(AuthorError, match=r"one of the 2 places of its buffer '1.running_mean'"):
-        net.buffers()
-    net.load_buffers(start[:9])
+    says = "one of the 2 places of its buffer '1.running_mean'"
+    refused(net.buffers, says, kind=AuthorError)
+    net.load_buffers(start)
     assert one.running_mean is two.running_mean
 
 
-def test_export_is_free_standing(module):
-    net = Net(module)
-    net.train()
-    net.module(INPUTS)
-    x, buffers = net.init() * 3, torch.arange(8.0, dtype=torch.float64) + 1
-    out = net.export(x, buffers)
-    assert torch.equal(flat(out.parameters()), x) and not out.training
-    assert torch.equal(out[1].running_mean, buffers[:4])
-    assert int(out[1].num_batches_tracked) == 0
-    x.zero_()
-    assert float(flat(out.parameters()).abs().sum()) > 0
-    assert all(p.requires_grad for p in out.parameters())
-
-
-def test_another_device_gets_buffers_of_its_own(module):
-    net = Net(module).to("meta")
-    assert net.device.type == net.buffers().device.type == "meta"
-    assert {t.device.type for t in net.module.state_dict().values()} == {"meta"}
-
-
-def test_what_cannot_be_trained_is_refused():
-    with pytest.raises(DataError, match="lazy"):
-        Net(nn.LazyLinear(3))
-    with pytest.raises(DataError, match="nothing to train"):
-        Net(nn.Tanh())
-    with pytest.raises(DataError, match=r"mixes.*float32.*float64"):
-        Net(nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1).double()))
-
-
-def test_start_from_takes_any_name_of_a_tied_weight():
-    class Tied(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.late, self.early = nn.Linear(2, 2), nn.Linear(2, 2)
-            self.early.weight = self.late.weight
-
-    weight = torch.full((2, 2), 7.0)
-    rest = {"late.bias": torch.zeros(2), "early.bias": torch.ones(2)}
-    for name in ("late.weight", "early.weight"):
-        net = Net(Tied())
-        net.start_from({name: weight} | rest)
-        assert torch.equal(net.init(), torch.tensor([7.0] * 4 + [0, 0, 1, 1]))
-        assert torch.equal(net.module.early.weight, weight)
-
-
-def test_variables_are_nothing_but_x():
-    net = Net(Variables(torch.tensor([1.0, 2.0])))
-    assert torch.equal(net(net.init(), torch.zeros(3, 1)), torch.tensor([[1.0, 2.0]] * 3))
-
-
-def test_a_model_that_cannot_be_copied_is_refused_in_words() -> None:
+# ----------------------------------------------------------------------------------------- refused
+def test_what_cannot_be_trained_copied_or_sent_is_refused():
+    mixed = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1).double())
+    refused(lambda: Net(nn.LazyLinear(3)), "lazy", kind=DataError)
+    refused(lambda: Net(nn.Tanh()), "nothing to train", kind=DataError)
+    refused(lambda: Net(mixed), "mixes ... float32 ... float64", kind=DataError)
     with pytest.warns(FutureWarning):
         old = nn.utils.weight_norm(nn.Linear(3, 2))
-    with pytest.raises(ConfigError, match=r"the model Linear cannot be copied .*parametrizations"):
-        Net(old)
-    new = Net(nn.utils.parametrizations.weight_norm(nn.Linear(3, 2)))
-    assert new.layout.d == 2 + 2 + 6
-
-
-def test_a_model_that_cannot_be_sent_to_workers_is_refused_in_words() -> None:
-    made = nn.Sequential(nn.Flatten(), nn.utils.parametrizations.weight_norm(nn.Linear(64, 10)))
+    copying = "the model Linear cannot be copied ... parametrizations"
+    refused(lambda: Net(old), copying, kind=ConfigError)
+    new = nn.utils.parametrizations.weight_norm(nn.Linear(64, 10))
+    assert Net(new).layout.d == 10 + 10 + 640
     run = Experiment(
-        algorithm=FedAvg(), model=made, data=digits(iid(4)), rounds=1, engine="workers:2"
-    )
-    with pytest.raises(ConfigError, match=r"cannot be sent .* engine = serial, or vectorised"):
-        run.run()
+        algorithm=FedAvg(), model=nn.Sequential(nn.Flatten(), new), data=digits(iid(4)),
+        rounds=1, engine="workers:2",
+    )  # fmt: skip
+    refused(run.run, "cannot be sent ... engine = serial, or vectorised", kind=ConfigError)

@@ -21,6 +21,7 @@ from fedloom.experiment import processes
 from fedloom.objectives import MOON
 from fedloom.storage import identity
 from fedloom.submodels import HeteroFL
+from support.refusals import refused
 
 
 def network():
@@ -39,10 +40,19 @@ def data():
     return from_clients([(torch.randn(6, 1, 8, 8), torch.arange(6) % 3) for _ in range(4)])
 
 
-def run(data, precision="bf16", algorithm=None, **changes):
+def built(data, algorithm=None, precision="full", **changes):
     local = Local(steps=3, batch=6, lr=0.1, precision=precision)
     parts = {"model": network, "data": data, "rounds": 2, "local": local, "device": "cpu"}
-    return Experiment(algorithm=algorithm or FedAvg(), **(parts | changes)).run()
+    parts |= {"engine": "serial"}
+    return Experiment(algorithm=algorithm or FedAvg(), **(parts | changes))
+
+
+def run(data, precision="bf16", algorithm=None, **changes):
+    return built(data, algorithm, precision, **changes).run()
+
+
+def vector(module):
+    return torch.cat([p.detach().flatten() for p in module.parameters()])
 
 
 def test_it_is_the_loop_that_torch_documents(data):
@@ -57,15 +67,11 @@ def test_it_is_the_loop_that_torch_documents(data):
         with torch.no_grad():
             for p, g in zip(module.parameters(), grads, strict=True):
                 p.sub_(g, alpha=0.1)
-    want = torch.cat([p.detach().flatten() for p in module.parameters()])
+    want = vector(module)
     got, full = (run(one, precision).state.x for precision in ("bf16", "full"))
     # the order of a batch changes sums in bfloat16: a few units in its eighth bit
-    assert (got - want).norm() < 0.1 * (got - network_vector()).norm()
+    assert (got - want).norm() < 0.1 * (got - vector(network())).norm()
     assert got.dtype == torch.float32 and not torch.allclose(got, full, rtol=1e-4, atol=1e-6)
-
-
-def network_vector():
-    return torch.cat([p.detach().flatten() for p in network().parameters()])
 
 
 @pytest.mark.parametrize(
@@ -81,33 +87,27 @@ def test_engines_agree(data, parts, engine_of):
     serial = run(data, **parts).state.x
     assert torch.equal(serial, run(data, engine=engine_of("workers:2"), **parts).state.x)
     together = run(data, engine="vectorised:4", **parts).state.x
-    moved, apart = (serial - network_vector()).norm(), (serial - together).norm()
+    moved, apart = (serial - vector(network())).norm(), (serial - together).norm()
     assert apart < 0.1 * moved
 
 
 def test_evaluation_is_in_full(data):
     """The score is that of the exported model."""
-    tests = Experiment(
-        algorithm=FedAvg(),
-        model=network,
-        data=from_clients([(data.inputs, data.targets)], test=(data.inputs[:9], data.targets[:9])),
-        rounds=1,
-        local=Local(steps=1, batch=6, lr=0.1, precision="bf16"),
-        device="cpu",
-    ).run()
+    inputs, targets = data.inputs[:9], data.targets[:9]
+    tests = run(from_clients([(data.inputs, data.targets)], test=(inputs, targets)), rounds=1)
     with torch.no_grad():
-        outputs = tests.model(data.inputs[:9])
-    want = nn.functional.cross_entropy(outputs, data.targets[:9])
+        want = nn.functional.cross_entropy(tests.model(inputs), targets)
     assert tests.history[-1]["test_loss"] == pytest.approx(float(want), rel=1e-6)
 
 
 def test_what_is_refused(data):
-    with pytest.raises(ConfigError, match="tf32 is arithmetic of CUDA GPUs, and the run is on cpu"):
-        run(data, "tf32")
-    with pytest.raises(ConfigError, match="goes with dtype = float32, not float64"):
-        run(data.astype(torch.float64), dtype="float64")
-    with pytest.raises(ConfigError, match=r"local\.precision must be one of full, bf16, tf32"):
-        run(data, "fp16")
+    double = data.astype(torch.float64)
+    for call, says in (
+        (lambda: run(data, "tf32"), "tf32 is arithmetic of CUDA GPUs, and the run is on cpu"),
+        (lambda: run(double, dtype="float64"), "goes with dtype = float32, not float64"),
+        (lambda: run(data, "fp16"), "local.precision must be one of full, bf16, tf32"),
+    ):
+        refused(call, says, kind=ConfigError)
 
 
 @pytest.mark.parametrize("has", [True, False])
@@ -163,13 +163,6 @@ def timed(monkeypatch):
     monkeypatch.setattr(one_step, "has_bfloat16", lambda device: True)
     monkeypatch.setattr(Serial, "map", train)
     return state
-
-
-def built(data, algorithm=None, **changes):
-    local = Local(steps=3, batch=6, lr=0.1, precision=changes.pop("precision", "full"))
-    parts = {"model": network, "data": data, "rounds": 2, "local": local, "engine": "serial"}
-    parts = {"device": "cpu", "algorithm": algorithm or FedAvg()} | parts
-    return Experiment(**(parts | changes))
 
 
 def test_the_time_in_bfloat16_is_that_of_the_second_of_two_steps(timed, data):
