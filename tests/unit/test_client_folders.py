@@ -1,7 +1,5 @@
 """A folder or file per client: arrays, pictures, and those of LEAF, PFLlib and HDF5."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """Client test sets: like the client's training samples, or independent of them."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given, settings

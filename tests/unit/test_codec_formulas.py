@@ -1,7 +1,5 @@
 """What codecs promise in numbers: Definition 1, no bias, rounding, choices, low rank."""
 
-from __future__ import annotations
-
 import math
 import struct
 from fractions import Fraction
@@ -222,11 +220,7 @@ def test_float64_is_rounded_once_to_the_nearest(codec, digits, least):
         (Natural(), 1e300, "2^127"),
         (Int8(), 1e300, "float32"),
         (QSGD(), 1e300, "float32"),
-        (
-            PowerSGD(rank=1),
-            3e38,
-            "products overflow float32: the largest value is 3e+38; lower",
-        ),
+        (PowerSGD(rank=1), 3e38, "products overflow float32 ... 3e+38; lower local.lr"),
     ],
 )
 def test_values_beyond_float32_are_refused(codec, value, says):

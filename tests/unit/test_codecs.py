@@ -1,7 +1,5 @@
 """Every codec: the format, sizes to the byte, exact round trips, and bytes that are no message."""
 
-from __future__ import annotations
-
 import math
 import struct
 import tracemalloc

@@ -1,7 +1,5 @@
 """The four hospitals that come with fedloom, and TCGA's survival times, as FLamby prepares them."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 

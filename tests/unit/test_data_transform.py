@@ -1,16 +1,13 @@
 """Normalising and augmenting batches, against the same moves one pixel at a time."""
 
-from __future__ import annotations
-
 import math
-import pickle
 
 import numpy as np
 import pytest
 import torch
 
 from fedloom import Local
-from fedloom.data import FederatedData, Images, Ragged, Tokens, Transform, from_clients
+from fedloom.data import FederatedData, Images, Ragged, from_clients
 from fedloom.federation.federation import Federation
 from support.refusals import refused
 
@@ -79,14 +76,6 @@ def test_moves_are_those_of_the_definition(moves, fill):
     expected = torch.from_numpy((images.numpy() / 255 - MEAN) / STD)
     torch.testing.assert_close(transform.plain(images), expected, rtol=0, atol=1e-15)
     assert bool(transform.draws) == bool(moves) and images.dtype == torch.uint8
-
-
-@pytest.mark.parametrize("transform", [PLAIN, Tokens(), Images(mean=(0.0,), std=(1.0,), crop=4)])
-def test_transforms_are_values_that_travel(transform):
-    assert isinstance(transform, Transform)
-    assert pickle.loads(pickle.dumps(transform)) == transform
-    assert transform.astype(torch.float32).out in (torch.float32, torch.int64)
-    assert str(transform.about())
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """What is said at the end of a run that has learnt nothing of use."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Measures of heterogeneity, from their definitions."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

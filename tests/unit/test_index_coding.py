@@ -2,8 +2,6 @@
 and bytes that are no set.
 """
 
-from __future__ import annotations
-
 import math
 import struct
 import tracemalloc

@@ -1,7 +1,5 @@
 """The LSTM of our own: torch's, with reproducible dropout, and open to vmap."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

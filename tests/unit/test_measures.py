@@ -1,13 +1,8 @@
 """Curvature, loss surface, divergence and CKA against exact small cases, and `paper measure`."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import shutil
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -51,14 +46,14 @@ from tiny import A, B, quadratics, trace
 DRAW = torch.Generator().manual_seed(3)
 
 
-def network() -> nn.Sequential:
+def network():
     torch.manual_seed(1)
     return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3)).double()
 
 
 # ------------------------------------------------------------------------------------- curvature
 @pytest.fixture(scope="module")
-def curved() -> tuple[MeanLoss, torch.Tensor]:
+def curved():
     """A loss of 31 parameters in batches of 7, and its whole Hessian by torch."""
     module = network()
     inputs = torch.randn(20, 3, generator=DRAW, dtype=torch.float64)
@@ -66,7 +61,7 @@ def curved() -> tuple[MeanLoss, torch.Tensor]:
     names = [n for n, _ in module.named_parameters()]
     shapes = [p.shape for p in module.parameters()]
 
-    def f(x: torch.Tensor) -> torch.Tensor:
+    def f(x):
         parts = x.split([s.numel() for s in shapes])
         named = {n: p.view(s) for n, p, s in zip(names, parts, shapes, strict=True)}
         return nn.functional.cross_entropy(functional_call(module, named, inputs), targets)
@@ -77,9 +72,7 @@ def curved() -> tuple[MeanLoss, torch.Tensor]:
     return loss, exact
 
 
-def test_top_eigenvalue_and_trace_are_the_whole_hessians(
-    curved: tuple[MeanLoss, torch.Tensor],
-) -> None:
+def test_top_eigenvalue_and_trace_are_the_whole_hessians(curved):
     loss, exact = curved
     values = torch.linalg.eigvalsh(exact)
     found = hessian(loss, steps=31, probes=31, tolerance=1e-10)
@@ -92,13 +85,13 @@ def test_top_eigenvalue_and_trace_are_the_whole_hessians(
     assert guessed.trace_error > 0 and abs(guessed.trace - found.trace) < 4 * guessed.trace_error
 
 
-def test_a_linear_loss_has_no_curvature() -> None:
+def test_a_linear_loss_has_no_curvature():
     line = nn.Linear(2, 1, bias=False)
     loss = MeanLoss(line, torch.ones(3, 2), torch.zeros(3, 1), lambda out, _: out.squeeze(1))
     assert loss.product(torch.ones(2)).tolist() == [0.0, 0.0]
 
 
-def test_a_quadratic_run_has_the_mean_curvature_in_every_row() -> None:
+def test_a_quadratic_run_has_the_mean_curvature_in_every_row():
     run = quadratics(FedAvg(), rounds=2, measures=Hessian(every=1, tolerance=1e-9)).run()
     # the Hessian of the mean is diagonal: the clients' mean curvatures
     assert run.curve("hessian_top")[1] == pytest.approx([A.mean(0).max()] * 2)
@@ -106,7 +99,7 @@ def test_a_quadratic_run_has_the_mean_curvature_in_every_row() -> None:
 
 
 # -------------------------------------------------------------------------------------- surface
-def test_a_surface_of_a_quadratic_loss_is_that_quadratic() -> None:
+def test_a_surface_of_a_quadratic_loss_is_that_quadratic():
     # f(w) = mean (x w - y)^2, so f(w + a u + b v) = mean (x (w + a u + b v) - y)^2
     line = nn.Linear(3, 1, bias=False).double()
     x = torch.randn(9, 3, generator=DRAW, dtype=torch.float64)
@@ -122,7 +115,7 @@ def test_a_surface_of_a_quadratic_loss_is_that_quadratic() -> None:
     assert torch.equal(line.weight.detach().flatten(), w), "the model is as before"
 
 
-def test_directions_are_scaled_filter_by_filter() -> None:
+def test_directions_are_scaled_filter_by_filter():
     module = nn.Sequential(nn.Conv2d(2, 3, 3), nn.GroupNorm(3, 3))
     params = list(module.parameters())
     u, v = directions(params)
@@ -134,7 +127,7 @@ def test_directions_are_scaled_filter_by_filter() -> None:
 
 
 # -------------------------------------------------------------------------- plane of local models
-def test_the_axes_of_a_plane_give_its_points_back() -> None:
+def test_the_axes_of_a_plane_give_its_points_back():
     models = list(torch.randn(3, 7, generator=DRAW, dtype=torch.float64))
     middle, u, v, at = axes(models)
     gram = torch.stack([u, v]) @ torch.stack([u, v]).T
@@ -145,7 +138,7 @@ def test_the_axes_of_a_plane_give_its_points_back() -> None:
     assert not axes(line)[2].any() and not axes([line[1]] * 3)[1].any()
 
 
-def test_a_plane_of_a_quadratic_loss_is_that_quadratic() -> None:
+def test_a_plane_of_a_quadratic_loss_is_that_quadratic():
     """One step of rate r from 0 on the squared error of x w: w_i = 2 r mean(x_i y_i)."""
     x = torch.randn(4, 5, 3, generator=DRAW, dtype=torch.float64)
     y = torch.randn(4, 5, 1, generator=DRAW, dtype=torch.float64)
@@ -179,7 +172,7 @@ def test_a_plane_of_a_quadratic_loss_is_that_quadratic() -> None:
 
 
 # ------------------------------------------------------------------------- divergence, in a run
-def test_divergence_is_that_of_the_closed_form() -> None:
+def test_divergence_is_that_of_the_closed_form():
     # K steps of rate r from x end at b + (1 - r a)^K (x - b)
     experiment = quadratics(FedAvg(), cohort=[[0, 1, 2, 3], [1, 3]])
     for loop in trace(experiment, 2):
@@ -193,7 +186,7 @@ def test_divergence_is_that_of_the_closed_form() -> None:
 
 
 @pytest.mark.parametrize("matrix", ["coordinate", "norm"])
-def test_gradient_norms_are_those_of_the_closed_form(matrix: str) -> None:
+def test_gradient_norms_are_those_of_the_closed_form(matrix):
     rho, rate = 0.05, 0.1
     method = FAFED(rho=rho, matrix=matrix)
     before = None  # the point of the last gradients: x_t of Eq. 10
@@ -215,8 +208,8 @@ def test_gradient_norms_are_those_of_the_closed_form(matrix: str) -> None:
     assert plain.curve("gradient_square")[1] and "fafed_measure" not in plain.history[0]
 
 
-def small(**changes: Any) -> Experiment:
-    parts: dict[str, Any] = {
+def small(**changes):
+    parts = {
         "algorithm": FedAvg(),
         "model": lambda: mlp(64, (8,)),
         "data": digits(dirichlet(0.5, clients=8)),
@@ -230,7 +223,7 @@ def small(**changes: Any) -> Experiment:
 
 
 @pytest.mark.parametrize("engine", ["serial", "vectorised:2"])
-def test_a_run_that_is_measured_has_the_same_bits(engine: str, tmp_path: Path) -> None:
+def test_a_run_that_is_measured_has_the_same_bits(engine, tmp_path):
     plain = small(engine=engine).run()
     measures = [
         Hessian(every=2, examples=40, steps=3, probes=2),
@@ -259,7 +252,7 @@ def test_a_run_that_is_measured_has_the_same_bits(engine: str, tmp_path: Path) -
 
 
 # -------------------------------------------------------------------------------------------- cka
-def test_linear_cka_is_the_formula_and_knows_no_rotation() -> None:
+def test_linear_cka_is_the_formula_and_knows_no_rotation():
     x = torch.randn(12, 5, generator=DRAW, dtype=torch.float64)
     y = torch.randn(12, 3, generator=DRAW, dtype=torch.float64)
     a, b = x - x.mean(0), y - y.mean(0)
@@ -271,7 +264,7 @@ def test_linear_cka_is_the_formula_and_knows_no_rotation() -> None:
     assert linear_cka(x @ turn, y) == pytest.approx(linear_cka(x, y), abs=1e-12)
 
 
-def test_cka_of_a_run_is_the_mean_over_the_pairs_of_local_models() -> None:
+def test_cka_of_a_run_is_the_mean_over_the_pairs_of_local_models():
     loop = list(trace(small(), 1))[-1]
     found = Cka(examples=25, on="train", layers=["fc1.linear", "head"]).of(loop)
     local, inputs = local_models(loop), loop.fed.data.inputs
@@ -287,13 +280,13 @@ def test_cka_of_a_run_is_the_mean_over_the_pairs_of_local_models() -> None:
     assert list(found["layers"]) == ["fc1.linear", "head"] and found["clients"] == 3
 
 
-def test_a_layer_that_is_used_twice_and_one_that_gives_several_outputs() -> None:
+def test_a_layer_that_is_used_twice_and_one_that_gives_several_outputs():
     class Twice(nn.Module):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
             self.own, self.row = nn.Linear(2, 2), nn.GRU(2, 3, batch_first=True)
 
-        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        def forward(self, inputs):
             return self.row(self.own(self.own(inputs))[:, None])[0][:, 0]
 
     net = Net(Twice())
@@ -314,15 +307,15 @@ class Own:
 
     every = 1
 
-    def __call__(self, loop: object) -> dict[str, float]:
+    def __call__(self, loop):
         return {"round": 0.0}
 
 
-def started(**changes: object) -> Any:
+def started(**changes):
     return next(trace(small(**changes), 0))
 
 
-def untested() -> Any:
+def untested():
     sites = [(torch.ones(4, 2), torch.zeros(4, 1))] * 3
     return started(data=from_clients(sites), model=lambda: nn.Sequential(nn.Linear(2, 1)))
 
@@ -340,16 +333,16 @@ def untested() -> Any:
         (lambda: frozen(), "no parameter"),
     ],
 )
-def test_what_cannot_be_measured_is_said(call: Callable[[], object], says: str) -> None:
+def test_what_cannot_be_measured_is_said(call, says):
     refused(call, says, kind=ConfigError)
 
 
-def frozen() -> MeanLoss:
+def frozen():
     line = nn.Linear(2, 1, bias=False).requires_grad_(False)
     return MeanLoss(line, torch.ones(3, 2), torch.zeros(3, 1))
 
 
-def test_clients_with_parts_have_no_divergence() -> None:
+def test_clients_with_parts_have_no_divergence():
     parts = started(submodel=FIARSE(), capacities=[0.25, 1])
     says = "submodel 'FIARSE' clients hold parts"
     refused(lambda: Divergence().of(parts), says, kind=CompositionError)
@@ -357,7 +350,7 @@ def test_clients_with_parts_have_no_divergence() -> None:
 
 # ------------------------------------------------------------------------------------ the command
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("measured") / "a"
     changes = ("rounds=3", "cohort=4", "compress=topk:0.1")
     with pytest.MonkeyPatch.context() as patch:
@@ -366,7 +359,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def _call(*words: object, code: int = 0) -> str:
+def _call(*words, code=0):
     result = CliRunner().invoke(cli, [str(w) for w in words], prog_name="fedloom")
     assert result.exit_code == code, result.output
     assert "Traceback" not in result.output
@@ -374,7 +367,7 @@ def _call(*words: object, code: int = 0) -> str:
 
 
 @pytest.mark.slow
-def test_the_command_writes_numbers_that_the_report_draws(run: Path) -> None:
+def test_the_command_writes_numbers_that_the_report_draws(run):
     before = (run / "rounds.jsonl").read_bytes()
     for name, *settings in (
         ("hessian", "examples=50", "probes=2", "steps=3"),
@@ -419,13 +412,11 @@ def test_the_command_writes_numbers_that_the_report_draws(run: Path) -> None:
         (["targets"], 0, ""),  # the recipe has a target
     ],
 )
-def test_words_that_are_no_measure_are_said(
-    run: Path, words: list[str], code: int, says: str
-) -> None:
+def test_words_that_are_no_measure_are_said(run, words, code, says):
     assert says in _call("paper", "measure", run, *words, code=code)
 
 
-def test_folders_that_cannot_be_measured_are_said(run: Path, tmp_path: Path) -> None:
+def test_folders_that_cannot_be_measured_are_said(run, tmp_path):
     assert "config.toml" in _call("paper", "measure", tmp_path, "hessian", code=1)
     small(rounds=1).run(tmp_path / "python")
     text = _call("paper", "measure", tmp_path / "python", "divergence", code=2)

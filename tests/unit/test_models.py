@@ -375,12 +375,15 @@ def test_what_makes_no_network_is_refused(build, says):
     refused(build, says, kind=ConfigError)
 
 
+SIX = torch.ones(1, 6, dtype=torch.int64)
+
+
 @pytest.mark.parametrize(
     ("call", "says"),
     [
         (
-            lambda: transformer_text(9, length=5, width=8)(torch.ones(1, 6, dtype=torch.int64)),
-            "6 tokens ... 5 positions; give model.length = 6",
+            lambda: transformer_text(9, length=5, width=8)(SIX),
+            "6 tokens ... 5 positions ... length = 6",
         ),
         (lambda: with_statistics(mlp(), [torch.zeros(2, 64)]), "no batch norm"),
         (lambda: with_statistics(nn.Sequential(nn.BatchNorm1d(2)), []), "no batches"),

@@ -1,7 +1,5 @@
 """Large products in oneDNN: the same layer, rounded otherwise, and only where it was asked for."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """Index lists: those that were saved, those that others published, and a partition of one's own."""
 
-from __future__ import annotations
-
 import json
 import re
 

@@ -1,7 +1,5 @@
 """local.precision: what is computed in bfloat16, what is not, and what is refused."""
 
-from __future__ import annotations
-
 import logging
 import types
 

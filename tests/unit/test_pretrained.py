@@ -1,7 +1,5 @@
 """Hugging Face models: an output with logits, RoBERTa in blocks, LoRA."""
 
-from __future__ import annotations
-
 import copy
 import sys
 from types import SimpleNamespace

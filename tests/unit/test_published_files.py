@@ -1,7 +1,5 @@
 """Published files: where they are, downloads from a local server, checksums, idx and archives."""
 
-from __future__ import annotations
-
 import dataclasses
 import gc
 import gzip

@@ -2,8 +2,6 @@
 publishers' layout.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import gzip
 import hashlib

@@ -1,7 +1,5 @@
 """Shakespeare, WikiText-2, AG News, on tiny files of their publishers' layout."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import sys

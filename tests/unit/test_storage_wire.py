@@ -1,7 +1,5 @@
 """Records as bytes and as files: what comes back has the same bits."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os
