@@ -210,15 +210,10 @@ def test_gradient_norms_are_those_of_the_closed_form(matrix):
 
 def small(**changes):
     parts = {
-        "algorithm": FedAvg(),
-        "model": lambda: mlp(64, (8,)),
-        "data": digits(dirichlet(0.5, clients=8)),
-        "local": Local(epochs=1, batch=16, lr=0.1),
-        "rounds": 3,
-        "cohort": 3,
-        "seed": 2,
+        "algorithm": FedAvg(), "model": lambda: mlp(64, (8,)), "rounds": 3, "cohort": 3, "seed": 2,
+        "data": digits(dirichlet(0.5, clients=8)), "local": Local(epochs=1, batch=16, lr=0.1),
         "device": "cpu",
-    }
+    }  # fmt: skip
     return Experiment(**(parts | changes))
 
 

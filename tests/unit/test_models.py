@@ -399,13 +399,9 @@ def lone(norm: nn.Module, sizes: tuple[int, ...], tests: int = 4, **changes):
     image = lambda n: (np.random.default_rng(n).normal(size=(n, 1, 4, 4)), np.arange(n) % 2)
     module = nn.Sequential(nn.Conv2d(1, 4, 4), norm, nn.ReLU(), nn.Flatten(), nn.Linear(4, 2))
     return Experiment(
-        algorithm=FedAvg(),
-        model=module,
+        algorithm=FedAvg(), model=module, rounds=1, local=Local(batch=3, **changes), device="cpu",
         data=from_clients([image(n) for n in sizes], test=image(tests)),
-        rounds=1,
-        local=Local(batch=3, **changes),
-        device="cpu",
-    )
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(

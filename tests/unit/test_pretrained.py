@@ -71,15 +71,10 @@ def need():
 
 
 SIZE = {
-    "vocab_size": 19,
-    "hidden_size": 8,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 12,
-    "max_position_embeddings": 12,
-    "type_vocab_size": 1,
+    "vocab_size": 19, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "intermediate_size": 12, "max_position_embeddings": 12, "type_vocab_size": 1,
     "pad_token_id": 1,
-}
+}  # fmt: skip
 
 
 def folder(path):
@@ -130,13 +125,9 @@ def test_a_model_that_is_not_roberta_gets_the_mask_of_its_padding(tmp_path):
 def test_roberta_base_has_the_published_parameters(tmp_path):
     transformers = need()
     big = SIZE | {
-        "vocab_size": 50265,
-        "hidden_size": 768,
-        "num_hidden_layers": 12,
-        "num_attention_heads": 12,
-        "intermediate_size": 3072,
-        "max_position_embeddings": 514,
-    }
+        "vocab_size": 50265, "hidden_size": 768, "num_hidden_layers": 12,
+        "num_attention_heads": 12, "intermediate_size": 3072, "max_position_embeddings": 514,
+    }  # fmt: skip
     transformers.RobertaConfig(**big).save_pretrained(tmp_path)
     net = roberta_base(source=str(tmp_path), pretrained=False)
     norms, kinds, head = 25 * 2 * 768, 768, 593_668  # from the specification
@@ -171,16 +162,10 @@ def run(module, dtype, engine, **changes):
     draw = np.random.default_rng(8)
     sample = lambda n: (draw.integers(2, 19, size=(n, 6)), draw.integers(3, size=n))
     experiment = Experiment(
-        algorithm=FedAvg(),
-        model=copy.deepcopy(module).to(dtype),
+        algorithm=FedAvg(), model=copy.deepcopy(module).to(dtype), rounds=2, seed=4, device="cpu",
         data=from_clients([sample(n) for n in (3, 5, 2)], test=sample(9), dtype=dtype),
-        rounds=2,
-        local=Local(epochs=2, batch=4, lr=0.1),
-        seed=4,
-        device="cpu",
-        engine=engine,
-        **changes,
-    )
+        local=Local(epochs=2, batch=4, lr=0.1), engine=engine, **changes,
+    )  # fmt: skip
     return experiment.run().state.x
 
 

@@ -257,18 +257,11 @@ def test_each_client_fills_and_scales_by_its_own(tmp_path):
 
 
 HEART = {
-    "names": COLUMNS,
-    "na_values": ["?"],
-    "missing": "drop",
-    "inputs": INPUTS,
+    "names": COLUMNS, "na_values": ["?"], "missing": "drop", "inputs": INPUTS,
     "columns": {"*": "dummy", "cp": "dummy", "restecg": "dummy"},
-    "standardise": "with_categories",
-    "ddof": 1,
-    "target": "num > 0",
-    "class_names": ["healthy", "ill"],
-    "test_share": 0.34,
-    "test_seed": 43,
-}
+    "standardise": "with_categories", "ddof": 1, "test_share": 0.34, "test_seed": 43,
+    "target": "num > 0", "class_names": ["healthy", "ill"],
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("per_client", [True, False])
