@@ -20,15 +20,9 @@ from fedloom.data import (
 from fedloom.data.client_test_sets import proportional
 from support.refusals import refused
 
-OPTIONS = {
-    "similarity": {"share": 0.5},
-    "dirichlet": {"alpha": 0.3},
-    "dirichlet_interleaved": {"alpha": 0.3},
-    "dirichlet_recycled": {"alpha": 0.3},
-    "dirichlet_unbalanced": {"alpha": 0.5},
-    "classes_per_client": {"classes": 5},
-    "pathological": {"classes": 3},
-}
+OPTIONS = {f"dirichlet{kind}": {"alpha": 0.3} for kind in ("", "_interleaved", "_recycled")}
+OPTIONS |= {"similarity": {"share": 0.5}, "dirichlet_unbalanced": {"alpha": 0.5}}
+OPTIONS |= {"classes_per_client": {"classes": 5}, "pathological": {"classes": 3}}
 PLAIN = ("iid", "blocks", "stratified", "class_groups", "shards", "replicated")
 EVERY = {name: PARTITIONS[name](clients=20, **OPTIONS.get(name, {})) for name in [*PLAIN, *OPTIONS]}
 EVERY["capped"] = PARTITIONS["dirichlet_unbalanced"](0.5, 20, capped=True)
@@ -137,8 +131,5 @@ def test_tests_that_cannot_be_dealt_are_refused(partition, labels, tests, kind, 
     arrays = lambda labels: (torch.zeros(len(labels), 1), torch.tensor(labels))
     data = from_arrays(*arrays(labels), partition, None if tests is None else arrays(tests))
     refused(lambda: with_client_tests(data, partition, kind), says)
-
-
-def test_clients_with_tests_of_their_own_are_refused():
     own = from_clients([([[0.0]], [0])], client_tests=[([[1.0]], [0])])
     refused(lambda: with_client_tests(own, iid(1)), "have test sets of their own")

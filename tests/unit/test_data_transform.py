@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedloom import Local
-from fedloom.data import FederatedData, Images, Ragged, from_clients
+from fedloom.data import FederatedData, Images, Ragged, Tokens, from_clients
 from fedloom.federation.federation import Federation
 from support.refusals import refused
 
@@ -76,6 +76,7 @@ def test_moves_are_those_of_the_definition(moves, fill):
     expected = torch.from_numpy((images.numpy() / 255 - MEAN) / STD)
     torch.testing.assert_close(transform.plain(images), expected, rtol=0, atol=1e-15)
     assert bool(transform.draws) == bool(moves) and images.dtype == torch.uint8
+    assert transform.out == torch.float64 and transform.astype(torch.float32).out == torch.float32
 
 
 @pytest.mark.parametrize(
@@ -99,12 +100,10 @@ def test_values_out_of_range_are_refused(options, says):
 # --------------------------------------------------------------- in the data and in the federation
 def stored(transform=None):
     return FederatedData(
-        name="stored",
-        inputs=pictures(6),
-        targets=torch.tensor([0, 1, 2, 0, 1, 2]),
+        name="stored", inputs=pictures(6), targets=torch.arange(6) % 3,
         clients=Ragged.from_lists([[0, 3], [1, 2, 4, 5]]),
         transform=transform or Images(**NORMS, crop=2, flip=True),
-    )
+    )  # fmt: skip
 
 
 def test_images_stay_bytes_and_reach_the_model_as_floats():
@@ -137,15 +136,14 @@ def test_draws_depend_on_seed_round_client_and_step_and_on_nothing_else():
 
 
 def test_tokens_as_targets_are_counted_one_by_one():
-    data = FederatedData(
-        name="text",
-        inputs=torch.zeros(3, 2, dtype=torch.int64),
-        targets=torch.tensor([[0, 3], [3, 3], [1, 0]]),
-        clients=Ragged.from_lists([[0, 2], [1]]),
-    )
+    inputs, targets = torch.zeros(3, 2, dtype=torch.int64), torch.tensor([[0, 3], [3, 3], [1, 0]])
+    clients = Ragged.from_lists([[0, 2], [1]])
+    data = FederatedData(name="text", inputs=inputs, targets=targets, clients=clients)
     assert data.classes == 4 and data.label_counts_of(0).tolist() == [2, 1, 0, 1]
     assert data.label_counts().tolist() == [[2, 1, 0, 1], [0, 0, 0, 2]]
     assert data.astype(torch.float64).inputs.dtype == torch.int64
+    words = Tokens()
+    assert (words.draws, words.out, words.astype(torch.float64)) == (0, torch.int64, words)
 
 
 def test_a_table_of_counts_that_would_fill_the_memory_is_refused(monkeypatch):

@@ -210,9 +210,6 @@ def test_archives_that_are_no_whole_archives_are_refused(tmp_path):
     for raw in (*cut, bytes(encrypted), bytes(packed), npy(X), whole[:60] + b"?" + whole[61:]):
         file.write_bytes(raw)
         refused(DataError, lambda: folders(path=tmp_path), "client ann")
-
-
-def test_labels_beyond_counting_are_refused():
     refused(DataError, lambda: from_clients([(X, np.array([0, 1 << 60]))]), "labels count")
 
 

@@ -12,12 +12,8 @@ from fedloom.models import LSTM
 from fedloom.models.recurrent import _plain
 from support.refusals import refused
 
-CASES = [
-    {"num_layers": 1},
-    {"num_layers": 3},
-    {"num_layers": 2, "bias": False},
-    {"num_layers": 2, "batch_first": True},
-]
+CASES = [{"num_layers": 1}, {"num_layers": 3}]
+CASES += [{"num_layers": 2, "bias": False}, {"num_layers": 2, "batch_first": True}]
 F, H, B, T = 3, 5, 4, 6
 
 

@@ -158,11 +158,11 @@ def test_the_authors_first_weights_and_torchs(build):
             assert value.abs().max() <= 1 / math.sqrt(value[0].numel())
 
 
-@pytest.mark.parametrize(("name", "function"), [("relu", torch.relu), ("tanh", torch.tanh)])
-def test_the_activation_of_the_mlp_is_the_one_asked_for(name, function):
-    net, x = mlp(activation=name), torch.randn(5, 64)
-    hidden = function(x @ net.fc1.linear.weight.T + net.fc1.linear.bias)
-    torch.testing.assert_close(net(x), hidden @ net.head.weight.T + net.head.bias)
+def test_the_activation_of_the_mlp_is_the_one_asked_for():
+    for name, function in (("relu", torch.relu), ("tanh", torch.tanh)):
+        net, x = mlp(activation=name), torch.randn(5, 64)
+        hidden = function(x @ net.fc1.linear.weight.T + net.fc1.linear.bias)
+        torch.testing.assert_close(net(x), hidden @ net.head.weight.T + net.head.bias)
 
 
 # ----------------------------------------------------------------------------------------- resnets
@@ -224,16 +224,14 @@ def test_fiarses_network_is_the_independent_one():
     torch.testing.assert_close(ours(images), theirs(images))
 
 
-@pytest.mark.parametrize(("norm", "groups"), [("group", 2), ("group", 4), ("instance", 64)])
-def test_norms_have_the_groups_that_were_asked_for(norm, groups):
-    kinds = [m for m in resnet18(norm=norm, groups=groups).modules() if isinstance(m, nn.GroupNorm)]
-    assert len(kinds) == 20 and kinds[0].num_groups == groups
-
-
-@pytest.mark.parametrize("norm", ["static_batch", "batch"])
-def test_only_plain_batch_norm_has_statistics_of_its_own(norm):
-    net = resnet18(norm=norm)
-    assert bool(list(net.buffers())) == (norm == "batch") and count(net) == 11_173_962
+def test_norms_have_the_groups_that_were_asked_for_and_plain_batch_norm_statistics():
+    for norm, groups in (("group", 2), ("group", 4), ("instance", 64)):
+        net = shapes(lambda norm=norm, groups=groups: resnet18(norm=norm, groups=groups))
+        kinds = [m for m in net.modules() if isinstance(m, nn.GroupNorm)]
+        assert len(kinds) == 20 and kinds[0].num_groups == groups
+    for norm in ("static_batch", "batch"):
+        net = shapes(lambda norm=norm: resnet18(norm=norm))
+        assert bool(list(net.buffers())) == (norm == "batch") and count(net) == 11_173_962
 
 
 # from the specification: the share of the parameters that ceil(r n) of the n channels hold

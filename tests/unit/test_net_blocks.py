@@ -75,15 +75,8 @@ def with_groups() -> nn.Sequential:
     return nn.Sequential(low, nn.Sequential(nn.ReLU(), nn.Flatten()), nn.Linear(8, 2))
 
 
-NETS = {
-    "listed": Forked,
-    "tied": Tied,
-    "repeated": repeated,
-    "overwriting": overwriting,
-    "frozen": partly_frozen,
-    "groups": with_groups,
-}
-each_net = pytest.mark.parametrize("make", NETS.values(), ids=NETS)
+NETS = (Forked, Tied, repeated, overwriting, partly_frozen, with_groups)
+each_net = pytest.mark.parametrize("make", NETS, ids=lambda make: make.__name__)
 
 
 def net_of(make) -> Net:

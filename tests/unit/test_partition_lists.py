@@ -21,13 +21,10 @@ def federation():
 def six(**changes):
     """Two clients with five of six samples."""
     parts = {
-        "name": "small",
-        "inputs": torch.zeros(6, 2),
-        "targets": torch.tensor([0, 1, 2, 0, 1, 0]),
+        "name": "small", "inputs": torch.zeros(6, 2), "targets": torch.tensor([0, 1, 2, 0, 1, 0]),
+        "test_inputs": torch.zeros(3, 2), "test_targets": torch.tensor([0, 3, 1]),
         "clients": Ragged.from_lists([[0, 5], [1, 2, 3]]),
-        "test_inputs": torch.zeros(3, 2),
-        "test_targets": torch.tensor([0, 3, 1]),
-    }
+    }  # fmt: skip
     return FederatedData(**{**parts, **changes})
 
 
@@ -149,30 +146,15 @@ def test_lists_in_place_of_a_partition_are_refused_with_what_to_write(tmp_path):
 # ---------------------------------------------------------------------- a partition of a user's own
 OWN = """
 class Odd:
-    def __init__(self, clients: int = 2):
-        self.clients = clients
-
+    def __init__(self, clients: int = 2): self.clients = clients
     def split(self, targets, seed):
         return [range(i, len(targets), self.clients) for i in range(self.clients)]
+    def about(self): return {"kind": "odd", "clients": self.clients}
 
-    def about(self):
-        return {"kind": "odd", "clients": self.clients}
-
-
-def cut(targets, seed, at: int = 2):
-    return [list(range(at)), list(range(at, len(targets)))]
-
-
-def made(clients: int = 3):
-    return Odd(clients)
-
-
-def wrong(targets, seed):
-    return {0: [1]}
-
-
-def floats(targets, seed):
-    return [[0.5]]
+def cut(targets, seed, at: int = 2): return [list(range(at)), list(range(at, len(targets)))]
+def made(clients: int = 3): return Odd(clients)
+def wrong(targets, seed): return {0: [1]}
+def floats(targets, seed): return [[0.5]]
 """
 
 

@@ -259,10 +259,6 @@ def test_files_and_options_that_do_not_fit_say_what_to_do(load, rows, options, s
     refused(lambda: load(rows, **options), says)
 
 
-def test_who_a_client_is_must_be_said(tmp_path):
-    refused(lambda: table(path=write(tmp_path / "t.csv", ROWS)), "give client=")
-
-
 def test_a_condition_is_what_pandas_says(load):
     rows = "age,stage,a b,label>0\n70,III,1,5\n40,I,2,0\n66,I,3,7\n"
     for target, labels in (
@@ -342,18 +338,10 @@ def test_one_file_alone_gives_what_all_give(sites):
 def test_fitted_rules_written_out_give_the_same_inputs(sites):
     """By way of TOML, which the settings of a run are written in."""
     (sites / "my.toml").write_text(
-        f"""rounds = 1
-algorithm = "fedavg"
-model = {{name = "mlp", inputs = 6, classes = 2}}
-[data]
-name = "table"
-path = "{sites}/*.csv"
-partition = "natural"
-inputs = ["age", "ward", "stage"]
-columns = {{ward = "one_hot", stage = "one_hot"}}
-missing = "mean"
-standardise = true
-"""
+        'rounds = 1\nalgorithm = "fedavg"\nmodel = {name = "mlp", inputs = 6, classes = 2}\n'
+        f'[data]\nname = "table"\npath = "{sites}/*.csv"\npartition = "natural"\n'
+        'inputs = ["age", "ward", "stage"]\nmissing = "mean"\nstandardise = true\n'
+        'columns = {ward = "one_hot", stage = "one_hot"}\n'
     )
     config = resolve(sites / "my.toml")
     data = config.data()

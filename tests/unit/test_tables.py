@@ -169,11 +169,8 @@ def test_texts_and_missing_cells_become_numbers_by_the_training_rows(hospitals):
         "age: missing values as 45 (1 in training), less 45, divided by 10",
         "sex: one input for each of 2 values, missing values as 'f' (1 in training)",
     ]
-    order = hospitals(
-        inputs=["sex", "age"],
-        columns={"sex": ["unknown", "m", "f"]},
-        missing={"sex": "unknown", "*": 0},
-    )
+    ordered = {"columns": {"sex": ["unknown", "m", "f"]}, "missing": {"sex": "unknown", "*": 0}}
+    order = hospitals(inputs=["sex", "age"], **ordered)
     assert order.inputs.tolist() == [[1, 0], [0, 30], [2, 40], [1, 50], [2, 60]]
     assert order.about["prepared"][0].startswith("sex: 0 to 2 for unknown < m < f")
 
@@ -419,6 +416,7 @@ def test_files_that_are_none_and_libraries_that_are_not_there_are_named(
     gone = lambda: load(ROWS, client="site", test=tmp_path / "v.csv")
     refused(gone, "there is no file")
     refused(lambda: table(path="", client="site"), "needs path=")
+    refused(lambda: table(path=write(tmp_path / "t.csv", ROWS)), "give client=")
     for ending, library in (("parquet", "pyarrow"), ("csv", "pandas")):
         monkeypatch.setitem(sys.modules, library, None)
         says = f"to read t.{ending} needs {library}, which cannot be imported; run: pip install"
