@@ -35,16 +35,16 @@ def test_no_rare_value_follows_from_what_is_told():
         if sum(counts) < least:  # a site with so few rows tells nothing
             continue
         there = {name: n for name, n in zip("abcd", counts, strict=True) if n}
-        told = _cells(there, least)
-        assert all(n is None or n == there[name] for name, n in told.items())
-        assert all(there[name] >= least for name in told)
-        same[sum(counts), tuple(sorted(told.items(), key=str))].append(there)
-    for (_, told), tables in same.items():
-        hidden = {name for there in tables for name in there if dict(told).get(name) is None}
+        shown = _cells(there, least)
+        assert all(n is None or n == there[name] for name, n in shown.items())
+        assert all(there[name] >= least for name in shown)
+        same[sum(counts), tuple(sorted(shown.items(), key=str))].append(there)
+    for (_, shown), tables in same.items():
+        hidden = {name for there in tables for name in there if dict(shown).get(name) is None}
         for name in hidden:
             able = {there[name] for there in tables if name in there}
             if max(able) < 8 and min(map(len, tables)) < 4:  # else larger tables tell the same
-                assert len(able) > 1, (told, name, tables)
+                assert len(able) > 1, (shown, name, tables)
 
 
 @pytest.mark.parametrize("rare", [1, 3, 9])
@@ -55,11 +55,11 @@ def test_one_fact_in_two_columns_tells_no_more_than_in_one(rare):
     for order in itertools.permutations(words):
         mixed = sorted(codes, key=order.index)
         table = as_table("here.csv", {"code": mixed, "word": [words[code] for code in mixed]})
-        told = described(table, ["code", "word"], None, 10).columns
-        by_word = told["word"].counts | {"": told["word"].missing}
-        withheld = {words[code] for code in words if told["code"].counts.get(code) is None}
+        shown = described(table, ["code", "word"], None, 10).columns
+        by_word = shown["word"].counts | {"": shown["word"].missing}
+        withheld = {words[code] for code in words if shown["code"].counts.get(code) is None}
         assert withheld == {w for w in words.values() if by_word.get(w) is None}, order
-        assert len(withheld) >= 2, (order, told)
+        assert len(withheld) >= 2, (order, shown)
 
 
 def test_empty_cells_are_a_value_like_others():
@@ -75,8 +75,8 @@ def test_empty_cells_are_a_value_like_others():
         assert column(values).missing == missing
     assert column(["I"] * 30 + ["II"] * 20 + [""] * 2).counts == {"I": None, "II": 20}
     for rows in (38, 58):  # with 9 or fewer empty cells: what is told is alike
-        told = [column([*numbers[: rows - n], *[""] * n]).quantiles for n in (1, 5, 9)]
-        assert len({tuple(v is None for v in quantiles) for quantiles in told}) == 1
+        shown = [column([*numbers[: rows - n], *[""] * n]).quantiles for n in (1, 5, 9)]
+        assert len({tuple(v is None for v in quantiles) for quantiles in shown}) == 1
     assert column([*numbers[:11], *[""] * 9]).kind == "number"
 
 
@@ -95,15 +95,15 @@ def test_numbers_of_few_values_are_counted():
 # --------------------------------------------------------------------------------------- quantiles
 def test_no_quantile_is_one_rows_value_and_no_extreme_shows():
     values = np.random.default_rng(0).normal(50, 9, 200)
-    told, ordered = column([*map(str, values)]), np.sort(values)
-    assert told.kind == "number" and told.missing == 0 and told.mean is not None
-    assert told.quantiles == sorted(told.quantiles)
-    assert ordered[9] < told.quantiles[0] < ordered[20]
-    assert ordered[-21] < told.quantiles[-1] < ordered[-10]
-    assert told.mean == pytest.approx(values.mean(), abs=1) and told.deviation == 8.4
+    shown, ordered = column([*map(str, values)]), np.sort(values)
+    assert shown.kind == "number" and shown.missing == 0 and shown.mean is not None
+    assert shown.quantiles == sorted(shown.quantiles)
+    assert ordered[9] < shown.quantiles[0] < ordered[20]
+    assert ordered[-21] < shown.quantiles[-1] < ordered[-10]
+    assert shown.mean == pytest.approx(values.mean(), abs=1) and shown.deviation == 8.4
     values[:5], values[5:8] = 1e9, -1e9
     worse = column([*map(str, values)])
-    assert worse.quantiles[2] == pytest.approx(told.quantiles[2], abs=2)
+    assert worse.quantiles[2] == pytest.approx(shown.quantiles[2], abs=2)
     assert max(worse.quantiles) < 80 and worse.mean < 60 and worse.deviation < 20
     alike = [*map(str, range(11, 21)), *["25"] * 50, *map(str, range(31, 41))]
     assert column(alike).quantiles[1:4] == [25, 25, 25]
@@ -118,13 +118,13 @@ def test_a_quantile_is_about_the_number_at_its_place(rows):
         quantiles = column([*map(str, values)]).quantiles
         lowest, highest = values.min(), values.max()
         assert quantiles[2] == pytest.approx(np.median(values), abs=1)
-        told = [number for number in quantiles if number is not None]
-        assert told == sorted(told) and lowest + 9 < told[0] and told[-1] < highest - 9
+        shown = [number for number in quantiles if number is not None]
+        assert shown == sorted(shown) and lowest + 9 < shown[0] and shown[-1] < highest - 9
         if rows >= 60:
             assert quantiles[1] == pytest.approx(np.quantile(values, 0.25), abs=1)
             assert quantiles[3] == pytest.approx(np.quantile(values, 0.75), abs=1)
         digit = 1 if values.std() > 12 else 0.1  # what std has two digits of
-        assert all(number == pytest.approx(round(number / digit) * digit) for number in told)
+        assert all(number == pytest.approx(round(number / digit) * digit) for number in shown)
         if rows >= 50:  # what a quantile tells of one end it tells of the other
             assert np.add(quantiles, quantiles[::-1]) == pytest.approx(lowest + highest, abs=2)
 
@@ -145,17 +145,17 @@ def test_labels_differ_by_what_is_told():
         labels = [name for name, n in counts.items() for _ in range(n)]
         return described(as_table("x", {"y": labels}), [], "y", 10)
 
-    told = {"a": site(no=50, yes=50), "b": site(no=100), "c": site(no=96, yes=4), "d": site(no=3)}
-    names, counts, measures = labels_of(told)
+    shown = {"a": site(no=50, yes=50), "b": site(no=100), "c": site(no=96, yes=4), "d": site(no=3)}
+    names, counts, measures = labels_of(shown)
     assert names == ["no", "yes"]
     assert counts == {"a": [50, 50, 0], "b": [100, 0, 0], "c": [100, 0, 0]}  # c: about
     assert measures is not None and measures.pairs == pytest.approx((0.5 + 0.5 + 0) / 3)
-    assert labels_of({"d": told["d"]})[2] is None
+    assert labels_of({"d": shown["d"]})[2] is None
 
 
 def hostile(**of_a) -> bytes:
-    told = {"least": 10, "rows": 8, "columns": {"a": {"missing": 0} | of_a}}
-    return json.dumps(told).encode()
+    shown = {"least": 10, "rows": 8, "columns": {"a": {"missing": 0} | of_a}}
+    return json.dumps(shown).encode()
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,9 @@ def test_the_facts_of_a_small_federation():
     }.items()  # fmt: skip
     assert facts["samples_per_client"] == {"min": 2, "median": 2.5, "max": 3}
     assert facts["about"] == {"source": "here"} and facts["split"] == data.clients.digest()
+    shown = "'small': 2 clients, 6 samples (2 to 3 each), inputs (2,) torch.float32, 4 classes, 3 "
+    assert repr(data) == f"<FederatedData {shown}test samples>"
+    assert "no test samples" in repr(small(test_inputs=None, test_targets=None))
 
 
 def test_regression_has_no_classes():

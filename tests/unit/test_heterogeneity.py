@@ -30,8 +30,8 @@ def distance(p, q):
 @given(COUNTS)
 def test_every_measure_is_its_definition(counts):
     labels = [[c for c, n in enumerate(row) for _ in range(n)] for row in counts]
-    found = measure(from_clients([([[0.0]] * len(own), own) for own in labels])).labels
-    counts = [row[: found.classes] for row in counts]  # the last classes may be nobody's
+    measures = measure(from_clients([([[0.0]] * len(own), own) for own in labels])).labels
+    counts = [row[: measures.classes] for row in counts]  # the last classes may be nobody's
     p = [[n / sum(row) for n in row] for row in counts]
     g = [sum(column) / sum(map(sum, counts)) for column in zip(*counts, strict=True)]
     middle = [[(a + b) / 2 for a, b in zip(row, g, strict=True)] for row in p]
@@ -39,13 +39,13 @@ def test_every_measure_is_its_definition(counts):
     pairs = [distance(p[i], p[j]) for i in range(len(p)) for j in range(i)] or [0.0]
     entropy = [-sum(a * math.log(a) for a in row if a) for row in p]
     near = lambda value: pytest.approx(np.mean(value), abs=1e-12)
-    assert found.pairs == near(pairs)
-    assert found.divergence == near([kl(row, g) for row in p])
-    assert found.jensen_shannon == near(js)
-    assert found.from_all == near([distance(row, g) for row in p])
-    assert found.effective.mean == near(np.exp(entropy))
-    assert found.present.mean == near([sum(n > 0 for n in row) for row in counts])
-    assert found.largest.max == near(max(map(max, p)))
+    assert measures.pairs == near(pairs)
+    assert measures.divergence == near([kl(row, g) for row in p])
+    assert measures.jensen_shannon == near(js)
+    assert measures.from_all == near([distance(row, g) for row in p])
+    assert measures.effective.mean == near(np.exp(entropy))
+    assert measures.present.mean == near([sum(n > 0 for n in row) for row in counts])
+    assert measures.largest.max == near(max(map(max, p)))
 
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=12))
@@ -56,10 +56,12 @@ def test_gini_is_the_mean_difference_over_twice_the_mean(values):
 
 
 def test_uneven_use_of_the_samples_is_counted():
-    found = measure(from_arrays(torch.zeros(6, 1), torch.arange(6), by_lists([[0, 1, 1], [1, 2]])))
-    assert (found.unused, found.shared, found.samples, found.clients) == (3, 1, 6, 2)
-    assert (found.sizes.min, found.sizes.median, found.sizes.max) == (2, 2.5, 3)
-    assert found.tests is None
+    measures = measure(
+        from_arrays(torch.zeros(6, 1), torch.arange(6), by_lists([[0, 1, 1], [1, 2]]))
+    )
+    assert (measures.unused, measures.shared, measures.samples, measures.clients) == (3, 1, 6, 2)
+    assert (measures.sizes.min, measures.sizes.median, measures.sizes.max) == (2, 2.5, 3)
+    assert measures.tests is None
     regression = measure(from_arrays(torch.rand(5, 1), torch.rand(5), iid(2)))
     assert regression.labels is None and regression.sizes.max == 3
 

@@ -91,10 +91,10 @@ LINES = {
 @pytest.mark.parametrize("case", LINES)
 def test_a_line_that_cannot_be_used_is_one_line_too(case, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    found = CliRunner().invoke(cli, LINES[case])
-    assert found.exit_code == 2, found.output
-    assert found.output.startswith("error: ") and found.output.count("\n") == 1
-    assert "Traceback" not in found.output and "unexpected" not in found.output
+    result = CliRunner().invoke(cli, LINES[case])
+    assert result.exit_code == 2, result.output
+    assert result.output.startswith("error: ") and result.output.count("\n") == 1
+    assert "Traceback" not in result.output and "unexpected" not in result.output
 
 
 def test_a_key_with_one_value_twice_is_no_question():
@@ -217,6 +217,6 @@ def test_data_that_lie_are_one_line_from_the_command_line_too(tmp_path):
     (tmp_path / "ann").mkdir()
     archive(tmp_path / "ann" / "data.npz", inputs=LIES["a huge array"], targets=npy(Y))
     line = ["run", "digits", "data=folders", f"data.path={tmp_path}", "partition=natural"]
-    found = CliRunner().invoke(cli, [*line, "--quiet", "--out", f"{tmp_path}/run"])
-    assert found.exit_code == 2 and found.output.count("\n") == 1
-    assert "its header says shape (1000000000000, 1000000)" in found.output
+    result = CliRunner().invoke(cli, [*line, "--quiet", "--out", f"{tmp_path}/run"])
+    assert result.exit_code == 2 and result.output.count("\n") == 1
+    assert "its header says shape (1000000000000, 1000000)" in result.output

@@ -76,14 +76,14 @@ def curved():
 def test_top_eigenvalue_and_trace_are_the_whole_hessians(curved):
     loss, exact = curved
     values = torch.linalg.eigvalsh(exact)
-    found = hessian(loss, steps=31, probes=31, tolerance=1e-10)
-    assert found.top == pytest.approx(float(values[-1]), abs=1e-9)
-    assert found.bottom <= 1e-12 and found.top_error < 1e-8
-    assert (found.trace, found.trace_error) == (pytest.approx(float(exact.trace())), 0.0)
+    result = hessian(loss, steps=31, probes=31, tolerance=1e-10)
+    assert result.top == pytest.approx(float(values[-1]), abs=1e-9)
+    assert result.bottom <= 1e-12 and result.top_error < 1e-8
+    assert (result.trace, result.trace_error) == (pytest.approx(float(exact.trace())), 0.0)
     early = hessian(loss, steps=31, probes=1)
     assert abs(early.top - float(values[-1])) <= 1e-3 * early.top, "its error bound holds"
     guessed = hessian(loss, steps=1, probes=20)
-    assert guessed.trace_error > 0 and abs(guessed.trace - found.trace) < 4 * guessed.trace_error
+    assert guessed.trace_error > 0 and abs(guessed.trace - result.trace) < 4 * guessed.trace_error
 
 
 def test_a_linear_loss_has_no_curvature():
@@ -110,9 +110,9 @@ def test_a_surface_of_a_quadratic_loss_is_that_quadratic():
     u, v = directions(loss.params, seed=4)
     assert places == [-0.5, 0.0, 0.5]
     for a, row in zip(places, rows, strict=True):
-        for b, found in zip(places, row, strict=True):
+        for b, result in zip(places, row, strict=True):
             exact = float((x @ (w + a * u + b * v) - y.flatten()).square().mean())
-            assert found == pytest.approx(exact, abs=1e-12)
+            assert result == pytest.approx(exact, abs=1e-12)
     assert torch.equal(line.weight.detach().flatten(), w), "the model is as before"
 
 
@@ -153,23 +153,23 @@ def test_a_plane_of_a_quadratic_loss_is_that_quadratic():
         rounds=1,
     )  # fmt: skip
     measure = Plane(points=3, margin=1.0, examples=100)
-    found = measure.of(next(trace(experiment, 1)))
+    result = measure.of(next(trace(experiment, 1)))
     w = 0.1 * 2 * (x[[0, 2, 3]] * y[[0, 2, 3]]).mean(1)
     f = lambda w: float((x.flatten(0, 1) @ w - y.flatten()).square().mean())
-    assert found["clients"] == [0, 2, 3]
-    assert found["losses"] == pytest.approx([f(one) for one in w], abs=1e-12)
-    assert found["middle"] == pytest.approx(f(w.mean(0)), abs=1e-12)
+    assert result["clients"] == [0, 2, 3]
+    assert result["losses"] == pytest.approx([f(one) for one in w], abs=1e-12)
+    assert result["middle"] == pytest.approx(f(w.mean(0)), abs=1e-12)
     pairs = itertools.combinations(w, 2)
-    assert found["distances"] == pytest.approx([float((a - b).norm()) for a, b in pairs])
+    assert result["distances"] == pytest.approx([float((a - b).norm()) for a, b in pairs])
     middle, u, v, _ = axes(list(w))
     farthest = float((w - w.mean(0)).norm(dim=1).max())
-    assert found["places"] == pytest.approx([-2 * farthest, 0.0, 2 * farthest])
-    for a, row in zip(found["places"], found["loss"], strict=True):
-        for b, value in zip(found["places"], row, strict=True):
+    assert result["places"] == pytest.approx([-2 * farthest, 0.0, 2 * farthest])
+    for a, row in zip(result["places"], result["loss"], strict=True):
+        for b, value in zip(result["places"], row, strict=True):
             assert value == pytest.approx(f(middle + a * u + b * v), abs=1e-12)
-    columns = measure.columns(found)
-    assert columns["plane_loss"] == pytest.approx(sum(found["losses"]) / 3)
-    assert columns["plane_distance"] == pytest.approx(sum(found["distances"]) / 3)
+    columns = measure.columns(result)
+    assert columns["plane_loss"] == pytest.approx(sum(result["losses"]) / 3)
+    assert columns["plane_distance"] == pytest.approx(sum(result["distances"]) / 3)
 
 
 # ------------------------------------------------------------------------- divergence, in a run
@@ -179,11 +179,11 @@ def test_divergence_is_that_of_the_closed_form():
     for loop in trace(experiment, 2):
         x, cohort = loop.model().numpy(), [[0, 1, 2, 3], [1, 3]][loop.state.round % 2]
         ends = np.array([B[i] + (1 - 0.1 * A[i]) ** 5 * (x - B[i]) for i in cohort])
-        found = Divergence().of(loop)
+        result = Divergence().of(loop)
         for around, key in ((x, "before"), (ends.mean(0), "after"), (ends.mean(0), "mean")):
-            assert found[key] == pytest.approx(((ends - around) ** 2).sum(1).mean(), abs=1e-12)
-        assert found["model_square"] == pytest.approx((ends.mean(0) ** 2).sum())
-        assert list(found["each"]) == list(map(str, cohort))
+            assert result[key] == pytest.approx(((ends - around) ** 2).sum(1).mean(), abs=1e-12)
+        assert result["model_square"] == pytest.approx((ends.mean(0) ** 2).sum())
+        assert list(result["each"]) == list(map(str, cohort))
 
 
 @pytest.mark.parametrize("matrix", ["coordinate", "norm"])
@@ -193,15 +193,15 @@ def test_gradient_norms_are_those_of_the_closed_form(matrix):
     before = None  # the point of the last gradients: x_t of Eq. 10
     for loop in trace(quadratics(method, local=Local(steps=3, lr=rate, batch=1)), 3):
         slope = lambda x: (A * (x - B)).mean(0)
-        found, x = GradientNorm().of(loop), loop.model().numpy()
-        assert found["square"] == pytest.approx((slope(x) ** 2).sum())
+        result, x = GradientNorm().of(loop), loop.model().numpy()
+        assert result["square"] == pytest.approx((slope(x) ** 2).sum())
         if loop.state.round:
             m = loop.state.srv.m.numpy()
             states = loop.memory.get(range(4)).values()
             before = np.mean([s.alg.prev.numpy() for s in states], axis=0)
             moved = ((x - before) ** 2).sum() / (4 * rate**2)
             away = ((slope(before) - m) ** 2).sum() / (4 * rho**2)
-            assert found["fafed"] == pytest.approx(moved + away, abs=1e-12)
+            assert result["fafed"] == pytest.approx(moved + away, abs=1e-12)
             assert min(moved, away) > 1e-4
     assert before is not None
     plain = quadratics(FedAvg(), rounds=1, measures=GradientNorm(every=1)).run()
@@ -250,7 +250,7 @@ def test_linear_cka_is_the_formula_and_knows_no_rotation():
 
 def test_cka_of_a_run_is_the_mean_over_the_pairs_of_local_models():
     loop = list(trace(small(), 1))[-1]
-    found = Cka(examples=25, on="train", layers=["fc1.linear", "head"]).of(loop)
+    result = Cka(examples=25, on="train", layers=["fc1.linear", "head"]).of(loop)
     local, inputs = local_models(loop), loop.fed.data.inputs
     order = torch.randperm(len(inputs), generator=generator(0, "measure"))[:25].sort().values
     pairs = []
@@ -260,8 +260,8 @@ def test_cka_of_a_run_is_the_mean_over_the_pairs_of_local_models():
             local.net.bind(local.models[k])
             both.append(local.net.module.fc1.linear(inputs[order].flatten(1)))
         pairs.append(linear_cka(*both))
-    assert found["layers"]["fc1.linear"] == pytest.approx(np.mean(pairs), abs=1e-9)
-    assert list(found["layers"]) == ["fc1.linear", "head"] and found["clients"] == 3
+    assert result["layers"]["fc1.linear"] == pytest.approx(np.mean(pairs), abs=1e-9)
+    assert list(result["layers"]) == ["fc1.linear", "head"] and result["clients"] == 3
 
 
 def test_a_layer_that_is_used_twice_and_one_that_gives_several_outputs():
@@ -276,13 +276,13 @@ def test_a_layer_that_is_used_twice_and_one_that_gives_several_outputs():
     net = Net(Twice())
     assert layers_of(net.module) == ["own", "row"]
     batches = list(torch.randn(6, 2, generator=DRAW).split(2))
-    found = activations(net, net.init(), net.init_buffers(), batches, ["own", "row"])
+    result = activations(net, net.init(), net.init_buffers(), batches, ["own", "row"])
     once = net.module.own(torch.cat(batches))
     both = torch.cat([once, net.module.own(once)], dim=1).detach()
     both = both.double() - both.double().mean(0)
     gram = both @ both.T
-    torch.testing.assert_close(found["own"], gram / gram.norm(), rtol=0, atol=1e-6)
-    assert found["row"].shape == (6, 6)
+    torch.testing.assert_close(result["own"], gram / gram.norm(), rtol=0, atol=1e-6)
+    assert result["row"].shape == (6, 6)
 
 
 # --------------------------------------------------------------------------------- what is refused
@@ -362,13 +362,13 @@ def test_the_command_writes_numbers_that_the_report_draws(run):
         ("residual",),
     ):
         assert f"{name}.json" in _call("paper", "measure", run, name, *settings)
-    found = {p.stem: json.loads(p.read_text()) for p in (run / "measures").iterdir()}
-    assert found["hessian"]["round"] == 3 and found["hessian"]["settings"]["probes"] == 2
-    assert sum(found["clients"]["counts"]) == found["clients"]["clients"] == 50
-    reached, missed = found["targets"]["targets"]
+    result = {p.stem: json.loads(p.read_text()) for p in (run / "measures").iterdir()}
+    assert result["hessian"]["round"] == 3 and result["hessian"]["settings"]["probes"] == 2
+    assert sum(result["clients"]["counts"]) == result["clients"]["clients"] == 50
+    reached, missed = result["targets"]["targets"]
     assert reached["round"] == 1 and missed["round"] is None
     rows = [json.loads(line) for line in before.splitlines()]
-    assert found["residual"]["residual_square"]["values"] == [r["residual_square"] for r in rows]
+    assert result["residual"]["residual_square"]["values"] == [r["residual_square"] for r in rows]
     assert (run / "rounds.jsonl").read_bytes() == before
     groups = group_runs([load_run(run)])
     drawn = measure_pictures(groups, styles(groups))
@@ -377,7 +377,7 @@ def test_the_command_writes_numbers_that_the_report_draws(run):
     ]
     assert all(p.png[1:4] == b"PNG" and p.alt for p in drawn)
     lines = measure_cells(groups)[1]
-    top = f"{found['hessian']['top']:.4g}"
+    top = f"{result['hessian']['top']:.4g}"
     assert lines[0][1:] == ["top eigenvalue of the Hessian", top, "1"]
     assert any(line[1] == "to 0.99, seed 0" and line[2] == "not in 3 rounds" for line in lines)
 

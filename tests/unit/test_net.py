@@ -173,18 +173,18 @@ def test_buffers_are_a_second_vector_and_counters_go_back(module):
 
 
 class Assigning(nn.Module):
-    """Its forward assigns to a buffer what `made` gives of it, and to a counter and a cache."""
+    """Its forward assigns to a buffer what `update` gives of it, and to a counter and a cache."""
 
-    def __init__(self, made):
+    def __init__(self, update):
         super().__init__()
-        self.line, self.made = nn.Linear(3, 1), made
+        self.line, self.update = nn.Linear(3, 1), update
         self.register_buffer("old", torch.ones(2))
         self.register_buffer("mean", torch.zeros(2))
         self.register_buffer("count", torch.zeros((), dtype=torch.long))
         self.register_buffer("cache", None)
 
     def forward(self, inputs):
-        self.old, self.mean, self.count = self.mean, self.made(self.mean), self.count + 1
+        self.old, self.mean, self.count = self.mean, self.update(self.mean), self.count + 1
         self.cache = inputs
         return self.line(inputs)
 
@@ -209,16 +209,16 @@ def test_assigned_buffers_are_read_and_put_back():
 
 def test_an_assigned_buffer_that_holds_a_graph_does_not_keep_a_model_from_being_exported():
     net = Net(Assigning(lambda mean: mean))
-    net.module.made = lambda mean: mean + net.module.line.bias
+    net.module.update = lambda mean: mean + net.module.line.bias
     net.module(INPUTS.float())
     assert net.module.mean.requires_grad and not net.buffers().requires_grad
     out = net.export(net.init(), torch.arange(4.0))
     assert out.old.tolist() == [0, 1] and out.mean.tolist() == [2, 3]
 
 
-@pytest.mark.parametrize("made", [lambda mean: torch.ones(3), lambda mean: None])
-def test_an_assigned_buffer_of_another_shape_is_refused(made):
-    net = Net(Assigning(made))
+@pytest.mark.parametrize("update", [lambda mean: torch.ones(3), lambda mean: None])
+def test_an_assigned_buffer_of_another_shape_is_refused(update):
+    net = Net(Assigning(update))
     net.module(INPUTS.float())
     refused(net.buffers, "Assigning assigns ... 'mean' of shape [2];", kind=AuthorError)
 

@@ -90,8 +90,8 @@ def test_split_files_that_do_not_fit_are_refused(tmp_path):
 )
 def test_published_texts_can_be_read(name, text, tmp_path):
     (tmp_path / name).write_text(text)
-    found = lists(str(tmp_path / name)).split(torch.zeros(5), 0)
-    assert [found.of(i).tolist() for i in (0, 1)] == [[4, 2], [0]]
+    dealt = lists(str(tmp_path / name)).split(torch.zeros(5), 0)
+    assert [dealt.of(i).tolist() for i in (0, 1)] == [[4, 2], [0]]
 
 
 @pytest.mark.parametrize(
@@ -120,8 +120,8 @@ def test_a_text_that_holds_no_lists_is_refused(text, says, tmp_path):
 def test_lists_without_test_lists_get_proportional_test_sets(tmp_path):
     (tmp_path / "a.json").write_text(json.dumps([[0, 1, 2], [3, 4, 5]]))
     labels, tests = torch.tensor([0, 0, 0, 1, 1, 1]), torch.tensor([1, 0, 1, 0])
-    found = lists(str(tmp_path / "a.json")).split_tests(labels, tests, 0)
-    assert [found.of(i).tolist() for i in (0, 1)] == [[1, 3], [0, 2]]
+    dealt = lists(str(tmp_path / "a.json")).split_tests(labels, tests, 0)
+    assert [dealt.of(i).tolist() for i in (0, 1)] == [[1, 3], [0, 2]]
 
 
 def test_lists_in_place_of_a_partition_are_refused_with_what_to_write(tmp_path):

@@ -66,10 +66,10 @@ def test_it_is_the_loop_that_torch_documents(data):
             for p, g in zip(module.parameters(), grads, strict=True):
                 p.sub_(g, alpha=0.1)
     want = vector(module)
-    got, full = (run(one, precision).state.x for precision in ("bf16", "full"))
+    half, full = (run(one, precision).state.x for precision in ("bf16", "full"))
     # the order of a batch changes sums in bfloat16: a few units in its eighth bit
-    assert (got - want).norm() < 0.1 * (got - vector(network())).norm()
-    assert got.dtype == torch.float32 and not torch.allclose(got, full, rtol=1e-4, atol=1e-6)
+    assert (half - want).norm() < 0.1 * (half - vector(network())).norm()
+    assert half.dtype == torch.float32 and not torch.allclose(half, full, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def home(tmp_path, monkeypatch):
     """
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     monkeypatch.setattr("pooch.core.time.sleep", lambda seconds: None)
-    folder, asked, cuts = tmp_path / "home", [], []
+    folder, requests, cuts = tmp_path / "home", [], []
     folder.mkdir()
 
     class Handler(http.server.SimpleHTTPRequestHandler):
@@ -52,7 +52,7 @@ def home(tmp_path, monkeypatch):
             super().__init__(*args, directory=str(folder))
 
         def log_message(self, *args):
-            asked.append(self.path)
+            requests.append(self.path)
 
         def copyfile(self, source, output):
             output.write(source.read(cuts.pop(0) if cuts else -1))
@@ -60,7 +60,7 @@ def home(tmp_path, monkeypatch):
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
-    yield folder, f"http://127.0.0.1:{server.server_port}/", asked, cuts
+    yield folder, f"http://127.0.0.1:{server.server_port}/", requests, cuts
     server.shutdown()
     thread.join()
     server.server_close()
@@ -82,30 +82,30 @@ def test_the_root_is_the_argument_then_the_variable_then_the_cache(monkeypatch, 
 
 
 def test_a_missing_file_is_downloaded_once(home, tmp_path):
-    folder, base, asked, _ = home
+    folder, base, requests, _ = home
     packed, file = gzipped(b"content" * 30_000, base)
     write(folder / "a.gz", packed)
     target = tmp_path / "new" / "set"
     off = lambda: fetch(file, target, download=False)
     refused(off, "download is off", file.md5)
-    assert asked == [] and not target.exists()
+    assert requests == [] and not target.exists()
     for _ in range(2):
         assert fetch(file, target).read_bytes() == packed
-    assert asked == ["/a.gz"] and [path.name for path in target.iterdir()] == ["a.gz"]
+    assert requests == ["/a.gz"] and [path.name for path in target.iterdir()] == ["a.gz"]
     (like := target / "like").touch()
     assert (target / "a.gz").stat().st_mode == like.stat().st_mode, "it follows the umask"
 
 
 def test_a_download_that_breaks_off_or_is_another_file_leaves_nothing(home, tmp_path):
-    folder, base, asked, cuts = home
+    folder, base, requests, cuts = home
     packed, file = gzipped(base=base)
     target, load = tmp_path / "set", lambda: fetch(file, tmp_path / "set")
     write(folder / "a.gz", packed)
     cuts += [5] * 3
     refused(load, "5 bytes read", file.md5)
-    assert len(asked) == 3 and list(target.iterdir()) == []
+    assert len(requests) == 3 and list(target.iterdir()) == []
     cuts += [5, 9]
-    assert load().read_bytes() == packed and len(asked) == 6, "it is tried again"
+    assert load().read_bytes() == packed and len(requests) == 6, "it is tried again"
     (target / "a.gz").unlink()
     write(folder / "a.gz", packed + b"x")
     refused(load, "a.gz", file.url, md5(packed + b"x"), file.md5)
@@ -120,8 +120,8 @@ def test_an_unpacked_copy_will_do_and_another_file_is_named_with_both_checksums(
     refused(lambda: fetch(file, tmp_path), tmp_path / "a", md5(b"contents"), file.md5_plain)
     for cut in (0, 10, -1):
         write(tmp_path / "a.gz", packed[:cut])
-        got = md5(packed[:cut])
-        refused(lambda: fetch(file, tmp_path), tmp_path / "a.gz", got, file.md5, file.url)
+        digest = md5(packed[:cut])
+        refused(lambda: fetch(file, tmp_path), tmp_path / "a.gz", digest, file.md5, file.url)
         assert (tmp_path / "a.gz").exists()  # the user's file is the user's to delete
 
 

@@ -331,7 +331,7 @@ def test_celeba_has_a_client_per_celebrity(tmp_path):
 
 def test_runs_of_before_celebas_settings_go_on():
     before = {"data": {"name": "celeba", "flip": False}, "local": {"lr": 0.1}}
-    told = {"name": "celeba", "flip": False, "mean": [0.0] * 3, "std": [1.0] * 3}
-    assert identity.fixed_parts(before | {"data": told}) == before
-    assert "std" in identity.fixed_parts(before | {"data": told | {"std": [0.5] * 3}})["data"]
-    assert "mean" in identity.fixed_parts({"data": told | {"name": "cifar10"}})["data"]
+    settings = {"name": "celeba", "flip": False, "mean": [0.0] * 3, "std": [1.0] * 3}
+    assert identity.fixed_parts(before | {"data": settings}) == before
+    assert "std" in identity.fixed_parts(before | {"data": settings | {"std": [0.5] * 3}})["data"]
+    assert "mean" in identity.fixed_parts({"data": settings | {"name": "cifar10"}})["data"]

@@ -184,11 +184,11 @@ def test_texts_by_a_tokeniser_are_its_tokens_cut_and_filled_up(news, tmp_path):
     inner = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     inner.pre_tokenizer = pre_tokenizers.Whitespace()
     inner.normalizer = normalizers.Lowercase()
-    made = transformers.PreTrainedTokenizerFast(
+    tokeniser = transformers.PreTrainedTokenizerFast(
         tokenizer_object=inner, pad_token="<pad>", unk_token="<unk>"
     )
     source = str(tmp_path / "tokeniser")
-    made.save_pretrained(source)
+    tokeniser.save_pretrained(source)
     data, short = (news(length=n, tokeniser=source) for n in (8, 3))
     # "Fears, he said Wall St.  falls" and 'A "quoted" word Peace'
     assert data.inputs.tolist() == [[2, 0, 3, 0, 0, 0, 0, 0], [0, 0, 0, 0, 5, 4, 1, 1]]

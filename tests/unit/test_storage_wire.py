@@ -98,9 +98,9 @@ def test_what_is_mapped_from_a_file_begins_where_torchs_own_memory_does(first, t
 
 @pytest.fixture
 def board():
-    made = Board()
-    yield made
-    made.close()
+    opened = Board()
+    yield opened
+    opened.close()
 
 
 def large(n=3):

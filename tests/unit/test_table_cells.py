@@ -286,14 +286,14 @@ def test_a_fitted_transformer_makes_the_inputs(load, tmp_path):
 
     rows = "x,s,label\n1,m,0\n3,f,1\n,m,1\n"
     numbers = make_pipeline(SimpleImputer(), StandardScaler())
-    made = make_column_transformer((numbers, ["x"]), (OneHotEncoder(), ["s"]))
-    refused(lambda: load(rows, preparation=made), "cannot transform its rows")
-    made.fit(pandas.read_csv(tmp_path / "t.csv")[["x", "s"]])
-    data = load(rows, preparation=made)
+    transformer = make_column_transformer((numbers, ["x"]), (OneHotEncoder(), ["s"]))
+    refused(lambda: load(rows, preparation=transformer), "cannot transform its rows")
+    transformer.fit(pandas.read_csv(tmp_path / "t.csv")[["x", "s"]])
+    data = load(rows, preparation=transformer)
     assert np.allclose(data.inputs[:, 0], [-1 / np.sqrt(2 / 3), 1 / np.sqrt(2 / 3), 0])
     assert data.inputs[:, 1:].tolist() == [[0, 1], [1, 0], [0, 1]]
     assert data.raw.about()["kind"] == "own"
-    refused(lambda: load(rows, preparation=made, missing=0), "preparation says it all")
+    refused(lambda: load(rows, preparation=transformer, missing=0), "preparation says it all")
     code = "import pandas\nfrom sklearn.preprocessing import StandardScaler\n"
     code += "scaler = StandardScaler().fit(pandas.DataFrame({'x': [1.0, 3.0]}))\n"
     (tmp_path / "prep.py").write_text(code)
