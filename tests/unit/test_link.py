@@ -298,3 +298,17 @@ def test_who_was_away_pays_for_the_messages_it_missed_or_for_the_whole():
     worth = {22: [5, 7, 9], 21: [7, 9], 17: [7, 9], 16: [9], 10: [9], 9: [], 0: []}
     assert {n: downlink._worth(sizes, n).tolist() for n in worth} == worth
     assert downlink.away({1: 3, 2: None, 4: 4}, 5) == {1: 2, 2: None, 4: 1}
+
+
+def test_the_server_sends_the_difference_to_what_clients_have_seen():
+    layout, codecs = Layout(("x",), ((4,),)), {"x": TopK(ratio=0.25)}
+    first = rec(x=torch.tensor([1.0, 2.0, 3.0, 4.0]), y=2.0)
+    state = downlink.first_state(codecs, first, layout, 0)
+    assert torch.equal(state.x.seen, first.x) and len(state.x.sizes) == 0
+    now = first._replace(x=first.x + torch.tensor([0.0, 5.0, -7.0, 1.0]))
+    msg, after, _ = downlink.announce(codecs, now, state, layout, 0, 0)
+    assert msg.x.tolist() == after.x.seen.tolist() == [1.0, 2.0, -4.0, 4.0] and msg.y == 2.0
+    assert len(after.x.sizes) == 0  # a message of 17 bytes is longer than the vector
+    msg, after, _ = downlink.announce(codecs, now, after, layout, 0, 1)
+    assert msg.x.tolist() == [1.0, 7.0, -4.0, 4.0]
+    assert downlink.sizes(codecs, now, after, layout) == {"x": 12 + 1 + 4}
