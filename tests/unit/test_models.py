@@ -18,8 +18,8 @@ from fedloom.config import resolve
 from fedloom.core import pooling
 from fedloom.core.blocks import find_blocks
 from fedloom.core.net import Net
-from fedloom.engines.pooling import FEW, Slices
 from fedloom.data import from_clients
+from fedloom.engines.pooling import FEW, Slices
 from fedloom.errors import ClientError, CompositionError, ConfigError, DataError
 from fedloom.federation.sampling import Churn
 from fedloom.models import (

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn, vmap
 
 from fedloom import Experiment, FedAvg
-from fedloom.core.grad_and_value import grad_and_value
 from fedloom.core.layout import Layout
 from fedloom.core.net import Net, Variables
 from fedloom.data import digits, iid
+from fedloom.engines.grad_and_value import grad_and_value
 from fedloom.errors import AuthorError, ConfigError, DataError
 from support.modules import Tied
 from support.refusals import refused
