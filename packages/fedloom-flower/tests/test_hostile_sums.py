@@ -12,12 +12,12 @@ import pytest
 pytest.importorskip("cryptography", reason="the extra secure is not installed")
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from federations.nodes import Nodes
-from federations.places import SMALL, Here, folder
+from federations.nodes import Nodes, deployed
+from federations.places import SMALL, Here, asking, folder, said_by
 from fedloom import Local
 from fedloom.aggregation import IntegerRing
 from fedloom.algorithm import FedAvg
-from fedloom.checks.tiny_federation import experiment, run
+from fedloom.checks.tiny_federation import experiment
 from fedloom.config import resolve
 from fedloom.core.vector import rec
 from fedloom.core.wire import pack
@@ -29,9 +29,8 @@ from fedloom_flower.agreement import Agreement, agree, read_agreement
 from fedloom_flower.cli.deploy import _follow
 from fedloom_flower.engine import FederationEngine
 from fedloom_flower.masked_answers import ExpectedCohorts
-from fedloom_flower.message import ANSWER, Ask, Refusal, Site, decode, encode
+from fedloom_flower.message import ANSWER, Refusal, Site, decode, encode
 from fedloom_flower.node import Node
-from fedloom_flower.server import serve
 from fedloom_flower.sites import ClientSite
 
 PLAN = {
@@ -41,6 +40,7 @@ PLAN = {
     "cohort": 5,
     "rounds": 3,
 }
+PLANNED = lambda: experiment(**PLAN)
 
 
 @pytest.fixture(autouse=True)
@@ -52,133 +52,110 @@ class Members(Nodes):
     """The nodes of a plan, each with what it was told of the agreement."""
 
     def __init__(self, folder, agreed=lambda i: "same", removed=frozenset(), **plan):
-        self.made = made = experiment(**(PLAN | plan))
-        cohorts = ExpectedCohorts(made._cohorts, lambda: removed)
-        given = {"rounds": made.rounds, "cohorts": cohorts}
+        made = experiment(**(PLAN | plan))
+        given = {"rounds": made.rounds, "cohorts": ExpectedCohorts(made._cohorts, lambda: removed)}
         super().__init__(made, folder, options=lambda i: given | {"agreement": agreed(i)})
 
-    @property
-    def seen(self):
-        return [head for *_, head, _ in self.sent]
-
-    def keys(self, i, members, round=0):
+    def keys(self, members, round=0):
         """A node's answer to a session that the server names."""
         told = bytes(16) + struct.pack(f"<{len(members)}Q", *members)
-        ask = Ask(run="r", what="keys", round=round, client=i, taken=-1, kept=0)
-        return decode(ANSWER, self.nodes[i].answer(encode(ask, {"masks": told})))[0]
+        return said_by(self.nodes[0], asking("keys", round), {"masks": told})
 
 
-def deployed(members, **engine):
-    given = experiment(**PLAN)
-    given.engine = FederationEngine(members, run="r", agreement="same", **engine)
-    return run(given), given.engine
-
-
-# -------------------------------------------------------------------------- different things told
+# ------------------------------ different things told
 def test_members_who_were_told_of_another_agreement_open_no_shares(tmp_path):
     """The victim's scale is true and the others' make their updates vanish: no sum is of both."""
     victims = Members(tmp_path / "some", lambda i: "same" if i == 0 else "a deviation of 1e30")
-    ours, engine = deployed(victims)
+    ours, engine = deployed(PLANNED, victims, agreement="same")
     assert not any(row["answered"] for row in ours.history)
     assert any("are said to be client" in refused.why for refused in engine.refused)
-    assert not any(head.what == "unmask" for head in victims.seen)
-    ours, engine = deployed(Members(tmp_path / "all"))
+    assert not any(head.what == "unmask" for *_, head, _ in victims.sent)
+    ours, engine = deployed(PLANNED, Members(tmp_path / "all"), agreement="same")
     assert all(row["answered"] == 5 for row in ours.history) and not engine.refused
 
 
-def sites(**changes):
-    own = {"run": "r", "what": "join", "round": -1, "type": "float32", "targets": "labels"}
-    own |= {"shape": [3], "target_shape": [], "classes": 3, "tests": 4}
-    own |= {"columns": "d", "class_names": [], "one_class": False, **changes}
-    return {i: Site(**own, client=i, examples=10 + i) for i in range(3)}
+OWN = {"shape": [3], "type": "float32", "targets": "labels", "target_shape": [], "classes": 3}
+OWN |= {"columns": "d"}
 
 
 def test_an_agreement_is_taken_once_and_others_may_only_come_to_it():
-    before = agree(sites(), 4, [])
-    later = before.model_copy(update={"examples": [10, 11, 12, 9], "tests": [4, 4, 4, 1]})
-    one_more = before.model_copy(update={"examples": [10, 11, 12, 0, 7], "tests": [4] * 3 + [0, 1]})
-    for fine in (before, later, one_more):
-        assert fine.follows(before)
-    for changes in (
-        {"mean": [0.0] * 3, "deviation": [1e30] * 3},
-        {"examples": [10, 11, 13, 0]},
-        {"examples": [10, 11, 0, 0]},
-        {"tests": [4, 5, 4, 0]},
-        {"examples": [10, 11, 12], "tests": [4, 4, 4]},
-        {"class_names": ["a", "b", "c"]},
-        {"classes": 4},
-        {"type": "float64"},
+    about = {"run": "r", "what": "join", "round": -1, "class_names": [], "one_class": False}
+    sites = {i: Site(**OWN, **about, client=i, examples=10 + i, tests=4) for i in range(3)}
+    before = agree(sites, 4, [])
+    for changes, follows in (
+        ({}, True),
+        ({"examples": [10, 11, 12, 9], "tests": [4, 4, 4, 1]}, True),
+        ({"examples": [10, 11, 12, 0, 7], "tests": [4] * 3 + [0, 1]}, True),
+        ({"mean": [0.0] * 3, "deviation": [1e30] * 3}, False),
+        ({"examples": [10, 11, 13, 0]}, False),
+        ({"examples": [10, 11, 0, 0]}, False),
+        ({"tests": [4, 5, 4, 0]}, False),
+        ({"examples": [10, 11, 12], "tests": [4, 4, 4]}, False),
+        ({"class_names": ["a", "b", "c"]}, False),
+        ({"classes": 4}, False),
+        ({"type": "float64"}, False),
     ):
-        assert not before.model_copy(update=changes).follows(before)
+        assert before.model_copy(update=changes).follows(before) is follows, changes
 
 
 def test_no_two_agreements_that_a_server_can_find_have_one_digest():
     """This pair has the same first 12 digits; it took 2^26 trials to find, minutes of one core."""
-    own = {"examples": [10, 11, 12], "tests": [4] * 3, "shape": [3], "type": "float32"}
-    own |= {"targets": "labels", "target_shape": [], "columns": "d", "classes": 3}
-    true = Agreement(**own, mean=[0.0] * 3, deviation=[1.0, 1.0, 22346310.5])
-    hostile = Agreement(**own, mean=[0.0] * 3, deviation=[1e30, 1e30, 12740448.5])
+    own = OWN | {"examples": [10, 11, 12], "tests": [4] * 3, "mean": [0.0] * 3}
+    true = Agreement(**own, deviation=[1.0, 1.0, 22346310.5])
+    hostile = Agreement(**own, deviation=[1e30, 1e30, 12740448.5])
     assert true.digest[:12] == hostile.digest[:12] == "4b9957c25264"
     assert true.digest != hostile.digest and len(true.digest) * 4 >= 160
 
 
-def agreed_with(fed, place, agreed):
-    """What a node answers to an agreement."""
-    ask = Ask(run=place._run, what="agree", round=-1, client=place.client, taken=-1, kept=0)
-    raw = encode(ask, {"agreed": agreed.model_dump_json().encode()})
-    return decode(ANSWER, place.answer(raw))[0]
+@pytest.fixture
+def joined(tmp_path):
+    """Places that have agreed, in a run that is done."""
+    here = Here(folder(tmp_path, resolve("digits", SMALL)))
+    here.serve()
+    return here
 
 
-def test_a_node_takes_no_second_agreement_and_no_scale_that_it_has_not_asked_for(tmp_path):
-    config = resolve("digits", SMALL)
-    fed = folder(tmp_path, config)
-    here = Here(fed)
-    serve(fed, lambda roll: here)
-    place = here.places[0]
-    agreed = read_agreement(fed.node(0).agreement_file)
-    assert isinstance(agreed_with(fed, place, agreed), Site)
+def test_a_node_takes_no_second_agreement_and_no_scale_that_it_has_not_asked_for(joined):
+    place, file = joined.places[0], joined.fed.node(0).agreement_file
+    agreed = read_agreement(file)
+
+    def answer(**changes):
+        told = agreed.model_copy(update=changes).model_dump_json().encode()
+        return said_by(place, asking("agree", run=place._run), {"agreed": told})
+
+    assert isinstance(answer(), Site)
     for changes, why in (
         ({"mean": [0.0] * 64, "deviation": [1e30] * 64}, "standardise = false"),
         ({"examples": [agreed.examples[0], 1, 1]}, "the server now says otherwise"),
     ):
-        answer = agreed_with(fed, place, agreed.model_copy(update=changes))
-        assert isinstance(answer, Refusal) and why in answer.why
-    assert read_agreement(fed.node(0).agreement_file) == agreed
+        assert isinstance(no := answer(**changes), Refusal) and why in no.why
+    assert read_agreement(file) == agreed
 
 
 def test_every_place_prints_the_digest_by_which_sites_compare_what_they_were_told(
-    tmp_path, monkeypatch, caplog, capsys
+    joined, monkeypatch, caplog, capsys
 ):
-    fed = folder(tmp_path, resolve("digits", SMALL))
-    here = Here(fed)
-    serve(fed, lambda roll: here)
-    line = read_agreement(fed.agreement_file).digest_line
+    line = read_agreement(joined.fed.agreement_file).digest_line
     assert re.fullmatch(r"all agreed on( [0-9a-f]{4}){10}; sites compare it by telephone", line)
-    said = [record.getMessage() for record in caplog.records]
-    assert {f"client {i}: {line}" for i in range(3)} <= {*said}
-    caplog.clear()
-    ClientSite(fed.node(1))  # started again
-    assert f"client 1: {line}" in [record.getMessage() for record in caplog.records]
+    setup = [record.getMessage() for record in caplog.get_records("setup")]
+    assert {f"client {i}: {line}" for i in range(3)} <= {*setup}
+    ClientSite(joined.fed.node(1))  # started again
+    assert f"client 1: {line}" in caplog.messages
     done = {"run-id": "7", "status": "finished:completed"}
     monkeypatch.setattr("fedloom_flower.programs.runs", lambda fed: [done])
-    _follow(fed, "7")
+    _follow(joined.fed, "7")
     assert line in capsys.readouterr().out.splitlines()
 
 
-# -------------------------------------------------------------------- smaller sums and other ones
-def test_a_node_takes_only_cohorts_of_its_plan_s_size(tmp_path):
-    members = Members(tmp_path, cohort=5)
-    assert members.keys(0, range(5)).kind == "masks"
-    for smaller in ([0, 1, 2], [0, 1, 2, 3], [0, 1, 2, 3, 4, 5]):
-        refused = members.keys(0, smaller)
+# ------------------------------ smaller sums and other ones
+@pytest.mark.parametrize(("removed", "cohort"), [(frozenset(), 5), (frozenset({5}), 6)])
+def test_a_node_takes_only_cohorts_of_its_plan_s_size(removed, cohort, tmp_path):
+    """Less the sites that its own list marks removed."""
+    members = Members(tmp_path, removed=removed, cohort=cohort)
+    assert members.keys(range(5)).kind == "masks"
+    for other in ([0, 1, 2], [0, 1, 2, 3], [0, 1, 2, 3, 4, 5]):
+        refused = members.keys(other)
         assert isinstance(refused, Refusal) and "a round has 5" in refused.why
-
-
-def test_sites_that_its_own_list_marks_removed_make_cohorts_smaller(tmp_path):
-    members = Members(tmp_path, removed=frozenset({5}), cohort=6)
-    assert members.keys(0, range(5)).kind == "masks"
-    assert "a round has 5" in members.keys(0, range(4)).why
-    assert "a round has 5" in members.keys(0, range(6)).why
 
 
 def test_a_listed_cohort_is_the_list_itself():
@@ -193,31 +170,26 @@ def test_a_listed_cohort_is_the_list_itself():
 @pytest.mark.parametrize("round", [3, 4, 10**9])
 def test_no_round_beyond_the_plan_is_answered(round, tmp_path):
     members = Members(tmp_path)
-    refused = members.keys(0, range(5), round)
-    assert isinstance(refused, Refusal) and "beyond the 3 rounds" in refused.why
-    ask = Ask(run="r", what="round", round=round, client=0, taken=-1, kept=0)
-    assert "beyond the 3 rounds" in decode(ANSWER, members.nodes[0].answer(encode(ask, {})))[0].why
-
-
-def refusals(members, round):
-    return [head for head in members.seen if isinstance(head, Refusal) and head.round == round]
+    for refused in (
+        members.keys(range(5), round),
+        said_by(members.nodes[0], asking("round", round)),
+    ):
+        assert isinstance(refused, Refusal) and "beyond the 3 rounds" in refused.why
 
 
 def test_two_sums_from_one_model_are_of_the_same_clients(tmp_path):
     """Of others their difference would be an update; a draw before any share is no such thing."""
-    members = Members(tmp_path, rounds=9, cohort=4)
-    loop = experiment(**PLAN).build()
-    loop.engine = FederationEngine(members, run="r", agreement="same")
-    loop.engine.open(loop.plan, loop.fed, loop.net)
-    loop.begin()
-    msg, away = loop.message().msg, set()
-    real = members.__class__.__call__
+    members, away = Members(tmp_path, rounds=9, cohort=4), set()
 
-    def exchange(messages, seconds, enough):
-        out = real(members, messages, seconds, enough)
+    def exchange(messages, *more):
+        out = members(messages, *more)
         return {i: raw for i, raw in out.items() if (decode(ANSWER, raw)[0].what, i) not in away}
 
-    loop.engine._exchange = exchange
+    loop = PLANNED().build()
+    loop.engine = FederationEngine(exchange, run="r", agreement="same")
+    loop.engine.open(loop.plan, loop.fed, loop.net)
+    loop.begin()
+    msg = loop.message().msg
 
     def summed(round, cohort):
         loop.engine.refused.clear()
@@ -234,37 +206,34 @@ def test_two_sums_from_one_model_are_of_the_same_clients(tmp_path):
         away.update(gone)
         count, why = summed(t, cohort)
         assert count == 0 and any("lacks the shares" in reason for reason in why)
-        assert any("from this very model" in head.why for head in refusals(members, t))
+        refused = [
+            head.why for _, at, _, head, _ in members.sent if at == t and head.kind == "refusal"
+        ]
+        assert any("from this very model" in why for why in refused)
         away.clear()
     assert summed(8, [0, 1, 2, 4]) == (4, set())
 
 
-@pytest.mark.parametrize("what", ["probe", "question"])
-def test_a_node_tells_nothing_besides_the_masked_sum(what, tmp_path):
+@pytest.mark.parametrize(("what", "round"), [("probe", -1), ("question", 0)])
+def test_a_node_tells_nothing_besides_the_masked_sum(what, round, tmp_path):
     """A server may send any message of the others, in any plan."""
-    node = Members(tmp_path).nodes[0]
-    loop = experiment(**PLAN).build()
+    node, loop = Members(tmp_path).nodes[0], PLANNED().build()
     packet = rec(msg=rec(x=loop.net.init()), buffers=loop.net.init_buffers())
-    ask = Ask(run="r", what=what, round=-1 if what == "probe" else 0, client=0, taken=-1, kept=0)
-    head, parts = decode(ANSWER, node.answer(encode(ask, pack(packet))))
+    head, parts = decode(ANSWER, node.answer(encode(asking(what, round), pack(packet))))
     assert not any(parts.values())
     assert isinstance(head, Refusal) or (head.gradients, head.loss, head.squares) == (0, 0.0, None)
 
 
-# ------------------------------------------------------------------------------- measured models
 def test_a_node_measures_one_model_a_round(tmp_path):
     """Also when it was started again; the same model has the same scores."""
-    plan = {"aggregation": IntegerRing(), "rounds": 3}
-    loop = experiment(**(PLAN | plan)).build()
+    loop = experiment(**(PLAN | {"aggregation": IntegerRing()})).build()
     made = lambda: Node(loop.plan, loop.fed, loop.net, 0, tmp_path, "r", rounds=3)
-    x = loop.net.init()
+    node, x = made(), loop.net.init()
 
     def measured(node, round, x):
-        ask = Ask(run="r", what="evaluate", round=round, client=0, taken=-1, kept=0)
         packet = pack(rec(msg=rec(x=x), buffers=loop.net.init_buffers()))
-        return decode(ANSWER, node.answer(encode(ask, packet)))[0]
+        return said_by(node, asking("evaluate", round), packet)
 
-    node = made()
     first = measured(node, 1, x)
     assert first.kind == "measured"
     for again in (node, made()):

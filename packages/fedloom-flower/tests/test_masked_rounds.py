@@ -14,8 +14,8 @@ pytest.importorskip("cryptography", reason="the extra secure is not installed")
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from federations.nodes import Nodes
-from federations.places import SMALL, Here, folder
+from federations.nodes import Nodes, deployed, simulated, states_are
+from federations.places import SECURE, SMALL, Here, folder
 from fedloom import Checkpoint, Local
 from fedloom.aggregation import DiscreteGaussian, IntegerRing
 from fedloom.aggregation.mask_graph import Needed
@@ -41,10 +41,12 @@ from fedloom_flower.message import ASK, decode, encode
 from fedloom_flower.new import make as make_folder
 from fedloom_flower.node import Node
 from fedloom_flower.server import experiment_at_server, serve
-from support.without import Without
 from tiny import clusters, same
 
 SHORT = {"local": Local(epochs=1, batch=4, lr=0.05), "rounds": 2}
+RING, SLOW = IntegerRing(secure=True), pytest.mark.slow
+NOISE = DiscreteGaussian(clip=0.5, noise=0.5, honest=4)
+UNIFORM = {"weighting": "uniform", "cohort": 5}
 
 
 @pytest.fixture
@@ -53,15 +55,19 @@ def quick(monkeypatch):
 
 
 def made(**settings):
-    ring = {"aggregation": IntegerRing(secure=True), "cohort": 5}
-    return lambda **more: experiment(**({"algorithm": FedAvg()} | ring | SHORT | settings | more))
+    of_all = {"algorithm": FedAvg(), "aggregation": RING, "cohort": 5}
+    return lambda **more: experiment(**(of_all | SHORT | settings | more))
 
 
-def deployed(make, folder, away=lambda *_: False, **more):
-    engine = FederationEngine(Nodes(make(), folder, away), run="r", **more)
-    given = make()
-    given.engine = engine
-    return run(given), engine
+def answered(history):
+    return [row.get("cohort", 0) - len(row.get("skipped", ())) for row in history]
+
+
+def normed(**more):
+    """A model with running statistics, and clients without a batch of one example."""
+    first, last = torch.nn.Linear(5, 4), torch.nn.Linear(4, 3)
+    net = torch.nn.Sequential(torch.nn.BatchNorm1d(5), first, torch.nn.Tanh(), last)
+    return {"model": net, "data": clusters(sizes=[4, 8, 12] * 2), **more}
 
 
 CASES = {
@@ -70,54 +76,25 @@ CASES = {
     "fednova": {"algorithm": make_algorithm("fednova")},
     "weighs itself": {"algorithm": make_algorithm("afl")},
     "uniform": {"weighting": "uniform"},
-    "private norms": {"private": FedBN()},
+    "private norms": normed(private=FedBN()),
+    "running statistics": normed(),
 }
-CASES["private norms"] |= {
-    "model": torch.nn.Sequential(
-        torch.nn.BatchNorm1d(5), torch.nn.Linear(5, 4), torch.nn.Tanh(), torch.nn.Linear(4, 3)
-    ),
-    "data": clusters(sizes=[4, 8, 12] * 2),
-}
-CASES["running statistics"] = {**CASES["private norms"], "private": None}
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_bits_and_bills_are_the_simulations(name, tmp_path):
     make = made(**CASES[name])
-    (ours, engine), alone = deployed(make, tmp_path), run(make())
+    nodes = Nodes(make(), tmp_path)
+    (ours, engine), alone = deployed(make, nodes), run(make())
     assert same(ours.srv, alone.srv) and ours[2:] == alone[2:] and not engine.refused
     plain = run(make(aggregation=IntegerRing()))
     assert same(ours.srv, plain.srv)
     assert [row["train_loss"] for row in ours.history] == [None] * 2
-    dense = sum(plain.up.values())
-    assert sum(ours.up.values()) - ours.up["masks"] == dense
-    nodes = engine._exchange
+    assert sum(ours.up.values()) - ours.up["masks"] == sum(plain.up.values())
     assert nodes.both == sum(ours.up.values()) + sum(ours.down.values())
-    for i, node in nodes.nodes.items():
-        if i in alone.memory:
-            assert same(node.states.newest().state, alone.memory[i])
+    assert states_are(nodes.nodes, alone)
     assert all(parts.keys() == {"masks"} for *_, parts in nodes.sent)
     assert all(head.loss is None for what, *_, head, _ in nodes.sent if what == "round")
-
-
-SLOW = pytest.mark.slow
-
-
-def test_a_node_that_lost_its_folder_gets_a_compressed_broadcast_whole(tmp_path, quick):
-    def away(what, t, i):
-        if (what, t, i) == ("keys", 2, 1):
-            shutil.rmtree(tmp_path / "1")
-            there.nodes[1] = there.start_node(1)
-        return False
-
-    make = made(compress=Link(down=QSGD()), rounds=5, cohort=6, algorithm=make_algorithm("fedavgm"))
-    there, given = Nodes(make(), tmp_path, away), make()
-    given.engine = engine = FederationEngine(there, run="r")
-    ours = run(given)
-    assert [(r.round, r.client) for r in engine.refused] == [(2, 1)]
-    other = make()
-    other.engine = Without({(2, 1)})
-    assert same(ours.srv, run(other).srv)
 
 
 @pytest.mark.usefixtures("accounts_at_hand")
@@ -128,24 +105,19 @@ def test_noise_that_clients_add_is_summed_under_masks(tmp_path, quick):
     assert same(ours.srv, alone.srv) and "example_epsilon" in ours.history[-1]
 
 
+# ------------------------------ clients who vanish
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "step", [pytest.param("keys", marks=SLOW), "round", pytest.param("unmask", marks=SLOW)]
-)
+@pytest.mark.parametrize("step", ["keys", "round", "unmask"])
 def test_every_subset_that_may_vanish_at_a_step(step, tmp_path, quick):
     """Of five clients at most two: the sum is the simulation's of those whose update came."""
     cohort = [0, 1, 2, 4, 5]
     make = made(cohort=[cohort] * 16, rounds=16, aggregation=IntegerRing(secure=True, bits=30))
     gone = [{*some} for k in range(3) for some in itertools.combinations(cohort, k)]
-    away = lambda what, t, i: what == step and i in gone[t]
-    ours, engine = deployed(make, tmp_path, away)
-    given = make()
-    given.engine = Without({(t, i) for t in range(16) for i in gone[t]} if step != "unmask" else ())
-    alone = run(given)
-    assert same(ours.srv, alone.srv)
-    for i, node in engine._exchange.nodes.items():
-        if i in alone.memory:
-            assert same(node.states.at(int(ours.memory[i].last), 0).state, alone.memory[i])
+    nodes = Nodes(make(), tmp_path, lambda what, t, i: what == step and i in gone[t])
+    ours, _ = deployed(make, nodes)
+    lost = {(t, i) for t in range(16) for i in gone[t]} if step != "unmask" else set()
+    alone = simulated(make, lost)
+    assert same(ours.srv, alone.srv) and states_are(nodes.nodes, alone)
 
 
 @pytest.mark.parametrize("degree", [2, pytest.param(4, marks=SLOW)])
@@ -156,12 +128,12 @@ def test_neighbours_alone_give_the_simulations_bits(degree, tmp_path, quick, mon
     cohort, draw = list(range(6)), random.Random(4)
     make = made(cohort=[cohort] * 6, rounds=6)
     gone = [{*draw.sample(cohort, k)} for k in (0, 1, 1, 2, 2, 3)]
-    ours, _ = deployed(make, tmp_path, lambda what, t, i: what == "round" and i in gone[t])
-    answered = [row["cohort"] - len(row.get("skipped", ())) for row in ours.history]
-    assert all(n in (0, 6 - len(gone[t])) for t, n in enumerate(answered)) and 0 in answered[3:]
-    given = make()
-    given.engine = Without({(t, i) for t in range(6) for i in (gone[t] if answered[t] else cohort)})
-    assert same(ours.srv, run(given).srv)
+    nodes = Nodes(make(), tmp_path, lambda what, t, i: what == "round" and i in gone[t])
+    ours, _ = deployed(make, nodes)
+    counts = answered(ours.history)
+    assert all(n in (0, 6 - len(gone[t])) for t, n in enumerate(counts)) and 0 in counts[3:]
+    lost = {(t, i) for t in range(6) for i in (gone[t] if counts[t] else cohort)}
+    assert same(ours.srv, simulated(make, lost).srv)
 
 
 def test_neighbours_bytes_are_the_simulations(tmp_path, monkeypatch):
@@ -174,27 +146,41 @@ def test_neighbours_bytes_are_the_simulations(tmp_path, monkeypatch):
 
 def test_a_round_below_the_threshold_tells_nothing_and_is_drawn_again(tmp_path, quick):
     """With other masks: at each step too many vanish in a round, in its first draw or in all."""
-    draw, seen = random.Random(3), {}
-
-    def away(what, t, i):
-        draws = seen.setdefault((what, t, i), [])
-        draws.append(draw.random() < 0.35)
-        return draws[-1]
-
+    draw = random.Random(3)
     make = made(algorithm=Scaffold(), rounds=8, cohort=4)
-    ours, engine = deployed(make, tmp_path, away, redraws=1)
-    assert sum(ours.down.values()) == engine._exchange.down  # no broadcast that was not sent
-    sent = [(what, t, i, parts["masks"]) for what, t, i, _, parts in engine._exchange.sent if parts]
+    nodes = Nodes(make(), tmp_path, lambda *_: draw.random() < 0.35)
+    ours, engine = deployed(make, nodes, redraws=1)
+    assert sum(ours.down.values()) == nodes.down  # no broadcast that was not sent
+    sent = [(what, t, i, parts["masks"]) for what, t, i, _, parts in nodes.sent if parts]
     masked = [raw for what, *_, raw in sent if what == "round"]
     assert len({*masked}) == len(masked)  # none is as in the draw before
     released = [(t, i) for what, t, i, _ in sent if what == "unmask"]
     assert len({*released}) == len(released)  # nobody gives shares of a round twice
-    answered = [row.get("cohort", 0) - len(row.get("skipped", ())) for row in ours.history]
-    assert {0} < {*answered} and all(n == 0 or n >= 3 for n in answered)
+    counts = answered(ours.history)
+    assert {0} < {*counts} and all(n == 0 or n >= 3 for n in counts)
     assert any("clients are there, and a masked sum needs 3" in r.why for r in engine.refused)
     assert any("lacks the shares of" in r.why for r in engine.refused)
 
 
+@pytest.mark.usefixtures("accounts_at_hand")
+def test_noise_of_clients_is_in_the_sum_of_those_who_came(tmp_path, quick):
+    """With the seed's noise the simulation's bits; with fewer than honest clients no sum at all."""
+    gone = {1: {0}, 2: {3, 4}}
+    make = made(aggregation=NOISE, weighting="uniform", cohort=[[0, 1, 2, 3, 4]] * 4, rounds=4)
+    away = lambda what, t, i: what == "round" and i in gone.get(t, ())
+    nodes = Nodes(make(), tmp_path, away)
+    ours, engine = deployed(make, nodes, redraws=3)
+    keys = [(t, i) for what, t, i, *_ in nodes.sent if what == "keys"]
+    assert len({*keys}) == len(keys)  # no round is drawn again
+    assert any("3 clients are there, and a masked sum needs 4" in r.why for r in engine.refused)
+    alone = simulated(make, {(1, 0), *((2, i) for i in range(5))})
+    assert same(ours.srv, alone.srv)
+    assert [row["epsilon"] for row in ours.history] == [row["epsilon"] for row in alone.history]
+    assert ours.history[0]["train_loss"] is None
+    assert not same(ours.srv, run(make(seed=1)).srv)
+
+
+# ------------------------------ nodes that begin anew
 def test_a_node_that_was_killed_between_two_exchanges_counts_as_away(tmp_path):
     def away(what, t, i):
         if i == 1 and (what, t) in (("round", 0), ("unmask", 1)):
@@ -203,15 +189,24 @@ def test_a_node_that_was_killed_between_two_exchanges_counts_as_away(tmp_path):
 
     make = made(cohort=[[0, 1, 2, 3]] * 2)
     there = Nodes(make(), tmp_path, away)
-    engine = FederationEngine(there, run="r")
-    given = make()
-    given.engine = engine
-    ours = run(given)
+    ours, engine = deployed(make, there)
     (one,) = engine.refused
     assert (one.round, one.client, one.kind) == (0, 1, "declined") and "no keys" in one.why
-    given = make()
-    given.engine = Without({(0, 1)})
-    assert same(ours.srv, run(given).srv)
+    assert same(ours.srv, simulated(make, {(0, 1)}).srv)
+
+
+def test_a_node_that_lost_its_folder_gets_a_compressed_broadcast_whole(tmp_path, quick):
+    def away(what, t, i):
+        if (what, t, i) == ("keys", 2, 1):
+            shutil.rmtree(tmp_path / "1")
+            there.nodes[1] = there.start_node(1)
+        return False
+
+    make = made(compress=Link(down=QSGD()), rounds=5, cohort=6, algorithm=make_algorithm("fedavgm"))
+    there = Nodes(make(), tmp_path, away)
+    ours, engine = deployed(make, there)
+    assert [(r.round, r.client) for r in engine.refused] == [(2, 1)]
+    assert same(ours.srv, simulated(make, {(2, 1)}).srv)
 
 
 def test_a_resumed_server_goes_on_and_a_round_is_unmasked_once(tmp_path):
@@ -219,52 +214,58 @@ def test_a_resumed_server_goes_on_and_a_round_is_unmasked_once(tmp_path):
     the same clients the next round goes on from the same model.
     """
     make = made(rounds=4, cohort=6, checkpoint=Checkpoint(every_rounds=1, every_seconds=None))
-    there = Nodes(make(), tmp_path / "nodes")
+    there, died = Nodes(make(), tmp_path / "nodes"), []
 
-    def exchange(messages, seconds, enough):
-        out = there(messages, seconds, enough)
+    def exchange(messages, *more):
+        out = there(messages, *more)
         ask = decode(ASK, next(iter(messages.values())))[0]
-        if died and (ask.what, ask.round) == ("unmask", died[-1]):
-            died.clear()
+        if not died and (ask.what, ask.round) == ("unmask", 2):
+            died.append(ask)
             raise RuntimeError("the server's process died")
         return out
 
-    died, results = [2], []
-    for _ in range(2):
-        given = make()
-        given.engine = FederationEngine(exchange, run="r")
-        if died:
-            with pytest.raises(RuntimeError, match="died"):
-                given.run(tmp_path / "run")
-        else:
-            results.append(given.resume(tmp_path / "run"))
-    refused = given.engine.refused
-    assert {r.round for r in refused} == {2} and any(
-        "in the sum of round 3" in r.why for r in refused
-    )
     given = make()
-    given.engine = Without({(2, i) for i in range(6)})
-    assert same(results[0].state, run(given).srv)
+    given.engine = FederationEngine(exchange, run="r")
+    with pytest.raises(RuntimeError, match="died"):
+        given.run(tmp_path / "run")
+    given = make()
+    given.engine = FederationEngine(exchange, run="r")
+    ours = given.resume(tmp_path / "run")
+    refused = given.engine.refused
+    assert {r.round for r in refused} == {2}
+    assert any("in the sum of round 3" in r.why for r in refused)
+    assert same(ours.state, simulated(make, {(2, i) for i in range(6)}).srv)
 
 
+@pytest.mark.usefixtures("accounts_at_hand")
+@pytest.mark.parametrize(("rule", "again"), [(NOISE, False), (RING, True)])
+def test_noise_is_drawn_once_a_round(rule, again, tmp_path, quick):
+    """A node that has masked an update makes no keys for that round again, if that costs privacy;
+    without noise it does, where no shares were sent.
+    """
+    make = made(aggregation=rule, rounds=1, **UNIFORM)
+    there = Nodes(make(), tmp_path, lambda what, t, i: what == "unmask")
+    for draw in range(2):
+        _, engine = deployed(make, there)
+        why = "has taken part in the sum of round 1" if draw and not again else "lacks the shares"
+        assert len(engine.refused) == 5 and all(why in r.why for r in engine.refused)
+
+
+# ------------------------------ wrong bytes
 def test_masks_of_another_broadcast_give_no_sum(tmp_path):
     """A server that sends one client another model learns noise, and the round does not count."""
     make = made(cohort=[[0, 1, 2, 3]], rounds=1)
     there = Nodes(make(), tmp_path)
 
-    def exchange(messages, seconds, enough):
-        for i, raw in messages.items():
-            ask, parts = decode(ASK, raw)
-            if (ask.what, i) == ("round", 2):
-                parts["msg.x"] = bytes(len(parts["msg.x"]))
-                messages = messages | {i: encode(ask, parts)}
-        return there(messages, seconds, enough)
+    def exchange(messages, *more):
+        ask, parts = decode(ASK, messages.get(2, b"") or next(iter(messages.values())))
+        if ask.what == "round":
+            parts["msg.x"] = bytes(len(parts["msg.x"]))
+            messages = messages | {2: encode(ask, parts)}
+        return there(messages, *more)
 
-    given = make()
-    given.engine = engine = FederationEngine(exchange, run="r")
-    end, other = run(given), make()
-    other.engine = Without({(0, i) for i in range(4)})
-    assert same(end.srv, run(other).srv)
+    ours, engine = deployed(make, exchange)
+    assert same(ours.srv, simulated(make, {(0, i) for i in range(4)}).srv)
     assert len(engine.refused) == 4
     assert all("too large to be added up" in r.why for r in engine.refused)
 
@@ -274,7 +275,7 @@ def test_damaged_keys_and_shares_change_no_sum(tmp_path, quick):
     """Both ways, at every exchange: an update counts as it is, or not. Once shares were given and
     no sum came of them, that model has no other sum, so there are several short runs.
     """
-    make = made(rounds=2, cohort=5, aggregation=IntegerRing(secure=True, threshold=0.51))
+    make = made(rounds=2, aggregation=IntegerRing(secure=True, threshold=0.51))
     draw, counts = random.Random(11), []
 
     def damaged(raw, flips):
@@ -286,7 +287,7 @@ def test_damaged_keys_and_shares_change_no_sum(tmp_path, quick):
     for attempt in range(8):
         there, rows = Nodes(make(), tmp_path / str(attempt)), []
 
-        def exchange(messages, seconds, enough, there=there):
+        def exchange(messages, *_, there=there):
             what = decode(ASK, next(iter(messages.values())))[0].what
             answers = {i: there.nodes[i].answer(damaged(raw, True)) for i, raw in messages.items()}
             return {i: damaged(raw, what != "round") for i, raw in answers.items()}
@@ -296,11 +297,8 @@ def test_damaged_keys_and_shares_change_no_sum(tmp_path, quick):
         given = make(on_round=seen)
         given.engine = engine
         ours = run(given)
-        other = make()
-        other.engine = Without(
-            {(t, i) for t, row in enumerate(rows) for i in row["asked"] if i not in row["answered"]}
-        )
-        assert same(ours.srv, run(other).srv)
+        lost = [{(t, i) for i in {*r["asked"]} - {*r["answered"]}} for t, r in enumerate(rows)]
+        assert same(ours.srv, simulated(make, set.union(*lost)).srv)
         counts += [len(row["answered"]) for row in rows]
     assert 0 in counts and {3, 4} & {*counts} and not {1, 2} & {*counts}
 
@@ -308,77 +306,33 @@ def test_damaged_keys_and_shares_change_no_sum(tmp_path, quick):
 def test_another_sum_of_a_round_is_not_made(tmp_path):
     """Where the server would not be finite, no update counts: the model stays."""
     make = made(algorithm=FedAvg(server_lr=1e300), nonfinite="skip", dtype=torch.float64)
-    ours, engine = deployed(make, tmp_path)
-    asked = [(what, t, i) for what, t, i, *_ in engine._exchange.sent]
+    nodes = Nodes(make(), tmp_path)
+    ours, _ = deployed(make, nodes)
+    asked = [(what, t, i) for what, t, i, *_ in nodes.sent]
     assert len(asked) == len({*asked}) and not any(row["cohort"] == 0 for row in ours.history)
 
 
-NOISE = DiscreteGaussian(clip=0.5, noise=0.5, honest=4)
-
-
 @pytest.mark.usefixtures("accounts_at_hand")
-def test_noise_of_clients_is_in_the_sum_of_those_who_came(tmp_path, quick):
-    """With the seed's noise the simulation's bits; with fewer than honest clients no sum at all."""
-    gone = {1: {0}, 2: {3, 4}}
-    make = made(aggregation=NOISE, weighting="uniform", cohort=[[0, 1, 2, 3, 4]] * 4, rounds=4)
-    away = lambda what, t, i: what == "round" and i in gone.get(t, ())
-    ours, engine = deployed(make, tmp_path, away, redraws=3)
-    keys = [(t, i) for what, t, i, *_ in engine._exchange.sent if what == "keys"]
-    assert len({*keys}) == len(keys)  # no round is drawn again
-    assert any("3 clients are there, and a masked sum needs 4" in r.why for r in engine.refused)
-    given = make()
-    given.engine = Without({(1, 0), *((2, i) for i in range(5))})
-    alone = run(given)
-    assert same(ours.srv, alone.srv)
-    assert [row["epsilon"] for row in ours.history] == [row["epsilon"] for row in alone.history]
-    assert ours.history[0]["train_loss"] is None
-    assert not same(ours.srv, run(make(seed=1)).srv)
-
-
-@pytest.mark.usefixtures("accounts_at_hand")
-@pytest.mark.parametrize("rule", [NOISE, IntegerRing(secure=True)], ids=lambda rule: rule.name)
+@pytest.mark.parametrize("rule", [NOISE, RING], ids=lambda rule: rule.name)
 def test_the_server_takes_what_a_hostile_client_sends_within_the_range(rule, tmp_path, quick):
     """Nobody at the server can see how long one update is: bounds are the clients' own."""
-    make = made(aggregation=rule, weighting="uniform", cohort=5, rounds=1)
-    ends = [deployed(make, tmp_path / "honest")[0]]
-    there = Nodes(make(), tmp_path / "hostile")
+    make = made(aggregation=rule, rounds=1, **UNIFORM)
+    honest, _ = deployed(make, tmp_path / "honest")
+    there, keys = Nodes(make(), tmp_path / "hostile"), Identity.rehearsed(6)
     wide = dataclasses.replace(NOISE, clip=1000 * NOISE.clip) if rule is NOISE else rule
-    other = make(aggregation=wide, local=Local(epochs=1, batch=4, lr=1000.0)).build()
-    i, keys = ends[0].history[0].get("clients", range(6))[0], Identity.rehearsed(6)
-    for j in range(6):
-        loop = other if j == i else make().build()
-        place = loop.plan, loop.fed, loop.net, j, tmp_path / "hostile" / str(j)
-        there.nodes[j] = Node(*place, "r", rehearsal=True, identity=keys[j])
-    given = make()
-    given.engine = engine = FederationEngine(there, run="r")
-    ends.append(run(given))
-    assert not engine.refused and float((ends[1].srv.x - ends[0].srv.x).norm()) > 20
+    loop = make(aggregation=wide, local=Local(epochs=1, batch=4, lr=1000.0)).build()
+    i = honest.history[0].get("clients", range(6))[0]
+    place = loop.plan, loop.fed, loop.net, i, tmp_path / "hostile" / str(i)
+    for j in {*range(6)} - {i}:
+        of_all = make().build()
+        other = of_all.plan, of_all.fed, of_all.net, j, tmp_path / "hostile" / str(j)
+        there.nodes[j] = Node(*other, "r", rehearsal=True, identity=keys[j])
+    there.nodes[i] = Node(*place, "r", rehearsal=True, identity=keys[i])
+    hostile, engine = deployed(make, there)
+    assert not engine.refused and float((hostile.srv.x - honest.srv.x).norm()) > 20
 
 
-@pytest.mark.usefixtures("accounts_at_hand")
-@pytest.mark.parametrize(("rule", "again"), [(NOISE, False), (IntegerRing(secure=True), True)])
-def test_noise_is_drawn_once_a_round(rule, again, tmp_path, quick):
-    """A node that has masked an update makes no keys for that round again, if that costs privacy;
-    without noise it does, where no shares were sent.
-    """
-    make = made(aggregation=rule, weighting="uniform", cohort=5, rounds=1)
-    there = Nodes(make(), tmp_path, lambda what, t, i: what == "unmask")
-    for draw in range(2):
-        given = make()
-        given.engine = engine = FederationEngine(there, run="r")
-        run(given)
-        why = "has taken part in the sum of round 1" if draw and not again else "lacks the shares"
-        assert len(engine.refused) == 5 and all(why in r.why for r in engine.refused)
-
-
-@pytest.mark.usefixtures("accounts_at_hand")
-def test_a_node_makes_no_noise_from_the_seed(tmp_path):
-    loop = made(aggregation=NOISE, weighting="uniform")().build()
-    identity = Identity.rehearsed(1)[0]
-    with pytest.raises(CompositionError, match="DiscreteGaussian: who knows the seed"):
-        Node(loop.plan, loop.fed, loop.net, 0, tmp_path, identity=identity)
-
-
+# ------------------------------ what would tell too much
 class Reader(Stage):
     """Looks at single updates."""
 
@@ -386,15 +340,15 @@ class Reader(Stage):
         return up
 
 
+ASYNCHRONOUS = {"clock": Asynchronous(buffer=4, concurrency=5), "devices": LogNormal()}
+
+
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
         ({"algorithm": make_algorithm("fedlin")}, "before the round would not be masked"),
         ({"algorithm": make_algorithm("fafed")}, "before round 1 would not be masked"),
-        (
-            {"clock": Asynchronous(buffer=4, concurrency=5), "devices": LogNormal()},
-            "clients who were sent one model",
-        ),
+        (ASYNCHRONOUS, "clients who were sent one model"),
         ({"stages": [Reader()]}, "Reader: its read.. is of single updates"),
         ({"compress": "topk:0.1"}, "nothing is saved"),
         ({"submodel": HeteroFL(), "capacities": CAPACITIES}, "vectors of one length"),
@@ -406,54 +360,25 @@ def test_what_would_tell_more_is_refused(settings, why):
         made(**settings)().build()
 
 
-def test_a_node_needs_an_identity(tmp_path):
-    loop = made()().build()
-    with pytest.raises(ConfigError, match="a node needs its key"):
-        Node(loop.plan, loop.fed, loop.net, 0, tmp_path)
-
-
-SECURE = ["aggregation=integer_ring", "aggregation.secure=true", "checkpoint.every_rounds=1"]
-
-
-def test_a_folder_has_all_that_masked_sums_need(tmp_path, caplog):
-    """Keys are those of the nodes; the run is its simulation, and its check says what is sent."""
-    fed = make_folder(resolve("digits", [*SMALL, *SECURE]), tmp_path / "fed", None, {})
-    here = Here(fed)
-    result, said = serve(fed, lambda clients: here), "a simulation has no masks"
-    assert said not in caplog.text
-    alone = resolve(fed.run_file).experiment().run()
-    assert same(result.state, alone.state) and said in caplog.text
-    found = check(fed)
-    assert not found.difference and found.bills and {*found.up} == {"delta", "weight", "masks"}
-    assert "loss" not in found.header_fields and not found.refused
-    lines = [fed.node(i).secret("node").with_suffix(".pub").read_text() for i in range(3)]
-    other = ec.generate_private_key(ec.SECP256R1()).public_key()
-    lines[1] = other.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
-    with pytest.raises(ConfigError, match=r"needs keys on secp384r1 .* one is on secp256r1"):
-        identity_of(fed.node(0), lines)
-    with pytest.raises(ConfigError, match="keys for masked sums cannot be read"):
-        identity_of(fed, lines[:1])
+@pytest.mark.usefixtures("accounts_at_hand")
+@pytest.mark.parametrize(
+    ("settings", "identity", "why"),
+    [
+        ({}, None, "a node needs its key"),
+        ({"aggregation": NOISE, **UNIFORM}, 0, "DiscreteGaussian: who knows the seed"),
+    ],
+    ids=["no key", "the seed's noise"],
+)
+def test_a_node_does_not_begin_without_its_key_or_with_noise_of_the_seed(
+    settings, identity, why, tmp_path
+):
+    loop = made(**settings)().build()
+    key = None if identity is None else Identity.rehearsed(1)[identity]
+    with pytest.raises((CompositionError, ConfigError), match=why):
+        Node(loop.plan, loop.fed, loop.net, 0, tmp_path, identity=key)
 
 
 PRIVATE = ["aggregation=discrete_gaussian", "aggregation.honest=3", "weighting=uniform"]
-
-
-@pytest.mark.usefixtures("accounts_at_hand")
-def test_deployed_noise_is_the_systems(tmp_path, monkeypatch):
-    """It differs from the seed's in every value, has its deviation, and needs no other cohorts."""
-    words = [*SMALL, *PRIVATE, "aggregation.noise=0.5", "checkpoint.every_rounds=1", "rounds=1"]
-    ends = []
-    for place in ("one", "other"):
-        fed = make_folder(resolve("digits", words), tmp_path / place, None, {})
-        ends.append(serve(fed, lambda clients, fed=fed: Here(fed)))
-        assert ends[-1].history[0]["epsilon"] > 0
-    alone = resolve(fed.run_file).experiment().run()
-    one, other = (end.state.x.double() - alone.state.x.double() for end in ends)
-    spread = 0.5 * 2**0.5 / 3  # of two noises of deviation noise * clip, of a mean of three clients
-    for moved in (one, other, one - other):
-        assert (moved != 0).all() and float(moved.std()) == pytest.approx(spread, rel=0.15)
-    found = check(fed)  # a rehearsal has the seed's
-    assert not found.difference and found.bills and "loss" not in found.header_fields
 
 
 @pytest.mark.parametrize(
@@ -467,13 +392,49 @@ def test_deployed_noise_is_the_systems(tmp_path, monkeypatch):
 )
 def test_settings_that_would_tell_more_are_refused(words, given, why, tmp_path):
     config = resolve("digits", [*SMALL, *SECURE, *words])
-    fed = folder(tmp_path, config, (400, 400, 400, 400, 400)[: 5 if words[1:] else 3], 10, **given)
+    fed = folder(tmp_path, config, [400] * (5 if words[1:] else 3), 10, **given)
     with pytest.raises(CompositionError, match=why):
         experiment_at_server(fed, None, None)
+    if words == ["checkpoint.every_rounds=2"]:  # and no folder is made that waits for its nodes
+        with pytest.raises(CompositionError, match=why):
+            make_folder(config, tmp_path / "new", None, {})
+        assert not (tmp_path / "new").exists()
 
 
-def test_a_folder_is_not_made_with_settings_that_would_wait_for_its_nodes(tmp_path):
-    config = resolve("digits", [*SMALL, *SECURE, "checkpoint.every_rounds=2"])
-    with pytest.raises(CompositionError, match="every_rounds = 1 in a deployment"):
-        make_folder(config, tmp_path / "fed", None, {})
-    assert not (tmp_path / "fed").exists()
+# ------------------------------ folders
+def test_a_folder_has_all_that_masked_sums_need(tmp_path, caplog):
+    """Keys are those of the nodes; the run is its simulation, and its check says what is sent."""
+    fed = make_folder(resolve("digits", [*SMALL, *SECURE]), tmp_path / "fed", None, {})
+    here = Here(fed)
+    result, said = here.serve(), "a simulation has no masks"
+    assert said not in caplog.text
+    alone = resolve(fed.run_file).experiment().run()
+    assert same(result.state, alone.state) and said in caplog.text
+    report = check(fed)
+    assert not report.difference and report.bills and {*report.up} == {"delta", "weight", "masks"}
+    assert "loss" not in report.header_fields and not report.refused
+    lines = [fed.node(i).secret("node").with_suffix(".pub").read_text() for i in range(3)]
+    other = ec.generate_private_key(ec.SECP256R1()).public_key()
+    lines[1] = other.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+    with pytest.raises(ConfigError, match=r"needs keys on secp384r1 .* one is on secp256r1"):
+        identity_of(fed.node(0), lines)
+    with pytest.raises(ConfigError, match="keys for masked sums cannot be read"):
+        identity_of(fed, lines[:1])
+
+
+@pytest.mark.usefixtures("accounts_at_hand")
+def test_deployed_noise_is_the_systems(tmp_path):
+    """It differs from the seed's in every value, has its deviation, and needs no other cohorts."""
+    words = [*SMALL, *PRIVATE, "aggregation.noise=0.5", "checkpoint.every_rounds=1", "rounds=1"]
+    ends = []
+    for place in ("one", "other"):
+        fed = make_folder(resolve("digits", words), tmp_path / place, None, {})
+        ends.append(serve(fed, lambda clients, fed=fed: Here(fed)))
+        assert ends[-1].history[0]["epsilon"] > 0
+    alone = resolve(fed.run_file).experiment().run()
+    one, other = (end.state.x.double() - alone.state.x.double() for end in ends)
+    spread = 0.5 * 2**0.5 / 3  # of two noises of deviation noise * clip, of a mean of three clients
+    for moved in (one, other, one - other):
+        assert (moved != 0).all() and float(moved.std()) == pytest.approx(spread, rel=0.15)
+    report = check(fed)  # a rehearsal has the seed's
+    assert not report.difference and report.bills and "loss" not in report.header_fields

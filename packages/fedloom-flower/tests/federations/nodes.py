@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
+from fedloom.checks.tiny_federation import run
 from fedloom_flower import check
+from fedloom_flower.engine import FederationEngine
 from fedloom_flower.message import ANSWER, ASK, decode
+from support.without import Without
+from tiny import same
 
 
 class Nodes(check.Nodes):
-    """away(what, round, client): whether a message is lost; awry(client, raw): what becomes of an
-    answer, None: it is lost; apart: no node has the others' data; options: see check.Nodes. bytes,
-    down: of blocks both ways, and to the clients; sent: each answer with its place, header and
-    blocks.
+    """away(what, round, client): whether a message is lost; apart: no node has the others' data;
+    options: see check.Nodes. bytes, down: of blocks both ways, and to the clients; sent: each
+    answer with its place, header and blocks.
     """
 
     def __init__(
@@ -24,6 +28,7 @@ class Nodes(check.Nodes):
         apart=False,
         options=lambda i: {"rehearsal": True},
     ):
+        """awry(client, raw): what becomes of an answer."""
         super().__init__(trial, folder, "r", options)
         self._trial, self._apart, self.away, self.awry = trial, apart, away, awry
         self.bytes, self.down, self.sent = 0, 0, []
@@ -47,9 +52,33 @@ class Nodes(check.Nodes):
             self.bytes += sum(map(len, parts.values()))
             self.sent.append((ask.what, ask.round, i, head, parts))
             out[i] = self.awry(i, answer)
-        return {i: raw for i, raw in out.items() if raw is not None}
+        return out
 
     @property
     def both(self):
         """Bytes of blocks both ways."""
         return self.bytes + self.down
+
+
+def deployed(make, nodes, **settings):
+    """The end of a run whose clients are nodes, and its engine. nodes: an exchange, or the folder
+    of new ones.
+    """
+    exchange = Nodes(make(), nodes) if isinstance(nodes, Path) else nodes
+    engine = FederationEngine(exchange, run="r", **settings)
+    return simulated(make, engine), engine
+
+
+def simulated(make, engine):
+    """The end of a run. engine: or the updates, (round, client), that did not come."""
+    given = make()
+    given.engine = Without(engine) if isinstance(engine, set | frozenset) else engine
+    return run(given)
+
+
+def states_are(nodes, alone):
+    """Whether nodes keep the client states of a run, those of the last round that counted."""
+    for i, state in alone.memory.items():
+        version = nodes[i].states.at(int(state.last), 0)
+        assert version is not None and same(version.state, state), i
+    return True
