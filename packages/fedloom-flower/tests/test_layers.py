@@ -19,44 +19,45 @@ from fedloom_flower.flower_app.undocumented import PLACES
 from tiny import environment
 
 SOURCE = Path(fedloom_flower.__file__).parent
-PATHS = sorted(SOURCE.rglob("*.py"))
+TREES = {p: ast.parse(p.read_text()) for p in sorted(SOURCE.rglob("*.py"))}
 FLOWER = importlib.util.find_spec("flwr") is not None
 NAMES = [m.name for m in pkgutil.walk_packages(fedloom_flower.__path__, "fedloom_flower.")]
-
-
-def imported(path: Path) -> set[str]:
-    """The packages that a file imports from elsewhere."""
-    out = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            out |= {a.name.split(".")[0] for a in node.names}
-        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
-            out.add(node.module.split(".")[0])
-    return out
-
-
-def test_flower_is_met_in_its_folder_only():
-    """All else works, and is tested, where it is not installed."""
-    own = ("certificates.py", "masked_answers.py", "masked_sums.py")
-    places = dict.fromkeys(("flwr", "httpx", "starlette", "uvicorn"), ("flower_app/",))
-    places |= {"cryptography": ("flower_app/", *own), "Crypto": ("masked_sums.py",)}
-    for package, where in places.items():
-        users = [p.relative_to(SOURCE).as_posix() for p in PATHS if package in imported(p)]
-        assert all(path.startswith(where) for path in users), users
-
-
 DOCUMENTED = {"flwr.app", "flwr.serverapp", "flwr.clientapp"}
+OWN = ("certificates.py", "masked_answers.py", "masked_sums.py")
+
+
+def imported(tree):
+    """The modules that a file imports from elsewhere."""
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            names.add(node.module)
+    return names
+
+
+@pytest.mark.parametrize(
+    ("package", "places"),
+    [
+        *((name, "flower_app/") for name in ("flwr", "httpx", "starlette", "uvicorn")),
+        ("cryptography", ("flower_app/", *OWN)),
+        ("Crypto", "masked_sums.py"),
+    ],
+)
+def test_a_library_is_met_in_its_place_only(package, places):
+    """All else works, and is tested, where it is not installed."""
+    for path, tree in TREES.items():
+        if package in {name.partition(".")[0] for name in imported(tree)}:
+            assert path.relative_to(SOURCE).as_posix().startswith(places)
 
 
 def test_undocumented_names_of_flower_are_in_one_file():
     """With another version only this file is to be looked at; none of its names is private."""
-    for path in PATHS:
-        for node in ast.walk(ast.parse(path.read_text())):
-            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
-            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            assert {n for n in names if n.startswith("flwr")} <= DOCUMENTED, path
-            if isinstance(node, ast.Call) and path.parent.name == "flower_app":
-                assert ast.unparse(node.func) != "setattr", path
+    for path, tree in TREES.items():
+        assert {n for n in imported(tree) if n.startswith("flwr")} <= DOCUMENTED, path
+        calls = [ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)]
+        assert path.parent.name != "flower_app" or "setattr" not in calls, path
     assert not [n for n in PLACES.values() if "._" in n or ":_" in n]
 
 
@@ -69,9 +70,8 @@ def test_flower_has_what_it_does_not_document(name):
 def test_what_flower_has_no_more_is_named(monkeypatch):
     monkeypatch.setitem(PLACES, "now", "fedloom.core.parsing:gone")
     monkeypatch.setattr(undocumented, "version", lambda name: "9.9")
-    with pytest.raises(
-        ImportError, match=r"Flower 9\.9 has no fedloom\.core\.parsing:gone any more; p"
-    ):
+    says = r"Flower 9\.9 has no fedloom\.core\.parsing:gone any more; p"
+    with pytest.raises(ImportError, match=says):
         undocumented.now  # noqa: B018 # looking is the test
 
 
@@ -81,23 +81,22 @@ def test_modules_can_be_imported_and_say_what_they_are(name):
 
 
 def test_files_and_functions_are_of_a_size_to_read():
-    for path in PATHS:
+    for path, tree in TREES.items():
         assert len(path.read_text().splitlines()) <= 500, path
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef) and node.end_lineno is not None:
                 assert node.end_lineno - node.lineno < 70, f"{path}: {node.name}"
 
 
 def test_the_command_is_found():
-    found = importlib.metadata.entry_points(group="fedloom.commands", name="deploy")
-    assert [one.value for one in found] == ["fedloom_flower.cli.deploy:deploy_command"]
+    (one,) = importlib.metadata.entry_points(group="fedloom.commands", name="deploy")
+    assert one.value == "fedloom_flower.cli.deploy:deploy_command"
 
 
 def test_what_runs_beside_a_federations_rounds_does_without_torch():
     """Its 200 MiB are for the processes that compute."""
     names = ["programs", "children", "clients", "certificates", "folder"]
-    if FLOWER:
-        names += ["flower_app.executor", "flower_app.client", "flower_app.gate"]
+    names += ["flower_app.executor", "flower_app.client", "flower_app.gate"] * FLOWER
     modules = ", ".join(f"fedloom_flower.{name}" for name in names)
     code = f"import sys, {modules}; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], env=environment(), check=True)

@@ -22,18 +22,12 @@ from fedloom.aggregation import IntegerRing
 from fedloom.aggregation.mask_graph import Needed
 from fedloom.errors import WireError
 from fedloom_flower import masked_sums
-from fedloom_flower.masked_sums import (
-    Identity,
-    MaskingClient,
-    Secrets,
-    Session,
-    UnmaskingServer,
-)
+from fedloom_flower.masked_sums import Identity, MaskingClient, Secrets, Session, UnmaskingServer
 
 CURVE = ec.SECP256R1()  # P-384 takes ten times as long
 MEMBERS = (0, 2, 3, 5, 8)
 MODEL = b"m" * 32
-KEYS = {i: ec.derive_private_key(1000 + i, CURVE) for i in MEMBERS}
+KEYS = {i: ec.derive_private_key(1000 + i, CURVE) for i in range(100)}
 PUBLIC = {i: key.public_key() for i, key in KEYS.items()}
 SESSION = Session(b"run 1, round 7, draw 0", MEMBERS, Needed(3, 4, 3))
 
@@ -43,108 +37,110 @@ def _curve(monkeypatch):
     monkeypatch.setattr(masked_sums, "CURVE", CURVE)
 
 
-def client(i, session=SESSION, secrets=None):
-    return MaskingClient(session, i, Identity(KEYS[i], PUBLIC), secrets)
-
-
 def values(i, n=7):
     drawn = np.random.default_rng(i).integers(-(2**43), 2**43, n)
     drawn[0] = (-(2**43), 2**43)[i % 2]
     return drawn.astype(np.int64).view(np.uint64)
 
 
-def server(n=7, session=SESSION):
-    return UnmaskingServer(session, n, MODEL)
+def client(i, session=SESSION, secrets=None):
+    return MaskingClient(session, i, Identity(KEYS[i], PUBLIC), secrets)
 
 
-def begun(clients, there, session=SESSION):
-    """A server that has the keys of those who are there."""
-    found = server(session=session)
-    for i in there:
-        found.take_keys(i, clients[i].keys())
-    return found
+class Sum:
+    """A sum's clients, and its server with the keys of those who are there."""
+
+    def __init__(self, there=MEMBERS, session=SESSION, clients=None, n=7):
+        self.clients = {i: client(i, session) for i in session.members} | (clients or {})
+        self.server = UnmaskingServer(session, n, MODEL)
+        for i in there:
+            self.server.take_keys(i, self.clients[i].keys())
+
+    def masked(self, i, own=None, told=None, model=MODEL):
+        """What a client sends of its values."""
+        told = self.server.keys_for(i) if told is None else told
+        return self.clients[i].masked(told, values(i) if own is None else own, model)
+
+    def came(self, members):
+        for i in members:
+            self.server.take_masked(i, self.masked(i))
+        return self
+
+    def unmasked(self, members):
+        """The sum, None if it lacks shares."""
+        for i in members:
+            self.server.take_shares(i, self.clients[i].unmask(self.server.received()))
+        return self.server.sum() if self.server.lacking <= 0 else None
 
 
 def summed(there, came, stayed, session=SESSION):
     """The sum, if those are there at the three steps."""
-    clients = {i: client(i, session) for i in session.members}
-    found = begun(clients, there, session)
-    for i in came:
-        found.take_masked(i, clients[i].masked(found.keys_for(i), values(i), MODEL))
-    for i in stayed:
-        found.take_shares(i, clients[i].unmask(found.received()))
-    return found.sum() if found.lacking <= 0 else None
+    return Sum(there, session).came(came).unmasked(stayed)
 
 
-def subsets(of):
-    return [s for k in range(len(of) + 1) for s in itertools.combinations(of, k)]
+def subsets(of, most):
+    return [s for k in range(most + 1) for s in itertools.combinations(of, k)]
 
 
+def steps(step, everybody, left):
+    """Who is there at each step if some vanish at one."""
+    rest = [i for i in everybody if i not in left]
+    return ([everybody] * step + [rest] * 3)[:3]
+
+
+# ------------------------------ the sum
 @pytest.mark.parametrize("step", range(3))
 def test_the_sum_is_that_of_those_who_came_whoever_vanishes_at_a_step(step):
     """Every subset of at most two of five, at each step."""
-    for left in (s for s in subsets(MEMBERS) if len(s) <= 2):
-        rest = [i for i in MEMBERS if i not in left]
-        there, came, stayed = ([MEMBERS] * step + [rest] * 3)[:3]
-        exact = sum(values(i) for i in came)
-        assert (summed(there, came, stayed) == exact).all()
+    for left in subsets(MEMBERS, 2):
+        there, came, stayed = steps(step, MEMBERS, left)
+        assert (summed(there, came, stayed) == sum(map(values, came))).all()
 
 
 def test_clients_may_vanish_at_every_step_of_one_sum():
-    assert (summed((0, 2, 3, 5), (0, 2, 5), (0, 2, 5)) == values(0) + values(2) + values(5)).all()
-    assert (summed(MEMBERS, (0, 3, 5, 8), (0, 5, 8)) == sum(map(values, (0, 3, 5, 8)))).all()
+    for there, came, stayed in (
+        ((0, 2, 3, 5), (0, 2, 5), (0, 2, 5)),
+        (MEMBERS, (0, 3, 5, 8), (0, 5, 8)),
+    ):
+        assert (summed(there, came, stayed) == sum(map(values, came))).all()
 
 
 def few(n, needed):
-    """A session of n members, with keys that nobody else has."""
-    for i in range(n):
-        if i not in KEYS:
-            KEYS[i] = ec.derive_private_key(1000 + i, CURVE)
-            PUBLIC[i] = KEYS[i].public_key()
     return Session(b"few", tuple(range(n)), needed)
 
 
 def gives(session, some, of):
     """Whether so many of each neighbourhood are there, counted in another way."""
-    ring = sorted(
-        session.members,
-        key=lambda i: hashlib.sha256(
-            b"ring" + session.context + i.to_bytes(8, "little")
-        ).hexdigest(),
-    )
-    n, reach, counts = len(ring), session.needed.degree // 2, []
-    for at, i in enumerate(ring):
-        if i in of:
-            counts.append(
-                sum(
-                    j in some and min((at - b) % n, (b - at) % n) <= reach
-                    for b, j in enumerate(ring)
-                )
-            )
+    place = lambda i: b"ring" + session.context + i.to_bytes(8, "little")
+    ring = sorted(session.members, key=lambda i: hashlib.sha256(place(i)).hexdigest())
+    n, reach = len(ring), session.needed.degree // 2
+    near = lambda a, b: min((a - b) % n, (b - a) % n) <= reach
+    counts = [
+        sum(j in some and near(at, b) for b, j in enumerate(ring))
+        for at, i in enumerate(ring)
+        if i in of
+    ]
     return len(some) >= session.needed.clients and min(counts) >= session.needed.shares
 
 
 @pytest.mark.parametrize(
     ("n", "degree", "shares"),
-    [(6, 2, 2), *(pytest.param(*few, marks=pytest.mark.slow) for few in ((7, 4, 3), (8, 4, 4)))],
+    [(6, 2, 2), *(pytest.param(*more, marks=pytest.mark.slow) for more in ((7, 4, 3), (8, 4, 4)))],
 )
 def test_neighbours_give_the_sum_whoever_vanishes_at_a_step(n, degree, shares):
     """Every subset of at most three, at each step: the sum, or nothing where shares are missing."""
     session, seen = few(n, Needed(n - 3, degree, shares)), set()
-    everybody = session.members
-    for left in (s for s in subsets(everybody) if len(s) <= 3):
-        rest = [i for i in everybody if i not in left]
-        for step in range(3):
-            there, came, stayed = ([everybody] * step + [rest] * 3)[:3]
-            whole = gives(session, there, there) and gives(session, came, there)
-            if not whole:
-                with pytest.raises(WireError, match="are there, and a masked sum needs"):
-                    summed(there, came, stayed, session)
-            elif gives(session, stayed, there):
-                assert (summed(there, came, stayed, session) == sum(map(values, came))).all()
-            else:
-                assert summed(there, came, stayed, session) is None
-            seen.add((step, whole and gives(session, stayed, there)))
+    for left, step in itertools.product(subsets(session.members, 3), range(3)):
+        there, came, stayed = steps(step, session.members, left)
+        whole = gives(session, there, there) and gives(session, came, there)
+        if not whole:
+            with pytest.raises(WireError, match="are there, and a masked sum needs"):
+                summed(there, came, stayed, session)
+        elif gives(session, stayed, there):
+            assert (summed(there, came, stayed, session) == sum(map(values, came))).all()
+        else:
+            assert summed(there, came, stayed, session) is None
+        seen.add((step, whole and gives(session, stayed, there)))
     assert len(seen) == 6  # both, at each step
 
 
@@ -159,156 +155,126 @@ def test_a_sum_of_many_clients_of_whom_some_vanish_at_every_step(n):
     assert (summed(there, came, stayed, session) == sum(map(values, came))).all()
 
 
+# ------------------------------ what nobody learns
 def test_a_client_answers_only_for_a_sum_whose_graph_is_in_one_piece():
     """A server that says of a client's neighbours that they vanished would have it alone."""
     session = few(9, Needed(5, 4, 4))
-    clients = {i: client(i, session) for i in session.members}
-    found = begun(clients, session.members, session)
-    for i in session.members:
-        found.take_masked(i, clients[i].masked(found.keys_for(i), values(i), MODEL))
+    one = Sum(session.members, session).came(session.members)
     came = {*session.members} - {*session.others(0)}
     with pytest.raises(WireError, match="1 of client 0 and its neighbours are there"):
-        clients[0].unmask(session.flags(came))
+        one.clients[0].unmask(session.flags(came))
 
 
 def test_below_the_threshold_nothing_is_learnt():
-    for there in (s for s in subsets(MEMBERS) if len(s) < 3):
-        clients = {i: client(i) for i in MEMBERS}
-        found = begun(clients, there)
+    for there in subsets(MEMBERS, 2):
         for i in there:
             with pytest.raises(WireError, match=f"{len(there)} clients are there"):
-                clients[i].masked(found.keys_for(i), values(i), MODEL)
-    clients = {i: client(i) for i in MEMBERS}
-    found = begun(clients, MEMBERS)
-    for i in MEMBERS[:2]:
-        found.take_masked(i, clients[i].masked(found.keys_for(i), values(i), MODEL))
+                Sum(there).masked(i)
+    one = Sum().came(MEMBERS[:2])
     for i in MEMBERS[:2]:
         with pytest.raises(WireError, match="2 clients are there"):
-            clients[i].unmask(found.received())
+            one.clients[i].unmask(one.server.received())
     assert summed(MEMBERS, MEMBERS, MEMBERS[:2]) is None
 
 
 def test_no_client_gives_both_secrets_of_another_one():
     """It answers once, and more than half of all must answer alike."""
-    clients = {i: client(i) for i in MEMBERS}
-    found = begun(clients, MEMBERS)
-    for i in MEMBERS:
-        found.take_masked(i, clients[i].masked(found.keys_for(i), values(i), MODEL))
+    one = Sum().came(MEMBERS)
+    clients, without_5 = one.clients, bytes([1, 1, 1, 0, 1])
     seeds = clients[0].unmask(bytes([1, 1, 1, 1, 0]))
-    for flags in (bytes([1, 1, 1, 0, 1]), found.received()):
+    for flags in (without_5, one.server.received()):
         with pytest.raises(WireError, match="each comes once"):
             clients[0].unmask(flags)
-    secrets = clients[2].unmask(bytes([1, 1, 1, 0, 1]))
-    assert len(seeds) == len(secrets) == 32 * 5
+    assert len(seeds) == len(clients[2].unmask(without_5)) == 32 * 5
     with pytest.raises(WireError, match="each comes once"):
-        clients[3].masked(found.keys_for(3), values(3), MODEL)
+        one.masked(3)
     with pytest.raises(WireError, match="of other clients"):
-        clients[5].unmask(bytes([1, 1, 1, 0, 1]))  # that it sent nothing itself
+        clients[5].unmask(without_5)  # that it sent nothing itself
     with pytest.raises(WireError, match="a byte for each"):
         clients[8].unmask(bytes([1, 1, 1, 1, 2]))
 
 
 def test_what_a_client_sends_looks_random_and_differs_with_every_draw():
-    clients = [{i: client(i) for i in MEMBERS} for _ in range(2)]
-    sent = []
-    for some in clients:
-        found, same = begun(some, MEMBERS), np.zeros(4096, np.uint64)
-        sent += [np.frombuffer(some[2].masked(found.keys_for(2), same, MODEL), np.uint64)]
+    nothing = np.zeros(4096, np.uint64)
+    sent = [np.frombuffer(Sum().masked(2, nothing), np.uint64) for _ in range(2)]
     bits = np.unpackbits(np.concatenate(sent).view(np.uint8))
     assert abs(bits.mean() - 0.5) < 0.005 and not (sent[0] == sent[1]).any()
 
 
-def lies(change):
-    """Client 0 and what it is told, of which `change` makes something else."""
-    clients = {i: client(i) for i in MEMBERS}
-    found = begun(clients, MEMBERS)
-    told = bytearray(found.keys_for(0))
-    change(told)
-    return clients[0], bytes(told)
+# ------------------------------ a server that lies, and wrong bytes
+FLIPPED = {"another mask key": 5, "another key for shares": 45, "other shares": -1, "flags": 0}
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda told: told.__setitem__(5, told[5] ^ 1),  # another mask key
-        lambda told: told.__setitem__(5 + 40, told[5 + 40] ^ 1),  # another key for shares
-        lambda told: told.__setitem__(-1, told[-1] ^ 1),  # other shares
-        lambda told: told.__setitem__(slice(5, 150), told[150:295]),  # client 3's as client 2's
-        lambda told: told.extend(b"x"),
-        lambda told: told.__setitem__(0, 0),
-    ],
-)
-def test_keys_that_a_server_has_changed_are_refused(change):
-    one, told = lies(change)
+@pytest.mark.parametrize("what", [*FLIPPED, "client 3's as client 2's", "a byte more"])
+def test_keys_that_a_server_has_changed_are_refused(what):
+    one = Sum()
+    told = bytearray(one.server.keys_for(0))
+    if what in FLIPPED:
+        told[FLIPPED[what]] ^= 1
+    elif what == "a byte more":
+        told.extend(b"x")
+    else:
+        told[5:150] = told[150:295]
     with pytest.raises(WireError, match=r"are not|do not fit"):
-        one.masked(told, values(0), MODEL)
+        one.masked(0, told=bytes(told))
 
 
 def test_keys_of_another_sum_are_refused():
     other = SESSION._replace(name=b"run 1, round 7, draw 1")
-    clients = {i: client(i) for i in MEMBERS}
-    found = begun(clients | {3: client(3, other)}, MEMBERS)
     with pytest.raises(WireError, match="client 3's are not"):
-        clients[0].masked(found.keys_for(0), values(0), MODEL)
+        Sum(clients={3: client(3, other)}).masked(0)
 
 
 @pytest.mark.parametrize("what", ["model", "clients"])
 def test_masks_do_not_cancel_for_clients_who_were_told_otherwise(what):
-    clients = {i: client(i) for i in MEMBERS}
-    found = begun(clients, MEMBERS)
-    fewer = server()
-    fewer._keys = {i: raw for i, raw in found._keys.items() if i != 8}
+    one, fewer = Sum(), UnmaskingServer(SESSION, 7, MODEL)
+    fewer._keys = {i: raw for i, raw in one.server._keys.items() if i != 8}
+    otherwise = {"told": fewer.keys_for(3)} if what == "clients" else {"model": b"x" * 32}
     for i in MEMBERS[:4]:
-        other = i == 3
-        told = (fewer if other and what == "clients" else found).keys_for(i)
-        model = b"x" * 32 if other and what == "model" else MODEL
-        found.take_masked(i, clients[i].masked(told, values(i), model))
-    for i in (0, 2, 5):
-        found.take_shares(i, clients[i].unmask(found.received()))
-    assert not (found.sum() == sum(map(values, MEMBERS[:4]))).any()
+        one.server.take_masked(i, one.masked(i, **(otherwise if i == 3 else {})))
+    assert not (one.unmasked((0, 2, 5)) == sum(map(values, MEMBERS[:4]))).any()
 
 
 def test_wrong_shares_and_lengths_are_refused():
-    clients = {i: client(i) for i in MEMBERS}
-    found = begun(clients, MEMBERS)
-    for take, raw in ((found.take_keys, b"x"), (found.take_masked, b"x"), (found.take_shares, b"")):
+    one = Sum()
+    for take, raw in (
+        (one.server.take_keys, b"x"),
+        (one.server.take_masked, b"x"),
+        (one.server.take_shares, b""),
+    ):
         with pytest.raises(WireError, match="bytes, not"):
             take(0, raw)
-    for i in MEMBERS[:4]:
-        found.take_masked(i, clients[i].masked(found.keys_for(i), values(i), MODEL))
-    for i in MEMBERS[:3]:
-        found.take_shares(i, b"\1" * 160 if i == 2 else clients[i].unmask(found.received()))
+    one.came(MEMBERS[:4]).unmasked(MEMBERS[:2])
+    one.server.take_shares(3, b"\1" * 160)
     with pytest.raises(WireError, match="do not give client 8's mask key"):
-        found.sum()
+        one.server.sum()
 
 
-# ----------------------------------------------------------------------------------- test vectors
+# ------------------------------ test vectors
 VECTORS = Path(__file__).parent / "masked_sums.json"
+OF_FOUR = SESSION._replace(members=MEMBERS[:4], needed=Needed(3, 3, 3))
 
 
 def transcript(monkeypatch):
     """All messages of a sum of three of four clients, from secrets that are no secrets."""
-    given = {i: bytes([i + 1]) * 32 for i in MEMBERS[:4]}
     stream = iter(range(1, 1000))
     monkeypatch.setattr(SecretSharing, "rng", lambda n: bytes([next(stream) % 256]) * n)
-    session = SESSION._replace(members=MEMBERS[:4], needed=Needed(3, 3, 3))
-    found = UnmaskingServer(session, 3, MODEL)
-    secret = lambda i: Secrets(
-        given[i], given[i][::-1][:31] + b"s", ec.derive_private_key(i + 7, CURVE)
-    )
-    clients = {i: client(i, session, secret(i)) for i in session.members}
+    given = {i: bytes([i + 1]) * 32 for i in OF_FOUR.members}
+    key = lambda i: ec.derive_private_key(i + 7, CURVE)
+    secret = lambda i: Secrets(given[i], given[i][::-1][:31] + b"s", key(i))
+    clients = {i: client(i, OF_FOUR, secret(i)) for i in OF_FOUR.members}
+    one = Sum((), OF_FOUR, clients, n=3)
     out = {"keys": {}, "told": {}, "masked": {}, "shares": {}}
-    for i, one in clients.items():
-        out["keys"][i] = one.keys()
-        found.take_keys(i, out["keys"][i])
+    for i, member in clients.items():
+        one.server.take_keys(i, out["keys"].setdefault(i, member.keys()))
     for i in (0, 2, 5):
-        out["told"][i] = found.keys_for(i)
-        out["masked"][i] = clients[i].masked(found.keys_for(i), values(i, 3), MODEL)
-        found.take_masked(i, out["masked"][i])
+        out["told"][i] = one.server.keys_for(i)
+        out["masked"][i] = one.masked(i, values(i, 3))
+        one.server.take_masked(i, out["masked"][i])
     for i in (0, 2, 5):
-        out["shares"][i] = clients[i].unmask(found.received())
-        found.take_shares(i, out["shares"][i])
-    out["sum"] = {"0": found.sum().tobytes()}
+        out["shares"][i] = clients[i].unmask(one.server.received())
+        one.server.take_shares(i, out["shares"][i])
+    out["sum"] = {"0": one.server.sum().tobytes()}
     return {step: {str(i): raw.hex() for i, raw in of.items()} for step, of in out.items()}
 
 
@@ -320,16 +286,14 @@ def test_messages_are_those_of_the_committed_vectors(monkeypatch):
 def test_the_masks_of_the_vectors_by_another_library():
     """The same masked values with X25519, HKDF and ChaCha20 of pycryptodome."""
     told = json.loads(VECTORS.read_text())
-    session = SESSION._replace(members=MEMBERS[:4], needed=Needed(3, 3, 3))
-    words = lambda key: np.frombuffer(
-        ChaCha20.new(key=key, nonce=bytes(8)).encrypt(bytes(24)), "<u8"
-    )
+    stream = lambda key: ChaCha20.new(key=key, nonce=bytes(8)).encrypt(bytes(24))
+    words = lambda key: np.frombuffer(stream(key), "<u8")
+    info = b"mask" + bytes([1, 1, 1, 1]) + MODEL
+    kdf = lambda raw: HKDF(raw, 32, OF_FOUR.context, SHA256, context=info)
     mine = DH.import_x25519_private_key(b"\3" * 32)
     total = values(2, 3) + words((b"\3" * 31) + b"s")
     for i in (0, 3, 5):
         other = DH.import_x25519_public_key(bytes.fromhex(told["keys"][str(i)])[:32])
-        info = b"mask" + bytes([1, 1, 1, 1]) + MODEL
-        kdf = lambda raw, info=info: HKDF(raw, 32, session.context, SHA256, context=info)
         key = DH.key_agreement(static_priv=mine, static_pub=other, kdf=kdf)
         total = total + words(key) if i > 2 else total - words(key)
     assert total.tobytes().hex() == told["masked"]["2"]

@@ -32,11 +32,21 @@ LONG = 240.0  # seconds for what takes 40 on a busy machine
 
 
 class Live:
-    """Three clients and a server, in a folder. Processes are started by the commands of users."""
+    """A server, and three clients, in a folder. Processes are started by the commands of users.
+    sites: a number of clients with files of their own, whose run is of the settings in `recipe`.
+    """
 
-    def __init__(self, folder: Path, *changes: str, **settings: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *changes: str,
+        recipe: str | Path = "digits",
+        sites: int | None = None,
+        **settings: Any,
+    ) -> None:
         deployment = {"port": free_port(), "local_port": free_port(), "deadline": 60.0} | settings
-        self.fed: Folder = make(resolve("digits", [*SMALL, *changes]), folder, None, deployment)
+        config = resolve(recipe, [*(SMALL if sites is None else ()), *changes])
+        self.fed: Folder = make(config, folder, sites, deployment)
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
     @property
@@ -63,6 +73,18 @@ class Live:
         words = "-m", "fedloom", "deploy", "node", self.fed.path, "--client", client
         data_option = () if site is None else ("--data", site)
         self.start(f"node{client}", *words, *data_option, before=before)
+
+    def nodes(self) -> None:
+        """Start all nodes, and wait for them."""
+        for i in self.clients:
+            self.node(i)
+        self.connected()
+
+    def kill(self, name: str, word: str) -> None:
+        """Kill the processes below a command whose command line or name has a word."""
+        for pid in self.children(name, word):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def connected(self, count: int = 3) -> None:
         """Wait for so many nodes."""
@@ -154,7 +176,7 @@ class Live:
         histories = [[_row(r, short) for r in rows] for rows in (self.rounds(), simulation.history)]
         assert histories[0] == histories[1]
         if not short:
-            bills = [_bill(json.loads((p / "ledger.json").read_text())) for p in (run, folder)]
+            bills = [_row(json.loads((p / "ledger.json").read_text())) for p in (run, folder)]
             assert bills[0] == bills[1]
 
 
@@ -166,15 +188,11 @@ def _state(run: Path) -> dict[str, bytes]:
     return {p.name: p.read_bytes() for p in newest.glob("*.safetensors") if "memory" not in p.name}
 
 
-def _row(row: dict[str, Any], short: bool) -> dict[str, Any]:
-    """What two rows share. short: some updates of the round did not come."""
+def _row(row: dict[str, Any], short: bool = False) -> dict[str, Any]:
+    """What two rows share, or ledgers. short: some updates of the round did not come."""
     if short:
         return {k: v for k, v in row.items() if k.startswith("test_") or k == "answered"}
-    return {k: v for k, v in row.items() if k != "seconds"}
-
-
-def _bill(ledger: dict[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in ledger.items() if "seconds" not in k}
+    return {k: v for k, v in row.items() if "seconds" not in k}
 
 
 def lines(path: Path) -> list[dict[str, Any]]:

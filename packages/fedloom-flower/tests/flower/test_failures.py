@@ -8,7 +8,6 @@ import re
 import shutil
 import signal
 import ssl
-import subprocess
 import time
 import urllib.error
 import urllib.request
@@ -26,27 +25,23 @@ from fedloom_flower.programs import GAVE_UP, begin
 from fedloom_flower.programs import node as connection
 
 pytestmark = [pytest.mark.flower, pytest.mark.slow]
-HERE = Path(__file__)
 
 # every update has two vectors, and client states both of the method and of the error feedback
 STATEFUL = ["algorithm=scaffold", "compress=topk:0.2", "compress.feedback=residual", "rounds=5"]
-DEADLINE = 60.0
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    with live(tmp_path_factory.mktemp("fed") / "fed", deadline=DEADLINE) as found:
-        found.server()
-        yield found
+    with live(tmp_path_factory.mktemp("fed") / "fed") as there:
+        there.server()
+        yield there
 
 
 @pytest.fixture
 def federation(server):
     """Three nodes that have not begun."""
     server.set(*STATEFUL)
-    for i in server.clients:
-        server.node(i)
-    server.connected()
+    server.nodes()
     yield server
     for name in [n for n in server.processes if n != "server"]:
         server.end(name)
@@ -54,63 +49,62 @@ def federation(server):
     server.connected(0)
 
 
-def ends_well(federation, number, tmp_path, missing=True):
+@pytest.fixture
+def begun(federation):
+    """The number of a run whose first round is done."""
+    number = federation.begin()
+    federation.done(1)
+    return number
+
+
+def ends_well(federation, number, tmp_path, missing=None):
+    """missing: whether an update has to be, None: it may be."""
     assert federation.finished(number) == "finished:completed"
-    assert bool(federation.missing()) == missing
+    assert missing is None or bool(federation.missing()) == missing
     federation.equals_simulation(tmp_path / "alone")
 
 
-def test_a_client_process_is_killed(federation, tmp_path):
+def test_a_client_process_is_killed(federation, begun, tmp_path):
     """The same message is sent again, and answered; or the update is missing."""
-    number = federation.begin()
-    federation.done(1)
     federation.send("node1", signal.SIGSTOP)  # so that its process must wait
     until(lambda: federation.children("node1", "clientapp"), "client 1 is asked")
-    for pid in federation.children("node1", "clientapp"):
-        subprocess.run(["kill", "-9", str(pid)], check=False)
+    federation.kill("node1", "clientapp")
     federation.send("node1", signal.SIGCONT)
-    assert federation.finished(number) == "finished:completed"
-    federation.equals_simulation(tmp_path / "alone")
+    ends_well(federation, begun, tmp_path)
 
 
-def test_a_node_is_off_for_a_while(federation, tmp_path):
-    number = federation.begin()
-    federation.done(1)
-    federation.end("node1", signal.SIGKILL)
+@pytest.mark.parametrize("how", ["off", "late"])
+def test_a_node_is_off_for_a_while_or_late(how, federation, begun, tmp_path):
+    """It is asked for an older state of the client in the next round, and has it."""
+    if how == "off":
+        federation.end("node1", signal.SIGKILL)
+    else:
+        federation.send("node1", signal.SIGSTOP)
     until(lambda: federation.missing(), "an update is missing")
-    federation.node(1)
-    ends_well(federation, number, tmp_path)
+    if how == "off":
+        federation.node(1)
+    else:
+        federation.send("node1", signal.SIGCONT)
+    ends_well(federation, begun, tmp_path, missing=True)
     assert (4, 1) not in federation.missing()  # it was there again in the last round
 
 
-def test_a_late_update_does_not_count(federation, tmp_path):
-    """Its node is asked for an older state of the client in the next round, and has it."""
-    number = federation.begin()
-    federation.done(1)
-    federation.send("node2", signal.SIGSTOP)
-    until(lambda: federation.missing(), "an update is missing")
-    federation.send("node2", signal.SIGCONT)
-    ends_well(federation, number, tmp_path)
-    assert (4, 2) not in federation.missing()
-
-
-def test_a_node_loses_its_disk(federation, tmp_path):
+def test_a_node_loses_its_disk(federation, begun, tmp_path):
     """With SCAFFOLD its client is out for the rest of the run, and told why."""
-    number = federation.begin()
-    federation.done(1)
     federation.end("node0")
     shutil.rmtree(federation.fed.path / "nodes" / "0" / "states")
     federation.node(0)
-    ends_well(federation, number, tmp_path)
+    ends_well(federation, begun, tmp_path, missing=True)
     assert (4, 0) in federation.missing()
     assert "client state is lost" in (federation.fed.run / "clients.jsonl").read_text()
 
 
 def test_a_hostile_node(federation, tmp_path):
     federation.end("node2")
-    federation.start("node2", HERE.with_name("hostile_node.py"), federation.fed.path, 2)
+    hostile = Path(__file__).with_name("hostile_node.py")
+    federation.start("node2", hostile, federation.fed.path, 2)
     federation.connected()
-    ends_well(federation, federation.begin(), tmp_path)
+    ends_well(federation, federation.begin(), tmp_path, missing=True)
     assert {i for _, i in federation.missing()} == {2}
 
 
@@ -128,50 +122,53 @@ def test_a_server_that_sends_another_app(federation, tmp_path):
     assert not list(federation.fed.path.glob("nodes/*/flower/apps/*"))
 
 
-def test_the_servers_process_is_killed(federation, tmp_path):
-    number = federation.begin()
-    federation.done(2)
-    for pid in federation.children("server", "flwr-serverapp"):
-        subprocess.run(["kill", "-9", str(pid)], check=False)
-    assert federation.finished(number) != "finished:completed"
+def test_the_servers_process_is_killed(federation, begun, tmp_path):
+    federation.kill("server", "flwr-serverapp")
+    assert federation.finished(begun) != "finished:completed"
     ends_well(federation, federation.begin(), tmp_path, missing=False)
 
 
-def test_flowers_server_is_killed(federation, tmp_path):
+def test_flowers_server_is_killed(federation, begun, tmp_path):
     """The command ends, and its loop starts it again, as that of every node that gave up."""
-    number = federation.begin()
-    federation.done(2)
-    for pid in federation.children("server", "flower_app.superlink"):
-        subprocess.run(["kill", "-9", str(pid)], check=False)
+
+    def answers():
+        try:
+            federation.connected(3)
+        except Exception:  # it asks a server that may be gone: any error is a no
+            return False
+        return True
+
+    federation.kill("server", "flower_app.superlink")
     time.sleep(5)
-    until(lambda: _answers(federation), "Flower's server answers again")
-    assert federation.finished(number) != "finished:completed"
+    until(answers, "Flower's server answers again")
+    assert federation.finished(begun) != "finished:completed"
     federation.connected()
-    assert federation.finished(federation.begin()) == "finished:completed"
-    federation.equals_simulation(tmp_path / "alone")
+    ends_well(federation, federation.begin(), tmp_path)
 
 
-def _answers(federation):
-    try:
-        federation.connected(3)
-    except Exception:  # it asks a server that may be gone: any error is a no
-        return False
-    return True
-
-
-def test_flowers_programs_at_a_node_are_killed(federation, tmp_path):
+def test_flowers_programs_at_a_node_are_killed(federation, begun, tmp_path):
     """The node ends, and its loop starts it again."""
-    number = federation.begin()
-    federation.done(1)
+    running = lambda word: federation.children("node1", word)
     for word in ("flower-supernode", "flower_app.executor"):
-        until(lambda word=word: federation.children("node1", word), f"{word} runs")
-        before = federation.children("node1", "deploy node")
-        for pid in federation.children("node1", word):
-            subprocess.run(["kill", "-9", str(pid)], check=False)
-        anew = lambda then=before: federation.children("node1", "deploy node") not in ([], then)
-        until(anew, "the node is started again")
-    assert federation.finished(number) == "finished:completed"
-    federation.equals_simulation(tmp_path / "alone")
+        until(lambda word=word: running(word), f"{word} runs")
+        before = running("deploy node")
+        federation.kill("node1", word)
+        until(lambda then=before: running("deploy node") not in ([], then), "the node is anew")
+    ends_well(federation, begun, tmp_path)
+
+
+def test_a_second_run_is_not_begun_beside_the_first(federation):
+    begin(federation.fed)
+    with pytest.raises(FlowerError, match="already; see `fedloom deploy status`"):
+        begin(federation.fed)
+
+
+def words_of(program):
+    """What a program says until it ends, or says that it gives up."""
+    with pytest.raises(FlowerError), Children() as children:
+        children.start(program)
+        children.wait()
+    return program.log.read_text()
 
 
 def test_strangers_are_refused(server, tmp_path):
@@ -181,16 +178,13 @@ def test_strangers_are_refused(server, tmp_path):
     fed = Folder(place, 0)
     make_node_key(fed.secret("node"))
     (_, stranger), log = connection(fed, tmp_path / "place"), tmp_path / "log"
-    for command, said in (
-        (stranger.command, "code: 2004"),
-        (
-            _without(stranger.command, "--auth-supernode-private-key"),
-            "Failed to initialize the connection",
-        ),
-    ):
-        assert re.search(said, _words(stranger._replace(command=command, log=log)))
-    make_authority(Folder(place, 0), "127.0.0.1")
-    assert re.search("|".join(GAVE_UP), _words(connection(fed, tmp_path / "other")[1]))
+    assert "code: 2004" in words_of(stranger._replace(log=log))
+    at = stranger.command.index("--auth-supernode-private-key")
+    keyless = stranger.command[:at] + stranger.command[at + 2 :]
+    said = words_of(stranger._replace(command=keyless, log=log))
+    assert "Failed to initialize the connection" in said
+    make_authority(fed, "127.0.0.1")
+    assert re.search("|".join(GAVE_UP), words_of(connection(fed, tmp_path / "other")[1]))
 
     port, ca = server.fed.settings().port, server.fed.certificate("ca")
     with pytest.raises((urllib.error.URLError, ConnectionError)):
@@ -201,22 +195,3 @@ def test_strangers_are_refused(server, tmp_path):
             with pytest.raises(urllib.error.HTTPError, match=r"40[45]"):
                 where = f"https://127.0.0.1:{port}/{before}{path}"
                 urllib.request.urlopen(where, b"", 20, context=trusted)
-
-
-def _words(program):
-    """What a program says until it ends, or says that it gives up."""
-    with pytest.raises(FlowerError), Children() as children:
-        children.start(program)
-        children.wait()
-    return program.log.read_text()
-
-
-def _without(command, option):
-    at = command.index(option)
-    return command[:at] + command[at + 2 :]
-
-
-def test_a_second_run_is_not_begun_beside_the_first(federation):
-    begin(federation.fed)
-    with pytest.raises(Exception, match="already; see `fedloom deploy status`"):
-        begin(federation.fed)

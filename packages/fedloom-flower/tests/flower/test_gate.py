@@ -1,12 +1,12 @@
-"""What strangers, and nodes that became hostile, can do to the process that the network reaches."""
+"""What strangers, and nodes that became hostile, can do to the process that the network reaches;
+and how nodes get their messages from it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import base64
 import contextlib
-import functools
-import logging
 import os
 import socket
 import ssl
@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 from collections import Counter
 
 import pytest
@@ -21,16 +22,21 @@ import pytest
 pytest.importorskip("flwr")
 
 from cryptography.hazmat.primitives.asymmetric import ec
+from flwr.app import ConfigRecord, RecordDict
 from flwr.proto.message_pb2 import PushObjectRequest
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 
-from federations.gated import Gated
+from federations.gated import FLEET, Gated, Unread, Waiting, key_of, signed
 from federations.live import until
-from federations.signed import FLEET, key_of, signed
 from fedloom.config import resolve
-from fedloom_flower.flower_app import admission, connections, gate
+from fedloom.errors import ConfigError
+from fedloom_flower import programs
+from fedloom_flower.certificates import make_node_key
+from fedloom_flower.children import FlowerError
+from fedloom_flower.clients import Entry, read_clients
+from fedloom_flower.flower_app import admission, connections, gate, server
 from fedloom_flower.flower_app.connections import Listener
-from fedloom_flower.flower_app.records import content
+from fedloom_flower.flower_app.records import content, raw
 from fedloom_flower.new import make
 from support.ranks import free_port
 
@@ -41,12 +47,11 @@ OBJECT, TREE, SMALL = (admission.LONGEST[n] for n in ("push-object", "push-messa
 @pytest.fixture(scope="module")
 def fed(tmp_path_factory):
     ports = {"port": free_port(), "local_port": free_port()}
-    found = make(
-        resolve("digits", ["data.clients=3"]), tmp_path_factory.mktemp("f") / "fed", None, ports
-    )
-    found.home.mkdir()
-    found.registered.touch()
-    return found
+    path = tmp_path_factory.mktemp("f") / "fed"
+    made = make(resolve("digits", ["data.clients=3"]), path, None, ports)
+    made.home.mkdir()
+    made.registered.touch()
+    return made
 
 
 @pytest.fixture(scope="module")
@@ -54,179 +59,112 @@ def key(fed):
     return key_of(fed.node(0).secret("node"))
 
 
-class Asked(Gated):
-    """A gate in this process. seen: what Flower's server is asked, which answers 200 and `says`."""
-
-    def __call__(self, name, headers, body=b"", **more):
-        return self.node.post(FLEET + name, headers=headers, content=body, **more)
-
-
 @pytest.fixture
-def asked(fed):
-    with Asked(fed) as found:
-        yield found
+def gated(fed):
+    with Gated(fed) as there:
+        yield there
 
 
-class Waiting:
-    """A request for messages in another thread, whose connection stays until `gone` is set."""
-
-    def __init__(self, asked, key):
-        self.gone, self._body = threading.Event(), iter([b"", None])
-        self.ends = asked.node.portal.start_task_soon(
-            functools.partial(answered, asked, "pull-messages", signed(key), self._receive)
-        )
-        until(lambda: asked.seen, "Flower was asked")
-
-    async def _receive(self):
-        if next(self._body, None) is not None:
-            return {"type": "http.request", "body": b"", "more_body": False}
-        while not self.gone.is_set():
-            await asyncio.sleep(0.01)
-        return {"type": "http.disconnect"}
-
-
-class Unread:
-    """A body that tells how much of it was read."""
-
-    def __init__(self, pieces, size=1 << 16):
-        self.left, self._piece, self.read = pieces, bytes(size), 0
-
-    async def __call__(self):
-        if not self.left:
-            return {"type": "http.request", "body": b"", "more_body": False}
-        self.left -= 1
-        self.read += len(self._piece)
-        return {"type": "http.request", "body": self._piece, "more_body": True}
-
-
-def raw(asked, name, headers, body, method="POST"):
-    """One request to the application itself -> status, headers of the answer."""
-    sent = asked.node.portal.call(answered, asked, name, headers, body, method)
-    return sent[0]["status"], dict(sent[0]["headers"])
-
-
-async def answered(asked, name, headers, body, method="POST"):
-    """What the application sends."""
-    sent = []
-
-    async def send(message):
-        sent.append(message)
-
-    scope = {
-        "type": "http",
-        "method": method,
-        "path": FLEET + name,
-        "raw_path": b"",
-        "query_string": b"",
-        "root_path": "",
-        "headers": [(k.encode(), v.encode()) for k, v in headers.items()],
-        "client": ("198.18.0.9", 5),
-    }
-    await asked.node.app(scope, body, send)
-    return sent
-
-
-def other(headers, **changes):
-    names = {"key": "flwr-public-key", "time": "flwr-timestamp", "signature": "flwr-signature"}
-    return headers | {names[name]: value for name, value in changes.items()}
-
-
-def without(headers, name):
-    return {k: v for k, v in headers.items() if k != name}
-
-
+# ------------------------------ who is admitted
 def strangers(key):
     """{what is wrong: headers}."""
-    good, mine = signed(key), ec.generate_private_key(ec.SECP384R1())
+    good, mine = signed(key), signed(ec.generate_private_key(ec.SECP384R1()))
+    without = lambda name: {k: v for k, v in good.items() if k != f"flwr-{name}"}
+    public, now = "flwr-public-key", "flwr-timestamp"
+    coded = lambda text: base64.b64encode(text).decode()
     return {
         "no header": {},
-        "no key": without(good, "flwr-public-key"),
-        "no signature": without(good, "flwr-signature"),
-        "no time": without(good, "flwr-timestamp"),
-        "a key that is not in the roll": signed(mine),
-        "another one's key": other(signed(mine), key=good["flwr-public-key"]),
-        "another time": other(good, time=signed(key, 1.0)["flwr-timestamp"]),
+        "no key": without("public-key"),
+        "no signature": without("signature"),
+        "no time": without("timestamp"),
+        "a key that is not in the roll": mine,
+        "another one's key": mine | {public: good[public]},
+        "another time": good | {now: signed(key, 1.0)[now]},
         "an old time": signed(key, 306.0),
         "a time to come": signed(key, -6.0),
-        "a time without a zone": other(good, time="2026-01-01T00:00:00"),
-        "a time that overflows": other(good, time="0001-01-01T00:00:00+23:59"),
-        "no time at all": other(good, time="x"),
-        "no base64": other(good, signature="!"),
-        "no DER": other(good, signature=base64.b64encode(b"signature").decode()),
-        "a key of letters": other(good, key=base64.b64encode(b"key").decode()),
-        "letters beyond ASCII": other(good, time="\u00b2026-01-01T00:00:00+00:00"),
+        "a time without a zone": good | {now: "2026-01-01T00:00:00"},
+        "a time that overflows": good | {now: "0001-01-01T00:00:00+23:59"},
+        "no time at all": good | {now: "x"},
+        "no base64": good | {"flwr-signature": "!"},
+        "no DER": good | {"flwr-signature": coded(b"signature")},
+        "a key of letters": good | {public: coded(b"key")},
+        "letters beyond ASCII": good | {now: "\u00b2026-01-01T00:00:00+00:00"},
     }
 
 
-WRONG = list(strangers(ec.generate_private_key(ec.SECP384R1())))
-
-
-@pytest.mark.parametrize("wrong", WRONG)
-def test_a_strangers_body_is_not_read(asked, key, wrong):
+@pytest.mark.parametrize("wrong", strangers(ec.generate_private_key(ec.SECP384R1())))
+def test_a_strangers_body_is_not_read(gated, key, wrong):
     """Neither by the gate nor by Flower, whatever is wrong, and the connection is closed."""
-    body = Unread(1000)
-    status, headers = raw(asked, "push-object", strangers(key)[wrong], body)
+    body = Unread()
+    status, headers = gated.raw("push-object", strangers(key)[wrong], body)
     assert status in (401, 403) and headers[b"connection"] == b"close"
-    assert body.read == 0 and not asked.seen
+    assert body.read == 0 and not gated.seen
 
 
-def test_a_node_is_told_that_its_key_is_unknown_in_flowers_form(asked):
-    body = Unread(1000)
-    headers = signed(ec.generate_private_key(ec.SECP384R1()))
-    assert raw(asked, "activate-node", headers, body)[0] == 412 and not body.read
-    told = asked("activate-node", headers).json()
+def test_a_node_is_told_that_its_key_is_unknown_in_flowers_form(gated):
+    body, headers = Unread(), signed(ec.generate_private_key(ec.SECP384R1()))
+    assert gated.raw("activate-node", headers, body)[0] == 412 and not body.read
+    told = gated("activate-node", headers).json()
     assert told == {"code": 2004, "detail": "this key is not in the server's clients.toml"}
 
 
-def test_only_requests_of_nodes_pass_and_only_by_post(asked, key):
-    for name in ("register-node", "../control/start-run", "", "pull-messages/", "PULL-MESSAGES"):
-        body = Unread(1000)
-        status, headers = raw(asked, name, signed(key), body)
-        assert status == 404 and headers[b"connection"] == b"close" and not body.read
-    body = Unread(1000)
-    assert raw(asked, "pull-messages", signed(key), body, "PUT")[0] == 405 and not body.read
-    assert not asked.seen
+@pytest.mark.parametrize(
+    ("name", "method", "refused"),
+    [
+        ("register-node", "POST", 404),
+        ("../control/start-run", "POST", 404),
+        ("", "POST", 404),
+        ("pull-messages/", "POST", 404),
+        ("PULL-MESSAGES", "POST", 404),
+        ("pull-messages", "PUT", 405),
+    ],
+)
+def test_only_requests_of_nodes_pass_and_only_by_post(gated, key, name, method, refused):
+    body = Unread()
+    status, headers = gated.raw(name, signed(key), body, method)
+    assert status == refused and headers[b"connection"] == b"close"
+    assert not body.read and not gated.seen
 
 
-def test_what_a_node_signs_passes_whole(asked, key):
+def test_a_hosts_name_does_not_lead_to_another_path(gated, key):
+    gated.status = 401
+    gated("pull-messages", signed(key) | {"host": "x/v1/control/start-run?"})
+    assert [request.path for request in gated.seen] == [FLEET + "pull-messages"]
+
+
+def test_what_a_node_signs_passes_whole(gated, key):
     for age in (0.0, 304.0, -4.0):
-        assert asked("push-object", signed(key, age), b"whole").status_code == 200
-    assert [r.content for r in asked.seen] == [b"whole"] * 3
-    assert asked("push-object", signed(key), bytes(OBJECT)).status_code == 200
+        assert gated("push-object", signed(key, age), b"whole").status_code == 200
+    assert [request.content for request in gated.seen] == [b"whole"] * 3
+    assert gated("push-object", signed(key), bytes(OBJECT)).status_code == 200
 
 
 @pytest.mark.parametrize(("name", "most"), sorted(admission.LONGEST.items()))
-def test_a_body_is_not_longer_than_its_route_allows(asked, key, name, most):
+def test_a_body_is_not_longer_than_its_route_allows(gated, key, name, most):
     """By what it announces, and by what comes if it announces nothing, or lies."""
     assert most <= 6 << 20
-    body = Unread(1000)
-    announced = signed(key) | {"content-length": str(most + 1)}
-    assert raw(asked, name, announced, body)[0] == 413 and body.read == 0
-    for length in ({}, {"transfer-encoding": "chunked"}, {"content-length": "5"}):
-        body = Unread(1000)
-        status, headers = raw(asked, name, signed(key) | length, body)
+    announced = {"content-length": str(most + 1)}
+    for more in (announced, {}, {"transfer-encoding": "chunked"}, {"content-length": "5"}):
+        body = Unread()
+        status, headers = gated.raw(name, signed(key) | more, body)
         assert status == 413 and headers[b"connection"] == b"close"
-        assert body.read <= most + (1 << 16)
-    assert not asked.seen
-    assert asked(name, signed(key), b"1").status_code == 200
+        assert body.read <= (0 if more == announced else most + (1 << 16))
+    assert not gated.seen
+    assert gated(name, signed(key), b"1").status_code == 200
 
 
-def test_nodes_ask_again_until_their_keys_are_registered(fed, asked, key):
+def test_nodes_ask_again_until_their_keys_are_registered(fed, gated, key):
     """Flower would refuse a key that it does not know yet, and its node would end."""
     fed.registered.unlink()
-    for registered in (False, True):
-        if registered:
-            fed.registered.touch()
-        assert asked("activate-node", signed(key)).status_code == (200 if registered else 503)
-        assert len(asked.seen) == registered
+    assert gated("activate-node", signed(key)).status_code == 503 and not gated.seen
+    fed.registered.touch()
+    assert gated("activate-node", signed(key)).status_code == 200 and gated.seen
 
 
 def test_a_node_has_few_requests_under_way(fed, key):
     """However large its bodies are, it holds 16 of them; the others' nodes are not in its way."""
-    pems = [
-        base64.b64decode(signed(key_of(fed.node(i).secret("node")))["flwr-public-key"])
-        for i in (0, 1)
-    ]
+    other = key_of(fed.node(1).secret("node"))
+    pems = [base64.b64decode(signed(one)["flwr-public-key"]) for one in (key, other)]
     mine, path = admission.Admission(pems), FLEET + "push-object"
     with contextlib.ExitStack() as stack:
         for _ in range(16):
@@ -234,14 +172,13 @@ def test_a_node_has_few_requests_under_way(fed, key):
         with pytest.raises(admission.Refusal) as no, mine.admitted(path, signed(key)):
             pass
         assert no.value.status == 503  # Flower's node asks again
-        with mine.admitted(path, signed(key_of(fed.node(1).secret("node")))):
-            pass
+        stack.enter_context(mine.admitted(path, signed(other)))
     with mine.admitted(path, signed(key)):
         pass
     assert mine._busy.total() == 0
 
 
-def test_a_body_that_does_not_end_is_given_up(asked, key, monkeypatch):
+def test_a_body_that_does_not_end_is_given_up(gated, key, monkeypatch):
     monkeypatch.setattr(gate, "_SECONDS", 0.2)
 
     async def slow():
@@ -249,110 +186,158 @@ def test_a_body_that_does_not_end_is_given_up(asked, key, monkeypatch):
         return {"type": "http.request", "body": b".", "more_body": True}
 
     began = time.monotonic()
-    status, headers = raw(asked, "push-object", signed(key), slow)
+    status, headers = gated.raw("push-object", signed(key), slow)
     assert status == 408 and headers[b"connection"] == b"close"
-    assert time.monotonic() - began < 2 and not asked.seen
-    assert asked("push-object", signed(key), b"1").status_code == 200  # its place is free
+    assert time.monotonic() - began < 2 and not gated.seen
+    assert gated("push-object", signed(key), b"1").status_code == 200  # its place is free
 
 
-def test_a_node_that_goes_away_in_mid_body_leaves_nothing(asked, key, caplog):
+def test_a_node_that_goes_away_in_mid_body_leaves_nothing(gated, key, caplog):
     async def gone():
         return {"type": "http.disconnect"}
 
     with pytest.raises(IndexError):  # no answer
-        raw(asked, "push-object", signed(key), gone)
-    assert not asked.seen and not caplog.records
+        gated.raw("push-object", signed(key), gone)
+    assert not gated.seen and not caplog.records
 
 
-def news(asked):
-    """Tell the gate that messages were sent, as the guard does."""
-    asked.tell()
-    time.sleep(0.3)
+def test_a_running_gate_takes_another_list_of_clients(fed, gated, key):
+    """Who was taken out is refused, who came is admitted, and a wrong list changes nothing."""
+    text, clients = fed.clients_file.read_text(), read_clients(fed.clients_file)
+    new, (first, *others) = make_node_key(fed.path / "new"), clients.client
+    entries = [first.model_copy(update={"removed": True}), *others, Entry(key=new)]
+    changed = clients.model_copy(update={"client": entries}).to_toml()
+    keys = key, key_of(fed.path / "new")
+    status = lambda: [gated("push-object", signed(one)).status_code for one in keys]
+    assert status() == [200, 403]
+    for listed, admitted in (("[[client", [200, 403]), (changed, [403, 200])):
+        fed.clients_file.write_text(listed)
+        time.sleep(1.5)
+        assert status() == admitted
+    told = gated("activate-node", signed(key))
+    assert told.status_code == 412 and "this site was taken out" in told.json()["detail"]
+    fed.clients_file.write_text(text)
 
 
-def test_a_node_that_waits_for_messages_gets_those_that_come(asked, key):
-    asked.says = b""
-    node = Waiting(asked, key)
-    news(asked)
-    assert len(asked.seen) == 2 and not node.ends.done()
-    asked.says = b"m" * 100
-    news(asked)
-    assert node.ends.result(5)[1]["body"] == b"m" * 100 and len(asked.seen) == 3
-
-
-def test_no_message_is_fetched_for_a_node_that_is_gone(asked, key):
-    """It would be lost: Flower gives each once, and the node that comes again would not get it."""
-    asked.says = b""
-    node = Waiting(asked, key)
-    node.gone.set()
-    assert node.ends.result(5)
-    asked.says = b"m" * 100
-    news(asked)
-    assert len(asked.seen) == 1
-
-
-@pytest.mark.parametrize("name", ["activate-node", "pull-messages"])
-def test_no_message_is_fetched_for_what_a_node_asked_before_it_began_anew(asked, key, name):
-    """A network that fails does not say that the connection is gone."""
-    asked.says = b""
-    before = Waiting(asked, key)
-    asked.says = b"m" * 100
-    assert asked(name, signed(key)).content == asked.says
-    assert before.ends.result(5)[1].get("body", b"") == b""
-    news(asked)
-    assert len(asked.seen) == 2
-
-
-def test_refusals_are_a_line_each_and_not_many(asked, caplog):
-    with caplog.at_level(logging.WARNING):
-        for k in range(50):
-            raw(asked, f"evil\n\x1b[2J{k}", {}, Unread(1))
-    lines = [r.getMessage() for r in caplog.records]
+def test_refusals_are_a_line_each_and_not_many(gated, caplog, monkeypatch):
+    for k in range(50):
+        gated.raw(f"evil\n\x1b[2J{k}", {}, Unread(1))
+    lines = caplog.messages
     assert len(lines) == 20 and lines[0].startswith("refused 198.18.0.9: /v1/fleet/evil [2J0: no ")
     assert all(line.isprintable() and len(line) < 150 for line in lines)
-
-
-def test_the_next_minute_counts_anew_and_tells_how_many_there_were(caplog, monkeypatch):
-    clock = [0.0]
+    clock = [0.0]  # the next minute counts anew, and tells how many there were
     monkeypatch.setattr(admission.time, "monotonic", lambda: clock[0])
-    found = admission.Refusals()
-    with caplog.at_level(logging.WARNING):
-        for _ in range(30):
-            found.add("a", "/", "no")
-        assert (found.count("a"), found.count("b")) == (30, 0)
-        clock[0] = 61.0
-        assert found.count("a") == 0
-    assert caplog.messages[-1] == "and 10 refusals more in that minute" and not found._counts
+    refusals = admission.Refusals()
+    for _ in range(30):
+        refusals.add("a", "/", "no")
+    assert (refusals.count("a"), refusals.count("b")) == (30, 0)
+    clock[0] = 61.0
+    assert refusals.count("a") == 0 and not refusals._counts
+    assert caplog.messages[-1] == "and 10 refusals more in that minute"
+
+
+# ------------------------------ messages
+def test_a_node_that_waits_for_messages_gets_those_that_come(gated, key, monkeypatch):
+    gated.says = b""
+    node = Waiting(gated, key)
+    gated.tell()
+    time.sleep(0.3)
+    assert len(gated.seen) == 2 and not node.ends.done()
+    gated.says = b"m" * 100
+    gated.tell()
+    assert node.ends.result(5)[1]["body"] == b"m" * 100 and len(gated.seen) == 3
+    gated.says = b""  # and not for ever, and a stranger not at all
+    monkeypatch.setattr(gate, "_HOLD", 0.3)
+    assert gated("pull-messages", signed(key)).content == b"" and len(gated.seen) == 5
+    monkeypatch.setattr(gate, "_HOLD", 60.0)
+    gated.status = 401
+    assert gated("pull-messages", signed(key)).status_code == 401
+
+
+@pytest.mark.parametrize("why", ["gone", "activate-node", "pull-messages"])
+def test_no_message_is_fetched_for_a_node_that_is_gone_or_began_anew(gated, key, why):
+    """It would be lost: Flower gives each once. A network that fails does not say that a connection
+    is gone.
+    """
+    gated.says = b""
+    before = Waiting(gated, key)
+    gated.says = b"m" * 100
+    if why == "gone":
+        before.gone.set()
+        assert before.ends.result(5)
+    else:
+        assert gated(why, signed(key)).content == gated.says
+        assert before.ends.result(5)[1].get("body", b"") == b""
+    count = len(gated.seen)
+    gated.tell()
+    time.sleep(0.3)
+    assert len(gated.seen) == count == (1 if why == "gone" else 2)
+
+
+def test_a_message_is_bytes_or_nothing():
+    for value in (10**12, 1.5, "text", [1, 2]):
+        assert raw(RecordDict({"fedloom": ConfigRecord({"message": value})})) == b""
+    for sent in (b"small", bytes(3 << 20)):
+        assert raw(content(sent)) == sent
 
 
 @pytest.mark.parametrize("size", [0, 1 << 20, (1 << 20) + 1, 23 << 20])
 def test_what_flower_cuts_a_message_into_is_within_the_limits(size):
     """The largest request does not grow with the model, and a message of 64 GiB has its tree."""
     message = content(os.urandom(size))
-    found = get_all_nested_objects(message)
-    for name, one in found.items():
+    objects = get_all_nested_objects(message)
+    for name, one in objects.items():
         asks = PushObjectRequest(object_id=name, object_content=one.deflate(), run_id=1 << 63)
         assert asks.ByteSize() + 1000 < OBJECT
-    each = get_object_tree(message).ByteSize() / len(found)
+    each = get_object_tree(message).ByteSize() / len(objects)
     assert each * (1001 + (1 << 36) / (OBJECT - SMALL)) < TREE
 
 
-# ------------------------------------------------------------------------------------ connections
+@pytest.mark.parametrize("most", [1, 2])  # messages in one request
+def test_a_message_that_flower_does_not_take_is_not_sent(most, monkeypatch):
+    class Grid:
+        def get_nodes(self):
+            return [types.SimpleNamespace(public_key=f"key {i}", node_id=i) for i in range(3)]
+
+        def push_messages(self, messages):
+            gone = [f"to {to}" if to != 1 else None for to in messages]
+            return gone if len(messages) <= most else []
+
+    roll = types.SimpleNamespace(client=[types.SimpleNamespace(key=f"key {i}") for i in range(3)])
+    monkeypatch.setattr(server, "as_pem", lambda key: key)
+    monkeypatch.setattr(server, "Message", lambda content, to, *_, **__: to)  # it wants a run
+    post = server.GridTransport(Grid(), roll)
+    assert post.push({0: b"m", 2: b"o"}, 5.0) == {"to 0": 0, "to 2": 2}
+    assert post.push({0: b"m", 1: b"n"}, 5.0) == {"to 0": 0}
+    assert Grid().push_messages([0, 1, 2]) == [] and post.push({1: b"n"}, 5.0) == {}
+
+
+def test_an_expired_certificate_is_named(fed, monkeypatch):
+    with pytest.raises(FlowerError, match="does not answer; start it with `fedloom deploy server"):
+        programs.run_flwr(fed, "list")
+    monkeypatch.setattr(programs, "days_left", lambda path: -2)
+    says = r"expired . days ago, and no node accepts it; make another"
+    for begun in (lambda: programs.link(fed), lambda: programs.run_flwr(fed, "list")):
+        with pytest.raises(ConfigError, match=says):
+            begun()
+
+
+# ------------------------------ connections
 def test_a_listener_closes_what_is_beyond_its_room():
     refusals = Counter()
     with (
         Listener(0, 2, 3, refusals.__getitem__, "127.0.0.1") as place,
-        contextlib.ExitStack() as all_,
+        contextlib.ExitStack() as stack,
     ):
         place.listen()
         to = place.getsockname()
 
         def come(source):
-            all_.enter_context(found := socket.create_connection(to, source_address=(source, 0)))
+            stack.enter_context(end := socket.create_connection(to, source_address=(source, 0)))
             try:
-                return all_.enter_context(place.accept()[0])
+                return stack.enter_context(place.accept()[0])
             except ConnectionAbortedError:
-                assert found.recv(1) == b""
+                assert end.recv(1) == b""
                 return None
 
         first = come("127.0.0.1")
@@ -389,9 +374,8 @@ class Served:
     """A gate as a process of its own, behind which nobody is."""
 
     def __init__(self, fed):
-        self.fed, self.port = fed, fed.settings().port
+        self.port, self.log = fed.settings().port, fed.home / "log"
         self.trusted = ssl.create_default_context(cafile=str(fed.certificate("ca")))
-        self.log = fed.home / "log"
         with open(self.log, "wb") as out:
             words = [sys.executable, "-c", ALONE, str(fed.path)]
             self.process = subprocess.Popen(words, stdout=out, stderr=out)
@@ -401,9 +385,13 @@ class Served:
         with open(f"/proc/{self.process.pid}/statm") as file:
             return int(file.read().split()[1]) * 4096
 
-    def open(self):
-        plain = socket.create_connection(("127.0.0.1", self.port), 10)
-        return self.trusted.wrap_socket(plain, server_hostname="127.0.0.1")
+    def open(self, begun="", headers=()):
+        """A connection. begun: a request that begins with this, and then has such headers."""
+        plain = socket.create_connection(("127.0.0.1", self.port), 30)
+        place = self.trusted.wrap_socket(plain, server_hostname="127.0.0.1")
+        lines = "".join(f"{k}: {v}\r\n" for k, v in dict(headers).items())
+        place.sendall((begun + lines + ("\r\n" if lines else "")).encode())
+        return place
 
     def answers(self):
         with contextlib.suppress(OSError), self.open():
@@ -413,12 +401,8 @@ class Served:
     def push(self, headers, chunked, most):
         """Send a body as fast as it is taken -> bytes that were taken, the answer."""
         piece, sent = bytes(1 << 16), 0
-        with self.open() as place:
-            given = headers | (
-                {"transfer-encoding": "chunked"} if chunked else {"content-length": str(most)}
-            )
-            told = "".join(f"{k}: {v}\r\n" for k, v in given.items())
-            place.sendall(f"POST {FLEET}push-object HTTP/1.1\r\nhost: x\r\n{told}\r\n".encode())
+        length = {"transfer-encoding": "chunked"} if chunked else {"content-length": str(most)}
+        with self.open(PUSH, headers | length) as place:
             with contextlib.suppress(OSError):
                 while sent < most:
                     place.sendall(b"10000\r\n" + piece + b"\r\n" if chunked else piece)
@@ -428,30 +412,32 @@ class Served:
         return sent, b""
 
 
+PUSH = f"POST {FLEET}push-object HTTP/1.1\r\nhost: x\r\n"
+GET = f"POST {FLEET}get-run HTTP/1.1\r\n"
+
+
 @pytest.fixture
 def served(fed):
-    found = Served(fed)
+    there = Served(fed)
     try:
-        until(found.answers, "the gate answers")
-        yield found
+        until(there.answers, "the gate answers")
+        yield there
     finally:
-        found.process.terminate()
-        found.process.wait(20)
+        there.process.terminate()
+        there.process.wait(20)
 
 
 def test_the_memory_of_a_gate_stays_flat(served, key):
     """Three bodies of 600 MB of each kind at a time took it, and Flower's server, to gigabytes."""
     assert served.push({}, False, 600 << 20)[1] in (b"HTTP/1.1 401", b"")  # all is imported
-    before, kinds = served.memory(), strangers(key)
-    once = signed(key)
+    before, kinds, once, done = served.memory(), strangers(key), signed(key), []
     assert served.push(once, False, 1 << 16)[1] == b"HTTP/1.1 503"  # nobody is behind this gate
     named = [kinds["no header"], kinds["another time"], kinds["an old time"], once]
-    done = []
 
     def attack(headers, chunked):
-        done.append(served.push(headers() if callable(headers) else headers, chunked, 600 << 20))
+        done.append(served.push(headers or signed(key), chunked, 600 << 20))
 
-    for headers in (*named, lambda: signed(key)):
+    for headers in (*named, None):
         for chunked in (False, True):
             threads = [threading.Thread(target=attack, args=(headers, chunked)) for _ in range(3)]
             for thread in threads:
@@ -467,25 +453,17 @@ def test_the_memory_of_a_gate_stays_flat(served, key):
 
 
 def test_connections_without_a_request_and_headers_without_an_end_are_closed(served):
-    with served.open() as place:
-        place.settimeout(30)
-        place.sendall(b"POST /v1/fleet/get-run HTTP/1.1\r\n" + b"a: " + b"b" * (1 << 15))
+    with served.open(GET + "a: " + "b" * (1 << 15)) as place:
         assert place.recv(12) in (b"HTTP/1.1 400", b"")
-    with served.open() as place:
-        place.settimeout(30)
+    with served.open(GET + "host: ") as place:
         began = time.monotonic()
-        place.sendall(b"POST /v1/fleet/get-run HTTP/1.1\r\nhost: ")
-        assert place.recv(1) == b""
-        assert time.monotonic() - began < 20
+        assert place.recv(1) == b"" and time.monotonic() - began < 20
 
 
 def test_a_node_that_waits_when_the_server_ends_is_told_to_ask_again(served, key):
     """After a 500 Flower's node asks nobody any more, though it stays alive."""
-    with served.open() as place:
-        place.settimeout(30)
-        given = signed(key) | {"content-length": "1000"}
-        told = "".join(f"{k}: {v}\r\n" for k, v in given.items())
-        place.sendall(f"POST {FLEET}push-object HTTP/1.1\r\nhost: x\r\n{told}\r\nbegun".encode())
+    with served.open(PUSH, signed(key) | {"content-length": "1000"}) as place:
+        place.sendall(b"begun")
         time.sleep(1)  # it waits for the rest
         served.process.terminate()
         assert place.recv(12) == b"HTTP/1.1 503"
