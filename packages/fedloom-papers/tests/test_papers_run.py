@@ -11,7 +11,6 @@ import pytest
 
 from fedloom_papers import run as papers_run
 from fedloom_papers.schedule import read_items
-from tiny import Fedloom
 
 LIST = """
 [[table]]
@@ -29,76 +28,65 @@ rows = ["fedavg"]
 points = { fedavg = "local.lr=0.02" }
 changes = ["rounds=3"]
 """
-WORDS = ("paper", "run", "plan.toml", "--out", "out")
+PLAN, OUT = Path("plan.toml"), Path("out")
 
 
 @pytest.fixture
-def listed(fedloom: Fedloom) -> Fedloom:
-    """A command line in a folder with a list of two small tables."""
-    Path("plan.toml").write_text(LIST)
-    return fedloom
+def run(fedloom):
+    """`fedloom paper run` in a folder with a list of two small tables -> what it says."""
+    PLAN.write_text(LIST)
+    return lambda *words, **more: fedloom("paper", "run", PLAN, "--out", OUT, *words, **more).output
 
 
-def lines() -> list[dict[str, object]]:
+def lines():
     """What has been run."""
-    file = Path("out/lines.jsonl")
+    file = OUT / "lines.jsonl"
     return [json.loads(x) for x in file.read_text().splitlines()] if file.is_file() else []
 
 
-def test_a_list_is_run_once_table_by_table(listed: Fedloom) -> None:
-    before = listed(*WORDS, "--dry-run").output
-    assert [x.split()[:4] for x in before.splitlines()[1:]] == [
-        ["fedsmoo:8", "smoke", "4", "4"],
-        ["fafed:2c", "smoke", "1", "1"],
-    ]
-    listed(*WORDS, "--quiet")
-    found = lines()
-    names = [x["settings"]["algorithm.name"] for x in found]  # type: ignore[index]
+def test_a_list_is_run_once_table_by_table(run):
+    planned = lambda: [line.split()[:4] for line in run("--dry-run").splitlines()[1:]]
+    assert planned() == [["fedsmoo:8", "smoke", "4", "4"], ["fafed:2c", "smoke", "1", "1"]]
+    run("--quiet")
+    made = lines()
+    names = [line["settings"]["algorithm.name"] for line in made]
     assert names == ["fedavg", "feddyn"] * 2 + ["fedavg"], "all rows at a seed, then the next"
-    assert [x["seed"] for x in found] == [0, 0, 1, 1, 0]
-    assert found[-1]["settings"]["local.lr"] == 0.02 and found[-1]["rounds"] == 3  # type: ignore[index]
-    listed(*WORDS, "--quiet", "--jobs", "2")
+    assert [line["seed"] for line in made] == [0, 0, 1, 1, 0]
+    assert made[-1]["settings"]["local.lr"] == 0.02 and made[-1]["rounds"] == 3
+    run("--quiet", "--jobs", "2")
+    assert len(lines()) == 5 and [left for *_, left in planned()] == ["0", "0"]
+    # lines of another commit are not mixed
+    old = [json.dumps(line | {"commit": "0123456789abcdef"}) + "\n" for line in lines()[1:]]
+    (OUT / "lines.jsonl").write_text("".join(old))
+    said = "left out: fedsmoo:8: its lines are of commit 0123456789ab"
+    assert said in run("--quiet") and len(lines()) == 4
+    run("--quiet", "--mix")
     assert len(lines()) == 5
-    after = listed(*WORDS, "--dry-run").output
-    assert [x.split()[3] for x in after.splitlines()[1:]] == ["0", "0"]
 
 
-def test_it_stops_when_time_is_up_and_goes_on(listed: Fedloom) -> None:
-    said = listed(*WORDS, "--quiet", "--hours", "1e-9").output
+def test_it_stops_when_time_is_up_and_goes_on(run):
+    said = run("--quiet", "--hours", "1e-9")
     assert "time is up; run the same command again to resume" in said and not lines()
-    listed(*WORDS, "--quiet", "--only", "fafed:2c", "--hours", "1")
+    run("--quiet", "--only", "fafed:2c", "--hours", "1")
     assert len(lines()) == 1
 
 
-def test_it_waits_while_the_file_is_there(listed: Fedloom, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_waits_while_the_file_is_there(run, monkeypatch):
     monkeypatch.setattr(papers_run, "_POLL", 0.05)
-    Path("out").mkdir()
-    pause = Path("out/pause").absolute()
+    OUT.mkdir()
+    pause, seen = (OUT / "pause").absolute(), []
     pause.touch()
-    seen: list[int] = []
 
-    def release() -> None:
+    def release():
         time.sleep(1.5)
         seen.append(len(lines()))
         pause.unlink()
 
     thread = threading.Thread(target=release)
     thread.start()
-    listed(*WORDS, "--quiet", "--only", "fafed:2c")
+    run("--quiet", "--only", "fafed:2c")
     thread.join()
     assert seen == [0] and len(lines()) == 1
-
-
-def test_lines_of_another_commit_are_not_mixed(listed: Fedloom) -> None:
-    listed(*WORDS, "--quiet")
-    file = Path("out/lines.jsonl")
-    kept = [x | {"commit": "0123456789abcdef"} for x in lines()][1:]
-    file.write_text("".join(json.dumps(x) + "\n" for x in kept))
-    said = listed(*WORDS, "--quiet").output
-    assert "left out: fedsmoo:8: its lines are of commit 0123456789ab" in said
-    assert len(lines()) == 4
-    listed(*WORDS, "--quiet", "--mix")
-    assert len(lines()) == 5
 
 
 @pytest.mark.parametrize(
@@ -116,16 +104,15 @@ def test_lines_of_another_commit_are_not_mixed(listed: Fedloom) -> None:
         ("[[table", "is no TOML"),
     ],
 )
-def test_a_list_that_is_none_is_refused(listed: Fedloom, text: str, says: str) -> None:
-    Path("plan.toml").write_text(text)
+def test_a_list_that_is_none_is_refused(run, text, says):
+    PLAN.write_text(text)
     with pytest.raises(Exception, match=says):
-        read_items(Path("plan.toml"))
-    listed(*WORDS, code=2)
+        read_items(PLAN)
+    run("--quiet", code=2)
 
 
-def test_the_committed_list_can_be_run() -> None:
+def test_the_committed_list_can_be_run():
     items = read_items(Path(__file__).parents[3] / "docs/results/plan.toml")
-    assert {item.id.partition(":")[0] for item in items} == {
-        *("fafed", "fiarse", "fedacg", "fedsmoo", "cfedavg", "fedwmsam")
-    }
+    papers = {"fafed", "fiarse", "fedacg", "fedsmoo", "cfedavg", "fedwmsam"}
+    assert {item.id.partition(":")[0] for item in items} == papers
     assert all(item.hours > 0 for item in items)
