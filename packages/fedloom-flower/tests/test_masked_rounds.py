@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import random
 import shutil
 
@@ -106,20 +105,6 @@ def test_noise_that_clients_add_is_summed_under_masks(tmp_path, quick):
 
 
 # ------------------------------ clients who vanish
-@pytest.mark.slow
-@pytest.mark.parametrize("step", ["keys", "round", "unmask"])
-def test_every_subset_that_may_vanish_at_a_step(step, tmp_path, quick):
-    """Of five clients at most two: the sum is the simulation's of those whose update came."""
-    cohort = [0, 1, 2, 4, 5]
-    make = made(cohort=[cohort] * 16, rounds=16, aggregation=IntegerRing(secure=True, bits=30))
-    gone = [{*some} for k in range(3) for some in itertools.combinations(cohort, k)]
-    nodes = Nodes(make(), tmp_path, lambda what, t, i: what == step and i in gone[t])
-    ours, _ = deployed(make, nodes)
-    lost = {(t, i) for t in range(16) for i in gone[t]} if step != "unmask" else set()
-    alone = simulated(make, lost)
-    assert same(ours.srv, alone.srv) and states_are(nodes.nodes, alone)
-
-
 @pytest.mark.parametrize("degree", [2, pytest.param(4, marks=SLOW)])
 def test_neighbours_alone_give_the_simulations_bits(degree, tmp_path, quick, monkeypatch):
     """Whoever vanishes at the second exchange; a neighbourhood that is too small gives no sum."""

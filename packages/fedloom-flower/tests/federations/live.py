@@ -33,7 +33,7 @@ LONG = 240.0  # seconds for what takes 40 on a busy machine
 
 class Live:
     """A server, and three clients, in a folder. Processes are started by the commands of users.
-    sites: a number of clients with files of their own, whose run is of the settings in `recipe`.
+    sites: names of clients with files of their own, in a run of the settings in `recipe`.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Live:
         folder: Path,
         *changes: str,
         recipe: str | Path = "digits",
-        sites: int | None = None,
+        sites: Sequence[str] | None = None,
         **settings: Any,
     ) -> None:
         deployment = {"port": free_port(), "local_port": free_port(), "deadline": 60.0} | settings
@@ -54,11 +54,9 @@ class Live:
         return [int(p.name) for p in sorted((self.fed.path / "nodes").iterdir())]
 
     # ------------------------------------------------------------------------------- processes
-    def start(self, name: str, *words: object, before: Sequence[str] = ()) -> None:
-        """Start a command of fedloom, again and again; what it says goes to a file. before: what it
-        is run by.
-        """
-        command = [*before, *LOOP, sys.executable, *map(str, words)]
+    def start(self, name: str, *words: object) -> None:
+        """Start a command of fedloom, again and again; what it says goes to a file."""
+        command = [*LOOP, sys.executable, *map(str, words)]
         with open(self.fed.path / f"{name}.out", "ab") as out:
             self.processes[name] = subprocess.Popen(
                 command, stdout=out, stderr=out, start_new_session=True
@@ -68,11 +66,11 @@ class Live:
         self.start("server", "-m", "fedloom", "deploy", "server", self.fed.path)
         until(lambda: "Ctrl-C" in self.said("server"), "the server answers")
 
-    def node(self, client: int, before: Sequence[str] = (), site: Path | None = None) -> None:
+    def node(self, client: int, site: Path | None = None) -> None:
         """Start a node. site: its own file."""
         words = "-m", "fedloom", "deploy", "node", self.fed.path, "--client", client
         data_option = () if site is None else ("--data", site)
-        self.start(f"node{client}", *words, *data_option, before=before)
+        self.start(f"node{client}", *words, *data_option)
 
     def nodes(self) -> None:
         """Start all nodes, and wait for them."""

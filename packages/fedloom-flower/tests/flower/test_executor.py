@@ -81,26 +81,17 @@ def answering(command, certificates):
             thread.join()
 
 
-@contextlib.contextmanager
-def running(program):
-    with Children() as children:
-        children.start(program)
-        yield children
-
-
-def said_anywhere() -> bytes:
+def said_anywhere():
     """All command lines of this machine."""
-    found = b""
-    for pid in filter(str.isdecimal, os.listdir("/proc")):
+    words = b""
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
-            found += Path(f"/proc/{pid}/cmdline").read_bytes()
-    return found
+            words += file.read_bytes()
+    return words
 
 
 def first_child(parent: int, seconds: float) -> int:
-    """The first process that another one forks, once it has its name and so is set to end with it.
-    It is looked for often: it may end soon.
-    """
+    """The first process that another one forks, once it has its name and so ends with it."""
     children = Path(f"/proc/{parent}/task/{parent}/children")
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -131,7 +122,8 @@ def test_only_the_executor_is_given_a_task_and_its_token_is_in_no_command(progra
             urllib.request.urlopen(ask, timeout=20, context=open_to_all)
         assert status() == Status.PENDING
         tokens = state.task_token_store
-        with running(taker):
+        with Children() as children:
+            children.start(taker)
             until(lambda: status() != Status.PENDING, "the executor has the task", 60)
             token = tokens[number].token.encode() if number in tokens else b"0" * 256
             assert TOKEN.fullmatch(token) and token not in said_anywhere()
@@ -143,7 +135,8 @@ def test_the_executor_asks_no_program_that_has_taken_the_port(programs, tmp_path
     taker, supernode = programs
     stranger = Folder(tmp_path / "stranger")
     make_authority(stranger, "127.0.0.1")
-    with answering(supernode.command, stranger) as (state, _), running(taker) as children:
+    with answering(supernode.command, stranger) as (state, _), Children() as children:
+        children.start(taker)
         _, status = task_in(state)
         with pytest.raises(AssertionError, match="waited"):
             until(lambda: status() != Status.PENDING, "it is asked", 8)

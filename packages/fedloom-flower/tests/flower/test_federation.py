@@ -169,7 +169,7 @@ def test_sites_are_described_and_then_train(tmp_path):
         command = [sys.executable, "-m", "fedloom", "deploy", "describe", *map(str, words)]
         return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
-    with live(tmp_path / "fed", recipe=tmp_path / "my.toml", sites=4) as there:
+    with live(tmp_path / "fed", recipe=tmp_path / "my.toml", sites=[""] * 4) as there:
         place = there.fed.path
         there.server()
         for i, site in enumerate(sites):
