@@ -68,20 +68,20 @@ def normed():
 
 
 TOP_K = FieldCodec(TopK(ratio=0.2), Residual())
-SCAFFOLD, SIZES = {"algorithm": Scaffold()}, {"capacities": CAPACITIES}
+SCAFFOLD, OF_SIZES = {"algorithm": Scaffold()}, {"capacities": CAPACITIES}
 ADAMW = Local(epochs=1, batch=4, lr=0.01, optimiser="adamw")
-ONE_DATA = {"apart": True}  # no node has the others' data: it knows of them by the roll
+OWN_DATA = {"apart": True}  # no node has the others' data: it knows of them by the roll
 PARTS = {
     "ef21": {"compress": FieldCodec(TopK(ratio=0.1), EF21())},
     "changes": SCAFFOLD | {"compress": Link(FieldCodec(TopK(ratio=0.1), EF21()))},
     "moon": {"objective": MOON()},
     "uniform": {"weighting": "uniform"},
     "weights": {"algorithm": FedSMOO(), "weighting": WEIGHTS},
-    "weights of parts": SCAFFOLD | SIZES | {"submodel": HeteroFL(), "weighting": WEIGHTS},
-    "heterofl": SCAFFOLD | SIZES | {"submodel": HeteroFL()},
-    "fedrolex": SCAFFOLD | SIZES | {"submodel": FedRolex()},
-    "fiarse": SIZES | {"submodel": FIARSE(), "compress": FieldCodec(QSGD(), Residual())},
-    "fjord": SIZES | {"submodel": FjORD()},
+    "weights of parts": SCAFFOLD | OF_SIZES | {"submodel": HeteroFL(), "weighting": WEIGHTS},
+    "heterofl": SCAFFOLD | OF_SIZES | {"submodel": HeteroFL()},
+    "fedrolex": SCAFFOLD | OF_SIZES | {"submodel": FedRolex()},
+    "fiarse": OF_SIZES | {"submodel": FIARSE(), "compress": FieldCodec(QSGD(), Residual())},
+    "fjord": OF_SIZES | {"submodel": FjORD()},
     "down": {"algorithm": FedACG(), "compress": Link(down=TopK(ratio=0.1)), "rounds": 4},
     "both ways": {"compress": Link(TOP_K, down=QSGD()), "rounds": 4},
     "median": {"aggregation": "median"},
@@ -94,12 +94,12 @@ PARTS = {
     "fedrep": {"private": FedRep(head=0.5), "aggregation": "median"},
     "fedbn": {"private": FedBN(), **normed()},
     "a norm of one's own": {"private": FedPer(layers=("2",)), **normed()},
-    "own data, probe": ONE_DATA | {"algorithm": FAFED(), "weighting": "uniform"},
-    "own data, weights": ONE_DATA | {"algorithm": FAFED(), "weighting": WEIGHTS},
-    "own data, examples": ONE_DATA | SCAFFOLD,
-    "own data, residual": ONE_DATA | {"algorithm": FedSMOO(), "compress": TOP_K},
-    "own data, labels": ONE_DATA | {"objective": FedLC()},
-    "own data, sub-model": ONE_DATA | SCAFFOLD | SIZES | {"submodel": HeteroFL()},
+    "own data, probe": OWN_DATA | {"algorithm": FAFED(), "weighting": "uniform"},
+    "own data, weights": OWN_DATA | {"algorithm": FAFED(), "weighting": WEIGHTS},
+    "own data, examples": OWN_DATA | SCAFFOLD,
+    "own data, residual": OWN_DATA | {"algorithm": FedSMOO(), "compress": TOP_K},
+    "own data, labels": OWN_DATA | {"objective": FedLC()},
+    "own data, sub-model": OWN_DATA | SCAFFOLD | OF_SIZES | {"submodel": HeteroFL()},
 }
 
 
@@ -335,7 +335,7 @@ class Anchored(FedAvg):
     ("settings", "said"),
     [
         (
-            {"algorithm": Anchored(), "submodel": FedRolex(), **SIZES},
+            {"algorithm": Anchored(), "submodel": FedRolex(), **OF_SIZES},
             "Anchored and FedRolex cannot be deployed together",
         ),
         ({"algorithm": FedAvg(), "attack": SignFlip(share=0.2)}, "an attack is of a simulation"),

@@ -166,32 +166,36 @@ def test_noise_of_clients_is_in_the_sum_of_those_who_came(tmp_path, quick):
 
 
 # ------------------------------ nodes that begin anew
-def test_a_node_that_was_killed_between_two_exchanges_counts_as_away(tmp_path):
+LOST = {"compress": Link(down=QSGD()), "algorithm": make_algorithm("fedavgm"), "cohort": 6}
+
+
+@pytest.mark.parametrize(
+    ("settings", "begins", "out"),
+    [
+        ({"cohort": [[0, 1, 2, 3]] * 2}, [("round", 0), ("unmask", 1)], (0, 1)),
+        (LOST | {"rounds": 5}, [("keys", 2)], (2, 1)),
+    ],
+    ids=["killed", "its folder is lost"],
+)
+def test_a_node_that_begins_anew_between_two_exchanges_is_out_of_one_round(
+    settings, begins, out, tmp_path, quick
+):
+    """After it a node that lost its folder gets a compressed broadcast whole."""
+
     def away(what, t, i):
-        if i == 1 and (what, t) in (("round", 0), ("unmask", 1)):
-            there.nodes[i] = there.start_node(i)
-        return False
-
-    make = made(cohort=[[0, 1, 2, 3]] * 2)
-    there = Nodes(make(), tmp_path, away)
-    ours, engine = deployed(make, there)
-    (one,) = engine.refused
-    assert (one.round, one.client, one.kind) == (0, 1, "declined") and "no keys" in one.why
-    assert same(ours.srv, simulated(make, {(0, 1)}).srv)
-
-
-def test_a_node_that_lost_its_folder_gets_a_compressed_broadcast_whole(tmp_path, quick):
-    def away(what, t, i):
-        if (what, t, i) == ("keys", 2, 1):
-            shutil.rmtree(tmp_path / "1")
+        if i == 1 and (what, t) in begins:
+            if settings.get("compress"):
+                shutil.rmtree(tmp_path / "1")
             there.nodes[1] = there.start_node(1)
         return False
 
-    make = made(compress=Link(down=QSGD()), rounds=5, cohort=6, algorithm=make_algorithm("fedavgm"))
+    make = made(**settings)
     there = Nodes(make(), tmp_path, away)
     ours, engine = deployed(make, there)
-    assert [(r.round, r.client) for r in engine.refused] == [(2, 1)]
-    assert same(ours.srv, simulated(make, {(2, 1)}).srv)
+    (one,) = engine.refused
+    assert (one.round, one.client, one.kind) == (*out, "declined")
+    assert settings.get("compress") or "no keys" in one.why
+    assert same(ours.srv, simulated(make, {out}).srv)
 
 
 def test_a_resumed_server_goes_on_and_a_round_is_unmasked_once(tmp_path):

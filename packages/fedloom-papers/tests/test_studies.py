@@ -109,6 +109,8 @@ def test_lines_that_cannot_be_read(tmp_path):
 
 
 def test_a_study_has_one_scale_and_runs_what_has_no_line(fedloom):
+    said = fedloom("paper", "private:plain", "--scale", "smoke", "--quiet").output
+    assert "not at scale smoke: it has one scale, paper" in said
     words = ("rounds=1", "data.partition.clients=10")
     fedloom("paper", "private:plain", "--quiet", *words)
     (line,) = evidence(Path("runs/papers"))
