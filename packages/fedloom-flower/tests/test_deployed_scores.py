@@ -105,6 +105,7 @@ def test_bins_tell_no_class_of_fewer_rows_than_the_least_count():
     bins[0, :, :4] = torch.tensor([[12.0, 12, 20, 9], [1, 2, 9, 3], [0, 4, 10, 0]])
     assert disclosed(bins)[0][:4] == [12, 0, 20, 0] and disclosed(bins)[2][:4] == [0, 0, 10, 0]
     assert disclosed(bins, least=4)[0][:4] == [12, 12, 20, 9]
+    assert disclosed(bins, least=9)[0][:4] == [12, 0, 20, 9]
     assert disclosed(bins, least=11)[0][:4] == [12, 0, 0, 0]
 
 

@@ -5,6 +5,7 @@ amounts to.
 from __future__ import annotations
 
 import ast
+import contextlib
 import math
 from typing import NamedTuple
 
@@ -14,7 +15,8 @@ from torch import nn
 from fedloom.algorithms.registry import ALGORITHMS, make_algorithm
 from fedloom.config import resolve
 from fedloom.core.vector import fields, rec
-from fedloom.data import dirichlet_recycled, iid, pathological
+from fedloom.data import SOURCES, dirichlet_recycled, iid, pathological
+from fedloom.errors import DataError
 from fedloom.models import MODELS
 from fedloom_papers.catalogue import ENTRIES, entries_of
 from fedloom_papers.plan import changes_of
@@ -36,9 +38,21 @@ def _printed(cell):
     return cell.text or ("" if cell.value is None else f"{cell.value:g}")
 
 
-def _nothing(entry):
-    """A sketch, or counts of data that are elsewhere."""
+def _sketch(entry):
+    """Nothing to compare."""
     return ()
+
+
+def _data_sets(entry):
+    """Counts of the copies here; without a copy nothing is compared."""
+    for dataset, name in (("CIFAR-10", "cifar10"), ("CIFAR-100", "cifar100")):
+        with contextlib.suppress(DataError):
+            data = SOURCES[name](partition=iid(clients=1), download=False)
+            here = {"n_train": len(data.inputs), "n_test": len(data.test_inputs)}
+            size = "x".join(map(str, data.inputs.shape[1:]))
+            here |= {"n_classes": data.classes, "input_size": size}
+            for cell in (cell for cell in entry.cells() if cell.dataset == dataset):
+                yield f"{dataset}, {cell.metric}", _printed(cell), str(here[cell.metric])
 
 
 # ------------------------------ networks
@@ -184,8 +198,8 @@ def _class_shares(entry):
 
 
 _CHECKS = {
-    "sketch": _nothing,
-    "data_sets": _nothing,
+    "sketch": _sketch,
+    "data_sets": _data_sets,
     "layers": _layers,
     "complexity": _complexity,
     "grids": _grids,
