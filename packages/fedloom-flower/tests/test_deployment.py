@@ -315,6 +315,7 @@ def test_a_node_refuses_what_is_no_message_for_it(tmp_path):
     node, ask = first_node(tmp_path), asking("round", 0, 2)
     for raw, said in (
         (b"", "does not begin with FEDLOOM2"),
+        (b"FEDLOOM1" + encode(ask, {})[8:], "does not begin with FEDLOOM2"),
         (encode(ask, {}), "a packet has the fields"),
         (encode(asking("round", 0, 1), {}), "the message is for client 1"),
         (encode(asking("round", 0, 2, "q"), {}), "of run 'q'"),
