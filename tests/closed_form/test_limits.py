@@ -1,17 +1,24 @@
-"""Where one method must become another, bit for bit."""
+"""Where one method must become another, and where parts change nothing, bit for bit."""
 
 from __future__ import annotations
+
+import functools
 
 import pytest
 import torch
 
+from cases import CASES
 from fedloom import FedAvg, Local, LocalSGD
+from fedloom.algorithm import Trait
 from fedloom.algorithms import (
     FAFED,
+    CFedAvg,
     FedACG,
     FedCM,
     FedDyn,
+    FedSMOO,
     Scaffold,
+    diloco,
     fedadam,
     fedavgm,
     fedgamma,
@@ -20,21 +27,27 @@ from fedloom.algorithms import (
     fedspeed,
     mofedsam,
 )
-from fedloom.core.vector import rec
-from fedloom.engines.client_results import Request, TrainTask
-from fedloom.federation.schedules import Exponential
+from fedloom.algorithms.registry import ALGORITHMS, make_algorithm
+from fedloom.checks.tiny_federation import experiment, run
+from fedloom.compression.codecs import Dense, RandomDropping, TopK
+from fedloom.compression.error_feedback import EF21, Forget, Residual
+from fedloom.compression.link import FieldCodec, Link
+from fedloom.core.vector import leaves
+from fedloom.objectives import OrderedDistillation
+from fedloom.submodels import FIARSE, SUBMODELS
 from fedloom.wrappers import (
     Average,
     Clip,
     Lookahead,
     Momentum,
+    Nesterov,
     Prox,
     Sam,
     ServerAdam,
     ServerOpt,
     WeightDecay,
 )
-from tiny import quadratics, same, small, trace
+from tiny import bits, near, quadratics, same, small, trace
 
 EQUAL = {
     "FedProx(0) is FedAvg": (fedprox(mu=0.0), FedAvg()),
@@ -63,18 +76,20 @@ EQUAL = {
     "Sam(rho 0) is nothing": (Sam(inner=Scaffold(), rho=0.0), Scaffold()),
     "Sam(rho 0) is nothing around FAFED": (Sam(inner=FAFED(), rho=0.0), FAFED()),
     "Average(1) is nothing": (ServerOpt(inner=LocalSGD(), opt=Average()), LocalSGD()),
-    "server momentum of FedAvg is FedAvgM": (
-        ServerOpt(inner=FedAvg(), opt=Momentum(beta=0.6)),
-        fedavgm(beta=0.6),
-    ),
     "FedAdam is a server optimiser": (
         fedadam(server_lr=0.2),
         ServerOpt(inner=FedAvg(), opt=ServerAdam(lr=0.2)),
     ),
+    "FedSMOO(rho 0) is FedDyn": (FedSMOO(rho=0.0, beta=4.0), FedDyn(alpha=0.25)),
+    "CFedAvg of plain moves is FedAvg": (CFedAvg(), FedAvg()),
+    "DiLoCo of plain steps keeps nothing": (
+        diloco(),
+        ServerOpt(inner=FedAvg(), opt=Nesterov()),
+    ),
 }
+
+
 # torch.equal, not the bytes: x + 0 m may turn -0 into 0
-
-
 @pytest.mark.parametrize("name", EQUAL)
 def test_limit(name):
     one, other = (
@@ -84,63 +99,96 @@ def test_limit(name):
     assert not torch.equal(one[0], one[-1])
 
 
-def test_first_round_of_fedacg_is_fedproxs():
-    one, other = (
-        [loop.state.srv.x for loop in trace(small(algorithm, torch.float64), 2)]
-        for algorithm in (FedACG(lam=0.8, beta=0.3), fedprox(mu=0.3))
-    )
-    torch.testing.assert_close(one[1], other[1], rtol=0, atol=1e-15)
-    assert not torch.allclose(one[2], other[2], rtol=0, atol=1e-6)
+def test_sam_at_the_clients_is_the_wrapper():
+    local = {"epochs": 1, "batch": 1, "lr": 0.1}
+    one = quadratics(Sam(inner=Scaffold(), rho=0.2), (2, 1, 3, 2), local=Local(**local))
+    two = quadratics(Scaffold(), (2, 1, 3, 2), local=Local(**local, sam=0.2))
+    for a, b in zip(trace(one, 5), trace(two, 5), strict=True):
+        assert torch.equal(a.state.srv.x, b.state.srv.x)
 
 
-def test_first_round_of_scaffold_is_fedavgs():
-    one, other = (
-        [loop.state.srv.x for loop in trace(small(algorithm), 2)]
-        for algorithm in (Scaffold(), FedAvg())
-    )
-    assert torch.equal(one[1], other[1])
-    assert not torch.equal(one[2], other[2])
+# ------------------------------------------------------------------- capacity 1, ratio 1, and both
+LOSSLESS = {
+    "dense": FieldCodec(Dense(), Residual()),
+    "top": FieldCodec(TopK(ratio=1.0), Residual()),
+    "top by layer": FieldCodec(TopK(ratio=1.0, scope="layer"), Forget()),
+    "dropping": FieldCodec(RandomDropping(ratio=1.0), Residual()),
+}
+PARTIAL = [name for name in ALGORITHMS if Trait.WHOLE_MODEL not in make_algorithm(name).traits]
 
 
-def test_scaffolds_options_agree_where_the_gradient_is_the_same_everywhere():
-    # K = 1 on the client's whole data: the mean direction is the gradient at the received model
-    local = Local(steps=1, batch=None, lr=0.1)
-    ends = [
-        list(trace(quadratics(Scaffold(option=o), cohort=3, local=local), 9))[-1] for o in (1, 2)
+def ends(name, **parts):
+    """What the server has learnt, and what every client remembers of the algorithm, as bits."""
+    *_, loop = trace(small(make_algorithm(name), **parts), 3)
+    rows = loop.memory.get(range(loop.fed.population))
+    tensors = leaves(loop.state.srv, *(rows[i].alg for i in sorted(rows)))
+    return [bits(v + 0.0) for v in tensors]  # -0 and 0 are one number
+
+
+base = functools.cache(ends)
+
+
+@pytest.mark.parametrize("name", PARTIAL)
+def test_capacity_one_is_the_base_algorithm(name):
+    assert ends(name, submodel=FIARSE(), capacities=[1.0]) == base(name)
+
+
+RULES = [*SUBMODELS, "scalefl, as its code", "fjord, distilled", "fjord, FedNTD", "fiarse, shards"]
+RULES += ["fiarse, masked steps", "heterofl, budget", "fedrolex, no scaler", "fjord, scaffold"]
+
+
+class SelfTaught(OrderedDistillation):
+    """The same loss, without a rule that draws parts."""
+
+    needs = None
+
+
+@pytest.mark.parametrize("case", RULES)
+def test_every_scheme_at_capacity_one_is_the_base_algorithm(case):
+    trial = CASES[case].make(capacities=[1.0])
+    loss = trial.objective
+    if isinstance(loss, OrderedDistillation):
+        loss = SelfTaught(**vars(loss))
+    parts = {"algorithm": trial.algorithm, "objective": loss, "model": trial.model}
+    one, other = run(trial), run(experiment(**parts, local=trial.local))
+    assert same(one.srv, other.srv)
+    assert all(same(one.memory[i], other.memory[i]) for i in other.memory)
+    assert (one.up, one.down) == (other.up, other.down)
+
+
+@pytest.mark.parametrize(
+    ("name", "codec"), [*((n, "top") for n in ALGORITHMS), *(("scaffold", c) for c in LOSSLESS)]
+)
+def test_ratio_one_is_the_base_algorithm(name, codec):
+    assert ends(name, compress=LOSSLESS[codec]) == base(name)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "scaffold", "fedacg", "feddyn", "mime"])
+def test_both_at_once_are_the_base_algorithm_and_anything_less_is_another_run(name):
+    less = FieldCodec(TopK(ratio=0.9), Residual())
+    parts = {"submodel": FIARSE(), "capacities": [1.0]}
+    assert ends(name, compress=LOSSLESS["top"], **parts) == base(name)
+    assert ends(name, compress=less) != base(name)
+    if name in PARTIAL:
+        parts["capacities"] = [0.3, 1.0]
+        assert ends(name, **parts) != base(name)
+        assert ends(name, compress=LOSSLESS["top"], **parts) == ends(name, **parts)
+        assert ends(name, compress=less, **parts) != ends(name, **parts)
+
+
+# other sums of the same: equal but for rounding
+NEAR = [
+    *((FieldCodec(via.codec, EF21()), 1e-13) for via in LOSSLESS.values()),
+    *((Link(down=via.codec), 1e-13) for via in LOSSLESS.values()),
+]
+
+
+@pytest.mark.parametrize(("link", "atol"), NEAR)
+def test_ratio_one_with_ef21_or_on_the_way_down_is_the_base_algorithm_of_everybody(link, atol):
+    settings = {"cohort": 1.0, "weighting": "uniform"}
+    for_all = [
+        [*trace(small(FedACG(), torch.float64, **settings, **parts), 4)][-1].state.srv
+        for parts in ({}, {"compress": link})
     ]
-    torch.testing.assert_close(ends[0].state.srv.c, ends[1].state.srv.c, rtol=0, atol=1e-13)
-    assert float(ends[0].state.srv.c.abs().max()) > 0.1
-
-
-class Rates(FedAvg):
-    """Sends what it was told beside its model."""
-
-    def finish(self, x, loc, msg, mem, job):
-        told = torch.tensor([job.lr_sum, job.lr, job.steps, job.step, job.round, job.last])
-        return rec(delta=x - msg.x, weight=job.weight, told=told.to(x)), mem
-
-    def unweighted(self, up, job):
-        return rec(told=up.told)
-
-
-def test_jobs_say_what_the_engine_does():
-    schedule, cohorts = Exponential(decay=0.5, step_decay=0.9), [[1], [2], [1], [0], [1]]
-    sizes = (1, 4, 3, 2)
-    local = Local(epochs=1, batch=1, lr=0.3, schedule=schedule)
-    loop = quadratics(Rates(), sizes, local=local).build()
-    loop.engine.open(loop.plan, loop.fed, loop.net)
-    msg, memory, last = rec(x=torch.zeros(2, dtype=torch.float64)), {}, {}
-    for t, (i,) in enumerate(cohorts):
-        answer = loop.engine.map(Request.TRAIN, TrainTask(msg, torch.empty(0), memory, [i], t))
-        memory |= answer.memories
-        told = answer.nodes[0][2].unweighted.told
-        rates = [0.3 * 0.5**t * 0.9**k for k in range(sizes[i])]
-        want = [sum(rates), rates[-1], sizes[i], sizes[i] - 1, t, last.get(i, -1)]
-        torch.testing.assert_close(told, torch.tensor(want).double(), rtol=0, atol=1e-7)
-        last[i] = t
-
-
-def test_same_seed_same_bits_and_another_seed_other_bits():
-    ends = [[*trace(small(Scaffold(), seed=s), 3)][-1].state.srv for s in (1, 1, 2)]
-    assert same(ends[0], ends[1])
-    assert not torch.equal(ends[0].x, ends[2].x)
+    for a, b in zip(*map(leaves, for_all), strict=True):
+        near(a, b, atol)

@@ -1,4 +1,4 @@
-"""The papers' losses against their formulas in numpy, and the cases where a loss is known."""
+"""The papers' losses against their formulas in numpy, in rounds, and what they refuse."""
 
 from __future__ import annotations
 
@@ -10,30 +10,32 @@ import torch
 from torch import nn
 from torch.func import grad, vmap
 
+from fedloom import FedAvg, Local
 from fedloom.core.net import Net
 from fedloom.core.vector import rec
-from fedloom.objectives import MOON, CrossEntropy, FedDecorr, FedLC, FedMLB, FedNTD
+from fedloom.data import from_clients
+from fedloom.errors import CompositionError, ConfigError, DataError
+from fedloom.objectives import MOON, OBJECTIVES, CrossEntropy, FedDecorr, FedLC, FedMLB, FedNTD
 from fedloom.objectives.feddecorr import decorrelation
 from fedloom.objectives.fedntd import not_true
-from fedloom.objectives.moon import contrast
 from losses import (
     BATCH,
     CASES,
     COUNTS,
     INPUTS,
     LABELS,
-    NOTHING,
     REF,
-    SEEN,
     D,
     X,
     blocks,
     ce,
     close,
+    cos,
     live_gradient,
     t,
     three_blocks,
 )
+from tiny import small, trace
 
 each_case = pytest.mark.parametrize("case", CASES)
 # a batch that is seen as a whole is never padded
@@ -50,24 +52,21 @@ def test_values_are_the_formulas(case):
     assert loss.shape == (() if isinstance(objective, FedDecorr) else (len(LABELS),))
     close(loss, formula(X))
     close(objective.mean(three_blocks(), t(X), BATCH, t(REF), mem), np.mean(formula(X)))
+    z = blocks([X] * 3, INPUTS)[2]
+    close(objective.score(t(z), BATCH), ce(z))
 
 
 @each_case
 def test_gradients_are_the_formulas_differences(case):
+    """On the live path, and by functional transforms; the module is left in training mode."""
     objective, mem, formula = CASES[case]
-    h = 1e-5
+    net, h = three_blocks(), 1e-5
     want = [(formula(X + h * e).mean() - formula(X - h * e).mean()) / (2 * h) for e in np.eye(D)]
-    got, _ = live_gradient(three_blocks(), objective, mem)
-    close(got, np.array(want), 1e-8)
-
-
-@each_case
-def test_the_live_path_and_functional_transforms_agree(case):
-    objective, mem, _ = CASES[case]
-    net = three_blocks()
-    want, value = live_gradient(net, objective, mem)
+    found, value = live_gradient(net, objective, mem)
+    close(found, np.array(want), 1e-8)
+    assert all(m.training for m in net.module.modules())
     mean = lambda x: objective.mean(net, x, BATCH, t(REF), mem)
-    close(grad(mean)(t(X)), want)
+    close(grad(mean)(t(X)), found)
     close(mean(t(X)), value)
 
 
@@ -116,20 +115,6 @@ def test_dead_features_give_finite_gradients(case):
     assert g.isfinite().all()
 
 
-@each_case
-def test_the_score_is_plain_cross_entropy(case):
-    z = blocks([X] * 3, INPUTS)[2]
-    close(CASES[case][0].score(t(z), BATCH), ce(z))
-
-
-@each_case
-def test_the_module_is_left_in_training_mode(case):
-    objective, mem, _ = CASES[case]
-    net = three_blocks()
-    live_gradient(net, objective, mem)
-    assert all(m.training for m in net.module.modules())
-
-
 @pytest.mark.parametrize("case", ["fedntd", "fedlc", "fedmlb"])
 def test_sequences_are_the_mean_over_their_places(case):
     objective, mem, _ = CASES[case]
@@ -154,10 +139,6 @@ def test_sequences_are_the_mean_over_their_places(case):
 
 
 # ------------------------------------------------------------------------------ what is known
-def test_fedlc_without_tau_is_cross_entropy():
-    net = three_blocks()
-    mem = rec(counts=t(COUNTS))
-    close(FedLC(tau=0.0).loss(net, t(X), BATCH, t(REF), mem), ce(blocks([X] * 3, INPUTS)[2]))
 
 
 @pytest.mark.parametrize("counts", [[4.0, 0.0, 9.0], [4.0, 0.0, 9.0, 0.0], [4.0]])
@@ -176,55 +157,12 @@ def test_fedlc_gives_absent_classes_no_gradient(counts):
     assert len(present) == 1 or rows[present].abs().min() > 1e-3
 
 
-def test_fedmlb_begins_at_twice_the_cross_entropy():
-    net, plain = three_blocks(), ce(blocks([X] * 3, INPUTS)[2])
-    for b in range(3):
-        close(net.path([t(X)] * b + [t(X).clone()] * (3 - b), BATCH[0]), net(t(X), BATCH[0]), 0)
-    close(FedMLB().loss(net, t(X), BATCH, t(X), NOTHING), 2 * plain)
-    close(FedMLB(lam1=0.25, lam2=9.0).loss(net, t(X), BATCH, t(X), NOTHING), 1.25 * plain)
-
-
-def test_fedmlb_trains_local_blocks_through_received_ones():
-    # without the main path's loss the head would still get a gradient from the divergence only
-    alone = FedMLB(lam1=1.0, lam2=0.0)
-    got, _ = live_gradient(three_blocks(), alone, NOTHING)
-    main, _ = live_gradient(three_blocks(), CrossEntropy(), NOTHING)
-    through = got - main
-    assert float(through[: D - 18].abs().max()) > 1e-3
-    close(through[D - 18 :], torch.zeros(18, dtype=torch.float64), 1e-15)
-
-
-def test_stopping_the_gradient_changes_it_and_not_the_loss():
-    (g, a), (h, b) = (
-        live_gradient(three_blocks(), FedMLB(stop_gradient=s), NOTHING) for s in (False, True)
-    )
-    close(a, b, 0)
-    assert float((g - h).abs().max()) > 1e-3
-
-
-def test_fedntd_begins_at_the_cross_entropys_share():
-    net, plain = three_blocks(), ce(blocks([X] * 3, INPUTS)[2])
-    close(FedNTD(beta=0.3).loss(net, t(X), BATCH, t(X), NOTHING), 0.7 * plain)
-    got, _ = live_gradient(net, FedNTD(form="official"), NOTHING, X, X)
-    close(got, live_gradient(net, CrossEntropy(), NOTHING)[0])  # the divergence is at its minimum
-
-
 def test_one_class_alone_has_nothing_to_distil():
     z = t(np.array([[2.0], [3.0]])).requires_grad_()
     value = not_true(z, z.detach() + 1, t(np.array([0, 0])), 1.0)
     (g,) = torch.autograd.grad(value.sum(), z)
     close(value.detach(), np.zeros(2), 0)
     close(g, np.zeros((2, 1)), 0)
-
-
-def test_moon_with_the_received_model_as_the_previous_one_is_constant():
-    h = blocks([X] * 3, INPUTS)[1]
-    close(contrast(t(h), t(h) * 2, t(h) * 2, 0.5), np.full(6, np.log(2)))
-    mem = SEEN._replace(prev=t(REF))
-    got, value = live_gradient(three_blocks(), MOON(), mem)
-    want, plain = live_gradient(three_blocks(), CrossEntropy(), mem)
-    close(got, want)
-    close(value, plain + np.log(2))
 
 
 def test_moon_without_a_previous_model_is_cross_entropy():
@@ -246,15 +184,6 @@ def test_moon_needs_no_finite_model_at_zero():
     mem = MOON().init(rec(counts=t(COUNTS), d=net.layout.d))
     loss = MOON().loss(net, net.init(), BATCH, net.init(), mem)
     assert loss.isfinite().all()
-
-
-@pytest.mark.parametrize("shape", [(4, 7), (9, 3), (5, 5)])
-def test_decorrelation_is_a_multiple_of_the_mean_squared_correlation(shape):
-    h = np.random.default_rng(1).normal(size=shape)
-    n, f = shape
-    corr = np.corrcoef(h.T)
-    off = corr[~np.eye(f, dtype=bool)]
-    close(decorrelation(t(h)), (n - 1) ** 2 / n * (off**2).mean(), 1e-7)  # 1e-8 beside a variance
 
 
 @pytest.mark.parametrize("shape", [(1, 4), (6, 1)])
@@ -288,3 +217,137 @@ def test_a_label_that_is_no_class_is_an_error():
     for label in (3, -1):
         with pytest.raises((IndexError, RuntimeError), match="out of bounds"):
             CrossEntropy().score(torch.zeros(2, 3), (None, torch.tensor([0, label])))
+
+
+# -------------------------------------------------------------------------------- through rounds
+def plain_data():
+    source = np.random.default_rng(9)
+    return from_clients(
+        [
+            (source.normal(size=(n, 3)), np.r_[0, 1, 2, source.integers(0, 3, n - 3)])
+            for n in (6, 5, 7)
+        ],
+        dtype=torch.float64,
+    )
+
+
+def rounds_of(objective, cohorts):
+    settings = {
+        "model": three_blocks().module,
+        "data": plain_data(),
+        "cohort": cohorts,
+        "rounds": len(cohorts),
+        "local": Local(steps=1, batch=None, lr=0.5),
+        "objective": objective,
+    }
+    return small(FedAvg(), torch.float64, **settings)
+
+
+def test_moon_remembers_the_last_local_model_of_those_who_took_part():
+    # one client per round: the server's model after it is that client's last local one
+    cohorts, seen, after = [[0], [2], [0]], [], []
+    for loop in trace(rounds_of(MOON(), cohorts), 3):
+        after.append(loop.state.srv.x.clone())
+        seen.append({i: row.obj for i, row in loop.memory.get(range(3)).items()})
+    assert [sorted(s) for s in seen] == [[], [0], [0, 2], [0, 2]]
+    assert all(float(row.seen) == 1 for s in seen for row in s.values())
+    for t_, i, maker in [(1, 0, 1), (2, 0, 1), (2, 2, 2), (3, 0, 3), (3, 2, 2)]:
+        close(seen[t_][i].prev, after[maker], 1e-14)
+
+
+def test_moons_term_begins_with_a_clients_second_participation():
+    cohorts = [[0], [2], [0]]
+    ends = [
+        [loop.state.srv.x.clone() for loop in trace(rounds_of(o, cohorts), 3)]
+        for o in (MOON(mu=3.0), CrossEntropy())
+    ]
+    close(ends[0][1], ends[1][1], 1e-14)
+    close(ends[0][2], ends[1][2], 1e-14)
+    # the third round is one step of the formula, with the first round's model as the previous one
+    data = plain_data()
+    own = data.clients.of(0)
+    inputs, labels = data.inputs[own].numpy(), data.targets[own].numpy()
+    x1, x2 = (ends[0][k].numpy() for k in (1, 2))
+
+    def loss(x):
+        h, h_ref, h_prev = (blocks([v] * 3, inputs)[1] for v in (x, x2, x1))
+        near, far = np.exp(cos(h, h_ref) / 0.5), np.exp(cos(h, h_prev) / 0.5)
+        return (ce(blocks([x] * 3, inputs)[2], labels) - 3 * np.log(near / (near + far))).mean()
+
+    h = 1e-5
+    g = np.array([(loss(x2 + h * e) - loss(x2 - h * e)) / (2 * h) for e in np.eye(D)])
+    close(ends[0][3], x2 - 0.5 * g, 1e-8)
+
+
+def test_fedlc_remembers_its_own_label_counts():
+    *_, loop = trace(rounds_of(FedLC(), [[0, 1], [1, 2], [0, 2]]), 3)
+    data = loop.fed.data
+    for i, row in loop.memory.get(range(3)).items():
+        labels = data.targets[data.clients.of(i)].numpy()
+        close(row.obj.counts, np.bincount(labels, minlength=3).astype(float), 0)
+
+
+# ------------------------------------------------------------------------------------- bad input
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: MOON(tau=0.0), "MOON.tau"),
+        (lambda: MOON(mu=-1.0), "MOON.mu"),
+        (lambda: FedMLB(tau=-1.0), "FedMLB.tau"),
+        (lambda: FedDecorr(beta=-0.1), "FedDecorr.beta"),
+        (lambda: FedLC(tau=-1.0), "FedLC.tau"),
+        (lambda: FedNTD(form="other"), "FedNTD.form must be one of fedacg, official"),
+        (lambda: FedNTD(beta=1.5), r"FedNTD.beta must be in \[0, 1\] with form 'fedacg'"),
+    ],
+)
+def test_settings_out_of_range_are_refused(make, says):
+    with pytest.raises(ConfigError, match=says):
+        make()
+    assert FedNTD(form="official", beta=1.5).beta == 1.5
+
+
+class Opaque(nn.Module):
+    """No blocks."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(5, 3)
+
+    def forward(self, inputs):
+        return self.net(inputs)
+
+
+@pytest.mark.parametrize("name", ["moon", "fedmlb", "feddecorr"])
+def test_a_model_without_blocks_is_refused_by_name(name):
+    experiment = small(FedAvg(), model=Opaque(), objective=OBJECTIVES[name]())
+    with pytest.raises(CompositionError, match=f"{OBJECTIVES[name].__name__} and Opaque: .*blocks"):
+        list(trace(experiment, 1))
+
+
+@pytest.mark.parametrize("name", ["moon", "feddecorr"])
+def test_features_that_nothing_trains_are_refused(name):
+    model = nn.Sequential(nn.Flatten(), nn.Linear(5, 3))
+    with pytest.raises(CompositionError, match="nothing before '1' has a trained parameter"):
+        list(trace(small(FedAvg(), model=model, objective=OBJECTIVES[name]()), 1))
+
+
+@pytest.mark.parametrize("name", ["moon", "fedmlb", "feddecorr"])
+def test_check_tries_the_blocks_on_a_batch(name):
+    class Squashed(nn.Sequential):
+        blocks = ("0", "1")
+
+        def forward(self, inputs):
+            return self[1](torch.tanh(self[0](inputs)))
+
+    wrong, objective = Net(Squashed(nn.Linear(5, 4), nn.Linear(4, 3))), OBJECTIVES[name]()
+    with pytest.raises(CompositionError, match=f"{objective.name} and Squashed: .* 0, 1"):
+        objective.check(wrong, torch.ones(2, 5))
+    objective.check(Net(nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 3))), torch.ones(2, 5))
+
+
+def test_fedlc_needs_labels():
+    with pytest.raises(DataError, match="FedLC needs integer class labels"):
+        FedLC().init(rec(counts=torch.zeros(0), d=3))
+    numbers = from_clients([(np.ones((4, 5)), np.array([0.5, 1.0, 2.0, 0.1]))], dtype=torch.float32)
+    with pytest.raises(DataError, match="labels"):
+        list(trace(small(FedAvg(), data=numbers, cohort=1.0, objective=FedLC()), 1))

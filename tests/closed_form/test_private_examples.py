@@ -127,12 +127,6 @@ def test_clients_at_once_have_the_same_batches_noise_and_masks(algorithm: Any) -
     assert told[0] == told[1] and all(loss is None for loss, _ in told[0])
 
 
-@pytest.mark.slow
-def test_worker_processes_have_the_same_bits() -> None:
-    one, other = noisy(FedAvg(), "serial"), noisy(FedAvg(), "workers:2")
-    assert torch.equal(one.state.x, other.state.x)
-
-
 @pytest.mark.filterwarnings("ignore")
 def test_sums_are_those_of_opacus() -> None:
     """In tests alone: opacus is no dependency."""

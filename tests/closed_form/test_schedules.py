@@ -104,12 +104,6 @@ def test_cfedavgs_decaying_rate():
             assert InverseSqrt(scale=a)(t, 3) == pytest.approx(math.sqrt(a / (t + a)), rel=1e-14)
 
 
-def test_every_schedule_is_a_positive_factor():
-    for make in SCHEDULES.values():
-        made = make()
-        assert all(made(t, k) > 0 for t in (0, 3, 50) for k in (0, 2))
-
-
 class Told(LocalSGD):
     """An algorithm whose server keeps what it is told of the round."""
 
@@ -129,14 +123,13 @@ def test_the_server_is_told_the_rate_of_the_longest_clients_last_step():
 
 # ---------------------------------------------------------------------- FedACG's code: by the epoch
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["serial", "vectorised:2", "workers:2"])
+@pytest.mark.parametrize("engine", ["serial", "vectorised:2"])
 @pytest.mark.parametrize("method", [LocalSGD(), Scaffold()])
-def test_a_rate_may_fall_by_the_clients_own_passes(method, engine, engine_of):
+def test_a_rate_may_fall_by_the_clients_own_passes(method, engine):
     """Epoch e of round t has the rate eta decay^(t + e), whatever its number of steps."""
     sizes, epochs, decay = (2, 5, 3, 2), 3, 0.8
     falls = Exponential(decay=decay, step_decay="epoch")
     local = Local(epochs=epochs, batch=1, lr=0.1, schedule=falls)
-    engine = engine_of(engine) if engine.startswith("workers") else engine
     run = quadratics(method, sizes, local=local, weighting="uniform", engine=engine)
     x, c, c_i = np.zeros(2), np.zeros(2), np.zeros((4, 2))
     for t, loop in enumerate(trace(run, 4)):

@@ -12,7 +12,6 @@ import torch.nn.functional as F
 from torch import nn
 
 from fedloom import Experiment, FedAvg, Local, models
-from fedloom.checks.tiny_federation import experiment
 from fedloom.core.dropout import seeded
 from fedloom.core.net import Net, Variables
 from fedloom.core.vector import rec
@@ -23,12 +22,10 @@ from fedloom.evaluation.settings import Evaluation
 from fedloom.objectives import Function, MaskedCrossEntropy, OrderedDistillation, SelfDistillation
 from fedloom.submodels import (
     FIARSE,
-    FedRolex,
     FjORD,
     HeteroFL,
     ScaleFL,
     SubModel,
-    behind_mask,
     greedy,
 )
 from fedloom.submodels.slicing.flow import Cut
@@ -112,18 +109,6 @@ def test_fiarse_moves_by_its_factor():
     # capacity 1/2: tau = 6; at 8: b = 1 + 2 * 8 * 6 / 14^2, at 6: 3/2
     new = _one_round(FIARSE(), [8.0, -6.0, 4.0, 2.0], [[1, 1, 1, 1]], [0.5])
     assert new == pytest.approx([8 - (1 + 96 / 196), -6 - 1.5, 4.0, 2.0], rel=1e-15)
-
-
-def test_the_expectation_over_cohorts_is_lemma_c1():
-    # N = 5 clients, A = 2 of them; n hold the ring: E = (1 - C(N-n, A) / C(N, A)) mean over them
-    deltas = gaussian(5, seed=4)
-    for n in range(1, 6):
-        total = 0.0
-        for cohort in itertools.combinations(range(5), 2):
-            inside = [float(deltas[i]) for i in cohort if i < n]
-            total += sum(inside) / len(inside) if inside else 0.0
-        share = 1 - math.comb(5 - n, 2) / math.comb(5, 2)
-        assert total / math.comb(5, 2) == pytest.approx(share * float(deltas[:n].mean()))
 
 
 # ------------------------------------------------------------------------- FIARSE: shards, momentum
@@ -239,17 +224,6 @@ def test_the_budget_is_kept_as_nearly_as_64ths_of_the_width_can(capacity):
     assert all(count_left(net, how._replace(share=j / 64)) == m(j) for j in (1, k, 63))
     view = HeteroFL(width="budget").view(None, net, capacity, 0)
     assert len(view.held) == m(k)
-
-
-def test_rolling_windows_visit_every_channel_of_every_layer_equally_over_a_cycle():
-    net = Net(models.mlp(inputs=2, hidden=(6, 4), classes=2))
-    times = torch.zeros(net.layout.d)
-    for j in range(12):  # the least common multiple of the widths
-        times[FedRolex().view(None, net, 0.3, j).held] += 1
-    rows = net.layout.views(times)
-    for name, width in (("fc1.linear.bias", 6), ("fc2.linear.bias", 4)):
-        kept = math.ceil(math.sqrt(0.3) * width)
-        assert rows[name].tolist() == [12 * kept / width] * width
 
 
 # ------------------------------------------------------------------------------------------ ScaleFL
@@ -399,79 +373,6 @@ def test_the_distilled_loss_is_the_formula():
     ce = lambda z: F.cross_entropy(z, labels, reduction="none")
     kl = F.kl_div((part / 2).log_softmax(1), (full / 2).softmax(1), reduction="none").sum(1)
     torch.testing.assert_close(got, ce(full) + 0.7 * ce(part) + 0.3 * 4 * kl)
-
-
-# -------------------------------------------------------------------------------------- evaluation
-def test_the_columns_are_the_means_over_sizes_and_over_the_clients_of_a_size():
-    run = experiment(submodel=FIARSE(), capacities=[1.0, 0.5, 0.25], rounds=2)
-    result = run.run()
-    loop, row = run.loop, result.history[-1]
-    data, x = loop.fed.data, loop.state.srv.x
-    values, own = {}, {}
-    for capacity in (1.0, 0.5, 0.25):
-        view = FIARSE().view(x, loop.net, capacity, 2)
-        module = loop.net.export(view.seen(view.take(x)))
-        right = (module(data.test_inputs).argmax(1) == data.test_targets).double()
-        values[capacity] = float(right.mean())
-        per_class = torch.stack([right[data.test_targets == c].mean() for c in range(3)])
-        shares = data.label_counts().double()
-        own[capacity] = (shares * per_class.nan_to_num()).sum(1) / shares.sum(1)
-        assert row[f"test_accuracy@{capacity:g}"] == pytest.approx(values[capacity])
-        mine = [float(own[capacity][i]) for i in range(6) if loop.fed.capacity(i) == capacity]
-        assert row[f"local_accuracy@{capacity:g}"] == pytest.approx(sum(mine) / 2)
-    assert row["test_accuracy@mean"] == pytest.approx(sum(values.values()) / 3)
-    every = [float(own[loop.fed.capacity(i)][i]) for i in range(6)]
-    assert row["local_accuracy@mean"] == pytest.approx(sum(every) / 6)
-
-
-class Window(SubModel):
-    """Holds 4 of 10 coordinates, one further in round 1, two more in round 2, and so on."""
-
-    def view(self, x, net, capacity, round):
-        t = round
-        held = (torch.arange(4) + t * (t + 1) // 2) % 10
-        return behind_mask(held.sort().values, net.layout)
-
-
-def test_exploration_and_difference_are_counted_by_hand():
-    data = from_clients([(np.zeros((1, 1)), np.zeros((1, 10))) for _ in range(4)])
-    run = Experiment(
-        algorithm=FedAvg(),
-        model=Variables(torch.ones(10)),
-        data=data,
-        rounds=4,
-        cohort=[[1], [0], [1], [1]],
-        objective=Function(f=lambda x, inputs, targets: _pull(x, targets)),
-        submodel=Window(),
-        capacities=[0.4, 0.5],  # two sizes; clients 0 and 2 have the first
-        device="cpu",
-    )
-    rows = run.run().history
-    # windows 0-3, 1-4, 3-6, 6-9, 0-3; client 0 trained in the second round only, on 1-4
-    assert [r["explored@0.4"] for r in rows] == [0.5, 0.7, 1.0, 1.0]
-    assert [r["trained@0.4"] for r in rows] == [0.0, 0.4, 0.4, 0.4]
-    assert [r["trained@0.5"] for r in rows] == [0.4, 0.4, 0.7, 1.0]
-    assert [r["replaced@0.4"] for r in rows] == [0.25, 0.5, 0.75, 1.0]
-    assert [r["untrained"] for r in rows] == pytest.approx([0.5, 0.3, 0.0, 0.0])
-
-
-def test_static_statistics_are_those_of_the_size_over_all_samples():
-    torch.manual_seed(1)
-    norm = nn.BatchNorm1d(4, track_running_stats=False)
-    model = nn.Sequential(nn.Linear(6, 4), norm, nn.Tanh(), nn.Linear(4, 3))
-    # a client with one example has no batch to normalise by
-    parts = {"local": Local(steps=2, batch=None, lr=0.1), "cohort": [[1, 2, 3]], "rounds": 1}
-    one = experiment(model=model, submodel=HeteroFL(), capacities=[0.25, 1.0], **parts)
-    row = one.run().history[-1]
-    loop = one.loop
-    x, data = loop.state.srv.x, loop.fed.data
-    view = HeteroFL().view(x, loop.net, 0.25, 1)
-    inner = view.net.export(view.take(x))
-    h = nn.functional.linear(data.inputs, inner[0].weight, inner[0].bias)
-    t = nn.functional.linear(data.test_inputs, inner[0].weight, inner[0].bias)
-    t = (t - h.mean(0)) / (h.var(0) + 1e-5).sqrt() * inner[1].weight + inner[1].bias
-    right = (inner[3](t.tanh()).argmax(1) == data.test_targets).double().mean()
-    assert row["test_accuracy@0.25"] == pytest.approx(float(right))
 
 
 # -------------------------------------------------------------------- HeteroFL: who owns a class

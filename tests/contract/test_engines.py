@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 
+import numpy as np
 import pytest
 import torch
 from naive import Naive
@@ -13,19 +14,22 @@ from fedloom import Checkpoint, FedAvg, Local, LocalSGD
 from fedloom.algorithm import Trait
 from fedloom.algorithms import Scaffold
 from fedloom.checks.tiny_federation import experiment
+from fedloom.core.rng import key
 from fedloom.core.vector import rec
 from fedloom.engines import Vectorised, vectorised
 from fedloom.engines.client_results import Request, TrainTask
 from fedloom.engines.evaluation_batches import evaluation_task
 from fedloom.engines.scores import add, evaluate_range, score_of
+from fedloom.engines.shared_memory import Board, load
 from fedloom.engines.summation import push, root
-from fedloom.errors import ClientError
+from fedloom.errors import ClientError, FedloomError
 from fedloom.federation.devices import Levels
+from fedloom.federation.schedules import Exponential
 from fedloom.submodels import FIARSE, HeteroFL
 from fedloom.wrappers import Prox
 from support.federations import drawing
-from support.own_methods import Looks, TorchDraws, Walks, Whole
-from tiny import agree, outcome, same, small, timeless, trace
+from support.own_methods import Draws, Looks, TorchDraws, Walks, Whole
+from tiny import SIZES, A, B, agree, near, outcome, quadratics, same, small, timeless, trace
 
 EVERY_ROUND = Checkpoint(every_rounds=1, every_seconds=None)
 
@@ -68,7 +72,33 @@ def test_a_pass_over_all_data_is_counted_and_takes_its_time(method, engine_of):
         assert [row["simulated_seconds"] for row in rows] == [1 + each * 2] * 2
 
 
-def test_the_number_of_threads_changes_no_bit():
+class Rates(FedAvg):
+    """Sends what it was told beside its model."""
+
+    def finish(self, x, loc, msg, mem, job):
+        told = torch.tensor([job.lr_sum, job.lr, job.steps, job.step, job.round, job.last])
+        return rec(delta=x - msg.x, weight=job.weight, told=told.to(x)), mem
+
+    def unweighted(self, up, job):
+        return rec(told=up.told)
+
+
+def test_jobs_say_what_the_engine_does():
+    schedule, sizes = Exponential(decay=0.5, step_decay=0.9), (1, 4, 3, 2)
+    local = Local(epochs=1, batch=1, lr=0.3, schedule=schedule)
+    loop = quadratics(Rates(), sizes, local=local).build()
+    loop.engine.open(loop.plan, loop.fed, loop.net)
+    msg, memory, last = rec(x=torch.zeros(2, dtype=torch.float64)), {}, {}
+    for t, i in enumerate((1, 2, 1, 0, 1)):
+        answer = loop.engine.map(Request.TRAIN, TrainTask(msg, torch.empty(0), memory, [i], t))
+        memory |= answer.memories
+        rates = [0.3 * 0.5**t * 0.9**k for k in range(sizes[i])]
+        want = [sum(rates), rates[-1], sizes[i], sizes[i] - 1, t, last.get(i, -1)]
+        near(answer.nodes[0][2].unweighted.told, want, 1e-7)
+        last[i] = t
+
+
+def test_the_number_of_threads_changes_no_bit_and_the_seed_all():
     before, ends = torch.get_num_threads(), []
     try:
         for threads in (1, 2):
@@ -78,6 +108,7 @@ def test_the_number_of_threads_changes_no_bit():
     finally:
         torch.set_num_threads(before)
     agree(*ends)
+    assert not torch.equal(outcome(small(Scaffold(), seed=12), 4)[0].x, ends[0][0].x)
 
 
 @pytest.mark.parametrize("case", ["fedavg", "scaffold, option I", "fafed"])
@@ -187,3 +218,118 @@ class Listing(LocalSGD):
 def test_a_record_that_hides_tensors_in_a_list_is_refused():
     with pytest.raises(ClientError, match="a record holds a list"):
         [*trace(small(Listing()), 1)]
+
+
+# ------------------------------------------------------------------ what an author keeps of a sum
+class Keeps(FedAvg):
+    """A client keeps the very vector that it sends, once to be weighted and once plainly."""
+
+    longer = False
+
+    def client_init(self, x):
+        return rec(last=torch.zeros((1 + self.longer) * len(x), dtype=x.dtype))
+
+    def finish(self, x, loc, msg, mem, job):
+        kept = torch.cat([x - msg.x, x]) if self.longer else x - msg.x
+        delta = kept[: len(x)]
+        return rec(delta=delta, weight=job.weight, plain=delta), rec(last=kept)
+
+    def unweighted(self, up, job):
+        return rec(plain=up.plain)
+
+    def server_init(self, x, up):
+        return rec(x=x, plain=torch.zeros_like(x))
+
+    def server_step(self, srv, up, rnd):
+        return rec(x=srv.x + up.delta, plain=up.plain)
+
+
+class KeepsMore(Keeps):
+    """What it sends is a part of a longer vector, all of which it keeps."""
+
+    longer = True
+
+
+@pytest.mark.parametrize("engine", ["serial", "vectorised:3"])
+@pytest.mark.parametrize("algorithm", [Keeps(), KeepsMore()])
+def test_what_an_author_keeps_of_an_answer_is_neither_weighted_nor_summed(algorithm, engine):
+    *_, loop = trace(quadratics(algorithm, (1, 2, 3, 4), engine=engine), 1)
+    moves = B * (1 - (1 - 0.1 * A) ** 5)  # from 0: x_K = b (1 - (1 - lr a)^K)
+    near(loop.state.srv.x, np.average(moves, axis=0, weights=(1, 2, 3, 4)))
+    near(loop.state.srv.plain, moves.mean(0))
+    for i, memory in loop.memory.get(range(4)).items():
+        near(memory.alg.last[:2], moves[i])
+
+
+# ---------------------------------------------------------------------------------- job.draw(n)
+M64 = (1 << 64) - 1
+
+
+def uniform(seed, place, call, n, digits):
+    """The documented numbers in Python's integers: splitmix64 of a counter and a hashed seed."""
+
+    def mixed(z):
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+            z = ((z ^ (z >> shift)) * factor) & M64
+        return z ^ (z >> 31)
+
+    start = ((seed + place * 0x1E3779B97F4A7C15) & (M64 >> 1)) + call
+    return [(mixed((k + mixed(start)) & M64) >> (64 - digits)) / 2**digits for k in range(n)]
+
+
+@pytest.mark.parametrize(("dtype", "digits"), [(torch.float32, 24), (torch.float64, 53)])
+def test_what_a_method_draws_follows_from_seed_round_client_step_and_call(dtype, digits):
+    *_, loop = trace(small(Draws(), dtype, cohort=1.0, rounds=2), 2)
+    drawn = {i: row.alg.u for i, row in loop.memory.get(range(7)).items()}
+    for i, u in drawn.items():
+        seed = key(11, "author", 1, i)
+        steps = 2 * -(-SIZES[i] // 4)
+        places = [(0, 1), (2 + steps, 1), (2 + steps, 2), (1, 1)]  # start, last step, finish
+        for row, (place, call) in zip(u, places, strict=False):
+            assert row.tolist() == uniform(seed, place, call, 3, digits)
+    asked = torch.tensor([uniform(key(11, "author", 1, i), 2, 1, 3, digits) for i in drawn])
+    weight = torch.tensor(SIZES, dtype=torch.float32)
+    assert torch.allclose(drawn[0][4].float(), weight @ asked / weight.sum(), atol=1e-6)
+    rows = torch.cat([u[:4] for u in drawn.values()])
+    assert len(rows.unique(dim=0)) == len(rows) == 4 * 7
+
+
+class AtTheServer(FedAvg):
+    """Draws where the server computes."""
+
+    def unweighted(self, up, job):
+        return rec(u=job.draw(1))
+
+
+class HalfANumber(FedAvg):
+    def start(self, msg, mem, job):
+        return msg.x + job.draw(0.5).sum(), rec()
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        (AtTheServer(), "job.draw(n) has no numbers here: draw in start(), direction()"),
+        (HalfANumber(), "job.draw(n): n is how many numbers, 0 or more, got 0.5"),
+    ],
+)
+@pytest.mark.parametrize("engine", ["serial", "vectorised:3"])
+def test_a_draw_that_cannot_be_is_said(method, words, engine):
+    with pytest.raises(FedloomError) as error:
+        small(method, engine=engine).run()
+    assert words in str(error.value) and "\n" not in str(error.value)
+
+
+# ------------------------------------------------------------------------------------------- data
+def test_windows_that_share_a_text_are_posted_once_and_come_back_the_same():
+    text = torch.arange(100_000, dtype=torch.int64).remainder(251).to(torch.uint8)
+    windows = text.unfold(0, 80, 1)
+    board = Board()
+    try:
+        path = board.post({"windows": windows, "again": windows[5:]})
+        files = sum(f.stat().st_size for f in board.folder.iterdir())
+        assert files < 3 * text.nbytes < windows.nbytes
+        got = load(path)
+        assert torch.equal(got["windows"], windows) and torch.equal(got["again"], windows[5:])
+    finally:
+        board.close()
