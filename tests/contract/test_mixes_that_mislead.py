@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedloom import Evaluation, Experiment
+from fedloom import Evaluation, Experiment, FedAvg
 from fedloom.aggregation import Krum
 from fedloom.algorithms import FedDC, FedDyn, MimeLite, Scaffold
 from fedloom.algorithms.registry import ALGORITHMS, make_algorithm
@@ -22,13 +22,15 @@ from fedloom.data import from_clients
 from fedloom.errors import CompositionError
 from fedloom.federation.sampling import Churn
 from fedloom.objectives import MOON, FedDecorr, FedMLB, FedNTD
+from fedloom.report import group_runs, load_run
+from fedloom.report.charts import field_bytes
 from fedloom.submodels import FIARSE, FjORD, HeteroFL
 from tiny import quadratics, small
 
 NOW = 0
 
 
-def net(*hidden: int) -> Net:
+def net() -> Net:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
         layers = [nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4)]
@@ -76,40 +78,39 @@ def test_a_teacher_that_is_the_pupil_teaches_nothing_whatever_the_scaler(capacit
 
 
 def test_a_mask_and_running_statistics_are_refused_as_a_slice_is():
-    run = Experiment(
-        algorithm=make_algorithm("fedavg"),
-        model=nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)),
-        data=small(make_algorithm("fedavg"), torch.float32).data,
-        submodel=FIARSE(),
-        capacities=[0.5, 1.0],
-        rounds=1,
-    )
+    model = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
     with pytest.raises(CompositionError, match="running statistics"):
-        run.build()
+        small(FedAvg(), model=model, submodel=FIARSE(), capacities=[0.5, 1.0]).build()
 
 
 # ------------------------------------------------------------------- what is lost is lost for good
-@pytest.mark.parametrize("method", ["scaffold", "feddyn", "feddc", "fedsmoo"])
-def test_a_sum_that_loses_something_is_said(method, caplog):
-    for feedback, told in ((Forget(), True), (Residual(), False)):
+@pytest.fixture
+def remarks(caplog):
+    """A function: method, settings -> what is said as its run is built."""
+
+    def build(method, copies=(1, 1, 1, 1), **settings):
         caplog.clear()
         with caplog.at_level(logging.WARNING, "fedloom"):
-            quadratics(
-                make_algorithm(method), compress=FieldCodec(TopK(ratio=0.5), feedback)
-            ).build()
-        assert ("feedback=residual" in caplog.text) == told
-    with caplog.at_level(logging.WARNING, "fedloom"):
-        caplog.clear()
-        quadratics(make_algorithm("fedavg"), compress=FieldCodec(TopK(ratio=0.5), Forget())).build()
-        quadratics(make_algorithm(method), compress=FieldCodec(TopK(ratio=1.0), Forget())).build()
-    assert not caplog.text
+            method = make_algorithm(method) if isinstance(method, str) else method
+            quadratics(method, copies, **settings).build()
+        return caplog.text
+
+    return build
+
+
+@pytest.mark.parametrize("method", ["scaffold", "feddyn", "feddc", "fedsmoo"])
+def test_a_sum_that_loses_something_is_said(method, remarks):
+    via = lambda ratio, feedback: {"compress": FieldCodec(TopK(ratio=ratio), feedback)}
+    assert "feedback=residual" in remarks(method, **via(0.5, Forget()))
+    assert "feedback=residual" not in remarks(method, **via(0.5, Residual()))
+    assert not remarks(method, **via(1.0, Forget()))
+    assert not remarks("fedavg", **via(0.5, Forget()))
 
 
 @pytest.mark.parametrize("forget", [True, False])
-def test_churn_that_forgets_says_what_stays_behind(forget, caplog):
-    with caplog.at_level(logging.WARNING, "fedloom"):
-        quadratics(make_algorithm("scaffold"), churn=Churn(active=3, forget=forget)).build()
-    assert ("churn.forget" in caplog.text) == forget
+def test_churn_that_forgets_says_what_stays_behind(forget, remarks):
+    said = remarks("scaffold", churn=Churn(active=3, forget=forget))
+    assert ("churn.forget" in said) == forget
 
 
 class Plain(Scaffold):
@@ -136,38 +137,32 @@ class PlainMean(MimeLite):
 TWO = {"dc": Plain(), "h": PlainSum(), "g": PlainMean(), "h and dg": FedDC(size_scaled=True)}
 
 
+FOUR = (1, 2, 3, 4)
+
+
 @pytest.mark.parametrize("field", TWO)
-def test_two_kinds_of_means_in_one_method_are_said(field, caplog):
-    for copies, weighting, said in (
-        ((1, 2, 3, 4), "examples", True),
-        ((1, 2, 3, 4), (0.1, 1.0, 1.0, 1.0), True),
-        ((1, 2, 3, 4), "uniform", False),
+def test_two_kinds_of_means_in_one_method_are_said(field, remarks):
+    for copies, weighting, told in (
+        (FOUR, "examples", True),
+        (FOUR, (0.1, 1.0, 1.0, 1.0), True),
+        (FOUR, "uniform", False),
         ((2,) * 4, "examples", False),
     ):
-        caplog.clear()
-        with caplog.at_level(logging.WARNING, "fedloom"):
-            quadratics(TWO[field], copies, weighting=weighting).build()
-        assert (f"averages {field} plainly" in caplog.text) == said
-        assert ("weighting=uniform" in caplog.text) == said
+        said = remarks(TWO[field], copies, weighting=weighting)
+        assert (f"averages {field} plainly" in said) == ("weighting=uniform" in said) == told
 
 
 @pytest.mark.parametrize("method", sorted(set(ALGORITHMS) - {"fedbuff"}))
-def test_no_method_of_ours_has_two_kinds_of_means(method, caplog):
-    with caplog.at_level(logging.WARNING, "fedloom"):
-        quadratics(make_algorithm(method), (1, 2, 3, 4)).build()
-    assert "weighting=uniform" not in caplog.text
+def test_no_method_of_ours_has_two_kinds_of_means(method, remarks):
+    assert "weighting=uniform" not in remarks(method, FOUR)
 
 
 @pytest.mark.parametrize("rule", ["median", Krum(hostile=0.0), "norm_bound"])
-def test_a_rule_of_rows_makes_no_weighted_sums(rule, caplog):
-    def said(**settings):
-        caplog.clear()
-        with caplog.at_level(logging.WARNING, "fedloom"):
-            quadratics(MimeLite(), (1, 2, 3, 4), aggregation=rule, **settings).build()
-        return "weighted sums" in caplog.text
-
-    assert said() == (rule != "norm_bound")
-    assert not said(weighting="uniform")
+def test_a_rule_of_rows_makes_no_weighted_sums(rule, remarks):
+    said = "weighted sums" in remarks(MimeLite(), FOUR, aggregation=rule)
+    assert said == (rule != "norm_bound")
+    uniform = remarks(MimeLite(), FOUR, aggregation=rule, weighting="uniform")
+    assert "weighted sums" not in uniform
 
 
 def test_ef21_knows_no_cohorts_weights():
@@ -194,9 +189,6 @@ def test_another_factor_of_the_average_is_said_to_come_too_late(tmp_path, caplog
 
 
 def test_bytes_of_a_field_leave_the_exchange_before_round_one_out(tmp_path):
-    from fedloom.report import group_runs, load_run
-    from fedloom.report.charts import field_bytes
-
     run = quadratics(make_algorithm("fafed"), rounds=3, cohort=2, weighting="uniform")
     result = run.run(tmp_path / "run")
     (group,) = group_runs([load_run(tmp_path / "run")])
@@ -207,8 +199,6 @@ def test_bytes_of_a_field_leave_the_exchange_before_round_one_out(tmp_path):
 
 
 def test_an_unfinished_run_of_a_loss_is_not_called_accuracy(tmp_path):
-    from fedloom.report import load_run
-
     site = (torch.randn(6, 3), torch.randn(6, 1))
     Experiment(
         algorithm=make_algorithm("fedavg"),

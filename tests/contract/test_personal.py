@@ -7,15 +7,16 @@ import pytest
 import torch
 
 from fedloom import FedAvg, Local
+from fedloom.algorithm import Job
 from fedloom.algorithms import IFCA, Ditto, Scaffold
 from fedloom.compression.codecs import TopK
 from fedloom.compression.error_feedback import EF21
 from fedloom.compression.link import FieldCodec
-from fedloom.core.vector import rec
-from fedloom.errors import CompositionError
+from fedloom.errors import ClientError, CompositionError
+from fedloom.report import as_text, comparison, group_runs, load_run
 from fedloom.submodels import FIARSE, FedBN, FedPer, FedRep
 from support.modules import normed
-from tiny import clusters, same, small, timeless, trace, with_tests
+from tiny import clusters, small, trace, with_tests
 
 OWN = with_tests(clusters())
 
@@ -46,8 +47,6 @@ def test_the_last_layer_stays_at_its_client(engine, engine_of):
 
 def test_head_and_representation_move_in_turns():
     mine, d = torch.tensor([0.0, 0.0, 1.0]), torch.ones(3)
-    from fedloom.algorithm import Job
-
     job = lambda step, steps: Job(1.0, float(steps), 0.1, 0.1, 0.0, float(step), -1.0)
     moved = lambda head, steps: [
         FedRep(head=head).moved(d, mine, job(k, steps)).tolist() for k in range(steps)
@@ -60,17 +59,10 @@ def test_head_and_representation_move_in_turns():
 
 
 @pytest.mark.parametrize("scheme", [FedBN(), FedPer()])
-def test_the_statistics_of_private_norms_are_private(scheme, engine_of):
+def test_the_statistics_of_private_norms_are_private(scheme):
     given = {"model": normed, "cohort": [[3, 4, 6]], "local": Local(steps=2, batch=None, lr=0.1)}
-    runs = [
-        [*trace(small(FedAvg(), private=scheme, engine=e, data=OWN, **given), 2)][-1]
-        for e in ("serial", engine_of("workers:2"))
-    ]
-    assert same(runs[0].state.srv, runs[1].state.srv) and torch.equal(
-        runs[0].state.buffers, runs[1].state.buffers
-    )
-    assert timeless(runs[0].log.history) == timeless(runs[1].log.history)
-    loop, first = runs[0], runs[0].net.init_buffers()
+    *_, loop = trace(small(FedAvg(), private=scheme, data=OWN, **given), 2)
+    first = loop.net.init_buffers()
     rows = loop.memory.get([3, 4, 6])
     own = [row.own.buffers for row in rows.values()]
     assert not torch.equal(own[0], own[1])
@@ -87,60 +79,29 @@ def test_the_statistics_of_private_norms_are_private(scheme, engine_of):
     [
         ({"algorithm": Scaffold()}, "FedPer and Scaffold: its clients have 'c' beside x"),
         ({"algorithm": IFCA()}, "'x1' beside x"),
-        (
-            {"algorithm": FedAvg(), "compress": FieldCodec(TopK(ratio=0.5), EF21())},
-            "FedPer and EF21",
-        ),
-        ({"algorithm": FedAvg(), "submodel": FIARSE(), "capacities": [0.5]}, "FedPer and FIARSE"),
-        (
-            {"algorithm": FedAvg(), "private": FedPer(layers=("body",))},
-            "none would be private: 0, 1, 3; name",
-        ),
+        ({"compress": FieldCodec(TopK(ratio=0.5), EF21())}, "FedPer and EF21"),
+        ({"submodel": FIARSE(), "capacities": [0.5]}, "FedPer and FIARSE"),
+        ({"private": FedPer(layers=("body",))}, "none would be private: 0, 1, 3; name"),
     ],
 )
 def test_what_private_layers_do_not_go_with_is_said(given, words):
     with pytest.raises(CompositionError, match=words):
-        small(**({"private": FedPer()} | given)).build()
+        small(**({"algorithm": FedAvg(), "private": FedPer()} | given)).build()
 
 
 # ------------------------------------------------------------------------------------- evaluation
-class Constant(FedAvg):
-    """A client's own model is the one that it began with."""
-
-    def client_init(self, x):
-        return rec(v=x)
-
-    def personal(self, msg, mem):
-        return mem.v
-
-
-@pytest.mark.slow
-def test_personal_models_are_measured_on_the_clients_own_tests(engine_of):
-    rows = []
-    for engine in ("serial", engine_of("workers:2"), "vectorised:3"):
-        loop = [
-            *trace(
-                small(
-                    Ditto(), torch.float64, engine=engine, data=with_tests(clusters(torch.float64))
-                ),
-                3,
-            )
-        ][-1]
-        rows.append(loop.log.history[-1])
-        found = loop.evaluator.client_values(loop, None)
-        values = found.values["accuracy"]
-        assert found.basis == "own test sets, personal models"
-        tests = loop.fed.data.test_clients
-        for i, row in loop.memory.get(range(7)).items():
-            index = tests.of(i)
-            if len(index):
-                loop.net.bind(row.alg.v)
-                with torch.no_grad():
-                    out = loop.net.module(loop.fed.data.test_inputs[index])
-                hits = (out.argmax(1) == loop.fed.data.test_targets[index]).double().mean()
-                assert values[i] == pytest.approx(float(hits), abs=1e-12)
-    names = [f"client_accuracy_{n}" for n in ("mean", "worst", "tenth", "spread")]
-    assert all([row[n] for n in names] == [rows[0][n] for n in names] for row in rows)
+def test_personal_models_are_measured_on_the_clients_own_tests():
+    *_, loop = trace(small(Ditto(), data=OWN), 2)
+    found = loop.evaluator.client_values(loop, None)
+    assert found.basis == "own test sets, personal models"
+    for i, row in loop.memory.get(range(7)).items():
+        index = loop.fed.data.test_clients.of(i)
+        if len(index):
+            loop.net.bind(row.alg.v)
+            with torch.no_grad():
+                out = loop.net.module(loop.fed.data.test_inputs[index])
+            hits = (out.argmax(1) == loop.fed.data.test_targets[index]).double().mean()
+            assert found.values["accuracy"][i] == pytest.approx(float(hits), abs=1e-12)
 
 
 def test_common_models_have_the_same_columns_and_compare_shows_them(tmp_path):
@@ -149,18 +110,14 @@ def test_common_models_have_the_same_columns_and_compare_shows_them(tmp_path):
     assert row["client_accuracy_worst"] == min(values)
     assert row["client_accuracy_spread"] == pytest.approx(float(np.std(values)))
     assert result.summary["client_accuracy_tenth"] == row["client_accuracy_tenth"]
-    from fedloom.report import as_text, comparison, group_runs, load_run
-
     text = as_text(comparison(group_runs([load_run(tmp_path / "run")])))
     assert "worst client" in text and "worst tenth" in text and "sd between clients" in text
 
 
 def test_a_personal_model_of_another_length_is_refused():
-    class Short(Constant):
+    class Short(FedAvg):
         def personal(self, msg, mem):
-            return mem.v[:3]
-
-    from fedloom.errors import ClientError
+            return msg.x[:3]
 
     with pytest.raises(ClientError, match=r"Short: client \d, round 1: personal\(\) gives a model"):
         [*trace(small(Short(), data=OWN), 1)]

@@ -7,8 +7,8 @@ import os
 import torch
 
 from fedloom import LocalSGD
-from fedloom.algorithm import CHANGE, MEAN
-from fedloom.algorithms import FedDC, FedDyn, FedSMOO, Scaffold
+from fedloom.algorithm import MEAN
+from fedloom.algorithms import FedDyn, Scaffold
 from fedloom.core.hyper import hyper
 from fedloom.core.vector import rec
 from fedloom.engines.author_rules import FIELDS, KEPT, REPEAT
@@ -188,14 +188,6 @@ class MeanDyn(FedDyn):
     compressible_up = {"delta": MEAN}
 
 
-class MeanDC(FedDC):
-    compressible_up = {"delta": MEAN, "dg": CHANGE}
-
-
-class MeanSMOO(FedSMOO):
-    compressible_up = {"delta": MEAN, "s": MEAN}
-
-
 class MeanScaffold(Scaffold):
     compressible_up = {"delta": MEAN, "dc": MEAN}
 
@@ -221,12 +213,9 @@ ALGORITHMS = (
     (AveragesRates, RATES, r"unweighted\(\) reads job.lr_sum.* declare Trait.READS_THE_MOVE"),
     (SendsNorm, NORMS, r"finish\(\) makes 'length'.* declare Trait.WHOLE_MODEL"),
     (MeanDyn, SUMS, r"finish\(\) adds 'delta' to the client's own 'h'.* 'delta': ACCUMULATED"),
-    (MeanDC, SUMS, "adds 'delta' to the client's own 'h', and compressible_up declares it MEAN"),
-    (MeanSMOO, SUMS, "adds 'delta' to the client's own 'h', and compressible_up declares it MEAN"),
     (MeanScaffold, SUMS, "adds 'dc' to the client's own 'c'.* or CHANGE if the server keeps"),
     (ScaledDual, SUMS, "adds 'delta' to the client's own 'h', and compressible_up declares"),
     (AveragesNorm, NORMS, r"unweighted\(\) makes 'length', which is no vector like x"),
-    (Branches, VECTORISED, "branches on a tensor's value"),
     (Branches, VECTORISED, r"line \d+, in direction\(\) \(`return \(g / g.norm\(\)"),
     (Items, VECTORISED, "branches on a tensor's value"),
     (KeepsInGlobals, KEPT, "outside of its records .the global HISTORY."),

@@ -59,12 +59,6 @@ class ChangesEntry(FedAvg):
         return msg.x, rec()
 
 
-class ChangesPiece(FedAvg):
-    def finish(self, x, loc, msg, mem, job):
-        msg.x[2:5].zero_()
-        return super().finish(x, loc, msg, mem, job)
-
-
 class ChangesMemory(Scaffold):
     def finish(self, x, loc, msg, mem, job):
         mem.c.sub_(1.0)
@@ -107,11 +101,6 @@ class FillsItsClass(FedAvg):
 class ShortDirection(FedAvg):
     def direction(self, x, loc, msg, mem, grad, job):
         return grad(x)[:3], loc
-
-
-class NumberDirection(FedAvg):
-    def direction(self, x, loc, msg, mem, grad, job):
-        return grad(x).sum(), loc
 
 
 class WideDirection(FedAvg):
@@ -194,64 +183,32 @@ AT_CLIENTS = {
     BranchDirection: (RUNS, r"direction\(\) branches on a tensor's value.*torch.where"),
     BranchFinish: (RUNS, r"finish\(\) branches on a tensor's value.*torch.where"),
     BranchEqual: (RUNS, r"start\(\) branches on a tensor's value.*torch.where"),
-    AsksWho: (
-        RUNS,
-        r"no attribute 'name'; job has weight, .*, client, layers, begin\(\), move\(\) and draw",
-    ),
+    AsksWho: (RUNS, r"no attribute 'name'; job has weight, .*, client, layers, begin\(\), move"),
     ChangesX: (ARGUMENTS, r"direction\(\) changes x( and msg.x)? in place.*return a new value"),
-    ChangesMessage: (
-        ARGUMENTS,
-        r"direction\(\) changes (x and )?msg.x in place.*return a new value",
-    ),
-    ChangesEntry: (ARGUMENTS, r"start\(\) changes msg.x in place.*return a new value"),
-    ChangesPiece: (ARGUMENTS, r"finish\(\) changes msg.x in place.*return a new value"),
-    ChangesMemory: (ARGUMENTS, r"finish\(\) changes mem.c in place.*return a new value"),
-    ChangesOut: (ARGUMENTS, r"direction\(\) changes msg.c in place.*return a new value"),
-    SetsItself: (
-        RUNS,
-        r"keeps state outside of its records \(cannot assign to field 'last'\).*record loc",
-    ),
+    ChangesMessage: (ARGUMENTS, r"direction\(\) changes (x and )?msg.x in place"),
+    ChangesEntry: (ARGUMENTS, r"start\(\) changes msg.x in place"),
+    ChangesMemory: (ARGUMENTS, r"finish\(\) changes mem.c in place"),
+    ChangesOut: (ARGUMENTS, r"direction\(\) changes msg.c in place"),
+    SetsItself: (RUNS, r"outside of its records \(cannot assign to field 'last'\).*record loc"),
     SetsItselfByForce: (KEPT, r"outside of its records \(self.rounds\).*record loc"),
     FillsAField: (KEPT, r"outside of its records \(self.seen\).*record loc"),
     FillsItsClass: (KEPT, r"outside of its records \(FillsItsClass.seen\).*record loc"),
-    ShortDirection: (
-        SHAPES,
-        r"direction\(\) gives a direction of shape \[3\] where x has \[102\]; return",
-    ),
-    NumberDirection: (
-        SHAPES,
-        r"direction\(\) gives a direction of shape \[\] where x has \[102\]; return",
-    ),
+    ShortDirection: (SHAPES, r"direction\(\) gives a direction of shape \[3\] where x has \[102\]"),
     WideDirection: (
         SHAPES,
-        r"direction\(\) gives a direction of float64 where x is float32; keep the type",
+        r"direction\(\) gives a direction of float64 .*; keep the type",
     ),
     OneValue: (SHAPES, r"direction\(\) must give two values, the direction and loc, got a Tensor"),
     ShortStart: (SHAPES, r"start\(\) gives x of shape \[5\] where x has \[102\]"),
     ShortPoint: (RUNS, r"grad\(\) is asked at \[4\]; it takes a point as long as x, \[102\]"),
     ShortDelta: (SHAPES, r"finish\(\) gives delta of shape \[5\] where x has \[102\]; return"),
     WideDelta: (SHAPES, r"finish\(\) gives delta of float64 where x is float32; keep the type"),
-    NoWeight: (
-        SHAPES,
-        r"finish\(\) gives an update without weight, only with delta; return rec\(delta",
-    ),
+    NoWeight: (SHAPES, r"finish\(\) gives an update without weight, .*; return rec\(delta"),
     NoRecord: (SHAPES, r"finish\(\) gives an update of type dict; make it with rec"),
-    ShortMemory: (
-        FIELDS,
-        r"client state whose 'c' is \[4\] float32, but it was \[102\] float32; a client state",
-    ),
-    NewMemory: (
-        FIELDS,
-        r"client state whose 'last' is \[102\] float32, but it was nothing; a client state keeps",
-    ),
-    ListMemory: (
-        SHAPES,
-        r"client_init\(\) gives a client state whose 'h' is a list; a record holds tensors",
-    ),
-    NewLoc: (
-        FIELDS,
-        r"direction\(\) gives loc with the fields last, but it had nothing; keep the fields",
-    ),
+    ShortMemory: (FIELDS, r"client state whose 'c' is \[4\] float32, but it was \[102\] float32"),
+    NewMemory: (FIELDS, r"client state whose 'last' is \[102\] float32, but it was nothing"),
+    ListMemory: (SHAPES, r"client_init\(\) gives a client state whose 'h' is a list"),
+    NewLoc: (FIELDS, r"direction\(\) gives loc with the fields last, .*nothing; keep the fields"),
     NoLoc: (SHAPES, r"start\(\) gives loc of type NoneType; make it with rec"),
     ListMeans: (SHAPES, r"unweighted\(\) gives means whose 'h' is a list; a record holds tensors"),
     Misspelt: (RUNS, r"direction\(\): AttributeError: 'rec' object has no attribute 'c'"),
@@ -314,23 +271,14 @@ class AsksCohort(FedAvg):
 
 
 AT_THE_SERVER = {
-    AsksCohort: (
-        RUNS,
-        r"no attribute 'cohort'; rnd has round, rate, lr, relative_weight; what clients tell comes",
-    ),
+    AsksCohort: (RUNS, r"no attribute 'cohort'; rnd has round, rate, lr, relative_weight; what"),
     ChangesServer: (ARGUMENTS, r"server_step\(\) changes srv.x in place.*return a new value"),
     ChangesAnswer: (ARGUMENTS, r"server_step\(\) changes up.delta in place.*return a new value"),
     ShortServer: (SHAPES, r"server_step\(\) gives x of shape \[7\] where x has \[102\]; return"),
     WideServer: (SHAPES, r"server_step\(\) gives x of float64 where x is float32; keep the type"),
     NoModel: (SHAPES, r"broadcast\(\) gives a record without x, only with y"),
-    NewServer: (
-        FIELDS,
-        r"server_step\(\) gives a state with the fields x, m, but it had x; keep the fields",
-    ),
+    NewServer: (FIELDS, r"server_step\(\) gives a state with the fields x, m, but it had x; keep"),
     ShortModel: (SHAPES, r"model\(\) gives a model of shape \[7\] where x has \[102\]; return"),
-    MisspeltServer: (
-        RUNS,
-        r"server_step\(\): AttributeError: 'rec' object has no attribute 'dleta'",
-    ),
+    MisspeltServer: (RUNS, r"server_step\(\): AttributeError: 'rec' .* no attribute 'dleta'"),
     WrongInit: (SHAPES, r"server_init\(\) gives a state of type dict; make it with rec"),
 }
