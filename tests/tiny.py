@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -79,6 +80,16 @@ def trace(experiment: Experiment, rounds: int) -> Iterator[Run]:
             yield loop
     finally:
         loop.engine.close()
+
+
+@contextlib.contextmanager
+def opened(experiment: Experiment) -> Iterator[Run]:
+    """The loop before the first round, its engine open."""
+    loops = trace(experiment, 0)
+    try:
+        yield next(loops)
+    finally:
+        loops.close()  # type: ignore[attr-defined]
 
 
 def models(experiment: Experiment, rounds: int) -> np.ndarray[Any, Any]:

@@ -70,7 +70,7 @@ def weighted(members, rows, weights=SIZES):
 
 
 # ------------------------------------------------------------------- the server's use of mean moves
-def follow_plain(move, grad=gradient):
+def plain(move, grad=gradient):
     """x <- x + move(t, mean delta), from plain local steps along grad."""
     x = np.zeros(2)
     for t in range(ROUNDS):
@@ -144,7 +144,7 @@ def heavy_ball(beta, pull=0.0, ahead=False):
         x = x + m
 
 
-def follow_exp(eps):
+def fedexp(eps):
     """FedExP, Algorithm 1, the squares weighted as the moves are: its authors' code."""
     x = np.zeros(2)
     for t in range(ROUNDS):
@@ -155,7 +155,7 @@ def follow_exp(eps):
         x = x + max(1.0, square / (2 * ((mean * mean).sum() + eps))) * mean
 
 
-def follow_q(q, lip=None):
+def qfedavg(q, lip=None):
     x = np.zeros(2)
     for t in range(ROUNDS):
         yield x
@@ -168,7 +168,7 @@ def follow_q(q, lip=None):
         x = x + np.sum(steps, axis=0) / np.sum(hs)
 
 
-def follow_afl(rate):
+def afl(rate):
     x, log = np.zeros(2), np.zeros(N)
     for t in range(ROUNDS):
         yield x
@@ -180,7 +180,7 @@ def follow_afl(rate):
 
 
 # ---------------------------------------------------------------------- corrections at the clients
-def follow_cm(alpha, rho=0.0, server_lr=1.0):
+def fedcm(alpha, rho=0.0, server_lr=1.0):
     x, D = np.zeros(2), np.zeros(2)
     for t in range(ROUNDS):
         yield x
@@ -191,7 +191,7 @@ def follow_cm(alpha, rho=0.0, server_lr=1.0):
         x = x + server_lr * weighted(cohort(t), moves)
 
 
-def follow_dyn(alpha, rho=0.0, mix=1.0, lam=0.0, scaled=False, weights=SIZES):
+def feddyn(alpha, rho=0.0, mix=1.0, lam=0.0, scaled=False, weights=SIZES):
     """FedDyn with a SAM gradient: FedSpeed. g_i are the paper's duals of the gradient, of which our
     files keep sums of moves instead. lam: from a point that is ahead by so much of the last move.
     scaled: as Acar et al. run clients of unequal sizes, alpha_i = alpha / weight_i, and a plain
@@ -212,7 +212,7 @@ def follow_dyn(alpha, rho=0.0, mix=1.0, lam=0.0, scaled=False, weights=SIZES):
         x = x + m
 
 
-def follow_dc(alpha, eta0=None, scaled=False, weights=SIZES):
+def feddc(alpha, eta0=None, scaled=False, weights=SIZES):
     """scaled: as its authors run it, alpha_i, g / weight_i at the client, weight_i dg_i sent."""
     x, g, h, g_i = np.zeros(2), np.zeros(2), np.zeros((N, 2)), np.zeros((N, 2))
     size = np.array(SIZES) / np.mean(SIZES) if scaled else np.ones(N)
@@ -235,7 +235,7 @@ def follow_dc(alpha, eta0=None, scaled=False, weights=SIZES):
         np.testing.assert_allclose(g, of_all(g_i), rtol=0, atol=1e-12)
 
 
-def follow_gamma(rho=0.0, move=PLAIN, option=2):
+def scaffold(rho=0.0, move=PLAIN, option=2):
     """SCAFFOLD on SAM's gradients: line 10 has g~ - c_i + c. Option I: c_i is the gradient at the
     received model, perturbed as those of the steps are.
     """
@@ -252,7 +252,7 @@ def follow_gamma(rho=0.0, move=PLAIN, option=2):
         x, c, c_i = x + move(t, weighted(cohort(t), moves)), c + of_all(new - c_i), new
 
 
-def follow_smoo(rho, beta, dynamic=True, correction=True):
+def fedsmoo(rho, beta, dynamic=True, correction=True):
     """FedSMOO, Algorithm 1: lines 9 to 13 at the clients, 16 and 17 at the server; its ablations
     leave the duals of the model out, or those of the perturbation.
     """
@@ -273,7 +273,7 @@ def follow_smoo(rho, beta, dynamic=True, correction=True):
         s = correction * rho * along(weighted(cohort(t), duals))
 
 
-def follow_mime(beta, lite=False):
+def mime(beta, lite=False):
     """Mime, Algorithm 1; FedLin is beta = 0, as each client's batches are all alike."""
     x, m = np.zeros(2), np.zeros(2)
     for t in range(ROUNDS):
@@ -286,7 +286,7 @@ def follow_mime(beta, lite=False):
         m = (1 - beta) * c + beta * m
 
 
-def follow_scaffnew():
+def scaffnew():
     x, h = np.zeros(2), np.zeros((N, 2))
     before = {}
     for t in range(ROUNDS):
@@ -299,7 +299,7 @@ def follow_scaffnew():
         x = x + weighted(cohort(t), moves)
 
 
-def follow_pulled(alphas, rho=0.0, dual=True, smoo=False, plain=False):
+def pulled(alphas, rho=0.0, dual=True, smoo=False, plain=False):
     """local.clip_pull = false, as FL-Simulator and Acar have it: what a method adds of x itself
     stays outside of the clip, y <- y - lr [clip(g + alpha_i (h_i - x)) + (decay + alpha_i) y].
     smoo: with FedSMOO's perturbation. plain: h is a plain mean, as with sizes in alpha.
@@ -325,7 +325,7 @@ def follow_pulled(alphas, rho=0.0, dual=True, smoo=False, plain=False):
 
 
 # ------------------------------------------------------------------- steps of unequal number, time
-def follow_nova(server_lr=1.0, momentum=0.0, weights=SIZES):
+def fednova(server_lr=1.0, momentum=0.0, weights=SIZES):
     """x + tau sum p_i delta_i / tau_i, tau_i how much client i's gradients weigh in its move, each
     in its own step's and every later step's momentum; tau = sum p_i tau_i over who took part.
     """
@@ -344,7 +344,7 @@ def follow_nova(server_lr=1.0, momentum=0.0, weights=SIZES):
         x = x + server_lr * weighted(cohort(t), taus, weights) * weighted(cohort(t), rows, weights)
 
 
-def follow_cfedavg(compress, per_step=False, server_lr=1.0, feedback=True):
+def cfedavg(compress, per_step=False, server_lr=1.0, feedback=True):
     """CFedAvg, Algorithm 1, lines 1 to 18, of clients that count alike and may be absent."""
     x, e = np.zeros(2), np.zeros((N, 2))
     for t in range(ROUNDS):
@@ -358,7 +358,7 @@ def follow_cfedavg(compress, per_step=False, server_lr=1.0, feedback=True):
         x = x + server_lr * np.mean(sent, 0)  # lines 16, 17
 
 
-def follow_downlink(corrected):
+def downlink(corrected):
     """The way down through top-k: clients start from what they hold, the server keeps the rest.
     corrected: SCAFFOLD, whose c goes down through the codec, too.
     """
@@ -381,7 +381,7 @@ def top(p):
 
 
 # ------------------------------------------------------------------- estimators and second moments
-def follow_stem(alpha, c=None, rho=0.0):
+def stem(alpha, c=None, rho=0.0):
     """d = g + (1 - a)(d - g at the last point); every client's last move is the server's."""
     x0, gradient = np.zeros(2), lambda i, y: sharp(i, y, rho)
     x, d = x0, weighted(range(N), [gradient(i, x0) for i in range(N)])
@@ -406,7 +406,7 @@ def follow_stem(alpha, c=None, rho=0.0):
         x, before = x + weighted(cohort(t), [e - x for e in ends]) - end * d, end
 
 
-def follow_fafed(
+def fafed(
     alpha=0.9,
     beta=0.9,
     rho=0.01,
@@ -456,7 +456,7 @@ def follow_fafed(
         x = weighted(cohort(t), points, weights) - step
 
 
-def follow_naive(beta, eps=0.0):
+def naive_adaptive(beta, eps=0.0):
     x, v = np.zeros(2), np.zeros((N, 2))
     for t in range(ROUNDS):
         yield x
@@ -471,7 +471,7 @@ def follow_naive(beta, eps=0.0):
         x = weighted(cohort(t), ends)
 
 
-def follow_diloco(keeps, server_lr=0.7, beta=0.6):
+def diloco(keeps, server_lr=0.7, beta=0.6):
     """DiLoCo, Algorithm 1: AdamW, of which each worker keeps the state or begins anew."""
     x, workers, move = np.zeros(2), [AdamW() for _ in A], nesterov(beta, server_lr)
     for t in range(ROUNDS):

@@ -8,27 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+import fedloom.algorithms as ours
 from fedloom import FedAvg, Local
-from fedloom.algorithms import (
-    FAFED,
-    IFCA,
-    STEM,
-    FedCM,
-    FedDC,
-    FedDyn,
-    FedExP,
-    FedLin,
-    FedNova,
-    FedSMOO,
-    Mime,
-    MimeLite,
-    Scaffnew,
-    Scaffold,
-    fedavgm,
-    fedprox,
-    fedspeed,
-    mofedsam,
-)
 from fedloom.core.net import Variables
 from fedloom.data import from_clients
 from fedloom.federation.clock import Asynchronous
@@ -86,7 +67,7 @@ def test_fedprox_ends_in_its_own_fixed_point():
     q = 1 - (1 - 0.25 * (H + mu)) ** 2
     share = q * H / (H + mu)  # of the way from x to the client's minimiser
     w = np.array(SIZES)[:, None]
-    near(end(fedprox(mu=mu), 75), (w * share * C).sum(0) / (w * share).sum(0), 1e-10)
+    near(end(ours.fedprox(mu=mu), 75), (w * share * C).sum(0) / (w * share).sum(0), 1e-10)
 
 
 @pytest.mark.slow
@@ -94,7 +75,7 @@ def test_fednova_ends_where_a_clients_mean_step_counts():
     k = np.array(STEPS)[:, None]
     share = np.array(SIZES)[:, None] * (1 - (1 - 0.1 * H) ** k) / k
     local = Local(steps=STEPS, batch=1, lr=0.1)
-    near(end(FedNova(), 120, local=local), (share * C).sum(0) / share.sum(0), 1e-10)
+    near(end(ours.FedNova(), 120, local=local), (share * C).sum(0) / share.sum(0), 1e-10)
 
 
 @pytest.mark.slow
@@ -102,19 +83,19 @@ def test_fednova_ends_where_a_clients_mean_step_counts():
 def test_fedcm_decays_weights_one_over_alpha_times_as_much(alpha, rounds):
     # at rest D = 0, so that alpha times the gradient is all that holds against the decay
     local = Local(steps=1, lr=0.1, batch=None, weight_decay=0.05)
-    *_, loop = trace(quadratics(FedCM(alpha=alpha), local=local), rounds)
+    *_, loop = trace(quadratics(ours.FedCM(alpha=alpha), local=local), rounds)
     near(loop.state.srv.x, (A * B).mean(0) / (A.mean(0) + 0.05 / alpha))
 
 
 # --------------------------------------------------------------------------- the weighted minimiser
 # any cohort, any number of steps: exactly
 EXACT = {
-    "scaffold": Scaffold(),
-    "scaffold, option I": Scaffold(option=1),
-    "feddyn": FedDyn(alpha=3.0),
-    "fedspeed": fedspeed(alpha=3.0, rho=0.0),
-    "fedsmoo": FedSMOO(rho=0.0, beta=1 / 3),
-    "feddc": FedDC(alpha=1.0),
+    "scaffold": ours.Scaffold(),
+    "scaffold, option I": ours.Scaffold(option=1),
+    "feddyn": ours.FedDyn(alpha=3.0),
+    "fedspeed": ours.fedspeed(alpha=3.0, rho=0.0),
+    "fedsmoo": ours.FedSMOO(rho=0.0, beta=1 / 3),
+    "feddc": ours.FedDC(alpha=1.0),
 }
 OTHERWISE = {
     "local": Local(steps=STEPS, batch=1, lr=0.2),
@@ -132,7 +113,7 @@ def test_three_of_eight_reach_the_weighted_minimiser(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("option", [1, 2])
 def test_scaffold_reaches_the_minimiser_to_the_last_digits(option):
-    run = quadratics(Scaffold(option=option), cohort=3, local=Local(steps=3, lr=0.1))
+    run = quadratics(ours.Scaffold(option=option), cohort=3, local=Local(steps=3, lr=0.1))
     *_, loop = trace(run, 90)
     near(loop.state.srv.x, (A * B).sum(0) / A.sum(0))
 
@@ -142,22 +123,22 @@ def test_late_updates_do_not_move_scaffold():
     # only the move of an older model counts less; c is made of exact changes
     clock = Asynchronous(buffer=2, concurrency=4, staleness=0.5)
     devices = Levels(steps_per_second=tuple(1.0 + i for i in range(N)))
-    near(end(Scaffold(), 210, clock=clock, devices=devices, cohort=4), minimiser(SIZES), 1e-8)
+    near(end(ours.Scaffold(), 210, clock=clock, devices=devices, cohort=4), minimiser(SIZES), 1e-8)
 
 
 # a step a round of everybody: no client drifts, exactly
 ONE_STEP = {
-    "fedavgm": fedavgm(beta=0.5),
-    "fedcm": FedCM(alpha=0.4),
-    "mofedsam": mofedsam(alpha=0.4, rho=0.0),
-    "mimelite": MimeLite(beta=0.5),
-    "mime": Mime(beta=0.5),
-    "stem": STEM(alpha=0.3),
-    "stem, without new gradients": STEM(alpha=0.0),
-    "fafed": FAFED(rho=1.0, beta=0.5),
-    "fedexp": FedExP(eps=1.0),
-    "fedlin": FedLin(),
-    "scaffnew": Scaffnew(),
+    "fedavgm": ours.fedavgm(beta=0.5),
+    "fedcm": ours.FedCM(alpha=0.4),
+    "mofedsam": ours.mofedsam(alpha=0.4, rho=0.0),
+    "mimelite": ours.MimeLite(beta=0.5),
+    "mime": ours.Mime(beta=0.5),
+    "stem": ours.STEM(alpha=0.3),
+    "stem, without new gradients": ours.STEM(alpha=0.0),
+    "fafed": ours.FAFED(rho=1.0, beta=0.5),
+    "fedexp": ours.FedExP(eps=1.0),
+    "fedlin": ours.FedLin(),
+    "scaffnew": ours.Scaffnew(),
 }
 
 
@@ -169,9 +150,9 @@ def test_one_step_of_everybody_reaches_the_weighted_minimiser(name):
 
 # whatever weighting says: the objective that is minimised, and after how many rounds
 OF_THEIR_OWN = {
-    "feddyn": (FedDyn(alpha=1.0, size_scaled=True), SIZES, 230, {"cohort": 4}),
-    "feddc": (FedDC(alpha=1.0, size_scaled=True), SIZES, 120, {"cohort": 4}),
-    "ifca": (IFCA(clusters=1), ALIKE, 40, {"local": ONE["local"]}),
+    "feddyn": (ours.FedDyn(alpha=1.0, size_scaled=True), SIZES, 230, {"cohort": 4}),
+    "feddc": (ours.FedDC(alpha=1.0, size_scaled=True), SIZES, 120, {"cohort": 4}),
+    "ifca": (ours.IFCA(clusters=1), ALIKE, 40, {"local": ONE["local"]}),
 }
 
 
@@ -187,12 +168,12 @@ def test_some_have_an_objective_of_their_own(name, weighting):
 @pytest.mark.slow
 def test_scaffnew_of_everybody_counts_a_client_by_its_weight_and_its_steps():
     # sum_i p_i lr_sum_i h_i stays 0, for sum_i p_i (x - x_i) = 0; at rest h_i is the gradient
-    x = end(Scaffnew(), 50, weighting=LIST, local=OTHERWISE["local"])
+    x = end(ours.Scaffnew(), 50, weighting=LIST, local=OTHERWISE["local"])
     near(x, minimiser(np.multiply(LIST, STEPS)), 1e-8)
 
 
 def test_ifca_ends_at_the_minimiser_of_each_cluster():
-    experiment = quadratics(IFCA(spread=3.0), local=Local(steps=1, lr=0.4), seed=1)
+    experiment = quadratics(ours.IFCA(spread=3.0), local=Local(steps=1, lr=0.4), seed=1)
     *_, loop = trace(experiment, 90)
     mine = np.eye(2)[[int(loop.memory.get([i])[i].alg.mine) for i in range(4)]]  # (clients, k)
     assert (mine.sum(0) > 0).all()

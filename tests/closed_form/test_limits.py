@@ -7,26 +7,11 @@ import functools
 import pytest
 import torch
 
+import fedloom.algorithms as ours
+import fedloom.wrappers as around
 from cases import CASES
 from fedloom import FedAvg, Local, LocalSGD
 from fedloom.algorithm import Trait
-from fedloom.algorithms import (
-    FAFED,
-    CFedAvg,
-    FedACG,
-    FedCM,
-    FedDyn,
-    FedSMOO,
-    Scaffold,
-    diloco,
-    fedadam,
-    fedavgm,
-    fedgamma,
-    fedprox,
-    fedsam,
-    fedspeed,
-    mofedsam,
-)
 from fedloom.algorithms.registry import ALGORITHMS, make_algorithm
 from fedloom.checks.tiny_federation import experiment, run
 from fedloom.compression.codecs import Dense, RandomDropping, TopK
@@ -35,56 +20,50 @@ from fedloom.compression.link import FieldCodec, Link
 from fedloom.core.vector import leaves
 from fedloom.objectives import OrderedDistillation
 from fedloom.submodels import FIARSE, SUBMODELS
-from fedloom.wrappers import (
-    Average,
-    Clip,
-    Lookahead,
-    Momentum,
-    Nesterov,
-    Prox,
-    Sam,
-    ServerAdam,
-    ServerOpt,
-    WeightDecay,
-)
 from tiny import bits, near, quadratics, same, small, trace
 
 EQUAL = {
-    "FedProx(0) is FedAvg": (fedprox(mu=0.0), FedAvg()),
-    "FedACG(0, 0) is FedAvg": (FedACG(lam=0.0, beta=0.0), FedAvg()),
-    "FedAvgM(0) is FedAvg": (fedavgm(beta=0.0), FedAvg()),
+    "FedProx(0) is FedAvg": (ours.fedprox(mu=0.0), FedAvg()),
+    "FedACG(0, 0) is FedAvg": (ours.FedACG(lam=0.0, beta=0.0), FedAvg()),
+    "FedAvgM(0) is FedAvg": (ours.fedavgm(beta=0.0), FedAvg()),
     "LocalSGD is FedAvg(1)": (LocalSGD(), FedAvg()),
     "FedACG is Lookahead(Prox(LocalSGD))": (
-        FedACG(lam=0.8, beta=0.3),
-        Lookahead(inner=Prox(inner=LocalSGD(), mu=0.3), lam=0.8),
+        ours.FedACG(lam=0.8, beta=0.3),
+        around.Lookahead(inner=around.Prox(inner=LocalSGD(), mu=0.3), lam=0.8),
     ),
-    "Lookahead(0) is nothing": (Lookahead(inner=LocalSGD(), lam=0.0), LocalSGD()),
+    "Lookahead(0) is nothing": (around.Lookahead(inner=LocalSGD(), lam=0.0), LocalSGD()),
     "FedAvgM is ServerOpt(Momentum)": (
-        fedavgm(beta=0.7, server_lr=0.5),
-        ServerOpt(inner=FedAvg(), opt=Momentum(lr=0.5, beta=0.7)),
+        ours.fedavgm(beta=0.7, server_lr=0.5),
+        around.ServerOpt(inner=FedAvg(), opt=around.Momentum(lr=0.5, beta=0.7)),
     ),
-    "a clip out of reach is none": (Clip(inner=FedAvg(), norm=1e9), FedAvg()),
-    "no weight decay is none": (WeightDecay(inner=FedAvg(), wd=0.0), FedAvg()),
-    "FedSAM(rho 0) is FedAvg": (fedsam(rho=0.0), FedAvg()),
-    "FedSpeed(rho 0) is FedDyn": (fedspeed(alpha=0.3, rho=0.0), FedDyn(alpha=0.3)),
-    "FedSpeed(mix 0) is FedDyn": (fedspeed(alpha=0.3, rho=0.2, mix=0.0), FedDyn(alpha=0.3)),
-    "FedGAMMA(rho 0) is SCAFFOLD": (fedgamma(rho=0.0), Scaffold()),
-    "FedGAMMA is SCAFFOLD with SAM": (fedgamma(rho=0.2), Sam(inner=Scaffold(), rho=0.2)),
-    "FedCM(alpha 1) is FedAvg": (FedCM(alpha=1.0), FedAvg()),
-    "MoFedSAM(rho 0) is FedCM": (mofedsam(alpha=0.3, rho=0.0), FedCM(alpha=0.3)),
-    "MoFedSAM(alpha 1) is FedSAM": (mofedsam(alpha=1.0, rho=0.1), fedsam(rho=0.1)),
-    "Sam(rho 0) is nothing": (Sam(inner=Scaffold(), rho=0.0), Scaffold()),
-    "Sam(rho 0) is nothing around FAFED": (Sam(inner=FAFED(), rho=0.0), FAFED()),
-    "Average(1) is nothing": (ServerOpt(inner=LocalSGD(), opt=Average()), LocalSGD()),
+    "a clip out of reach is none": (around.Clip(inner=FedAvg(), norm=1e9), FedAvg()),
+    "no weight decay is none": (around.WeightDecay(inner=FedAvg(), wd=0.0), FedAvg()),
+    "FedSAM(rho 0) is FedAvg": (ours.fedsam(rho=0.0), FedAvg()),
+    "FedSpeed(rho 0) is FedDyn": (ours.fedspeed(alpha=0.3, rho=0.0), ours.FedDyn(alpha=0.3)),
+    "FedSpeed(mix 0) is FedDyn": (
+        ours.fedspeed(alpha=0.3, rho=0.2, mix=0.0),
+        ours.FedDyn(alpha=0.3),
+    ),
+    "FedGAMMA(rho 0) is SCAFFOLD": (ours.fedgamma(rho=0.0), ours.Scaffold()),
+    "FedGAMMA is SCAFFOLD with SAM": (
+        ours.fedgamma(rho=0.2),
+        around.Sam(inner=ours.Scaffold(), rho=0.2),
+    ),
+    "FedCM(alpha 1) is FedAvg": (ours.FedCM(alpha=1.0), FedAvg()),
+    "MoFedSAM(rho 0) is FedCM": (ours.mofedsam(alpha=0.3, rho=0.0), ours.FedCM(alpha=0.3)),
+    "MoFedSAM(alpha 1) is FedSAM": (ours.mofedsam(alpha=1.0, rho=0.1), ours.fedsam(rho=0.1)),
+    "Sam(rho 0) is nothing": (around.Sam(inner=ours.Scaffold(), rho=0.0), ours.Scaffold()),
+    "Sam(rho 0) is nothing around FAFED": (around.Sam(inner=ours.FAFED(), rho=0.0), ours.FAFED()),
+    "Average(1) is nothing": (around.ServerOpt(inner=LocalSGD(), opt=around.Average()), LocalSGD()),
     "FedAdam is a server optimiser": (
-        fedadam(server_lr=0.2),
-        ServerOpt(inner=FedAvg(), opt=ServerAdam(lr=0.2)),
+        ours.fedadam(server_lr=0.2),
+        around.ServerOpt(inner=FedAvg(), opt=around.ServerAdam(lr=0.2)),
     ),
-    "FedSMOO(rho 0) is FedDyn": (FedSMOO(rho=0.0, beta=4.0), FedDyn(alpha=0.25)),
-    "CFedAvg of plain moves is FedAvg": (CFedAvg(), FedAvg()),
+    "FedSMOO(rho 0) is FedDyn": (ours.FedSMOO(rho=0.0, beta=4.0), ours.FedDyn(alpha=0.25)),
+    "CFedAvg of plain moves is FedAvg": (ours.CFedAvg(), FedAvg()),
     "DiLoCo of plain steps keeps nothing": (
-        diloco(),
-        ServerOpt(inner=FedAvg(), opt=Nesterov()),
+        ours.diloco(),
+        around.ServerOpt(inner=FedAvg(), opt=around.Nesterov()),
     ),
 }
 
@@ -101,8 +80,8 @@ def test_limit(name):
 
 def test_sam_at_the_clients_is_the_wrapper():
     local = {"epochs": 1, "batch": 1, "lr": 0.1}
-    one = quadratics(Sam(inner=Scaffold(), rho=0.2), (2, 1, 3, 2), local=Local(**local))
-    two = quadratics(Scaffold(), (2, 1, 3, 2), local=Local(**local, sam=0.2))
+    one = quadratics(around.Sam(inner=ours.Scaffold(), rho=0.2), (2, 1, 3, 2), local=Local(**local))
+    two = quadratics(ours.Scaffold(), (2, 1, 3, 2), local=Local(**local, sam=0.2))
     for a, b in zip(trace(one, 5), trace(two, 5), strict=True):
         assert torch.equal(a.state.srv.x, b.state.srv.x)
 
@@ -187,7 +166,7 @@ NEAR = [
 def test_ratio_one_with_ef21_or_on_the_way_down_is_the_base_algorithm_of_everybody(link, atol):
     settings = {"cohort": 1.0, "weighting": "uniform"}
     for_all = [
-        [*trace(small(FedACG(), torch.float64, **settings, **parts), 4)][-1].state.srv
+        [*trace(small(ours.FedACG(), torch.float64, **settings, **parts), 4)][-1].state.srv
         for parts in ({}, {"compress": link})
     ]
     for a, b in zip(*map(leaves, for_all), strict=True):

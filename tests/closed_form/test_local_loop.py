@@ -102,14 +102,6 @@ def test_one_round_is_torchs(name):
     assert float(want.abs().max()) > 0.01
 
 
-@pytest.mark.parametrize("name", ["all of it", "plain"])
-def test_rounds_are_torchs_with_a_new_optimiser_each(name):
-    module = mlp(torch.float64)
-    for t, loop in enumerate(trace(experiment(name), 4)):
-        torch.testing.assert_close(loop.state.srv.x, flat(module), rtol=0, atol=1e-12)
-        module = by_hand(module, loop.fed, t)
-
-
 def test_the_history_has_the_mean_loss_of_the_steps():
     loop = [*trace(experiment("plain"), 1)][-1]
     module, losses = mlp(torch.float64), []

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.func import grad, vmap
+from torch.func import grad
 
 from fedloom import FedAvg, Local
 from fedloom.core.net import Net
@@ -68,21 +68,6 @@ def test_gradients_are_the_formulas_differences(case):
     mean = lambda x: objective.mean(net, x, BATCH, t(REF), mem)
     close(grad(mean)(t(X)), found)
     close(mean(t(X)), value)
-
-
-@each_case
-def test_three_clients_together_are_the_three_one_by_one(case):
-    objective, mem, _ = CASES[case]
-    net = three_blocks()
-    source = np.random.default_rng(3)
-    xs, inputs = t(source.normal(size=(3, D))), t(source.normal(size=(3, 5, 3)))
-    labels = t(source.integers(0, 3, size=(3, 5)))
-    memories = [type(mem)(*[v * (1 + c) for v in mem]) for c in range(3)]
-    stacked = type(mem)(*map(torch.stack, zip(*memories, strict=True)))
-    total = lambda x, a, y, m: objective.loss(net, x, (a, y), t(REF), m).mean()
-    together = vmap(grad(total))(xs, inputs, labels, stacked)
-    for c in range(3):
-        close(together[c], grad(total)(xs[c], inputs[c], labels[c], memories[c]))
 
 
 @each_example

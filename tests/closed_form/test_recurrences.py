@@ -8,98 +8,21 @@ import dataclasses
 
 import numpy as np
 import pytest
-from recurrences import (
-    ADAMW,
-    ALIKE,
-    CLIP,
-    COHORTS,
-    DECAY,
-    LOCAL,
-    SIZES,
-    adam,
-    adaptive,
-    amsgrad,
-    cohort,
-    follow_afl,
-    follow_cfedavg,
-    follow_cm,
-    follow_dc,
-    follow_diloco,
-    follow_downlink,
-    follow_dyn,
-    follow_exp,
-    follow_fafed,
-    follow_gamma,
-    follow_mime,
-    follow_naive,
-    follow_nova,
-    follow_plain,
-    follow_pulled,
-    follow_q,
-    follow_scaffnew,
-    follow_smoo,
-    follow_stem,
-    gradient,
-    heavy_ball,
-    nesterov,
-    sharp,
-    times,
-    top,
-    yogi,
-)
+import recurrences as paper
+from recurrences import ADAMW, ALIKE, CLIP, COHORTS, DECAY, LOCAL, SIZES
 
+import fedloom.algorithms as ours
+import fedloom.wrappers as around
 from fedloom import FedAvg, Local, LocalSGD
-from fedloom.algorithms import (
-    AFL,
-    FAFED,
-    STEM,
-    CFedAvg,
-    Ditto,
-    FedACG,
-    FedCM,
-    FedDC,
-    FedDyn,
-    FedExP,
-    FedLin,
-    FedNova,
-    FedSMOO,
-    Mime,
-    MimeLite,
-    NaiveAdaptive,
-    QFedAvg,
-    Scaffnew,
-    Scaffold,
-    diloco,
-    fedadagrad,
-    fedadam,
-    fedams,
-    fedavgm,
-    fedgamma,
-    fedprox,
-    fedsam,
-    fedspeed,
-    fedyogi,
-    mofedsam,
-)
 from fedloom.compression.codecs import Sign, Threshold, TopK
 from fedloom.compression.error_feedback import Residual
 from fedloom.compression.link import FieldCodec, Link
 from fedloom.errors import CompositionError, ConfigError
-from fedloom.wrappers import (
-    Average,
-    Lookahead,
-    Momentum,
-    Nesterov,
-    Prox,
-    Sam,
-    ServerAdam,
-    ServerOpt,
-)
 from tiny import bits, near, quadratics, trace
 
 KNOBS = {"server_lr": 0.1, "tau": 0.01}
 # a plain momentum and an adaptive one, seen from the command line's side
-BALL = ServerOpt(inner=Prox(inner=LocalSGD(), mu=0.2), opt=Momentum(beta=0.6))
+BALL = around.ServerOpt(inner=around.Prox(inner=LocalSGD(), mu=0.2), opt=around.Momentum(beta=0.6))
 EQUAL = {"weighting": "uniform"}
 WITH_MOMENTUM = {"local": dataclasses.replace(LOCAL, momentum=0.7)}
 WITH_ADAMW = {"local": Local(steps=3, batch=1, optimiser="adamw", **ADAMW)}
@@ -112,7 +35,7 @@ def coded(codec, *feedback):
 
 
 def fafed(**options):
-    return FAFED(**options), lambda: follow_fafed(**options)
+    return ours.FAFED(**options), lambda: paper.fafed(**options)
 
 
 def signs(p):
@@ -125,48 +48,60 @@ def above(p):
 
 # method, its recurrence and, of some, other settings
 CASES = {
-    "fedavg": (FedAvg(server_lr=0.9), lambda: follow_plain(times(0.9))),
+    "fedavg": (FedAvg(server_lr=0.9), lambda: paper.plain(paper.times(0.9))),
     "fedavg, server_lr as an optimiser": (
-        ServerOpt(inner=LocalSGD(), opt=Average(lr=0.7)),
-        lambda: follow_plain(times(0.7)),
+        around.ServerOpt(inner=LocalSGD(), opt=around.Average(lr=0.7)),
+        lambda: paper.plain(paper.times(0.7)),
     ),
-    "fedavg, the way down coded": (FedAvg(), lambda: follow_downlink(False), DOWN),
+    "fedavg, the way down coded": (FedAvg(), lambda: paper.downlink(False), DOWN),
     "fedsam": (
-        fedsam(rho=0.3, server_lr=0.8),
-        lambda: follow_plain(times(0.8), lambda i, y: sharp(i, y, 0.3)),
+        ours.fedsam(rho=0.3, server_lr=0.8),
+        lambda: paper.plain(paper.times(0.8), lambda i, y: paper.sharp(i, y, 0.3)),
     ),
-    "fedcm": (FedCM(alpha=0.3, server_lr=0.9), lambda: follow_cm(0.3, 0.0, 0.9)),
-    "mofedsam": (mofedsam(alpha=0.4, rho=0.2), lambda: follow_cm(0.4, 0.2)),
-    "fedgamma": (fedgamma(rho=0.3, server_lr=0.9), lambda: follow_gamma(0.3, times(0.9))),
-    "fedspeed": (fedspeed(alpha=0.5, rho=0.2), lambda: follow_dyn(0.5, 0.2)),
-    "fedspeed, mixed": (fedspeed(alpha=0.5, rho=0.2, mix=0.3), lambda: follow_dyn(0.5, 0.2, 0.3)),
-    "feddyn": (FedDyn(alpha=0.5), lambda: follow_dyn(0.5)),
+    "fedcm": (ours.FedCM(alpha=0.3, server_lr=0.9), lambda: paper.fedcm(0.3, 0.0, 0.9)),
+    "mofedsam": (ours.mofedsam(alpha=0.4, rho=0.2), lambda: paper.fedcm(0.4, 0.2)),
+    "fedgamma": (
+        ours.fedgamma(rho=0.3, server_lr=0.9),
+        lambda: paper.scaffold(0.3, paper.times(0.9)),
+    ),
+    "fedspeed": (ours.fedspeed(alpha=0.5, rho=0.2), lambda: paper.feddyn(0.5, 0.2)),
+    "fedspeed, mixed": (
+        ours.fedspeed(alpha=0.5, rho=0.2, mix=0.3),
+        lambda: paper.feddyn(0.5, 0.2, 0.3),
+    ),
+    "feddyn": (ours.FedDyn(alpha=0.5), lambda: paper.feddyn(0.5)),
     "feddyn, ahead": (
-        Lookahead(inner=FedDyn(alpha=0.5), lam=0.6),
-        lambda: follow_dyn(0.5, lam=0.6),
+        around.Lookahead(inner=ours.FedDyn(alpha=0.5), lam=0.6),
+        lambda: paper.feddyn(0.5, lam=0.6),
     ),
     "feddyn, by size": (
-        FedDyn(alpha=0.5, size_scaled=True),
-        lambda: follow_dyn(0.5, scaled=True),
+        ours.FedDyn(alpha=0.5, size_scaled=True),
+        lambda: paper.feddyn(0.5, scaled=True),
     ),
     "feddyn, by size, of equal weights": (
-        FedDyn(alpha=0.5, size_scaled=True),
-        lambda: follow_dyn(0.5, scaled=True, weights=ALIKE),
+        ours.FedDyn(alpha=0.5, size_scaled=True),
+        lambda: paper.feddyn(0.5, scaled=True, weights=ALIKE),
         EQUAL,
     ),
-    "feddc": (FedDC(alpha=0.2), lambda: follow_dc(0.2)),
-    "feddc, the code's rate": (FedDC(alpha=0.2, eta0=0.1), lambda: follow_dc(0.2, 0.1)),
-    "feddc, by size": (FedDC(alpha=0.5, size_scaled=True), lambda: follow_dc(0.5, scaled=True)),
+    "feddc": (ours.FedDC(alpha=0.2), lambda: paper.feddc(0.2)),
+    "feddc, the code's rate": (ours.FedDC(alpha=0.2, eta0=0.1), lambda: paper.feddc(0.2, 0.1)),
+    "feddc, by size": (
+        ours.FedDC(alpha=0.5, size_scaled=True),
+        lambda: paper.feddc(0.5, scaled=True),
+    ),
     "feddc, by size, of equal weights": (
-        FedDC(alpha=0.5, size_scaled=True),
-        lambda: follow_dc(0.5, scaled=True, weights=ALIKE),
+        ours.FedDC(alpha=0.5, size_scaled=True),
+        lambda: paper.feddc(0.5, scaled=True, weights=ALIKE),
         EQUAL,
     ),
-    "stem": (STEM(alpha=0.2), lambda: follow_stem(0.2)),
-    "stem, with SAM": (Sam(inner=STEM(alpha=0.2), rho=0.3), lambda: follow_stem(0.2, None, 0.3)),
-    "stem, alpha of the rate": (STEM(c=30.0), lambda: follow_stem(None, 30.0)),
+    "stem": (ours.STEM(alpha=0.2), lambda: paper.stem(0.2)),
+    "stem, with SAM": (
+        around.Sam(inner=ours.STEM(alpha=0.2), rho=0.3),
+        lambda: paper.stem(0.2, None, 0.3),
+    ),
+    "stem, alpha of the rate": (ours.STEM(c=30.0), lambda: paper.stem(None, 30.0)),
     "fafed": fafed(),
-    "fafed, of equal weights": (FAFED(), lambda: follow_fafed(weights=ALIKE), EQUAL),
+    "fafed, of equal weights": (ours.FAFED(), lambda: paper.fafed(weights=ALIKE), EQUAL),
     "fafed, heavy memory": fafed(alpha=0.1),
     "fafed, light memory": fafed(alpha=0.9, beta=0.1, rho=0.1),
     "fafed, Theorem 2's alpha": fafed(c=40.0),
@@ -175,112 +110,121 @@ CASES = {
     "fafed, the authors' order": fafed(a_lag=True),
     "fafed, a global rate": fafed(matrix="global", beta=0.5),
     "fafed, AdaGrad-Norm": fafed(matrix="norm", rho=0.1),
-    "fednova": (FedNova(server_lr=0.9), lambda: follow_nova(0.9)),
-    "fednova, momentum": (FedNova(), lambda: follow_nova(momentum=0.7), WITH_MOMENTUM),
+    "fednova": (ours.FedNova(server_lr=0.9), lambda: paper.fednova(0.9)),
+    "fednova, momentum": (ours.FedNova(), lambda: paper.fednova(momentum=0.7), WITH_MOMENTUM),
     "fednova, momentum of equal weights": (
-        FedNova(),
-        lambda: follow_nova(momentum=0.7, weights=ALIKE),
+        ours.FedNova(),
+        lambda: paper.fednova(momentum=0.7, weights=ALIKE),
         WITH_MOMENTUM | EQUAL,
     ),
     "cfedavg, a move by its steps": (
-        CFedAvg(server_lr=0.9, per_step=True),
-        lambda: follow_cfedavg(lambda p: p, True, 0.9),
+        ours.CFedAvg(server_lr=0.9, per_step=True),
+        lambda: paper.cfedavg(lambda p: p, True, 0.9),
         EQUAL,
     ),
-    "cfedavg, top-k": (CFedAvg(), lambda: follow_cfedavg(top), coded(HALF, Residual())),
+    "cfedavg, top-k": (ours.CFedAvg(), lambda: paper.cfedavg(paper.top), coded(HALF, Residual())),
     "cfedavg, top-k of a move by its steps, forgotten": (
-        CFedAvg(per_step=True),
-        lambda: follow_cfedavg(top, True, feedback=False),
+        ours.CFedAvg(per_step=True),
+        lambda: paper.cfedavg(paper.top, True, feedback=False),
         coded(HALF),
     ),
     "cfedavg, signs of a move by its steps": (
-        CFedAvg(per_step=True),
-        lambda: follow_cfedavg(signs, True),
+        ours.CFedAvg(per_step=True),
+        lambda: paper.cfedavg(signs, True),
         coded(Sign(), Residual()),
     ),
     "cfedavg, signs, forgotten": (
-        CFedAvg(),
-        lambda: follow_cfedavg(signs, feedback=False),
+        ours.CFedAvg(),
+        lambda: paper.cfedavg(signs, feedback=False),
         coded(Sign()),
     ),
     "cfedavg, threshold": (
-        CFedAvg(),
-        lambda: follow_cfedavg(above),
+        ours.CFedAvg(),
+        lambda: paper.cfedavg(above),
         coded(Threshold(tau=0.1), Residual()),
     ),
-    "scaffold": (Scaffold(server_lr=0.9), lambda: follow_gamma(move=times(0.9))),
-    "scaffold, option I": (Scaffold(option=1), lambda: follow_gamma(option=1)),
+    "scaffold": (ours.Scaffold(server_lr=0.9), lambda: paper.scaffold(move=paper.times(0.9))),
+    "scaffold, option I": (ours.Scaffold(option=1), lambda: paper.scaffold(option=1)),
     "scaffold, option I, with SAM": (
-        Sam(inner=Scaffold(option=1), rho=0.3),
-        lambda: follow_gamma(0.3, option=1),
+        around.Sam(inner=ours.Scaffold(option=1), rho=0.3),
+        lambda: paper.scaffold(0.3, option=1),
     ),
-    "scaffold, the way down coded": (Scaffold(), lambda: follow_downlink(True), DOWN),
+    "scaffold, the way down coded": (ours.Scaffold(), lambda: paper.downlink(True), DOWN),
     "scaffold, its move through Adam": (
-        ServerOpt(inner=Scaffold(), opt=ServerAdam(lr=0.1, tau=0.01)),
-        lambda: follow_gamma(move=adaptive(adam, 1e-4)),
+        around.ServerOpt(inner=ours.Scaffold(), opt=around.ServerAdam(lr=0.1, tau=0.01)),
+        lambda: paper.scaffold(move=paper.adaptive(paper.adam, 1e-4)),
     ),
-    "fedsmoo": (FedSMOO(rho=0.3, beta=2.0), lambda: follow_smoo(0.3, 2.0)),
+    "fedsmoo": (ours.FedSMOO(rho=0.3, beta=2.0), lambda: paper.fedsmoo(0.3, 2.0)),
     "fedsmoo, no duals": (
-        FedSMOO(rho=0.3, beta=2.0, dynamic=False),
-        lambda: follow_smoo(0.3, 2.0, dynamic=False),
+        ours.FedSMOO(rho=0.3, beta=2.0, dynamic=False),
+        lambda: paper.fedsmoo(0.3, 2.0, dynamic=False),
     ),
     "fedsmoo, no correction": (
-        FedSMOO(rho=0.3, beta=2.0, correction=False),
-        lambda: follow_smoo(0.3, 2.0, correction=False),
+        ours.FedSMOO(rho=0.3, beta=2.0, correction=False),
+        lambda: paper.fedsmoo(0.3, 2.0, correction=False),
     ),
     "fedsmoo, neither": (
-        FedSMOO(rho=0.3, beta=2.0, dynamic=False, correction=False),
-        lambda: follow_smoo(0.3, 2.0, dynamic=False, correction=False),
+        ours.FedSMOO(rho=0.3, beta=2.0, dynamic=False, correction=False),
+        lambda: paper.fedsmoo(0.3, 2.0, dynamic=False, correction=False),
     ),
-    "naive_adaptive": (NaiveAdaptive(beta=0.7), lambda: follow_naive(0.7)),
-    "naive_adaptive, eps": (NaiveAdaptive(beta=0.7, eps=0.1), lambda: follow_naive(0.7, 0.1)),
-    "fedadam": (fedadam(**KNOBS), lambda: follow_plain(adaptive(adam, 1e-4))),
-    "fedadam, v0 = 0": (fedadam(**KNOBS, v0=0.0), lambda: follow_plain(adaptive(adam, 0.0))),
-    "fedyogi": (fedyogi(**KNOBS), lambda: follow_plain(adaptive(yogi, 1e-4))),
+    "naive_adaptive": (ours.NaiveAdaptive(beta=0.7), lambda: paper.naive_adaptive(0.7)),
+    "naive_adaptive, eps": (
+        ours.NaiveAdaptive(beta=0.7, eps=0.1),
+        lambda: paper.naive_adaptive(0.7, 0.1),
+    ),
+    "fedadam": (ours.fedadam(**KNOBS), lambda: paper.plain(paper.adaptive(paper.adam, 1e-4))),
+    "fedadam, v0 = 0": (
+        ours.fedadam(**KNOBS, v0=0.0),
+        lambda: paper.plain(paper.adaptive(paper.adam, 0.0)),
+    ),
+    "fedyogi": (ours.fedyogi(**KNOBS), lambda: paper.plain(paper.adaptive(paper.yogi, 1e-4))),
     "fedadagrad": (
-        fedadagrad(**KNOBS),
-        lambda: follow_plain(adaptive(np.add, 1e-4, beta1=0.0)),
+        ours.fedadagrad(**KNOBS),
+        lambda: paper.plain(paper.adaptive(np.add, 1e-4, beta1=0.0)),
     ),
     "fedams, option 1": (
-        fedams(server_lr=0.1),
-        lambda: follow_plain(amsgrad(1, 1e-3, 0.0, False)),
+        ours.fedams(server_lr=0.1),
+        lambda: paper.plain(paper.amsgrad(1, 1e-3, 0.0, False)),
     ),
     "fedams, option 2": (
-        fedams(server_lr=0.1, option=2),
-        lambda: follow_plain(amsgrad(2, 1e-3, 0.0, False)),
+        ours.fedams(server_lr=0.1, option=2),
+        lambda: paper.plain(paper.amsgrad(2, 1e-3, 0.0, False)),
     ),
     "fedams, the code": (
-        fedams(server_lr=0.1, option=2, eps=0.0, start=1e-3, corrected=True),
-        lambda: follow_plain(amsgrad(2, 0.0, 1e-3, True)),
+        ours.fedams(server_lr=0.1, option=2, eps=0.0, start=1e-3, corrected=True),
+        lambda: paper.plain(paper.amsgrad(2, 0.0, 1e-3, True)),
     ),
-    "fedacg, Table 4: the pull alone": (fedprox(mu=0.2), lambda: heavy_ball(0.0, 0.2)),
-    "fedacg, Table 4: momentum alone": (fedavgm(beta=0.6), lambda: heavy_ball(0.6)),
-    "fedacg, Table 4: momentum and pull": (BALL, lambda: heavy_ball(0.6, 0.2)),
+    "fedacg, Table 4: the pull alone": (ours.fedprox(mu=0.2), lambda: paper.heavy_ball(0.0, 0.2)),
+    "fedacg, Table 4: momentum alone": (ours.fedavgm(beta=0.6), lambda: paper.heavy_ball(0.6)),
+    "fedacg, Table 4: momentum and pull": (BALL, lambda: paper.heavy_ball(0.6, 0.2)),
     "fedacg, Table 4: acceleration alone": (
-        Lookahead(inner=LocalSGD(), lam=0.6),
-        lambda: heavy_ball(0.6, 0.0, True),
+        around.Lookahead(inner=LocalSGD(), lam=0.6),
+        lambda: paper.heavy_ball(0.6, 0.0, True),
     ),
-    "fedacg, Table 4: all": (FedACG(lam=0.6, beta=0.2), lambda: heavy_ball(0.6, 0.2, True)),
-    "fedexp": (FedExP(eps=0.01), lambda: follow_exp(0.01)),
-    "mime": (Mime(beta=0.6), lambda: follow_mime(0.6)),
-    "mimelite": (MimeLite(beta=0.6), lambda: follow_mime(0.6, lite=True)),
-    "fedlin": (FedLin(), lambda: follow_mime(0.0)),
-    "scaffnew": (Scaffnew(), follow_scaffnew),
-    "qfedavg": (QFedAvg(q=0.5), lambda: follow_q(0.5)),
-    "qfedavg, L": (QFedAvg(q=2.0, lipschitz=5.0), lambda: follow_q(2.0, 5.0)),
-    "afl": (AFL(rate=0.05), lambda: follow_afl(0.05)),
+    "fedacg, Table 4: all": (
+        ours.FedACG(lam=0.6, beta=0.2),
+        lambda: paper.heavy_ball(0.6, 0.2, True),
+    ),
+    "fedexp": (ours.FedExP(eps=0.01), lambda: paper.fedexp(0.01)),
+    "mime": (ours.Mime(beta=0.6), lambda: paper.mime(0.6)),
+    "mimelite": (ours.MimeLite(beta=0.6), lambda: paper.mime(0.6, lite=True)),
+    "fedlin": (ours.FedLin(), lambda: paper.mime(0.0)),
+    "scaffnew": (ours.Scaffnew(), paper.scaffnew),
+    "qfedavg": (ours.QFedAvg(q=0.5), lambda: paper.qfedavg(0.5)),
+    "qfedavg, L": (ours.QFedAvg(q=2.0, lipschitz=5.0), lambda: paper.qfedavg(2.0, 5.0)),
+    "afl": (ours.AFL(rate=0.05), lambda: paper.afl(0.05)),
     "diloco": (
-        diloco(server_lr=0.5, beta=0.6),
-        lambda: follow_plain(nesterov(0.6, 0.5)),
+        ours.diloco(server_lr=0.5, beta=0.6),
+        lambda: paper.plain(paper.nesterov(0.6, 0.5)),
     ),
     "diloco, each worker's AdamW goes on": (
-        diloco(server_lr=0.7, beta=0.6),
-        lambda: follow_diloco(keeps=True),
+        ours.diloco(server_lr=0.7, beta=0.6),
+        lambda: paper.diloco(keeps=True),
         WITH_ADAMW,
     ),
     "diloco, with an AdamW that begins anew": (
-        ServerOpt(inner=FedAvg(), opt=Nesterov(lr=0.7, beta=0.6)),
-        lambda: follow_diloco(keeps=False),
+        around.ServerOpt(inner=FedAvg(), opt=around.Nesterov(lr=0.7, beta=0.6)),
+        lambda: paper.diloco(keeps=False),
         WITH_ADAMW,
     ),
 }
@@ -309,14 +253,14 @@ def test_fedexp_reports_the_rate_of_its_server():
 CLIPPED = dataclasses.replace(LOCAL, clip=CLIP, weight_decay=DECAY, clip_pull=False)
 PULL = np.full(4, 0.3)
 PULLED = {
-    "feddyn": (FedDyn(alpha=0.3), lambda: follow_pulled(PULL)),
+    "feddyn": (ours.FedDyn(alpha=0.3), lambda: paper.pulled(PULL)),
     "feddyn, by size": (
-        FedDyn(alpha=0.3, size_scaled=True),
-        lambda: follow_pulled(0.3 * np.mean(SIZES) / np.array(SIZES), plain=True),
+        ours.FedDyn(alpha=0.3, size_scaled=True),
+        lambda: paper.pulled(0.3 * np.mean(SIZES) / np.array(SIZES), plain=True),
     ),
-    "fedspeed": (fedspeed(alpha=0.3, rho=0.2), lambda: follow_pulled(PULL, 0.2)),
-    "fedprox": (fedprox(mu=0.3), lambda: follow_pulled(PULL, dual=False)),
-    "fedsmoo": (FedSMOO(rho=0.2, beta=1 / 0.3), lambda: follow_pulled(PULL, 0.2, smoo=True)),
+    "fedspeed": (ours.fedspeed(alpha=0.3, rho=0.2), lambda: paper.pulled(PULL, 0.2)),
+    "fedprox": (ours.fedprox(mu=0.3), lambda: paper.pulled(PULL, dual=False)),
+    "fedsmoo": (ours.FedSMOO(rho=0.2, beta=1 / 0.3), lambda: paper.pulled(PULL, 0.2, smoo=True)),
 }
 
 
@@ -330,7 +274,13 @@ def test_the_pull_is_outside_of_the_clip_as_in_the_authors_code(name, engine):
 
 
 @pytest.mark.parametrize(
-    "method", [FedAvg(), Scaffold(), FedSMOO(dynamic=False), Prox(inner=FedCM(), mu=0.1)]
+    "method",
+    [
+        FedAvg(),
+        ours.Scaffold(),
+        ours.FedSMOO(dynamic=False),
+        around.Prox(inner=ours.FedCM(), mu=0.1),
+    ],
 )
 def test_a_method_without_a_pull_is_named(method):
     with pytest.raises(CompositionError, match=f"{method.method}.*no pull"):
@@ -344,7 +294,7 @@ def test_a_method_without_a_pull_is_named(method):
 def test_a_second_trajectory_moves_as_the_first(around):
     """Without a pull, of one client that begins at 0: the same bits."""
     local = Local(steps=4, batch=1, lr=0.1, clip=1.5, weight_decay=0.1, **around)
-    *_, loop = trace(quadratics(Ditto(lam=0.0), cohort=[[2]], local=local), 1)
+    *_, loop = trace(quadratics(ours.Ditto(lam=0.0), cohort=[[2]], local=local), 1)
     assert bits(loop.memory.get([2])[2].alg.v) == bits(loop.state.srv.x)
     assert float(loop.state.srv.x.abs().max()) > 0.05
 
@@ -358,16 +308,18 @@ def test_dittos_personal_models_follow_their_recurrence():
         """Four steps from y, with torch's order: clip, decay, momentum."""
         m = np.zeros(2)
         for _ in range(4):
-            d = gradient(i, y) + lam * (y - x) * pull
+            d = paper.gradient(i, y) + lam * (y - x) * pull
             d = d * min(1.0, clip / (np.sqrt((d * d).sum()) + 1e-6)) + decay * y
             m = beta * m + d
             y = y - lr * m
         return y
 
-    for t, loop in enumerate(trace(quadratics(Ditto(lam=lam), cohort=COHORTS, local=local), 8)):
+    for t, loop in enumerate(
+        trace(quadratics(ours.Ditto(lam=lam), cohort=COHORTS, local=local), 8)
+    ):
         near(loop.state.srv.x, x)
         for i, row in loop.memory.get(range(4)).items():
             near(row.alg.v, v[i])
-        for i in cohort(t):
+        for i in paper.cohort(t):
             v[i] = run(i, x if v[i] is None else v[i], 1.0)
-        x = x + np.mean([run(i, x, 0.0) - x for i in cohort(t)], axis=0)
+        x = x + np.mean([run(i, x, 0.0) - x for i in paper.cohort(t)], axis=0)

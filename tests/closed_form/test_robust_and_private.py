@@ -180,13 +180,6 @@ def test_centred_clipping_begins_at_the_last_aggregate() -> None:
     near(second - first, v, 1e-6)
 
 
-def test_the_geometric_median_is_where_the_distances_are_least() -> None:
-    rows = torch.tensor([[0.0, 0.0], [4.0, 0.0], [0.0, 3.0], [100.0, 100.0]], dtype=torch.float64)
-    v = GeometricMedian(steps=200).of(rows, torch.ones(4, dtype=torch.float64), None)
-    pull = sum((w - v) / (w - v).norm() for w in rows)
-    assert float(pull.norm()) < 1e-3  # the sum of unit vectors to all points is 0
-
-
 def test_integers_add_up_in_any_order_and_lose_what_is_said() -> None:
     rule, draw = IntegerRing(bits=10), generator(0, "tests", 1)
     deltas = 50 * torch.randn(9, 4, generator=draw, dtype=torch.float64)

@@ -21,6 +21,7 @@ from fedloom.evaluation.sizes import part_of
 from fedloom.models import with_statistics
 from fedloom.objectives import Function
 from fedloom.submodels import FIARSE, SUBMODELS, HeteroFL, SubModel, behind_mask
+from tiny import opened
 
 
 @pytest.mark.parametrize("case", [*SUBMODELS, "fiarse, shards", "heterofl, budget"])
@@ -32,14 +33,9 @@ def test_the_sizes_are_in_the_log_and_a_smaller_client_costs_less(case):
             assert 0 <= row[f"{kind}@{size}"] <= 1
     sizes = [row[f"test_accuracy@{size}"] for size in ("0.25", "0.5", "1")]
     assert row["test_accuracy@mean"] == pytest.approx(sum(sizes) / 3)
-    loop = given.build()
-    loop.engine.open(loop.plan, loop.fed, loop.net)
-    loop.begin()
-    msg = loop.plan.algorithm.broadcast(loop.state.srv)
-    stats = loop.engine.map(
-        Request.TRAIN, TrainTask(msg, loop.state.buffers, {}, [0, 1, 2], 0)
-    ).stats
-    loop.engine.close()
+    with opened(given) as loop:
+        task = TrainTask(loop.message()[0], loop.state.buffers, {}, [0, 1, 2], 0)
+        stats = loop.engine.map(Request.TRAIN, task).stats
     up = [sum(s.bytes_up.values()) for s in stats]  # capacities 1, 1/2, 1/4
     down = [sum(s.bytes_down.values()) for s in stats]
     assert up[0] > up[1] >= up[2] and down[0] > down[1] >= down[2]  # a small net has few widths
@@ -135,6 +131,13 @@ def sub_model(loop, rule, capacity: float) -> nn.Module:
     return part_of(rule, loop.net, loop.state.srv.x, capacity, 1)[1].requires_grad_(False)
 
 
+def assert_alike(loop):
+    """The whole model has the scores of a client of capacity 1."""
+    of_all, of_whole = loop.scores()["test"].each, loop.size_scores()[1.0].each
+    assert of_all.keys() == of_whole.keys()
+    assert all(torch.equal(of_all[name], of_whole[name]) for name in of_all)
+
+
 @pytest.mark.parametrize("rule", [HeteroFL(scaler=False), FIARSE()], ids=repr)
 def test_static_statistics_are_of_all_training_samples_and_of_the_size(rule):
     loop = built(rule, "static")
@@ -144,9 +147,7 @@ def test_static_statistics_are_of_all_training_samples_and_of_the_size(rule):
         right = (module(data.test_inputs).argmax(1) == data.test_targets).double()
         score = loop.size_scores()[capacity]
         assert torch.equal(next(iter(score.each.values())), right)
-    of_all, of_whole = loop.scores()["test"].each, loop.size_scores()[1.0].each
-    assert of_all.keys() == of_whole.keys()
-    assert all(torch.equal(of_all[name], of_whole[name]) for name in of_all)
+    assert_alike(loop)
 
 
 @pytest.mark.parametrize("rule", [HeteroFL(scaler=False), FIARSE()], ids=repr)
@@ -167,9 +168,7 @@ def test_by_batches_are_those_of_one_client_as_large_as_in_training(rule):
         score = loop.size_scores()[capacity]
         assert torch.equal(next(iter(score.each.values())), want)
         assert score.loss == pytest.approx(loss, rel=1e-12)
-    of_all, of_whole = loop.scores()["test"].each, loop.size_scores()[1.0].each
-    assert of_all.keys() == of_whole.keys()
-    assert all(torch.equal(of_all[name], of_whole[name]) for name in of_all)
+    assert_alike(loop)
 
 
 @pytest.mark.parametrize("statistics", ["static", "batch"])

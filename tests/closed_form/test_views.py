@@ -95,24 +95,6 @@ def test_the_four_cells_of_the_ablation():
     assert greedy() == FIARSE(dynamic=False, biased=False)
 
 
-def test_under_plain_sgd_the_mask_shrinks_and_a_dropped_weight_stays_where_it_is():
-    target = gaussian(200, 1)
-    x0 = gaussian(200, 2)
-    rule = FIARSE()
-    view = rule.view(x0, vector(200), 0.5, 0)
-    x, tau = view.take(x0), view.fit.tau
-    grad = torch.func.grad(lambda y: ((view.seen(y) - target) ** 2).sum() / 2)
-    fell = 0
-    for _ in range(6):
-        new = x - 0.2 * rule.grad(grad, x, view.fit)
-        before, after = x.abs() >= tau, new.abs() >= tau
-        assert not (after & ~before).any()
-        assert torch.equal(new[~before], x[~before])
-        fell += int((before & ~after).sum())
-        x = new
-    assert fell > 10  # the property was put to the test
-
-
 # --------------------------------------------------------------------------- FIARSE, what is held
 @pytest.mark.parametrize("group", ["model", "stage", "layer"])
 def test_masks_are_nested_by_capacity(group):

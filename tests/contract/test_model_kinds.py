@@ -1,46 +1,40 @@
-"""Models with dropout, buffers and modules that are used twice: what is refused, and how they are
-exported, billed and averaged. That engines agree on them is in test_engines_agree.py.
+"""Models with dropout, buffers, a state or modules that are used twice, and the data that they see:
+what is refused, and how they are exported, billed and averaged. That engines agree on them is in
+test_engines_agree.py.
 """
 
 from __future__ import annotations
 
-import numpy as np
+import dataclasses
+
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
-from fedloom import Experiment, FedAvg, Local
+from cases import CASES
+from fedloom import FedAvg, Local
 from fedloom.algorithms import FAFED
-from fedloom.data import from_clients
+from fedloom.data import Images, from_clients
 from fedloom.engines import family_of
 from fedloom.errors import ClientError, CompositionError
-from fedloom.models import cnn_celeba, resnet18
-from support.federations import THEORY, on_texts, texts
+from fedloom.federation.federation import Federation
+from fedloom.models import lstm_language_model, lstm_shakespeare
+from fedloom.objectives import CrossEntropy
+from support.federations import (
+    READ_ON,
+    STREAMS,
+    THEORY,
+    VOCABULARY,
+    images,
+    on_texts,
+    reading,
+    small_images_net,
+    stream,
+    texts,
+)
 from support.modules import Attention, Moving, constants, moving, our_lstm, torchs_lstm, used_twice
-from tiny import bits, results_agree, trace
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("build", [resnet18, cnn_celeba])
-def test_whole_networks_agree_in_both_engines(build):
-    draw, ends = np.random.default_rng(8), []
-    side = 84 if build is cnn_celeba else 16
-    sample = lambda n: (draw.normal(size=(n, 3, side, side)), draw.integers(2, size=n))
-    data = from_clients([sample(n) for n in (2, 3)], dtype=torch.float64)
-    torch.manual_seed(6)
-    module = build(classes=2).double()
-    for engine in ("serial", "vectorised"):
-        experiment = Experiment(
-            algorithm=FedAvg(),
-            model=module,
-            data=data,
-            rounds=1,
-            local=Local(epochs=1, batch=2, lr=0.05),
-            device="cpu",
-            engine=engine,
-        )
-        ends.append([*trace(experiment, 1)][-1].state.srv.x)
-    torch.testing.assert_close(*ends, rtol=0, atol=1e-11)
+from tiny import bits, outcome, results_agree, same, small, trace
 
 
 def test_a_module_that_is_used_twice_is_exported_as_it_was_trained():
@@ -55,23 +49,7 @@ def test_a_module_that_is_used_twice_is_exported_as_it_was_trained():
     assert all(isinstance(p, nn.Parameter) for p in net.module[3][0]._parameters.values())
 
 
-class Functional(nn.Module):
-    """Dropout that no swap can find."""
-
-    def __init__(self):
-        super().__init__()
-        self.head = nn.Linear(5, 3)
-
-    def forward(self, tokens):
-        return torch.nn.functional.dropout(self.head(tokens.double()), 0.5, self.training)
-
-
-def test_a_model_that_draws_is_not_blamed_on_the_method():
-    with pytest.raises(ClientError, match="draws from torch's generator") as found:
-        [*trace(on_texts(torch.float64, model=Functional(), engine="vectorised"), 1)]
-    assert "direction" not in str(found.value)
-
-
+# ---------------------------------------------------------------------------------------- buffers
 class Late(nn.Module):
     """Changes its buffer from its second forward on."""
 
@@ -96,7 +74,7 @@ class Own(nn.Module):
         self.register_buffer("var", torch.ones(5))
 
     def forward(self, inputs):
-        return nn.functional.batch_norm(inputs, self.mean, self.var, training=self.training)
+        return F.batch_norm(inputs, self.mean, self.var, training=self.training)
 
 
 class Settled(Own):
@@ -123,32 +101,33 @@ LAYERS = nn.Embedding(9, 1), nn.Flatten(), nn.Linear(5, 3)
 
 @pytest.mark.parametrize("kind", CHANGING)
 def test_a_model_that_changes_a_buffer_is_refused_before_the_run_and_auto_goes_by(kind):
-    make, said = CHANGING[kind]
+    make, words = CHANGING[kind]
     module = nn.Sequential(*LAYERS[:2], make(), LAYERS[2]).double()
-    given = {"local": Local(epochs=1, batch=3, lr=0.1)}  # no batch of one
+    local = Local(epochs=1, batch=3, lr=0.1)  # no batch of one
+    run = lambda engine: on_texts(
+        torch.float64, model=module, cohort=1.0, engine=engine, local=local
+    )
     for engine in ("vectorised", "vectorised:2", "workers:2+vectorised:2", "workers:2+vectorised"):
         loop = None
-        with pytest.raises(CompositionError, match=said):  # without a number already as it is built
-            loop = on_texts(torch.float64, model=module, cohort=1.0, engine=engine, **given).build()
+        with pytest.raises(CompositionError, match=words):  # without a number as it is built
+            loop = run(engine).build()
             loop.engine.open(loop.plan, loop.fed, loop.net)
         assert (loop is None) == engine.endswith("vectorised")
         if loop is not None:
             loop.engine.close()
             assert bits(loop.net.buffers()) == bits(loop.net.init_buffers())
-    found = on_texts(torch.float64, model=module, cohort=1.0, engine="auto", **given)
-    found.run()
-    assert found.used_engine == "auto+serial"
-    loop = on_texts(torch.float64, model=module, cohort=1.0, engine="serial", **given).build()
+    auto = run("auto")
+    auto.run()
+    assert auto.used_engine == "auto+serial"
+    loop = run("serial").build()
     family = family_of(loop.plan, loop.fed, loop.net, 20)
     assert family.family == "serial" and "changes its buffer" in family.why
 
 
 def test_a_model_that_changes_a_buffer_later_is_refused_when_it_does():
-    run = on_texts(
-        torch.float64, model=nn.Sequential(*LAYERS[:2], Late(), LAYERS[2]), engine="vectorised:2"
-    )
+    model = nn.Sequential(*LAYERS[:2], Late(), LAYERS[2])
     with pytest.raises(CompositionError, match=r"Late \('2'\): it changes its buffer 'mean'"):
-        run.run()
+        on_texts(torch.float64, model=model, engine="vectorised:2").run()
 
 
 def test_a_buffer_that_forward_assigns_is_averaged_as_one_it_writes_into():
@@ -164,28 +143,29 @@ def test_constant_buffers_are_billed_both_ways():
     assert ledger.up["buffers"] == ledger.down["buffers"] > 0
 
 
-# ----------------------------------------------------------------------------------------- dropout
-FAFED_LOCAL = Local(steps=THEORY.q, batch=4, lr=1.0, schedule=THEORY, probe_batch=12)
+# ---------------------------------------------------------------------------------------- dropout
+class Functional(nn.Module):
+    """Dropout that no swap can find."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(5, 3)
+
+    def forward(self, tokens):
+        return F.dropout(self.head(tokens.double()), 0.5, self.training)
 
 
-@pytest.mark.slow
-def test_fafeds_schedule_is_a_rate_at_which_every_layer_of_an_lstm_moves():
-    assert THEORY(0, 0) == pytest.approx(0.1 / (12 * 0.03 * 3))  # rho / (12 L q)
-    fafed = {"algorithm": FAFED(c=THEORY.c), "local": FAFED_LOCAL, "rounds": 4}
-    first, *_, loop = [
-        (t.state.srv.x, t) for t in trace(on_texts(torch.float32, model=our_lstm, **fafed), 4)
-    ]
-    moved = (loop[0] - first[0]).abs()
-    for piece in moved.split([p.numel() for p in our_lstm().parameters()]):
-        assert piece.max() > 0.01
-    row = loop[1].log.history[-1]
-    assert row["gradients"] == 2 * row["steps"] == 2 * 3 * THEORY.q
+def test_a_model_that_draws_is_not_blamed_on_the_method():
+    with pytest.raises(ClientError, match="draws from torch's generator") as error:
+        on_texts(torch.float64, model=Functional(), engine="vectorised").run()
+    assert "direction" not in str(error.value)
 
 
 @pytest.mark.parametrize(("model", "part"), [(torchs_lstm, "LSTM"), (Attention, "Multihead")])
 def test_dropout_that_cannot_be_reproduced_is_refused_by_name(model, part):
-    said = f"vectorised and {part}.*engine = serial or workers"
-    with pytest.raises(CompositionError, match=said):
+    with pytest.raises(
+        CompositionError, match=f"vectorised and {part}.*engine = serial or workers"
+    ):
         on_texts(torch.float32, model=model, engine="vectorised").run()
 
 
@@ -209,7 +189,8 @@ class Apart(FAFED):
     ],
 )
 def test_all_gradients_of_a_step_see_the_same_masks(model, engine):
-    run = on_texts(torch.float32, model=model, algorithm=Apart(), local=FAFED_LOCAL, engine=engine)
+    local = Local(steps=THEORY.q, batch=4, lr=1.0, schedule=THEORY, probe_batch=12)
+    run = on_texts(torch.float32, model=model, algorithm=Apart(), local=local, engine=engine)
     before, after = [loop.state.srv.v for loop in trace(run, 1)]
     # the mean of equal vectors may round; other masks give others in the second digit
     torch.testing.assert_close(after, before, rtol=1e-6, atol=1e-9)
@@ -223,11 +204,148 @@ def test_masks_differ_between_the_steps():
             seen.append(grad(x).clone())  # the engine writes into it again
             return torch.zeros_like(x), loc
 
-    data = from_clients([([[1] * 5], [0])])
+    parts = {"data": from_clients([([[1] * 5], [0])]), "cohort": 1.0, "rounds": 1}
     local = Local(steps=3, batch=4, lr=0.1)
-    run = on_texts(
-        torch.float32, model=our_lstm, algorithm=Look(), data=data, cohort=1.0, local=local
+    on_texts(torch.float32, model=our_lstm, algorithm=Look(), local=local, **parts).run()
+    gradients = [g for g in seen if g.any()]  # a plan is tried on zeros before
+    assert len(gradients) == 3 and not torch.equal(gradients[0], gradients[1])
+
+
+# ------------------------------------------------------------------------------- images in bytes
+def test_augmentation_changes_training_and_not_evaluation():
+    data = images(torch.float64)
+    still = dataclasses.replace(
+        data, transform=Images(mean=(0.4, 0.5), std=(0.2, 0.3), dtype=torch.float64)
     )
-    [*trace(run, 1)]
-    seen = [g for g in seen if g.any()]  # a plan is tried on zeros before
-    assert len(seen) == 3 and not torch.equal(seen[0], seen[1])
+    # bytes with a transform are what floats made before are
+    floats = dataclasses.replace(
+        data,
+        inputs=still.ready(data.inputs),
+        test_inputs=still.ready(data.test_inputs),
+        transform=None,
+    )
+    make = CASES["images, scaffold"].make
+    moved, by_bytes, by_floats = (
+        outcome(make(dtype=torch.float64, data=d), 2) for d in (data, still, floats)
+    )
+    assert not torch.equal(by_bytes[0].x, moved[0].x)
+    assert same(by_floats[0], by_bytes[0]) and by_floats[2:] == by_bytes[2:]
+
+
+def test_the_experiments_type_is_the_images_type():
+    data, local = images(torch.float32), Local(epochs=1, batch=3, lr=0.1)
+    run = small(FedAvg(), torch.float64, data=data, model=small_images_net(), local=local)
+    run.rounds = 1
+    run.run()
+    assert run.data.transform.out == torch.float64
+
+
+# ------------------------------------------------------- texts in order: streams, and a state along
+BATCH, STEPS = READ_ON.batch, READ_ON.steps
+
+
+def readers(clients=range(4)):
+    return from_clients([stream(i) for i in clients], test=stream(0), dtype=torch.float64)
+
+
+def language_model():
+    torch.manual_seed(6)
+    return lstm_language_model(VOCABULARY, 4, 4, dropout=0.0).double()
+
+
+@pytest.mark.parametrize("client", range(4))
+def test_batches_are_the_next_windows_of_streams_of_equal_length(client):
+    fed = Federation(readers(), Local(steps=STEPS, batch=BATCH, order="text"))
+    n, first = STREAMS[client], sum(STREAMS[:client])
+    streams = min(BATCH, n)
+    length = n // streams
+    batches = [b.tolist() for round in range(5) for b in fed.batches(client, round)]
+    want = [[first + s * length + k % length for s in range(streams)] for k in range(5 * STEPS)]
+    assert batches == want
+    assert [len(b) for b in fed.batches(client, 1)] == list(fed.sizes(client))
+
+
+def test_a_pass_is_all_whole_batches():
+    fed = Federation(readers(), Local(epochs=1, batch=BATCH, order="text"))
+    assert [fed.steps(i) for i in range(4)] == [5, 4, 2, 1]
+    assert [fed.first(i, 3) for i in range(4)] == [0, 0, 0, 0]
+
+
+def plain(client, rounds, carried=True):
+    """One client's training as one writes it by hand: hidden state detached and handed on, but not
+    over a round that was missed.
+    """
+    net = language_model()
+    inputs, targets = (torch.from_numpy(v) for v in stream(client))
+    streams = min(BATCH, STREAMS[client])
+    length = STREAMS[client] // streams
+    state, last = None, -1
+    for round in rounds:
+        state = state if last == round - 1 else None
+        last = round
+        for k in range(round * STEPS, (round + 1) * STEPS):
+            rows = torch.arange(streams) * length + k % length
+            if state is None or k % length == 0 or not carried:
+                state = net.zeros(streams)
+            outputs, state = net((inputs[rows], state))
+            state = tuple(v.detach() for v in state)
+            loss = F.cross_entropy(outputs.flatten(0, 1), targets[rows].flatten())
+            net.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(net.parameters(), 0.25)
+            with torch.no_grad():
+                for p in net.parameters():
+                    p -= 0.5 * p.grad
+    return torch.cat([p.detach().reshape(-1) for p in net.parameters()])
+
+
+@pytest.mark.parametrize("engine", ["serial", "vectorised"])
+@pytest.mark.parametrize("client", range(4))
+def test_one_client_trains_as_a_plain_loop_does(client, engine):
+    x = reading(model=language_model(), data=readers([client]), engine=engine).run().state.x
+    torch.testing.assert_close(x, plain(client, range(4)), rtol=0, atol=1e-9)
+    if client < 2:  # there are passes of more than one batch, so the state matters
+        assert not torch.allclose(x, plain(client, range(4), carried=False), atol=1e-6)
+
+
+@pytest.mark.parametrize("engine", ["serial", "vectorised"])
+def test_who_missed_a_round_begins_from_zeros(engine):
+    class Only(FedAvg):
+        """FedAvg that keeps client 0's answers alone."""
+
+        def finish(self, x, loc, msg, mem, job):
+            up, own = super().finish(x, loc, msg, mem, job)
+            return up._replace(delta=up.delta * (job.weight == STREAMS[0])), own
+
+    parts = {"algorithm": Only(), "cohort": [[0], [1], [0], [0]]}
+    x = reading(model=language_model(), engine=engine, **parts).run().state.x
+    torch.testing.assert_close(x, plain(0, [0, 2, 3]), rtol=0, atol=1e-9)
+
+
+def stateless():
+    return nn.Sequential(nn.Embedding(VOCABULARY, 4), nn.Linear(4, VOCABULARY)).double()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"local": Local(steps=STEPS, batch=BATCH)},
+            r"LanguageModel and local.order = shuffled.*= text",
+        ),
+        ({"model": stateless()}, r"LanguageModel and Sequential: .* no state"),
+        (
+            {"model": lstm_shakespeare(VOCABULARY, 4, 4).double()},
+            r"gives \[3, 7\]; a language model gives",
+        ),
+    ],
+)
+def test_a_language_model_needs_a_state_its_texts_in_order_and_a_row_a_token(changes, words):
+    with pytest.raises(CompositionError, match=words):
+        reading(**({"model": language_model()} | changes)).run()
+
+
+def test_the_order_may_be_anothers_too():
+    assert reading(model=stateless(), objective=CrossEntropy(), rounds=1).run().last > 0
+    run = small(FedAvg(), local=Local(epochs=1, batch=4, order="text")).run()
+    assert run.history[-1]["answered"] == 4
