@@ -71,14 +71,6 @@ def test_fedprox_ends_in_its_own_fixed_point():
 
 
 @pytest.mark.slow
-def test_fednova_ends_where_a_clients_mean_step_counts():
-    k = np.array(STEPS)[:, None]
-    share = np.array(SIZES)[:, None] * (1 - (1 - 0.1 * H) ** k) / k
-    local = Local(steps=STEPS, batch=1, lr=0.1)
-    near(end(ours.FedNova(), 120, local=local), (share * C).sum(0) / share.sum(0), 1e-10)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(("alpha", "rounds"), [(0.1, 600), (0.5, 200), (1.0, 240)])
 def test_fedcm_decays_weights_one_over_alpha_times_as_much(alpha, rounds):
     # at rest D = 0, so that alpha times the gradient is all that holds against the decay
@@ -129,6 +121,7 @@ def test_late_updates_do_not_move_scaffold():
 # a step a round of everybody: no client drifts, exactly
 ONE_STEP = {
     "fedavgm": ours.fedavgm(beta=0.5),
+    "fedacg": ours.FedACG(lam=0.5, beta=0.1),
     "fedcm": ours.FedCM(alpha=0.4),
     "mofedsam": ours.mofedsam(alpha=0.4, rho=0.0),
     "mimelite": ours.MimeLite(beta=0.5),
@@ -163,13 +156,6 @@ OF_THEIR_OWN = {
 def test_some_have_an_objective_of_their_own(name, weighting):
     algorithm, weights, rounds, settings = OF_THEIR_OWN[name]
     near(end(algorithm, rounds, weighting=weighting, **settings), minimiser(weights), 1e-8)
-
-
-@pytest.mark.slow
-def test_scaffnew_of_everybody_counts_a_client_by_its_weight_and_its_steps():
-    # sum_i p_i lr_sum_i h_i stays 0, for sum_i p_i (x - x_i) = 0; at rest h_i is the gradient
-    x = end(ours.Scaffnew(), 50, weighting=LIST, local=OTHERWISE["local"])
-    near(x, minimiser(np.multiply(LIST, STEPS)), 1e-8)
 
 
 def test_ifca_ends_at_the_minimiser_of_each_cluster():

@@ -1,20 +1,35 @@
-"""The local loop of one client is torch's optimiser after clip_grad_norm_, step for step."""
+"""The local loop of one client is torch's optimiser after clip_grad_norm_, step for step; and
+schedules of its rate against the formulas of their papers, written again here.
+"""
 
 from __future__ import annotations
 
 import copy
+import math
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fedloom import FedAvg, Local
+from fedloom import FedAvg, Local, LocalSGD
+from fedloom.algorithms import Scaffold
+from fedloom.config import resolve
 from fedloom.core.vector import rec
 from fedloom.engines.base import one_thread
 from fedloom.engines.client_results import Request, TrainTask
-from fedloom.federation.schedules import Exponential
-from tiny import clusters, mlp, small, trace
+from fedloom.errors import ConfigError
+from fedloom.federation.schedules import (
+    SCHEDULES,
+    Cosine,
+    CubeRoot,
+    Exponential,
+    FAFEDTheory,
+    STEMTheory,
+    WarmUp,
+)
+from tiny import A, B, clusters, mlp, near, quadratics, small, trace
 
 CASES = {
     "plain": {},
@@ -122,3 +137,148 @@ def test_the_history_has_the_mean_loss_of_the_steps():
     )
     right = (outputs.argmax(1) == targets).double().mean().item()
     assert loop.log.history[0]["test_accuracy"] == pytest.approx(right, rel=1e-13)
+
+
+# -------------------------------------------------------------------------------- FAFED, Theorem 2
+@pytest.mark.parametrize(
+    ("q", "b", "alpha"), [(10, 50, 4.17e-6), (10, 5, 4.17e-5), (5, 50, 1.67e-5)]
+)
+def test_fafeds_theory_is_a_tiny_constant_at_first(q, b, alpha):
+    # specification 1.6: eta = rho / (12 L q), and c eta^2 = (1 / (12 q N^2) + 60 / (b N)) / 144 q^2
+    made = FAFEDTheory(N=20, q=q, L=3.0, rho=0.02, b=b)
+    rates = [made(round, step) for round, step in ((0, 0), (3, q - 1), (1000, 1))]
+    np.testing.assert_allclose(rates, 0.02 / (12 * 3.0 * q), rtol=1e-12)
+    assert made.c * rates[0] ** 2 == pytest.approx(alpha, rel=2e-3)
+    exact = (1 / (12 * q * 400) + 60 / (b * 20)) / (144 * q * q)
+    assert made.c * rates[0] ** 2 == pytest.approx(exact, rel=1e-12)
+
+
+def test_fafeds_theory_falls_with_the_cube_root_in_the_end():
+    # from t = 1728 q^3 N^2 - 1.5 on: rho N^(2/3) / (L (t + 1.5)^(1/3)), t from 1
+    made = FAFEDTheory(N=2, q=1, L=2.0, rho=0.5, b=1)
+    change = 1728 * 4
+    for t in (change - 1, change, 10 * change):
+        want = 0.5 * 2 ** (2 / 3) / (2.0 * (t + 1.5) ** (1 / 3))
+        assert made(t - 1, 0) == pytest.approx(want, rel=1e-12)
+    assert made(change - 3, 0) == pytest.approx(0.5 / 24, rel=1e-12)
+
+
+# ------------------------------------------------------------------------------ STEM, Theorem 3.1
+def stem(N, q, L, sigma, b, t):
+    """eta_t and c, line by line: K is the number of workers, I the local steps."""
+    kappa = (b * N) ** (2 / 3) * sigma ** (2 / 3) / L
+    c = 64 * L**2 / (b * N) + sigma**2 / (24 * kappa**3 * L * q)
+    w = max(
+        2 * sigma**2,
+        4096 * L**3 * q**3 * kappa**3 - sigma**2 * t,
+        c**3 * kappa**3 / (4096 * L**3 * q**3),
+    )
+    return kappa / (w + sigma**2 * t) ** (1 / 3), c
+
+
+@pytest.mark.parametrize(
+    "setting", [(20, 10, 1.0, 2.0, 50), (4, 2, 0.3, 0.7, 1), (1, 1, 5.0, 3, 2)]
+)
+def test_stems_theory_follows_its_formula(setting):
+    N, q, L, sigma, b = setting
+    made = STEMTheory(N=N, q=q, L=L, b=b)  # whatever sigma is: it cancels
+    for round, step in ((0, 0), (0, q - 1), (7, 0), (10**6, 0), (10**9, q - 1)):
+        rate, c = stem(N, q, L, sigma, b, round * q + step + 1)
+        assert made(round, step) == pytest.approx(rate, rel=1e-12)
+        assert made.c == pytest.approx(c, rel=1e-12)
+
+
+def test_stems_theory_never_asks_for_more_than_its_proof_allows():
+    # eta <= 1 / (16 L I), which it is at first, and a = c eta^2 <= 1
+    for N, q, L, b in ((1, 1, 2.0, 1), (1, 2, 0.1, 1), (50, 20, 7.0, 100)):
+        made = STEMTheory(N=N, q=q, L=L, b=b)
+        rates = [made(10**e, 0) for e in range(0, 16, 3)]
+        assert max(rates) <= 1 / (16 * L * q) * (1 + 1e-12)
+        assert made.c * max(rates) ** 2 <= 1 + 1e-12
+        assert rates == sorted(rates, reverse=True) and rates[-1] < rates[0]
+
+
+# --------------------------------------------------------------------------- cube roots and roots
+def test_the_cube_root_counts_steps_rounds_or_passes():
+    for round in range(9):
+        for step in range(4):
+            steps = 4 * round + step
+            assert CubeRoot(w=2.0, q=4)(round, step) == pytest.approx((2.0 + steps) ** (-1 / 3))
+            made = CubeRoot(w=2.0, unit="round", q=4)
+            assert made(round, step) == pytest.approx((2.0 + round) ** (-1 / 3))
+            # FAFED's text runs: STEM's rate is 20 / (1 + epoch)^(1/3), constant within a pass
+            made = CubeRoot(unit="epoch", q=4, epoch=6)
+            assert made(round, step) == pytest.approx((1 + steps // 6) ** (-1 / 3))
+
+
+class Told(LocalSGD):
+    """An algorithm whose server keeps what it is told of the round."""
+
+    def server_init(self, x, up):
+        return rec(x=x, lr=0.0, rate=0.0)
+
+    def server_step(self, srv, up, rnd):
+        return rec(x=srv.x + up.delta, lr=rnd.lr, rate=rnd.rate)
+
+
+def test_the_server_is_told_the_rate_of_the_longest_clients_last_step():
+    local = Local(epochs=1, batch=1, lr=0.1, schedule=Exponential(decay=0.8, step_decay=0.5))
+    run = quadratics(Told(), (1, 3, 4, 2), local=local, cohort=[[0, 1, 3], [0]])
+    told = [(loop.state.srv.lr, loop.state.srv.rate) for loop in trace(run, 2)][1:]
+    assert told == [(pytest.approx(0.1 / 4), 0.75), (pytest.approx(0.08), 0.25)]
+
+
+# ---------------------------------------------------------------------- FedACG's code: by the epoch
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["serial", "vectorised:2"])
+@pytest.mark.parametrize("method", [LocalSGD(), Scaffold()])
+def test_a_rate_may_fall_by_the_clients_own_passes(method, engine):
+    """Epoch e of round t has the rate eta decay^(t + e), whatever its number of steps."""
+    sizes, epochs, decay = (2, 5, 3, 2), 3, 0.8
+    falls = Exponential(decay=decay, step_decay="epoch")
+    local = Local(epochs=epochs, batch=1, lr=0.1, schedule=falls)
+    run = quadratics(method, sizes, local=local, weighting="uniform", engine=engine)
+    x, c, c_i = np.zeros(2), np.zeros(2), np.zeros((4, 2))
+    for t, loop in enumerate(trace(run, 4)):
+        near(loop.state.srv.x, x, 1e-14)
+        moves, total = np.zeros((4, 2)), np.zeros(4)
+        for i, steps in enumerate(sizes):
+            y = x.copy()
+            for e in range(epochs):
+                rate = 0.1 * decay ** (t + e)
+                for _ in range(steps):
+                    y = y - rate * (A[i] * (y - B[i]) + c - c_i[i])
+                    total[i] += rate
+            moves[i] = y - x
+        x = x + moves.mean(0)
+        if isinstance(method, Scaffold):
+            c_i = c_i - c - moves / total[:, None]
+            c = c_i.mean(0)
+
+
+def test_of_clients_with_as_many_steps_the_server_is_told_the_one_with_most_passes():
+    falls = Exponential(decay=0.8, step_decay="epoch")
+    local = Local(steps=6, batch=1, lr=0.1, schedule=falls)
+    run = quadratics(Told(), (2, 5, 3, 4), local=local, cohort=[[0, 1, 2, 3], [1, 3]])
+    told = [loop.state.srv.lr for loop in trace(run, 2)][1:]
+    assert told == [pytest.approx(0.1 * 0.8 ** (0 + 5 // 2)), pytest.approx(0.1 * 0.8 ** (1 + 1))]
+
+
+def test_the_word_for_it_is_epoch_and_no_other():
+    made = SCHEDULES.make("exponential", decay=0.5, step_decay="epoch")
+    assert [made(2, 0), made.of(3)(2, 2), made.of(3)(2, 3), made.of(3)(2, 7)] == [
+        0.5**n for n in (2, 2, 3, 4)
+    ]
+    with pytest.raises(ConfigError, match=r"step_decay must be in \(0, inf\) or epoch, got 'ep"):
+        SCHEDULES.make("exponential", step_decay="epochs")
+    values = resolve("fedacg_cifar10", ["local.schedule.step_decay=epoch"]).values
+    assert values["local"]["schedule"]["step_decay"] == "epoch"
+
+
+def test_a_cosine_rises_first_where_it_is_to():
+    """Two rounds up, then half a cosine over the other eight."""
+    found = [Cosine(rounds=10, warmup=2)(t, 0) for t in range(12)]
+    half = [0.5 * (1 + math.cos(math.pi * k / 8)) for k in range(9)]
+    assert found == pytest.approx([0.5, 1.0, *half, 0.0])
+    assert [WarmUp(rounds=4)(t, 9) for t in range(6)] == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
+    assert [Cosine(rounds=8)(t, 0) for t in range(9)] == pytest.approx(half)

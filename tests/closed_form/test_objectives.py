@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-
 import numpy as np
 import pytest
 import torch
@@ -98,29 +96,6 @@ def test_dead_features_give_finite_gradients(case):
     g, value = live_gradient(three_blocks(), objective, mem, x)
     assert value.isfinite()
     assert g.isfinite().all()
-
-
-@pytest.mark.parametrize("case", ["fedntd", "fedlc", "fedmlb"])
-def test_sequences_are_the_mean_over_their_places(case):
-    objective, mem, _ = CASES[case]
-    source = np.random.default_rng(5)
-    inputs, labels = t(source.normal(size=(2, 3, 4))), t(source.integers(0, 3, size=(2, 4)))
-
-    class Along(nn.Module):  # (B, C, T): every place alone
-        def __init__(self, inner):
-            super().__init__()
-            self.inner = inner
-
-        def forward(self, a):
-            return self.inner(a.transpose(1, 2)).transpose(1, 2)
-
-    plain = three_blocks()
-    children = plain.module.named_children()
-    net = Net(nn.Sequential(OrderedDict((n, Along(m)) for n, m in children)))
-    got = objective.loss(net, t(X), (inputs, labels), t(REF), mem)
-    flat = (inputs.transpose(1, 2).reshape(8, 3), labels.reshape(8))
-    want = objective.loss(plain, t(X), flat, t(REF), mem).view(2, 4).mean(1)
-    close(got, want)
 
 
 # ------------------------------------------------------------------------------ what is known

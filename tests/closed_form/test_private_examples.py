@@ -112,33 +112,6 @@ def test_what_is_not_finite_counts_as_nothing() -> None:
     np.testing.assert_allclose(x, [-0.5 / 3, -0.5 / 3], atol=1e-10)
 
 
-@pytest.mark.filterwarnings("ignore")
-def test_sums_are_those_of_opacus() -> None:
-    """In tests alone: opacus is no dependency."""
-    opacus = pytest.importorskip("opacus", reason="opacus is not installed")
-    net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.GroupNorm(1, 2), nn.Flatten(), nn.Linear(8, 3))
-    draw = torch.Generator().manual_seed(1)
-    inputs = torch.randn(9, 1, 4, 4, generator=draw)
-    targets = torch.randint(3, (9,), generator=draw)
-    parts = {"model": net, "data": from_clients([(inputs, targets)]), "objective": None}
-    dp = ExamplePrivacy(noise=TINY, clip=0.8)
-    local = Local(steps=1, lr=1.0, batch=None, dp=dp)
-    experiment = linear(1.0, 1.0, local=local, **parts)
-    move = experiment.net().init() - experiment.run().state.x
-
-    module = opacus.GradSampleModule(net)
-    optimiser = opacus.optimizers.DPOptimizer(
-        torch.optim.SGD(module.parameters(), lr=1.0),
-        noise_multiplier=0.0,
-        max_grad_norm=0.8,
-        expected_batch_size=9,
-    )
-    nn.functional.cross_entropy(module(inputs), targets).backward()
-    optimiser.pre_step()
-    theirs = torch.cat([p.grad.reshape(-1) for p in net.parameters()])
-    torch.testing.assert_close(move, theirs, rtol=1e-6, atol=1e-6)
-
-
 @pytest.mark.parametrize(
     ("noise", "batches", "spent"),
     [(2.109, 50, 1.45), (2.266, 43, 1.57), (5.0, 8, 4.10), (3.086, 22, 2.29)],

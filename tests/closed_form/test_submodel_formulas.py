@@ -91,12 +91,6 @@ def test_the_bound_follows_the_type_and_the_update():
     assert FIARSE(count="nonzero").covered(torch.zeros(3)).tolist() == [0, 0, 0]
 
 
-def test_fiarse_moves_by_its_factor():
-    # capacity 1/2: tau = 6; at 8: b = 1 + 2 * 8 * 6 / 14^2, at 6: 3/2
-    new = _one_round(FIARSE(), [8.0, -6.0, 4.0, 2.0], [[1, 1, 1, 1]], [0.5])
-    assert new == pytest.approx([8 - (1 + 96 / 196), -6 - 1.5, 4.0, 2.0], rel=1e-15)
-
-
 # ------------------------------------------------------------------------- FIARSE: shards, momentum
 def test_shards_have_thresholds_of_their_own_and_the_rest_is_exempt():
     net = Net(models.mlp(inputs=8, hidden=(16, 12), classes=5).double())

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -317,7 +315,6 @@ def test_the_u_net_keeps_odd_sizes_and_sees_far() -> None:
 
 
 # ----------------------------------------------------------------------------------------- survival
-TCGA = Path(__file__).parents[3] / "shared/data/tcga-brca"
 
 
 def cox(scores, times, events):
@@ -387,19 +384,6 @@ def test_the_concordance_counts_pairs_and_half_of_ties() -> None:
     metric.reset()
     metric.update(torch.zeros(2), torch.tensor([[1.0, 0], [2, 0]]))
     assert math.isnan(metric.compute()), "nobody's event was seen"
-
-
-@pytest.mark.skipif(not TCGA.is_dir(), reason="the data of TCGA-BRCA are not here")
-def test_comparable_pairs_of_tcgas_test_sets_are_those_of_flamby() -> None:
-    with (TCGA / "brca.csv").open() as file:
-        rows = {row["pid"]: (float(row["T"]), float(row["E"])) for row in csv.DictReader(file)}
-    with (TCGA / "train_test_split.csv").open() as file:
-        folds = [(row["pid"], row["fold2"]) for row in csv.DictReader(file)]
-    counts = []
-    for centre in range(6):
-        own = [rows[pid] for pid, fold in folds if fold == f"test_{centre}"]
-        counts.append(len(pairs(*zip(*own, strict=True))))
-    assert counts == [358, 44, 108, 48, 47, 3]
 
 
 def test_one_output_is_the_logit_of_class_one() -> None:

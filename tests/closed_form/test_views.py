@@ -1,4 +1,6 @@
-"""What FIARSE's formulas say about its views, checked against the formulas."""
+"""What clients hold: FIARSE's masks, and slices, each the network with zeros elsewhere and of the
+size that it should have.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
@@ -14,7 +17,8 @@ from torch import nn
 from fedloom import models
 from fedloom.core.net import Net, Variables
 from fedloom.core.vector import rec
-from fedloom.submodels import FIARSE, greedy
+from fedloom.models.layers import Residual
+from fedloom.submodels import FIARSE, FedRolex, HeteroFL
 from resnet import gaussian, resnet18
 
 pytestmark = pytest.mark.usefixtures("seed_zero")
@@ -27,39 +31,6 @@ def vector(d: int) -> Net:
 
 
 # ------------------------------------------------------------------------------ FIARSE, Eq. 2 and 3
-def test_the_gradient_is_the_product_rule_on_x_times_the_surrogate_mask():
-    # d/dx F(x m(|x|)) by the product rule: F' at the binary mask, times M + x dm/dx, where m is
-    # Appendix B's clip((a - tau) / (a + tau), 0, 1); every derivative by central differences
-    f = lambda y: (y.sin() * y.roll(1).cos() + y**3 / 3).sum()
-    x, h = gaussian(40), 1e-6
-    view = FIARSE().view(x, vector(40), 0.4, 0)
-    part, tau = view.take(x), view.fit.tau[0]
-    full = lambda y: f(view.seen(y))
-
-    m = lambda y: ((y.abs() - tau) / (y.abs() + tau)).clamp(0, 1)
-    # one-sided at the threshold itself: the kink of the clip, where Eq. 3 takes the upper slope
-    outward = part.sign() * h
-    slope = (m(part + outward) - m(part)) / outward
-    outer = torch.stack(
-        [(full(part + h * e) - full(part - h * e)) / (2 * h) for e in torch.eye(16)]
-    )
-    expected = outer * (1 + part * slope)
-
-    got = FIARSE().grad(torch.func.grad(full), part, view.fit)
-    assert len(part) == 16
-    torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-7)
-
-
-@given(st.floats(1e-30, 1e6), st.floats(1e-30, 1e6), st.sampled_from([1.0, -1.0]))
-def test_the_factor_lies_between_1_and_one_and_a_half(tau, more, sign):
-    x = torch.tensor([sign * (tau + more)], dtype=torch.float64)
-    fit = rec(tau=torch.tensor([tau], dtype=torch.float64), groups=None)
-    factor = float(FIARSE().grad(torch.ones_like, x, fit))
-    assert 1 <= factor <= 1.5 + 1e-15
-    if more < 1e6 * tau:  # beyond, 1 + 2 |x| tau / (|x| + tau)^2 is 1 to a hundred thousandth
-        assert factor > 1
-        a = tau + more
-        assert factor == pytest.approx(1 + 2 * (a / (a + tau)) * (tau / (a + tau)), rel=1e-12)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -67,32 +38,6 @@ def test_without_a_threshold_the_factor_is_1_also_at_zero(dtype):
     x = torch.tensor([0.0, -0.0, 1e-38, -3.0], dtype=dtype)
     fit = rec(tau=torch.zeros_like(x), groups=None)
     assert torch.equal(FIARSE().grad(torch.ones_like, x, fit), torch.ones_like(x))
-
-
-def test_what_falls_below_the_threshold_gets_nothing_and_is_not_seen():
-    fit = rec(tau=torch.tensor([1.0, 1.0, 1.0]), groups=None)
-    x = torch.tensor([0.5, 2.0, -1.0])
-    seen = []
-
-    def grad(y):
-        seen.append(y)
-        return torch.full_like(y, 3.0)
-
-    got = FIARSE(biased=False).grad(grad, x, fit)
-    assert torch.equal(seen[0], torch.tensor([0.0, 2.0, -1.0]))
-    assert torch.equal(got, torch.tensor([0.0, 3.0, 3.0]))
-
-
-def test_the_four_cells_of_the_ablation():
-    # static masks see every held weight; below tau the clip is flat, so the factor is 1 there
-    fit = rec(tau=torch.tensor([1.0, 1.0]), groups=None)
-    x, ones = torch.tensor([0.5, 1.0]), torch.ones_like
-    cell = lambda **on: FIARSE(**on).grad(ones, x, fit).tolist()
-    assert cell(dynamic=True, biased=True) == [0.0, 1.5]
-    assert cell(dynamic=True, biased=False) == [0.0, 1.0]
-    assert cell(dynamic=False, biased=True) == [1.0, 1.5]
-    assert cell(dynamic=False, biased=False) == [1.0, 1.0]
-    assert greedy() == FIARSE(dynamic=False, biased=False)
 
 
 # --------------------------------------------------------------------------- FIARSE, what is held
@@ -205,3 +150,148 @@ def test_fiarse_by_stage_on_resnet18_holds_the_golden_number_of_each(resnet):
 
 
 # ---------------------------------------------------------------------------- the mean over holders
+
+
+# ------------------------------------------------------------ a slice is the big network with zeros
+def conv(a: int, b: int, **more: int) -> nn.Conv2d:
+    return nn.Conv2d(a, b, 3, padding=1, **more)
+
+
+def norm(groups: int, channels: int) -> nn.GroupNorm:
+    return nn.GroupNorm(groups, channels)
+
+
+NETS = {
+    "linear": lambda: nn.Sequential(
+        nn.Flatten(), nn.Linear(48, 10), nn.Sigmoid(), nn.Linear(10, 7), nn.Tanh(), nn.Linear(7, 3)
+    ),
+    "convolution": lambda: nn.Sequential(
+        nn.Conv2d(3, 6, 3, bias=False), nn.MaxPool2d(2, 1), nn.ReLU(), nn.Flatten(), nn.Linear(6, 3)
+    ),
+    "two convolutions and a flattened area": lambda: nn.Sequential(
+        conv(3, 4, stride=2), nn.Tanh(), conv(4, 9), nn.Flatten(), nn.Linear(36, 5), nn.ReLU(),
+        nn.Linear(5, 3),
+    ),
+    "group norm": lambda: nn.Sequential(
+        conv(3, 8), norm(4, 8), nn.ReLU(), conv(8, 12), norm(6, 12), nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(), nn.Linear(12, 3),
+    ),
+    "two norms of one width": lambda: nn.Sequential(
+        conv(3, 24), norm(12, 24), nn.ReLU(), conv(24, 24), norm(8, 24), nn.Flatten(),
+        nn.Linear(384, 3),
+    ),
+    "batch norm without statistics": lambda: nn.Sequential(
+        conv(3, 8), nn.BatchNorm2d(8, track_running_stats=False), nn.ReLU(), nn.Flatten(),
+        nn.Linear(128, 6), nn.BatchNorm1d(6, track_running_stats=False), nn.Linear(6, 3),
+    ),
+    "residual": lambda: nn.Sequential(
+        conv(3, 8),
+        Residual(nn.Sequential(conv(8, 8), norm(4, 8), nn.ReLU(), conv(8, 8), norm(4, 8))),
+        nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(32, 3),
+    ),
+    "shortcut": lambda: nn.Sequential(
+        conv(3, 4),
+        Residual(
+            nn.Sequential(conv(4, 8, stride=2), norm(4, 8), nn.ReLU(), conv(8, 8), norm(4, 8)),
+            nn.Sequential(nn.Conv2d(4, 8, 1, 2, bias=False), norm(4, 8)),
+        ),
+        nn.AvgPool2d(2), nn.Flatten(), nn.Dropout(0.0), nn.Linear(8, 3),
+    ),
+    "a residual of linear layers": lambda: nn.Sequential(
+        nn.Flatten(), nn.Linear(48, 6), Residual(nn.Sequential(nn.Linear(6, 9), nn.Tanh(),
+        nn.Linear(9, 6))), nn.Linear(6, 3),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("rule", [HeteroFL(scaler=False), FedRolex(scaler=False)])
+@pytest.mark.parametrize("name", NETS)
+def test_a_slice_trained_small_is_the_big_network_masked_and_frozen(name, rule):
+    net = Net(NETS[name]().double())
+    x = net.init() + 0.3 * gaussian(net.layout.d)  # norms and biases too are something else than 0
+    inputs = gaussian(5 * 48, 3).view(5, 3, 4, 4)
+    labels = torch.tensor([0, 1, 2, 1, 0])
+    view = rule.view(x, net, 0.3, 2)
+    assert view.net.layout.d == len(view.held) < 0.75 * net.layout.d
+    assert bool((view.held.diff() > 0).all())
+
+    small = view.take(x)
+    big = torch.zeros_like(x).index_copy(0, view.held, small)
+    of = lambda n: torch.func.grad(lambda y: F.cross_entropy(n(y, inputs), labels))
+    held = torch.zeros_like(x).index_fill(0, view.held, 1.0)
+    for _ in range(6):
+        torch.testing.assert_close(view.net(small, inputs), net(big, inputs), rtol=0, atol=1e-10)
+        small = small - 0.5 * of(view.net)(small)
+        big = big - 0.5 * of(net)(big) * held
+    assert (small - view.take(x)).abs().max() > 1e-3
+    torch.testing.assert_close(small, big[view.held], rtol=0, atol=1e-10)
+    back = view.put(small, x)
+    assert torch.equal(back[held == 0], x[held == 0])
+    torch.testing.assert_close(back[view.held], big[view.held], rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize(("capacity", "kept"), [(4.9 / 10, 7), (0.5, 8), (1e-6, 1), (0.9999, 10)])
+def test_a_width_is_the_ceiling_of_the_square_root_and_a_rounding_error_adds_none(capacity, kept):
+    net = Net(nn.Sequential(nn.Linear(2, 10), nn.ReLU(), nn.Linear(10, 2)))
+    assert HeteroFL().view(None, net, capacity, 0).net.module[0].out_features == kept
+    assert math.sqrt(7 * 7 / 10 / 10) * 10 > 7  # in binary
+    assert HeteroFL().view(None, net, 7 * 7 / 10 / 10, 0).net.module[0].out_features == 7
+
+
+def test_exact_groups_stop_shrinking_and_a_fixed_number_of_groups_does_not():
+    model = nn.Sequential(
+        conv(3, 64), norm(2, 64), nn.ReLU(), conv(64, 64), norm(2, 64),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10),
+    )  # fmt: skip
+    net = Net(model)
+    share = lambda exact: [
+        len(HeteroFL(exact=exact).view(None, net, c, 0).held) / net.layout.d
+        for c in (1 / 4, 1 / 16, 1 / 64)
+    ]
+    same = share(True)
+    assert same[0] == same[1] == same[2] == pytest.approx(0.26, abs=0.01)
+    falling = share(False)
+    assert falling[0] == same[0]
+    assert falling[1] < 0.08
+    assert falling[2] < 0.03
+    small = HeteroFL(exact=False).view(None, net, 1 / 64, 0).net.module[1]
+    assert (small.num_groups, small.num_channels) == (2, 8)
+
+
+@pytest.mark.parametrize("n", [4, 7])
+@pytest.mark.parametrize("exact", [True, False])
+def test_rolling_keeps_every_channel_equally_often_over_a_cycle(n, exact):
+    net = Net(nn.Sequential(nn.Linear(3, n), nn.ReLU(), nn.Linear(n, 2)))
+    rule = FedRolex(exact=exact)
+    row = net.layout.views(torch.arange(net.layout.d))["0.bias"].tolist()
+    times = dict.fromkeys(row, 0)
+    for j in range(n):
+        held = set(rule.view(None, net, 0.3, j).held.tolist())
+        kept = [i for i in row if i in held]
+        assert len(kept) == math.ceil(math.sqrt(0.3) * n)
+        assert row[j] in kept
+        for i in kept:
+            times[i] += 1
+    assert len(set(times.values())) == 1
+    again = rule.view(None, net, 0.3, n + 1).held
+    assert torch.equal(again, rule.view(None, net, 0.3, 1).held)
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_rolling_starts_as_the_static_slice_and_is_nested_by_capacity(name):
+    net = Net(NETS[name]())
+    assert torch.equal(
+        FedRolex().view(None, net, 0.3, 0).held, HeteroFL().view(None, net, 0.3, 0).held
+    )
+    for rule in (HeteroFL(), FedRolex()):
+        held = [set(rule.view(None, net, c, 3).held.tolist()) for c in (1 / 16, 0.3, 0.8)]
+        assert held[0] <= held[1] <= held[2]
+
+
+@pytest.mark.slow
+def test_heterofl_on_resnet18_has_the_golden_shares(resnet):
+    golden = {1 / 8: 0.01579, 1 / 4: 0.06278, 1 / 2: 0.25037, 0.2: 0.04095, 0.4: 0.16139,
+              0.6: 0.36239, 0.8: 0.64217}  # fmt: skip
+    for width, share in golden.items():
+        view = HeteroFL().view(None, resnet, width**2, 0)
+        assert len(view.held) / resnet.layout.d == pytest.approx(share, abs=6e-6)

@@ -48,7 +48,7 @@ AXES: dict[str, dict[str, Any]] = {
         "fedsmoo without perturbation": make_algorithm("fedsmoo", rho=0.0),
         "fafed with a schedule": make_algorithm("fafed", c=100.0),
     },
-    # one that needs a text in its order has tests of its own, test_text_order.py; what needs a
+    # one that needs a text in its order has tests of its own, test_model_kinds.py; what needs a
     # model with exits, or parts drawn in every step, is in cases.py
     "objective": {name: make() for name, make in OBJECTIVES.items() if not make.needs},
     "view": {

@@ -4,110 +4,28 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import inspect
-import json
 import re
-from collections import UserDict
 from pathlib import Path
 
 import pytest
-import torch
 
-from cases import METHODS, method
 from fedloom import Local, algorithms
-from fedloom.algorithm import Algorithm, Job
-from fedloom.algorithms.registry import ALGORITHMS, options
-from fedloom.checks import purity
-from fedloom.core import wire
+from fedloom.algorithm import Algorithm
+from fedloom.algorithms.registry import ALGORITHMS, make_algorithm, options
 from fedloom.core.hyper import Hyper
-from fedloom.core.vector import fields, tree
+from fedloom.core.vector import fields
 from fedloom.plan import traced
-from fedloom.storage.records import freeze, thaw
 from fedloom.wrappers import Clip, ClipGrad, Lookahead, Prox, Sam, WeightDecay
 from fedloom.wrappers.registry import SERVERS
-from tiny import imprint, same, small, trace
-
-LOCAL = Local(epochs=1.5, batch=4, lr=0.1, clip=1.0, weight_decay=0.01)
-
-
-class Shelf(UserDict):
-    """A dictionary that the guard does not take for state: an engine is watched with it."""
-
-
-class Watch(purity.CallRecorder):
-    """Looks whether what was handed over has changed when it is handed back, too."""
-
-    lent: Shelf = dataclasses.field(default_factory=Shelf)
-
-    def call(self, name, *arguments):
-        if name in ("direction", "finish"):
-            self._back("loc", arguments[1])
-        if name in ("start", "ask") and arguments[2].last >= 0:
-            self._back(f"memory of weight {arguments[2].weight}", arguments[1])
-        out = super().call(name, *arguments)
-        if name in ("start", "direction"):
-            self._lend("loc", out[1])
-        if name in ("finish", "ask"):  # no two clients have the same size
-            self._lend(f"memory of weight {arguments[-1].weight}", out[1])
-        return out
-
-    def _lend(self, what, record):
-        self.lent[what] = record, imprint(record)
-
-    def _back(self, what, record):
-        held, then = self.lent[what]
-        assert imprint(record) == then, f"{what} changed while the engine had it"
-        assert same(record, held)
-
-    def given(self, name):
-        """What a method gave, call by call."""
-        return [out for _, out in self.notes.calls[name]]
+from tiny import small, trace
 
 
 @pytest.fixture(scope="module")
-def watched():
-    """Every algorithm's run under watch: case -> (watch, loop)."""
-    done = {}
-
-    def run(case):
-        if case not in done:
-            watch = Watch(inner=method(case))
-            done[case] = watch, [*trace(small(watch, local=LOCAL, cohort=5), 5)][-1]
-        return done[case]
-
-    return run
-
-
-@pytest.mark.parametrize("case", METHODS)
-def test_methods_are_pure_and_the_engine_changes_nothing(case, watched):
-    watch, loop = watched(case)
-    plain = [*trace(small(method(case), local=LOCAL, cohort=5), 5)][-1]
-    assert same(loop.state.srv, plain.state.srv)
-    assert not watch.notes.broken
-    steps = sum(row["steps"] for row in loop.log.history)
-    assert len(watch.given("direction")) == steps
-    assert len(watch.given("finish")) == 25
-    called = {name for name, calls in watch.notes.calls.items() if calls}
-    assert {"server_init", "broadcast", "server_step", "model", "start", "unweighted"} <= called
-    probes, ledger = watch.notes.calls["probe"], loop.state.ledger
-    assert len(probes) == (7 if watch.probes else 0)
-    assert ledger.client_rounds == ledger.answers == 25 + len(probes) and ledger.steps == steps
-    for way in ("bytes_down", "bytes_up"):  # what comes before round 1 is in no row
-        total = sum(row[way] for row in loop.log.history)
-        assert (getattr(ledger, way) == total) == (not probes)
-
-
-@pytest.mark.parametrize("case", METHODS)
-def test_messages_and_memories_survive_the_wire_and_the_disk(case, watched):
-    watch, loop = watched(case)
-    rows = loop.memory.get(range(7)).values()
-    assert rows
-    answers = [up for up, _ in watch.given("finish")]
-    for record in [*watch.given("broadcast"), *answers, *rows, loop.state.srv]:
-        empty = tree(lambda v: torch.zeros_like(v) if isinstance(v, torch.Tensor) else 0.0, record)
-        assert same(wire.unpack(wire.pack(record), empty), record)
-        shape, tensors = freeze(record)
-        assert same(thaw(json.loads(json.dumps(shape)), tensors), record)
+def ended():
+    """A function: name -> the loop of a method's short run."""
+    return functools.cache(lambda name: [*trace(small(make_algorithm(name)), 2)][-1])
 
 
 # --------------------------------------------------------------------------------- documentation
@@ -123,11 +41,10 @@ def documented(make) -> dict[str, set[str]]:
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_the_docstring_lists_the_state(name, watched):
-    watch, loop = watched(name)
-    said = documented(ALGORITHMS[name])
+def test_the_docstring_lists_the_state(name, ended):
+    loop, said = ended(name), documented(ALGORITHMS[name])
     assert set(fields(loop.state.srv)) == said["server"]
-    assert set(fields(watch.given("finish")[0][0])) - {"weight"} == said["up"]
+    assert set(fields(traced(loop.plan.algorithm, 2).up)) - {"weight"} == said["up"]
     memory = next(iter(loop.memory.get(range(7)).values()))
     assert set(fields(memory.alg)) == said["client"]
 
@@ -141,13 +58,12 @@ def test_the_docstring_names_paper_and_reference(name):
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_the_declared_fields_are_the_real_ones(name, watched):
-    watch, _ = watched(name)
-    alg, up = watch.inner, watch.given("finish")[0][0]
-    assert {"delta", "weight"} <= set(up._fields)
-    assert set(alg.compressible_up) <= set(up._fields)
-    job = Job(2.0, 3.0, 0.1, 0.3, 0.0, 2.0, -1.0)
-    assert alg.unweighted(up, job)._fields == traced(alg, len(up.delta)).averaged._fields
+def test_the_fields_that_are_coded_are_sent_and_what_is_sent_is_billed(name, ended):
+    ledger, algorithm = ended(name).state.ledger, make_algorithm(name)
+    up = set(traced(algorithm, 2).up._fields)
+    assert {"delta", "weight"} | set(algorithm.compressible_up) <= up <= set(ledger.up)
+    asked = 7 if algorithm.probes else 0
+    assert ledger.client_rounds == ledger.answers == 2 * 4 + asked
 
 
 # a paper's class is its algorithm: that is what a reader finds in it

@@ -111,14 +111,6 @@ def test_every_codec_has_the_bytes_that_it_has_on_the_cpu_both_ways():
         ends_agree(*both(experiment, dtype=torch.float64, compress=link, local=local, **SHORT))
 
 
-def test_ragged_work_is_masked_as_on_the_cpu():
-    local = Local(epochs=1, batch=4, lr=0.05, drop_last=False, clip=0.5)
-    make = functools.partial(experiment, torch.float64, local=local, rounds=1, cohort=[[0, 1, 2]])
-    for option in (1, 2):  # 1: the gradient over all data of a client
-        algorithm = make_algorithm("scaffold", option=option)
-        ends_agree(*both(make, algorithm=algorithm, engine="vectorised:3"))
-
-
 # ------------------------------------------------------------------------------- other data, models
 def images(**changes):
     """Bytes that are turned, cut and mirrored at random, with a batch norm that remembers."""

@@ -17,14 +17,10 @@ from fedloom.checks.tiny_federation import experiment
 from fedloom.core.rng import key
 from fedloom.core.vector import rec
 from fedloom.engines import Vectorised, vectorised
-from fedloom.engines.client_results import Request, TrainTask
-from fedloom.engines.evaluation_batches import evaluation_task
 from fedloom.engines.scores import add, evaluate_range, score_of
 from fedloom.engines.shared_memory import Board, load
-from fedloom.engines.summation import push, root
 from fedloom.errors import ClientError, FedloomError
 from fedloom.federation.devices import Levels
-from fedloom.federation.schedules import Exponential
 from fedloom.submodels import FIARSE, HeteroFL
 from fedloom.wrappers import Prox
 from support.federations import drawing
@@ -32,26 +28,6 @@ from support.own_methods import Draws, Looks, TorchDraws, Walks, Whole
 from tiny import SIZES, A, B, agree, near, outcome, quadratics, same, small, timeless, trace
 
 EVERY_ROUND = Checkpoint(every_rounds=1, every_seconds=None)
-
-
-@pytest.mark.parametrize("name", ["serial", "vectorised:2", "workers:2"])
-def test_ranges_of_a_cohort_add_up_to_the_whole(name, engine_of):
-    engine = Vectorised(2) if name == "vectorised:2" else engine_of(name)
-    loop = next(trace(small(Scaffold(), engine=engine), 0))
-    cohort = [0, 2, 3, 5, 6]
-    engine.open(loop.plan, loop.fed, loop.net)
-    asked = TrainTask(loop.message()[0], loop.state.buffers, {}, cohort, 0)
-    whole = engine.map(Request.TRAIN, asked)
-    stack = []
-    for a, b in ((0, 2), (2, 5)):
-        part = engine.map(Request.TRAIN, asked.range(a, b))
-        for node in part.nodes:
-            push(stack, *node)
-    x = loop.state.srv.x
-    task = evaluation_task(x, loop.state.buffers, loop.fed.data, Request.TEST)
-    assert len(engine.map(Request.TEST, task).scores) == 1  # forty samples are one batch
-    engine.close()
-    assert same(root(stack), root(whole.nodes))
 
 
 @pytest.mark.parametrize("method", ["option I", "option I, SAM", "option I, FIARSE"])
@@ -70,32 +46,6 @@ def test_a_pass_over_all_data_is_counted_and_takes_its_time(method, engine_of):
         assert [row["gradients"] for row in rows] == 2 * [each * (4 + 6)]
         assert [row["steps"] for row in rows] == [4, 4]
         assert [row["simulated_seconds"] for row in rows] == [1 + each * 2] * 2
-
-
-class Rates(FedAvg):
-    """Sends what it was told beside its model."""
-
-    def finish(self, x, loc, msg, mem, job):
-        told = torch.tensor([job.lr_sum, job.lr, job.steps, job.step, job.round, job.last])
-        return rec(delta=x - msg.x, weight=job.weight, told=told.to(x)), mem
-
-    def unweighted(self, up, job):
-        return rec(told=up.told)
-
-
-def test_jobs_say_what_the_engine_does():
-    schedule, sizes = Exponential(decay=0.5, step_decay=0.9), (1, 4, 3, 2)
-    local = Local(epochs=1, batch=1, lr=0.3, schedule=schedule)
-    loop = quadratics(Rates(), sizes, local=local).build()
-    loop.engine.open(loop.plan, loop.fed, loop.net)
-    msg, memory, last = rec(x=torch.zeros(2, dtype=torch.float64)), {}, {}
-    for t, i in enumerate((1, 2, 1, 0, 1)):
-        answer = loop.engine.map(Request.TRAIN, TrainTask(msg, torch.empty(0), memory, [i], t))
-        memory |= answer.memories
-        rates = [0.3 * 0.5**t * 0.9**k for k in range(sizes[i])]
-        want = [sum(rates), rates[-1], sizes[i], sizes[i] - 1, t, last.get(i, -1)]
-        near(answer.nodes[0][2].unweighted.told, want, 1e-7)
-        last[i] = t
 
 
 def test_the_number_of_threads_changes_no_bit_and_the_seed_all():

@@ -160,7 +160,7 @@ def test_float32_and_float64_are_the_same_method(every):
     torch.testing.assert_close(ends[0].double(), ends[1], rtol=0, atol=2e-4)
 
 
-@pytest.mark.parametrize("every", named(MIXES), indirect=True)
+@pytest.mark.parametrize("every", [*METHODS, *named(MIXES)], indirect=True)
 def test_no_argument_is_changed_and_every_method_is_a_function(every):
     watch = CallRecorder(inner=every.case.make().algorithm)
     found, want = every.end(algorithm=watch), every.serial()
