@@ -20,15 +20,7 @@ from fedloom.core.vector import rec
 from fedloom.engines.base import one_thread
 from fedloom.engines.client_results import Request, TrainTask
 from fedloom.errors import ConfigError
-from fedloom.federation.schedules import (
-    SCHEDULES,
-    Cosine,
-    CubeRoot,
-    Exponential,
-    FAFEDTheory,
-    STEMTheory,
-    WarmUp,
-)
+from fedloom.federation import schedules
 from tiny import A, B, clusters, mlp, near, quadratics, small, trace
 
 CASES = {
@@ -37,7 +29,9 @@ CASES = {
     "decayed": {"weight_decay": 0.1},
     "clipped": {"clip": 0.5},
     "all of it": {"momentum": 0.8, "weight_decay": 0.05, "clip": 0.7},
-    "a rate that falls": {"schedule": Exponential(decay=0.8, step_decay=0.9), "momentum": 0.5},
+    "a rate that falls": {
+        "schedule": schedules.Exponential(decay=0.8, step_decay=0.9), "momentum": 0.5
+    },
     "steps": {"epochs": None, "steps": 7},
     "whole data": {"batch": None, "epochs": 3},
     "last batch dropped": {"drop_last": True},
@@ -145,22 +139,22 @@ def test_the_history_has_the_mean_loss_of_the_steps():
 )
 def test_fafeds_theory_is_a_tiny_constant_at_first(q, b, alpha):
     # specification 1.6: eta = rho / (12 L q), and c eta^2 = (1 / (12 q N^2) + 60 / (b N)) / 144 q^2
-    made = FAFEDTheory(N=20, q=q, L=3.0, rho=0.02, b=b)
-    rates = [made(round, step) for round, step in ((0, 0), (3, q - 1), (1000, 1))]
+    schedule = schedules.FAFEDTheory(N=20, q=q, L=3.0, rho=0.02, b=b)
+    rates = [schedule(round, step) for round, step in ((0, 0), (3, q - 1), (1000, 1))]
     np.testing.assert_allclose(rates, 0.02 / (12 * 3.0 * q), rtol=1e-12)
-    assert made.c * rates[0] ** 2 == pytest.approx(alpha, rel=2e-3)
+    assert schedule.c * rates[0] ** 2 == pytest.approx(alpha, rel=2e-3)
     exact = (1 / (12 * q * 400) + 60 / (b * 20)) / (144 * q * q)
-    assert made.c * rates[0] ** 2 == pytest.approx(exact, rel=1e-12)
+    assert schedule.c * rates[0] ** 2 == pytest.approx(exact, rel=1e-12)
 
 
 def test_fafeds_theory_falls_with_the_cube_root_in_the_end():
     # from t = 1728 q^3 N^2 - 1.5 on: rho N^(2/3) / (L (t + 1.5)^(1/3)), t from 1
-    made = FAFEDTheory(N=2, q=1, L=2.0, rho=0.5, b=1)
+    schedule = schedules.FAFEDTheory(N=2, q=1, L=2.0, rho=0.5, b=1)
     change = 1728 * 4
     for t in (change - 1, change, 10 * change):
         want = 0.5 * 2 ** (2 / 3) / (2.0 * (t + 1.5) ** (1 / 3))
-        assert made(t - 1, 0) == pytest.approx(want, rel=1e-12)
-    assert made(change - 3, 0) == pytest.approx(0.5 / 24, rel=1e-12)
+        assert schedule(t - 1, 0) == pytest.approx(want, rel=1e-12)
+    assert schedule(change - 3, 0) == pytest.approx(0.5 / 24, rel=1e-12)
 
 
 # ------------------------------------------------------------------------------ STEM, Theorem 3.1
@@ -181,20 +175,20 @@ def stem(N, q, L, sigma, b, t):
 )
 def test_stems_theory_follows_its_formula(setting):
     N, q, L, sigma, b = setting
-    made = STEMTheory(N=N, q=q, L=L, b=b)  # whatever sigma is: it cancels
+    schedule = schedules.STEMTheory(N=N, q=q, L=L, b=b)  # whatever sigma is: it cancels
     for round, step in ((0, 0), (0, q - 1), (7, 0), (10**6, 0), (10**9, q - 1)):
         rate, c = stem(N, q, L, sigma, b, round * q + step + 1)
-        assert made(round, step) == pytest.approx(rate, rel=1e-12)
-        assert made.c == pytest.approx(c, rel=1e-12)
+        assert schedule(round, step) == pytest.approx(rate, rel=1e-12)
+        assert schedule.c == pytest.approx(c, rel=1e-12)
 
 
 def test_stems_theory_never_asks_for_more_than_its_proof_allows():
     # eta <= 1 / (16 L I), which it is at first, and a = c eta^2 <= 1
     for N, q, L, b in ((1, 1, 2.0, 1), (1, 2, 0.1, 1), (50, 20, 7.0, 100)):
-        made = STEMTheory(N=N, q=q, L=L, b=b)
-        rates = [made(10**e, 0) for e in range(0, 16, 3)]
+        schedule = schedules.STEMTheory(N=N, q=q, L=L, b=b)
+        rates = [schedule(10**e, 0) for e in range(0, 16, 3)]
         assert max(rates) <= 1 / (16 * L * q) * (1 + 1e-12)
-        assert made.c * max(rates) ** 2 <= 1 + 1e-12
+        assert schedule.c * max(rates) ** 2 <= 1 + 1e-12
         assert rates == sorted(rates, reverse=True) and rates[-1] < rates[0]
 
 
@@ -203,12 +197,14 @@ def test_the_cube_root_counts_steps_rounds_or_passes():
     for round in range(9):
         for step in range(4):
             steps = 4 * round + step
-            assert CubeRoot(w=2.0, q=4)(round, step) == pytest.approx((2.0 + steps) ** (-1 / 3))
-            made = CubeRoot(w=2.0, unit="round", q=4)
-            assert made(round, step) == pytest.approx((2.0 + round) ** (-1 / 3))
+            assert schedules.CubeRoot(w=2.0, q=4)(round, step) == pytest.approx(
+                (2.0 + steps) ** (-1 / 3)
+            )
+            schedule = schedules.CubeRoot(w=2.0, unit="round", q=4)
+            assert schedule(round, step) == pytest.approx((2.0 + round) ** (-1 / 3))
             # FAFED's text runs: STEM's rate is 20 / (1 + epoch)^(1/3), constant within a pass
-            made = CubeRoot(unit="epoch", q=4, epoch=6)
-            assert made(round, step) == pytest.approx((1 + steps // 6) ** (-1 / 3))
+            schedule = schedules.CubeRoot(unit="epoch", q=4, epoch=6)
+            assert schedule(round, step) == pytest.approx((1 + steps // 6) ** (-1 / 3))
 
 
 class Told(LocalSGD):
@@ -222,7 +218,8 @@ class Told(LocalSGD):
 
 
 def test_the_server_is_told_the_rate_of_the_longest_clients_last_step():
-    local = Local(epochs=1, batch=1, lr=0.1, schedule=Exponential(decay=0.8, step_decay=0.5))
+    falls = schedules.Exponential(decay=0.8, step_decay=0.5)
+    local = Local(epochs=1, batch=1, lr=0.1, schedule=falls)
     run = quadratics(Told(), (1, 3, 4, 2), local=local, cohort=[[0, 1, 3], [0]])
     told = [(loop.state.srv.lr, loop.state.srv.rate) for loop in trace(run, 2)][1:]
     assert told == [(pytest.approx(0.1 / 4), 0.75), (pytest.approx(0.08), 0.25)]
@@ -235,7 +232,7 @@ def test_the_server_is_told_the_rate_of_the_longest_clients_last_step():
 def test_a_rate_may_fall_by_the_clients_own_passes(method, engine):
     """Epoch e of round t has the rate eta decay^(t + e), whatever its number of steps."""
     sizes, epochs, decay = (2, 5, 3, 2), 3, 0.8
-    falls = Exponential(decay=decay, step_decay="epoch")
+    falls = schedules.Exponential(decay=decay, step_decay="epoch")
     local = Local(epochs=epochs, batch=1, lr=0.1, schedule=falls)
     run = quadratics(method, sizes, local=local, weighting="uniform", engine=engine)
     x, c, c_i = np.zeros(2), np.zeros(2), np.zeros((4, 2))
@@ -257,7 +254,7 @@ def test_a_rate_may_fall_by_the_clients_own_passes(method, engine):
 
 
 def test_of_clients_with_as_many_steps_the_server_is_told_the_one_with_most_passes():
-    falls = Exponential(decay=0.8, step_decay="epoch")
+    falls = schedules.Exponential(decay=0.8, step_decay="epoch")
     local = Local(steps=6, batch=1, lr=0.1, schedule=falls)
     run = quadratics(Told(), (2, 5, 3, 4), local=local, cohort=[[0, 1, 2, 3], [1, 3]])
     told = [loop.state.srv.lr for loop in trace(run, 2)][1:]
@@ -265,20 +262,20 @@ def test_of_clients_with_as_many_steps_the_server_is_told_the_one_with_most_pass
 
 
 def test_the_word_for_it_is_epoch_and_no_other():
-    made = SCHEDULES.make("exponential", decay=0.5, step_decay="epoch")
-    assert [made(2, 0), made.of(3)(2, 2), made.of(3)(2, 3), made.of(3)(2, 7)] == [
+    schedule = schedules.SCHEDULES.make("exponential", decay=0.5, step_decay="epoch")
+    assert [schedule(2, 0), schedule.of(3)(2, 2), schedule.of(3)(2, 3), schedule.of(3)(2, 7)] == [
         0.5**n for n in (2, 2, 3, 4)
     ]
     with pytest.raises(ConfigError, match=r"step_decay must be in \(0, inf\) or epoch, got 'ep"):
-        SCHEDULES.make("exponential", step_decay="epochs")
+        schedules.SCHEDULES.make("exponential", step_decay="epochs")
     values = resolve("fedacg_cifar10", ["local.schedule.step_decay=epoch"]).values
     assert values["local"]["schedule"]["step_decay"] == "epoch"
 
 
 def test_a_cosine_rises_first_where_it_is_to():
     """Two rounds up, then half a cosine over the other eight."""
-    found = [Cosine(rounds=10, warmup=2)(t, 0) for t in range(12)]
+    result = [schedules.Cosine(rounds=10, warmup=2)(t, 0) for t in range(12)]
     half = [0.5 * (1 + math.cos(math.pi * k / 8)) for k in range(9)]
-    assert found == pytest.approx([0.5, 1.0, *half, 0.0])
-    assert [WarmUp(rounds=4)(t, 9) for t in range(6)] == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
-    assert [Cosine(rounds=8)(t, 0) for t in range(9)] == pytest.approx(half)
+    assert result == pytest.approx([0.5, 1.0, *half, 0.0])
+    assert [schedules.WarmUp(rounds=4)(t, 9) for t in range(6)] == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
+    assert [schedules.Cosine(rounds=8)(t, 0) for t in range(9)] == pytest.approx(half)

@@ -39,11 +39,11 @@ def words(seed):
 def test_draws_have_the_discrete_normal_distribution(sigma):
     """Chi-square of 200,000 draws, for proposals above and below sigma."""
     drawn = discrete_gaussian(200_000, sigma, words(1))
-    found = np.bincount(drawn + 300, minlength=601)
+    result = np.bincount(drawn + 300, minlength=601)
     law = np.exp(-(np.arange(-300, 301) ** 2) / (2 * sigma**2))
     expected = 200_000 * law / law.sum()
     seen = expected > 5
-    square = ((found - expected)[seen] ** 2 / expected[seen]).sum()
+    square = ((result - expected)[seen] ** 2 / expected[seen]).sum()
     free = seen.sum() - 1
     assert abs(square - free) < 4 * math.sqrt(2 * free) and abs(drawn).max() < 6 * sigma + 1
 
@@ -164,8 +164,8 @@ def test_degrees_are_those_that_the_papers_authors_publish(n, colluding, gone, d
 
 def fails(n, clients, bad, degree, shares):
     """The three probabilities, exactly: two pieces; both secrets of one; too few shares."""
-    chance = lambda of, marked, found: Fraction(
-        math.comb(marked, found) * math.comb(of - marked, degree - found), math.comb(of, degree)
+    chance = lambda of, marked, result: Fraction(
+        math.comb(marked, result) * math.comb(of - marked, degree - result), math.comb(of, degree)
     )
     gone = n - clients + bad
     pairs = n * (n - degree - 1) // 2
@@ -180,14 +180,14 @@ def fails(n, clients, bad, degree, shares):
 @pytest.mark.parametrize("threshold", [0.7, 0.9])
 def test_failures_are_as_rare_as_they_are_said_to_be(n, threshold):
     clients, bad = math.ceil(threshold * n - 1e-9), n // 20
-    found = needed(n, clients, bad)
-    assert found == IntegerRing(secure=True, threshold=threshold).needed(n)
+    result = needed(n, clients, bad)
+    assert result == IntegerRing(secure=True, threshold=threshold).needed(n)
     limits = Fraction(1, 2**41), Fraction(1, 2**41), Fraction(1, 2**20)
     of = lambda degree, shares: all(
         p <= most for p, most in zip(fails(n, clients, bad, degree, shares), limits, strict=True)
     )
-    assert of(found.degree, found.shares) and not of(found.degree, found.shares - 1)
-    assert not any(of(found.degree - 2, shares) for shares in range(found.degree // 2, n // 2))
+    assert of(result.degree, result.shares) and not of(result.degree, result.shares - 1)
+    assert not any(of(result.degree - 2, shares) for shares in range(result.degree // 2, n // 2))
 
 
 def test_all_others_are_neighbours_of_few_clients_and_where_fewer_do_not_do():
@@ -197,14 +197,14 @@ def test_all_others_are_neighbours_of_few_clients_and_where_fewer_do_not_do():
 
 def pieces(hoods, there):
     """How many pieces the neighbours' graph has on those who are there."""
-    left, found = {*there}, 0
+    left, result = {*there}, 0
     while left:
-        found, edge = found + 1, [left.pop()]
+        result, edge = result + 1, [left.pop()]
         while edge:
             near = left.intersection(hoods[edge.pop()])
             left -= near
             edge += near
-    return found
+    return result
 
 
 @pytest.mark.parametrize(("n", "degree"), [(8, 4), (9, 4), (9, 8), (10, 9), (11, 6)])

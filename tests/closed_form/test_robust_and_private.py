@@ -10,17 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedloom.aggregation import (
-    CentredClipping,
-    DifferentialPrivacy,
-    Gather,
-    GeometricMedian,
-    IntegerRing,
-    Krum,
-    Median,
-    NormBound,
-    TrimmedMean,
-)
+import fedloom.aggregation as rules
 from fedloom.aggregation.rows import BLOCK
 from fedloom.algorithm import FedAvg, Job, Round
 from fedloom.algorithms import FAFED, FedLin, FedNova, Scaffold
@@ -66,8 +56,8 @@ def after(rounds: int = 1, **changes: Any) -> Rows:
 
 
 def weighted(rows: Rows, weights: Any) -> Rows:
-    found: Rows = (np.asarray(weights)[:, None] * rows).sum(0) / np.sum(weights)
-    return found
+    result: Rows = (np.asarray(weights)[:, None] * rows).sum(0) / np.sum(weights)
+    return result
 
 
 def shortened(rows: Rows, norm: float) -> Rows:
@@ -88,21 +78,21 @@ def weiszfeld(rows: Rows, weights: Any, steps: int) -> Rows:
 
 
 FORMULAS = {
-    "median": (Median(), lambda r: np.median(r, axis=0)),
-    "trimmed mean": (TrimmedMean(trim=0.25), lambda r: np.sort(r, axis=0)[1:3].mean(0)),
-    "trimmed mean, nothing": (TrimmedMean(trim=0.24), lambda r: r.mean(0)),
-    "krum": (Krum(hostile=0.0), lambda r: r[np.argmin([sum(n) for n in nearest(r, 0)])]),
+    "median": (rules.Median(), lambda r: np.median(r, axis=0)),
+    "trimmed mean": (rules.TrimmedMean(trim=0.25), lambda r: np.sort(r, axis=0)[1:3].mean(0)),
+    "trimmed mean, nothing": (rules.TrimmedMean(trim=0.24), lambda r: r.mean(0)),
+    "krum": (rules.Krum(hostile=0.0), lambda r: r[np.argmin([sum(n) for n in nearest(r, 0)])]),
     "multi-krum": (
-        Krum(hostile=0.0, several=2),
+        rules.Krum(hostile=0.0, several=2),
         lambda r: r[np.argsort([sum(n) for n in nearest(r, 0)])[:2]].mean(0),
     ),
-    "geometric median": (GeometricMedian(steps=3), lambda r: weiszfeld(r, COPIES, 3)),
-    "centred clipping": (CentredClipping(radius=0.5), lambda r: shortened(r, 0.5).mean(0)),
-    "norm bound": (NormBound(norm=0.5), lambda r: weighted(shortened(r, 0.5), COPIES)),
-    "norm bound, far": (NormBound(norm=1e3), lambda r: weighted(r, COPIES)),
+    "geometric median": (rules.GeometricMedian(steps=3), lambda r: weiszfeld(r, COPIES, 3)),
+    "centred clipping": (rules.CentredClipping(radius=0.5), lambda r: shortened(r, 0.5).mean(0)),
+    "norm bound": (rules.NormBound(norm=0.5), lambda r: weighted(shortened(r, 0.5), COPIES)),
+    "norm bound, far": (rules.NormBound(norm=1e3), lambda r: weighted(r, COPIES)),
     "mean": (None, lambda r: weighted(r, COPIES)),
-    "integer ring": (IntegerRing(bits=30), lambda r: weighted(r, COPIES)),
-    "of a user": (Gather(f=lambda rows, weights: rows.amax(0)), lambda r: r.max(0)),
+    "integer ring": (rules.IntegerRing(bits=30), lambda r: weighted(r, COPIES)),
+    "of a user": (rules.Gather(f=lambda rows, weights: rows.amax(0)), lambda r: r.max(0)),
 }
 
 
@@ -122,17 +112,17 @@ def test_answers_before_the_round_go_through_the_rule_of_updates(name: str) -> N
     makes the same move, whatever the rule makes of equal moves.
     """
     rule, formula = FORMULAS[name]
-    (found,) = models(quadratics(FedLin(), COPIES, aggregation=rule, **STEP), 1)[1:]
-    near(found, -0.1 * formula(gradients()), 1e-14)
+    (result,) = models(quadratics(FedLin(), COPIES, aggregation=rule, **STEP), 1)[1:]
+    near(result, -0.1 * formula(gradients()), 1e-14)
 
 
 def test_a_hostile_client_answers_with_what_it_would_send() -> None:
-    flip = {"attack": SignFlip(share=0.25, strength=9.0), "aggregation": Median()}
+    flip = {"attack": SignFlip(share=0.25, strength=9.0), "aggregation": rules.Median()}
     run, rows = quadratics(FedLin(), COPIES, **flip, **STEP), gradients()
     (bad,) = run.build().fed.hostile
     rows[bad] = -9.0 * rows[bad]
-    (found,) = models(run, 1)[1:]  # three of four move alike, so that the median is that move
-    near(found, -0.1 * np.median(rows, axis=0), 1e-14)
+    (result,) = models(run, 1)[1:]  # three of four move alike, so that the median is that move
+    near(result, -0.1 * np.median(rows, axis=0), 1e-14)
 
 
 class Counting(FedAvg):
@@ -150,23 +140,23 @@ class Counting(FedAvg):
 def test_an_answer_may_have_numbers_and_vectors_of_other_lengths(name: str) -> None:
     rule, formula = FORMULAS["median"] if name == "median" else (None, FORMULAS["mean"][1])
     g = formula(gradients())
-    (found,) = models(quadratics(Counting(), COPIES, aggregation=rule, **STEP), 1)[1:]
-    near(found, 2 * g + g[0], 1e-14)
+    (result,) = models(quadratics(Counting(), COPIES, aggregation=rule, **STEP), 1)[1:]
+    near(result, 2 * g + g[0], 1e-14)
 
 
 def test_krum_leaves_out_as_many_neighbours_as_may_be_hostile() -> None:
     rows = np.random.default_rng(3).normal(size=(9, 4))
     for hostile, f in ((0.0, 0), (0.1, 1), (0.2, 2), (0.33, 3)):
         best = int(np.argmin([sum(own) for own in nearest(rows, f)]))
-        assert Krum(hostile=hostile).closest(torch.tensor(rows)).tolist() == [best]
+        assert rules.Krum(hostile=hostile).closest(torch.tensor(rows)).tolist() == [best]
     for percent in range(50):  # f = ceil(hostile C): 28 % of 25 are 7, which floats make 7 + 1e-15
-        rule = Krum(hostile=percent / 100)
+        rule = rules.Krum(hostile=percent / 100)
         for count in range(3, 201):
             assert rule.of_hostile(count) == -(-percent * count // 100)
 
 
 def test_centred_clipping_begins_at_the_last_aggregate() -> None:
-    rule = CentredClipping(radius=0.5, steps=2)
+    rule = rules.CentredClipping(radius=0.5, steps=2)
     first, second = (after(r, aggregation=rule) for r in (1, 2))
     v = np.zeros(2)
     for _ in range(2):
@@ -181,7 +171,7 @@ def test_centred_clipping_begins_at_the_last_aggregate() -> None:
 
 
 def test_integers_add_up_in_any_order_and_lose_what_is_said() -> None:
-    rule, draw = IntegerRing(bits=10), generator(0, "tests", 1)
+    rule, draw = rules.IntegerRing(bits=10), generator(0, "tests", 1)
     deltas = 50 * torch.randn(9, 4, generator=draw, dtype=torch.float64)
     state = rule.init(deltas[0], 9.0, 1.0)
     empty = deltas[0][:0]
@@ -190,21 +180,21 @@ def test_integers_add_up_in_any_order_and_lose_what_is_said() -> None:
         part = {"n": 1.0, "mass": i + 1.0, "weight": i + 1.0, "delta": deltas[i]}
         return rule.leaf(rec(**part, unweighted=rec(), buffers=empty), rec(), 0, 0, i)
 
-    found = []
+    result = []
     for order in (range(9), reversed(range(9))):
         nodes: list[Any] = []
         for place, i in enumerate(order):
             push(nodes, 0, place, leaf(i))
-        found.append(rule.root(root(nodes), state, 0, 0).up.delta)
-    assert torch.equal(*found)
+        result.append(rule.root(root(nodes), state, 0, 0).up.delta)
+    assert torch.equal(*result)
     weights = torch.arange(1.0, 10.0, dtype=torch.float64)
     exact = (weights[:, None] * deltas).sum(0) / weights.sum()
-    assert 0 < float((found[0] - exact).abs().max()) <= 9 * 2.0**-11 / float(weights.sum())
+    assert 0 < float((result[0] - exact).abs().max()) <= 9 * 2.0**-11 / float(weights.sum())
 
 
 def test_a_value_that_the_ring_has_no_room_for_is_an_error_of_its_client() -> None:
     with pytest.raises(Exception, match=r"client 0, round 1: .* aggregation.bits = 40 leaves room"):
-        after(aggregation=IntegerRing(bits=40), local=Local(steps=40, lr=1.0, batch=1))
+        after(aggregation=rules.IntegerRing(bits=40), local=Local(steps=40, lr=1.0, batch=1))
 
 
 # ---------------------------------------------------------------------------------------- attacks
@@ -214,8 +204,8 @@ def noise(i: int) -> Rows:
 
 
 def alie(honest: Rows, z: float) -> Rows:
-    found: Rows = honest.mean(0) - z * honest.std(0)
-    return found
+    result: Rows = honest.mean(0) - z * honest.std(0)
+    return result
 
 
 ATTACKS = {
@@ -273,8 +263,8 @@ LINKS = {
 @pytest.mark.parametrize("link", LINKS)
 def test_one_client_moves_the_sum_by_at_most_the_clip(link: str) -> None:
     """Of all fields together, decoded, with residuals of earlier rounds; a client more or less."""
-    found = bounded(Scaffold(), rounds=2, compress=LINKS[link])
-    assert found > 5  # most are as long as they may be
+    result = bounded(Scaffold(), rounds=2, compress=LINKS[link])
+    assert result > 5  # most are as long as they may be
 
 
 @pytest.mark.usefixtures("accounts_at_hand")
@@ -302,7 +292,7 @@ def bounded(algorithm: Any, rounds: int = 1, **parts: Any) -> int:
     one, every client is left out in turn.
     """
     clip, count = 0.05, 0
-    rule = DifferentialPrivacy(clip=clip)
+    rule = rules.DifferentialPrivacy(clip=clip)
     parts |= {"sampling": "poisson", "weighting": "uniform", "cohort": 1.0, "aggregation": rule}
     run = small(algorithm, data=clusters(sizes=(2, 5, 8, 11)), **parts)
     loop = run.build()
@@ -331,13 +321,13 @@ def bounded(algorithm: Any, rounds: int = 1, **parts: Any) -> int:
 
 def added(part: Any) -> torch.Tensor:
     """All that a sum is given of clients, as one vector."""
-    found = [part.delta, *leaves(part.unweighted)]
-    return torch.cat([torch.as_tensor(v, dtype=torch.float64).reshape(-1) for v in found])
+    result = [part.delta, *leaves(part.unweighted)]
+    return torch.cat([torch.as_tensor(v, dtype=torch.float64).reshape(-1) for v in result])
 
 
 def dp_run(**options: Any) -> Any:
     """Quadratics without noise to speak of, so that the rest is a formula."""
-    rule = DifferentialPrivacy(**{"noise": 1e-9, "clip": 0.5, **options})
+    rule = rules.DifferentialPrivacy(**{"noise": 1e-9, "clip": 0.5, **options})
     return quadratics(
         FedAvg(),
         (1, 1, 1, 1),
@@ -373,17 +363,17 @@ def test_the_denominator_is_fixed_and_rounds_of_nobody_take_part() -> None:
 
 @pytest.mark.usefixtures("accounts_at_hand")
 def test_the_noise_is_on_the_sum_and_of_the_deviation_that_is_said() -> None:
-    rule = DifferentialPrivacy(clip=2.0, noise=1.5)
+    rule = rules.DifferentialPrivacy(clip=2.0, noise=1.5)
     state = rule.init(torch.zeros(1), 10.0, 0.1)
     zero = torch.zeros(20_000, dtype=torch.float64)
     total = rule.nobody(zero, rec(dc=zero))
-    found = rule.root(total, state, seed=3, round=5).up
-    for v in (found.delta, found.dc):
+    result = rule.root(total, state, seed=3, round=5).up
+    for v in (result.delta, result.dc):
         assert float(v.std()) == pytest.approx(1.5 * 2.0 / 10, rel=0.02)
         assert abs(float(v.mean())) < 4 * 0.3 / math.sqrt(20_000)
-    assert not torch.equal(found.delta, found.dc)
+    assert not torch.equal(result.delta, result.dc)
     again = rule.root(total, state, seed=3, round=6).up
-    assert not torch.equal(found.delta, again.delta)
+    assert not torch.equal(result.delta, again.delta)
     assert rule.answered(total, state) == 10.0
 
 
@@ -435,9 +425,9 @@ def test_epsilon_is_that_of_the_library() -> None:
 # --------------------------------------------------------------------------------------- refusals
 def test_what_has_no_meaning_together_is_refused_by_name() -> None:
     for algorithm, rule, words in (
-        (FAFED(), Median(), "Median and FAFED: .*take krum"),
-        (FedNova(), Median(), "Median and FedNova: "),
-        (FedAvg(), DifferentialPrivacy(), "and weighting by examples: .*uniform"),
+        (FAFED(), rules.Median(), "Median and FAFED: .*take krum"),
+        (FedNova(), rules.Median(), "Median and FedNova: "),
+        (FedAvg(), rules.DifferentialPrivacy(), "and weighting by examples: .*uniform"),
     ):
         with pytest.raises(CompositionError, match=words):
             small(algorithm, aggregation=rule).plan()
@@ -453,12 +443,12 @@ def test_more_coordinates_than_are_sorted_at_once(count):
     rows = torch.randn(count, 2 * BLOCK + 3, generator=torch.Generator().manual_seed(count))
     ones, ordered, out = torch.ones(count, dtype=torch.float64), rows.sort(0).values, count // 4
     low, high = ordered[(count - 1) // 2], ordered[count // 2]
-    assert torch.equal(Median().of(rows, ones, None), low + (high - low) / 2)
-    trimmed = TrimmedMean(trim=0.25).of(rows, ones, None)
+    assert torch.equal(rules.Median().of(rows, ones, None), low + (high - low) / 2)
+    trimmed = rules.TrimmedMean(trim=0.25).of(rows, ones, None)
     assert torch.equal(trimmed, ordered[out : count - out].mean(0))
     squares = torch.stack([(rows - one).square().sum(1) for one in rows])
     squares.fill_diagonal_(torch.inf)
-    krum = Krum(hostile=0.1, several=2)
+    krum = rules.Krum(hostile=0.1, several=2)
     nearest = count - krum.of_hostile(count) - 2
     least = squares.sort(1).values[:, :nearest].sum(1).argsort(stable=True)[:2].sort().values
     assert torch.equal(krum.closest(rows), least)

@@ -58,8 +58,8 @@ def test_cfedavg_divides_by_the_steps_that_were_done(engine):
         np.zeros(2),
         quadratics(CFedAvg(per_step=True), devices=devices, engine=engine, **parts),
     )
-    for found in models(run, 3):
-        near(found, x)
+    for result in models(run, 3):
+        near(result, x)
         g = [(B[i] - x) * (1 - (1 - RATE * A[i]) ** k) / k for i, k in enumerate((2, 4, 1, 7))]
         x = x + np.mean(g, 0)
 

@@ -222,15 +222,15 @@ def test_the_dice_loss_by_hand() -> None:
     # the first picture, its third pixel left out: class 0 is the first pixel, class 1 the second
     zero = (2 * 0.8 + 1) / (0.8**2 + 0.5**2 + 1 + 1)
     one = (2 * 0.5 + 1) / (0.2**2 + 0.5**2 + 1 + 1)
-    found = Dice(ignore=255).score(P.log(), (None, TRUTH))
-    assert found.tolist() == pytest.approx([1 - (zero + one) / 2, 0])
+    result = Dice(ignore=255).score(P.log(), (None, TRUTH))
+    assert result.tolist() == pytest.approx([1 - (zero + one) / 2, 0])
     plain, nothing = Dice(ignore=255, smooth=0.0).score(P.log(), (None, TRUTH))
     assert nothing == 1, "no pixel counts, and nothing divides by zero"
     by_paper = (2 * 0.8 / (0.64 + 0.25 + 1) + 2 * 0.5 / (0.04 + 0.25 + 1)) / 2
     assert plain.item() == pytest.approx(1 - by_paper)
     both = Dice(ignore=255, cross_entropy=0.5).score(P.log(), (None, TRUTH))
     entropy = CrossEntropy(ignore=255).score(P.log(), (None, TRUTH))
-    assert torch.allclose(both, found + 0.5 * entropy)
+    assert torch.allclose(both, result + 0.5 * entropy)
 
 
 def test_a_class_that_an_example_lacks_is_pushed_away_and_right_pictures_cost_nothing() -> None:
@@ -344,9 +344,9 @@ def test_the_partial_likelihood_of_a_batch(ties: bool) -> None:
     events = draw.integers(0, 2, 8).astype(float)
     x = torch.tensor(scores, requires_grad=True)
     batch = (torch.zeros(8, 1), torch.tensor(np.stack([times, events], 1)))
-    found = Cox().score(x[:, None], batch)
-    assert found.item() == pytest.approx(cox(scores, times, events), rel=1e-12)
-    found.backward()
+    result = Cox().score(x[:, None], batch)
+    assert result.item() == pytest.approx(cox(scores, times, events), rel=1e-12)
+    result.backward()
     step = 1e-6
     for i in range(8):
         up, down = scores.copy(), scores.copy()

@@ -149,9 +149,6 @@ def test_fiarse_by_stage_on_resnet18_holds_the_golden_number_of_each(resnet):
     assert all(0 <= n - k <= 3 for n, k in zip(got.values(), golden, strict=True)), got
 
 
-# ---------------------------------------------------------------------------- the mean over holders
-
-
 # ------------------------------------------------------------ a slice is the big network with zeros
 def conv(a: int, b: int, **more: int) -> nn.Conv2d:
     return nn.Conv2d(a, b, 3, padding=1, **more)

@@ -99,9 +99,9 @@ class NaiveClient(Client):
         for k, index in enumerate(torch.split(own, fed.local.batch or len(own))):
             ref, batch = share.msg.x, fed.batch(index)
             oracle = NaiveGradient(self.plan, share.net, ref, obj, batch, substream(seed, k))
-            found = ask(oracle, x)
-            total = torch.zeros_like(found) if not k else total
-            total = total.add(found, alpha=len(index) / len(own))
+            result = ask(oracle, x)
+            total = torch.zeros_like(result) if not k else total
+            total = total.add(result, alpha=len(index) / len(own))
             passes.append(k)
         return total
 

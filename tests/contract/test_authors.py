@@ -34,9 +34,9 @@ def documented(make) -> dict[str, set[str]]:
     text = inspect.getdoc(make) or ""
     while (shorter := re.sub(r"\([^()]*\)", "", text)) != text:
         text = shorter
-    found = re.search(r"server:(.*?)client:(.*?)up:([^\n]*)", text, re.DOTALL)
-    assert found, f"the docstring of {make.__name__} has no line of server, client and up"
-    lists = [{w.strip() for w in part.split(",")} - {"-", ""} for part in found.groups()]
+    result = re.search(r"server:(.*?)client:(.*?)up:([^\n]*)", text, re.DOTALL)
+    assert result, f"the docstring of {make.__name__} has no line of server, client and up"
+    lists = [{w.strip() for w in part.split(",")} - {"-", ""} for part in result.groups()]
     return dict(zip(("server", "client", "up"), lists, strict=True))
 
 

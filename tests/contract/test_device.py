@@ -225,9 +225,9 @@ def test_a_loss_with_a_forgotten_tensor_is_refused_in_one_line():
     def loss(outputs, targets):
         return nn.functional.cross_entropy(outputs, targets, weight=WEIGHTS)
 
-    with pytest.raises(ClientError, match=r"client 0, round 1: .*same device") as found:
+    with pytest.raises(ClientError, match=r"client 0, round 1: .*same device") as result:
         run(experiment(torch.float64, objective=loss, device=DEVICE, rounds=1, cohort=[[0]]))
-    assert "\n" not in str(found.value)
+    assert "\n" not in str(result.value)
 
 
 def test_an_answer_that_is_not_finite_is_skipped_or_named():
@@ -322,9 +322,9 @@ def test_processes_that_were_asked_for_refuse_the_device_in_one_line(tmp_path):
     config = resolve("fashion_dirichlet", [*DIGITS, "engine=workers:2"])
     assert config.values["engine"] == "workers:2"
     message = "engine workers runs on CPUs, and the model is on .*; give device = cpu, or engine ="
-    with pytest.raises(ConfigError, match=message) as found:
+    with pytest.raises(ConfigError, match=message) as result:
         config.experiment().run()
-    assert "\n" not in str(found.value)
+    assert "\n" not in str(result.value)
 
 
 def test_processes_that_were_asked_for_keep_auto_on_the_cpu(monkeypatch):
@@ -369,16 +369,16 @@ CROSSINGS = {
 @pytest.mark.skipif(REAL, reason="only the stand-in counts")
 @pytest.mark.parametrize("engine", CROSSINGS)
 def test_no_step_crosses_to_the_device_and_a_round_no_more_often_than_it_did(engine):
-    found = []
+    result = []
     for steps in (2, 6):  # with dropout, clipping and short batches
         local = Local(steps=steps, batch=4, lr=0.05, clip=1.0)
         with opened(experiment(device=DEVICE, engine=engine, local=local)) as loop:
             task = TrainTask(loop.message()[0], loop.state.buffers, {}, [1, 2, 3], 0)
             with counted() as count:
                 loop.engine.map(Request.TRAIN, task)
-        found.append(count.as_dict())
-    assert found[0] == found[1]
-    assert all(found[0][kind] <= most for kind, most in CROSSINGS[engine].items()), found
+        result.append(count.as_dict())
+    assert result[0] == result[1]
+    assert all(result[0][kind] <= most for kind, most in CROSSINGS[engine].items()), result
 
 
 @pytest.mark.skipif(REAL, reason="only the stand-in counts")

@@ -145,9 +145,9 @@ def test_in_float32_vectorised_stays_within_the_documented_bound(every):
 
 @pytest.mark.parametrize("every", METHODS, indirect=True)
 def test_what_is_learnt_is_finite_of_one_length_or_a_number_and_of_one_type(every):
-    found = every.serial()
-    d, states = len(found["srv"].x), [row.alg for row in found["memory"].values()]
-    for v in leaves(found["srv"], *states):
+    result = every.serial()
+    d, states = len(result["srv"].x), [row.alg for row in result["memory"].values()]
+    for v in leaves(result["srv"], *states):
         assert v.shape in ((d,), ()) and v.dtype == torch.float32 and bool(torch.isfinite(v).all())
 
 
@@ -163,9 +163,9 @@ def test_float32_and_float64_are_the_same_method(every):
 @pytest.mark.parametrize("every", [*METHODS, *named(MIXES)], indirect=True)
 def test_no_argument_is_changed_and_every_method_is_a_function(every):
     watch = CallRecorder(inner=every.case.make().algorithm)
-    found, want = every.end(algorithm=watch), every.serial()
-    assert not watch.notes.broken and not unequal(found["srv"], want["srv"])
-    assert (found["up"], found["down"]) == (want["up"], want["down"])
+    result, want = every.end(algorithm=watch), every.serial()
+    assert not watch.notes.broken and not unequal(result["srv"], want["srv"])
+    assert (result["up"], result["down"]) == (want["up"], want["down"])
 
 
 @pytest.mark.parametrize("every", ["scaffold", "fafed", "heterofl", "median"], indirect=True)
@@ -177,8 +177,8 @@ def test_workers_in_chunks_have_the_bits_of_vectorised(every, engine_of):
 @pytest.mark.parametrize("every", ["scaffold", "our LSTM, fafed"], indirect=True)
 @pytest.mark.parametrize("engine", ["workers:1", "workers:3", "vectorised:1", "vectorised:32"])
 def test_however_many_workers_or_clients_at_once(every, engine, engine_of):
-    found = every.end(torch.float64, engine=engine_of(engine))
-    agree_within(every.case.close, found, every.serial(torch.float64))
+    result = every.end(torch.float64, engine=engine_of(engine))
+    agree_within(every.case.close, result, every.serial(torch.float64))
 
 
 # ------------------------------------------------------------------------------------------- ranks

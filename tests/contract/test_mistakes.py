@@ -10,17 +10,15 @@ from typing import Any
 import pytest
 import torch
 from broken.mistakes import AT_CLIENTS, AT_THE_SERVER
-from torch import nn
 
 import fedloom
 from fedloom import FedAvg, Local
 from fedloom.algorithms import Scaffold
 from fedloom.algorithms.registry import make_algorithm
 from fedloom.core.vector import rec
-from fedloom.errors import ClientError, CompositionError, ConfigError
+from fedloom.errors import ClientError, ConfigError
 from fedloom.federation.schedules import Cosine
 from fedloom.objectives import CrossEntropy, Function, Objective, UserLoss
-from fedloom.submodels import HeteroFL
 from tiny import quadratics, small, trace, weights
 
 ENGINES = ["serial", "vectorised", "workers:2"]
@@ -226,18 +224,6 @@ def test_a_tensor_left_on_a_class_is_a_finding_in_words(which):
             assert not any(word in outcome.why for word in FUNCTORCH), outcome
         with contextlib.suppress(ClientError):  # leaves one of a vmap that has ended
             small(part, engine="vectorised:3", rounds=1).run()
-
-
-# ---------------------------------------------------------- parts and models that do not fit at all
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_layer_that_cannot_be_cut_is_named_in_every_engine(engine, engine_of):
-    made = engine_of(engine) if engine.startswith("workers") else engine
-    model = nn.Sequential(nn.Linear(5, 4), nn.PReLU(), nn.Linear(4, 3))
-    parts = {"submodel": HeteroFL(), "capacities": [0.5]}
-    with pytest.raises(
-        CompositionError, match=r"HeteroFL cannot cut PReLU '1': .*build the net of"
-    ):
-        small(FedAvg(), model=model, engine=made, **parts).run()
 
 
 # ---------------------------------------------------------------------- what is none is let through

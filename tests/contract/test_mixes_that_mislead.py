@@ -60,8 +60,8 @@ def test_a_loss_that_walks_through_the_blocks_trains_the_drawn_part_only(objecti
         with seeded(seed):
             drawn = int(choice(len(part.parts)))
             total = objective.mean(part, part.live(x), batch(), x.clone(), mem)
-            found = torch.autograd.grad(total, part.params)
-        outside = torch.cat([g.flatten() for g in found])[part.parts[drawn] == 0]
+            result = torch.autograd.grad(total, part.params)
+        outside = torch.cat([g.flatten() for g in result])[part.parts[drawn] == 0]
         assert drawn == len(part.parts) - 1 or (len(outside) and not outside.any())
 
 

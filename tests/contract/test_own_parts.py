@@ -30,7 +30,7 @@ SAID = ["PermK", "FedBABU", "FedBABU, parts", "Heads", "DASHA", "DASHA, random",
 SAID += ["Last, parts", "Last, signs", "two inputs", "Draws", "Walks"]
 
 
-def made(name: str, dtype: torch.dtype = torch.float32, **more: Any) -> Any:
+def run_of(name: str, dtype: torch.dtype = torch.float32, **more: Any) -> Any:
     return CASES[name].make(dtype=dtype, **more)
 
 
@@ -41,7 +41,7 @@ def staged(name: str, **more: Any) -> Any:
 # ------------------------------------------------------------ the bits of the simulation
 @pytest.mark.parametrize("name", SAID)
 def test_a_federation_of_an_own_method_has_the_bits_of_the_simulation(name, tmp_path):
-    make = lambda: made(name, rounds=2)
+    make = lambda: run_of(name, rounds=2)
     ours, engine = deployed(make, tmp_path)
     alone = run(make())
     assert same(ours.srv, alone.srv) and ours[2:] == alone[2:] and not engine.refused
@@ -92,14 +92,14 @@ def test_nodes_measure_the_model_with_their_own_layers(tmp_path):
 def test_each_client_sends_its_own_coordinates():
     """The first round's move is, coordinate by coordinate, that of the client whose turn it is."""
     one = {"algorithm": FedAvg(), "rounds": 1}
-    alone = [run(made("FedBABU", torch.float64, cohort=[[i]], **one)).srv.x for i in range(6)]
+    alone = [run(run_of("FedBABU", torch.float64, cohort=[[i]], **one)).srv.x for i in range(6)]
     whose = torch.arange(len(alone[0])) % len(SIZES)
-    together = run(made("PermK", torch.float64, rounds=1)).srv.x
+    together = run(run_of("PermK", torch.float64, rounds=1)).srv.x
     near(together, torch.stack(alone).gather(0, whose[None])[0])
 
 
 def test_layers_are_found_by_name_and_missing_ones_named():
-    given = made("FedBABU", torch.float64)
+    given = run_of("FedBABU", torch.float64)
     end, net = run(given), given.loop.net
     head = net.layout.where("head.*") > 0
     moved = end.srv.x != net.init()
@@ -110,17 +110,17 @@ def test_layers_are_found_by_name_and_missing_ones_named():
             return job.layers("hed.*") * grad(x), loc
 
     with pytest.raises(ClientError, match=r"no layer fits 'hed\.\*'; the model has first\.0"):
-        run(made("FedBABU", algorithm=Typo()))
+        run(run_of("FedBABU", algorithm=Typo()))
 
 
 def test_the_server_knows_which_means_of_layers_are_plain():
-    assert made("Heads").plan().plain == ("h",)
+    assert run_of("Heads").plan().plain == ("h",)
 
 
 @pytest.mark.parametrize("name", ["DASHA", "DASHA, random"])
 @pytest.mark.parametrize("engine", ["serial", "vectorised:3"])
 def test_what_clients_and_server_add_up_is_one_sum(name, engine):
-    end = run(made(name, torch.float64, engine=engine, rounds=5))
+    end = run(run_of(name, torch.float64, engine=engine, rounds=5))
     mine = torch.stack([memory.alg.g for memory in end.memory.values()]).mean(0)
     near(mine, end.srv.g)
     assert mine.count_nonzero() > 0
@@ -135,7 +135,7 @@ def test_layers_that_do_not_travel_arrive_as_they_are_at_the_client():
             seen.append(up.delta)
             return mem
 
-    given = made("Last", algorithm=Arrived(), compress="topk:0.1", private=FedPer(), rounds=1)
+    given = run_of("Last", algorithm=Arrived(), compress="topk:0.1", private=FedPer(), rounds=1)
     run(given)
     head = given.loop.net.layout.where("head.*") > 0
     for delta in seen:
@@ -144,7 +144,7 @@ def test_layers_that_do_not_travel_arrive_as_they_are_at_the_client():
 
 
 def test_an_update_arrives_without_what_stages_have_put_on_it():
-    plain, signed = (run(made("Last", rounds=1, stages=s)).memory for s in ((), (Signs(),)))
+    plain, signed = (run(run_of("Last", rounds=1, stages=s)).memory for s in ((), (Signs(),)))
     assert plain.keys() == signed.keys()
     assert all(torch.equal(plain[i].alg.sent, signed[i].alg.sent) for i in plain)
 
@@ -161,7 +161,7 @@ class Linked(Signs):
 TWICE = r"Frozen and .*: each says what of the model"
 REFUSED = {
     "parts of sums": (
-        lambda: made("Last", aggregation="integer_ring"),
+        lambda: run_of("Last", aggregation="integer_ring"),
         r"IntegerRing and Last: .*arrived\(\)",
     ),
     "two of a name": (lambda: staged("noise", compress=None, stages=(Signs(), Second())), "Second"),

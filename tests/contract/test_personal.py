@@ -92,8 +92,8 @@ def test_what_private_layers_do_not_go_with_is_said(given, words):
 # ------------------------------------------------------------------------------------- evaluation
 def test_personal_models_are_measured_on_the_clients_own_tests():
     *_, loop = trace(small(Ditto(), data=OWN), 2)
-    found = loop.evaluator.client_values(loop, None)
-    assert found.basis == "own test sets, personal models"
+    result = loop.evaluator.client_values(loop, None)
+    assert result.basis == "own test sets, personal models"
     for i, row in loop.memory.get(range(7)).items():
         index = loop.fed.data.test_clients.of(i)
         if len(index):
@@ -101,7 +101,7 @@ def test_personal_models_are_measured_on_the_clients_own_tests():
             with torch.no_grad():
                 out = loop.net.module(loop.fed.data.test_inputs[index])
             hits = (out.argmax(1) == loop.fed.data.test_targets[index]).double().mean()
-            assert found.values["accuracy"][i] == pytest.approx(float(hits), abs=1e-12)
+            assert result.values["accuracy"][i] == pytest.approx(float(hits), abs=1e-12)
 
 
 def test_common_models_have_the_same_columns_and_compare_shows_them(tmp_path):

@@ -65,9 +65,9 @@ def test_every_kind_of_run_has_the_bits_of_steps_that_are_computed_anew(name: st
     """after = 0: the second step of a shape is a replay of the first one, of another client, step
     or round.
     """
-    found, replays = end(ALL[name].make, 0)
+    result, replays = end(ALL[name].make, 0)
     anew, none = end(ALL[name].make, 10**9)
-    bits_agree(found, anew)
+    bits_agree(result, anew)
     assert none.recordings == 0
     if name in NONE:
         assert not replays.recordings
@@ -125,8 +125,8 @@ def test_a_method_that_cannot_be_replayed_runs_as_it_is_and_is_named_once(
 ) -> None:
     make = lambda engine: small(method(), engine=engine)
     with caplog.at_level(logging.INFO, "fedloom"):
-        found, replays = end(make, 0)
-    bits_agree(found, end(make, 10**9)[0])
+        result, replays = end(make, 0)
+    bits_agree(result, end(make, 10**9)[0])
     assert replays.recordings and not replays.replayed
     said = [r.getMessage() for r in caplog.records if "recorded" in r.getMessage()]
     assert len(said) == 1 and why in said[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,26 +10,18 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from cases import CASES as KINDS
 from fedloom import Checkpoint, Experiment, Local
-from fedloom.aggregation import DifferentialPrivacy, Median
+from fedloom.aggregation import DifferentialPrivacy
 from fedloom.algorithm import FedAvg
-from fedloom.algorithms import FAFED, FedACG, FedDyn, Mime, Scaffold
-from fedloom.checks.tiny_federation import Trial, experiment
-from fedloom.compression.codecs import QSGD, TopK
-from fedloom.compression.error_feedback import Residual
-from fedloom.compression.link import FieldCodec, Link
+from fedloom.checks.tiny_federation import Trial
 from fedloom.core.parsing import parse_json
 from fedloom.core.vector import Rec, rec
 from fedloom.errors import CheckpointError, ClientError, ConfigError
 from fedloom.federation.attacks import SignFlip
-from fedloom.federation.availability import Availability
-from fedloom.federation.choice import PowerOfChoice
-from fedloom.federation.clock import Asynchronous
-from fedloom.federation.devices import LogNormal
 from fedloom.objectives import MOON
 from fedloom.stage import At, Download, LocalResult, Stage
 from fedloom.storage.client_state import ClientMemory
-from fedloom.submodels import FIARSE, FedPer, HeteroFL
 from tiny import clusters, same, small
 
 KEPT = Checkpoint(every_rounds=1, every_seconds=None, keep=99)
@@ -50,36 +42,29 @@ class Remember(Stage):
         return done, rec(delta=done.up.delta.clone(), loss=float(done.loss or 0.0), steps=steps)
 
 
-def _kind(**changes: Any) -> Callable[[], Trial]:
-    return lambda: experiment(**{"checkpoint": KEPT, "stages": [Remember()]} | changes)
+def _kind(name: str = "scaffold", **changes: Any) -> Callable[[], Trial]:
+    """A kind of run of tests/cases.py, all of whose checkpoints are kept."""
+    return lambda: KINDS[name].make(**{"checkpoint": KEPT, "stages": [Remember()]} | changes)
 
 
-TOPK = Link(FieldCodec(TopK(ratio=0.2), Residual()), down=QSGD())
-POISSON = {"sampling": "poisson", "weighting": "uniform"}
 CASES: dict[str, Callable[[], Trial]] = {
-    "serial": _kind(algorithm=Scaffold()),
-    "workers": _kind(algorithm=FedDyn(), engine="workers:2"),
-    "vectorised": _kind(algorithm=FAFED(), engine="vectorised:3"),
-    "vectorised, in one sum": _kind(algorithm=Scaffold(), engine="vectorised:3", stages=()),
-    "a loss of a whole batch": _kind(algorithm=FedAvg(), engine="vectorised:3", objective=MOON()),
-    "an exchange before the steps": _kind(algorithm=Mime()),
-    "asynchronous": _kind(clock=Asynchronous(buffer=2, concurrency=4), devices=LogNormal()),
-    "noise of the seed": _kind(aggregation=DifferentialPrivacy(clip=0.3, noise=0.4), **POISSON),
-    "rows": _kind(aggregation=Median(), attack=SignFlip(share=0.2)),
-    "widths": _kind(submodel=HeteroFL(), capacities=(1.0, 0.5)),
-    "masks": _kind(submodel=FIARSE(), capacities=(1.0, 0.5)),
-    "feedback": _kind(algorithm=FedACG(), compress=TOPK),
-    "private layers": _kind(private=FedPer()),
-    "client states of a loss": _kind(objective=MOON()),
-    "chosen by losses": _kind(choose=PowerOfChoice(among=5), cohort=3),
-    "who is late": _kind(
-        availability=Availability(dropout=0.2, over_selection=1.5), devices=LogNormal()
-    ),
+    "serial": _kind(),
+    "asynchronous": _kind("late, scaffold"),
+    "feedback": _kind("way down, both"),
+    "workers": _kind("feddyn", engine="workers:2"),
+    "vectorised": _kind("fafed", engine="vectorised:3"),
+    "vectorised, in one sum": _kind(engine="vectorised:3", stages=()),
+    "a loss of a whole batch": _kind("fedavg", engine="vectorised:3", objective=MOON()),
+    "client states of a loss": _kind("fedavg", objective=MOON()),
+    "an exchange before the steps": _kind("mime"),
+    "noise of the seed": _kind("dp"),
+    "rows": _kind("median, label flip"),
+    "widths": _kind("heterofl"),
+    "masks": _kind("fiarse"),
+    "private layers": _kind("FedPer"),
+    "chosen by losses": _kind("power of choice"),
+    "who is late": _kind("drop-out"),
 }
-
-SLOW = {"workers", "vectorised, in one sum", "a loss of a whole batch", "noise of the seed"}
-SLOW |= {"widths", "client states of a loss"}
-NAMES = [pytest.param(n, marks=[pytest.mark.slow] if n in SLOW else []) for n in CASES]
 
 
 @pytest.fixture(autouse=True)
@@ -122,7 +107,7 @@ def agree(make: Callable[[], Experiment], run: Path, round: int) -> int:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("shared_workers")
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", CASES)
 def test_clients_and_server_are_those_of_the_run(name: str, tmp_path: Path) -> None:
     """From the newest checkpoint before the round, and from the beginning."""
     make, run = CASES[name], tmp_path / "run"
@@ -147,9 +132,7 @@ def test_the_update_is_the_way_from_the_message_to_the_last_point(
 ) -> None:
     """Also where the sums write into an update that nobody else holds."""
 
-    def make() -> Experiment:
-        return experiment(algorithm=FedAvg(), engine=engine)
-
+    make = _kind("fedavg", engine=engine, stages=())
     make().run(tmp_path / "run", progress=False)
     with make().replay(tmp_path / "run", 2) as replay:
         replay.go()
@@ -179,10 +162,10 @@ def test_another_row_is_named(run: Path) -> None:
 
 def test_what_cannot_be_repeated_is_one_line(run: Path, tmp_path: Path) -> None:
     def refused(error: type[Exception], words: str, make: Any = CASES["serial"], round: int = 2):
-        with pytest.raises(error, match=words) as found, make().replay(run, round) as replay:
+        with pytest.raises(error, match=words) as result, make().replay(run, round) as replay:
             replay.go()
             replay.number("9")
-        assert "\n" not in str(found.value)
+        assert "\n" not in str(result.value)
 
     refused(ConfigError, "has not been run; it has 4 rounds$", round=5)
     refused(ConfigError, r"client 9 did not train in round 2; those that did: \d, \d, \d, \d$")
@@ -201,23 +184,17 @@ class Secret(DifferentialPrivacy):
 
 
 def test_secret_noise_is_a_reason_to_refuse(tmp_path: Path) -> None:
-    make = _kind(aggregation=Secret(clip=0.3, noise=0.4), **POISSON)
+    make = _kind("dp", aggregation=Secret(clip=0.3, noise=0.4))
     make().run(tmp_path / "run", progress=False)
-    with pytest.raises(CheckpointError, match="its noise is drawn from no seed"):
-        next(iter(_entered(make().replay(tmp_path / "run", 2))))
-
-
-def _entered(context: Any) -> Iterator[Any]:
-    with context as inside:
-        yield inside
+    again = make().replay(tmp_path / "run", 2)
+    with pytest.raises(CheckpointError, match="its noise is drawn from no seed"), again:
+        pass
 
 
 def test_the_round_that_stopped_a_run_is_the_one_after_its_last_row(tmp_path: Path) -> None:
     """Its client is opened up to the step that failed."""
 
-    def make() -> Experiment:
-        return _kind(local=Local(steps=4, batch=4, lr=3e38))()
-
+    make = _kind(local=Local(steps=4, batch=4, lr=3e38))
     run = tmp_path / "run"
     with pytest.raises(ClientError) as stopped:
         make().run(run, progress=False)
@@ -229,24 +206,21 @@ def test_the_round_that_stopped_a_run_is_the_one_after_its_last_row(tmp_path: Pa
         trace = replay.client(i)
         assert trace.error == replay.error and trace.sent is not None and trace.sent.why
         assert trace.steps[0].norm > 1e6
-        found = replay.blame()
-        assert found[0].why and replay.loss() is None
+        result = replay.blame()
+        assert result[0].why and replay.loss() is None
 
 
 @pytest.mark.parametrize("engine", ["serial", "vectorised:3"])
 def test_the_hostile_client_is_blamed(engine: str, tmp_path: Path) -> None:
     attack, data = SignFlip(share=0.125, strength=3.0), clusters(sizes=[12] * 8)
     parts = {"data": data, "cohort": 8, "attack": attack, "engine": engine, "seed": 3}
-
-    def make() -> Experiment:
-        return small(FedAvg(), **parts)
-
+    make = lambda: small(FedAvg(), **parts)
     make().run(tmp_path / "run", progress=False)
     (bad,) = attack.hostile(8, 3)
     with make().replay(tmp_path / "run", 3) as replay:
         replay.go()
-        found = replay.blame()
+        result = replay.blame()
         whole = replay.loss()
-    assert found[0].client == bad and found[0].cosine < 0
-    assert found[0].loss is not None and whole is not None and found[0].loss < whole
-    assert {b.client for b in found} == set(range(8))
+    assert result[0].client == bad and result[0].cosine < 0
+    assert result[0].loss is not None and whole is not None and result[0].loss < whole
+    assert {b.client for b in result} == set(range(8))
