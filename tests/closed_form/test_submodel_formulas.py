@@ -259,6 +259,15 @@ def test_a_shallow_part_is_the_model_up_to_its_exit():
     torch.testing.assert_close(small(x[held], inputs), answers.logits, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize(("capacity", "share", "exits"), [(0.25, 1.0, 2), (1e-6, 1 / 64, 1)])
+def test_a_scalefl_part_ends_early_and_where_nothing_fits_it_is_the_smallest(
+    capacity, share, exits
+):
+    net = multi()  # half of its width with all exits is more than a quarter
+    expected = cut_net(net, Cut("ScaleFL", share, prefix, exits=exits))[1]
+    assert torch.equal(ScaleFL().view(None, net, capacity, 0).held, expected)
+
+
 @pytest.mark.slow
 def test_depth_gives_way_before_half_of_the_width():
     net = multi()

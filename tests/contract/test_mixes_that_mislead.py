@@ -227,6 +227,12 @@ def test_a_deployment_refuses_an_attack_for_what_it_is():
 # --------------------------------------------------------------------------------- the evaluation
 
 
+def test_a_target_that_nobody_looked_for_is_not_missed(caplog):
+    run = quadratics(make_algorithm("fedavg"), evaluate=Evaluation(every=0, target=1.0), rounds=3)
+    assert run.run().summary["rounds_to_target_text"] == ""
+    assert "evaluate.target = 1 has no effect" in caplog.text
+
+
 def test_another_factor_of_the_average_is_said_to_come_too_late(tmp_path, caplog):
     settings = {"rounds": 2, "evaluate": Evaluation(ema=0.9)}
     quadratics(make_algorithm("fedavg"), **settings).run(tmp_path / "run")
