@@ -2,7 +2,7 @@
 
 The function of torch.func imports torch._dynamo at its first call, 820 modules and about three
 seconds, to switch off a feature of the compiler that fedloom never switches on. What is left of it
-are the primitives below, so that the bits are the same (tests/unit/test_grad_and_value.py).
+are the primitives below, so that the bits are the same (tests/unit/test_net.py).
 """
 
 from __future__ import annotations
