@@ -15,10 +15,10 @@ from torch import nn
 
 from fedloom import Experiment, FedAvg, Local
 from fedloom.config import resolve
-from fedloom.core import pooling
 from fedloom.core.blocks import find_blocks
 from fedloom.core.net import Net
 from fedloom.data import from_clients
+from fedloom.engines import pooling
 from fedloom.engines.pooling import FEW, Slices
 from fedloom.errors import ClientError, CompositionError, ConfigError, DataError
 from fedloom.federation.sampling import Churn
