@@ -36,7 +36,7 @@ def test_a_seed_replays_exactly(tmp_path):
 def found(name, folder):
     """The first seed that finds a mistake, and what it says; None if none does."""
     for seed in SEEDS:
-        if said := outcome(folder / str(seed), seed, kind=PLANTED[name][0])[0]:
+        if said := outcome(folder / str(seed), seed, kind=PLANTED[name].kind)[0]:
             return seed, said
     return None
 
@@ -44,15 +44,14 @@ def found(name, folder):
 @pytest.mark.slow
 def test_the_smallest_schedule_that_fails(tmp_path, monkeypatch):
     name = "an answer that was lost counts as taken"
-    PLANTED[name][1](monkeypatch)
+    PLANTED[name].plant(monkeypatch)
     seed, _ = found(name, tmp_path / "found")
     faults = smallest(tmp_path / "small", seed, kind="updates")
     assert len(faults) <= 3 and outcome(tmp_path / "again", seed, faults, "updates")[0]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_mistake_is_found(name, tmp_path, monkeypatch):
-    needs(PLANTED[name][0])
-    PLANTED[name][1](monkeypatch)
+    needs(PLANTED[name].kind)
+    PLANTED[name].plant(monkeypatch)
     assert found(name, tmp_path) is not None
