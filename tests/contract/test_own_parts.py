@@ -14,6 +14,7 @@ import torch
 from cases import CASES, SLICES, STAGES
 from fedloom.algorithm import FedAvg
 from fedloom.checks.tiny_federation import SIZES, run
+from fedloom.core.vector import rec, zeros
 from fedloom.engines.scores import score_of
 from fedloom.errors import ClientError, CompositionError, DataError, FedloomError
 from fedloom.models import joined
@@ -23,7 +24,7 @@ from support.own_methods import FedBABU
 from support.own_stages import Frozen, Noise, Signs
 from test_deployment import agree as agree_deployed
 from test_deployment import deployed
-from tiny import near, same
+from tiny import near, quadratics, same, trace
 
 PAGE = (Path(__file__).parents[2] / "docs/architecture.md").read_text(encoding="utf-8")
 SAID = ["PermK", "FedBABU", "FedBABU, parts", "Heads", "DASHA", "DASHA, random", "Last"]
@@ -47,6 +48,24 @@ def test_a_federation_of_an_own_method_has_the_bits_of_the_simulation(name, tmp_
     assert same(ours.srv, alone.srv) and ours[2:] == alone[2:] and not engine.refused
     if name == "Walks":
         assert [row["train_loss"] for row in ours.history] == [None, None]
+
+
+@pytest.mark.parametrize("engine", ["serial", "vectorised"])
+def test_a_method_knows_when_its_client_was_there(engine):
+    """-1 in a client's first round, whichever it is."""
+
+    class Sums(FedAvg):
+        def client_init(self, x: Any) -> Any:
+            return rec(rounds=zeros(x))
+
+        def finish(self, x: Any, loc: Any, msg: Any, mem: Any, job: Any) -> Any:
+            up, _ = super().finish(x, loc, msg, mem, job)
+            return up, rec(rounds=10 * mem.rounds + job.last)
+
+    cohorts = [[0], [1], [0, 1], [2], [0, 3]]
+    *_, loop = trace(quadratics(Sums(), cohort=cohorts, engine=engine), 5)
+    rounds = {i: float(state.alg.rounds[0]) for i, state in loop.memory.get(range(4)).items()}
+    assert rounds == {0: 10 * (10 * -1.0 + 0) + 2, 1: 10 * -1.0 + 1, 2: -1.0, 3: -1.0}
 
 
 def of_the_page() -> Stage:
