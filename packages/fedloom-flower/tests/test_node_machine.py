@@ -354,6 +354,20 @@ def ended(said, log, gave_up=()):
     return str(error.value)
 
 
+def test_words_that_come_while_a_program_is_started_are_heard(tmp_path, monkeypatch):
+    """A program moves the position in the log that it was given."""
+    log, start = tmp_path / "log", subprocess.Popen
+
+    def start_and_hear(*arguments, **more):
+        process = start(*arguments, **more)
+        while not log.stat().st_size:
+            time.sleep(0.01)
+        return process
+
+    monkeypatch.setattr(subprocess, "Popen", start_and_hear)
+    ended("import time; print('Giving up', flush=True); time.sleep(60)", log, {"Giving up": ""})
+
+
 def test_a_program_that_ends_or_gives_up_ends_them_all(tmp_path, monkeypatch):
     log, name = tmp_path / "log", re.escape(Path(sys.executable).name)
     said = ended("print('\\x1b[91mERROR\\x1b[0m: no key'); print('bye')", log)

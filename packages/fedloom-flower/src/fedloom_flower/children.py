@@ -133,6 +133,7 @@ def _start(program: Program) -> _Child:
     if path.exists() and path.stat().st_size > _LARGEST:
         os.replace(path, path.with_name(path.name + ".1"))
     with open(path, "ab") as log:
+        position = log.tell()  # now: what the program writes moves it
         process = subprocess.Popen(
             program.command,
             env=program.environment,
@@ -142,4 +143,4 @@ def _start(program: Program) -> _Child:
             start_new_session=True,  # a signal of the terminal is this process's to pass on
             preexec_fn=ended_with_parent(signal.SIGTERM),
         )
-        return _Child(program, process, log.tell())
+        return _Child(program, process, position)
