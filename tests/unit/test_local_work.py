@@ -84,6 +84,11 @@ def test_epochs_are_passes_over_the_clients_own_data(sizes, batch, epochs):
         assert all(1 <= len(b) <= batch for b in batches)
 
 
+def test_cost_is_the_examples_that_are_seen():
+    fed = federation([10, 2], epochs=1.5, batch=4)
+    assert [fed.cost(i) for i in (0, 1)] == [5 * 4, 2 * 2]
+
+
 @given(st.integers(1, 20), st.integers(1, 8), st.integers(1, 30))
 def test_steps_are_as_many_as_asked_for(n, batch, steps):
     fed = federation([n], steps=steps, batch=batch)
