@@ -318,7 +318,10 @@ def options() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=120.0, help="when a mutant is given up")
     parser.add_argument("--tests", nargs="+", default=[], help="paths of the tests to take")
     parser.add_argument("--rooms", nargs="+", default=ROOMS, help="files and folders to change")
-    return parser.parse_args()
+    given = parser.parse_args()
+    if lacking := [room for room in given.rooms if not (ROOT / room).exists()]:
+        parser.error(f"--rooms: {lacking[0]} is not below the checkout")
+    return given
 
 
 def main() -> None:

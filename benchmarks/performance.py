@@ -3,12 +3,14 @@
     python benchmarks/performance.py
 
 The words are written by hand; `{W1}` to `{W4}` in them stand for the newest lines of that work in
-benchmarks/records/*/rounds.jsonl, as a table. A work without lines is said to have none.
+benchmarks/records/*/rounds.jsonl, as a table, and `{W1: vmap}` for the median of what `auto` takes
+of another contender's time in the same turn. A work without lines is said to have none.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import statistics
 from pathlib import Path
 from typing import Any
@@ -72,9 +74,17 @@ def table(work: str) -> str:
     return "\n".join([*out, "", f"{turns}: [record of {record.name.partition('_')[0]}]({place})."])
 
 
+def beside(work: str, name: str) -> str:
+    """What `auto` takes of a contender's time in the same turn, the median."""
+    seconds = {row["name"]: row["s"] for row in newest(work)[1]}
+    pairs = zip(seconds["auto"], seconds[name], strict=True)
+    return f"{statistics.median(ours / theirs for ours, theirs in pairs):.2f}"
+
+
 def page() -> str:
     """The page."""
     text = (RECORDS / "performance.md").read_text(encoding="utf-8")
+    text = re.sub(r"\{(W\d): ([\w: ]+)\}", lambda place: beside(place[1], place[2]), text)
     for work in WORKS:
         text = text.replace(f"{{{work}}}", table(work))
     return text
