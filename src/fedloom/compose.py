@@ -60,11 +60,9 @@ class Fact(Enum):
     NEEDS_LENGTH = "all clients send vectors of one length"
     COMPARES = "it compares whole updates"
     HIDES = "it tells nothing of a client but for noise"
-    HIDES_PARTS = "nor does it tell who holds a coordinate"
     SHORTENS = "it shortens updates"
     FIELD_BY_FIELD = "fields of its mean may be of different clients"
-    RING = "every value is an integer of a ring"
-    AT_CLIENTS = "clients send parts of the sums"
+    RING = "clients send parts of the sums, integers of a ring"
     MASKED = "nobody sees a single update"
     READS = "it reads single updates"
     FORGES = "its updates are made of all honest ones"
@@ -140,7 +138,7 @@ BESIDE: Table = {
     "such as fedavg, fedprox, fedavgm or fedadam",
     (Fact.ADDRESSES, Fact.TRAVELS): "each says what of the model travels; leave one out",
     (
-        Fact.HIDES_PARTS,
+        Fact.HIDES,
         Fact.PARTS,
     ): "how many clients hold a coordinate would be told, and no noise hides it",
     (Fact.NEEDS_LENGTH, Fact.PARTS): "all clients must send vectors of one length",
@@ -174,7 +172,7 @@ BESIDE: Table = {
     "alone",
     (Fact.MASKED, Fact.ASYNCHRONOUS): "a masked sum is of clients who were sent one model; take "
     "aggregation.secure = false, or rounds",
-    (Fact.AT_CLIENTS, Fact.ARRIVES): "clients send parts of the sums, and not the update that its "
+    (Fact.RING, Fact.ARRIVES): "clients send parts of the sums, and not the update that its "
     "arrived() would read; take another aggregation",
     (Fact.FORGES, Fact.PARTS): "its updates are made of whole honest ones, and a client of a part "
     "has no value at the other coordinates; take another attack",

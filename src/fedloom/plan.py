@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from .aggregation import Aggregation, Mean
+from .aggregation import Aggregation, Gives, Mean, Reads
 from .algorithm import ACCUMULATED, CHANGE, MEAN, Algorithm, LocalSGD, Trait
 from .algorithms.registry import name_of
 from .compose import AROUND, BESIDE, RESIDUAL, WARNED, Composed, Fact, Key, clashes, true
@@ -232,19 +232,17 @@ def submodel(scheme: SubModel | None) -> Composed:
 
 def aggregation(part: Aggregation) -> Composed:
     """What becomes of a round's updates."""
-    parts = part.sums and part.parts
+    whole_sum = part.reads in (Reads.WHOLE_SUM, Reads.RING)
     facts = {
-        Fact.NOT_THE_MEAN: not part.exact,
-        Fact.UPDATES_ALONE: not (part.exact or part.answers),
-        Fact.NEEDS_LENGTH: part.sums and not parts and not part.private,
-        Fact.COMPARES: not part.sums,
+        Fact.NOT_THE_MEAN: part.gives is not Gives.MEAN,
+        Fact.UPDATES_ALONE: part.of_answers is None,
+        Fact.NEEDS_LENGTH: whole_sum and not part.private,
+        Fact.COMPARES: part.reads is Reads.ROWS,
         Fact.NOT_PLAIN: True,
         Fact.HIDES: part.private,
-        Fact.HIDES_PARTS: part.private and not parts,
-        Fact.SHORTENS: part.bounded,
-        Fact.FIELD_BY_FIELD: part.apart,
-        Fact.RING: not part.codecs,
-        Fact.AT_CLIENTS: part.at_clients,
+        Fact.SHORTENS: part.gives is Gives.BOUNDED,
+        Fact.FIELD_BY_FIELD: part.gives is Gives.FIELDS,
+        Fact.RING: part.reads is Reads.RING,
         Fact.MASKED: part.masked,
     }
     return Composed(part.name, set() if part.plain else true(facts) | {type(part)})
@@ -391,7 +389,7 @@ def two_means(plan: Plan) -> str | None:
             "weights that differ from client to client: two means are two objectives; take "
             "weighting=uniform, or multiply by job.relative_weight in unweighted()"
         )
-    if plan.averaged and (forger or not aggregate.sums):
+    if plan.averaged and (forger or aggregate.reads is Reads.ROWS):
         return (
             f"{alg.method} and {forger or aggregate.name}: {' and '.join(plan.averaged)} would be "
             "weighted sums, which it does not make, and clients have different weights; take "

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from cases import CASES as KINDS
 from fedloom import Checkpoint, Experiment, Local
-from fedloom.aggregation import DifferentialPrivacy
+from fedloom.aggregation import DifferentialPrivacy, NoiseFrom
 from fedloom.algorithm import FedAvg
 from fedloom.checks.tiny_federation import Trial
 from fedloom.core.parsing import parse_json
@@ -180,7 +180,7 @@ def test_what_cannot_be_repeated_is_one_line(run: Path, tmp_path: Path) -> None:
 class Secret(DifferentialPrivacy):
     """Noise that is not made from the seed, as in a deployment."""
 
-    unkeyed = True
+    noise_from = NoiseFrom.SYSTEM
 
 
 def test_secret_noise_is_a_reason_to_refuse(tmp_path: Path) -> None:

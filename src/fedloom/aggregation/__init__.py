@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..core.registry import Registry
-from .base import Aggregated, Aggregation, Mean
+from .base import Aggregated, Aggregation, Gives, Mean, NoiseFrom, Reads
 from .centred_clipping import CentredClipping
 from .discrete_gaussian import DiscreteGaussian
 from .geometric_median import GeometricMedian
@@ -46,10 +46,13 @@ __all__ = [
     "FromRows",
     "Gather",
     "GeometricMedian",
+    "Gives",
     "IntegerRing",
     "Krum",
     "Mean",
     "Median",
+    "NoiseFrom",
     "NormBound",
+    "Reads",
     "TrimmedMean",
 ]

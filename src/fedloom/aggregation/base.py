@@ -7,6 +7,7 @@ engines/summation.py, and the server reads its mean updates off the root.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import Enum
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -27,6 +28,32 @@ class Aggregated(NamedTuple):
     state: Rec
 
 
+class Reads(Enum):
+    """What an aggregation needs of a round's updates."""
+
+    SUM = "the sum of their leaves, in which clients may hold parts of the model"
+    WHOLE_SUM = "the sum of leaves of whole models"
+    RING = "the sum of leaves that clients make and send, whole models in integers of a ring"
+    ROWS = "every single update, of whole models: see rows.py"
+
+
+class Gives(Enum):
+    """What the server's step receives from an aggregation."""
+
+    MEAN = "the weighted mean, up to rounding"
+    BOUNDED = "a mean of updates whose fields were shortened together; no running statistics"
+    FIELDS = "each field by itself, so that they may be of different clients"
+    CLIENTS = "something else, all its fields of the same clients"
+
+
+class NoiseFrom(Enum):
+    """What makes the noise that hides each client, and so from whom it hides them."""
+
+    NOTHING = "there is none: the server may learn of a client whatever a round tells"
+    SEED = "the run's seed: from all who do not know that, as in a simulation"
+    SYSTEM = "the system's generator: from everybody"
+
+
 class Aggregation(Part):
     """How the updates of a round become what the server's step receives.
 
@@ -34,30 +61,9 @@ class Aggregation(Part):
     leaf is added to others: its vectors are new memory, its numbers Python floats.
     """
 
-    # plain: the weighted mean, for which engines have a quicker way than leaf()
-    # exact: what the server receives is the weighted mean, up to rounding
-    # sums: only sums of leaves reach the server; else each update does (see rows.py)
-    # parts: updates of a part of the model have a meaning too
-    # codecs: so have compressed updates
-    # statistics: so have running statistics of the model, which are no changes
-    # bounded: all fields of an update are shortened together
-    # apart: each field is aggregated by itself, so that they may be of different clients
-    # private: nothing else of a client may be told, not even its loss
-    # answers: so have a cohort's answers before its local steps, in round after round
-    # unkeyed: its noise is not made from the run's seed
-    # at_clients: clients make their leaves themselves, and send these: see engines/stages.py
-    plain: ClassVar[bool] = False
-    exact: ClassVar[bool] = False
-    sums: ClassVar[bool] = True
-    parts: ClassVar[bool] = True
-    codecs: ClassVar[bool] = True
-    statistics: ClassVar[bool] = True
-    bounded: ClassVar[bool] = False
-    apart: ClassVar[bool] = False
-    private: ClassVar[bool] = False
-    answers: ClassVar[bool] = False
-    unkeyed: ClassVar[bool] = False
-    at_clients: ClassVar[bool] = False
+    reads: ClassVar[Reads] = Reads.SUM
+    gives: ClassVar[Gives] = Gives.CLIENTS
+    noise_from: ClassVar[NoiseFrom] = NoiseFrom.NOTHING
 
     @property
     def name(self) -> str:
@@ -65,11 +71,26 @@ class Aggregation(Part):
         return type(self).__name__
 
     @property
-    def of_answers(self) -> Aggregation:
-        """The aggregation of what clients answer before their local steps, see Algorithm.ask; only
-        where `answers`.
+    def plain(self) -> bool:
+        """Whether it is the weighted mean itself, for which engines have a quicker way."""
+        return type(self) is Mean
+
+    @property
+    def private(self) -> bool:
+        """Whether nothing else of a client may be disclosed, not even its loss."""
+        return self.noise_from is not NoiseFrom.NOTHING
+
+    @property
+    def unkeyed(self) -> bool:
+        """Whether nobody can make its noise again."""
+        return self.noise_from is NoiseFrom.SYSTEM
+
+    @property
+    def of_answers(self) -> Aggregation | None:
+        """The aggregation of what clients answer before their local steps, see Algorithm.ask; None
+        for one that is made for updates alone.
         """
-        return Mean() if self.exact else self
+        return Mean() if self.gives is Gives.MEAN else None
 
     @property
     def masked(self) -> bool:
@@ -126,7 +147,7 @@ class Aggregation(Part):
         return {}
 
     def arrived(self, part: Rec, count: int = 1) -> Rec:
-        """A leaf that came from a client (`at_clients`), or the sum of so many, with numbers as the
+        """A leaf that came from a client (Reads.RING), or the sum of so many, with numbers as the
         sums need them. Raises NotFiniteError for one that cannot be added.
         """
         return part
@@ -145,8 +166,7 @@ class Mean(Aggregation):
     plain means. One client can move it anywhere.
     """
 
-    plain = True
-    exact = True
+    gives = Gives.MEAN
 
 
 def weighted(part: Rec) -> Rec:

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from ..core.hyper import Positive, PositiveInt, hyper
 from ..core.vector import Rec, Vec, clip, rec, zeros
+from .base import Aggregation
 from .rows import FromRows
 
 
@@ -16,9 +17,12 @@ class CentredClipping(FromRows):
     Reference: https://arxiv.org/abs/2012.10333
     """
 
-    answers = False  # it remembers updates
     radius: Positive = hyper(1.0, "tau, largest distance to v", "{0.1, 10, ...} in the paper")
     steps: PositiveInt = hyper(1, "how often v moves in a round", "1 and 3 in the paper")
+
+    @property
+    def of_answers(self) -> Aggregation | None:
+        return None  # it remembers updates
 
     def of(self, rows: Tensor, weights: Tensor, before: Tensor | None) -> Vec:
         v = zeros(rows[0]) if before is None else before.to(rows)

@@ -16,6 +16,7 @@ from ..core.rng import generator
 from ..core.vector import Rec, rec, tree
 from ..errors import ConfigError
 from .accounting import epsilon, rounds_allowed
+from .base import Gives, NoiseFrom
 from .integer_ring import ROOM, IntegerRing
 from .norm_bound import BELOW, factor_to, length, scaled
 
@@ -43,10 +44,8 @@ class DiscreteGaussian(IntegerRing):
     Reference: https://arxiv.org/abs/2102.06387
     """
 
-    exact = False
-    statistics = False
-    bounded = True
-    private = True
+    gives = Gives.BOUNDED
+    noise_from = NoiseFrom.SEED
     secure: bool = hyper(True, "clients mask what they send; nothing else is allowed here")
     clip: Positive = hyper(1.0, "largest norm of an update, all its fields together")
     noise: Positive = hyper(1.0, "deviation of the noise over clip")

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..core.hyper import hyper
 from ..core.vector import Rec, Vec, leaves, rec, tree
 from ..errors import ConfigError, NotFiniteError
-from .base import Aggregated, Aggregation, means, weighted
+from .base import Aggregated, Aggregation, Gives, Reads, means, weighted
 from .mask_graph import Needed, needed
 
 _CLIENTS = 20  # bits of room for the sum: a million clients
@@ -34,10 +34,8 @@ class IntegerRing(Aggregation):
     Reference: https://eprint.iacr.org/2017/281
     """
 
-    exact = True
-    parts = False
-    codecs = False
-    at_clients = True
+    reads = Reads.RING
+    gives = Gives.MEAN
     bits: int = hyper(24, "binary places", "with 24 weighted values up to 524288", low=0, high=40)
     secure: bool = hyper(False, "clients mask what they send: the server learns nothing but sums")
     threshold: Annotated[float, Gt(0.5), Le(1)] = hyper(

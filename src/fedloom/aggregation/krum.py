@@ -13,7 +13,7 @@ from torch import Tensor
 from ..core.hyper import PositiveInt, hyper
 from ..core.vector import Rec, Vec, rec
 from ..errors import ConfigError
-from .base import Aggregated
+from .base import Aggregated, Gives
 from .rows import FromRows
 
 AT_ONCE = 8  # rows whose differences from another one are in memory
@@ -28,7 +28,7 @@ class Krum(FromRows):
     Reference: https://arxiv.org/abs/1703.02757
     """
 
-    apart = False
+    gives = Gives.CLIENTS
     hostile: Annotated[float, Ge(0), Lt(0.5)] = hyper(0.2, "share of updates that may be hostile")
     several: PositiveInt = hyper(1, "how many updates are averaged", "1: Krum; more: multi-Krum")
 

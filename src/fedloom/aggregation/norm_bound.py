@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..core.hyper import Positive, hyper
 from ..core.vector import Rec, leaves, rec, tree
-from .base import Aggregated, Aggregation, weighted
+from .base import Aggregated, Aggregation, Gives, weighted
 
 BELOW = 1 - 1e-6  # rounding must not make an update longer than the bound
 
@@ -23,8 +23,7 @@ class NormBound(Aggregation):
     Reference: https://arxiv.org/abs/1911.07963
     """
 
-    statistics = False
-    bounded = True
+    gives = Gives.BOUNDED
     norm: Positive = hyper(1.0, "largest norm of an update")
 
     def leaf(self, part: Rec, msg: Rec, seed: int, round: int, client: int) -> Rec:

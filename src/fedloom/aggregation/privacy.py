@@ -14,7 +14,7 @@ from ..core.rng import generator
 from ..core.vector import Rec, Vec, rec, tree
 from ..errors import ConfigError
 from .accounting import epsilon, rounds_allowed, tight_epsilon
-from .base import Aggregated, Aggregation
+from .base import Aggregated, Aggregation, Gives, NoiseFrom, Reads
 from .norm_bound import BELOW, factor_to, length, scaled
 
 
@@ -32,10 +32,9 @@ class DifferentialPrivacy(Aggregation):
     Reference: https://arxiv.org/abs/1710.06963
     """
 
-    parts = False
-    statistics = False
-    bounded = True
-    private = True
+    reads = Reads.WHOLE_SUM
+    gives = Gives.BOUNDED
+    noise_from = NoiseFrom.SEED
     clip: Positive = hyper(1.0, "largest norm of an update, all its fields together")
     noise: Positive = hyper(1.0, "deviation of the noise over clip")
     delta: InnerShare = hyper(

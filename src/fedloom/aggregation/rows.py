@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..core.vector import Rec, Vec, rec
-from .base import Aggregated, Aggregation
+from .base import Aggregated, Aggregation, Gives, Reads
 
 BLOCK = 16384  # coordinates that are sorted at once
 
@@ -21,9 +21,12 @@ BLOCK = 16384  # coordinates that are sorted at once
 class FromRows(Aggregation):
     """Every field by a rule of its rows: delta, the fields of unweighted(), the models' buffers."""
 
-    sums = False
-    apart = True
-    answers = True
+    reads = Reads.ROWS
+    gives = Gives.FIELDS
+
+    @property
+    def of_answers(self) -> Aggregation | None:
+        return self
 
     def of(self, rows: Tensor, weights: Tensor, before: Tensor | None) -> Vec:
         """Rows (C, m) -> (m,), in the rows' type. weights: (C,) float64, all 1 for fields of

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..aggregation import Aggregation
+from ..aggregation import Aggregation, Reads
 from ..algorithms.registry import make_algorithm
 from ..core.rng import generator
 from ..core.vector import Rec, leaves, rec
@@ -80,7 +80,7 @@ class AggregationContract(Contract):
         """Sums write into the delta of a leaf."""
         part = self.update(0)
         leaf = self.part.leaf(part, self.message, 0, 0, 0)
-        if self.part.sums and leaf.delta.data_ptr() == part.delta.data_ptr():
+        if self.part.reads is not Reads.ROWS and leaf.delta.data_ptr() == part.delta.data_ptr():
             raise AuthorError(
                 "leaf() hands on the delta that it was given, and sums are written into it: give "
                 "new memory, as weighted(part) does"
@@ -134,8 +134,8 @@ class AggregationContract(Contract):
 
     def parts(self) -> str | None:
         """Clients that hold half of the model."""
-        if not (self.part.sums and self.part.parts):
-            return "it is for whole models (sums, parts)"
+        if self.part.reads is not Reads.SUM:
+            return f"it reads {self.part.reads.value}"
         make = functools.partial(self.trial, self.part)
         why = "weight is a vector there, one value per coordinate, and so are n's holders"
         return self.fitting(check_parts, HeteroFL(), make, why)

@@ -129,6 +129,7 @@ def weighed(client: Client, answer: Rec, download: Download, round: int, i: int)
     """The sum of one answer: for each of its fields a leaf of the aggregation, numbers apart."""
     weight, x = client.fed.weight(i), download.msg.x
     aggregation = client.plan.aggregation.of_answers
+    assert aggregation is not None  # else compose.py refuses methods that ask
     part = rec(n=1.0, mass=weight, weight=weight, unweighted=rec(), buffers=x.new_zeros(0))
 
     def leaf(v: Tensor) -> Rec:
@@ -175,6 +176,7 @@ def answers_of(results: RangeResult, plan: Plan, seed: int, round: int) -> Answe
     """
     total, method = root(results.nodes), plan.algorithm.method
     aggregation = plan.aggregation.of_answers
+    assert aggregation is not None
     if total is None:
         raise ClientError(
             f"{method}: round {round + 1}: no client's answer to ask() is finite; lower local.lr, "

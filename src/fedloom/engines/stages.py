@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from ..aggregation import Aggregation
+from ..aggregation import Aggregation, Reads
 from ..algorithm import Algorithm, Job
 from ..compression.link import Link
 from ..core.net import Net
@@ -35,7 +35,7 @@ def stages_of(
     if private is not None:
         kind = AlternatingLayers if private.alternates else PrivateLayers
         stages.append(kind(scheme=private, net=net))
-    if aggregation.at_clients and not fed.forges:
+    if aggregation.reads is Reads.RING and not fed.forges:
         stages.append(Leaves(aggregation=aggregation, algorithm=plan.algorithm))
     return *stages, (coding or Coding)(link=link, seed=fed.seed)
 
@@ -44,7 +44,7 @@ def sums_suffice(plan: Plan, fed: Federation) -> bool:
     """True if the server needs no more of a round's updates than the sum of their leaves; else
     nodes of the tree are rows, see aggregation/rows.py.
     """
-    return plan.aggregation.sums and not fed.forges
+    return plan.aggregation.reads is not Reads.ROWS and not fed.forges
 
 
 class ContinuedPasses(Stage):

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from ..aggregation import AGGREGATIONS, Aggregation, Mean, TrimmedMean
+from ..aggregation import AGGREGATIONS, Aggregation, Gives, Mean, TrimmedMean
 from ..core.net import Net
 from ..data import FederatedData
 from ..engines.base import Remote
@@ -103,7 +103,7 @@ def check_aggregation(
     """Raise CompositionError or ConfigError for an aggregation that the model or the cohort does
     not suit; say if it ends the run early. most: clients of a server step.
     """
-    if net.buffer_layout.d and not aggregation.statistics:
+    if net.buffer_layout.d and aggregation.gives is Gives.BOUNDED:
         raise CompositionError(
             f"{aggregation.name} and {type(net.module).__name__}: the running statistics "
             f"'{net.buffer_layout.names[0]}' are no changes that could be shortened; use "

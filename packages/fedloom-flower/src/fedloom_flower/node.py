@@ -14,6 +14,7 @@ from typing import Any
 from safetensors import SafetensorError
 from safetensors.torch import load
 
+from fedloom.aggregation import Reads
 from fedloom.aggregation.discrete_gaussian import DiscreteGaussian
 from fedloom.aggregation.integer_ring import IntegerRing
 from fedloom.core.net import Net
@@ -74,7 +75,7 @@ class Node:
         seeded = {
             "local.dp": dp is not None and not dp.unkeyed,
             aggregation.name: aggregation.private
-            and aggregation.at_clients
+            and aggregation.reads is Reads.RING
             and not aggregation.unkeyed,
         }
         for name in (name for name, refused in seeded.items() if refused and not rehearsal):

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedloom.aggregation import NoiseFrom
 from fedloom.aggregation.discrete_gaussian import DiscreteGaussian, Words
 from fedloom.aggregation.privacy import DifferentialPrivacy
 from fedloom.errors import CompositionError, ConfigError
@@ -33,7 +34,7 @@ class SystemNoise(DifferentialPrivacy):
     torch's generators have 2^32 beginnings: whoever tries them all could take off their noise.
     """
 
-    unkeyed = True
+    noise_from = NoiseFrom.SYSTEM
 
     @property
     def name(self) -> str:
@@ -46,7 +47,7 @@ class SystemNoise(DifferentialPrivacy):
 class SystemDiscreteGaussian(DiscreteGaussian):
     """A client's noise from the operating system's generator."""
 
-    unkeyed = True
+    noise_from = NoiseFrom.SYSTEM
 
     @property
     def name(self) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedloom.aggregation import Reads
 from fedloom.algorithm import Job, Oracle
 from fedloom.core.net import Net
 from fedloom.core.rng import Draws
@@ -32,7 +33,7 @@ def trace_of(plan: Plan, net: Net) -> Trace:
     aggregation = plan.aggregation
     state = aggregation.init(net.init(), 1.0, 1.0)  # clients are told no more than its shape
     up = numbers(zeros_trace.up)
-    if aggregation.at_clients:  # leaves travel, see engines/stages.py
+    if aggregation.reads is Reads.RING:  # leaves travel, see engines/stages.py
         up = rec(delta=up.delta, weight=up.weight, **numbers(zeros_trace.averaged)._asdict())
         up = tree(lambda v: v.long() if isinstance(v, Tensor) else v, up)
     return zeros_trace._replace(msg=aggregation.tell(zeros_trace.msg, state), up=up)
@@ -84,7 +85,9 @@ def refuse(plan: Plan) -> None:
 def refuse_at_server(plan: Plan, fed: Federation, at_nodes: bool, rehearsal: bool) -> None:
     """The same of a server. at_nodes: they measure the model; rehearsal: nothing is released."""
     aggregation, submodel = plan.aggregation, plan.submodel
-    if aggregation.private and not (rehearsal or aggregation.unkeyed or aggregation.at_clients):
+    if aggregation.private and not (
+        rehearsal or aggregation.unkeyed or aggregation.reads is Reads.RING
+    ):
         raise CompositionError(
             f"{aggregation.name}: who knows the seed could make the noise again; deploy "
             "the run with `fedloom deploy`, which takes the system's noise"
