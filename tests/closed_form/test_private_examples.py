@@ -124,6 +124,7 @@ def test_epsilon_is_that_of_opacus_accountant(
     monkeypatch.undo()  # the library's own
     dp = ExamplePrivacy(noise=noise, delta=1e-4)
     assert dp.epsilon(1 / batches, 15 * batches) == pytest.approx(1.0, abs=0.02)
+    assert dp.epsilon(1 / batches, 0) == 0.0
     assert dp.epsilon(1 / batches, 1500) == pytest.approx(spent, abs=0.02)
     within = dataclasses.replace(dp, max_epsilon=1.0).rounds_within(1 / batches, batches, 99)
     assert dp.epsilon(1 / batches, within * batches) <= 1 < dp.epsilon(1 / batches, 16 * batches)

@@ -11,6 +11,8 @@ import pytest
 import torch
 
 import fedloom.aggregation as rules
+from fedloom.aggregation.base import means
+from fedloom.aggregation.forging import add_leaves
 from fedloom.aggregation.rows import BLOCK
 from fedloom.algorithm import FedAvg, Job, Round
 from fedloom.algorithms import FAFED, FedLin, FedNova, Scaffold
@@ -232,6 +234,23 @@ def test_a_hostile_client_does_what_the_formula_says(name: str, rule: str) -> No
     *_, loop = trace(quadratics(FedAvg(), COPIES, attack=attack, aggregation=aggregation), 1)
     near(loop.state.srv.x, mean(rows), 1e-13)
     assert loop.log.history[0]["hostile"] == sorted(bad)
+
+
+def test_forged_updates_are_counted_once_each_in_plain_means() -> None:
+    values = moves()
+    rows = [
+        rec(
+            client=i,
+            weight=float(i + 1),
+            delta=torch.tensor(v),
+            unweighted=rec(c=torch.tensor(v)),
+            buffers=torch.zeros(0),
+        )
+        for i, v in enumerate(values)
+    ]
+    up, _ = means(add_leaves(rules.NormBound(norm=1e9), rows, rec(), 0, 0))
+    near(up.c, values.mean(0), 1e-13)
+    near(up.delta, np.average(values, axis=0, weights=[1, 2, 3, 4]), 1e-13)
 
 
 def test_z_of_a_little_is_enough_is_the_paper_s() -> None:

@@ -191,6 +191,16 @@ def test_the_budget_is_kept_as_nearly_as_64ths_of_the_width_can(capacity):
     assert len(view.held) == m(k)
 
 
+def test_the_parameters_of_convolutions_are_counted_and_may_fill_the_budget_to_the_last():
+    net = Net(nn.Sequential(nn.Conv2d(1, 64, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 4)))
+    how = Cut("HeteroFL", 1.0, prefix)
+    k = 16  # filters with 3 x 3 weights and a bias; as many columns of 4 outputs, and their biases
+    left = 16 * (9 + 1) + 16 * 4 + 4
+    assert count_left(net, how._replace(share=k / 64)) == left
+    assert largest_share(net, how, left / net.layout.d) == k / 64
+    assert largest_share(net, how, (left - 1) / net.layout.d) == (k - 1) / 64
+
+
 # ------------------------------------------------------------------------------------------ ScaleFL
 def multi() -> Net:
     return Net(models.cnn_fafed_fashion(widen=2, exits=True).double())

@@ -14,7 +14,8 @@ import pytest
 from fedloom import Local, algorithms
 from fedloom.algorithm import Algorithm
 from fedloom.algorithms.registry import ALGORITHMS, make_algorithm, options
-from fedloom.core.hyper import Hyper
+from fedloom.core.hyper import Hyper, Part
+from fedloom.core.validation import fields_of
 from fedloom.core.vector import fields
 from fedloom.plan import traced
 from fedloom.wrappers import Clip, ClipGrad, Lookahead, Prox, Sam, WeightDecay
@@ -113,3 +114,34 @@ def test_every_hyper_parameter_of_the_parts_has_a_source():
             rule = field.metadata.get("hyper")
             if field.name not in ("inner", "opt", "schedule"):
                 assert isinstance(rule, Hyper) and rule.source, f"{part.__name__}.{field.name}"
+
+
+# whose source names the number of another place, or of a setting that is off by default
+OTHER_NUMBERS = {
+    ("QSGD", "levels"): 127,  # 2^7 - 1: 8 bits
+    ("FedRep", "head"): 0.9,  # 10 of 11 epochs, as a share of steps
+    ("Gaussian", "strength"): 1.0,  # of updates, and 200 of gradients
+    ("Availability", "over_selection"): 1.0,  # off
+    ("Dice", "cross_entropy"): 0.0,  # off
+}
+OFF = (None, 0.0, (), inspect.Parameter.empty)
+
+
+def every_part(kind: type) -> list[type]:
+    return [part for sub in kind.__subclasses__() for part in (sub, *every_part(sub))]
+
+
+def test_a_default_is_the_number_that_its_source_names():
+    named = 0
+    for part in dict.fromkeys(every_part(Part)):
+        if not part.__module__.startswith("fedloom"):
+            continue
+        for key, option in fields_of(part).items():
+            number = re.match(r"\d[\d.]*(e-?\d+)?\b", option.source or "")
+            place = (part.__name__, key)
+            if number is None or place in OTHER_NUMBERS:
+                assert option.default == OTHER_NUMBERS.get(place, option.default), place
+            elif option.default not in OFF or option.source.startswith("0 "):
+                assert option.default == float(number.group()), place
+                named += 1
+    assert named > 50, "few sources name a number: were the parts not loaded?"

@@ -15,6 +15,7 @@ from fedloom.aggregation import TrimmedMean
 from fedloom.compression.codecs import TopK
 from fedloom.compression.error_feedback import Residual
 from fedloom.compression.link import FieldCodec, Link
+from fedloom.core.commit import own_commit
 from fedloom.data import digits, from_clients, iid
 from fedloom.errors import CheckpointError, ConfigError, DataError, FedloomError
 from fedloom.models import mlp
@@ -259,6 +260,7 @@ def test_going_on_under_other_instructions_is_said(tmp_path, monkeypatch, caplog
     environment = lambda: json.loads((tmp_path / "r" / "environment.json").read_text())
     own = torch.backends.cpu.get_cpu_capability()
     assert environment()["instructions"] == own and environment()["processor"]
+    assert environment()["commit"] == (own_commit() or "unknown")
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "NONE")
     with caplog.at_level(logging.WARNING):
         small(FedAvg(), rounds=2).resume(tmp_path / "r")
