@@ -137,7 +137,7 @@ def test_a_trace_that_is_wrong_is_refused_with_its_line(text, words, traced):
 
 def test_what_does_not_go_together_is_refused(tmp_path):
     (tmp_path / "image.csv").write_bytes(b"\x89PNG\x0d\x0a\xff\x00")
-    with pytest.raises(ConfigError, match="image.csv' cannot be read: it "):
+    with pytest.raises(ConfigError, match=r"image\.csv' cannot be read: it "):
         read_trace(str(tmp_path / "image.csv"), ClientNumbers((), 7))
     with pytest.raises(ConfigError, match="cannot be read: No such file"):
         ClientSampler(2, 7, availability=Availability(trace=str(tmp_path / "no.csv")))
