@@ -20,6 +20,7 @@ from fedloom.recipes import RECIPES
 from fedloom.storage.identity import digest
 from fedloom_papers.board import measured_tables
 from fedloom_papers.catalogue import entries_of, entry
+from fedloom_papers.columns import measure_columns
 from fedloom_papers.lines import evidence, latest, read
 from fedloom_papers.pages import page
 from fedloom_papers.plan import plan
@@ -341,6 +342,38 @@ def test_differences_from_fedavg_and_their_p_follow_from_the_lines():
         assert {*p} < family and len(p) > 10, "those with another decay or clip have none"
         wanted = holm(p, len(family))
         assert {key: shown[key].p_holm for key in p} == pytest.approx(wanted)
+
+
+def test_the_overviews_picture_has_each_seeds_difference_from_the_base_beside_the_papers():
+    one = FILL.table_of("fedsmoo:8")
+    panels = TABLES.overview(one)
+    assert panels and all(rows for _, _, rows in panels)
+    for protocol, (title, _, rows) in zip(one.table.entry.protocols, panels, strict=True):
+        measure = one.table.entry.headline(protocol)
+        at = {n.quantity.row.name: n for n in one.table.numbers_of(protocol, measure)}
+        base = at["FedAvg"]
+        assert protocol.dataset in title and "its scale" not in title
+        for name, values, published in rows:
+            gaps = [v - base.compared[seed] for seed, v in at[name].compared.items()]
+            assert values == pytest.approx(gaps)
+            assert published == pytest.approx(at[name].published - base.published)
+
+
+def test_a_tables_columns_are_what_is_printed_measured_and_tested():
+    """Of a moving average the mean of the last tenth is tested, and has a column of its own."""
+    one = FILL.table_of("fedacg:4").table
+    protocol = one.entry.protocols[0]
+    measure = one.entry.headline(protocol)
+    shown = {c.name: c.cells for c in measure_columns(one, protocol, measure)}
+    for place, row in enumerate(one.rows_of(protocol)):
+        number = one.number(protocol, row.key, measure)
+        if number is None or not number.values:
+            continue
+        assert shown["here"][place].startswith(f"{fmean(number.values.values()):.2f}")
+        assert shown["last tenth"][place].startswith(f"{fmean(number.tested.values()):.2f}")
+        cell = number.quantity.cell
+        spread = "" if cell.std is None else f"±{cell.std:g}"
+        assert shown["paper"][place] == f"{cell.value:.2f}{spread}"
 
 
 # ------------------------------ pages
