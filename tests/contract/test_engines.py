@@ -166,7 +166,7 @@ class Listing(LocalSGD):
 
 
 def test_a_record_that_hides_tensors_in_a_list_is_refused():
-    with pytest.raises(ClientError, match="a record holds a list"):
+    with pytest.raises(ClientError, match="a record holds tensors, numbers and records"):
         [*trace(small(Listing()), 1)]
 
 

@@ -1,22 +1,23 @@
-"""The local steps of one client, through the module's own parameters and in memory that is used
-again.
-"""
+"""The local steps of one client, through the module's own parameters."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..algorithm import Job, Oracle
 from ..core.dropout import seeded
+from ..core.net import Net
 from ..core.rng import key, seed_all, seed_torch, substream
 from ..core.vector import Rec, Vec
 from ..errors import AuthorError
 from ..objectives import Objective
 from ..stage import Download, LocalResult
+from ..submodels.base import View, behind_mask
 from .author_rules import with_note
 from .heartbeat import beat
 from .local_steps import (
@@ -30,23 +31,7 @@ from .local_steps import (
     Step,
 )
 from .private_gradient import loss_label
-from .reused_memory import NOTHING, Buffers, Mask, storage, storages
 from .stages import steps_before
-
-
-class Reused(NamedTuple):
-    """Vectors that one client after another computes in: points, gradients, and gradients of
-    batches in a pass over all data.
-    """
-
-    points: Buffers
-    gradients: Buffers
-    passing: Buffers
-
-    @classmethod
-    def none(cls) -> Reused:
-        """Nothing yet."""
-        return cls(Buffers(), Buffers(), Buffers())
 
 
 class Alone(LocalRound):
@@ -59,12 +44,11 @@ class Alone(LocalRound):
         memory: Rec,
         i: int,
         round: int,
-        reused: Reused,
         look: Look | None = None,
         purpose: str = "step",
     ) -> None:
         super().__init__(steps, download, [memory], [i], round, look)
-        self.client, self.memory, self._reused = i, memory, reused
+        self.client, self.memory = i, memory
         self.net, self.seed = download.net, key(steps.fed.seed, purpose, round, i)
         view = download.view
         self._plain, self._loss_label = steps.plain(view), loss_label(steps.plan.objective)
@@ -93,7 +77,7 @@ class Alone(LocalRound):
 
     def begin(self, inputs: Inputs) -> tuple[Vec, Rec]:
         x, loc = self.steps.guard.call("start", inputs.msg, inputs.mem, inputs.job)
-        return (self._reused.points.take(x).copy_(x) if self._plain else x), loc
+        return (x.clone() if self._plain else x), loc
 
     def advance(
         self, k: int, x: Vec, loc: Rec, inputs: Inputs, step: Step
@@ -101,12 +85,7 @@ class Alone(LocalRound):
         if self._plain:
             return x, loc, inputs.obj, self._descend(x, inputs, step)
         d, loc, obj, loss = self.step(k, x, loc, inputs, step)
-        d = d.contiguous()  # one entry of x spread out would change while x is written to
-        points, in_use = self._reused.points, storages(loc, obj) if loc or obj else NOTHING
-        x = torch.sub(x, d, alpha=step.lr, out=points.next(x, in_use))
-        points.settle(in_use | {storage(x)} if in_use else in_use)
-        self._reused.gradients.settle(in_use)
-        return x, loc, obj, loss
+        return torch.sub(x, d.contiguous(), alpha=step.lr), loc, obj, loss
 
     def _descend(self, x: Vec, inputs: Inputs, step: Step) -> Tensor:
         """Move x, a vector of the engine's, by -lr times the gradient there, in place.
@@ -137,18 +116,15 @@ class Alone(LocalRound):
         self, x: Vec, step: Step, ref: Vec, obj: Rec, place: Place
     ) -> tuple[Vec, Tensor]:
         mask = self._mask
-        point = x if mask is None else mask.embedded(x)
-        loss, parts, direct = self._pieces(point, step, ref, obj)
-        reused = self._reused
-        g = (reused.gradients if place[1] == OWN_BATCH else reused.passing).take(x)
+        loss, parts, direct = self._pieces(x if mask is None else mask.embedded(x), step, ref, obj)
         if mask is not None:
-            mask.gather(parts, g)
+            g = mask.held_of(parts, x)
             return g if direct is None else g.add_(direct.index_select(0, mask.held)), loss
         flat = [
             p.new_zeros(p.numel()) if part is None else part.reshape(-1)
             for part, p in zip(parts, self.net.params, strict=True)
         ]
-        torch.cat(flat, out=g)
+        g = torch.cat(flat)
         return g if direct is None else g.add_(direct), loss
 
     def _pieces(
@@ -196,20 +172,48 @@ class Alone(LocalRound):
             batch = Step(fed.batch(index), substream(seed, m), 0.0, k)
             part = ask(self.gradient(inputs, batch, (OUTSIDE, m), []))
             zero.add_(part, alpha=len(index) / len(rows))
-            self._reused.passing.settle(NOTHING)
         return zero
 
     # ------------------------------------------------------------------------------- its results
     def train(self) -> LocalResult:
         """The client's local training."""
-        result = self.run().result(0)
-        in_use = storages(result.up, result.memory)
-        self._reused.points.give_away(in_use)
-        self._reused.gradients.give_away(in_use)
-        return result
+        return self.run().result(0)
 
     def row(self, values: Any, r: int) -> Any:
         return values
+
+
+class Mask:
+    """The coordinates held (m,) of a net that computes with zeros elsewhere, for all steps of a
+    client: beside the weights' gradients no step makes a vector of the net's length.
+    """
+
+    def __init__(self, view: View, net: Net) -> None:
+        assert view.held is not None
+        self.held, self._view = view.held, view
+        self._sizes = behind_mask(view.held, net.layout).layout.sizes
+        firsts = itertools.accumulate(net.layout.sizes, initial=0)
+        parts = torch.split(view.held, self._sizes)
+        self._places = [(index - first).int() for index, first in zip(parts, firsts, strict=False)]
+        self._whole: Vec | None = None
+
+    def embedded(self, x: Vec) -> Vec:
+        """x (m,) as the net computes with it, (d,); the next call overwrites it."""
+        if self._whole is None:
+            self._whole = self._view.seen(x)
+        else:
+            self._whole.index_copy_(0, self.held, x)
+        return self._whole
+
+    def held_of(self, layers: Sequence[Tensor | None], like: Vec) -> Vec:
+        """The held ones (m,) of every layer's values, zeros for None."""
+        out = torch.empty_like(like)
+        for v, index, part in zip(layers, self._places, torch.split(out, self._sizes), strict=True):
+            if v is None:
+                part.zero_()
+            else:
+                torch.index_select(v.reshape(-1), 0, index, out=part)
+        return out
 
 
 def check_value(objective: Objective, value: Any) -> None:

@@ -188,7 +188,9 @@ def _vector(method: str, noun: str, v: Any, arguments: Arguments) -> None:
 
 
 def _loc(method: str, noun: str, loc: Any, arguments: Arguments) -> None:
-    old = arguments[1] if method == "direction" else loc
+    if method == "start":
+        return check_record(method, noun, loc)
+    old = arguments[1]
     if type(loc) is not type(old) or not is_rec(loc):  # a record's type is made of its fields
         same_fields(method, noun, loc, old, "start")
 

@@ -25,7 +25,7 @@ from ..objectives import Objective
 from ..plan import Plan
 from ..stage import At, Download, LocalResult, overriding
 from ..submodels.base import View
-from .alone import Alone, Reused
+from .alone import Alone
 from .author_rules import Explained, with_note
 from .client_results import ClientCost, RangeResult, TrainTask, cost
 from .client_views import ClientViews
@@ -78,7 +78,6 @@ class Client:
         self.plan, self.fed, self.net = plan, fed, net
         net.bf16 = fed.local.precision == "bf16"
         self._first: tuple[Vec, View, Rec, dict[str, Rec]] | None = None
-        self._reused = Reused.none()
         self.views, self.aggregation = ClientViews(plan.submodel, fed, net), plan.aggregation
         self.stages = stages = stages_of(plan, fed, net, coding)
         self.link = self.stages[-1]
@@ -333,7 +332,7 @@ class Client:
         self, download: Download, memory: Rec, i: int, round: int, purpose: str = "step"
     ) -> Alone:
         """The local steps of one client. purpose: of its random numbers."""
-        return Alone(self.steps, download, memory, i, round, self._reused, self.look, purpose)
+        return Alone(self.steps, download, memory, i, round, self.look, purpose)
 
     def explained(self, i: int, round: int) -> Explained:
         """Name algorithm, client and round in an error that is raised inside."""
