@@ -3,15 +3,12 @@ is replaced, and no more are started than is of use.
 """
 
 import gc
-import multiprocessing
 import os
 import re
-import shutil
 import signal
 import struct
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from concurrent.futures import Future
@@ -33,90 +30,31 @@ from fedloom.config import from_run, resolve
 from fedloom.data import from_arrays, iid
 from fedloom.engines import Workers, auto, worker_pool, workers
 from fedloom.engines import heartbeat as pulse
-from fedloom.engines import shared_memory as shared
 from fedloom.engines.shared_memory import Board, load
 from fedloom.errors import ConfigError, WorkerError
 from tiny import small, timeless, weights
 
-
-# --------------------------------------------------------------------------- boards of other owners
-def hold(tell):
-    """In another process: a board, until somebody ends this process."""
-    board = Board()
-    tell.send((str(board.folder), board.post("something")))
-    signal.pause()
-
-
-class Other:
-    def __init__(self):
-        context = multiprocessing.get_context("fork")
-        told, tell = context.Pipe(duplex=False)
-        self.process = context.Process(target=hold, args=(tell,))
-        self.process.start()
-        folder, self.post = told.recv()
-        self.folder = Path(folder)
-
-    def die(self):
-        self.process.kill()
-        self.process.join()
+# ---------------------------------------------------------------------- a killed owner's board
+HOLDS = """
+import signal
+from fedloom.engines.shared_memory import Board
+board = Board()
+print(board.folder, board.post("something"), flush=True)
+signal.pause()
+"""
 
 
-@pytest.fixture
-def other():
-    process = Other()
-    yield process
-    process.die()
-    shutil.rmtree(process.folder, ignore_errors=True)
-
-
-def test_a_board_is_swept_when_its_owner_has_died_and_not_before(other, monkeypatch):
-    def unknown(pid, number):
-        raise ProcessLookupError  # as in another PID namespace
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "kill", unknown)
-        Board().close()
-    assert load(other.post) == "something"
-    other.die()
-    Board().close()
-    assert not other.folder.exists()
-
-
-def test_what_is_not_a_board_of_this_user_is_left_alone(other, monkeypatch, tmp_path):
-    other.die()
-    (tmp_path / "kept").touch()
-    link = other.folder.with_name("fedloom.board-link")
-    older = other.folder.with_name("fedloom-999999999-of_another_version")
-    link.symlink_to(tmp_path)
-    older.mkdir()
-    try:
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "getuid", lambda: -1)
-            Board().close()
-        assert other.folder.exists()
-        Board().close()
-        assert not other.folder.exists()
-        assert link.is_symlink() and (tmp_path / "kept").exists() and older.exists()
-    finally:
-        link.unlink()
-        older.rmdir()
-
-
-def test_a_folder_that_is_swept_before_it_is_locked_is_made_again(monkeypatch):
-    folders, make = [], tempfile.mkdtemp
-
-    def swept(**options):
-        folders.append(make(**options))
-        if len(folders) < 3:
-            shared._sweep(Path(folders[-1]).parent)
-        return folders[-1]
-
-    monkeypatch.setattr(tempfile, "mkdtemp", swept)
-    board = Board()
-    assert [Path(folder).exists() for folder in folders] == [False, False, True]
-    assert board.folder == Path(folders[-1])
-    board.close()
-    board.close()
+def test_a_board_goes_with_an_owner_that_is_killed():
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDS], stdout=subprocess.PIPE, text=True
+    ) as owner:
+        folder, post = owner.stdout.readline().split()
+        assert load(post) == "something"
+        owner.kill()
+    until = time.monotonic() + 30
+    while Path(folder).exists() and time.monotonic() < until:
+        time.sleep(0.02)
+    assert not Path(folder).exists()
 
 
 # ------------------------------------------------------------------------------- workers that hang
@@ -245,7 +183,7 @@ def test_what_was_done_when_a_worker_died_is_not_done_again(monkeypatch):
         return future
 
     engine._executor = SimpleNamespace(submit=submit)
-    engine._board = SimpleNamespace(stem=str, take=str)
+    engine._board = SimpleNamespace(new_name=str, take=str)
     engine._heartbeats = SimpleNamespace(begin=lambda: None)
     for name in ("_end", "_start"):
         monkeypatch.setattr(engine, name, lambda: None)

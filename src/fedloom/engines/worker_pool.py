@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from typing import Any
 
 from ..core.child_processes import begin_guarded
-from ..core.interrupts import block_hangups
 from .shared_memory import Board
 
 FIRST = "first"  # what processes load when they begin: plan, data and model
@@ -21,11 +20,8 @@ _PATIENCE = 5.0  # seconds for processes to end on their own
 def started(number: int, board: Board) -> Any:
     """Processes that load what is posted on the board as FIRST, and take tasks."""
     from loky import ProcessPoolExecutor
-    from loky.backend.resource_tracker import ensure_running
 
     parent = os.getpid()
-    with block_hangups():
-        ensure_running()
     return ProcessPoolExecutor(
         max_workers=number,
         initializer=begin_guarded,  # which a process can load before torch

@@ -21,7 +21,7 @@ from . import heartbeat as pulse
 from .base import keep_memory
 from .client_results import RangeResult, Request, TrainTask
 from .ranges import Clients
-from .shared_memory import load, packed, unpacked
+from .shared_memory import Parcel, load, packed, unpacked
 
 _PAUSE = 0.01  # seconds between two looks for what is to be loaded
 _HERE: dict[str, Any] = {}  # this process's clients, and what it loaded last
@@ -73,18 +73,18 @@ def _message(post: str) -> Any:
     return _HERE["message"][1]
 
 
-def take(number: int, stem: str, do: Callable[..., Any], arguments: tuple[Any, ...]) -> bytes:
-    """Do a task, and write which one. The result's large tensors go to files `stem`.0, .1, ..."""
+def take(number: int, file: str, do: Callable[..., Any], arguments: tuple[Any, ...]) -> Parcel:
+    """Do a task, and write which one. The result's large tensors go to a file of this name."""
     pulse.take(number)
     try:
-        raw = packed(do(*arguments), _HERE["folder"], stem).raw
+        parcel = packed(do(*arguments), _HERE["folder"], file)
         _settle()
-        return raw
+        return parcel
     finally:
         pulse.take(0)
 
 
-def run(request: Request, post: str, part: bytes) -> RangeResult:
+def run(request: Request, post: str, part: Parcel) -> RangeResult:
     """See Engine.map. post: the message and the buffers; part: the rest of the task, packed."""
     msg, buffers = _message(post)
     task, clients = unpacked(part, _HERE["folder"]), _HERE["clients"]

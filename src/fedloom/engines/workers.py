@@ -23,7 +23,7 @@ from .client_results import RangeResult, Request, TrainTask, join_results
 from .heartbeat import Heartbeats, Hung, short_list
 from .ranges import default_chunk
 from .serial import Serial
-from .shared_memory import Board, Parcel, delete
+from .shared_memory import Board, Parcel
 from .summation import ranges
 from .vectorised import Vectorised
 from .vmap_refusals import refuse_model
@@ -161,11 +161,11 @@ class Workers:
                 memories = {i: task.memories[i] for i in part.cohort if i in task.memories}
                 sent.append(self._board.pack(part._replace(memories=memories)))
                 text = "an evaluation" if request.evaluates else f"{short_list(part.cohort)} {when}"
-                tasks.append(_Task(text, worker_process.run, (request, post, sent[-1].raw)))
+                tasks.append(_Task(text, worker_process.run, (request, post, sent[-1])))
             return join_results(self._each(tasks))
         finally:
             self._board.remove(post)
-            delete(file for parcel in sent for file in parcel.files)
+            self._board.delete(sent)
 
     def _cut(self, costs: list[float], chunk: int) -> list[tuple[int, int]]:
         """Ranges (first, end) of places with these costs: whole chunks, so that their number
@@ -186,7 +186,8 @@ class Workers:
 
         assert self._board is not None
         results: dict[int, Any] = {}
-        first, stem = 0, self._board.stem("result")  # first: of those that are still to be given
+        stem = self._board.new_name("result")
+        first = 0  # of those that are still to be given
         for attempt in range(1, _ATTEMPTS + 1):
             futures: dict[int, Any] = {}
             try:
@@ -217,12 +218,12 @@ class Workers:
             f"workers {kind} {_ATTEMPTS} times in the same round ({message}); {self._advice(kind)}"
         )
 
-    def _result(self, future: Any) -> bytes:
+    def _result(self, future: Any) -> Parcel:
         """The result of a task. Raises _HungError."""
         while not wait([future], pulse.POLL).done:
             if hung := self._heartbeats.look():
                 raise _HungError(hung)
-        result: bytes = future.result()
+        result: Parcel = future.result()
         return result
 
     def _advice(self, kind: str) -> str:
