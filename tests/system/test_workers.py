@@ -85,13 +85,13 @@ def standing(folder, engine, *how, **changes):
 @pytest.fixture
 def shortened(monkeypatch):
     """The limits of silence, for tests. Processes that start still have long for it."""
-    for name, value in {"POLL": 0.1, "SILENCE": 2.0, "TIMES": 2, "COMPUTING": 100}.items():
+    for name, value in {"POLL": 0.1, "SILENCE": 10.0, "TIMES": 2}.items():
         monkeypatch.setattr(pulse, name, value)
 
 
 @pytest.mark.slow
 def test_a_worker_that_is_stopped_in_mid_round_is_replaced(tmp_path, caplog, monkeypatch):
-    def limit(self, longer):  # a busy machine is slow to start processes: long, until one stands
+    def limit(self):  # a busy machine is slow to start processes: long, until one stands
         return 1.0 if any(Path("/proc", p).exists() for p in os.listdir(tmp_path / "one")) else 600
 
     monkeypatch.setattr(pulse, "POLL", 0.1)

@@ -11,22 +11,18 @@ import mmap
 import os
 import struct
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 POLL = 1.0  # seconds between two looks at the workers
-SILENCE = 60.0  # seconds without a beat that are always allowed,
+SILENCE = 600.0  # seconds without a beat that are always allowed: a first step can be very long
 TIMES = 20  # and so many times the longest time between two beats that was seen
-COMPUTING = 10  # so many times longer for a worker that computes: a first step can be very long
-SHARE = 0.01  # share of a processor above which a worker counts as computing
-TICK = 0.5  # seconds between two writes of the processor time
 
-_FORMAT = "QQQ"  # beats, task (0: none), milliseconds of processor time
+_FORMAT = "QQ"  # beats, task (0: none)
 _NAME = "pulse"
 
 # ---------------------------------------------------------------------------------- in the worker
-_words: Any = [0, 0, 0]  # this process is no worker
+_words: Any = [0, 0]  # this process is no worker
 
 
 def begin(folder: Path) -> None:
@@ -49,11 +45,6 @@ def take(task: int) -> None:
     beat()
 
 
-def tick() -> None:
-    """Write how much processor time this process has used."""
-    _words[2] = int(1000 * time.process_time())
-
-
 # ---------------------------------------------------------------------------------- in the parent
 class Hung(NamedTuple):
     """A worker that hangs: its process, its task, and the seconds of silence. worker None: tasks
@@ -63,14 +54,6 @@ class Hung(NamedTuple):
     worker: int | None
     task: int
     seconds: float
-
-
-@dataclass
-class _LastBeat:
-    beats: int
-    task: int
-    spent: float  # processor seconds when the silence began
-    silence: float  # seconds
 
 
 class Heartbeats:
@@ -83,8 +66,8 @@ class Heartbeats:
 
     def begin(self, anew: bool = False) -> None:
         """Tasks are handed out now. anew: to new processes."""
-        self._last_beats: dict[int, _LastBeat] = {}
-        self._idle, self._last = 0.0, time.monotonic()
+        self._last: dict[int, tuple[int, float]] = {}  # beats of a worker, seconds without another
+        self._idle, self._looked = 0.0, time.monotonic()
         for path in self.folder.glob(f"{_NAME}.*") if anew else ():
             path.unlink(missing_ok=True)
 
@@ -92,44 +75,36 @@ class Heartbeats:
         """A worker that hangs, or None. Called while the process waits for tasks."""
         now = time.monotonic()
         # if this process was stopped (Ctrl-Z), the workers were not silent
-        passed, self._last = min(now - self._last, 2 * POLL), now
-        alive, busy, hung = False, False, None
-        for worker, (beats, task, milliseconds) in self._pulses().items():
-            spent, last = milliseconds / 1000, self._last_beats.get(worker)
-            if last is None or last.beats != beats:
-                if last is not None and last.task:
-                    self.slowest = max(self.slowest, last.silence + passed)
-                self._last_beats[worker] = last = _LastBeat(beats, task, spent, 0.0)
-                alive = True
-            else:
-                last.silence += passed
-                if last.silence <= 2 * TICK:  # until then it may not have written it
-                    last.spent = spent
-            busy = busy or task > 0
-            if task and last.silence > self.limit(spent - last.spent > SHARE * last.silence):
-                hung = Hung(worker, task, last.silence)
-        self._idle = 0.0 if alive or busy else self._idle + passed
-        if self._idle > self.limit(len(self._last_beats) < self.workers):  # some are still starting
-            return Hung(None, 0, self._idle)
-        return hung
+        passed, self._looked = min(now - self._looked, 2 * POLL), now
+        idle, hung = True, None
+        for worker, (beats, task) in self._pulses().items():
+            last_beats, silence = self._last.get(worker, (beats, 0.0))
+            if beats != last_beats and task:
+                self.slowest = max(self.slowest, silence + passed)
+            new = beats != last_beats or worker not in self._last
+            self._last[worker] = beats, 0.0 if new else silence + passed
+            idle = idle and not (new or task)
+            if task and self._last[worker][1] > self.limit():
+                hung = Hung(worker, task, self._last[worker][1])
+        self._idle = self._idle + passed if idle else 0.0
+        return Hung(None, 0, self._idle) if self._idle > self.limit() else hung
 
     def ready(self) -> bool:
         """True if every worker has loaded the run: it beats once then."""
-        return sum(beats > 0 for beats, _, _ in self._pulses().values()) >= self.workers
+        return sum(beats > 0 for beats, _ in self._pulses().values()) >= self.workers
 
-    def limit(self, longer: bool) -> float:
+    def limit(self) -> float:
         """How many seconds of silence are allowed."""
-        seconds = max(SILENCE, TIMES * self.slowest)
-        return COMPUTING * seconds if longer else seconds
+        return max(SILENCE, TIMES * self.slowest)
 
-    def _pulses(self) -> dict[int, tuple[int, int, int]]:
-        """{process: beats, task, milliseconds}."""
-        pulses: dict[int, tuple[int, int, int]] = {}
+    def _pulses(self) -> dict[int, tuple[int, int]]:
+        """{process: beats, task}."""
+        pulses: dict[int, tuple[int, int]] = {}
         for path in self.folder.glob(f"{_NAME}.*"):
             raw = path.read_bytes()
             if len(raw) == struct.calcsize(_FORMAT):  # else it is being made
-                beats, task, spent = struct.unpack(_FORMAT, raw)
-                pulses[int(path.suffix[1:])] = beats, task, spent
+                beats, task = struct.unpack(_FORMAT, raw)
+                pulses[int(path.suffix[1:])] = beats, task
         return pulses
 
 

@@ -24,6 +24,7 @@ from .ranges import Clients
 from .shared_memory import Parcel, load, packed, unpacked
 
 _PAUSE = 0.01  # seconds between two looks for what is to be loaded
+_LOOK = 0.5  # seconds between two looks for the parent
 _HERE: dict[str, Any] = {}  # this process's clients, and what it loaded last
 
 
@@ -59,10 +60,9 @@ def _settle() -> None:
 
 
 def _follow(parent: int) -> None:
-    """End with the parent process, also if it is killed. Meanwhile, write the processor time."""
+    """End with the parent process, also if it is killed."""
     while os.getppid() == parent:
-        pulse.tick()
-        time.sleep(pulse.TICK)
+        time.sleep(_LOOK)
     os._exit(3)
 
 
