@@ -24,8 +24,7 @@ from fedloom.checks.tiny_federation import Trial
 from fedloom.cli.dry_run import measure
 from fedloom.core.vector import Rec, Vec, rec
 from fedloom.engines import Vectorised, recorded
-from fedloom.engines.recorded import Record, Recorded, StepContext
-from fedloom.engines.threads import Threads
+from fedloom.engines.recorded import Record, Recorded, StepContext, Threads
 from tiny import small
 
 pytestmark = pytest.mark.usefixtures("accounts_at_hand")

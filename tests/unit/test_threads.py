@@ -7,8 +7,8 @@ from torch import nn
 from fedloom import FedAvg
 from fedloom.algorithms import Scaffold
 from fedloom.core.vector import rec
-from fedloom.engines import Vectorised, threads, vectorised
-from fedloom.engines.threads import Threads
+from fedloom.engines import Vectorised, recorded, vectorised
+from fedloom.engines.recorded import Threads
 from tiny import results_agree, small
 
 
@@ -62,7 +62,7 @@ def test_a_step_that_writes_into_its_input_is_done_once_on_it(use):
 @pytest.mark.parametrize("method", [FedAvg(), Scaffold()])
 def test_a_run_with_threads_has_the_bits_and_the_costs_of_one(method, monkeypatch, use):
     monkeypatch.setattr(vectorised, "processors", lambda: 2)
-    monkeypatch.setattr(threads, "FASTER", 1e9)
+    monkeypatch.setattr(recorded, "FASTER", 1e9)
     used, real, ends = set(), Threads.step, []
 
     def seen(self, shape, do, *rest):

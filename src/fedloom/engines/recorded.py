@@ -13,25 +13,81 @@ import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map_only
 
-from ..core.vector import leaves
+from ..core.vector import as_bytes, leaves
 from .heartbeat import beat
 from .step_graph import ModelState, Replay, StepGraph, write_step
-from .threads import Threads, same_bytes
 
 AFTER = 8  # steps of a shape, before one is recorded
 CHECKS = 3  # steps that are computed both ways before a record stays; and one of a later round
-FASTER = 0.97  # times as long: a replay must gain that much
+FASTER = 0.95  # times as long: several threads, and a replay, must gain that much
 MOST = 16  # steps that are recorded in a run
 LONG = 4e-4  # seconds of an operation: a replay saves about 1e-5 of each
 
+T = TypeVar("T")
 Counts = tuple[Counter[tuple[int, int]], ...]  # by step and batch, see LocalRound.gradients
 
 _log = logging.getLogger(__name__)
+
+
+class Threads:
+    """Steps with so many threads, if the results are those of one thread, and sooner there. clock:
+    seconds.
+
+    Operations on single entries have the same bits with any number of threads; a sum has not, which
+    torch and MKL may cut where a thread's part ends. Where they cut is a matter of shapes and of
+    the number of threads, not of values: so the first step of a shape is computed both ways.
+    """
+
+    def __init__(self, number: int, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.number, self._clock = number, clock
+        self._threads: dict[Hashable, int] = {}  # threads of steps of a shape
+
+    def step(
+        self, shape: Hashable, do: Callable[..., T], arguments: Any, reset: Callable[[], None]
+    ) -> T:
+        """do(*arguments), which is computed three times if the shape is new: then reset() is called
+        in between. shape: all that decides which operations `do` does, and on how large tensors.
+        """
+        if self.number < 2:
+            return do(*arguments)
+        if shape in self._threads:
+            return self._timed(self._threads[shape], do, arguments)[0]
+        # `do` may write into what it is given
+        first, second = (tree_map_only(Tensor, Tensor.clone, arguments) for _ in range(2))
+        self._timed(1, do, first)  # the first step has costs that no later one has
+        reset()
+        many, several = self._timed(self.number, do, second)
+        reset()
+        one, single = self._timed(1, do, arguments)
+        why = "" if same_bytes(one, many) else "they change bits"
+        if not why and several > FASTER * single:
+            why = "they gain nothing"
+        self._threads[shape] = threads = 1 if why else self.number
+        _log.info(
+            "engine vectorised: steps of shape %s take %d of %d threads%s",
+            *(shape, threads, self.number, f": {why}" if why else ""),
+        )
+        return one
+
+    def _timed(self, number: int, do: Callable[..., T], arguments: Any) -> tuple[T, float]:
+        torch.set_num_threads(number)
+        try:
+            began = self._clock()
+            return do(*arguments), self._clock() - began
+        finally:
+            torch.set_num_threads(1)
+
+
+def same_bytes(one: Any, many: Any) -> bool:
+    """True if all tensors have equal bytes."""
+    pairs = zip(tree_leaves(one), tree_leaves(many), strict=True)
+    return all(torch.equal(as_bytes(a), as_bytes(b)) for a, b in pairs)
 
 
 class StepContext(NamedTuple):

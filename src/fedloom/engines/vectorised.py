@@ -17,9 +17,8 @@ from ..plan import Plan
 from .base import keep_memory, processors
 from .padded_batches import Prefetcher
 from .ranges import Clients, default_chunk
-from .recorded import Recorded
+from .recorded import Recorded, Threads
 from .serial import InProcess
-from .threads import Threads
 from .vmap_refusals import refuse_model
 
 
