@@ -15,8 +15,8 @@ from fedloom.config import resolve
 from fedloom.core.net import Net
 from fedloom.data import from_clients
 from fedloom.engines import Auto, Serial, Vectorised, Workers, auto, bits_of, make_engine, ranges
+from fedloom.engines.auto import Choice, choose_chunk, family_of
 from fedloom.engines.client_results import Request
-from fedloom.engines.family import Choice, choose_chunk, family_of
 from fedloom.engines.ranges import default_chunk
 from fedloom.engines.together import Together
 from fedloom.errors import ClientError, ConfigError, WorkerError
@@ -92,7 +92,7 @@ def test_the_table_of_the_rule(given, wanted, why):
 
 def test_large_linear_layers_are_computed_in_onednn(monkeypatch):
     """On a CPU, of float32, in full precision."""
-    monkeypatch.setattr("fedloom.engines.family.gains", lambda module, batch: batch == 8)
+    monkeypatch.setattr("fedloom.engines.auto.gains", lambda module, batch: batch == 8)
 
     def choice(batch=8, dtype=torch.float32, precision="full"):
         local = Local(batch=batch, precision=precision)

@@ -6,9 +6,8 @@ from ..core.onednn import has_onednn
 from ..core.registry import Registry
 from ..errors import ConfigError
 from ..storage.identity import bits_of
-from .auto import Auto
+from .auto import Auto, Choice, choose_chunk, family_of
 from .base import Engine
-from .family import Choice, choose_chunk, family_of
 from .one_step import bfloat16_gain
 from .ranks import Ranks
 from .scores import Score
@@ -79,7 +78,7 @@ def make_engine(text: str) -> Engine:
 
 
 def is_auto(engine: str | Engine) -> bool:
-    """Say whether an engine is still to be chosen by the rule, see family.py.
+    """Say whether an engine is still to be chosen by the rule, see auto.py.
 
     >>> is_auto("auto"), is_auto("ranks+auto"), is_auto("auto+serial")
     (True, True, False)

@@ -1,7 +1,9 @@
-"""The engine `auto`: one process, or worker processes that compute the same bits (see family.py).
+"""The engine `auto`: first a family of bits, then one process or many that compute the same bits.
 
-It is decided once, in the first round of a run that is long enough to be worth it: a part of that
-round is computed both ways, and the faster one stays.
+A family, "serial", "serial+onednn" or "vectorised:N", follows from the configuration and never from
+a clock, so that it means the same bits on every machine of one kind: from the device's kind, the
+model's layers and length, the data type and the size of a round (benchmarks/records/family.md).
+Whether processes are faster is tried once, in the first round of a run that is long enough.
 """
 
 from __future__ import annotations
@@ -9,15 +11,23 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
 
 from ..core.net import Net
-from ..errors import ConfigError, WorkerError
+from ..core.onednn import gains
+from ..errors import ConfigError, FedloomError, WorkerError
 from ..federation.federation import Federation
 from ..plan import Plan
 from .base import processors
 from .client_results import RangeResult, Request, TrainTask, join_results
+from .one_step import try_step
+from .ranges import default_chunk
 from .serial import Serial
 from .vectorised import Vectorised
+from .vmap_refusals import refuse_model
 from .workers import Workers
 
 WORTH = 20.0  # seconds that a run must last before processes are started for it
@@ -25,7 +35,111 @@ TRIAL = 1.0  # seconds of this process's part of the trial, about
 FASTER = 0.95  # times as long: processes must gain that much, for they need more of the machine
 STARTING = 300.0  # seconds that processes may take to start
 
+PARAMETERS = 1 << 17  # of a longer model one client keeps a processor busy
+FEWEST = 20  # clients at once, below which the batched functions cost more than they save
+CHUNK = 50  # clients at once, at least, where a cohort is cut for worker processes to share it
+# with convolutions it saves less than a second processor: so enough parts for four processes
+BATCH, CHUNK_OF_CONVOLUTIONS, PARTS = 10, 25, 4
+
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A family of bits, and why."""
+
+    family: str
+    why: str
+    setting: str = "auto"
+
+    @property
+    def engine(self) -> str:
+        """The engine that was given, with what was chosen.
+
+        >>> Choice("vectorised:50", "").engine
+        'auto+vectorised:50'
+        >>> Choice("vectorised:50", "", "workers:2+vectorised").engine
+        'workers:2+vectorised:50'
+        """
+        plus = "+" if self.setting.endswith("auto") else ""
+        return self.setting.removesuffix("vectorised") + plus + self.family
+
+    def __str__(self) -> str:
+        return f"engine = {self.setting} takes {self.family}: {self.why}"
+
+
+def family_of(plan: Plan, fed: Federation, net: Net, clients: int, shares: int = 1) -> Choice:
+    """The family of a run whose rounds have this many clients. shares: ranks that share them.
+
+    Whether the model and the method can be computed for many clients at once is tried on one step
+    of two clients.
+    """
+    batch = fed.local.batch or len(fed.data.clients.of(0))
+    chunk = chunk_of(clients, shares, CHUNK_OF_CONVOLUTIONS if convolves(net) else CHUNK)
+    why_not = one_by_one(net, clients, batch, shares)
+    if not why_not:
+        try:
+            refuse_model(plan, fed, net)
+            try_step(plan, fed, net, Vectorised(2), [0, 1])
+            return Choice(f"vectorised:{chunk}", f"a small model, and cohorts of {clients}")
+        except FedloomError as error:
+            why_not = f"many clients at once are refused: {error}"
+    full = net.dtype == torch.float32 and fed.local.precision == "full"
+    if net.device.type == "cpu" and full and gains(net.module, batch):
+        return Choice("serial+onednn", f"{why_not}; it has large linear layers")
+    return Choice("serial", why_not)
+
+
+def choose_chunk(plan: Plan, fed: Federation, net: Net, clients: int, shares: int = 1) -> Choice:
+    """What `vectorised` without a number takes: the clients at once of family_of(), on a CPU at
+    most as many as fit into a gigabyte. Raises CompositionError for a model that cannot be vmapped.
+    """
+    refuse_model(plan, fed, net)
+    chunk, why = max(1, chunk_of(clients, shares)), f"cohorts of {clients}"
+    if net.device.type == "cpu" and (fits := default_chunk(plan, fed, net, chunk)) < chunk:
+        chunk, why = fits, "as many as fit into a gigabyte"
+    return Choice(f"vectorised:{chunk}", why)
+
+
+def one_by_one(net: Net, clients: int, batch: int, shares: int = 1) -> str:
+    """Why clients are computed one after another, by layers, parameters, clients and the examples
+    of a step; "" if they are not.
+
+    >>> one_by_one(Net(nn.Linear(784, 10)), 20, 50), one_by_one(Net(nn.Linear(784, 10)), 19, 50)
+    ('', '19 of a cohort are too few for 20 at once')
+    >>> one_by_one(Net(nn.Linear(784, 200)), 100, 50)
+    'a model of 157,000 parameters is work enough alone'
+    >>> one_by_one(Net(nn.Conv2d(1, 1, 3)), 100, 50)
+    'a model with convolutions gains from many at once only with batches of at most 10'
+    """
+    if net.layout.d > PARAMETERS:
+        return f"a model of {net.layout.d:,} parameters is work enough alone"
+    if clients // shares < FEWEST:
+        return f"{clients // shares} of a cohort are too few for {FEWEST} at once"
+    if convolves(net):
+        only = "a model with convolutions gains from many at once only"
+        if net.device.type != "cpu":
+            return f"{only} on a CPU"
+        if batch > BATCH:
+            return f"{only} with batches of at most {BATCH}"
+        if clients < (least := PARTS * CHUNK_OF_CONVOLUTIONS):
+            return f"{only} in cohorts of {least}"
+    return ""
+
+
+def convolves(net: Net) -> bool:
+    """Whether the model has convolutions."""
+    return any(isinstance(part, nn.modules.conv._ConvNd) for part in net.module.modules())
+
+
+def chunk_of(clients: int, shares: int = 1, least: int = CHUNK) -> int:
+    """How many clients of a cohort are computed at once: equal parts of 50 to 99 (`least` to twice
+    that), whose number every machine shares; fewer if there are fewer, or the ranks need them.
+
+    >>> chunk_of(20), chunk_of(99), chunk_of(100), chunk_of(1000), chunk_of(100, shares=3)
+    (20, 99, 50, 50, 33)
+    """
+    return min(-(-clients // max(1, clients // least)), clients // shares)
 
 
 class Auto:

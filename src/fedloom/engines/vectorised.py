@@ -24,7 +24,7 @@ from .vmap_refusals import refuse_model
 
 class Vectorised(InProcess):
     """Runs clients in chunks, each as one vmapped computation. chunk None: as many as fit into a
-    gigabyte, at most 100; an experiment gives the number (see family.py).
+    gigabyte, at most 100; an experiment gives the number (see auto.py).
     """
 
     name = "vectorised"
