@@ -10,7 +10,7 @@ from ..aggregation import AGGREGATIONS, Aggregation, Gives, Mean, TrimmedMean
 from ..core.net import Net
 from ..data import FederatedData
 from ..engines.base import Remote
-from ..engines.private_refusals import refuse_examples
+from ..engines.vmap_refusals import refuse_examples
 from ..errors import CompositionError, ConfigError
 from ..evaluation.declared import higher_is_better
 from ..evaluation.metrics import exported
