@@ -19,8 +19,8 @@ from fedloom.engines.scores import evaluate_range
 from fedloom.engines.summation import root
 from fedloom.federation.federation import Federation
 from fedloom.server.billing import together
-from fedloom.server.ledger import Ledger
 from fedloom.server.rounds import Run
+from fedloom.server.state import Ledger
 from fedloom.storage.records import sparsify
 
 _FEW = 2  # examples of a step that is counted

@@ -28,8 +28,8 @@ from ..evaluation.declared import OF_SITES, unit_of
 from ..evaluation.metrics import brier
 from ..evaluation.settings import Curve
 from ..evaluation.sizes import text
-from ..server.ledger import Ledger
 from ..server.rounds import Run
+from ..server.state import Ledger
 from ..storage.atomic import concerns, remedy
 from ..storage.identity import group_of
 from ..storage.rank_states import RankStates

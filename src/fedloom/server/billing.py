@@ -18,7 +18,7 @@ from ..engines.client_results import ClientCost
 from ..federation.federation import Federation
 from .client_selection import Participants
 from .exchanges import RoundOutcome
-from .ledger import Ledger
+from .state import Ledger
 
 if TYPE_CHECKING:
     from .rounds import Run

@@ -15,8 +15,7 @@ from ..evaluation.settings import Curve
 from ..storage.atomic import remedy
 from ..storage.run_directory import Checkpoint, RunDirectory, Snapshot
 from .arrivals import as_json, restored, versions
-from .ledger import Ledger
-from .state import State
+from .state import Ledger, State
 
 if TYPE_CHECKING:
     from .rounds import Run

@@ -35,10 +35,9 @@ from .client_selection import Broadcast, Chooser
 from .evaluator import Evaluator
 from .example_accounts import accounts_of, count_rounds
 from .exchanges import exchanged
-from .ledger import Ledger
 from .row import Row, row_of
 from .server_step import Step
-from .state import State
+from .state import Ledger, State
 
 _log = logging.getLogger(__name__)
 

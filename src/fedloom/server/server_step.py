@@ -29,8 +29,7 @@ from ..plan import Plan
 from ..stage import At, overriding
 from .client_selection import Broadcast
 from .exchanges import Training
-from .ledger import Ledger
-from .state import State
+from .state import Ledger, State
 
 _log = logging.getLogger(__name__)
 
