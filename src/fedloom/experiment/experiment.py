@@ -48,12 +48,12 @@ from ..federation.sampling import Churn, ClientSampler
 from ..objectives import METHODS, CrossEntropy, Objective, SquaredError, UserLoss
 from ..plan import Plan
 from ..server.arrivals import chooser
-from ..server.callbacks import Measuring, RunLog
 from ..server.checkpoints import Checkpoints, state_of
 from ..server.durations import Durations
 from ..server.evaluator import Evaluator
 from ..server.progress import Progress, say, shows_progress
 from ..server.rounds import Run
+from ..server.row import Measuring, RunLog
 from ..stage import Stage
 from ..storage.run_directory import Checkpoint, RunDirectory
 from ..submodels.base import SubModel

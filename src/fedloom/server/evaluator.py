@@ -20,8 +20,7 @@ from ..evaluation.sizes import Sizes
 from ..evaluation.threshold import Threshold, likely, second
 from ..federation.federation import Federation
 from ..plan import Plan
-from .callbacks import Measuring
-from .row import own_columns
+from .row import Measuring, own_columns
 
 if TYPE_CHECKING:
     from .rounds import Run
