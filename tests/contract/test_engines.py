@@ -9,14 +9,12 @@ import pytest
 import torch
 from naive import Naive
 
-from cases import method
 from fedloom import Checkpoint, FedAvg, Local, LocalSGD
 from fedloom.algorithm import Trait
 from fedloom.algorithms import Scaffold
 from fedloom.checks.tiny_federation import experiment
 from fedloom.core.rng import key
 from fedloom.core.vector import rec
-from fedloom.engines import Vectorised, vectorised
 from fedloom.engines.scores import add, evaluate_range, score_of
 from fedloom.engines.shared_memory import Board, load
 from fedloom.errors import ClientError, FedloomError
@@ -59,15 +57,6 @@ def test_the_number_of_threads_changes_no_bit_and_the_seed_all():
         torch.set_num_threads(before)
     agree(*ends)
     assert not torch.equal(outcome(small(Scaffold(), seed=12), 4)[0].x, ends[0][0].x)
-
-
-@pytest.mark.parametrize("case", ["fedavg", "scaffold, option I", "fafed"])
-def test_batches_fetched_ahead_change_no_bit(case, monkeypatch):
-    runs = []
-    for processors in (1, 2):
-        monkeypatch.setattr(vectorised, "processors", lambda n=processors: n)
-        runs.append(outcome(small(method(case), engine=Vectorised(3)), 4))
-    agree(*runs)
 
 
 @pytest.mark.parametrize("engine", ["serial", "vectorised"])

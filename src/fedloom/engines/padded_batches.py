@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -13,8 +12,6 @@ from torch import Tensor
 from ..core.rng import key, substreams
 from ..core.vector import Rec, Vec, rec
 from ..federation.federation import Federation
-
-Rows = Callable[[], tuple[Tensor, ...]]  # waits if necessary
 
 
 def rows_of(sources: tuple[Tensor, ...], index: Tensor) -> tuple[Tensor, ...]:
@@ -24,40 +21,11 @@ def rows_of(sources: tuple[Tensor, ...], index: Tensor) -> tuple[Tensor, ...]:
     return tuple(v.index_select(0, index) for v in sources)
 
 
-class Prefetcher:
-    """Copies rows in a thread of its own. A cohort's batches are scattered over the data, so a copy
-    mostly waits for the memory.
-    """
-
-    def __init__(self) -> None:
-        # a copy shared by threads would wait for the slowest one
-        self._pool = ThreadPoolExecutor(1, "fedloom-batches", torch.set_num_threads, (1,))
-
-    def rows(self, sources: tuple[Tensor, ...], index: Tensor) -> Rows:
-        """Begin rows_of() -> a function that waits for the result. On a GPU it is done at once."""
-        if sources[0].device.type != "cpu":
-            copied = rows_of(sources, index)
-            return lambda: copied
-        # memory of this thread: the C library keeps little of what another one frees
-        out = tuple(v.new_empty((len(index), *v.shape[1:])) for v in sources)
-
-        def copy() -> tuple[Tensor, ...]:
-            for v, rows in zip(sources, out, strict=True):
-                torch.index_select(v, 0, index, out=rows)
-            return out
-
-        return self._pool.submit(copy).result
-
-    def close(self) -> None:
-        """Let the thread end."""
-        self._pool.shutdown(wait=False)
-
-
 class Batches:
     """The batches of C clients in a round: K steps of B examples. like: a vector of the model's
     type and device. whole: the loss is of a whole batch and is never padded, so that all clients'
-    k-th batches have one size. ahead: fetches the samples of the next step while this one is
-    computed. steps_done: each client's steps before this round, see Federation.order.
+    k-th batches have one size. steps_done: each client's steps before this round, see
+    Federation.order.
     """
 
     def __init__(
@@ -67,10 +35,9 @@ class Batches:
         round: int,
         like: Vec,
         whole: bool,
-        ahead: Prefetcher | None,
         steps_done: Sequence[int],
     ) -> None:
-        self.fed, self.group, self.round, self.whole, self.ahead = fed, group, round, whole, ahead
+        self.fed, self.group, self.round, self.whole = fed, group, round, whole
         self._like = like
         dp, sizes = fed.local.dp, [fed.sizes(*now) for now in zip(group, steps_done, strict=True)]
         poisson = [fed.batches(i, round) for i in group] if dp is not None else []
@@ -88,7 +55,6 @@ class Batches:
             noises = zip(group, expected, strict=True)
             self._noises = [dp.noises(n, fed.seed, round, i) for i, n in noises]
         self.index, self.weight = index.to(like.device), weight.to(like)  # (C, K, B)
-        self._first: Rows | None = self._fetched(0)
 
     def __len__(self) -> int:
         return self.index.shape[1]
@@ -97,12 +63,10 @@ class Batches:
         """Inputs and targets (C, B, ...), and the weights (C, B) of their examples, one step at a
         time: the batches of all steps are never in memory together.
         """
-        rows, self._first = self._first or self._fetched(0), None
         for k in range(len(self)):
-            size, now = self._size(k), rows
-            rows = self._fetched(k + 1)
-            data = self._data(now(), (len(self.group), size), self._draws(k, size))
-            yield data, self.weight[:, k, :size]
+            size = self._sizes[0][k] if self.whole else self.index.shape[2]
+            index, draws = self.index[:, k, :size], self._draws(k, size)
+            yield self._data(index, draws), self.weight[:, k, :size]
 
     def noise(self, shape: torch.Size) -> Tensor | tuple[()]:
         """The noise of all clients' next step (C, *shape), with local.dp."""
@@ -120,8 +84,8 @@ class Batches:
         index, weight = _tables(indices, sizes, size)
         real = torch.tensor([[float(m < len(s)) for m in range(M)] for s in sizes])
         seeds = [key(self.fed.seed, "full", self.round, i) for i in self.group]
-        like, index = self._like, index.to(self._like.device)
-        inputs, targets = self._data(self._rows(index), index.shape)
+        like = self._like
+        inputs, targets = self._data(index.to(like.device))
         return rec(
             inputs=inputs,
             targets=targets,
@@ -129,33 +93,12 @@ class Batches:
             seed=substreams(seeds, M).to(like.device),
         )
 
-    def _size(self, k: int) -> int:
-        """B of a step."""
-        return self._sizes[0][k] if self.whole else self.index.shape[2]
-
-    def _fetched(self, k: int) -> Rows:
-        """The stored samples of all clients' k-th batches, fetched in advance if possible."""
-        if k == len(self):
-            return tuple
-        index = self.index[:, k, : self._size(k)]
-        if self.ahead is None:
-            return lambda: self._rows(index)
-        return self.ahead.rows(*self._sources(index))
-
-    def _sources(self, index: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
+    def _data(self, index: Tensor, draws: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Inputs and targets by index (C, ...), with these leading axes, augmented with draws."""
         data = self.fed.data
-        return (data.inputs, data.targets), index.reshape(-1)
-
-    def _rows(self, index: Tensor) -> tuple[Tensor, ...]:
-        """Stored inputs and targets by index (C, ...), in a row."""
-        return rows_of(*self._sources(index))
-
-    def _data(
-        self, rows: tuple[Tensor, ...], axes: tuple[int, ...], draws: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Stored samples -> inputs and targets with these leading axes, augmented with draws"""
-        inputs = self.fed.data.ready(rows[0], None if draws is None else draws.flatten(0, 1))
-        targets = rows[1]
+        inputs, targets = rows_of((data.inputs, data.targets), index.reshape(-1))
+        inputs = data.ready(inputs, None if draws is None else draws.flatten(0, 1))
+        axes = index.shape
         return inputs.view(*axes, *inputs.shape[1:]), targets.view(*axes, *targets.shape[1:])
 
     def _draws(self, k: int, size: int) -> Tensor | None:

@@ -27,7 +27,6 @@ from .client_round import Client
 from .evaluation_batches import batch_scores
 from .extra_exchanges import ask_range, probe_range
 from .local_steps import Trained
-from .padded_batches import Prefetcher
 from .private_gradient import AT_ONCE, loss_label
 from .recorded import Recorded
 from .stages import steps_before
@@ -65,15 +64,12 @@ class Clients:
         net: Net,
         chunk: int | None = None,
         client: Client | None = None,
-        ahead: Prefetcher | None = None,
         recorded: Recorded | None = None,
     ) -> None:
-        """client: the one that does what each of them does; ahead: fetches batches in advance;
-        recorded: computes a step of many.
-        """
+        """client: does what each of them does; recorded: computes a step of many."""
         self.plan, self.fed, self.net, self.chunk = plan, fed, net, chunk
         self.client = client or Client(plan, fed, net)
-        self._ahead, self.recorded = ahead, recorded or Recorded()
+        self.recorded = recorded or Recorded()
         self._whole = chunk is not None and fed.local.dp is None and self._depends()
         self._passes = chunk is not None and passes_over_all(plan)
 
@@ -201,7 +197,7 @@ class Clients:
         loaded = download.net.buffers()
         seed_others(key(self.fed.seed, "step", round, group[0]))
         received = [client.received(download, m).msg for m in memories if client.receiving]
-        how = (self._whole, self._passes, self._ahead, self.recorded, client.look)
+        how = (self._whole, self._passes, self.recorded, client.look)
         try:
             trained = Together(client.steps, download, memories, group, round, received, *how).run()
         except torch.OutOfMemoryError:

@@ -20,6 +20,9 @@ class InProcess:
         """See Engine.map."""
         return self._clients.map(request, task)
 
+    def close(self) -> None:
+        """There is nothing to release."""
+
 
 class Serial(InProcess):
     """One client after another. onednn: with large products of linear layers in oneDNN."""
@@ -44,6 +47,3 @@ class Serial(InProcess):
     def client(self, plan: Plan, fed: Federation, net: Net) -> Client:
         """What does the work of each client."""
         return Client(plan, fed, net)
-
-    def close(self) -> None:
-        """There is nothing to release."""

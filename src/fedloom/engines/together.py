@@ -21,7 +21,7 @@ from ..stage import Download
 from .author_rules import with_note
 from .grad_and_value import grad_and_value
 from .local_steps import OUTSIDE, OWN_BATCH, Inputs, LocalRound, LocalSteps, Look, Place, Step
-from .padded_batches import Batches, Prefetcher
+from .padded_batches import Batches
 from .private_gradient import loss_label
 from .recorded import Recorded, StepContext
 from .stages import steps_before
@@ -34,7 +34,7 @@ _NUMBERS = ("weight", "steps", "lr_sum", "round", "last", "size", "relative_weig
 class Together(LocalRound):
     """A round of C clients, with B examples in each of K steps. received: what each of them
     received, where stages change that; whole: the loss is of a whole batch, which must not be
-    padded; passes: the method asks for job.full; ahead: fetches the next step's data.
+    padded; passes: the method asks for job.full.
     """
 
     def __init__(
@@ -47,14 +47,13 @@ class Together(LocalRound):
         received: Sequence[Rec] = (),
         whole: bool = False,
         passes: bool = False,
-        ahead: Prefetcher | None = None,
         recorded: Recorded | None = None,
         look: Look | None = None,
     ) -> None:
         super().__init__(steps, download, memories, clients, round, look)
         self._received, self._passes, self._recorded = received, passes, recorded or Recorded()
         steps_done = [steps_before(memory) for memory in memories]
-        self._batches = Batches(steps.fed, clients, round, download.msg.x, whole, ahead, steps_done)
+        self._batches = Batches(steps.fed, clients, round, download.msg.x, whole, steps_done)
         self._counts = [len(rates) for rates in self.rates]
         self._shortest, K, like = min(self._counts), max(self._counts), download.msg.x
         seeds = [key(steps.fed.seed, "step", round, i) for i in clients]

@@ -15,7 +15,6 @@ from ..core.net import Net
 from ..federation.federation import Federation
 from ..plan import Plan
 from .base import keep_memory, processors
-from .padded_batches import Prefetcher
 from .ranges import Clients, default_chunk
 from .recorded import Recorded, Threads
 from .serial import InProcess
@@ -32,7 +31,6 @@ class Vectorised(InProcess):
     def __init__(self, chunk: int | None = None, after: int | None = None) -> None:
         """after: steps of a shape before one is recorded, see recorded.py."""
         self.chunk, self._setting, self._after = chunk or 1, chunk, after
-        self._ahead: Prefetcher | None = None
 
     @property
     def text(self) -> str:
@@ -45,15 +43,10 @@ class Vectorised(InProcess):
         keep_memory()
         net.onednn = False
         self.chunk = self._setting or default_chunk(plan, fed, net)
-        self._ahead, threads = Prefetcher() if processors() > 1 else None, None
+        threads = None
         # a count of calls would count the steps that are computed twice, to compare them
         if net.device.type == "cpu" and all(b.is_floating_point() for b in net.module.buffers()):
             threads = Threads(min(torch.get_num_threads(), processors()))
         clock = time.perf_counter if net.device.type == "cuda" else time.process_time
         self.recorded = Recorded(threads, self._after, clock)
-        self._clients = Clients(plan, fed, net, self.chunk, None, self._ahead, self.recorded)
-
-    def close(self) -> None:
-        """End the thread that fetches batches."""
-        if self._ahead is not None:
-            self._ahead.close()
+        self._clients = Clients(plan, fed, net, self.chunk, None, self.recorded)
