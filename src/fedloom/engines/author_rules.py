@@ -188,11 +188,11 @@ def _vector(method: str, noun: str, v: Any, arguments: Arguments) -> None:
 
 
 def _loc(method: str, noun: str, loc: Any, arguments: Arguments) -> None:
-    if method == "start":
-        return check_record(method, noun, loc)
-    old = arguments[1]
+    old = arguments[1] if method == "direction" else loc
     if type(loc) is not type(old) or not is_rec(loc):  # a record's type is made of its fields
         same_fields(method, noun, loc, old, "start")
+    if method == "direction" and loc:
+        check_record(method, noun, loc)
 
 
 def _update(method: str, noun: str, up: Any, arguments: Arguments) -> None:
