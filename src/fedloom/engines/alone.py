@@ -16,7 +16,7 @@ from ..core.rng import key, seed_all, seed_torch, substream
 from ..core.vector import Rec, Vec
 from ..errors import AuthorError
 from ..objectives import Objective
-from ..stage import Download, LocalResult
+from ..stage import Download
 from ..submodels.base import View, behind_mask
 from .author_rules import with_note
 from .heartbeat import beat
@@ -48,7 +48,7 @@ class Alone(LocalRound):
         purpose: str = "step",
     ) -> None:
         super().__init__(steps, download, [memory], [i], round, look)
-        self.client, self.memory = i, memory
+        self.client = i
         self.net, self.seed = download.net, key(steps.fed.seed, purpose, round, i)
         view = download.view
         self._plain, self._loss_label = steps.plain(view), loss_label(steps.plan.objective)
@@ -57,7 +57,7 @@ class Alone(LocalRound):
     def inputs(self) -> Inputs:
         seed_all(self.seed, self.net.params[0])  # the method's start() may draw
         place = self.client, self.round, self.seed
-        mem, obj = self.steps.initial_states(self.download, self.memory, *place)
+        mem, obj = self.steps.initial_states(self.download, self.memories[0], *place)
         msg, (job,) = self.download.msg, self.jobs
         inputs = Inputs(mem, obj, msg, job, job.draws.seed)
         return inputs._replace(job=job._replace(full=self.full(inputs, OUTSIDE)))
@@ -66,7 +66,7 @@ class Alone(LocalRound):
         fed, i, rates, dp = self.fed, self.client, self.rates[0], self.fed.local.dp
         expected = fed.pass_of(i)[0]
         noises = None if dp is None else dp.noises(expected, fed.seed, self.round, i)
-        for k, index in enumerate(fed.batches(i, self.round, steps_before(self.memory))):
+        for k, index in enumerate(fed.batches(i, self.round, steps_before(self.memories[0]))):
             batch = fed.batch(index, fed.draws(i, self.round, k, len(index)))
             step = Step(batch, substream(self.seed, k), rates[k], k)
             if noises is not None:
@@ -173,11 +173,6 @@ class Alone(LocalRound):
             part = ask(self.gradient(inputs, batch, (OUTSIDE, m), []))
             zero.add_(part, alpha=len(index) / len(rows))
         return zero
-
-    # ------------------------------------------------------------------------------- its results
-    def train(self) -> LocalResult:
-        """The client's local training."""
-        return self.run().result(0)
 
     def row(self, values: Any, r: int) -> Any:
         return values

@@ -383,7 +383,7 @@ class Client:
     # --------------------------------------------------------------------------------- one client
     def train(self, download: Download, memory: Rec, i: int, round: int) -> LocalResult:
         """One client's local training. The client state has length d, before and after."""
-        return self.local_round(download, memory, i, round).train()
+        return self.local_round(download, memory, i, round).run().result(0)
 
     def local_round(
         self, download: Download, memory: Rec, i: int, round: int, purpose: str = "step"

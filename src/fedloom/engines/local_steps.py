@@ -10,7 +10,7 @@ import functools
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -144,14 +144,19 @@ class LocalSteps:
         in_place = view.held is None or view.net is not None
         return self.plan.algorithm.plain and not more and in_place
 
-    def remembered(self, view: View, memory: Rec, mem: Rec, obj: Rec) -> Rec:
-        """The client state (d,) after the steps."""
-        obj = view.put(obj, memory.obj) if view.net is not None else obj
-        return memory._replace(alg=view.put(mem, memory.alg), obj=obj)
-
 
 class LocalRound(ABC):
-    """One round of local steps of clients that received the same. Methods raise AuthorError."""
+    """One round of local steps of clients that received the same. Methods raise AuthorError.
+
+    After run(): x (m,) where the steps ended, the update, and the new mem and obj, of many clients
+    with a leading axis of clients; and each client's mean loss.
+    """
+
+    x: Vec
+    up: Rec
+    mem: Rec
+    obj: Rec
+    means: list[float | None]
 
     def __init__(
         self,
@@ -220,7 +225,7 @@ class LocalRound(ABC):
         """The mean of what is asked of every batch of a client's data, by their examples."""
 
     # ------------------------------------------------------------------------------- the round
-    def run(self) -> Trained:
+    def run(self) -> Self:
         """Train the clients."""
         self.download.net.train()
         inputs, guard, msg = self.inputs(), self.steps.guard, self.download.msg
@@ -235,9 +240,10 @@ class LocalRound(ABC):
                 self.losses[k - 1] = loss
         if self.look is not None:
             self._show(self.look, k, x)
-        up, mem, obj = self.end(x, loc, inputs)
+        self.x, (self.up, self.mem, self.obj) = x, self.end(x, loc, inputs)
         guard.unchanged(before, msg, inputs.mem)
-        return Trained(self, x, up, mem, obj, self.mean_losses())
+        self.means = self._mean_losses()
+        return self
 
     @abstractmethod
     def row(self, values: Any, r: int) -> Any:
@@ -346,6 +352,33 @@ class LocalRound(ABC):
             lambda x: over(lambda g: g.loss(x), x.new_zeros(()), "job.full.loss"),
         )
 
+    # ------------------------------------------------------------------------------- its results
+    def memory(self, r: int) -> Rec:
+        """The new state (d,) of one of the clients."""
+        memory, view = self.memories[r], self.download.view
+        if not self.mem and not self.obj:
+            return memory
+        mem, obj = self.row(self.mem, r), self.row(self.obj, r)
+        obj = view.put(obj, memory.obj) if view.net is not None else obj
+        return memory._replace(alg=view.put(mem, memory.alg), obj=obj)
+
+    def result(self, r: int) -> LocalResult:
+        """What training one of the clients gave."""
+        rates, up = self.rates[r], self.row(self.up, r)
+        loss, gradients, passes, values, value_passes = self.work(r, self.means[r])
+        return LocalResult(
+            up=up._replace(weight=float(up.weight)),
+            memory=self.memory(r),
+            job=self.jobs[r].at(lr=rates[-1], step=float(len(rates) - 1)),
+            loss=loss,
+            gradients=gradients,
+            buffers=self.download.msg.x[:0],
+            x=self.row(self.x, r),
+            passes=passes,
+            values=values,
+            value_passes=value_passes,
+        )
+
     # ---------------------------------------------------------------------------- what it cost
     def work(self, r: int, loss: float | None) -> Work:
         """What one of the clients computed, without padding."""
@@ -369,7 +402,7 @@ class LocalRound(ABC):
         count = len(self.fed.data.clients.of(self.clients[r]))
         return -(-count // (self.fed.local.batch or count))
 
-    def mean_losses(self) -> list[float | None]:
+    def _mean_losses(self) -> list[float | None]:
         """Each client's mean over its own steps of the loss at the step's first gradient. All are
         read from a GPU at once.
         """
@@ -383,48 +416,6 @@ class LocalRound(ABC):
             cells = [row[r] for k, row in zip(self.losses, table, strict=True) if k < len(rates)]
             means.append(average(cells) if cells else None)
         return means
-
-
-class Trained(NamedTuple):
-    """What local steps gave: x (m,) where they ended, the update, and the new mem and obj, of many
-    clients with a leading axis of clients; and each client's mean loss.
-    """
-
-    round: LocalRound
-    x: Vec
-    up: Rec
-    mem: Rec
-    obj: Rec
-    losses: list[float | None]
-
-    def memory(self, r: int) -> Rec:
-        """The new state (d,) of one of the clients."""
-        round, old = self.round, self.round.memories[r]
-        if not self.mem and not self.obj:
-            return old
-        mem, obj = round.row(self.mem, r), round.row(self.obj, r)
-        return round.steps.remembered(round.download.view, old, mem, obj)
-
-    def result(self, r: int) -> LocalResult:
-        """What training one of the clients gave."""
-        round, rates, up = self.round, self.round.rates[r], self.round.row(self.up, r)
-        loss, gradients, passes, values, value_passes = self.work(r)
-        return LocalResult(
-            up=up._replace(weight=float(up.weight)),
-            memory=self.memory(r),
-            job=round.jobs[r].at(lr=rates[-1], step=float(len(rates) - 1)),
-            loss=loss,
-            gradients=gradients,
-            buffers=round.download.msg.x[:0],
-            x=round.row(self.x, r),
-            passes=passes,
-            values=values,
-            value_passes=value_passes,
-        )
-
-    def work(self, r: int) -> Work:
-        """What one of the clients computed."""
-        return self.round.work(r, self.losses[r])
 
 
 def check_point(x: Any, view: View) -> None:

@@ -26,7 +26,6 @@ from .client_results import RangeResult, Request, TrainTask, cost
 from .client_round import Client
 from .evaluation_batches import batch_scores
 from .extra_exchanges import ask_range, probe_range
-from .local_steps import Trained
 from .private_gradient import AT_ONCE, loss_label
 from .recorded import Recorded
 from .stages import steps_before
@@ -189,7 +188,7 @@ class Clients:
 
     def _together(
         self, download: Download, start: dict[int, Rec], group: list[int], round: int
-    ) -> Trained:
+    ) -> Together:
         """Train clients that hold the same part. Raises TooManyError."""
         client, memories = self.client, [start[i] for i in group]
         # what clients keep of the buffers is what the module came with: nobody changes it
@@ -216,18 +215,16 @@ class Clients:
         return list(alike.values())
 
     # ---------------------------------------------------------------------- all updates of a chunk
-    def _all_in(self, trained: Trained, scale: float, unchecked: bool) -> bool:
+    def _all_in(self, trained: Together, scale: float, unchecked: bool) -> bool:
         """True if these updates can be added as they are: whole, uncompressed and finite."""
         if not self.client.sends_as_trained or scale != 1:
             return False
-        whole = all(v is None or math.isfinite(v) for v in trained.losses)
+        whole = all(v is None or math.isfinite(v) for v in trained.means)
         return whole and (unchecked or (finite(trained.up) and finite(self.net.buffers())))
 
-    def _take_in(self, out: RangeResult, trained: Trained, part: TrainTask) -> None:
+    def _take_in(self, out: RangeResult, trained: Together, part: TrainTask) -> None:
         """Client.take_in for all of these clients at once."""
-        up, work = trained.up, trained.round
-        download = work.download
-        assert isinstance(work, Together)
+        up, download = trained.up, trained.download
         buffers = download.net.buffers()
         weight = up.weight.cpu().double()
         rows = rec(
@@ -236,7 +233,7 @@ class Clients:
             weight=weight,
             delta=up.weight[:, None] * up.delta,
             # single numbers are added on the host, which reads them one by one
-            unweighted=tree(lambda v: v.cpu() if v.ndim == 1 else v, work.unweighted(up)),
+            unweighted=tree(lambda v: v.cpu() if v.ndim == 1 else v, trained.unweighted(up)),
             buffers=up.weight[:, None] * buffers,
         )
         push_rows(out.nodes, part.first, rows)
@@ -244,7 +241,8 @@ class Clients:
         if buffers.numel():
             sent["buffers"] = buffers.nbytes
         for r, i in enumerate(part.cohort):
-            out.stats.append(cost(i, len(work.rates[r]), trained.work(r), download.down, sent))
+            work = trained.work(r, trained.means[r])
+            out.stats.append(cost(i, len(trained.rates[r]), work, download.down, sent))
             out.memories[i] = trained.memory(r)._replace(last=float(part.round))
 
 

@@ -20,9 +20,9 @@ from ..plan import Plan
 from ..stage import Download, LocalResult
 from .client_results import RangeResult, Request, TrainTask
 from .client_round import Client
-from .local_steps import Trained
 from .ranges import Clients
 from .stages import steps_before
+from .together import Together
 
 
 class TracedStep(NamedTuple):
@@ -115,7 +115,7 @@ class _Chunk(Clients):
 
     def _together(
         self, download: Download, start: dict[int, Rec], group: list[int], round: int
-    ) -> Trained:
+    ) -> Together:
         trained, look = super()._together(download, start, group, round), self.client.look
         if look is not None and look.client in group:
             self.result = trained.result(group.index(look.client))
