@@ -217,7 +217,6 @@ class Compared(Row):
     p: float | None
     p_holm: float | None = of("corrected by Holm")
     verdict: str | None = of("above, below or undecided")
-    like_best: bool = of("no test tells it from the best row")
 
 
 # ------------------------------------------------------------------ fedloom referee, fedloom advise

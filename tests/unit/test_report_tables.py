@@ -14,7 +14,7 @@ from fedloom.cli.__main__ import cli
 from fedloom.errors import CheckpointError, ConfigError
 from fedloom.report import curve_data as series
 from fedloom.report.differences import columns as beside_of
-from fedloom.report.differences import differences, like_best
+from fedloom.report.differences import differences
 from fedloom.report.setting_differences import setting_cells, setting_columns
 from fedloom.report.skew import common
 from fedloom.report.table_files import as_csv, as_json, as_latex
@@ -198,26 +198,16 @@ def test_latex_has_the_columns_that_are_asked_for_and_the_best_is_bold(tmp_path)
         as_latex(rows, ["acuracy"])
 
 
-def test_latex_marks_what_no_test_tells_from_the_best_and_fits_a_column(tmp_path):
-    """Of the best, 0.8 with a spread of 0.01, "near" is less (0.01, 0, 0): t = 1, p 0.42 with two
-    degrees of freedom; the long name less (0.2, 0.21, 0.19), p 0.0003; "once" misses twice.
-    """
+def test_latex_fits_a_column_of_a_paper(tmp_path):
     less = {"best": (0.0, 0.0, 0.0), "near": (0.01, 0.0, 0.0), "once": (0.1, 0.7, 0.7)}
     less["FedAvgM (momentum 0.95, lr 0.001, 2 more)"] = (0.2, 0.21, 0.19)
     curve = lambda seed, gap: [0.3, 0.79 + 0.01 * seed - gap]
     curves = {name: [curve(s, gap) for s, gap in enumerate(gaps)] for name, gaps in less.items()}
     groups = fake_groups(tmp_path, curves, target=0.55)
-    alike, beside = like_best(groups), differences(groups)
-    assert alike == {"near", "once"}
-    rows = [
-        row | beside_of(row["label"], beside) | {"like_best": row["label"] in alike}
-        for row in comparison(groups)
-    ]
+    beside = differences(groups)
+    rows = [row | beside_of(row["label"], beside) for row in comparison(groups)]
     text = as_latex(rows)
-    marked = {line[0]: line[1].endswith(r"\rlap{$^\dagger$}") for line in latex.cells(text)[1:]}
-    assert [name for name, mark in marked.items() if mark] == ["near", "once"]
-    assert r"FedAvgM\\(momentum\\0.95, lr\\0.001, 2 more)" in "".join(marked)
-    assert "% bold: best; dagger: not told from the best" in text
+    assert r"FedAvgM\\(momentum\\0.95, lr\\0.001, 2 more)" in text
     assert "% p: of the difference from best, by Holm" in text
     assert latex.width(text) <= latex.COLUMN
 

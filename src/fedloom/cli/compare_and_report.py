@@ -61,7 +61,7 @@ def compare_command(
     """
     from fedloom.report import as_markdown, as_text, comparison, group_runs, load_run
     from fedloom.report.clients import against_alone
-    from fedloom.report.differences import as_lines, differences, like_best, measured_how
+    from fedloom.report.differences import as_lines, differences, measured_how
     from fedloom.report.frames import find_runs
     from fedloom.report.skew import common
 
@@ -72,7 +72,7 @@ def compare_command(
     groups = group_runs(loaded)
     names = None if columns is None else [name.strip() for name in columns.split(",")]
     deltas = differences(groups, against, value)
-    rows = _whole(comparison(groups, target, value), groups, deltas, like_best(groups, value))
+    rows = _whole(comparison(groups, target, value), groups, deltas)
     if _write(rows, names, {"csv": csv, "json": json, "latex": latex}):
         return
     if markdown or wide:
@@ -92,18 +92,14 @@ def compare_command(
             click.echo(f"warning: {run.path}: {warning}", err=True)
 
 
-def _whole(
-    rows: Rows, groups: Sequence[Group], compared: Sequence[Difference], like_best: set[str]
-) -> Rows:
-    """The rows with the numbers of their difference, whether no test tells them from the best, and
-    the settings that differ.
-    """
+def _whole(rows: Rows, groups: Sequence[Group], compared: Sequence[Difference]) -> Rows:
+    """The rows with the numbers of their difference, and the settings that differ."""
     from fedloom.report.differences import columns
     from fedloom.report.setting_differences import setting_columns
 
     settings = setting_columns(groups)
     return [
-        row | columns(row["label"], compared) | {"like_best": row["label"] in like_best} | cells
+        row | columns(row["label"], compared) | cells
         for row, cells in zip(rows, settings, strict=True)
     ]
 

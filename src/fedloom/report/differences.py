@@ -83,19 +83,6 @@ def differences(
     ]
 
 
-def like_best(groups: Sequence[Group], value: Value = "last-tenth") -> set[str]:
-    """The labels of the groups that no test tells from the one with the best mean."""
-    means = {
-        g.label: m for g in groups if (m := mean(list(_values(g, value).values()))) is not None
-    }
-    up = groups[0].metric.higher_is_better if groups else None
-    if up is None or len(means) < 2 or len({group.metric for group in groups}) > 1:
-        return set()
-    best = (max if up else min)(means, key=lambda label: means[label])
-    gaps = differences(groups, best, value)
-    return {one.label for one in gaps if one.gap.verdict == "undecided"}
-
-
 def tested_values(
     groups: Sequence[Group], value: Value, gaps: Sequence[Difference]
 ) -> dict[str, dict[int, float]]:

@@ -55,8 +55,8 @@ def as_latex(rows: Sequence[Row], names: Sequence[str] | None = None) -> str:
 def tabular(columns: Sequence[Column], base: str = "") -> str:
     """Write columns as a tabular of the package booktabs, narrow enough for a column of a paper.
 
-    The best cell of a column is bold unless all are printed alike; a dagger marks those that no
-    test tells from the best. Comments below it say so, and which row p is against (base).
+    The best cell of a column is bold unless all are printed alike. A comment below it says which
+    row p is against (base).
     """
     columns = [_without_sign(column) for column in columns]
     body = zip(
@@ -68,18 +68,10 @@ def tabular(columns: Sequence[Column], base: str = "") -> str:
     start = rf"\begin{{tabular}}{{@{{}}l{gaps}@{{}}}}"
     lines = [" & ".join(line) + r" \\" for line in [heads, *body]]
     out = [start, r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"]
-    return "\n".join([*out, r"\end{tabular}", *_notes(columns, base)]) + "\n"
-
-
-def _notes(columns: Sequence[Column], base: str) -> list[str]:
-    """What a caption should say, as comments."""
-    notes = []
-    if any(any(column.like_best) for column in columns):
-        test = "Student's t on differences of the same seed, 5 %, by Holm"
-        notes.append(f"% bold: best; dagger: not told from the best ({test})")
+    out.append(r"\end{tabular}")
     if base and any(column.name.split()[-1] == "p" for column in columns):
-        notes.append(f"% p: of the difference from {' '.join(base.split())}, by Holm")
-    return notes
+        out.append(f"% p: of the difference from {' '.join(base.split())}, by Holm")
+    return "\n".join(out) + "\n"
 
 
 def _narrow(columns: Sequence[Column]) -> list[str]:
@@ -107,15 +99,10 @@ def _marked(column: Column) -> list[str]:
     if not finite or len(set(column.cells)) == 1:
         return [tex(cell) for cell in column.cells]
     best = column.cells[column.values.index(min(finite) if column.low else max(finite))]
-    alike = column.like_best or [False] * len(column.cells)
-    return [
-        tex(cell, bold=cell == best) + _DAGGER * (like and cell != best)
-        for cell, like in zip(column.cells, alike, strict=True)
-    ]
+    return [tex(cell, bold=cell == best) for cell in column.cells]
 
 
 _HEAD, _NAME = 9, 14  # letters in a line of a heading, and of a row's name
-_DAGGER = r"\rlap{$^\dagger$}"  # beside its column, so that the digits stay below each other
 
 
 def _folded(text: str, side: str, width: int) -> str:

@@ -42,8 +42,7 @@ class Column:
     """name: how one asks for it; head: what stands above it; cells: a text for each row.
 
     values: the numbers that say which row is best, None for a row that cannot be; empty if no row
-    is best. low: whether low is good. like_best: whether no test tells a row from the best. hidden:
-    the column is left out unless it is asked for.
+    is best. low: whether low is good. hidden: the column is left out unless it is asked for.
     """
 
     name: str
@@ -51,7 +50,6 @@ class Column:
     cells: list[str]
     values: Sequence[float | None] = ()
     low: bool = True
-    like_best: Sequence[bool] = ()
     hidden: bool = False
 
 
@@ -68,8 +66,7 @@ def columns(rows: Sequence[Row]) -> list[Column]:
     def measured(name: str, head: str, key: str, spread: str | None = None) -> Column:
         cells = [_value(row, key, spread) for row in rows]
         values = [] if high is None else [row[key] for row in rows]
-        alike = [bool(row.get("like_best")) for row in rows] if key == "value_mean" else []
-        return Column(name, head, cells, values, not high, alike)
+        return Column(name, head, cells, values, not high)
 
     labels = [f"{row['label']} ({row['state']})" if row["state"] else row["label"] for row in rows]
     every = [

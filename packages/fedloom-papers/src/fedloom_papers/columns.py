@@ -132,14 +132,8 @@ def _tested(table: Table, protocol: Protocol, measure: Measure) -> list[Column]:
         best = (min if measure[0] in LOWER else max)(reached, key=lambda name: means[name])
         gaps = against(values.pop(best), values)
     rows = [row.name for row in table.rows_of(protocol)]
-    alike = [name in gaps and gaps[name].verdict == "undecided" for name in rows]
     p = [p_text(gaps[name].p_holm) if name in gaps else MISSING for name in rows]
-    paper, measured, less, late = _columns_of(table, protocol, measure)
-    if _nonempty(late):
-        late = replace(late, like_best=alike)
-    else:
-        measured = replace(measured, like_best=alike)
-    return [paper, measured, less, late, Column("p", "p (Holm)", p)]
+    return [*_columns_of(table, protocol, measure), Column("p", "p (Holm)", p)]
 
 
 # ------------------------------------------------------------------------------------- one number
