@@ -41,7 +41,7 @@ FLAGS = {
     "compare": "target csv json latex markdown against value wide columns",
     "advise": "minutes trials seeds jobs out json quiet",
     "referee": "against vary tune trials seeds delta minutes jobs out json quiet",
-    "report": "out target figures format column value",
+    "report": "out target figures format value",
     "replay": "round blame client step out changed-code",
     "list": "json compatibility out",
     "show": "",

@@ -146,53 +146,34 @@ def _check_target(target: float | None, runs: Sequence[Run]) -> None:
 
 # ------------------------------------------------------------------------- pictures for a paper
 _KINDS = ("png", "svg", "pdf")
-_COLUMN = 3.4  # inches; a page has two of them
 
 
 class Figures(NamedTuple):
-    """Where pictures go, in which formats, and how wide a column is (inches)."""
+    """Where pictures go, and in which formats."""
 
     folder: Path
     kinds: list[str]
-    column: float
 
 
 def figure_options(help_text: str) -> Callable[[Any], Any]:
-    """The options --figures, --format and --column. help_text: the help of the first."""
-    options = [
-        click.option("--figures", metavar="FOLDER", help=help_text),
-        click.option(
-            "--format",
-            "kinds",
-            metavar="KINDS",
-            help="For --figures: png, svg, pdf.  [default: pdf]",
-        ),
-        click.option(
-            "--column", type=float, help="For --figures: a column in inches.  [default: 3.4]"
-        ),
-    ]
-
-    def add(command: Any) -> Any:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return add
+    """The options --figures and --format. help_text: the help of the first."""
+    folder = click.option("--figures", metavar="FOLDER", help=help_text)
+    about = "For --figures: png, svg, pdf.  [default: pdf]"
+    kinds = click.option("--format", "kinds", metavar="KINDS", help=about)
+    return lambda command: folder(kinds(command))
 
 
-def parse_figures(folder: str | None, kinds: str | None, column: float | None) -> Figures | None:
+def parse_figures(folder: str | None, kinds: str | None) -> Figures | None:
     """What these options ask for; None for no pictures. Raises ConfigError."""
     formats = [word.strip().lower() for word in (kinds or "pdf").split(",")]
     for word in formats:
         if word not in _KINDS:
             choices = ", ".join(_KINDS)
             raise ConfigError(f"--format must be of {choices}, got '{word}'; several as pdf,svg")
-    if column is not None and not 1 <= column <= 20:
-        raise ConfigError(f"--column must be in [1, 20] inches, got {column:g}")
     if folder is not None:
-        return Figures(Path(folder), list(dict.fromkeys(formats)), column or _COLUMN)
-    if kinds is not None or column is not None:
-        raise ConfigError("--format and --column are of --figures; give its folder too")
+        return Figures(Path(folder), list(dict.fromkeys(formats)))
+    if kinds is not None:
+        raise ConfigError("--format is of --figures; give its folder too")
     return None
 
 
@@ -208,7 +189,6 @@ def report_command(
     target: float | None,
     figures: str | None,
     kinds: str | None,
-    column: float | None,
     value: Value,
 ) -> None:
     """Write one HTML page about runs: curves, partition, clients, table, settings.
@@ -218,8 +198,7 @@ def report_command(
     fedloom report runs/* --figures figures --format pdf,png
 
     It needs no network to open. For a single run the default place is its own folder. A folder of
-    runs stands for all runs in it. Figures are as wide as a column of a two-column page, or as both
-    columns, with letters of 6.5 to 8 points.
+    runs stands for all runs in it.
     """
     from fedloom.report import group_runs, load_run, save_curves, write_report
     from fedloom.report.frames import find_runs
@@ -227,9 +206,9 @@ def report_command(
     paths = find_runs(runs)
     if target is not None:
         _check_target(target, [load_run(path) for path in paths])
-    if (output := parse_figures(figures, kinds, column)) is not None:
+    if (output := parse_figures(figures, kinds)) is not None:
         groups = group_runs(load_run(path) for path in paths)
-        for file in save_curves(groups, output.folder, target, output.kinds, output.column, value):
+        for file in save_curves(groups, output.folder, target, output.kinds, value):
             click.echo(file)
         if out is None:
             return

@@ -53,20 +53,18 @@ def save_curves(
     folder: str | Path,
     target: float | None = None,
     kinds: Sequence[str] = ("png",),
-    column: float | None = None,
     value: Value = "last-tenth",
 ) -> list[Path]:
     """Draw every picture there are data for and write them into a folder.
 
     Takes one run, several, or groups of them; `target` (the metric's unit) draws a line; kinds:
-    pdf, svg, png; column: the width in inches of the columns of a page that they are for; value: of
-    each run the one that is tested, which is marked.  Returns the files: <metric>_by_round,
-    _by_bytes, _by_seconds, _by_simulated (where devices were described), train_loss, test_loss,
-    partition, clients, reliability, ledger, of sub-models sizes-*, and measures-*.
-    Raises ConfigError if matplotlib is missing or there is no run.
+    pdf, svg, png; value: of each run the one that is tested, which is marked.  Returns the files:
+    <metric>_by_round, _by_bytes, _by_seconds, _by_simulated (where devices were described),
+    train_loss, test_loss, partition, clients, reliability, ledger, of sub-models sizes-*, and
+    measures-*. Raises ConfigError if matplotlib is missing or there is no run.
     """
     pictures = all_pictures(_as_groups(run_or_groups), target, value)
-    return save_pictures(pictures, folder, kinds, column)
+    return save_pictures(pictures, folder, kinds)
 
 
 def all_pictures(

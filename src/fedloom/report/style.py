@@ -30,10 +30,6 @@ _DASHES = ("-", "--", "-.", ":")
 # nine, so that colour and mark together repeat only after 63 groups, and lines differ in grey too
 _MARKS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
 _SMALL, _INK, _FAINT = 9.0, "#222222", "#d8d8d8"
-_PRINTED = 300  # pixels per inch on paper
-# inches: figures that are wider take both columns; between the columns
-_WIDE, _GAP = 7.0, 0.25
-_LETTERS = 0.78  # least factor of letters, however much a figure shrinks
 _FEW = 40  # measured points up to which each gets a mark; of more about ten do
 
 
@@ -163,62 +159,20 @@ def line_with_band(
 
 def legend_below(fig: Figure, handles: Sequence[Any], labels: Sequence[str]) -> None:
     """Put the legend under the axes, where it covers no line, in as many columns as fit."""
-    _legend(fig, handles, [shorten(label, 48) for label in labels], _SMALL)
-
-
-def _legend(fig: Figure, handles: Sequence[Any], texts: Sequence[str], size: float) -> None:
-    rows = _legend_rows(fig, texts, size)
-    columns = -(-len(texts) // rows)  # no more rows than needed, but even ones
-    fig.set_figheight(fig.get_figheight() + _line(size) * (rows - 1))  # the axes keep theirs
+    texts = [shorten(label, 48) for label in labels]
+    letters = fig.get_figwidth() * 13  # side by side
+    fitting = max(1, min(len(texts), 4, int(letters // (max(map(len, texts), default=0) + 7))))
+    rows = max(1, -(-len(texts) // fitting))
+    fig.set_figheight(fig.get_figheight() + 0.19 * (rows - 1))  # the axes keep theirs
     fig.legend(
         list(handles),
-        list(texts),
+        texts,
         loc="outside lower center",
-        ncols=columns,
-        fontsize=size,
+        ncols=-(-len(texts) // rows),  # no more rows than needed, but even ones
+        fontsize=_SMALL,
         handlelength=2.6,  # long enough for a dash on either side of the mark
         frameon=False,
     )
-
-
-def _legend_rows(fig: Figure, texts: Sequence[str], size: float) -> int:
-    longest = max(map(len, texts), default=0)
-    room = fig.get_figwidth() * 13 * _SMALL / size  # letters of this size side by side
-    fitting = max(1, min(len(texts), 4, int(room // (longest + 7))))
-    return max(1, -(-len(texts) // fitting))
-
-
-def _line(size: float) -> float:
-    """The height of a line of a legend in inches."""
-    return 0.19 * size / _SMALL
-
-
-def fit(fig: Figure, column: float) -> None:
-    """Change a drawn figure for a page with two columns of this width (inches): it is as wide as
-    one column, or as both if it was drawn wide; letters have 6.5 to 8 points, pixels 300 per inch.
-    """
-    from matplotlib.lines import Line2D
-    from matplotlib.text import Text
-
-    width = 2 * column + _GAP if fig.get_figwidth() > _WIDE else column
-    by = width / fig.get_figwidth()
-    letters = max(by, _LETTERS)
-    legends = [(old.legend_handles, [t.get_text() for t in old.texts]) for old in fig.legends]
-    rows = [_legend_rows(fig, texts, _SMALL) for _, texts in legends]
-    for old in list(fig.legends):
-        old.remove()
-    height = fig.get_figheight() - sum(_line(_SMALL) * (n - 1) for n in rows)
-    fig.set_size_inches(width, height * (by + letters) / 2)
-    fig.set_dpi(_PRINTED)
-    for text in fig.findobj(Text):
-        text.set_fontsize(float(text.get_fontsize()) * letters)
-    for axes in fig.axes:
-        axes.tick_params(which="both", labelsize=_SMALL * letters)
-    keys = [handle for handles, _ in legends for handle in handles if isinstance(handle, Line2D)]
-    for line in [*fig.findobj(Line2D), *keys]:
-        line.set(linewidth=line.get_linewidth() * letters, ms=line.get_markersize() * letters)
-    for handles, texts in legends:
-        _legend(fig, handles, texts, _SMALL * letters)
 
 
 def shorten(text: str, letters: int) -> str:
@@ -267,19 +221,11 @@ def _boxes() -> Iterator[None]:
 
 
 def save_pictures(
-    pictures: Sequence[Picture],
-    folder: str | Path,
-    kinds: Sequence[str] = ("png",),
-    column: float | None = None,
+    pictures: Sequence[Picture], folder: str | Path, kinds: Sequence[str] = ("png",)
 ) -> list[Path]:
-    """Write drawn pictures in each format (png, svg, pdf) -> the files.
-
-    column: the width of a page's columns in inches, for which the figures are changed; None leaves
-    them as they were drawn. Raises ConfigError if the folder cannot be written.
+    """Write drawn pictures in each format (png, svg, pdf) -> the files. Raises ConfigError if the
+    folder cannot be written.
     """
-    if column is not None:
-        for picture in pictures:
-            fit(picture.figure, column)
     return [
         write_out(user_path(folder) / f"{picture.name}.{kind}", picture.as_bytes(kind))
         for picture in pictures

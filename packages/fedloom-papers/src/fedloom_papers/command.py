@@ -243,7 +243,6 @@ def table_command(
     columns: str | None,
     figures: str | None,
     kinds: str | None,
-    column: float | None,
     quiet: bool,
 ) -> None:
     """Run a table or figure of a paper, and print what was measured beside what was published.
@@ -272,7 +271,7 @@ def table_command(
     if as_published and (tune or halving):
         raise ConfigError("--as-published runs what was published; drop --tune and --halving")
     name, changes = _name_and_changes(words)
-    figure_choice, column_names = parse_figures(figures, kinds, column), _columns(columns, style)
+    figure_choice, column_names = parse_figures(figures, kinds), _columns(columns, style)
     paper_table = entry(name)
     if paper_table.fact:
         raise ConfigError(f"{paper_table.id} has no runs: a test compares it (tests/facts.py)")
