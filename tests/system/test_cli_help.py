@@ -22,10 +22,10 @@ from fedloom.engines import ENGINES
 from fedloom.federation.devices import DEVICES
 from fedloom.federation.passes import PASSES
 from fedloom.federation.schedules import SCHEDULES
+from fedloom.measures import MEASURES
 from fedloom.models import MODELS
 from fedloom.objectives import OBJECTIVES
 from fedloom.recipes import RECIPES
-from fedloom.report.recorded import EVERY
 from fedloom.trackers import TRACKERS
 from fedloom.wrappers.registry import SERVERS
 from fedloom_papers.pages import columns
@@ -142,7 +142,7 @@ REGISTRIES = {
     "devices": DEVICES,
     "trackers": TRACKERS,
     "engines": ENGINES,
-    "measures": EVERY,
+    "measures": MEASURES,
 }
 
 

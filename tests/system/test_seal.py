@@ -52,7 +52,7 @@ SHOWN += ["environment.json", "ledger.json"]
 def test_every_reader_refuses_an_altered_file(name, sealed, fedloom):
     text = (sealed / name).read_text()
     flip(sealed / name, max(i for i, c in enumerate(text) if c.isdigit()))
-    for command in ("show ./a", "compare a", "report a", "export a", "paper measure a clients"):
+    for command in ("show ./a", "compare a", "report a", "export a", "paper measure a hessian"):
         said = fedloom(*command.split(), code=1).output
         assert name in said and "does not have the checksum it was written with" in said, command
         assert "put back the file as it was" in said

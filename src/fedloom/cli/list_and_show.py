@@ -47,7 +47,7 @@ _WHERE = {  # topic: the registry of its names, and where a file has the options
     "attacks": ("fedloom.federation.attacks:ATTACKS", "attack"),
     "trackers": ("fedloom.trackers:TRACKERS", "tracker"),
     "engines": ("fedloom.engines:ENGINES", ""),
-    "measures": ("fedloom.report.recorded:EVERY", ""),
+    "measures": ("fedloom.measures:MEASURES", ""),
     "optimisers": ("fedloom.config.help_texts:OPTIMISERS", ""),
     "settings": ("fedloom.config.help_texts:TABLES", ""),
 }

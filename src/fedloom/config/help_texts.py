@@ -88,7 +88,7 @@ def options_of(path: str, name: str) -> list[Setting]:
 
 def options_of_measure(make: Callable[..., Any]) -> list[Setting]:
     """The settings of an entry of `fedloom list measures`."""
-    return _of(make, "", ("run", "every"))
+    return _of(make, "", ("every",))
 
 
 def _of(make: Callable[..., Any], prefix: str, skip: tuple[str, ...]) -> list[Setting]:

@@ -26,7 +26,6 @@ from .style import (
     plain,
     shorten,
 )
-from .tables import human_bytes
 
 _CURVES = {
     "divergence": "weight divergence of local models",
@@ -51,8 +50,8 @@ def measure_pictures(groups: Sequence[Group], look: Mapping[str, Style]) -> list
 
 
 def measure_cells(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
-    """Headings and a line per group and number of the files hessian, divergence and targets: the
-    mean over the seeds that have it, with their deviation.
+    """Headings and a line per group and number of the files hessian, gradient_norm and divergence:
+    the mean over the seeds that have it, with their deviation.
     """
     lines = []
     for group in groups:
@@ -62,7 +61,6 @@ def measure_cells(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
                 spread = sd(values)
                 sd_text = "" if spread is None else f" ± {spread:.2g}"
                 lines.append([group.label, label, f"{mean(values):.4g}{sd_text}", str(len(values))])
-        lines += [[group.label, *cells] for run in group.averaged_runs for cells in _targets(run)]
     return ["algorithm", "measured", "value", "seeds"], lines
 
 
@@ -92,16 +90,6 @@ def file_of(run: Run, name: str) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}
-
-
-def _targets(run: Run) -> list[list[str]]:
-    rows = file_of(run, "targets").get("targets") or []
-    out = []
-    for row in rows:
-        reached = f"{row['round']} rounds, {human_bytes(row['bytes'])}"
-        value = f"not in {len(run.rounds)} rounds" if row["round"] is None else reached
-        out.append([f"to {row['target']:g}, seed {run.seed}", value, "1"])
-    return out
 
 
 def _curve(

@@ -29,32 +29,26 @@ def measure_command(run: Path, name: str, settings: tuple[str, ...], out: Path |
     fedloom paper measure runs/a surface points=21        the loss around it
     fedloom paper measure runs/a divergence               of next local models
     fedloom paper measure runs/a cka layers='["layer*"]'  their layers, by pair
-    fedloom paper measure runs/a clients                  clients' metric
-    fedloom paper measure runs/a targets target='[0.8]'   rounds and bytes to it
-    fedloom paper measure runs/a residual                 error feedback by round
-    fedloom paper measure runs/a explored                 weights ever chosen
 
     Settings: `fedloom show hessian`. `fedloom report` draws what is there. The run stays as it is.
     """
     from fedloom.config import from_run, parse_override
     from fedloom.core.validation import Origin, check, live
+    from fedloom.measures import MEASURES
     from fedloom.report import load_run
-    from fedloom.report.recorded import EVERY, RECORDED
 
-    make, loaded = EVERY.entry(name), load_run(run)
+    make, loaded = MEASURES.entry(name), load_run(run)
     overrides = dict(map(parse_override, settings))
     origin = Origin("command line", frozenset(overrides))
-    all_settings = check(make, overrides, "", f"measure '{name}'", origin, skip=("run", "every"))
-    if name in RECORDED:
-        result = make(loaded, **live(all_settings))
-    elif loaded.config.get("source") == "python":
+    all_settings = check(make, overrides, "", f"measure '{name}'", origin, skip=("every",))
+    if loaded.config.get("source") == "python":
         raise ConfigError(
             f"'{run}' was started from Python, which made its model and data; measure it there "
             f"with {make.__name__}().of(Experiment(...).open('{run}'))"
         )
-    else:  # as its newest checkpoint left it
-        restored = from_run(loaded.path, ["device=auto"], own=True).experiment().open(loaded.path)
-        result = make(**live(all_settings)).of(restored)
+    # as its newest checkpoint left it
+    restored = from_run(loaded.path, ["device=auto"], own=True).experiment().open(loaded.path)
+    result = make(**live(all_settings)).of(restored)
     out = out or run / "measures" / f"{name}.json"
     record = {"measure": name, "fedloom": __version__, "settings": all_settings, **result}
     write_out(out, json.dumps(record) + "\n")
@@ -68,8 +62,6 @@ def _number_table(result: dict[str, Any]) -> str:
     for key, value in result.items():
         if isinstance(value, dict) and all(isinstance(v, float | None) for v in value.values()):
             rows += [(f"{key} {k}", _number(v)) for k, v in list(value.items())[:40]]
-        elif isinstance(value, list) and value and isinstance(value[0], dict):
-            rows += [(key, ", ".join(f"{k} {_number(v)}" for k, v in row.items())) for row in value]
         elif isinstance(value, int | float | str):
             rows.append((key.replace("_", " "), _number(value)))
     return table(rows)
