@@ -4,13 +4,13 @@ sizes that nobody trained, explored coordinates.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .curve_data import group_curve, last, mean, measured, sd
-from .runs import Floats, Group, Run
+from .runs import Group, Run
 from .style import (
     Picture,
     Style,
@@ -27,7 +27,6 @@ from .tables import MISSING, human_bytes, human_seconds, human_size, human_value
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 
 _MANY = 10  # evaluations at the end whose mean is given beside the last one
@@ -77,33 +76,37 @@ def _last_ones(run: Run, column: str) -> float | None:
 
 def _held_lines(group: Group, sizes: Sequence[str]) -> list[list[str]]:
     """How much every size holds: of what its capacity is a share of, and of all parameters."""
-    of_counted: list[list[float]] = [[] for _ in sizes]
-    of_all: list[list[float]] = [[] for _ in sizes]
-    for run in group.averaged_runs:
-        by_size: Any = (run.summary.get("sizes") or {}).get("held") or {}
-        for i, size in enumerate(sizes):
-            if size in by_size:
-                of_counted[i].append(by_size[size]["counted"] / by_size[size]["of"])
-                of_all[i].append(by_size[size]["all"] / int(run.summary["parameters"]))
-    both = (("held, of what counts", of_counted), ("held, of all parameters", of_all))
-    lines = [[group.label, label, *(_cell(v, "share") for v in of), MISSING] for label, of in both]
-    if not any(of_all):
+    runs = [(run.summary, _of_size(run, "held")) for run in group.averaged_runs]
+    counted, whole = [], []
+    for size in sizes:
+        held = [(summary, by_size[size]) for summary, by_size in runs if size in by_size]
+        counted.append(_cell([h["counted"] / h["of"] for _, h in held], "share"))
+        whole.append(_cell([h["all"] / summary["parameters"] for summary, h in held], "share"))
+    if {*whole} == {MISSING}:
         return []
-    return lines[1:] if lines[0][2:] == lines[1][2:] else lines
+    lines = [[group.label, "held, of all parameters", *whole, MISSING]]
+    if counted != whole:
+        lines.insert(0, [group.label, "held, of what counts", *counted, MISSING])
+    return lines
 
 
 def _cost_lines(group: Group, sizes: Sequence[str]) -> list[list[str]]:
     """The time and the memory of a local step of every size, as measured after the run."""
-    costs = [(run.summary.get("sizes") or {}).get("cost") or {} for run in group.averaged_runs]
+    costs = [_of_size(run, "cost") for run in group.averaged_runs]
     lines = []
     for label, key, text in (
         ("time of a step", "seconds", human_seconds),
         ("memory of a step", "peak", human_bytes),
     ):
-        values = [mean([cost.get(size, {}).get(key) for cost in costs]) for size in sizes]
-        if any(v is not None for v in values):
-            lines.append([group.label, label, *map(text, values), MISSING])
+        cells = [text(mean([cost.get(size, {}).get(key) for cost in costs])) for size in sizes]
+        if {*cells} != {MISSING}:
+            lines.append([group.label, label, *cells, MISSING])
     return lines
+
+
+def _of_size(run: Run, key: str) -> Mapping[str, Any]:
+    """{size: an entry of a run's summary}."""
+    return (run.summary.get("sizes") or {}).get(key) or {}
 
 
 def _cell(values: Sequence[float | None], unit: str) -> str:
@@ -111,65 +114,25 @@ def _cell(values: Sequence[float | None], unit: str) -> str:
 
 
 def size_pictures(groups: Sequence[Group], look: Mapping[str, Style]) -> list[Picture]:
-    """Draw the available data: the metric by round and size, histograms over the clients of each
-    size, sizes that nobody trained, exploration and difference by round and size.
+    """Draw the available data: the metric, exploration and difference by round and size, and the
+    metric of sizes that nobody trained.
     """
-    sizes = sizes_of(groups)
+    sizes, metric = sizes_of(groups), groups[0].metric
     if not sizes:
         return []
-    metric = groups[0].metric
-    unit = " (%)" if metric.unit == "share" else ""
-    name = metric.name.replace("_", " ")
-    test, local = _Quantity(f"test {name}", unit), _Quantity(f"local {name}", unit)
-    explored = _Quantity("coordinates explored", " (%)", of_part=True)
-    replaced = _Quantity("part replaced", " (%)", of_part=True)
+    unit, name = " (%)" if metric.unit == "share" else "", metric.name.replace("_", " ")
+
+    def by_round(picture: str, column: str, words: str, unit: str = " (%)") -> Picture | None:
+        return _by_round(groups, look, sizes, column, picture, words, unit)
+
     pictures = [
-        _by_round(groups, look, sizes, f"test_{metric.name}", test, "rounds"),
-        _by_round(groups, look, sizes, f"local_{metric.name}", local, "local"),
-        _histograms(groups, look, sizes, local.label),
-        _unseen(groups, look, test.label),
-        _by_round(groups, look, sizes, "explored", explored, "explored"),
-        _by_round(groups, look, sizes, "replaced", replaced, "replaced"),
+        by_round("rounds", f"test_{metric.name}", f"test {name}", unit),
+        by_round("local", f"local_{metric.name}", f"local {name}", unit),
+        _unseen(groups, look, f"test {name}{unit}"),
+        by_round("explored", "explored", "coordinates explored"),
+        by_round("replaced", "replaced", "part replaced"),
     ]
     return [picture for picture in pictures if picture is not None]
-
-
-class _Quantity(NamedTuple):
-    """The quantity of a picture. of_part: a share of each size's own sub-model, so that heights of
-    different sizes cannot be compared.
-    """
-
-    words: str
-    unit: str
-    of_part: bool = False
-
-    @property
-    def label(self) -> str:
-        """The label of the axis."""
-        return f"{self.words}{self.unit}"
-
-
-def _panels(
-    sizes: Sequence[str],
-    draw: Callable[[Any, str], list[tuple[str, object]]],
-    x: str,
-    y: str,
-    sharey: bool = True,
-) -> tuple[Figure, bool]:
-    """A panel for each size; draw(axes, size) returns the labels and handles of its lines. sharey:
-    all have the same vertical scale.
-    """
-    fig, grid = panels(len(sizes), sharey=sharey)
-    legend: dict[str, object] = {}
-    for axes, size in zip(grid, sizes, strict=True):
-        legend |= dict(draw(axes, size))
-        plain(axes, x, y if is_first(axes) else "")
-        if x == "rounds":
-            axes.locator_params(axis="x", integer=True, nbins=5)
-        name_panel(axes, f"size {human_size(float(size))}")
-    if legend:
-        legend_below(fig, list(legend.values()), list(legend))
-    return fig, bool(legend)
 
 
 def _by_round(
@@ -177,31 +140,32 @@ def _by_round(
     look: Mapping[str, Style],
     sizes: Sequence[str],
     column: str,
-    quantity: _Quantity,
     name: str,
+    words: str,
+    unit: str,
 ) -> Picture | None:
     """One panel for each size, a line with the seeds' band for each group."""
-    up, ends = 100.0 if quantity.unit else 1.0, []
-
-    def draw(axes: Axes, size: str) -> list[tuple[str, object]]:
-        handles: list[tuple[str, object]] = []
+    up, ends, legend = 100.0 if unit else 1.0, [], {}
+    of_part = name == column  # a share of each size's own part: heights cannot be compared
+    fig, grid = panels(len(sizes), sharey=not of_part)
+    for axes, size in zip(grid, sizes, strict=True):
+        size_now = f"size {human_size(float(size))}"
         for group in groups:
             if (curve := group_curve(group, f"{column}@{size}")) is None:
                 continue
             heights = (curve.mean * up, curve.low * up, curve.high * up)
-            line = line_with_band(axes, curve.x, *heights, look[group.key])
-            handles.append((group.label, line))
-            size_now = human_size(float(size))
-            ends.append(f"{group.label} at size {size_now} {curve.mean[-1] * up:.4g}")
-        if quantity.of_part and handles:
+            legend[group.label] = line_with_band(axes, curve.x, *heights, look[group.key])
+            ends.append(f"{group.label} at {size_now} {curve.mean[-1] * up:.4g}")
+        if of_part and axes.lines:
             _within_percent(axes)
-        return handles
-
-    fig, has_lines = _panels(sizes, draw, "rounds", quantity.label, sharey=not quantity.of_part)
-    if not has_lines:
+        plain(axes, "rounds", f"{words}{unit}" if is_first(axes) else "")
+        axes.locator_params(axis="x", integer=True, nbins=5)
+        name_panel(axes, size_now)
+    if not legend:
         return None
-    title = f"{quantity.words[0].upper()}{quantity.words[1:]}, by round and size"
-    alt = f"Line charts: {title.lower()}{quantity.unit}. Last values: {'; '.join(ends)}."
+    legend_below(fig, list(legend.values()), list(legend))
+    title = f"{words[0].upper()}{words[1:]}, by round and size"
+    alt = f"Line charts: {title.lower()}{unit}. Last values: {'; '.join(ends)}."
     return Picture(f"sizes-{name}", title, alt, fig)
 
 
@@ -213,47 +177,6 @@ def _within_percent(axes: Axes) -> None:
     else:
         below, above = axes.get_ylim()
         axes.set_ylim(max(below, -0.02 * high), min(above, 100 + 0.04 * (100 - low)))
-
-
-def _histograms(
-    groups: Sequence[Group], look: Mapping[str, Style], sizes: Sequence[str], label: str
-) -> Picture | None:
-    """Of every size the metric at its clients, each with its own sub-model, as a step line."""
-    pooled = {(g.key, s): _client_values(g, s) for g in groups for s in sizes}
-    every = np.concatenate([np.zeros(0), *pooled.values()])
-    if not every.size:
-        return None
-    up = 100.0 if "%" in label else 1.0
-    bins = np.histogram_bin_edges(every * up, bins=12).tolist()
-    ends = []
-
-    def draw(axes: Axes, size: str) -> list[tuple[str, object]]:
-        handles: list[tuple[str, object]] = []
-        for group in groups:
-            values = pooled[group.key, size]
-            if values.size:
-                style, weights = look[group.key], np.full(values.size, 100.0 / values.size)
-                heights, _ = np.histogram(values * up, bins, weights=weights)
-                line = axes.stairs(heights, bins, color=style.colour, lw=1.6)
-                handles.append((group.label, line))
-                size_now = human_size(float(size))
-                ends.append(f"{group.label} at size {size_now} {values.mean() * up:.4g}")
-        return handles
-
-    fig, _ = _panels(sizes, draw, label, "% of clients")
-    title = "Clients of each size with a sub-model of that size"
-    alt = f"Histograms: {title.lower()}. Means: {'; '.join(ends)}."
-    return Picture("sizes-clients", title, alt, fig)
-
-
-def _client_values(group: Group, size: str) -> Floats:
-    """The values of the clients of a size, of all seeds that count."""
-    values = []
-    for run in group.averaged_runs:
-        part = run.clients.get("submodel") or {}
-        pairs = zip(part.get("capacities") or (), part.get("values") or (), strict=False)
-        values += [v for c, v in pairs if v is not None and f"{c:.6g}" == size]
-    return np.array(values, dtype=np.float64)
 
 
 def _unseen(groups: Sequence[Group], look: Mapping[str, Style], label: str) -> Picture | None:
