@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,10 +22,13 @@ from .style import (
     Picture,
     Style,
     figure,
+    finish,
+    last_values,
     legend_below,
+    line_chart,
     line_with_band,
-    plain,
     save_pictures,
+    spans_widely,
     styles,
 )
 from .submodels import size_pictures
@@ -35,7 +38,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-_BAND = "mean over the seeds; band: lowest to highest"
 _TIMES = ((1.0, "s"), (60.0, "min"), (3600.0, "h"))
 _SCALES: Mapping[Axis, tuple[tuple[float, str], ...]] = {
     "round": ((1, "rounds"),),
@@ -111,16 +113,9 @@ def loss_curves(groups: Sequence[Group], look: Mapping[str, Style]) -> list[Pict
         curves = [(g, c) for g in candidates if (c := group_curve(g, f"{which}_loss"))]
         if not curves or any(f"{which}_loss" == g.metric.column for g, _ in curves):
             continue  # not measured, or drawn already as the metric
-        fig = figure(WIDTH, HEIGHT)
-        axes = fig.add_subplot()
-        handles = [_draw(axes, curve, look[group.key], 1.0, 1.0) for group, curve in curves]
-        if _wide(curve for _, curve in curves):
-            axes.set_yscale("log")
-        _finish(axes, curves, "rounds", f"{which} loss")
-        legend_below(fig, handles, [group.label for group, _ in curves])
-        alt = f"Line chart of {which} loss by round. {_ends(curves, '')}"
-        title = f"{which.capitalize()} loss against rounds"
-        pictures.append(Picture(f"{which}_loss", title, alt, fig))
+        lines = [(group.label, look[group.key], curve) for group, curve in curves]
+        title, log = f"{which.capitalize()} loss against rounds", spans_widely(c for _, c in curves)
+        pictures.append(line_chart(f"{which}_loss", title, f"{which} loss", lines, log))
     return pictures
 
 
@@ -146,8 +141,12 @@ def _metric_curve(
     up = 100.0 if metric.unit == "share" else 1.0
     fig = figure(WIDTH, HEIGHT)
     axes = fig.add_subplot()
-    handles = [_draw(axes, curve, look[group.key], scale, up) for group, curve in curves]
-    labels = [group.label for group, _ in curves]
+    handles = [
+        line_with_band(axes, c.x / scale, c.mean * up, c.low * up, c.high * up, look[g.key])
+        for g, c in curves
+    ]
+    by_label = [(group.label, curve) for group, curve in curves]
+    labels = [label for label, _ in by_label]
     tested = {g.key: mean([value_of(run, value) for run in g.averaged_runs]) for g, _ in curves}
     for group, curve in curves:
         _mark(axes, curve.x / scale, tested[group.key], up, value, look[group.key])
@@ -157,15 +156,17 @@ def _metric_curve(
     if target is not None:
         handles.append(axes.axhline(target * up, color="#666666", lw=1.0, ls=(0, (1, 2))))
         labels.append(f"target {human_target(target, metric.unit)}")
-    if metric.higher_is_better is False and _wide(curve for _, curve in curves):
+    if metric.higher_is_better is False and spans_widely(c for _, c in curves):
         axes.set_yscale("log")
         bounds = None
     else:
         bounds = _late_bounds([c for _, c in curves], metric.higher_is_better, target)
+    notes = [f"thick: {VALUE_WORDS[value]}, which is tested"]
+    notes += ["the first values lie outside"] if bounds else []
     unit = "%" if metric.unit == "share" else metric.unit
     test = "test " if metric.title == metric.name else ""
     name = f"{test}{metric.title.replace('_', ' ')}"
-    _finish(axes, curves, x_label, f"{name} ({unit})" if unit else name, value, bool(bounds))
+    finish(axes, x_label, f"{name} ({unit})" if unit else name, by_label, notes)
     if bounds:
         axes.set_ylim(*(bound * up for bound in bounds))
     legend_below(fig, handles, labels)
@@ -174,7 +175,7 @@ def _metric_curve(
     title = f"{name[0].upper()}{name[1:]} against {against}"
     safe = re.sub(r"[^A-Za-z0-9-]+", "_", metric.title).strip("_") or "metric"
     values = "; ".join(f"{g.label} {human_value(tested[g.key], metric.unit)}" for g, _ in curves)
-    ends = f"{_ends(curves, metric.unit)} Tested ({VALUE_WORDS[value]}): {values}."
+    ends = f"{last_values(by_label, metric.unit)} Tested ({VALUE_WORDS[value]}): {values}."
     return Picture(f"{safe}_by_{axis}", title, f"Line chart: {title.lower()}. {ends}", fig)
 
 
@@ -191,30 +192,6 @@ def _mark(
         axes.plot([x[-many], x[-1]], [height * up] * 2, color=style.colour, lw=4.5, alpha=0.55)
     else:
         axes.plot([x[-1]], [height * up], "o", color=style.colour, ms=5.5, alpha=0.55)
-
-
-def _draw(axes: Axes, curve: Curve, style: Style, x_scale: float, y_scale: float) -> object:
-    heights = (curve.mean * y_scale, curve.low * y_scale, curve.high * y_scale)
-    return line_with_band(axes, curve.x / x_scale, *heights, style)
-
-
-def _finish(
-    axes: Axes,
-    curves: Sequence[tuple[Group, Curve]],
-    x: str,
-    y: str,
-    value: Value | None = None,
-    cut: bool = False,
-) -> None:
-    plain(axes, x, y)
-    if x == "rounds":
-        axes.locator_params(axis="x", integer=True, nbins=8, steps=[1, 2, 5, 10])
-    axes.set_xlim(left=0)
-    lines = [_BAND] if any(curve.seeds > 1 for _, curve in curves) else []
-    lines += [f"thick: {VALUE_WORDS[value]}, which is tested"] if value else []
-    lines += ["the first values lie outside"] if cut else []
-    if lines:
-        axes.set_title("\n".join(lines), fontsize=8.5, color="#555555", loc="left")
 
 
 def _scale(axis: Axis, high: float) -> tuple[float, str]:
@@ -241,21 +218,6 @@ def _late_bounds(
     values = [low, high] if target is None else [low, high, target]
     margin = 0.1 * (high - low)
     return min(values) - margin, max(values) + margin
-
-
-def _wide(curves: Iterable[Curve]) -> bool:
-    values: Floats = np.concatenate([np.zeros(0), *(c.mean for c in curves)])
-    values = values[np.isfinite(values)]
-    return bool(values.size and values.min() > 0 and values.max() > 50 * values.min())
-
-
-def _ends(curves: Sequence[tuple[Group, Curve]], unit: str) -> str:
-    parts = []
-    for group, curve in curves:
-        value = float(curve.mean[-1])
-        text = human_value(value, unit) if np.isfinite(value) else "not finite"
-        parts.append(f"{group.label} {text}")
-    return f"Last values: {'; '.join(parts)}."
 
 
 def _common_target(groups: Sequence[Group]) -> float | None:

@@ -14,12 +14,11 @@ from fedloom.core.parsing import parse_json
 from .curve_data import group_curve, mean, sd
 from .runs import Group, Run
 from .style import (
-    HEIGHT,
-    WIDTH,
     Picture,
     Style,
     figure,
     legend_below,
+    line_chart,
     line_with_band,
     name_panel,
     panels,
@@ -38,7 +37,7 @@ _CURVES = {
     "plane_distance": "mean distance between three local models",
     "cka": "CKA of local models, mean over the layers",
 }
-_NORMS = {"delta_square": "-", "residual_square": "--"}  # ||delta||^2 and ||e||^2
+_NORMS = {"delta_square": ("‖Δ‖²", "-"), "residual_square": ("‖e‖²", "--")}  # label, dash
 _MOST = 6  # surfaces side by side
 
 
@@ -95,44 +94,29 @@ def file_of(run: Run, name: str) -> dict[str, Any]:
 def _curve(
     groups: Sequence[Group], look: Mapping[str, Style], column: str, label: str
 ) -> Picture | None:
-    curves = [(g, c) for g in groups if (c := group_curve(g, column))]
-    if not curves:
-        return None
-    fig = figure(WIDTH, HEIGHT)
-    axes = fig.add_subplot()
-    handles = [
-        line_with_band(axes, c.x, c.mean, c.low, c.high, look[group.key]) for group, c in curves
-    ]
-    plain(axes, "rounds", label)
-    legend_below(fig, handles, [group.label for group, _ in curves])
-    ends = "; ".join(f"{group.label} {c.mean[-1]:.4g}" for group, c in curves)
-    alt = f"Line chart of the {label} by round. Last values: {ends}."
-    return Picture(f"measures-{column}", f"{label[0].upper()}{label[1:]}", alt, fig)
+    curves = [(g.label, look[g.key], curve) for g in groups if (curve := group_curve(g, column))]
+    title = f"{label[0].upper()}{label[1:]}"
+    return line_chart(f"measures-{column}", title, label, curves) if curves else None
 
 
 def _norms(groups: Sequence[Group], look: Mapping[str, Style]) -> Picture | None:
-    """CFedAvg's Figures 3, 8 and 9."""
-    curves = [
-        (group, column, c)
+    """CFedAvg's Figures 3, 8 and 9: ||delta||^2 and ||e||^2."""
+    curves = {
+        (group, column): curve
         for group in groups
         for column in _NORMS
-        if (c := group_curve(group, column)) and float(np.nanmax(c.mean)) > 0
-    ]
-    if not any(column == "residual_square" for _, column, _ in curves):
+        if (curve := group_curve(group, column)) and float(np.nanmax(curve.mean)) > 0
+    }
+    if not any(column == "residual_square" for _, column in curves):
         return None
-    fig = figure(WIDTH, HEIGHT)
-    axes = fig.add_subplot()
-    handles, labels = [], []
-    for group, column, c in curves:
-        style = Style(look[group.key].colour, _NORMS[column])
-        handles.append(line_with_band(axes, c.x, c.mean, c.low, c.high, style))
-        labels.append(f"{group.label}, {'‖e‖²' if column == 'residual_square' else '‖Δ‖²'}")
-    axes.set_yscale("log")
-    plain(axes, "rounds", "mean over the clients")
-    legend_below(fig, handles, labels)
-    ends = "; ".join(f"{n} {c.mean[-1]:.4g}" for n, (_, _, c) in zip(labels, curves, strict=True))
-    alt = f"Line chart of the norms of update and error feedback by round. Last values: {ends}."
-    return Picture("measures-residual", "Update and error feedback, squared norms", alt, fig)
+    lines = [
+        (f"{group.label}, {_NORMS[column][0]}", Style(look[group.key].colour, _NORMS[column][1]), c)
+        for (group, column), c in curves.items()
+    ]
+    title = "Update and error feedback, squared norms"
+    return line_chart(
+        "measures-residual", title, "squared norm, mean over the clients", lines, log=True
+    )
 
 
 def _layers(groups: Sequence[Group], look: Mapping[str, Style]) -> Picture | None:

@@ -6,17 +6,21 @@ import functools
 import io
 import textwrap
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from fedloom.core.extras import need
 from fedloom.core.user_paths import user_path
 
 from ..storage.atomic import write_out
+from .curve_data import Curve
 from .runs import Group
+from .tables import human_value
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -155,6 +159,52 @@ def line_with_band(
     if not faint and list(low) != list(high):
         axes.fill_between(x, low, high, color=style.colour, alpha=0.18, lw=0)
     return line
+
+
+def line_chart(
+    name: str, title: str, y: str, lines: Sequence[tuple[str, Style, Curve]], log: bool = False
+) -> Picture:
+    """Draw curves by round, each with its label and style, in a picture of its own."""
+    fig = figure(WIDTH, HEIGHT)
+    axes = fig.add_subplot()
+    handles = [line_with_band(axes, c.x, c.mean, c.low, c.high, style) for _, style, c in lines]
+    if log:
+        axes.set_yscale("log")
+    by_label = [(label, curve) for label, _, curve in lines]
+    finish(axes, "rounds", y, by_label)
+    legend_below(fig, handles, [label for label, _, _ in lines])
+    return Picture(name, title, f"Line chart of {y} by round. {last_values(by_label)}", fig)
+
+
+def finish(
+    axes: Axes, x: str, y: str, curves: Sequence[tuple[str, Curve]], notes: Sequence[str] = ()
+) -> None:
+    """Label the axes of curves that begin at 0, and say above them what the band is."""
+    plain(axes, x, y)
+    if x == "rounds":
+        axes.locator_params(axis="x", integer=True, nbins=8, steps=[1, 2, 5, 10])
+    axes.set_xlim(left=0)
+    band = ["mean over the seeds; band: lowest to highest"]
+    notes = [*(band if any(curve.seeds > 1 for _, curve in curves) else []), *notes]
+    if notes:
+        axes.set_title("\n".join(notes), fontsize=8.5, color="#555555", loc="left")
+
+
+def last_values(curves: Sequence[tuple[str, Curve]], unit: str = "") -> str:
+    """The last mean of each labelled curve, in words."""
+    values = [(label, float(curve.mean[-1])) for label, curve in curves]
+    texts = [
+        f"{label} {human_value(value, unit) if np.isfinite(value) else 'not finite'}"
+        for label, value in values
+    ]
+    return f"Last values: {'; '.join(texts)}."
+
+
+def spans_widely(curves: Iterable[Curve]) -> bool:
+    """Whether positive curves span a factor of 50, so that a logarithmic axis shows them better."""
+    values = np.concatenate([np.zeros(0), *(curve.mean for curve in curves)])
+    values = values[np.isfinite(values)]
+    return bool(values.size and values.min() > 0 and values.max() > 50 * values.min())
 
 
 def legend_below(fig: Figure, handles: Sequence[Any], labels: Sequence[str]) -> None:
