@@ -29,19 +29,18 @@ def client_cells(groups: Sequence[Group]) -> tuple[list[str], list[list[str]], i
     most of a client's training rows have ("majority"). Groups whose clients are not those of the
     first one are left out.
     """
-    measured = [(group, values) for group in groups if (values := _values(group)) is not None]
+    measured = [g for g in groups if _clients(g) and _mean_values(g) is not None]
     if not measured:
         return [], [], 0
-    clients = _clients(measured[0][0].averaged_runs[0])
-    measured = [pair for pair in measured if _clients(pair[0].averaged_runs[0]) == clients]
-    metric = measured[0][0].metric
-    sign = -1.0 if metric.higher_is_better is False else 1.0
-    first = measured[0][1]
-    order = sorted(range(len(clients)), key=lambda i: (np.isnan(first[i]), sign * first[i]))
-    lines, columns = [], _columns(measured)
-    majority = measured[0][0].averaged_runs[0].partition.get("majority")
+    first = measured[0]
+    clients = _clients(first)
+    columns = _columns([group for group in measured if _clients(group) == clients])
+    majority = first.averaged_runs[0].partition.get("majority")
     if majority and any("accuracy" in head for head, _, _ in columns):
         columns.append(("majority %", np.array(majority, dtype=np.float64), "share"))
+    sign, worst = -1.0 if first.metric.higher_is_better is False else 1.0, columns[0][1]
+    order = sorted(range(len(clients)), key=lambda i: (np.isnan(worst[i]), sign * worst[i]))
+    lines = []
     for i in order[:SHOWN]:
         name, examples = clients[i]
         numbers = [(float(values[i]), unit) for _, values, unit in columns]
@@ -72,19 +71,18 @@ def unseen_cells(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
     return ["client that never trained", "rows", *labels], lines
 
 
-def _columns(measured: Sequence[tuple[Group, _Floats]]) -> list[tuple[str, _Floats, str]]:
+def _columns(groups: Sequence[Group]) -> list[tuple[str, _Floats, str]]:
     """(heading, value of every client, unit) of every metric of every group, the headlines
     first.
     """
-    metrics = [(group, group.metric.name, group.metric.unit, values) for group, values in measured]
-    for group, _ in measured:
-        for name in further(group):
-            if (values := _values(group, name)) is not None:
-                metrics.append((group, name, unit_of(name), values))
+    metrics: list[tuple[Group, str, str, str | None]]
+    metrics = [(group, group.metric.name, group.metric.unit, None) for group in groups]
+    metrics += [(group, name, unit_of(name), name) for group in groups for name in further(group)]
     columns = []
-    for group, name, unit, values in metrics:
-        word = f"{name.replace('_', ' ')}{' %' if unit == 'share' else ''}"
-        columns.append((f"{group.label}, {word}" if len(measured) > 1 else word, values, unit))
+    for group, name, unit, key in metrics:
+        if (values := _mean_values(group, key)) is not None:
+            word = f"{name.replace('_', ' ')}{' %' if unit == 'share' else ''}"
+            columns.append((f"{group.label}, {word}" if len(groups) > 1 else word, values, unit))
     return columns
 
 
@@ -107,7 +105,7 @@ def against_alone(groups: Sequence[Group]) -> list[str]:
         gap = sign * (values - alone_values)[both]
         if not both.any():
             continue
-        names = dict(enumerate(name for name, _ in _clients(group.averaged_runs[0])))
+        names = dict(enumerate(name for name, _ in _clients(group)))
         worse = [names.get(int(i), f"client {i}") for i in np.flatnonzero(both)[gap < 0]]
         means = [human_value(float(v[both].mean()), metric.unit) for v in (values, alone_values)]
         text = f"{group.label} is better than alone at {(gap > 0).sum()} of {both.sum()} clients"
@@ -126,14 +124,17 @@ def _private(group: Group) -> str:
     return str(private.get("name", "")).lower()
 
 
-def _mean_values(group: Group) -> _Floats | None:
-    """The mean of every client's headline over the seeds; NaN where none; None without any."""
-    rows = [
-        [np.nan if value is None else float(value) for value in values]
-        for run in group.averaged_runs
-        if (values := _metric_values(run, None))
-    ]
-    if not rows or len({len(row) for row in rows}) > 1:
+def _mean_values(group: Group, metric: str | None = None) -> _Floats | None:
+    """The mean of every client's metric (None: the headline) over the seeds with the clients of the
+    first; NaN where none. None if no client has a value.
+    """
+    runs, rows = group.averaged_runs, []
+    for run in runs:
+        by_metric = run.clients if metric is None else run.clients.get("metrics") or {}
+        values = by_metric.get("values" if metric is None else metric) or ()
+        if values and _clients_of(run) == _clients_of(runs[0]):
+            rows.append([np.nan if value is None else float(value) for value in values])
+    if not rows or len({len(row) for row in rows}) > 1 or np.isnan(rows).all():
         return None
     means: _Floats = np.array(rows).mean(axis=0)
     return means
@@ -146,35 +147,14 @@ def preparation_lines(groups: Sequence[Group]) -> list[str]:
     return list(dict.fromkeys(str(line) for part in parts for line in part.get("prepared", ())))
 
 
-def _clients(run: Run) -> list[tuple[str, int]]:
+def _clients(group: Group) -> list[tuple[str, int]]:
     """(name, examples) of every client; nothing if they have no names."""
-    names, sizes = run.partition.get("client_names"), run.partition.get("sizes")
-    if not names or not sizes or "every" in run.partition or len(names) != len(sizes):
-        return []
-    return [(str(name), int(size)) for name, size in zip(names, sizes, strict=True)]
+    return _clients_of(group.averaged_runs[0]) if group.averaged_runs else []
 
 
-def _values(group: Group, metric: str | None = None) -> _Floats | None:
-    """The mean of every client's metric over the seeds with the same clients; NaN where none. None:
-    the headline.
-    """
-    if not group.averaged_runs or not (clients := _clients(group.averaged_runs[0])):
-        return None
-    rows = [
-        [np.nan if value is None else float(value) for value in values]
-        for run in group.averaged_runs
-        if (values := _metric_values(run, metric)) and _clients(run) == clients
-    ]
-    table = np.array([row for row in rows if len(row) == len(clients)])
-    if not table.size or np.isnan(table).all():
-        return None
-    means: _Floats = table.mean(axis=0)
-    return means
-
-
-def _metric_values(run: Run, metric: str | None) -> list[float | None]:
-    by_metric = run.clients if metric is None else run.clients.get("metrics") or {}
-    return list(by_metric.get("values" if metric is None else metric) or ())
+def _clients_of(run: Run) -> list[tuple[str, int]]:
+    names, sizes = names_of(run), run.partition.get("sizes") or ()
+    return list(zip(names, map(int, sizes), strict=True)) if len(names) == len(sizes) else []
 
 
 # ------------------------------------------------------------------ who answered in a deployed run
