@@ -122,9 +122,9 @@ def tried(place: str, out: Path) -> tuple[Question, dict[Method, Tuned]]:
     found = screened(asked, MINUTES, runs)
     assert found.screen is not None
     known = {m.name: m for m in (*asked.candidates, *asked.others)}
-    methods = tuple(known[name] for name in found.screen.tried)
-    question = replace(asked.question, methods=methods, pairs=(), trials=found.screen.trials)
-    tuned = Tuner(question, runs).run(found.screen.splits, all_of_them=True)
+    methods = tuple(known[name] for name in (one["name"] for one in found.screen["tried"]))
+    question = replace(asked.question, methods=methods, pairs=(), trials=found.screen["trials"])
+    tuned = Tuner(question, runs).run(found.screen["splits"], all_of_them=True)
     return question, {method: one for (_, method), one in tuned.items()}
 
 

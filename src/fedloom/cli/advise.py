@@ -45,7 +45,7 @@ def advise_command(
     """
     from fedloom.referee import Runs, Study, advised, screened
     from fedloom.referee.advice import pick_candidate
-    from fedloom.referee.advice_page import advice_json, advice_page
+    from fedloom.referee.page import advice_json, advice_page
 
     from .many_runs import Progress
 

@@ -7,10 +7,9 @@
 from __future__ import annotations
 
 from ..study import Runs
-from .advice import Advised, advised
+from .advice import Advised, advised, screened
 from .page import as_markdown
 from .question import Question, parse
-from .screen import screened
 from .study import Study
 
 __all__ = ["Advised", "Question", "Runs", "Study", "advised", "as_markdown", "parse", "screened"]

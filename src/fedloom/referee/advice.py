@@ -1,55 +1,55 @@
-"""Advice: FedAvg and the best of all other methods on validation splits, compared by a study.
+"""Advice: FedAvg and the two best of all other methods on validation splits, compared by a study.
 
 Each client alone and all rows in one place are run beside them with as many trials and seeds. They
-say what a federation is worth, and are no rivals.
+say what a federation is worth, and are no rivals. The study goes on with the searches of the
+validation splits; what it tests are other seeds, and the test rows.
 """
 
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from ..algorithms.registry import ALGORITHMS, make_algorithm
 from ..config import Config, resolve
 from ..config.baselines import baselines
+from ..core.interrupts import TimeUpError
+from ..core.parsing import parse_json
 from ..data import FederatedData
 from ..errors import ConfigError, FedloomError
 from ..report.curve_data import value_of
 from ..report.runs import Run
-from ..study import DataCache, check_all
+from ..storage.atomic import write_atomic
+from ..study import DataCache, Runs, check_all
+from ..study.tune import Tuned
 from .question import Cell, Method, Question, Words, pair_of, refuse_own_models
 from .study import Study
+from .tuner import Tuner
 
 PLAIN, ALONE = "fedavg", "alone"  # always a candidate; a baseline
 BASELINES = (ALONE, "pooled")
 K = TypeVar("K", bound=Hashable)
+Json = dict[str, Any]
 Why = Literal["best", "bytes", "simpler"]
 _OWN_CLOCK = "fedbuff"  # its rounds need an asynchronous clock
-
-
-@dataclass(frozen=True)
-class Screen:
-    """How all methods did on validation splits (screen.py). splits: how many judged each of so many
-    trials of every method; tried: {method: mean of its best trial, in the metric's unit}, the best
-    first; failed: methods of which all trials failed.
-    """
-
-    splits: int
-    trials: int
-    tried: Mapping[str, float]
-    failed: tuple[str, ...]
+SCREEN = "screen.json"
+TRIALS, BEST = 4, 2  # at most, of each method; candidates beside FedAvg
+_TIME = 0.5  # of all the time, what trying all methods may take
+_DEARER = 1.5  # so many runs of FedAvg take as long as one of a method, in the mean
 
 
 @dataclass(frozen=True)
 class Advised:
     """What is compared. where: the question without methods; words: the user's changes; candidates:
     the methods of which one is taken; baselines: run too; others: all other methods; skipped:
-    {method or baseline: why it cannot be compared}; screen: None where there was no time for it.
+    {method or baseline: why it cannot be compared}. screen: how all methods did on validation
+    splits, as docs/schemas/advise.json has it; None where there was no time for it.
     """
 
     where: Question
@@ -58,7 +58,7 @@ class Advised:
     baselines: tuple[Method, ...]
     others: tuple[Method, ...]
     skipped: Mapping[str, str]
-    screen: Screen | None = None
+    screen: Json | None = None
 
     @property
     def question(self) -> Question:
@@ -162,32 +162,84 @@ def refusal(question: Question, method: Method, cache: DataCache) -> str:
     return ""
 
 
+# ------------------------------------------------------------------------- which are compared
+def screened(advised: Advised, minutes: float, runs: Runs) -> Advised:
+    """An advice whose candidates are FedAvg and the two best of all others on validation splits;
+    the same advice if there is no time to find them. minutes: for all of the advice. Raises
+    ConfigError if there is no time and only FedAvg to compare, and FedloomError if time ends before
+    all methods are tried.
+    """
+    where, skipped = advised.where, dict(advised.skipped)
+    others = allowed(where, advised.others, skipped, DataCache())
+    methods = (*advised.candidates, *others)
+    advised, trials = replace(advised, skipped=skipped), min(TRIALS, where.trials)
+    question = replace(where, methods=methods, trials=trials)
+    splits = _affordable(question, minutes, runs, len(advised.candidates) > 1)
+    if not splits:
+        return advised
+    try:
+        tuned = Tuner(question, runs).run(splits, all_of_them=True)
+    except TimeUpError:
+        raise FedloomError(
+            f"the {minutes:.3g} minutes ended before all methods were tried; run the same command "
+            "again to resume"
+        ) from None
+    scored = {method: one for (_, method), one in tuned.items() if math.isfinite(one.score)}
+    sign = 1.0 if runs.metric.higher_is_better else -1.0
+    ranked = sorted(scored, key=lambda method: -scored[method].score)
+    screen = {
+        "splits": splits,
+        "trials": trials,
+        "tried": [{"name": m.name, "value": sign * scored[m].score} for m in ranked],
+        "failed": [method.name for method in methods if method not in scored],
+    }
+    plain = [method for method in advised.candidates if method.name == PLAIN]
+    return replace(advised, candidates=tuple(_best(plain, ranked, scored)), screen=screen)
+
+
+def _best(plain: list[Method], ranked: list[Method], tuned: Mapping[Method, Tuned]) -> list[Method]:
+    """FedAvg and the first others, without methods that repeat one before them here."""
+    best, count = [*plain], len(plain) + BEST
+    curves = {tuned[method].curves for method in plain if method in tuned}
+    for method in ranked:
+        if len(best) < count and method not in plain and tuned[method].curves not in curves:
+            best.append(method)
+            curves.add(tuned[method].curves)
+    return best
+
+
+def _affordable(question: Question, minutes: float, runs: Runs, rival: bool) -> int:
+    """On how many splits all methods can be tried, 0: on none; what a study that was begun has
+    kept. rival: whether there is something to compare without. Raises ConfigError if not.
+    """
+    file, digest = question.out / SCREEN, question.digest()
+    plan = parse_json(file.read_text("utf-8")) if file.is_file() else {}
+    if plan.get("question") != digest:
+        tuner, count = Tuner(replace(question, methods=question.methods[:1]), runs), question.trials
+        whole = len(question.methods) * count * _DEARER * tuner.seconds() / runs.jobs / 60
+        splits = min(tuner.splits(), int(_TIME * minutes / whole))
+        if not splits and not rival:
+            raise ConfigError(
+                f"{minutes:.3g} minutes are too few to try {len(question.methods) - 1} methods "
+                f"beside FedAvg ({count} trials each); give --minutes {math.ceil(whole / _TIME)}, "
+                "or name one to compare it with, as algorithm=fedacg"
+            )
+        plan = {"question": digest, "splits": splits}
+        write_atomic(file, json.dumps(plan) + "\n")
+    return int(plan["splits"])
+
+
 # ------------------------------------------------------------------------------- which is taken
 @dataclass(frozen=True)
-class Against:
-    """A candidate as the one that is taken sees it. verdict: better, no difference or undecided;
-    ahead: by how much the taken one is better in the mean, in the metric's unit.
-    """
-
-    other: Method
-    verdict: str
-    ahead: float
-
-
-@dataclass(frozen=True)
 class Pick:
-    """method: what is taken; against: the other candidates; why: it has the best mean of those that
-    nothing beats, or is less than half of delta behind and sends fewer bytes, or is FedAvg.
+    """method: what is taken; why: it has the best mean of those that nothing beats, or is less than
+    half of delta behind and sends fewer bytes, or is FedAvg. against: the other candidates, with
+    the verdict of a comparison and how far the taken one is ahead (see docs/schemas/advise.json).
     """
 
     method: Method
-    against: tuple[Against, ...]
     why: Why
-
-    @property
-    def decided(self) -> bool:
-        """Whether seeds decided every comparison with it."""
-        return all(one.verdict != "undecided" for one in self.against)
+    against: list[Json]
 
 
 def bytes_of(runs: Sequence[Run | None]) -> float:
@@ -217,10 +269,16 @@ def pick_candidate(study: Study, candidates: Sequence[Method]) -> Pick:
     sent = {m: bytes_of(runs[m]) for m in scores}
     simplest = next((m for m in candidates if m.name == PLAIN), None)
     pick, why = pick_best(scores, sent, verdicts, (study.delta or 0.0) / 2, simplest)
-    others = [m for m in candidates if m is not pick]
-    gaps = [scores[pick] - scores[m] if m in scores else math.nan for m in others]
-    against = (Against(m, verdicts[pick, m], gap) for m, gap in zip(others, gaps, strict=True))
-    return Pick(pick, tuple(against), why)
+    against = [
+        {
+            "name": other.name,
+            "verdict": verdicts[pick, other],
+            "ahead": scores[pick] - scores[other] if other in scores else None,
+        }
+        for other in candidates
+        if other is not pick
+    ]
+    return Pick(pick, why, against)
 
 
 def pick_best(
