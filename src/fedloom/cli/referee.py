@@ -114,7 +114,7 @@ def referee_command(
         study = Study(question, minutes, Runs(jobs, progress))
         study.run()
     record = found_in(study, shlex.join(["fedloom", *sys.argv[1:]]))
-    keep(folder / "referee", record, lambda f: as_markdown(f, _draw_figure(f, folder)), as_json)
+    keep(folder / "referee", record, as_markdown, as_json)
     if study.over:
         click.echo("time is up; run the same command again to resume", err=True)
 
@@ -128,17 +128,3 @@ def keep(stem: Path, record: Record, page: Callable[[Record], str], as_json: boo
     write_out(stem.with_suffix(".json"), text)
     write_out(stem.with_suffix(".md"), page_text)
     click.echo(text if as_json else page_text, nl=False)
-
-
-def _draw_figure(record: Record, folder: Path) -> str:
-    """Draw the figure -> its name; "" if it cannot be drawn, which a line reports."""
-    from fedloom.report.forest import forest
-    from fedloom.report.style import save_pictures
-
-    from .printing import say_undrawn
-
-    try:
-        return save_pictures([forest(record)], folder)[0].name
-    except Exception as error:  # drawing may raise anything; the study is whole
-        say_undrawn(error, "the same command")
-        return ""

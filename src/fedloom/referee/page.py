@@ -163,12 +163,10 @@ def _against_alone(study: Study, pick: Pick) -> str | None:
 
 
 # ------------------------------------------------------------------------------------------ page
-def as_markdown(report: Mapping[str, Any], picture: str = "") -> str:
-    """The page for a pull request; picture: the file of its figure, if there is one."""
+def as_markdown(report: Mapping[str, Any]) -> str:
+    """The page for a pull request."""
     lines = [f"# {report['method']} against {', '.join(report['against'])}", ""]
     lines += [f"- {text}" for text in _summary(report)] + ["", *decided_table(report)]
-    if picture:
-        lines += ["", f"![Differences with their intervals]({picture})"]
     for cell in report["cells"]:
         lines += ["", f"## {cell['name']}", ""]
         lines += rows_table(cell)
