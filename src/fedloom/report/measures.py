@@ -4,7 +4,7 @@ measure` wrote beside it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,22 +16,17 @@ from .runs import Group, Run
 from .style import (
     Picture,
     Style,
-    figure,
-    legend_below,
     line_chart,
-    line_with_band,
     name_panel,
     panels,
-    plain,
-    shorten,
 )
+from .tables import human_value
 
 _CURVES = {
     "divergence": "weight divergence of local models",
     "hessian_top": "top eigenvalue of the Hessian",
     "hessian_trace": "trace of the Hessian",
     "gradient_square": "squared norm of the mean loss' gradient",
-    "fafed_measure": "FAFED's measure M_t",
     "surface_rise": "mean rise of the loss on the surface",
     "plane_loss": "mean loss of three local models",
     "plane_distance": "mean distance between three local models",
@@ -42,44 +37,44 @@ _MOST = 6  # surfaces side by side
 
 
 def measure_pictures(groups: Sequence[Group], look: Mapping[str, Style]) -> list[Picture]:
-    """Draw what was measured: curves by round, norms of error feedback, CKA by layer, surfaces."""
+    """Draw what was measured: curves by round, norms of error feedback, surfaces."""
     pictures = [_curve(groups, look, column, label) for column, label in _CURVES.items()]
-    pictures += [_norms(groups, look), _layers(groups, look), _surfaces(groups), _planes(groups)]
+    pictures += [_norms(groups, look), _surfaces(groups), _planes(groups)]
     return [picture for picture in pictures if picture is not None]
 
 
 def measure_cells(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
-    """Headings and a line per group and number of the files hessian, gradient_norm and divergence:
-    the mean over the seeds that have it, with their deviation.
+    """Headings and a line per group and number of the files hessian, gradient_norm, divergence and
+    cka: the mean over the seeds that have it, with their deviation.
     """
     lines = []
     for group in groups:
-        for label, value in _NUMBERS.items():
-            values = [v for run in group.averaged_runs if (v := value(run)) is not None]
-            if values:
-                spread = sd(values)
-                sd_text = "" if spread is None else f" ± {spread:.2g}"
-                lines.append([group.label, label, f"{mean(values):.4g}{sd_text}", str(len(values))])
+        by_label: dict[str, list[float]] = {}
+        for run in group.averaged_runs:
+            for label, value in _numbers(run).items():
+                by_label.setdefault(label, []).append(value)
+        for label, values in by_label.items():
+            cell = human_value(mean(values), "", sd(values))
+            lines.append([group.label, label, cell, str(len(values))])
     return ["algorithm", "measured", "value", "seeds"], lines
 
 
-def _reader(name: str, key: str) -> Callable[[Run], float | None]:
-    def value(run: Run) -> float | None:
-        number = file_of(run, name).get(key)
-        return float(number) if isinstance(number, int | float) else None
-
-    return value
-
-
 _NUMBERS = {
-    "top eigenvalue of the Hessian": _reader("hessian", "top"),
-    "trace of the Hessian": _reader("hessian", "trace"),
-    "squared norm of the mean loss' gradient": _reader("gradient_norm", "square"),
-    "FAFED's measure M_t": _reader("gradient_norm", "fafed"),
-    "divergence around the next model": _reader("divergence", "after"),
-    "divergence around the model before": _reader("divergence", "before"),
-    "divergence around the local models' mean": _reader("divergence", "mean"),
+    ("hessian", "top"): "top eigenvalue of the Hessian",
+    ("hessian", "trace"): "trace of the Hessian",
+    ("gradient_norm", "square"): "squared norm of the mean loss' gradient",
+    ("divergence", "after"): "divergence around the next model",
+    ("divergence", "before"): "divergence around the model before",
+    ("divergence", "mean"): "divergence around the local models' mean",
 }
+
+
+def _numbers(run: Run) -> dict[str, float]:
+    """{label: number} of a run's files."""
+    every = {label: file_of(run, file).get(key) for (file, key), label in _NUMBERS.items()}
+    layers = file_of(run, "cka").get("layers") or {}
+    every |= {f"CKA of local models, {layer}": value for layer, value in layers.items()}
+    return {label: float(value) for label, value in every.items() if value is not None}
 
 
 def file_of(run: Run, name: str) -> dict[str, Any]:
@@ -117,36 +112,6 @@ def _norms(groups: Sequence[Group], look: Mapping[str, Style]) -> Picture | None
     return line_chart(
         "measures-residual", title, "squared norm, mean over the clients", lines, log=True
     )
-
-
-def _layers(groups: Sequence[Group], look: Mapping[str, Style]) -> Picture | None:
-    """FedACG's Figure 2c: the CKA of each layer, the mean over the seeds."""
-    curves = []
-    for group in groups:
-        by_seed = [
-            layers for run in group.averaged_runs if (layers := file_of(run, "cka").get("layers"))
-        ]
-        names = [n for n in (by_seed[0] if by_seed else ()) if all(n in f for f in by_seed)]
-        values = [[np.nan if f[n] is None else f[n] for n in names] for f in by_seed]
-        if names:
-            curves.append((group, names, np.array(values, dtype=np.float64)))
-    if not curves:
-        return None
-    fig = figure(6.4, 4.2)
-    axes = fig.add_subplot()
-    handles = [
-        line_with_band(axes, range(len(names)), v.mean(0), v.min(0), v.max(0), look[group.key])
-        for group, names, v in curves
-    ]
-    names = max((names for _, names, _ in curves), key=len)
-    ticks = [shorten(n, 18) for n in names]
-    axes.set_xticks(range(len(names)), ticks, rotation=90, fontsize=7.0)
-    plain(axes, "", "CKA, mean over pairs of clients")
-    axes.tick_params(axis="x", labelsize=7.0)
-    legend_below(fig, handles, [group.label for group, _, _ in curves])
-    words = "; ".join(f"{g.label} {v.mean(0)[0]:.3f} to {v.mean(0)[-1]:.3f}" for g, _, v in curves)
-    alt = f"Line chart of the CKA of local models by layer, from the first to the last: {words}."
-    return Picture("measures-cka_layers", "CKA of local models by layer", alt, fig)
 
 
 def _surfaces(groups: Sequence[Group]) -> Picture | None:
