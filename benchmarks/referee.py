@@ -35,7 +35,7 @@ import numpy as np
 from fedloom.core.curves import last_tenth
 from fedloom.report.curve_data import measured
 from fedloom.report.runs import load_run
-from fedloom.report.sequential import decide, looks
+from fedloom.report.statistics import decide, looks
 from fedloom.study import RunTrials, Sweep, run_all
 
 METHODS = ("fedavg", "fedprox", "fedavgm", "scaffold")

@@ -32,8 +32,7 @@ from fedloom.measures import (
 from fedloom.measures import surface as loss_surface
 from fedloom.measures.cka import activations, layers_of
 from fedloom.measures.local_models import local_models
-from fedloom.measures.plane import axes
-from fedloom.measures.surface import directions
+from fedloom.measures.surface import axes, directions
 from fedloom.models import mlp
 from fedloom.objectives import SquaredError
 from fedloom.report import group_runs, load_run

@@ -25,8 +25,7 @@ from fedloom.report.statistics import (
     student_t,
     unpaired,
 )
-from fedloom.report.table_files import as_latex
-from fedloom.report.table_text import as_text
+from fedloom.report.table_text import as_latex, as_text
 from fedloom.report.tables import human_value
 
 

@@ -17,8 +17,15 @@ from fedloom.report.differences import columns as beside_of
 from fedloom.report.differences import differences
 from fedloom.report.setting_differences import setting_cells, setting_columns
 from fedloom.report.skew import common
-from fedloom.report.table_files import as_csv, as_json, as_latex
-from fedloom.report.table_text import aligned, as_markdown, as_text, table_cells
+from fedloom.report.table_text import (
+    aligned,
+    as_csv,
+    as_json,
+    as_latex,
+    as_markdown,
+    as_text,
+    table_cells,
+)
 from fedloom.report.tables import comparison, fixed, human_bytes, human_seconds
 from support import latex
 

@@ -10,7 +10,7 @@ from fedloom.cli.__main__ import cli
 from fedloom.errors import ConfigError
 from fedloom.experiment.experiment import Experiment
 from fedloom.study import Search, Sweep, state_of
-from fedloom.study.space import Range
+from fedloom.study.sweep import Range
 
 SMALL = ["rounds=4", "local.steps=1", "cohort=2", "data.clients=8", "evaluate.every=1"]
 SPACE = ["local.lr=0.001..1:log", "local.batch=4..16", "algorithm=fedavg,fedavgm"]

@@ -5,8 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from fedloom.report.sequential import decide, levels, looks
-from fedloom.report.statistics import student_t
+from fedloom.report.statistics import decide, levels, looks, student_t
 
 
 def power(at, error, repeats, gap=0.0):

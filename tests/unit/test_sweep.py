@@ -9,7 +9,7 @@ from report_fakes import fake_run, write_rows
 
 from fedloom.errors import CheckpointError, ConfigError
 from fedloom.study import Sweep, best_of, results, state_of
-from fedloom.study.space import split_space, split_values
+from fedloom.study.sweep import split_space, split_values
 
 GRID = ["algorithm=fedacg", "algorithm.lam=0.8,0.9", "local.lr=0.03,0.1,0.3", "rounds=2"]
 

@@ -12,11 +12,9 @@ from ..core.registry import Registry
 from .base import Measure
 from .cka import Cka, linear_cka
 from .divergence import Divergence
-from .gradient_norm import GradientNorm
-from .hessian import Hessian, hessian
+from .hessian import GradientNorm, Hessian, hessian
 from .mean_loss import MeanLoss
-from .plane import Plane
-from .surface import Surface, surface
+from .surface import Plane, Surface, surface
 
 MEASURES: Registry[Callable[..., Measure]] = Registry(
     "measure",

@@ -13,8 +13,7 @@ from ..report import comparison, group_runs
 from ..report.clients import against_alone
 from ..report.curve_data import value_of
 from ..report.runs import Run
-from ..report.sequential import RHO, Decision
-from ..report.statistics import LEVEL, difference_text
+from ..report.statistics import LEVEL, RHO, Decision, difference_text
 from ..report.table_text import columns
 from ..report.tables import human_bytes, human_value
 from .advice import ALONE, BASELINES, Advised, Pick, bytes_of, mean_of, pick_candidate

@@ -15,8 +15,7 @@ from ..core.own_parts import short
 from ..core.parsing import is_file
 from ..errors import ConfigError, unknown
 from ..storage.identity import digest, run_digest
-from ..study.space import several, split_space, split_values, values_of
-from ..study.sweep import VALIDATION
+from ..study.sweep import VALIDATION, several, split_space, split_values, values_of
 from ..study.trial import Trial, trial_in
 
 # two heterogeneities x two participations, if nobody says where to compare

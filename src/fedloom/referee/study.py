@@ -20,7 +20,7 @@ from ..core.parsing import parse_json
 from ..errors import ConfigError, FedloomError
 from ..report.curve_data import value_of
 from ..report.runs import Run
-from ..report.sequential import FIRST, Decision, decide, looks
+from ..report.statistics import FIRST, Decision, decide, looks
 from ..storage.atomic import write_atomic
 from ..study import Runs, Trial, state_of
 from ..study.runs import seconds

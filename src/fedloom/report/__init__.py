@@ -11,8 +11,7 @@ from .frames import load_runs
 from .html import show_report, write_report
 from .runs import Group, Metric, Run, group_runs, load_run
 from .statistics import Paired, holm, paired
-from .table_files import as_csv, as_json, as_latex
-from .table_text import as_markdown, as_text
+from .table_text import as_csv, as_json, as_latex, as_markdown, as_text
 from .tables import comparison, human_bytes, human_seconds
 
 __all__ = [

@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from fedloom.report.curve_data import mean, sd
-from fedloom.report.sequential import Verdict as Side
 from fedloom.report.statistics import Paired, against, p_text
-from fedloom.report.table_files import tabular
-from fedloom.report.table_text import Column, select_columns
+from fedloom.report.statistics import Verdict as Side
+from fedloom.report.table_text import Column, select_columns, tabular
 from fedloom.report.tables import MISSING, fixed
 
 from .entry import Protocol
@@ -74,7 +73,7 @@ def _measured_column(name: str, numbers: Sequence[Number | None], low: bool) -> 
 
 # ---------------------------------------------------------------------------------------- as LaTeX
 def as_latex(table: Table, names: Sequence[str] | None = None) -> str:
-    """A tabular per protocol, as report/table_files.py writes it.
+    """A tabular per protocol, as report/table_text.py writes it.
 
     names: the columns that are wanted: paper, here, diff, last tenth, p of the measure that claims
     are about, or with another measure's name before it, as "rounds to 81 % here"; by default paper,

@@ -18,7 +18,7 @@ from fedloom.cli.printing import table as aligned
 from fedloom.report import human_seconds
 from fedloom.report.statistics import LEVEL
 from fedloom.report.style import save_pictures
-from fedloom.report.table_files import as_csv as csv_of
+from fedloom.report.table_text import as_csv as csv_of
 from fedloom.study.tune import RUNGS
 
 from .board import has_line

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from fedloom.report.sequential import Verdict as Side
 from fedloom.report.statistics import Paired, common_seeds, corrected, paired, unpaired
+from fedloom.report.statistics import Verdict as Side
 
 from .entry import Entry, Protocol, Quantity, Row
 from .lines import Line, latest
