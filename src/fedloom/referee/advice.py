@@ -244,7 +244,7 @@ class Pick:
 
 def bytes_of(runs: Sequence[Run | None]) -> float:
     """Bytes that all clients send and receive in a run, mean."""
-    return fmean(float(run.bytes[-1]) for run in runs if run is not None)
+    return fmean(run.total("bytes") or 0.0 for run in runs if run is not None)
 
 
 def mean_of(runs: Sequence[Run | None]) -> float | None:

@@ -20,12 +20,15 @@ Axis = Literal["round", "bytes", "seconds", "simulated"]
 
 @dataclass(frozen=True)
 class Hit:
-    """Where a run reached a target: the round from 1; bytes, gradients, seconds until then."""
+    """Where a run reached a target: the round from 1; bytes, gradients, seconds and those of a
+    device profile until then.
+    """
 
     round: int
     bytes: float
     gradients: float
     seconds: float
+    simulated: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,8 +104,8 @@ def first_hit(run: Run, target: float) -> Hit | None:
     place = crossing(curve, target, metric.higher_is_better is True)
     assert place is not None
     row = int(np.searchsorted(run.rounds, whole_round(place)))
-    spent = (float(costs[row]) for costs in (run.bytes, run.gradients, run.seconds))
-    return Hit(int(run.rounds[row]), *spent)
+    costs = (run.bytes, run.gradients, run.seconds, run.simulated)
+    return Hit(int(run.rounds[row]), *(float(cost[row]) for cost in costs))
 
 
 def mean(values: Sequence[float | None]) -> float | None:

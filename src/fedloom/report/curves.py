@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedloom.core.curves import VALUE_WORDS, Value, tenth_of
-from fedloom.errors import ConfigError
 
 from .charts import clients_chart, ledger_chart, partition_charts, reliability_chart
 from .curve_data import Axis, Curve, group_curve, mean, value_of
 from .measures import measure_pictures
-from .runs import Floats, Group, Metric, Run, group_runs
+from .runs import Floats, Group, Metric
 from .style import (
     HEIGHT,
     WIDTH,
@@ -51,7 +50,7 @@ _SCALES: Mapping[Axis, tuple[tuple[float, str], ...]] = {
 
 
 def save_curves(
-    run_or_groups: Run | Sequence[Run] | Sequence[Group],
+    groups: Sequence[Group],
     folder: str | Path,
     target: float | None = None,
     kinds: Sequence[str] = ("png",),
@@ -59,14 +58,13 @@ def save_curves(
 ) -> list[Path]:
     """Draw every picture there are data for and write them into a folder.
 
-    Takes one run, several, or groups of them; `target` (the metric's unit) draws a line; kinds:
-    pdf, svg, png; value: of each run the one that is tested, which is marked.  Returns the files:
-    <metric>_by_round, _by_bytes, _by_seconds, _by_simulated (where devices were described),
-    train_loss, test_loss, partition, clients, reliability, ledger, of sub-models sizes-*, and
-    measures-*. Raises ConfigError if matplotlib is missing or there is no run.
+    target (the metric's unit) draws a line; kinds: pdf, svg, png; value: of each run the one that
+    is tested, which is marked.  Returns the files: <metric>_by_round, _by_bytes, _by_seconds,
+    _by_simulated (where devices were described), train_loss, test_loss, partition, clients,
+    reliability, ledger, of sub-models sizes-*, and measures-*. Raises ConfigError if matplotlib is
+    missing.
     """
-    pictures = all_pictures(_as_groups(run_or_groups), target, value)
-    return save_pictures(pictures, folder, kinds)
+    return save_pictures(all_pictures(groups, target, value), folder, kinds)
 
 
 def all_pictures(
@@ -223,13 +221,3 @@ def _late_bounds(
 def _common_target(groups: Sequence[Group]) -> float | None:
     targets = {r.target for group in groups for r in group.runs if r.target is not None}
     return targets.pop() if len(targets) == 1 else None
-
-
-def _as_groups(runs_or_groups: Run | Sequence[Run] | Sequence[Group]) -> list[Group]:
-    if isinstance(runs_or_groups, Run):
-        return group_runs([runs_or_groups])
-    groups = [item for item in runs_or_groups if isinstance(item, Group)]
-    groups += group_runs(item for item in runs_or_groups if isinstance(item, Run))
-    if not groups:
-        raise ConfigError("no runs were given to draw; give at least one run directory")
-    return groups

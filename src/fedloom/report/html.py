@@ -260,11 +260,8 @@ def _runs(groups: Sequence[Group]) -> _Table:
         for run in group.runs:
             rounds, unit = len(run.rounds), run.metric.unit
             state = "finished" if run.finished else f"unfinished: {rounds} of {run.planned} rounds"
-            spent = (
-                (float(run.bytes[-1]), float(run.seconds[-1]) or None) if rounds else (None, None)
-            )
             values = [human_value(v, unit) for v in (best(run), last(run, run.metric.column))]
-            totals = [human_bytes(spent[0]), human_seconds(spent[1])]
+            totals = [human_bytes(run.total("bytes")), human_seconds(run.total("seconds"))]
             identity = [run.path.resolve().name, group.label, str(run.seed), state]
             lines.append([*identity, *values, *totals])
     return _coloured(groups, (heads, lines), 1)

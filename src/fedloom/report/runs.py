@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -131,11 +131,10 @@ class Run:
         """Simulated seconds until each round's end; zeros without a device profile (T)."""
         return np.cumsum(self._or_zero("simulated_seconds"))
 
-    @property
-    def simulated_seconds(self) -> float | None:
-        """Simulated seconds in all; None without a device profile."""
-        whole = float(self.simulated[-1]) if self.rounds.size else 0.0
-        return whole if whole > 0 else None
+    def total(self, name: Literal["bytes", "seconds", "simulated"]) -> float | None:
+        """What was spent in all; None without a round, and of time that nothing measured."""
+        whole = float(getattr(self, name)[-1]) if self.rounds.size else None
+        return whole if name == "bytes" else whole or None
 
     @property
     def at_clients(self) -> Run:

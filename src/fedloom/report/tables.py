@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 
 from fedloom.core.curves import Value
 
-from .curve_data import Hit, best, first_hit, last, mean, sd, value_of
+from .curve_data import best, first_hit, last, mean, sd, value_of
 from .runs import Group, Run
 from .skew import mean_gini, mean_labels, skews
 
@@ -141,19 +141,20 @@ def further(group: Group) -> list[str]:
 
 
 def _row(group: Group, target: float | None, value: Value, others: Sequence[str]) -> Row:
-    runs, metric = group.averaged_runs, group.metric
+    runs, metric, unequal = group.averaged_runs, group.metric, skews([group])
+
+    def over(number: Callable[[Run], float | None]) -> float | None:
+        return mean([number(run) for run in runs])
+
     final = [last(run, metric.column) for run in runs]
     tested = [value_of(run, value) for run in runs]
-    seconds = [(float(run.seconds[-1]) or None) if run.rounds.size else None for run in runs]
-    goals = [run.target if target is None else target for run in runs]
-    hits = [None if g is None else first_hit(run, g) for run, g in zip(runs, goals, strict=True)]
+    goals = [(run, run.target if target is None else target) for run in runs]
+    hits = [hit for run, g in goals if g is not None and (hit := first_hit(run, g)) is not None]
     targets = (run.target for run in group.runs if run.target is not None)
     goal = target if target is not None else next(targets, None)
     if all(v is None for v in final):  # nothing was measured, so nothing was missed either
         goal = None
-    rounds = max((len(run.rounds) for run in runs), default=0)
-    unequal = skews([group])
-    reached = [hit for hit in hits if hit is not None]
+    timed = [(s, len(run.rounds)) for run in runs if (s := run.total("seconds")) is not None]
     return {
         "label": group.label,
         "state": group.state,
@@ -161,44 +162,35 @@ def _row(group: Group, target: float | None, value: Value, others: Sequence[str]
         "unit": metric.unit,
         "higher_is_better": metric.higher_is_better,
         "seeds": len(runs),
-        "rounds": rounds,
+        "rounds": max((len(run.rounds) for run in runs), default=0),
         "value": value,
         "value_mean": mean(tested),
         "value_sd": sd(tested),
         "last_mean": mean(final),
         "last_sd": sd(final),
-        "best_mean": mean([best(run) for run in runs]),
-        "ema_mean": mean([last(run, metric.ema_column) for run in runs]),
+        "best_mean": over(best),
+        "ema_mean": over(lambda run: last(run, metric.ema_column)),
         **{
             f"client_{prefix}{name}": mean([r.summary.get(f"client_{of}_{name}") for r in runs])
             for of, prefix in ((metric.name, ""), *((other, f"{other}_") for other in others))
             for name in CLIENTS
         },
-        "unseen_mean": mean([last(run, f"unseen_{metric.name}") for run in runs]),
+        "unseen_mean": over(lambda run: last(run, f"unseen_{metric.name}")),
         "label_distance": mean_labels(unequal),
         "size_gini": mean_gini(unequal) if unequal else None,
         "target": goal,
-        "reached": None if goal is None else len(reached),
-        "not_reached": None if goal is None else len(runs) - len(reached),
-        "rounds_to_target": mean([float(hit.round) for hit in reached]),
-        "bytes_to_target": mean([hit.bytes for hit in reached]),
-        "gradients_to_target": mean([hit.gradients or None for hit in reached]),
-        "seconds_to_target": mean([hit.seconds or None for hit in reached]),
-        "bytes": mean([float(run.bytes[-1]) if run.rounds.size else None for run in runs]),
-        "seconds_per_round": mean(
-            [s / len(run.rounds) for s, run in zip(seconds, runs, strict=True) if s is not None]
-        ),
-        "seconds": mean(seconds),
-        "simulated_to_target": mean([_simulated(*pair) for pair in zip(runs, hits, strict=True)]),
-        "simulated_seconds": mean([run.simulated_seconds for run in runs]),
+        "reached": None if goal is None else len(hits),
+        "not_reached": None if goal is None else len(runs) - len(hits),
+        "rounds_to_target": mean([float(hit.round) for hit in hits]),
+        "bytes_to_target": mean([hit.bytes for hit in hits]),
+        "gradients_to_target": mean([hit.gradients or None for hit in hits]),
+        "seconds_to_target": mean([hit.seconds or None for hit in hits]),
+        "bytes": over(lambda run: run.total("bytes")),
+        "seconds_per_round": mean([seconds / rounds for seconds, rounds in timed]),
+        "seconds": over(lambda run: run.total("seconds")),
+        "simulated_to_target": mean([hit.simulated or None for hit in hits]),
+        "simulated_seconds": over(lambda run: run.total("simulated")),
     }
-
-
-def _simulated(run: Run, hit: Hit | None) -> float | None:
-    """Simulated seconds until a target was reached; None without a device profile."""
-    if hit is None or run.simulated_seconds is None:
-        return None
-    return float(run.simulated[run.rounds <= hit.round][-1])
 
 
 def _three_digits(value: float) -> str:
