@@ -7,21 +7,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from .curve_data import group_curve, last, mean, measured, sd
 from .runs import Group, Run
 from .style import (
     Picture,
     Style,
-    figure,
     is_first,
     legend_below,
     line_with_band,
     name_panel,
     panels,
     plain,
-    shorten,
 )
 from .tables import MISSING, human_bytes, human_seconds, human_size, human_value
 
@@ -63,6 +59,7 @@ def size_cells(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
                 if any(v is not None for column in values for v in column):
                     cells = [_cell(column, group.metric.unit) for column in values]
                     lines.append([group.label, f"{label}{more}", *cells])
+        lines += _further_lines(group, sizes)
         lines += _held_lines(group, sizes) + _cost_lines(group, sizes)
     heads = (f"size {human_size(float(s))}" for s in sizes)
     return ["algorithm", "measured", *heads, "mean"], lines
@@ -72,6 +69,26 @@ def _last_ones(run: Run, column: str) -> float | None:
     """The mean of the last ten measured values; None of one alone."""
     values = measured(run, column)[1][-_MANY:]
     return float(values.mean()) if values.size > 1 else None
+
+
+def _further_lines(group: Group, sizes: Sequence[str]) -> list[list[str]]:
+    """The metric on the common test set of each further size that a run was asked for, trained by
+    somebody or by nobody; in the last column.
+    """
+    values: dict[tuple[float, bool], list[float]] = {}
+    for run in group.averaged_runs:
+        for row in _of_size(run, "unseen") or ():
+            if row["global"] is not None:
+                values.setdefault((row["capacity"], row["trained"]), []).append(row["global"])
+    return [
+        [
+            group.label,
+            f"global, size {human_size(size)}{'' if trained else ', untrained'}",
+            *[MISSING] * len(sizes),
+            _cell(numbers, group.metric.unit),
+        ]
+        for (size, trained), numbers in sorted(values.items())
+    ]
 
 
 def _held_lines(group: Group, sizes: Sequence[str]) -> list[list[str]]:
@@ -104,8 +121,8 @@ def _cost_lines(group: Group, sizes: Sequence[str]) -> list[list[str]]:
     return lines
 
 
-def _of_size(run: Run, key: str) -> Mapping[str, Any]:
-    """{size: an entry of a run's summary}."""
+def _of_size(run: Run, key: str) -> Any:
+    """An entry of a run's summary about sizes, mostly {size: numbers}; {} without it."""
     return (run.summary.get("sizes") or {}).get(key) or {}
 
 
@@ -114,9 +131,7 @@ def _cell(values: Sequence[float | None], unit: str) -> str:
 
 
 def size_pictures(groups: Sequence[Group], look: Mapping[str, Style]) -> list[Picture]:
-    """Draw the available data: the metric, exploration and difference by round and size, and the
-    metric of sizes that nobody trained.
-    """
+    """Draw the available data: the metric, exploration and difference by round and size."""
     sizes, metric = sizes_of(groups), groups[0].metric
     if not sizes:
         return []
@@ -128,7 +143,6 @@ def size_pictures(groups: Sequence[Group], look: Mapping[str, Style]) -> list[Pi
     pictures = [
         by_round("rounds", f"test_{metric.name}", f"test {name}", unit),
         by_round("local", f"local_{metric.name}", f"local {name}", unit),
-        _unseen(groups, look, f"test {name}{unit}"),
         by_round("explored", "explored", "coordinates explored"),
         by_round("replaced", "replaced", "part replaced"),
     ]
@@ -177,49 +191,3 @@ def _within_percent(axes: Axes) -> None:
     else:
         below, above = axes.get_ylim()
         axes.set_ylim(max(below, -0.02 * high), min(above, 100 + 0.04 * (100 - low)))
-
-
-def _unseen(groups: Sequence[Group], look: Mapping[str, Style], label: str) -> Picture | None:
-    """The metric against the size: full marks for trained sizes, hollow ones for others."""
-    up, ends, handles = 100.0 if "%" in label else 1.0, [], []
-    fig = figure(5.6, 3.6)
-    axes = fig.add_subplot()
-    for group in groups:
-        points: dict[float, list[float]] = {}
-        trained: set[float] = set()
-        for run in group.averaged_runs:
-            for size, value, by_somebody in _measured(run):
-                points.setdefault(size, []).append(value)
-                trained |= {size} if by_somebody else set()
-        if not points:
-            continue
-        sizes, style = sorted(points), look[group.key]
-        means = np.array([up * float(np.mean(points[s])) for s in sizes])
-        (line,) = axes.plot(
-            sizes, means, style.dash, color=style.colour, marker="o", ms=4.5, mfc="white"
-        )
-        full = np.array([s in trained for s in sizes])
-        axes.plot(np.array(sizes)[full], means[full], "o", color=style.colour, ms=4.5)
-        handles.append((shorten(group.label, 48), line))
-        words = (f"{human_size(s)} {value:.4g}" for s, value in zip(sizes, means, strict=True))
-        ends.append(f"{group.label}: {', '.join(words)}")
-    if not handles:
-        return None
-    axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_formatter(lambda share, _: human_size(share))
-    plain(axes, "size: share of the model (full mark: trained)", label)
-    legend_below(fig, [h for _, h in handles], [text for text, _ in handles])
-    title = "Sizes trained and sizes that nobody trained"
-    return Picture("sizes-unseen", title, f"Line chart: {title.lower()}. {'; '.join(ends)}.", fig)
-
-
-def _measured(run: Run) -> list[tuple[float, float, bool]]:
-    """(size, the metric on the common test set, whether a client had that size), where further
-    sizes were asked for.
-    """
-    sizes: Any = run.summary.get("sizes") or {}
-    if not sizes.get("unseen"):
-        return []
-    values = {float(s): (v, True) for s, v in (sizes.get("global") or {}).items() if s != "mean"}
-    values |= {row["capacity"]: (row["global"], row["trained"]) for row in sizes["unseen"]}
-    return [(s, float(v), trained) for s, (v, trained) in values.items() if v is not None]
