@@ -88,12 +88,8 @@ class MeanLoss:
 
     def at(self, x: Vec) -> float | None:
         """f at other parameters (d,), None if it is not finite; afterwards they are as before."""
-        before = self.x
-        try:
-            vector_to_parameters(x, self.params)
+        with self._moved(x):
             value = self.value()
-        finally:
-            vector_to_parameters(before, self.params)
         return value if math.isfinite(value) else None
 
     def on_square(
@@ -113,34 +109,41 @@ class MeanLoss:
 
     def slope_at(self, x: Vec) -> Vec:
         """The gradient of f at other parameters (d,) -> (d,); afterwards they are as before."""
-        before, out = self.x, torch.zeros_like(x)
-        try:
-            vector_to_parameters(x, self.params)
-            with torch.enable_grad(), _evaluating(self.module):
-                for part in self._parts():
-                    slopes = torch.autograd.grad(part, self.params, materialize_grads=True)
-                    out += torch.cat([g.reshape(-1) for g in slopes])
-        finally:
-            vector_to_parameters(before, self.params)
+        out = torch.zeros_like(x)
+        with self._moved(x), torch.enable_grad(), _evaluating(self.module):
+            for part in self._parts():
+                out += torch.cat([g.reshape(-1) for g in self._slopes(part)])
         return out
 
     def product(self, v: Vec) -> Vec:
         """The Hessian of f times v: (d,) -> (d,), by two passes backwards for each batch."""
         out = torch.zeros_like(v)
-        pairs = zip(torch.split(v, [p.numel() for p in self.params]), self.params, strict=True)
-        pieces = [piece.view_as(p) for piece, p in pairs]
+        pieces = torch.split(v, [p.numel() for p in self.params])
         # cuDNN's recurrent layers cannot be differentiated twice
         safe = torch.backends.cudnn.flags(enabled=False)
         with torch.enable_grad(), safe, _evaluating(self.module):
             for part in self._parts():
-                slopes = torch.autograd.grad(
-                    part, self.params, create_graph=True, materialize_grads=True
-                )
-                along = sum((g * p).sum() for g, p in zip(slopes, pieces, strict=True))
+                slopes = self._slopes(part, create_graph=True)
+                along = sum((g.reshape(-1) * p).sum() for g, p in zip(slopes, pieces, strict=True))
                 if isinstance(along, Tensor) and along.requires_grad:  # a linear loss is not bent
-                    bent = torch.autograd.grad(along, self.params, materialize_grads=True)
-                    out += torch.cat([b.reshape(-1) for b in bent]).to(out)
+                    out += torch.cat([b.reshape(-1) for b in self._slopes(along)]).to(out)
         return out
+
+    def _slopes(self, value: Tensor, create_graph: bool = False) -> tuple[Tensor, ...]:
+        """The gradients of a value by each parameter."""
+        return torch.autograd.grad(
+            value, self.params, create_graph=create_graph, materialize_grads=True
+        )
+
+    @contextmanager
+    def _moved(self, x: Vec) -> Iterator[None]:
+        """Inside, the parameters are x (d,)."""
+        before = self.x
+        vector_to_parameters(x, self.params)
+        try:
+            yield
+        finally:
+            vector_to_parameters(before, self.params)
 
     def _parts(self) -> Iterator[Tensor]:
         """The batches' shares of the mean loss (0-d)."""
@@ -159,16 +162,13 @@ def sample_examples(run: Run, on: str, examples: int, seed: int) -> tuple[Tensor
     """
     data = run.fed.data
     inputs, targets = data.inputs, data.targets
-    places = torch.arange(len(inputs))
     if on == "test":
         if data.test_inputs is None or data.test_targets is None:
             raise ConfigError("this run has no test set to measure on; measure on=train")
         inputs, targets = data.test_inputs, data.test_targets
-        places = torch.arange(len(inputs))
-    elif data.validation is not None:
-        held_out = torch.zeros(len(inputs), dtype=torch.bool)
-        held_out[data.validation.cpu()] = True
-        places = places[~held_out]
+    places = torch.arange(len(inputs))
+    if on == "train" and data.validation is not None:
+        places = places[~torch.isin(places, data.validation.cpu())]
     if len(places) > examples:
         order = torch.randperm(len(places), generator=generator(seed, "measure"))
         places = places[order[:examples].sort().values]

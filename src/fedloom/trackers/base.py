@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
+from ..core.extras import need
 from ..core.hyper import Part
 
 
@@ -58,9 +59,16 @@ Trackers = Sequence[Tracker | str] | Tracker | str | None  # as a setting: names
 
 
 class Checked(Part):
-    """Settings of a tracker, whose types and ranges are checked."""
+    """Settings of a tracker, whose types and ranges are checked. name: of the tracker, its library
+    and its extra.
+    """
 
     title: ClassVar[str] = "tracker"
+    name: ClassVar[str]
+
+    def check(self) -> None:
+        """Raise ConfigError if the library is missing."""
+        need(self.name, f"tracker '{self.name}'", self.name)
 
 
 def numbers(row: Mapping[str, Any]) -> dict[str, float]:

@@ -7,10 +7,8 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-from ..core.extras import need
 from ..core.hyper import hyper
 from ..core.user_paths import user_path
 from .base import About, Checked, Session
@@ -25,22 +23,18 @@ class TensorBoard(Checked):
     A resumed run goes on in the same folder, with a file that has all rounds and hides the old.
     """
 
+    name: ClassVar[str] = "tensorboard"
     folder: str = hyper(
         "", "of all runs, each in a folder of its name; otherwise `tensorboard` in the run's own"
     )
-
-    def check(self) -> None:
-        """Raise ConfigError if the library is missing."""
-        need("tensorboard", "tracker 'tensorboard'", "tensorboard")
 
     def open(self, about: About) -> Session:
         """Begin an event file."""
         from torch.utils.tensorboard import SummaryWriter
 
-        in_run_folder = about.folder is not None and not self.folder
         folder = user_path(self.folder) / about.name
-        if in_run_folder:
-            folder = Path(about.folder or "") / "tensorboard"
+        if about.folder is not None and not self.folder:
+            folder = about.folder / "tensorboard"
         make: Any = SummaryWriter
         writer = make(str(folder), purge_step=1 if about.round else None)
         if not about.round:
@@ -68,15 +62,12 @@ class WandB(Checked):
     A resumed run goes on in the same run there. The account is the one of `wandb login`.
     """
 
+    name: ClassVar[str] = "wandb"
     project: str = hyper("fedloom", "of the runs")
     mode: Literal["online", "offline"] = hyper(
         "online",
         "offline writes files only, for `wandb sync RUN/wandb/offline-*`",
     )
-
-    def check(self) -> None:
-        """Raise ConfigError if the library is missing."""
-        need("wandb", "tracker 'wandb'", "wandb")
 
     def open(self, about: About) -> Session:
         """Begin a run there, or go on with it."""
@@ -118,12 +109,9 @@ class MLflow(Checked):
     A resumed run goes on in the same run there.
     """
 
+    name: ClassVar[str] = "mlflow"
     experiment: str = hyper("fedloom", "of the runs")
     uri: str = hyper("", "of the server, or a folder; otherwise MLFLOW_TRACKING_URI, or ./mlruns")
-
-    def check(self) -> None:
-        """Raise ConfigError if the library is missing."""
-        need("mlflow", "tracker 'mlflow'", "mlflow")
 
     def open(self, about: About) -> Session:
         """Begin a run there, or go on with it."""
@@ -151,15 +139,12 @@ class _MLflowRun:
     seen: int  # the last round that is there already
 
     def log(self, row: Mapping[str, float]) -> None:
-        if row["round"] > self.seen:
-            self._send(row, int(row["round"]))
-
-    def _send(self, values: Mapping[str, float], step: int) -> None:
         from mlflow.entities import Metric
 
-        now = int(1000 * time.time())
-        sent = [Metric(k.replace("@", "_at_"), float(v), now, step) for k, v in values.items()]
-        self.client.log_batch(self.name, metrics=sent)
+        if row["round"] > self.seen:
+            now, step = int(1000 * time.time()), int(row["round"])
+            sent = [Metric(k.replace("@", "_at_"), float(v), now, step) for k, v in row.items()]
+            self.client.log_batch(self.name, metrics=sent)
 
     def end(self, summary: Mapping[str, float] | None) -> None:
         self.client.set_terminated(self.name, "FINISHED" if summary is not None else "KILLED")
