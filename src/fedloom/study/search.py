@@ -19,10 +19,6 @@ _UNPRUNED = 4  # trials that are run to their end before any is pruned
 Say = Callable[[int, Mapping[str, str], str], None]
 
 
-class _Pruned(Exception):  # noqa: N818 # no error: it ends one run, and the search goes on
-    """A run is stopped, as it is worse than the median of those before it at that round."""
-
-
 class Search:
     """A search in the folder of a sweep, new or begun. count: trials in all.
 
@@ -72,6 +68,7 @@ class Search:
 
     def _run(self, trial: Any, group: Sequence[Trial], progress: bool) -> str:
         """Run a trial for every seed -> its state. The first seed alone can be pruned."""
+        from optuna import TrialPruned
         from optuna.trial import TrialState
 
         before = self._before(group[0])
@@ -83,13 +80,13 @@ class Search:
             if value is not None and number not in before:
                 trial.report(value, number)
                 if number < self._rounds and trial.should_prune():
-                    raise _Pruned(f"after round {number}: worse than the median then")
+                    raise TrialPruned(f"after round {number}: worse than the median then")
 
         state = "finished"
         for index, one in enumerate(group):
             try:
                 state = run_trial(one, progress, on_evaluation=[] if index else [watch])
-            except _Pruned as why:
+            except TrialPruned as why:
                 write_atomic(one.folder / PRUNED, f"{why}\n")
                 state = "pruned"
             if state != "finished":
