@@ -17,6 +17,8 @@ from .statistics import Paired, against, difference_text, p_text, paired
 from .table_text import TESTED_HEADS, columns, interval, select_columns
 from .tables import Row, human_bytes, human_target, human_value
 
+_COLUMNS = ("measured", "difference", "p", "bytes", "rounds to target", "bytes to target")
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -36,11 +38,8 @@ def answer(groups: Sequence[Group], rows: Sequence[Row], gaps: Sequence[Differen
     values = tested_values(groups, value, gaps)
     means = {label: paired(v, dict.fromkeys(v, 0.0)) for label, v in values.items() if v}
     every = columns(rows)
-    cost = [c for c in every if c.name in ("bytes to target", "rounds to target")]
-    names = [c.name for c in every if c.name in ("difference", "p")]
-    names += ["bytes"] + [c.name for c in cost]
-    names = ["measured", *names]
-    name, *others = select_columns(every, [n for n in names if any(c.name == n for c in every)])
+    present = {column.name for column in every}
+    name, *others = select_columns(every, [n for n in _COLUMNS if n in present])
     same = len({row["metric"] for row in rows}) == 1
     head = f"{groups[0].metric.title.replace('_', ' ') if same else 'metric'}, "
     head += f"{TESTED_HEADS[value]} (95 %)"

@@ -233,40 +233,39 @@ def _curve(bins: Floats) -> tuple[Floats, Floats]:
 
 def ledger_chart(groups: Sequence[Group], look: Mapping[str, Style]) -> Picture | None:
     """Draw bytes per field as bars, for each group: what one client gets and sends in a round."""
-    rows = [
-        (group, item, item.each)
+    bars = {
+        group.key: [(item, item.each) for item in field_bytes(group) if item.each is not None]
         for group in groups
-        for item in field_bytes(group)
-        if item.each is not None
-    ]
-    if not rows:
+    }
+    drawn = [group for group in groups if bars[group.key]]
+    if not drawn:
         return None
-    keys = list(dict.fromkeys(group.key for group, _, _ in rows))
-    fig = figure(5.6, max(1.6, 0.4 + 0.25 * len(rows) + 0.38 * len(keys)))
+    count, longest = sum(map(len, bars.values())), max(s for row in bars.values() for _, s in row)
+    fig = figure(5.6, max(1.6, 0.4 + 0.25 * count + 0.38 * len(drawn)))
     axes = fig.add_subplot()
-    # a line for each field, and one and a half above each group for its name
-    places = [i + 1.5 * (keys.index(group.key) + 1) for i, (group, _, _) in enumerate(rows)]
-    first_places = dict(zip([group.key for group, _, _ in rows[::-1]], places[::-1], strict=True))
-    for at, (group, item, size) in zip(places, rows, strict=True):
-        hatch = "///" if item.direction == "up" else ""
-        colour = look[group.key].colour
-        axes.barh(at, size, color=colour, alpha=0.85, hatch=hatch, edgecolor="white", height=0.8)
-        axes.text(size, at, f" {human_bytes(size)}", va="center", fontsize=8.5)
-        if at == first_places[group.key]:
-            text = axes.text(
-                0, at - 0.95, f" {shorten(group.label, 60)}", va="center", fontsize=9.5
+    at, ticks, words = -1.0, {}, []
+    for group in drawn:
+        at += 1.5  # a line and a half above each group for its name
+        text = axes.text(0, at + 0.05, f" {shorten(group.label, 60)}", va="center", fontsize=9.5)
+        text.set_in_layout(False)  # a long name may leave the axes, and does not shrink them
+        for item, size in bars[group.key]:
+            at += 1
+            hatch, colour = "///" if item.direction == "up" else "", look[group.key].colour
+            axes.barh(
+                at, size, color=colour, alpha=0.85, hatch=hatch, edgecolor="white", height=0.8
             )
-            text.set_in_layout(False)  # a long name may leave the axes, and does not shrink them
-    axes.set_yticks(places, [f"{i.direction}: {shorten(i.field, 20)}" for _, i, _ in rows])
-    axes.set_ylim(places[-1] + 0.7, 0.0)
-    axes.set_xlim(0, 1.2 * max(size for _, _, size in rows) or 1.0)
+            axes.text(size, at, f" {human_bytes(size)}", va="center", fontsize=8.5)
+            ticks[at] = f"{item.direction}: {shorten(item.field, 20)}"
+            words.append(f"{group.label} {item.direction} {item.field} {human_bytes(size)}")
+    axes.set_yticks(list(ticks), list(ticks.values()))
+    axes.set_ylim(at + 0.7, 0.0)
+    axes.set_xlim(0, 1.2 * longest or 1.0)
     plain(axes, "", "")
     axes.grid(False)
     axes.set_xticks([])
     axes.spines["bottom"].set_visible(False)
-    words = "; ".join(f"{g.label} {i.direction} {i.field} {human_bytes(s)}" for g, i, s in rows)
     title = "Bytes per field, of one client in one round (hatched: up)"
-    return Picture("ledger", title, f"Bar chart of bytes per field. {words}.", fig)
+    return Picture("ledger", title, f"Bar chart of bytes per field. {'; '.join(words)}.", fig)
 
 
 def _client_values(group: Group) -> Floats:

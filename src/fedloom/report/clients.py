@@ -191,11 +191,12 @@ def attendance(path: Path, names: Sequence[str] = ()) -> Attendance | None:
         return None
     times = Counter(i for draw in draws for i in draw["asked"])
     outcomes = Counter(pair for draw in draws for pair in _outcomes(draw))
-    refusals: dict[int, Counter[str]] = {}
-    for draw in draws:
-        for i, kind in _outcomes(draw):
-            if kind == "refused":
-                refusals.setdefault(i, Counter())[draw["refused"].get(str(i), "no reason")] += 1
+    refusals = Counter(
+        (i, draw["refused"].get(str(i), "no reason"))
+        for draw in draws
+        for i, kind in _outcomes(draw)
+        if kind == "refused"
+    ).most_common()
     kinds = [kind for kind in _HEADS if kind == "answered" or any(k == kind for _, k in outcomes)]
     clients = sorted({*times, *range(len(names))})
     labels = {i: f"{i} {names[i]}" if i < len(names) and names[i] else str(i) for i in clients}
@@ -204,8 +205,8 @@ def attendance(path: Path, names: Sequence[str] = ()) -> Attendance | None:
     ]
     why = [
         f"{labels[i]}: {count} x {reason}"
-        for i in sorted(refusals)
-        for reason, count in refusals[i].most_common(_REASONS)
+        for i in clients
+        for reason, count in [(r, n) for (j, r), n in refusals if j == i][:_REASONS]
     ]
     heads = ["client", "asked", *(_HEADS[kind] for kind in kinds)]
     return Attendance(heads, lines, [*_left(rounds, labels)], why)

@@ -140,19 +140,15 @@ def group_curve(group: Group, column: str, axis: Axis = "round") -> Curve | None
     leaves a gap. None if there is no such round.
     """
     runs = [run for run in group.averaged_runs if measured(run, column)[0].size]
-    if not runs:
-        return None
-    common = set(runs[0].rounds[measured(runs[0], column)[0]].tolist())
-    for run in runs[1:]:
-        common &= set(run.rounds[measured(run, column)[0]].tolist())
+    by_run = [set(run.rounds[measured(run, column)[0]].tolist()) for run in runs]
+    common = set.intersection(*by_run) if runs else ()
     if not common:
         return None
     rounds = np.array(sorted(common))
     xs, ys = [], []
     for run in runs:
         rows = np.searchsorted(run.rounds, rounds)
-        along = run.rounds if axis == "round" else getattr(run, axis)
-        xs.append(along[rows].astype(np.float64))
+        xs.append((run.rounds if axis == "round" else getattr(run, axis))[rows].astype(np.float64))
         values = run.columns[column][rows]
         ys.append(np.where(np.isfinite(values), values, np.nan))
     y = np.stack(ys)

@@ -216,7 +216,7 @@ class Unpaired(Paired):
         return (self.sd or 0.0) ** 2 / self.n, self.other_sd**2 / self.other_n
 
 
-def unpaired(a: Sequence[float], b: Sequence[float], level: float = LEVEL) -> Unpaired | None:
+def unpaired(a: Sequence[float], b: Sequence[float]) -> Unpaired | None:
     """The mean of a less that of b, whose runs are independent. None if one has none.
 
     >>> gap = unpaired([1.0, 3.0, 5.0], [2.0, 2.0, 2.0])
@@ -227,7 +227,7 @@ def unpaired(a: Sequence[float], b: Sequence[float], level: float = LEVEL) -> Un
     if one is None or two is None:
         return None
     spread = None if ours is None or theirs is None else ours
-    return Unpaired(one - two, spread, len(a), level, None, theirs or 0.0, len(b))
+    return Unpaired(one - two, spread, len(a), other_sd=theirs or 0.0, other_n=len(b))
 
 
 def holm(p: Sequence[float]) -> list[float]:
@@ -274,12 +274,9 @@ def cut(row: Mapping[int, float], seeds: Iterable[int]) -> dict[int, float]:
     return {seed: row[seed] for seed in seeds if seed in row}
 
 
-def against(
-    ours: Mapping[int, float], rivals: Mapping[K, Mapping[int, float]], family: int = 0
-) -> dict[K, Paired]:
+def against(ours: Mapping[int, float], rivals: Mapping[K, Mapping[int, float]]) -> dict[K, Paired]:
     """One row less each of its rivals: over the seeds that all rows have, with p corrected for the
-    number of rivals, or for a larger `family` (Holm). Rivals without any value are left out;
-    empty without a common seed.
+    number of rivals (Holm). Rivals without any value are left out; empty without a common seed.
 
     >>> gaps = against({0: 3.0, 1: 5.0, 2: 9.0}, {"a": {0: 1.0, 1: 1.0}, "b": {0: 3.0, 1: 5.0}})
     >>> gaps["a"].mean, gaps["a"].n, round(gaps["a"].p, 3), round(gaps["a"].p_holm, 3)
@@ -287,7 +284,7 @@ def against(
     """
     seeds = common_seeds([ours, *rivals.values()])
     pairs = {k: paired(cut(ours, seeds), cut(row, seeds)) for k, row in rivals.items() if row}
-    return corrected({k: gap for k, gap in pairs.items() if gap is not None}, family)
+    return corrected({k: gap for k, gap in pairs.items() if gap is not None})
 
 
 def p_text(p: float | None) -> str:

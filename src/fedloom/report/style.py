@@ -136,27 +136,20 @@ def plain(axes: Axes, x: str, y: str) -> None:
             formatter.set_useOffset(False)
 
 
-def line_with_band(
-    axes: Axes, x: Any, mean: Any, low: Any, high: Any, style: Style, faint: bool = False
-) -> Any:
-    """Draw a group's mean and, if not faint, the band of its seeds; all of few points are marked,
-    and some of many.
+def line_with_band(axes: Axes, x: Any, mean: Any, low: Any, high: Any, style: Style) -> Any:
+    """Draw a group's mean and the band of its seeds; all of few points are marked, some of many.
 
     x, mean, low, high: sequences of one length, in the units of the axes. Returns the line.
     """
     every = 1 if len(x) <= _FEW else len(x) // 10
-    (line,) = axes.plot(
-        x,
-        mean,
-        style.dash,
-        color=style.colour,
-        lw=1.1 if faint else 1.7,
-        marker="" if faint and every > 1 else style.mark,
-        markevery=every,
-        ms=3.0 if every == 1 else 4.0,
-    )
-    line.set_zorder(1 if faint else 2)
-    if not faint and list(low) != list(high):
+    look: dict[str, Any] = {
+        "color": style.colour,
+        "lw": 1.7,
+        "marker": style.mark,
+        "markevery": every,
+    }
+    (line,) = axes.plot(x, mean, style.dash, ms=3.0 if every == 1 else 4.0, **look)
+    if list(low) != list(high):
         axes.fill_between(x, low, high, color=style.colour, alpha=0.18, lw=0)
     return line
 
