@@ -54,6 +54,7 @@ def fed(tmp_path, monkeypatch):
     write_secret(made.secret("server"), b"")
     made.certificate("server").write_bytes(b"")
     monkeypatch.setattr(programs, "program", lambda name: f"/bin/{name}")
+    monkeypatch.setattr(programs, "version", lambda name: "1.42.0")
     monkeypatch.setattr(programs, "make_authority", lambda local, address: None)
     monkeypatch.setattr(programs, "_check_valid", lambda fed: None)
     return made
@@ -158,24 +159,9 @@ def test_flower_s_port_at_a_node_has_a_secret_that_is_on_no_command_line(fed, tm
 
 
 def test_a_node_that_cannot_be_protected_is_refused(fed, tmp_path, monkeypatch):
-    command = ["node", "--client", "0", str(fed.path)]
     monkeypatch.setattr(programs, "version", lambda name: "1.40.2")
-    said = str(CliRunner().invoke(deploy_command, command).exception)
-    assert "act as client 0: Flower 1.40.2 is installed, and 1.41 and 1.42 ask for a sec" in said
-    assert "--trust-local-accounts" in said and "\n" not in said
-    (supernode,) = programs.node(fed.node(0), tmp_path, protected=False)
-    assert "--isolation" not in supernode.command  # it has Flower's own executor
-
-    started = []
-    monkeypatch.setattr(programs, "node", lambda fed, place, safe: started.append(safe) or [])
-    monkeypatch.setattr(Children, "wait", lambda children: None)
-    trusting = CliRunner().invoke(deploy_command, [*command, "--trust-local-accounts"])
-    assert trusting.exit_code == 0 and "Ctrl-C ends" in trusting.output, trusting.output
-    assert started == [False]
-    monkeypatch.setattr(programs, "version", lambda name: "1.41.0")
-    assert not programs.unprotected()
-    monkeypatch.setattr(programs.os, "name", "nt")
-    assert "has no files that only their owner can read" in programs.unprotected()
+    with pytest.raises(ConfigError, match=r"act as client 0: Flower 1\.40\.2 is installed, and"):
+        programs.node(fed.node(0), tmp_path)
 
 
 def test_the_flower_that_pyproject_allows_can_be_protected():

@@ -113,39 +113,27 @@ def _check_valid(fed: Folder) -> None:
         )
 
 
-def unprotected() -> str:
-    """Why other accounts of a machine could take a node's messages; empty if they cannot. Raises
-    ConfigError if Flower is not installed.
+def node(fed: Folder, scratch: Path) -> list[Program]:
+    """A node's connection to the server, which hands what comes to the socket in `scratch`, a
+    folder for sockets and secrets. Raises ConfigError.
     """
-    if os.name != "posix":
-        return f"{sys.platform} has no files that only their owner can read"
-    program("flower-supernode")
+    settings, port, supernode = fed.settings(), _free_port(), program("flower-supernode")
     installed = version("flwr")
-    if ".".join(installed.split(".")[:2]) in PROTECTED:
-        return ""
-    return f"Flower {installed} is installed, and {' and '.join(PROTECTED)} ask for a secret"
-
-
-def node(fed: Folder, scratch: Path, protected: bool = True) -> list[Program]:
-    """A node's connection to the server, which hands what comes to the socket of a place, its own
-    folder for sockets and secrets. protected: no other account of the machine can take part.
-    Raises ConfigError.
-    """
-    settings, port = fed.settings(), _free_port()
+    if ".".join(installed.split(".")[:2]) not in PROTECTED:
+        raise ConfigError(
+            f"other accounts of this machine could act as client {fed.client}: Flower {installed} "
+            f"is installed, and {' and '.join(PROTECTED)} ask for a secret; {install('flower')}"
+        )
     check_secret(fed.secret("node"))
     if not fed.certificate("ca").is_file():
         raise ConfigError(f"'{fed.certificate('ca')}' is missing; ask who runs the server for it")
     fed.home.mkdir(mode=0o700, exist_ok=True)
-    command = [program("flower-supernode"), "--superlink", f"{settings.address}:{settings.port}"]
+    command = [supernode, "--superlink", f"{settings.address}:{settings.port}"]
     command += ["--root-certificates", str(fed.certificate("ca"))]
     command += ["--auth-supernode-private-key", str(fed.secret("node"))]
     command += ["--host", "127.0.0.1", "--port", str(port)]
     command += ["--node-config", f'socket="{scratch / "socket"}"']
-    variables, log = environment(fed), fed.path / "node.log"
-    if not protected:
-        variables |= {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"}  # seconds; 1 without
-        return [Program(command, log, variables, GAVE_UP)]
-    local = Folder(scratch)
+    variables, log, local = environment(fed), fed.path / "node.log", Folder(scratch)
     make_authority(local, "127.0.0.1")
     write_secret(secret := local.secret("executor"), secrets.token_bytes(32))
     check_secret(secret)

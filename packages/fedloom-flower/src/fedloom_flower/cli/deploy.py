@@ -15,7 +15,6 @@ import click
 
 from fedloom.cli.describe import in_json, in_tables
 from fedloom.cli.printing import as_json, folded, page_width
-from fedloom.core.extras import install
 from fedloom.errors import ConfigError
 
 from .changes import FOLDER, folder_of, renew_command, sites_command
@@ -263,12 +262,7 @@ def server_command(fed: Path) -> None:
 @click.option(
     "--data", type=click.Path(path_type=Path), help="A file that says where its data are."
 )
-@click.option(
-    "--trust-local-accounts",
-    is_flag=True,
-    help="Start even where other accounts of this machine could act as this client.",
-)
-def node_command(fed: Path, client: int, data: Path | None, trust_local_accounts: bool) -> None:
+def node_command(fed: Path, client: int, data: Path | None) -> None:
     """Run a client's half: it trains on data of its own, and sends what the settings say.
 
     It ends with an error when one of its programs has ended; systemd starts it again.
@@ -276,15 +270,10 @@ def node_command(fed: Path, client: int, data: Path | None, trust_local_accounts
     from fedloom_flower.children import Children
     from fedloom_flower.clients import KEYS_MADE_HERE
     from fedloom_flower.local_socket import LocalSocket
-    from fedloom_flower.programs import node, unprotected
+    from fedloom_flower.programs import node
     from fedloom_flower.sites import ClientSite
 
     folder = folder_of(fed).node(client)
-    if (why := unprotected()) and not trust_local_accounts:
-        raise ConfigError(
-            f"other accounts of this machine could act as client {client}: {why}; "
-            f"{install('flower')}, or give --trust-local-accounts if nobody else has an account"
-        )
     with _exclusive(folder), tempfile.TemporaryDirectory(prefix="fedloom-") as name:
         site = ClientSite(folder, data)
         scratch = Path(name)
@@ -295,7 +284,7 @@ def node_command(fed: Path, client: int, data: Path | None, trust_local_accounts
                 f"no socket can be made in '{scratch}': {error}; set TMPDIR to a short folder"
             ) from None
         with Children() as children:
-            for program in node(folder, scratch, not why):
+            for program in node(folder, scratch):
                 children.start(program)
             threading.Thread(target=listener.serve, daemon=True).start()
             rows = "a table to be described" if site.missing_rules else f"{site.examples} examples"
