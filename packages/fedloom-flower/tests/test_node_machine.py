@@ -222,7 +222,7 @@ def test_open_paths_are_exact_and_the_operator_s_token_is_not_passed_on():
         asyncio.run(Guard(None, TOKEN)({"type": "websocket", "path": "/"}, None, None))
 
 
-def test_each_start_has_a_token_of_its_own_that_is_on_no_command_line(fed):
+def test_each_start_has_a_token_of_its_own_that_is_on_no_command_line(fed, monkeypatch):
     place, seen = fed.link.secret("operator"), set()
     for _ in range(2):
         commands = programs.link(fed), programs.server_executor(fed)
@@ -232,10 +232,13 @@ def test_each_start_has_a_token_of_its_own_that_is_on_no_command_line(fed):
     assert len(seen) == 2
     config = fed.home / "config.toml"  # and what Flower says is shown without it
     says = f'echo "no way to operator:{token}@127.0.0.1"; cat "{config}" >&2; exit 1'
+    (flwr := fed.home / "flwr").write_text(f"#!/bin/sh\n{says}\n")
+    flwr.chmod(0o700)
+    monkeypatch.setattr(programs, "program", lambda name: str(flwr))
     fed.link.certificate("ca").parent.mkdir(exist_ok=True)
     fed.link.certificate("ca").write_bytes(b"")
     with pytest.raises(FlowerError, match=r"no way to operator:\.\.\.@127") as error:
-        programs._answer(fed, "flwr list", ["sh", "-c", says])
+        programs.run_flwr(fed, "list")
     assert token not in str(error.value) and token in config.read_text()
     assert mode(config) == 0o600
 
@@ -271,31 +274,19 @@ def superlink_that_answers(status, fed, monkeypatch):
 
 @pytest.mark.parametrize("status", [200, 401, 404, 500])
 def test_the_server_ends_unless_a_stranger_is_refused(status, fed, monkeypatch):
-    monkeypatch.setattr(programs, "share_keys", lambda fed: None)
-    monkeypatch.setattr(programs, "_START", 0)
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")  # not asked on this machine
     with superlink_that_answers(status, fed, monkeypatch):
         if status == 401:
-            return programs.register(fed, lambda: None)
+            return programs.wait_until_guarded(fed, lambda: None)
         with pytest.raises(FlowerError, match=rf"answered {status} .* could start runs"):
-            programs.register(fed, lambda: None)
+            programs.wait_until_guarded(fed, lambda: None)
 
 
-@pytest.mark.parametrize(
-    ("error", "says"),
-    [
-        (programs.AwayError("start it"), r"was started and does not .*server\.log"),
-        (programs.FlowerError("flwr supernode failed"), "failed"),
-    ],
-)
-def test_a_server_that_is_slow_is_not_told_to_be_started(error, says, fed, monkeypatch):
-    def answer(*_):
-        raise error
-
+def test_a_server_that_is_slow_is_not_told_to_be_started(fed, monkeypatch):
     monkeypatch.setattr(programs, "_START", 0)
-    monkeypatch.setattr(programs, "share_keys", answer)
-    with pytest.raises(programs.FlowerError, match=says):
-        programs.register(fed, lambda: None)
+    monkeypatch.setattr(programs, "_status_for_strangers", lambda fed: None)
+    with pytest.raises(programs.FlowerError, match=r"was started and does not .*server\.log"):
+        programs.wait_until_guarded(fed, lambda: None)
 
 
 def test_a_port_that_another_program_has_is_named():
@@ -452,7 +443,7 @@ def test_the_command_ends_with_what_it_started(fed, monkeypatch):
     away = Program(["/bin/false"], fed.path / "log", {})
     for name in ("link", "server_executor"):
         monkeypatch.setattr(programs, name, lambda fed: away)
-    monkeypatch.setattr(programs, "register", lambda fed, check: None)
+    monkeypatch.setattr(programs, "wait_until_guarded", lambda fed, check: None)
     done = CliRunner().invoke(deploy_command, ["server", str(fed.path)])
     assert done.exit_code and "false ended; its words are in" in str(done.exception)
 

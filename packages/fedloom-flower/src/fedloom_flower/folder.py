@@ -135,7 +135,6 @@ class Folder:
     run = _Inside("run")  # the run's folder
     app = _Inside("app")  # what Flower is given
     home = _Inside("flower")  # where Flower's programs keep their files
-    registered = _Inside("flower/registered")  # there once Flower's server knows all keys
     starts_file = _Inside("starts")  # the number of its last start
     notices_file = _Inside("notices.txt")  # what to look at before round 1, a line each
 

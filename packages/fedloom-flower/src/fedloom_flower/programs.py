@@ -23,7 +23,7 @@ from fedloom.storage.atomic import reason
 from .certificates import days_left, make_authority
 from .children import FlowerError, Program
 from .flower_app.superlink import OPERATOR
-from .folder import Folder, check_secret, write, write_secret
+from .folder import Folder, check_secret, write_secret
 
 # a node that says this will not connect again by itself, though it stays alive; and why
 GAVE_UP = {
@@ -40,10 +40,6 @@ GAVE_UP = {
 PROTECTED = ("1.41", "1.42")
 _SECONDS = 60  # for a command that asks the server
 _START = 180  # for the server's own start, which takes a minute on a busy machine
-
-
-class AwayError(FlowerError):
-    """Flower's server does not answer."""
 
 
 def program(name: str) -> str:
@@ -75,8 +71,7 @@ def environment(fed: Folder) -> dict[str, str]:
 
 def link(fed: Folder) -> Program:
     """Flower's server, which passes messages on. It obeys whoever has the token of this start,
-    which its operator alone can read, and answers nodes once their keys are registered. Raises
-    ConfigError.
+    which its operator alone can read. Raises ConfigError.
     """
     settings = fed.settings()
     for name in ("server", "ca"):
@@ -90,7 +85,6 @@ def link(fed: Folder) -> Program:
     program("flwr-serverapp")
     make_authority(fed.link, "127.0.0.1")  # so that another server.pem needs no new start
     write_secret(fed.link.secret("operator"), secrets.token_urlsafe(32).encode())
-    fed.registered.unlink(missing_ok=True)
     command = [sys.executable, "-m", "fedloom_flower.flower_app.superlink", str(fed.path)]
     variables = {"FLWR_DATABASE": str(fed.home / "state.db"), "FLWR_OIDC_ENABLED": "0"}
     return Program(command, fed.home / "server.log", environment(fed) | variables)
@@ -168,17 +162,6 @@ def _free_port() -> int:
 
 def run_flwr(fed: Folder, *words: str) -> Any:
     """What the command flwr answers, as JSON. Raises FlowerError."""
-    return _answer(fed, f"flwr {words[0]}", [program("flwr"), *words, "--format", "json"])
-
-
-def share_keys(fed: Folder) -> None:
-    """Tell Flower's server whose keys count now. Raises FlowerError."""
-    module = "fedloom_flower.flower_app.keys"
-    _answer(fed, "registering keys", [sys.executable, "-m", module, str(fed.path)])
-
-
-def _answer(fed: Folder, what: str, command: list[str]) -> Any:
-    """The JSON that a command prints, which asks Flower's server. Raises FlowerError."""
     token_file = fed.link.secret("operator")
     token = token_file.read_text(encoding="ascii") if token_file.is_file() else "none"
     connection = (
@@ -193,13 +176,14 @@ def _answer(fed: Folder, what: str, command: list[str]) -> Any:
     )
     if not fed.link.certificate("ca").is_file():  # it was never started
         _check_valid(fed)
-        raise AwayError(advice)
+        raise FlowerError(advice)
+    command = [program("flwr"), *words, "--format", "json"]
     try:
         process = subprocess.run(
             command, env=environment(fed), capture_output=True, text=True, timeout=_SECONDS
         )
     except subprocess.TimeoutExpired:
-        raise AwayError(advice) from None
+        raise FlowerError(advice) from None
     try:
         reply = json.loads(process.stdout)
     except ValueError:
@@ -208,52 +192,44 @@ def _answer(fed: Folder, what: str, command: list[str]) -> Any:
         text = " ".join(str(reply.get("error-message", reply)).split()).replace(token, "...")[-400:]
         if "SuperLink is unavailable" in text:
             _check_valid(fed)
-            raise AwayError(advice)
-        raise FlowerError(f"{what} failed: {text}")
+            raise FlowerError(advice)
+        raise FlowerError(f"flwr {words[0]} failed: {text}")
     return reply
 
 
-def register(fed: Folder, check: Callable[[], None]) -> None:
-    """Tell Flower's server the keys of all clients, once it answers. check: raises FlowerError if
-    it has ended. Raises FlowerError.
+def wait_until_guarded(fed: Folder, check: Callable[[], None]) -> None:
+    """Wait until Flower's server answers, and obeys nobody without the operator's token. check:
+    raises FlowerError if it has ended. Raises FlowerError.
     """
     end = time.monotonic() + _START
-    while True:
+    while (status := _status_for_strangers(fed)) is None:
         check()
-        try:
-            share_keys(fed)
-            _check_guarded(fed)
-            return write(fed.registered, "")
-        except FlowerError as error:
-            if time.monotonic() > end:
-                if not isinstance(error, AwayError):
-                    raise
-                raise FlowerError(
-                    f"Flower's server was started and does not answer after {_START} s: its "
-                    f"reasons are in '{fed.home / 'server.log'}'; if the machine was busy, begin "
-                    "again"
-                ) from None
-            time.sleep(0.5)
-
-
-def _check_guarded(fed: Folder) -> None:
-    """Raise FlowerError if Flower's server obeys somebody without the operator's token."""
-    trusted = ssl.create_default_context(cafile=fed.link.certificate("ca"))
-    address = "127.0.0.1", fed.settings().local_port
-    connection = http.client.HTTPSConnection(*address, timeout=_SECONDS, context=trusted)
-    try:
-        connection.request("POST", "/v1/control/list-runs")
-        status = connection.getresponse().status
-    except (OSError, http.client.HTTPException) as error:
-        raise FlowerError(f"Flower's server cannot be asked: {error}") from None
-    finally:
-        connection.close()
+        if time.monotonic() > end:
+            raise FlowerError(
+                f"Flower's server was started and does not answer after {_START} s: its reasons "
+                f"are in '{fed.home / 'server.log'}'; if the machine was busy, begin again"
+            )
+        time.sleep(0.5)
     if status != 401:
         raise FlowerError(
             f"Flower's server answered {status} to a command without the operator's token, not "
             "401: any account of this machine could start runs, so it is ended; "
             f"{install('flower')}"
         )
+
+
+def _status_for_strangers(fed: Folder) -> int | None:
+    """What Flower's server answers to a command without the token; None: it is not there."""
+    trusted = ssl.create_default_context(cafile=fed.link.certificate("ca"))
+    address = "127.0.0.1", fed.settings().local_port
+    connection = http.client.HTTPSConnection(*address, timeout=_SECONDS, context=trusted)
+    try:
+        connection.request("POST", "/v1/control/list-runs")
+        return connection.getresponse().status
+    except (OSError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()
 
 
 def begin(fed: Folder, describe: bool = False) -> str:

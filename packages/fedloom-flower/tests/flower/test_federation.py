@@ -93,7 +93,7 @@ def test_sites_and_certificate_change_while_the_run_goes_on(tmp_path):
         there.done(1)
 
         said = typed("deploy", "sites", "add", fed.path, "ulm")
-        assert "client 3 is 'ulm'; the server knows" in said
+        assert "client 3 is 'ulm', which a running server takes" in said
         (tmp_path / "mine.toml").write_text('[data]\nname = "digits"\n')
         there.node(3, site=tmp_path / "mine.toml")
         until(lambda: [0, 1, 2, 3] in present(), "the new site takes part")

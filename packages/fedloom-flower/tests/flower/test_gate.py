@@ -23,6 +23,7 @@ pytest.importorskip("flwr")
 
 from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.app import ConfigRecord, RecordDict
+from flwr.proto.fleet_pb2 import ActivateNodeRequest, RegisterNodeFleetRequest
 from flwr.proto.message_pb2 import PushObjectRequest
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 
@@ -50,7 +51,6 @@ def fed(tmp_path_factory):
     path = tmp_path_factory.mktemp("f") / "fed"
     made = make(resolve("digits", ["data.clients=3"]), path, None, ports)
     made.home.mkdir()
-    made.registered.touch()
     return made
 
 
@@ -153,12 +153,19 @@ def test_a_body_is_not_longer_than_its_route_allows(gated, key, name, most):
     assert gated(name, signed(key), b"1").status_code == 200
 
 
-def test_nodes_ask_again_until_their_keys_are_registered(fed, gated, key):
-    """Flower would refuse a key that it does not know yet, and its node would end."""
-    fed.registered.unlink()
-    assert gated("activate-node", signed(key)).status_code == 503 and not gated.seen
-    fed.registered.touch()
-    assert gated("activate-node", signed(key)).status_code == 200 and gated.seen
+def test_flower_learns_a_key_that_the_gate_has_checked(gated, key):
+    assert gated("activate-node", signed(key), b"\n\x03key").status_code == 200
+    names = [request.path.removeprefix(FLEET) for request in gated.seen]
+    assert names == ["register-node", "activate-node"]
+    assert {request.content for request in gated.seen} == {b"\n\x03key"}
+    gated("activate-node", signed(ec.generate_private_key(ec.SECP384R1())), b"")
+    assert len(gated.seen) == 2
+
+
+def test_a_request_to_activate_begins_as_one_to_register():
+    asks = ActivateNodeRequest(public_key=b"key", heartbeat_interval=30)
+    learns = RegisterNodeFleetRequest.FromString(asks.SerializeToString())
+    assert learns.public_key == b"key"
 
 
 def test_a_node_has_few_requests_under_way(fed, key):
@@ -271,7 +278,7 @@ def test_no_message_is_fetched_for_a_node_that_is_gone_or_began_anew(gated, key,
     count = len(gated.seen)
     gated.tell()
     time.sleep(0.3)
-    assert len(gated.seen) == count == (1 if why == "gone" else 2)
+    assert len(gated.seen) == count == {"gone": 1, "pull-messages": 2, "activate-node": 3}[why]
 
 
 def test_a_message_is_bytes_or_nothing():

@@ -11,6 +11,7 @@ import click
 if TYPE_CHECKING:
     from fedloom_flower.folder import Folder
 
+_TAKEN = "which a running server takes within a second"
 FOLDER = click.argument("fed", type=click.Path(path_type=Path), metavar="FOLDER")
 _KEY = click.option(
     "--key", type=click.Path(path_type=Path), help="The file of a public key that the site made."
@@ -49,7 +50,7 @@ def add_command(fed: Path, name: str, key: Path | None, examples: int | None) ->
     folder = folder_of(fed)
     i = add(folder, name, key, examples)
     where = quote(str(folder.node(i).path))
-    click.echo(f"client {i} is '{name}'; {_shared(folder)}")
+    click.echo(f"client {i} is '{name}', {_TAKEN}")
     click.echo(f"  give {where} to the site, over a channel that nobody else can read; there:")
     click.echo(f"  fedloom deploy node {i} --client {i} --data mine.toml")
 
@@ -65,7 +66,7 @@ def remove_command(fed: Path, name: str) -> None:
 
     folder = folder_of(fed)
     i = remove(folder, name)
-    click.echo(f"client {i} is out, and its number is nobody's; {_shared(folder)}")
+    click.echo(f"client {i} is out, and its number is nobody's, {_TAKEN}")
     if masked(folder):
         click.echo(f"  masked sums: each site writes removed = true for client {i} into its own")
         click.echo("  clients.toml; until then its node takes part in no smaller sum")
@@ -81,7 +82,7 @@ def key_command(fed: Path, name: str, key: Path | None) -> None:
 
     folder = folder_of(fed)
     i = change_key(folder, name, key)
-    click.echo(f"client {i} has another key; {_shared(folder)}")
+    click.echo(f"client {i} has another key, {_TAKEN}")
     if key is None:
         where = quote(str(folder.node(i).secret("node")))
         click.echo(f"  give {where} to the site, and start its node again there")
@@ -98,14 +99,3 @@ def renew_command(fed: Path) -> None:
     folder = folder_of(fed)
     renew(folder)
     click.echo(f"the certificate of '{folder.settings().run}' is {validity(folder)}")
-
-
-def _shared(fed: Folder) -> str:
-    """Tell Flower's server of it -> whether it has heard. Raises FlowerError."""
-    from fedloom_flower.programs import AwayError, share_keys
-
-    try:
-        share_keys(fed)
-    except AwayError:
-        return "the server is off, and hears of it when it starts"
-    return "the server knows"

@@ -244,12 +244,12 @@ def server_command(fed: Path) -> None:
     It ends with an error when one of its programs has ended; systemd starts it again.
     """
     from fedloom_flower.children import Children
-    from fedloom_flower.programs import link, register, server_executor
+    from fedloom_flower.programs import link, server_executor, wait_until_guarded
 
     folder = folder_of(fed)
     with Children() as children:
         children.start(link(folder))
-        register(folder, children.check)
+        wait_until_guarded(folder, children.check)
         children.start(server_executor(folder))
         settings = folder.settings()
         click.echo(f"server of '{settings.run}' at {settings.address}:{settings.port}; Ctrl-C ends")

@@ -35,6 +35,9 @@ _SECONDS = 300.0  # for the whole of a request, and for the whole of an answer
 _HOLD = 20.0  # seconds that a node waits for messages; Flower's client waits 30 for an answer
 _CHANGE = 1.0  # seconds between two looks at the list of clients, and at the certificate
 _NOTHING = 64  # bytes: a shorter answer holds no message, whose name alone is longer
+# by which Flower learns the key of a node that the gate has checked, from the first field of the
+# body with which it asks to be activated; a key that it knows it refuses to learn again
+_REGISTER = "/v1/fleet/register-node"
 _HEADERS = 1 << 14  # bytes; Flower's node sends 1,500
 
 
@@ -74,15 +77,12 @@ def _stamp(path: Path) -> tuple[int, int]:
 
 
 class Gate:
-    """An application of ASGI that passes requests of nodes on to Flower's. Until the keys of all
-    nodes are registered it has them ask again. Raises ConfigError.
-    """
+    """An application of ASGI that passes requests of nodes on to Flower's. Raises ConfigError."""
 
     def __init__(self, fed: Folder, flower: ASGIApp, refusals: Refusals) -> None:
         self._fed, self._flower, self._refusals = fed, flower, refusals
         self._admission = Admission(*public_keys(fed.clients_file))
         self._waiting: dict[str, asyncio.Task[None]] = {}  # for messages, by the node's key
-        self._registered = False
         self.news = News()
 
     async def watch(self, renew: Callable[[], object]) -> None:
@@ -103,9 +103,6 @@ class Gate:
                 raise Refusal(405, "not a POST")
             with self._admission.admitted(path, request.headers) as longest:
                 body = await _body(request, longest)
-                self._registered = self._registered or self._fed.registered.exists()
-                if not self._registered:
-                    raise Refusal(503, "this server has just begun")
                 async with asyncio.timeout(_SECONDS):
                     await self._pass(request, body, send)
         except Refusal as refusal:
@@ -128,6 +125,8 @@ class Gate:
             self._waiting.pop(node).cancel()  # it has begun anew, and nobody reads the old answer
         closed = asyncio.create_task(_disconnected(request))
         try:
+            if path.endswith("/activate-node"):
+                await self._ask(request, body, closed, _dropped, _REGISTER)
             if not path.endswith("/pull-messages"):
                 return await self._ask(request, body, closed, send)
             self._waiting[node] = closed
@@ -161,9 +160,14 @@ class Gate:
                 return answer
 
     async def _ask(
-        self, request: Request, body: bytes, closed: asyncio.Task[None], send: Send
+        self,
+        request: Request,
+        body: bytes,
+        closed: asyncio.Task[None],
+        send: Send,
+        path: str = "",
     ) -> None:
-        """Ask Flower, which reads the body that was read here."""
+        """Ask Flower, which reads the body that was read here. path: another one than asked for."""
         parts: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
         async def read() -> Message:
@@ -172,8 +176,13 @@ class Gate:
             await asyncio.wait({closed})
             return {"type": "http.disconnect"}
 
-        scope = {k: v for k, v in request.scope.items() if k != "router"} | {"query_string": b""}
+        scope = {k: v for k, v in request.scope.items() if k != "router"}
+        scope |= {"query_string": b"", "path": path or scope["path"]}
         await self._flower(scope, read, send)
+
+
+async def _dropped(message: Message) -> None:
+    """Nobody reads this answer."""
 
 
 async def _body(request: Request, longest: int) -> bytes:

@@ -39,15 +39,6 @@ PLACES = {
     "pull_task_input": f"{_NODE}:pull_task_input",
     "push_message": f"{_NODE}:push_message",
     "push_task_output": f"{_NODE}:push_task_output",
-    # keys
-    "read_superlink_connection": "flwr.cli.flower_config:read_superlink_connection",
-    "cli_output_handler": "flwr.cli.utils:cli_output_handler",
-    "flwr_cli_exc_handler": "flwr.cli.utils:flwr_cli_exc_handler",
-    "init_http_client_from_connection": "flwr.cli.utils:init_http_client_from_connection",
-    "print_json_to_stdout": "flwr.cli.utils:print_json_to_stdout",
-    "ListNodesRequest": "flwr.proto.control_pb2:ListNodesRequest",
-    "RegisterNodeRequest": "flwr.proto.control_pb2:RegisterNodeRequest",
-    "UnregisterNodeRequest": "flwr.proto.control_pb2:UnregisterNodeRequest",
 }
 
 
