@@ -182,7 +182,7 @@ def test_of_spare_clients_the_first_by_number_count_and_too_few_change_nothing(t
 
 def test_a_federations_run_names_the_command_that_goes_on_with_it(tmp_path, monkeypatch):
     fed = digits(tmp_path, EVERY)
-    how = f"`fedloom deploy resume {shlex.quote(str(fed.path))}`"
+    how = f"`fedloom deploy run {shlex.quote(str(fed.path))}`"
 
     def refused(*_):
         raise OSError(errno.ENOSPC, "No space left on device")

@@ -146,7 +146,7 @@ def altered(path: Path, size: int, digest: str | None, whole: bool = False) -> s
 def resuming(run: Path) -> str:
     """The command that resumes a run, quoted for a shell."""
     if deployed(run):
-        return f"`fedloom deploy resume {quote(str(run.parent))}`"
+        return f"`fedloom deploy run {quote(str(run.parent))}`"
     return f"`fedloom run --resume {quote(str(run))}`"
 
 

@@ -315,20 +315,10 @@ def run_command(fed: Path, quiet: bool) -> None:
             _follow(folder, number)
 
 
-@deploy_command.command("resume")
-@FOLDER
-@click.pass_context
-def resume_command(context: click.Context, fed: Path) -> None:
-    """Go on with the run: the same as `fedloom deploy run`."""
-    if not ((run := folder_of(fed).run) / "config.toml").is_file():
-        raise ConfigError(f"'{run}' holds no run yet; begin it with `fedloom deploy run`")
-    context.invoke(run_command, fed=fed)
-
-
 @deploy_command.command("stop", short_help="Stop the run after its last checkpoint.")
 @FOLDER
 def stop_command(fed: Path) -> None:
-    """Stop the run after its last checkpoint; `fedloom deploy resume` goes on with it."""
+    """Stop the run after its last checkpoint; `fedloom deploy run` goes on with it."""
     from fedloom_flower.programs import stop
 
     stopped = stop(folder_of(fed))
