@@ -12,13 +12,11 @@ import pytest
 pytest.importorskip("pandas", reason="the extra tables is not installed")
 
 from federations.places import (
-    LOGISTIC,
     Here,
     asking,
     folder,
     said_by,
     site_file,
-    site_files,
     typed,
 )
 from fedloom.cli.describe import in_tables
@@ -324,15 +322,3 @@ def test_sites_of_one_class_and_columns_without_a_common_value_are_named():
     assert notices({"a": codes, "b": codes, "c": bonn}) != []
     assert notices({"few": Description(least=10, rows=None, target="y"), "bonn": bonn}) == []
     assert "warning: kiel: all training rows are 'no'" in in_tables({"kiel": kiel})
-
-
-def test_a_site_of_one_class_is_named_before_round_1(tmp_path):
-    files = site_files(tmp_path, (12, 12, 12), (12, 12, 12))
-    head, *lines = (tmp_path / "1.csv").read_text().splitlines()
-    alike = [f"{line.rpartition(',')[0]},2" for line in lines]
-    (tmp_path / "1.csv").write_text("\n".join([head, *alike]) + "\n")
-    fed = folder(tmp_path, resolve("digits", [*LOGISTIC, "rounds=1"]), evaluate="nodes")
-    Here(fed, files).serve()
-    (said,) = fed.notices_file.read_text().splitlines()
-    assert said.startswith("client 1: all training rows are of one class: are its labels read as")
-    assert "one_class" not in fed.agreement_file.read_text()  # other sites do not learn it

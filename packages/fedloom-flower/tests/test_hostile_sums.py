@@ -79,7 +79,7 @@ OWN |= {"columns": "d"}
 
 
 def test_an_agreement_is_taken_once_and_others_may_only_come_to_it():
-    about = {"run": "r", "what": "join", "round": -1, "class_names": [], "one_class": False}
+    about = {"run": "r", "what": "join", "round": -1, "class_names": []}
     sites = {i: Site(**OWN, **about, client=i, examples=10 + i, tests=4) for i in range(3)}
     before = agree(sites, 4, [])
     for changes, follows in (

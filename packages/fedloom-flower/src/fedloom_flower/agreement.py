@@ -163,7 +163,6 @@ def site_of(data: FederatedData, question: Head) -> Site:
     # without words, and without what a site found in its own rows
     fields |= {"columns": digest({k: v for k, v in how.items() if k not in ("prepared", "sites")})}
     fields |= {"classes": data.classes or 0, "class_names": list(data.class_names)}
-    fields |= {"one_class": kind == "labels" and bool((targets == targets[:1]).all())}
     try:
         return Site(**fields)
     except ValidationError as error:

@@ -136,7 +136,6 @@ class Folder:
     app = _Inside("app")  # what Flower is given
     home = _Inside("flower")  # where Flower's programs keep their files
     starts_file = _Inside("starts")  # the number of its last start
-    notices_file = _Inside("notices.txt")  # what to look at before round 1, a line each
 
     @property
     def link(self) -> Folder:

@@ -129,8 +129,7 @@ class Measured(Head):
 class Site(Head):
     """A node's answer to "join": what the data at its place are like, and to "agree". examples,
     tests: how many there are; shape, kind: of one input; targets: labels, tokens or numbers;
-    columns: a digest of how rows become inputs; classes: the largest label + 1; one_class: all
-    training rows have the same label.
+    columns: a digest of how rows become inputs; classes: the largest label + 1.
     """
 
     kind: Literal["site"] = "site"
@@ -143,7 +142,6 @@ class Site(Head):
     columns: Name
     classes: Classes
     class_names: list[Name] = Field(max_length=1000)
-    one_class: bool
 
 
 class DigestAnswer(Head):

@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fedloom.data.own.notices import one_class
 from fedloom.errors import CompositionError, ConfigError, DataError, WireError
 from fedloom.experiment.experiment import Experiment
 from fedloom.experiment.result import Result
@@ -22,12 +21,12 @@ from .agreement import Agreement, agree, check_sums, read_agreement
 from .attendance import nobody
 from .clients import Clients
 from .engine import FederationEngine, oldest_checkpoint
-from .folder import Deployment, Folder, evaluation, owned, write
+from .folder import Deployment, Folder, owned, write
 from .membership import ChangedError, Membership
 from .message import A, DeclinedError, MissingError, Site, What
 from .message_exchange import Exchange, MessageExchange, ask
 from .privacy import deployed
-from .sites import at_server, hides, must_join, run_of, settings_of
+from .sites import at_server, must_join, run_of, settings_of
 
 _log = logging.getLogger(__name__)
 _POLL = 0.5  # seconds
@@ -71,11 +70,6 @@ def join_sites(fed: Folder, clients: Clients, exchange: MessageExchange) -> Agre
                 "nodes): write data.test_share, or data.date and data.test_from, into run.toml at "
                 "every place, or data.test into a site's mine.toml"
             )
-        config, by = settings_of(fed), fed.settings().evaluate
-        notices = [one_class(clients.label(i)) for i, site in sites.items() if site.one_class]
-        if by == "nobody" or (by == "nodes" and hides(config)):
-            notices.append(evaluation(by, config.values["rounds"]))
-        write(fed.notices_file, "".join(f"{line}\n" for line in notices))
         _ask_all(fed, clients, exchange, "agree", {"agreed": agreement.model_dump_json().encode()})
         write(fed.agreement_file, agreement.model_dump_json() + "\n")
     return agreement

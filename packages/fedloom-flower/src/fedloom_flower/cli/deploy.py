@@ -348,7 +348,7 @@ def status_command(fed: Path) -> None:
         rows += [(f"client {i}", why) for i, why in log[-1]["refused"].items()]
         rows += [(f"client {i} waits", why) for i, why in log[-1].get("waits", {}).items()]
     rows += [("certificate", validity(folder))]
-    click.echo("\n".join([table(rows), *_agreement_line(folder), *_warnings(folder)]))
+    click.echo("\n".join([table(rows), *_agreement_line(folder)]))
     where = folder.attendance(private).parent
     if summary := attendance(where, [e.name for e in read_clients(folder.clients_file).client]):
         click.echo("\n".join(["", table([summary.heads, *summary.lines]), *summary.left]))
@@ -359,14 +359,13 @@ def _follow(fed: Folder, number: str) -> None:
     from fedloom.report.runs import read_rows
 
     click.echo(f"run {number}; Ctrl-C ends this view, `fedloom deploy stop {fed.path}` the run")
-    count, warnings_shown = len(read_rows(fed.run / "rounds.jsonl")), False
+    count, agreed = len(read_rows(fed.run / "rounds.jsonl")), False
 
     def look() -> None:
-        nonlocal count, warnings_shown
-        if not warnings_shown and fed.agreement_file.is_file():
-            for line in [*_agreement_line(fed), *_warnings(fed)]:
-                click.echo(line)
-            warnings_shown = True
+        nonlocal count, agreed
+        if not agreed and (lines := _agreement_line(fed)):
+            click.echo(lines[0])
+            agreed = True
         rows = read_rows(fed.run / "rounds.jsonl")
         for row in rows[count:]:
             click.echo(_format_round(row, fed))
@@ -408,13 +407,6 @@ def _agreement_line(fed: Folder) -> list[str]:
 
     agreement = read_agreement(fed.agreement_file)
     return [] if agreement is None else [agreement.digest_line]
-
-
-def _warnings(fed: Folder) -> list[str]:
-    """What an operator should look at, as the server noted it before round 1."""
-    file = fed.notices_file
-    lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
-    return [f"warning: {line}" for line in lines]
 
 
 def _format_round(row: dict[str, Any], fed: Folder) -> str:
