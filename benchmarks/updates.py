@@ -52,7 +52,7 @@ class Case:
         srv = loop.plan.algorithm.server_init(x, probe)
         self.msg = loop.plan.algorithm.broadcast(srv)
         asked = TrainTask(self.msg, self.buffers, {}, [CLIENT], 0)
-        self.share = self.engine._client.downloads(asked)[1.0]
+        self.share = self.engine.client.downloads(asked)[1.0]
         other = experiment(**settings).build()
         node = Node(other.plan, other.fed, other.net, CLIENT, folder, "r")
         self.round(0)

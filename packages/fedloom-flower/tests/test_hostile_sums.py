@@ -28,7 +28,7 @@ from fedloom_flower import masked_sums
 from fedloom_flower.agreement import Agreement, agree, read_agreement
 from fedloom_flower.cli.deploy import _follow
 from fedloom_flower.engine import FederationEngine
-from fedloom_flower.masked_answers import ExpectedCohorts
+from fedloom_flower.masked_rounds import ExpectedCohorts
 from fedloom_flower.message import ANSWER, Refusal, Site, decode, encode
 from fedloom_flower.node import Node
 from fedloom_flower.sites import ClientSite

@@ -23,7 +23,7 @@ TREES = {p: ast.parse(p.read_text()) for p in sorted(SOURCE.rglob("*.py"))}
 FLOWER = importlib.util.find_spec("flwr") is not None
 NAMES = [m.name for m in pkgutil.walk_packages(fedloom_flower.__path__, "fedloom_flower.")]
 DOCUMENTED = {"flwr.app", "flwr.serverapp", "flwr.clientapp"}
-OWN = ("certificates.py", "masked_answers.py", "masked_sums.py")
+OWN = ("certificates.py", "masked_rounds.py", "masked_sums.py")
 
 
 def imported(tree):

@@ -34,7 +34,7 @@ from fedloom.submodels import FedBN, HeteroFL
 from fedloom_flower import masked_sums
 from fedloom_flower.check import check
 from fedloom_flower.engine import FederationEngine
-from fedloom_flower.masked_answers import identity_of
+from fedloom_flower.masked_rounds import identity_of
 from fedloom_flower.masked_sums import Identity
 from fedloom_flower.message import ASK, decode, encode
 from fedloom_flower.new import make as make_folder

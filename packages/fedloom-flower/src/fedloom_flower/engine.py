@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from safetensors.torch import save
 
@@ -36,13 +35,12 @@ from fedloom.storage.manifest import round_folders
 
 from .attendance import KIND, Attendance, RefusedUpdate, SpareError
 from .downlink import Downlink
-from .masked_rounds import Answers, MaskedRound, MaskedRun
+from .masked_rounds import MaskedRound
 from .message import (
     A,
     Ask,
     DeclinedError,
     Head,
-    Masks,
     Measured,
     MissingError,
     Update,
@@ -59,17 +57,6 @@ _log = logging.getLogger(__name__)
 Parts = dict[str, bytes]
 _STARTS = 20  # bits of an attempt below the number of its start
 _BARE = ("keys", "unmask")  # exchanges without a broadcast
-
-
-class CohortRequest(NamedTuple):
-    """What is asked of which clients: {client: the round of its last update}, -1 if there is none.
-    first: the place of the first one in its cohort.
-    """
-
-    what: What
-    round: int
-    last: dict[int, int]
-    first: int
 
 
 class FederationEngine:
@@ -114,38 +101,34 @@ class FederationEngine:
         self._updates, self._tests, self._rehearsal = updates, tests, rehearsal
         self.attendance = Attendance(min_updates, max_failed_rounds, redraws)
         self.refused: list[RefusedUpdate] = []
-        self._agreement = agreement
+        self.agreement = agreement
         self._subject: tuple[What, int] = ("round", -2)  # what the answers below are about
         self._answers: dict[int, bytes] = {}
-        self._masking: MaskedRun | None = None
 
     @property
     def private(self) -> bool:
         """Whether nobody may know who takes part."""
-        return self._client.aggregation.unkeyed
+        return self.client.aggregation.unkeyed
 
     def open(self, plan: Plan, fed: Federation, net: Net) -> None:
         """Prepare the run. Raises CompositionError for a plan that cannot be deployed."""
         refuse(plan)
         refuse_at_server(plan, fed, bool(self._tests), self._rehearsal)
-        self._client = client = Client(plan, fed, net)
-        aggregation, link = client.aggregation, client.link.link
+        self.client = Client(plan, fed, net)
+        aggregation, link = self.client.aggregation, self.client.link.link
         if aggregation.private:
             self.attendance.redraws = 0
         keep_memory()
         self._plan, self._fed, self._net = plan, fed, net
         self._down = Downlink(link.codes_down, net)
         trace = trace_of(plan, net)
-        self._like, self._answer = trace.up, question_of(plan, trace)[1]
-        self._weighs_itself = Trait.WEIGHS_ITSELF in plan.algorithm.traits
-        if self._weighs_itself:
+        self.like, self._answer = trace.up, question_of(plan, trace)[1]
+        self.weighs_itself = Trait.WEIGHS_ITSELF in plan.algorithm.traits
+        if self.weighs_itself:
             text = "%s: a client says itself how much its update counts; trust those who take part"
             _log.warning(text, plan.algorithm.method)
         server_state = {ACCUMULATED, CHANGE} & set(plan.algorithm.compressible_up.values())
         self._mirrors = link.mirrored or bool(server_state)
-        if isinstance(aggregation, IntegerRing) and aggregation.masked:
-            arguments = client, aggregation, self._like, self._weighs_itself, self.run, self
-            self._masking = MaskedRun(*arguments, self._agreement)
 
     def map(self, what: Request, task: TrainTask) -> RangeResult:
         """Ask clients for something, and add up what comes. Raises TooFewError if a round is to
@@ -168,19 +151,19 @@ class FederationEngine:
         again in it.
         """
         round, downloads = task.round, self._downloads(task)
-        last, masked = _last(task.memories, task.cohort), self._masking
+        last, aggregation = _last(task), self.client.aggregation
 
         def take(i: int) -> tuple[Rec, ClientCost]:
             download = downloads[self._fed.capacity(i)]
             return self._take_update(i, download, round, last[i], task.scale)
 
-        if masked is None:
-            out = self._collect(CohortRequest("round", round, last, task.first), downloads, take)
+        if isinstance(aggregation, IntegerRing) and aggregation.masked:
+            out = self._masked_round(aggregation, task, downloads)
         else:
-            out = self._masked_round(masked, task, downloads)
+            out = self._collect("round", task, downloads, take)
         if self.attendance.counts(round):
             # with other answers, or other masks, it would be another update
-            kept = masked is None and not self._plan.algorithm.asks
+            kept = not (aggregation.masked or self._plan.algorithm.asks)
             try:
                 out = self.attendance.conclude(out, self.refused, round, kept)
             except TooFewError as few:
@@ -192,7 +175,7 @@ class FederationEngine:
         return out
 
     def _masked_round(
-        self, masked: MaskedRun, task: TrainTask, downloads: dict[float, Download]
+        self, aggregation: IntegerRing, task: TrainTask, downloads: dict[float, Download]
     ) -> RangeResult:
         """The exchanges where clients mask their updates. Of a round whose sum is known there is no
         other sum, which could tell single updates: then no update counts.
@@ -202,41 +185,39 @@ class FederationEngine:
             return RangeResult([], {}, costs)
         self._subject = ("keys", -2)  # no answer of an earlier draw counts: its masks are others
         download = next(iter(downloads.values()))  # all hold the whole model
-        return MaskedRound(masked, task, download, self._packet(download)).result()
+        return MaskedRound(self, aggregation, task, download).result()
 
     def _ask(self, task: TrainTask) -> RangeResult:
         """The answers of a cohort before its local steps."""
         round, downloads = task.round, self._downloads(task)
 
         def take(i: int) -> tuple[Rec, ClientCost]:
-            head, packet = self._read_answer(i, "question", round, Update)
+            head, packet = self.read_answer(i, Update)
             download = downloads[self._fed.capacity(i)]
             answer = read(packet, download.view.take(self._answer), "the answer")
-            part = weighed(self._client, answer, download, round, i)
+            part = weighed(self.client, answer, download, round, i)
             _check_sum(part, len(task.cohort))
             return part, cost(i, 0, head, download.down, nbytes(answer))
 
-        request = CohortRequest("question", round, _last(task.memories, task.cohort), task.first)
-        out = self._collect(request, downloads, take)
+        out = self._collect("question", task, downloads, take)
         self.attendance.note_answers(out, self.refused, round)
         return out
 
     def _probe(self, task: TrainTask) -> RangeResult:
         """What clients send before round 1."""
         like, clients = probe_of(self._plan, self._net), task.cohort
-        download = self._client.download(self._client.views.whole, task.msg, task.buffers)
+        download = self.client.download(self.client.views.whole, task.msg, task.buffers)
         download = download._replace(down=nbytes(task.msg), wire=download.view, shared_buffers=None)
 
         def take(i: int) -> tuple[Rec, ClientCost]:
-            head, packet = self._read_answer(i, "probe", -1, Update)
+            head, packet = self.read_answer(i, Update)
             up = read(packet, like, "the answer before round 1")
             part = weighed_probe(self._fed, up, i)
             _check_sum(part, len(clients))
             return part, cost(i, 0, head, download.down, nbytes(up))
 
-        request = CohortRequest("probe", -1, dict.fromkeys(clients, -1), task.first)
         downloads = dict.fromkeys(map(self._fed.capacity, clients), download)
-        out = self._collect(request, downloads, take)
+        out = self._collect("probe", task, downloads, take)
         if not any(s.answered for s in out.stats):
             raise ConfigError("no client answered before round 1, so the method cannot begin")
         return out
@@ -267,28 +248,29 @@ class FederationEngine:
     # ------------------------------------------------------------------------------------ messages
     def _downloads(self, task: TrainTask) -> dict[float, Download]:
         with one_thread(self._fed.local.precision):
-            return self._client.downloads(task)
+            return self.client.downloads(task)
 
     def _collect(
         self,
-        request: CohortRequest,
+        what: What,
+        task: TrainTask,
         downloads: dict[float, Download],
         take: Callable[[int], tuple[Rec, ClientCost]],
     ) -> RangeResult:
         """Ask clients, and add up the parts that `take` makes of their answers."""
-        packets = {c: self._packet(download) for c, download in downloads.items()}
-        self._send(request, {i: packets[self._fed.capacity(i)] for i in request.last})
+        packets = {c: self.packet(download) for c, download in downloads.items()}
+        self.send(what, task, {i: packets[self._fed.capacity(i)] for i in task.cohort})
         out, count = RangeResult([], {}, []), 0
-        for place, i in enumerate(request.last, request.first):
+        for place, i in enumerate(task.cohort, task.first):
             part = None
             try:
-                if request.what != "probe" and count == self._updates:
+                if what != "probe" and count == self._updates:
                     raise SpareError(f"{count} updates are enough")
                 with one_thread(self._fed.local.precision):
                     part, bill = take(i)
                 count += 1
             except WireError as error:
-                self.refuse(request.round, i, error)
+                self.refuse(task.round, i, error)
                 bill = ClientCost(i, False, 0.0, 0, 0, downloads[self._fed.capacity(i)].down, {})
             out.stats.append(bill)
             push(out.nodes, 0, place, part)
@@ -300,63 +282,47 @@ class FederationEngine:
         self.refused.append(RefusedUpdate(round, i, why, kind))
         _log.warning("round %d: client %d: not counted: %s", round + 1, i, why)
 
-    def ask_clients(
-        self, task: TrainTask, what: What, packets: Mapping[int, Parts], enough: int | None
-    ) -> Answers:
-        """See masked_rounds.RoundExchange."""
-        last = {i: n for i, n in _last(task.memories, task.cohort).items() if i in packets}
-        self._send(CohortRequest(what, task.round, last, task.first), packets, enough)
-        out: Answers = {}
-        for i in last:
-            try:
-                kind: type[Update | Masks] = Masks if what in _BARE else Update
-                head, parts = self._read_answer(i, what, task.round, kind)
-                if isinstance(head, Update):  # it has read the broadcast
-                    self._down.forget(i, False)
-                    if head.lost:
-                        self._check_lost(task.round, i)
-                out[i] = head, parts
-            except WireError as error:
-                out[i] = error
-        return out
-
-    def _packet(self, sent: Download) -> dict[str, bytes]:
+    def packet(self, sent: Download) -> Parts:
         """A broadcast, and what a client needs to know its part of the model."""
         record = rec(msg=sent.wire.take(sent.msg), buffers=sent.travelling(sent.buffers))
         packet = pack(record)
-        if view := self._client.views.told(sent.view)._asdict():
+        if view := self.client.views.told(sent.view)._asdict():
             packet["view"] = save({k: v.cpu().contiguous() for k, v in view.items()})
         return packet
 
-    def _send(
-        self, request: CohortRequest, packets: Mapping[int, Parts], target: int | None = None
+    def send(
+        self,
+        what: What,
+        task: TrainTask,
+        packets: Mapping[int, Parts],
+        target: int | None = None,
     ) -> None:
         """Exchange messages with those whose answer is not here. target: so many answers beside
         those that are here are enough; None: as many as the round takes.
         """
-        if self._subject != (request.what, request.round):
-            self._subject, self._answers = (request.what, request.round), {}
+        if self._subject != (what, task.round):
+            self._subject, self._answers = (what, task.round), {}
             self._attempt += self._attempt > 0
-        kept, messages = self._oldest_round(), {}
-        for i, taken in request.last.items():
-            if i not in self._answers:
-                what, round = self._subject
-                base = Ask(run=self.run, what=what, round=round, client=i, taken=taken, kept=kept)
-                head = base.model_copy(update={"attempt": self._attempt})
-                packet = (
-                    packets[i] if what in _BARE else self._down.packet(packets[i], i, taken, round)
-                )
-                messages[i] = encode(head, packet)
+        kept, last, messages = self._oldest_round(), _last(task), dict[int, bytes]()
+        about = {"run": self.run, "what": what, "round": task.round, "attempt": self._attempt}
+        for i, packet in packets.items():
+            if i in self._answers:
+                continue
+            head = Ask.model_validate(about | {"client": i, "taken": last[i], "kept": kept})
+            bare = what in _BARE
+            sent = packet if bare else self._down.packet(packet, i, last[i], task.round)
+            messages[i] = encode(head, sent)
         if messages:
             if target is None:
-                most = len(request.last) if self._updates is None else self._updates
-                target = most - (len(request.last) - len(messages))
+                most = len(packets) if self._updates is None else self._updates
+                target = most - (len(packets) - len(messages))
             enough = max(min(len(messages), target), 1)
             answers = self._exchange(messages, self.deadline, enough)
             self._answers |= {i: raw for i, raw in answers.items() if i in messages}
 
-    def _read_answer(self, i: int, what: What, round: int, kind: type[A]) -> tuple[A, Parts]:
-        """A client's answer of a kind. Raises WireError if there is none."""
+    def read_answer(self, i: int, kind: type[A]) -> tuple[A, Parts]:
+        """A client's answer of a kind to what was sent last. Raises WireError if there is none."""
+        what, round = self._subject
         question = Head(run=self.run, what=what, round=round, client=i)
         try:
             return answer_to(question, self._answers.get(i), kind)
@@ -367,14 +333,22 @@ class FederationEngine:
                 self._down.forget(i, declined.lost)
             raise
 
-    def _check_lost(self, round: int, i: int) -> None:
-        """Say that a client's state is lost. Raises WireError if it cannot go on without."""
-        if self._mirrors:
+    def read_update(self, i: int) -> tuple[Update, Parts]:
+        """A client's update in a round. Raises WireError if there is none, or if the client's state
+        is lost and it cannot go on without.
+        """
+        head, packet = self.read_answer(i, Update)
+        self._down.forget(i, False)  # it has read the broadcast
+        if head.lost and self._mirrors:
             raise WireError(
                 "its client state is lost, and the server's state holds its part: this client "
                 "cannot go on in this run"
             )
-        _log.warning("round %d: client %d has lost its state and begins anew", round + 1, i)
+        if head.lost:
+            _log.warning(
+                "round %d: client %d has lost its state and begins anew", head.round + 1, i
+            )
+        return head, packet
 
     def _take_update(
         self,
@@ -385,15 +359,12 @@ class FederationEngine:
         scale: float = 1.0,
     ) -> tuple[Rec, ClientCost]:
         """A client's part of the sums, and its cost. Raises WireError for what cannot be taken."""
-        head, packet = self._read_answer(i, "round", round, Update)
-        self._down.forget(i, False)
-        if head.lost:
-            self._check_lost(round, i)
+        head, packet = self.read_update(i)
         buffer_bytes = packet.pop("buffers", b"")
         sent = {name: len(raw) for name, raw in packet.items()}
-        leaves, buffers = self._client.leaves, download.buffers
-        link, like = self._client.link.link, download.wire.take(download.view.take(self._like))
-        own_weight = self._weighs_itself
+        leaves, buffers = self.client.leaves, download.buffers
+        link, like = self.client.link.link, download.wire.take(download.view.take(self.like))
+        own_weight = self.weighs_itself
         weight = LONGEST if own_weight else self._fed.weight(i)
         try:
             if leaves is not None:  # of integers
@@ -405,10 +376,10 @@ class FederationEngine:
             up = link.receive(packet, download.wire.layout, like, weight)
             if not own_weight:
                 up = up._replace(weight=weight)  # a client does not say how much it counts
-            rates = self._client.steps.rates(i, round)
-            job = self._client.steps.job(i, round, last, download, rates)
+            rates = self.client.steps.rates(i, round)
+            job = self.client.steps.job(i, round, last, download, rates)
             job = job.at(lr=rates[-1], step=len(rates) - 1.0)
-            part = self._client.server_half(up, client_buffers, job, download, i, round, scale)
+            part = self.client.server_half(up, client_buffers, job, download, i, round, scale)
         except FedloomError as error:
             raise WireError(str(error)) from None
         if not finite(part):
@@ -432,6 +403,6 @@ def oldest_checkpoint(run: Path) -> int:
     return min((int(p.name) for p in round_folders(run / "checkpoints")), default=0)
 
 
-def _last(memories: dict[int, Rec], cohort: list[int]) -> dict[int, int]:
+def _last(task: TrainTask) -> dict[int, int]:
     """{client: the round of its last update that was taken}, -1 if there is none."""
-    return {i: int(memories[i].last) if i in memories else -1 for i in cohort}
+    return {i: int(task.memories[i].last) if i in task.memories else -1 for i in task.cohort}

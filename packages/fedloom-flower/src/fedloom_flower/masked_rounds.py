@@ -1,65 +1,64 @@
-"""A round of masked updates, at the server: keys, the round itself, and what gives its sum."""
+"""A round of masked updates at both halves: keys, the round itself, and what gives its sum."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import NamedTuple, Protocol
+import hashlib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from cryptography.hazmat.primitives import serialization
+from torch import Tensor
 
 from fedloom.aggregation.integer_ring import IntegerRing
-from fedloom.core.vector import Rec, rec
-from fedloom.core.wire import nbytes, unpack
+from fedloom.core.vector import Rec, fields, rec
+from fedloom.core.wire import nbytes, pack, unpack
 from fedloom.engines.client_results import ClientCost, RangeResult, TrainTask, cost
-from fedloom.engines.client_round import Client
 from fedloom.engines.summation import push, spread
-from fedloom.errors import NotFiniteError, WireError
+from fedloom.errors import ConfigError, NotFiniteError, WireError
+from fedloom.federation.sampling import ClientSampler
 from fedloom.stage import Download
+from fedloom.storage.atomic import write_atomic
 
-from .masked_answers import digest_of, packet_of, summed_like
-from .masked_sums import UnmaskingServer, new_session
-from .message import Masks, MissingError, Update, What
+from .folder import Folder
+from .masked_sums import (
+    CURVE,
+    Identity,
+    MaskingClient,
+    Session,
+    UnmaskingServer,
+    Words,
+    new_session,
+    session_of,
+)
+from .message import Ask, Masks, MissingError, Update, What, encode
+from .node_records import Record, read_record
+
+if TYPE_CHECKING:
+    from .engine import FederationEngine
 
 Parts = dict[str, bytes]
 Take = Callable[[int, bytes], None]  # a client, and what it sent
-Answers = dict[int, "tuple[Update | Masks, Parts] | WireError"]
 
 
-class RoundExchange(Protocol):
-    """What the engine does for a masked round."""
-
-    def ask_clients(
-        self, task: TrainTask, what: What, packets: Mapping[int, Parts], enough: int | None
-    ) -> Answers:
-        """Send, and wait for so many answers, or for all -> what came of each client."""
-
-    def refuse(self, round: int, i: int, error: WireError) -> None:
-        """List a client whose update does not count."""
-
-
-class MaskedRun(NamedTuple):
-    """What the server knows of all rounds. like: the fields of an update in integers; itself:
-    whether clients say themselves how much they count; name: of every message; agreement: a digest
-    of what all agreed on, see MaskedAnswers.
-    """
-
-    client: Client
-    aggregation: IntegerRing
-    like: Rec
-    itself: bool
-    name: str
-    exchange: RoundExchange
-    agreement: str = ""
-
-
+# ------------------------------------------------------------------------------------ at the server
 class MaskedRound:
-    """One draw of a round. download: what all its clients are sent, as `packet`."""
+    """One draw of a round. download: what all its clients are sent."""
 
-    def __init__(self, run: MaskedRun, task: TrainTask, download: Download, packet: Parts) -> None:
-        self._run, self._task, self._download, self._packet = run, task, download, packet
-        cohort, t = task.cohort, task.round
+    def __init__(
+        self,
+        engine: FederationEngine,
+        aggregation: IntegerRing,
+        task: TrainTask,
+        download: Download,
+    ) -> None:
+        self._engine, self._task, self._download = engine, task, download
+        cohort, name = task.cohort, engine.run + engine.agreement
         self._down, self._up = dict.fromkeys(cohort, 0), dict.fromkeys(cohort, 0)
-        self._like = summed_like(run.like, download)
-        thresholds = run.aggregation.needed(len(cohort))
-        self._session, self._opening = new_session(run.name + run.agreement, t, cohort, thresholds)
+        self._like = summed_like(engine.like, download)
+        thresholds = aggregation.needed(len(cohort))
+        self._session, self._opening = new_session(name, task.round, cohort, thresholds)
         values = sum(nbytes(self._like).values()) // 8
         self._sum = UnmaskingServer(self._session, values, digest_of(download))
 
@@ -91,15 +90,18 @@ class MaskedRound:
         """Tell clients, and have `take` read what they answer -> the headers of those whose answer
         could be read, and who has not answered yet. enough: as many answers are waited for.
         """
-        heads, silent, t = dict[int, Update | Masks](), list[int](), self._task.round
-        first = self._packet if what == "round" else {}
+        heads, silent, engine = dict[int, Update | Masks](), list[int](), self._engine
+        first = engine.packet(self._download) if what == "round" else {}
         packets = {i: first | {"masks": raw} for i, raw in blocks.items()}
-        for i, answer in self._run.exchange.ask_clients(self._task, what, packets, enough).items():
-            self._down[i] += len(blocks[i])
+        engine.send(what, self._task, packets, enough)
+        for i, block in blocks.items():
+            self._down[i] += len(block)
             try:
-                if isinstance(answer, WireError):
-                    raise answer
-                head, parts = answer
+                head: Update | Masks
+                if what == "round":
+                    head, parts = engine.read_update(i)
+                else:
+                    head, parts = engine.read_answer(i, Masks)
                 if set(parts) != {"masks"}:
                     raise WireError("an answer to a masked sum that has not its block")
                 take(i, parts["masks"])
@@ -108,7 +110,7 @@ class MaskedRound:
                 heads[i] = head
             except WireError as error:
                 if what != "unmask":  # whose update is in the sum by then
-                    self._run.exchange.refuse(t, i, error)
+                    engine.refuse(self._task.round, i, error)
                 elif isinstance(error, MissingError):
                     silent.append(i)
         return heads, silent
@@ -126,7 +128,7 @@ class MaskedRound:
 
     def _refuse(self, clients: Mapping[int, object], why: str) -> None:
         for i in clients:
-            self._run.exchange.refuse(self._task.round, i, WireError(why))
+            self._engine.refuse(self._task.round, i, WireError(why))
 
     def _unmask(self, left: list[int]) -> None:
         """Ask until enough shares are here. Raises WireError if they do not come."""
@@ -141,17 +143,17 @@ class MaskedRound:
             if before - len(left) < lacking:  # in all its time
                 raise WireError(f"it lacks the shares of {self._sum.lacking} clients")
 
-    # -------------------------------------------------------------------------------------- the sum
     def _leaves(self, updates: Mapping[int, Update]) -> Rec:
         """The sum of their leaves. Raises NotFiniteError for integers that no such sum has, as
         where masks do not cancel.
         """
-        download, run, leaves = self._download, self._run, self._run.client.leaves
+        download, client, itself = self._download, self._engine.client, self._engine.weighs_itself
+        leaves = client.leaves
         assert leaves is not None
-        weights = [1.0 if run.itself else run.client.fed.weight(i) for i in updates]
+        weights = [1.0 if itself else client.fed.weight(i) for i in updates]
         parts = [leaves.expected_leaf(weight, download.buffers) for weight in weights]
         up = unpack(packet_of(self._sum.sum(), self._like), self._like)
-        if not run.itself:
+        if not itself:
             up = up._replace(weight=sum(leaf.weight for leaf in parts))
         travelling = up.buffers if "buffers" in up._fields else download.buffers[:0].long()
         rest = sum((leaf.buffers for leaf in parts), download.buffers.long() * 0)
@@ -166,5 +168,203 @@ class MaskedRound:
         down = (self._download.down if informed else {}) | {"masks": self._down[i]}
         if head is None:
             return ClientCost(i, False, 0.0, 0, 0, down, {})
-        steps = len(self._run.client.steps.rates(i, self._task.round))
+        steps = len(self._engine.client.steps.rates(i, self._task.round))
         return cost(i, steps, head, down, nbytes(self._like) | {"masks": self._up[i]})
+
+
+# ------------------------------------------------------------------------------------ at a node
+class ExpectedCohorts(NamedTuple):
+    """The cohorts that a node's own settings have. removed: clients that its own clients.toml marks
+    so.
+    """
+
+    cohorts: ClientSampler
+    removed: Callable[[], Collection[int]] = frozenset
+
+    def check(self, members: Sequence[int], round: int) -> None:
+        """Raise WireError for a sum of fewer clients, or of others, than the settings have."""
+        size, removed = self.cohorts.size, {*self.removed()}
+        if isinstance(size, Sequence):
+            expected = {*size[round % len(size)]} - removed
+            if {*members} != expected:
+                raise WireError(
+                    f"the masked sum is said to be of the clients {[*members]}, and the list of "
+                    f"round {round + 1} has {sorted(expected)}"
+                )
+            return
+        count = min(self.cohorts.largest, self.cohorts.population - len(removed))
+        if len(members) != count:
+            raise WireError(
+                f"the masked sum is said to be of {len(members)} clients, and a round has {count} "
+                "by this node's own run.toml and clients.toml; a site that was taken out is marked "
+                "removed = true there"
+            )
+
+
+class UnmaskedSums(Record):
+    """What a node has given its shares of: the last round of a run, and {digest of a broadcast: the
+    clients of the sum}.
+    """
+
+    run: str
+    round: int
+    models: dict[str, str] = {}
+
+
+class MaskedAnswers:
+    """What a node does for masked sums, of which it has one at a time. Its secrets are in memory
+    alone: a node that begins anew has no part in the sum of then.
+
+    A round is unmasked once: its update would be the same again, and two sums of which one has a
+    client more tell that client's update. So would two rounds that begin with one model: of such
+    all are of the same clients. The folder has a file that says which rounds and models those were.
+    With noise of clients a round is masked once: another draw's noise would cost as much again.
+
+    cohorts: who may be in a sum, see ExpectedCohorts; agreement: a digest of what all agreed on. A
+    member that was told of another agreement cannot open this one's shares.
+    """
+
+    def __init__(
+        self,
+        aggregation: IntegerRing,
+        client: int,
+        identity: Identity,
+        folder: Path,
+        cohorts: ExpectedCohorts | None = None,
+        agreement: str = "",
+    ) -> None:
+        self._aggregation, self._i, self._identity = aggregation, client, identity
+        self._file, self._cohorts, self._agreement = folder / "unmasked.json", cohorts, agreement
+        self._sum: tuple[int, Session, MaskingClient] | None = None
+        self._model = b""  # a digest of the broadcast of this sum
+
+    def keys(self, ask: Ask, parts: Parts) -> bytes:
+        """The answer before the round. Raises WireError, ConfigError."""
+        if ask.round <= (last := self._read_unmasked(ask.run).round):
+            raise WireError(
+                f"this node has taken part in the sum of round {last + 1} of this run: another sum "
+                f"of round {ask.round + 1} could tell single updates. For a run that begins anew "
+                f"its site deletes '{self._file.name}' in '{self._file.parent.name}'"
+            )
+        run = ask.run + self._agreement
+        session = session_of(run, ask.round, _block(parts), self._aggregation.needed)
+        self._aggregation.check(len(session.members))
+        if (
+            self._i not in session.members
+            or not set(session.members) <= self._identity.clients.keys()
+        ):
+            raise WireError("the masked sum is said to be of clients that clients.toml has not")
+        if self._cohorts is not None:
+            self._cohorts.check(session.members, ask.round)
+        self._sum = ask.round, session, MaskingClient(session, self._i, self._identity)
+        return _encode_masks(ask, self._sum[2].keys())
+
+    def take_keys(self, ask: Ask, parts: Parts) -> bytes:
+        """Take the others' keys out of a round's message. Raises WireError."""
+        self._session_of(ask.round)
+        return _block(parts)
+
+    def masked(self, ask: Ask, keys: bytes, packet: Parts, like: Rec, download: Download) -> Parts:
+        """An update as it would travel, masked. like: its fields (d,). Raises WireError and
+        OSError.
+        """
+        values, self._model = words_of(packet, summed_like(like, download)), digest_of(download)
+        masks = self._session_of(ask.round)[1].masked(keys, values, self._model)
+        if self._aggregation.private:
+            self._record(ask, {})
+        return {"masks": masks}
+
+    def unmask(self, ask: Ask, parts: Parts) -> bytes:
+        """The answer behind the round. Raises WireError, OSError."""
+        session, member = self._session_of(ask.round)
+        flags = _block(parts)
+        model = self._model.hex()
+        clients = ",".join(map(str, session.members_of(flags)))
+        if (previous := self._read_unmasked(ask.run).models.get(model, clients)) != clients:
+            raise WireError(
+                f"this node has given its shares of a sum from this very model, of the clients "
+                f"{previous}: one of the clients {clients} could tell single updates"
+            )
+        shares = member.unmask(flags)
+        self._record(ask, {model: clients})
+        return _encode_masks(ask, shares)
+
+    def _record(self, ask: Ask, new: dict[str, str]) -> None:
+        models = self._read_unmasked(ask.run).models | new
+        record = UnmaskedSums(run=ask.run, round=ask.round, models=models)
+        write_atomic(self._file, record.model_dump_json())
+
+    def _session_of(self, round: int) -> tuple[Session, MaskingClient]:
+        if self._sum is None or self._sum[0] != round:
+            raise WireError("this node has no keys for the masked sum: it began after they went")
+        return self._sum[1:]
+
+    def _read_unmasked(self, run: str) -> UnmaskedSums:
+        """What it has unmasked of this run."""
+        what = "the record of sums that this node has unmasked"
+        cure = "begin another run, or delete it for a run that begins"
+        record = read_record(UnmaskedSums, self._file, what, cure)
+        return record if record and record.run == run else UnmaskedSums(run=run, round=-1)
+
+
+def _block(parts: Parts) -> bytes:
+    return parts.pop("masks", b"")
+
+
+def _encode_masks(ask: Ask, raw: bytes) -> bytes:
+    head = Masks(run=ask.run, what=ask.what, round=ask.round, client=ask.client)
+    return encode(head, {"masks": raw})
+
+
+# -------------------------------------------------------------------------------------- at both
+def summed_like(up: Rec, sent: Download) -> Rec:
+    """The fields of a sum, in integers. up: of an update (d,)."""
+    record, buffers = sent.wire.take(sent.view.take(up)), sent.travelling(sent.buffers)
+    return rec(**record._asdict(), buffers=buffers.long()) if buffers.numel() else record
+
+
+def words_of(packet: Mapping[str, bytes], like: Rec) -> Words:
+    """An update as it would travel -> its integers modulo 2^64, field by field in their order."""
+    out = []
+    for name, v in fields(like).items():
+        kind = "<i8" if isinstance(v, Tensor) else "<f8"
+        out.append(np.frombuffer(packet[name], dtype=kind).astype("<i8"))
+    return np.concatenate(out).view("<u8")
+
+
+def packet_of(words: Words, like: Rec) -> dict[str, bytes]:
+    """The same backwards, of a sum."""
+    out, start, signed = dict[str, bytes](), 0, words.view("<i8")
+    for name, v in fields(like).items():
+        size = v.numel() if isinstance(v, Tensor) else 1
+        part, start = signed[start : start + size], start + size
+        out[name] = part.astype("<i8" if isinstance(v, Tensor) else "<f8").tobytes()
+    return out
+
+
+def digest_of(sent: Download) -> bytes:
+    """A digest of what a client was sent, on which the masks hang."""
+    record: Any = rec(msg=sent.wire.take(sent.msg), buffers=sent.travelling(sent.buffers))
+    sha = hashlib.sha256()
+    for name, raw in sorted(pack(record).items()):
+        sha.update(f"{name} {len(raw)} ".encode() + raw)
+    return sha.digest()
+
+
+def identity_of(fed: Folder, lines: Sequence[str]) -> Identity:
+    """A node's key and those of all clients, for masked sums. lines: of clients.toml. Raises
+    ConfigError.
+    """
+    try:
+        raw = fed.secret("node").read_bytes()
+        private: Any = serialization.load_ssh_private_key(raw, None)
+        public: list[Any] = [serialization.load_ssh_public_key(line.encode()) for line in lines]
+    except (OSError, ValueError, TypeError) as error:
+        raise ConfigError(f"the keys for masked sums cannot be read: {error}") from None
+    curve = CURVE.name
+    if others := {key.curve.name for key in [private, *public]} - {curve}:
+        raise ConfigError(
+            f"aggregation.secure = true needs keys on {curve} at all nodes, as `fedloom deploy "
+            f"new` makes them, and one is on {min(others)}"
+        )
+    return Identity(private, dict(enumerate(public)))

@@ -35,7 +35,7 @@ from fedloom.stage import Download
 from fedloom.submodels.base import View
 
 from .downlink import LostError, read_compressed
-from .masked_answers import ExpectedCohorts, MaskedAnswers
+from .masked_rounds import ExpectedCohorts, MaskedAnswers
 from .masked_sums import Identity
 from .message import ASK, Ask, Refusal, Update, check_addressee, decode, disclosed, encode
 from .node_records import MeasuredModels, NodeAccount

@@ -41,7 +41,7 @@ from .columns import (
     unagreed,
 )
 from .folder import Deployment, Folder, evaluation, write
-from .masked_answers import ExpectedCohorts, identity_of
+from .masked_rounds import ExpectedCohorts, identity_of
 from .message import (
     ASK,
     DIGITS,

@@ -12,7 +12,7 @@ from fedloom.core.vector import rec
 from fedloom.storage import records, world
 from fedloom_flower import engine, node, node_records
 from fedloom_flower.engine import FederationEngine
-from fedloom_flower.masked_answers import MaskedAnswers
+from fedloom_flower.masked_rounds import MaskedAnswers
 
 
 class Mistake(NamedTuple):
