@@ -21,7 +21,7 @@ from fedloom.storage.client_state import ClientMemory
 from fedloom.storage.manifest import read_manifest, round_folders, write_manifest
 from fedloom.storage.run_directory import RunDirectory
 from fedloom.storage.seal import Seal
-from fedloom_flower.node_states import NodeStates
+from fedloom_flower.node_files import NodeStates
 
 
 def content(folder):

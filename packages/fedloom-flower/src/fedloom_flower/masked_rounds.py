@@ -19,7 +19,6 @@ from fedloom.engines.summation import push, spread
 from fedloom.errors import ConfigError, NotFiniteError, WireError
 from fedloom.federation.sampling import ClientSampler
 from fedloom.stage import Download
-from fedloom.storage.atomic import write_atomic
 
 from .folder import Folder
 from .masked_sums import (
@@ -33,7 +32,7 @@ from .masked_sums import (
     session_of,
 )
 from .message import Ask, Masks, MissingError, Update, What, encode
-from .node_records import Record, read_record
+from .node_files import RunRecord
 
 if TYPE_CHECKING:
     from .engine import FederationEngine
@@ -201,16 +200,6 @@ class ExpectedCohorts(NamedTuple):
             )
 
 
-class UnmaskedSums(Record):
-    """What a node has given its shares of: the last round of a run, and {digest of a broadcast: the
-    clients of the sum}.
-    """
-
-    run: str
-    round: int
-    models: dict[str, str] = {}
-
-
 class MaskedAnswers:
     """What a node does for masked sums, of which it has one at a time. Its secrets are in memory
     alone: a node that begins anew has no part in the sum of then.
@@ -271,7 +260,7 @@ class MaskedAnswers:
         values, self._model = words_of(packet, summed_like(like, download)), digest_of(download)
         masks = self._session_of(ask.round)[1].masked(keys, values, self._model)
         if self._aggregation.private:
-            self._record(ask, {})
+            self._record(ask)
         return {"masks": masks}
 
     def unmask(self, ask: Ask, parts: Parts) -> bytes:
@@ -286,25 +275,22 @@ class MaskedAnswers:
                 f"{previous}: one of the clients {clients} could tell single updates"
             )
         shares = member.unmask(flags)
-        self._record(ask, {model: clients})
+        self._record(ask, model, clients)
         return _encode_masks(ask, shares)
 
-    def _record(self, ask: Ask, new: dict[str, str]) -> None:
-        models = self._read_unmasked(ask.run).models | new
-        record = UnmaskedSums(run=ask.run, round=ask.round, models=models)
-        write_atomic(self._file, record.model_dump_json())
+    def _record(self, ask: Ask, model: str = "", clients: str = "") -> None:
+        self._read_unmasked(ask.run).write(self._file, model, clients, ask.round)
 
     def _session_of(self, round: int) -> tuple[Session, MaskingClient]:
         if self._sum is None or self._sum[0] != round:
             raise WireError("this node has no keys for the masked sum: it began after they went")
         return self._sum[1:]
 
-    def _read_unmasked(self, run: str) -> UnmaskedSums:
-        """What it has unmasked of this run."""
-        what = "the record of sums that this node has unmasked"
+    def _read_unmasked(self, run: str) -> RunRecord:
+        """What it gave its shares of in this run: {digest of a broadcast: clients of the sum}."""
         cure = "begin another run, or delete it for a run that begins"
-        record = read_record(UnmaskedSums, self._file, what, cure)
-        return record if record and record.run == run else UnmaskedSums(run=run, round=-1)
+        what = "the record of sums that this node has unmasked"
+        return RunRecord.read(self._file, run, what, cure)
 
 
 def _block(parts: Parts) -> bytes:

@@ -38,8 +38,7 @@ from .downlink import LostError, read_compressed
 from .masked_rounds import ExpectedCohorts, MaskedAnswers
 from .masked_sums import Identity
 from .message import ASK, Ask, Refusal, Update, check_addressee, decode, disclosed, encode
-from .node_records import MeasuredModels, NodeAccount
-from .node_states import NodeStates
+from .node_files import NodeAccount, NodeStates, note_measured
 from .scores import measure
 from .shapes import embedded, question_of, read, refuse, trace_of
 
@@ -102,7 +101,7 @@ class Node:
         self._last_answer = b"", b""  # the last message's hash, and its answer
         self._newest = self.states.attempt()  # the largest number of a message that is answered
         self._repeated = False  # whether a message is answered that has made its state already
-        self._measurements, self._least = MeasuredModels(folder), least
+        self._least = least
         self._client = Client(plan, fed, net, Packing)
         self._codes_down = self._client.link.link.codes_down
 
@@ -179,7 +178,7 @@ class Node:
         """The scores of the model that this client would use: with what it keeps for itself."""
         model_hash = hashlib.sha256(b"".join(parts[name] for name in sorted(parts))).hexdigest()
         sent, newest = self._model(parts, "the model to be measured"), self.states.newest()
-        self._measurements.note(ask.run, ask.round, model_hash)
+        note_measured(self.states.folder, ask.run, ask.round, model_hash)
         download = self._client.download(self._client.views.whole, sent.msg, sent.buffers)
         if newest is not None:
             download = self._client.received(download, newest.state)

@@ -36,7 +36,7 @@ from fedloom_flower.engine import FederationEngine, oldest_checkpoint
 from fedloom_flower.folder import Folder
 from fedloom_flower.message_exchange import MessageExchange
 from fedloom_flower.node import Node
-from fedloom_flower.node_states import NodeStates
+from fedloom_flower.node_files import NodeStates
 from fedloom_flower.server import _write_down, next_start
 from support.disk import CHANGES, REAL, Disk, Killed, lay
 from tiny import same

@@ -10,7 +10,7 @@ import pytest
 
 from fedloom.core.vector import rec
 from fedloom.storage import records, world
-from fedloom_flower import engine, node, node_records
+from fedloom_flower import engine, node, node_files
 from fedloom_flower.engine import FederationEngine
 from fedloom_flower.masked_rounds import MaskedAnswers
 
@@ -72,11 +72,11 @@ PLANTED = {
     ),
     "a node's account is not forced to the disk": Mistake(
         "private",
-        node_records,
+        node_files,
         "write_atomic",
         lambda right: lambda path, text: world.write(path, text.encode()),
     ),
     "a node forgets which sums it has unmasked": Mistake(
-        "masked", MaskedAnswers, "_record", lambda right: lambda self, ask, new: None
+        "masked", MaskedAnswers, "_record", lambda right: lambda self, ask, *new: None
     ),
 }
