@@ -338,8 +338,8 @@ def test_classes_are_not_numbered_by_what_one_site_has(tmp_path, sites):
     (tmp_path / "kiel.csv").write_text("age,outcome\n60,ward\n61,ward\n")
     site = site_file(sites[1], tmp_path / "kiel.csv")
     site.write_text(site.read_text() + 'target = "outcome"\n')
-    fed = folder(tmp_path, resolve("digits", ["data.clients=3"]), [20, 2, 30], classes=2)
-    with pytest.raises(DataError, match="client 1 has the 1 classes ward, and clients"):
+    fed = folder(tmp_path, resolve("digits", ["data.clients=3"]), [20, 2, 30])
+    with pytest.raises(DataError, match="client 1 has the classes ward, and all agreed"):
         ClientSite(fed.node(1), site)
 
 

@@ -14,11 +14,11 @@ import torch
 from federations.places import LOGISTIC, SECURE, Here, folder, rows_of, site_files, table
 from fedloom.config import resolve
 from fedloom.data.client_indices import Ragged
-from fedloom.data.federated import Roll
 from fedloom.errors import CompositionError, ConfigError, DataError
 from fedloom.federation.availability import Availability
 from fedloom.report.clients import attendance
 from fedloom_flower import certificates, changes
+from fedloom_flower.agreement import read_agreement
 from fedloom_flower.certificates import make_node_key, renew, validity
 from fedloom_flower.check import other_disclosures
 from fedloom_flower.clients import read_clients
@@ -214,9 +214,10 @@ def test_masked_sums_take_a_client_out_and_none_that_a_node_does_not_know(tmp_pa
     assert "is marked removed = true there" in rows[1]["refused"]["0"]
     with pytest.raises(ConfigError, match="without client 1 there are 2, and a round needs 3"):
         changes.remove(fed, "1")
-    sizes = torch.tensor([len(place._data.inputs) for place in here.places.values()] + [400])
+    agreement = read_agreement(fed.agreement_file)
+    more = agreement.model_copy(update={"examples": [*agreement.examples, 400]})
     with pytest.raises(DataError, match=r"has 5 clients, and clients\.toml here the keys of 4"):
-        here.places[0]._make_node(Roll(sizes, 10), None)
+        here.places[0]._make_node(more)
 
 
 # ------------------------------ certificates and keys

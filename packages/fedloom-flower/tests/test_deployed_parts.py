@@ -56,7 +56,7 @@ def site(tmp_path):
 def fed(tmp_path, monkeypatch):
     """A federation's folder, made beside the files of whoever wrote the method."""
     monkeypatch.chdir(site_with(tmp_path / "author").parent)
-    made = folder(tmp_path, resolve("digits", WORDS), SIZES, classes=10)
+    made = folder(tmp_path, resolve("digits", WORDS), SIZES)
     write_secret(made.secret("server"), b"none")
     return made
 
@@ -153,7 +153,7 @@ def test_two_files_of_one_name_are_refused_where_it_is_made(fed, site, tmp_path)
     other = site.with_name("my_method.py")
     config = resolve("digits", [*WORDS[1:], f"algorithm={other}:Mine"])
     with pytest.raises(ConfigError, match=r"have one name, and a site finds files by their names"):
-        folder(tmp_path / "new", config, SIZES, classes=10)
+        folder(tmp_path / "new", config, SIZES)
 
 
 DATA = """

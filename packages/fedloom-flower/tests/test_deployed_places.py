@@ -215,7 +215,7 @@ def test_sites_that_do_not_fit_are_named(tmp_path):
 
 def test_a_node_leaves_the_target_to_the_server(tmp_path, caplog):
     words = ["evaluate.target=0.95", "data.partition.clients=3"]
-    ClientSite(folder(tmp_path, resolve("digits", words), SIZES, 10).node(0))
+    ClientSite(folder(tmp_path, resolve("digits", words), SIZES).node(0))
     assert "evaluate.target" not in caplog.text
 
 

@@ -44,6 +44,7 @@ from fedloom.report import as_text, comparison, group_runs, load_run
 from fedloom.report.clients import attendance
 from fedloom.storage.run_directory import RunDirectory
 from fedloom_flower import message_exchange as exchange_module
+from fedloom_flower.agreement import read_agreement
 from fedloom_flower.folder import write_secret
 from fedloom_flower.local_socket import join_blocks
 from fedloom_flower.message import ANSWER, Measured, Refusal, Site, Update, decode, encode
@@ -227,7 +228,7 @@ def test_a_site_tells_what_its_own_settings_say_and_a_failure_does_not_make_it_d
     tmp_path, monkeypatch
 ):
     fed = digits(tmp_path)
-    place = Here(fed).places[0]
+    place, agreed = Here(fed).places[0], fed.node(0).agreement_file.read_bytes()
     for what, said in (
         ("evaluate", "this site measures no models"),
         ("join", "this site joins nothing"),
@@ -235,7 +236,7 @@ def test_a_site_tells_what_its_own_settings_say_and_a_failure_does_not_make_it_d
     ):
         head = said_by(place, asking(what))
         assert isinstance(head, Refusal) and said in head.why
-    assert not fed.node(0).agreement_file.exists()
+    assert fed.node(0).agreement_file.read_bytes() == agreed
 
     def fails(raw):
         raise MemoryError("/data/visits.csv")
@@ -253,7 +254,8 @@ def private(path, *changes, **settings):
 @pytest.mark.usefixtures("accounts_at_hand")
 def test_a_private_runs_cohorts_are_drawn_from_a_secret_of_its_own(tmp_path):
     changes = "data.clients=8", "cohort=0.5"
-    begun = lambda fed: experiment_at_server(fed, lambda *_: {}, None)
+    agreed = lambda fed: read_agreement(fed.agreement_file)
+    begun = lambda fed: experiment_at_server(fed, lambda *_: {}, agreed(fed))
     cohorts = lambda made: [made._cohorts.of(t) for t in range(8)]
     drawn, feds = [], [private(tmp_path / str(k), *changes) for k in range(2)]
     for fed in (feds[0], feds[0], feds[1]):  # the first one twice: two runs, one after the other

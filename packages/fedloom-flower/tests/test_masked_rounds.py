@@ -40,6 +40,7 @@ from fedloom_flower.message import ASK, decode, encode
 from fedloom_flower.new import make as make_folder
 from fedloom_flower.node import Node
 from fedloom_flower.server import experiment_at_server, serve
+from fedloom_flower.site_data import agreement_on
 from tiny import clusters, same
 
 SHORT = {"local": Local(epochs=1, batch=4, lr=0.05), "rounds": 2}
@@ -381,9 +382,9 @@ PRIVATE = ["aggregation=discrete_gaussian", "aggregation.honest=3", "weighting=u
 )
 def test_settings_that_would_tell_more_are_refused(words, given, why, tmp_path):
     config = resolve("digits", [*SMALL, *SECURE, *words])
-    fed = folder(tmp_path, config, [400] * (5 if words[1:] else 3), 10, **given)
+    fed = folder(tmp_path, config, [400] * (5 if words[1:] else 3), **given)
     with pytest.raises(CompositionError, match=why):
-        experiment_at_server(fed, None, None)
+        experiment_at_server(fed, None, agreement_on(config.data()))
     if words == ["checkpoint.every_rounds=2"]:  # and no folder is made that waits for its nodes
         with pytest.raises(CompositionError, match=why):
             make_folder(config, tmp_path / "new", None, {})

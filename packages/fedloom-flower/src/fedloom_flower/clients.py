@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import tomli_w
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -17,9 +17,6 @@ from fedloom.core.parsing import read_toml
 from fedloom.errors import ConfigError
 
 from .certificates import as_pem
-
-if TYPE_CHECKING:
-    from fedloom.data.federated import Roll
 
 _STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, frozen=True)
 Count = Annotated[int, Field(ge=1, le=1 << 53)]
@@ -60,12 +57,9 @@ KEYS_MADE_HERE = (
 
 
 class Clients(BaseModel):
-    """All clients, by their numbers from 0. classes: how many classes there are, None: not known
-    yet, or none, for a regression.
-    """
+    """All clients, by their numbers from 0."""
 
     model_config = _STRICT
-    classes: Count | None = None
     client: Annotated[list[Entry], Field(min_length=1)]
 
     @property
@@ -86,20 +80,6 @@ class Clients(BaseModel):
     def label(self, i: int) -> str:
         """What a client is called: its name, or "client 3"."""
         return self.client[i].name or f"client {i}"
-
-    def as_data(self) -> Roll:
-        """The clients in the form that data have. Raises ConfigError if it is not complete."""
-        if not self.sizes_known:
-            missing = next(i for i, e in enumerate(self.client) if e.examples is None)
-            raise ConfigError(
-                f"clients.toml: the examples of client {missing} are not known yet; its node says "
-                "them when it joins, or give client.examples"
-            )
-        import torch  # which the server's other processes do without
-
-        from fedloom.data.federated import Roll
-
-        return Roll(torch.tensor([e.examples for e in self.client]), self.classes)
 
     def capacities(self) -> tuple[float, ...] | None:
         """One capacity for each client; None if none is given."""

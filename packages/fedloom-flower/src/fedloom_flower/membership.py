@@ -55,22 +55,23 @@ def why_fixed(experiment: Experiment) -> str:
 
 class Membership:
     """Who takes part now. exchange_of: makes an exchange with clients; agreement: what they agreed
-    on, None where the settings' data are known. waits: clients that could not join, and why.
+    on, from begin() on. waits: clients that could not join, and why.
     """
+
+    agreement: Agreement
 
     def __init__(self, fed: Folder, exchange_of: Callable[[Clients], MessageExchange]) -> None:
         self._fed, self._exchange_of = fed, exchange_of
         self._stamp: tuple[int, int] = (0, 0)
         self._read()
-        self.agreement: Agreement | None = None
         self.waits: dict[int, str] = {}
         self._uninformed: set[int] = set()  # who has not heard yet what is agreed now
         self._retry_at = 0.0
 
-    def begin(self, agreement: Agreement | None) -> None:
+    def begin(self, agreement: Agreement) -> None:
         """Begin with what was agreed. A server that died may not have told it to all."""
         self.agreement = agreement
-        if agreement is not None and any(entry.added for entry in self.clients.client):
+        if any(entry.added for entry in self.clients.client):
             self._tell(self._joined_clients)
             self._admit()
 
@@ -79,19 +80,16 @@ class Membership:
         """Clients that are asked for nothing now: taken out, not joined, or not yet told of what is
         agreed.
         """
-        count = self.clients.population if self.agreement is None else len(self.agreement.examples)
-        members = self.clients.members.keys() if self.agreement is None else self._joined_clients
-        return frozenset(range(count)) - (members - self._uninformed)
+        everybody = frozenset(range(len(self.agreement.examples)))
+        return everybody - (self._joined_clients - self._uninformed)
 
     def columns(self) -> dict[str, Any]:
         """What a line of clients.jsonl says of this; nothing in a federation that never changed."""
         if not any(entry.added or entry.removed for entry in self.clients.client):
             return {}
-        count = self.clients.population if self.agreement is None else len(self.agreement.examples)
-        columns: dict[str, Any] = {"there": sorted({*range(count)} - self.absent)}
-        return columns | (
-            {"waits": {str(i): why for i, why in self.waits.items()}} if self.waits else {}
-        )
+        there = sorted({*range(len(self.agreement.examples))} - self.absent)
+        waits = {str(i): why for i, why in self.waits.items()}
+        return {"there": there} | ({"waits": waits} if waits else {})
 
     def look(self) -> None:
         """Look for changes after a round. Raises ChangedError if there are any."""
@@ -106,7 +104,6 @@ class Membership:
 
     @property
     def _joined_clients(self) -> set[int]:
-        assert self.agreement is not None
         clients = {i for i, count in enumerate(self.agreement.examples) if count}
         return clients & self.clients.members.keys()
 
@@ -128,8 +125,6 @@ class Membership:
 
     def _admit(self) -> None:
         """Have those join that wait and are there."""
-        if self.agreement is None:
-            return
         waiting = self.clients.members.keys() - self._joined_clients
         self.waits = {i: why for i, why in self.waits.items() if i in waiting}
         if not (waiting or self._uninformed) or world.monotonic() < self._retry_at:
@@ -142,7 +137,6 @@ class Membership:
 
     def _join(self, i: int) -> None:
         """Have a client join, and tell all."""
-        assert self.agreement is not None
         try:
             site = self._ask_sites([i], "join", {})[i]
             if isinstance(site, WireError):
@@ -167,7 +161,6 @@ class Membership:
 
     def _tell(self, clients: Collection[int]) -> None:
         """Have clients keep what is agreed; one that does not waits until it has."""
-        assert self.agreement is not None
         parts = {"agreed": self.agreement.model_dump_json().encode()}
         present = self.exchange.present()
         answers = self._ask_sites([i for i in sorted(clients) if i in present], "agree", parts)

@@ -17,12 +17,14 @@ from fedloom.config.resolve import Config
 from fedloom.errors import ConfigError
 from fedloom.storage.atomic import reason
 
+from .agreement import Agreement
 from .certificates import make_authority, make_node_key
 from .clients import Clients, Entry, check_name
 from .columns import rows_here, with_rules
 from .folder import Deployment, Folder, deployment_of, write
 from .own_files import for_nodes
-from .sites import hides, refuse_disclosure, refuse_settings
+from .site_data import agreement_on
+from .sites import hides, must_join, refuse_disclosure, refuse_settings
 
 MOST = 1000  # clients: each has a folder and a key
 _PROGRAM = f"{Path(sys.executable).with_name('fedloom')} deploy"
@@ -49,7 +51,8 @@ def make(
     defaults = {"run": config.values["name"], "evaluate": _measures(config, bool(clients))}
     settings = deployment_of(defaults | dict(deployment), "command line")
     refuse_disclosure(config, settings)
-    sizes, classes = _sizes(config, clients)
+    data = config.data() if clients is None else None
+    sizes = [None] * len(clients or ()) if data is None else data.sizes.tolist()
     if len(sizes) > MOST:
         raise ConfigError(f"{len(sizes)} clients, and a federation has {MOST} at most")
     names = clients or [""] * len(sizes)
@@ -61,8 +64,17 @@ def make(
     keys = [make_node_key(fed.node_to_be(i).secret("node")) for i in range(len(sizes))]
     rows = zip(names, keys, sizes, strict=True)
     entries = [Entry(name=name, key=key, examples=n, key_made_here=True) for name, key, n in rows]
-    write_folder(fed, config, settings, Clients(client=entries, classes=classes))
+    registry = Clients(client=entries)
+    write_folder(fed, config, settings, registry)
+    if data is not None and not must_join(settings, registry):
+        write_agreement(fed, agreement_on(data))
     return fed
+
+
+def write_agreement(fed: Folder, agreement: Agreement) -> None:
+    """Write what all agree on, at every place."""
+    for place in (fed, *map(fed.node, range(len(agreement.examples)))):
+        write(place.agreement_file, agreement.model_dump_json() + "\n")
 
 
 def _measures(config: Config, elsewhere: bool) -> str:
@@ -84,14 +96,6 @@ def make_folders(*folders: Folder) -> None:
             folder.path.chmod(0o700)
         except OSError as error:
             raise ConfigError(f"'{folder.path}' cannot be written: {reason(error)}") from None
-
-
-def _sizes(config: Config, clients: Sequence[str] | None) -> tuple[list[int | None], int | None]:
-    """How many examples each client has, and the number of classes; None: not known yet."""
-    if clients is not None:
-        return [None] * len(clients), None
-    data = config.data()
-    return [int(n) for n in data.sizes], data.classes
 
 
 def write_folder(fed: Folder, config: Config, settings: Deployment, clients: Clients) -> None:

@@ -26,7 +26,7 @@ from .membership import ChangedError, Membership
 from .message import A, DeclinedError, MissingError, Site, What
 from .message_exchange import Exchange, MessageExchange, ask
 from .privacy import deployed
-from .sites import at_server, must_join, run_of, settings_of
+from .sites import at_server, run_of, settings_of
 
 _log = logging.getLogger(__name__)
 _POLL = 0.5  # seconds
@@ -38,8 +38,7 @@ def serve(fed: Folder, exchange_of: Callable[[Clients], MessageExchange]) -> Res
     """
     settings, members = fed.settings(), Membership(fed, exchange_of)
     wait(members.exchange, members.clients, settings.startup_timeout)
-    join = must_join(settings, members.clients)
-    members.begin(join_sites(fed, members.clients, members.exchange) if join else None)
+    members.begin(join_sites(fed, members.clients, members.exchange))
     while True:
         try:
             experiment = experiment_at_server(fed, members.exchange, members.agreement, members)
@@ -124,7 +123,7 @@ def ask_sites(
 def experiment_at_server(
     fed: Folder,
     exchange: Exchange,
-    agreement: Agreement | None,
+    agreement: Agreement,
     members: Membership | None = None,
 ) -> Experiment:
     """The run, with its engine. members: who takes part now, None: all. Raises ConfigError,
@@ -142,7 +141,7 @@ def experiment_at_server(
             "round; take less of it, or a larger cohort"
         )
     tests: list[int] = []
-    if agreement is not None and settings.evaluate == "nodes":
+    if settings.evaluate == "nodes":
         tests = [0 if i in absent else count for i, count in enumerate(agreement.tests)]
     engine = FederationEngine(
         exchange,
@@ -155,7 +154,7 @@ def experiment_at_server(
         tests,
         redraws=settings.redraws,
         start=next_start(fed),
-        agreement="" if agreement is None else agreement.digest,
+        agreement=agreement.digest,
     )
 
     def on_round(row: Mapping[str, Any]) -> None:

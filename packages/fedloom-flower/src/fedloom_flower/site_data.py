@@ -17,11 +17,11 @@ from fedloom.core.user_paths import user_path
 from fedloom.core.validation import Origin, check, live
 from fedloom.data import SOURCES, FederatedData, iid
 from fedloom.data.client_indices import Ragged
-from fedloom.data.federated import Roll
 from fedloom.errors import ConfigError, DataError, unknown
 
-from .agreement import Agreement, fitted
+from .agreement import Agreement, agree, fitted, site_of
 from .columns import as_agreed, refuse_own_words
+from .message import Head
 
 
 def data_of(whole: FederatedData, client: int) -> FederatedData:
@@ -29,6 +29,15 @@ def data_of(whole: FederatedData, client: int) -> FederatedData:
     data = whole.only(client, tests=True)
     everything = Ragged.from_lists([range(len(data.inputs))])
     return dataclasses.replace(data, clients=everything, roll=None)
+
+
+def agreement_on(data: FederatedData) -> Agreement:
+    """What all agree on where the data of all are in one place, so that none needs to join."""
+    sizes, largest = data.sizes.tolist(), int(data.sizes.argmax())
+    question = Head(run="", what="join", round=-1, client=largest)
+    agreement = agree({largest: site_of(data_of(data, largest), question)}, len(sizes), [])
+    counts = {"examples": sizes, "tests": [0] * len(sizes), "classes": data.classes}
+    return agreement.model_copy(update=counts)
 
 
 def read_site(file: Path) -> tuple[list[Path], dict[str, Any] | None]:
@@ -100,19 +109,15 @@ def load_data(site: Mapping[str, Any], file: Path, run: Mapping[str, Any]) -> Fe
     return data
 
 
-def at_client(
-    data: FederatedData, client: int, roll: Roll, agreement: Agreement | None
-) -> FederatedData:
+def at_client(data: FederatedData, client: int, agreement: Agreement) -> FederatedData:
     """A client's data with empty lists for all others, in the form that all agreed on."""
     pairs = [(data.inputs, data.targets)]
     if data.test_inputs is not None and data.test_targets is not None:
         pairs.append((data.test_inputs, data.test_targets))
-    if agreement is not None:
-        pairs = [fitted(x, y, data.class_names, agreement) for x, y in pairs]
-    sizes = torch.zeros_like(roll.sizes)
+    pairs = [fitted(x, y, data.class_names, agreement) for x, y in pairs]
+    sizes = torch.zeros_like(agreement.roll.sizes)
     sizes[client] = len(data.inputs)
     tests = pairs[1] if len(pairs) > 1 else (None, None)
-    names = data.class_names if agreement is None else tuple(agreement.class_names)
     return dataclasses.replace(
         data,
         inputs=pairs[0][0],
@@ -120,6 +125,6 @@ def at_client(
         test_inputs=tests[0],
         test_targets=tests[1],
         clients=Ragged.from_sizes(sizes, data.clients.indices),
-        class_names=names,
-        roll=roll,
+        class_names=tuple(agreement.class_names),
+        roll=agreement.roll,
     )

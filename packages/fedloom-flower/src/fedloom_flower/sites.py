@@ -17,7 +17,6 @@ from fedloom.aggregation import AGGREGATIONS
 from fedloom.config.resolve import Config, resolve
 from fedloom.core.net import Net
 from fedloom.data import FederatedData
-from fedloom.data.federated import Roll
 from fedloom.data.own.description import Description
 from fedloom.data.own.making import PerClient
 from fedloom.errors import (
@@ -165,24 +164,19 @@ def experiment_of(
 
 
 # ------------------------------------------------------------------------------------ at the server
-def at_server(fed: Folder, agreement: Agreement | None) -> Experiment:
-    """The run at the server. agreement: None where the settings' data are known. Raises
-    ConfigError, DataError, CompositionError.
-    """
+def at_server(fed: Folder, agreement: Agreement) -> Experiment:
+    """The run at the server. Raises ConfigError, DataError, CompositionError."""
     config, clients = settings_of(fed), read_clients(fed.clients_file)
     label = f"{config.values['label']}, deployed"  # beside its simulation, not one run with it
     config = Config({**config.values, "label": label}, config.origin)
-    if agreement is None:
-        data = config.data().elsewhere(clients.as_data())
-    elif (evaluate := fed.settings().evaluate) == "server":
+    if (evaluate := fed.settings().evaluate) == "server":
         data = agreement.at_server(_of_server(config))
     else:
         data = agreement.stand_in(preparation_in(config), tested=evaluate == "nodes")
     if any(entry.name for entry in clients.client):
         names = tuple(map(clients.label, range(clients.population)))
         data = dataclasses.replace(data, client_names=names[: data.population])
-    by_nodes = agreement is not None and fed.settings().evaluate == "nodes"
-    experiment = experiment_of(config, clients, data, by_nodes)
+    experiment = experiment_of(config, clients, data, evaluate == "nodes")
     _refuse_data_dependent(experiment.net(), experiment)
     return experiment
 
@@ -266,10 +260,7 @@ class ClientSite:
         agreement = read_agreement(self._fed.agreement_file)
         if agreement is not None:
             self._check_agreement(agreement)
-            self._node = self._make_node(agreement.roll, agreement)
-        elif not must_join(self.settings, self._clients):
-            self._check_classes()
-            self._node = self._make_node(self._clients.as_data(), None)
+            self._node = self._make_node(agreement)
 
     def _load_data(self, run: Mapping[str, Any]) -> FederatedData:
         """This place's own data. run: the table [data] of run.toml."""
@@ -278,10 +269,9 @@ class ClientSite:
         data = load_data(self._table, self._site_file, run)
         return data.astype(getattr(torch, self._config.values["dtype"]))
 
-    def _make_node(self, roll: Roll, agreement: Agreement | None) -> Node:
-        if agreement is not None:
-            _log.warning("client %d: %s", self.client, agreement.digest_line)
-        data = at_client(self._data, self.client, roll, agreement)
+    def _make_node(self, agreement: Agreement) -> Node:
+        _log.warning("client %d: %s", self.client, agreement.digest_line)
+        data = at_client(self._data, self.client, agreement)
         experiment = at_node(experiment_of(self._config, self._clients, data))
         experiment.evaluate = dataclasses.replace(experiment.evaluate, target=None)  # the server's
         loop = experiment.build()
@@ -289,10 +279,11 @@ class ClientSite:
             _log.warning("client %d: %s", self.client, notice)
         parts, identity = (loop.plan, with_system_draws(loop.fed), loop.net), None
         if loop.plan.aggregation.masked:
-            if len(roll.sizes) != self._clients.population:
+            count, keys = len(agreement.examples), self._clients.population
+            if count != keys:
                 raise DataError(
-                    f"the run has {len(roll.sizes)} clients, and clients.toml here the keys of "
-                    f"{self._clients.population}: a masked sum is of those whose keys are here"
+                    f"the run has {count} clients, and clients.toml here the keys of {keys}: a "
+                    "masked sum is of those whose keys are here"
                 )
             identity = identity_of(self._fed, [entry.key for entry in self._clients.client])
         arguments = self.client, self._fed.path / "states", self._run
@@ -302,7 +293,7 @@ class ClientSite:
             identity=identity,
             rounds=experiment.rounds,
             cohorts=ExpectedCohorts(experiment._cohorts, self._removed),
-            agreement="" if agreement is None else agreement.digest,
+            agreement=agreement.digest,
             least=self.settings.least_count,
         )
 
@@ -320,6 +311,13 @@ class ClientSite:
             raise DataError(
                 "the agreement has a common scale, and this node's federation.toml says "
                 "standardise = false"
+            )
+        names = self._data.class_names
+        if bool(names) != bool(agreement.class_names) or {*names} - {*agreement.class_names}:
+            raise DataError(
+                f"client {self.client} has the classes {', '.join(names[:10]) or '0, 1, ...'}, and "
+                f"all agreed on {', '.join(agreement.class_names[:10]) or '0, 1, ...'}, so they "
+                "would be numbered otherwise; write data.class_names into run.toml at every place"
             )
         class_names = self._config.values["data"].get("class_names")
         if class_names and [*class_names] != agreement.class_names:
@@ -342,16 +340,6 @@ class ClientSite:
             raise DataError(
                 f"client {self.client} has {self.examples} training examples, and all agreed on "
                 f"{examples}; put the data back as they were, or begin another run"
-            )
-
-    def _check_classes(self) -> None:
-        """Nobody numbers the classes anew where nodes do not join."""
-        class_names, classes = self._data.class_names, self._clients.classes
-        if class_names and classes is not None and len(class_names) != classes:
-            raise DataError(
-                f"client {self.client} has the {len(class_names)} classes "
-                f"{', '.join(class_names[:10])}, and clients.toml says {classes}, so they would be "
-                "numbered otherwise; write data.class_names into run.toml at every place"
             )
 
     def answer(self, raw: bytes) -> bytes:
@@ -385,7 +373,8 @@ class ClientSite:
             raise WireError(
                 f"this site measures no models: its federation.evaluate is {self.settings.evaluate}"
             )
-        if what in ("join", "agree") and not must_join(self.settings, self._clients):
+        joined = self._node is not None and not must_join(self.settings, self._clients)
+        if what in ("join", "agree") and joined:
             raise WireError("this site joins nothing: its clients.toml and settings say all")
 
     def describe(self) -> Description:
@@ -443,7 +432,7 @@ class ClientSite:
             agreement = agreement_of(parts.get("agreed", b""))
             self._check_agreement(agreement)
             if agreement != read_agreement(self._fed.agreement_file) or self._node is None:
-                self._node = self._make_node(agreement.roll, agreement)
+                self._node = self._make_node(agreement)
                 write(self._fed.agreement_file, agreement.model_dump_json() + "\n")
         sums = {"sums": sums_of(self._data)} if self.settings.standardise else {}
         return encode(site_of(self._data, ask), sums)
@@ -457,5 +446,5 @@ def describe_site(fed: Folder, file: Path) -> Description:
 
 
 def must_join(settings: Deployment, clients: Clients) -> bool:
-    """Whether nodes must say what they have before round 1."""
+    """Whether settings have nodes say what they have before round 1."""
     return settings.evaluate != "server" or settings.standardise or not clients.sizes_known

@@ -12,9 +12,10 @@ from fedloom.report.runs import read_rows
 from fedloom_flower.clients import Clients, Entry
 from fedloom_flower.folder import Folder, deployment_of
 from fedloom_flower.message import ANSWER, ASK, Ask, decode, encode
-from fedloom_flower.new import write_folder
+from fedloom_flower.new import write_agreement, write_folder
 from fedloom_flower.server import serve
-from fedloom_flower.sites import ClientSite
+from fedloom_flower.site_data import agreement_on
+from fedloom_flower.sites import ClientSite, must_join
 
 KEY = "ecdsa-sha2-nistp384 "
 EVERY = "checkpoint.every_rounds=1"
@@ -26,7 +27,7 @@ LOGISTIC += ["cohort=3", "local.batch=8"]
 SIZES = (480, 479, 479)  # of digits at three clients
 
 
-def folder(path, config, examples=(None,) * 3, classes=None, **settings):
+def folder(path, config, examples=(None,) * 3, **settings):
     """A federation's folder with keys that nobody has."""
     fed = Folder(path / "fed")
     names = ["north", "", "south", *[""] * len(examples)]
@@ -34,14 +35,18 @@ def folder(path, config, examples=(None,) * 3, classes=None, **settings):
     fed.certificate("ca").parent.mkdir(parents=True)
     fed.certificate("ca").write_text("none")
     deployment = deployment_of({"run": "r", "startup_timeout": 0.0, **settings}, "test")
-    write_folder(fed, config, deployment, Clients(client=entries, classes=classes))
+    clients = Clients(client=entries)
+    write_folder(fed, config, deployment, clients)
+    if not must_join(deployment, clients):
+        agreement = agreement_on(config.data()).model_copy(update={"examples": [*examples]})
+        write_agreement(fed, agreement)
     return fed
 
 
 def digits(path, *changes, **settings):
     """A federation whose server has all data, so that no site needs to join."""
     config = resolve("digits", [*SMALL, *changes])
-    return folder(path, config, [int(n) for n in config.data().sizes], classes=10, **settings)
+    return folder(path, config, config.data().sizes.tolist(), **settings)
 
 
 class Here:

@@ -86,6 +86,7 @@ def test_sites_and_certificate_change_while_the_run_goes_on(tmp_path):
         for place in (fed, *map(fed.node, range(3))):  # so that nodes join, and another may
             told = place.clients_file.read_text()
             place.clients_file.write_text(re.sub(r"(?m)^examples = .*\n", "", told))
+            place.agreement_file.unlink()
         present = lambda: [row.get("there") for row in lines(fed.run / "clients.jsonl")]
         there.server()
         there.nodes()
