@@ -7,6 +7,7 @@ from __future__ import annotations
 import logging
 import math
 import queue
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
@@ -19,13 +20,7 @@ _log = logging.getLogger(__name__)
 _POLL = 0.2  # seconds
 _EACH = 0.02  # seconds between two pulls, when each is of one answer
 _STUCK = 10.0  # seconds after which the others are no longer asked for together with an answer
-_RETRY = (
-    0.0,
-    2.0,
-    5.0,
-    10.0,
-    30.0,
-)  # seconds before a client is asked again, the 1st, 2nd, ... time
+_RETRY = 0.0, 2.0, 5.0, 10.0, 30.0  # seconds before a client is asked again, the 1st, ... time
 
 
 # {client: message}, seconds, enough -> {client: answer} of those who answered in that time, or
@@ -101,12 +96,14 @@ class MessageExchange:
     def __call__(self, messages: dict[int, bytes], seconds: float, enough: int) -> dict[int, bytes]:
         """The answers that come in so many seconds, or until there are enough."""
         end, answers = world.monotonic() + seconds, dict[int, bytes]()
-        outbox, pulls = _Outbox(messages), _Pulls(self._transport)
-        while len(answers) < enough and (left := end - world.monotonic()) > 0:
-            if due := outbox.due():
-                sent = self._transport.push(due, left)
+        due, tries = dict.fromkeys(messages, 0.0), Counter[int]()  # when each is to be sent
+        pulls = _Pulls(self._transport)
+        while len(answers) < enough and (left := end - (now := world.monotonic())) > 0:
+            if ready := {i: messages[i] for i, at in due.items() if at <= now}:
+                sent = self._transport.push(ready, left)
                 pulls.waiting |= sent
-                outbox.sent(sent.values())
+                for i in sent.values():
+                    del due[i]
             self._apart |= pulls.stuck()
             pulls.begin(self._apart)
             for i, reply in pulls.finished(min(_POLL, left)):
@@ -116,37 +113,16 @@ class MessageExchange:
                     continue
                 elif reply.error:
                     _log.warning("client %d: %s; asked again", i, reply.error)
-                    outbox.retry(i)  # the same message gives the same answer
+                    # the same message gives the same answer; a hostile client may fail for ever
+                    due[i] = world.monotonic() + _RETRY[min(tries[i], len(_RETRY) - 1)]
+                    tries[i] += 1
                 else:
                     answers[i] = reply.raw
-                    outbox.sent([i])
+                    due.pop(i, None)
             if len(answers) < enough:
                 pause = max(_POLL, _EACH * len(pulls.waiting)) if self._apart else _POLL
                 world.sleep(max(0.0, min(pause, end - world.monotonic())))
         return answers
-
-
-class _Outbox:
-    """Messages that are to be sent, and when."""
-
-    def __init__(self, messages: dict[int, bytes]) -> None:
-        self._messages, self._due_at = messages, dict.fromkeys(messages, 0.0)
-        self._tries = dict.fromkeys(messages, 0)
-
-    def due(self) -> dict[int, bytes]:
-        """What may be sent now."""
-        now = world.monotonic()
-        return {i: self._messages[i] for i, at in self._due_at.items() if at <= now}
-
-    def sent(self, clients: Iterable[int]) -> None:
-        """Note that these have been sent, or need not be."""
-        for i in clients:
-            self._due_at.pop(i, None)
-
-    def retry(self, i: int) -> None:
-        """Send a client's again, later each time: a hostile one may refuse as often as it likes."""
-        self._due_at[i] = world.monotonic() + _RETRY[min(self._tries[i], len(_RETRY) - 1)]
-        self._tries[i] += 1
 
 
 class _Pulls:
