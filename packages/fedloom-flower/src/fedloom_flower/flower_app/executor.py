@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -22,9 +23,8 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from fedloom.core.child_processes import ended_with_parent
 
@@ -67,17 +67,15 @@ def serve_node(address: str, secret: Path, certificate: Path) -> None:
     for name in _IN_FORKS:  # which then need not import them
         getattr(undocumented, name)
 
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a fork's end
     signing = SuperExecAuthHttpInterceptor(
         master_secret=secret.read_bytes(), protected_methods=[_ACQUIRE]
     )
     trusted = certificate.read_bytes()
     node = RuntimeHttpClient.from_server_address(address, False, trusted, [signing])
-    ends = ended_with_parent(signal.SIGKILL)
+    fork, ends = multiprocessing.get_context("fork"), ended_with_parent(signal.SIGKILL)
     for token in _tasks(node, NAME):
-        if os.fork() == 0:
-            ends()
-            _run(partial(_answer, app, address, trusted, token))
+        arguments = ends, app, address, trusted, token
+        fork.Process(target=_begin_answer, args=arguments, daemon=True).start()
 
 
 def serve_server(address: str, secret: Path, certificate: Path) -> None:
@@ -119,6 +117,15 @@ def _tasks(flower: Any, kind: str) -> Iterator[str]:
         time.sleep(pause)
 
 
+def _begin_answer(ends: Callable[[], None], *arguments: Any) -> None:
+    """Answer in this process, which ends with the executor."""
+    ends()
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(15, NAME.encode(), 0, 0, 0)  # PR_SET_NAME: what ps and top show
+    time.sleep(_SETTLE)
+    _answer(*arguments)
+
+
 def _answer(app: Any, address: str, certificate: bytes, token: str) -> None:
     """Answer the message of a task with an app of this machine."""
     from flwr.app import Error, Message
@@ -155,26 +162,6 @@ def _answer(app: Any, address: str, certificate: bytes, token: str) -> None:
     push_task_output(node, context, status, why)
     heartbeat.stop()
     node.close()
-
-
-def _run(answer: Callable[[], object]) -> NoReturn:
-    """Answer in this process, and end."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(15, NAME.encode(), 0, 0, 0)  # PR_SET_NAME: what ps and top show
-    code = 1
-    try:
-        time.sleep(_SETTLE)
-        answer()
-        code = 0
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else int(end.code is not None)
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
 
 
 if __name__ == "__main__":
