@@ -22,8 +22,7 @@ with warnings.catch_warnings(action="ignore"):  # it would rather have httpx2
 from starlette.requests import Request
 from starlette.responses import Response
 
-from fedloom_flower.flower_app.admission import Refusals
-from fedloom_flower.flower_app.gate import Gate, application
+from fedloom_flower.flower_app.gate import Gate, Refusals, application
 
 from .live import until
 

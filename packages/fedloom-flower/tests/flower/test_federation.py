@@ -36,7 +36,7 @@ from fedloom.config.sources import read
 from fedloom.data.client_indices import Ragged
 from fedloom.data.published.heart import COLUMNS, heart_files
 from fedloom.federation.availability import Availability
-from fedloom_flower.flower_app.admission import REMOVED
+from fedloom_flower.flower_app.gate import REMOVED
 from fedloom_flower.site_data import data_of
 from support.without import Without
 

@@ -35,14 +35,14 @@ from fedloom_flower import programs
 from fedloom_flower.certificates import make_node_key
 from fedloom_flower.children import FlowerError
 from fedloom_flower.clients import Entry, read_clients
-from fedloom_flower.flower_app import admission, connections, gate, server
-from fedloom_flower.flower_app.connections import Listener
+from fedloom_flower.flower_app import gate, server
+from fedloom_flower.flower_app.gate import Listener
 from fedloom_flower.flower_app.records import content, raw
 from fedloom_flower.new import make
 from support.ranks import free_port
 
 pytestmark = [pytest.mark.flower]
-OBJECT, TREE, SMALL = (admission.LONGEST[n] for n in ("push-object", "push-messages", "get-run"))
+OBJECT, TREE, SMALL = (gate.LONGEST[n] for n in ("push-object", "push-messages", "get-run"))
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +139,7 @@ def test_what_a_node_signs_passes_whole(gated, key):
     assert gated("push-object", signed(key), bytes(OBJECT)).status_code == 200
 
 
-@pytest.mark.parametrize(("name", "most"), sorted(admission.LONGEST.items()))
+@pytest.mark.parametrize(("name", "most"), sorted(gate.LONGEST.items()))
 def test_a_body_is_not_longer_than_its_route_allows(gated, key, name, most):
     """By what it announces, and by what comes if it announces nothing, or lies."""
     assert most <= 6 << 20
@@ -172,11 +172,11 @@ def test_a_node_has_few_requests_under_way(fed, key):
     """However large its bodies are, it holds 16 of them; the others' nodes are not in its way."""
     other = key_of(fed.node(1).secret("node"))
     pems = [base64.b64decode(signed(one)["flwr-public-key"]) for one in (key, other)]
-    mine, path = admission.Admission(pems), FLEET + "push-object"
+    mine, path = gate.Admission(pems), FLEET + "push-object"
     with contextlib.ExitStack() as stack:
         for _ in range(16):
             stack.enter_context(mine.admitted(path, signed(key)))
-        with pytest.raises(admission.Refusal) as no, mine.admitted(path, signed(key)):
+        with pytest.raises(gate.Refusal) as no, mine.admitted(path, signed(key)):
             pass
         assert no.value.status == 503  # Flower's node asks again
         stack.enter_context(mine.admitted(path, signed(other)))
@@ -233,8 +233,8 @@ def test_refusals_are_a_line_each_and_not_many(gated, caplog, monkeypatch):
     assert len(lines) == 20 and lines[0].startswith("refused 198.18.0.9: /v1/fleet/evil [2J0: no ")
     assert all(line.isprintable() and len(line) < 150 for line in lines)
     clock = [0.0]  # the next minute counts anew, and tells how many there were
-    monkeypatch.setattr(admission.time, "monotonic", lambda: clock[0])
-    refusals = admission.Refusals()
+    monkeypatch.setattr(gate.time, "monotonic", lambda: clock[0])
+    refusals = gate.Refusals()
     for _ in range(30):
         refusals.add("a", "/", "no")
     assert (refusals.count("a"), refusals.count("b")) == (30, 0)
@@ -351,7 +351,7 @@ def test_a_listener_closes_what_is_beyond_its_room():
         assert come("127.0.0.1") and not come("127.0.0.1")  # two of an address
         assert come("127.0.0.2") and not come("127.0.0.3")  # three in all
         first.close()
-        refusals["127.0.0.1"] = connections.REFUSALS
+        refusals["127.0.0.1"] = gate.REFUSALS
         assert not come("127.0.0.1") and come("127.0.0.3")
         refusals.clear()
         assert not come("127.0.0.1")
@@ -359,7 +359,7 @@ def test_a_listener_closes_what_is_beyond_its_room():
 
 def test_all_nodes_of_a_federation_may_be_behind_one_address():
     for clients in (1, 3, 50):
-        each, total = connections.room(clients)
+        each, total = gate.room(clients)
         assert 5 * clients + 16 < each <= total
 
 
@@ -367,10 +367,10 @@ ALONE = """
 import sys
 from pathlib import Path
 from starlette.responses import Response
-from fedloom_flower.flower_app import admission, gate
+from fedloom_flower.flower_app import gate
 from fedloom_flower.folder import Folder
 
-fed, refusals = Folder(Path(sys.argv[1])), admission.Refusals()
+fed, refusals = Folder(Path(sys.argv[1])), gate.Refusals()
 flower = Response(status_code=503)
 nodes = gate.Nodes(gate.Gate(fed, flower, refusals), fed, refusals)
 nodes.server.run([nodes.listener])

@@ -1,36 +1,73 @@
-"""What the network reaches: it passes on what a node may ask, once its headers are checked.
+"""What the network reaches: it passes on what a node may ask, decided by headers alone.
 
-Requests pass by name, after admission.py has looked at their headers. A node that asks for messages
-when there are none gets its answer when there may be some; by itself it would ask every three
-seconds. Of a node that ended, or began anew, nothing is asked for any more.
+Flower reads a whole body before it looks at the signature. The same check of key, time and
+signature is made here before a byte of a body is read, and every route has a longest body. Flower
+signs the time of a request and not its content: TLS keeps headers from who could send them again.
+A node that asks for messages when there are none gets its answer when there may be some; by itself
+it would ask every three seconds. Of a node that ended, or began anew, nothing is asked any more.
 """
 
 from __future__ import annotations
 
 import asyncio
+import binascii
 import contextlib
+import datetime
 import logging
+import resource
+import socket
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable
+from base64 import b64decode
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from fedloom.core.parsing import one_line
 from fedloom.errors import FedloomError
 
 from ..clients import public_keys, read_clients
 from ..folder import Folder
-from .admission import Admission, Refusal, Refusals
-from .connections import Connection, Listener, room
-from .undocumented import FLEET_HTTP_PUBLIC_KEY_HEADER
+from .undocumented import (
+    ARRAY_CHUNK,
+    FLEET_HTTP_PUBLIC_KEY_HEADER,
+    FLEET_HTTP_SIGNATURE_HEADER,
+    SYSTEM_TIME_TOLERANCE,
+    TIMESTAMP_HEADER,
+    TIMESTAMP_TOLERANCE,
+    ApiErrorCode,
+    bytes_to_public_key,
+    now,
+    verify_signature,
+)
 
 _log = logging.getLogger(__name__)
+_SMALL = 1 << 16  # bytes of a request that bears names and numbers
+# Flower cuts a message into objects: an array into chunks of this size, and a list of the chunks'
+# names. So the longest request does not grow with the model
+_OBJECT = ARRAY_CHUNK + _SMALL
+_TREE = 1 << 20  # the names of a message's objects, 72 bytes each: of chunks of 64 GiB
+# what a node may ask, and the most bytes of it
+LONGEST = dict.fromkeys(
+    (
+        *("activate-node", "deactivate-node", "send-node-heartbeat", "pull-messages"),
+        *("get-run", "get-fab", "pull-object", "confirm-message-received"),
+    ),
+    _SMALL,
+) | {"push-messages": _TREE, "push-object": _OBJECT}
+AT_ONCE = 16  # requests of one node at a time; Flower's node has up to 5
+REMOVED = "this site was taken out of the federation; ask who runs its server"
+_LINES = 20  # of refusals a minute in the log
+_FIRST = 10.0  # seconds until a connection has sent the headers of a request
+REFUSALS = 100  # of an address in a minute, after which it gets no new connection in that minute
 _SECONDS = 300.0  # for the whole of a request, and for the whole of an answer
 _HOLD = 20.0  # seconds that a node waits for messages; Flower's client waits 30 for an answer
 _CHANGE = 1.0  # seconds between two looks at the list of clients, and at the certificate
@@ -41,6 +78,163 @@ _REGISTER = "/v1/fleet/register-node"
 _HEADERS = 1 << 14  # bytes; Flower's node sends 1,500
 
 
+# -------------------------------------------------------------------------------------- who may ask
+class Refusal(Exception):  # noqa: N818  it is an answer, not a mistake of ours
+    """A request is not passed on. status: of HTTP; body: what the node is told, in Flower's form if
+    its node prints it.
+    """
+
+    def __init__(self, status: int, why: str, body: Mapping[str, object] | None = None) -> None:
+        super().__init__(why)
+        self.status, self.why, self.body = status, why, body
+
+
+class Admission:
+    """Admits the requests of nodes whose public keys (PEM) are given."""
+
+    def __init__(self, keys: Iterable[bytes], removed: Iterable[bytes] = ()) -> None:
+        self.take(keys, removed)
+        self._busy = Counter[bytes]()  # requests under way, by key
+
+    def take(self, keys: Iterable[bytes], removed: Iterable[bytes] = ()) -> None:
+        """Admit these keys from now on, and no others. removed: those that were taken out."""
+        self._keys = {pem: bytes_to_public_key(pem) for pem in keys}
+        self._removed = {*removed}
+
+    @contextlib.contextmanager
+    def admitted(self, path: str, headers: Mapping[str, str]) -> Iterator[int]:
+        """Admit a request -> the most bytes that its body may have. Raises Refusal."""
+        name = path.removeprefix("/v1/fleet/")
+        if name not in LONGEST or name == path:
+            raise Refusal(404, "no request of nodes")
+        pem = self._check_signature(name, headers)
+        if self._busy[pem] >= AT_ONCE:
+            raise Refusal(503, f"{AT_ONCE} requests of this node are under way")
+        length = headers.get("content-length", "0")
+        if not length.isdecimal() or int(length) > LONGEST[name]:
+            raise Refusal(413, f"a body of {length} bytes, more than {LONGEST[name]}")
+        self._busy[pem] += 1
+        try:
+            yield LONGEST[name]
+        finally:
+            self._busy[pem] -= 1
+
+    def _check_signature(self, name: str, headers: Mapping[str, str]) -> bytes:
+        """The key of whoever signed these headers, as Flower checks it. Raises Refusal."""
+        try:
+            pem = b64decode(headers[FLEET_HTTP_PUBLIC_KEY_HEADER], validate=True)
+            signature = b64decode(headers[FLEET_HTTP_SIGNATURE_HEADER], validate=True)
+            timestamp = headers[TIMESTAMP_HEADER]
+            age = (now() - datetime.datetime.fromisoformat(timestamp)).total_seconds()
+        except KeyError:
+            raise Refusal(401, "no key and signature") from None
+        except (ValueError, TypeError, OverflowError, binascii.Error):
+            raise Refusal(401, "a key, time or signature that cannot be read") from None
+        if (key := self._keys.get(pem)) is None:
+            why = (
+                REMOVED if pem in self._removed else "this key is not in the server's clients.toml"
+            )
+            if name != "activate-node":
+                raise Refusal(403, why)
+            # Flower's own answer, which its node prints; of a 403 it says nothing
+            code = int(ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED)
+            raise Refusal(412, why, {"code": code, "detail": why})
+        if not -SYSTEM_TIME_TOLERANCE < age < TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE:
+            raise Refusal(401, f"signed {age:.0f} s ago: a clock is wrong, or it was sent before")
+        if not verify_signature(key, timestamp.encode("ascii"), signature):
+            raise Refusal(401, "a wrong signature")
+        return pem
+
+
+class Refusals:
+    """Counts refusals by address, of the last minute, and writes down the first of them."""
+
+    def __init__(self) -> None:
+        self._began, self._logged = time.monotonic(), 0
+        self._counts = Counter[str]()
+
+    def count(self, address: str) -> int:
+        """How many an address had in this minute."""
+        if time.monotonic() - self._began > 60:
+            if self._logged > _LINES:
+                _log.warning("and %d refusals more in that minute", self._logged - _LINES)
+            self._began, self._logged = time.monotonic(), 0
+            self._counts.clear()
+        return self._counts[address]
+
+    def add(self, address: str, what: str, why: str) -> None:
+        """One more. why: for the log."""
+        self.count(address)
+        self._counts[address] += 1
+        self._logged += 1
+        if self._logged <= _LINES:
+            _log.warning("refused %s: %s: %s", address, one_line(what, 60), why)
+
+
+# -------------------------------------------------------------------------------------- connections
+def room(clients: int) -> tuple[int, int]:
+    """The most connections of one address, and of all, in a federation of so many clients: all of
+    its nodes may be behind one address, and each has up to 5.
+    """
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # 1024 is often where it begins
+    each = 64 + 8 * clients
+    total = 4 * each if most == resource.RLIM_INFINITY else min(4 * each, most // 3)
+    return min(each, total), total
+
+
+class Listener(socket.socket):
+    """A listening socket that closes what is beyond `each` connections of an address and `total` of
+    all, and those of an address with too many refusals; before TLS, which costs more.
+    """
+
+    def __init__(
+        self,
+        port: int,
+        each: int,
+        total: int,
+        refusals: Callable[[str], int],
+        host: str = "0.0.0.0",
+    ) -> None:
+        super().__init__(socket.AF_INET, socket.SOCK_STREAM)
+        self.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.bind((host, port))
+        self._each, self._total, self._refusals = each, total, refusals
+        self._open: list[tuple[str, socket.socket]] = []
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """Take a connection. Raises ConnectionAbortedError for one too many, which asyncio goes on
+        after.
+        """
+        connection, where = super().accept()
+        address = str(where[0])
+        self._open = [pair for pair in self._open if pair[1].fileno() != -1]
+        same_address = sum(other == address for other, _ in self._open)
+        full = len(self._open) >= self._total or same_address >= self._each
+        if full or self._refusals(address) >= REFUSALS:
+            connection.close()
+            raise ConnectionAbortedError
+        self._open.append((address, connection))
+        return connection, where
+
+
+class Connection(H11Protocol):  # type: ignore[misc]  # uvicorn comes with Flower only
+    """uvicorn's connection, which is closed if no request comes."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        super().connection_made(transport)
+        self._waits = self.loop.call_later(_FIRST, self._end_without_request)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._waits.cancel()
+        super().connection_lost(exc)
+
+    def _end_without_request(self) -> None:
+        if self.cycle is None:
+            self.transport.close()
+
+
+# ----------------------------------------------------------------------------------------- requests
 class News:
     """Tells all who wait that messages were sent."""
 

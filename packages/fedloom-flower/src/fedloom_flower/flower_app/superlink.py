@@ -78,8 +78,7 @@ async def _serve(fed: Folder) -> None:
     """Serve nodes and this machine until a signal."""
     import uvicorn
 
-    from .admission import Refusals
-    from .gate import Gate, Nodes
+    from .gate import Gate, Nodes, Refusals
     from .undocumented import superlink
 
     refusals = Refusals()
