@@ -440,9 +440,9 @@ def test_a_process_ends_with_the_one_that_started_it():
 
 def test_the_command_ends_with_what_it_started(fed, monkeypatch):
     """So that systemd, or a loop in a shell, starts all anew."""
-    away = Program(["/bin/false"], fed.path / "log", {})
+    away = lambda fed: Program(["/bin/false"], fed.path / "log", {})
     for name in ("link", "server_executor"):
-        monkeypatch.setattr(programs, name, lambda fed: away)
+        monkeypatch.setattr(programs, name, away)
     monkeypatch.setattr(programs, "wait_until_guarded", lambda fed, check: None)
     done = CliRunner().invoke(deploy_command, ["server", str(fed.path)])
     assert done.exit_code and "false ended; its words are in" in str(done.exception)
