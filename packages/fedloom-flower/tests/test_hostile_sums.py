@@ -152,7 +152,7 @@ def test_every_place_prints_the_digest_by_which_sites_compare_what_they_were_tol
 def test_a_node_takes_only_cohorts_of_its_plan_s_size(removed, cohort, tmp_path):
     """Less the sites that its own list marks removed."""
     members = Members(tmp_path, removed=removed, cohort=cohort)
-    assert members.keys(range(5)).kind == "masks"
+    assert members.keys(range(5)).kind == "blocks"
     for other in ([0, 1, 2], [0, 1, 2, 3], [0, 1, 2, 3, 4, 5]):
         refused = members.keys(other)
         assert isinstance(refused, Refusal) and "a round has 5" in refused.why

@@ -19,7 +19,7 @@ from .clients import KEYS_MADE_HERE, Clients, read_clients
 from .engine import FederationEngine
 from .folder import Deployment, Folder, evaluation
 from .masked_sums import Identity
-from .message import ANSWER, Head, Masks, Measured, Site, decode
+from .message import ANSWER, Blocks, Head, Measured, Site, decode
 from .node import Node
 from .sites import experiment_of, must_join, settings_of
 
@@ -123,7 +123,7 @@ class Nodes:
         answers = {i: self.node(i).answer(raw) for i, raw in messages.items()}
         for raw in answers.values():
             head = decode(ANSWER, raw)[0]
-            if not isinstance(head, Masks):
+            if not isinstance(head, Blocks):
                 fields = head.model_dump(exclude={*Head.model_fields, "kind"})
                 self.header_fields = tuple(k for k, v in fields.items() if v is not None)
         return answers

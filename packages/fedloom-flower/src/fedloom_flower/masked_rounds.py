@@ -31,7 +31,7 @@ from .masked_sums import (
     new_session,
     session_of,
 )
-from .message import Ask, Masks, MissingError, Update, What, encode
+from .message import Ask, Blocks, MissingError, Update, What, encode
 from .node_files import RunRecord
 
 if TYPE_CHECKING:
@@ -85,22 +85,22 @@ class MaskedRound:
 
     def _ask(
         self, what: What, blocks: Mapping[int, bytes], take: Take, enough: int | None = None
-    ) -> tuple[dict[int, Update | Masks], list[int]]:
+    ) -> tuple[dict[int, Update | Blocks], list[int]]:
         """Tell clients, and have `take` read what they answer -> the headers of those whose answer
         could be read, and who has not answered yet. enough: as many answers are waited for.
         """
-        heads, silent, engine = dict[int, Update | Masks](), list[int](), self._engine
+        heads, silent, engine = dict[int, Update | Blocks](), list[int](), self._engine
         first = engine.packet(self._download) if what == "round" else {}
         packets = {i: first | {"masks": raw} for i, raw in blocks.items()}
         engine.send(what, self._task, packets, enough)
         for i, block in blocks.items():
             self._down[i] += len(block)
             try:
-                head: Update | Masks
+                head: Update | Blocks
                 if what == "round":
                     head, parts = engine.read_update(i)
                 else:
-                    head, parts = engine.read_answer(i, Masks)
+                    head, parts = engine.read_answer(i, Blocks)
                 if set(parts) != {"masks"}:
                     raise WireError("an answer to a masked sum that has not its block")
                 take(i, parts["masks"])
@@ -298,7 +298,7 @@ def _block(parts: Parts) -> bytes:
 
 
 def _encode_masks(ask: Ask, raw: bytes) -> bytes:
-    head = Masks(run=ask.run, what=ask.what, round=ask.round, client=ask.client)
+    head = Blocks(run=ask.run, what=ask.what, round=ask.round, client=ask.client)
     return encode(head, {"masks": raw})
 
 

@@ -144,19 +144,12 @@ class Site(Head):
     class_names: list[Name] = Field(max_length=1000)
 
 
-class DigestAnswer(Head):
-    """A node's answer to "describe", with a block that its people agreed to tell, and to "prepare".
-    digest: of what was told, or of the rules that are now in its run.toml.
+class Blocks(Head):
+    """A node's answer that is blocks alone: to "describe" what its people agreed to tell, to
+    "prepare" none, to "keys" and "unmask" see masked_sums.py.
     """
 
-    kind: Literal["told"] = "told"
-    digest: Name
-
-
-class Masks(Head):
-    """A node's answer to "keys" and "unmask", see masked_sums.py."""
-
-    kind: Literal["masks"] = "masks"
+    kind: Literal["blocks"] = "blocks"
 
 
 class Refusal(Head):
@@ -169,7 +162,7 @@ class Refusal(Head):
     why: Annotated[str, Field(max_length=500), AfterValidator(one_line)]
 
 
-Answer = Update | Measured | Site | DigestAnswer | Masks | Refusal
+Answer = Update | Measured | Site | Blocks | Refusal
 ASK: TypeAdapter[Ask] = TypeAdapter(Ask)
 ANSWER: TypeAdapter[Answer] = TypeAdapter(Annotated[Answer, Field(discriminator="kind")])
 A = TypeVar("A", bound=Head)

@@ -45,7 +45,7 @@ from .message import (
     ASK,
     DIGITS,
     Ask,
-    DigestAnswer,
+    Blocks,
     Refusal,
     What,
     check_addressee,
@@ -62,7 +62,6 @@ from .telling import (
     check_described,
     described_run,
     description_of,
-    digest_of,
     read_consent,
     read_preparation,
 )
@@ -400,13 +399,13 @@ class ClientSite:
                 )
             if ask.what == "describe":
                 parts = {"description": description.model_dump_json().encode()}
-                return encode(DigestAnswer(**header, digest=digest_of(description)), parts)
+                return encode(Blocks(**header), parts)
             preparation = read_preparation(parts.get("preparation", b""))
             self._prepare(preparation, description)
         except (ConfigError, DataError) as error:
             _log.error("client %d: %s", self.client, error)
             raise WireError("its table cannot be used: its node's own output says why") from None
-        return encode(DigestAnswer(**header, digest=preparation.digest), {})
+        return encode(Blocks(**header), {})
 
     def _prepare(self, preparation: Preparation, description: Description) -> None:
         """Keep rules in run.toml, once it is known that this site's table fits them."""
