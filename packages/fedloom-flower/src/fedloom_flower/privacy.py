@@ -17,7 +17,7 @@ from torch import Tensor
 from fedloom.aggregation import NoiseFrom
 from fedloom.aggregation.discrete_gaussian import DiscreteGaussian, Words
 from fedloom.aggregation.privacy import DifferentialPrivacy
-from fedloom.errors import CompositionError, ConfigError
+from fedloom.errors import ConfigError
 from fedloom.experiment.experiment import Experiment
 from fedloom.federation.federation import Federation
 from fedloom.federation.private_examples import ExamplePrivacy, Normals
@@ -149,30 +149,11 @@ class SecretClientSampler(ClientSampler):
 
 def deployed(experiment: Experiment, fed: Folder) -> Experiment:
     """A run whose aggregation is private, with the system's noise, and cohorts drawn from a secret
-    that is kept in the folder. Raises CompositionError for what would release more.
+    that is kept in the folder. Raises ConfigError.
     """
     aggregation = experiment._aggregation
     if not isinstance(aggregation, DifferentialPrivacy):
         return experiment
-    if experiment.sampling != "poisson":
-        raise CompositionError(
-            f"sampling = {experiment.sampling}: the accounts of privacy hold for sampling = poisson"
-        )
-    if experiment.checkpoint.every_rounds != 1:
-        raise CompositionError(
-            "private aggregation needs checkpoint.every_rounds = 1 in a deployment: a repeated "
-            "round has other noise, and would have to be paid twice"
-        )
-    if fed.settings().evaluate == "nodes" or fed.settings().standardise:
-        raise CompositionError(
-            "private aggregation: evaluate = nodes and standardise = true would release sums that "
-            "have no noise; take evaluate = server or nobody, and standardise = false"
-        )
-    if fed.settings().min_updates > 1:
-        raise CompositionError(
-            f"private aggregation: federation.min_updates = {fed.settings().min_updates} would let "
-            "one client decide whether the others' updates count; take min_updates = 1"
-        )
     experiment = dataclasses.replace(experiment, aggregation=_convert(SystemNoise, aggregation))
     experiment._cohorts = SecretClientSampler(
         experiment.cohort,

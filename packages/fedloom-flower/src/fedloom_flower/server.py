@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fedloom.errors import CompositionError, ConfigError, DataError, WireError
+from fedloom.errors import ConfigError, DataError, WireError
 from fedloom.experiment.experiment import Experiment
 from fedloom.experiment.result import Result
 from fedloom.storage import world
@@ -131,7 +131,6 @@ def experiment_at_server(
     """
     settings = fed.settings()
     experiment, updates = _with_spares(at_server(fed, agreement), settings.over_selection)
-    _check_masked(experiment, settings)
     absent = frozenset[int]() if members is None else members.absent
     most = experiment._cohorts.largest if updates is None else updates
     most = min(most, experiment.data.population - len(absent))
@@ -180,16 +179,6 @@ def next_start(fed: Folder) -> int:
     start = max(last + 1, int(world.clock()))
     write(fed.starts_file, f"{start}\n")
     return start
-
-
-def _check_masked(experiment: Experiment, settings: Deployment) -> None:
-    """Raise CompositionError for scores that would tell what noise hides."""
-    aggregation = experiment._aggregation
-    if settings.evaluate == "nodes" and aggregation.masked and aggregation.private:
-        raise CompositionError(
-            f"{aggregation.name}: evaluate = nodes would release sums that have no noise; take "
-            "evaluate = server or nobody"
-        )
 
 
 def _write_down(

@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -97,15 +97,61 @@ def run_of(fed: Folder, config: Config) -> str:
 
 
 def refuse_disclosure(config: Config, settings: Deployment) -> None:
-    """Raise CompositionError for settings that would tell what local.dp or masked sums hide, or
-    that need single updates.
+    """Raise CompositionError for settings that would tell what noise or masks hide, or that need
+    single updates.
     """
-    if config.values.get("aggregation", {}).get("secure"):
-        _refuse_unmasked(config, settings)
-    if settings.standardise and "dp" in config.values["local"]:
-        raise CompositionError(
+    if why := next(_disclosures(config.values, settings), ""):
+        raise CompositionError(why)
+
+
+def _disclosures(values: Mapping[str, Any], settings: Deployment) -> Iterator[str]:
+    aggregation, every = values.get("aggregation", {}), values["checkpoint"].get("every_rounds")
+    if settings.standardise and "dp" in values["local"]:
+        yield (
             "local.dp: standardise = true would tell sums of the examples that have no noise; take "
             "standardise = false"
+        )
+    if aggregation.get("secure"):
+        setting = "aggregation.secure = true"
+        if every != 1:
+            yield (
+                f"{setting} needs checkpoint.every_rounds = 1 in a deployment: a node unmasks a "
+                "round once, and refuses it when an older checkpoint does it again"
+            )
+        if settings.standardise:
+            yield (
+                f"{setting}: standardise = true would send sums of each site's features without "
+                "masks; take standardise = false, and rules of columns"
+            )
+        if settings.over_selection:
+            yield (
+                f"{setting}: over_selection = {settings.over_selection:g} takes some of the "
+                "updates, and a masked sum is of all that came; take over_selection = 0, and a "
+                "smaller threshold"
+            )
+    kind = AGGREGATIONS[aggregation["name"]] if aggregation else None
+    if not getattr(kind, "private", False):
+        return
+    if settings.evaluate == "nodes" or settings.standardise:
+        yield (
+            "private aggregation: evaluate = nodes and standardise = true would release sums that "
+            "have no noise; take evaluate = server or nobody, and standardise = false"
+        )
+    if getattr(kind, "at_clients", False):  # they add the noise
+        return
+    if values["sampling"] != "poisson":
+        yield (
+            f"sampling = {values['sampling']}: the accounts of privacy hold for sampling = poisson"
+        )
+    if every != 1:
+        yield (
+            "private aggregation needs checkpoint.every_rounds = 1 in a deployment: a repeated "
+            "round has other noise, and would have to be paid twice"
+        )
+    if settings.min_updates > 1:
+        yield (
+            f"private aggregation: federation.min_updates = {settings.min_updates} would let one "
+            "client decide whether the others' updates count; take min_updates = 1"
         )
 
 
@@ -114,25 +160,6 @@ def hides(config: Config) -> bool:
     aggregation = config.values.get("aggregation", {})
     private = bool(aggregation) and getattr(AGGREGATIONS[aggregation["name"]], "private", False)
     return private or bool(aggregation.get("secure")) or "dp" in config.values["local"]
-
-
-def _refuse_unmasked(config: Config, settings: Deployment) -> None:
-    setting = "aggregation.secure = true"
-    if config.values["checkpoint"].get("every_rounds") != 1:
-        raise CompositionError(
-            f"{setting} needs checkpoint.every_rounds = 1 in a deployment: a node unmasks a round "
-            "once, and refuses it when an older checkpoint does it again"
-        )
-    if settings.standardise:
-        raise CompositionError(
-            f"{setting}: standardise = true would send sums of each site's features without masks; "
-            "take standardise = false, and rules of columns"
-        )
-    if settings.over_selection:
-        raise CompositionError(
-            f"{setting}: over_selection = {settings.over_selection:g} takes some of the updates, "
-            "and a masked sum is of all that came; take over_selection = 0, and a smaller threshold"
-        )
 
 
 def refuse_settings(config: Config, rules: bool = True) -> None:
