@@ -81,7 +81,7 @@ OWN |= {"columns": "d"}
 def test_an_agreement_is_taken_once_and_others_may_only_come_to_it():
     about = {"run": "r", "what": "join", "round": -1, "class_names": []}
     sites = {i: Site(**OWN, **about, client=i, examples=10 + i, tests=4) for i in range(3)}
-    before = agree(sites, 4, [])
+    before = agree(sites, 4)
     for changes, follows in (
         ({}, True),
         ({"examples": [10, 11, 12, 9], "tests": [4, 4, 4, 1]}, True),

@@ -135,18 +135,13 @@ class Agreement(BaseModel):
 def read_agreement(path: Path) -> Agreement | None:
     """The agreement of a file; None if there is none. Raises DataError."""
     try:
-        return agreement_of(path.read_bytes())
+        return from_json(Agreement, path.read_bytes(), "agreement")
     except FileNotFoundError:
         return None
     except OSError as error:
         raise DataError(f"'{path}' cannot be read: {reason(error)}") from None
     except WireError as error:
         raise DataError(f"'{path}' is damaged: {error}; delete it to join again") from None
-
-
-def agreement_of(raw: bytes) -> Agreement:
-    """An agreement from its JSON. Raises WireError."""
-    return from_json(Agreement, raw, "agreement")
 
 
 # ------------------------------------------------------------------------------------- at a client
@@ -197,7 +192,9 @@ def fitted(
 
 
 # ------------------------------------------------------------------------------------ at the server
-def agree(sites: Mapping[int, Site], population: int, sums: Sequence[bytes]) -> Agreement:
+def agree(
+    sites: Mapping[int, Site], population: int, sums: Mapping[int, bytes] | None = None
+) -> Agreement:
     """The agreement of the clients' sites, by number. sums: of sums_of(), or none. Raises DataError
     naming a client that differs.
     """
@@ -210,7 +207,9 @@ def agree(sites: Mapping[int, Site], population: int, sums: Sequence[bytes]) -> 
     numbers = first.targets == "numbers"
     classes = len(names) or max(site.classes for site in sites.values())
     total = sum(site.examples for site in sites.values())
-    mean, deviation = _pooled(sums, total) if sums else ([], [])
+    for i, raw in (sums or {}).items():
+        _check_sums(raw, sites[i])
+    mean, deviation = _pooled([*sums.values()], total) if sums else ([], [])
     return Agreement(
         examples=[sites[i].examples if i in sites else 0 for i in range(population)],
         tests=[sites[i].tests if i in sites else 0 for i in range(population)],
@@ -268,12 +267,15 @@ def _check_alike(site: Site, first: Site | Agreement, name: str, other: str) -> 
         )
 
 
-def check_sums(raw: bytes, site: Site) -> None:
-    """Raise WireError unless these are sums_of() data of this shape."""
+def _check_sums(raw: bytes, site: Site) -> None:
+    """Raise DataError unless these are sums_of() data of this shape."""
+    why = ""
     if len(raw) != 16 * math.prod(site.shape) or not raw:
-        raise WireError(f"its sums of features are no two rows of {math.prod(site.shape)} numbers")
-    if not torch.frombuffer(bytearray(raw), dtype=torch.float64).isfinite().all():
-        raise WireError("its sums of features are not finite; look for values that are not")
+        why = f"its sums of features are no two rows of {math.prod(site.shape)} numbers"
+    elif not torch.frombuffer(bytearray(raw), dtype=torch.float64).isfinite().all():
+        why = "its sums of features are not finite; look for values that are not"
+    if why:
+        raise DataError(f"client {site.client} cannot join: {why}")
 
 
 def _pooled(sums: Sequence[bytes], total: int) -> tuple[list[float], list[float]]:

@@ -16,7 +16,7 @@ from fedloom.data.own.making import PerClient
 from fedloom.data.own.preparation import Preparation, preparation_of, rules_of
 from fedloom.data.own.reading import BY_FILE
 from fedloom.data.raw_inputs import Words
-from fedloom.errors import CompositionError, ConfigError, DataError
+from fedloom.errors import ConfigError, DataError
 
 READ_FROM_ROWS = ("columns", "missing", "standardise")  # options of `table` that look at rows
 _SCALE = ("per_client", "missing", "standardise", "ddof")  # what each site does with its own
@@ -77,12 +77,6 @@ def unagreed(data: Mapping[str, Any]) -> str:
     )
 
 
-def refuse_unagreed(data: Mapping[str, Any]) -> None:
-    """Raise CompositionError for settings of a table whose rules every site would find anew."""
-    if why := unagreed(data):
-        raise CompositionError(why)
-
-
 def as_agreed(site: Mapping[str, Any], run: Mapping[str, Any], file: Path) -> dict[str, Any]:
     """The options of a site's own data, with the rules of the run's data. Raises ConfigError."""
     rules, name = run.get("rules"), site.get("name")
@@ -93,10 +87,8 @@ def as_agreed(site: Mapping[str, Any], run: Mapping[str, Any], file: Path) -> di
                 f"file '{file}': data.{min(repeated)} must be the same at all sites, so it is in "
                 "run.toml (data.rules, data.class_names) alone; take it out here"
             )
-        try:
-            refuse_unagreed(options)
-        except CompositionError as error:
-            raise ConfigError(f"file '{file}': {error}") from None
+        if why := unagreed(options):
+            raise ConfigError(f"file '{file}': {why}")
     elif rules:
         raise ConfigError(
             f"file '{file}': data '{name}' has no columns, and run.toml has rules for columns "

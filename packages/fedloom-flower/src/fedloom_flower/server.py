@@ -17,7 +17,7 @@ from fedloom.experiment.result import Result
 from fedloom.storage import world
 from fedloom.storage.atomic import append_line
 
-from .agreement import Agreement, agree, check_sums, read_agreement
+from .agreement import Agreement, agree, read_agreement
 from .attendance import nobody
 from .clients import Clients
 from .engine import FederationEngine, oldest_checkpoint
@@ -51,42 +51,29 @@ def join_sites(fed: Folder, clients: Clients, exchange: MessageExchange) -> Agre
     """What all places agree on: what was agreed before, or what the nodes say now. Raises DataError
     if one does not answer, or differs, or if nodes shall measure and none has test rows.
     """
-    agreement = read_agreement(fed.agreement_file)
-    if agreement is None:
-        answers = _ask_all(fed, clients, exchange, "join", {})
-        sums = [parts["sums"] for _, parts in answers.values() if "sums" in parts]
-        sites = {i: site for i, (site, _) in answers.items()}
-        agreement = agree(sites, clients.population, sums)
-        for i, entry in clients.members.items():
-            if entry.examples not in (None, agreement.examples[i]):
-                raise DataError(
-                    f"client {i} says that it has {agreement.examples[i]} training examples, and "
-                    f"clients.toml {entry.examples}; ask its site, then correct that file"
-                )
-        if fed.settings().evaluate == "nodes" and not any(agreement.tests):
+    if (before := read_agreement(fed.agreement_file)) is not None:
+        return before
+    settings, run = fed.settings(), run_of(fed, settings_of(fed))
+    answers = ask_sites(settings, clients, exchange, run, "join", {}, Site)
+    sites = {i: site for i, (site, _) in answers.items()}
+    sums = {i: parts.get("sums", b"") for i, (_, parts) in answers.items() if settings.standardise}
+    agreement = agree(sites, clients.population, sums)
+    for i, entry in clients.members.items():
+        if entry.examples not in (None, agreement.examples[i]):
             raise DataError(
-                "no site has test rows, so no node can measure the model (federation.evaluate = "
-                "nodes): write data.test_share, or data.date and data.test_from, into run.toml at "
-                "every place, or data.test into a site's mine.toml"
+                f"client {i} says that it has {agreement.examples[i]} training examples, and "
+                f"clients.toml {entry.examples}; ask its site, then correct that file"
             )
-        _ask_all(fed, clients, exchange, "agree", {"agreed": agreement.model_dump_json().encode()})
-        write(fed.agreement_file, agreement.model_dump_json() + "\n")
+    if settings.evaluate == "nodes" and not any(agreement.tests):
+        raise DataError(
+            "no site has test rows, so no node can measure the model (federation.evaluate = "
+            "nodes): write data.test_share, or data.date and data.test_from, into run.toml at "
+            "every place, or data.test into a site's mine.toml"
+        )
+    parts = {"agreed": agreement.model_dump_json().encode()}
+    ask_sites(settings, clients, exchange, run, "agree", parts, Site)
+    write(fed.agreement_file, agreement.model_dump_json() + "\n")
     return agreement
-
-
-def _ask_all(
-    fed: Folder, clients: Clients, exchange: Exchange, what: What, parts: Mapping[str, bytes]
-) -> dict[int, tuple[Site, dict[str, bytes]]]:
-    """What every site answers. Raises DataError naming one that does not."""
-    settings = fed.settings()
-    run = run_of(fed, settings_of(fed))
-    answers = ask_sites(settings, clients, exchange, run, what, parts, Site)
-    for i, (site, blocks) in answers.items() if settings.standardise else ():
-        try:
-            check_sums(blocks.get("sums", b""), site)
-        except WireError as error:
-            raise DataError(f"client {i} cannot join: {error}") from None
-    return answers
 
 
 def ask_sites(

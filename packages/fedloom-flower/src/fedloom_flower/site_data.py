@@ -35,7 +35,7 @@ def agreement_on(data: FederatedData) -> Agreement:
     """What all agree on where the data of all are in one place, so that none needs to join."""
     sizes, largest = data.sizes.tolist(), int(data.sizes.argmax())
     question = Head(run="", what="join", round=-1, client=largest)
-    agreement = agree({largest: site_of(data_of(data, largest), question)}, len(sizes), [])
+    agreement = agree({largest: site_of(data_of(data, largest), question)}, len(sizes))
     counts = {"examples": sizes, "tests": [0] * len(sizes), "classes": data.classes}
     return agreement.model_copy(update=counts)
 

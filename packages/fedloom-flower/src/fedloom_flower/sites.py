@@ -16,6 +16,7 @@ import torch
 from fedloom.aggregation import AGGREGATIONS
 from fedloom.config.resolve import Config, resolve
 from fedloom.core.net import Net
+from fedloom.core.strict_json import from_json
 from fedloom.data import FederatedData
 from fedloom.data.own.description import Description
 from fedloom.data.own.making import PerClient
@@ -30,12 +31,11 @@ from fedloom.evaluation.scorer import keeps_no_statistics
 from fedloom.experiment.experiment import Experiment
 from fedloom.storage.identity import digest, fixed_parts
 
-from .agreement import Agreement, agreement_of, read_agreement, site_of, sums_of
+from .agreement import Agreement, read_agreement, site_of, sums_of
 from .clients import Clients, read_clients
 from .columns import (
     preparation_in,
     prepared,
-    refuse_unagreed,
     scale_in,
     unagreed,
 )
@@ -63,7 +63,6 @@ from .telling import (
     described_run,
     description_of,
     read_consent,
-    read_preparation,
 )
 
 _log = logging.getLogger(__name__)
@@ -166,8 +165,8 @@ def refuse_settings(config: Config, rules: bool = True) -> None:
     """Raise CompositionError for settings that need all data in one place. rules: those of a
     table's columns must be agreed.
     """
-    if rules:
-        refuse_unagreed(config.values["data"])
+    if rules and (why := unagreed(config.values["data"])):
+        raise CompositionError(why)
     fraction = config.values["evaluate"]["validation"]
     if fraction:
         raise CompositionError(
@@ -427,7 +426,7 @@ class ClientSite:
             if ask.what == "describe":
                 parts = {"description": description.model_dump_json().encode()}
                 return encode(Blocks(**header), parts)
-            preparation = read_preparation(parts.get("preparation", b""))
+            preparation = from_json(Preparation, parts.get("preparation", b""), "preparation")
             self._prepare(preparation, description)
         except (ConfigError, DataError) as error:
             _log.error("client %d: %s", self.client, error)
@@ -455,7 +454,7 @@ class ClientSite:
         """What is here; and if it says so what all agreed on, which is then kept."""
         check_addressee(ask, self._run, self.client)
         if ask.what == "agree":
-            agreement = agreement_of(parts.get("agreed", b""))
+            agreement = from_json(Agreement, parts.get("agreed", b""), "agreement")
             self._check_agreement(agreement)
             if agreement != read_agreement(self._fed.agreement_file) or self._node is None:
                 self._node = self._make_node(agreement)

@@ -12,7 +12,7 @@ import tomli_w
 from pydantic import BaseModel, ConfigDict, Field
 
 from fedloom.core.parsing import parse_toml
-from fedloom.core.strict_json import Name, from_json
+from fedloom.core.strict_json import Name
 from fedloom.core.validation import Origin, check, live
 from fedloom.data import table
 from fedloom.data.own.description import Description, described_table, parsed
@@ -58,11 +58,6 @@ def described_run(name: str) -> str:
 def digest_of(description: Description) -> str:
     """By which a site's people know what they agreed to tell."""
     return digest(description.model_dump(), DIGITS)
-
-
-def read_preparation(raw: bytes) -> Preparation:
-    """A preparation from its JSON, which the server sent. Raises WireError."""
-    return from_json(Preparation, raw, "preparation")
 
 
 def description_of(
