@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -41,88 +40,73 @@ LOCALS: dict[str, dict[str, Any]] = {
 # one codec of each kind with every error feedback: biased, random, unbiased, of whole layers; the
 # others with their default
 _KINDS = ("topk", "dropping", "qsgd", "powersgd")
-LINKS = [
+_LINKS = (
     "dense",
     *(f"{codec}, {feedback}" for codec in _KINDS for feedback in FEEDBACKS),
     *(f"{n}, {c.feedback}" for n, c in CODECS.items() if n not in ("dense", *_KINDS)),
-]
-_OWN_DATA = (Needs.TEXT_ORDER, Needs.SURVIVAL, Needs.PIXELS)
+)
+_OWN_DATA = (Needs.TEXT_ORDER, Needs.SURVIVAL, Needs.PIXELS)  # and a model of their own
 # the exponent that discounts older updates, of each clock; None: there are no older ones
 _STALENESS = {"synchronous": None, "asynchronous": 0.5, "asynchronous, staleness 0": 0.0}
 
-
-class Side(NamedTuple):
-    """The rows or the columns of a table: what they are, their names, and how to ask for one."""
-
-    words: str
-    names: tuple[str, ...]
-    line: str
-
-
-_LINK = Side("compression with feedback", tuple(LINKS), "compress=CODEC compress.feedback=FEEDBACK")
-_ROWS = {
-    "algorithm": Side("algorithm", tuple(ALGORITHMS), "algorithm=ROW"),
-    "submodel": Side("sub-models", tuple(SUBMODELS), "submodel=ROW"),
-    "compress": _LINK,
-}
-_COLUMNS = {
-    # one that needs a text, times or pixels needs a model and data of its own
-    "objective": Side(
+# what rows or columns are: in words, their names, and the settings that ask for one
+_SIDES: dict[str, tuple[str, tuple[str, ...], str]] = {
+    "algorithm": ("algorithm", tuple(ALGORITHMS), "algorithm={}"),
+    "objective": (
         "objective",
         tuple(n for n, make in OBJECTIVES.items() if make.needs not in _OWN_DATA),
-        "objective=COLUMN",
+        "objective={}",
     ),
-    "server": Side("server optimiser, or look-ahead", (NOTHING, *SERVERS), "server=COLUMN"),
-    "local": Side(
+    "server": ("server optimiser, or look-ahead", (NOTHING, *SERVERS), "server={}"),
+    "local": (
         "what stands around its local step",
         tuple(LOCALS),
         "local.optimiser=adam, local.momentum=0.9, local.sam=0.1, ...",
     ),
-    "dp": Side("private examples", (NOTHING, "local.dp"), "local.dp.noise=1"),
-    "submodel": Side("sub-models", (NOTHING, *SUBMODELS), "submodel=COLUMN"),
-    "compress": _LINK,
-    "clock": Side("clock", tuple(_STALENESS), "clock=COLUMN, or with clock.staleness=0"),
-    "aggregation": Side("aggregation", tuple(AGGREGATIONS), "aggregation=COLUMN weighting=uniform"),
+    "dp": ("private examples", (NOTHING, "local.dp"), "local.dp.noise=1"),
+    "submodel": ("sub-models", tuple(SUBMODELS), "submodel={}"),
+    "compress": (
+        "compression with feedback",
+        _LINKS,
+        "compress=CODEC compress.feedback=FEEDBACK",
+    ),
+    "clock": ("clock", tuple(_STALENESS), "clock={}, or with clock.staleness=0"),
+    "aggregation": ("aggregation", tuple(AGGREGATIONS), "aggregation={} weighting=uniform"),
 }
 
 
-@dataclass(frozen=True)
-class Axis:
-    """The table of such rows and columns; rows, columns: by the names of their settings."""
+class Axis(NamedTuple):
+    """The table of some rows and columns, by what they are; names: of the columns; title; line: the
+    settings that ask for a pair.
+    """
 
     rows: str
     columns: str
+    names: tuple[str, ...]
+    title: str
+    line: str
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The columns."""
-        return _COLUMNS[self.columns].names
 
-    @property
-    def title(self) -> str:
-        """The heading."""
-        words = f"{_ROWS[self.rows].words} and {_COLUMNS[self.columns].words}"
-        return words.capitalize() + (", around FedAvg" if self.rows != "algorithm" else "")
-
-    @property
-    def line(self) -> str:
-        """How to ask for a pair."""
-        return f"{_ROWS[self.rows].line} {_COLUMNS[self.columns].line}"
+def _axis(rows: str, columns: str) -> Axis:
+    (of_rows, _, row), (of_columns, names, column) = _SIDES[rows], _SIDES[columns]
+    names = (NOTHING, *names) if columns == "submodel" else names
+    around = ", around FedAvg" if rows != "algorithm" else ""
+    title = f"{of_rows} and {of_columns}".capitalize() + around
+    return Axis(rows, columns, names, title, f"{row.format('ROW')} {column.format('COLUMN')}")
 
 
 _OF_ALGORITHMS = ("objective", "server", "local", "dp", "submodel", "compress")
 AXES = {
-    **{columns: Axis("algorithm", columns) for columns in _OF_ALGORITHMS},
-    "submodel_compress": Axis("submodel", "compress"),
-    "clock": Axis("algorithm", "clock"),
-    "aggregation": Axis("algorithm", "aggregation"),
-    "submodel_aggregation": Axis("submodel", "aggregation"),
-    "compress_aggregation": Axis("compress", "aggregation"),
+    **{columns: _axis("algorithm", columns) for columns in _OF_ALGORITHMS},
+    "submodel_compress": _axis("submodel", "compress"),
+    "clock": _axis("algorithm", "clock"),
+    "aggregation": _axis("algorithm", "aggregation"),
+    "submodel_aggregation": _axis("submodel", "aggregation"),
+    "compress_aggregation": _axis("compress", "aggregation"),
 }
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(NamedTuple):
     """reasons: {(row, column): why it is refused}; allowed pairs are absent."""
 
     axis: Axis
@@ -140,29 +124,30 @@ def table(name: str) -> Table:
     if name not in AXES:
         raise ConfigError(unknown("axis", name, AXES))
     axis = AXES[name]
+    rows = _SIDES[axis.rows][1]
     with torch.random.fork_rng(devices=[]):  # it has named blocks, features, layers to be sliced
         net = Net(MODELS["mlp"]())
     reasons = {}
-    for row, column in itertools.product(_ROWS[axis.rows].names, axis.names):
+    for row, column in itertools.product(rows, axis.names):
         try:
-            _make(name, row, column, net)
+            _check({axis.rows: row, axis.columns: column}, net)
         except CompositionError as error:
             reasons[row, column] = str(error)
-    return Table(axis, _ROWS[axis.rows].names, reasons)
+    return Table(axis, rows, reasons)
 
 
-def _make(axis: str, row: str, column: str, net: Net) -> None:
-    """Make the plan of a row and a column; what neither names is FedAvg's. Raises
+def _check(pair: Mapping[str, str], net: Net) -> None:
+    """Make the plan of a row and a column, by what they are; what neither names is FedAvg's. Raises
     CompositionError.
     """
-    pair = {AXES[axis].rows: row, AXES[axis].columns: column}
+    pair = {key: name for key, name in pair.items() if name != NOTHING}
     algorithm, parts = make_algorithm(pair.get("algorithm", "fedavg")), dict[str, Any]()
     objective = pair.get("objective", "cross_entropy")
-    if pair.get("server", NOTHING) != NOTHING:
-        algorithm = with_server(algorithm, column, {})
+    if "server" in pair:
+        algorithm = with_server(algorithm, pair["server"], {})
     if "local" in pair:
-        algorithm = Local(**LOCALS[column]).around(algorithm)
-    if pair.get("submodel", NOTHING) != NOTHING:
+        algorithm = Local(**LOCALS[pair["local"]]).around(algorithm)
+    if "submodel" in pair:
         submodel = parts["submodel"] = SUBMODELS[pair["submodel"]]()
         objective = "self_distillation" if submodel.trains is Needs.EXITS else objective
     elif OBJECTIVES[objective].needs is Needs.DRAWN_PARTS:
@@ -170,39 +155,33 @@ def _make(axis: str, row: str, column: str, net: Net) -> None:
     if "compress" in pair:
         codec, _, feedback = pair["compress"].partition(", ")
         parts["link"] = Link(FieldCodec(CODECS[codec](), FEEDBACKS[feedback or "forget"]()))
-    if pair.get("dp", NOTHING) != NOTHING:
+    if "dp" in pair:
         parts["setting"] = Setting(dp=True)
     if "clock" in pair:
-        parts["setting"] = Setting(staleness=_STALENESS[column])
+        parts["setting"] = Setting(staleness=_STALENESS[pair["clock"]])
     if "aggregation" in pair:
-        parts["aggregation"] = AGGREGATIONS[column]()
+        parts["aggregation"] = AGGREGATIONS[pair["aggregation"]]()
     plan = Plan(algorithm, OBJECTIVES[objective](), d=net.layout.d, **parts)
     if "objective" in pair and plan.objective.needs is not Needs.EXITS:  # those need another model
         plan.objective.check(net, torch.zeros(2, 64))
 
 
 # ---------------------------------------------------------------------------------------- to read
-def notes(result: Table) -> dict[str, int]:
-    """{reason, without the names before it: its number}, in the order of the table."""
-    numbers: dict[str, int] = {}
-    for row in result.rows:
+def cells(result: Table) -> tuple[list[list[str]], list[str]]:
+    """-> head and rows of a table, "ok" or "no" with the number of its reason; the reasons, without
+    the names before them.
+    """
+    whys = {pair: reason.partition(": ")[2] for pair, reason in result.reasons.items()}
+    numbers = {why: n for n, why in enumerate(dict.fromkeys(whys.values()), 1)}
+
+    def line(row: str) -> Iterator[str]:
         for column in result.axis.names:
-            if (row, column) in result.reasons:
-                numbers.setdefault(_why(result.reasons[row, column]), len(numbers) + 1)
-    return numbers
+            why = whys.get((row, column))
+            yield "ok" if why is None else f"no ({numbers[why]})"
 
-
-def cells(result: Table) -> Iterator[list[str]]:
-    """Head and rows of a table: "ok", or "no" with the number of its reason."""
-    numbers = notes(result)
-    yield [result.axis.rows, *result.axis.names]
-    for row in result.rows:
-        whys = (result.reasons.get((row, column)) for column in result.axis.names)
-        yield [row, *("ok" if why is None else f"no ({numbers[_why(why)]})" for why in whys)]
-
-
-def _why(reason: str) -> str:
-    return reason.partition(": ")[2]
+    lines = [[row, *line(row)] for row in result.rows]
+    notes = [f"{n}. {why}" for why, n in numbers.items()]
+    return [[result.axis.rows, *result.axis.names], *lines], notes
 
 
 def as_markdown() -> str:
@@ -218,15 +197,9 @@ def as_markdown() -> str:
         "HeteroFL, exits for ScaleFL.",
         "Here ScaleFL has its objective, self_distillation, and FjORD ordered_distillation.",
     ]
-    for name in AXES:
-        result = table(name)
-        head, *rows = cells(result)
-        out += ["", f"## {result.axis.title}", "", f"`fedloom run {result.axis.line}`", ""]
-        out += [_row(head), _row(["---"] * len(head)), *map(_row, rows)]
-        if numbers := notes(result):
-            out += ["", *(f"{number}. {why}" for why, number in numbers.items())]
+    for name, axis in AXES.items():
+        (head, *rows), notes = cells(table(name))
+        out += ["", f"## {axis.title}", "", f"`fedloom run {axis.line}`", ""]
+        out += [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)]
+        out += ["", *notes] if notes else []
     return "\n".join(out) + "\n"
-
-
-def _row(values: list[str]) -> str:
-    return f"| {' | '.join(values)} |"

@@ -127,10 +127,9 @@ def _compatible(axis: str | None, out: Path | None) -> str:
         return str(write_out(out, parts.as_markdown()))
     pages = []
     for name in parts.AXES if axis is None else [axis]:
-        grid = parts.table(name)
-        lines = [f"{grid.axis.title} ({name})", table([*parts.cells(grid)])]
-        lines += [f"  {number}. {why}" for why, number in parts.notes(grid).items()]
-        pages.append("\n".join(lines))
+        lines, notes = parts.cells(parts.table(name))
+        heading = f"{parts.AXES[name].title} ({name})"
+        pages.append("\n".join([heading, table(lines), *(f"  {note}" for note in notes)]))
     return "\n\n".join(pages)
 
 
