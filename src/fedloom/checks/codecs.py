@@ -52,9 +52,6 @@ class CodecContract(Contract):
             Check("error within the bound", self.bound),
         ]
 
-    def later(self) -> list[Check]:
-        return [Check("nothing is lost with feedback", self.conserved)]
-
     def settings(self, part: Any, dtype: torch.dtype) -> dict[str, Any]:
         # with error feedback where that has a meaning
         return {"compress": FieldCodec(part, Forget() if part.unfit(200) else Residual())}
@@ -200,23 +197,3 @@ class CodecContract(Contract):
             twice(notes, part.decode, (message, layout))
             packed = twice(notes, part.pack, (message,))
             twice(notes, part.unpack, (packed, layout))
-
-    def conserved(self) -> str | None:
-        """Sent + kept = computed, message by message."""
-        if self.part.unfit(LAYOUT.d):
-            return f"feedback around it has no meaning: {self.part.unfit(LAYOUT.d)}"
-        state, e = self.part.init(LAYOUT, 0), torch.zeros(LAYOUT.d, dtype=torch.float64)
-        computed, sent = e.clone(), e.clone()
-        for n in range(20):
-            v = torch.randn(LAYOUT.d, generator=generator(n, "checks", "field")).double()
-            message, state = self.part.encode(v + e, state, LAYOUT, generator(n, "codec"))
-            decoded = self.part.decode(message, LAYOUT, torch.float64)
-            computed, sent, e = computed + v, sent + decoded, v + e - decoded
-        gap = float((sent + e - computed).abs().max())
-        if gap > 1e-9 or float(e.norm()) > 1e3 * float(computed.norm()):
-            raise AuthorError(
-                f"after 20 messages with error feedback the residual is {float(e.norm()):.3g} long "
-                f"for {float(computed.norm()):.3g} computed: it grows; the codec must send a part "
-                "of what it is given (a contraction), not more"
-            )
-        return None
