@@ -29,12 +29,7 @@ from ..storage.records import freeze, thaw
 from ..submodels import FIARSE, HeteroFL
 from .compare import differing_path, imprint, unequal, unlike
 from .engine_agreement import TOLERANCE, Contract, check_parts
-from .invariance import (
-    move_of_the_server,
-    norms_are_declared,
-    rates_are_declared,
-    sums_are_declared,
-)
+from .invariance import move_of_the_server, norms_are_declared, rates_are_declared
 from .outcome import Check, root
 from .purity import CallRecorder, Notes
 from .tiny_federation import End, run
@@ -68,7 +63,6 @@ class AlgorithmContract(Contract):
             Check("only ratios of weights count", self.weights),
             Check("rates are declared", lambda: rates_are_declared(self.part, self.notes)),
             Check("norms are declared", lambda: norms_are_declared(self.part, self.notes)),
-            Check("sums are declared", lambda: sums_are_declared(self.part, self.notes)),
         ]
 
     def last(self) -> list[Check]:

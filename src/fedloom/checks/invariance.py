@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..algorithm import CHANGE, MEAN, Algorithm, Oracle, Trait
-from ..core.rng import Draws, generator
+from ..algorithm import Algorithm, Oracle, Trait
+from ..core.rng import Draws
 from ..core.vector import Rec, Vec, fields, tree
 from ..errors import AuthorError
 from .compare import unequal
@@ -76,68 +76,6 @@ def norms_are_declared(part: Algorithm, notes: Notes) -> str | None:
                 "Trait.WHOLE_MODEL"
             )
     return None
-
-
-def sums_are_declared(part: Algorithm, notes: Notes) -> None:
-    """Who adds a field of `compressible_up` to a state of the client's own does not declare it
-    MEAN.
-
-    finish() is called again with everything moved but the client's state: a state that moves as the
-    field does, and keeps its own old value with coefficient 1, is a sum of the field.
-    """
-    (*arguments, job), _ = notes.calls["finish"][-1]
-    x, loc, msg, mem = (tree(_double, v) for v in arguments)
-    job = _no_pass(job, x, 1.0)
-    up, state = map(fields, part.finish(x, loc, msg, mem, job))
-    draw = generator(0, "checks", "sums")
-    far_x, far_loc, far_msg = (tree(lambda v: _shifted(v, draw), v) for v in (x, loc, msg))
-    up_moved, state_moved = map(fields, part.finish(far_x, far_loc, far_msg, mem, job))
-    changes = {name: _gap(up_moved[name], up[name]) for name in part.compressible_up}
-    far_mem = tree(lambda v: _shifted(v, draw), mem)
-    later = fields(part.finish(x, loc, msg, far_mem, job)[1])
-    for name, v in fields(far_mem).items():
-        if not isinstance(v, Tensor) or not _near(
-            _gap(later[name], state[name]), v - fields(mem)[name]
-        ):
-            continue
-        grown = _gap(state_moved[name], state[name])
-        by = [k for k, change in changes.items() if _multiple(grown, change)]
-        by.sort(key=lambda k: not _near(grown, changes[k]))  # the field itself, not a multiple
-        if (
-            by
-            and part.compressible_up[by[0]] is MEAN
-            and not any(part.compressible_up[k] is CHANGE for k in by)
-        ):
-            raise AuthorError(
-                f"finish() adds '{by[0]}' to the client's own '{name}', and compressible_up "
-                "declares it MEAN: a codec that loses something would give client and server "
-                "different sums; declare "
-                f"'{by[0]}': ACCUMULATED, or CHANGE if the server keeps the sum of its means too"
-            )
-
-
-def _shifted(v: Any, draw: torch.Generator) -> Any:
-    if not isinstance(v, Tensor) or not v.is_floating_point():
-        return v
-    return v + torch.randn(v.shape, generator=draw, dtype=v.dtype)
-
-
-def _gap(one: Any, other: Any) -> Tensor:
-    return torch.as_tensor(one, dtype=torch.float64) - torch.as_tensor(other, dtype=torch.float64)
-
-
-def _near(one: Tensor, other: Tensor) -> bool:
-    if one.shape != other.shape:
-        return False
-    largest = max(float(v.abs().max()) if v.numel() else 0.0 for v in (one, other))
-    return largest > 0 and float((one - other).abs().max()) <= _ROUNDING * largest
-
-
-def _multiple(one: Tensor, other: Tensor) -> bool:
-    """Whether one is a number times the other, and neither is 0."""
-    if one.shape != other.shape or one.numel() < 2 or not bool(other.any()):
-        return False
-    return _near(one, other * ((one * other).sum() / other.square().sum()))
 
 
 def _stepped(part: Algorithm, srv: Rec, up: Rec, rnd: Any) -> Vec:

@@ -8,7 +8,6 @@ import torch
 
 from fedloom import LocalSGD
 from fedloom.algorithm import MEAN
-from fedloom.algorithms import FedDyn, Scaffold
 from fedloom.core.hyper import hyper
 from fedloom.core.vector import rec
 from fedloom.engines.author_rules import FIELDS, KEPT, REPEAT
@@ -18,7 +17,6 @@ from .mistakes import AT_CLIENTS, AT_THE_SERVER
 
 ROUNDS = {}
 MOVE, RATES, NORMS = "the server's move", "rates are declared", "norms are declared"
-SUMS = "sums are declared"
 
 
 class Branches(LocalSGD):
@@ -184,25 +182,6 @@ class AveragesNorm(SendsNorm):
         return rec(length=up.delta.norm())
 
 
-class MeanDyn(FedDyn):
-    compressible_up = {"delta": MEAN}
-
-
-class MeanScaffold(Scaffold):
-    compressible_up = {"delta": MEAN, "dc": MEAN}
-
-
-class ScaledDual(LocalSGD):
-    """Adds a tenth of its move to a dual of its own."""
-
-    def client_init(self, x):
-        return rec(h=torch.zeros_like(x))
-
-    def finish(self, x, loc, msg, mem, job):
-        delta = x - msg.x
-        return rec(delta=delta, weight=job.weight), rec(h=mem.h - 0.1 * delta)
-
-
 ALGORITHMS = (
     (MovesByX, MOVE, r"server_step\(\) moves x by another vector where x is another"),
     (SendsTheModel, MOVE, "would learn something else; add to srv.x what follows from up"),
@@ -212,9 +191,6 @@ ALGORITHMS = (
     (ReadsRates, RATES, r"finish\(\) reads job.lr_sum, and no trait says so"),
     (AveragesRates, RATES, r"unweighted\(\) reads job.lr_sum.* declare Trait.READS_THE_MOVE"),
     (SendsNorm, NORMS, r"finish\(\) makes 'length'.* declare Trait.WHOLE_MODEL"),
-    (MeanDyn, SUMS, r"finish\(\) adds 'delta' to the client's own 'h'.* 'delta': ACCUMULATED"),
-    (MeanScaffold, SUMS, "adds 'dc' to the client's own 'c'.* or CHANGE if the server keeps"),
-    (ScaledDual, SUMS, "adds 'delta' to the client's own 'h', and compressible_up declares"),
     (AveragesNorm, NORMS, r"unweighted\(\) makes 'length', which is no vector like x"),
     (Branches, VECTORISED, r"line \d+, in direction\(\) \(`return \(g / g.norm\(\)"),
     (Items, VECTORISED, "branches on a tensor's value"),
