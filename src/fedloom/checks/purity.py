@@ -49,10 +49,15 @@ def twice(
     one = method(*arguments)
     if name in _AT_SERVER:  # where torch's generator begins anew for every method and round
         torch.set_rng_state(rng_state)
-    for label, a, old in zip(inspect.signature(method).parameters, arguments, before, strict=False):
-        if path := differing_path(old, imprint(a)):
-            notes.add(changes(name, [label if path == "value" else f"{label}.{path}"]))
-            return one  # a second call would see something else, and that is the same fault
+    labels = inspect.signature(method).parameters
+    changed = [
+        label if path == "value" else f"{label}.{path}"
+        for label, a, old in zip(labels, arguments, before, strict=False)
+        if (path := differing_path(old, imprint(a)))
+    ]
+    if changed:
+        notes.add(changes(name, changed))
+        return one  # a second call would see something else, and that is the same fault
     first = imprint(one)
     if path := differing_path(first, imprint(method(*again))):
         notes.add(differs(name, "" if path == "value" else f" in '{path}'"))
