@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import shlex
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedloom.errors import FedloomError
-
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from fedloom.study import Trial
 
 
 ALGORITHMS = ("fedavg", "fedavgm", "scaffold", "fedacg")
@@ -39,9 +34,9 @@ def demo_command(seeds: int, out: Path, rounds: int | None) -> None:
 
     Finished runs are not run again, and a run that was stopped goes on.
     """
-    from fedloom.config import resolve
     from fedloom.report import comparison, group_runs, load_run
-    from fedloom.study import Trial, run_trial, state_of
+    from fedloom.study import run_trial, state_of
+    from fedloom.study.trial import trial_in
 
     from .results import fitted
     from .run import repeatable
@@ -49,10 +44,9 @@ def demo_command(seeds: int, out: Path, rounds: int | None) -> None:
     started = time.monotonic()
     more = [] if rounds is None else [f"rounds={rounds}"]
     trials = [
-        Trial({}, seed, config, out / f"{name}-seed{seed}")
+        trial_in(out, RECIPE, more, {"algorithm": name}, seed)
         for name in ALGORITHMS
         for seed in range(seeds)
-        for config in [resolve(RECIPE, [f"algorithm={name}", f"seed={seed}", *more])]
     ]
     v = trials[0].config.values
     partition = v["data"]["partition"]
@@ -61,8 +55,6 @@ def demo_command(seeds: int, out: Path, rounds: int | None) -> None:
         f"{v['cohort']:.0%} a round, {v['rounds']} rounds, {len(trials)} runs",
         err=True,
     )
-    trials = _placed(trials)
-    out = trials[0].folder.parent
     with repeatable(f"the runs in '{out}'"):
         for trial in trials:
             if state_of(trial.folder) == "finished":
@@ -97,33 +89,6 @@ def _summarise(rows: Sequence[Mapping[str, Any]]) -> str:
     if missed:
         return f"{sentence}; {missed[0]['label']} does not in {missed[0]['rounds']}."
     return f"{sentence}, {last['label']} in {last['rounds_to_target']:.0f}."
-
-
-def _placed(trials: list[Trial]) -> list[Trial]:
-    """The same in the first of out, out-2, out-3, ... that contains no other run."""
-    out = folder = trials[0].folder.parent
-    number, placed = 1, trials
-    while not all(map(_fits, placed)):
-        number += 1
-        folder = out.with_name(f"{out.name}-{number}")
-        placed = [replace(trial, folder=folder / trial.folder.name) for trial in trials]
-    if folder != out:
-        click.echo(f"{out} holds other runs; this demo goes to {folder}", err=True)
-    return placed
-
-
-def _fits(trial: Trial) -> bool:
-    """True if this run can be put, continued, or used as it is in its folder."""
-    from fedloom.config import from_run
-
-    folder = trial.folder
-    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
-        return True
-    try:
-        stored = from_run(folder).values  # in whatever engine auto took
-    except (FedloomError, OSError):
-        return False
-    return {**stored, "engine": trial.config.values["engine"]} == dict(trial.config.values)
 
 
 def _illustrate(out: Path, folders: Sequence[Path]) -> None:
