@@ -106,7 +106,7 @@ FLAGS = {
 }
 
 
-def test_the_flags_are_these_and_old_names_say_the_new_ones(fedloom):
+def test_the_flags_are_these(fedloom):
     flags = {
         name: {o for p in command.params if isinstance(p, click.Option) for o in p.opts}
         for name, command in paper_command.commands.items()
@@ -114,8 +114,6 @@ def test_the_flags_are_these_and_old_names_say_the_new_ones(fedloom):
     long = {name: {o for o in found if o[:2] == "--"} for name, found in flags.items()}
     assert long == {name: {f"--{o}" for o in words.split()} for name, words in FLAGS.items()}
     assert "paper " in fedloom("--help").output
-    assert "`fedloom papers` is `fedloom paper list` now" in fedloom("papers", code=2).output
-    assert "`fedloom paper measure`" in fedloom("measure", "runs/a", "cka", code=2).output
 
 
 @pytest.mark.parametrize(

@@ -36,13 +36,6 @@ _MODULES = dict.fromkeys(("compare", "report"), "compare_and_report")
 _MODULES |= dict.fromkeys(("list", "show"), "list_and_show")
 _USAGE = (ConfigError, DataError, CompositionError)
 _ADDED = {"deploy": "flower", "paper": "papers"}  # commands of other packages, and their extras
-_NOW = {  # what an old name is called now
-    "resume": "run --resume",
-    "matrix": "list --compatibility",
-    "partition": "data partition",
-    "papers": "paper list",
-    "measure": "paper measure",
-}
 
 
 class Commands(click.Group):
@@ -53,9 +46,7 @@ class Commands(click.Group):
         return sorted({*COMMANDS, *added("fedloom.commands")})
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        """A command, loaded when it is asked for. Raises ConfigError for one whose package is
-        missing, or that has another name now.
-        """
+        """A command, loaded when asked for. Raises ConfigError where its package is missing."""
         command: click.Command
         if name in COMMANDS:
             module = importlib.import_module(f".{_MODULES.get(name, name)}", __package__)
@@ -68,8 +59,6 @@ class Commands(click.Group):
             raise ConfigError(
                 f"`fedloom {name}` is of a package of its own; {install(_ADDED[name])}"
             )
-        if name in _NOW:
-            raise ConfigError(f"`fedloom {name}` is `fedloom {_NOW[name]}` now")
         return None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
