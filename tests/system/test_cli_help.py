@@ -36,8 +36,8 @@ from support.scripts import ROOT
 # signatures: before a flag is added here, ask whether it is a setting of a run.
 FLAGS = {
     "": "version debug help",
-    "run": "out quiet dry-run json seeds resume-if-begun baselines speed resume changed-code",
-    "sweep": "seeds by trials out quiet dry-run speed",
+    "run": "out quiet dry-run json seeds resume-if-begun baselines resume changed-code",
+    "sweep": "seeds by trials out quiet",
     "compare": "target csv json latex markdown against value wide columns",
     "advise": "minutes trials seeds jobs out json quiet",
     "referee": "against vary tune trials seeds delta minutes jobs out json quiet",

@@ -133,12 +133,6 @@ def test_an_evaluation_is_timed_and_not_found_in_a_cache():
     assert measure(linear(metrics={"slow": slow})).seconds_evaluation >= 4 * 0.02
 
 
-def test_another_devices_speed_is_arithmetic_and_nothing_is_timed(monkeypatch):
-    monkeypatch.setattr(dry_run, "_timed", lambda *_: pytest.fail("timed"))
-    cost = measure(linear(), speed=1e6)
-    assert cost.seconds == pytest.approx(cost.operations / 1e6)
-
-
 def test_of_a_large_model_one_step_on_few_examples_is_timed(monkeypatch):
     monkeypatch.setattr(dry_run, "_SHORT", 2.0 * D * K * 2 * 3)
     monkeypatch.setattr(dry_run, "_train", lambda *_: pytest.fail("a round"))

@@ -96,12 +96,10 @@ class Cost:
         return self.keep * self.checkpoint + self.memory_all + 4 * self.parameters
 
 
-def estimate(config: Config, seeds: int, speed: float | None = None) -> str:
-    """Time, bytes and memory of a run, or of so many seeds, as a table for the terminal. speed:
-    operations a second of the device that is meant; None: this machine.
-    """
+def estimate(config: Config, seeds: int) -> str:
+    """Time, bytes and memory of a run, or of so many seeds, as a table for the terminal."""
     experiment = config.experiment()
-    cost = measure(experiment, speed)
+    cost = measure(experiment)
     lines = [
         (
             "time",
@@ -130,7 +128,7 @@ def estimate(config: Config, seeds: int, speed: float | None = None) -> str:
         lines.append(("server", human_bytes(cost.updates), why + "; each of several ranks has all"))
     rows = [[name, f"about {v}" if name != "traffic" else v, why] for name, v, why in lines]
     rows.insert(0, ["cohort", cost.cohort, "in every round"])
-    if speed is None and (load := os.getloadavg()[0]) > processors() + 1:
+    if (load := os.getloadavg()[0]) > processors() + 1:
         remark = f"{load:.0f} programs share {processors()} processors: alone it takes less time"
         rows.insert(0, ["busy", "yes", remark])
     if cost.privacy[2]:
@@ -178,10 +176,10 @@ def _sizes(cost: Cost) -> list[list[str]]:
     ]
 
 
-def as_object(config: Config, seeds: int, speed: float | None = None) -> dict[str, Any]:
+def as_object(config: Config, seeds: int) -> dict[str, Any]:
     """The settings of a run, and the costs of one of so many seeds."""
     experiment = config.experiment()
-    cost = measure(experiment, speed)
+    cost = measure(experiment)
     sums = {"seconds": cost.seconds, "traffic": cost.traffic, "disk": cost.disk}
     costs = asdict(cost) | sums | {"privacy": cost.privacy if cost.privacy[2] else None}
     costs["examples"] = None if cost.examples is None else cost.examples._asdict()
@@ -190,9 +188,9 @@ def as_object(config: Config, seeds: int, speed: float | None = None) -> dict[st
     return {"settings": dict(config.values), "seeds": seeds, "engine": engine, "costs": costs}
 
 
-def measure(experiment: Experiment, speed: float | None = None) -> Cost:
+def measure(experiment: Experiment) -> Cost:
     """What a run costs: its work is counted, and so much of round 1 is timed as takes about a
-    second. speed: operations a second of another device, and nothing is timed.
+    second.
 
     Nothing is written, no process is started, and the run does not change.
     """
@@ -207,12 +205,7 @@ def measure(experiment: Experiment, speed: float | None = None) -> Cost:
     every = experiment.evaluate.every
     evaluations = experiment.rounds // every if every else 0
     evaluations += 0 if every and experiment.rounds % every == 0 else 1  # and after the last round
-    if speed is None:
-        times = _timed(run, work, max(1, min(workers, processors())))
-    else:
-        times = _Times(
-            work.training / speed, work.evaluation / speed, f"at {speed:.3g} operations a second"
-        )
+    times = _timed(run, work, max(1, min(workers, processors())))
     return _cost(experiment, run, work, times, evaluations, (cohorts, scale), workers)
 
 

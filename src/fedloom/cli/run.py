@@ -25,11 +25,6 @@ if TYPE_CHECKING:
 
 
 INTERRUPTED = 130
-SPEED = click.option(
-    "--speed",
-    type=click.FloatRange(min=0, min_open=True),
-    help="For --dry-run: operations a second of the device that is meant, as 30e12.",
-)
 
 
 _RESUMED = ("settings", "resume", "quiet", "changed_code")  # what --resume may have beside it
@@ -40,7 +35,6 @@ _RESUMED = ("settings", "resume", "quiet", "changed_code")  # what --resume may 
 @click.option("--out", help="The run's folder.  [default: runs/NAME-ALGORITHM-seedN]")
 @click.option("--quiet", is_flag=True, help="Print nothing but the run's folder.")
 @click.option("--dry-run", is_flag=True, help="Print the settings and an estimate; write nothing.")
-@SPEED
 @click.option(
     "--json", "program", is_flag=True, help="--dry-run for programs (docs/schemas/dry-run.json)."
 )
@@ -73,7 +67,6 @@ def run_command(
     out: str | None,
     quiet: bool,
     dry_run: bool,
-    speed: float | None,
     program: bool,
     seeds: int,
     baselines: bool,
@@ -115,14 +108,13 @@ def run_command(
         raise ConfigError("--changed-code is of --resume: give it too, with the folder of a run")
     source, changes, out = split_settings(settings, out)
     first = resolve(source, changes)
-    if (program or speed is not None) and not dry_run:
-        option = "--json" if program else "--speed"
-        raise ConfigError(f"{option} is of --dry-run: give it too, or read the run's folder")
+    if program and not dry_run:
+        raise ConfigError("--json is of --dry-run: give it too, or read the run's folder")
     if dry_run:
         from .dry_run import as_object, estimate
 
-        one = (first, seeds, speed)
-        click.echo(as_json(as_object(*one)) if program else f"{first.to_toml()}\n{estimate(*one)}")
+        costs = as_json(as_object(first, seeds)) if program else estimate(first, seeds)
+        click.echo(costs if program else f"{first.to_toml()}\n{costs}")
         return
     configs = _configs(first, source, changes, seeds, baselines)
     group = _group(first)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from shlex import quote
@@ -14,7 +13,6 @@ from fedloom.errors import ConfigError
 from fedloom.storage.atomic import write_atomic
 
 from .printing import page_width, table
-from .run import SPEED
 from .settings_argument import settings_argument
 
 if TYPE_CHECKING:
@@ -44,8 +42,6 @@ _BY = {
 )
 @click.option("--out", help="The sweep's folder.  [default: runs/sweep-NAME-PARTS]")
 @click.option("--quiet", is_flag=True, help="Print nothing but the table.")
-@click.option("--dry-run", is_flag=True, help="Say what the runs would cost; run nothing.")
-@SPEED
 def sweep_command(
     settings: tuple[str, ...],
     seeds: int | None,
@@ -53,8 +49,6 @@ def sweep_command(
     trials: int | None,
     out: str | None,
     quiet: bool,
-    dry_run: bool,
-    speed: float | None,
 ) -> None:
     """Run every combination of the values given, and choose by data that training never saw.
 
@@ -73,16 +67,11 @@ def sweep_command(
 
     from .run import repeatable, split_settings
 
-    if dry_run and trials is not None:
-        raise ConfigError("--dry-run knows the runs of a grid; a search chooses them as it goes")
     source, words, out = split_settings(settings, out)
     words, seeds = _seeds(words, seeds)
     sweep = Sweep(source, words, seeds, out, by, search=trials is not None)
     search = None if trials is None else Search(sweep, trials)
     grid = sweep.grid() if search is None else []
-    if dry_run:
-        click.echo(_cost(grid, speed))
-        return
     if search is None:
         check_all(grid)
         sweep.claim()
@@ -96,34 +85,6 @@ def sweep_command(
         for number, trial in enumerate(grid, 1):
             say(number, trial.choice, run_trial(trial, progress=not quiet))
         _tell(sweep, finished)
-
-
-def _cost(trials: Sequence[Trial], speed: float | None) -> str:
-    """What the runs that are missing cost. The first combination is timed, and the others are as
-    their operations; what does not fit into ten seconds is as those before in the mean.
-    """
-    from fedloom.report import human_bytes, human_seconds
-    from fedloom.study import DataCache, state_of
-    from fedloom.study.trial import OVER
-
-    from .dry_run import Cost, measure
-
-    data, costs, end = DataCache(), dict[tuple[str, ...], Cost](), time.monotonic() + 10
-    for trial in trials:
-        key = tuple(trial.choice.values())
-        if key not in costs and (not costs or time.monotonic() < end):
-            costs[key] = measure(trial.config.experiment(data.of(trial.config)), speed)
-            speed = speed or costs[key].operations / (costs[key].seconds or 1.0)
-    missing = [trial for trial in trials if state_of(trial.folder) not in OVER]
-    scale = len(missing) / len(costs)
-    rows = [
-        ["runs", str(len(missing)), f"of {len(trials)}; the others have ended"],
-        ["time", f"about {human_seconds(scale * sum(c.seconds for c in costs.values()))}", ""],
-        ["operations", f"about {scale * sum(c.operations for c in costs.values()):.2g}", ""],
-        ["disk", f"about {human_bytes(round(scale * sum(c.disk for c in costs.values())))}", ""],
-    ]
-    rows[1][2] = next(iter(costs.values())).by + ", the others by their operations"
-    return f"estimate of a sweep\n{table(rows)}"
 
 
 def _seeds(words: Sequence[str], count: int | None) -> tuple[list[str], int]:
