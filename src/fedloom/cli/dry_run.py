@@ -10,8 +10,9 @@ import resource
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from fedloom.compression import downlink
 from fedloom.config import Config
@@ -32,12 +33,14 @@ from fedloom.server.rounds import Run
 from .counted_run import Work, count_work
 from .printing import table
 
+Row = tuple[str, str, str]
 _SHORT = 3e10  # operations that take a second or two of a usual processor: they are measured
 _SECONDS = 2.0  # that other measurements may take
 _COUNTED_ROUNDS = 10_000  # cohorts drawn to count client rounds; beyond that their mean
 
 
-class ExampleCost(NamedTuple):
+@dataclass(frozen=True)
+class ExampleCost:
     """What local.dp costs the client whose examples are told most of: epsilon, if it takes part in
     so many rounds, as it is drawn, or as its budget allows. stopped: clients that would take part
     in more.
@@ -73,7 +76,7 @@ class Cost:
     parameters: int
     workers: int  # processes that the run starts beside its own
     updates: int  # bytes of a round's updates at the server, if it needs each of them
-    privacy: tuple[float, float, int]  # epsilon, delta, rounds; 0 rounds: none is kept
+    privacy: tuple[float, float, int] | None  # epsilon, delta, rounds
     examples: ExampleCost | None  # with local.dp
     bf16: float | None  # part of a step's time, see bfloat16_gain
     keep: int  # checkpoints
@@ -100,89 +103,84 @@ def estimate(config: Config, seeds: int) -> str:
     """Time, bytes and memory of a run, or of so many seeds, as a table for the terminal."""
     experiment = config.experiment()
     cost = measure(experiment)
-    lines = [
-        (
-            "time",
-            human_seconds(cost.seconds),
-            f"{human_seconds(cost.seconds_training)} of training, "
-            f"{human_seconds(cost.seconds_evaluation)} of evaluation ({cost.evaluated:,} "
-            f"examples); {cost.by}",
-        ),
-        ("operations", f"{cost.operations:.2g}", "of gradients and evaluations, as torch counts"),
-        ("memory", human_bytes(cost.resident), "with every client's state in memory"),
-        (
-            "disk",
-            human_bytes(cost.disk),
-            f"{cost.keep} checkpoints of {human_bytes(cost.checkpoint)}, client states "
-            f"{human_bytes(cost.memory_all)} if all take part",
-        ),
-        (
-            "traffic",
-            human_bytes(cost.traffic),
-            f"{human_bytes(cost.down)} down and {human_bytes(cost.up)} up, "
-            f"{cost.client_rounds} times",
-        ),
-    ]
-    if cost.updates:
-        why = "of a round's updates, which the aggregation needs one by one"
-        lines.append(("server", human_bytes(cost.updates), why + "; each of several ranks has all"))
-    rows = [[name, f"about {v}" if name != "traffic" else v, why] for name, v, why in lines]
-    rows.insert(0, ["cohort", cost.cohort, "in every round"])
-    if (load := os.getloadavg()[0]) > processors() + 1:
-        remark = f"{load:.0f} programs share {processors()} processors: alone it takes less time"
-        rows.insert(0, ["busy", "yes", remark])
-    if cost.privacy[2]:
-        epsilon, delta, rounds = cost.privacy
-        rows.append(["privacy", f"epsilon {epsilon:.3g}", f"delta {delta:g}, in {rounds} rounds"])
-    if cost.examples is not None:
-        rows.append(_examples_row(cost.examples))
-    if cost.workers:
-        note = f"not started here: the times are one process's, shared among {cost.workers}"
-        rows.insert(0, ["engine", f"{cost.workers} processes", note])
-    if experiment.choice is not None:
-        why = experiment.choice.why
-        if experiment.choice.setting == "auto":
-            why += "; a long run tries processes with the same bits"
-        rows.insert(0, ["engine", str(experiment.used_engine), why])
-    if cost.bf16 is not None:
-        rows.append(
-            ["bf16", f"{cost.bf16:.2f} of a step", "with local.precision = bf16, by one step"]
-        )
-    if cost.not_replayed:
-        rows.append(["steps", "as they are", f"not recorded and replayed: {cost.not_replayed}"])
-    rows += _sizes(cost)
-    text = f"estimate of one run ({cost.parameters:,} parameters)\n{table(rows)}"
+    rows = table([*_circumstances(experiment, cost), *_amounts(cost), *_parts(cost)])
+    text = f"estimate of one run ({cost.parameters:,} parameters)\n{rows}"
     if seeds > 1:
         text += f"\n  {seeds} seeds run one after another: {seeds} times the time, disk and traffic"
     return text
 
 
-def _examples_row(cost: ExampleCost) -> list[str]:
-    why = f"delta {cost.delta:g}: client {cost.client}, {cost.rounds} rounds"
-    why += f"; {cost.stopped} clients are stopped by the budget" if cost.stopped else ""
-    return ["examples", f"epsilon {cost.epsilon:.3g}", why]
+def _circumstances(experiment: Experiment, cost: Cost) -> Iterator[Row]:
+    """What computes, and for whom."""
+    if (choice := experiment.choice) is not None:
+        auto = "; a long run tries processes with the same bits" * (choice.setting == "auto")
+        yield "engine", str(experiment.used_engine), choice.why + auto
+    if cost.workers:
+        note = f"not started here: the times are one process's, shared among {cost.workers}"
+        yield "engine", f"{cost.workers} processes", note
+    if (load := os.getloadavg()[0]) > processors() + 1:
+        remark = f"{load:.0f} programs share {processors()} processors: alone it takes less time"
+        yield "busy", "yes", remark
+    yield "cohort", cost.cohort, "in every round"
 
 
-def _sizes(cost: Cost) -> list[list[str]]:
-    """A line for every size of client: the time and the memory of a local step."""
-    return [
-        [
+def _amounts(cost: Cost) -> Iterator[Row]:
+    """Time and bytes, of every run."""
+    training, evaluation = map(human_seconds, (cost.seconds_training, cost.seconds_evaluation))
+    yield (
+        "time",
+        f"about {human_seconds(cost.seconds)}",
+        f"{training} of training, {evaluation} of evaluation ({cost.evaluated:,} examples); "
+        f"{cost.by}",
+    )
+    operations = f"about {cost.operations:.2g}"
+    yield "operations", operations, "of gradients and evaluations, as torch counts"
+    memory = f"about {human_bytes(cost.resident)}"
+    yield "memory", memory, "with every client's state in memory"
+    yield (
+        "disk",
+        f"about {human_bytes(cost.disk)}",
+        f"{cost.keep} checkpoints of {human_bytes(cost.checkpoint)}, client states "
+        f"{human_bytes(cost.memory_all)} if all take part",
+    )
+    yield (
+        "traffic",
+        human_bytes(cost.traffic),
+        f"{human_bytes(cost.down)} down and {human_bytes(cost.up)} up, {cost.client_rounds} times",
+    )
+
+
+def _parts(cost: Cost) -> Iterator[Row]:
+    """What some parts of a run cost."""
+    if cost.updates:
+        why = "of a round's updates, which the aggregation needs one by one"
+        held = f"about {human_bytes(cost.updates)}"
+        yield "server", held, why + "; each of several ranks has all"
+    if cost.privacy is not None:
+        epsilon, delta, rounds = cost.privacy
+        yield "privacy", f"epsilon {epsilon:.3g}", f"delta {delta:g}, in {rounds} rounds"
+    if (one := cost.examples) is not None:
+        why = f"delta {one.delta:g}: client {one.client}, {one.rounds} rounds"
+        why += f"; {one.stopped} clients are stopped by the budget" if one.stopped else ""
+        yield "examples", f"epsilon {one.epsilon:.3g}", why
+    if cost.bf16 is not None:
+        yield "bf16", f"{cost.bf16:.2f} of a step", "with local.precision = bf16, by one step"
+    if cost.not_replayed:
+        yield "steps", "as they are", f"not recorded and replayed: {cost.not_replayed}"
+    for capacity, step in cost.sizes.items():
+        yield (
             f"size {human_size(capacity)}",
-            f"{human_seconds(one.seconds)} a step",
-            f"{human_bytes(one.peak)} at its peak, {human_bytes(one.held)} of them the model's "
-            f"part; keeps {human_bytes(one.kept)} between rounds",
-        ]
-        for capacity, one in cost.sizes.items()
-    ]
+            f"{human_seconds(step.seconds)} a step",
+            f"{human_bytes(step.peak)} at its peak, {human_bytes(step.held)} of them the model's "
+            f"part; keeps {human_bytes(step.kept)} between rounds",
+        )
 
 
 def as_object(config: Config, seeds: int) -> dict[str, Any]:
     """The settings of a run, and the costs of one of so many seeds."""
     experiment = config.experiment()
     cost = measure(experiment)
-    sums = {"seconds": cost.seconds, "traffic": cost.traffic, "disk": cost.disk}
-    costs = asdict(cost) | sums | {"privacy": cost.privacy if cost.privacy[2] else None}
-    costs["examples"] = None if cost.examples is None else cost.examples._asdict()
+    costs = asdict(cost) | {k: getattr(cost, k) for k in ("seconds", "traffic", "disk")}
     costs["sizes"] = [{"capacity": c, **one._asdict()} for c, one in cost.sizes.items()]
     engine = str(experiment.used_engine)
     return {"settings": dict(config.values), "seeds": seeds, "engine": engine, "costs": costs}
@@ -190,43 +188,71 @@ def as_object(config: Config, seeds: int) -> dict[str, Any]:
 
 def measure(experiment: Experiment) -> Cost:
     """What a run costs: its work is counted, and so much of round 1 is timed as takes about a
-    second.
-
-    Nothing is written, no process is started, and the run does not change.
+    second. Nothing is written, no process is started, and the run does not change.
     """
     run = experiment.build()
-    workers = _without_processes(run)
+    workers, fed, words = _without_processes(run), run.fed, run.cohorts.words
     rounds = min(experiment.rounds, _COUNTED_ROUNDS)
     cohorts = [run.cohorts.of(t) for t in range(rounds)]
-    scale = experiment.rounds / rounds
-    if isinstance(experiment.clock, Asynchronous):  # then a round is a server step
-        scale *= rounds * experiment.clock.buffer / (sum(map(len, cohorts)) or 1)
+    scale, clock = experiment.rounds / rounds, experiment.clock
+    if isinstance(clock, Asynchronous):  # then a round is a server step
+        words = f"{clock.buffer} client updates"
+        scale *= rounds * clock.buffer / (sum(map(len, cohorts)) or 1)
     work = count_work(run, cohorts, scale)
     every = experiment.evaluate.every
-    evaluations = experiment.rounds // every if every else 0
-    evaluations += 0 if every and experiment.rounds % every == 0 else 1  # and after the last round
-    times = _timed(run, work, max(1, min(workers, processors())))
-    return _cost(experiment, run, work, times, evaluations, (cohorts, scale), workers)
+    evaluations = math.ceil(experiment.rounds / every) if every else 1
+    training, evaluation, by = _timed(run, work, max(1, min(workers, processors())))
+    steps, sizes = work.steps, Counter(map(fed.capacity, range(fed.population)))
+    seconds = training / (work.training or 1) * (fed.local.batch or 1)  # of the largest step
+    seconds *= max(step.operations for step in steps.values())
+    affordable = seconds * 8 * len(steps) < _SECONDS
+    measured = step_costs(run.plan, fed, run.net) if fed.capacities and affordable else {}
+    kept = {c: measured[c].kept if c in measured else one.memory for c, one in steps.items()}
+    memory = sum(n * kept[c] for c, n in sizes.items())
+    message, stages = run.broadcast(), run.state.stages
+    coded = downlink.sizes(run.plan.link.codes_down, message, stages.down, run.net.layout)
+    down = sum(n * sum((steps[c].cost.bytes_down | coded).values()) for c, n in sizes.items())
+    up = sum(n * sum(steps[c].cost.bytes_up.values()) for c, n in sizes.items())
+    probed = run.cohorts.present(0, run.cohorts.waits(0.0)) or run.cohorts.example
+    saved = rec(srv=run.state.srv, link=stages.link, down=stages.down)
+    return Cost(
+        cohort=words,
+        client_rounds=round(sum(map(len, cohorts)) * scale),
+        down=round(down / fed.population),
+        up=round(up / fed.population),
+        before=len(probed) * max(step.probe for step in steps.values()),
+        seconds_training=training,
+        seconds_evaluation=evaluations * evaluation,
+        operations=work.training + evaluations * work.evaluation,
+        evaluated=evaluations * work.evaluated,
+        by=by,
+        checkpoint=sum(nbytes(saved).values()) + run.state.buffers.nbytes,
+        memory_row=round(memory / fed.population),
+        memory_all=memory,
+        resident=_resident(experiment, run, memory, workers),
+        parameters=run.net.layout.d,
+        workers=workers,
+        updates=_updates(run),
+        privacy=_privacy(experiment, run),
+        examples=_examples(run, cohorts, scale),
+        bf16=bfloat16_gain(run.plan, fed, run.net) if affordable else None,
+        keep=experiment.checkpoint.keep,
+        sizes=measured,
+        not_replayed=_not_replayed(run) if affordable else "",
+    )
 
 
-class _Times(NamedTuple):
-    """Seconds of all training and of one evaluation, and what they are by."""
-
-    training: float
-    evaluation: float
-    by: str
-
-
-def _timed(run: Run, work: Work, processes: int) -> _Times:
-    """The times on this machine, by the whole first cohort, by some of its clients, or by a step
-    of one; evaluation by itself, or as fast as training. processes: those that share the work.
+def _timed(run: Run, work: Work, processes: int) -> tuple[float, float, str]:
+    """-> seconds of all training and of one evaluation on this machine, by the whole first cohort,
+    by some of its clients, or by a step of one; in words by what. Evaluation by itself, or as fast
+    as training. processes: those that share the work.
     """
     cohort = run.cohorts.example
     some = cohort[: max(2, getattr(run.engine, "chunk", 1))]
     sample = next((s for s in (cohort, some) if work.of(run.fed, s) < _SHORT), None)
     if sample is None:
         second, by = _by_a_step(run, work, cohort[0])
-        return _Times(work.training * second / processes, work.evaluation * second / processes, by)
+        return work.training * second / processes, work.evaluation * second / processes, by
     run.engine.open(run.plan, run.fed, run.net)
     try:
         _train(run, sample)  # the first time has costs that no later time has
@@ -241,7 +267,7 @@ def _timed(run: Run, work: Work, processes: int) -> _Times:
             evaluation = (time.perf_counter() - began) / processes
     finally:
         run.engine.close()
-    return _Times(training, evaluation, f"by {len(sample)} of {len(cohort)} clients of round 1")
+    return training, evaluation, f"by {len(sample)} of {len(cohort)} clients of round 1"
 
 
 def _by_a_step(run: Run, work: Work, i: int) -> tuple[float, str]:
@@ -279,69 +305,10 @@ def _train(run: Run, sample: list[int]) -> float:
     return time.perf_counter() - started
 
 
-def _cost(
-    experiment: Experiment,
-    run: Run,
-    work: Work,
-    times: _Times,
-    evaluations: int,
-    sample: tuple[list[list[int]], float],
-    workers: int,
-) -> Cost:
-    fed, (cohorts, scale) = run.fed, sample
-    words = run.cohorts.words
-    if isinstance(experiment.clock, Asynchronous):
-        words = f"{experiment.clock.buffer} client updates"
-    msg = run.broadcast()
-    coded = downlink.sizes(run.plan.link.codes_down, msg, run.state.stages.down, run.net.layout)
-    sizes, count = Counter(map(fed.capacity, range(fed.population))), fed.population
-    costs = {c: step.cost for c, step in work.steps.items()}
-    down = sum(n * sum((costs[c].bytes_down | coded).values()) for c, n in sizes.items())
-    up = sum(n * sum(costs[c].bytes_up.values()) for c, n in sizes.items())
-    probed = run.cohorts.present(0, run.cohorts.waits(0.0)) or run.cohorts.example
-    step = times.training / (work.training or 1) * (fed.local.batch or 1)
-    step *= max(one.operations for one in work.steps.values())  # seconds
-    affordable = step * 8 * len(work.steps) < _SECONDS
-    measured = step_costs(run.plan, fed, run.net) if fed.capacities and affordable else {}
-    memories = {c: one.memory for c, one in work.steps.items()}
-    memories |= {c: one.kept for c, one in measured.items()}
-    memory = sum(n * memories[c] for c, n in sizes.items())
-    return Cost(
-        cohort=words,
-        client_rounds=round(sum(map(len, cohorts)) * scale),
-        down=round(down / count),
-        up=round(up / count),
-        before=len(probed) * max(one.probe for one in work.steps.values()),
-        seconds_training=times.training,
-        seconds_evaluation=evaluations * times.evaluation,
-        operations=work.training + evaluations * work.evaluation,
-        evaluated=evaluations * work.evaluated,
-        by=times.by,
-        checkpoint=_nbytes(
-            rec(srv=run.state.srv, link=run.state.stages.link, down=run.state.stages.down)
-        )
-        + run.state.buffers.nbytes,
-        memory_row=round(memory / count),
-        memory_all=memory,
-        resident=_resident(experiment, run, round(memory / count), workers),
-        parameters=run.net.layout.d,
-        workers=workers,
-        updates=_updates(run),
-        privacy=_privacy(experiment, run),
-        examples=_examples(run, cohorts, scale),
-        bf16=bfloat16_gain(run.plan, fed, run.net) if affordable else None,
-        keep=experiment.checkpoint.keep,
-        sizes=measured,
-        not_replayed=_not_replayed(run) if affordable else "",
-    )
-
-
 def _not_replayed(run: Run) -> str:
     """Why the steps of a vectorised engine are computed anew every time, or ""."""
-    engine = getattr(run.engine, "here", run.engine)
-    members = run.cohorts.example[:2]
-    many = isinstance(engine, Vectorised)
-    return not_replayed(run.plan, run.fed, run.net, members) if many else ""
+    many = isinstance(getattr(run.engine, "here", run.engine), Vectorised)
+    return not_replayed(run.plan, run.fed, run.net, run.cohorts.example[:2]) if many else ""
 
 
 def _updates(run: Run) -> int:
@@ -352,12 +319,11 @@ def _updates(run: Run) -> int:
     return run.cohorts.largest * (vectors * run.net.init().nbytes + run.state.buffers.nbytes)
 
 
-def _privacy(experiment: Experiment, run: Run) -> tuple[float, float, int]:
-    aggregation = run.plan.aggregation
+def _privacy(experiment: Experiment, run: Run) -> tuple[float, float, int] | None:
     rounds = run.allowed(experiment.rounds)
-    summary = aggregation.summary(run.state.aggregation, rounds)
-    if "epsilon" not in summary:
-        return 0.0, 0.0, 0
+    summary = run.plan.aggregation.summary(run.state.aggregation, rounds)
+    if "epsilon" not in summary or not rounds:
+        return None
     return float(summary.get("epsilon_tight", summary["epsilon"])), float(summary["delta"]), rounds
 
 
@@ -374,18 +340,13 @@ def _examples(run: Run, cohorts: list[list[int]], scale: float) -> ExampleCost |
     return ExampleCost(epsilon, dp.delta, client, rounds.get(client, 0), stopped)
 
 
-def _nbytes(record: Any) -> int:
-    return sum(nbytes(record).values())
-
-
-def _resident(experiment: Experiment, run: Run, row: int, workers: int) -> int:
+def _resident(experiment: Experiment, run: Run, memory: int, workers: int) -> int:
     """Peak memory of this process and of as many workers, which share the data, and of the client
     states to come.
     """
     unit = 1 if sys.platform == "darwin" else 1024  # the unit of ru_maxrss
     resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
     child = max(0, resident - run.fed.data.inputs.nbytes)
-    memory = row * run.fed.population
     if experiment.resident_bytes is not None:
         memory = min(memory, experiment.resident_bytes)
     return resident + workers * child + memory
