@@ -10,32 +10,48 @@ import resource
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedloom.compression import downlink
 from fedloom.config import Config
-from fedloom.core.vector import rec
+from fedloom.core.vector import rec, tree
 from fedloom.core.wire import nbytes
 from fedloom.engines import Serial, Vectorised, Workers, bfloat16_gain
 from fedloom.engines.base import processors
 from fedloom.engines.client_results import Request, TrainTask
+from fedloom.engines.client_round import ClientCost
+from fedloom.engines.evaluation_batches import examples_of
 from fedloom.engines.extra_exchanges import ask_cohort
-from fedloom.engines.one_step import StepCost, not_replayed, step_costs, try_step
+from fedloom.engines.one_step import (
+    Operations,
+    StepCost,
+    as_it_was,
+    first_task,
+    not_replayed,
+    step_costs,
+    try_step,
+)
+from fedloom.engines.scores import evaluate_range
 from fedloom.engines.stages import sums_suffice
+from fedloom.engines.summation import root
 from fedloom.experiment.experiment import Experiment
 from fedloom.federation.clock import Asynchronous
+from fedloom.federation.federation import Federation
 from fedloom.report import human_bytes, human_seconds
 from fedloom.report.tables import human_size
+from fedloom.server.billing import together
 from fedloom.server.rounds import Run
+from fedloom.server.state import Ledger
+from fedloom.storage.records import sparsify
 
-from .counted_run import Work, count_work
 from .printing import table
 
 Row = tuple[str, str, str]
 _SHORT = 3e10  # operations that take a second or two of a usual processor: they are measured
 _SECONDS = 2.0  # that other measurements may take
+_FEW = 2  # examples of a step that is counted
 _COUNTED_ROUNDS = 10_000  # cohorts drawn to count client rounds; beyond that their mean
 
 
@@ -198,7 +214,7 @@ def measure(experiment: Experiment) -> Cost:
     if isinstance(clock, Asynchronous):  # then a round is a server step
         words = f"{clock.buffer} client updates"
         scale *= rounds * clock.buffer / (sum(map(len, cohorts)) or 1)
-    work = count_work(run, cohorts, scale)
+    work = _count_work(run, cohorts, scale)
     every = experiment.evaluate.every
     evaluations = math.ceil(experiment.rounds / every) if every else 1
     training, evaluation, by = _timed(run, work, max(1, min(workers, processors())))
@@ -242,6 +258,107 @@ def measure(experiment: Experiment) -> Cost:
     )
 
 
+# ------------------------------------------------------------------------------- what it computes
+class Step(NamedTuple):
+    """A client's first step. operations: for each example, two for a multiplication and an
+    addition; asking: of its answer before the steps of a round, which few methods have; cost: what
+    it sent; memory: bytes of its state; probe: bytes of its exchange before round 1; up: its
+    answer then.
+    """
+
+    operations: float
+    asking: float
+    cost: ClientCost
+    memory: int
+    probe: int
+    up: Any
+
+
+@dataclass(frozen=True)
+class Work:
+    """A run's work. steps: of a client of each capacity; training, evaluation: operations of all
+    rounds and of one evaluation; steps_of_all: local steps of all rounds; evaluated: examples of
+    one evaluation.
+    """
+
+    steps: dict[float, Step]
+    training: float
+    steps_of_all: float
+    evaluation: float
+    evaluated: int
+
+
+def _operations(fed: Federation, steps: Mapping[float, Step], clients: Mapping[int, int]) -> float:
+    """The operations of so many rounds of each client."""
+    by_client = ((steps[fed.capacity(i)], i, n) for i, n in clients.items())
+    return sum(n * (step.operations * sum(fed.sizes(i)) + step.asking) for step, i, n in by_client)
+
+
+def _count_work(run: Run, cohorts: Sequence[Sequence[int]], scale: float) -> Work:
+    """The work of a run, by arithmetic from a step of a client of each size; and the run stands
+    before round 1. cohorts: those that are counted; scale: all rounds over these.
+    """
+    fed, net = run.fed, run.net
+    first: dict[float, int] = {}
+    for i in range(fed.population):
+        first.setdefault(fed.capacity(i), i)
+    steps = {capacity: _first_step(run, i) for capacity, i in first.items()}
+    srv = run.step.first(net.init(), steps[max(steps)].up)
+    start = net.init(), srv, net.init_buffers(), run.cohorts
+    run.state = run.step.initial_state(*start, run.evaluator.curve, Ledger())
+    rounds = Counter(i for cohort in cohorts for i in cohort)
+    local = sum(n * fed.steps(i) for i, n in rounds.items())
+    each, tests = _evaluation(run)
+    training = _operations(fed, steps, rounds)
+    return Work(steps, training * scale, local * scale, each * tests, tests)
+
+
+def _first_step(run: Run, i: int) -> Step:
+    """Client i's first step on two examples. The net stays as it was."""
+    plan, net = run.plan, run.net
+    few = min(_FEW, run.fed.local.batch or _FEW)
+    fed = replace(run.fed, local=replace(run.fed.local, epochs=None, steps=1, batch=few))
+    engine, probe, up = Serial(), 0, None
+    asking, stepping = Operations(), Operations()
+    with as_it_was(net):
+        engine.open(plan, fed, net)
+        if plan.algorithm.probes:
+            task = TrainTask(rec(x=net.init()), net.init_buffers(), {}, [i], -1)
+            out = engine.map(Request.PROBE, task)
+            probe = sum(sum(s.bytes_down.values()) + sum(s.bytes_up.values()) for s in out.stats)
+            total = root(out.nodes)
+            up = tree(lambda v: v / total.n, total.up)
+        task = first_task(plan, fed, net, [i], up)
+        with asking:
+            task, answers = ask_cohort(engine.map, plan, fed.seed, task)
+        with stepping:
+            out = engine.map(Request.TRAIN, task)
+    (cost,), _ = together([answers.stats, out.stats])
+    state = out.memories.get(i)
+    if state is not None and fed.parted:
+        state = sparsify(state)
+    memory = 0 if state is None else sum(nbytes(state).values())
+    return Step(stepping.count / sum(fed.sizes(i)), asking.count, cost, memory, probe, up)
+
+
+def _evaluation(run: Run) -> tuple[float, int]:
+    """Operations of an example of an evaluation, and how many examples it has."""
+    data, sizes = run.fed.data, run.evaluator.sizes
+    validation = examples_of(data, Request.VALIDATION)
+    tests = 0 if data.test_inputs is None else len(data.test_inputs)
+    inputs, targets = (data.test_inputs, data.test_targets) if tests else validation or (None, None)
+    if inputs is None or targets is None:
+        return 0.0, 0
+    counter, fed = Operations(), replace(run.fed, metrics={})
+    with as_it_was(run.net), counter:
+        some = inputs[:_FEW], targets[:_FEW]
+        evaluate_range(run.plan, fed, run.net, run.net.init(), *some)
+    models = 1 if sizes is None else 1 + len({*run.fed.capacities})
+    rows = models * tests + (0 if validation is None else len(validation[0]))
+    return counter.count / len(some[0]), rows
+
+
+# -------------------------------------------------------------------------------- how long it takes
 def _timed(run: Run, work: Work, processes: int) -> tuple[float, float, str]:
     """-> seconds of all training and of one evaluation on this machine, by the whole first cohort,
     by some of its clients, or by a step of one; in words by what. Evaluation by itself, or as fast
@@ -249,7 +366,11 @@ def _timed(run: Run, work: Work, processes: int) -> tuple[float, float, str]:
     """
     cohort = run.cohorts.example
     some = cohort[: max(2, getattr(run.engine, "chunk", 1))]
-    sample = next((s for s in (cohort, some) if work.of(run.fed, s) < _SHORT), None)
+
+    def short(clients: Sequence[int]) -> bool:
+        return _operations(run.fed, work.steps, dict.fromkeys(clients, 1)) < _SHORT
+
+    sample = next(filter(short, (cohort, some)), None)
     if sample is None:
         second, by = _by_a_step(run, work, cohort[0])
         return work.training * second / processes, work.evaluation * second / processes, by
@@ -305,6 +426,7 @@ def _train(run: Run, sample: list[int]) -> float:
     return time.perf_counter() - started
 
 
+# ------------------------------------------------------------------------------- what else is told
 def _not_replayed(run: Run) -> str:
     """Why the steps of a vectorised engine are computed anew every time, or ""."""
     many = isinstance(getattr(run.engine, "here", run.engine), Vectorised)
