@@ -29,15 +29,14 @@ class AggregationContract(Contract):
 
     part: Aggregation
 
-    def first(self) -> list[Check]:
+    def checks(self, engines: Sequence[str]) -> list[Check]:
         return [
             Check("leaves are memory of their own", self.new_memory, required=True),
             Check("what the server receives", self.received, required=True),
             Check("the order of the updates", self.order),
+            *self.common(engines),
+            Check("clients with a part of the model", self.parts),
         ]
-
-    def last(self) -> list[Check]:
-        return [Check("clients with a part of the model", self.parts)]
 
     def settings(self, part: Any, dtype: torch.dtype) -> dict[str, Any]:
         more = {"sampling": "poisson", "weighting": "uniform"} if part.private else {}

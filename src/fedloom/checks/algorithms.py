@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -48,25 +49,21 @@ class AlgorithmContract(Contract):
     def settings(self, part: Any, dtype: torch.dtype) -> dict[str, Any]:
         return {"algorithm": part}
 
-    def first(self) -> list[Check]:
-        return [
-            Check(DECLARED, lambda: check_declarations(self.part)),
-            Check(SHAPES, functools.partial(self.keeps_rule, SHAPES), required=True),
-            Check(FIELDS, functools.partial(self.keeps_rule, FIELDS), required=True),
-        ]
-
-    def later(self) -> list[Check]:
-        return [
+    def checks(self, engines: Sequence[str]) -> list[Check]:
+        part = self.part
+        own = (
             Check("messages and memory can be stored", self.stored),
             Check("personal models", self.personal_models),
-            Check("the server's move", lambda: move_of_the_server(self.part, self.notes)),
+            Check("the server's move", lambda: move_of_the_server(part, self.notes)),
             Check("only ratios of weights count", self.weights),
-            Check("rates are declared", lambda: rates_are_declared(self.part, self.notes)),
-            Check("norms are declared", lambda: norms_are_declared(self.part, self.notes)),
-        ]
-
-    def last(self) -> list[Check]:
+            Check("rates are declared", lambda: rates_are_declared(part, self.notes)),
+            Check("norms are declared", lambda: norms_are_declared(part, self.notes)),
+        )
         return [
+            Check(DECLARED, lambda: check_declarations(part)),
+            Check(SHAPES, functools.partial(self.keeps_rule, SHAPES), required=True),
+            Check(FIELDS, functools.partial(self.keeps_rule, FIELDS), required=True),
+            *self.common(engines, *own),
             Check("clients with a part of the model", self.parts),
             Check("asynchronous clock", self.late),
             Check("steps can be replayed", functools.partial(self.fitting, self.replayed)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -42,7 +42,7 @@ class CodecContract(Contract):
 
     part: Codec
 
-    def first(self) -> list[Check]:
+    def checks(self, engines: Sequence[str]) -> list[Check]:
         return [
             Check("code on the wire", self.code),
             Check("messages", self.messages, required=True),
@@ -50,6 +50,7 @@ class CodecContract(Contract):
             Check("a message is read again", self.read, required=True),
             Check("other bytes are refused", self.damaged),
             Check("error within the bound", self.bound),
+            *self.common(engines),
         ]
 
     def settings(self, part: Any, dtype: torch.dtype) -> dict[str, Any]:

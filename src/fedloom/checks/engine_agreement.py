@@ -42,27 +42,18 @@ class Contract:
         """Call every method twice, see purity.twice."""
         raise NotImplementedError  # every kind of part has its own
 
-    def first(self) -> list[Check]:
-        """The checks of this kind of part that come before any run."""
+    def checks(self, engines: Sequence[str]) -> list[Check]:
+        """Every check, in order; those of all kinds are common()."""
         raise NotImplementedError  # every kind of part has its own
 
-    def later(self) -> list[Check]:
-        """Those that come after the first; none by default."""
-        return []
-
-    def last(self) -> list[Check]:
-        """The checks of this kind of part that come after those of the engines; none by default."""
-        return []
-
-    def checks(self, engines: Sequence[str]) -> list[Check]:
-        """Every check, in order."""
+    def common(self, engines: Sequence[str], *own: Check) -> list[Check]:
+        """The checks that every kind has. own: those of a kind that come after the first runs."""
         return [
-            *self.first(),
             Check(ARGUMENTS, functools.partial(self.keeps_rule, ARGUMENTS)),
             Check(REPEAT, functools.partial(self.keeps_rule, REPEAT)),
             Check("runs", self.starts, required=True),
             Check(KEPT, self.nothing_kept),
-            *self.later(),
+            *own,
             Check("bill is the messages", self.billed),
             Check("finite", self.finite),
             Check("types of what is kept", self.types),
@@ -72,7 +63,6 @@ class Contract:
             ],
             Check("stop and resume", self.resumed),
             Check("every option does something", self.options),
-            *self.last(),
         ]
 
     # --------------------------------------------------------------------------------------- runs

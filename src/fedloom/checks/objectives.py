@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -24,17 +24,14 @@ class ObjectiveContract(Contract):
 
     part: Objective
 
-    def first(self) -> list[Check]:
+    def checks(self, engines: Sequence[str]) -> list[Check]:
         return [
             Check("shape of the loss", self.shape, required=True),
             Check("mean() is the mean of loss()", self.mean),
             Check("each example alone", self.independent),
             Check("gradient", self.gradient),
             Check(FIELDS, self.fields),
-        ]
-
-    def last(self) -> list[Check]:
-        return [
+            *self.common(engines),
             Check("clients with a part of the model", self.parts),
             Check("steps can be replayed", functools.partial(self.fitting, self.replayed)),
         ]

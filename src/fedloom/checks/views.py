@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -29,7 +30,7 @@ class ViewContract(Contract):
 
     part: SubModel
 
-    def first(self) -> list[Check]:
+    def checks(self, engines: Sequence[str]) -> list[Check]:
         return [
             Check("held coordinates", self.indices, required=True),
             Check("smaller network", self.network),
@@ -38,6 +39,7 @@ class ViewContract(Contract):
             Check("made again from what is told", self.again),
             Check("fixed", self.fixed),
             Check("gradient and coverage", self.answers),
+            *self.common(engines),
         ]
 
     def settings(self, part: Any, dtype: torch.dtype) -> dict[str, Any]:
