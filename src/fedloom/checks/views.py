@@ -13,7 +13,7 @@ from ..core.net import Net
 from ..core.rng import generator
 from ..core.vector import Vec, rec
 from ..engines.author_rules import check_record
-from ..errors import AuthorError, ConfigError
+from ..errors import AuthorError
 from ..federation.local import Local
 from ..submodels import SubModel, View
 from .compare import unequal
@@ -35,7 +35,6 @@ class ViewContract(Contract):
             Check("held coordinates", self.indices, required=True),
             Check("smaller network", self.network),
             Check("capacity 1 is everything", self.everything),
-            Check("capacities outside (0, 1]", self.bad_capacities),
             Check("made again from what is told", self.again),
             Check("fixed", self.fixed),
             Check("gradient and coverage", self.answers),
@@ -109,18 +108,6 @@ class ViewContract(Contract):
             raise AuthorError(
                 "at capacity 1 the view must be whole(net.layout), without held, net and fit: so "
                 "the algorithm is what it is without sub-models, bit for bit"
-            )
-
-    def bad_capacities(self) -> None:
-        """A capacity that is no share of the model is an error of one line."""
-        for capacity in (0.0, -0.5, 1.5):
-            try:
-                self.view(capacity)
-            except ConfigError:
-                continue
-            raise AuthorError(
-                f"capacity {capacity} must raise ConfigError; begin view() with "
-                "check_capacity(self, capacity) from fedloom.submodels.base"
             )
 
     def again(self) -> None:

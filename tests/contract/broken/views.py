@@ -83,11 +83,6 @@ class AlwaysMasks(_Half):
         return behind_mask(torch.arange(max(1, int(capacity * net.layout.d))), net.layout)
 
 
-class TakesAnything(_Half):
-    def view(self, x, net, capacity, round):
-        return super().view(x, net, min(max(capacity, 0.1), 1.0), round)
-
-
 class TellsNothing(FIARSE):
     def told(self, view):
         return rec()
@@ -172,7 +167,6 @@ VIEWS = (
     (SaysItCuts, "smaller network", "cuts = True, but 0 of 4 views"),
     (SwapsNet, "smaller network", "the smaller net has 147 parameters and the client holds"),
     (AlwaysMasks, "capacity 1 is everything", r"must be whole\(net.layout\)"),
-    (TakesAnything, "capacities outside (0, 1]", r"capacity 0.0 must raise ConfigError"),
     (TellsNothing, "made again from what is told", r"must be in told\(\)"),
     (LooksAtX, "made again from what is told", "the client makes another view.* held differs"),
     (FixedByOrder, "fixed", "fixed = True, but held differs"),
