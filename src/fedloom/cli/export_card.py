@@ -19,7 +19,7 @@ from fedloom.report.clients import attendance, names_of
 from fedloom.report.tables import human_seconds
 from fedloom.storage.atomic import write_out
 
-from .export_check import ExportFacts
+from .export_check import ExportFacts, value_at
 
 _SITES = 100  # more are counted, and not listed
 _LOCAL = ("epochs", "steps", "batch", "lr", "optimiser")  # settings of local work
@@ -106,15 +106,14 @@ def _scores(run: Run, record: Mapping[str, Any]) -> str:
     """A line for all test rows, one for each site, and their mean and spread; of a client's own
     model that of this site.
     """
-    row = np.flatnonzero(run.rounds == record["round"])
     names = [n.removeprefix("test_") for n in run.columns if n.startswith("test_") and "@" not in n]
     names = [name for name in names if not name.endswith("_ema")]
     names = [name for name in names if name != "loss"] or names
-    values = {n: float(run.columns[f"test_{n}"][row[-1]]) for n in names} if len(row) else {}
+    values = {n: value_at(run, f"test_{n}", record["round"]) for n in names}
     sites, sizes, rows = (
         record["scores"].get(key) or {} for key in ("sites", "training_rows", "test_rows")
     )
-    if not values or (record["client"] and not sites):
+    if None in values.values() or not values or (record["client"] and not sites):
         return "The run measured nothing after this round."
     whole = OF_SITES if run.partition.get("tests_elsewhere") else ""
     lines = [

@@ -45,19 +45,17 @@ class ExportFacts:
     def lacking(self) -> list[str]:
         """What the export cannot include of inputs and score, one line each."""
         recipe, no = self.record["inputs"], "not exported:"
-        lines = {
-            f"{no} the transform {recipe.get('transform')}, your own code; call it in prepare()": (
-                recipe["kind"] == "own"
-            ),
-            f"{no} how inputs are made, which the run does not say": recipe["kind"] == "unknown",
-            "the script reads the tokeniser with the package transformers": (
-                recipe["kind"] == "subwords"
-            ),
-            f"{no} the metric '{self.record['name']}', code that is not fedloom's: no --check": (
-                self.record["metric"] is None
-            ),
+        of_kind = {
+            "own": f"{no} the transform {recipe.get('transform')}, your own code; call it in "
+            "prepare()",
+            "unknown": f"{no} how inputs are made, which the run does not say",
+            "subwords": "the script reads the tokeniser with the package transformers",
         }
-        return [line for line, applies in lines.items() if applies]
+        lines = [of_kind[recipe["kind"]]] if recipe["kind"] in of_kind else []
+        if self.record["metric"] is None:
+            name = self.record["name"]
+            lines.append(f"{no} the metric '{name}', code that is not fedloom's: no --check")
+        return lines
 
 
 def collect_facts(
@@ -72,7 +70,9 @@ def collect_facts(
     the model that this one uses, with its own rows. Raises CheckpointError where its description of
     its inputs is damaged, ConfigError where a client's rows are not here.
     """
-    data, why = _load_data(run, config)
+    elsewhere = run.partition.get("tests_elsewhere")  # how many test rows nodes have
+    elsewhere = elsewhere if isinstance(elsewhere, int) else 0
+    data, why = _load_data(config, elsewhere)
     inputs, metric = (run.partition.get(key) for key in ("inputs", "metric"))
     recipe = dict(inputs) if isinstance(inputs, Mapping) else {}
     recipe = recipe if "kind" in recipe else {"kind": "unknown"}
@@ -103,30 +103,21 @@ def collect_facts(
         "outcome": _outcome(run, metric),
         "threshold": _threshold(run, round),
         "said": _run_score(run, name, round, capacity) if client is None else site.get(name),
-        "samples": _elsewhere(run) if tests is None else len(tests),
+        "samples": elsewhere if tests is None else len(tests),
         "ranges": spread,
         "reading": _reading(run),
         "recode": run.partition.get("recode") or {},
         "scores": scores,
     }
-    row = describe(record, recipe, data, run.path)
-    return ExportFacts(
-        record, row, data, why, run.config.get("evaluate", {}).get("statistics") == "batch"
-    )
+    by_batch = run.config.get("evaluate", {}).get("statistics") == "batch"
+    return ExportFacts(record, describe(record, recipe, data, run.path), data, why, by_batch)
 
 
-def _elsewhere(run: Run) -> int:
-    """How many test rows nodes have, and nobody here."""
-    count = run.partition.get("tests_elsewhere")
-    return count if isinstance(count, int) else 0
-
-
-def _load_data(run: Run, config: Config | None) -> tuple[FederatedData | None, str]:
+def _load_data(config: Config | None, elsewhere: int) -> tuple[FederatedData | None, str]:
     """-> a run's data if they are here, else why not."""
-    if _elsewhere(run):
-        return None, (
-            "the nodes measured it, on test rows that are not here; score() in the script does too"
-        )
+    if elsewhere:
+        why = "the nodes measured it, on test rows that are not here; score() in the script does "
+        return None, f"{why}too"
     if config is None:
         return None, "the run was started from Python, which alone knows its data"
     try:
@@ -188,12 +179,16 @@ def _outcome(run: Run, metric: Mapping[str, Any] | None) -> str:
     return "classes" if kind == "accuracy" else str(outcome)
 
 
+def value_at(run: Run, column: str, round: int) -> float | None:
+    """What a run's log has in a column after a round; None where there is nothing."""
+    row = np.flatnonzero(run.rounds == round)
+    return float(run.columns[column][row[-1]]) if column in run.columns and len(row) else None
+
+
 def _threshold(run: Run, round: int) -> float:
     """The threshold of the round's decisions."""
-    row = np.flatnonzero(run.rounds == round)
-    if "threshold" in run.columns and len(row):
-        return float(run.columns["threshold"][row[-1]])
-    value = run.config.get("evaluate", {}).get("threshold", 0.5)
+    value = value_at(run, "threshold", round)
+    value = run.config.get("evaluate", {}).get("threshold") if value is None else value
     return float(value) if isinstance(value, int | float) else 0.5
 
 
@@ -232,12 +227,9 @@ def _run_score(run: Run, metric: str, round: int, capacity: float | None) -> flo
     for row in sizes if capacity is not None and run.summary.get("rounds") == round else []:
         if row["capacity"] == capacity:
             return float(row["global"])
-    name = f"test_{metric}" if capacity is None else f"test_{metric}@{text(capacity)}"
-    row = np.flatnonzero(run.rounds == round)
-    if name not in run.columns or not len(row):
-        return None
-    value = float(run.columns[name][row[-1]])
-    return value if math.isfinite(value) else None
+    size = "" if capacity is None else f"@{text(capacity)}"
+    value = value_at(run, f"test_{metric}{size}", round)
+    return value if value is not None and math.isfinite(value) else None
 
 
 def verify(code: Path, facts: ExportFacts, module: nn.Module | None, npz: Path | None) -> None:
@@ -253,24 +245,27 @@ def verify(code: Path, facts: ExportFacts, module: nn.Module | None, npz: Path |
         if record["inputs"]["kind"] == "cells_per_client":
             raise ConfigError("--test-set: each site prepares its rows by numbers of its own")
         _save(npz, _back(data, data.test_inputs), tests.numpy())
-    if data is None or tests is None or record["metric"] is None:
-        owner = record.get("client") or "the run"
-        why = f"{owner} has no test set" if data is not None and tests is None else facts.why
-        click.echo(f"not checked: {'see above' if data is not None and tests is not None else why}")
-        return
-    if record["inputs"]["kind"] in ("own", "unknown"):
-        click.echo("not checked: the inputs' transform is not in the script")
+    unchecked = ""
+    if data is None:
+        unchecked = facts.why
+    elif tests is None:
+        unchecked = f"{record.get('client') or 'the run'} has no test set"
+    elif record["metric"] is None:
+        unchecked = "see above"
+    elif record["inputs"]["kind"] in ("own", "unknown"):
+        unchecked = "the inputs' transform is not in the script"
+    if unchecked or data is None or tests is None:
+        click.echo(f"not checked: {unchecked}")
         return
     script = runpy.run_path(str(code))
     with one_thread():  # as in a run
         value = _score(script, data, None if record["torch"] else module)
     expected = record["said"]
     line = f"{record['name']} {value:.6g} on {len(tests)} raw test samples"
-    if expected is None or facts.by_batch:
-        how = (
-            "measured by the statistics of test batches" if facts.by_batch else "did not measure it"
-        )
-        click.echo(f"checked: {line}; the run {how}")
+    if facts.by_batch:
+        click.echo(f"checked: {line}; the run measured by the statistics of test batches")
+    elif expected is None:
+        click.echo(f"checked: {line}; the run did not measure it")
     elif script["agrees"](value, len(tests)):
         click.echo(f"checked: {line}, and the run said {expected:.6g}")
     else:

@@ -83,7 +83,10 @@ def best(run: Run, config: Config | None) -> Newest:
 
 def _from_file(file: Path, config: Config | None, round: int) -> Newest:
     Seal(file.parent).check(file.name)
-    weights = _load(file)
+    try:
+        weights = load_file(file)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"'{file}' cannot be read: {error}") from None
     if config is None:
         return weights, None, round, None
     net = config.net()
@@ -119,13 +122,6 @@ def weights_of(module: nn.Module) -> dict[str, Tensor]:
     """Parameters and buffers by name, a shared tensor by its first name alone."""
     first = {*dict(module.named_parameters()), *dict(module.named_buffers())}
     return {name: value for name, value in module.state_dict().items() if name in first}
-
-
-def _load(file: Path) -> dict[str, Tensor]:
-    try:
-        return load_file(file)
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"'{file}' cannot be read: {error}") from None
 
 
 def cut_out(
