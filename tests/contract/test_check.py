@@ -327,7 +327,7 @@ class Recurrent(NextWord):
 )
 def test_an_objective_is_tried_on_what_it_is_meant_for(part, kind, order):
     case = case_for(part)
-    inputs, targets = case.batch
+    inputs, targets = case.given().batch
     assert case.fed.local.order == local_for(part).order == order
     assert {
         "labels": targets.ndim == 1 and not targets.is_floating_point(),

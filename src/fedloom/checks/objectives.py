@@ -48,20 +48,18 @@ class ObjectiveContract(Contract):
     # ------------------------------------------------------------------------------------- checks
     def shape(self) -> None:
         """One value per example, or one number."""
-        case = self.case
-        self.part.check(case.net, case.batch[0])
-        self.part.checked(case.loss(), case.batch)
+        case, g = self.case, self.case.given()
+        self.part.check(case.net, g.batch[0])
+        self.part.checked(case.loss(), g.batch)
         with torch.no_grad():
-            value = self.part.score(case.net(case.x, case.batch[0]), case.batch)
-        self.part.checked(value, case.batch, "score")
+            value = self.part.score(case.net(g.x, g.batch[0]), g.batch)
+        self.part.checked(value, g.batch, "score")
 
     def mean(self) -> None:
         """The fused mean is the mean."""
-        case, mean = self.case, self.case.loss().mean()
-        fused = case.masked(
-            lambda: self.part.mean(case.net, case.x, case.batch, case.ref, case.memory)
-        )
-        if difference := unlike(fused, mean, TOLERANCE):
+        case, g = self.case, self.case.given()
+        fused = case.masked(lambda: self.part.mean(case.net, g.x, g.batch, g.ref, g.memory))
+        if difference := unlike(fused, case.loss().mean(), TOLERANCE):
             raise AuthorError(
                 f"mean() is not the mean of loss(): {difference}. A subclass of CrossEntropy "
                 "inherits a fused mean() that knows nothing of your loss(); write `mean = "
@@ -84,7 +82,7 @@ class ObjectiveContract(Contract):
 
     def gradient(self) -> None:
         """The loss can be differentiated with respect to x."""
-        x = self.case.x.clone().requires_grad_()
+        x = self.case.given().x.requires_grad_()
         value = self.case.loss(x=x).mean()
         check_value(self.part, value)
         (g,) = torch.autograd.grad(value, x)
@@ -93,29 +91,25 @@ class ObjectiveContract(Contract):
 
     def fields(self) -> None:
         """Raise AuthorError if a later client state has other fields than init()'s."""
-        case, part = self.case, self.part
-        begin = case.first
-        makers: dict[str, Callable[[], Any]] = {
-            "begin": lambda: case.memory,
-            "carry": lambda: case.carried,
-            "finish": lambda: part.finish(case.x, case.ref, case.carried),
-        }
-        for name, make in makers.items():
-            same_fields(name, "a client state", make(), begin, "init")
+        case, g = self.case, self.case.given()
+        same_fields("begin", "a client state", g.memory, g.first, "init")
+        same_fields("carry", "a client state", case.carried(), g.first, "init")
+        last = self.part.finish(g.x, g.ref, case.carried())
+        same_fields("finish", "a client state", last, g.first, "init")
 
     def call(self, notes: Notes) -> None:
-        part, case = self.part, self.case
-        net, x, batch, ref, mem = case.net, case.x, case.batch, case.ref, case.carried
+        part, case, g = self.part, self.case, self.case.given()
+        net, mem = case.net, case.carried()
         with torch.no_grad():
-            z = net(x, batch[0])
+            z = net(g.x, g.batch[0])
         calls = (
-            (part.init, (case.info,)),
-            (part.begin, (case.first, case.now)),
-            (part.loss, (net, x, batch, ref, mem)),
-            (part.mean, (net, x, batch, ref, mem)),
-            (part.carry, (net, x, batch, mem)),
-            (part.score, (z, batch)),
-            (part.finish, (x, ref, mem)),
+            (part.init, (g.info,)),
+            (part.begin, (g.first, g.now)),
+            (part.loss, (net, g.x, g.batch, g.ref, mem)),
+            (part.mean, (net, g.x, g.batch, g.ref, mem)),
+            (part.carry, (net, g.x, g.batch, mem)),
+            (part.score, (z, g.batch)),
+            (part.finish, (g.x, g.ref, mem)),
         )
         for method, arguments in calls:
 

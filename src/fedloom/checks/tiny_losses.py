@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..core.dropout import seeded
 from ..core.net import Net
 from ..core.rng import generator
-from ..core.vector import Rec, Vec, rec
+from ..core.vector import Rec, rec
 from ..data import FederatedData, from_clients
 from ..federation.federation import Federation
 from ..models import lstm_language_model
@@ -93,65 +93,46 @@ class Case:
         # with the most examples, so that there are several whole batches
         self.client = max(range(self.fed.population), key=self.fed.weight)
 
-    # what a loss is given is made anew each time: one that writes into it fails one check, not all
-    @property
-    def ref(self) -> Vec:
-        """The received model x (d,), a new vector at every call."""
-        return self.net.init()
+    def given(self) -> Rec:
+        """What a loss is given in the first round, all of it new: one that writes into it fails one
+        check, not all. ref: the received model x (d,); x: a little away from it; batch: the
+        client's first; info, now: what init() and begin() are told; first, memory: the client's
+        memory at its first participation, and as the round begins.
+        """
+        fed, ref, (examples, batches) = self.fed, self.net.init(), self.fed.pass_of(self.client)
+        no_classes = fed.data.classes is None
+        counts = ref.new_zeros(0) if no_classes else fed.data.label_counts_of(self.client).to(ref)
+        info = rec(counts=counts, d=len(ref), net=self.net, examples=examples, batches=batches)
+        now = rec(round=0, last=-1.0, first=fed.first(self.client, 0))
+        first = self.part.init(info)
+        return rec(
+            ref=ref,
+            x=ref + 0.01,
+            batch=fed.batch(fed.batches(self.client, 0)[0]),
+            info=info,
+            now=now,
+            first=first,
+            memory=self.part.begin(first, now),
+        )
 
-    @property
-    def x(self) -> Vec:
-        """A local model, a little away from it."""
-        return self.net.init() + 0.01
-
-    @property
-    def batch(self) -> tuple[Tensor, Tensor]:
-        """The client's first batch."""
-        return self.fed.batch(self.fed.batches(self.client, 0)[0])
-
-    @property
-    def info(self) -> Rec:
-        """What init() is told of the client and its data."""
-        data, (examples, batches) = self.fed.data, self.fed.pass_of(self.client)
-        x = self.x
-        counts = x.new_zeros(0) if data.classes is None else data.label_counts_of(self.client).to(x)
-        return rec(counts=counts, d=len(x), net=self.net, examples=examples, batches=batches)
-
-    @property
-    def now(self) -> Rec:
-        """What begin() is told in the first round."""
-        return rec(round=0, last=-1.0, first=self.fed.first(self.client, 0))
-
-    @property
-    def first(self) -> Rec:
-        """The client's memory at its first participation."""
-        return self.part.init(self.info)
-
-    @property
-    def memory(self) -> Rec:
-        """The same as the round begins."""
-        return self.part.begin(self.first, self.now)
-
-    @property
     def carried(self) -> Rec:
-        """The same after the first step."""
-        part = self.part
-        return self.masked(lambda: part.carry(self.net, self.x, self.batch, self.memory))
+        """The client's memory after the first step."""
+        g = self.given()
+        return self.masked(lambda: self.part.carry(self.net, g.x, g.batch, g.memory))
 
-    def loss(self, size: int | None = None, x: Tensor | None = None) -> Any:
-        """loss() of the first examples at x, as an engine calls it in a step."""
-        return self.masked(lambda: self._loss(size, self.x if x is None else x))
+    def loss(self, x: Tensor | None = None) -> Any:
+        """loss() of the first batch at x, as an engine calls it in a step."""
+        g = self.given()
+        at = g.x if x is None else x
+        return self.masked(lambda: self.part.loss(self.net, at, g.batch, g.ref, g.memory))
 
     def settled(self, size: int | None = None) -> Any:
-        """The same without dropout and derivatives."""
+        """The same of its first examples, without dropout and derivatives."""
+        g = self.given()
         self.net.train(False)
         with torch.no_grad():
-            return self._loss(size, self.x)
-
-    def _loss(self, size: int | None, x: Tensor) -> Any:
-        inputs, targets = self.batch
-        batch = (inputs[:size], targets[:size])
-        return self.part.loss(self.net, x, batch, self.ref, self.memory)
+            batch = g.batch[0][:size], g.batch[1][:size]
+            return self.part.loss(self.net, g.x, batch, g.ref, g.memory)
 
     def masked(self, call: Callable[[], Any]) -> Any:
         """Call with the dropout masks of one training step."""
@@ -162,7 +143,7 @@ class Case:
     def fits(self) -> bool:
         """Say whether the loss can be computed on this problem."""
         try:
-            self.part.check(self.net, self.batch[0])
+            self.part.check(self.net, self.given().batch[0])
             self.loss()
         except Exception:  # an author's code may raise anything on what it is not meant for
             return False
